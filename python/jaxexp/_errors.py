@@ -9,6 +9,7 @@ Nothing here imports JAX: the native codec raises these classes without it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,6 +26,31 @@ def shown(text: str) -> str:
 def in_one_line(error: Exception) -> str:
     """JAX's message, which often has several lines, in one line: as part of a message of jaxexp."""
     return " ".join(map(str.strip, str(error).split("\n")))
+
+
+def cause(error: BaseException) -> BaseException | None:
+    """What an error of jaxexp is raised from, if that is an error of others: Python prints it in tracebacks.
+
+    Their texts may have names from an artifact, so they are escaped here; each line but the first is indented, and long
+    ones are cut. None if an error makes its text in another way than from its argument.
+    """
+    one: BaseException | None = error
+    while one is not None:
+        text = str(one)
+        if one.args and not (text.isprintable() and len(text) <= _LONGEST_CAUSE) and not isinstance(one, ExportError):
+            text = text if len(text) <= _LONGEST_CAUSE else f"{text[:_LONGEST_CAUSE]}..."
+            said = "\n    ".join(map(shown, text.split("\n")))
+            with contextlib.suppress(Exception):
+                one.__init__(said)  # type: ignore[misc]  # nothing else changes the text of XLA's errors
+            if str(one) != said:
+                return None
+        if hasattr(one, "__notes__"):
+            one.__notes__ = ["\n    ".join(map(shown, str(note).split("\n"))) for note in one.__notes__]
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+    return error
+
+
+_LONGEST_CAUSE = 4000
 
 
 class Lines(str):

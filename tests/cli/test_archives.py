@@ -12,6 +12,7 @@ import pytest
 import jaxexp
 from jaxexp._cli import inputs
 from jaxexp._fleet.passes import targets
+from kit.archives import blob
 from kit.command_line import NAMES
 from kit.weighted import bound
 
@@ -234,6 +235,76 @@ def test_unpack_stays_inside(fleet, tmp_path, run) -> None:
             assert status == 1
             assert err.count("\n") == 1
     assert not list(outside.iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links take privileges there")
+def test_no_member_replaces_another(tmp_path, run) -> None:
+    """Names that differ may be one file: a file system may ignore case, or one of them is a link, as here."""
+    fleet, out = tmp_path / "fleet.zip", tmp_path / "out"
+    with jaxexp.Archive.create(fleet) as archive:
+        for number, name in enumerate(("a", "b")):
+            archive.add(name, blob(version=number))
+    out.mkdir()
+    (out / "b.jaxexp").symlink_to(out / "a.jaxexp")
+    status, _, err = run("unpack", fleet, "-d", out, "--force")
+    assert status == 1
+    assert "which was just written: use another folder" in err
+    assert (out / "a.jaxexp").read_bytes() == blob(version=0)
+    os.unlink(out / "b.jaxexp")
+    os.mkfifo(out / "b.jaxexp")
+    status, _, err = run("unpack", fleet, "-d", out, "--force")
+    assert status == 1
+    assert "is no regular file, and is not replaced" in err
+
+
+def test_no_member_replaces_the_weights_of_another(tmp_path, run, good) -> None:
+    fleet = tmp_path / "fleet.zip"
+    with jaxexp.Archive.create(fleet) as archive:
+        archive.add("m", bound()[0])
+    good("unpack", fleet, "-d", tmp_path / "first")
+    (weights,) = (tmp_path / "first").glob("*.safetensors")
+    for order in (1, -1):  # the weights are written before the other member, or after it
+        with jaxexp.Archive.create(fleet) as archive:
+            archive.add("z" if order == -1 else "m", bound()[0])
+            archive.add(weights.stem, blob())
+        status, _, err = run("unpack", fleet, "-d", tmp_path / f"out{order}", "--suffix", ".safetensors", "--force")
+        assert status == 1
+        assert "which was just written: use another folder" in err
+
+
+def test_damaged_weights_are_written_again(tmp_path, run, good) -> None:
+    """Also if their header says that they are the right ones."""
+    fleet, out = tmp_path / "fleet.zip", tmp_path / "out"
+    with jaxexp.Archive.create(fleet) as archive:
+        for name in ("m", "n"):
+            archive.add(name, bound()[0])
+    good("unpack", fleet, "-d", out)
+    (weights,) = out.glob("*.safetensors")
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    good("unpack", fleet, "-d", out, "--force")
+    assert weights.read_bytes() == whole
+
+
+def test_parts_that_are_too_long_for_a_file_system(tmp_path, run) -> None:
+    fleet = tmp_path / "fleet.zip"
+    with jaxexp.Archive.create(fleet) as archive:
+        archive.add("a" * 1000, blob())
+    status, _, err = run("unpack", fleet, "-d", tmp_path / "out")
+    assert status == 1
+    assert err.count("\n") == 1
+    assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize(
+    "name", ["c:x", "a/c:x", "a:stream", "a\\b", "NUL", "a/con.txt", "com1 .x", "LPT²", "a ", "a./b", "a?", "conin$"]
+)
+def test_names_that_mean_something_else_on_windows(tmp_path, name: str, monkeypatch) -> None:
+    assert targets.inside(str(tmp_path), name, ".jaxexp")
+    monkeypatch.setattr(targets, "_ON_WINDOWS", True)
+    with pytest.raises(jaxexp.ExportError, match="would not lie inside"):
+        targets.inside(str(tmp_path), name, ".jaxexp")
+    assert targets.inside(str(tmp_path), "console/null/com10", ".jaxexp")
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../up", "a/../../up", "..", ".", "a\0b"])

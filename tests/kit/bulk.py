@@ -6,7 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 from jaxexp import Archive, _native
@@ -68,3 +68,38 @@ def is_of_another_release() -> None:
 
 def dies_at_once() -> None:
     os._exit(1)
+
+
+class Dying(Executor):
+    """Does some work, and then dies in one way."""
+
+    _max_workers = 2
+
+    def __init__(self, way: str, after: int) -> None:
+        self.way, self.after, self.taken = way, after, 0
+        self._threads = ThreadPoolExecutor(1)
+
+    def submit(self, fn, /, *args):
+        self.taken += 1
+        if self.taken <= self.after:
+            future = self._threads.submit(fn, *args)
+            future.exception()  # it is finished, and nobody has looked at it
+            return future
+        if self.way == "refuses":
+            raise RuntimeError("no more of it")
+        if self.way == "is shut down":
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            return self._threads.submit(fn, *args)
+        future = Future()
+        if self.way == "cancels":
+            future.cancel()
+            future.set_running_or_notify_cancel()
+        elif self.way == "returns nonsense":
+            future.set_result(object())
+        elif self.way == "raises":
+            future.set_exception(UnpicklableError(lambda: 0))
+        return future
+
+
+class UnpicklableError(Exception):
+    pass

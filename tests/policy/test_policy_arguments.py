@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import jax.numpy as jnp
 import pytest
 
 import jaxexp
+from jaxexp import _jax
+from jaxexp._kernel.module import mlir
 from kit.corpus import arr
 
 POLICY = jaxexp.Policy(platforms=("cpu",), max_devices=1)
@@ -31,7 +35,10 @@ TAKERS = {
     "deserialize": lambda folder, policy: jaxexp.deserialize((folder / "sin.jaxexp").read_bytes(), policy=policy),
     "load_many": lambda folder, policy: jaxexp.load_many([folder / "sin.jaxexp"], policy=policy),
     "Handle.load": lambda folder, policy: jaxexp.Archive.open(folder / "fleet.zip")["sin"].load(policy=policy),
-    "load_all": lambda folder, policy: jaxexp.Archive.open(folder / "fleet.zip").load_all(policy=policy),
+    "Handle.load_and_keep": lambda folder, policy: jaxexp.Archive.open(folder / "fleet.zip")["sin"].load_and_keep(
+        policy
+    ),
+    "Archive.load_all": lambda folder, policy: jaxexp.Archive.open(folder / "fleet.zip").load_all(policy=policy),
     "prefetch": lambda folder, policy: jaxexp.prefetch(
         jaxexp.Archive.open(folder / "fleet.zip").values(), policy=policy
     ),
@@ -62,6 +69,66 @@ def test_what_is_no_policy(folder: Path, taker: str) -> None:
         with pytest.raises(TypeError, match=rf"policy= takes a jaxexp\.Policy or None, .*{advice}") as raised:
             take(folder, given)
         assert isinstance(raised.value, jaxexp.ExportError)
+
+
+def _takers() -> Iterator[str]:
+    """All public functions and methods that take a policy."""
+    for name in jaxexp.__all__:
+        found = getattr(jaxexp, name)
+        of_class = isinstance(found, type)
+        for method in [name for name in vars(found) if not name.startswith("_")] if of_class else [""]:
+            function = getattr(found, method, None) if of_class else found
+            if inspect.isroutine(function) and "policy" in inspect.signature(function).parameters:
+                yield f"{name}.{method}" if method else name
+
+
+def test_every_function_that_takes_a_policy_is_here() -> None:
+    there = {name.partition(" ")[0] for name in TAKERS}
+    assert set(_takers()) == there
+
+
+def outcome(taker: str, folder: Path, policy: jaxexp.Policy) -> Any:
+    """What a taker raises, or returns in place of raising it."""
+    take: Any = TAKERS[taker]
+    try:
+        found = take(folder, policy)
+    except jaxexp.PolicyError as error:
+        return error
+    return next(iter(found.values()), None) if isinstance(found, dict) else None
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+def test_no_road_loses_a_policy(taker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an artifact says of itself is enough to refuse it, before MLIR sees its module."""
+    w = jnp.ones(2)
+    kernel = jax.jit(lambda x: jax.ffi.ffi_call("my_kernel", jax.ShapeDtypeStruct(x.shape, x.dtype))(x * w))
+    checks = [jaxexp.DisabledSafetyCheck.custom_call("my_kernel")]
+    exported = jaxexp.export(kernel, platforms=["cpu"], disabled_checks=checks, weights={"w": w})(arr(2))
+    exported.save(tmp_path / "sin.jaxexp")
+    with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
+        archive.add("sin", exported)
+    error = outcome(taker, tmp_path, jaxexp.Policy())
+    assert isinstance(error, jaxexp.PolicyError)
+    assert error.field == "custom_calls"
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("MLIR gets bytes")
+
+    monkeypatch.setattr(mlir, "parse", refuse)
+    monkeypatch.setattr(_jax, "deserialize_portable_artifact", refuse)
+    allowing = {"custom_calls": None}
+    for field, policy in (
+        ("platforms", jaxexp.Policy(platforms=("tpu",), **allowing)),
+        ("max_artifact_bytes", jaxexp.Policy(max_artifact_bytes=100, **allowing)),
+        ("max_module_bytes", jaxexp.Policy(max_module_bytes=10, **allowing)),
+        ("max_weights", jaxexp.Policy(max_weights=0, **allowing)),
+        ("max_weight_bytes", jaxexp.Policy(max_weight_bytes=1, **allowing)),
+    ):
+        error = outcome(taker, tmp_path, policy)
+        assert isinstance(error, jaxexp.PolicyError), field
+        assert error.field == field
+    with pytest.raises(jaxexp.DeserializationError, match="MLIR gets bytes"):
+        jaxexp.load(tmp_path / "sin.jaxexp", policy=jaxexp.Policy(**allowing))
 
 
 LAPACK = jaxexp.Policy(stable_custom_calls=False)

@@ -81,7 +81,9 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
         function without weights is its own program."""
         return self
 
-    def bind(self, weights: Any, *, rename: Rename | None = None, cast: bool = False) -> BoundExported:
+    def bind(
+        self, weights: Any, *, rename: Rename | None = None, cast: bool = False, stable: bool = False
+    ) -> BoundExported:
         """Makes the first argument the weights of the function: they are saved in a file beside it, and its VJPs share
         them.
 
@@ -90,7 +92,7 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
                 the first argument (``layers/0/w``); or the path of a safetensors file, or of its index
                 (``.safetensors.index.json``), in which tensors have these names. Only shapes and
                 dtypes are checked. Other arrays are not used, and files are read when they are needed.
-            rename, cast: as in `with_weights`.
+            rename, cast, stable: as in `with_weights`.
 
         Returns:
             A function of the other arguments. Its `unbound` program takes a dict by these names instead of the pytree.
@@ -106,9 +108,11 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
         from jaxexp._weights.bound.renamed import with_named_weights
 
         program = with_named_weights(self)
-        return BoundExported.of(program, given(program, {}).with_values(weights, rename, cast))
+        return BoundExported.of(program, given(program, {}).with_values(weights, rename, cast, stable))
 
-    def with_weights(self, weights: Any, *, rename: Rename | None = None, cast: bool = False) -> BoundExported:
+    def with_weights(
+        self, weights: Any, *, rename: Rename | None = None, cast: bool = False, stable: bool = False
+    ) -> BoundExported:
         """The function with other weights of the same names, shapes and dtypes; nothing is exported or compiled again.
 
         Args:
@@ -120,6 +124,8 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
                 complex numbers, integers to integers. Floats are rounded. One that would become infinite is an error,
                 and so is an integer that does not fit. Tensors in a file are cast when they are first used. By default,
                 another dtype is an error.
+            stable: whether files are copied to memory now, instead of mapped, as in `load`; also if the weights of this
+                function were.
 
         Raises:
             ExportError: the function has no weights, or `rename` maps a name that none of them has.
@@ -311,14 +317,18 @@ class BoundExported(Exported):
     def batch_dim(self) -> str | None:
         return self.unbound.batch_dim
 
-    def bind(self, weights: Any, *, rename: Rename | None = None, cast: bool = False) -> BoundExported:
+    def bind(
+        self, weights: Any, *, rename: Rename | None = None, cast: bool = False, stable: bool = False
+    ) -> BoundExported:
         """Raises ExportError: it has weights already."""
         raise ExportTypeError(f"{self.fun_name} has weights: use with_weights for others, or unbound.bind")
 
-    def with_weights(self, weights: Any, *, rename: Rename | None = None, cast: bool = False) -> BoundExported:
+    def with_weights(
+        self, weights: Any, *, rename: Rename | None = None, cast: bool = False, stable: bool = False
+    ) -> BoundExported:
         if isinstance(weights, Exported):
             raise ExportTypeError(f"with_weights takes arrays, not the function {weights.fun_name}: pass its .weights")
-        return BoundExported.of(self.unbound, self.weights.with_values(weights, rename, cast))
+        return BoundExported.of(self.unbound, self.weights.with_values(weights, rename, cast, stable))
 
     def weights_into(self, model: Any) -> Any:
         return self.weights.into(model)

@@ -80,6 +80,7 @@ def load_file(
     verify: bool,
     executables: str | os.PathLike[str] | None,
     signed_by: SignedBy | None = None,
+    stable: bool = False,
 ) -> Exported:
     """What `load` returns for a file."""
     with files.named_in_errors(path):
@@ -103,25 +104,27 @@ def load_file(
             give_executables(exported, executables, code)
         if data.weights_in_trailer(exported) is None:
             return exported
-        weights = stored_weights(exported, path, signed)
+        weights = stored_weights(exported, path, signed, stable)
     if verify:
         weights.check_digests()  # errors name the file of weights
     return BoundExported.of(exported, weights)
 
 
-def stored_weights(exported: Exported, path: str | os.PathLike[str], signed: SignedFiles | None = None) -> Weights:
-    """The weights in files beside a program; with `signed`, they are read now, and have to be among these.
+def stored_weights(
+    exported: Exported, path: str | os.PathLike[str], signed: SignedFiles | None = None, stable: bool = False
+) -> Weights:
+    """The weights in files beside a program, which are mapped later; copied to memory later if they are to be stable.
+    With `signed`, they are read now, and have to be among these.
 
     Raises:
         DeserializationError: they do not fit the program.
         SignatureError: they are not signed.
     """
+    from jaxexp._weights.arrays.stored import Stored, StoredChecked
     from jaxexp._weights.bound.program import stored  # imports what calls need, which most functions load later
 
     if signed is None:
-        return stored(exported, path)
-    from jaxexp._weights.arrays.stored import StoredChecked
-
+        return stored(exported, lambda table, _: Stored(path, table, stable))
     check = functools.partial(signed.check, used_by=os.fsdecode(path))
     return stored(exported, lambda table, _: StoredChecked(path, table, check))
 

@@ -63,6 +63,7 @@ def load_many(
     on_error: Literal["raise"] = "raise",
     policy: Policy | None = None,
     signed_by: SignedBy | None = None,
+    stable: bool = False,
 ) -> list[Exported]: ...
 @overload
 def load_many(
@@ -72,6 +73,7 @@ def load_many(
     on_error: Literal["return"],
     policy: Policy | None = None,
     signed_by: SignedBy | None = None,
+    stable: bool = False,
 ) -> list[Exported | Exception]: ...
 @public
 def load_many(
@@ -81,6 +83,7 @@ def load_many(
     on_error: OnError = "raise",
     policy: Policy | None = None,
     signed_by: SignedBy | None = None,
+    stable: bool = False,
 ) -> list[Exported] | list[Exported | Exception]:
     """Reads functions from many files or buffers at once, faster than `load` or `deserialize` for each.
 
@@ -101,6 +104,7 @@ def load_many(
         policy: what the artifacts may contain, as in `deserialize`.
         signed_by: who has to have signed the files, as in `load`. Then all of them are read as a whole, one after the
             other, before anything is made of them.
+        stable: as in `load`.
 
     Returns:
         The functions, in the order of `artifacts`; with ``on_error="return"``, an exception for each item that failed.
@@ -129,7 +133,7 @@ def load_many(
         return _load_signed(items, reader, manner, signed_by)
     if policy is None:
         results, failed = reader.items(items, True, None)
-        failed = _with_weights(items, results, failed)
+        failed = _with_weights(items, results, failed, stable=stable)
         return _finish(results, failed, lambda i: _place(items[i], i), manner)
     refused = _too_large(items, policy)
     given: list[Any] = [None if i in refused else item for i, item in enumerate(items)] if refused else items
@@ -140,7 +144,7 @@ def load_many(
             results[i] = refused[i]
         elif isinstance(results[i], int):
             results[i] = _size_error(policy, results[i])
-    failed = _with_weights(items, results, failed)
+    failed = _with_weights(items, results, failed, stable=stable)
     return _finish(results, failed, lambda i: _place(items[i], i), manner)
 
 
@@ -189,7 +193,11 @@ def load_slices(
 
 
 def _with_weights(
-    items: Sequence[Any], results: list[Any], failed: list[int], signed: SignedFiles | None = None
+    items: Sequence[Any],
+    results: list[Any],
+    failed: list[int],
+    signed: SignedFiles | None = None,
+    stable: bool = False,
 ) -> list[int]:
     """Gives programs from files their weights, or puts errors in their place; returns the indices of all errors."""
     without = set(failed)
@@ -199,7 +207,7 @@ def _with_weights(
         if data.weights_in_trailer(program) is None:
             continue
         try:
-            results[i] = BoundExported.of(program, stored_weights(program, item, signed))
+            results[i] = BoundExported.of(program, stored_weights(program, item, signed, stable))
         except (DeserializationError, SignatureError) as error:
             results[i] = error
             without.add(i)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from typing import Any
 
 import click
@@ -20,3 +21,26 @@ def write(path: str, data: Any, *, force: bool) -> None:
 def refuse_existing(path: str) -> None:
     if os.path.lexists(path):
         raise click.ClickException(f"{path!r} exists: --force replaces it")
+
+
+class Several:
+    """Files of one run that must not replace each other: paths may differ only in case, or one may be a link."""
+
+    def __init__(self) -> None:
+        self._written: dict[tuple[int, int], tuple[str, object]] = {}  # by identity: the path, and whose file it is
+
+    def check(self, path: str, owner: object) -> None:
+        """Refuses a path that has the file of another owner, or something that is no file."""
+        try:
+            found = os.stat(path)
+        except OSError:  # there is none, or its writer says why not
+            return
+        other, whose = self._written.get((found.st_dev, found.st_ino), (path, owner))
+        if whose != owner:
+            raise click.ClickException(f"{path!r} is the file {other!r}, which was just written: use another folder")
+        if not stat.S_ISREG(found.st_mode):
+            raise click.ClickException(f"{path!r} is no regular file, and is not replaced")
+
+    def add(self, path: str, owner: object) -> None:
+        found = os.stat(path)
+        self._written[found.st_dev, found.st_ino] = path, owner

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, cause
 from jaxexp._kernel.write import retarget
 
 from .compatibility import Compatibility, compatibility_of
@@ -33,4 +33,4 @@ def _tried(write: Callable[[], _T]) -> _T:
     except (ExportError, MemoryError):
         raise
     except Exception as error:  # jaxlib has no class of its own
-        raise ExportError(f"JAX cannot write its module: {str(error).partition(chr(10))[0]}") from error
+        raise ExportError(f"JAX cannot write its module: {str(error).partition(chr(10))[0]}") from cause(error)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxexp import _jax
-from jaxexp._errors import ExportError, ExportTypeError, UnsupportedError
+from jaxexp._errors import ExportError, ExportTypeError, UnsupportedError, cause
 from jaxexp._kernel.call.call import compiled
 from jaxexp._kernel.call.callables import jitted_as
 from jaxexp._kernel.call.derivatives import is_differentiable
@@ -100,7 +100,7 @@ class _Call:
         except placing.UnknownPlacementError as error:
             raise UnsupportedError(
                 f"precompiling {name}: it has {error}, which a file of executables cannot express"
-            ) from error
+            ) from cause(error)
         return Executable(found, size, False, executables.NOT_CALLED, self.weights)
 
     def _compile(self, devices: Sequence[Any]) -> tuple[bytes, dict[str, str]]:

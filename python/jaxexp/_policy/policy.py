@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from jaxexp._errors import ExportError, ExportTypeError
+from jaxexp._errors import ExportError, ExportTypeError, cause
 from jaxexp._kernel.artifact.chain import chain
 from jaxexp._kernel.codec import nodes
 from jaxexp._kernel.function import data, vjps
@@ -117,7 +117,7 @@ class Policy:
             with open(path, "rb") as file:
                 fields = tomllib.load(file)
         except (ValueError, RecursionError) as error:  # also for text that is not UTF-8
-            raise ExportError(f"{path!r} is not a TOML file: {error}") from error
+            raise ExportError(f"{path!r} is not a TOML file: {error}") from cause(error)
         try:
             return cls(**fields)
         except ExportError as error:
@@ -136,6 +136,9 @@ class Policy:
             DeserializationError: a module is damaged, or does not fit the signature.
         """
         limits = Limits(self)
+        if (artifact := data.artifact_of(exported)) is not None:
+            self.check_size(artifact.size)
+            _check_weights(limits, artifact)
         for order, link in enumerate(vjps.stored_chain(exported)):
             limits.vjp_order(order, exported.fun_name)
             check_function(limits, link)
@@ -149,11 +152,7 @@ class Policy:
             PolicyError: as in `check`.
         """
         limits, name = Limits(self), artifact.fun_name
-        if (found := artifact.weights()) is not None:
-            _, tensors, _ = found
-            limits.at_most("max_weights", len(tensors), "weights", f"the artifact of {name}")
-            size = sum(size for _, _, size, _ in tensors)
-            limits.at_most("max_weight_bytes", size, "bytes of weights", f"the artifact of {name}")
+        _check_weights(limits, artifact)
         for order, link in enumerate(chain(artifact)):
             where = data.name_of_order(name, order)
             limits.vjp_order(order, name)
@@ -170,6 +169,14 @@ class Policy:
             PolicyError: names both sizes.
         """
         Limits(self).at_most("max_artifact_bytes", size, "bytes", "the artifact")
+
+
+def _check_weights(limits: Limits, artifact: Artifact) -> None:
+    if (found := artifact.weights()) is not None:
+        where = f"the artifact of {artifact.fun_name}"
+        _, tensors, _ = found
+        limits.at_most("max_weights", len(tensors), "weights", where)
+        limits.at_most("max_weight_bytes", sum(size for _, _, size, _ in tensors), "bytes of weights", where)
 
 
 def _with_known_fields(init: Callable[..., None]) -> Callable[..., None]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NoReturn
 
 from jaxexp import _jax
-from jaxexp._errors import DeserializationError, ExportError, PolicyError
+from jaxexp._errors import DeserializationError, ExportError, PolicyError, cause
 from jaxexp._kernel.artifact import operations
 from jaxexp._kernel.codec import nodes
 from jaxexp._kernel.function import data
@@ -116,7 +116,7 @@ def check_function(limits: Limits, exported: ExportedData) -> None:
         first_line = str(error).partition("\n")[0]
         raise DeserializationError(
             _MODULE, "a module whose attributes can be read", f"{type(error).__name__}: {first_line}"
-        ) from error
+        ) from cause(error)
 
 
 # Operations that exchange data with the host, or with another program.

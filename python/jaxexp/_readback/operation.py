@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import numpy as np
 
 from jaxexp import _jax
+from jaxexp._errors import cause
 
 from .array_type import DTYPES, Type
 from .program import Block
@@ -132,7 +133,9 @@ class Operation:
         try:
             return read(attribute)
         except (TypeError, ValueError, KeyError) as error:
-            raise RefusedError(self.name, f"whose {name} is not understood", _place(self._mlir.location)) from error
+            raise RefusedError(self.name, f"whose {name} is not understood", _place(self._mlir.location)) from cause(
+                error
+            )
 
     def integer(self, name: str, default: int = _REQUIRED) -> int:
         return self._read(name, default, lambda a: int(_jax.ir.IntegerAttr(a).value))

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxexp._errors import cause
+
 from .array_type import Type
 from .refused import RefusedError, too_deep
 
@@ -50,7 +52,7 @@ class Step:
         except RecursionError:
             raise too_deep() from None
         except Exception as error:  # JAX's errors for operations that it refuses have any type
-            raise RefusedError(self.name, f"{type(error).__name__}: {error}") from error
+            raise RefusedError(self.name, f"{type(error).__name__}: {error}") from cause(error)
         for type_, result in zip(self.types, results, strict=True):
             if result.dtype != type_.dtype or result.shape != type_.shape:
                 raise RefusedError(self.name, f"became {result.dtype}{list(result.shape)} instead of {type_}")

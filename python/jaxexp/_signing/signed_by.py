@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from jaxexp._errors import ExportError, ExportTypeError
+from jaxexp._errors import ExportError, ExportTypeError, cause
 from jaxexp._public import public
 
 from .package import model_signing, said
@@ -118,4 +118,4 @@ def verifier(by: SignedBy) -> Any:
     except (OSError, MemoryError):
         raise
     except Exception as error:
-        raise ExportError(f"signatures of {by} cannot be verified: {said(error)}") from error
+        raise ExportError(f"signatures of {by} cannot be verified: {said(error)}") from cause(error)

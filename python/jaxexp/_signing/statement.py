@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxexp._errors import ExportError, SignatureError
+from jaxexp._errors import ExportError, SignatureError, cause
 
 from .package import said
 from .signed_by import SignedBy
@@ -73,7 +73,7 @@ def verified(by: SignedBy, config: Any, signature: str) -> Statement:
     except (OSError, MemoryError):
         raise
     except Exception as error:  # of any kind: the package lets errors of its parsers pass
-        raise SignatureError(signature, f"a signature by {by}", said(error)) from error
+        raise SignatureError(signature, f"a signature by {by}", said(error)) from cause(error)
     if others := sorted({algorithm for _, algorithm, _ in resources if algorithm != "sha256"}) or method != "files":
         what = ", ".join(others) if isinstance(others, list) else method
         raise SignatureError(signature, "the SHA-256 of each file", f"digests of another kind ({what})")

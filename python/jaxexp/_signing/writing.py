@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, cause
 from jaxexp._kernel.io import files
 
 from .package import model_signing, said
@@ -44,7 +44,7 @@ class Signer:
         except (OSError, MemoryError):
             raise
         except Exception as error:
-            raise ExportError(f"cannot sign with {_given(key, certificate)}: {said(error)}") from error
+            raise ExportError(f"cannot sign with {_given(key, certificate)}: {said(error)}") from cause(error)
 
     def sign(self, paths: Sequence[str], signature: str, name: str) -> None:
         """Writes the signature of some files, which have to be in its folder or below it; a file in its place is
@@ -68,7 +68,7 @@ class Signer:
             except (OSError, MemoryError):
                 raise
             except Exception as error:
-                raise ExportError(f"cannot write the signature {signature!r}: {said(error)}") from error
+                raise ExportError(f"cannot write the signature {signature!r}: {said(error)}") from cause(error)
             content = Path(written).read_bytes()
         files.replace(signature, [content])
 

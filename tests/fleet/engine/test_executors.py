@@ -214,48 +214,13 @@ def test_folders_behind_urls(in_memory, folder, tmp_path) -> None:
 # --- executors that die ---------------------------------------------------------------------------------------------
 
 
-class Dying(Executor):
-    """Does some work, and then dies in one way."""
-
-    _max_workers = 2
-
-    def __init__(self, way: str, after: int) -> None:
-        self.way, self.after, self.taken = way, after, 0
-        self._threads = ThreadPoolExecutor(1)
-
-    def submit(self, fn, /, *args):
-        self.taken += 1
-        if self.taken <= self.after:
-            future = self._threads.submit(fn, *args)
-            future.exception()  # it is finished, and nobody has looked at it
-            return future
-        if self.way == "refuses":
-            raise RuntimeError("no more of it")
-        if self.way == "is shut down":
-            self._threads.shutdown(wait=False, cancel_futures=True)
-            return self._threads.submit(fn, *args)
-        future = Future()
-        if self.way == "cancels":
-            future.cancel()
-            future.set_running_or_notify_cancel()
-        elif self.way == "returns nonsense":
-            future.set_result(object())
-        elif self.way == "raises":
-            future.set_exception(UnpicklableError(lambda: 0))
-        return future
-
-
-class UnpicklableError(Exception):
-    pass
-
-
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("after", [0, 3])
 @pytest.mark.parametrize("way", ["refuses", "is shut down", "cancels", "returns nonsense", "raises"])
 def test_executors_that_die(way: str, after: int, folder, expected, tmp_path) -> None:
     """One clear error, and what was done before is not done again."""
     journal = tmp_path / "journal"
-    executor = Dying(way, after)
+    executor = bulk.Dying(way, after)
     with pytest.raises(WorkerError, match=r"takes no more work|cannot run jaxexp|not what its worker returned"):
         jaxexp.verify_many([folder], executor=executor, journal=journal)
     assert len(journal.read_bytes().splitlines()) == 1 + after
@@ -279,7 +244,7 @@ def test_an_executor_that_says_that_it_has_no_workers(folder) -> None:
             Client.asked += 1
             return {"tcp://one": 1} if Client.asked < 3 else {}
 
-    executor = Dying("answers nothing", 2)
+    executor = bulk.Dying("answers nothing", 2)
     executor._client = Client()
     with pytest.raises(WorkerError, match=r"no workers for 0\.1 seconds"):
         jaxexp.verify_many([folder], executor=executor, wait_for_workers=0.1)

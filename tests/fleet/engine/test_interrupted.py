@@ -15,7 +15,8 @@ import pytest
 
 import jaxexp
 from jaxexp import _native
-from kit import bulk
+from jaxexp._fleet.passes import verify_many
+from kit import bulk, weighted
 from kit.archives import blob
 from kit.places import WORKERS
 from kit.served import serving
@@ -132,6 +133,78 @@ def test_migrated_files_that_are_not_there_any_more(tmp_path) -> None:
     assert jaxexp.load(new / "inner/1.jaxexp") == jaxexp.deserialize(blob(version=1))
     with pytest.raises(jaxexp.DeserializationError, match=r"with options .*0\.6\.2.*, found options"):
         jaxexp.migrate_many([old], new, "0.6.2", journal=journal)
+
+
+def journal_line(said: object) -> bytes:
+    text = json.dumps(said).encode()
+    return _native.digest(text).hex().encode() + b" " + text + b"\n"
+
+
+def test_a_journal_cannot_say_that_a_file_elsewhere_was_written(tmp_path) -> None:
+    """Whoever writes a journal can write right digests, too; but a result is about its own place."""
+    old, new, journal, other = tmp_path / "x.jaxexp", tmp_path / "new", tmp_path / "journal", tmp_path / "other"
+    old.write_bytes(blob())
+    other.write_bytes(blob())
+    assert jaxexp.migrate_many([old], new, journal=journal) == {}
+    head, did = journal.read_bytes().splitlines(keepends=True)
+    ((*place, [written]),) = json.loads(did[33:])["done"]
+    for file in (str(other), str(new / ".." / "other"), "\ud800", "a\0b", str(tmp_path)):
+        (new / "x.jaxexp").unlink(missing_ok=True)
+        said = {**written, "file": file, "size": other.stat().st_size, "digest": _native.digest(blob()).hex()}
+        journal.write_bytes(head + journal_line({"done": [[*place, [said]]]}))
+        assert jaxexp.migrate_many([old], new, journal=journal) == {}
+        assert jaxexp.load(new / "x.jaxexp") == jaxexp.deserialize(blob())
+
+
+def test_a_journal_cannot_name_weights_elsewhere(tmp_path, monkeypatch) -> None:
+    """Nobody looks at them, or asks a server for them."""
+    folder, journal = tmp_path / "in", tmp_path / "journal"
+    folder.mkdir()
+    weighted.bound()[0].save(folder / "m.jaxexp")
+    assert jaxexp.verify_many([folder], journal=journal) == {}
+    head, did = journal.read_bytes().splitlines(keepends=True)
+    ((*place, [size, digests, ((name, *stamp),), *others]),) = json.loads(did[33:])["done"]
+    asked: list[str] = []
+    monkeypatch.setattr(verify_many, "stamp", lambda path: asked.append(path) or tuple(stamp))
+    for other in (str(tmp_path / "m.safetensors"), "https://evil.example/m.safetensors", "/etc/passwd"):
+        said = [size, digests, [[other, *stamp]], *others]
+        journal.write_bytes(head + journal_line({"done": [[*place, said]]}))
+        with pytest.raises(jaxexp.DeserializationError, match="the result of this pass"):
+            jaxexp.verify_many([folder], journal=journal)
+    assert asked == []
+    journal.write_bytes(head + did)
+    assert jaxexp.verify_many([folder], journal=journal) == {}
+    assert asked == [name]
+
+
+def test_migrated_weights_that_changed_are_written_again(tmp_path) -> None:
+    old, new, journal = tmp_path / "old.zip", tmp_path / "new", tmp_path / "journal"
+    function, _ = weighted.bound()
+    with jaxexp.Archive.create(old) as archive:
+        archive.add("m", function)
+    assert jaxexp.migrate_many([old], new, journal=journal) == {}
+    (weights,) = new.glob("*.safetensors")
+    whole = weights.read_bytes()
+    for damaged in (whole[:-4], whole[:8] + b" " * 60 + whole[68:]):
+        weights.write_bytes(damaged)
+        assert jaxexp.migrate_many([old], new, journal=journal) == {}
+        assert weights.read_bytes() == whole
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links take privileges there")
+def test_weights_are_written_below_the_folder_only(tmp_path) -> None:
+    old, new, outside = tmp_path / "old.zip", tmp_path / "new", tmp_path / "outside"
+    function, _ = weighted.bound()
+    with jaxexp.Archive.create(old) as archive:
+        archive.add("m", function)
+    assert jaxexp.migrate_many([old], tmp_path / "first") == {}
+    (weights,) = (tmp_path / "first").glob("*.safetensors")
+    outside.write_text("mine")
+    new.mkdir()
+    (new / weights.name).symlink_to(outside)
+    (error,) = jaxexp.migrate_many([old], new).values()
+    assert "is a link that leads out of" in str(error)
+    assert outside.read_text() == "mine"
 
 
 def test_two_artifacts_for_one_file(tmp_path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,8 @@ def test_a_byte_that_changed_is_an_error(path) -> None:
 FOREIGN = {
     "text": (b"Dear diary,\n", "a journal, or an empty file"),
     "text without an end": (b"Dear diary", "a journal, or an empty file"),
+    "another program's number": (b"12345", "a journal, or an empty file"),
+    "hexadecimal digits and more": (b"deadbeef" * 4 + b" of somebody", "a journal, or an empty file"),
     "binary": (bytes(range(256)) * 4, "a journal, or an empty file"),
     "another program's": (line({"jobs": 1}), "another one"),
     "a list": (line([1]), "another one"),
@@ -122,6 +125,25 @@ def test_files_that_no_pass_left(name: str, tmp_path) -> None:
     with pytest.raises(JournalError, match=said):
         known(path)
     assert path.read_bytes() == data
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+@pytest.mark.timeout(60)
+def test_a_pipe_is_no_journal(tmp_path) -> None:
+    """Nobody waits for its writer."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/null"):
+        with pytest.raises(JournalError, match="found a pipe or a device"):
+            known(path)
+
+
+def test_a_long_option_is_shown_in_part(tmp_path) -> None:
+    path = tmp_path / "journal"
+    path.write_bytes(line({"jaxexp": "journal", "layout": 1, **ABOUT, "pass": "\x1b" * 1_000_000}))
+    with pytest.raises(JournalError, match="expected the same pass as now") as caught:
+        known(path)
+    assert len(str(caught.value)) < 1000
+    assert str(caught.value).isprintable()
 
 
 def test_the_journal_of_another_pass(path) -> None:

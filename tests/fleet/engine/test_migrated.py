@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import concurrent.futures
 import multiprocessing
+import sys
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jaxexp
+from jaxexp._errors import FatalArtifactError, WorkerError
+from jaxexp._fleet.passes import one_by_one
+from kit import bulk
 from kit.archives import blob
+from kit.dying import die_at
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -126,3 +132,36 @@ def test_the_journal_of_another_place_does_not_count(tmp_path: Path) -> None:
     assert jaxexp.migrate_many([fleet], tmp_path / "new", journal=journal) == {}
     assert jaxexp.migrate_many([fleet, tmp_path / "other.jaxexp"], tmp_path / "new", journal=journal) == {}
     assert written(tmp_path / "new") == ["a.jaxexp", "fl.zip/a.jaxexp", "other.jaxexp"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no limit on the size of files")
+@pytest.mark.processes(reason="kills some")
+def test_workers_that_die_while_they_write(tmp_path: Path) -> None:
+    """The largest artifact is too large for them: nothing of it is left, and all others are there."""
+    folder, new, journal = tmp_path / "in", tmp_path / "new", tmp_path / "journal"
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"{number}.jaxexp").write_bytes(blob(version=number))
+    x = np.random.default_rng(0).standard_normal((100, 100)).astype(np.float32)
+    jaxexp.export(jax.jit(lambda y: y @ x))(x).save(folder / "large.jaxexp")
+    with bulk.pool(die_at, 20_000) as executor:
+        ((name, error),) = jaxexp.migrate_many([folder], new, executor=executor, journal=journal).items()
+    assert name == str(folder / "large.jaxexp")
+    assert isinstance(error, FatalArtifactError)
+    assert [path for path in written(new) if not path.startswith(".")] == ["0.jaxexp", "1.jaxexp", "2.jaxexp"]
+    times = {path: path.stat().st_mtime_ns for path in new.glob("[0-9].jaxexp")}
+    assert jaxexp.migrate_many([folder], new, journal=journal) == {}
+    assert jaxexp.load(new / "large.jaxexp") == jaxexp.load(folder / "large.jaxexp")
+    assert {path: path.stat().st_mtime_ns for path in times} == times, "what was written is not written again"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("way", ["refuses", "cancels", "raises"])
+def test_executors_that_die_while_they_migrate(way: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(one_by_one, "_SHARE_BYTES", 1)
+    fleet, new, journal = archive_of(tmp_path / "fl.zip", "a", "b"), tmp_path / "new", tmp_path / "journal"
+    given = [f"{fleet}::a", f"{fleet}::b"]
+    with pytest.raises(WorkerError):
+        jaxexp.migrate_many(given, new, executor=bulk.Dying(way, after=1), journal=journal)
+    assert jaxexp.migrate_many(given, new, journal=journal) == {}
+    assert written(new) == ["fl.zip/a.jaxexp", "fl.zip/b.jaxexp"]

@@ -168,3 +168,12 @@ def test_a_journal_looks_at_weights_again(tmp_path: Path, files: dict[str, bytes
 )
 def test_the_url_of_a_file_beside(url: str, beside: str) -> None:
     assert beside_url(url, "w #1.safetensors") == beside
+
+
+def test_a_name_that_would_be_another_url(tmp_path: Path, put: Put) -> None:
+    """fsspec would look for the second part in the working folder."""
+    bound()[0].save(tmp_path / "model.jaxexp", weights="aa::b.safetensors")
+    jaxexp.verify(tmp_path / "model.jaxexp")
+    url = put("model.jaxexp", (tmp_path / "model.jaxexp").read_bytes())
+    with pytest.raises(jaxexp.WeightsError, match="expected a name without '::', which joins URLs, found 'aa::b"):
+        jaxexp.verify(url)

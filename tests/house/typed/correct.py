@@ -48,6 +48,8 @@ def weights(exported: jaxexp.Exported, path: Path) -> None:
     assert_type(loaded.with_weights("torch.safetensors", rename=str.lower, cast=True), jaxexp.BoundExported)
     assert_type(exported.bind({"w": np.zeros(3)}, rename={"w": "weight"}), jaxexp.BoundExported)
     assert_type(loaded.with_weights("tuned.safetensors").with_weights(loaded.weights), jaxexp.BoundExported)
+    assert_type(loaded.with_weights("tuned.safetensors", stable=True), jaxexp.BoundExported)
+    assert_type(jaxexp.load_many([path], stable=True), list[jaxexp.Exported])
     loaded.weights_into({"w": jax.ShapeDtypeStruct((3,), np.float32)})
     if isinstance(loaded, jaxexp.BoundExported):
         loaded.weights.check_digests()

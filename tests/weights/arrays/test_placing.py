@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from jaxexp._errors import WeightsError
 from jaxexp._weights.arrays import pieces, placing
 from jaxexp._weights.files import reading
 from kit.devices import DEVICES
+from kit.safetensors_files import a_file, entry
 from kit.tensor_files import write
 
 MESH = Mesh(np.array(jax.devices()), ("d",), axis_types=(AxisType.Auto,))
@@ -68,6 +70,43 @@ def test_no_copy_on_a_cpu(files: reading.Tensors, name: str) -> None:
     files.files.clear()
     del files, mapped
     np.testing.assert_array_equal(np.asarray(array), ARRAYS[name])
+
+
+def foreign(path: Path, padding: int) -> reading.Tensors:
+    """A file of another tool, whose tensors begin so many bytes behind a multiple of 64."""
+    whole = np.arange(64, dtype=np.float32)
+    header = {name: entry("F32", [64], i * 256, (i + 1) * 256) for i, name in enumerate("ab")}
+    text = json.dumps(header).encode()
+    text += b" " * ((padding - 8 - len(text)) % 64)
+    path.write_bytes(a_file(text, whole.tobytes() * 2))
+    return reading.open_tensors(path)
+
+
+@pytest.mark.parametrize("padding", [0, 8])
+def test_the_log_names_a_file_that_is_copied(padding: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Once, and the guide says how to avoid it."""
+    tensors = foreign(tmp_path / "hub\x1b.safetensors", padding)
+    aval = jax.typeof(jax.ShapeDtypeStruct((64,), np.float32))
+    with caplog.at_level("INFO", logger="jaxexp.weights"):
+        for name in "ab":
+            file = tensors.file_of(name)
+            array = placing.placed(file, tensors[name], aval, None)
+            view = np.frombuffer(file.bytes_of(tensors[name]), np.float32)
+            assert (array.unsafe_buffer_pointer() == view.ctypes.data) == (not padding)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == (1 if padding else 0)
+    if padding:
+        assert "hub\\x1b.safetensors': a CPU copies 2 of its 2 tensors to memory (512 bytes)" in said[0]
+        assert said[0].isprintable()
+
+
+def test_the_log_does_not_name_files_of_save(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Some of their tensors are copied, too: those behind one of an odd size."""
+    write(tmp_path / "x.safetensors", [pieces.source(name, array) for name, array in ARRAYS.items()])
+    tensors = reading.open_tensors(tmp_path / "x.safetensors")
+    with caplog.at_level("INFO", logger="jaxexp.weights"):
+        placed(tensors, "scalar")
+    assert not caplog.records
 
 
 def test_donation_does_not_write_to_the_file(files: reading.Tensors) -> None:

@@ -49,6 +49,7 @@ def command(archive: str, pattern: str | None, directory: str, suffix: str, forc
                     unpacking = Unpacking()
                 planned[name] = unpacking.plan(os.path.dirname(targets[name]), weights, refuse)
         total = 0
+        written = outputs.Several()
         with progress.bar("unpacking", len(targets)) as advance:
             for name, target in targets.items():
                 data = inputs.checked(sources[name]).buffer
@@ -56,9 +57,14 @@ def command(archive: str, pattern: str | None, directory: str, suffix: str, forc
                 if name in planned:  # first, so that no program lacks its weights
                     for path, _ in planned[name]:
                         make_folder(directory, path)
+                        written.check(path, "weights")
                     with sources[name].named():
                         total += unpacking.write(planned[name], sources[name].stored_weights())
+                    for path, _ in planned[name]:
+                        written.add(path, "weights")
+                written.check(target, sources[name])
                 outputs.write(target, data, force=force)
+                written.add(target, sources[name])
                 total += memoryview(data).nbytes
                 advance(1)
     say(f"{directory}: {counted(len(targets), 'artifact')} unpacked, {total:,} bytes")

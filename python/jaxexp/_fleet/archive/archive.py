@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import fnmatch
+import functools
 import itertools
 import os
 import re
@@ -66,7 +67,11 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
 
     @staticmethod
     def open(
-        source: str | os.PathLike[str] | BinaryFile, *, signed_by: SignedBy | None = None, **storage_options: Any
+        source: str | os.PathLike[str] | BinaryFile,
+        *,
+        signed_by: SignedBy | None = None,
+        stable: bool = False,
+        **storage_options: Any,
     ) -> Archive:
         """Opens an archive for reading.
 
@@ -77,6 +82,9 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             signed_by: who has to have signed the archive, which is one file, as in `load`. It is then read into memory
                 as a whole, with its weights, and members are loaded from there. Files of executables for its members
                 have to be signed, too.
+            stable: whether weights are read from a local file when they are first used, and compared with their
+                digests, instead of mapped. Then nobody who changes the file afterwards ends the process, or changes
+                what functions compute.
             storage_options: for fsspec, such as credentials. With ``headers`` for http URLs, ``headers_also_to`` is a
                 sequence of origins, such as ``"https://cdn.example"``: they get the headers, too, if the server
                 redirects there.
@@ -94,7 +102,8 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             from .signed import opened_signed
 
             return Archive(opened_signed(source, signed_by))
-        return Archive(Opened(open_source(source, storage_options), Archive.open))
+        again = functools.partial(Archive.open, stable=True) if stable else Archive.open
+        return Archive(Opened(open_source(source, storage_options), again, stable=stable))
 
     @staticmethod
     def create(path: str | os.PathLike[str], *, share_modules: bool = True) -> ArchiveWriter:

@@ -80,7 +80,7 @@ class Handle:
         """The function, as from `jaxexp.load`. In a local file, a large module is read when the function is called.
 
         If its weights are in the archive, it is a `BoundExported`. They are mapped, or fetched from a URL, when they
-        are first used.
+        are first used; if the archive was opened with `stable`, they are read.
 
         Without a policy or executables, the same object is returned again as long as it is in use, with the code that
         was compiled for it.

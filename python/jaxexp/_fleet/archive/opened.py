@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
-from jaxexp._errors import DeserializationError, ExportError
+from jaxexp._errors import DeserializationError, ExportError, cause
 from jaxexp._kernel.io.files import empty, named_in_errors
 from jaxexp._kernel.io.other_files import HEAD, instead_of_archive
 from jaxexp._kernel.io.sources import Storage
@@ -36,13 +36,19 @@ class Opened:
     """An open file and its index, which an archive, its slices and its handles share."""
 
     def __init__(
-        self, source: Storage, open_again: Callable[..., Any] | None = None, signed: SignedFiles | None = None
+        self,
+        source: Storage,
+        open_again: Callable[..., Any] | None = None,
+        signed: SignedFiles | None = None,
+        stable: bool = False,
     ) -> None:
         """Finds the end of the archive, and reads the root of the index. Unpickling calls `open_again` with the address
-        of the source. `signed` are the files that may be used with it; None for all.
+        of the source. `signed` are the files that may be used with it; None for all. With `stable`, weights are read,
+        and never mapped, as they are anyway if the source is no local file.
         """
         self.source = source
         self.signed = signed
+        self.stable = stable or source.whole is None
         self.is_closed = False  # whether the file was released
         self.loaded: weakref.WeakValueDictionary[int, Exported] = weakref.WeakValueDictionary()
         self.kept: dict[int, tuple[Exported, Any]] = {}  # each with the policy that it was loaded with
@@ -55,7 +61,7 @@ class Opened:
     def tensors(self) -> ArchivedTensors:
         """Finds the weights."""
         with self.placed():
-            return ArchivedTensors(self.source, self.index, self.end)
+            return ArchivedTensors(self.source, self.index, self.end, self.stable)
 
     @functools.cached_property
     def has_weights(self) -> bool:
@@ -123,7 +129,7 @@ class Opened:
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise DeserializationError("index.metadata", "JSON", str(error)) from error
+            raise DeserializationError("index.metadata", "JSON", str(error)) from cause(error)
         if not isinstance(value, dict):
             raise DeserializationError("index.metadata", "a JSON object", f"a {type(value).__name__}")
         return value
@@ -204,17 +210,18 @@ class Opened:
 class ArchivedTensors:
     """Finds the tensors of an archive. It outlives the archive, because functions look for weights later."""
 
-    def __init__(self, source: Storage, index: _native.ArchiveIndex, end: int) -> None:
-        """Maps a local file up to the end of the archive, without reading any of it.
+    def __init__(self, source: Storage, index: _native.ArchiveIndex, end: int, stable: bool) -> None:
+        """Maps the file up to the end of the archive, without reading any of it, unless bytes are to be stable.
 
         Raises:
             DeserializationError: the file was replaced since the archive was opened.
         """
         self.name = source.name
         self.identity: tuple[int, ...] | None = None
+        self.stable = stable
         self._index = index
         self._mapping: mmap.mmap | None = None
-        if source.whole is None:
+        if stable:
             self._source = copy.copy(source)  # a copy, which is never closed
         else:
             with open(self.name, "rb") as file:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
-from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
+from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, cause
 from jaxexp._kernel.io import files, lock
 from jaxexp._public import public, public_dir
 from jaxexp._weights.files.header import is_text
@@ -175,7 +175,7 @@ class ArchiveWriter:
                 raise ValueError("it is not UTF-8")
             self._records.check_name(name)
         except ValueError as error:
-            raise ExportError(f"{name!r} cannot be the name of an archive's member: {error}") from error
+            raise ExportError(f"{name!r} cannot be the name of an archive's member: {error}") from cause(error)
 
     def remove(self, *names: str) -> None:
         """Removes members from the index. `Archive.compact` frees their bytes.
@@ -255,7 +255,7 @@ class ArchiveWriter:
         try:
             self._records.put(name, member)
         except ValueError as error:
-            raise ExportError(f"{name!r} cannot be stored in the archive: {error}") from error
+            raise ExportError(f"{name!r} cannot be stored in the archive: {error}") from cause(error)
 
     def _store(self, name: str, blob: Any, member: _native.Member, modules: list[tuple[int, int, bytes]]) -> None:
         """Writes an artifact as a member under its own name."""
@@ -339,7 +339,7 @@ class ArchiveWriter:
         try:
             index, root_position, root_size, root_digest = self._records.write(files.WRITER, start)
         except ValueError as error:
-            raise ExportError(f"the archive cannot be finished: {error}") from error
+            raise ExportError(f"the archive cannot be finished: {error}") from cause(error)
         pointer = _native.ArchiveEnd(start, len(index), root_position, root_size, root_digest)
         place = self._write(_native.ARCHIVE_INDEX_NAME, index)
         last = self._records.last_bytes(place, self._output.end, pointer.comment())

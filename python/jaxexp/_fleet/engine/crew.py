@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from jaxexp._errors import ExportError, ExportTypeError
+from jaxexp._errors import ExportError, ExportTypeError, cause
 from jaxexp._kernel.io.workers import worker_count
 
 if TYPE_CHECKING:
@@ -193,4 +193,4 @@ def _client(distributed: Any, address: str) -> Any:
     try:
         return Client()
     except (ValueError, TypeError) as error:
-        raise ExportError(f"{address!r}: {error}; expected a scheduler, as in tcp://scheduler:8786") from error
+        raise ExportError(f"{address!r}: {error}; expected a scheduler, as in tcp://scheduler:8786") from cause(error)

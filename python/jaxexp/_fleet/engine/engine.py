@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from jaxexp._errors import FatalArtifactError, UnfitWorkerError, WorkerError
+from jaxexp._errors import FatalArtifactError, UnfitWorkerError, WorkerError, cause
 
 from . import worker
 from .crew import SCHEDULER, Crew
@@ -199,11 +199,11 @@ class _Running:
             )
         except Exception as error:
             if self._crew.lacks() == SCHEDULER:
-                raise self._gone() from error
+                raise self._gone() from cause(error)
             raise WorkerError(
                 f"{self._task.title}: the executor takes no more work ({_said(error)}). What is done is in the "
                 "journal, if there is one"
-            ) from error
+            ) from cause(error)
         self._pending[future] = share
         future.add_done_callback(self._finished.put)
 
@@ -310,12 +310,12 @@ class _Running:
             raise
         except Exception as again:
             if self._crew.lacks() == SCHEDULER:
-                raise self._gone() from error
+                raise self._gone() from cause(error)
             raise UnfitWorkerError(
                 f"{self._task.title}: the workers cannot run jaxexp ({_said(again)}). They need jaxexp "
                 f"{self._releases['jaxexp']}; new processes also import the program that started them, which has to "
                 'begin its work below `if __name__ == "__main__":`'
-            ) from error
+            ) from cause(error)
 
 
 def _said(error: BaseException) -> str:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 from collections.abc import Sequence
 from typing import IO, Any
 
 from jaxexp import _native
 from jaxexp._errors import JournalError
+from jaxexp._kernel.artifact.words import cut
 from jaxexp._kernel.io.lock import locked
 
 Stretch = tuple[int, int, Any]  # the first unit, the one after the last, and the result
@@ -22,6 +24,8 @@ _LAYOUT = 1
 _DIGEST = 32
 # Much longer than any line that is written here.
 _LONGEST = 1 << 26
+# How much of a line an error shows.
+_SHOWN = 300
 
 
 class Journal(contextlib.AbstractContextManager["Journal"]):
@@ -45,6 +49,8 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             pass
         with contextlib.ExitStack() as stack:
             self._file = stack.enter_context(locked(path))
+            if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):  # reading a pipe would wait for a writer
+                raise self._wrong("", "a journal, or an empty file", "a pipe or a device")
             self._read(self._file, json.loads(json.dumps(about)))
             self._context = stack.pop_all()
 
@@ -59,7 +65,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             OSError: it cannot be written.
         """
         if self._file is not None and parts:
-            self._write(self._file, {"done": parts})
+            _write(self._file, _line({"done": parts}))
 
     def refused(self, name: str, error: Exception) -> JournalError:
         """The error for a result that no pass writes."""
@@ -70,6 +76,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         self._file = None
 
     def _read(self, file: IO[bytes], about: dict[str, Any]) -> None:
+        first = _line({"jaxexp": "journal", "layout": _LAYOUT, **about})
         end = number = 0
         with open(file.fileno(), "rb", closefd=False) as lines:
             while line := lines.readline(_LONGEST):
@@ -88,12 +95,12 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 end += len(line)
             if not line.strip(b"\0"):
                 pass  # zeros, where a crash kept the length of a line and lost the line
-            elif number == 1 and not end and not _may_be_begun(line):
+            elif number == 1 and not first.startswith(line):
                 raise self._wrong("", "a journal, or an empty file", "something else")
         file.truncate(end)
         file.seek(end)
         if not end:
-            self._write(file, {"jaxexp": "journal", "layout": _LAYOUT, **about})
+            _write(file, first)
 
     def _text(self, line: bytes, number: int) -> Any:
         """The value of a line; None if its bytes are not those that were written."""
@@ -115,7 +122,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 raise self._wrong(
                     "line 1",
                     f"the same pass as now, with {name} {about.get(name)!r}",
-                    f"{name} {said.get(name)!r}; name another file, or remove this one to begin again",
+                    f"{name} {cut(repr(said.get(name)), _SHOWN)}; name another file, or remove this one to begin again",
                 )
 
     def _take(self, said: Any, number: int) -> None:
@@ -126,13 +133,6 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 self._done.setdefault((name, _text_of(identity)), []).append((start, stop, result))
         except (ValueError, TypeError, KeyError):
             raise self._wrong(f"line {number}", "names, numbers and results", "something else") from None
-
-    def _write(self, file: IO[bytes], said: dict[str, Any]) -> None:
-        text = json.dumps(said, separators=(",", ":")).encode()
-        left = memoryview(_native.digest(text).hex().encode() + b" " + text + b"\n")
-        while left:  # a raw file may write only a part
-            left = left[file.write(left) :]
-        os.fsync(file.fileno())
 
     def _wrong(self, where: str, expected: str, found: str) -> JournalError:
         return JournalError(where, expected, found, self.name)
@@ -154,7 +154,13 @@ def _last_said(found: list[Stretch]) -> list[Stretch]:
     return [stretch for _, stretch in kept]
 
 
-def _may_be_begun(line: bytes) -> bool:
-    """Whether a file with only these bytes may be a journal whose first line was not finished."""
-    digest, separator = line[:_DIGEST], line[_DIGEST : _DIGEST + 1]
-    return all(c in b"0123456789abcdef" for c in digest) and separator in (b"", b" ")
+def _line(said: dict[str, Any]) -> bytes:
+    text = json.dumps(said, separators=(",", ":")).encode()
+    return _native.digest(text).hex().encode() + b" " + text + b"\n"
+
+
+def _write(file: IO[bytes], line: bytes) -> None:
+    left = memoryview(line)
+    while left:  # a raw file may write only a part
+        left = left[file.write(left) :]
+    os.fsync(file.fileno())

@@ -111,7 +111,7 @@ def migrated(
         Written.of,
         options={"into": folder, "to": to, "policy": policy, "locations": locations},
         about={"into": folder, "to": to, "policy": None if policy is None else repr(policy), "locations": locations},
-        still_holds=Written.is_there,
+        still_holds=lambda kind, name, found: found.is_there(_path(folder, kind, name)),
     )
 
 
@@ -129,12 +129,21 @@ class Written:
         weights = tuple((str(name), int(size)) for name, size in said["weights"])
         return cls(str(said["file"]), int(said["size"]), str(said["digest"]), weights)
 
-    def is_there(self) -> bool:
+    def is_there(self, path: str) -> bool:
+        """Whether this is the file at a path, with its weights beside it. A journal may say anything."""
+        from jaxexp._weights.arrays.stored import Stored, Table
+
         try:
-            whole = (
-                self.size == os.path.getsize(self.file) and _native.digest(files.mapped(self.file)).hex() == self.digest
-            )
-            return whole and all(os.path.getsize(name) == size for name, size in self.weights)
+            if self.file != path or not self.size == os.path.getsize(path) > 0:
+                return False
+            blob = files.mapped(path)
+            if _native.digest(blob).hex() != self.digest:
+                return False
+            if (found := _native.Artifact(blob).weights()) is None:
+                return not self.weights
+            table = Table.of_trailer(*found)
+            Stored(path, table).check_files()
+            return self.weights in ((), tuple(_places(path, table)))
         except (OSError, ValueError):
             return False
 
@@ -198,6 +207,11 @@ def _told_apart(inputs: Iterable[Input | Unusable], target: Callable[[Place], st
         yield one if isinstance(one, Unusable) else dataclasses.replace(one, identity=[one.identity, target(one.about)])
 
 
+def _path(into: str, kind: str, name: str) -> str:
+    """Where an artifact is written to, given its kind of place and its name below it."""
+    return targets.inside(into, targets.stem(name) if kind == FILE else name, _SUFFIX)
+
+
 def _target(place: Place) -> str:
     """The folder for the members of an archive; the name of a file, without the suffix."""
     return targets.stem(place.inside) if place.archive is None else _folder_of(place)
@@ -233,7 +247,7 @@ def _write(
     """
     from jaxexp._compat.migrate import migrated
 
-    path = targets.inside(into, targets.stem(name) if kind == FILE else name, _SUFFIX)
+    path = _path(into, kind, name)
     with source.named():
         buffer = source.read(None if policy is None else policy.check_size)
         if policy is not None:
@@ -250,7 +264,7 @@ def _write(
         blob = migrated(buffer, to, None, table, locations)
         targets.make_folder(into, path)
         # First the weights, so that no program lacks them.
-        beside = [] if weights is None or table is None else _write_weights(os.path.dirname(path), weights, table)
+        beside = [] if weights is None or table is None else _write_weights(into, path, weights, table)
     files.replace(path, [blob])
     return dataclasses.asdict(Written(path, len(blob), _native.digest(blob).hex(), tuple(beside)))
 
@@ -275,10 +289,17 @@ def _named_by_content(table: Table) -> Table:
     )
 
 
-def _write_weights(folder: str, weights: WithDigests, table: Table) -> list[tuple[str, int]]:
-    """Writes the files of a table, and returns their paths and sizes."""
+def _write_weights(into: str, path: str, weights: WithDigests, table: Table) -> list[tuple[str, int]]:
+    """Writes the files of a table beside a path, and returns their paths and sizes."""
     from jaxexp._weights.arrays.unpacking import Unpacking
 
-    paths = [os.path.join(folder, file.name) for file in table.files]
-    Unpacking().write([(path, number) for number, path in enumerate(paths)], weights)
-    return [(path, file.size) for path, file in zip(paths, table.files, strict=True)]
+    places = _places(path, table)
+    for file, _ in places:
+        targets.make_folder(into, file)
+    Unpacking().write([(file, number) for number, (file, _) in enumerate(places)], weights)
+    return places
+
+
+def _places(path: str, table: Table) -> list[tuple[str, int]]:
+    """The paths and the sizes of the files of weights beside a path."""
+    return [(os.path.join(os.path.dirname(path), file.name), file.size) for file in table.files]

@@ -52,12 +52,13 @@ def results(
     *,
     options: Any = None,
     about: dict[str, Any] | None = None,
-    still_holds: Callable[[Any], bool] = lambda found: True,
+    still_holds: Callable[[str, str, Any], bool] = lambda kind, name, found: True,
 ) -> Iterator[Result]:
     """Has workers look at artifacts with JAX, and yields each with its place, its name, and its result or an error.
 
-    Arguments are as in `Task`, but `decoded` and `still_holds` are called for each artifact that could be read; those
-    in a journal that could not are tried again. `home` returns what `looked_at` does.
+    Arguments are as in `Task`, but `decoded` and `still_holds` are called for each artifact that could be read, the
+    second one with its kind of place and its name below it, as in `looked_at`. Those in a journal that could not be
+    read are tried again. `home` returns what `looked_at` does.
     """
 
     def of_part(part: Part, found: Any) -> list[Any]:
@@ -65,10 +66,10 @@ def results(
             raise ValueError(len(found))
         return [unpacked(one) if isinstance(one, list) else decoded(one) for one in found]
 
-    def is_current(_: Part, found: list[Any]) -> bool:
+    def is_current(part: Part, found: list[Any]) -> bool:
         return all(
-            not isinstance(one, (OSError, ImportError)) and (isinstance(one, Exception) or still_holds(one))
-            for one in found
+            not isinstance(one, (OSError, ImportError)) and (isinstance(one, Exception) or still_holds(*below, one))
+            for below, one in zip(_below(part), found, strict=True)
         )
 
     task = Task(title, home, options, about or {}, True, _SHARE_BYTES, _UNIT_BYTES, of_part, is_current)
@@ -87,6 +88,21 @@ def _names(finding: Finding, place: Place) -> list[str]:
         return [finding.input.name]
     opened, _ = parts_of(place.archive)
     return [opened.label_of(number) for number in finding.part.numbers]
+
+
+def _below(part: Part) -> Iterator[tuple[str, str]]:
+    """The kind of place of each artifact, and its name below it, as `looked_at` finds them in a worker."""
+    kind, inside, *_ = part.input.place
+    if kind == FILE:
+        yield kind, part.input.place[2]
+        return
+    opened, _ = parts_of(part.input.about.archive)
+    for number in part.numbers:
+        yield kind, _inside(inside, opened.index.name(number))
+
+
+def _inside(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
 
 
 def looked_at(parts: Parts, do: Callable[[Source, str, str], Any]) -> list[Any]:
@@ -108,8 +124,7 @@ def looked_at(parts: Parts, do: Callable[[Source, str, str], Any]) -> list[Any]:
             return [_result(do, Source(path, path), FILE, name)]
         with opened_in_worker(*address) as opened:
             handles = [Handle(opened, number, opened.index.name(number)) for number in numbers]
-            prefix = f"{inside}/" if inside else ""
-            return [_result(do, Source(h.label, handle=h), kind, f"{prefix}{h.name}") for h in handles]
+            return [_result(do, Source(h.label, handle=h), kind, _inside(inside, h.name)) for h in handles]
 
     return work.each(parts, of_part)
 

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import os
-from pathlib import PurePosixPath, PureWindowsPath
+import re
+from pathlib import PurePosixPath
 
 from jaxexp._errors import ExportError
+
+_ON_WINDOWS = os.name == "nt"
+# Parts of a path that mean something else on Windows: drives, streams, other folders, devices, ends that are cut off.
+_ELSEWHERE_ON_WINDOWS = re.compile(
+    r'[<>:"|?*\\]|[. ]$|^(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³]) *(\.|$)', re.IGNORECASE
+)
 
 
 def stem(name: str) -> str:
@@ -21,8 +28,8 @@ def inside(directory: str, name: str, suffix: str) -> str:
     """
     parts = PurePosixPath(name).parts
     elsewhere = PurePosixPath(name).is_absolute() or ".." in parts or os.sep in suffix or "/" in suffix
-    if os.name == "nt":  # a name may be a device there, or have a drive
-        elsewhere = elsewhere or bool(PureWindowsPath(name).drive) or "\\" in name
+    if _ON_WINDOWS:
+        elsewhere = elsewhere or any(_ELSEWHERE_ON_WINDOWS.search(part) for part in parts)
     if elsewhere or not parts or "\0" in name:
         raise ExportError(f"the member {name!r} would not lie inside {directory!r}")
     return os.path.join(directory, *parts) + suffix

@@ -19,7 +19,7 @@ from jaxexp._fleet.engine.errors import packed, unpacked
 from jaxexp._fleet.engine.work import FILE, Part, Parts, Unusable
 from jaxexp._fleet.places import verify
 from jaxexp._fleet.places.other_files import checked_other_file
-from jaxexp._fleet.places.source import MEMBER, Source, is_url
+from jaxexp._fleet.places.source import MEMBER, Source, is_url, link_of_file
 from jaxexp._kernel.artifact.chain import chain
 from jaxexp._kernel.io import files
 from jaxexp._kernel.io.other_files import HEAD, instead_of_artifact
@@ -157,13 +157,23 @@ def _decoded(part: Part, result: Any) -> Any:
     if len(result) != len(found) or not (are_numbers and are_texts and isinstance(found.has_digests, bool)):
         raise ValueError(result)
     error = None if found.error is None else _named(unpacked(found.error), part.input.name)
-    return found._replace(weights=[_weights_file(*file) for file in found.weights], error=error)
+    return found._replace(weights=[_weights_file(part.input.place[1], *file) for file in found.weights], error=error)
 
 
-def _weights_file(name: Any, size: Any, version: Any) -> tuple[str, int, int | str]:
+def _weights_file(path: str, name: Any, size: Any, version: Any) -> tuple[str, int, int | str]:
     if not isinstance(name, str) or type(size) is not int or type(version) not in (int, str):
         raise ValueError
+    if _folder(name) != _folder(path):  # nobody looks at files, or asks servers, that only a journal names
+        raise ValueError
     return name, size, version
+
+
+def _folder(path: str) -> str:
+    """The folder of a file; of a URL, the same URL without the file and its query."""
+    if not is_url(path):
+        return os.path.dirname(path)
+    link = link_of_file(path)
+    return path.replace(link, link.partition("?")[0].rpartition("/")[0], 1)
 
 
 def _is_current(part: Part, found: Any) -> bool:

@@ -25,6 +25,7 @@ def load(
     verify: bool = False,
     executables: str | os.PathLike[str] | None = None,
     signed_by: SignedBy | None = None,
+    stable: bool = False,
 ) -> Exported:
     """Reads a function from a file that `Exported.save` wrote, from a member of an archive, or from bytes of
     `Exported.serialize`.
@@ -55,6 +56,9 @@ def load(
             Signatures are verified first of all. Each file is read once, as a whole, and these bytes are compared with
             the signed SHA-256 before anything looks at them, and then used: weights are copied to memory instead of
             mapped. This needs the package ``model-signing`` (extra ``jaxexp[sign]``).
+        stable: whether files of weights are copied to memory when they are opened, instead of mapped. If another
+            program shortens a mapped file, the process ends with SIGBUS; if it writes to the file, calls may compute
+            with the new bytes.
 
     Raises:
         DeserializationError: as in `deserialize`; it names the file. Or the artifact is at a URL, and its weights are
@@ -63,7 +67,7 @@ def load(
         SignatureError: a file is not signed by whom `signed_by` says, or is not what was signed.
         ExportError: both `policy` and `executables` are given: a policy cannot judge native code. Or `signed_by` is
             given, and the artifact is not in a file on this machine, but a buffer, a file object or behind a URL; or it
-            is a `Handle`, whose archive has to be opened with `signed_by`.
+            is a `Handle`, whose archive has to be opened with `signed_by`; the same holds for `stable`.
         ImportError: `signed_by` is given, and ``model-signing`` is not installed.
         KeyError: the archive has no such member.
         OSError: a file cannot be opened.
@@ -77,7 +81,7 @@ def load(
     """
     from jaxexp._api import load as reading  # which imports JAX
 
-    found = source(artifact, "load", signed_by)
+    found = source(artifact, "load", signed_by, stable)
     reading.refuse_both(found.name, policy, executables)
     reading.check_policy(policy)
     if found.handle is not None:
@@ -85,7 +89,7 @@ def load(
     with found.named():
         if found.is_file:
             assert found.path is not None
-            return reading.load_file(found.path, policy, verify, executables, signed_by)
+            return reading.load_file(found.path, policy, verify, executables, signed_by, stable)
         buffer = found.read(None if policy is None else policy.check_size)
         exported = reading.load_bytes(buffer, policy, verify, executables)
         if found.path is not None:

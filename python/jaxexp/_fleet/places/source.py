@@ -144,12 +144,12 @@ class Named:
             error.found = f"an archive of artifacts: name one of them, as in '{path}{MEMBER}NAME'"
 
 
-def source(given: Given, function: str, signed_by: SignedBy | None = None) -> Source:
+def source(given: Given, function: str, signed_by: SignedBy | None = None, stable: bool = False) -> Source:
     """The artifact that a user gave to a function. With `signed_by`, it is a file, which the caller has to check, or a
-    member of an archive, which was checked.
+    member of an archive, which was checked. With `stable`, an archive maps no weights.
 
     Raises:
-        ExportError: with `signed_by`, it is something else.
+        ExportError: with `signed_by`, it is something else; or with `stable`, a member of an archive that maps them.
         SignatureError: the archive is not signed.
         TypeError: it is not an artifact; the message names the function.
         KeyError: there is no such member in an archive.
@@ -165,7 +165,7 @@ def source(given: Given, function: str, signed_by: SignedBy | None = None) -> So
             return Source(text, path=text)
         from jaxexp._fleet.archive.archive import Archive
 
-        return Source(text, handle=Archive.open(path, signed_by=signed_by)[member])
+        return Source(text, handle=Archive.open(path, signed_by=signed_by, stable=stable)[member])
     if signed_by is not None:
         raise _unsigned(f"{type(given).__name__}. Open an archive with Archive.open(path, signed_by=...)")
     if is_buffer(given):
@@ -173,6 +173,8 @@ def source(given: Given, function: str, signed_by: SignedBy | None = None) -> So
     from jaxexp._fleet.archive.handle import Handle
 
     if isinstance(given, Handle):
+        if stable and not given._opened.stable:
+            raise ExportError(f"{given.label!r}: open its archive with Archive.open(path, stable=True)")
         return Source(given.label, handle=given)
     if callable(getattr(given, "read", None)):
         name = getattr(given, "name", None)

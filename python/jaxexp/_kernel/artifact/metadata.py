@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
+from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, cause
 
 
 def to_json(metadata: Mapping[str, Any]) -> dict[str, str]:
@@ -46,16 +46,16 @@ def _text(key: str, value: Any) -> str:
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":"))
     except TypeError as error:
-        raise ExportTypeError(f"{expected}: {error}") from error
+        raise ExportTypeError(f"{expected}: {error}") from cause(error)
     except (ValueError, RecursionError) as error:
-        raise ExportError(f"{expected}: {error}") from error
+        raise ExportError(f"{expected}: {error}") from cause(error)
 
 
 def _value(key: str, text: str) -> Any:
     try:
         return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
-        raise DeserializationError(f"trailer.metadata[{key!r}]", "JSON", str(error)) from error
+        raise DeserializationError(f"trailer.metadata[{key!r}]", "JSON", str(error)) from cause(error)
 
 
 def _finite(text: str) -> float:

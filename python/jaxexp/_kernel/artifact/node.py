@@ -13,6 +13,8 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from jaxexp._errors import cause
+
 NAME = "jaxexp.node"  # the serialized name of nodes whose class was not registered
 _OWN = "jaxexp."  # the serialized names of jaxexp's own nodes begin with it
 VERSION = 1
@@ -87,7 +89,9 @@ class Description:
             self.data = fields["data"]
             self.is_opaque = _check(self.data)
         except (TypeError, LookupError, RecursionError, UnicodeDecodeError) as error:
-            raise ValueError(f"these bytes do not describe a node: {type(error).__name__}: {error!s:.100}") from error
+            raise ValueError(f"these bytes do not describe a node: {type(error).__name__}: {error!s:.100}") from cause(
+                error
+            )
         self.names = tuple(key.value for key in self.keys)
         if len(set(map(repr, self.names))) < len(self.names):  # an artifact chooses the hashes of numbers
             raise ValueError("a node with two children of one name")

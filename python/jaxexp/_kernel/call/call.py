@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxexp import _jax, _native
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, cause
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.module import custom_calls, mlir
 
@@ -62,9 +62,11 @@ def _explain(exported: ExportedData, error: Exception) -> None:
     """Raises a clearer error in place of one of JAX's, if there is more to say."""
     if isinstance(error, ValueError):
         if (reason := mlir.why_not_refined(error)) is not None:
-            raise ExportError(f"calling {exported.fun_name}: its module refuses these shapes: {reason}") from error
+            raise ExportError(f"calling {exported.fun_name}: its module refuses these shapes: {reason}") from cause(
+                error
+            )
     elif (reason := custom_calls.why_not_compiled(program_of(exported), error)) is not None:
-        raise custom_calls.UnknownCustomCallError(f"calling {exported.fun_name}: {reason}") from error
+        raise custom_calls.UnknownCustomCallError(f"calling {exported.fun_name}: {reason}") from cause(error)
 
 
 def _refuse_misread(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

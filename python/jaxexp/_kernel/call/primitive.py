@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from jaxexp import _jax
-from jaxexp._errors import ExportError, ExportTypeError
+from jaxexp._errors import ExportError, ExportTypeError, cause
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.sharding import in_call, meshes_of_call
 
@@ -139,7 +139,7 @@ def _solve_dim_vars(
         return names, [sizes.evaluate(solution[name]) for name in names]
     except ValueError as error:
         reason = constraints.broken(error, exported, in_avals)
-        raise ExportError(f"{doing[0]} {exported.fun_name}: {reason}") from error
+        raise ExportError(f"{doing[0]} {exported.fun_name}: {reason}") from cause(error)
 
 
 def executables_of(exported: ExportedData) -> Any:

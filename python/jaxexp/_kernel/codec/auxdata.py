@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxexp._errors import cause
 from jaxexp._kernel.artifact.node import LARGEST_NUMBER, MAX_DEPTH, MAX_DIGITS, is_printable
 
 from . import classes, dtypes, hashed, plain_dataclasses
@@ -153,7 +154,7 @@ class _Reading:
         try:
             return _FROM[stored[0]](self, stored[1:])
         except (ValueError, TypeError, OverflowError, MemoryError) as error:
-            raise NotDataError(str(error)) from error
+            raise NotDataError(str(error)) from cause(error)
 
     def values(self, stored: list[Any]) -> list[Any]:
         return list(map(self.value, stored))

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from jaxexp import _jax, _native
-from jaxexp._errors import UnsupportedArtifactError, UnsupportedSerializationError
+from jaxexp._errors import UnsupportedArtifactError, UnsupportedSerializationError, cause
 from jaxexp._kernel.function.safety_check import DisabledSafetyCheck
 from jaxexp._kernel.function.sharding import from_proto
 
@@ -67,7 +67,7 @@ def _effect_name(effect: Any) -> str:
         raise UnsupportedSerializationError(
             f"the effect {effect} cannot be serialized: its type {effect_type} must be hashable and constructible "
             f"without arguments, but that raises {type(error).__name__}: {error}"
-        ) from error
+        ) from cause(error)
     if not same:
         raise UnsupportedSerializationError(
             f"the effect {effect} cannot be serialized: only its type is stored, and {effect_type}() does not equal it"
@@ -83,7 +83,7 @@ def _effect_of_name(name: str) -> Any:
             except Exception as error:
                 raise UnsupportedArtifactError(
                     "", "an effect type that is constructed without arguments", f"{name}: {error}"
-                ) from error
+                ) from cause(error)
     raise UnsupportedArtifactError(
         "", "an effect type that JAX knows in this process", f"{name}; import the module that registers it first"
     )

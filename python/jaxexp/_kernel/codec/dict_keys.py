@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from jaxexp._errors import SerializationError
+from jaxexp._errors import SerializationError, cause
 from jaxexp._kernel.artifact.node import MAX_DIGITS, is_printable
 
 from . import hashed
@@ -95,7 +95,7 @@ def keys_from_bytes(auxdata: bytes) -> tuple[Any, ...]:
         version = decoded["version"]
         keys = tuple(_untagged(key) for key in decoded["keys"]) if version == _VERSION else ()
     except (ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
-        raise ValueError(f"these are not dict keys: {type(error).__name__}: {error!s:.100}") from error
+        raise ValueError(f"these are not dict keys: {type(error).__name__}: {error!s:.100}") from cause(error)
     if version != _VERSION:
         raise ValueError(
             f"dict keys of version {version!r:.40}; this jaxexp reads version {_VERSION}: a newer one may help"

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import jax
 
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, cause
 from jaxexp._kernel.artifact.node import NAME, Description, Key, description_of, shown
 from jaxexp._kernel.artifact.words import cut
 from jaxexp._public import public
@@ -57,7 +57,7 @@ class GenericNode:
         try:
             known = description_of(serialized_name, bytes(description), len(values))
         except ValueError as error:
-            raise ExportError(f"a GenericNode is made of what an artifact says about it: {error}") from error
+            raise ExportError(f"a GenericNode is made of what an artifact says about it: {error}") from cause(error)
         if len(values) != len(known.keys):
             raise ExportError(f"a GenericNode of {known.class_name} has {len(known.keys)} children, not {len(values)}")
         _set(self, known, values)

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from jaxexp import _jax
-from jaxexp._errors import SerializationError
+from jaxexp._errors import SerializationError, cause
 from jaxexp._kernel.artifact.node import (
     Auxdata,
     Description,
@@ -52,7 +52,9 @@ def describe(nodetype: type, aux: Any, arity: int) -> bytes:
         try:
             Description(found)
         except ValueError as error:
-            raise SerializationError(f"a tree contains {nodetype}, of which no artifact can tell: {error}") from error
+            raise SerializationError(f"a tree contains {nodetype}, of which no artifact can tell: {error}") from cause(
+                error
+            )
         known[key] = found
     return found
 

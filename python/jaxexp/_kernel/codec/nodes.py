@@ -19,6 +19,7 @@ from jaxexp._errors import (
     ExportError,
     SerializationTypeError,
     UnsupportedSerializationError,
+    cause,
 )
 from jaxexp._kernel.artifact.node import NAME, Auxdata, Description, RegisteredDescription
 from jaxexp._public import public
@@ -293,7 +294,7 @@ def build_custom_node(serialized_name: str, auxdata: bytes, children: list[Any],
             "",
             f"auxiliary data and children that rebuild the pytree node {serialized_name!r}",
             f"{len(auxdata)} bytes and {len(children)} children, on which it raised {type(error).__name__}: {error}",
-        ) from error
+        ) from cause(error)
 
 
 def _generic(name: str, auxdata: bytes, children: list[Any], parsed: dict[Any, Any]) -> GenericNode:

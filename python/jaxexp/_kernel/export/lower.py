@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import jax
 
 from jaxexp import _jax
-from jaxexp._errors import ExportRuntimeError, ExportTypeError, UnsupportedError, shown
+from jaxexp._errors import ExportRuntimeError, ExportTypeError, UnsupportedError, cause, shown
 from jaxexp._kernel.function.sharding import to_named
 from jaxexp._public import public
 
@@ -137,7 +137,7 @@ def _check_platforms(fun_name: str, platforms: Sequence[Any]) -> None:
             raise ExportRuntimeError(
                 f"exporting {fun_name} for 'gpu': this process has no GPU, which would say what kind. Name the "
                 "platform: 'cuda' for GPUs of NVIDIA, or 'rocm' for those of AMD"
-            ) from error
+            ) from cause(error)
     known = _jax.known_platforms()
     if unknown := [platform for platform in platforms if platform not in known]:
         logger.warning(

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from jaxexp import _jax
-from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
+from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, cause
 
 
 def make_mesh(exported: Any, devices: Sequence[Any] | None) -> Any:
@@ -221,7 +221,9 @@ def from_proto(proto: bytes, aval: Any) -> Any:
     except MemoryError:
         raise
     except Exception as error:
-        raise DeserializationError("", "an HLO sharding that a mesh can express", f"another one: {error}") from error
+        raise DeserializationError("", "an HLO sharding that a mesh can express", f"another one: {error}") from cause(
+            error
+        )
 
 
 def _axis_names(sizes: Sequence[int]) -> tuple[str, ...]:

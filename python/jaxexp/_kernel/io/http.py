@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from jaxexp._errors import shown
+from jaxexp._errors import cause, shown
 
 from .remote import cut
 from .version import Version, facts_of
@@ -147,9 +147,9 @@ async def _answer(filesystem: Any, method: str, url: str, headers: dict[str, str
             yield answer
     except TimeoutError as error:
         raise TimeoutError(f"{url}: the server does not answer in time; the storage option timeout says how long "
-                           "to wait") from error  # fmt: skip
+                           "to wait") from cause(error)  # fmt: skip
     except aiohttp.ClientConnectorError as error:
-        raise _error(url, f"there is no connection to the server: {error}", ConnectionError) from error
+        raise _error(url, f"there is no connection to the server: {error}", ConnectionError) from cause(error)
     except RefusedAnswer as error:
         raise _error(url, f"the server {error}") from None
 

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Generator, Mapping
 from typing import Any
 
-from jaxexp._errors import DeserializationError, ExportTypeError, shown
+from jaxexp._errors import DeserializationError, ExportTypeError, cause, shown
 
 _HTTP = ("http", "https")
 _LONGEST = 200
@@ -68,7 +68,7 @@ def failures(name: str) -> Generator[None]:
         raise kind(shown(str(error))) from None
     except Exception as error:
         said = f"{type(error).__name__}: {cut(error)}" if str(error) else type(error).__name__
-        raise OSError(shown(f"{name}: {said}")) from (error if _is_printable(error) else None)
+        raise OSError(shown(f"{name}: {said}")) from cause(error)
 
 
 def cut(text: object) -> str:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from jaxexp._errors import ExportTypeError
+from jaxexp._errors import ExportTypeError, cause
 
 from . import http
 from .files import file_bytes
@@ -159,7 +159,7 @@ class _Remote(Storage):
                     raise
                 raise ExportTypeError(
                     f"{url} does not take the storage options {', '.join(options)}: {error}"
-                ) from error
+                ) from cause(error)
         if size is None:
             raise OSError(f"{url}: the server does not say how large it is, so no part of it can be asked for")
         self.size = int(size)

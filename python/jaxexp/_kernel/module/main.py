@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxexp import _jax
-from jaxexp._errors import ExportError, in_one_line
+from jaxexp._errors import ExportError, cause, in_one_line
 from jaxexp._kernel.function.convention import Arguments
 
 from . import mlir
@@ -123,7 +123,7 @@ def dim_values_of(module: Any, in_avals: Sequence[Any], in_tree: Any, arrays: Se
     except ValueError as error:
         raise ExportError(
             f"the dimension variables do not follow from the argument shapes: {in_one_line(error)}"
-        ) from error
+        ) from cause(error)
 
 
 def _lowered_inline(

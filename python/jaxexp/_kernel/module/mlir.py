@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from jaxexp import _jax, _native
-from jaxexp._errors import ExportRuntimeError, ModuleError, UnsupportedModuleError
+from jaxexp._errors import ExportRuntimeError, ModuleError, UnsupportedModuleError, cause
 from jaxexp._kernel.artifact import module_head
 
 _MODULE = "mlir_module_serialized"
@@ -33,7 +33,7 @@ def parse(serialized: bytes, context: Any) -> Any:
     _native.check_bytecode(serialized)  # jaxlib's parser crashes on some of what this refuses
     newest = _jax.newest_stablehlo()
     too_new, certain = "", False
-    cause: Exception | None = None
+    refused: Exception | None = None
     if module_head.is_for_newer(serialized, newest):
         from jaxexp._kernel.releases import stablehlo
 
@@ -46,15 +46,15 @@ def parse(serialized: bytes, context: Any) -> Any:
         except Exception as error:  # of several types, such as RuntimeError and ValueError
             if not too_new:
                 found = f"one that jaxlib does not parse: {_first_line(error)}"
-                raise ModuleError(_MODULE, "a StableHLO module", found) from error
-            cause = error
+                raise ModuleError(_MODULE, "a StableHLO module", found) from cause(error)
+            refused = error
     from jaxexp._kernel.releases import table
 
     here = table.at(_jax.installed_release).version
     advice = f"; on a JAX that reads it, jaxexp.migrate(artifact, to={here!r}) writes it for this one, or says why not"
     raise UnsupportedModuleError(
         _MODULE, f"a module that JAX {jax.__version__} reads, for StableHLO up to {newest}", f"{too_new}{advice}"
-    ) from cause
+    ) from refused and cause(refused)
 
 
 def of_text(text: bytes) -> bytes | None:
@@ -203,7 +203,7 @@ def target_of(custom_call: Any) -> str:
     try:
         return _jax.ir.StringAttr(custom_call.attributes["call_target_name"]).value
     except RuntimeError as error:
-        raise ModuleError(_MODULE, "custom calls whose targets are text", "one that is not UTF-8") from error
+        raise ModuleError(_MODULE, "custom calls whose targets are text", "one that is not UTF-8") from cause(error)
 
 
 def has_shardy_attributes(module: Any) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxexp import _jax
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, cause
 from jaxexp._kernel.function.convention import Arguments
 from jaxexp._kernel.function.data import ExportedData
 
@@ -47,7 +47,9 @@ def parse(exported: ExportedData, in_avals: Sequence[Any], out_avals: Sequence[A
             return _jax.refine_shapes(module)
         except ValueError as error:
             reason = mlir.why_not_refined(error) or error
-            raise ExportError(f"specializing {exported.fun_name}: its module refuses these shapes: {reason}") from error
+            raise ExportError(
+                f"specializing {exported.fun_name}: its module refuses these shapes: {reason}"
+            ) from cause(error)
 
 
 def _refined_type(type_: Any, aval: Any) -> Any:

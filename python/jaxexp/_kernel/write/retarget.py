@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import jax
 
 from jaxexp import _jax
-from jaxexp._errors import TooOldReaderError
+from jaxexp._errors import TooOldReaderError, cause
 from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.function.data import E, ExportedData
 from jaxexp._kernel.module import mlir, to_gspmd
@@ -131,7 +131,7 @@ class _Rewriting:
             what = f"its module has {_not_in_stablehlo(str(error))} that is not in StableHLO {version}"
             raise self._refusal(
                 f"{what}, which that release reads", None if since is None else since.version
-            ) from error
+            ) from cause(error)
 
     def _refusal(self, what: str, since: features.Version | None, advice: str = "") -> TooOldReaderError:
         return self.reader.refusal(self.exported.fun_name, what, since, advice)

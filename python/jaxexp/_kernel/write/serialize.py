@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from jaxexp import _native
-from jaxexp._errors import ExportError, ExportTypeError, Lines, SerializationError, SerializationTypeError
+from jaxexp._errors import ExportError, ExportTypeError, Lines, SerializationError, SerializationTypeError, cause
 from jaxexp._kernel.artifact.metadata import to_json
 from jaxexp._kernel.codec import binding, nodes
 from jaxexp._kernel.function import data
@@ -128,5 +128,5 @@ def _order(exported: ExportedData, vjp_order: Any) -> int:
         raise ExportTypeError(
             f"{data.described(exported)} cannot be serialized with vjp_order={vjp_order!r}: "
             "it is the number of VJPs to include, an int"
-        ) from error
+        ) from cause(error)
     return order

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from jaxexp import _jax
-from jaxexp._errors import ExportError, shown
+from jaxexp._errors import ExportError, cause, shown
 from jaxexp._kernel.call.derivatives import pushforward_call
 from jaxexp._kernel.call.lowering import check_call
 from jaxexp._kernel.call.shared import first_of_equals
@@ -74,7 +74,7 @@ def _raised(
     except ExportError:  # a RefusedError among them
         raise
     except Exception as error:  # JAX's errors for things that it cannot map have any type
-        raise RefusedError("an operation", f"{type(error).__name__}: {error}") from error
+        raise RefusedError("an operation", f"{type(error).__name__}: {error}") from cause(error)
     return jitted
 
 

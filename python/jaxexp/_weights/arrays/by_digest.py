@@ -19,6 +19,11 @@ from .stored import Table, WithDigests
 class FindsTensors(HoldsTensors, Protocol):
     """A file that holds tensors, and knows where each one is."""
 
+    @property
+    def stable(self) -> bool:
+        """Whether its bytes are read, and never mapped."""
+        ...
+
     def place(self, digest: bytes) -> tuple[int, int] | None:
         """The position and the size of a tensor; None if there is none of this digest."""
         ...
@@ -33,6 +38,7 @@ class ByDigest(WithDigests):
         Messages call the function by its label.
         """
         super().__init__(table)
+        self.stable = file.stable
         self._file, self._label, self._types = file, label, types
 
     def __str__(self) -> str:

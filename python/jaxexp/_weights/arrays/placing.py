@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Generator
 from typing import Any
 
@@ -10,12 +11,14 @@ import jax
 import numpy as np
 
 from jaxexp import _jax
-from jaxexp._errors import WeightsError
+from jaxexp._errors import WeightsError, shown
 from jaxexp._weights.files.dtypes import held_as
-from jaxexp._weights.files.header import Tensor
-from jaxexp._weights.files.reading import HoldsTensors
+from jaxexp._weights.files.header import ALIGNMENT, Tensor
+from jaxexp._weights.files.reading import HoldsTensors, TensorFile
 
 from .pieces import unpacked
+
+logger = logging.getLogger("jaxexp.weights")
 
 
 def check(file: HoldsTensors, tensor: Tensor, aval: Any) -> None:
@@ -47,8 +50,24 @@ def placed(file: HoldsTensors, tensor: Tensor, aval: Any, sharding: Any | None) 
     array = view(file, tensor, aval)
     if sharding is None:
         on_device: jax.Array = jax.device_put(array)
+        if isinstance(file, TensorFile) and on_device.platform() == "cpu":
+            _log_copies(file)
         return on_device
     return jax.make_array_from_callback(aval.shape, sharding, lambda index: array[index])
+
+
+def _log_copies(file: TensorFile) -> None:
+    """Says once for each file of another program how much of it JAX copies, because it is not aligned."""
+    if file.is_described or file.content is not None:
+        return
+    file.is_described = True
+    header = file.header
+    if sizes := [t.size for t in header.tensors.values() if t.size and (header.size + t.start) % ALIGNMENT]:
+        logger.info(
+            "%s: a CPU copies %d of its %d tensors to memory (%s bytes), because they do not begin at multiples of %d "
+            "bytes. If you `save` the function with these weights, they do",
+            shown(repr(file.name)), len(sizes), len(header.tensors), f"{sum(sizes):,}", ALIGNMENT,
+        )  # fmt: skip
 
 
 @contextlib.contextmanager

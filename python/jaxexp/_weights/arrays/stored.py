@@ -70,7 +70,13 @@ class Table(NamedTuple):
 
 
 class WithDigests:
-    """Tensors that a table describes, wherever they are."""
+    """Tensors that a table describes, wherever they are.
+
+    Attributes:
+        stable: whether they are copied to memory, where other files would be mapped.
+    """
+
+    stable = False
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -96,9 +102,10 @@ class WithDigests:
 class Stored(WithDigests):
     """The files of a table. Each is opened when one of its tensors is needed."""
 
-    def __init__(self, path: str | os.PathLike[str], table: Table) -> None:
+    def __init__(self, path: str | os.PathLike[str], table: Table, stable: bool = False) -> None:
         """`path` is that of the artifact, beside which the files are."""
         super().__init__(table)
+        self.stable = stable
         self.path = os.path.abspath(os.fsdecode(path))  # files are opened later, perhaps from elsewhere
         self._open: Callable[[int], TensorFile] = functools.cache(self._opened)
 
@@ -155,7 +162,7 @@ class Stored(WithDigests):
         return second, name, second
 
     def _open_beside(self, name: str) -> TensorFile:
-        return reading.open_beside(self.path, name)
+        return reading.open_beside(self.path, name, self.stable)
 
 
 class StoredChecked(Stored):
@@ -168,7 +175,7 @@ class StoredChecked(Stored):
             WeightsError: one of them is missing, or does not fit the table.
             Exception: what `check` raises.
         """
-        super().__init__(path, table)
+        super().__init__(path, table, stable=True)
         self._check = check
         self.check_files()
 
@@ -176,7 +183,7 @@ class StoredChecked(Stored):
         return (name,)  # no file is between two steps of saving, because it was checked after the last one
 
     def _open_beside(self, name: str) -> TensorFile:
-        return reading.open_beside(self.path, name, self._check)
+        return reading.open_beside(self.path, name, self.stable, self._check)
 
 
 class StoredBehind(Stored):
@@ -194,4 +201,6 @@ class StoredBehind(Stored):
     def _open_beside(self, name: str) -> TensorFile:
         with files.named_in_errors(self.path):
             places.check_name(name)
+            if "::" in name:
+                raise WeightsError("", "a name without '::', which joins URLs", repr(name))
         return reading.open_behind(self._url_of(name), os.path.basename(self.path))

@@ -7,8 +7,13 @@ from collections.abc import Callable
 
 from jaxexp._errors import WeightsError
 from jaxexp._weights.files import content, places, reading, writing
+from jaxexp._weights.files.writing import Source
 
 from .stored import StoredFile, WithDigests
+
+# The identities of files that were written here, or whose bytes were compared with their digests: many programs may
+# need one file.
+_whole: set[object] = set()
 
 
 class Unpacking:
@@ -32,26 +37,48 @@ class Unpacking:
                 path = os.path.join(folder, content.second_name(file.name, file.content))
             if path not in self._planned:
                 self._planned[path] = file
-                if not _is_there(path, file):
+                if not _says_so(path, file):
                     refuse_existing(path)
             found.append((path, number))
         return found
 
     def write(self, planned: list[tuple[str, int]], weights: WithDigests) -> int:
-        """Writes the missing files of a program, and returns how many bytes were written."""
+        """Writes the missing and the damaged files of a program, and returns how many bytes were written."""
         written = 0
         sources = weights.sources()
         for path, number in planned:
             file = weights.table.files[number]
-            if not _is_there(path, file):
-                tensors = [s for s, t in zip(sources, weights.table.tensors, strict=True) if t.file == number]
+            tensors = [s for s, t in zip(sources, weights.table.tensors, strict=True) if t.file == number]
+            if not _is_there(path, file, tensors):
                 writing.write_again(path, tensors, file.size, file.content)
+                _whole.add(_opened(path).identity)
                 written += file.size
         return written
 
 
-def _is_there(path: str, file: StoredFile) -> bool:
+def _says_so(path: str, file: StoredFile) -> bool:
+    """Whether there is a file that says that it is this one."""
     try:
-        return file.is_same(reading.TensorFile(path, places.mapped(places.open_named(path))))
+        return file.is_same(_opened(path))
     except (WeightsError, OSError):
         return False
+
+
+def _is_there(path: str, file: StoredFile, tensors: list[Source]) -> bool:
+    """Whether there is this file, and it is whole."""
+    try:
+        found = _opened(path)
+        if not file.is_same(found):
+            return False
+        if found.identity not in _whole:
+            for tensor in tensors:
+                assert tensor.digest is not None  # a table has it
+                reading.check_digest(found, found.header.tensors[tensor.name], tensor.digest)
+            _whole.add(found.identity)
+        return True
+    except (WeightsError, OSError, KeyError):
+        return False
+
+
+def _opened(path: str) -> reading.TensorFile:
+    return reading.TensorFile(path, places.mapped(places.open_named(path)))

@@ -31,15 +31,22 @@ class _Named:
     """The tensors of files that the user named."""
 
     def __init__(
-        self, path: str | os.PathLike[str], types: Mapping[str, Any], names: Mapping[str, str], is_cast: bool
+        self,
+        path: str | os.PathLike[str],
+        types: Mapping[str, Any],
+        names: Mapping[str, str],
+        is_cast: bool,
+        stable: bool,
     ) -> None:
         """Args:
         path: the file, or the index of several.
         types: the abstract value of each weight.
         names: what weights, and the other places of tied weights, are called in the files.
         is_cast: whether tensors of other dtypes are cast.
+        stable: whether the files are copied to memory, and not mapped.
         """
-        self._tensors = reading.open_tensors(path)
+        self._tensors = reading.open_tensors(path, stable)
+        self.stable = stable
         self._path = os.fsdecode(path)
         self._types, self._names, self._is_cast = types, names, is_cast
 
@@ -190,7 +197,9 @@ class Weights(Mapping[str, Any]):
         found = self._arrays if self._files is None else self._files
         return Weights(self._types, found, shardings, self.other_names, self._unchanged)
 
-    def with_values(self, values: Any, rename: Rename | None = None, is_cast: bool = False) -> Weights:
+    def with_values(
+        self, values: Any, rename: Rename | None = None, is_cast: bool = False, stable: bool = False
+    ) -> Weights:
         """Other weights of the same names, shapes and dtypes.
 
         Args:
@@ -201,6 +210,7 @@ class Weights(Mapping[str, Any]):
                 and never used.
             rename: what weights are called among the values; None if they have their own names there.
             is_cast: whether values of other dtypes are cast.
+            stable: whether files are copied to memory; also if these weights were.
 
         Raises:
             ExportError: `rename` is not about names of weights.
@@ -213,7 +223,8 @@ class Weights(Mapping[str, Any]):
             return Weights(self._types, values._files, shardings, self.other_names)
         names = names_given(list(self._types), self.other_names, rename)
         if isinstance(values, (str, os.PathLike)):
-            files = _Named(values, self._types, names, is_cast)
+            stable = stable or (self._files is not None and self._files.stable)
+            files = _Named(values, self._types, names, is_cast, stable)
             files.check(self.other_names, can_rename=rename is None)
             return Weights(self._types, files, shardings, self.other_names)
         given = named_leaves(dict(values) if isinstance(values, Mapping) else values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +14,7 @@ from jaxexp._kernel.call.primitive import SPECIALIZING, check
 from jaxexp._kernel.call.specialize import specialize, specialized_avals
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import E, ExportedData
-from jaxexp._weights.arrays.stored import Stored, Table, WithDigests
+from jaxexp._weights.arrays.stored import Table, WithDigests
 from jaxexp._weights.arrays.weights import Weights
 
 from .renamed import names_in_first
@@ -31,13 +30,10 @@ def of_leaves(program: ExportedData, leaves: Mapping[str, Any], other_names: dic
     return Weights.of_leaves(_types(program), leaves, other_names)
 
 
-def stored(
-    program: ExportedData, tensors: str | os.PathLike[str] | Callable[[Table, Mapping[str, Any]], WithDigests]
-) -> Weights:
+def stored(program: ExportedData, tensors: Callable[[Table, Mapping[str, Any]], WithDigests]) -> Weights:
     """The weights that the trailer of a program names; a DeserializationError if they do not fit it. None is read.
 
-    They are in files beside the program's file, or where a function finds them, given the trailer's table and the
-    abstract value of each weight by name.
+    A function finds them, given the trailer's table and the abstract value of each weight by name.
     """
     found = data.weights_in_trailer(program)
     assert found is not None
@@ -48,8 +44,7 @@ def stored(
             "trailer.weights.tensors", "the names in the dict that is the first argument", listed(names, repr, most=8)
         )
     types = _types(program)
-    place = tensors(table, types) if callable(tensors) else Stored(tensors, table)
-    return Weights(types, place, (), table.named_otherwise())
+    return Weights(types, tensors(table, types), (), table.named_otherwise())
 
 
 def specialized(program: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]) -> E:

@@ -82,11 +82,18 @@ def copied(descriptor: int) -> MappedFile:
         if size == 0:
             raise WeightsError("", "a safetensors file", "an empty file")
         memory = mmap.mmap(-1, size)
+        done = 0
         with memoryview(memory) as target:
-            done = 0
             while done < size and (count := file.readinto(target[done : done + _AT_ONCE])):
                 done += count
+        if done < size:
+            raise WeightsError("", f"{size:,} bytes", f"{done:,}: somebody cut the file while it was read")
     return MappedFile(memory, None)
+
+
+def taken(descriptor: int, stable: bool) -> MappedFile:
+    """A file's bytes: copied if they are to be stable, otherwise mapped."""
+    return copied(descriptor) if stable else mapped(descriptor)
 
 
 _AT_ONCE = 1 << 30  # some systems read no more at once

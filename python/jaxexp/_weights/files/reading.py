@@ -33,12 +33,14 @@ class TensorFile:
         name: what messages call it.
         identity: a key that no other file has, and no earlier or later state of this one; None if it is not known.
         header: which tensors it has.
+        is_described: whether the log says how its tensors are used.
     """
 
     def __init__(self, name: str, found: places.MappedFile | _Behind) -> None:
         """Reads and checks the header; a WeightsError names the file."""
         self.name = name
         self.identity: tuple[int, ...] | None = found.identity
+        self.is_described = False
         self._bytes = found
         with files.named_in_errors(name):
             first = bytes(found.read(0, min(LENGTH_SIZE, self.size)))
@@ -135,10 +137,11 @@ class Tensors(Mapping[str, Tensor]):
         return self._file_of[name]
 
 
-def open_tensors(path: str | os.PathLike[str]) -> Tensors:
+def open_tensors(path: str | os.PathLike[str], stable: bool = False) -> Tensors:
     """Opens a safetensors file, or several of them by their index (``.safetensors.index.json``).
 
-    Only headers are read. If another program shortens a file while it is mapped, this process may end with SIGBUS.
+    Only headers are read. If another program shortens a file while it is mapped, this process may end with SIGBUS. With
+    `stable`, files are copied to memory instead.
 
     Raises:
         WeightsError: a file cannot be read; the error names it.
@@ -147,21 +150,23 @@ def open_tensors(path: str | os.PathLike[str]) -> Tensors:
     name = os.fsdecode(path)
     with files.named_in_errors(name):
         if not name.endswith(places.INDEX_SUFFIX):
-            return Tensors([TensorFile(name, places.mapped(places.open_named(name)))])
-        weight_map = _native.read_weight_map(places.mapped(places.open_named(name)).memory)
-        tensor_files = [_shard(name, shard) for shard in dict.fromkeys(weight_map.values())]
+            return Tensors([TensorFile(name, places.taken(places.open_named(name), stable))])
+        weight_map = _native.read_weight_map(places.copied(places.open_named(name)).memory)
+        tensor_files = [_shard(name, shard, stable) for shard in dict.fromkeys(weight_map.values())]
         found = Tensors(tensor_files)
         _check_map(found, weight_map)
         return found
 
 
-def open_beside(path: str | os.PathLike[str], name: str, check: Check | None = None) -> TensorFile:
+def open_beside(
+    path: str | os.PathLike[str], name: str, stable: bool = False, check: Check | None = None
+) -> TensorFile:
     """Opens a safetensors file whose name comes from another file. It must be beside that file.
 
-    With `check`, the file is copied to memory instead of mapped, and `check` sees its path and this copy before
-    anything else does.
+    With `stable`, the file is copied to memory instead of mapped. `check` sees its path and its bytes before anything
+    else does.
     """
-    return _shard(os.fsdecode(path), name, check)
+    return _shard(os.fsdecode(path), name, stable, check)
 
 
 def open_behind(url: str, beside: str) -> TensorFile:
@@ -191,7 +196,7 @@ class _Behind:
         return memoryview(self._source.read(start, end - start))
 
 
-def _shard(path: str, name: str, check: Check | None = None) -> TensorFile:
+def _shard(path: str, name: str, stable: bool, check: Check | None = None) -> TensorFile:
     with files.named_in_errors(path):
         places.check_name(name)
     shown = os.path.join(os.path.dirname(path), name)
@@ -200,7 +205,7 @@ def _shard(path: str, name: str, check: Check | None = None) -> TensorFile:
             descriptor = places.open_beside(path, name)
         except FileNotFoundError:
             raise _missing(os.path.basename(path)) from None
-        found = places.mapped(descriptor) if check is None else places.copied(descriptor)
+        found = places.taken(descriptor, stable)
         if check is not None:
             check(shown, found.memory)
         return TensorFile(shown, found)
