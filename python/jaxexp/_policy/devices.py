@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from jaxexp import _jax
+from jaxexp._kernel.artifact.op_sharding import check_tiles, size_of
 from jaxexp._kernel.artifact.op_sharding import devices as devices_of_proto
-from jaxexp._kernel.artifact.op_sharding import size_of
 
 _OF_XLA = "mhlo.sharding"
 _FRONTEND = "mhlo.frontend_attributes"
@@ -139,7 +139,7 @@ def of_hlo(sharding: bytes) -> int:
     has the character that ends it.
 
     Raises:
-        NotUnderstoodError: it is neither.
+        NotUnderstoodError: it is neither, or its sizes contradict each other.
     """
     if not sharding.startswith(b"{"):
         try:
@@ -148,9 +148,12 @@ def of_hlo(sharding: bytes) -> int:
             raise NotUnderstoodError(_OF_XLA) from None
     largest = 0
     for token in _tokens(_HLO, _OF_XLA, sharding.decode("latin-1")):
-        sizes = (size_of(_numbers(_OF_XLA, token[group] or "")) for group in ("dims", "iota"))
-        ids = (device + 1 for group in ("ids", "one") for device in _numbers(_OF_XLA, token[group] or ""))
-        largest = max(largest, *sizes, *ids)
+        dims, iota, ids, one = (_numbers(_OF_XLA, token[group] or "") for group in ("dims", "iota", "ids", "one"))
+        try:
+            check_tiles(dims, ids, iota)
+        except ValueError:
+            raise NotUnderstoodError(_OF_XLA) from None
+        largest = max(largest, size_of(dims), *(device + 1 for device in (*ids, *one)))
     return largest
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 # The numbers of the message's fields and of its types of shardings (xla_data.proto in OpenXLA).
 _TYPE, _TILE_SHAPE, _TILE_DIMS, _TILE_DEVICES, _TUPLE, _REPLICATE_LAST, _METADATA = range(1, 8)
@@ -23,7 +23,7 @@ def devices(proto: bytes) -> int:
     """How many devices a sharding divides an array among, or one more than the largest that it names; 0 for neither.
 
     Raises:
-        ValueError: the bytes are no xla.OpSharding, or have fields that are unknown here.
+        ValueError: the bytes are no xla.OpSharding, have fields that are unknown here, or contradict themselves.
     """
     parts = [value for field, value in _fields(proto) if field == _TUPLE and isinstance(value, bytes)]
     if any(field == _TUPLE for part in parts for field, _ in _fields(part)):
@@ -38,8 +38,19 @@ def _devices(proto: bytes) -> int:
             numbers.setdefault(field, []).extend(_packed(value) if isinstance(value, bytes) else (value,))
         elif not _TYPE <= field <= _GROUP_TYPE:
             raise ValueError("a field that is unknown here")
-    named = (device + 1 for device in numbers.get(_TILE_DEVICES, ()))
-    return max(size_of(numbers.get(_TILE_DIMS, ())), size_of(numbers.get(_IOTA_DIMS, ())), *named)
+    dims, named, iota = (numbers.get(field, []) for field in (_TILE_DIMS, _TILE_DEVICES, _IOTA_DIMS))
+    check_tiles(dims, named, iota)
+    return max(size_of(dims), size_of(iota), *(device + 1 for device in named))
+
+
+def check_tiles(dims: Sequence[int], named: Sequence[int], iota: Sequence[int]) -> None:
+    """Compares the sizes of tiles with the devices that are named, or counted by `iota`. XLA divides by what it finds.
+
+    Raises:
+        ValueError: they contradict each other.
+    """
+    if dims and (0 in dims or size_of(dims) != (size_of(iota) if iota else len(named))):
+        raise ValueError("other sizes than devices")
 
 
 def size_of(dimensions: Iterable[int]) -> int:
