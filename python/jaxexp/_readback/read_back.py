@@ -10,6 +10,7 @@ import jax
 from jaxexp import _jax
 from jaxexp._errors import ExportError, UnsupportedError
 from jaxexp._kernel.call.first_argument import apart, flattened, program_of
+from jaxexp._kernel.call.lowering import check_device_count
 from jaxexp._kernel.function.data import ExportedData
 
 from .function import raised as raise_function
@@ -78,11 +79,29 @@ def _refuse_platform(ctx: Any, *, name: str, platforms: Sequence[str], foreign: 
 _jax.register_lowering(elsewhere_p, _refuse_platform)
 
 
+# Stands before a function with a `jax.shard_map` inside, whose mesh has no devices: it takes those of the arguments.
+together_p = _jax.Primitive("raised_together")
+together_p.multiple_results = True
+together_p.def_abstract_eval(lambda *avals, **_: avals)
+together_p.def_impl(lambda *leaves, **params: _jax.apply_primitive(together_p, *leaves, **params))
+_jax.primitive_batchers[together_p] = lambda leaves, dims, **params: (together_p.bind(*leaves, **params), dims)
+
+
+def _check_devices(ctx: Any, *leaves: Any, exported: ExportedData) -> Sequence[Any]:
+    check_device_count(ctx.module_context.axis_context, exported)
+    return leaves
+
+
+_jax.register_lowering(together_p, _check_devices)
+
+
 def _on_any_platform(exported: ExportedData, leaves: Sequence[Any]) -> Sequence[Any]:
     """The function, for lowering on any platform; only on its own platforms if it calls foreign functions."""
     in_avals = list(map(jax.typeof, leaves))
     each = {platform: raise_function(exported, in_avals, platform) for platform in exported.platforms}
     first = each[exported.platforms[0]]
+    if exported.nr_devices > 1 and any("sdy.manual_computation" in function.counts for function in each.values()):
+        leaves = together_p.bind(*leaves, exported=exported)
     if foreign := sorted(set().union(*(function.foreign for function in each.values()))):
         types = tuple((aval.shape, aval.dtype) for aval in first.out_avals)
 

@@ -5,6 +5,7 @@ This makes long modules fast to trace: for JAX, tracing one operation takes as l
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -17,6 +18,31 @@ from jaxexp import _jax
 
 from .program import ALIAS, Block, Step
 
+# For how many of the caller's meshes a function is kept.
+_MOST_MESHES = 8
+
+
+def jitted(block: Block, name: str, *, is_staged: bool = True) -> Callable[..., Any]:
+    """A block without captures as a jitted function; staged where that is possible, which is worth it for long ones."""
+
+    @functools.lru_cache(_MOST_MESHES)
+    def traced(mesh: Any) -> Callable[..., Any]:
+        def function(*arguments: Any) -> Any:
+            return block(arguments)
+
+        function.__name__ = function.__qualname__ = name
+        return jax.jit(function)
+
+    def call(*arguments: Any) -> Any:
+        mesh = _jax.mesh_in_context.value  # which JAX's own caches do not tell apart from others
+        equation = staged(block, tuple(map(jax.typeof, arguments)), name, mesh) if is_staged else None
+        if equation is None:
+            return traced(mesh)(*arguments)
+        primitive, params = equation
+        return primitive.bind(*arguments, **params)
+
+    return call
+
 
 class _Equations(NamedTuple):
     """What a step became: variables and equations, and for each result a variable or a literal."""
@@ -27,8 +53,10 @@ class _Equations(NamedTuple):
 
 
 @_jax.cached_with_first()
-def staged(block: Block, avals: tuple[Any, ...], name: str) -> tuple[Any, dict[str, Any]] | None:
+def staged(block: Block, avals: tuple[Any, ...], name: str, mesh: Any) -> tuple[Any, dict[str, Any]] | None:
     """A block without captures as one equation; cached as long as it exists and JAX's settings do not change.
+
+    The mesh is the one that the caller has set.
 
     Returns:
         Its primitive and its parameters. None if types say more than shapes and dtypes: if they name meshes or are
