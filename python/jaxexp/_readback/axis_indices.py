@@ -54,8 +54,9 @@ def with_axis_indices(
 
 
 def makes_only(block: Block, axes: Collection[str]) -> bool:
-    """Whether a block makes nothing but places along some of these axes."""
-    return all(step.name == _INDEX and step.attributes["axis"] in axes for step in block.steps)
+    """Whether a block makes nothing but places along some of these axes, and constants."""
+    others = [step for step in block.steps if step.name != "stablehlo.constant"]
+    return all(step.name == _INDEX and step.attributes["axis"] in axes for step in others)
 
 
 def _index(name: str, step: Step) -> Step:

@@ -23,7 +23,7 @@ from .placement import constraint
 from .program import Block
 from .reader import Reader
 from .refused import RefusedError, too_deep
-from .staged import jitted
+from .staged import jitted_block
 from .table import OPERATIONS
 
 # How many pairs of shapes and platform are kept for one function.
@@ -173,7 +173,7 @@ def _raise(exported: ExportedData, in_avals: tuple[Any, ...], platform: str) -> 
         chosen = None if index is None else np.asarray(index, reader.type_of_number(block.parameters[0]).dtype)
     placed = _placed(exported._in_named_shardings), _placed(exported._out_named_shardings)
     foreign = frozenset(reader.foreign)
-    whole = jitted(block, exported.fun_name)
+    whole = jitted_block(block, exported.fun_name)
     return Raised(exported, in_avals, out_avals, block, whole, chosen, *placed, reader.counts, foreign, reader.is_wide)
 
 

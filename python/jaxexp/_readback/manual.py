@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ from .axis_indices import makes_only
 from .operation import Many, Operation
 from .placement import Dimension, Sharding, mesh_inside, placed, read
 from .program import Block
+from .refused import RefusedError
 
 
 def manual_computation(operation: Operation) -> Many | Block:
@@ -35,7 +36,7 @@ def manual_computation(operation: Operation) -> Many | Block:
     def run(*arrays: Any) -> Sequence[Any]:
         mapped = jax.shard_map(
             lambda *parts: tuple(block(parts)),
-            mesh=_with_devices(mesh_inside(mesh)),
+            mesh=_with_devices(mesh_inside(mesh), {*axes}),
             in_specs=in_specs,
             out_specs=out_specs,
             axis_names={*axes},
@@ -46,11 +47,17 @@ def manual_computation(operation: Operation) -> Many | Block:
     return Many(run)
 
 
-def _with_devices(mesh: Any) -> Any:
-    """The mesh, with the devices of the mesh that the caller has set: JAX would lower the code for that mesh's axes."""
+def _with_devices(mesh: Any, axes: Set[str]) -> Any:
+    """The mesh, with the devices of the mesh that the caller has set: JAX would lower the code for that mesh's axes.
+
+    Raises:
+        RefusedError: JAX would do so nevertheless.
+    """
     there = _jax.mesh_in_context.value
-    if mesh.manual_axes or there is None or there.size != mesh.size or there.shape_tuple == mesh.shape_tuple:
+    if there is None or there.size != mesh.size or there.shape_tuple == mesh.shape_tuple:
         return mesh
+    if axes < {*mesh.axis_names}:
+        raise RefusedError("sdy.manual_computation", "over some axes, where jax.set_mesh has set a mesh of other axes")
     return _jax.Mesh(there.devices.reshape(mesh.axis_sizes), mesh.axis_names, mesh.axis_types)
 
 

@@ -14,6 +14,7 @@ from jaxexp._kernel.call.lowering import check_device_count
 from jaxexp._kernel.function.data import ExportedData
 
 from .function import raised as raise_function
+from .staged import jitted
 
 
 def raised(exported: ExportedData) -> Callable[..., Any]:
@@ -32,10 +33,12 @@ def raised(exported: ExportedData) -> Callable[..., Any]:
         )
 
     flat.defjvp(refuse)
+    # On several devices, JAX places arrays only in a trace, if their meshes do not say which devices.
+    run = flat if program.nr_devices == 1 else jitted(flat, exported.fun_name)
 
     def function(*args: Any, **kwargs: Any) -> Any:
         leaves, out_tree = flattened(*apart(exported, args), kwargs)
-        return out_tree.unflatten(flat(*map(jax.numpy.asarray, leaves)))
+        return out_tree.unflatten(run(*map(jax.numpy.asarray, leaves)))
 
     function.__name__ = function.__qualname__ = exported.fun_name
     return function

@@ -17,12 +17,12 @@ from .operation import Function, Many, Operation, Read
 from .outer_products import in_order
 from .program import ALIAS, Block, Step
 from .refused import SHOWN_AS_TEXT, RefusedError
-from .staged import jitted
+from .staged import jitted_block
 
 # Attributes of a module, a function, or its arguments and results that do not change what is computed: names,
 # visibility, and requests about memory. Shardings change nothing on one device.
 _OF_MODULES = re.compile(r"sym_name|mhlo\.num_(partitions|replicas)|jax\.\w+|jaxexp\.\w+")
-_OF_MESHES = re.compile(r"sym_name|mesh|stablehlo\.mesh")
+_OF_MESHES = re.compile(r"sym_name|sym_visibility|mesh|stablehlo\.mesh")
 _OF_ENDS = re.compile("")
 _OF_FUNCTIONS = re.compile(r"sym_name|function_type|sym_visibility|arg_attrs|res_attrs")
 _OF_VALUES = re.compile(
@@ -198,7 +198,7 @@ class Reader:
             raise RefusedError("func.func", f"@{name}, which uses values of another function")
         # What a jax.shard_map runs has types that say more than shapes and dtypes.
         is_staged = len(block.steps) > _SHORT and self.manual is None
-        return Function(block, jitted(block, name, is_staged=is_staged), self._written_out - before)
+        return Function(block, jitted_block(block, name, is_staged=is_staged), self._written_out - before)
 
     def _check_value(self, name: str, attributes: set[str]) -> None:
         for attribute in sorted(attributes):

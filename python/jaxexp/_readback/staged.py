@@ -22,26 +22,33 @@ from .program import ALIAS, Block, Step
 _MOST_MESHES = 8
 
 
-def jitted(block: Block, name: str, *, is_staged: bool = True) -> Callable[..., Any]:
-    """A block without captures as a jitted function; staged where that is possible, which is worth it for long ones."""
+def jitted(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A jitted function that JAX traces anew for each mesh that the caller sets; its own caches mix some of them up."""
 
     @functools.lru_cache(_MOST_MESHES)
-    def traced(mesh: Any) -> Callable[..., Any]:
-        def function(*arguments: Any) -> Any:
-            return block(arguments)
+    def traced(mesh: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            return function(*arguments)
 
-        function.__name__ = function.__qualname__ = name
-        return jax.jit(function)
+        call.__name__ = call.__qualname__ = name
+        return jax.jit(call)
 
-    def call(*arguments: Any) -> Any:
-        mesh = _jax.mesh_in_context.value  # which JAX's own caches do not tell apart from others
-        equation = staged(block, tuple(map(jax.typeof, arguments)), name, mesh) if is_staged else None
+    return lambda *arguments: traced(_jax.mesh_in_context.value)(*arguments)
+
+
+def jitted_block(block: Block, name: str, *, is_staged: bool = True) -> Callable[..., Any]:
+    """A block without captures as a jitted function; staged where that is possible, which is worth it for long ones."""
+    whole = jitted(lambda *arguments: block(arguments), name)
+
+    def one_equation(*arguments: Any) -> Any:
+        avals = tuple(map(jax.typeof, arguments))
+        equation = staged(block, avals, name, _jax.mesh_in_context.value)
         if equation is None:
-            return traced(mesh)(*arguments)
+            return whole(*arguments)
         primitive, params = equation
         return primitive.bind(*arguments, **params)
 
-    return call
+    return one_equation if is_staged else whole
 
 
 class _Equations(NamedTuple):
