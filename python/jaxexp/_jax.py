@@ -191,14 +191,13 @@ try:
     config_states = config.config_states
     thread_resources = mesh.thread_resources
     not_set: Any = config.config_ext.unset
-    mesh_in_context: Any = getattr(config, "device_context", None) or mesh.device_context  # with devices
-    other_surroundings = (
+    other_surroundings: Any = (
         config.mesh_context_manager,
         config.compute_on_context_manager,
         config.xla_metadata_context_manager,
-        getattr(config, "abstract_mesh_context_manager", None) or mesh.abstract_mesh_context_manager,
-        mesh_in_context,
+        *(getattr(config, n, None) or getattr(mesh, n) for n in ("abstract_mesh_context_manager", "device_context")),
     )
+    mesh_in_context = other_surroundings[-1]  # the mesh with devices
 
     compare_for_sort = lax._sort_lt_comparator
     wrap_keys = prng.random_wrap

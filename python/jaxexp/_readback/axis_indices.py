@@ -27,7 +27,7 @@ def with_axis_indices(
     """
     if mesh is None or all(step.name != _NUMBER for step in steps):
         return steps
-    axes = {
+    axes: dict[Any, str] = {
         (math.prod(mesh.axis_sizes[i + 1 :]), size): name
         for i, (name, size) in enumerate(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
     }

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 
 from jaxexp import _jax
 
@@ -66,14 +66,16 @@ def all_to_all(operation: Operation) -> Many | None:
         operation.refuse("into other parts than one for each device")
     if groups is None:
         return None
-    options = {"split_axis": split, "concat_axis": concat, "tiled": True, **groups.options}
+    options: dict[str, Any] = {"split_axis": split, "concat_axis": concat, "tiled": True, **groups.options}
     return Many(lambda *xs: [lax.all_to_all(x, **options) for x in xs])
 
 
-def collective_permute(operation: Operation) -> Callable[..., Any]:
+def collective_permute(operation: Operation) -> Callable[..., Any] | None:
     pairs = operation.matrix("source_target_pairs")
     if not _has_channel(operation):
         operation.refuse(_OF_REPLICAS)
+    if pairs == ((0, 0),) and not operation.is_partitioned:
+        return None
     axes, places = _along(operation, pairs)
     return lambda x: lax.ppermute(x, axes, places)
 
@@ -108,7 +110,7 @@ def _reduction(operation: Operation) -> Callable[..., Any]:
 
 def _traced(x: Any) -> Any:
     """A value that JAX traces. Of a constant, `psum` would return a product, which may be rounded otherwise."""
-    return x if isinstance(x, jax.core.Tracer) else lax.optimization_barrier(x)
+    return x if isinstance(x, Tracer) else lax.optimization_barrier(x)
 
 
 def _has_channel(operation: Operation) -> bool:
@@ -147,7 +149,7 @@ def _groups(operation: Operation, *, numbers_devices: bool = False) -> _Groups |
 
 def _of_mesh_axes(operation: Operation) -> _Groups | None:
     def read(attribute: Any) -> tuple[str, tuple[str, ...]]:
-        said = _jax.hlo.ReplicaGroupMeshAxesAttr(attribute)
+        said: Any = _jax.hlo.ReplicaGroupMeshAxesAttr(attribute)
         axes = [_jax.hlo.AxisRefAttr(axis) for axis in said.axes]
         if any(axis.sub_axis_info is not None for axis in axes):
             operation.refuse("over parts of a mesh axis")

@@ -18,7 +18,7 @@ from .refused import RefusedError
 
 
 def manual_computation(operation: Operation) -> Many | Block:
-    axes = operation.plain("manual_axes", lambda attribute: tuple(map(str, _jax.sdy.ManualAxesAttr(attribute))))
+    axes = operation.plain("manual_axes", _names)
     before, after = (
         operation.plain(name, lambda attribute: _shardings(operation, attribute))
         for name in ("in_shardings", "out_shardings")
@@ -63,6 +63,11 @@ def _with_devices(mesh: Any, axes: Set[str]) -> Any:
 
 def _each(places: Sequence[Callable[[Any], Any] | None], arrays: Sequence[Any]) -> list[Any]:
     return [array if place is None else place(array) for place, array in zip(places, arrays, strict=True)]
+
+
+def _names(attribute: Any) -> tuple[str, ...]:
+    axes: Any = _jax.sdy.ManualAxesAttr(attribute)
+    return tuple(map(str, axes))
 
 
 def _shardings(operation: Operation, attribute: Any) -> tuple[Sharding, ...]:
