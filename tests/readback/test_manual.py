@@ -231,6 +231,15 @@ def test_on_too_few_devices() -> None:
             run(X)
 
 
+@pytest.mark.parametrize("axes", [{"x", "y"}, {"x"}], ids=["all", "some"])
+def test_inside_another(axes: set[str]) -> None:
+    exported = loaded(FUNCTIONS["sums"])
+    for run in (exported.call, exported.raised()):
+        inside = jax.shard_map(run, mesh=MESH, in_specs=P(), out_specs=P(), axis_names=axes, check_vma=False)
+        with pytest.raises(jaxexp.ExportError, match=r"inside jax\.shard_map.*Call it outside"):
+            jax.jit(inside)(*placed(X))
+
+
 def test_exported_again_for_another_platform() -> None:
     again = jaxexp.export(jax.jit(loaded(FUNCTIONS["around it"]).raised()), platforms=["cpu", "tpu"])(*placed(X))
     assert again.nr_devices == 8
