@@ -17,11 +17,16 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxexp
+from jaxexp import _jax
+from jaxexp._readback import reader
+from jaxexp._readback.refused import RefusedError
+from jaxexp._readback.table import OPERATIONS
 from kit.batches import reload
 from kit.corpus import arr, export_with, mesh
 from kit.places import GOLDEN
 from kit.raising import assert_same_bits, no_loops
 from kit.sharded.all import CASES
+from kit.snippets.devices import MESH as MESH_OF_MODULE
 from kit.snippets.snippet import Snippet
 
 MESH = mesh((2, 4), ("x", "y"))
@@ -297,6 +302,14 @@ REFUSED = {
     "groups of other sizes": (
         all_reduce(groups="[[0, 1, 2], [3, -1, -1]]"), ON_BOTH, "whose devices are not all on its mesh"
     ),
+    "part of a named axis": (
+        re.sub(
+            r"dense<.*xi64>",
+            "#stablehlo.replica_group_mesh_axes<mesh = @mesh, "
+            'axes = [#stablehlo.axis_ref<name = "y", sub_axis_info = (1)2>]>',
+            all_reduce(),
+        ), ON_BOTH, "over parts of a mesh axis"
+    ),
     "the device's number where an axis is not manual": (
         "%n = stablehlo.partition_id : <<ui32>>\n%f = stablehlo.convert %n : (<<ui32>>) -> <<f32>>\n"
         "%g = stablehlo.broadcast_in_dim %f, dims = [] : (<<f32>>) -> <<4x8xf32>>\n"
@@ -313,9 +326,9 @@ def test_what_is_refused(name: str) -> None:
         f" manual_axes={{{axes}}} (%a: <<{part}>>) {{\n{body}\nsdy.return %s : <<{part}>>\n}}"
         " : (<<8x8xf32>>) -> <<8x8xf32>>"
     )
-    snippet = Snippet(("8x8xf32",), ("8x8xf32",), text, around='sdy.mesh @mesh = <["x"=2, "y"=4]>', devices=8)
-    with pytest.raises(jaxexp.UnsupportedError, match=rf"stablehlo\.\w+ \({why}"):
-        snippet.exported().make_jaxpr()
+    snippet = Snippet(("8x8xf32",), ("8x8xf32",), text, around=MESH_OF_MODULE, devices=8)
+    with _jax.make_ir_context() as context, pytest.raises(RefusedError, match=rf"stablehlo\.\w+ \({why}"):
+        reader.Reader(_jax.ir.Module.parse(snippet.text, context), OPERATIONS, partitioned=True).main()
 
 
 def test_collectives_outside_are_refused() -> None:

@@ -215,8 +215,8 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
         with a `jax.shard_map` runs on the devices of its arguments.
 
         Raises:
-            ExportError: when it is lowered, if the function has a `jax.shard_map` and was exported for another number of
-                devices, or is inside another `jax.shard_map`.
+            ExportError: when it is lowered, if the function has a `jax.shard_map`, and was exported for another number
+                of devices or is inside another `jax.shard_map`.
             UnsupportedError: when it is traced, if an operation of the module has no exact counterpart in JAX, or if a
                 derivative is taken; the message names the operation.
 

@@ -136,6 +136,8 @@ class Operation:
         attribute = self.attribute(name)
         try:
             return read(attribute)
+        except RefusedError:  # which is a ValueError, too
+            raise
         except (TypeError, ValueError, KeyError) as error:
             raise RefusedError(self.name, f"whose {name} is not understood", _place(self._mlir.location)) from error
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from .snippet import snippet
 
-_MESH = (
+MESH = (
     'sdy.mesh @mesh = <["x"=2, "y"=4]>'
     ' {stablehlo.mesh = {axes = [{name = "x", size = 2 : i64}, {name = "y", size = 4 : i64}]}}'
 )
@@ -33,7 +33,7 @@ def _manual(
         name, takes, gives,
         f"%r = sdy.manual_computation(%0) in_shardings=[{before}] out_shardings=[{after}] manual_axes={{{axes}}}"
         f" (%a: <<{part}>>) {{\n{body}\nsdy.return %s : <<{result}>>\n}} : (<<{takes}>>) -> <<{gives}>>",
-        *values, around=f"{_MESH}\n{around}", devices=8,
+        *values, around=f"{MESH}\n{around}", devices=8,
     )  # fmt: skip
 
 
