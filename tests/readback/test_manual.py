@@ -199,12 +199,14 @@ EXPLICIT = mesh((2, 4), ("x", "y"), jax.sharding.AxisType.Explicit)
 def test_where_the_caller_has_set_a_mesh(name: str, m: Any) -> None:
     exported = loaded(FUNCTIONS[name])
     (x,) = placed(X)
-    expected = jax.tree.leaves(exported.call(x))
+    expected = list(map(np.asarray, jax.tree.leaves(exported.call(x))))
     assert_same_bits(jax.tree.leaves(jax.jit(exported.raised())(x)), expected)  # and JAX keeps what it traced
     with jax.set_mesh(m):
         x = jax.device_put(X, NamedSharding(m, P(m.axis_names[0])))
         assert_same_bits(jax.tree.leaves(jax.jit(exported.raised())(x)), expected)
         assert_same_bits(jax.tree.leaves(exported.raised()(x)), expected)
+        doubled = jax.jit(lambda x: [leaf * 2 for leaf in jax.tree.leaves(exported.raised()(1 * x))])
+        assert_same_bits(doubled(x), [leaf * 2 for leaf in expected])
         (rows,) = placed(X[None], m=m)
         with no_loops():
             found = jax.jit(jax.vmap(exported.call))(rows)
@@ -250,6 +252,16 @@ def test_exported_again_for_another_platform() -> None:
     assert again.nr_devices == 8
     (x,) = placed(X)
     assert_same_bits([again.call(x)], [jax.jit(FUNCTIONS["around it"])(x)])
+
+
+def test_keys() -> None:
+    """Arrays of keys on the way to a `jax.shard_map` and back."""
+    body = lambda x: x + jax.random.uniform(jax.random.key(lax.axis_index("x")), x.shape)  # noqa: E731
+    function = lambda key, x: (jax.random.split(key), mapped(body)(x))  # noqa: E731
+    args = placed(jax.random.key(3), X)
+    exported = reload(jaxexp.export(jax.jit(function))(*args), 0)
+    (keys, found), (expected_keys, expected) = exported.raised()(*args), exported.call(*args)
+    assert_same_bits([jax.random.key_data(keys), found], [jax.random.key_data(expected_keys), expected])
 
 
 def test_on_one_device() -> None:

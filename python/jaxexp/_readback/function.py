@@ -79,25 +79,21 @@ class Raised:
         prefix = () if self.platform is None else (self.platform,)
         is_wide = self.is_wide or bool(jax.config.read("jax_enable_x64"))
         with jax.enable_x64(is_wide), self._own_meshes():
-            arguments = [_entering(self.placed[i](self._untyped(arrays[i])), self.in_avals[i]) for i in kept]
+            arguments = [_entering(self.placed[i](arrays[i]), self.in_avals[i]) for i in kept]
             results = run((*prefix, *arguments))
             left = [_leaving(result, aval) for result, aval in zip(results, self.out_avals, strict=True)]
             return [place(result) for place, result in zip(self.placed_results, left, strict=True)]
 
+    @property
+    def has_shard_map(self) -> bool:
+        """Whether a part of it is a `jax.shard_map` over several devices."""
+        return self.exported.nr_devices > 1 and "sdy.manual_computation" in self.counts
+
     def _own_meshes(self) -> contextlib.AbstractContextManager[Any]:
-        """A context in which the caller's mesh is not set, if the module has meshes."""
-        if self.exported.nr_devices == 1:
+        """A context for tracing on its meshes: a `jax.shard_map` cannot have another one than the caller has set."""
+        if not self.has_shard_map:
             return contextlib.nullcontext()
         return jax.sharding.use_abstract_mesh(_jax.empty_abstract_mesh)
-
-    def _untyped(self, array: Any) -> Any:
-        """An argument without the sharding in its type, which is on the caller's mesh, if the module has meshes."""
-        sharding = jax.typeof(array).sharding
-        if self.exported.nr_devices == 1 or _jax.AxisType.Explicit not in sharding.mesh.axis_types:
-            return array
-        mesh = sharding.mesh.update_axis_types(dict.fromkeys(sharding.mesh.axis_names, _jax.AxisType.Auto))
-        anywhere = _jax.PartitionSpec(*[_jax.PartitionSpec.UNCONSTRAINED] * array.ndim)
-        return jax.lax.with_sharding_constraint(array, _jax.NamedSharding(mesh, anywhere))
 
 
 def _entering(array: Any, aval: Any) -> Any:

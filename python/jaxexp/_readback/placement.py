@@ -46,8 +46,9 @@ def placed(operation: Operation, mesh: Any, dimensions: Sequence[Dimension]) -> 
     """A function that places an array; None if the compiler may place it as it likes."""
     if any(dimension.axes and not dimension.is_closed for dimension in dimensions):
         operation.refuse("that leaves a dimension open which it shards")
-    if not any(dimension.is_closed for dimension in dimensions):
-        return None  # JAX writes one for each value in a jax.shard_map over some axes
+    # JAX writes open ones for each value in a jax.shard_map over some axes, and ones on a mesh without axes for keys.
+    if mesh.empty or not any(dimension.is_closed for dimension in dimensions):
+        return None
     entries = (d.axes or None if d.is_closed else _jax.PartitionSpec.UNCONSTRAINED for d in dimensions)
     spec = _jax.PartitionSpec(*entries)
     return lambda x: lax.with_sharding_constraint(x, _jax.NamedSharding(mesh_inside(mesh), spec))
