@@ -91,10 +91,8 @@ try:
     loads_hlo_shardings = installed_release < (0, 11, 1)
 
     # Types and enums that appear in an Exported.
-    AbstractDevice = mesh.AbstractDevice
-    AbstractMesh = mesh.AbstractMesh
+    AbstractDevice, AbstractMesh, AxisType = mesh.AbstractDevice, mesh.AbstractMesh, mesh.AxisType
     ArrayImpl = array.ArrayImpl
-    AxisType = mesh.AxisType
     GSPMDSharding = sharding_impls.GSPMDSharding
     HloSharding = xla_client.HloSharding
     OpSharding = xla_client.OpSharding
@@ -193,12 +191,13 @@ try:
     config_states = config.config_states
     thread_resources = mesh.thread_resources
     not_set: Any = config.config_ext.unset
-    other_surroundings = (
+    other_surroundings: Any = (
         config.mesh_context_manager,
         config.compute_on_context_manager,
         config.xla_metadata_context_manager,
         *(getattr(config, n, None) or getattr(mesh, n) for n in ("abstract_mesh_context_manager", "device_context")),
     )
+    mesh_in_context = other_surroundings[-1]  # the mesh with devices
 
     compare_for_sort = lax._sort_lt_comparator
     wrap_keys = prng.random_wrap

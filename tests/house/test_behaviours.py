@@ -185,7 +185,7 @@ def test_unknown_axis_context() -> None:
     """Such as that of pmap, before it was built on jit."""
     exported = jaxexp.export(jax.jit(jnp.sin))(arr(3))
     with pytest.raises(jaxexp.UnsupportedError, match="SimpleNamespace"):
-        lowering._check_device_count(types.SimpleNamespace(), exported)
+        lowering.check_device_count(types.SimpleNamespace(), exported)
 
 
 # --- serializing and deserializing ----------------------------------------------------------------------------------

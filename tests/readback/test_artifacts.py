@@ -71,7 +71,6 @@ def test_golden_artifacts(version: str, name: str) -> None:
 REFUSED = {
     "memory_kinds": "not in the memory of the device",
     "reduced_argument": "reduced",
-    "shard_map_psum": "jax.shard_map",
     "unreduced_result": "not reduced",
 }
 # These cannot be called here.

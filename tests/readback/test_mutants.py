@@ -6,6 +6,7 @@ result. Some snippet has to come out different, or be refused.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from jax import lax
 from jaxexp import _jax
 from jaxexp._readback import reader, table
 from jaxexp._readback.operation import Function, Many, Operation
+from jaxexp._readback.placement import Sharding
 from jaxexp._readback.program import Block
 from kit.raising import assert_same_bits
 from kit.snippets import SNIPPETS
@@ -35,6 +37,7 @@ HINTS = {
     ("stablehlo.scatter", "unique_indices"),
     ("stablehlo.sort", "is_stable"),
     ("chlo.top_k", "is_stable"),  # of which some releases of jaxlib know only one
+    ("sdy.sharding_constraint", "sharding"),
 }
 # These say what something is called that is also given in full.
 NAMES = {("stablehlo.composite", "name"), ("stablehlo.composite", "version")}
@@ -98,6 +101,14 @@ def wrong(value: Any) -> Any:
         return value + 1
     if isinstance(value, tuple) and value and isinstance(value[0], bool):
         return tuple(not v for v in value)
+    if isinstance(value, Sharding):
+        return value._replace(dimensions=value.dimensions[::-1])
+    if isinstance(value, tuple) and value and isinstance(value[0], Sharding):
+        return tuple(map(wrong, value))
+    if isinstance(value, tuple) and value and isinstance(value[0], str):
+        return value[1:]
+    if isinstance(value, tuple) and sorted(itertools.chain(*filter(is_tuple, value))) == list(range(8)):
+        return tuple(tuple((device + 1) % 8 for device in devices) for devices in value)  # other groups of devices
     if isinstance(value, tuple) and value and isinstance(value[0], tuple):
         return tuple((low + 1, high) for low, high in value)
     if isinstance(value, tuple) and value:
@@ -109,12 +120,17 @@ def wrong(value: Any) -> Any:
     return value
 
 
+def is_tuple(value: Any) -> bool:
+    return isinstance(value, tuple)
+
+
 def values(name: str) -> list[np.ndarray]:
     """The results of a snippet, raised anew."""
     snippet = SNIPPETS[name]
     with jax.enable_x64(True), _jax.make_ir_context() as context, _jax.ir.Location.unknown(context):
-        block = reader.Reader(_jax.ir.Module.parse(snippet.text, context), table.OPERATIONS).main()
-        return list(map(np.asarray, jax.jit(lambda *xs: block(xs))(*snippet.arguments())))
+        module = _jax.ir.Module.parse(snippet.text, context)
+        block = reader.Reader(module, table.OPERATIONS, partitioned=snippet.devices > 1).main()
+        return list(map(np.asarray, jax.jit(lambda *xs: block(xs))(*snippet.placed(*snippet.arguments()))))
 
 
 def differs(name: str, expected: list[np.ndarray]) -> bool:
@@ -139,9 +155,10 @@ def attributes() -> list[tuple[str, str]]:
     Mutant.seen.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reader, "Operation", Mutant)
-        for name in SNIPPETS:
+        for snippet in SNIPPETS.values():
             with jax.enable_x64(True), _jax.make_ir_context() as context, _jax.ir.Location.unknown(context):
-                reader.Reader(_jax.ir.Module.parse(SNIPPETS[name].text, context), table.OPERATIONS).main()
+                module = _jax.ir.Module.parse(snippet.text, context)
+                reader.Reader(module, table.OPERATIONS, partitioned=snippet.devices > 1).main()
     return sorted(Mutant.seen)
 
 
@@ -172,7 +189,7 @@ def mutated(operation: str, change: Callable[[Any], Any], swap: bool) -> Mapping
 
     def read(found: Operation) -> Any:
         made = original(found)
-        if isinstance(made, Block):
+        if made is None or isinstance(made, Block):
             return made
         run = made.jitted if isinstance(made, Function) else made.run if isinstance(made, Many) else made
         many = isinstance(made, (Function, Many))

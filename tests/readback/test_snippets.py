@@ -23,7 +23,7 @@ every_snippet = pytest.mark.parametrize("name", SNIPPETS)
 @every_snippet
 def test_values(name: str) -> None:
     snippet = SNIPPETS[name]
-    exported, args = snippet.exported(), snippet.arguments()
+    exported, args = snippet.exported(), snippet.placed(*snippet.arguments())
     function = raised(exported, exported.in_avals, "cpu")
     with jax.enable_x64(True):
         expected = exported.call(*args)
@@ -37,17 +37,20 @@ def test_values(name: str) -> None:
 @every_snippet
 def test_batches(name: str) -> None:
     """Mapped as a whole, over all arguments and over each one."""
-    exported, args = SNIPPETS[name].exported(), SNIPPETS[name].arguments()
+    snippet = SNIPPETS[name]
+    exported, args = snippet.exported(), snippet.arguments()
     batches = [np.stack([_other(x, i) for i in range(3)]) for x in args]
     every = tuple(range(len(args)))
     with jax.enable_x64(True):
         for mapped in dict.fromkeys([every, *((i,) for i in every)]):
             rows = [[batches[i][k] if i in mapped else x for i, x in enumerate(args)] for k in range(3)]
-            expected = [np.stack(column) for column in zip(*(exported.call(*row) for row in rows), strict=True)]
+            expected = [
+                np.stack(column) for column in zip(*(exported.call(*snippet.placed(*row)) for row in rows), strict=True)
+            ]
             in_axes = [0 if i in mapped else None for i in every]
             given = [batches[i] if i in mapped else x for i, x in enumerate(args)]
             with said_of_loops() as said:
-                results = jax.vmap(exported.call, in_axes)(*given)
+                results = jax.vmap(exported.call, in_axes)(*snippet.placed(*given))
             assert not said or {*mapped} & {*STARTS.get(name, ())}, said
             for found, wanted in zip(results, expected, strict=True):
                 np.testing.assert_allclose(

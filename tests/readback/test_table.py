@@ -45,7 +45,7 @@ def test_reasons() -> None:
 def test_every_operation_that_is_read_has_a_snippet() -> None:
     """So that its values, and its mutants, are looked at."""
     text = "\n".join(snippet.text for snippet in SNIPPETS.values())
-    elsewhere = {"stablehlo.custom_call", "stablehlo.cholesky", "chlo.mulhi", "sdy.sharding_constraint"}
+    elsewhere = {"stablehlo.custom_call", "stablehlo.cholesky", "chlo.mulhi"}
     read = OPERATIONS.keys() - REFUSED.keys() - elsewhere
     assert {name for name in read if not re.search(rf"(?<![\w.]){re.escape(name)}\b", text)} == set()
 
@@ -72,7 +72,8 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "Operation", Recorder)
     for snippet in SNIPPETS.values():
         with jax.enable_x64(True), _jax.make_ir_context() as context, _jax.ir.Location.unknown(context):
-            reader.Reader(_jax.ir.Module.parse(snippet.text, context), OPERATIONS).main()
+            module = _jax.ir.Module.parse(snippet.text, context)
+            reader.Reader(module, OPERATIONS, partitioned=snippet.devices > 1).main()
     assert len(Recorder.left_out) > 15
     assert Recorder.left_out ^ Recorder.said_otherwise == {TOP_K}
 
@@ -96,7 +97,7 @@ def test_an_attribute_that_nobody_knows_is_refused() -> None:
                     continue
                 operation.attributes["tests.unknown"] = _jax.ir.UnitAttr.get(context)
                 try:
-                    reader.Reader(module, OPERATIONS).main()
+                    reader.Reader(module, OPERATIONS, partitioned=snippet.devices > 1).main()
                 except RefusedError as refused:
                     assert "tests.unknown" in str(refused)
                     tried.add(operation.name)
@@ -105,5 +106,13 @@ def test_an_attribute_that_nobody_knows_is_refused() -> None:
             names = {operation.name for operation in operations_of(module)}
             left = names - tried
             assert not left or "case" in str(module) or "composite" in str(module), left
-    assert tried >= {"builtin.module", "func.func", "func.return", "stablehlo.return", "stablehlo.add"}
+    assert tried >= {
+        "builtin.module",
+        "func.func",
+        "func.return",
+        "stablehlo.return",
+        "stablehlo.add",
+        "sdy.mesh",
+        "sdy.return",
+    }
     assert len(tried) > 90

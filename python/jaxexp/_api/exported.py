@@ -217,9 +217,12 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
 
         It takes and returns what `call` does, and computes the same. It can be exported again for other platforms,
         unless it calls foreign functions, such as those of LAPACK, which exist only on the platforms of this export.
-        It cannot be differentiated: `call` uses the stored VJPs, which can be read back like any function.
+        It cannot be differentiated: `call` uses the stored VJPs, which can be read back like any function. A function
+        with a `jax.shard_map` runs on the devices of its arguments.
 
         Raises:
+            ExportError: when it is lowered, if the function has a `jax.shard_map`, and was exported for another number
+                of devices or is inside another `jax.shard_map`.
             UnsupportedError: when it is traced, if an operation of the module has no exact counterpart in JAX, or if a
                 derivative is taken; the message names the operation.
 

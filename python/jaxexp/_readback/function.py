@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -22,7 +23,7 @@ from .placement import constraint
 from .program import Block
 from .reader import Reader
 from .refused import RefusedError, too_deep
-from .staged import staged
+from .staged import jitted_block
 from .table import OPERATIONS
 
 # How many pairs of shapes and platform are kept for one function.
@@ -38,6 +39,7 @@ class Raised:
         in_avals: its arguments in these shapes.
         out_avals: its results.
         block: its code, which takes the module's arguments.
+        jitted: the same as a jitted function.
         platform: the index of the platform, which the module takes before them; None if it takes none.
         placed: for each argument, a function that shards it over devices as the signature says.
         placed_results: the same for results.
@@ -50,6 +52,7 @@ class Raised:
     in_avals: tuple[Any, ...]
     out_avals: tuple[Any, ...]
     block: Block
+    jitted: Callable[..., Any]
     platform: np.ndarray[Any, Any] | None
     placed: Sequence[Callable[[Any], Any]]
     placed_results: Sequence[Callable[[Any], Any]]
@@ -66,23 +69,31 @@ class Raised:
         return self._run(arrays, self.block)
 
     def _as_one(self, arguments: Sequence[Any]) -> Sequence[Any]:
-        equation = staged(self.block, tuple(map(jax.typeof, arguments)), self.exported.fun_name)
-        if equation is None:
-            return self.block(arguments)
-        primitive, params = equation
         try:
-            return primitive.bind(*arguments, **params)
+            return cast(Sequence[Any], self.jitted(*arguments))
         except NotImplementedError:  # JAX cannot map an operation, and does not say which one
             return self.block(arguments)
 
     def _run(self, arrays: Sequence[Any], run: Callable[[Sequence[Any]], Sequence[Any]]) -> list[Any]:
         kept = self.exported.module_kept_var_idx
         prefix = () if self.platform is None else (self.platform,)
-        with jax.enable_x64(self.is_wide or bool(jax.config.read("jax_enable_x64"))):
+        is_wide = self.is_wide or bool(jax.config.read("jax_enable_x64"))
+        with jax.enable_x64(is_wide), self._own_meshes():
             arguments = [_entering(self.placed[i](arrays[i]), self.in_avals[i]) for i in kept]
             results = run((*prefix, *arguments))
             left = [_leaving(result, aval) for result, aval in zip(results, self.out_avals, strict=True)]
             return [place(result) for place, result in zip(self.placed_results, left, strict=True)]
+
+    @property
+    def has_shard_map(self) -> bool:
+        """Whether a part of it is a `jax.shard_map` over several devices."""
+        return self.exported.nr_devices > 1 and "sdy.manual_computation" in self.counts
+
+    def _own_meshes(self) -> contextlib.AbstractContextManager[Any]:
+        """A context for tracing on its meshes: a `jax.shard_map` cannot have another one than the caller has set."""
+        if not self.has_shard_map:
+            return contextlib.nullcontext()
+        return jax.sharding.use_abstract_mesh(_jax.empty_abstract_mesh)
 
 
 def _entering(array: Any, aval: Any) -> Any:
@@ -158,7 +169,8 @@ def _raise(exported: ExportedData, in_avals: tuple[Any, ...], platform: str) -> 
         chosen = None if index is None else np.asarray(index, reader.type_of_number(block.parameters[0]).dtype)
     placed = _placed(exported._in_named_shardings), _placed(exported._out_named_shardings)
     foreign = frozenset(reader.foreign)
-    return Raised(exported, in_avals, out_avals, block, chosen, *placed, reader.counts, foreign, reader.is_wide)
+    whole = jitted_block(block, exported.fun_name)
+    return Raised(exported, in_avals, out_avals, block, whole, chosen, *placed, reader.counts, foreign, reader.is_wide)
 
 
 def _placed(shardings: Sequence[Any]) -> list[Callable[[Any], Any]]:

@@ -29,6 +29,7 @@ class Reading(Protocol):
     foreign: set[str]
     meshes: dict[str, Any]
     is_partitioned: bool
+    manual: Any
 
     def number_of(self, value: Any) -> int: ...
     def type_of(self, value: Any) -> Type: ...
@@ -117,6 +118,10 @@ class Operation:
         self.ignore(name)
         return self._mlir.attributes[name]
 
+    def is_a(self, name: str, kind: Any) -> bool:
+        """Whether an attribute, which has to be there, is one of a class of MLIR's bindings."""
+        return bool(kind.isinstance(self._mlir.attributes[name]))
+
     def ignore(self, name: str) -> None:
         """Marks an attribute as understood without reading it."""
         if name not in self._unread:
@@ -132,6 +137,8 @@ class Operation:
         attribute = self.attribute(name)
         try:
             return read(attribute)
+        except RefusedError:  # which is a ValueError, too
+            raise
         except (TypeError, ValueError, KeyError) as error:
             raise RefusedError(self.name, f"whose {name} is not understood", _place(self._mlir.location)) from cause(
                 error
@@ -168,12 +175,25 @@ class Operation:
 
         return self._read(name, default, read)
 
+    def matrix(self, name: str) -> tuple[tuple[int, ...], ...]:
+        """Lists of integers, such as groups of devices."""
+
+        def read(attribute: Any) -> tuple[tuple[int, ...], ...]:
+            return tuple(tuple(map(int, row)) for row in np.array(_jax.ir.DenseIntElementsAttr(attribute)))
+
+        return self.plain(name, read)
+
     def keyword(self, name: str, known: Mapping[str, T], default: T = _REQUIRED) -> T:
         """The word of an enumeration, looked up among the known ones."""
         return self._read(name, default, lambda a: known[_word(a)])
 
     def keywords(self, name: str, known: Mapping[str, T], default: tuple[T, ...]) -> tuple[T, ...]:
         return self._read(name, default, lambda a: tuple(known[_word(entry)] for entry in _jax.ir.ArrayAttr(a)))
+
+    def plain(self, name: str, read: Callable[[Any], T]) -> T:
+        """An attribute as the plain data that `read` makes of it."""
+        required: T = _REQUIRED
+        return self._read(name, required, read)
 
     def values(self, name: str) -> dict[str, Any]:
         """A dictionary of plain values, as composites and custom calls have it; empty if it is missing."""
@@ -198,12 +218,19 @@ class Operation:
         """Whether the module is for several devices."""
         return self._reading.is_partitioned
 
-    def mesh(self, reference: Any) -> Any:
-        """The mesh that a sharding refers to."""
-        name = str(reference).removeprefix("@")
+    @property
+    def manual(self) -> Any:
+        """The mesh of the `jax.shard_map` around the operation, whose axes are partly or all manual; None outside."""
+        return self._reading.manual
+
+    def mesh(self, name: str) -> Any:
+        """The mesh that a sharding refers to by name. Inside a `jax.shard_map`, it has the manual axes of that."""
         if name not in self._reading.meshes:
-            self.refuse(f"on {reference}, which is not a mesh of the module")
-        return self._reading.meshes[name]
+            self.refuse(f"on {name}, which is not a mesh of the module")
+        mesh, around = self._reading.meshes[name], self.manual
+        if around is not None and mesh.shape_tuple != around.shape_tuple:
+            self.refuse(f"on {name}, which is not the mesh of the jax.shard_map around it")
+        return mesh if around is None else around
 
     # --- regions, functions and values around
 
@@ -236,6 +263,13 @@ class Operation:
             self.refuse("whose region uses values from around it")
         return closed
 
+    def manual_region(self, index: int, mesh: Any) -> Block:
+        """The code in a region that each device runs by itself, along the manual axes of a mesh."""
+        around, self._reading.manual = self._reading.manual, mesh
+        block = self.closed_region(index)
+        self._reading.manual = around
+        return block
+
     def function(self, name: str) -> Function:
         """A function of the module, for a call with the operands."""
         return self._around.function(name, self.inputs)
@@ -263,7 +297,8 @@ class Operation:
 
 
 # Reads an operation. A plain function takes the operands and returns the one result; a block replaces the operation.
-Read = Callable[[Operation], Callable[..., Any] | Many | Function | Block]
+# None stands for an operation whose results are its operands.
+Read = Callable[[Operation], Callable[..., Any] | Many | Function | Block | None]
 
 
 def _word(attribute: Any) -> str:

@@ -6,22 +6,23 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from jaxexp import _jax
 
 from .array_type import Type, is_wide
 from .array_type import read as read_type
+from .axis_indices import with_axis_indices
 from .operation import Function, Many, Operation, Read
 from .outer_products import in_order
 from .program import ALIAS, Block, Step
 from .refused import SHOWN_AS_TEXT, RefusedError
-from .staged import staged
+from .staged import jitted_block
 
 # Attributes of a module, a function, or its arguments and results that do not change what is computed: names,
 # visibility, and requests about memory. Shardings change nothing on one device.
 _OF_MODULES = re.compile(r"sym_name|mhlo\.num_(partitions|replicas)|jax\.\w+|jaxexp\.\w+")
+_OF_MESHES = re.compile(r"sym_name|sym_visibility|mesh|stablehlo\.mesh")
 _OF_ENDS = re.compile("")
 _OF_FUNCTIONS = re.compile(r"sym_name|function_type|sym_visibility|arg_attrs|res_attrs")
 _OF_VALUES = re.compile(
@@ -73,8 +74,9 @@ class Reader:
         self._platform_index = platform_index
         self.is_partitioned = partitioned
         self.meshes: dict[str, Any] = {}
+        self.manual: Any = None
         self._mlir_functions: dict[str, Any] = {}
-        self._functions: dict[str, dict[tuple[tuple[int, int], ...], Function | None]] = {}
+        self._functions: dict[str, dict[Any, Function | None]] = {}
         self._numbers: dict[Any, int] = {}
         self._types: list[Type] = []
         self._known_types: dict[Any, Type] = {}
@@ -111,6 +113,7 @@ class Reader:
         return block
 
     def _read_mesh(self, operation: Any) -> None:
+        _check_attributes(operation.operation, _OF_MESHES)
         mesh = _jax.sdy.MeshAttr(operation.attributes["mesh"])
         if not len(mesh.device_ids):  # others have one device, or an order of devices that a type cannot express
             axes = [_jax.sdy.MeshAxisAttr(axis) for axis in mesh.axes]
@@ -157,18 +160,19 @@ class Reader:
     def _function(self, name: str, known: tuple[tuple[int, int], ...]) -> Function:
         """A function; `known` has the parameters that are the platform's index."""
         readings = self._functions.setdefault(name, {})
-        if known not in readings and len(readings) >= _MOST_READINGS:
+        if (known, self.manual) not in readings and len(readings) >= _MOST_READINGS:
             known = ()
-        if known in readings:
-            found = readings[known]
+        how = known, self.manual
+        if how in readings:
+            found = readings[how]
             if found is None:
                 raise RefusedError("func.call", f"of @{name} by itself")
             self._written_out += found.written_out
             return found
         if name not in self._mlir_functions:
             raise RefusedError("func.call", f"of @{name}, which the module does not have")
-        readings[known] = None  # until it is read
-        found = readings[known] = self._read_function(name, known)
+        readings[how] = None  # until it is read
+        found = readings[how] = self._read_function(name, known)
         return found
 
     def _read_function(self, name: str, known: tuple[tuple[int, int], ...]) -> Function:
@@ -192,7 +196,9 @@ class Reader:
         self._numbers = around
         if block.captures:
             raise RefusedError("func.func", f"@{name}, which uses values of another function")
-        return Function(block, _jitted(name, block), self._written_out - before)
+        # What a jax.shard_map runs has types that say more than shapes and dtypes.
+        is_staged = len(block.steps) > _SHORT and self.manual is None
+        return Function(block, jitted_block(block, name, is_staged=is_staged), self._written_out - before)
 
     def _check_value(self, name: str, attributes: set[str]) -> None:
         for attribute in sorted(attributes):
@@ -211,10 +217,11 @@ class Reader:
         for operation in operations[:-1]:
             self._read(operation.operation, steps)
         terminator = operations[-1].operation
-        if terminator.name not in ("func.return", "stablehlo.return"):
+        if terminator.name not in ("func.return", "sdy.return", "stablehlo.return"):
             raise RefusedError(terminator.name, "at the end of a block")
         _check_attributes(terminator, _OF_ENDS)
         results = [self.number_of(value) for value in terminator.operands]
+        steps = with_axis_indices(steps, results, self.constants, self.manual)
         return Block.of(parameters, in_order(steps, results, self._types, self._turned), results)
 
     def _read(self, mlir: Any, steps: list[Step]) -> None:
@@ -228,6 +235,9 @@ class Reader:
             operation = Operation(mlir, self)
             made = self._table[name](operation) if name in self._table else operation.refuse()
             operation.check_all_was_read()
+            if made is None:
+                self._numbers.update(zip(mlir.results, inputs, strict=True))
+                return
             if isinstance(made, Function):
                 made = made.block if made.is_small else Many(made.jitted)
             if isinstance(made, Block):
@@ -256,7 +266,7 @@ class Reader:
         except TypeError:  # MLIR's bindings have no class for complex constants
             return None
         types = self._types  # each is made once
-        return name, said, tuple([id(types[i]) for i in inputs]), tuple([id(types[i]) for i in outputs])
+        return name, self.manual, said, tuple([id(types[i]) for i in inputs]), tuple([id(types[i]) for i in outputs])
 
     def _follow_platform(self, name: str, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         """Records a result that is still the index of the platform: converted, clamped, or chosen by it."""
@@ -312,22 +322,6 @@ def _single(function: Callable[..., Any]) -> Callable[..., Sequence[Any]]:
         return (function(*arguments),)
 
     return run
-
-
-def _jitted(name: str, block: Block) -> Any:
-    def function(*arguments: Any) -> Any:
-        return block(arguments)
-
-    def long(*arguments: Any) -> Any:
-        equation = staged(block, tuple(map(jax.typeof, arguments)), name)
-        if equation is None:
-            return jitted(*arguments)
-        primitive, params = equation
-        return primitive.bind(*arguments, **params)
-
-    function.__name__ = function.__qualname__ = name
-    jitted = jax.jit(function)
-    return long if len(block.steps) > _SHORT else jitted
 
 
 def _check_attributes(operation: Any, known: re.Pattern[str]) -> None:

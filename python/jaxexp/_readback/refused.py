@@ -14,7 +14,7 @@ class RefusedError(UnsupportedError):
     """An operation has no exact counterpart among JAX's primitives, or none that jaxexp knows.
 
     Attributes:
-        operation: the name of the operation, such as ``"stablehlo.all_reduce"``.
+        operation: the name of the operation, such as ``"stablehlo.infeed"``.
         why: what about it is not understood; may be empty.
         location: where the operation is, if the module says so; may be empty.
     """

@@ -5,6 +5,7 @@ This makes long modules fast to trace: for JAX, tracing one operation takes as l
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -17,6 +18,38 @@ from jaxexp import _jax
 
 from .program import ALIAS, Block, Step
 
+# For how many of the caller's meshes a function is kept.
+_MOST_MESHES = 8
+
+
+def jitted(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A jitted function that JAX traces anew for each mesh that the caller sets; its own caches mix some of them up."""
+
+    @functools.lru_cache(_MOST_MESHES)
+    def traced(mesh: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            return function(*arguments)
+
+        call.__name__ = call.__qualname__ = name
+        return jax.jit(call)
+
+    return lambda *arguments: traced(_jax.mesh_in_context.value)(*arguments)
+
+
+def jitted_block(block: Block, name: str, *, is_staged: bool = True) -> Callable[..., Any]:
+    """A block without captures as a jitted function; staged where that is possible, which is worth it for long ones."""
+    whole = jitted(lambda *arguments: block(arguments), name)
+
+    def one_equation(*arguments: Any) -> Any:
+        avals = tuple(map(jax.typeof, arguments))
+        equation = staged(block, avals, name, _jax.mesh_in_context.value)
+        if equation is None:
+            return whole(*arguments)
+        primitive, params = equation
+        return primitive.bind(*arguments, **params)
+
+    return one_equation if is_staged else whole
+
 
 class _Equations(NamedTuple):
     """What a step became: variables and equations, and for each result a variable or a literal."""
@@ -27,8 +60,10 @@ class _Equations(NamedTuple):
 
 
 @_jax.cached_with_first()
-def staged(block: Block, avals: tuple[Any, ...], name: str) -> tuple[Any, dict[str, Any]] | None:
+def staged(block: Block, avals: tuple[Any, ...], name: str, mesh: Any) -> tuple[Any, dict[str, Any]] | None:
     """A block without captures as one equation; cached as long as it exists and JAX's settings do not change.
+
+    The mesh is the one that the caller has set.
 
     Returns:
         Its primitive and its parameters. None if types say more than shapes and dtypes: if they name meshes or are

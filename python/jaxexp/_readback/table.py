@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from . import (
+    collectives,
     composites,
     contractions,
     control,
@@ -12,6 +13,7 @@ from . import (
     elementwise,
     indexing,
     linear_algebra,
+    manual,
     placement,
     reductions,
     shapes,
@@ -21,8 +23,10 @@ from .operation import Read
 
 _READ: Mapping[str, Read] = {
     **elementwise.OPERATIONS,
+    **collectives.OPERATIONS,
     "chlo.top_k": composites.chlo_top_k,
     "func.call": control.call,
+    "sdy.manual_computation": manual.manual_computation,
     "sdy.sharding_constraint": placement.sharding_constraint,
     "stablehlo.broadcast_in_dim": shapes.broadcast_in_dim,
     "stablehlo.case": control.case,
@@ -57,12 +61,10 @@ _READ: Mapping[str, Read] = {
 
 _REFUSED_BECAUSE: Mapping[str, str] = {
     "devices exchange data in it": """
-        stablehlo.all_gather stablehlo.all_reduce stablehlo.all_to_all stablehlo.collective_broadcast
-        stablehlo.collective_permute stablehlo.collective_reduce stablehlo.cross-replica-sum stablehlo.partition_id
-        stablehlo.reduce_scatter stablehlo.replica_id sdy.all_gather sdy.all_reduce sdy.all_slice sdy.all_to_all
-        sdy.collective_permute sdy.reduce_scatter sdy.replicated_to_unreduced sdy.reshard sdy.sharded_to_unreduced
+        stablehlo.collective_broadcast stablehlo.collective_reduce stablehlo.cross-replica-sum sdy.all_gather
+        sdy.all_reduce sdy.all_slice sdy.all_to_all sdy.collective_permute sdy.reduce_scatter
+        sdy.replicated_to_unreduced sdy.reshard sdy.sharded_to_unreduced
     """,
-    "jax.shard_map divides its data among devices by hand": "sdy.manual_computation",
     "JAX does not lower anything to it": """
         stablehlo.batch_norm_grad stablehlo.batch_norm_inference stablehlo.batch_norm_training stablehlo.broadcast
         stablehlo.dot stablehlo.einsum stablehlo.map stablehlo.rng stablehlo.torch_index_select stablehlo.unary_einsum

@@ -14,6 +14,7 @@ import jaxexp
 from jaxexp import _jax
 from jaxexp._kernel.module import mlir
 from jaxexp._readback import array_type
+from kit.corpus import mesh
 
 SNIPPETS: dict[str, Snippet] = {}
 
@@ -28,6 +29,7 @@ class Snippet:
         body: its operations. The results are %r, or %r#0 and so on.
         values: arguments for which it shows what it does; random ones without.
         around: further functions.
+        devices: how many it is for.
     """
 
     takes: tuple[str, ...]
@@ -35,6 +37,7 @@ class Snippet:
     body: str
     values: tuple[Any, ...] | None = None
     around: str = ""
+    devices: int = 1
 
     @property
     def text(self) -> str:
@@ -43,8 +46,9 @@ class Snippet:
         results = "%r" if len(self.gives) == 1 else ", ".join(f"%r#{i}" for i in range(len(self.gives)))
         body = re.sub(r"%(\d+)\b", r"%arg\1", self.body)
         body = re.sub(r"<<(.*?)>>", r"tensor<\1>", body)
+        says = f"{{mhlo.num_partitions = {self.devices} : i32, mhlo.num_replicas = 1 : i32}}"
         return (
-            f"module {{\nfunc.func public @main({arguments}) -> ({types}) {{\n{body}\n"
+            f"module attributes {says} {{\nfunc.func public @main({arguments}) -> ({types}) {{\n{body}\n"
             f"func.return {results} : {types}\n}}\n{self.around}\n}}"
         )
 
@@ -57,13 +61,20 @@ class Snippet:
             )
         with _jax.make_ir_context() as context:
             module = _jax.ir.Module.parse(self.text, context)
-            return dataclasses.replace(frame, mlir_module_serialized=mlir.serialize(module))
+            return dataclasses.replace(frame, mlir_module_serialized=mlir.serialize(module), nr_devices=self.devices)
 
     def arguments(self, seed: int = 0) -> list[np.ndarray]:
         rng = np.random.default_rng(seed)
         if self.values is not None:
             return [np.asarray(v).astype(_type(t).dtype) for v, t in zip(self.values, self.takes, strict=True)]
         return [_random(rng, _type(t)) for t in self.takes]
+
+    def placed(self, *arrays: Any) -> list[Any]:
+        """Arrays on the devices that it is for: one, or eight."""
+        if self.devices == 1:
+            return list(arrays)
+        everywhere = jax.sharding.NamedSharding(mesh((2, 4), ("x", "y")), jax.P())
+        return [jax.device_put(array, everywhere) for array in arrays]
 
 
 def _type(text: str) -> Any:
@@ -81,6 +92,6 @@ def _random(rng: Any, type_: Any) -> np.ndarray:
     return rng.normal(size=type_.shape).astype(type_.dtype)
 
 
-def snippet(name: str, takes: str, gives: str, body: str, *values: Any, around: str = "") -> None:
+def snippet(name: str, takes: str, gives: str, body: str, *values: Any, around: str = "", devices: int = 1) -> None:
     assert name not in SNIPPETS
-    SNIPPETS[name] = Snippet(tuple(takes.split()), tuple(gives.split()), body, values or None, around)
+    SNIPPETS[name] = Snippet(tuple(takes.split()), tuple(gives.split()), body, values or None, around, devices)

@@ -65,12 +65,13 @@ def check_call(module_context: Any, exported: ExportedData) -> list[int]:
     Raises:
         ExportError: the platforms, the number of devices or the calling convention do not fit.
     """
-    _check_device_count(module_context.axis_context, exported)
+    check_device_count(module_context.axis_context, exported)
     _check_convention(exported)
     return _callee_platforms(module_context.platforms, exported)
 
 
-def _check_device_count(axis_context: Any, exported: ExportedData) -> None:
+def check_device_count(axis_context: Any, exported: ExportedData) -> None:
+    """The part of `check_call` about devices."""
     if isinstance(axis_context, _jax.ShardingContext):
         nr_devices = axis_context.num_devices
     elif isinstance(axis_context, _jax.SPMDAxisContext):

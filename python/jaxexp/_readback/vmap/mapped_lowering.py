@@ -18,6 +18,7 @@ from jaxexp._kernel.call.shared import first_of_equals
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._readback.array_type import plain
+from jaxexp._readback.placement import without_meshes
 from jaxexp._readback.refused import RefusedError
 
 from .looped import loop
@@ -37,7 +38,7 @@ def _lower(ctx: Any, *operands: Any, element: Element, levels: tuple[Level, ...]
     element = dataclasses.replace(element, exported=first_of_equals(element.exported))
     raised = data.kept(element.exported, "mapped", lambda _: functools.lru_cache(_MOST)(_raised))
     try:
-        with jax.sharding.use_abstract_mesh(_jax.empty_abstract_mesh):
+        with without_meshes():
             batch = raised(inner.avals_in, element, levels, tuple(ctx.module_context.platforms))
             return _jax.lower_as_function(batch)(inner, *operands)
     except RefusedError as refused:
