@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from jaxexp import _jax
-from jaxexp._errors import ModuleError
+from jaxexp._errors import ModuleError, cause
 from jaxexp._kernel.releases.table import RELEASES, number
 
 from . import locations, mlir
@@ -29,7 +29,7 @@ def canonical(serialized: bytes) -> bytes:
         try:
             _rename(module)
         except RuntimeError as error:  # of jaxlib, which decodes names
-            raise ModuleError(_MODULE, "functions whose names are text", "one that is not UTF-8") from error
+            raise ModuleError(_MODULE, "functions whose names are text", "one that is not UTF-8") from cause(error)
         return _oldest(module)
 
 
