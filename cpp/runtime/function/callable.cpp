@@ -140,19 +140,24 @@ void Callable::explain(std::string_view error) const {
   const auto refuse = [&](const std::string& reason, const std::string& advice = {}) {
     throw RunError(Reason::unsupported, std::string(artifact_.function_name()) + reason + words + advice);
   };
+  const std::string newer = program_.newer_stablehlo(*client_);
+  // An error that names operations as they are stored is the reader's, who does not know one of them.
+  if (!newer.empty() && error.find("vhlo.") != error.npos) refuse(' ' + newer);
   if (const std::string calls = program_.refused_custom_calls(error); !calls.empty())
     refuse(" has custom calls that the plugin does not compile: " + calls,
            program_.platform_index ? "; the code for all of its platforms is compiled, so export it for " +
                                          client_->platform() + " only, if these are for others"
                                    : "");
-  if (!artifact_.has_dynamic_shapes()) return;
-  if (std::ranges::any_of(arguments_, &Parameter::is_symbolic))
+  if (artifact_.has_dynamic_shapes()) {
+    if (std::ranges::any_of(arguments_, &Parameter::is_symbolic))
+      refuse(
+          " has symbolic dimensions, which the plugin does not compile: fix them in Python with "
+          "jaxexp.load(...).specialize(...).save(...), and run that file");
     refuse(
-        " has symbolic dimensions, which the plugin does not compile: fix them in Python with "
-        "jaxexp.load(...).specialize(...).save(...), and run that file");
-  refuse(
-      " calls a function with symbolic dimensions, which the plugin does not compile: specialize that one before this "
-      "one is exported");
+        " calls a function with symbolic dimensions, which the plugin does not compile: specialize that one before "
+        "this one is exported");
+  }
+  if (!newer.empty()) refuse(' ' + newer);
 }
 
 Callable::Buffers Callable::make_platform_index() const {
