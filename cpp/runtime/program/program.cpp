@@ -64,8 +64,8 @@ std::string compatibility(const Version& known) {
 
 }  // namespace
 
-Program::Program(const Artifact& artifact, const Client& client) {
-  platform_index = runtime::platform_index(artifact, client);
+Program::Program(const Artifact& artifact, const std::shared_ptr<const Client>& client) {
+  platform_index = runtime::platform_index(artifact, *client);
   if (const auto effects = artifact.ordered_effects(); !effects.empty())
     refuse(std::string(artifact.function_name()) + " has ordered effects (" + joined(effects) +
            "), which need the process of Python that exported it");
@@ -78,6 +78,7 @@ Program::Program(const Artifact& artifact, const Client& client) {
     const auto contents = wire::read_contents(module, where);
     if (contents && contents->custom_calls)
       for (const auto& [target, count] : *contents->custom_calls) custom_calls.push_back(target);
+    provide_lapack(client, where);
   });
 }
 
