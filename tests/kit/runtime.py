@@ -66,10 +66,23 @@ def plugin_package() -> Path | None:
     return Path(next(iter(spec.submodule_search_locations or []))) if spec else None
 
 
+def lapack(package: str = "scipy") -> Path:
+    """The LAPACK that SciPy has, which jaxlib calls, too; or NumPy's, which has wide integers. Raises
+    native.UnavailableError.
+    """
+    spec = importlib.util.find_spec(package)
+    folder = Path(next(iter(spec.submodule_search_locations or []))) if spec else Path()
+    found = sorted(folder.with_name(f"{package}.libs").glob("*openblas*.so"))
+    if not found:
+        raise native.UnavailableError(f"the installed {package} has no OpenBLAS of its own")
+    return found[0]
+
+
 def run(*arguments: object, devices: int = 1) -> subprocess.CompletedProcess[str]:
-    """Calls jaxexp-run with the plugin."""
+    """Calls jaxexp-run with the plugin, and without a LAPACK that this machine may have."""
     options = ["--plugin", str(plugin()), "--option", f"cpu_device_count={devices}"]
-    return subprocess.run([str(RUN), *options, *map(str, arguments)], capture_output=True, text=True)
+    command = [str(RUN), *options, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "JAXEXP_LAPACK": ""})
 
 
 def results(

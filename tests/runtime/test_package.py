@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -107,3 +108,11 @@ def test_the_header_of_the_c_api_is_as_published() -> None:
         pytest.skip("there is no PJRT plugin: install xla-cpu-pjrt, which is for Linux on x86-64")
     published = (package / "include" / "pjrt_c_api.h").read_bytes()
     assert (ROOT / "cpp" / "third_party" / "pjrt" / "pjrt_c_api.h").read_bytes() == published
+
+
+def test_the_header_of_the_ffi_is_as_published() -> None:
+    """It is from this release of jaxlib."""
+    if importlib.metadata.version("jaxlib") != "0.10.2":
+        pytest.skip("the header is from jaxlib 0.10.2")
+    published = Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_bytes()
+    assert (ROOT / "cpp" / "third_party" / "xla" / "ffi" / "api" / "c_api.h").read_bytes() == published

@@ -12,6 +12,8 @@
 #include "jaxexp/archive.h"
 #include "runtime/api/given.h"
 #include "runtime/function/bound.h"
+#include "runtime/lapack/lapack.h"
+#include "runtime/plugin/handlers.h"
 #include "wire/api/translating.h"
 #include "wire/base/file_error.h"
 #include "wire/tensors/mapped_file.h"
@@ -117,6 +119,14 @@ Function Runtime::load(Artifact artifact, const LoadOptions& options) const {
     throw RunError(Reason::argument,
                    "an artifact has no members: LoadOptions::member '" + options.member + "' is for a file");
   return Function(bound(client_, std::move(artifact), nullptr, options, {}));
+}
+
+void Runtime::use_lapack(const std::filesystem::path& library) { runtime::lapack::use(library); }
+
+void Runtime::register_ffi(const std::string& target, FfiHandler* handler) const {
+  if (target.empty() || !handler) throw RunError(Reason::argument, "a custom call has a name, and a handler");
+  const runtime::NamedHandler named{target, handler};
+  runtime::give_handlers(client_, {&named, 1});
 }
 
 Array Runtime::put(const Array& array, std::size_t device) const {

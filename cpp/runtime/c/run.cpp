@@ -314,6 +314,15 @@ jaxexp_array* jaxexp_array_copy(const char* dtype, const int64_t* shape, size_t 
   });
 }
 
+int jaxexp_use_lapack(const char* library, jaxexp_error** error) {
+  return status(error, [&] { jaxexp::Runtime::use_lapack(&given(library, "the library")); });
+}
+int jaxexp_register_ffi(const jaxexp_runtime* runtime, const char* target, jaxexp_ffi_handler handler,
+                        jaxexp_error** error) {
+  return status(error,
+                [&] { given(runtime, "the runtime").value.register_ffi(&given(target, "the target"), handler); });
+}
+
 jaxexp_array* jaxexp_put(const jaxexp_runtime* runtime, const jaxexp_array* array, size_t device,
                          jaxexp_error** error) {
   return guarded(

@@ -43,6 +43,7 @@ Runs a function that jax.export or jaxexp has serialized, on a PJRT plugin.
                       are printed, and the numbers of small ones
   --plugin PLUGIN     the shared library of a PJRT plugin
   --option NAME=VALUE what the plugin is told when it starts
+  --lapack LIBRARY    the shared library of a LAPACK (default: $JAXEXP_LAPACK, or else one of the system)
   --device N          a device to run on; once for each device of the function (default: the first ones)
   --member NAME       the function of this name, where ARTIFACT is an archive
   --vjp N             not the function but its VJP (1), the VJP's VJP (2), ...
@@ -68,6 +69,7 @@ Arguments::Arguments(int count, char** texts) {
       {"--executables", text(executables)},
       {"--save-executable", text(save_executable)},
       {"--weights", text(weights)},
+      {"--lapack", text(lapack)},
       {"--repeat", [this](Text value) { repeat = parsed("--repeat", value); }},
       {"--vjp", [this](Text value) { vjp_order = parsed("--vjp", value); }},
       {"--device", [this](Text value) { devices.push_back(parsed("--device", value)); }},

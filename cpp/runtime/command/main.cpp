@@ -218,6 +218,7 @@ void call(const jaxexp::Function& function, const Arguments& arguments) {
 
 void run(const Arguments& arguments) {
   const jaxexp::Runtime runtime(std::filesystem::path(arguments.plugin), arguments.options);
+  if (!arguments.lapack.empty()) jaxexp::Runtime::use_lapack(arguments.lapack);
   const jaxexp::LoadOptions options{arguments.devices, arguments.executables, arguments.weights, arguments.stable,
                                     arguments.member};
   const jaxexp::Function function = reading(arguments, [&] {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/function/kept_code.h"
+#include "runtime/plugin/compile_options.h"
 #include "wire/base/error.h"
 #include "wire/base/hexadecimal.h"
 
@@ -60,7 +61,7 @@ Callable::Callable(std::shared_ptr<const Client> client, Artifact artifact, std:
       arguments_(parameters(artifact_.arguments(), artifact_.nr_devices())),
       results_(parameters(artifact_.results(), artifact_.nr_devices())),
       kept_(artifact_.kept_arguments()),
-      program_(artifact_, *client_),
+      program_(artifact_, client_),
       executables_(std::move(executables)) {}
 
 void Callable::compile() const { static_cast<void>(compiled()); }
@@ -109,7 +110,7 @@ std::string Callable::why_compiled() const {
 std::string Callable::options() const {
   std::vector<int> ids;
   for (std::size_t d = 0; d < devices_.size(); ++d) ids.push_back(device(d).id);
-  return program_.compile_options(ids);
+  return compile_options(ids, program_.uses_shardy);
 }
 
 /// Everything that has to be the same where code of the function is used: the module, how it is compiled, the machine
@@ -140,19 +141,25 @@ void Callable::explain(std::string_view error) const {
   const auto refuse = [&](const std::string& reason, const std::string& advice = {}) {
     throw RunError(Reason::unsupported, std::string(artifact_.function_name()) + reason + words + advice);
   };
+  const std::string newer = program_.newer_stablehlo(*client_);
+  // An error that names operations as they are stored is the reader's, who does not know one of them.
+  if (!newer.empty() && error.find("vhlo.") != error.npos) refuse(' ' + newer);
   if (const std::string calls = program_.refused_custom_calls(error); !calls.empty())
     refuse(" has custom calls that the plugin does not compile: " + calls,
-           program_.platform_index ? "; the code for all of its platforms is compiled, so export it for " +
-                                         client_->platform() + " only, if these are for others"
-                                   : "");
-  if (!artifact_.has_dynamic_shapes()) return;
-  if (std::ranges::any_of(arguments_, &Parameter::is_symbolic))
+           program_.lapack_advice + (program_.platform_index
+                                         ? "; the code for all of its platforms is compiled, so export it for " +
+                                               client_->platform() + " only, if these are for others"
+                                         : ""));
+  if (artifact_.has_dynamic_shapes()) {
+    if (std::ranges::any_of(arguments_, &Parameter::is_symbolic))
+      refuse(
+          " has symbolic dimensions, which the plugin does not compile: fix them in Python with "
+          "jaxexp.load(...).specialize(...).save(...), and run that file");
     refuse(
-        " has symbolic dimensions, which the plugin does not compile: fix them in Python with "
-        "jaxexp.load(...).specialize(...).save(...), and run that file");
-  refuse(
-      " calls a function with symbolic dimensions, which the plugin does not compile: specialize that one before this "
-      "one is exported");
+        " calls a function with symbolic dimensions, which the plugin does not compile: specialize that one before "
+        "this one is exported");
+  }
+  if (!newer.empty()) refuse(' ' + newer);
 }
 
 Callable::Buffers Callable::make_platform_index() const {

@@ -7,11 +7,7 @@
 #include <span>
 #include <utility>
 
-#ifdef _WIN32
-#include <windows.h>
-#else
-#include <dlfcn.h>
-#endif
+#include "runtime/plugin/shared_library.h"
 
 namespace jaxexp::runtime {
 namespace {
@@ -19,36 +15,12 @@ namespace {
 constexpr const char* entry_point = "GetPjrtApi";
 using EntryPoint = const PJRT_Api*();
 
-#ifdef _WIN32
-
-void* open(const std::filesystem::path& library, std::string& why) {
-  void* const handle = LoadLibraryW(library.c_str());
-  if (!handle) why = "error " + std::to_string(GetLastError());
-  return handle;
-}
-
-EntryPoint* find(void* library) {
-  return reinterpret_cast<EntryPoint*>(GetProcAddress(static_cast<HMODULE>(library), entry_point));
-}
-
-#else
-
-void* open(const std::filesystem::path& library, std::string& why) {
-  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!handle) why = dlerror();
-  return handle;
-}
-
-EntryPoint* find(void* library) { return reinterpret_cast<EntryPoint*>(dlsym(library, entry_point)); }
-
-#endif
-
 const PJRT_Api* table_of(const std::filesystem::path& library) {
   std::string why;
-  void* const handle = open(library, why);
-  if (!handle)
+  const auto loaded = SharedLibrary::open(library, why);
+  if (!loaded)
     throw RunError(RunError::Reason::argument, "the plugin " + library.string() + " cannot be loaded: " + why);
-  EntryPoint* const entry = find(handle);
+  auto* const entry = reinterpret_cast<EntryPoint*>(loaded->find(entry_point));
   if (!entry)
     throw RunError(RunError::Reason::argument,
                    library.string() + " is no PJRT plugin: it has no function " + entry_point);
@@ -128,6 +100,12 @@ void Api::when_ready(PJRT_Event* event, std::function<void()> done) const {
   JAXEXP_PJRT_CALL(*this, PJRT_Event_OnReady, "say when an event comes", .event = event, .callback = call_back,
                    .user_arg = callback.get());
   static_cast<void>(callback.release());  // the plugin has it, or has called and deleted it already
+}
+
+const PJRT_Extension_Base* Api::extension(PJRT_Extension_Type type) const {
+  const auto* found = table_->extension_start;
+  while (found && found->type != type) found = found->next;
+  return found;
 }
 
 std::string Api::version() const {

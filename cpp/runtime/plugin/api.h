@@ -76,6 +76,13 @@ class Api {
   /// What the plugin returned, which is in its library.
   const PJRT_Api* table() const { return table_; }
 
+  /// What the plugin offers beyond its table; null where it does not. Extensions have a struct each, whose first
+  /// members are those of PJRT_Extension_Base.
+  const PJRT_Extension_Base* extension(PJRT_Extension_Type type) const;
+
+  /// Throws PluginError where a function of an extension returned an error.
+  void check(PJRT_Error* error, std::string_view task) const;
+
   /// As in "0.81".
   std::string version() const;
 
@@ -84,7 +91,6 @@ class Api {
 
  private:
   void initialize();
-  void check(PJRT_Error* error, std::string_view task) const;
   void destroy(PJRT_Error* error) const noexcept;
   [[noreturn]] void refuse(std::string_view task) const;
 

@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <iterator>
 
+#include "runtime/lapack/lapack.h"
+#include "runtime/plugin/handlers.h"
 #include "runtime/program/program.h"
 #include "wire/base/error.h"
+#include "wire/bytecode/bytecode.h"
 
 namespace jaxexp::runtime {
 namespace {
@@ -44,6 +47,30 @@ std::string Program::refused_custom_calls(std::string_view error) const {
   std::string text = list(refused);
   if (custom_calls.size() > refused.size()) text += "; all its custom calls are " + list(custom_calls);
   return text;
+}
+
+void Program::provide_lapack(const std::shared_ptr<const Client>& client, const wire::Path& where) {
+  if (client->platform() != "cpu" || !takes_handlers(*client)) return;
+  std::vector<NamedHandler> handlers;
+  for (const std::string_view target : custom_calls)
+    if (auto* const handler = lapack::handler_of(target); handler && !has_given_handler(*client, target))
+      handlers.push_back({target, handler});
+  if (!handlers.empty()) {
+    if (const std::string why_not = lapack::find(); !why_not.empty()) {
+      lapack_advice = "; LAPACK is in jaxlib, and none was found here (" + why_not +
+                      "): install OpenBLAS, or name the file of a LAPACK in $JAXEXP_LAPACK";
+      return;
+    }
+    for (const NamedHandler& handler : handlers) lapack::check_routine(handler.target);
+    give_handlers(client, handlers);
+  }
+  if (std::ranges::none_of(custom_calls, lapack::is_untyped)) return;
+  if (auto changed = wire::with_typed_calls(module, where, lapack::is_untyped)) {
+    changed_ = std::move(*changed);
+    module = changed_;
+  } else {
+    lapack_advice = "; 'jaxexp migrate OLD NEW' writes its calls of LAPACK as today's releases do";
+  }
 }
 
 }  // namespace jaxexp::runtime

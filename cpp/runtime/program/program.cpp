@@ -62,20 +62,10 @@ std::string compatibility(const Version& known) {
   return "compatibility=\"" + name + "\"; 'jaxexp migrate --to " + name + " OLD NEW' writes an artifact again for it";
 }
 
-void check_stablehlo(std::string_view producer, const Client& client) {
-  const auto wanted = stablehlo_version(producer);
-  const auto newest = client.api().attribute("stablehlo_current_version");
-  if (!wanted || newest.size() != wanted->size()) return;  // the plugin says itself what it does not understand
-  const Version known{newest[0], newest[1], newest[2]};
-  if (*wanted > known)
-    refuse("the module is written for StableHLO " + str(*wanted) + ", and the plugin reads it up to " + str(known) +
-           ": take a newer plugin, or export the function with " + compatibility(known));
-}
-
 }  // namespace
 
-Program::Program(const Artifact& artifact, const Client& client) {
-  platform_index = runtime::platform_index(artifact, client);
+Program::Program(const Artifact& artifact, const std::shared_ptr<const Client>& client) {
+  platform_index = runtime::platform_index(artifact, *client);
   if (const auto effects = artifact.ordered_effects(); !effects.empty())
     refuse(std::string(artifact.function_name()) + " has ordered effects (" + joined(effects) +
            "), which need the process of Python that exported it");
@@ -84,11 +74,22 @@ Program::Program(const Artifact& artifact, const Client& client) {
   translating([&] {
     const wire::Head head = wire::read_head(module, where);
     uses_shardy = std::ranges::find(head.dialects, "sdy") != head.dialects.end();
-    check_stablehlo(head.producer, client);
+    producer = head.producer;
     const auto contents = wire::read_contents(module, where);
     if (contents && contents->custom_calls)
       for (const auto& [target, count] : *contents->custom_calls) custom_calls.push_back(target);
+    provide_lapack(client, where);
   });
+}
+
+std::string Program::newer_stablehlo(const Client& client) const {
+  const auto wanted = stablehlo_version(producer);
+  const auto newest = client.api().attribute("stablehlo_current_version");
+  if (!wanted || newest.size() != wanted->size()) return {};
+  const Version known{newest[0], newest[1], newest[2]};
+  if (*wanted <= known) return {};
+  return "is written for StableHLO " + str(*wanted) + ", the plugin knows it up to " + str(known) +
+         ", and does not compile the module: take a newer plugin, or export the function with " + compatibility(known);
 }
 
 }  // namespace jaxexp::runtime

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,25 +11,38 @@
 
 #include "jaxexp/artifact.h"
 #include "runtime/plugin/client.h"
+#include "wire/base/error.h"
 
 namespace jaxexp::runtime {
 
 struct Program {
-  /// Compares what an artifact asks for with what there is. Throws RunError: for another platform, ordered
-  /// effects, or a newer StableHLO. Throws DeserializationError where the module is damaged.
-  Program(const Artifact& artifact, const Client& client);
+  /// Compares what an artifact asks for with what there is, and gives the plugin handlers for LAPACK where the module
+  /// calls it. Throws RunError for another platform, for ordered effects, and where handlers are of no use. Throws
+  /// DeserializationError where the module is damaged.
+  Program(const Artifact& artifact, const std::shared_ptr<const Client>& client);
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
 
-  /// A serialized xla.CompileOptionsProto for one program on all of `devices`: numbers that the plugin gives them.
-  std::string compile_options(std::span<const int> devices) const;
   /// What a failed compilation says about the module's custom calls: empty where it names none of them.
   std::string refused_custom_calls(std::string_view error) const;
+  /// What a failed compilation may be due to where the module is written for a newer StableHLO than the plugin's:
+  /// both versions and what to do. Empty otherwise. Most of what is newer compiles, so nobody asks before.
+  std::string newer_stablehlo(const Client& client) const;
 
   std::span<const std::uint8_t> module;
+  std::string_view producer;
   /// The first argument of the main function, where it is for several platforms.
   std::optional<std::int32_t> platform_index;
   bool uses_shardy;
   /// The targets of all custom calls, in alphabetical order, as far as they are known.
   std::vector<std::string_view> custom_calls;
+  /// What to do about custom calls of LAPACK; empty where the module has none, or they are there.
+  std::string lapack_advice;
+
+ private:
+  void provide_lapack(const std::shared_ptr<const Client>& client, const wire::Path& where);
+
+  std::vector<std::uint8_t> changed_;  // the module, where it is not as in the artifact
 };
 
 }  // namespace jaxexp::runtime

@@ -2,7 +2,9 @@
 #include "wire/bytecode/bytecode.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,12 +28,21 @@ constexpr unsigned has_attributes = 1, has_results = 2, has_operands = 4, has_su
 /// How deep regions nest: a level for each loop or branch inside another.
 constexpr unsigned max_region_depth = 256;
 
+/// The version of the calling convention that XLA's FFI has, as a number of one byte.
+constexpr std::uint8_t typed_call = 4 << 1 | 1;
+
 /// A kind of operation.
 struct Operation {
   bool registered;  // whether its properties are in the section for that
   bool is_vhlo, is_function, is_custom_call;
   const OperationAttributes* attributes;
   std::uint64_t count = 0;
+};
+
+/// What a custom call says of itself.
+struct CallAttributes {
+  std::uint32_t target = AttributesAndTypes::no_string;  // the number of a string
+  std::uint32_t version = 0;                             // of the calling convention: the number of an attribute
 };
 
 /// The attributes of VHLO's operations, against what each kind of operation has.
@@ -71,21 +82,22 @@ class AttributeCheck {
     }
   }
 
-  /// What a custom call calls, as the number of a string; `no_string` for those whose attributes were not checked, for
-  /// which it is not known where that stands.
-  std::uint32_t target(const Operation& kind, std::optional<Cursor> own, std::optional<std::uint64_t> dictionary) {
+  /// What a custom call calls, as the number of a string, and how, as the number of an attribute. The target is
+  /// `no_string` for those whose attributes were not checked, for which it is not known where that stands.
+  CallAttributes call(const Operation& kind, std::optional<Cursor> own, std::optional<std::uint64_t> dictionary) {
     if (kind.attributes && own) {
-      attribute(*own), attribute(*own);  // before it in alphabetical order
-      return tables_.string(attribute(*own));
+      const auto version = static_cast<std::uint32_t>(attribute(*own));
+      attribute(*own);  // between them in alphabetical order
+      return {tables_.string(attribute(*own)), version};
     }
-    if (!kind.attributes || !dictionary) return AttributesAndTypes::no_string;
-    const auto [target, is_new] = targets_.insert(*dictionary + 1);
+    if (!kind.attributes || !dictionary) return {};
+    const auto [found, is_new] = calls_.insert(*dictionary + 1);
     if (is_new) {
-      constexpr std::string_view name[] = {"call_target_name"};
-      const auto found = values(dictionary, name).front();
-      target = found ? tables_.string(*found) : AttributesAndTypes::no_string;
+      constexpr std::string_view names[] = {"call_target_name", "api_version"};
+      const auto values = this->values(dictionary, names);
+      if (values[0] && values[1]) found = {tables_.string(*values[0]), *values[1]};
     }
-    return target;
+    return found;
   }
 
  private:
@@ -116,8 +128,8 @@ class AttributeCheck {
 
   const Names& names_;
   const AttributesAndTypes& tables_;
-  FlatMap<Nothing> dictionaries_;   // those that were checked, with the operations that they belong to
-  FlatMap<std::uint32_t> targets_;  // of custom calls, by their dictionaries
+  FlatMap<Nothing> dictionaries_;  // those that were checked, with the operations that they belong to
+  FlatMap<CallAttributes> calls_;  // custom calls, by their dictionaries
 };
 
 class Module {
@@ -156,7 +168,8 @@ class Module {
         found.operations[names_->full_name_of(names_->operations[i])] += operations_[i].count;
     if (!knows_calls_) return found;
     // Sorted by number first: comparing a long target for each of its calls would take long.
-    std::vector<std::uint32_t> targets = call_targets_;
+    std::vector<std::uint32_t> targets;
+    for (const CallAttributes& call : calls_) targets.push_back(call.target);
     std::ranges::sort(targets);
     found.custom_calls.emplace();
     for (std::size_t i = 0, next = 0; i < targets.size(); i = next) {
@@ -164,6 +177,27 @@ class Module {
       (*found.custom_calls)[names_->strings[targets[i]]] += next - i;
     }
     return found;
+  }
+
+  /// Where the versions of the calls of some targets stand in the module: bytes that encode an untyped call.
+  std::optional<std::set<const std::uint8_t*>> untyped(const std::function<bool(std::string_view)>& is_meant) const {
+    std::set<std::uint32_t> versions, others;
+    std::map<std::uint32_t, bool> meant;  // by targets
+    for (const auto& [target, version] : calls_) {
+      const auto [known, is_new] = meant.try_emplace(target);
+      if (is_new) known->second = is_meant(names_->strings[target]);
+      (known->second ? versions : others).insert(version);
+    }
+    std::set<const std::uint8_t*> places;
+    for (const std::uint32_t version : versions) {
+      if (!knows_calls_ || others.contains(version)) return std::nullopt;
+      Cursor data = tables_->data(version);
+      data.number();  // the kind of the attribute
+      const std::span<const std::uint8_t> number = data.bytes(data.left());
+      if (number.size() != 1) return std::nullopt;
+      if (number.front() != typed_call) places.insert(number.data());
+    }
+    return places;
   }
 
  private:
@@ -265,8 +299,7 @@ class Module {
     } else if (kind.attributes) {
       attributes_->dictionary(at, kind, dictionary);
     }
-    if (kind.is_custom_call)
-      note_target(attributes_->target(kind, own, has & has_properties ? std::nullopt : dictionary));
+    if (kind.is_custom_call) note_call(attributes_->call(kind, own, has & has_properties ? std::nullopt : dictionary));
     std::uint64_t results = 0;
     if (has & has_results) {
       results = at.count("results");
@@ -283,11 +316,11 @@ class Module {
     if (has & has_regions) regions(at, scope, region.depth + 1);
   }
 
-  void note_target(std::uint32_t target) {
-    if (target == AttributesAndTypes::no_string)
+  void note_call(const CallAttributes& call) {
+    if (call.target == AttributesAndTypes::no_string)
       knows_calls_ = false;
     else
-      call_targets_.push_back(target);
+      calls_.push_back(call);
   }
 
   void regions(Cursor& at, Scope& outside, unsigned depth) {
@@ -330,8 +363,8 @@ class Module {
   std::vector<Part> properties_;
   std::optional<AttributesAndTypes> tables_;
   std::optional<AttributeCheck> attributes_;
-  std::uint64_t undefined_ = 0;              // values that the open regions still have to define
-  std::vector<std::uint32_t> call_targets_;  // of all custom calls, as numbers of strings
+  std::uint64_t undefined_ = 0;  // values that the open regions still have to define
+  std::vector<CallAttributes> calls_;
   bool knows_calls_ = true;
   std::uint64_t weight_left_;
 };
@@ -344,6 +377,17 @@ std::optional<Contents> read_contents(std::span<const std::uint8_t> module, cons
   Module read(module, where);
   if (!read.check()) return std::nullopt;
   return read.contents();
+}
+
+std::optional<std::vector<std::uint8_t>> with_typed_calls(std::span<const std::uint8_t> module, const Path& where,
+                                                          const std::function<bool(std::string_view)>& is_changed) {
+  Module read(module, where);
+  if (!read.check()) return std::nullopt;
+  const auto places = read.untyped(is_changed);
+  if (!places || places->empty()) return std::nullopt;
+  std::vector<std::uint8_t> changed(module.begin(), module.end());
+  for (const std::uint8_t* const place : *places) changed[static_cast<std::size_t>(place - module.data())] = typed_call;
+  return changed;
 }
 
 }  // namespace jaxexp::wire

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "wire/base/error.h"
 
@@ -29,5 +31,11 @@ struct Contents {
 
 /// Checks a module as `check_bytecode` does, and counts. Nothing for a version of bytecode that is not known here.
 std::optional<Contents> read_contents(std::span<const std::uint8_t> module, const Path& where);
+
+/// A copy of a module whose custom calls of some targets are typed calls of XLA's FFI, with the operands and results
+/// that they have as untyped ones. Checks as `check_bytecode` does. Nothing where there are no such calls, where their
+/// form is not known here, and where other custom calls share the attribute that says what they are.
+std::optional<std::vector<std::uint8_t>> with_typed_calls(std::span<const std::uint8_t> module, const Path& where,
+                                                          const std::function<bool(std::string_view)>& is_changed);
 
 }  // namespace jaxexp::wire

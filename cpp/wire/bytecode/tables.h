@@ -29,6 +29,8 @@ class AttributesAndTypes {
   /// The number of the string that a string attribute of the builtin dialect or of VHLO is; `no_string` for all others.
   std::uint32_t string(std::uint64_t attribute) const { return nodes_[attribute].string; }
   static constexpr std::uint32_t no_string = UINT32_MAX;
+  /// How an attribute is encoded.
+  Cursor data(std::uint64_t attribute) const { return entries_.data(attribute); }
   /// What converting an attribute takes, in steps of 16 bytes: whoever copies it copies what it shares each time.
   std::uint64_t weight(std::uint64_t attribute) const {
     return nodes_[attribute].expanded +

@@ -61,6 +61,16 @@ JAXEXP_RUN_API void jaxexp_runtime_free(jaxexp_runtime* runtime);
 JAXEXP_RUN_API const char* jaxexp_runtime_platform(const jaxexp_runtime* runtime);
 JAXEXP_RUN_API size_t jaxexp_runtime_device_count(const jaxexp_runtime* runtime);
 
+/* Names the LAPACK of this process: a shared library, as a path or as a name that the system finds. */
+JAXEXP_RUN_API int jaxexp_use_lapack(const char* library, jaxexp_error** error);
+/* What runs a custom call: an XLA_FFI_Handler of xla/ffi/api/c_api.h, built for the plugin's version of XLA's FFI. */
+struct XLA_FFI_CallFrame;
+struct XLA_FFI_Error;
+typedef struct XLA_FFI_Error* (*jaxexp_ffi_handler)(struct XLA_FFI_CallFrame* frame);
+/* Gives the plugin a handler, for functions that are compiled from now on. The plugin keeps it. */
+JAXEXP_RUN_API int jaxexp_register_ffi(const jaxexp_runtime* runtime, const char* target, jaxexp_ffi_handler handler,
+                                       jaxexp_error** error);
+
 /* `devices` are numbers below the device count; without any, the function gets the first ones. */
 JAXEXP_RUN_API jaxexp_function* jaxexp_load(const jaxexp_runtime* runtime, const char* file, const size_t* devices,
                                             size_t device_count, jaxexp_error** error);

@@ -19,7 +19,9 @@
 #include "jaxexp/run_error.h"
 #include "jaxexp/weights_error.h"
 
-struct PJRT_Api;  // of the PJRT C API
+struct PJRT_Api;           // of the PJRT C API
+struct XLA_FFI_CallFrame;  // of the C API of XLA's FFI: xla/ffi/api/c_api.h
+struct XLA_FFI_Error;
 
 namespace jaxexp {
 
@@ -120,6 +122,9 @@ struct LoadOptions {
   std::string member = {};
 };
 
+/// What runs a custom call, as XLA_FFI_DEFINE_HANDLER of xla/ffi/api/ffi.h makes it.
+using FfiHandler = XLA_FFI_Error*(XLA_FFI_CallFrame*);
+
 /// A plugin with its devices. A copy is the same runtime. Functions and arrays keep what they need of it.
 class Runtime {
  public:
@@ -149,6 +154,18 @@ class Runtime {
   /// where an archive has no such member, or options for an Artifact name one.
   Function load(const std::filesystem::path& file, const LoadOptions& options) const;
   Function load(Artifact artifact, const LoadOptions& options) const;
+
+  /// Names the LAPACK of this process: a shared library, as a path or as a name that the system finds. Without this it
+  /// is the one that $JAXEXP_LAPACK names, or else one of the system, when a function is loaded that calls LAPACK.
+  /// Throws RunError where the library is none, where another one is in use already, and where the runtime was built
+  /// without handlers for it.
+  static void use_lapack(const std::filesystem::path& library);
+
+  /// Gives the plugin a handler for the custom calls of a target, in functions that are compiled from now on. The
+  /// plugin keeps it while the process lives, for all runtimes. Throws RunError where the plugin takes no handlers, has
+  /// another one from here, or does not find this one afterwards: it does not where the handler is built for another
+  /// version of XLA's FFI.
+  void register_ffi(const std::string& target, FfiHandler* handler) const;
 
   /// Puts an array on a device. Throws RunError.
   Array put(const Array& array, std::size_t device = 0) const;

@@ -1,6 +1,6 @@
 // The wire format of protocol buffers: https://protobuf.dev/programming-guides/encoding. The messages are those of
 // https://github.com/openxla/xla/blob/main/xla/pjrt/proto/compile_options.proto and xla/xla_data.proto.
-#include "runtime/program/program.h"
+#include "runtime/plugin/compile_options.h"
 
 namespace jaxexp::runtime {
 namespace {
@@ -20,7 +20,7 @@ std::string field(std::uint64_t number, const std::string& bytes) {
 
 }  // namespace
 
-std::string Program::compile_options(std::span<const int> devices) const {
+std::string compile_options(std::span<const int> devices, bool uses_shardy) {
   constexpr std::uint64_t executable_build_options = 3;
   constexpr std::uint64_t device_ordinal = 1, num_replicas = 4, num_partitions = 5, use_spmd_partitioning = 6,
                           device_assignment = 9, use_shardy_partitioner = 19;

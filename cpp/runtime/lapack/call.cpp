@@ -1,0 +1,96 @@
+#include "runtime/lapack/call.h"
+
+#include <exception>
+
+namespace jaxexp::runtime::lapack {
+namespace {
+
+/// The extension of a frame that asks for a handler's properties; null where it is a call.
+XLA_FFI_Metadata* asked_for(const XLA_FFI_CallFrame& frame) {
+  for (auto* extension = frame.extension_start; extension; extension = extension->next)
+    if (extension->type == XLA_FFI_Extension_Metadata)
+      return reinterpret_cast<XLA_FFI_Metadata_Extension*>(extension)->metadata;
+  return nullptr;
+}
+
+/// All versions of the FFI so far have what handlers use here, and each plugin accepts its own.
+void answer(XLA_FFI_Metadata& metadata, const XLA_FFI_Api* api) {
+  metadata.api_version.major_version = XLA_FFI_API_MAJOR;
+  metadata.api_version.minor_version = api ? api->api_version.minor_version : XLA_FFI_API_MINOR;
+}
+
+std::string name_of(XLA_FFI_DataType type) {
+  switch (type) {
+    case XLA_FFI_DataType_F32: return "float32";
+    case XLA_FFI_DataType_F64: return "float64";
+    case XLA_FFI_DataType_C64: return "complex64";
+    case XLA_FFI_DataType_C128: return "complex128";
+    case XLA_FFI_DataType_S32: return "int32";
+    case XLA_FFI_DataType_U8: return "uint8";
+    case XLA_FFI_DataType_PRED: return "bool";
+    default: return std::to_string(type) + " of XLA";
+  }
+}
+
+XLA_FFI_Error* error(const XLA_FFI_CallFrame& frame, const char* message, XLA_FFI_Error_Code code) {
+  XLA_FFI_Error_Create_Args arguments{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, message, code};
+  return frame.api->XLA_FFI_Error_Create(&arguments);
+}
+
+}  // namespace
+
+XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, void (*function)(const Call&)) noexcept {
+  if (XLA_FFI_Metadata* const metadata = asked_for(*frame)) {
+    answer(*metadata, frame->api);
+    return nullptr;
+  }
+  if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE) return nullptr;
+  try {
+    function(Call(*frame));
+    return nullptr;
+  } catch (const CallError& problem) {
+    return error(*frame, problem.what(), XLA_FFI_Error_Code_INVALID_ARGUMENT);
+  } catch (const std::exception& problem) {
+    return error(*frame, problem.what(), XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);  // no memory for work space
+  }
+}
+
+void Buffer::check(XLA_FFI_DataType type) const {
+  if (buffer_->dtype != type) refuse("of type " + name_of(type) + ", and is of type " + name_of(buffer_->dtype));
+}
+
+void Buffer::refuse(const std::string& expected) const {
+  throw CallError(std::string(what_) + ' ' + std::to_string(index_) + " of a call of LAPACK must be " + expected);
+}
+
+Buffer Call::argument(std::int64_t i) const {
+  if (i >= frame_.args.size || frame_.args.types[i] != XLA_FFI_ArgType_BUFFER)
+    throw CallError("a call of LAPACK has no argument " + std::to_string(i));
+  return {static_cast<const XLA_FFI_Buffer*>(frame_.args.args[i]), "argument", i};
+}
+
+Buffer Call::result(std::int64_t i) const {
+  if (i >= frame_.rets.size || frame_.rets.types[i] != XLA_FFI_RetType_BUFFER)
+    throw CallError("a call of LAPACK has no result " + std::to_string(i));
+  return {static_cast<const XLA_FFI_Buffer*>(frame_.rets.rets[i]), "result", i};
+}
+
+const void* Call::attribute(std::string_view name, XLA_FFI_DataType type) const {
+  const XLA_FFI_Attrs& all = frame_.attrs;
+  for (std::int64_t i = 0; i < all.size; ++i) {
+    if (std::string_view(all.names[i]->ptr, all.names[i]->len) != name) continue;
+    const auto* const scalar = static_cast<const XLA_FFI_Scalar*>(all.attrs[i]);
+    if (all.types[i] == XLA_FFI_AttrType_SCALAR && scalar->dtype == type) return scalar->value;
+  }
+  throw CallError("a call of LAPACK has no attribute " + std::string(name) + " of type " + name_of(type));
+}
+
+char Call::letter(std::string_view name, std::string_view allowed) const {
+  const char found = static_cast<char>(attribute<std::uint8_t>(name));
+  if (allowed.find(found) == allowed.npos)
+    throw CallError("the attribute " + std::string(name) + " of a call of LAPACK must be a letter of " +
+                    std::string(allowed));
+  return found;
+}
+
+}  // namespace jaxexp::runtime::lapack

@@ -1,0 +1,164 @@
+// A custom call in the typed form of XLA's FFI, as a handler sees it. What an artifact passes is not trusted: each
+// array is compared with the shape that a routine reads or writes.
+#pragma once
+
+#include <xla/ffi/api/c_api.h>
+
+#include <algorithm>
+#include <complex>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "runtime/lapack/library.h"
+
+namespace jaxexp::runtime::lapack {
+
+/// What a call has that its routine cannot take.
+class CallError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+template <class T>
+constexpr XLA_FFI_DataType data_type() {
+  if constexpr (std::is_same_v<T, float>) return XLA_FFI_DataType_F32;
+  if constexpr (std::is_same_v<T, double>) return XLA_FFI_DataType_F64;
+  if constexpr (std::is_same_v<T, std::complex<float>>) return XLA_FFI_DataType_C64;
+  if constexpr (std::is_same_v<T, std::complex<double>>) return XLA_FFI_DataType_C128;
+  if constexpr (std::is_same_v<T, std::int32_t>) return XLA_FFI_DataType_S32;
+  if constexpr (std::is_same_v<T, std::uint8_t>) return XLA_FFI_DataType_U8;
+  if constexpr (std::is_same_v<T, bool>) return XLA_FFI_DataType_PRED;
+}
+
+/// As many arrays of one shape as the batch has, one after the other: matrices of `rows` and `columns`, each column
+/// after the other; vectors, of one column; or numbers.
+template <class T>
+struct Arrays {
+  T* data;
+  std::int64_t batch, rows, columns;
+
+  std::int64_t size() const { return rows * columns; }  // of one of them
+  bool is_empty() const { return batch == 0 || size() == 0; }
+  T* operator[](std::int64_t i) const { return data + i * size(); }
+  /// The distance of columns, which is never 0.
+  Int stride() const { return std::max<std::int64_t>(rows, 1); }
+
+  void fill_with_zeros() const { std::fill_n(data, batch * size(), T{}); }
+  /// Copies arrays of the same shape, unless they are these.
+  void copy(const Arrays& source) const {
+    if (source.batch != batch || source.rows != rows || source.columns != columns)
+      throw CallError("a result has another shape than the argument that it replaces");
+    if (data != source.data) std::copy_n(source.data, batch * size(), data);
+  }
+};
+
+/// An argument or a result.
+class Buffer {
+ public:
+  Buffer(const XLA_FFI_Buffer* buffer, const char* what, std::int64_t index)
+      : buffer_(buffer), what_(what), index_(index) {}
+
+  /// Matrices of any shape, in batches of any rank.
+  template <class T>
+  Arrays<T> matrices() const {
+    check(data_type<T>());
+    const auto dims = dimensions();
+    if (dims.size() < 2) refuse("a matrix or a batch of them");
+    return arrays<T>(dims.size() - 2, dims[dims.size() - 2], dims.back());
+  }
+  /// Matrices of one shape.
+  template <class T>
+  Arrays<T> matrices(std::int64_t batch, std::int64_t rows, std::int64_t columns) const {
+    const auto found = matrices<T>();
+    if (found.batch != batch || found.rows != rows || found.columns != columns)
+      refuse(several(batch, "matrices of ") + std::to_string(rows) + " by " + std::to_string(columns));
+    return found;
+  }
+  /// Vectors of any length.
+  template <class T>
+  Arrays<T> vectors() const {
+    check(data_type<T>());
+    const auto dims = dimensions();
+    if (dims.empty()) refuse("a vector or a batch of them");
+    return arrays<T>(dims.size() - 1, dims.back(), 1);
+  }
+  template <class T>
+  Arrays<T> vectors(std::int64_t batch, std::int64_t length) const {
+    const auto found = vectors<T>();
+    if (found.batch != batch || found.rows != length)
+      refuse(several(batch, "vectors of length ") + std::to_string(length));
+    return found;
+  }
+  /// A number for each matrix of a batch.
+  template <class T>
+  Arrays<T> numbers(std::int64_t batch) const {
+    check(data_type<T>());
+    const auto found = arrays<T>(dimensions().size(), 1, 1);
+    if (found.batch != batch) refuse(several(batch, "numbers"));
+    return found;
+  }
+  template <class T>
+  T number() const {
+    if (!dimensions().empty()) refuse("a number");
+    return *numbers<T>(1).data;
+  }
+
+ private:
+  std::span<const std::int64_t> dimensions() const { return {buffer_->dims, static_cast<std::size_t>(buffer_->rank)}; }
+  template <class T>
+  Arrays<T> arrays(std::size_t batch_rank, std::int64_t rows, std::int64_t columns) const {
+    std::uint64_t batch = 1;  // which wraps around only where another size is 0
+    for (const std::int64_t size : dimensions().first(batch_rank)) batch *= static_cast<std::uint64_t>(size);
+    if (std::max(rows, columns) > INT32_MAX) refuse("smaller than 2^31 in each direction");
+    return {static_cast<T*>(buffer_->data), static_cast<std::int64_t>(batch), rows, columns};
+  }
+  static std::string several(std::int64_t batch, const char* what) {
+    return "a batch of " + std::to_string(batch) + ' ' + what;
+  }
+  void check(XLA_FFI_DataType type) const;
+  [[noreturn]] void refuse(const std::string& expected) const;
+
+  const XLA_FFI_Buffer* buffer_;
+  const char* what_;
+  std::int64_t index_;
+};
+
+class Call {
+ public:
+  explicit Call(const XLA_FFI_CallFrame& frame) : frame_(frame) {}
+
+  std::int64_t nr_arguments() const { return frame_.args.size; }
+  Buffer argument(std::int64_t i) const;
+  Buffer result(std::int64_t i) const;
+
+  /// Attributes. The letters are those that LAPACK takes; others than `allowed` are refused.
+  char letter(std::string_view name, std::string_view allowed) const;
+  std::int32_t number(std::string_view name) const { return attribute<std::int32_t>(name); }
+  bool flag(std::string_view name) const { return attribute<bool>(name); }
+
+ private:
+  template <class T>
+  T attribute(std::string_view name) const {
+    T value;
+    std::memcpy(&value, attribute(name, data_type<T>()), sizeof value);
+    return value;
+  }
+  const void* attribute(std::string_view name, XLA_FFI_DataType type) const;
+
+  const XLA_FFI_CallFrame& frame_;
+};
+
+/// Runs a function that takes a Call. Its exceptions become errors of the FFI.
+XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, void (*function)(const Call&)) noexcept;
+
+template <void (*function)(const Call&)>
+XLA_FFI_Error* handler(XLA_FFI_CallFrame* frame) {
+  return handle(frame, function);
+}
+
+}  // namespace jaxexp::runtime::lapack

@@ -1,0 +1,395 @@
+"""Linear algebra without jaxlib: each of JAX's calls gives what jaxlib gives, on the same LAPACK."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jaxlib.lapack
+import numpy as np
+import pytest
+from jax.lax import linalg
+
+import jaxexp
+from kit import linear_algebra, native, runtime
+from kit.run_c import Handle, Library, Reason, RunError
+
+pytestmark = [
+    pytest.mark.slow(reason="builds the C++ runtime, which takes minutes"),
+    pytest.mark.once(reason="what is built in C++ is the same for every pair of Python and JAX"),
+]
+
+
+TARGETS = [name for name, *_ in jaxlib.lapack.registrations()["cpu"] if name.startswith("lapack_")]
+UNSTABLE = [jaxexp.DisabledSafetyCheck.custom_call(target) for target in (*TARGETS, "lapack_spotrf", "jaxexp_other")]
+
+
+def library_of(package: str) -> Path:
+    try:
+        return runtime.lapack(package)
+    except native.UnavailableError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def lapack() -> Path:
+    return library_of("scipy")
+
+
+@pytest.fixture(scope="module")
+def loaded(library: Library, runtime: Handle, lapack: Path, tmp_path_factory: pytest.TempPathFactory):
+    """Loads a function of JAX, for arguments like these, in a process that has a LAPACK."""
+    folder = tmp_path_factory.mktemp("lapack")
+    library.checked("use_lapack", str(lapack).encode())
+
+    def load(function: Callable[..., Any], *arguments: Any) -> Handle:
+        """Written for today's StableHLO: other releases lack `ormqr`."""
+        specs = [jax.ShapeDtypeStruct(np.shape(argument), argument.dtype) for argument in arguments]
+        exported = jaxexp.export(jax.jit(function), platforms=["cpu"], disabled_checks=UNSTABLE)(*specs)
+        exported.save(folder / "f.jaxexp")
+        return library.load(runtime, folder / "f.jaxexp")
+
+    return load
+
+
+def numbers(dtype: str, *shape: int, seed: int = 0) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    real = generator.standard_normal(shape)
+    complex_ = real + 1j * generator.standard_normal(shape)
+    return (complex_ if np.dtype(dtype).kind == "c" else real).astype(dtype)
+
+
+def symmetric(x: Any) -> Any:
+    return x + jnp.conj(jnp.swapaxes(x, -1, -2))
+
+
+def positive(x: Any) -> Any:
+    return x @ jnp.conj(jnp.swapaxes(x, -1, -2)) + x.shape[-1] * jnp.eye(x.shape[-2], dtype=x.dtype)
+
+
+def diagonals(x: Any) -> tuple[Any, Any, Any]:
+    below, middle, above = x[..., 0], x[..., 1] + 4, x[..., 2]
+    return below.at[..., 0].set(0), middle, above.at[..., -1].set(0)
+
+
+def triangular(x: Any, **how: bool) -> Any:
+    return linalg.triangular_solve(x + 3 * jnp.eye(x.shape[-1], dtype=x.dtype), x, **how)
+
+
+SQUARE: dict[str, tuple[str, Callable[..., Any]]] = {
+    "cholesky": ("potrf", lambda x: linalg.cholesky(positive(x))),
+    "lu": ("getrf", linalg.lu),
+    "eigh": ("syevd heevd", lambda x: linalg.eigh(symmetric(x))),
+    "eigh_upper": ("syevd heevd", lambda x: linalg.eigh(symmetric(x), lower=False, symmetrize_input=False)),
+    "eig": ("geev", linalg.eig),
+    "eigenvalues": ("geev", lambda x: linalg.eig(x, compute_left_eigenvectors=False, compute_right_eigenvectors=False)),
+    "schur": ("gees", linalg.schur),
+    "schur_form": ("gees", lambda x: linalg.schur(x, compute_schur_vectors=False)),
+    "hessenberg": ("gehrd", linalg.hessenberg),
+    "tridiagonal": ("sytrd hetrd", lambda x: linalg.tridiagonal(symmetric(x), lower=True)),
+    "tridiagonal_upper": ("sytrd hetrd", lambda x: linalg.tridiagonal(symmetric(x), lower=False)),
+    "solve": ("trsm", triangular),
+    "solve_left": ("trsm", lambda x: triangular(x, left_side=True, lower=True)),
+    "solve_transposed": ("trsm", lambda x: triangular(x, left_side=True, transpose_a=True)),
+    "solve_conjugated": ("trsm", lambda x: triangular(x, left_side=True, transpose_a=True, conjugate_a=True)),
+    "solve_unit": ("trsm", lambda x: triangular(x, unit_diagonal=True)),
+    "ormqr": ("ormqr unmqr", lambda x: linalg.ormqr(x, x[..., 0], x)),
+    "ormqr_right": ("ormqr unmqr", lambda x: linalg.ormqr(x, x[..., 0], x, left=False, transpose=True)),
+}
+ANY: dict[str, tuple[str, Callable[..., Any]]] = {
+    "qr": ("geqrf orgqr ungqr", lambda x: linalg.qr(x, full_matrices=False)),
+    "qr_full": ("geqrf orgqr ungqr", linalg.qr),
+    "qr_pivoted": ("geqp3 orgqr ungqr", lambda x: linalg.qr(x, pivoting=True, full_matrices=False)),
+    "svd": ("gesdd", linalg.svd),
+    "svd_reduced": ("gesdd", lambda x: linalg.svd(x, full_matrices=False)),
+    "singular_values": ("gesdd", lambda x: linalg.svd(x, compute_uv=False)),
+    "svd_by_qr": ("gesvd", lambda x: linalg.svd(x, algorithm=linalg.SvdAlgorithm.QR)),
+    "singular_values_by_qr": (
+        "gesvd",
+        lambda x: linalg.svd(x, algorithm=linalg.SvdAlgorithm.QR, compute_uv=False),
+    ),
+    "lu_of_any": ("getrf", linalg.lu),
+    "tridiagonal_solve": ("gtsv", lambda x: linalg.tridiagonal_solve(*diagonals(x), x)),
+}
+FUNCTIONS = SQUARE | ANY
+SHAPES = {
+    **{name: [(4, 4), (3, 5, 5), (2, 2, 3, 3), (1, 1), (0, 3, 3), (2, 0, 3, 3)] for name in SQUARE},
+    **{name: [(5, 3), (3, 5), (2, 4, 3), (2, 1, 3, 5), (4, 4), (0, 4, 3)] for name in ANY},
+    "tridiagonal_solve": [(5, 3), (2, 4, 3), (2, 2, 3, 3), (0, 4, 3)],
+}
+DTYPES = ["float32", "float64", "complex64", "complex128"]
+# What has no elements does not get as far as LAPACK, or JAX refuses it.
+EMPTY = {
+    "cholesky": (0, 0),
+    "lu": (0, 0),
+    "qr": (0, 3),
+    "qr_full": (3, 0),
+    "svd": (3, 0),
+    "solve": (0, 0),
+    "eigh": (0, 0),
+}
+
+
+@pytest.fixture
+def compare(loaded: Any, call: Any) -> Callable[..., None]:
+    """Compares what the runtime computes with what JAX does."""
+
+    def compare(function: Callable[..., Any], *arguments: Any) -> None:
+        found = call(loaded(function, *arguments), *arguments)
+        expected = jax.tree.leaves(jax.jit(function)(*arguments))
+        assert len(found) == len(expected)
+        for ours, theirs in zip(found, expected, strict=True):
+            assert ours.dtype == theirs.dtype
+            tolerance = 2e-4 if ours.dtype in (np.float32, np.complex64) else 1e-11
+            np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+
+    return compare
+
+
+def for_all(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *arguments: [function(x) for x in arguments]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_calls(name: str, dtype: str, compare: Any) -> None:
+    with jax.enable_x64(True):
+        arguments = [numbers(dtype, *shape, seed=seed) for seed, shape in enumerate(SHAPES[name])]
+        compare(for_all(FUNCTIONS[name][1]), *arguments)
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_empty_matrices(name: str, compare: Any) -> None:
+    shape = EMPTY[name]
+    compare(for_all(FUNCTIONS[name][1]), numbers("float32", *shape), numbers("float32", 2, *shape))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_matrices_that_fail(dtype: str, compare: Any) -> None:
+    """Each in a batch with one that does not fail."""
+    good = np.diag(np.arange(1, 5)).astype(dtype)
+    not_finite = good.copy()
+    not_finite[1, 2] = np.nan
+    infinite = good.copy()
+    infinite[0, 3] = np.inf
+    with jax.enable_x64(True):
+        compare(linalg.cholesky, np.stack([good, -good, not_finite]))
+        compare(linalg.lu, np.stack([good, np.zeros_like(good)]))
+        compare(lambda x: linalg.svd(x, compute_uv=False), np.stack([good, not_finite]))
+        for function in (linalg.eig, linalg.eigh, linalg.schur):
+            compare(function, np.stack([good, not_finite]))
+        compare(linalg.eig, np.stack([good, infinite]))
+        compare(lambda x: triangular(x - 3 * jnp.eye(4, dtype=dtype)), np.stack([good, np.zeros_like(good)]))
+
+
+def test_all_routines_of_jaxlib_are_tested() -> None:
+    tested = {routine for routines, _ in FUNCTIONS.values() for routine in routines.split()}
+    assert {target.removesuffix("_ffi").removeprefix("lapack_")[1:] for target in TARGETS} == tested
+
+
+def f32(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, np.float32)
+
+
+def i32(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, np.int32)
+
+
+L, N, A, S = (np.uint8(ord(letter)) for letter in "LNAS")
+TRSM = {"side": L, "uplo": L, "trans_x": N, "diag": N}
+# Of each call: the routine, results, arguments and attributes.
+WRONG: dict[str, tuple[str, Any, tuple[Any, ...], dict[str, Any]]] = {
+    "a vector for a matrix": ("spotrf", (f32(3), i32()), (f32(3),), {"uplo": L}),
+    "a matrix that is not square": ("spotrf", (f32(3, 2), i32()), (f32(3, 2),), {"uplo": L}),
+    "another type": ("dpotrf", (f32(3, 3), i32()), (f32(3, 3),), {"uplo": L}),
+    "a small result": ("spotrf", (f32(2, 3), i32()), (f32(3, 3),), {"uplo": L}),
+    "a small batch of results": ("spotrf", (f32(3, 3), i32()), (f32(2, 3, 3),), {"uplo": L}),
+    "few results": ("sgetrf", (f32(3, 3), i32(3)), (f32(3, 3),), {}),
+    "few pivots": ("sgetrf", (f32(3, 3), i32(2), i32()), (f32(3, 3),), {}),
+    "no arguments": ("sgetrf", (f32(3, 3), i32(3), i32()), (), {}),
+    "no attribute": ("spotrf", (f32(3, 3), i32()), (f32(3, 3),), {}),
+    "another letter": ("spotrf", (f32(3, 3), i32()), (f32(3, 3),), {"uplo": N}),
+    "an attribute of another type": ("spotrf", (f32(3, 3), i32()), (f32(3, 3),), {"uplo": np.int32(76)}),
+    "few factors of QR": ("sgeqrf", (f32(3, 3), f32(2)), (f32(3, 3),), {}),
+    "many reflectors": ("sorgqr", f32(3, 3), (f32(3, 3), f32(4)), {}),
+    "more columns than rows": ("sorgqr", f32(2, 3), (f32(2, 3), f32(2)), {}),
+    "a large triangle": ("strsm", f32(3, 3), (f32(4, 4), f32(3, 3)), TRSM),
+    "a small triangle": ("strsm", f32(3, 3), (f32(2, 2), f32(3, 3)), TRSM),
+    "a factor with a size": ("strsm", f32(3, 3), (f32(3, 3), f32(3, 3), f32(2)), TRSM),
+    "a small diagonal": ("sgtsv", (f32(3), f32(3), f32(3), f32(3, 3), i32()), (f32(3), f32(3), f32(2), f32(3, 3)), {}),
+    "few left vectors": ("sgesdd", (f32(3, 3), f32(3), f32(3, 2), f32(3, 3), i32()), (f32(3, 3),), {"mode": A}),
+    "few singular values": ("sgesvd", (f32(3, 3), f32(2), f32(3, 3), f32(3, 3), i32()), (f32(3, 3),), {"mode": A}),
+    "real vectors": (
+        "sgeev",
+        (f32(3), f32(3), f32(3, 3), f32(3, 3), i32()),
+        (f32(3, 3),),
+        {"compute_left": N, "compute_right": N},
+    ),
+    "sorted": (
+        "sgees",
+        (f32(3, 3), f32(3, 3), f32(3), f32(3), i32(), i32()),
+        (f32(3, 3),),
+        {"mode": N, "sort": S},
+    ),
+    "a range that ends behind the matrix": (
+        "sgehrd",
+        (f32(3, 3), f32(2), i32()),
+        (f32(3, 3),),
+        {"low": np.int32(1), "high": np.int32(4)},
+    ),
+    "few factors": ("ssytrd", (f32(3, 3), f32(3), f32(2), f32(1), i32()), (f32(3, 3),), {"uplo": L}),
+    "reflectors of another matrix": (
+        "sormqr",
+        f32(3, 3),
+        (f32(2, 2), f32(2), f32(3, 3)),
+        {"left": np.True_, "transpose": np.False_},
+    ),
+    "few columns to pivot": ("sgeqp3", (f32(3, 3), i32(3), f32(3)), (f32(3, 3), i32(2)), {}),
+    "few eigenvalues": ("ssyevd", (f32(3, 3), f32(2), i32()), (f32(3, 3),), {"mode": N, "uplo": L}),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_calls_that_do_not_fit_are_refused(what: str, loaded: Any, call: Any) -> None:
+    """Whoever wrote an artifact chose what it passes to LAPACK, which checks little and may end the process."""
+    routine, results, specs, attributes = WRONG[what]
+    arguments = [np.ones(spec.shape, spec.dtype) for spec in specs]
+    wrong = jax.ffi.ffi_call(f"lapack_{routine}_ffi", results)
+    function = loaded(lambda *arguments: wrong(*arguments, **attributes), *arguments)
+    with pytest.raises(RunError, match="a call of LAPACK") as raised:
+        call(function, *arguments)
+    assert raised.value.reason == Reason.PLUGIN
+
+
+@pytest.mark.parametrize("name", linear_algebra.ARTIFACTS)
+def test_golden_artifacts(name: str, loaded: Any, library: Library, call: Any, runtime: Handle, tmp_path: Path) -> None:
+    """Also those from before 0.4.31, whose calls have no types."""
+    with linear_algebra.precision(name):
+        exported = linear_algebra.load(name)
+        argument, _ = linear_algebra.stored(name)
+        arguments = jax.tree.leaves(argument)
+        artifact = tmp_path / "f.jaxexp"
+        if "poly" in name:
+            specs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), argument)
+            exported.specialize(specs).save(artifact, compatibility="jax-0.8.1")
+        else:
+            artifact.write_bytes((linear_algebra.LAPACK / f"{name}.bin").read_bytes())
+        found = call(library.load(runtime, artifact), *arguments)
+        for ours, theirs in zip(found, jax.tree.leaves(exported.call(argument)), strict=True):
+            linear_algebra.close(ours, theirs)
+
+
+def test_vjps_of_old_artifacts(loaded: Any, library: Library, call: Any, runtime: Handle) -> None:
+    name = "jax-0.4.23/cholesky_vjp_32"
+    exported = linear_algebra.load(name)
+    arguments = jax.tree.leaves(linear_algebra.stored(name)[0])
+    function = library.load(runtime, linear_algebra.LAPACK / f"{name}.bin")
+    vjp = library.changed("vjp", function)
+    cotangents = [np.ones(aval.shape, aval.dtype) for aval in exported.out_avals]
+    expected = jax.tree.leaves(exported.vjp().call(*arguments, *cotangents))
+    for ours, theirs in zip(call(vjp, *arguments, *cotangents), expected, strict=True):
+        linear_algebra.close(ours, theirs)
+
+
+def test_untyped_calls_beside_others(loaded: Any, call: Any) -> None:
+    """They stay as they are: the same bytes of the module say what all of these calls are."""
+    x = numbers("float32", 3, 3)
+    results = (f32(3, 3), i32())
+    lower, batch, size = np.int32(1), np.int32(1), np.int32(3)
+
+    def function(x: Any) -> Any:
+        factor, _ = jax.ffi.ffi_call("lapack_spotrf", results, custom_call_api_version=2)(lower, batch, size, x)
+        return jax.ffi.ffi_call("jaxexp_other", f32(3, 3), custom_call_api_version=2)(factor)
+
+    with pytest.raises(RunError, match="'jaxexp migrate OLD NEW' writes its calls of LAPACK as today's"):
+        call(loaded(function, x), x)
+
+
+@pytest.fixture
+def cholesky(tmp_path: Path) -> tuple[Path, Path]:
+    """A file of a function that calls LAPACK, and one of its argument."""
+    x = numbers("float32", 3, 3)
+    exported = jaxexp.export(jax.jit(FUNCTIONS["cholesky"][1]), platforms=["cpu"])(
+        jax.ShapeDtypeStruct((3, 3), x.dtype)
+    )
+    exported.save(tmp_path / "f.jaxexp", compatibility="jax-0.8.1")
+    np.save(tmp_path / "x.npy", x)
+    return tmp_path / "f.jaxexp", tmp_path / "x.npy"
+
+
+def test_a_lapack_with_wide_integers(plugin: Path, tmp_path: Path) -> None:
+    """That of NumPy. Everything that has arrays of integers, and a bit more."""
+    wide = library_of("numpy")
+    x = numbers("complex64", 2, 4, 3)
+
+    def function(x: Any) -> Any:
+        square = positive(x)
+        eigenvalues = linalg.eigh(square)[1]
+        return linalg.lu(x), linalg.qr(x, pivoting=True), linalg.svd(x, compute_uv=False), eigenvalues
+
+    exported = jaxexp.export(jax.jit(function), platforms=["cpu"], disabled_checks=UNSTABLE)(x)
+    exported.save(tmp_path / "f.jaxexp", compatibility="jax-0.8.1")
+    found = runtime.results(
+        tmp_path / "f.jaxexp",
+        [x],
+        {value.path: value.dtype for value in jaxexp.inspect(tmp_path / "f.jaxexp").results},
+        "--lapack",
+        wide,
+    )
+    for ours, theirs in zip(found.values(), jax.tree.leaves(jax.jit(function)(x)), strict=True):
+        np.testing.assert_allclose(abs(ours), abs(theirs), rtol=1e-4, atol=1e-4)  # the signs are the library's choice
+
+
+def run_with(environment: str | None, *arguments: object) -> subprocess.CompletedProcess[str]:
+    changed = {name: value for name, value in os.environ.items() if name != "JAXEXP_LAPACK"}
+    if environment is not None:
+        changed["JAXEXP_LAPACK"] = environment
+    command = [runtime.RUN, "--plugin", runtime.plugin(), *arguments]
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, env=changed)
+
+
+def test_the_environment_names_a_lapack(plugin: Path, lapack: Path, cholesky: tuple[Path, Path]) -> None:
+    done = run_with(str(lapack), *cholesky)
+    assert done.returncode == 0, done.stderr
+
+
+def test_code_that_was_compiled_earlier(
+    plugin: Path, lapack: Path, cholesky: tuple[Path, Path], tmp_path: Path
+) -> None:
+    arguments, code = (*cholesky, "--lapack", lapack), tmp_path / "code.exe"
+    for how in (
+        ["--save-executable", code, "--out", tmp_path / "a.npy"],
+        ["--executables", code, "--out", tmp_path / "b.npy"],
+    ):
+        done = run_with(None, *arguments, *how)
+        assert (done.returncode, done.stderr) == (0, "")
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), np.load(tmp_path / "b.npy"))
+
+
+def test_without_a_lapack_the_message_says_how_to_get_one(plugin: Path, cholesky: tuple[Path, Path]) -> None:
+    done = run_with("", *cholesky)
+    assert done.returncode == 1
+    assert "has custom calls that the plugin does not compile: lapack_spotrf_ffi" in done.stderr
+    assert "none was found here ($JAXEXP_LAPACK says that none is to be used): install OpenBLAS" in done.stderr
+
+
+def test_what_is_no_lapack_is_refused(plugin: Path, lapack: Path, cholesky: tuple[Path, Path], tmp_path: Path) -> None:
+    for other, why in (
+        (plugin, "is no LAPACK: it has none of the functions dgetrf_, scipy_dgetrf_"),
+        (tmp_path, "cannot be loaded"),
+    ):
+        for done in (run_with(str(other), *cholesky), run_with(None, *cholesky, "--lapack", other)):
+            assert done.returncode == 1
+            assert str(other) in done.stderr
+            assert why in done.stderr
+
+
+def test_a_process_uses_one_lapack(loaded: Any, library: Library, plugin: Path, lapack: Path) -> None:
+    library.checked("use_lapack", str(lapack).encode())  # the same one again
+    with pytest.raises(RunError, match="is in use already"):
+        library.checked("use_lapack", str(plugin).encode())
