@@ -181,11 +181,16 @@ nb::object Decoder::shape(const flatbuffers::Vector<flatbuffers::Offset<flatbuff
 void Decoder::count_hash(const nb::object& shape, std::string_view key, const wire::Path& where) {
   if (PyTuple_GET_SIZE(shape.ptr()) < 2) return;  // of one size, hardly any have one hash
   if (!shapes_.insert(wire::SeededHash()(key) | 1).second) return;
-  const Py_hash_t hash = PyObject_Hash(shape.ptr());
-  if (hash == -1) throw nb::python_error();
-  if (++shapes_of_hash_.insert(static_cast<std::uint64_t>(hash) + 1).first > wire::max_of_one_hash)
-    throw wire::Error(where, "shapes of different hashes",
-                      "more than " + std::to_string(wire::max_of_one_hash) + " with the hash " + std::to_string(hash));
+  not_hashed_.push_back(shape);
+  if (shapes_.size() <= wire::max_of_one_hash) return;  // most artifacts have fewer
+  for (const nb::object& one : std::exchange(not_hashed_, {})) {
+    const Py_hash_t hash = PyObject_Hash(one.ptr());
+    if (hash == -1) throw nb::python_error();
+    if (++shapes_of_hash_.insert(static_cast<std::uint64_t>(hash) + 1).first > wire::max_of_one_hash)
+      throw wire::Error(
+          where, "shapes of different hashes",
+          "more than " + std::to_string(wire::max_of_one_hash) + " with the hash " + std::to_string(hash));
+  }
 }
 
 nb::object Decoder::dimension_once(const flatbuffers::String& text, const wire::Path& where) {

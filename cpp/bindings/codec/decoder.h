@@ -182,6 +182,7 @@ class Decoder {
   nb::object scope_;            // of symbolic dimensions; made for the first of them
   std::unordered_map<std::string_view, nb::object, wire::SeededHash> symbolic_dimensions_;  // by text in the artifact
   wire::FlatMap<wire::Nothing> shapes_;                                                     // by what they say
+  std::vector<nb::object> not_hashed_;                                                      // of these, the last ones
   wire::FlatMap<std::uint32_t> shapes_of_hash_;                                             // how many, by their hash
   std::unordered_map<std::string, nb::object, wire::SeededHash> symbolic_avals_;            // by aval_key
   Objects strings_, bytes_, dimensions_, avals_, meshes_, specs_, named_shardings_;

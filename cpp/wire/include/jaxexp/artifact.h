@@ -69,10 +69,11 @@ struct Value {
   std::shared_ptr<const Sharding> sharding;  // null where it has none
   /// The xla.OpSharding that artifacts from before JAX 0.9 have instead.
   std::span<const std::uint8_t> op_sharding;
-  /// Where it is in a call in Python, as in "args[0]['x']", "kwargs['x']" or "result[1]". If the artifact names weights,
-  /// these are "weights['layers/0/w']", and "args[0]" is the first argument after them. A VJP takes all arguments by
-  /// number. Children of custom nodes have their names, as in "args[0].bias", or numbers if the artifact does not name
-  /// them, as in "args[0]<2>". A long path is cut. Names may have any character: `escaped(path)` is for people.
+  /// Where it is in a call in Python, as in "args[0]['x']", "kwargs['x']" or "result[1]". If the artifact names
+  /// weights, these are "weights['layers/0/w']", and "args[0]" is the first argument after them. A VJP takes all
+  /// arguments by number. Children of custom nodes have their names, as in "args[0].bias", or numbers if the artifact
+  /// does not name them, as in "args[0]<2>". A long path is cut. Names may have any character: `escaped(path)` is for
+  /// people.
   std::string path;
 
   /// As in "float32[b, 4]"; escaped, and a long text is cut.
