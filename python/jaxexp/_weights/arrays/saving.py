@@ -57,8 +57,9 @@ def save(
 def _check_target(path: str) -> None:
     if reading.is_of_others(path):
         raise ExportError(
-            f"saving weights: expected {path!r} to be missing, or a file that jaxexp wrote, found one of another program, "
-            "or a damaged one, which is not replaced: save under another path, or name another file with weights="
+            f"saving weights: expected {path!r} to be missing, or a file that jaxexp wrote, found one of another "
+            "program, or a damaged one, which is not replaced: save under another path, or name another file with "
+            "weights="
         )
 
 

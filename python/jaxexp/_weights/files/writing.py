@@ -14,7 +14,7 @@ from jaxexp import _native
 from jaxexp._errors import ExportError, WeightsError
 from jaxexp._kernel.io import files
 
-from . import header, places
+from . import header
 from .content import CONTENT, content_of, second_name
 from .dtypes import size_of
 from .layout import PlannedFile, index_name, plan
