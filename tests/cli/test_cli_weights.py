@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import jaxexp
 from jaxexp._weights.files.content import second_name
@@ -47,6 +48,32 @@ def test_inspect(run: Any, saved: Path) -> None:
     (said,) = json.loads(run("inspect", "--json", str(saved))[1])
     assert said["weights"][0] == {**said["weights"][0], "name": "head", "file": "model.safetensors", "bytes": 1024}
     assert jaxexp.inspect(bound()[0].serialize()).weights == ()
+
+
+def test_inspect_lists_the_tensors_of_a_file(run: Any, tmp_path: Path) -> None:
+    arrays = {"model.w": np.ones((4, 3), np.float16), "evil\x1b[31m": np.ones(2, np.float32)}
+    safetensors.numpy.save_file(arrays, tmp_path / "hub.safetensors")
+    status, shown, err = run("inspect", str(tmp_path / "hub.safetensors"))
+    assert (status, err) == (0, "")
+    assert re.search(r"^tensors  .*hub\.safetensors$\n  size  [\d,]+ bytes: 2 tensors$", shown, re.MULTILINE)
+    assert re.search(r"^  model\.w +F16\[4,3\] +24$", shown, re.MULTILINE) and "\x1b" not in shown
+    (said,) = json.loads(run("inspect", "--json", str(tmp_path / "hub.safetensors"))[1])
+    assert said["file"] == str(tmp_path / "hub.safetensors")
+    assert said["tensors"][1] == {
+        "name": "model.w",
+        "dtype": "F16",
+        "shape": [4, 3],
+        "bytes": 24,
+        "file": "hub.safetensors",
+    }
+    bound()[0].save(tmp_path / "x.jaxexp", max_weights_file_size=5000)
+    shown = run("inspect", str(tmp_path / "x.safetensors.index.json"))[1]
+    assert re.search(r"^  head +F32\[32,8\] +1,024  x-0000\d-of-00004\.safetensors$", shown, re.MULTILINE)
+    safetensors.numpy.save_file({}, tmp_path / "none.safetensors")
+    assert "0 tensors" in run("inspect", str(tmp_path / "none.safetensors"))[1]
+    os.truncate(tmp_path / "hub.safetensors", 100)
+    status, _, err = run("inspect", str(tmp_path / "hub.safetensors"))
+    assert status == 1 and "hub.safetensors" in err
 
 
 def test_verify(run: Any, saved: Path) -> None:

@@ -86,6 +86,23 @@ def test_arrays_that_were_placed_on_the_device_use_the_same_code(tmp_path: Path,
     np.testing.assert_array_equal(elsewhere, X + 1)
 
 
+@pytest.mark.parametrize("reproducible", [False, True])
+def test_code_for_source_whose_lines_moved(tmp_path: Path, exe: Path, reproducible: bool) -> None:
+    """A module names the lines of its source, unless its export was reproducible."""
+    for version in ("", "# A comment.\n\n"):
+        names = {"jnp": jnp}
+        exec(compile(f"{version}def scores(x):\n    return jnp.sin(x) * 2\n", tmp_path / "source.py", "exec"), names)
+        exported = jaxexp.export(jax.jit(names["scores"]), reproducible=reproducible)(X)
+        exported.save(tmp_path / "model.jaxexp")
+        if not version:
+            exported.precompile(into=exe)
+    model = jaxexp.load(tmp_path / "model.jaxexp", executables=exe)
+    model.call(X)
+    (code,) = model.executables
+    assert code.used is reproducible
+    assert reproducible or (code.why or "").startswith("module: compiled for ")
+
+
 def test_each_size_of_a_symbolic_function_has_its_code(tmp_path: Path, exe: Path) -> None:
     (n,) = jaxexp.symbolic_shape("n")
     path = saved(tmp_path, lambda x: (x @ x.T).sum(0), jax.ShapeDtypeStruct((n, 8), np.float32))

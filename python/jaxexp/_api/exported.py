@@ -371,7 +371,8 @@ class BoundExported(Exported):
         The weights are written in small parts, so saving needs little memory.
 
         Args:
-            path: the file of the program; an existing one is replaced.
+            path: the file of the program; an existing one is replaced. An existing file of weights, or an index, is
+                replaced only if jaxexp wrote it.
             vjp_order: as in `Exported.serialize`. All orders share the weights.
             compatibility: as in `Exported.serialize`.
             trailer: must be True, because the names of the files are in the trailer.
@@ -384,7 +385,8 @@ class BoundExported(Exported):
 
         Raises:
             ExportError: as in `Exported.serialize`; or a weight cannot be written, because its dtype has no place in
-                the format, or because not all of it is in this process.
+                the format, or because not all of it is in this process; or another program wrote a file that the
+                weights would replace, or it is damaged. Nothing is written.
             OSError: a file cannot be written. What was saved before is still there.
         """
         from jaxexp._weights.bound.save import save

@@ -139,6 +139,26 @@ def test_nnx_jit(with_model: bool) -> None:
         assert_same_values(exported.call(leaves, arr(2)), model(arr(2)))
 
 
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("layer", [nnx.BatchNorm, nnx.Dropout])
+def test_state_that_a_model_of_flax_changes(layer: Any, weights: bool) -> None:
+    model = nnx.BatchNorm(2, rngs=nnx.Rngs(0)) if layer is nnx.BatchNorm else nnx.Dropout(0.5, rngs=nnx.Rngs(0))
+    kind = "BatchStat" if layer is nnx.BatchNorm else "RngCount"
+
+    def export() -> Any:
+        graph, state = nnx.split(model)
+        options = {"weights": state} if weights and layer is nnx.BatchNorm else {}
+        return jaxexp.export(jax.jit(lambda x: nnx.merge(graph, state)(x)), **options)(arr(2, 2))
+
+    with pytest.raises(Exception, match=f"Cannot mutate {kind} from a different trace level") as error:
+        export()
+    assert (
+        f"changes a {kind} that the function closes over. For inference, call model.eval()" in error.value.__notes__[-1]
+    )
+    model.eval()  # what the advice says
+    assert_same_values(export().call(arr(2, 2)), model(arr(2, 2)))
+
+
 def test_other_things_are_shown() -> None:
     for other in (jnp.sin.__wrapped__, jax.jit(jnp.sin).lower(arr(2)), 3, "text"):
         with pytest.raises(jaxexp.ExportError, match=r"made by jax\.jit, not .*: pass jax\.jit\(function\)"):

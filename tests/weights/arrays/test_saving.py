@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+import safetensors.numpy
 
+from jaxexp._errors import ExportError
 from jaxexp._weights.arrays import saving
 from jaxexp._weights.arrays.stored import Stored, Table
 from jaxexp._weights.arrays.weights import Weights
@@ -23,6 +28,11 @@ pytestmark = pytest.mark.once(reason="files, whoever wrote what is in them")
 def weights_of(value: float) -> Weights:
     array = np.full(16, value, np.float32)
     return Weights({"w": jax.typeof(array)}, {"w": array})
+
+
+def two_weights(value: float = 0) -> Weights:
+    arrays = {name: np.full(16, value, np.float32) for name in "ab"}
+    return Weights({name: jax.typeof(array) for name, array in arrays.items()}, arrays)
 
 
 def save(folder: Path, value: float, **options: int) -> Table:
@@ -79,11 +89,51 @@ def test_permissions_stay(tmp_path: Path) -> None:
     assert (tmp_path / "x.safetensors").stat().st_mode & 0o777 == 0o640
 
 
-def test_files_of_others_are_replaced(tmp_path: Path) -> None:
-    """What is no file of jaxexp has no program that would look for it."""
-    (tmp_path / "x.safetensors").write_bytes(b"something else")
+def of_safetensors(path: Path) -> None:
+    safetensors.numpy.save_file({"w": np.ones(16, np.float32)}, path, {"format": "pt"})
+
+
+def an_index(path: Path) -> None:
+    path.write_text(
+        json.dumps({"metadata": {"total_size": 64}, "weight_map": {"w": "model-00001-of-00001.safetensors"}})
+    )
+
+
+OF_OTHERS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "safetensors": ("x.safetensors", of_safetensors),
+    "something else": ("x.safetensors", lambda path: path.write_bytes(b"something else")),
+    "folder": ("x.safetensors", Path.mkdir),
+    "one of several": ("x-00002-of-00002.safetensors", of_safetensors),
+    "index": ("x.safetensors.index.json", an_index),
+    "index without metadata": ("x.safetensors.index.json", lambda path: path.write_text('{"weight_map":{}}')),
+    "list": ("x.safetensors.index.json", lambda path: path.write_text("[]")),
+    "deep": ("x.safetensors.index.json", lambda path: path.write_text("[" * 100_000)),
+    "binary": ("x.safetensors.index.json", lambda path: path.write_bytes(b"\xff\xfe\xfd")),
+}
+
+
+@pytest.mark.parametrize("kind", OF_OTHERS)
+def test_files_of_others_are_not_replaced(tmp_path: Path, kind: str) -> None:
+    name, make = OF_OTHERS[kind]
+    make(tmp_path / name)
+    before = [(path.name, path.stat().st_ino, path.stat().st_mtime_ns) for path in tmp_path.iterdir()]
+    options = {} if name == "x.safetensors" else {"max_file_size": 16}
+    with pytest.raises(
+        ExportError, match=rf"expected '.*{re.escape(name)}' to be missing, or a file that jaxexp wrote"
+    ):
+        saving.save(tmp_path / "x.safetensors", two_weights().sources(), lambda table: None, **options)
+    assert [(path.name, path.stat().st_ino, path.stat().st_mtime_ns) for path in tmp_path.iterdir()] == before
+
+
+def test_an_empty_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "x.safetensors").touch()
     assert value(tmp_path, save(tmp_path, 1)) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["x.safetensors"]
+
+
+def test_an_index_of_jaxexp_is_replaced(tmp_path: Path) -> None:
+    for weights in (two_weights(0), two_weights(1)):
+        saving.save(tmp_path / "x.safetensors", weights.sources(), lambda table: None, max_file_size=16)
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

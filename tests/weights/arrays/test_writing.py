@@ -16,6 +16,7 @@ import safetensors.numpy
 
 from jaxexp import _native
 from jaxexp._errors import ExportError
+from jaxexp._kernel.io import files
 from jaxexp._weights.files import dtypes, reading
 from jaxexp._weights.files.content import content_of
 from jaxexp._weights.files.header import ALIGNMENT
@@ -104,7 +105,7 @@ def test_several_files(tmp_path: Path) -> None:
     assert [file.name for file in written] == [f"x-0000{i}-of-00003.safetensors" for i in (1, 2, 3)]
     assert sorted(os.listdir(tmp_path)) == [*(file.name for file in written), "x.safetensors.index.json"]
     index = json.loads((tmp_path / "x.safetensors.index.json").read_text())
-    assert index["metadata"] == {"total_size": 2000}
+    assert index["metadata"] == {"total_size": 2000, "writer": files.WRITER}
     for name, file in index["weight_map"].items():
         np.testing.assert_array_equal(safetensors.numpy.load_file(tmp_path / file)[name], arrays[name])
     found = reading.open_tensors(tmp_path / "x.safetensors.index.json")

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.flax
+import safetensors.numpy
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -140,6 +141,29 @@ def test_options_that_cannot_be(tmp_path: Path, options: Any, message: str) -> N
     with pytest.raises(ExportError, match=message):
         bound()[0].save(tmp_path / "x.jaxexp", **options)
     assert names(tmp_path) == []
+
+
+def test_a_program_is_not_its_own_weights(tmp_path: Path) -> None:
+    for options in ({}, {"weights": "x.safetensors"}):
+        with pytest.raises(ExportError, match=r"would be the file of the weights, too: .* such as 'x\.jaxexp'"):
+            bound()[0].save(tmp_path / "x.safetensors", **options)
+    assert names(tmp_path) == []
+
+
+def test_a_checkpoint_of_another_program_stays(tmp_path: Path) -> None:
+    """Weights that came from a file under other names and dtypes would take its place."""
+    exported = bound()[0]
+    hub = tmp_path / "hub.safetensors"
+    arrays = {name: np.asarray(array, np.float16) for name, array in exported.weights.items()}
+    safetensors.numpy.save_file({f"model.{name}": array for name, array in arrays.items()}, hub)
+    before = hub.read_bytes()
+    tuned = exported.with_weights(hub, rename="model.{}".format, cast=True)
+    with pytest.raises(ExportError, match=r"hub\.safetensors' to be missing.* name another file with weights="):
+        tuned.save(tmp_path / "hub.jaxexp")
+    assert names(tmp_path) == ["hub.safetensors"] and hub.read_bytes() == before
+    tuned.save(tmp_path / "hub.jaxexp", weights="tuned.safetensors")
+    assert hub.read_bytes() == before
+    jaxexp.load(tmp_path / "hub.jaxexp").save(tmp_path / "hub.jaxexp", weights="tuned.safetensors")
 
 
 def missing(path: Path) -> None:

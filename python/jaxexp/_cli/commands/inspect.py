@@ -9,10 +9,11 @@ from typing import Any
 
 import click
 
-from jaxexp._cli import compiled, complaints, completing, headers, importing, inputs, sizes
+from jaxexp._cli import compiled, complaints, completing, headers, importing, inputs, sizes, tensors
 from jaxexp._cli.page import Column, Page
 from jaxexp._fleet.places import executables
 from jaxexp._fleet.places.inspect import inspected as read
+from jaxexp._fleet.places.other_files import tensors_in
 from jaxexp._kernel.artifact.inspection import Inspection, Value, facts_of, in_tree_of, notes_of, type_of
 from jaxexp._kernel.artifact.words import counted
 
@@ -56,7 +57,7 @@ def command(
     FILE is an artifact or a member of an archive; or a folder or an archive, in which each artifact gets a row in a
     table. Nothing is run, and JAX is imported only for --mlir, --jaxpr and --import. This shows what a file says about
     itself; 'verify' checks its bytes. FILE may also be a file of executables; JAX is then imported, to say whether they
-    fit here.
+    fit here. Of a safetensors file or index, this lists the tensors.
     """
     if [mlir, jaxpr, as_json].count(True) > 1:
         raise click.UsageError("--mlir, --jaxpr and --json exclude each other")
@@ -88,6 +89,11 @@ def command(
                 found.append(compiled.to_dict(text, code))
                 if not as_json:
                     compiled.show(page, text, code)
+                continue
+            if not (mlir or jaxpr) and (held := tensors_in(text)) is not None:
+                found.append(tensors.to_dict(text, held))
+                if not as_json:
+                    tensors.show(page, text, held)
                 continue
             for source in inputs.artifacts(text):
                 if mlir or jaxpr:

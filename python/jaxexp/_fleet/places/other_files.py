@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxexp import _native
 from jaxexp._errors import WeightsError
 from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.io.other_files import EXECUTABLES
+
+if TYPE_CHECKING:
+    from jaxexp._weights.files.reading import Tensors
+
+_HEAD = 9  # bytes that tell these files apart
 
 
 class OtherFile(NamedTuple):
@@ -33,7 +38,7 @@ def checked_other_file(path: str) -> OtherFile | None:
         OSError: it cannot be read.
     """
     with open(path, "rb") as file:
-        head = file.read(9)
+        head = file.read(_HEAD)
     if not is_other_file(head):
         return None
     return _executables(path) if head.startswith(EXECUTABLES) else _weights(path)
@@ -41,7 +46,30 @@ def checked_other_file(path: str) -> OtherFile | None:
 
 def is_other_file(head: bytes) -> bool:
     """Whether a file is one of executables, or a safetensors file, by its first 9 bytes."""
-    return head.startswith(EXECUTABLES) or (head[4:8] == bytes(4) and head[8:9] == b"{")
+    return head.startswith(EXECUTABLES) or _is_tensors(head)
+
+
+def _is_tensors(head: bytes) -> bool:
+    return head[4:8] == bytes(4) and head[8:9] == b"{"
+
+
+def tensors_in(path: str) -> Tensors | None:
+    """The tensors of a safetensors file, or of several by their index; None for anything else.
+
+    Raises:
+        WeightsError: a header is damaged.
+        OSError: one of several files cannot be read.
+    """
+    from jaxexp._weights.files import places, reading
+
+    if not path.endswith(places.INDEX_SUFFIX):
+        try:
+            with open(path, "rb") as file:
+                if not _is_tensors(file.read(_HEAD)):
+                    return None
+        except OSError:  # another place, or what reads it says what is wrong
+            return None
+    return reading.open_tensors(path)
 
 
 def _executables(path: str) -> OtherFile:

@@ -1,4 +1,5 @@
-"""Advice on JAX's errors about symbolic dimensions: which constraint to add.
+"""Advice on errors of tracing: which constraint to add, for JAX's errors about symbolic dimensions; and what to do with
+the state of a model that changes it, for Flax's.
 
 The error stays as it is. The advice is a note of the exception, which Python prints below the message.
 """
@@ -17,17 +18,25 @@ _BY_NUMBER = re.compile(r"mod\(.+, (- ?)?[0-9]+\)")
 _DIFFER = re.compile("ncompatible|same shape|shapes that differ")
 _EXTREME = re.compile(r"\b(min|max)\(([^(),]+), ([^(),]+)\)")
 _ROUNDED = re.compile(r"([0-9]+)\*floordiv\((\w+), \1\)")
+_STATE = re.compile(r"Cannot mutate (\w+) from a different trace level")
 _NUMBER = re.compile(r"(- ?)?[0-9]+")
 
 
 @contextlib.contextmanager
-def on_dimensions() -> Generator[None]:
-    """Adds a note to an error of JAX about symbolic dimensions, if a constraint can help."""
+def on_tracing() -> Generator[None]:
+    """Adds a note to an error of JAX about symbolic dimensions, if a constraint can help, and to Flax's about state."""
     try:
         yield
     except (jax.errors.InconclusiveDimensionOperation, ValueError, TypeError) as error:
         if advice := _advice(str(error)):
             error.add_note(advice)
+        raise
+    except Exception as error:  # Flax may not be here, so its class has no name
+        if (found := _STATE.match(str(error))) is not None:
+            error.add_note(
+                f"The model changes a {found[1]} that the function closes over. For inference, call model.eval() "
+                "before nnx.split. Otherwise pass this part of the state as an argument, and return it."
+            )
         raise
 
 

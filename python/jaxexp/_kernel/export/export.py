@@ -56,7 +56,7 @@ class Exporting:
         version = _calling_convention_version()
         check_one_scope(_jax.function_name(fun_jit), args_specs, kwargs_specs)
         caches = anew() if self.reproducible else contextlib.nullcontext()
-        with retarget.lowering_context(self.compatibility), advice.on_dimensions(), caches:
+        with retarget.lowering_context(self.compatibility), advice.on_tracing(), caches:
             lowering = lower(fun_jit, args_specs, kwargs_specs, self.platforms, self.override_lowering_rules, lifting)
         if self.batch_dim is not None:
             facts = lowering.in_avals, lowering.in_tree, lowering.out_avals, lowering.out_tree

@@ -69,7 +69,10 @@ def _known(head: bytes) -> str:
             "with its artifact, by load(path, executables=...) or 'jaxexp run --executables'"
         )
     if head[4:8] == bytes(4) and head[8:9] == b"{":
-        return "what looks like a safetensors file, which has only weights. Load the artifact that it is beside"
+        return (
+            "what looks like a safetensors file, which has only weights: 'jaxexp inspect' lists them. Load the "
+            "artifact that it is beside"
+        )
     if head.startswith(_NUMPY):
         return "what looks like NumPy's file of arrays, as equinox.tree_serialise_leaves writes it, without a program"
     for end, writer in ((b".npy", "numpy.savez"), (b"/data.pkl", "torch.save")):

@@ -16,7 +16,7 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 
-from jaxexp._errors import WeightsError
+from jaxexp._errors import ExportError, WeightsError
 from jaxexp._weights.files import content, places, reading, writing
 from jaxexp._weights.files.writing import Source
 
@@ -34,9 +34,12 @@ def save(
 
     `path` and `max_file_size` are as in `writing.write_apart`. `write_program` saves the program in the same folder,
     given the table of weights for its trailer.
+
+    Raises:
+        ExportError: jaxexp did not write a file that would be replaced. Nothing is written.
     """
     folder = os.path.dirname(os.fsdecode(path))
-    written = writing.write_apart(path, sources, max_file_size=max_file_size)
+    written = writing.write_apart(path, sources, max_file_size=max_file_size, check_target=_check_target)
     old: list[str] = []
     try:
         for file in written:
@@ -49,6 +52,15 @@ def save(
     for second in old:
         with contextlib.suppress(FileNotFoundError):  # if nothing changed, it had the name of the new one
             os.unlink(second)
+
+
+def _check_target(path: str) -> None:
+    if reading.is_of_others(path):
+        raise ExportError(
+            f"saving weights: expected {path!r} to be missing, or a file that jaxexp wrote, found one of another "
+            "program, or a damaged one, which is not replaced: save under another path, or name another file with "
+            "weights="
+        )
 
 
 def _with_second_name(folder: str, name: str) -> list[str]:

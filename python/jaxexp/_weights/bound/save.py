@@ -31,13 +31,18 @@ def save(
             f"saving {program.fun_name}: weights={name!r} has to be the name of a file in the folder of the program, "
             f"such as {os.path.splitext(program_name)[0] + _SUFFIX!r}"
         )
+    weights_name = name or os.path.splitext(program_name)[0] + _SUFFIX
+    if weights_name == program_name:
+        raise ExportError(
+            f"saving {program.fun_name}: {program_name!r} would be the file of the weights, too: give the program "
+            f"another name, such as {os.path.splitext(program_name)[0] + '.jaxexp'!r}"
+        )
     if max_file_size is not None and max_file_size <= 0:
         raise ExportError(f"saving {program.fun_name}: max_weights_file_size={max_file_size} has to be positive")
 
     def save_program(table: Table) -> None:
         serialize.save(program, path, how._replace(weights=table.with_other_names(weights.other_names)))
 
-    weights_name = name or os.path.splitext(program_name)[0] + _SUFFIX
     stored = weights.stored
     if stored is not None and max_file_size is None and _is_there(stored, folder, weights_name):
         stored.check_files()

@@ -78,6 +78,11 @@ def _placed(tensors: Iterable[Tensor]) -> Iterable[Tensor]:
         end += tensor.size
 
 
+def index_name(name: str) -> str:
+    """The name of the index of several files."""
+    return name.removesuffix(places.SUFFIX) + places.INDEX_SUFFIX
+
+
 def file_name(name: str, number: int, count: int) -> str:
     """The name of one of several files, in the form that other tools write."""
     return name if count == 1 else f"{name.removesuffix(places.SUFFIX)}-{number:05}-of-{count:05}{places.SUFFIX}"

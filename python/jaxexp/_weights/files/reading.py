@@ -15,7 +15,7 @@ from jaxexp._kernel.io.sources import open_source
 from . import header, places
 from .content import CONTENT
 from .header import LENGTH_SIZE, Header, Tensor
-from .writing import Source, damaged
+from .writing import Source, damaged, is_own_index
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -67,6 +67,23 @@ class TensorFile:
         start, end = self.header.size + tensor.start, self.header.size + tensor.end
         for piece in range(start, end, PIECE):
             yield self._bytes.read(piece, min(piece + PIECE, end))
+
+
+def is_of_others(path: str) -> bool:
+    """Whether there is a file, or an index, that jaxexp did not write, or of which it cannot tell. An empty file has
+    nothing to lose.
+    """
+    try:
+        if not os.path.getsize(path):
+            return False
+        found = places.mapped(places.open_named(path))
+        if path.endswith(places.INDEX_SUFFIX):
+            return not is_own_index(found.memory[:])
+        return TensorFile(path, found).content is None
+    except FileNotFoundError:
+        return False
+    except WeightsError:
+        return True
 
 
 class HoldsTensors(Protocol):

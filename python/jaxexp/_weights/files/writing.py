@@ -14,10 +14,10 @@ from jaxexp import _native
 from jaxexp._errors import ExportError, WeightsError
 from jaxexp._kernel.io import files
 
-from . import header, places
+from . import header
 from .content import CONTENT, content_of, second_name
 from .dtypes import size_of
-from .layout import PlannedFile, plan
+from .layout import PlannedFile, index_name, plan
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -84,7 +84,11 @@ class WrittenFile:
 
 
 def write_apart(
-    path: str | os.PathLike[str], sources: Sequence[Source], *, max_file_size: int | None = None
+    path: str | os.PathLike[str],
+    sources: Sequence[Source],
+    *,
+    max_file_size: int | None = None,
+    check_target: Callable[[str], None] = lambda path: None,
 ) -> list[WrittenFile]:
     """Writes tensors to files that have only their second names until `publish` gives them their own.
 
@@ -93,6 +97,7 @@ def write_apart(
             on, and ``NAME.safetensors.index.json``.
         sources: the tensors, in the order in which several files take them; no two have one name.
         max_file_size: how many bytes of tensors a file may have; None for one file.
+        check_target: is called with each path that `publish` will replace, before anything is written, and may raise.
 
     Raises:
         ExportError: a name cannot stand in a file, or a source makes another number of bytes.
@@ -100,10 +105,13 @@ def write_apart(
     """
     folder, name = os.path.split(os.fsdecode(path))
     by_name = {source.name: source for source in sources}
+    planned = plan(name, ((s.name, s.dtype, s.shape) for s in sources), max_file_size)
+    for target in [*(file.name for file in planned), *([index_name(name)] if len(planned) > 1 else [])]:
+        check_target(os.path.join(folder, target))
     written: list[WrittenFile] = []
     try:
-        for planned in plan(name, ((s.name, s.dtype, s.shape) for s in sources), max_file_size):
-            written.append(_write(folder, planned, by_name))
+        for file in planned:
+            written.append(_write(folder, file, by_name))
     except BaseException:
         discard(path, written)
         raise
@@ -119,7 +127,7 @@ def publish(path: str | os.PathLike[str], written: Sequence[WrittenFile]) -> Non
             os.chmod(second, stat.S_IMODE(os.stat(final).st_mode))  # a file that was there keeps its permissions
         os.replace(second, final)
     if len(written) > 1:
-        with files.replacing(os.path.join(folder, name.removesuffix(places.SUFFIX) + places.INDEX_SUFFIX)) as index:
+        with files.replacing(os.path.join(folder, index_name(name))) as index:
             index.write(_index(written))
 
 
@@ -186,8 +194,16 @@ def _write_tensor(file: IO[bytes], size: int, source: Source) -> bytes:
     return source.checked(digester.digest())
 
 
+def is_own_index(text: bytes) -> bool:
+    """Whether jaxexp wrote an index of several files."""
+    try:
+        return str(json.loads(text)["metadata"]["writer"]).startswith("jaxexp ")
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return False
+
+
 def _index(written: Iterable[WrittenFile]) -> bytes:
     weight_map = {tensor: file.name for file in written for tensor in file.digests}
     total = sum(file.data_size for file in written)
-    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+    index = {"metadata": {"total_size": total, "writer": files.WRITER}, "weight_map": dict(sorted(weight_map.items()))}
     return json.dumps(index, indent=2, ensure_ascii=False).encode()
