@@ -123,7 +123,12 @@ def test_weights_go_along_to_another_folder(with_weights: Path, tmp_path: Path, 
     status, _, err = run(*arguments)
     assert status == 1
     assert "fixed.safetensors' exists: --force replaces it" in err
+    status, _, err = run(*arguments, "--force")
+    assert status == 1
+    assert "found one of another program" in err
     assert not target.exists()
+    target.with_suffix(".safetensors").unlink()
+    good(*arguments)
     good(*arguments, "--force")
     close(jaxexp.load(target, verify=True).call(X), apply(params(), X))
 

@@ -115,16 +115,11 @@ def _save(exported: Any, path: str, order: int, force: bool) -> None:
     if not exported.weights:
         exported.save(path, vjp_order=order)
         return
-    from jaxexp._weights.files.reading import is_of_others
-
     folder, stored = os.path.dirname(os.path.abspath(path)), exported.weights.stored
     if stored is not None and os.path.samefile(os.path.dirname(stored.path), folder):
         weights = re.sub(r"-[0-9]{5}-of-[0-9]{5}(?=\.safetensors$)", "", stored.table.files[0].name)
         exported.save(path, vjp_order=order, weights=weights)
         return
-    weights = f"{os.path.splitext(path)[0]}.safetensors"
     if not force:
-        outputs.refuse_existing(weights)
-    elif is_of_others(weights):
-        os.unlink(weights)  # which save would not replace
+        outputs.refuse_existing(f"{os.path.splitext(path)[0]}.safetensors")
     exported.save(path, vjp_order=order)
