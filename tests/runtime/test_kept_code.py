@@ -78,7 +78,7 @@ def test_with_inputs_or_a_file_for_results_it_is_called_too(artifact: Path, exe:
     assert shown.returncode == 0
     assert "\n  result  float32[8,8]" in shown.stdout
     missing = runtime.run(artifact, "--save-executable", exe, "--out", y)
-    assert missing.returncode == 1
+    assert missing.returncode == 2
     assert "no file gives args[0]" in missing.stderr
 
 

@@ -245,6 +245,9 @@ int main(int count, char** texts) {
   } catch (const jaxexp::command::UsageError& error) {
     complain(std::string(error.what()) + ": 'jaxexp-run --help' says what there is");
     return misused;
+  } catch (const jaxexp::command::InputError& error) {
+    complain(error.what());
+    return misused;
   } catch (const std::exception& error) {
     complain(error.what());
     return failed;
