@@ -203,6 +203,7 @@ def test_damage(exe: Path, run: Any) -> None:
     status, _, err = run("inspect", "--check", exe)
     assert status == 1
     assert f"cannot read the executables {str(exe)!r}: at code: expected the bytes as they were written" in err
+    assert "found others; delete the file, and precompile again" in err
     content[70] ^= 1
     exe.write_bytes(content)
     status, out, err = run("inspect", exe)

@@ -93,6 +93,7 @@ void misaligned(const std::string& file) {
     for (const std::string_view name : archive.names())
       std::printf("%s: %s\n", std::string(name).c_str(), archive.artifact(name).arguments().at(0).str().c_str());
   }
+  say("f4", [&] { Archive(whole).artifact("f4"); });
 }
 
 }  // namespace

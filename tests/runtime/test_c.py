@@ -131,12 +131,14 @@ def test_arguments_by_path(library: Library, runtime: Handle, tmp_path: Path) ->
     assert paths == ["args[0]['x']", "args[0]['y\\n']", "kwargs['scale']"]
     assert library.texts("result_path", "result_count", function) == ["result['all']"]
     x, y, scale = paths
+    listed = re.escape(", ".join(paths))
     given = {scale: library.array(2 * X), y: library.array(X), x: library.array(X + 1)}
     (found,) = library.call_by_path(function, given)
     np.testing.assert_array_equal(library.read(found), (X + 1) * 2 * X - X)
     for change, message in (
         ({x: None}, r"the argument args\[0\]\['x'\], float32\[3\], is missing"),
-        ({"args[1]": library.array(X)}, r"has no argument args\[1\]"),
+        ({"args[1]": library.array(X)}, rf"scaled has no argument args\[1\]; it has {listed}$"),
+        ({x: None, "args[0]['z']": library.array(X)}, rf"has no argument args\[0\]\['z'\]; it has {listed}$"),
         ({x: library.array(X[:2])}, r"^args\[0\]\['x'\].shape\[0\] must have size 3, found size 2"),
     ):
         wrong = {path: array for path, array in {**given, **change}.items() if array is not None}
@@ -188,8 +190,32 @@ def test_members_of_archives(library: Library, runtime: Handle, tmp_path: Path) 
     with pytest.raises(RunError, match=f"{plain}': expected .*archive") as error:
         library.load_with(runtime, plain, member=b"f")
     assert error.value.reason is Reason.DAMAGED
-    with pytest.raises(RunError, match=f"{file}': expected a serialized Exported, found what looks like a zip archive"):
-        library.load(runtime, file)
+    how = "by LoadOptions::member, in C by jaxexp_load_options.member"
+    for load, message in (
+        (lambda: library.load(runtime, file), f"^{file}: it is an archive: name a member {how}$"),
+        (lambda: library.load_bytes(runtime, blob), f"^it is an archive: name a member {how}$"),
+    ):
+        with pytest.raises(RunError, match=message) as error:
+            load()
+        assert error.value.reason is Reason.ARGUMENT
+    with pytest.raises(RunError, match=rf"{file}::plain \(name a member of an archive {how}\): No such file"):
+        library.load(runtime, Path(f"{file}::plain"))
+
+
+def test_files_of_other_kinds(library: Library, runtime: Handle, tmp_path: Path) -> None:
+    exported, _ = bound()
+    exported.save(tmp_path / "model.jaxexp", compatibility=built.READER)
+    function = library.load(runtime, tmp_path / "model.jaxexp")
+    what = r"model.safetensors': expected a serialized Exported, found what looks like a safetensors file, which has "
+    with pytest.raises(RunError, match=what + "only weights: load the artifact that it is beside$"):
+        library.load(runtime, tmp_path / "model.safetensors")
+    np.save(tmp_path / "w.npy", X)
+    np.savez(tmp_path / "w.npz", X)
+    for file, kind in (("model.jaxexp", "an artifact"), ("w.npy", "a NumPy array"), ("w.npz", "a zip archive")):
+        other = library.changed("with_weights", function, str(tmp_path / file).encode())
+        message = f"{file}': expected a safetensors file, found what looks like {kind}: name the file that"
+        with pytest.raises(RunError, match=message):
+            library.call(other, library.array(WEIGHTED_X))
 
 
 def test_functions_in_memory(library: Library, runtime: Handle, tmp_path: Path) -> None:
@@ -226,7 +252,7 @@ def test_symbolic_dimensions(library: Library, runtime: Handle, tmp_path: Path) 
             library.call(function, *(library.array(np.zeros(shape, np.float32)) for shape in shapes))
         return str(error.value)
 
-    assert "specialize" in message((7, 3), (2,), (6, 3))
+    assert "fix them with 'jaxexp specialize OLD --size NAME=SIZE -o NEW'" in message((7, 3), (2,), (6, 3))
     expected = "args[2].shape[0] must have size a*b, found size 7, where a = 2, b = 3"
     assert expected in message((7, 3), (2,), (7, 3))
     assert "dimension variable 'b' -1, which has to be at least 1" in message((3, 3), (2,), (6, 3))

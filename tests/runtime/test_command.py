@@ -85,6 +85,11 @@ def test_ways_to_give_arguments(artifact: Path, files: tuple[Path, Path], tmp_pa
     for rest in (b, tmp_path / "rest.npz"):  # positions skip what is given by its path
         succeeds(artifact, f"args[0]['x']={x}", rest, "--out", tmp_path / "y.npy")
         np.testing.assert_array_equal(result(tmp_path / "y.npy"), X + B)
+    np.savez(tmp_path / "second.npz", **{"args[1]": B})
+    np.savez(tmp_path / "first.npz", X)
+    for mixed in (("second.npz", "x.npy"), ("first.npz", "b.npy"), ("first.npz", "rest.npz"), ("x.npy", "rest.npz")):
+        succeeds(artifact, *(tmp_path / name for name in mixed), "--out", tmp_path / "y.npy")
+        np.testing.assert_array_equal(result(tmp_path / "y.npy"), X + B)
     said = succeeds(artifact, x, b, "-o", tmp_path / "y.npz")
     assert said == f"{tmp_path / 'y.npz'}: 1 result, {(tmp_path / 'y.npz').stat().st_size:,} bytes\n"
     assert result(tmp_path / "y.npz").keys() == {"result['sum']"}
@@ -99,16 +104,53 @@ def test_numbers_in_place_of_files(tmp_path: Path) -> None:
     path.write_bytes(exported.serialize(compatibility=runtime.READER))
     for given in (("-3", "-2.5", "true"), ("args[2]=true", "-3", "args[1]=-2.5")):
         assert succeeds(path, *given).endswith("\nresult[0]\n  9\n\nresult[1]\n  -2.5\n")
+    for is_on, printed in (("True", "1"), ("1", "1"), ("FALSE", "0"), ("0", "0")):
+        assert succeeds(path, "0", "1", is_on).endswith(f"\nresult[1]\n  {printed}\n")
+    integer = "takes an integer from -2147483648 to 2147483647, or a .npy file, and not"
     for given, wrong in (
-        (("1.5", "0", "true"), "args[0], int32[], takes a number, or a .npy file, and not '1.5'"),
-        (("3000000000", "0", "true"), "args[0], int32[], takes a number"),
-        (("0", "x.np", "true"), "args[1], float32[], takes a number"),
+        (("1.5", "0", "true"), f"args[0], int32[], {integer} '1.5'"),
+        (("3000000000", "0", "true"), f"args[0], int32[], {integer} '3000000000'"),
+        (("0", "x.np", "true"), "args[1], float32[], takes a number, or a .npy file, and not 'x.np'"),
         (("0", "0", "2"), "args[2], bool[], takes true or false, or a .npy file, and not '2'"),
     ):
-        assert wrong in fails(path, *given)
-    exported = jaxexp.export(jax.jit(jnp.conj))(np.complex64(0))
-    path.write_bytes(exported.serialize(compatibility=runtime.READER))
-    assert "args[0], complex64[], takes a .npy file, and not '1'" in fails(path, "1")
+        assert fails(path, *given, status=2) == f"jaxexp-run: {wrong}\n"
+
+
+@pytest.mark.parametrize("argument", [np.complex64(0), jax.random.key(0)], ids=["complex", "key"])
+def test_scalars_that_take_files(argument: Any, tmp_path: Path) -> None:
+    path = tmp_path / "f.jaxexp"
+    path.write_bytes(jaxexp.export(jax.jit(lambda x: x))(argument).serialize(compatibility=runtime.READER))
+    said = fails(path, "1", status=2)
+    assert said == f"jaxexp-run: args[0], {argument.dtype}[], takes a .npy file, and not '1'\n"
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_numbers_of_16_bits_are_rounded_as_in_numpy(dtype: Any, tmp_path: Path) -> None:
+    """Halfway between two, into the next power of two, too small and too large."""
+    limits = ml_dtypes.finfo(dtype)
+    least, most, eps = (float(x) for x in (limits.smallest_subnormal, limits.max, limits.eps))
+    halfway = [1 + eps / 2, 1 + 3 * eps / 2, 2 - eps / 4, least / 2, least * 1.5, most * (1 + eps / 4), most * 1.01]
+    numbers = [
+        0.0,
+        1.0,
+        -2.5,
+        1 / 3,
+        3e-5,
+        least,
+        float(limits.smallest_normal) * (1 - eps / 3),
+        *halfway,
+        1e300,
+        1e-300,
+    ]
+    numbers += [-x for x in numbers] + [float("inf"), float("nan")]
+    exported = jaxexp.export(jax.jit(lambda *x: jnp.stack(x)))(*[jax.ShapeDtypeStruct((), dtype)] * len(numbers))
+    (tmp_path / "f.jaxexp").write_bytes(exported.serialize(compatibility=runtime.READER))
+    succeeds(tmp_path / "f.jaxexp", *map(repr, numbers), "-o", tmp_path / "y.npy")
+    with np.errstate(over="ignore"):
+        expected = np.asarray(numbers).astype(dtype)
+    found = np.load(tmp_path / "y.npy").view(dtype)
+    np.testing.assert_array_equal(found.astype(float), expected.astype(float))
+    np.testing.assert_array_equal(np.signbit(found)[:-1], np.signbit(expected)[:-1])
 
 
 def printed_numbers(said: str) -> dict[str, str]:
@@ -228,19 +270,22 @@ def test_files_that_are_refused(artifact: Path, files: tuple[Path, Path], tmp_pa
 
 
 def test_arguments_that_do_not_fit(artifact: Path, files: tuple[Path, Path], tmp_path: Path) -> None:
+    """Status 2 where `jaxexp run` has it."""
     x, b = files
-    assert "no file gives args[1], float32[3]" in fails(artifact, x)
-    assert "takes 2 arguments" in fails(artifact, x, b, b)
+    assert "no file gives args[1], float32[3]" in fails(artifact, x, status=2)
+    assert f"the function takes 2 arguments; {b} is one more" in fails(artifact, x, b, b, status=2)
     by_path = f"args[0]['x']={x}"
-    assert "gives args[0]['x'] a second time" in fails(artifact, by_path, by_path, b)
-    said = fails(artifact, by_path, b, b)
-    assert f"takes 2 arguments, of which 1 came by path; {b} is one more" in said
-    said = fails(artifact, x, f"args[2]={x}")
+    assert "gives args[0]['x'] a second time" in fails(artifact, by_path, by_path, b, status=2)
+    assert f"the function takes 2 arguments; {b} is one more" in fails(artifact, by_path, b, b, status=2)
+    said = fails(artifact, x, f"args[2]={x}", status=2)
     assert "has no argument args[2] ('--inspect' lists those that it has)" in said
+    said = fails(artifact, "1", b, status=2)
+    assert said == "jaxexp-run: args[0]['x'], float32[2, 3], takes a .npy file, and not '1'\n"
     np.savez(tmp_path / "in.npz", X, B, X)
-    assert "'arr_2' is one more" in fails(artifact, tmp_path / "in.npz")
-    np.savez(tmp_path / "in.npz", arr_0=X, arr_1x=B)
-    assert "'arr_1x' names no argument" in fails(artifact, tmp_path / "in.npz")
+    assert "'arr_2' is one more" in fails(artifact, tmp_path / "in.npz", status=2)
+    for name in ("arr_1x", "arr"):
+        np.savez(tmp_path / "in.npz", arr_0=X, **{name: B})
+        assert f"'{name}' names no argument ('--inspect' lists them)" in fails(artifact, tmp_path / "in.npz")
     assert "No such file" in fails(artifact, tmp_path / "none.npy", b)
     assert "No such file" in fails(artifact, x, b, "--out", tmp_path / "none" / "y.npy")
 
@@ -297,8 +342,17 @@ def test_the_arguments_of_a_vjp(artifact: Path, files: tuple[Path, Path], tmp_pa
     ):
         assert line in done.stdout
     x, _ = files
-    said = fails(artifact, "--vjp", 1, f"args[0]['x']={x}")
+    said = fails(artifact, "--vjp", 1, f"args[0]['x']={x}", status=2)
     assert "has no argument args[0]['x']; a VJP's are args[0], args[1], ...: those of the function, then" in said
+
+
+def test_cotangents_of_integers_have_no_numbers(tmp_path: Path) -> None:
+    exported = jaxexp.export(jax.jit(lambda x, n: x * n))(np.float32(0), np.zeros(2, np.int32))
+    (tmp_path / "f.jaxexp").write_bytes(exported.serialize(vjp_order=1, compatibility=runtime.READER))
+    np.save(tmp_path / "n.npy", np.array([1, 2], np.int32))
+    np.save(tmp_path / "ct.npy", np.ones(2, np.float32))
+    said = succeeds(tmp_path / "f.jaxexp", "3", tmp_path / "n.npy", tmp_path / "ct.npy", "--vjp", 1)
+    assert said.endswith("  result[0]  float32[]\n  result[1]  float0[2]\n\nresult[0]\n  3\n")
 
 
 def test_which_file_it_is(artifact: Path, files: tuple[Path, Path], tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_with_inputs_or_a_file_for_results_it_is_called_too(artifact: Path, exe:
     assert shown.returncode == 0
     assert "\n  result  float32[8,8]" in shown.stdout
     missing = runtime.run(artifact, "--save-executable", exe, "--out", y)
-    assert missing.returncode == 1
+    assert missing.returncode == 2
     assert "no file gives args[0]" in missing.stderr
 
 
@@ -104,6 +104,8 @@ def test_damaged_code_is_passed_over(artifact: Path, exe: Path) -> None:
     intact = exe.read_bytes()
     damaged = intact[:-1000] + bytes([intact[-1000] ^ 255]) + intact[-999:]
     exe.write_bytes(damaged)
+    said = call(artifact, "--executables", exe)[1]
+    assert "expected the bytes as they were written, found others; delete the file, and precompile again\n" in said
     save(artifact, exe)
     repaired = exe.read_bytes()
     assert repaired.startswith(damaged) and len(repaired) > len(damaged)
@@ -147,6 +149,22 @@ def test_other_flags_are_named(
     found, said = call(artifact, "--executables", exe)
     assert why in said
     np.testing.assert_allclose(found, np.tanh(X) @ X, rtol=1e-5, atol=1e-5)
+
+
+def test_code_of_other_functions_is_no_reason(artifact: Path, exe: Path, tmp_path: Path) -> None:
+    """A function may have the name of another one; and a VJP's code is its own."""
+    x = jax.ShapeDtypeStruct(X.shape, X.dtype)
+
+    def other(x: jax.Array) -> jax.Array:
+        return x + 1
+
+    save(written(tmp_path / "other.jaxexp", other, x), exe)
+    assert "is not used: it has no code of this function" in call(artifact, "--executables", exe)[1]
+    save(written(tmp_path / "same_name.jaxexp", lambda x: x - 1, x), exe)
+    why = "its code is for another module of this name: another function, or this one exported again"
+    assert f"is not used: {why}\n" in call(artifact, "--executables", exe)[1]
+    save(artifact, exe)
+    assert call(artifact, "--executables", exe)[1] == ""
 
 
 def test_code_of_jax_is_named(artifact: Path, exe: Path) -> None:

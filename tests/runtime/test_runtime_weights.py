@@ -364,7 +364,7 @@ class TestRefused:
         with jaxexp.Archive.create(tmp_path / "a.zip") as archive:
             archive.add("model", model.read_bytes())
         done = from_command(tmp_path / "a.zip", "--member", "model")
-        assert done.returncode == 1
+        assert done.returncode == 2
         assert "no file gives args[0]['layers/0/b'], float32[32]" in done.stderr
         tuned = exported.with_weights({**given, "head": given["head"] + 1})
         with jaxexp.Archive.append(tmp_path / "a.zip") as archive:

@@ -20,8 +20,8 @@ Runtime::Options::mapped_type option_value(std::string_view text);
 std::shared_ptr<const wire::FileBytes> opened(const std::filesystem::path& file,
                                               wire::FileBytes::Reading how = wire::FileBytes::Reading::at_once);
 
-/// A function in an archive, whose memory is the caller's. Throws RunError where there is none of this name, and
-/// DeserializationError.
-Artifact member_of(std::span<const std::uint8_t> archive, const std::string& name);
+/// An artifact in the caller's memory; where a member is named, the one in that archive. Throws DeserializationError,
+/// and RunError where there is no such member, or none is named in an archive.
+Artifact artifact_in(std::span<const std::uint8_t> bytes, const std::string& member = {});
 
 }  // namespace jaxexp::runtime

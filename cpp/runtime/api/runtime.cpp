@@ -3,8 +3,8 @@
 
 #include <charconv>
 #include <limits>
-#include <ranges>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -16,6 +16,7 @@
 #include "runtime/plugin/handlers.h"
 #include "wire/api/translating.h"
 #include "wire/base/file_error.h"
+#include "wire/base/listed.h"
 #include "wire/tensors/mapped_file.h"
 
 namespace jaxexp {
@@ -41,6 +42,28 @@ std::shared_ptr<const runtime::Bound> bound(const std::shared_ptr<const runtime:
                                                 options.stable);
 }
 
+constexpr const char* by_option = " by LoadOptions::member, in C by jaxexp_load_options.member";
+
+bool is_archive(std::span<const std::uint8_t> bytes) {
+  try {
+    static_cast<void>(Archive(bytes));
+    return true;
+  } catch (const DeserializationError&) {
+    return false;
+  }
+}
+
+/// The bytes of an artifact. In a name such as "fleet.zip::resnet/b8", no file may be meant.
+std::shared_ptr<const wire::FileBytes> opened_artifact(const std::filesystem::path& file) {
+  try {
+    return runtime::opened(file);
+  } catch (const std::system_error& error) {
+    const std::string name = file.string();
+    if (name.find("::") == name.npos) throw;
+    throw wire::file_error(error.code(), name + " (name a member of an archive" + by_option + ")");
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<const wire::FileBytes> runtime::opened(const std::filesystem::path& file,
@@ -52,16 +75,15 @@ std::shared_ptr<const wire::FileBytes> runtime::opened(const std::filesystem::pa
   }
 }
 
-Artifact runtime::member_of(std::span<const std::uint8_t> bytes, const std::string& name) {
-  const Archive archive(bytes);
-  if (archive.contains(name)) return archive.artifact(name);
-  constexpr std::size_t most = 8;
-  std::string known;
-  for (const std::string_view one : archive.names() | std::views::take(most))
-    (known += known.empty() ? "" : ", ") += '\'' + std::string(one) + '\'';
-  if (archive.size() > most) known += ", ...";
-  throw RunError(Reason::argument,
-                 "the archive has no member '" + name + "'; it has " + (known.empty() ? "none" : known));
+Artifact runtime::artifact_in(std::span<const std::uint8_t> bytes, const std::string& member) {
+  try {
+    return member.empty() ? Artifact(bytes) : Archive(bytes).artifact(member);
+  } catch (const std::out_of_range& error) {
+    throw RunError(Reason::argument, error.what());
+  } catch (const DeserializationError&) {
+    if (!member.empty() || !is_archive(bytes)) throw;
+    throw RunError(Reason::argument, std::string("it is an archive: name a member") + by_option);
+  }
 }
 
 Runtime::Options::mapped_type runtime::option_value(std::string_view text) {
@@ -95,12 +117,12 @@ Function Runtime::load(const std::filesystem::path& file, const LoadOptions& opt
       using wire::MappedFile;  // an archive may have more weights than memory has room for
       const auto how = options.stable ? MappedFile::How::read : MappedFile::How::mapped;
       const auto archive = translating([&] { return MappedFile::named(file, how); });
-      const Artifact artifact = runtime::member_of(archive.bytes(), options.member);
+      const Artifact artifact = runtime::artifact_in(archive.bytes(), options.member);
       name += "::" + options.member;
       return Function(bound(client_, artifact, archive.owner(), options, {}));
     }
-    const auto bytes = runtime::opened(file);
-    return Function(bound(client_, Artifact(bytes->bytes()), bytes, options, file));
+    const auto bytes = opened_artifact(file);
+    return Function(bound(client_, runtime::artifact_in(bytes->bytes()), bytes, options, file));
   } catch (const WeightsError&) {  // which names a file of its own
     throw;
   } catch (const DeserializationError& error) {
@@ -170,20 +192,27 @@ std::vector<Array> Function::call(std::span<const Array> arguments) const {
 
 std::vector<Array> Function::call(const std::map<std::string, Array>& arguments) const {
   runtime::Arrays numbers;
+  std::string missing;
   std::set<std::string_view> unused;
   for (const auto& [path, array] : arguments) unused.insert(path);
   for (const runtime::Parameter& parameter : std::span(bound_->callable()->arguments()).subspan(bound_->nr_weights())) {
     const std::string path = bound_->as_called(parameter.path);
     const auto found = arguments.find(path);
-    if (found == arguments.end())
-      throw RunError(Reason::argument, "the argument " + path + ", " + parameter.str() + ", is missing");
+    if (found == arguments.end()) {
+      if (missing.empty()) missing = "the argument " + path + ", " + parameter.str() + ", is missing";
+      continue;
+    }
     if (unused.erase(path) == 0)  // a path that was cut
       throw RunError(Reason::argument, "several arguments have the path " + path + ": give them in their order");
     numbers.push_back(found->second.numbers_);
   }
-  if (!unused.empty())
-    throw RunError(Reason::argument,
-                   std::string(artifact().function_name()) + " has no argument " + std::string(*unused.begin()));
+  if (!unused.empty()) {
+    const std::vector<Value> known = this->arguments();
+    throw RunError(Reason::argument, std::string(artifact().function_name()) + " has no argument " +
+                                         std::string(*unused.begin()) + "; it has " +
+                                         wire::listed(known.size(), [&](std::size_t i) { return known[i].path; }));
+  }
+  if (!missing.empty()) throw RunError(Reason::argument, missing);
   return called(std::move(numbers));
 }
 

@@ -210,8 +210,7 @@ jaxexp_function* jaxexp_load_bytes(const jaxexp_runtime* runtime, const void* by
     const std::span<const std::uint8_t> buffer(static_cast<const std::uint8_t*>(bytes), size);
     jaxexp::LoadOptions found = loading(options);
     const std::string member = std::exchange(found.member, {});
-    const auto artifact = member.empty() ? jaxexp::Artifact(buffer) : jaxexp::runtime::member_of(buffer, member);
-    return handle(given(runtime, "the runtime").value.load(artifact, found));
+    return handle(given(runtime, "the runtime").value.load(jaxexp::runtime::artifact_in(buffer, member), found));
   });
 }
 

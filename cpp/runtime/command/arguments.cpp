@@ -37,7 +37,7 @@ Runs a function that jax.export or jaxexp has serialized, on a PJRT plugin.
 
   ARTIFACT            a file, or a member of an archive, as in fleet.zip::resnet/b8
   INPUT               an argument: a .npy file, or a number for a scalar. PATH=INPUT is the argument of this path, as in
-                      "args[0]['w']=w.npy"; the others are what is left, in their order. A .npz file (of np.savez) has
+                      "args[0]['w']=w.npy"; each other one is the first that is left. A .npz file (of np.savez) has
                       several, named by their paths, or arr_0, arr_1, ...
   -o, --out FILE      where the results go: .npy for one, .npz for any number (by their paths). Without it, their ranges
                       are printed, and the numbers of small ones

@@ -16,6 +16,12 @@ class UsageError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// What is wrong with an input: the command line, or what it says of a file.
+class InputError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 struct Arguments {
   /// Throws UsageError.
   Arguments(int count, char** texts);

@@ -1,21 +1,21 @@
 // Files stay in memory while arrays are views of them.
 #include "runtime/command/arrays.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdint>
-#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string_view>
 #include <system_error>
-#include <tuple>
-#include <type_traits>
 #include <utility>
 
 #include "runtime/api/given.h"
+#include "runtime/command/scalars.h"
 #include "runtime/npy/npy.h"
 #include "wire/base/file_error.h"
 
@@ -49,40 +49,6 @@ Array array(const File& file, const npy::Item& item, const Value& value) {
   return made;
 }
 
-template <class T>
-std::optional<Array> parsed(const std::string& text) {
-  T number{};
-  const char* const end = text.data() + text.size();
-  if constexpr (std::is_floating_point_v<T>) {
-    char* rest = nullptr;
-    number = static_cast<T>(std::strtod(text.c_str(), &rest));
-    if (text.empty() || rest != end) return std::nullopt;
-  } else if (const auto [rest, error] = std::from_chars(text.data(), end, number);
-             error != std::errc{} || rest != end) {
-    return std::nullopt;
-  }
-  return Array(number);
-}
-
-Array scalar(const std::string& text, const Value& value) {
-  const auto wrong = [&](const char* expected) {
-    refuse(value.path + ", " + value.str() + ", takes " + expected + "a .npy file, and not '" + text + "'");
-  };
-  if (value.dtype == "bool") {
-    if (text != "true" && text != "false") wrong("true or false, or ");
-    return Array(text == "true");
-  }
-  std::optional<Array> found;
-  const auto is_number = [&]<class... Types>(std::tuple<Types...>) {
-    return ((value.dtype == dtype_of<Types>() && (found = parsed<Types>(text), true)) || ...);
-  };
-  using Integers = std::tuple<std::int8_t, std::int16_t, std::int32_t, std::int64_t, std::uint8_t, std::uint16_t,
-                              std::uint32_t, std::uint64_t>;
-  const bool is_known = is_number(Integers()) || is_number(std::tuple<float, double>());
-  if (!found) wrong(is_known ? "a number, or " : "");
-  return *found;
-}
-
 class Inputs {
  public:
   Inputs(const std::vector<Value>& values, bool is_vjp) : values_(values), found_(values.size()), is_vjp_(is_vjp) {
@@ -102,46 +68,45 @@ class Inputs {
     const bool is_path = text.starts_with("args[") || text.starts_with("kwargs[");
     if (at == text.npos && is_path) at = text.rfind('=');
     if (at == text.npos) return false;
-    add_input(index(text.substr(0, at), text), text.substr(at + 1), text);
+    const std::string path = text.substr(0, at);
+    const auto found = index_.find(path);
+    if (found == index_.end())
+      throw InputError(
+          text + ": the function has no argument " + path +
+          (is_vjp_ ? "; a VJP's are args[0], args[1], ...: those of the function, then the cotangents of its results"
+                     " ('--inspect --vjp N' lists them)"
+                   : " ('--inspect' lists those that it has)"));
+    add_input(found->second, text.substr(at + 1), text);
     return true;
   }
 
   void add(std::size_t index, Array array, const std::string& where) {
-    if (found_[index]) refuse(where + " gives " + values_[index].path + " a second time");
+    if (found_[index]) throw InputError(where + " gives " + values_[index].path + " a second time");
     found_[index] = std::move(array);
   }
 
-  std::size_t index(const std::string& path, const std::string& where) const {
-    const auto found = index_.find(path);
-    if (found == index_.end())
-      refuse(where + ": the function has no argument " + path +
-             (is_vjp_
-                  ? "; a VJP's are args[0], args[1], ...: those of the function, then the cotangents of its results" +
-                        std::string(" ('--inspect --vjp N' lists them)")
-                  : " ('--inspect' lists those that it has)"));
-    return found->second;
-  }
-
-  /// Positions count from now on the arguments that have not been given yet.
-  void number_the_rest() {
+  /// The arguments that have not been given yet.
+  std::vector<std::size_t> rest() const {
+    std::vector<std::size_t> left;
     for (std::size_t i = 0; i < found_.size(); ++i)
-      if (!found_[i]) positions_.push_back(i);
+      if (!found_[i]) left.push_back(i);
+    return left;
   }
 
-  std::size_t at_position(std::size_t position, const std::string& where) const {
-    if (position < positions_.size()) return positions_[position];
-    const std::size_t given = found_.size() - positions_.size();
-    refuse("the function takes " + std::to_string(found_.size()) + (found_.size() == 1 ? " argument" : " arguments") +
-           (given > 0 ? ", of which " + std::to_string(given) + " came by path" : "") + "; " + where + " is one more");
+  std::size_t at(const std::vector<std::size_t>& left, std::size_t position, const std::string& where) const {
+    if (position < left.size()) return left[position];
+    throw InputError("the function takes " + std::to_string(found_.size()) +
+                     (found_.size() == 1 ? " argument; " : " arguments; ") + where + " is one more");
   }
 
   void add_npz(const std::string& name) {
+    const auto left = rest();
     const File file = runtime::opened(name);
     const auto items = reading(name, [&] { return npy::read_npz(file->bytes()); });
     for (const auto& [member, item] : items) {
       const std::string where = name + ", '" + member.substr(0, 80) + "'";
-      const bool is_positional = member.starts_with(prefix) && !index_.contains(member);
-      const std::size_t i = is_positional ? at_position(position(member, where), where) : index(member, where);
+      const auto named = index_.find(member);
+      const std::size_t i = named == index_.end() ? at(left, position(member, where), where) : named->second;
       add(i, array(file, item, values_[i]), where);
     }
   }
@@ -150,6 +115,8 @@ class Inputs {
   void add_input(std::size_t index, const std::string& text, const std::string& where) {
     const Value& value = values_[index];
     if (value.shape.empty() && !text.ends_with(".npy")) return add(index, scalar(text, value), where);
+    std::error_code ignored;
+    if (!text.ends_with(".npy") && !std::filesystem::exists(text, ignored)) refuse_input(text, value);
     const File file = runtime::opened(text);
     add(index, array(file, reading(text, [&] { return npy::read_npy(file->bytes()); }), value), where);
   }
@@ -157,7 +124,7 @@ class Inputs {
   std::vector<Array> arrays() const {
     std::vector<Array> arrays;
     for (std::size_t i = 0; i < found_.size(); ++i) {
-      if (!found_[i]) refuse("no file gives " + values_[i].path + ", " + values_[i].str());
+      if (!found_[i]) throw InputError("no file gives " + values_[i].path + ", " + values_[i].str());
       arrays.push_back(*found_[i]);
     }
     return arrays;
@@ -169,8 +136,9 @@ class Inputs {
   static std::size_t position(const std::string& member, const std::string& where) {
     std::size_t index = 0;
     const char* const end = member.data() + member.size();
-    const auto [rest, error] = std::from_chars(member.data() + prefix.size(), end, index);
-    if (error != std::errc{} || rest != end) refuse(where + " names no argument");
+    const auto [rest, error] = std::from_chars(member.data() + std::min(prefix.size(), member.size()), end, index);
+    if (!member.starts_with(prefix) || error != std::errc{} || rest != end)
+      refuse(where + " names no argument ('--inspect' lists them)");
     return index;
   }
 
@@ -178,7 +146,6 @@ class Inputs {
   std::map<std::string, std::size_t> index_;
   std::vector<std::optional<Array>> found_;
   bool is_vjp_;
-  std::vector<std::size_t> positions_;  // the arguments that inputs without a path are
 };
 
 std::string npy_file(const Array& array) {
@@ -197,13 +164,11 @@ std::vector<Array> read_arguments(const Arguments& arguments, const std::vector<
   std::vector<std::string> in_order;
   for (const std::string& text : arguments.inputs)
     if (!inputs.add_named(text)) in_order.push_back(text);
-  inputs.number_the_rest();
-  std::size_t position = 0;
   for (const std::string& text : in_order) {
     if (text.ends_with(".npz"))
       inputs.add_npz(text);
     else
-      inputs.add_input(inputs.at_position(position++, text), text, text);
+      inputs.add_input(inputs.at(inputs.rest(), 0, text), text, text);
   }
   return inputs.arrays();
 }

@@ -10,7 +10,7 @@
 
 namespace jaxexp::command {
 
-/// The arguments that a function takes. Throws RunError or std::system_error, with the name of the file.
+/// The arguments that a function takes. Throws InputError; RunError or std::system_error, with the name of the file.
 std::vector<Array> read_arguments(const Arguments& arguments, const std::vector<Value>& values);
 
 /// Returns the size of the file. Throws RunError or std::system_error, with the name of the file.

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iostream>
@@ -12,6 +13,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -60,6 +62,8 @@ Function vjp_of(Function function, std::size_t order) {
 }
 
 bool is_zip(const std::string& file) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(file, ignored)) return false;  // what is in a pipe is read once
   constexpr std::string_view head = "PK\3\4";
   std::array<char, head.size()> found{};
   std::ifstream(file, std::ios::binary).read(found.data(), found.size());
@@ -74,14 +78,14 @@ std::string name_of(const Arguments& arguments) {
 /// Reads the artifact by this function. Errors say which file it is, and whether it is an archive.
 template <class Read>
 auto reading(const Arguments& arguments, const Read& read) {
+  const std::string& file = arguments.artifact;
+  if (arguments.member.empty() && is_zip(file))
+    refuse(file + " is an archive: name a member of it, as in " + file + "::resnet/b8 ('jaxexp ls' lists them)");
   try {
     return read();
   } catch (const jaxexp::WeightsError&) {  // which names a file of its own
     throw;
   } catch (const jaxexp::DeserializationError& error) {
-    const std::string& file = arguments.artifact;
-    if (arguments.member.empty() && is_zip(file))
-      refuse(file + " is an archive: name a member of it, as in " + file + "::resnet/b8 ('jaxexp ls' lists them)");
     throw error.in_file(name_of(arguments));
   }
 }
@@ -168,9 +172,8 @@ void repeat(const jaxexp::Function& function, const std::vector<Array>& inputs, 
 }
 
 Artifact artifact_in(std::span<const std::uint8_t> bytes, const Arguments& arguments) {
-  if (arguments.member.empty()) return Artifact(bytes);
   try {
-    return jaxexp::runtime::member_of(bytes, arguments.member);
+    return jaxexp::runtime::artifact_in(bytes, arguments.member);
   } catch (const RunError& error) {
     refuse(arguments.artifact + ": " + error.what());
   }
@@ -244,6 +247,9 @@ int main(int count, char** texts) {
       run(arguments);
   } catch (const jaxexp::command::UsageError& error) {
     complain(std::string(error.what()) + ": 'jaxexp-run --help' says what there is");
+    return misused;
+  } catch (const jaxexp::command::InputError& error) {
+    complain(error.what());
     return misused;
   } catch (const std::exception& error) {
     complain(error.what());

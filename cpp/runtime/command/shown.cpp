@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
+#include <string_view>
 
 #include "runtime/command/number_texts.h"
 
@@ -20,9 +22,9 @@ NumberTexts texts_of(const Array& array) {
   return number_texts(array.dtype(), numbers.data(), array.size(), small);
 }
 
-std::string type_of(const Array& array) {
-  std::string text = std::string(array.dtype()) + '[';
-  for (std::size_t d = 0; d < array.shape().size(); ++d) text += (d > 0 ? "," : "") + std::to_string(array.shape()[d]);
+std::string type_of(std::string_view dtype, const std::vector<std::int64_t>& shape) {
+  std::string text = std::string(dtype) + '[';
+  for (std::size_t d = 0; d < shape.size(); ++d) text += (d > 0 ? "," : "") + std::to_string(shape[d]);
   return text + ']';
 }
 
@@ -57,9 +59,11 @@ std::vector<std::string> shown(const std::string& title, const std::vector<Value
   std::vector<std::string> numbers;
   for (std::size_t i = 0; i < results.size(); ++i) {
     const std::string path = escaped(values[i].path);
-    const NumberTexts texts = texts_of(results[i]);
+    const bool has_numbers = values[i].dtype != "float0";
+    const NumberTexts texts = has_numbers ? texts_of(results[i]) : NumberTexts();
     const Range& range = texts.range;
-    rows.push_back({path, type_of(results[i]), range.least, range.most, range.mean, range.not_finite});
+    rows.push_back({path, type_of(has_numbers ? results[i].dtype() : "float0", results[i].shape()), range.least,
+                    range.most, range.mean, range.not_finite});
     if (texts.words.empty()) continue;
     numbers.emplace_back();
     numbers.push_back(path);

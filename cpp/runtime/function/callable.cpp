@@ -153,8 +153,8 @@ void Callable::explain(std::string_view error) const {
   if (artifact_.has_dynamic_shapes()) {
     if (std::ranges::any_of(arguments_, &Parameter::is_symbolic))
       refuse(
-          " has symbolic dimensions, which the plugin does not compile: fix them in Python with "
-          "jaxexp.load(...).specialize(...).save(...), and run that file");
+          " has symbolic dimensions, which the plugin does not compile: fix them with 'jaxexp specialize OLD --size "
+          "NAME=SIZE -o NEW', and run that file");
     refuse(
         " calls a function with symbolic dimensions, which the plugin does not compile: specialize that one before "
         "this one is exported");

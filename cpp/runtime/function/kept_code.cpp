@@ -41,6 +41,12 @@ KeptCode find_code(std::shared_ptr<const Client> client, const wire::FileBytes& 
         if (!is_explained) found.why_not = "JAX compiled its code of this function, which only Python can use";
         continue;
       }
+      const std::string* const module = value_of(record->conditions, "module");
+      if (module && *module != *value_of(conditions, "module")) {
+        if (!is_explained)
+          found.why_not = "its code is for another module of this name: another function, or this one exported again";
+        continue;
+      }
       const std::string why_not = difference(record->conditions, conditions);
       if (!why_not.empty()) {
         if (!std::exchange(is_explained, true)) found.why_not = why_not;  // of the newest

@@ -10,6 +10,7 @@
 #include "jaxexp/weights_error.h"
 #include "wire/base/error.h"
 #include "wire/base/hexadecimal.h"
+#include "wire/base/other_format.h"
 #include "wire/tensors/mapped_file.h"
 
 namespace jaxexp::runtime {
@@ -37,10 +38,22 @@ auto reading(const std::string& file, const Read& read) {
   }
 }
 
+/// Refuses a file of another kind. In a file of tensors, the first eight bytes are a length of at most 16 MiB.
+wire::Header header_of(std::span<const std::uint8_t> file) {
+  constexpr std::string_view artifact = "jaxe";
+  const std::span upper = file.size() < 8 ? file.first(0) : file.subspan(4, 4);
+  const bool is_artifact = std::ranges::equal(upper, artifact);
+  const std::string_view other = is_artifact ? "an artifact" : wire::other_format(file);
+  if (std::ranges::any_of(upper, [](std::uint8_t byte) { return byte != 0; }) && !other.empty())
+    throw wire::Error({}, "a safetensors file",
+                      "what looks like " + std::string(other) + ": name the file that has the weights");
+  return wire::read_header(file, file.size());
+}
+
 /// A file with its header.
 struct TensorFile {
   TensorFile(std::string name, MappedFile bytes)
-      : name(std::move(name)), file(std::move(bytes)), header(wire::read_header(file.bytes(), file.bytes().size())) {
+      : name(std::move(name)), file(std::move(bytes)), header(header_of(file.bytes())) {
     for (const wire::Tensor& tensor : header.tensors) by_name.emplace(tensor.name, &tensor);
   }
   TensorFile(const TensorFile&) = delete;

@@ -13,6 +13,7 @@
 #include "wire/archive/index.h"
 #include "wire/archive/weights.h"
 #include "wire/base/error.h"
+#include "wire/base/listed.h"
 
 namespace jaxexp {
 namespace {
@@ -66,7 +67,13 @@ bool Archive::contains(std::string_view name) const {
 Artifact Archive::artifact(std::string_view name) const {
   return translating([&] {
     const auto number = state_->index->find(name);
-    if (!number) throw std::out_of_range("there is no member '" + wire::escaped(name) + "' in the archive");
+    if (!number) {
+      const auto quoted = [&](std::size_t i) {
+        return "'" + state_->index->member(static_cast<std::uint32_t>(i)).name()->str() + "'";
+      };
+      throw std::out_of_range(wire::escaped("the archive has no member '" + std::string(name) + "'; it has " +
+                                            wire::listed(size(), quoted)));
+    }
     const auto& member = state_->index->member(*number);
     const auto& place = *member.place();
     std::vector<std::span<const std::uint8_t>> modules;

@@ -164,7 +164,8 @@ ExecutableRecords read_executables(const FileBytes& file, std::uint64_t position
 std::vector<std::uint8_t> read_code(const FileBytes& file, const ExecutableRecord& record) {
   std::vector<std::uint8_t> code(record.size);
   file.read(record.position, code);
-  if (digest(code) != record.digest) throw Error({nullptr, "code"}, "the bytes as they were written", "others");
+  if (digest(code) != record.digest)
+    throw Error({nullptr, "code"}, "the bytes as they were written", std::string("others") + advice);
   return code;
 }
 

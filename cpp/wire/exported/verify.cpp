@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "wire/base/error.h"
+#include "wire/base/other_format.h"
 #include "wire/base/unaligned.h"
 #include "wire/base/utf8.h"
 #include "wire/exported/limits.h"
@@ -390,33 +391,8 @@ class Walk {
   Alike alike_;
 };
 
-/// What bytes that are no artifact seem to be, from how they begin; empty where that is unknown.
-std::string_view other_format(std::string_view bytes) {
-  using namespace std::string_view_literals;
-  constexpr std::pair<std::string_view, std::string_view> known[] = {
-      {"PK\3\4"sv, "a zip archive"},
-      {"\x1F\x8B"sv, "a gzip file"},
-      {"\x28\xB5\x2F\xFD"sv, "a Zstandard file"},
-      {"JAXEXPEX"sv, "a file of executables"},
-      {"\x93NUMPY"sv, "a NumPy array"},
-      {"\x89HDF\r\n"sv, "an HDF5 file"},
-      {"ML\xEFR"sv, "an MLIR module, such as the StableHLO inside an artifact"},
-      {"\x7F\x45LF"sv, "a program or library"},
-      {"\x89PNG"sv, "an image"},
-  };
-  for (const auto& [start, name] : known)
-    if (bytes.starts_with(start)) return name;
-  // A pickle names its protocol; an artifact that begins with these two bytes goes on with a zero.
-  if (bytes.size() > 2 && bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5 && bytes[2] != 0) return "a pickle";
-  const auto is_text = [](unsigned char c) {
-    return (c >= ' ' && c <= '~') || (c >= '\t' && c <= '\r') || (c >= 0x80 && c <= 0xF4);  // UTF-8 uses no others
-  };
-  if (bytes.size() > 2 && std::ranges::all_of(bytes.substr(0, 8), is_text)) return "text";
-  return {};
-}
-
 [[noreturn]] void refuse_foreign(std::span<const std::uint8_t> buffer, const std::string& detail) {
-  const std::string_view other = other_format({reinterpret_cast<const char*>(buffer.data()), buffer.size()});
+  const std::string_view other = other_format(buffer);
   throw Error({}, "a serialized Exported", other.empty() ? detail : "what looks like " + std::string(other));
 }
 

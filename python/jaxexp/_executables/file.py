@@ -113,6 +113,7 @@ class GrowingFile:
         return file
 
 
+_OTHERS = "others; delete the file, and precompile again"
 PATIENCE = 30  # seconds for which others may write: no process holds the lock while it compiles
 
 
@@ -145,7 +146,7 @@ def _code_of(file: _native.FileBytes, record: Record, path: str | os.PathLike[st
     except DeserializationError as error:
         raise _error(error, path) from None
     if _native.digest(code) != record.digest:
-        raise _error(DeserializationError("code", "the bytes as they were written", "others"), path)
+        raise _error(DeserializationError("code", "the bytes as they were written", _OTHERS), path)
     return code
 
 

@@ -29,7 +29,7 @@ class Archive {
   bool contains(std::string_view name) const;
 
   /// A member, verified and checked as Artifact's constructor does. Throws std::out_of_range where there is none of
-  /// that name, and DeserializationError where it, or its part of the index, is damaged.
+  /// that name, with names that there are, and DeserializationError where it, or its part of the index, is damaged.
   Artifact artifact(std::string_view name) const;
 
   /// How many bytes behind the archive an interrupted append has left.
