@@ -135,6 +135,17 @@ def test_no_cluster(capsys, monkeypatch, folder) -> None:
     assert capsys.readouterr().err.endswith("needs Dask: pip install distributed\n")
 
 
+@pytest.mark.parametrize("command", ["verify", "compat", "migrate", "pack"])
+def test_no_scheduler(command: str, capsys, folder, tmp_path) -> None:
+    """One may be there later."""
+    address = "tcp://127.0.0.1:1"
+    paths = {"migrate": [folder, tmp_path / "new"], "pack": [tmp_path / "new.zip", folder]}.get(command, [folder])
+    with importlib.import_module("dask").config.set({"distributed.comm.timeouts.connect": "0.2s"}):
+        assert start.main([command, "--dask", address, *map(str, paths)]) == 75
+    assert capsys.readouterr().err == f"jaxexp: no scheduler answers at {address}: start it, and try again\n"
+    assert not any(tmp_path.iterdir())
+
+
 @pytest.mark.timeout(50)
 @pytest.mark.parametrize("address", ["foo://x", "x", "tls://127.0.0.1:1"])
 def test_what_is_no_address(address: str, subprocess_env) -> None:

@@ -161,7 +161,7 @@ def dask(address: str) -> Generator[Workers]:
 
     Raises:
         ImportError: Dask is not installed.
-        OSError: there is no cluster at this address.
+        ConnectionError: no scheduler answers at this address.
         ExportError: it is not an address.
     """
     try:
@@ -194,3 +194,7 @@ def _client(distributed: Any, address: str) -> Any:
         return Client()
     except (ValueError, TypeError) as error:
         raise ExportError(f"{address!r}: {error}; expected a scheduler, as in tcp://scheduler:8786") from cause(error)
+    except OSError as error:
+        if error.errno is not None:  # of a file that Dask's configuration names
+            raise
+        raise ConnectionError(f"no scheduler answers at {address}: start it, and try again") from cause(error)
