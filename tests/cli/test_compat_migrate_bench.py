@@ -15,8 +15,10 @@ from jaxexp._cli import complaints
 from jaxexp._cli.commands import bench
 from jaxexp._compat import remedy
 from jaxexp._kernel.io import lock
+from kit import wire
 from kit.command_line import NAMES
 from kit.corpus import arr
+from kit.damaged import jax_blob
 from kit.places import GOLDEN
 
 # --- compat and migrate -----------------------------------------------------------------------------------------------
@@ -177,6 +179,23 @@ def test_migrate(folder, tmp_path, good, run) -> None:
     good("migrate", "--force", "--to", "jax-0.6.2", old, new)
     assert jaxexp.compatibility(new.read_bytes()).readable_by("0.6.2")
     assert [path.name for path in tmp_path.iterdir()] == ["new.jaxexp"]
+
+
+def test_what_is_refused_here_has_a_status(folder, tmp_path, run) -> None:
+    """With the line on stderr that belongs to it; as with a reader."""
+    blob, unknown = jax_blob("ordered_effect"), tmp_path / "unknown"
+    name = wire.read(blob, "ordered_effects.0.type_name")
+    wire.write(blob, "ordered_effects.0.type_name", name.replace("First", "Thrsd"))
+    unknown.write_bytes(blob)
+    line = f"jaxexp: jaxexp with JAX {jax.__version__} does not load '{unknown}'\n"
+    status, out, err = run("compat", unknown)
+    assert (status, err) == (1, line)
+    assert "cannot load it here" in out
+    status, out, err = run("compat", unknown, folder / "scores.jaxexp")
+    assert (status, err) == (1, line)
+    assert "1 refused, 1 loaded" in out
+    status, out, err = run("compat", "--json", unknown, "http://127.0.0.1:1/model.jaxexp")
+    assert (status, json.loads(out)[0]["verdict"], err.count("\n")) == (1, "refused", 2)
 
 
 def test_compat_in_json_has_the_verdict_of_the_table(folder, damaged, run) -> None:
