@@ -133,7 +133,7 @@ def test_a_pipe_is_no_journal(tmp_path) -> None:
     """Nobody waits for its writer."""
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", "/dev/null"):
-        with pytest.raises(JournalError, match="found a pipe or a device$"):
+        with pytest.raises(JournalError, match=r"found a pipe or a device$"):
             known(path)
 
 
