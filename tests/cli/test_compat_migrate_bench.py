@@ -300,6 +300,21 @@ def test_migrate_with_inputs(folder, tmp_path, good, run) -> None:
     assert not (tmp_path / "other").exists()
 
 
+def test_migrate_calls_as_run_does(folder, tmp_path, good, run, monkeypatch) -> None:
+    """On all devices, and with 64-bit arrays."""
+    np.savez(tmp_path / "in.npz", arr(8, 4))
+    good("migrate", "--inputs", tmp_path / "in.npz", folder / "sharded.jaxexp", tmp_path / "sharded")
+    with jax.enable_x64(True):
+        jaxexp.export(jax.jit(jax.numpy.sin))(np.ones(3)).save(tmp_path / "wide.jaxexp")
+    np.savez(tmp_path / "wide.npz", np.ones(3))
+    good("migrate", "--inputs", tmp_path / "wide.npz", tmp_path / "wide.jaxexp", tmp_path / "wide")
+    for new, old in (("sharded", folder / "sharded.jaxexp"), ("wide", tmp_path / "wide.jaxexp")):
+        assert (tmp_path / new).read_bytes() == jaxexp.migrate(old)
+    monkeypatch.setattr(jax, "devices", lambda: [jax.local_devices()[0]])
+    status, _, err = run("migrate", "--inputs", tmp_path / "in.npz", folder / "sharded.jaxexp", tmp_path / "none")
+    assert (status, "is for 8 devices, here are 1; JAX_NUM_CPU_DEVICES=8 makes" in err) == (1, True)
+
+
 # --- bench ------------------------------------------------------------------------------------------------------------
 
 

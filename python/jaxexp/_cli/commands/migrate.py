@@ -6,11 +6,11 @@ import collections
 import dataclasses
 import json
 import os
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from jaxexp._cli import completing, headers, importing, outputs, progress, spreading
+from jaxexp._cli import completing, functions, headers, importing, outputs, progress, spreading
 from jaxexp._cli.complaints import (
     DAMAGED,
     FAILED,
@@ -32,6 +32,9 @@ from jaxexp._fleet.passes.migrate_many import apart
 from jaxexp._fleet.passes.migrate_many import migrated as migrated_many
 from jaxexp._kernel.artifact.words import counted, listed
 from jaxexp._native import Artifact
+
+if TYPE_CHECKING:
+    from jaxexp._api.exported import Exported
 
 MIGRATED = "migrated"
 
@@ -239,19 +242,24 @@ def _migrated(source: Source, to: str | None, inputs: str | None, locations: str
 
     with source.named():
         buffer = source.read()
-        return migrated(buffer, to, None if inputs is None else _arguments(buffer, inputs), locations=locations)
+        if inputs is None:
+            return migrated(buffer, to, locations=locations)
+        from jaxexp._api.exported import reader
+
+        old = reader.read(buffer)
+        with functions.with_dtypes_of(old):
+            return migrated(buffer, to, _arguments(source.name, old, inputs), locations=locations)
 
 
-def _arguments(buffer: Any, path: str) -> tuple[Any, Any]:
-    """(args, kwargs) from arrays by the paths of the arguments, or in their order."""
+def _arguments(file: str, exported: Exported, path: str) -> functions.Arguments:
+    """Arguments of a call, from arrays by their paths, or in their order. They are placed as in the export."""
     import jax
 
-    from jaxexp._api.exported import reader
     from jaxexp._cli import arrays
     from jaxexp._kernel.function.paths import argument_paths
 
-    exported = reader.read(buffer)
     found = arrays.read_named(path, argument_paths(exported.in_tree), "arguments")
     leaves = [arrays.as_argument(array, aval) for array, aval in zip(found.values(), exported.in_avals, strict=True)]
     args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, leaves)
-    return args, kwargs
+    _, placed = functions.placed(file, exported, (args, kwargs))
+    return placed

@@ -242,7 +242,7 @@ class _Arguments:
             if i not in self._found:
                 self._found[i] = arrays.example(spec, seed, i)
 
-    def all(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def all(self) -> functions.Arguments:
         """Positional arguments, and those by keyword."""
         import jax
 
@@ -342,10 +342,7 @@ def _called(
 
     from jaxexp._cli import arrays
 
-    exported, shardings = functions.on_devices(file, exported)
-    leaves, tree = jax.tree_util.tree_flatten(arguments)
-    placed = [leaf if one is None else jax.device_put(leaf, one) for leaf, one in zip(leaves, shardings, strict=True)]
-    args, kwargs = jax.tree_util.tree_unflatten(tree, placed)
+    exported, (args, kwargs) = functions.placed(file, exported, arguments)
     results = jax.tree_util.tree_leaves(exported.call(*args, **kwargs))
     if executables is not None and not any(one.used for one in exported.executables):
         why = [f"{one.arguments}: {one.why}" for one in exported.executables] or ["none is for this function"]
