@@ -279,7 +279,7 @@ class _Arguments:
                     f"{self._described(index)} takes {error}, or a .npy file, not {text!r}"
                 ) from None
         try:
-            return arrays.as_argument(arrays.read(text), aval)
+            return arrays.as_argument(repr(text), arrays.read(text), aval)
         except FileNotFoundError:
             if text.endswith(".npy"):
                 raise
@@ -303,7 +303,7 @@ class _Arguments:
                 raise self._one_more(where)
             else:
                 index = left[int(numbered[1])]
-            self._add(index, arrays.as_argument(array, self._avals[index]), where)
+            self._add(index, arrays.as_argument(f"{path!r}, {name!r}", array, self._avals[index]), where)
 
     def _add(self, index: int, value: Any, where: str) -> None:
         if index in self._found:
