@@ -168,17 +168,17 @@ def dask(address: str) -> Generator[Workers]:
         distributed: Any = importlib.import_module("distributed")
     except ImportError as error:
         raise ImportError(f"the cluster at {address} needs Dask: pip install distributed") from error
-    logger = logging.getLogger("distributed.client")
-    level = logger.level
+    # They would log tracebacks of a scheduler that is gone; our error says it.
+    loggers = [logging.getLogger(name) for name in ("distributed.client", "tornado.application")]
+    levels = [logger.level for logger in loggers]
     try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
         with _client(distributed, address) as client:
-            try:
-                yield client.get_executor()
-            finally:
-                if client.status != "running":
-                    logger.setLevel(logging.CRITICAL)  # it would log the traceback of giving up; our error says it
+            yield client.get_executor()
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _client(distributed: Any, address: str) -> Any:
