@@ -15,8 +15,10 @@ from jaxexp._cli import complaints
 from jaxexp._cli.commands import bench
 from jaxexp._compat import remedy
 from jaxexp._kernel.io import lock
+from kit import wire
 from kit.command_line import NAMES
 from kit.corpus import arr
+from kit.damaged import jax_blob
 from kit.places import GOLDEN
 
 # --- compat and migrate -----------------------------------------------------------------------------------------------
@@ -179,6 +181,23 @@ def test_migrate(folder, tmp_path, good, run) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["new.jaxexp"]
 
 
+def test_what_is_refused_here_has_a_status(folder, tmp_path, run) -> None:
+    """With the line on stderr that belongs to it; as with a reader."""
+    blob, unknown = jax_blob("ordered_effect"), tmp_path / "unknown"
+    name = wire.read(blob, "ordered_effects.0.type_name")
+    wire.write(blob, "ordered_effects.0.type_name", name.replace("First", "Thrsd"))
+    unknown.write_bytes(blob)
+    line = f"jaxexp: jaxexp with JAX {jax.__version__} does not load '{unknown}'\n"
+    status, out, err = run("compat", unknown)
+    assert (status, err) == (1, line)
+    assert "cannot load it here" in out
+    status, out, err = run("compat", unknown, folder / "scores.jaxexp")
+    assert (status, err) == (1, line)
+    assert "1 refused, 1 loaded" in out
+    status, out, err = run("compat", "--json", unknown, "http://127.0.0.1:1/model.jaxexp")
+    assert (status, json.loads(out)[0]["verdict"], err.count("\n")) == (1, "refused", 2)
+
+
 def test_compat_in_json_has_the_verdict_of_the_table(folder, damaged, run) -> None:
     files = [folder / "scores.jaxexp", GOLDEN / "jax-0.4.30" / "poly.bin", damaged / "cut", damaged / "missing"]
     for options in ((), ("--reader", "0.4.30"), ("--reader", jax.__version__)):
@@ -279,6 +298,21 @@ def test_migrate_with_inputs(folder, tmp_path, good, run) -> None:
     assert status == 1
     assert "has the arrays arr_0; expected args[0]['b'], args[0]['w'], args[1], the paths of the arguments" in err
     assert not (tmp_path / "other").exists()
+
+
+def test_migrate_calls_as_run_does(folder, tmp_path, good, run, monkeypatch) -> None:
+    """On all devices, and with 64-bit arrays."""
+    np.savez(tmp_path / "in.npz", arr(8, 4))
+    good("migrate", "--inputs", tmp_path / "in.npz", folder / "sharded.jaxexp", tmp_path / "sharded")
+    with jax.enable_x64(True):
+        jaxexp.export(jax.jit(jax.numpy.sin))(np.ones(3)).save(tmp_path / "wide.jaxexp")
+    np.savez(tmp_path / "wide.npz", np.ones(3))
+    good("migrate", "--inputs", tmp_path / "wide.npz", tmp_path / "wide.jaxexp", tmp_path / "wide")
+    for new, old in (("sharded", folder / "sharded.jaxexp"), ("wide", tmp_path / "wide.jaxexp")):
+        assert (tmp_path / new).read_bytes() == jaxexp.migrate(old)
+    monkeypatch.setattr(jax, "devices", lambda: [jax.local_devices()[0]])
+    status, _, err = run("migrate", "--inputs", tmp_path / "in.npz", folder / "sharded.jaxexp", tmp_path / "none")
+    assert (status, "is for 8 devices, here are 1; JAX_NUM_CPU_DEVICES=8 makes" in err) == (1, True)
 
 
 # --- bench ------------------------------------------------------------------------------------------------------------

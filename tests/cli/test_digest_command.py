@@ -52,6 +52,10 @@ def test_folders_and_archives(models: Path, good: Any, run: Any) -> None:
     assert status == 1
     assert found["names.jaxexp"]["meaning"] in out
     assert "damaged.jaxexp" in err
+    status, out, err = run("digest", "--json", models / "damaged.jaxexp", models / "names.jaxexp")
+    whole, damaged = json.loads(out)
+    assert (status, err.count("\n"), whole["meaning"]) == (1, 1, found["names.jaxexp"]["meaning"])
+    assert damaged == {"file": str(models / "damaged.jaxexp"), "error": err.removeprefix("jaxexp: ").rstrip("\n")}
 
 
 def test_inspect_shows_them(models: Path, good: Any) -> None:

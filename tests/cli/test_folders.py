@@ -117,6 +117,15 @@ def test_compat(old: Path, good: Any) -> None:
         assert "10 artifacts: 10 loaded\n" in good("compat", old.parent / "new")
 
 
+def test_migrate(old: Path, tmp_path: Path, good: Any) -> None:
+    """Takes from a folder what other commands take, but not what it has written there."""
+    good("migrate", "--no-recursive", old, tmp_path / "top")
+    assert {file.stem for file in (tmp_path / "top").rglob("*.jaxexp")} == {"b8", "h", "again", "b16"}
+    for _ in range(2):
+        done = json.loads(good("migrate", "--json", "--force", "--include", "s*", old, old / "some"))
+        assert [one["file"] for one in done["files"]] == [f"{old}/{name}" for name in NAMES]
+
+
 def test_verify_counts_the_verdicts(old: Path, good: Any, run: Any) -> None:
     assert "10 of 10 artifacts whole (6 without digests), " in good("verify", old)
     (old / "cut.jaxexp").write_bytes(jaxexp.Archive.open(old / "fleet.zip")["b8"].read()[:-50])

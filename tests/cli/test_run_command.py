@@ -133,6 +133,21 @@ def test_numbers_and_keys(here: Path, tmp_path: Path, good: Any) -> None:
     assert good("run", "several.jaxexp", *again) == good("run", "several.jaxexp", *arguments)
 
 
+def test_another_dtype_for_bfloat16(here: Path, tmp_path: Path, good: Any, run: Any) -> None:
+    """The error says how a file has the right one."""
+    x = np.ones((1, 2), np.float32)
+    np.save(tmp_path / "x.npy", x)
+    np.savez(tmp_path / "x.npz", **{"args[0]": x})
+    saves = "x.astype(ml_dtypes.bfloat16).view('V2')"
+    for file, where in (("x.npy", f"'{tmp_path}/x.npy'"), ("x.npz", f"'{tmp_path}/x.npz', 'args[0]'")):
+        status, _, err = run("run", "several.jaxexp", tmp_path / file, "7", "-1.5", "-3", "false")
+        assert (status, err.count("\n")) == (1, 1)
+        assert err.startswith(f"jaxexp: {where}: expected dtype bfloat16, found float32. NumPy's files hold the bytes")
+        assert f": numpy.save(FILE, {saves}) writes them" in err
+    np.save(tmp_path / "x.npy", x.astype(ml_dtypes.bfloat16).view("V2"))
+    good("run", "several.jaxexp", tmp_path / "x.npy", "7", "-1.5", "-3", "false")
+
+
 @pytest.mark.parametrize("dtype", ["bool", "int4", "uint16", "float8_e5m2", "bfloat16", "float32", "complex64"])
 def test_dtypes_in_files(dtype: str, tmp_path: Path) -> None:
     array = np.arange(6).reshape(2, 3).astype(dtype)
@@ -141,7 +156,7 @@ def test_dtypes_in_files(dtype: str, tmp_path: Path) -> None:
         arrays.write(str(tmp_path / "a.npz"), {name: np.asarray(value)})
         aval = jax.core.ShapedArray(np.shape(value), jnp.dtype(dtype))
         for found in (arrays.read(str(tmp_path / "a.npy")), arrays.read_all(str(tmp_path / "a.npz"))[name]):
-            np.testing.assert_array_equal(arrays.as_argument(found, aval), np.asarray(value), strict=True)
+            np.testing.assert_array_equal(arrays.as_argument("", found, aval), np.asarray(value), strict=True)
 
 
 def test_other_byte_orders(here: Path, tmp_path: Path, good: Any) -> None:

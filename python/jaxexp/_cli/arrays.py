@@ -92,10 +92,13 @@ def _unreadable(path: str, error: Exception) -> click.ClickException:
     return click.ClickException(f"{path!r} is not a file of numpy.save or numpy.savez: {said}")
 
 
-def as_argument(array: Array, aval: Any) -> Any:
+def as_argument(where: str, array: Array, aval: Any) -> Any:
     """An array from a file as the argument of a function with this abstract value.
 
-    Arrays that do not fit are returned as they are: the call explains them.
+    Other arrays that do not fit are returned as they are: the call explains them.
+
+    Raises:
+        click.ClickException: the array has another dtype than bfloat16 or the like. The message begins with `where`.
     """
     import jax
 
@@ -107,7 +110,15 @@ def as_argument(array: Array, aval: Any) -> Any:
         return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=_key_impl(aval)) if is_key else array
     if array.dtype.kind == "V" and array.dtype.names is None and array.dtype.itemsize == aval.dtype.itemsize:
         return array.view(aval.dtype)
+    if aval.dtype.isbuiltin == _OF_ML_DTYPES and array.dtype != aval.dtype:
+        raise click.ClickException(
+            f"{where}: expected dtype {aval.dtype}, found {array.dtype}. NumPy's files hold the bytes of {aval.dtype}: "
+            f"numpy.save(FILE, x.astype(ml_dtypes.{aval.dtype}).view('V{aval.dtype.itemsize}')) writes them"
+        )
     return array
+
+
+_OF_ML_DTYPES = 2  # dtypes that a package has added to NumPy's
 
 
 def parsed(text: str, aval: Any) -> Any:

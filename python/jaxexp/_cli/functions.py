@@ -16,6 +16,8 @@ from . import inputs, sizes
 if TYPE_CHECKING:
     from jaxexp._api.exported import Exported
 
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
 
 def loaded(source: inputs.Source, **options: Any) -> Exported:
     """The function in an artifact, with its weights; options as in `jaxexp.load`."""
@@ -42,7 +44,7 @@ def with_dtypes_of(exported: Exported) -> contextlib.AbstractContextManager[Any]
     return jax.enable_x64(True) if is_wide else contextlib.nullcontext()
 
 
-def arguments(file: str, exported: Exported, given: sizes.Sizes, why: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments(file: str, exported: Exported, given: sizes.Sizes, why: str) -> Arguments:
     """Specs of the arguments of a call, with these sizes for the symbolic dimensions.
 
     Raises:
@@ -100,3 +102,18 @@ def on_devices(file: str, exported: Exported) -> tuple[Exported, list[Any]]:
     if not any(shardings):
         shardings = [jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())] * len(shardings)
     return (exported.with_mesh(mesh) if exported.weights else exported), list(shardings)
+
+
+def placed(file: str, exported: Exported, arguments: Arguments) -> tuple[Exported, Arguments]:
+    """A function as `on_devices` returns it, and the arguments of a call, placed as in the export.
+
+    Raises:
+        click.ClickException: there are fewer devices.
+    """
+    import jax
+
+    exported, shardings = on_devices(file, exported)
+    leaves, tree = jax.tree_util.tree_flatten(arguments)
+    on = [leaf if one is None else jax.device_put(leaf, one) for leaf, one in zip(leaves, shardings, strict=True)]
+    args, kwargs = jax.tree_util.tree_unflatten(tree, on)
+    return exported, (args, kwargs)

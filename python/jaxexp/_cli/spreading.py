@@ -39,7 +39,7 @@ class Spread:
 
         Raises:
             ImportError: Dask is not installed.
-            OSError: there is no such scheduler.
+            ConnectionError: no scheduler answers.
         """
         from jaxexp._fleet.engine import crew
 

@@ -154,6 +154,9 @@ def runs_of(found: Compatibility) -> list[tuple[str, str]]:
 def facts_of(found: Compatibility) -> Facts:
     """All facts about an artifact, except the releases of `jax.export` that load it."""
     written_for = "not a portable artifact" if found.stablehlo is None else f"StableHLO {found.stablehlo}"
+    calls = f"not known: JAX {found.jax_export_version} does not read the module"  # which is whole
+    if found.custom_calls is not None:
+        calls = words.custom_calls(found.custom_calls, note=_since)
     return [
         ("platforms", words.lowered_for(found.platforms, found.nr_devices)),
         (
@@ -166,7 +169,7 @@ def facts_of(found: Compatibility) -> Facts:
             "module",
             f"{counted(len(found.operations), 'kind')} of operations, {written_for}, dialects {listed(found.dialects)}",
         ),
-        ("custom calls", words.custom_calls(found.custom_calls, note=_since)),
+        ("custom calls", calls),
         ("derivatives", words.derivatives(found.vjp_order)),
         ("dtypes", listed(found.dtypes)),
         ("custom nodes", listed(found.custom_nodes)),

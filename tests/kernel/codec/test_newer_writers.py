@@ -120,7 +120,11 @@ def test_a_module_that_is_too_new() -> None:
         with pytest.raises(jaxexp.DeserializationError, match=message) as raised:
             use()
         assert isinstance(raised.value, RuntimeError)  # as in jax.export
-    assert "1.99.0" in (jaxexp.compatibility(blob).unreadable_here or "")
+    report = jaxexp.compatibility(blob)
+    assert "1.99.0" in (report.unreadable_here or "")
+    assert report.custom_calls is None
+    assert f"not known: JAX {jax.__version__} does not read the module" in str(report)
+    assert "damaged" not in str(report)
 
 
 def test_a_module_that_only_claims_to_be_newer() -> None:

@@ -41,8 +41,7 @@ Example:
 @click.option(
     "--reader",
     metavar="READER",
-    help="Ask only about one release of JAX: 0.6.2, or 12w for the newest one of twelve weeks ago. The exit status is "
-    "0 if it loads all artifacts, else 1.",
+    help="Ask only about one release of JAX: 0.6.2, or 12w for the newest one of twelve weeks ago.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact.")
 @inputs.folder_options
@@ -55,7 +54,10 @@ def command(files: tuple[str, ...], reader: str | None, as_json: bool, folders: 
     FILE is an artifact, or an archive or a folder, which stands for all artifacts in it. If there are several
     artifacts, each gets a row: who wrote it, which releases load it, whether it is loaded here, and if not, why. The
     totals follow. Nothing is run. JAX is imported, to parse the modules. If there is only one artifact, and some
-    releases refuse it, the last line says how 'migrate' helps. This is tried, but nothing is written.
+    releases refuse it, the last line says how 'migrate' helps. This is tried, but nothing is written. The exit status
+    is 0 if jaxexp loads all artifacts here, or, with --reader, if that release loads them. It is 1 if one is refused,
+    damaged, or cannot be read; and 75 if nothing else is wrong than that a server or cluster could not be reached: try
+    again.
     """
     from jaxexp._compat.compatibility import release_of, to_json
 
@@ -64,7 +66,7 @@ def command(files: tuple[str, ...], reader: str | None, as_json: bool, folders: 
     found = _described(files, folders, spread)
     described_ = [(name, one) for name, one in found if not isinstance(one, Exception)]
     unreadable = [(name, one) for name, one in found if isinstance(one, Exception)]
-    refused = [name for name, one in described_ if asked is not None and not one.readable_by(asked)]
+    refused = [name for name, one in described_ if _verdict(name, one, asked)[0] == complaints.REFUSED]
     if as_json:
         facts: list[dict[str, Any]] = [
             {"file": name, **_verdict_in_json(name, one, asked), **to_json(one)} for name, one in described_
@@ -84,9 +86,10 @@ def command(files: tuple[str, ...], reader: str | None, as_json: bool, folders: 
         else:
             _show_all(page, found, asked, files, folders)
         page.write()
-    if asked is not None and refused:
-        remedy = f"; {_remedy_for(asked, *described_[0])}" if len(found) == 1 else ""
-        complaints.complain(f"JAX {asked} does not load {listed(refused, repr, most=_NAMED)}{remedy}")
+    if refused:
+        remedy = f"; {_remedy_for(asked, *described_[0])}" if asked is not None and len(found) == 1 else ""
+        reader = f"jaxexp with JAX {importlib.metadata.version('jax')}" if asked is None else f"JAX {asked}"
+        complaints.complain(f"{reader} does not load {listed(refused, repr, most=_NAMED)}{remedy}")
     if as_json:
         complaints.complain_of(unreadable)
     elif unreadable:
@@ -168,9 +171,9 @@ def _verdict(name: str, found: Compatibility | Exception, asked: str | None) -> 
         return complaints.state_of(found), _reason(complaints.without_name(complaints.said(found), name, found))
     if asked is not None:
         reasons = [r.reason for r in found.refusals if number(r.first) <= number(asked) <= number(r.last)]
-        return ("refused", reasons[0]) if reasons else ("loaded", "")
+        return (complaints.REFUSED, reasons[0]) if reasons else ("loaded", "")
     if found.unreadable_here is not None:
-        return "refused", _reason(found.unreadable_here)
+        return complaints.REFUSED, _reason(found.unreadable_here)
     notes = [found.jax_export_refuses] if found.jax_export_refuses else []
     if found.generic_nodes:
         notes.append(f"generic nodes for {listed(found.generic_nodes, most=_NAMED)}")
@@ -196,7 +199,7 @@ def _advice(
     verdicts: list[tuple[str, str]], found: list[_Described], asked: str | None, files: tuple[str, ...]
 ) -> Iterator[tuple[str, str]]:
     """What to do about artifacts that are not loaded as they should be; not tried, because there may be many."""
-    to_migrate = _BY_JAXEXP if asked is None else "refused"
+    to_migrate = _BY_JAXEXP if asked is None else complaints.REFUSED
     if names := [name for (name, _), (verdict, _) in zip(found, verdicts, strict=True) if verdict == to_migrate]:
         release = importlib.metadata.version("jax") if asked is None else asked
         given = files[0] if len(files) == 1 else names[0] if len(names) == 1 else "IN"

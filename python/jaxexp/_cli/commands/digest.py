@@ -15,7 +15,7 @@ from jaxexp._fleet.places.digests import digests_of
 _EXAMPLE = """\b
 Example:
   jaxexp digest model.jaxexp
-  jaxexp digest --json fleet.zip | jq -r '.[].meaning' | sort | uniq -c"""
+  jaxexp digest --json fleet.zip | jq -r '.[].meaning // empty' | sort | uniq -c"""
 
 
 @click.command(epilog=_EXAMPLE, short_help="Print digests of artifacts and of their meaning.")
@@ -44,6 +44,7 @@ def command(files: tuple[str, ...], folders: inputs.Folders, as_json: bool) -> i
             page.line(name, "name")
             page.fields([("SHA-256", digests.sha256), ("meaning", digests.meaning)])
     if as_json:
+        found += [{"file": name, "error": complaints.said(error)} for name, error in failed]
         click.echo(json.dumps(found, indent=2))
     else:
         page.write()

@@ -6,11 +6,11 @@ import collections
 import dataclasses
 import json
 import os
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from jaxexp._cli import completing, headers, importing, outputs, progress, spreading
+from jaxexp._cli import completing, functions, headers, importing, outputs, progress, spreading
 from jaxexp._cli.complaints import (
     DAMAGED,
     FAILED,
@@ -24,7 +24,7 @@ from jaxexp._cli.complaints import (
     status_of,
 )
 from jaxexp._cli.complaints import said as complaint_of
-from jaxexp._cli.inputs import Folders, Source, artifact, given, is_archive, opened, split
+from jaxexp._cli.inputs import Folders, Source, artifact, folder_options, given, is_archive, opened, split
 from jaxexp._cli.page import say
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
@@ -32,6 +32,9 @@ from jaxexp._fleet.passes.migrate_many import apart
 from jaxexp._fleet.passes.migrate_many import migrated as migrated_many
 from jaxexp._kernel.artifact.words import counted, listed
 from jaxexp._native import Artifact
+
+if TYPE_CHECKING:
+    from jaxexp._api.exported import Exported
 
 MIGRATED = "migrated"
 
@@ -68,11 +71,20 @@ Example:
 )
 @click.option("--force", is_flag=True, help="Replace OUT if it exists; or files in OUT, if it is a folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with a list of all artifacts.")
+@folder_options
 @spreading.options("How many processes to use for several artifacts; by default only this one.")
 @importing.option
 @headers.option
 def command(
-    old: str, new: str, to: str | None, inputs: str | None, locations: str, force: bool, as_json: bool, spread: Spread
+    old: str,
+    new: str,
+    to: str | None,
+    inputs: str | None,
+    locations: str,
+    force: bool,
+    as_json: bool,
+    folders: Folders,
+    spread: Spread,
 ) -> int:
     """Rewrite artifacts of any age, so that the installed JAX, or another release, can load them.
 
@@ -90,7 +102,8 @@ def command(
     if _stands_for_several(old):
         if inputs is not None:
             raise click.UsageError(f"--inputs is for one artifact, and {old!r} stands for several")
-        return _migrate_several(old, new, to, locations, force, as_json, spread)
+        folders = dataclasses.replace(folders, without=new)
+        return _migrate_several(old, new, to, locations, force, as_json, folders, spread)
     if spread.is_asked_for:
         raise click.UsageError(f"--workers, --dask and --journal are for several artifacts, and {old!r} is one")
     if not force:
@@ -175,13 +188,12 @@ def _stands_for_several(old: str) -> bool:
 
 
 def _migrate_several(
-    old: str, new: str, to: str | None, locations: str, force: bool, as_json: bool, spread: Spread
+    old: str, new: str, to: str | None, locations: str, force: bool, as_json: bool, folders: Folders, spread: Spread
 ) -> int:
     """Migrates everything that IN stands for; errors in some do not stop the others."""
     goes_on = spread.journal is not None and os.path.exists(spread.journal)
     if not force and not goes_on and os.path.lexists(new) and not (os.path.isdir(new) and not os.listdir(new)):
         raise click.ClickException(f"{new!r} exists: --force replaces files in it")
-    folders = Folders(without=new)
     several, steps = given([old], folders, "migrate")
     done, failed = list[Result](), list[tuple[str, Exception]]()
     with progress.bar("migrating", steps) as advance, spread.means(processes=True) as means:
@@ -239,19 +251,27 @@ def _migrated(source: Source, to: str | None, inputs: str | None, locations: str
 
     with source.named():
         buffer = source.read()
-        return migrated(buffer, to, None if inputs is None else _arguments(buffer, inputs), locations=locations)
+        if inputs is None:
+            return migrated(buffer, to, locations=locations)
+        from jaxexp._api.exported import reader
+
+        old = reader.read(buffer)
+        with functions.with_dtypes_of(old):
+            return migrated(buffer, to, _arguments(source.name, old, inputs), locations=locations)
 
 
-def _arguments(buffer: Any, path: str) -> tuple[Any, Any]:
-    """(args, kwargs) from arrays by the paths of the arguments, or in their order."""
+def _arguments(file: str, exported: Exported, path: str) -> functions.Arguments:
+    """Arguments of a call, from arrays by their paths, or in their order. They are placed as in the export."""
     import jax
 
-    from jaxexp._api.exported import reader
     from jaxexp._cli import arrays
     from jaxexp._kernel.function.paths import argument_paths
 
-    exported = reader.read(buffer)
     found = arrays.read_named(path, argument_paths(exported.in_tree), "arguments")
-    leaves = [arrays.as_argument(array, aval) for array, aval in zip(found.values(), exported.in_avals, strict=True)]
+    leaves = [
+        arrays.as_argument(f"{path!r}, {name}", array, aval)
+        for (name, array), aval in zip(found.items(), exported.in_avals, strict=True)
+    ]
     args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, leaves)
-    return args, kwargs
+    _, placed = functions.placed(file, exported, (args, kwargs))
+    return placed

@@ -242,7 +242,7 @@ class _Arguments:
             if i not in self._found:
                 self._found[i] = arrays.example(spec, seed, i)
 
-    def all(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def all(self) -> functions.Arguments:
         """Positional arguments, and those by keyword."""
         import jax
 
@@ -279,7 +279,7 @@ class _Arguments:
                     f"{self._described(index)} takes {error}, or a .npy file, not {text!r}"
                 ) from None
         try:
-            return arrays.as_argument(arrays.read(text), aval)
+            return arrays.as_argument(repr(text), arrays.read(text), aval)
         except FileNotFoundError:
             if text.endswith(".npy"):
                 raise
@@ -303,7 +303,7 @@ class _Arguments:
                 raise self._one_more(where)
             else:
                 index = left[int(numbered[1])]
-            self._add(index, arrays.as_argument(array, self._avals[index]), where)
+            self._add(index, arrays.as_argument(f"{path!r}, {name!r}", array, self._avals[index]), where)
 
     def _add(self, index: int, value: Any, where: str) -> None:
         if index in self._found:
@@ -342,10 +342,7 @@ def _called(
 
     from jaxexp._cli import arrays
 
-    exported, shardings = functions.on_devices(file, exported)
-    leaves, tree = jax.tree_util.tree_flatten(arguments)
-    placed = [leaf if one is None else jax.device_put(leaf, one) for leaf, one in zip(leaves, shardings, strict=True)]
-    args, kwargs = jax.tree_util.tree_unflatten(tree, placed)
+    exported, (args, kwargs) = functions.placed(file, exported, arguments)
     results = jax.tree_util.tree_leaves(exported.call(*args, **kwargs))
     if executables is not None and not any(one.used for one in exported.executables):
         why = [f"{one.arguments}: {one.why}" for one in exported.executables] or ["none is for this function"]

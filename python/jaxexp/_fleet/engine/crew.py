@@ -161,24 +161,24 @@ def dask(address: str) -> Generator[Workers]:
 
     Raises:
         ImportError: Dask is not installed.
-        OSError: there is no cluster at this address.
+        ConnectionError: no scheduler answers at this address.
         ExportError: it is not an address.
     """
     try:
         distributed: Any = importlib.import_module("distributed")
     except ImportError as error:
         raise ImportError(f"the cluster at {address} needs Dask: pip install distributed") from error
-    logger = logging.getLogger("distributed.client")
-    level = logger.level
+    # They would log tracebacks of a scheduler that is gone; our error says it.
+    loggers = [logging.getLogger(name) for name in ("distributed.client", "tornado.application")]
+    levels = [logger.level for logger in loggers]
     try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
         with _client(distributed, address) as client:
-            try:
-                yield client.get_executor()
-            finally:
-                if client.status != "running":
-                    logger.setLevel(logging.CRITICAL)  # it would log the traceback of giving up; our error says it
+            yield client.get_executor()
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _client(distributed: Any, address: str) -> Any:
@@ -194,3 +194,7 @@ def _client(distributed: Any, address: str) -> Any:
         return Client()
     except (ValueError, TypeError) as error:
         raise ExportError(f"{address!r}: {error}; expected a scheduler, as in tcp://scheduler:8786") from cause(error)
+    except OSError as error:
+        if error.errno is not None:  # of a file that Dask's configuration names
+            raise
+        raise ConnectionError(f"no scheduler answers at {address}: start it, and try again") from cause(error)

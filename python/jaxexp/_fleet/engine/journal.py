@@ -26,6 +26,7 @@ _DIGEST = 32
 _LONGEST = 1 << 26
 # How much of a line an error shows.
 _SHOWN = 300
+_ANY_JOURNAL = "a journal, or an empty file"
 
 
 class Journal(contextlib.AbstractContextManager["Journal"]):
@@ -50,7 +51,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         with contextlib.ExitStack() as stack:
             self._file = stack.enter_context(locked(path))
             if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):  # reading a pipe would wait for a writer
-                raise self._wrong("", "a journal, or an empty file", "a pipe or a device")
+                raise JournalError("", _ANY_JOURNAL, "a pipe or a device", self.name)
             self._read(self._file, json.loads(json.dumps(about)))
             self._context = stack.pop_all()
 
@@ -96,7 +97,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             if not line.strip(b"\0"):
                 pass  # zeros, where a crash kept the length of a line and lost the line
             elif number == 1 and not first.startswith(line):
-                raise self._wrong("", "a journal, or an empty file", "something else")
+                raise self._wrong("", _ANY_JOURNAL, "something else")
         file.truncate(end)
         file.seek(end)
         if not end:
@@ -107,7 +108,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         digest, text = line[:_DIGEST], line[_DIGEST + 1 : -1]
         if line[_DIGEST : _DIGEST + 1] != b" " or _native.digest(text).hex().encode() != digest:
             if number == 1:
-                raise self._wrong("", "a journal, or an empty file", "something else")
+                raise self._wrong("", _ANY_JOURNAL, "something else")
             return None
         try:
             return json.loads(text)
@@ -117,12 +118,12 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
     def _check_first(self, said: Any, about: dict[str, Any]) -> None:
         if not isinstance(said, dict) or said.pop("jaxexp", None) != "journal" or said.pop("layout", None) != _LAYOUT:
             raise self._wrong("line 1", f"a journal of layout {_LAYOUT}", "another one")
-        for name in sorted(about.keys() | said.keys()):
+        for name in sorted(about.keys() | said.keys(), key=lambda name: (name != "pass", name)):
             if said.get(name) != about.get(name):
                 raise self._wrong(
                     "line 1",
                     f"the same pass as now, with {name} {about.get(name)!r}",
-                    f"{name} {cut(repr(said.get(name)), _SHOWN)}; name another file, or remove this one to begin again",
+                    f"{name} {cut(repr(said.get(name)), _SHOWN)}",
                 )
 
     def _take(self, said: Any, number: int) -> None:
@@ -135,6 +136,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             raise self._wrong(f"line {number}", "names, numbers and results", "something else") from None
 
     def _wrong(self, where: str, expected: str, found: str) -> JournalError:
+        found = f"{found}; name another file, or remove this one to begin again"
         return JournalError(where, expected, found, self.name)
 
 
