@@ -246,6 +246,15 @@ def test_arrays_in_tuples_count() -> None:
     jaxexp.deserialize(blob, policy=jaxexp.Policy(max_array_bytes=4000))
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int4", "float8_e4m3fn", "int16"])
+def test_elements_have_whole_bytes(dtype: str) -> None:
+    exported = jaxexp.export(jax.jit(lambda x: jax.lax.rev(x, (0,))))(jax.ShapeDtypeStruct((1000,), dtype))
+    expected = 2000 if dtype == "int16" else 1000
+    with pytest.raises(jaxexp.PolicyError, match=f"{expected:,} bytes"):
+        jaxexp.deserialize(exported.serialize(), policy=jaxexp.Policy(max_array_bytes=expected - 1))
+    jaxexp.deserialize(exported.serialize(), policy=jaxexp.Policy(max_array_bytes=expected))
+
+
 def test_devices_in_shardings_count() -> None:
     """Inlined meshes name devices as well as declared meshes do."""
     blob = artifact(module('%r = sdy.sharding_constraint %arg0 <mesh<["x"=8]>, [{"x"}]> : tensor<2xf32>', result="%r"))

@@ -16,6 +16,7 @@ from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.module.canonical import canonical
 
 _FIRST_BYTES = b"meaning of a jaxexp artifact, 1"
+_CALLING_CONVENTION = 10  # one for all: it only says which readers an artifact is for
 
 
 def meaning_of(exported: Any, weights: Sequence[bytes]) -> str:
@@ -34,6 +35,7 @@ def _without_names(function: ExportedData) -> ExportedData:
     return dataclasses.replace(
         function,
         fun_name="",
+        calling_convention_version=_CALLING_CONVENTION,
         mlir_module_serialized=canonical(bytes(function.mlir_module_serialized)),
         _get_vjp=None,
     )

@@ -286,7 +286,8 @@ def _bytes_of(type_: Any) -> int | None:
     if isinstance(type_, ir.RankedTensorType):
         tensor = ir.RankedTensorType(type_)
         bits = _bits_of(tensor.element_type)
-        return None if bits is None else (math.prod(_sizes(tensor)) * bits + 7) // 8
+        # XLA takes whole bytes for each element, also for booleans and int4.
+        return None if bits is None else math.prod(_sizes(tensor)) * ((bits + 7) // 8)
     if isinstance(type_, ir.TupleType):
         tuple_ = ir.TupleType(type_)
         sizes = [_bytes_of(tuple_.get_type(i)) for i in range(tuple_.num_types)]

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import jaxexp
+from jaxexp._kernel.write.reader import readers
 from kit import goldens, named_devices
 from kit.corpus import CASES, export_with
 
@@ -94,6 +95,17 @@ def test_however_it_is_written(tmp_path: Path) -> None:
         jaxexp.Archive.open(tmp_path / "all.zip")["two"],
     ]
     assert len({jaxexp.digests(way).meaning for way in ways}) == 1
+
+
+def test_for_which_reader_it_is_written_means_nothing() -> None:
+    exported = jaxexp.export(jax.jit(program))(W, X)
+    blob = exported.serialize(vjp_order=1)
+    written: list[Any] = []
+    for reader in readers():
+        written.append(exported.serialize(vjp_order=1, compatibility=f"jax-{reader.release.version}"))
+        written.append(jaxexp.migrate(blob, to=reader.release.version))
+    assert {jaxexp.inspect(way).calling_convention_version for way in written} == {9, 10}
+    assert {jaxexp.digests(way).meaning for way in written} == {jaxexp.digests(blob).meaning}
 
 
 def test_the_content_of_weights_is_part_of_it(tmp_path: Path) -> None:

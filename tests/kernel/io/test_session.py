@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from jaxexp import Archive, DeserializationError
-from jaxexp._kernel.io import version
+from jaxexp._kernel.io import listing, version
 from kit.archive_files import make
 from kit.archives import blob
 from kit.served import ranges_of, raw, to
@@ -74,7 +74,7 @@ def test_nor_does_it_in_a_listing_or_a_stamp(data: bytes, monkeypatch: pytest.Mo
     monkeypatch.setitem(fsspec.config.conf, "http", {"headers": HEADERS})
     with redirecting(data) as (first, other):
         assert version.stamp(first.url)[0] == len(data)
-        list(version.files_in(f"{first.origin}/folder/"))
+        list(listing.files_in(f"{first.origin}/folder/"))
         assert max(secrets(first)) == COUNT
         assert set(secrets(other)) == {0}
 

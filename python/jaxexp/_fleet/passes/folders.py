@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jaxexp._fleet.places.source import SUFFIXES, Kind, is_archive, kind_behind_url, kind_in_folder
 from jaxexp._kernel.artifact.words import counted
-from jaxexp._kernel.io import version
+from jaxexp._kernel.io.listing import files_in
 
 _WEIGHTS = (".safetensors", ".safetensors.index.json")
 # How many files behind URLs are looked into at the same time, and for how many of them the results may wait.
@@ -57,7 +57,7 @@ class Folders:
                     yield entry, kind
 
     def files_behind(self, url: str) -> Iterator[tuple[str, Kind, tuple[int, str] | None]]:
-        """The same for a folder behind a URL that ends in a slash, and what `version.files_in` says about each file. A
+        """The same for a folder behind a URL that ends in a slash, and what `files_in` says about each file. A
         request for the first bytes tells what a file is, unless its name does.
 
         Raises:
@@ -65,7 +65,7 @@ class Folders:
             ImportError: a package is missing that reads the URL.
         """
         found: list[tuple[str, tuple[int, str] | None]] = []
-        for file, described in version.files_in(url):
+        for file, described in files_in(url, self.recursive):
             *parents, name = file.removeprefix(url).split("/")
             if parents and not self.recursive:
                 continue

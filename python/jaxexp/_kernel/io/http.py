@@ -49,6 +49,12 @@ def beginning(filesystem: Any, url: str, size: int) -> tuple[bytes, int | None]:
     return found
 
 
+def page(filesystem: Any, url: str, most: int) -> bytes:
+    """A page of HTML, up to one byte more than `most`; nothing if it is something else."""
+    found: bytes = _run(filesystem, _page(filesystem, url, most))
+    return found
+
+
 def _run(filesystem: Any, work: Any) -> Any:
     from fsspec.asyn import sync
 
@@ -111,7 +117,7 @@ async def _fetch(filesystem: Any, url: str, start: int, end: int, version: Versi
         while part := await answer.content.read(left + 1):
             left -= len(part)
             if left < 0:
-                raise _error(url, f"the server sends more than the {end - start} bytes that it was asked for")
+                raise server_error(url, f"the server sends more than the {end - start} bytes that it was asked for")
             parts.append(part)
         return b"".join(parts)
 
@@ -127,6 +133,18 @@ async def _beginning(filesystem: Any, url: str, size: int) -> tuple[bytes, int |
             data += part
         total = _content_range(answer)[1] if answer.status == 206 else answer.content_length
         return data, None if total is None else int(total)
+
+
+async def _page(filesystem: Any, url: str, most: int) -> bytes:
+    async with _answer(filesystem, "GET", url, {}) as answer:
+        _check_status(answer, url)
+        _check_encoding(answer, url)
+        if "Content-Type" in answer.headers and answer.content_type != "text/html":
+            return b""
+        data = bytearray()
+        while len(data) <= most and (part := await answer.content.read(most + 1 - len(data))):
+            data += part
+        return bytes(data)
 
 
 @contextlib.asynccontextmanager
@@ -149,12 +167,12 @@ async def _answer(filesystem: Any, method: str, url: str, headers: dict[str, str
         raise TimeoutError(f"{url}: the server does not answer in time; the storage option timeout says how long "
                            "to wait") from cause(error)  # fmt: skip
     except aiohttp.ClientConnectorError as error:
-        raise _error(url, f"there is no connection to the server: {error}", ConnectionError) from cause(error)
+        raise server_error(url, f"there is no connection to the server: {error}", ConnectionError) from cause(error)
     except RefusedAnswer as error:
-        raise _error(url, f"the server {error}") from None
+        raise server_error(url, f"the server {error}") from None
 
 
-def _error(url: str, said: str, kind: type[OSError] = OSError) -> OSError:
+def server_error(url: str, said: str, kind: type[OSError] = OSError) -> OSError:
     """The error about a server, whose own words are escaped."""
     return kind(shown(f"{url}: {said}"))
 
@@ -166,7 +184,7 @@ def _check_status(answer: Any, url: str) -> None:
         raise FileNotFoundError(f"{url}: the server does not find it{advice}")
     if answer.status not in (200, 206):
         kind = ConnectionError if answer.status >= 500 or answer.status in _LATER else OSError
-        raise _error(url, f"the server answers {answer.status} {cut(answer.reason)}".rstrip(), kind)
+        raise server_error(url, f"the server answers {answer.status} {cut(answer.reason)}".rstrip(), kind)
 
 
 def _check(answer: Any, url: str, start: int, end: int) -> None:
@@ -176,16 +194,18 @@ def _check(answer: Any, url: str, start: int, end: int) -> None:
     if length is not None and length > end - start:
         what = "ignores ranges, and sends" if answer.status == 200 else "sends"
         advice = f". {_NO_RANGES}" if answer.status == 200 else ""
-        raise _error(url, f"the server {what} {length} bytes, though it was asked for {end - start}{advice}")
+        raise server_error(url, f"the server {what} {length} bytes, though it was asked for {end - start}{advice}")
     if answer.status == 200 and start != 0:
-        raise _error(url, f"the server ignores ranges, so no part of a file can be asked for. {_NO_RANGES}")
+        raise server_error(url, f"the server ignores ranges, so no part of a file can be asked for. {_NO_RANGES}")
     if (first := _content_range(answer)[0]) is not None and int(first) != start:
-        raise _error(url, f"the server sends a range from byte {cut(first)}, though it was asked for one from {start}")
+        raise server_error(
+            url, f"the server sends a range from byte {cut(first)}, though it was asked for one from {start}"
+        )
 
 
 def _check_encoding(answer: Any, url: str) -> None:
     if (encoding := _encoding(answer)) != "identity":
-        raise _error(url, f"the server sends {cut(encoding)} data, though it was asked for uncompressed data")
+        raise server_error(url, f"the server sends {cut(encoding)} data, though it was asked for uncompressed data")
 
 
 # People try python -m http.server first.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from jaxexp._errors import DeserializationError
@@ -43,7 +43,7 @@ def described(url: str) -> tuple[int, str]:
     with failures(url):
         filesystem, path = filesystem_of(url, {})
         filesystem.invalidate_cache(path)  # of listings, which may be old
-        return _described(filesystem.info(path))
+        return of_info(filesystem.info(path))
 
 
 def stamp(path: str) -> tuple[int, int | str]:
@@ -54,26 +54,13 @@ def stamp(path: str) -> tuple[int, int | str]:
     return found.st_size, found.st_mtime_ns
 
 
-def files_in(url: str) -> Iterator[tuple[str, tuple[int, str] | None]]:
-    """The URLs of the files in a folder and its subfolders, in order, each with what `described` returns; None instead
-    if the listing does not describe the file.
-    """
-    with failures(url):
-        filesystem, folder = filesystem_of(url, {})
-        filesystem.invalidate_cache()
-        found = filesystem.find(folder, detail=True)
-    for path in sorted(found):
-        file = url.rstrip("/") + "/" + path[len(folder.rstrip("/")) + 1 :]
-        is_said = found[path].get("size") is not None  # unlike in a page with links
-        yield file, _described(found[path]) if is_said else None
-
-
 def unknown() -> str:
     """A version that equals no other one."""
     return uuid.uuid4().hex
 
 
-def _described(info: dict[str, Any]) -> tuple[int, str]:
+def of_info(info: Mapping[str, Any]) -> tuple[int, str]:
+    """What `described` returns, for the `info` of an fsspec file system."""
     facts = facts_of(info)
     said = "; ".join(f"{what} {facts[what]}" for what in sorted(facts) if what != "size")
     return int(info.get("size") or 0), said or unknown()
