@@ -18,30 +18,34 @@ constexpr std::uint32_t max_depth = 256, max_location_depth = 4096;
 constexpr std::uint64_t max_expanded = std::uint64_t{1} << 26;
 constexpr std::uint64_t max_width = 1 << 16;
 constexpr int max_brackets = 128;
+constexpr std::size_t max_text = 2000;
 constexpr std::int64_t max_elements = std::int64_t{1} << 46;
 constexpr std::int64_t dynamic_size = INT64_MIN;
 
 /// Fields, a letter each: (A)ttribute, (T)ype, lists of them (a, t), of pairs of attributes (d), of signed numbers (i),
-/// the same as a tensor's shape (x); an attribute that may be missing (O); a (v)arint, the (W)idth of an integer; a
-/// string's number (S), (B)ytes.
+/// the same as a tensor's shape (x); an attribute that may be missing, marked in its number (O) or by one in front of
+/// it (o); a (v)arint, the (W)idth of an integer; a string's number (S), (B)ytes.
 ///
 /// Others say what this is: a (L)ocation; a type of integers (I), (F)loating-point or (C)omplex numbers, truth values
 /// (N); the bounds of dynamic dimensions (D). Or what is referred to first has to be: the type of an integer (n), of a
 /// float (f), of a (c)onstant tensor; the bounds that (e)ncode something in a tensor's type. What stands behind one of
 /// these four, or behind a (*), is not read.
 using Layout = const char*;
-constexpr Layout opaque = "*";
+/// What no export has, such as quantized types: it might contain itself, which the parser would follow for ever.
+constexpr Layout refused = nullptr;
 
 constexpr std::array<Layout, 23> builtin_attributes = {"a",  "d",  "S",   "ST",   "A",   "Aa",  "T",   "",
                                                        "Tn", "Tf", "LAA", "LAvv", "La",  "LaA", "LAA", "L",
                                                        "T*", "T*", "TBc", "T*",   "TAA", "A",   "LA*"};
-constexpr std::array<Layout, 21> builtin_types = {"IW",   "I", "tt", "F",   "F", "F", "F",  "F", "F",  "TC",  "iTA",
-                                                  "AiTA", "",  "xT", "AxT", "t", "T", "AT", "T", "iT", opaque};
-constexpr std::array<Layout, 21> vhlo_attributes = {opaque, "a", "v", "v", "v",   "v", "d", "v",  "Tf", "Tn",  "ivi",
-                                                    "v",    "v", "v", "S", "TBc", "v", "T", "iD", "v",  opaque};
-constexpr std::array<Layout, 41> vhlo_types = {
-    "N",    "TC", "F", "F",    "F", "F", "F", "F", "tt", "I",    "I", "I", "I", "I", "I", "I", "I", "I", "I", "I", "xT",
-    "AxTe", "",   "t", opaque, "T", "",  "F", "F", "F",  opaque, "I", "I", "",  "F", "F", "F", "F", "F", "F", "F"};
+constexpr std::array<Layout, 21> builtin_types = {"IW",   "I", "tt", "F",   "F", "F", "F",  "F", "F",  "TC",   "iTA",
+                                                  "AiTA", "",  "xT", "AxT", "t", "T", "AT", "T", "iT", refused};
+constexpr std::array<Layout, 24> vhlo_attributes = {refused, "a",  "v",   "v", "v",    "v",     "d",  "v",
+                                                    "Tf",    "Tn", "ivi", "v", "v",    "v",     "S",  "TBc",
+                                                    "v",     "T",  "iD",  "v", "vvvA", refused, "Ao", "AA"};
+constexpr std::array<Layout, 41> vhlo_types = {"N", "TC", "F",     "F", "F", "F", "F", "F", "tt",    "I",  "I",
+                                               "I", "I",  "I",     "I", "I", "I", "I", "I", "I",     "xT", "AxTe",
+                                               "",  "t",  refused, "T", "",  "F", "F", "F", refused, "I",  "I",
+                                               "",  "F",  "F",     "F", "F", "F", "F", "F"};
 constexpr std::array<Layout, 11> shardy_attributes = {"a", "Sv", "ai", "vv", "SO", "a*", "Aaa*", "a", "i", "a", "iaa*"};
 
 /// How wide numbers are, by the number of their type; 0 for all other types.
@@ -54,7 +58,7 @@ constexpr std::string_view vhlo = "vhlo";
 constexpr unsigned vhlo_dictionary = 6;
 
 Layout layout_at(std::span<const Layout> layouts, std::uint64_t kind) {
-  return kind < layouts.size() ? layouts[kind] : opaque;
+  return kind < layouts.size() ? layouts[kind] : refused;
 }
 
 std::int32_t number_at(std::span<const std::uint8_t> numbers, std::uint64_t kind) {
@@ -80,9 +84,13 @@ std::vector<std::uint8_t> without_escapes(std::span<const std::uint8_t> text) {
   return found;
 }
 
-/// What texts contain is MLIR's parser's to judge, which recurses into brackets. They may have names.
+/// What texts contain is MLIR's parser's to judge, which recurses into brackets and signs. They may have names. Exports
+/// have hardly any texts, and short ones.
 void check_text(Cursor entry) {
   const auto text = entry.text();
+  if (text.size() > max_text)
+    entry.refuse("an attribute or type as text of " + std::to_string(text.size()) + " bytes, of which " +
+                 std::to_string(max_text) + " are allowed");
   int open = 0;
   for (const std::uint8_t c : text) {
     if (c == '<' || c == '(' || c == '[' || c == '{') ++open;
@@ -114,7 +122,7 @@ AttributesAndTypes::AttributesAndTypes(Cursor entries, Cursor offsets, std::span
     const bool is_type = i >= attributes_, is_builtin = dialect == "builtin";
     if (dialect == "sdy" && !is_type) {
       const Layout layout = layout_at(shardy_attributes, entry.number());
-      if (layout != opaque) node.is = Class::other, read(node, entry, layout);
+      if (layout) node.is = Class::other, read(node, entry, layout);
     }
     if (!is_builtin && dialect != vhlo) continue;
     const std::uint64_t kind = entry.number();
@@ -123,7 +131,9 @@ AttributesAndTypes::AttributesAndTypes(Cursor entries, Cursor offsets, std::span
     const Layout layout = is_builtin ? is_type ? layout_at(builtin_types, kind) : layout_at(builtin_attributes, kind)
                           : is_type  ? layout_at(vhlo_types, kind)
                                      : layout_at(vhlo_attributes, kind);
-    if (layout == opaque) continue;
+    if (layout == refused)
+      entry.refuse(std::string(is_type ? "a type" : "an attribute") + " of the kind " + std::to_string(kind) + " of " +
+                   std::string(dialect) + ", which no export has");
     node.is = Class::other;
     read(node, entry, layout);
   }
@@ -151,6 +161,9 @@ void AttributesAndTypes::read(Node& node, Cursor& entry, Layout layout) {
       case 'O':
         if (const std::uint64_t coded = entry.number(); coded & 1)
           references_.push_back(static_cast<std::uint32_t>(entry.indexed(coded >> 1, attributes_, "attributes")));
+        break;
+      case 'o':
+        if (entry.number() != 0) attribute();
         break;
       case 'S': node.string = static_cast<std::uint32_t>(entry.index(strings_.size(), "strings")); break;
       case 'B': node.bytes = static_cast<std::int64_t>(entry.bytes(entry.number()).size()); break;

@@ -166,6 +166,11 @@ HARMFUL = {
     "an array that holds itself": bytecode([entry(ARRAY, 1, 1)]),
     "arrays that hold each other": bytecode([entry(ARRAY, 1, 2), entry(ARRAY, 1, 1)]),
     "a tuple type that holds itself": bytecode(types=[entry(TUPLE, 1, 0)]),
+    "an accuracy that holds itself": bytecode([entry(20, 0, 0, 0, 1)]),
+    "a reference to an axis that holds itself": bytecode([entry(22, 0, 1, 1)]),
+    "axes of a mesh that hold themselves": bytecode([entry(23, 1, 1)]),
+    "a quantized type, which may hold itself": bytecode(types=[entry(24, 1, 0, 0, *[0] * 6)]),
+    "an attribute of an unknown kind": bytecode([entry(99, 1)]),
     "an array of what is not there": bytecode([entry(ARRAY, 1, 7)]),
     "an array of too many": bytecode([entry(ARRAY, 1 << 60)]),
     "deep nesting": bytecode(nested(100_000)),
@@ -188,6 +193,9 @@ HARMFUL = {
     ),
     "deep regions": bytecode(code=regions(100_000)),
     "a text with deep brackets": of_text(b"[" * 100_000),
+    "brackets in strings that hide others": of_text(b'["]",' * 10_000 + b"1" + b',"["]' * 10_000),
+    "signs without end": of_text(b"affine_map<(d0) -> (" + b"-" * 100_000 + b"d0)>"),
+    "a number without end": of_text(b"1" * 1_000_000),
     "a text that is not UTF-8": of_text(b'"\xff"'),
     "a name in a text that is not UTF-8": of_text(rb'{"a\fF" = 1}'),
 }
@@ -227,6 +235,13 @@ def test_names_that_are_not_utf_8(what: str) -> None:
         jaxexp.deserialize(blob, policy=jaxexp.Policy(max_devices=1))
     with pytest.raises(jaxexp.DeserializationError, match="a name that is not UTF-8"):
         jaxexp.deserialize(blob).serialize(locations="names")
+
+
+def test_tolerances() -> None:
+    """Attributes with numbers that are encoded in another way than most."""
+    tolerance = jax.lax.Tolerance(atol=1e-300, rtol=0.1, ulps=2**40)
+    exported = jaxexp.export(jax.jit(lambda x: jax.lax.exp(x, accuracy=tolerance)))(arr(3))
+    _native.check_bytecode(exported.mlir_module_serialized)
 
 
 def test_values_that_are_not_utf_8() -> None:
