@@ -93,6 +93,16 @@ def test_what_is_no_data_is_text(name: str) -> None:
     assert stored == auxdata.to_json((1, [value]))
 
 
+def test_modules_and_code_have_no_paths() -> None:
+    """The paths are those of a machine and of its user."""
+    code = test_items_of_dicts_may_come_in_any_order.__code__
+    assert auxdata.text_of((np, [json])) == "tuple(module 'numpy', list(module 'json'))"
+    assert auxdata.text_of(code) == "code of test_items_of_dicts_may_come_in_any_order"
+    blob = written(Node({"x": arr(2)}, (np, code)))
+    assert b"<code object" not in blob
+    assert np.__file__.encode() not in blob
+
+
 def test_long_and_deep_things_have_bounded_texts() -> None:
     deep: Any = 1
     for _ in range(200):

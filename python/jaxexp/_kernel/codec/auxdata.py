@@ -266,6 +266,10 @@ def _text(value: Any, depth: int) -> str:
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, types.MethodType):
         return f"{deeper(value.__func__)} of {deeper(value.__self__)}"
+    if isinstance(value, types.ModuleType):
+        return f"module {value.__name__!r}"  # its repr has the path, and so has the next one, with a line
+    if isinstance(value, types.CodeType):
+        return f"code of {value.co_qualname}"
     if isinstance(value, functools.partial):
         parts = [*map(deeper, value.args), *(f"{key}={deeper(part)}" for key, part in value.keywords.items())]
         return f"partial({', '.join([deeper(value.func), *parts])})"
