@@ -268,7 +268,7 @@ def test_try_again(folder, tmp_path, run) -> None:
     """What may go better the next time has a status of its own, unless something else is wrong."""
     gone, damaged = "http://127.0.0.1:1/model.jaxexp", tmp_path / "damaged.jaxexp"
     damaged.write_bytes((folder / "scores.jaxexp").read_bytes()[:-9])
-    for command in (("verify",), ("compat",)):
+    for command in (("verify",), ("compat",), ("digest",)):
         assert run(*command, gone)[0] == 75
         assert run(*command, gone, folder / "hostile.jaxexp")[0] == 75
         assert run(*command, gone, damaged)[0] == 1

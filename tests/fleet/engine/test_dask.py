@@ -211,13 +211,16 @@ def test_a_scheduler_that_is_killed(folder, tmp_path, capfd, monkeypatch) -> Non
 
         monkeypatch.setattr(distributed.cfexecutor.ClientExecutor, "submit", submit_and_kill)
         logged = logging.handlers.BufferingHandler(1000)
-        logging.getLogger("distributed.client").addHandler(logged)
+        loggers = [logging.getLogger(f"distributed.{name}") for name in ("client", "batched")]
+        for logger in loggers:
+            logger.addHandler(logged)
         with importlib.import_module("dask").config.set({"distributed.comm.timeouts.connect": "1s"}):
             assert start.main(["verify", "--quiet", "--dask", address, "--wait-for-workers", "3", str(folder)]) == 75
     err = capfd.readouterr().err
     assert "the cluster is gone: its client has no connection to a scheduler" in err
     assert err.count("\n") == 1
-    logging.getLogger("distributed.client").removeHandler(logged)
+    for logger in loggers:
+        logger.removeHandler(logged)
     assert not logged.buffer
 
 

@@ -49,4 +49,4 @@ def command(files: tuple[str, ...], folders: inputs.Folders, as_json: bool) -> i
     else:
         page.write()
     complaints.complain_of(failed)
-    return complaints.FAILED if failed else 0
+    return complaints.status_of(*(error for _, error in failed))

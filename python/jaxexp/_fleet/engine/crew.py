@@ -169,7 +169,7 @@ def dask(address: str) -> Generator[Workers]:
     except ImportError as error:
         raise ImportError(f"the cluster at {address} needs Dask: pip install distributed") from error
     # They would log tracebacks of a scheduler that is gone; our error says it.
-    loggers = [logging.getLogger(name) for name in ("distributed.client", "tornado.application")]
+    loggers = [logging.getLogger(name) for name in ("distributed.client", "distributed.batched")]
     levels = [logger.level for logger in loggers]
     try:
         for logger in loggers:
