@@ -35,9 +35,8 @@ def files_in(url: str, recursive: bool = True) -> Iterator[tuple[str, tuple[int,
             infos = filesystem.find(folder, maxdepth=None if recursive else 1, detail=True)
             found = {path[len(folder.rstrip("/")) + 1 :]: info for path, info in infos.items()}
     for path in sorted(found):
-        info = found[path]
-        is_said = info is not None and info.get("size") is not None
-        yield url.rstrip("/") + "/" + path, of_info(info) if is_said else None
+        info = found[path] or {}
+        yield url.rstrip("/") + "/" + path, of_info(info) if info.get("size") is not None else None
 
 
 def _on_http(filesystem: Any, folder: str) -> tuple[Any, str] | None:
@@ -47,7 +46,7 @@ def _on_http(filesystem: Any, folder: str) -> tuple[Any, str] | None:
 
     while isinstance(filesystem, (CachingFileSystem, DirFileSystem)):
         if isinstance(filesystem, DirFileSystem):
-            folder = filesystem._join(folder)
+            folder = str(filesystem._join(folder))
         filesystem = filesystem.fs
     return (filesystem, folder) if http.is_http(filesystem) else None
 
