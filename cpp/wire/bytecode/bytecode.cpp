@@ -120,10 +120,21 @@ class AttributeCheck {
   }
 
   void check(const Cursor& at, const OperationAttributes& known, char letter, std::uint64_t attribute) const {
-    constexpr char array_of_dictionaries = 'D';
-    const bool fits = is_kind(letter, tables_.vhlo_kind(attribute)) &&
-                      (letter != array_of_dictionaries || tables_.holds_dictionaries_alone(attribute));
-    if (!fits) at.refuse("an operation " + std::string(known.operation) + " with attributes of another one");
+    if (!is_kind(letter, tables_.vhlo_kind(attribute)) || !holds(letter, attribute))
+      at.refuse("an operation " + std::string(known.operation) + " with attributes of another one");
+  }
+
+  /// Whether what is in an attribute of the kind that a letter asks for is so, too.
+  bool holds(char letter, std::uint64_t attribute) const {
+    constexpr unsigned mode_of_accuracy = 19;
+    switch (letter) {
+      case 'D': return tables_.holds_dictionaries_alone(attribute);
+      case 't': return tables_.integer_bits(attribute) == 64;
+      case 'u': return tables_.vhlo_kind(tables_.elements(attribute).front()) == mode_of_accuracy;
+      case 'U': return tables_.is_function_type(attribute);
+      case 'w': return tables_.integer_bits(attribute) == 1;
+      default: return true;
+    }
   }
 
   const Names& names_;

@@ -18,6 +18,7 @@ constexpr std::uint32_t max_depth = 256, max_location_depth = 4096;
 constexpr std::uint64_t max_expanded = std::uint64_t{1} << 26;
 constexpr std::uint64_t max_width = 1 << 16;
 constexpr int max_brackets = 128;
+constexpr int max_signs = 256;
 constexpr std::size_t max_text = 2000;
 constexpr std::int64_t max_elements = std::int64_t{1} << 46;
 constexpr std::int64_t dynamic_size = INT64_MIN;
@@ -27,9 +28,9 @@ constexpr std::int64_t dynamic_size = INT64_MIN;
 /// it (o); a (v)arint, the (W)idth of an integer; a string's number (S), (B)ytes.
 ///
 /// Others say what this is: a (L)ocation; a type of integers (I), (F)loating-point or (C)omplex numbers, truth values
-/// (N); the bounds of dynamic dimensions (D). Or what is referred to first has to be: the type of an integer (n), of a
-/// float (f), of a (c)onstant tensor; the bounds that (e)ncode something in a tensor's type. What stands behind one of
-/// these four, or behind a (*), is not read.
+/// (N), functions (U); the bounds of dynamic dimensions (D). Or what is referred to first has to be: the type of an
+/// integer (n), of a float (f), of a (c)onstant tensor; the bounds that (e)ncode something in a tensor's type. What
+/// stands behind one of these four, or behind a (*), is not read.
 using Layout = const char*;
 /// What no export has, such as quantized types: it might contain itself, which the parser would follow for ever.
 constexpr Layout refused = nullptr;
@@ -39,14 +40,15 @@ constexpr std::array<Layout, 23> builtin_attributes = {"a",  "d",  "S",   "ST", 
                                                        "T*", "T*", "TBc", "T*",   "TAA", "A",   "LA*"};
 constexpr std::array<Layout, 21> builtin_types = {"IW",   "I", "tt", "F",   "F", "F", "F",  "F", "F",  "TC",   "iTA",
                                                   "AiTA", "",  "xT", "AxT", "t", "T", "AT", "T", "iT", refused};
-constexpr std::array<Layout, 24> vhlo_attributes = {refused, "a",  "v",   "v", "v",    "v",     "d",  "v",
-                                                    "Tf",    "Tn", "ivi", "v", "v",    "v",     "S",  "TBc",
-                                                    "v",     "T",  "iD",  "v", "vvvA", refused, "Ao", "AA"};
-constexpr std::array<Layout, 41> vhlo_types = {"N", "TC", "F",     "F", "F", "F", "F", "F", "tt",    "I",  "I",
+constexpr std::array<Layout, 26> vhlo_attributes = {refused, "a",   "v",    "v",  "v",  "v",  "d",   "v", "Tf",
+                                                    "Tn",    "ivi", "v",    "v",  "v",  "S",  "TBc", "v", "T",
+                                                    "iD",    "v",   "vvvA", "vv", "Ao", "AA", "Av",  "AO"};
+constexpr std::array<Layout, 43> vhlo_types = {"N", "TC", "F",     "F", "F", "F", "F", "F", "ttU",   "I",  "I",
                                                "I", "I",  "I",     "I", "I", "I", "I", "I", "I",     "xT", "AxTe",
                                                "",  "t",  refused, "T", "",  "F", "F", "F", refused, "I",  "I",
-                                               "",  "F",  "F",     "F", "F", "F", "F", "F"};
-constexpr std::array<Layout, 11> shardy_attributes = {"a", "Sv", "ai", "vv", "SO", "a*", "Aaa*", "a", "i", "a", "iaa*"};
+                                               "",  "F",  "F",     "F", "F", "F", "F", "F", "iT",    "t"};
+constexpr std::array<Layout, 18> shardy_attributes = {"a", "Sv",   "ai", "vv", "SO", "a*", "Aaa*", "a", "i",
+                                                      "a", "iaa*", "a",  "a",  "a*", "a",  "Aaaa", "a", "Aaaa*"};
 
 /// How wide numbers are, by the number of their type; 0 for all other types.
 constexpr std::array<std::uint8_t, 9> builtin_bits = {0, 64, 0, 16, 16, 32, 64, 80, 128};
@@ -97,6 +99,8 @@ void check_text(Cursor entry) {
     if (c == '>' || c == ')' || c == ']' || c == '}') --open;
     if (open > max_brackets) entry.refuse("a text with more than " + std::to_string(max_brackets) + " open brackets");
   }
+  if (std::ranges::count(text, '-') > max_signs)
+    entry.refuse("a text with more than " + std::to_string(max_signs) + " minus signs");
   if (!is_utf8(without_escapes(text))) entry.refuse("an attribute or type as text that is not UTF-8");
 }
 
@@ -172,6 +176,7 @@ void AttributesAndTypes::read(Node& node, Cursor& entry, Layout layout) {
       case 'F': node.is = Class::floating; break;
       case 'C': node.is = Class::complex; break;
       case 'N': node.is = Class::truth; break;
+      case 'U': node.is = Class::function; break;
       case 'n': node.needs = Class::integer; return;
       case 'f': node.needs = Class::floating; return;
       case 'c': node.needs = Class::tensor; return;
@@ -211,6 +216,13 @@ void AttributesAndTypes::refer(Cursor& entry, bool is_type) {
 std::span<const std::uint32_t> AttributesAndTypes::references_of(std::size_t at) const {
   const std::size_t end = at + 1 < nodes_.size() ? nodes_[at + 1].first_reference : references_.size();
   return std::span(references_).subspan(nodes_[at].first_reference, end - nodes_[at].first_reference);
+}
+
+std::int32_t AttributesAndTypes::integer_bits(std::uint64_t attribute) const {
+  const std::uint32_t type = references_of(attribute).front();
+  if (nodes_[type].is != Class::tensor) return 0;
+  const Node& element = nodes_[references_of(type).back()];
+  return element.is == Class::integer || element.is == Class::truth ? element.bits : 0;
 }
 
 /// Depth first, without recursion.

@@ -24,6 +24,12 @@ class AttributesAndTypes {
   unsigned vhlo_kind(std::uint64_t attribute) const { return nodes_[attribute].kind; }
   /// Whether an array holds nothing but dictionaries.
   bool holds_dictionaries_alone(std::uint64_t attribute) const { return nodes_[attribute].holds_dictionaries_alone; }
+  /// How wide the elements of a constant are: 1 for truth values, 0 if they are no integers.
+  std::int32_t integer_bits(std::uint64_t attribute) const;
+  /// Whether an attribute that is a type is a function's.
+  bool is_function_type(std::uint64_t attribute) const {
+    return nodes_[references_of(attribute).front()].is == Class::function;
+  }
   /// What an array or a dictionary holds: in dictionaries, names and values alternate.
   std::span<const std::uint32_t> elements(std::uint64_t attribute) const { return references_of(attribute); }
   /// The number of the string that a string attribute of the builtin dialect or of VHLO is; `no_string` for all others.
@@ -48,6 +54,7 @@ class AttributesAndTypes {
     floating,
     complex,
     truth,
+    function,
     tensor,
     bounds
   };

@@ -12,7 +12,7 @@ import pytest
 import jaxexp
 from jaxexp import _jax, _native
 from jaxexp._kernel.module import mlir
-from kit import named_devices
+from kit import mlir_bytes, named_devices
 from kit.corpus import CASES, arr, export_with
 from kit.modules import modules
 from kit.places import WORKERS
@@ -97,9 +97,14 @@ UNKNOWN_LOCATION = entry(15)
 
 
 def bytecode(
-    vhlo: list[bytes] = (), types: list[bytes] = (), code: bytes = number(0), more_attributes: int = 0
+    vhlo: list[bytes] = (),
+    types: list[bytes] = (),
+    code: bytes = number(0),
+    more_attributes: int = 0,
+    kind: tuple[int, bytes] = (0, b"module"),
+    names: tuple[bytes, ...] = (),
 ) -> bytes:
-    """A module with an unknown location, and these attributes and types of VHLO."""
+    """A module with an unknown location, these attributes and types of VHLO, and operations of one kind."""
     attributes = [UNKNOWN_LOCATION, *vhlo]
     groups = [(0, attributes[:1]), *([(1, vhlo)] if vhlo else [])]
     offsets = [number(len(attributes) + more_attributes), number(len(types))]
@@ -108,8 +113,20 @@ def bytecode(
     return b"".join(
         [
             b"ML\xefR" + number(6) + b"test\0",
-            strings(b"builtin", b"vhlo", b"module"),
-            section(1, number(2), number(0), number(2), number(1), number(0), number(1), number(2 * 2 + 1)),
+            strings(b"builtin", b"vhlo", kind[1], *names),
+            section(
+                1,
+                number(2),
+                number(0),
+                number(2),
+                number(2),
+                number(kind[0]),
+                number(1),
+                number(2 * 2 + 1),
+                number(0),
+                number(1),
+                number(0 * 2 + 1),
+            ),
             section(2, *attributes, *types),
             section(3, *offsets),
             section(4, code),
@@ -153,12 +170,21 @@ def of_text(text: bytes) -> bytes:
     )
 
 
+def of_shardy(kind: int) -> bytes:
+    """A module with one attribute, of Shardy, that holds itself."""
+    mesh_first = kind == 15
+    return mlir_bytes.module(["sdy"], [(0, [])], [entry(kind, *([] if mesh_first else [1]), 0, 0, 0, 0)], number(0))
+
+
 HARMLESS = {
     "names in texts": of_text(rb'{"\C3\A9" = "\\FF\t\"", n}'),
     "nothing": bytecode(),
     "a constant": bytecode([entry(TENSOR_DATA, 1, 12, bytes(12))], [entry(FLOAT32), tensor(3)]),
     "a constant of equal elements": bytecode([entry(TENSOR_DATA, 1, 4, bytes(4))], [entry(FLOAT32), tensor(3)]),
     "some nesting": bytecode(nested(100)),
+    "a buffer": bytecode(types=[entry(FLOAT32), entry(41, 1, 8, 0)]),
+    "a mesh": bytecode([entry(14, 0), entry(24, 1, 4), entry(ARRAY, 1, 2), entry(25, 3, 0)]),
+    "an axis of Shardy in a list": mlir_bytes.module(["sdy"], [(0, [])], [entry(4, 0, 0), entry(11, 1, 0)], number(0)),
     "some regions": bytecode(code=regions(100)),
 }
 HARMFUL = {
@@ -170,6 +196,7 @@ HARMFUL = {
     "a reference to an axis that holds itself": bytecode([entry(22, 0, 1, 1)]),
     "axes of a mesh that hold themselves": bytecode([entry(23, 1, 1)]),
     "a quantized type, which may hold itself": bytecode(types=[entry(24, 1, 0, 0, *[0] * 6)]),
+    **{f"an attribute of Shardy, kind {kind}, that holds itself": of_shardy(kind) for kind in range(11, 17)},
     "an attribute of an unknown kind": bytecode([entry(99, 1)]),
     "an array of what is not there": bytecode([entry(ARRAY, 1, 7)]),
     "an array of too many": bytecode([entry(ARRAY, 1 << 60)]),
@@ -195,6 +222,7 @@ HARMFUL = {
     "a text with deep brackets": of_text(b"[" * 100_000),
     "brackets in strings that hide others": of_text(b'["]",' * 10_000 + b"1" + b',"["]' * 10_000),
     "signs without end": of_text(b"affine_map<(d0) -> (" + b"-" * 100_000 + b"d0)>"),
+    "signs in a short text": of_text(b"affine_map<(d0) -> (" + b"-" * 1900 + b"d0)>"),
     "a number without end": of_text(b"1" * 1_000_000),
     "a text that is not UTF-8": of_text(b'"\xff"'),
     "a name in a text that is not UTF-8": of_text(rb'{"a\fF" = 1}'),
@@ -242,6 +270,180 @@ def test_tolerances() -> None:
     tolerance = jax.lax.Tolerance(atol=1e-300, rtol=0.1, ulps=2**40)
     exported = jaxexp.export(jax.jit(lambda x: jax.lax.exp(x, accuracy=tolerance)))(arr(3))
     _native.check_bytecode(exported.mlir_module_serialized)
+
+
+# What JAX writes seldom or never, as StableHLO.
+RARE_OPERATIONS = """
+func.func @main(%x: tensor<4x4xf32>, %v: tensor<4xf32>, %i: tensor<4xi32>, %n: tensor<i32>, %p: tensor<2x2xi32>,
+                %s: tensor<f32>, %image: tensor<1x8x8x1xf32>, %kernel: tensor<3x3x1x1xf32>, %token: !stablehlo.token) {
+  %0 = "stablehlo.batch_norm_inference"(%x, %v, %v, %v, %v) {epsilon = 0.1 : f32, feature_index = 1 : i64}
+    : (tensor<4x4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> tensor<4x4xf32>
+  %1:3 = "stablehlo.batch_norm_training"(%x, %v, %v) {epsilon = 0.1 : f32, feature_index = 1 : i64}
+    : (tensor<4x4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<4x4xf32>, tensor<4xf32>, tensor<4xf32>)
+  %2:3 = "stablehlo.batch_norm_grad"(%x, %v, %v, %v, %x) {epsilon = 0.1 : f32, feature_index = 1 : i64}
+    : (tensor<4x4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4x4xf32>)
+      -> (tensor<4x4xf32>, tensor<4xf32>, tensor<4xf32>)
+  %3 = stablehlo.broadcast %v, sizes = [2] : (tensor<4xf32>) -> tensor<2x4xf32>
+  %4 = stablehlo.cholesky %x, lower = true : tensor<4x4xf32>
+  %5 = "stablehlo.collective_broadcast"(%v) {replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>,
+    channel_handle = #stablehlo.channel_handle<handle = 1, type = 0>} : (tensor<4xf32>) -> tensor<4xf32>
+  %6 = "stablehlo.all_to_all"(%x) {split_dimension = 0 : i64, concat_dimension = 1 : i64, split_count = 2 : i64,
+    replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>} : (tensor<4x4xf32>) -> tensor<2x8xf32>
+  %7 = stablehlo.composite "any.name" %v {composite_attributes = {k = 1 : i64}, decomposition = @same,
+    version = 1 : i32} : (tensor<4xf32>) -> tensor<4xf32>
+  %8 = stablehlo.convolution(%image, %kernel) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+    window = {stride = [1, 1], pad = [[1, 1], [1, 1]]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
+    : (tensor<1x8x8x1xf32>, tensor<3x3x1x1xf32>) -> tensor<1x8x8x1xf32>
+  %9 = "stablehlo.dynamic_conv"(%image, %kernel, %p) {batch_group_count = 1 : i64, feature_group_count = 1 : i64,
+    dimension_numbers = #stablehlo.conv<[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]>}
+    : (tensor<1x8x8x1xf32>, tensor<3x3x1x1xf32>, tensor<2x2xi32>) -> tensor<1x?x?x1xf32>
+  %10 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0],
+    algorithm = <lhs_precision_type = tf32, rhs_precision_type = tf32, accumulation_type = f32, lhs_component_count = 1,
+      rhs_component_count = 1, num_primitive_operations = 1, allow_imprecise_accumulation = false>
+    : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %11 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0]
+    : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %12 = "stablehlo.einsum"(%x, %x) {einsum_config = "ab,bc->ac"} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %13 = "stablehlo.unary_einsum"(%x) {einsum_config = "ab->a"} : (tensor<4x4xf32>) -> tensor<4xf32>
+  %14 = stablehlo.fft %v, type = RFFT, length = [4] : (tensor<4xf32>) -> tensor<3xcomplex<f32>>
+  %15 = stablehlo.tuple %v, %x : tuple<tensor<4xf32>, tensor<4x4xf32>>
+  %16 = stablehlo.get_tuple_element %15[0] : (tuple<tensor<4xf32>, tensor<4x4xf32>>) -> tensor<4xf32>
+  %17:2 = "stablehlo.infeed"(%token) {infeed_config = "a", layout = [[0]]}
+    : (!stablehlo.token) -> (tensor<4xf32>, !stablehlo.token)
+  %18 = "stablehlo.outfeed"(%v, %token) {outfeed_config = "a"} : (tensor<4xf32>, !stablehlo.token) -> !stablehlo.token
+  %19 = "stablehlo.send"(%v, %token) {channel_handle = #stablehlo.channel_handle<handle = 1, type = 2>,
+    is_host_transfer = true} : (tensor<4xf32>, !stablehlo.token) -> !stablehlo.token
+  %20:2 = "stablehlo.recv"(%token) {channel_handle = #stablehlo.channel_handle<handle = 1, type = 3>,
+    is_host_transfer = true} : (!stablehlo.token) -> (tensor<4xf32>, !stablehlo.token)
+  %21 = "stablehlo.map"(%v) ({
+    ^bb0(%a: tensor<f32>): stablehlo.return %a : tensor<f32>
+  }) {dimensions = array<i64: 0>} : (tensor<4xf32>) -> tensor<4xf32>
+  %22 = stablehlo.reduce_precision %v, format = e5m2 : tensor<4xf32>
+  %23 = "stablehlo.reduce_window"(%v, %s) ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>): stablehlo.return %a : tensor<f32>
+  }) {window_dimensions = array<i64: 2>} : (tensor<4xf32>, tensor<f32>) -> tensor<3xf32>
+  %24 = stablehlo.constant dense<4> : tensor<1xi64>
+  %25 = stablehlo.rng %s, %s, %24, distribution = UNIFORM : (tensor<f32>, tensor<f32>, tensor<1xi64>) -> tensor<4xf32>
+  %26 = "stablehlo.select_and_scatter"(%v, %v, %s) ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %c = stablehlo.compare GE, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+      stablehlo.return %c : tensor<i1>
+  }, {
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>): stablehlo.return %a : tensor<f32>
+  }) {window_dimensions = array<i64: 1>} : (tensor<4xf32>, tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+  %27 = stablehlo.set_dimension_size %v, %n, dim = 0
+    : (tensor<4xf32>, tensor<i32>) -> tensor<?xf32, #stablehlo.bounds<4>>
+  %28 = "stablehlo.sort"(%v) ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %c = stablehlo.compare LT, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+      stablehlo.return %c : tensor<i1>
+  }) {dimension = 0 : i64, is_stable = true} : (tensor<4xf32>) -> tensor<4xf32>
+  %29 = "stablehlo.torch_index_select"(%x, %i) {dim = 0 : i64, batch_dims = 0 : i64}
+    : (tensor<4x4xf32>, tensor<4xi32>) -> tensor<4x4xf32>
+  return
+}
+func.func private @same(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }
+"""
+
+
+def test_rare_operations_pass() -> None:
+    with _jax.make_ir_context():
+        module = _jax.ir.Module.parse(RARE_OPERATIONS)
+        _native.check_bytecode(_jax.serialize_portable_artifact(module, _jax.newest_stablehlo(), False))
+
+
+ATTRIBUTES = {
+    "batch_norm_training_v1": "epsilon feature_index",
+    "cholesky_v1": "lower",
+    "composite_v1": "composite_attributes decomposition name version",
+    "fft_v1": "fft_length fft_type",
+    "reduce_precision_v1": "exponent_bits mantissa_bits",
+    "reduce_window_v1": "base_dilations padding window_dilations window_dimensions window_strides",
+    "rng_v1": "rng_distribution",
+    "sort_v1": "dimension is_stable",
+}
+
+
+@pytest.mark.parametrize("operation", ATTRIBUTES)
+def test_attributes_of_other_operations(operation: str) -> None:
+    """jaxlib's parser converts them as what their operation should have."""
+    names = ATTRIBUTES[operation].split()
+    strings, transpose = [entry(14, 2 + i) for i in range(len(names))], entry(16, 0)
+    pairs = b"".join(number(i) + number(len(names)) for i in range(len(names)))
+    module = mlir_bytes.module(
+        ["vhlo", operation, *names],
+        [(0, [1])],
+        [*strings, transpose, entry(6, len(names), pairs)],
+        number(2) + number(0) + bytes([1]) + number(0) + number(len(names) + 1),
+    )
+    with pytest.raises(jaxexp.DeserializationError, match=f"operation {operation} with attributes of another one"):
+        _native.check_bytecode(module)
+
+
+def test_a_function_of_another_type() -> None:
+    def function(of_type: bytes) -> bytes:
+        return bytecode(
+            [
+                *[entry(14, 3 + i) for i in range(5)],
+                entry(ARRAY, 0),
+                entry(17, 1),
+                entry(6, 5, *[part for i, value in enumerate([6, 7, 6, 1, 1]) for part in (1 + i, value)]),
+            ],
+            [entry(FLOAT32), of_type],
+            number(2)
+            + number(1)
+            + bytes([16])
+            + number(0)
+            + number(2)
+            + number(1)
+            + number(0)
+            + number(2)
+            + number(0)
+            + bytes([1])
+            + number(0)
+            + number(8),
+            kind=(1, b"func_v1"),
+            names=(b"arg_attrs", b"function_type", b"res_attrs", b"sym_name", b"sym_visibility"),
+        )
+
+    _native.check_bytecode(function(entry(FUNCTION, 0, 0)))
+    with pytest.raises(jaxexp.DeserializationError, match="operation func_v1 with attributes of another one"):
+        _native.check_bytecode(function(tensor(3)))
+
+
+@pytest.mark.parametrize("accuracy", [2, 3], ids=["a mode instead", "no mode inside"])
+def test_accuracies(accuracy: int) -> None:
+    def sine(accuracy: int) -> bytes:
+        mode, whole, without_mode = entry(19, 0), entry(20, 0, 0, 0, 2), entry(20, 0, 0, 0, 1)
+        return bytecode(
+            [entry(14, 3), mode, without_mode, whole, entry(6, 1, 1, accuracy)],
+            code=number(2) + number(0) + bytes([1]) + number(0) + number(5),
+            kind=(1, b"sine_v2"),
+            names=(b"result_accuracy",),
+        )
+
+    _native.check_bytecode(sine(4))
+    with pytest.raises(jaxexp.DeserializationError, match="operation sine_v2 with attributes of another one"):
+        _native.check_bytecode(sine(accuracy))
+
+
+@pytest.mark.parametrize(("element", "size"), [("truth values", 1), ("64-bit floats", 8), ("32-bit integers", 4)])
+def test_a_constant_of_other_elements(element: str, size: int) -> None:
+    """Dimensions are 64-bit integers, and jaxlib's parser reads others as such."""
+    kinds = {"64-bit integers": 14, "truth values": 0, "64-bit floats": 5, "32-bit integers": 13}
+
+    def reverse(element: str, size: int) -> bytes:
+        return bytecode(
+            [entry(14, 3), entry(TENSOR_DATA, 1, size, bytes(size)), entry(6, 1, 1, 2)],
+            [entry(kinds[element]), tensor(1)],
+            number(2) + number(0) + bytes([1]) + number(0) + number(3),
+            kind=(1, b"reverse_v1"),
+            names=(b"dimensions",),
+        )
+
+    _native.check_bytecode(reverse("64-bit integers", 8))
+    with pytest.raises(jaxexp.DeserializationError, match="operation reverse_v1 with attributes of another one"):
+        _native.check_bytecode(reverse(element, size))
 
 
 def test_values_that_are_not_utf_8() -> None:
