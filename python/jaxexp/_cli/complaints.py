@@ -80,6 +80,8 @@ def status_of(*errors: BaseException) -> int:
 
 def is_temporary(error: BaseException) -> bool:
     """Whether the same may succeed later, without a change of what was asked: somebody is busy or cannot be reached."""
+    if isinstance(error, click.ClickException) and error.__cause__ is not None:  # what a command adds to an error
+        return is_temporary(error.__cause__)
     busy = isinstance(error, (BusyError, ConnectionError, TimeoutError))
     return busy or (isinstance(error, WorkerError) and not isinstance(error, UnfitWorkerError))
 

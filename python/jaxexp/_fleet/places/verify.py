@@ -152,7 +152,7 @@ def weights_of(path: str, artifact: _native.Artifact) -> tuple[tuple[str, int], 
     if stored is None:
         return ()
     stored.check_digests()
-    return tuple((_beside(path, file.name), file.size) for file in stored.table.files)
+    return tuple((beside(path, file.name), file.size) for file in stored.table.files)
 
 
 def weights_beside(path: str, artifact: _native.Artifact) -> WithDigests | None:
@@ -163,8 +163,9 @@ def weights_beside(path: str, artifact: _native.Artifact) -> WithDigests | None:
     if found is None:
         return None
     table = Table.of_trailer(*found)
-    return StoredBehind(path, table, functools.partial(_beside, path)) if is_url(path) else Stored(path, table)
+    return StoredBehind(path, table, functools.partial(beside, path)) if is_url(path) else Stored(path, table)
 
 
-def _beside(path: str, name: str) -> str:
+def beside(path: str, name: str) -> str:
+    """The path or URL of a file in the folder of another one."""
     return beside_url(path, name) if is_url(path) else os.path.join(os.path.dirname(path), name)
