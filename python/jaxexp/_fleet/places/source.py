@@ -122,7 +122,7 @@ class Source:
         return self.buffer if self.file is None else _rest(self.file, check_size)
 
     def named(self) -> Named:
-        """A context in which errors about the bytes name the artifact, and say what to do about an archive."""
+        """A context in which errors about the bytes name the artifact, and say what to do about archives or folders."""
         return Named(self)
 
 
@@ -143,6 +143,8 @@ class Named:
         if isinstance(error, DeserializationError) and path is not None and kind_of_file(path) is Kind.ARCHIVE:
             error.expected = "one artifact"
             error.found = f"an archive of artifacts: name one of them, as in '{path}{MEMBER}NAME'"
+        if isinstance(error, IsADirectoryError) and error.filename == path:
+            error.strerror = f"{error.strerror}. Name a file in it; load_many, verify_many and others take many files"
 
 
 def source(given: Given, function: str, signed_by: SignedBy | None = None, stable: bool = False) -> Source:

@@ -59,8 +59,10 @@ def verify(artifact: Given, *, signed_by: SignedBy | None = None) -> None:
         with found.named():
             verify_signed(found.path, SignedFiles(signed_by))
         return
-    if found.path is not None and found.is_file and checked_other_file(found.path) is not None:
-        return
+    if found.path is not None and found.is_file:
+        with found.named():
+            if checked_other_file(found.path) is not None:
+                return
     program = checked(found)
     if found.path is not None:
         weights_of(found.path, program.artifact)
