@@ -42,6 +42,7 @@ _HOMES = {
     "default_export_platform": "_kernel.export.lower",
     "deserialize": "_api.load",
     "digests": "_fleet.places.digests",
+    "digests_many": "_fleet.passes.digests_many",
     "export": "_api.export",
     "inspect": "_fleet.places.inspect",
     "install": "_compat.install",

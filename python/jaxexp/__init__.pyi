@@ -23,6 +23,7 @@ from ._fleet.archive.handle import Handle as Handle
 from ._fleet.archive.summary import Summary as Summary
 from ._fleet.archive.writer import ArchiveWriter as ArchiveWriter
 from ._fleet.passes.compatibility_many import compatibility_many as compatibility_many
+from ._fleet.passes.digests_many import digests_many as digests_many
 from ._fleet.passes.migrate_many import migrate_many as migrate_many
 from ._fleet.passes.verify_many import verify_many as verify_many
 from ._fleet.places.digests import Digests as Digests
@@ -83,6 +84,7 @@ __all__ = [
     "default_export_platform",
     "deserialize",
     "digests",
+    "digests_many",
     "export",
     "inspect",
     "install",

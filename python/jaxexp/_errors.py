@@ -23,6 +23,11 @@ def shown(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
+def shown_lines(text: str, indent: str = "") -> str:
+    """Text of several lines, each of which is escaped; the indent is before each line but the first."""
+    return f"\n{indent}".join(map(shown, text.split("\n")))
+
+
 def in_one_line(error: Exception) -> str:
     """JAX's message, which often has several lines, in one line: as part of a message of jaxexp."""
     return " ".join(map(str.strip, str(error).split("\n")))
@@ -39,13 +44,13 @@ def cause(error: BaseException) -> BaseException | None:
         text = str(one)
         if one.args and not (text.isprintable() and len(text) <= _LONGEST_CAUSE) and not isinstance(one, ExportError):
             text = text if len(text) <= _LONGEST_CAUSE else f"{text[:_LONGEST_CAUSE]}..."
-            said = "\n    ".join(map(shown, text.split("\n")))
+            said = shown_lines(text, "    ")
             with contextlib.suppress(Exception):
                 one.__init__(said)  # type: ignore[misc]  # nothing else changes the text of XLA's errors
             if str(one) != said:
                 return None
         if hasattr(one, "__notes__"):
-            one.__notes__ = ["\n    ".join(map(shown, str(note).split("\n"))) for note in one.__notes__]
+            one.__notes__ = [shown_lines(str(note), "    ") for note in one.__notes__]
         one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
     return error
 

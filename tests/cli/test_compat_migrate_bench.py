@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 
 import jax
 import numpy as np
@@ -14,6 +15,7 @@ import jaxexp
 from jaxexp._cli import complaints
 from jaxexp._cli.commands import bench
 from jaxexp._compat import remedy
+from jaxexp._fleet.places.source import Source
 from jaxexp._kernel.io import lock
 from kit import wire
 from kit.command_line import NAMES
@@ -268,10 +270,13 @@ def test_try_again(folder, tmp_path, run) -> None:
     """What may go better the next time has a status of its own, unless something else is wrong."""
     gone, damaged = "http://127.0.0.1:1/model.jaxexp", tmp_path / "damaged.jaxexp"
     damaged.write_bytes((folder / "scores.jaxexp").read_bytes()[:-9])
-    for command in (("verify",), ("compat",), ("digest",)):
+    for command in (("verify",), ("compat",), ("digest",), ("inspect",)):
         assert run(*command, gone)[0] == 75
         assert run(*command, gone, folder / "hostile.jaxexp")[0] == 75
         assert run(*command, gone, damaged)[0] == 1
+    for more, status in ((), 75), ((damaged,), 1), ((folder / "hostile.jaxexp",), 75):
+        assert run("pack", "--keep-going", "--force", tmp_path / "new.zip", gone, *more)[0] == status
+    assert run("pack", tmp_path / "newer.zip", gone, folder / "hostile.jaxexp")[0] == 75
     status, out, _ = run("migrate", "--json", gone, tmp_path / "new")
     assert (status, json.loads(out)["files"][0]["try_again"]) == (75, True)
     assert json.loads(run("verify", "--json", gone, damaged)[1])["files"][0]["try_again"]
@@ -283,6 +288,26 @@ def test_try_again(folder, tmp_path, run) -> None:
     assert (status, "try again later" in err) == (75, True)
     journal.write_text("no journal, and longer than a digest is: so it is another file")
     assert run(*arguments)[0] == 1
+
+
+@pytest.mark.parametrize("command", ["ls", "inspect"])
+def test_a_folder_may_be_readable_later(command, folder, tmp_path, run, monkeypatch) -> None:
+    """As one artifact is."""
+    shutil.copy(folder / "hostile.jaxexp", tmp_path / "good.jaxexp")
+    (tmp_path / "busy.jaxexp").touch()
+    mapped = Source.mapped
+
+    def busy(self: Source):
+        if self.name.endswith("busy.jaxexp"):
+            raise ConnectionResetError(104, "Connection reset by peer", self.name)
+        return mapped(self)
+
+    monkeypatch.setattr(Source, "mapped", busy)
+    status, out, err = run(command, tmp_path)
+    assert (status, err.count("\n")) == (75, 1)
+    assert "good" in out
+    (tmp_path / "cut.jaxexp").write_bytes((folder / "scores.jaxexp").read_bytes()[:-9])
+    assert run(command, tmp_path)[0] == 1
 
 
 def test_migrate_with_inputs(folder, tmp_path, good, run) -> None:

@@ -13,6 +13,10 @@ import numpy as np
 import pytest
 
 import jaxexp
+from jaxexp._fleet.passes import digests_many
+from jaxexp._fleet.places.digests import digests_and_files
+from jaxexp._fleet.places.source import Source
+from kit.weighted import bound
 
 X = np.ones((4, 4), np.float32)
 
@@ -56,6 +60,26 @@ def test_folders_and_archives(models: Path, good: Any, run: Any) -> None:
     whole, damaged = json.loads(out)
     assert (status, err.count("\n"), whole["meaning"]) == (1, 1, found["names.jaxexp"]["meaning"])
     assert damaged == {"file": str(models / "damaged.jaxexp"), "error": err.removeprefix("jaxexp: ").rstrip("\n")}
+
+
+def test_workers_and_a_journal(models: Path, good: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good("pack", models / "all.zip", models / "other.jaxexp")
+    model, _ = bound()
+    model.save(models / "bound.jaxexp")
+    with_journal = "digest", "--json", "--journal", tmp_path / "journal", models
+    alone = good("digest", "--json", models)
+    assert good(*with_journal, "--workers", 2) == alone
+    read: list[str] = []
+
+    def noted(source: Source) -> Any:
+        read.append(Path(source.name).name)
+        return digests_and_files(source)
+
+    monkeypatch.setattr(digests_many, "digests_and_files", noted)
+    assert (good(*with_journal), read) == (alone, [])
+    # Weights beside an artifact are a part of its meaning.
+    (models / "bound.safetensors").touch()
+    assert (good(*with_journal), read) == (alone, ["bound.jaxexp"])
 
 
 def test_inspect_shows_them(models: Path, good: Any) -> None:

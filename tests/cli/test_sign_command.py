@@ -56,6 +56,7 @@ def test_sign_and_verify(models: Path, keys: Path, good, run) -> None:
     assert err == "jaxexp: 3 of 3 artifacts are not signed\n"
     found = json.loads(out)
     assert (found["whole"], found["unsigned"]) == (0, 3)
+    assert [file["archive"] for file in found["files"]] == [None, None, str(models / "fleet.zip")]
     assert {file["state"] for file in found["files"]} == {"unsigned"}
     assert all("Key mismatch" in file["error"] for file in found["files"])
 
@@ -73,7 +74,7 @@ def test_what_is_wrong_is_said_of_each_file(models: Path, keys: Path, good, run)
     assert "no such file" in rows["new.jaxexp"]
     assert "expected SHA-256" in rows["fleet.zip"]
     assert "1 of 3 artifacts whole and signed" in out.splitlines()[-1]
-    assert "2 unsigned" in out.splitlines()[-1]
+    assert "2 unsigned (1 archive, not opened)" in out.splitlines()[-1]
     status, out, _ = run("verify", models, "--signed-by", keys / "release.pub", "--quiet")
     assert status == 1
     assert "/model.jaxexp " not in out

@@ -19,7 +19,7 @@ from jaxexp._errors import (
     UnfitWorkerError,
     UnsupportedArtifactError,
     WorkerError,
-    shown,
+    shown_lines,
 )
 from jaxexp._kernel.artifact.words import counted, listed
 
@@ -80,6 +80,8 @@ def status_of(*errors: BaseException) -> int:
 
 def is_temporary(error: BaseException) -> bool:
     """Whether the same may succeed later, without a change of what was asked: somebody is busy or cannot be reached."""
+    if isinstance(error, click.ClickException) and error.__cause__ is not None:  # what a command adds to an error
+        return is_temporary(error.__cause__)
     busy = isinstance(error, (BusyError, ConnectionError, TimeoutError))
     return busy or (isinstance(error, WorkerError) and not isinstance(error, UnfitWorkerError))
 
@@ -102,7 +104,7 @@ def said(error: BaseException) -> str:
     context = click.get_current_context(silent=True)
     if context is not None and context.find_root().obj["traceback"]:
         # What an error was raised from may be JAX's, with a name as it is in the artifact.
-        click.echo("\n".join(map(shown, "".join(traceback.format_exception(error)).split("\n"))), err=True, nl=False)
+        click.echo(shown_lines("".join(traceback.format_exception(error))), err=True, nl=False)
     return _message(error)
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from jaxexp._errors import ExportError, WorkerError
 
-from . import importing
+from . import importing, inputs, progress
 
 if TYPE_CHECKING:
     from jaxexp._fleet.engine.crew import Means, Workers
+    from jaxexp._fleet.engine.work import Unusable
+    from jaxexp._fleet.passes.folders import Folders
+    from jaxexp._fleet.passes.given import Place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +59,27 @@ class Spread:
                 yield crew.Means(executor, self.workers, self.journal, self.wait_for_workers, importing.imported())
             except WorkerError as error:
                 raise type(error)(self._in_options(str(error))) from error
+
+    def results(
+        self,
+        files: Sequence[str],
+        folders: Folders,
+        command: str,
+        look: Callable[[Iterable[Place | Unusable], Means], Iterable[tuple[Place, str, Any]]],
+    ) -> list[tuple[str, Any]]:
+        """What a pass that needs JAX says about each artifact, or its error, by name and in the order of the files.
+
+        Raises:
+            click.ClickException: folders and archives hold nothing.
+            Exception: as `means`.
+        """
+        given, steps = inputs.given(files, folders, command)
+        found: list[tuple[int, str, Any]] = []
+        with progress.bar("reading", steps) as advance, self.means(processes=True) as means:
+            for place, name, one in look(given, means):
+                found.append((place.order, name, one))
+                advance(1)
+        return [(name, one) for _, name, one in sorted(found, key=lambda one: one[:2])]
 
     def _in_options(self, message: str) -> str:
         """A message of the workers, with options in place of arguments and the command in place of the pass."""

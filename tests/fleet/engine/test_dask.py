@@ -136,7 +136,7 @@ def test_no_cluster(capsys, monkeypatch, folder) -> None:
     assert capsys.readouterr().err.endswith("needs Dask: pip install distributed\n")
 
 
-@pytest.mark.parametrize("command", ["verify", "compat", "migrate", "pack"])
+@pytest.mark.parametrize("command", ["verify", "digest", "compat", "migrate", "pack"])
 def test_no_scheduler(command: str, capsys, folder, tmp_path) -> None:
     """One may be there later."""
     address = "tcp://127.0.0.1:1"

@@ -180,8 +180,8 @@ def test_what_other_processes_could_not_find() -> None:
         jaxexp.verify_many([blob()])
     with pytest.raises(TypeError, match="takes many artifacts"):
         jaxexp.verify_many("fleet.zip")
-    with pytest.raises(TypeError, match=r"has to be a concurrent\.futures\.Executor"):
-        jaxexp.verify_many(["x"], executor=3)
+    with pytest.raises(TypeError, match=r"has to be a concurrent\.futures\.Executor, such as Client"):
+        jaxexp.verify_many(["x"], executor="tcp://scheduler:8786")
 
 
 def test_what_is_not_there(folder, tmp_path) -> None:

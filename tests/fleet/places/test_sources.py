@@ -6,6 +6,7 @@ import io
 import mmap
 import os
 import pathlib
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,14 @@ def test_an_archive_is_no_artifact(folder) -> None:
             jaxexp.DeserializationError, match=r"an archive of artifacts: name one of them, as in .*::NAME"
         ):
             read(folder / "fleet.zip")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it refuses access to folders")
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_folder_is_no_artifact(folder, function: str) -> None:
+    with pytest.raises(IsADirectoryError, match="Name a file in it; load_many, verify_many and others take many") as e:
+        FUNCTIONS[function](folder)
+    assert e.value.filename == str(folder)
 
 
 def test_what_is_missing(folder) -> None:

@@ -91,6 +91,7 @@ def save_and_load(exported: jaxexp.Exported, path: Path) -> None:
         assert_type(jaxexp.migrate_many([path], "new", "0.6.2", executor=lambda: executor), dict[str, Exception])
         for name, who in jaxexp.compatibility_many([path], journal=path):
             assert_type((name, who), tuple[str, jaxexp.Compatibility | Exception])
+        assert_type(dict(jaxexp.digests_many([path], executor=executor)), dict[str, jaxexp.Digests | Exception])
 
 
 def archives(exported: jaxexp.Exported, path: Path) -> None:

@@ -153,6 +153,21 @@ def test_arrays(name: str) -> None:
         assert outcome(way(ours), ARRAYS[name]) == outcome(way(theirs), ARRAYS[name])
 
 
+@pytest.mark.parametrize("name", ["texts", "objects", "big-endian", "masked"])
+def test_an_error_of_jax_says_which_argument_it_is_about(name: str) -> None:
+    ours, theirs = pair_of(lambda x, y: x * y, spec((2, 3)), spec((2, 3)))
+    with pytest.raises((TypeError, ValueError)) as caught:
+        ours.call(X, ARRAYS[name])
+    with pytest.raises(caught.type) as expected:
+        theirs.call(X, ARRAYS[name])
+    assert str(caught.value) == str(expected.value)
+    assert "calling <lambda>: this is args[1], exported as float32[2,3]" in caught.value.__notes__
+    bound = ours.bind(X)
+    with pytest.raises(caught.type) as caught:
+        bound.call(ARRAYS[name])
+    assert "calling <lambda>: this is args[0], exported as float32[2,3]" in caught.value.__notes__
+
+
 @pytest.mark.sampled(one_in=5, reason="many cases go the same way")
 @pytest.mark.parametrize("dtype", ["float32", "int32", "bool", "complex64"])
 @pytest.mark.parametrize("name", SCALARS)

@@ -26,6 +26,11 @@ def test_not_jitted(not_jitted) -> None:
     raises_alike(lambda library: library.export(not_jitted)(f32(1)), match="jit")
 
 
+def test_what_was_not_jitted_is_named_in_a_line() -> None:
+    with pytest.raises(jaxexp.ExportError, match=r"not an object of <class '.*ArrayImpl'>: pass jax\.jit\(function\)"):
+        jaxexp.export(jnp.ones((50, 50)))
+
+
 def test_unstable_custom_call() -> None:
     fun = jax.jit(lambda x: jax.ffi.ffi_call("target_nobody_knows", jax.ShapeDtypeStruct((2,), f32))(x))
     raises_alike(lambda library: library.export(fun)(arr(2)), match="target_nobody_knows")

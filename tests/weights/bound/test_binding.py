@@ -51,6 +51,18 @@ def test_jax_export_reads_the_program(program: jaxexp.Exported) -> None:
     close(jax.grad(lambda x: squared(read.call)(weights, x))(X), jax.grad(squared(closed(given)))(X))
 
 
+def test_a_call_that_leaves_out_the_weights(program: jaxexp.Exported, tmp_path: Path) -> None:
+    program.bind(params(LAYERS)).save(tmp_path / "x.jaxexp")
+    read = jaxexp.deserialize((tmp_path / "x.jaxexp").read_bytes())
+    said = r"The first argument is the function's weights: jaxexp\.load\(path\) finds them"
+    with pytest.raises(ExportError, match=said):
+        read.call(X)
+    for call in (lambda: read.call(X, X, X), jaxexp.load(tmp_path / "x.jaxexp").call):
+        with pytest.raises(ExportError, match="another tree structure") as caught:
+            call()
+        assert "weights" not in str(caught.value)
+
+
 def test_files_of_other_tools(program: jaxexp.Exported, tmp_path: Path) -> None:
     given = params(LAYERS)
     safetensors.flax.save_file({**named(given), "optimizer": jnp.ones(3)}, tmp_path / "x.safetensors")

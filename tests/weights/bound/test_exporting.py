@@ -91,6 +91,8 @@ def test_without_weights(weights: Any) -> None:
 def test_there_is_nothing_to_take() -> None:
     with pytest.raises(ExportError, match="closes over no array that could be a weight"):
         jaxexp.export(jax.jit(jnp.sin), weights={"w": X})(X)
+    with pytest.raises(ExportError, match="If they are the first argument, export without `weights`, and call `bind`"):
+        jaxexp.export(jax.jit(lambda w, x: x + w["w"]), weights={"w": X})({"w": X}, X)
 
 
 def test_a_warning_is_about_the_line_that_exports() -> None:

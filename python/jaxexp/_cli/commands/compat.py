@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import complaints, completing, headers, importing, inputs, progress, spreading
+from jaxexp._cli import complaints, completing, headers, importing, inputs, spreading
 from jaxexp._cli.page import Column, Page
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
@@ -103,16 +103,10 @@ def _described(files: tuple[str, ...], folders: inputs.Folders, spread: Spread) 
     Raises:
         Exception: there is only one artifact, and it cannot be read.
     """
-    given, steps = inputs.given(files, folders, "compat")
-    found: list[tuple[int, str, Compatibility | Exception]] = []
-    with progress.bar("reading", steps) as advance, spread.means(processes=True) as means:
-        for place, name, one in described(given, means):
-            found.append((place.order, name, one))
-            advance(1)
-    found.sort(key=lambda one: one[:2])
-    if len(found) == 1 and isinstance(found[0][2], Exception):
-        raise found[0][2]
-    return [(name, one) for _, name, one in found]
+    found = spread.results(files, folders, "compat", described)
+    if len(found) == 1 and isinstance(found[0][1], Exception):
+        raise found[0][1]
+    return found
 
 
 _NAMED = 8  # artifacts in a message

@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
-from jaxexp._cli import complaints, completing, headers, importing, inputs
+from jaxexp._cli import complaints, completing, headers, importing, inputs, spreading
 from jaxexp._cli.page import Page
-from jaxexp._fleet.places.digests import digests_of
+from jaxexp._cli.spreading import Spread
+from jaxexp._fleet.passes.digests_many import digested
 
 _EXAMPLE = """\b
 Example:
@@ -22,9 +23,10 @@ Example:
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=completing.Artifact())
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact.")
 @inputs.folder_options
+@spreading.options("How many processes to use; by default only this one.")
 @importing.option
 @headers.option
-def command(files: tuple[str, ...], folders: inputs.Folders, as_json: bool) -> int:
+def command(files: tuple[str, ...], folders: inputs.Folders, as_json: bool, spread: Spread) -> int:
     """Print two SHA-256 digests of each artifact: of its bytes, and of its meaning.
 
     The meaning is the program without the names and places of its source: its modules, its signature, its VJPs, and the
@@ -32,21 +34,18 @@ def command(files: tuple[str, ...], folders: inputs.Folders, as_json: bool) -> i
     release of jaxexp prints. FILE is an artifact or a member of an archive; or a folder or an archive, for all
     artifacts in it. This imports JAX.
     """
-    found: list[dict[str, Any]] = []
-    failed: list[tuple[str, Exception]] = []
-    page = Page()
-    for text in files:
-        sources = inputs.in_folder(text, folders, "digest") if inputs.stands_for_all(text) else inputs.artifacts(text)
-        digested, errors = inputs.read_each(sources, lambda one: (one.name, digests_of(one)))
-        failed += errors
-        for name, digests in digested:
-            found.append({"file": name, **dataclasses.asdict(digests)})
-            page.line(name, "name")
-            page.fields([("SHA-256", digests.sha256), ("meaning", digests.meaning)])
+    found = spread.results(files, folders, "digest", digested)
+    failed = [(name, one) for name, one in found if isinstance(one, Exception)]
+    whole = [(name, one) for name, one in found if not isinstance(one, Exception)]
     if as_json:
-        found += [{"file": name, "error": complaints.said(error)} for name, error in failed]
-        click.echo(json.dumps(found, indent=2))
+        facts: list[dict[str, Any]] = [{"file": name, **dataclasses.asdict(one)} for name, one in whole]
+        facts += [{"file": name, "error": complaints.said(error)} for name, error in failed]
+        click.echo(json.dumps(facts, indent=2))
     else:
+        page = Page()
+        for name, one in whole:
+            page.line(name, "name")
+            page.fields([("SHA-256", one.sha256), ("meaning", one.meaning)])
         page.write()
     complaints.complain_of(failed)
     return complaints.status_of(*(error for _, error in failed))

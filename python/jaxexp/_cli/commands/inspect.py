@@ -66,7 +66,8 @@ def command(
     if sized and not jaxpr:
         raise click.UsageError("--size chooses the sizes for --jaxpr: add it")
     with_sizes = sizes.parsed(sized)
-    status, page, found = 0, Page(everything=everything), []
+    page, found = Page(everything=everything), []
+    errors: list[Exception] = []
     for text in files:
         try:
             if inputs.stands_for_all(text):
@@ -82,7 +83,7 @@ def command(
                     _show_folder(page, inspected, folders)
                 page.write()
                 complaints.complain_of(failed)
-                status = complaints.FAILED if failed else status
+                errors += (error for _, error in failed)
                 continue
             if not (mlir or jaxpr) and executables.is_file_of_executables(text):
                 code = executables.executables_in(text, check=check)
@@ -110,7 +111,7 @@ def command(
         except Exception as error:
             # If one of several cannot be read, the others are still shown.
             message = complaints.said(error)
-            status = complaints.status_of(error) if len(files) == 1 else complaints.FAILED
+            errors.append(error)
             if as_json:
                 found.append({"file": text, "error": message})
             page.write()
@@ -118,7 +119,7 @@ def command(
     if as_json:
         click.echo(json.dumps(found, indent=2))
     page.write()
-    return status
+    return complaints.status_of(*errors)
 
 
 _Inspected = tuple[str, Inspection]

@@ -73,7 +73,7 @@ def _list_folder(folder: str, pattern: str | None, long: bool, as_json: bool, fo
         inside = [dataclasses.replace(one, name=one.name.removeprefix(start)) for one in listed]
         _print(inside, long, "artifact", folders.said())
     complaints.complain_of(failed)
-    return complaints.FAILED if failed else 0
+    return complaints.status_of(*(error for _, error in failed))
 
 
 @dataclasses.dataclass(frozen=True)

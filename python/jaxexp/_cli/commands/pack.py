@@ -34,7 +34,10 @@ Example:
 @click.option("--append", is_flag=True, help="Add to an archive that exists.")
 @click.option("--force", is_flag=True, help="Replace what exists: the archive, or with --append its members.")
 @click.option(
-    "-k", "--keep-going", is_flag=True, help="Pack whole artifacts and list the others last; the exit status is 1."
+    "-k",
+    "--keep-going",
+    is_flag=True,
+    help="Pack whole artifacts and list the others last; the exit status is 1 or 75.",
 )
 @inputs.folder_options
 @click.option("-m", "--metadata", multiple=True, metavar="KEY=JSON", help="Metadata for each member.")
@@ -95,7 +98,9 @@ def command(
                 raise _with_advice(error, found) from error
         if len(failed) == len(found):
             _complain(failed)
-            raise click.ClickException("nothing was packed")
+            # Something that will not go better the next time, if there is such an error.
+            why = min(failed.values(), key=complaints.is_temporary)
+            raise click.ClickException("nothing was packed") from why
     say(
         f"{archive}: {counted(len(found) - len(failed), 'artifact')} {'added' if append else 'packed'}, "
         f"{os.path.getsize(archive):,} bytes{folders.said()}"
@@ -112,7 +117,7 @@ def _with_advice(error: Exception, found: dict[str, inputs.Source]) -> click.Cli
 def _complain(failed: dict[str, Exception]) -> int:
     """Says what was not packed, and returns the exit status."""
     complaints.complain_of(failed.items())
-    return complaints.FAILED if failed else 0
+    return complaints.status_of(*failed.values())
 
 
 def _whole(source: inputs.Source, is_verified: bool) -> Any:

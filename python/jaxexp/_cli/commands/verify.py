@@ -56,7 +56,8 @@ class Verdict:
         bytes: its size, without the weights beside it.
         digests: whether it has digests, which reveal any damage; None if that is not known.
         error: what is wrong with it; None if nothing is.
-        archive: the archive that it is a member of, or None.
+        archive: the archive that it is a member of, or None. For an archive that was not opened, because it is damaged,
+            unreadable or not signed, it is the same as `file`.
         unfinished_bytes: how many bytes an interrupted append left after the end of that archive; they do no harm.
         archive_bytes: the size of that archive, if all of its members were asked for.
         weights: the files of weights beside it, which were read, too.
@@ -188,13 +189,15 @@ def _verified_signed(
         if not names:
             raise click.ClickException(f"there is no artifact in {path!r}{folders.said()}")
         for name in names:
+            is_archive = pattern is not None or inputs.is_archive(name)
             try:
-                if pattern is not None or inputs.is_archive(name):
+                if is_archive:
                     yield from _signed_archive(name, pattern, by, policy)
                 else:
                     yield _signed_file(name, signed, policy)
             except (ExportError, OSError) as error:
-                yield _wrong(name, os.path.getsize(name) if os.path.isfile(name) else 0, error)
+                wrong = _wrong(name, os.path.getsize(name) if os.path.isfile(name) else 0, error)
+                yield dataclasses.replace(wrong, archive=name if is_archive else None)
 
 
 def _signed_file(path: str, signed: SignedFiles, policy: Policy | None) -> Verdict:
@@ -251,6 +254,7 @@ def _of_file(found: Verified) -> Verdict:
         weight_bytes=sum(size for _, size, _ in file.weights),
         more_bytes=file.bytes_behind,
         what=file.what or None,
+        archive=name if error is not None and inputs.is_archive(name) else None,
         absolute_paths=tuple(file.absolute_paths),
     )
 
@@ -258,7 +262,7 @@ def _of_file(found: Verified) -> Verdict:
 def _of_members(archive: Archive, errors: dict[str, Exception]) -> Iterator[Verdict]:
     """The verdicts for the members of an archive; digests cover every byte."""
     if archive.name in errors:
-        yield _wrong(archive.name, 0, errors[archive.name])
+        yield dataclasses.replace(_wrong(archive.name, 0, errors[archive.name]), archive=archive.name)
         return
     from jaxexp._fleet.archive.archive import parts_of
 
@@ -309,11 +313,13 @@ def _print(verdicts: list[Verdict], folders: inputs.Folders, quiet: bool, whole:
 
 
 def _totals(verdicts: list[Verdict], whole: str) -> str:
-    """As in "4 of 6 artifacts whole (1 without digests), 1 damaged, 1 unreadable"."""
+    """As in "4 of 6 artifacts whole (1 without digests), 1 damaged, 1 unsigned (1 archive, not opened)"."""
     states = collections.Counter(verdict.state for verdict in verdicts)
     without = sum(1 for verdict in verdicts if verdict.error is None and verdict.digests is False)
     said = f"{states['whole']:,} of {counted(len(verdicts), 'artifact')} {whole}"
-    bad = "".join(f", {states[state]:,} {state}" for state in _BAD if states[state])
+    closed = collections.Counter(verdict.state for verdict in verdicts if verdict.archive == verdict.file)
+    archives = {state: f" ({counted(count, 'archive')}, not opened)" for state, count in closed.items()}
+    bad = "".join(f", {states[state]:,} {state}{archives.get(state, '')}" for state in _BAD if states[state])
     return f"{said}{f' ({without:,} without digests)' if without else ''}{bad}"
 
 

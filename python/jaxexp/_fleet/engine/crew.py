@@ -73,7 +73,8 @@ class Crew:
             self._executor = self._own = given()
         else:
             raise ExportTypeError(
-                f"executor has to be a concurrent.futures.Executor, or a function that makes one, not {type(given)}"
+                "executor has to be a concurrent.futures.Executor, such as Client(address).get_executor() of Dask, or "
+                f"a function that makes one, not {type(given)}"
             )
         count = getattr(self._executor, "_max_workers", None)
         self.window = min(_WINDOW, 2 * count + 1) if isinstance(count, int) else _WINDOW

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from jaxexp._errors import shown
+from jaxexp._errors import shown_lines
 from jaxexp._version import __version__
 
 from .errors import packed
@@ -71,7 +71,7 @@ def run(
 
 def _crossing(error: Exception) -> Exception:
     """An exception that survives the way to another process, with a note about its origin."""
-    where = "\n".join(map(shown, "".join(traceback.format_exception(error)).split("\n")))
+    where = shown_lines("".join(traceback.format_exception(error)))
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -111,7 +111,7 @@ def migrated(
         Written.of,
         options={"into": folder, "to": to, "policy": policy, "locations": locations},
         about={"into": folder, "to": to, "policy": None if policy is None else repr(policy), "locations": locations},
-        still_holds=lambda kind, name, found: found.is_there(_path(folder, kind, name)),
+        still_holds=lambda part, name, found: found.is_there(_path(folder, part.input.place[0], name)),
     )
 
 

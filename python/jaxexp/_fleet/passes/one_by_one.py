@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jaxexp._errors import DeserializationError
+from jaxexp._errors import DeserializationError, WeightsError
 from jaxexp._fleet.archive.archive import parts_of
 from jaxexp._fleet.archive.handle import Handle
 from jaxexp._fleet.archive.parts import input_of, opened_in_worker
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 # An artifact takes some milliseconds, whatever its size; this many are a share.
 _SHARE_BYTES, _UNIT_BYTES = 1 << 24, 1 << 18
+
+# Errors that may be gone while the artifact is the same.
+_ELSEWHERE = (OSError, ImportError, WeightsError)
 
 Result = tuple[Place, str, Any]
 
@@ -52,13 +55,13 @@ def results(
     *,
     options: Any = None,
     about: dict[str, Any] | None = None,
-    still_holds: Callable[[str, str, Any], bool] = lambda kind, name, found: True,
+    still_holds: Callable[[Part, str, Any], bool] = lambda part, name, found: True,
 ) -> Iterator[Result]:
     """Has workers look at artifacts with JAX, and yields each with its place, its name, and its result or an error.
 
     Arguments are as in `Task`, but `decoded` and `still_holds` are called for each artifact that could be read, the
-    second one with its kind of place and its name below it, as in `looked_at`. Those in a journal that could not be
-    read are tried again. `home` returns what `looked_at` does.
+    second one with its part and its name below the place, as in `looked_at`. Those in a journal that could not be read
+    are tried again. `home` returns what `looked_at` does.
     """
 
     def of_part(part: Part, found: Any) -> list[Any]:
@@ -68,8 +71,8 @@ def results(
 
     def is_current(part: Part, found: list[Any]) -> bool:
         return all(
-            not isinstance(one, (OSError, ImportError)) and (isinstance(one, Exception) or still_holds(*below, one))
-            for below, one in zip(_below(part), found, strict=True)
+            not isinstance(one, _ELSEWHERE) and (isinstance(one, Exception) or still_holds(part, name, one))
+            for name, one in zip(_below(part), found, strict=True)
         )
 
     task = Task(title, home, options, about or {}, True, _SHARE_BYTES, _UNIT_BYTES, of_part, is_current)
@@ -90,15 +93,15 @@ def _names(finding: Finding, place: Place) -> list[str]:
     return [opened.label_of(number) for number in finding.part.numbers]
 
 
-def _below(part: Part) -> Iterator[tuple[str, str]]:
-    """The kind of place of each artifact, and its name below it, as `looked_at` finds them in a worker."""
+def _below(part: Part) -> Iterator[str]:
+    """The name of each artifact below its place, as `looked_at` finds them in a worker."""
     kind, inside, *_ = part.input.place
     if kind == FILE:
-        yield kind, part.input.place[2]
+        yield part.input.place[2]
         return
     opened, _ = parts_of(part.input.about.archive)
     for number in part.numbers:
-        yield kind, _inside(inside, opened.index.name(number))
+        yield _inside(inside, opened.index.name(number))
 
 
 def _inside(folder: str, name: str) -> str:

@@ -14,6 +14,8 @@ from .source import Source, source
 from .verify import weights_beside
 
 if TYPE_CHECKING:
+    from jaxexp._weights.arrays.stored import WithDigests
+
     from .source import Given
 
 
@@ -58,27 +60,39 @@ def digests(artifact: Given) -> Digests:
 
 
 def digests_of(found: Source) -> Digests:
+    """The same for a source."""
+    return digests_and_files(found)[0]
+
+
+def digests_and_files(found: Source) -> tuple[Digests, tuple[str, ...]]:
+    """The same, and the names of the files of weights beside the artifact, which were read."""
     from jaxexp._api.exported import reader
     from jaxexp._compat.meaning import meaning_of
 
     with found.named():
         buffer = found.read()
         exported = reader.read(buffer)
-        return Digests(hashlib.sha256(buffer).hexdigest(), meaning_of(exported, _weights(found, buffer)))
+        weights = _weights(found, buffer)
+        digests = Digests(hashlib.sha256(buffer).hexdigest(), meaning_of(exported, _digests(weights)))
+    return digests, () if found.path is None or weights is None else tuple(file.name for file in weights.table.files)
 
 
-def _weights(found: Source, buffer: object) -> list[bytes]:
-    """The SHA-256 digests of the weights, in the order of the arguments."""
+def _weights(found: Source, buffer: object) -> WithDigests | None:
     artifact = opened(buffer)
     if artifact.weights() is None:
-        return []
+        return None
     weights = found.stored_weights() if found.path is None else weights_beside(found.path, artifact)
     if weights is None:
         raise ExportError(
             "the weights of this artifact are in files beside it, and are part of its meaning: give the artifact's path"
         )
+    return weights
+
+
+def _digests(weights: WithDigests | None) -> list[bytes]:
+    """The SHA-256 digests of weights, in the order of the arguments."""
     digests = []
-    for tensor in weights.sources():
+    for tensor in weights.sources() if weights is not None else ():
         digest = hashlib.sha256()
         for piece in tensor.pieces():
             digest.update(piece)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jaxexp._errors import WeightsError
 from jaxexp._kernel.artifact.words import counted
-from jaxexp._kernel.io.other_files import EXECUTABLES
+from jaxexp._kernel.io.other_files import EXECUTABLES, is_tensors
 
 if TYPE_CHECKING:
     from jaxexp._weights.files.reading import Tensors
@@ -45,11 +45,7 @@ def checked_other_file(path: str) -> OtherFile | None:
 
 def is_other_file(head: bytes) -> bool:
     """Whether a file is one of executables, or a safetensors file, by its first 9 bytes."""
-    return head.startswith(EXECUTABLES) or _is_tensors(head)
-
-
-def _is_tensors(head: bytes) -> bool:
-    return head[4:8] == bytes(4) and head[8:9] == b"{"
+    return head.startswith(EXECUTABLES) or is_tensors(head)
 
 
 def tensors_in(path: str) -> Tensors | None:
@@ -64,7 +60,7 @@ def tensors_in(path: str) -> Tensors | None:
     if not path.endswith(places.INDEX_SUFFIX):
         try:
             with open(path, "rb") as file:
-                if not _is_tensors(file.read(_HEAD)):
+                if not is_tensors(file.read(_HEAD)):
                     return None
         except OSError:  # another place, or what reads it says what is wrong
             return None

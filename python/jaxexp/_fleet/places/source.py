@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, PolicyError
 from jaxexp._kernel.io import files
+from jaxexp._kernel.io.other_files import is_tensors
 from jaxexp._kernel.io.sources import beginning_of_url, open_source
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class Source:
         return self.buffer if self.file is None else _rest(self.file, check_size)
 
     def named(self) -> Named:
-        """A context in which errors about the bytes name the artifact, and say what to do about an archive."""
+        """A context in which errors about the bytes name the artifact, and say what to do about archives or folders."""
         return Named(self)
 
 
@@ -142,6 +143,8 @@ class Named:
         if isinstance(error, DeserializationError) and path is not None and kind_of_file(path) is Kind.ARCHIVE:
             error.expected = "one artifact"
             error.found = f"an archive of artifacts: name one of them, as in '{path}{MEMBER}NAME'"
+        if isinstance(error, IsADirectoryError) and error.filename == path:
+            error.strerror = f"{error.strerror}. Name a file in it; load_many, verify_many and others take many files"
 
 
 def source(given: Given, function: str, signed_by: SignedBy | None = None, stable: bool = False) -> Source:
@@ -309,10 +312,9 @@ def _kind(head: bytes, size: int) -> Kind | None:
         return None
     if _mostly(head[_MARK_AT], _MARK):
         return Kind.ARTIFACT
-    # A FlatBuffer begins with the place of its root. Next, other formats have an identifier; safetensors begins with
-    # the length of its header, followed by the header's text.
+    # A FlatBuffer begins with the place of its root. Next, other formats have an identifier.
     (root,) = struct.unpack_from("<I", head)
-    is_other = head[4:8].isalnum() or (head[4:8] == bytes(4) and head[8:9] == b"{")
+    is_other = head[4:8].isalnum() or is_tensors(head)
     return Kind.ARTIFACT if 4 <= root < size and root % 4 == 0 and not is_other else None
 
 

@@ -59,8 +59,10 @@ def verify(artifact: Given, *, signed_by: SignedBy | None = None) -> None:
         with found.named():
             verify_signed(found.path, SignedFiles(signed_by))
         return
-    if found.path is not None and found.is_file and checked_other_file(found.path) is not None:
-        return
+    if found.path is not None and found.is_file:
+        with found.named():
+            if checked_other_file(found.path) is not None:
+                return
     program = checked(found)
     if found.path is not None:
         weights_of(found.path, program.artifact)
@@ -152,7 +154,7 @@ def weights_of(path: str, artifact: _native.Artifact) -> tuple[tuple[str, int], 
     if stored is None:
         return ()
     stored.check_digests()
-    return tuple((_beside(path, file.name), file.size) for file in stored.table.files)
+    return tuple((beside(path, file.name), file.size) for file in stored.table.files)
 
 
 def weights_beside(path: str, artifact: _native.Artifact) -> WithDigests | None:
@@ -163,8 +165,9 @@ def weights_beside(path: str, artifact: _native.Artifact) -> WithDigests | None:
     if found is None:
         return None
     table = Table.of_trailer(*found)
-    return StoredBehind(path, table, functools.partial(_beside, path)) if is_url(path) else StoredInPieces(path, table)
+    return StoredBehind(path, table, functools.partial(beside, path)) if is_url(path) else StoredInPieces(path, table)
 
 
-def _beside(path: str, name: str) -> str:
+def beside(path: str, name: str) -> str:
+    """The path or URL of a file in the folder of another one."""
     return beside_url(path, name) if is_url(path) else os.path.join(os.path.dirname(path), name)

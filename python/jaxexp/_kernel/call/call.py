@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxexp import _jax, _native
-from jaxexp._errors import ExportError, cause
+from jaxexp._errors import ExportError, cause, shown
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.module import custom_calls, mlir
 
@@ -32,8 +32,8 @@ def call_exported(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[st
         try:
             return (exported._kept.eager_call or eager_callable(exported))(*args, **kwargs)
         except TypeError:
-            # Report a wrong tree structure first: jit looks at the leaves before that.
-            trees.leaves_and_out_tree(as_called(exported), args, kwargs)
+            # Report a wrong tree structure first: jit looks at the leaves before that, and names another argument.
+            _refuse_misread(exported, args, kwargs)
             raise
         except (ValueError, jax.errors.JaxRuntimeError) as error:
             _explain(exported, error)
@@ -70,14 +70,20 @@ def _explain(exported: ExportedData, error: Exception) -> None:
 
 
 def _refuse_misread(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raises JAX's own error for an argument that is not an array for JAX.
+    """Raises JAX's own error for an argument that is not an array for JAX, with a note that names the argument.
 
     JAX raises it while it traces a function. But once the function is compiled, jit misreads big-endian and masked
     arrays: it takes their bytes for plain numbers.
     """
-    leaves, _ = trees.leaves_and_out_tree(as_called(exported), args, kwargs)
-    for leaf in leaves:
-        jax.typeof(leaf)
+    called = as_called(exported)
+    leaves, _ = trees.leaves_and_out_tree(called, args, kwargs)
+    for index, leaf in enumerate(leaves):
+        try:
+            jax.typeof(leaf)
+        except (TypeError, ValueError) as error:
+            where = _jax.describe_argument(called.in_tree, index, None)
+            error.add_note(shown(f"calling {called.fun_name}: this is {where}, exported as {called.in_avals[index]}"))
+            raise
 
 
 def _batching_rule(primitive: Any) -> Callable[..., Any]:

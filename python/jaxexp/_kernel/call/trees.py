@@ -252,5 +252,22 @@ def mismatch(exported: ExportedData, in_tree: Any, why: str = "", otherwise: str
             f"calling {exported.fun_name}: the arguments have another tree structure than in export. Pass each one by "
             "position or by keyword as in export, without those that jit took as static: they are part of the function",
             *([f"  {why}"] if why else differences or [f"  {otherwise}"]),
+            *([_WITHOUT_WEIGHTS] if _lacks_weights(exported, in_tree) else []),
         ]
     )
+
+
+_WITHOUT_WEIGHTS = (
+    "  The first argument is the function's weights: jaxexp.load(path) finds them beside the artifact, and the method "
+    "bind takes them from you"
+)
+
+
+def _lacks_weights(exported: ExportedData, in_tree: Any) -> bool:
+    """Whether these are the arguments of a loaded function without the first one, which is its weights."""
+    weights = data.weights_in_trailer(exported)
+    if weights is None:
+        return False
+    (args, kwargs), (given, given_kwargs) = exported.in_tree.children(), in_tree.children()
+    first, *rest = args.children()
+    return (given.children(), given_kwargs, len(weights[1])) == (rest, kwargs, first.num_leaves)

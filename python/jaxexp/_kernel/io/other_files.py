@@ -8,6 +8,11 @@ HEAD = 64  # bytes that are enough to say what a file is
 _OF_OTHERS = "other libraries keep weights or objects in such files, without a program for JAX"
 
 
+def is_tensors(head: bytes) -> bool:
+    """Whether a file is a safetensors file, by its first 9 bytes: the length of its header, then the header's text."""
+    return head[4:8] == bytes(4) and head[8:9] == b"{"
+
+
 def instead_of_weights(head: bytes) -> str:
     """What a file is in place of weights, from the comma on; empty if its first 8 bytes do not say."""
     if head.startswith(_NUMPY):
@@ -68,7 +73,7 @@ def _known(head: bytes) -> str:
             "a file of executables, which has compiled code but no function: 'jaxexp inspect' shows it, and it is used "
             "with its artifact, by load(path, executables=...) or 'jaxexp run --executables'"
         )
-    if head[4:8] == bytes(4) and head[8:9] == b"{":
+    if is_tensors(head):
         return (
             "what looks like a safetensors file, which has only weights: 'jaxexp inspect' lists them. Load the "
             "artifact that it is beside"

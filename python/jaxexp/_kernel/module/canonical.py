@@ -7,12 +7,11 @@ from typing import Any
 import jax
 
 from jaxexp import _jax
-from jaxexp._errors import ModuleError, cause
+from jaxexp._errors import cause
 from jaxexp._kernel.releases.table import RELEASES, number
 
 from . import locations, mlir
 
-_MODULE = "mlir_module_serialized"
 # What the names of the user's arguments are written as.
 _NAMES_OF_VALUES = ("jax.result_info", "jax.arg_info")
 
@@ -29,7 +28,7 @@ def canonical(serialized: bytes) -> bytes:
         try:
             _rename(module)
         except RuntimeError as error:  # of jaxlib, which decodes names
-            raise ModuleError(_MODULE, "functions whose names are text", "one that is not UTF-8") from cause(error)
+            raise mlir.not_text("functions whose names") from cause(error)
         return _oldest(module)
 
 

@@ -33,7 +33,7 @@ def parse(serialized: bytes, context: Any) -> Any:
     _native.check_bytecode(serialized)  # jaxlib's parser crashes on some of what this refuses
     newest = _jax.newest_stablehlo()
     too_new, certain = "", False
-    refused: Exception | None = None
+    why: BaseException | None = None
     if module_head.is_for_newer(serialized, newest):
         from jaxexp._kernel.releases import stablehlo
 
@@ -47,14 +47,14 @@ def parse(serialized: bytes, context: Any) -> Any:
             if not too_new:
                 found = f"one that jaxlib does not parse: {_first_line(error)}"
                 raise ModuleError(_MODULE, "a StableHLO module", found) from cause(error)
-            refused = error
+            why = cause(error)
     from jaxexp._kernel.releases import table
 
     here = table.at(_jax.installed_release).version
     advice = f"; on a JAX that reads it, jaxexp.migrate(artifact, to={here!r}) writes it for this one, or says why not"
     raise UnsupportedModuleError(
         _MODULE, f"a module that JAX {jax.__version__} reads, for StableHLO up to {newest}", f"{too_new}{advice}"
-    ) from refused and cause(refused)
+    ) from why
 
 
 def of_text(text: bytes) -> bytes | None:
@@ -203,7 +203,12 @@ def target_of(custom_call: Any) -> str:
     try:
         return _jax.ir.StringAttr(custom_call.attributes["call_target_name"]).value
     except RuntimeError as error:
-        raise ModuleError(_MODULE, "custom calls whose targets are text", "one that is not UTF-8") from cause(error)
+        raise not_text("custom calls whose targets") from cause(error)
+
+
+def not_text(what: str) -> ModuleError:
+    """The error about names in a module of which jaxlib cannot decode one."""
+    return ModuleError(_MODULE, f"{what} are text", "one that is not UTF-8")
 
 
 def has_shardy_attributes(module: Any) -> bool:

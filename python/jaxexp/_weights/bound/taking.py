@@ -179,7 +179,8 @@ def with_weights(traced: Any, chosen: Named | ByContent) -> tuple[Any, dict[str,
         seen = [*stay.values(), *(_staying(value, None, chosen) for value in others.values())]
         raise ExportError(
             f"{traced.fun_name} closes over no array that could be a weight: pass the pytree whose arrays it uses as "
-            "`weights`, the same objects and not copies of them; or True for all large arrays. It closes over "
+            "`weights`, the same objects and not copies of them; or True for all large arrays. If they are the first "
+            "argument, export without `weights`, and call `bind` of the result with them. The function closes over "
             + (f"these arrays: {_listed(seen)}" if seen else "no array")
         )
     if not weights:
