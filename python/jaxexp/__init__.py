@@ -29,6 +29,7 @@ _HOMES = {
     "Inspection": "_kernel.artifact.inspection",
     "Policy": "_policy.policy",
     "PolicyError": "_errors",
+    "RunError": "_errors",
     "SerializationError": "_errors",
     "SignatureError": "_errors",
     "SignedBy": "_signing.signed_by",

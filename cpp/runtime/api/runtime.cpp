@@ -140,7 +140,7 @@ Function Runtime::load(Artifact artifact, const LoadOptions& options) const {
   if (!options.member.empty())
     throw RunError(Reason::argument,
                    "an artifact has no members: LoadOptions::member '" + options.member + "' is for a file");
-  return Function(bound(client_, std::move(artifact), nullptr, options, {}));
+  return Function(bound(client_, std::move(artifact), options.owner, options, options.file));
 }
 
 void Runtime::use_lapack(const std::filesystem::path& library) { runtime::lapack::use(library); }

@@ -1,0 +1,179 @@
+"""Arrays of NumPy and of other libraries on their way to the plugin, and results on their way back."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+import numpy as np
+
+from jaxexp import _runtime
+from jaxexp._errors import ExportError, RunError, cause
+
+_OF_NUMPY = frozenset(
+    """bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128""".split()
+)
+_CPU = 1  # DLPack's number for host memory
+# Python's numbers, by the kinds of NumPy's dtypes that they become.
+_SCALARS = {bool: "b", int: "iufc", float: "fc", complex: "c"}
+
+
+class Array:
+    """An array on a device, which may still be computed: what `Session.on_device`, `Session.put` and `Session.weights`
+    return.
+
+    `numpy.asarray` waits for it, and copies it to the host, and so does every library that takes DLPack. A session
+    takes it where it is.
+
+    Attributes:
+        dtype: the name of its dtype, such as ``"float32"``.
+        shape: its dimensions.
+    """
+
+    __slots__ = ("_native",)
+    __module__ = "jaxexp.runtime"
+
+    def __init__(self, native: _runtime.Array) -> None:
+        self._native = native
+
+    @property
+    def dtype(self) -> str:
+        return self._native.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._native.shape
+
+    def block_until_ready(self) -> Array:
+        """Waits until it is computed.
+
+        Raises:
+            RunError: that failed.
+        """
+        self._native.wait()
+        return self
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError(f"reading {self._native} from a device copies it")
+        array = to_numpy(self._native)
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """Of a copy on the host."""
+        return to_numpy(self._native).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CPU, 0
+
+    def __repr__(self) -> str:
+        return f"Array({self._native})"
+
+
+def to_numpy(native: _runtime.Array) -> np.ndarray:
+    """A copy in memory of NumPy's, when it is computed."""
+    array = np.empty(native.shape, dtype_of(native.dtype))
+    native.copy_into(_plain(array))
+    return array
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """The same memory with a dtype that NumPy gives buffers of."""
+    return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.itemsize}")
+
+
+@functools.cache
+def dtype_of(name: str) -> np.dtype[Any]:
+    """NumPy's dtype for arrays of a dtype of JAX.
+
+    Raises:
+        ImportError: it is one of `ml_dtypes`, which is not installed.
+        ExportError: NumPy has none.
+    """
+    if name.startswith("key<"):
+        return np.dtype(np.uint32)
+    if name == "float0":
+        return np.dtype(np.bool_)
+    if name in _OF_NUMPY:
+        return np.dtype(name)
+    try:
+        types = importlib.import_module("ml_dtypes")
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"NumPy has arrays of dtype {name} with the package ml_dtypes, which is not installed: pip install ml_dtypes"
+        ) from cause(error)
+    if not hasattr(types, name):
+        raise ExportError(f"NumPy has no arrays of dtype {name}")
+    return np.dtype(getattr(types, name))
+
+
+class Leaf:
+    """What a call takes for an argument.
+
+    Attributes:
+        path: where it is in a call.
+        name: the name of the dtype, as the plugin has arrays of it.
+    """
+
+    __slots__ = ("_dtype", "_text", "name", "path")
+
+    def __init__(self, path: str, dtype: str, text: str) -> None:
+        self.path, self._text = path, text
+        self.name = "uint32" if dtype.startswith("key<") else "bool" if dtype == "float0" else dtype
+        self._dtype: np.dtype[Any] | None = None
+
+    def taken(self, value: Any) -> Any:
+        """The value as `_runtime.Function.call` takes it.
+
+        Raises:
+            RunError: it is no array of this dtype.
+            ImportError: the dtype is one of `ml_dtypes`, which is not installed.
+        """
+        if type(value) is Array:
+            return value._native
+        dtype = self._dtype
+        if dtype is None:
+            dtype = self._dtype = dtype_of(self.name)
+        if type(value) is not np.ndarray:
+            value = self._converted(value, dtype)
+        if value.dtype != dtype:
+            if value.dtype.newbyteorder("=") != dtype:
+                raise self._refused(f"dtype {self.name}", f"dtype {value.dtype.name}", value)
+            value = value.astype(dtype)
+        if not value.flags.c_contiguous:
+            value = np.ascontiguousarray(value)
+        return _plain(value)
+
+    def _converted(self, value: Any, dtype: np.dtype[Any]) -> np.ndarray:
+        """An array of what is no array of NumPy."""
+        kinds = _SCALARS.get(type(value))
+        if kinds is not None:
+            if dtype.kind not in kinds and not (dtype.kind == "V" and kinds != "b"):
+                raise self._refused(f"dtype {self.name}", f"the number {value!r}", None)
+            try:
+                return np.asarray(value, dtype)
+            except (OverflowError, ValueError, TypeError) as error:
+                raise self._refused(f"dtype {self.name}", f"the number {value!r}: {error}", None) from cause(error)
+        try:
+            if not isinstance(value, (np.ndarray, np.generic)) and hasattr(value, "__dlpack_device__"):
+                kind, _ = value.__dlpack_device__()
+                if int(kind) != _CPU:
+                    raise self._refused("an array in host memory", f"a {_type(value)} on another device", None)
+                return np.from_dlpack(value)
+            if hasattr(value, "__array__"):
+                return np.asarray(value)
+        except (BufferError, TypeError, ValueError, RuntimeError) as error:
+            if isinstance(error, ExportError):
+                raise
+            raise self._refused("an array", f"a {_type(value)}: {error}", None) from cause(error)
+        raise self._refused("an array", f"a {_type(value)}", None)
+
+    def _refused(self, expected: str, found: str, called_with: np.ndarray | None) -> RunError:
+        called = "" if called_with is None else f", called with {called_with.dtype.name}{list(called_with.shape)}"
+        have = "have" if expected.startswith("dtype") else "be"
+        return RunError(f"{self.path} must {have} {expected}, found {found} (exported with {self._text}{called})", "argument")
+
+
+def _type(value: object) -> str:
+    return type(value).__qualname__
