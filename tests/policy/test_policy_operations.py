@@ -17,7 +17,7 @@ import jaxexp
 from jaxexp import _jax
 from jaxexp._kernel.artifact import operations
 from jaxexp._kernel.module import custom_calls
-from jaxexp._policy import devices
+from jaxexp._policy.module import devices
 from kit.corpus import arr
 from kit.other_modules import with_module
 from kit.places import GOLDEN

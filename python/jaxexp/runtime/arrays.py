@@ -101,7 +101,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
         types = importlib.import_module("ml_dtypes")
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"NumPy has arrays of dtype {name} with the package ml_dtypes, which is not installed: pip install ml_dtypes"
+            f"arrays of dtype {name} need the package ml_dtypes, which is not installed: pip install ml_dtypes"
         ) from cause(error)
     if not hasattr(types, name):
         raise ExportError(f"NumPy has no arrays of dtype {name}")
@@ -171,8 +171,9 @@ class Leaf:
 
     def _refused(self, expected: str, found: str, called_with: np.ndarray | None) -> RunError:
         called = "" if called_with is None else f", called with {called_with.dtype.name}{list(called_with.shape)}"
-        have = "have" if expected.startswith("dtype") else "be"
-        return RunError(f"{self.path} must {have} {expected}, found {found} (exported with {self._text}{called})", "argument")
+        must = "must have" if expected.startswith("dtype") else "must be"
+        exported = f"exported with {self._text}{called}"
+        return RunError(f"{self.path} {must} {expected}, found {found} ({exported})", "argument")
 
 
 def _type(value: object) -> str:

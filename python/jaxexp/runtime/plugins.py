@@ -5,6 +5,7 @@ No package is imported to find them: a plugin is a file in the package that brin
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import importlib.metadata
 import importlib.util
@@ -82,14 +83,16 @@ def find_plugin(*platforms: str) -> str:
     wanted = listed(platforms, most=5) if platforms else "any platform"
     packages = listed([one.install for one in known], separator=" or ")
     raise RunError(
-        f"there is no PJRT plugin for {wanted}: the known packages ({packages}) are not installed, and the entry points "
-        f"of {_GROUP} are {listed(names)}. Install such a package, or name the file of a plugin by plugin= or by the "
-        f"environment variable {_VARIABLE}",
+        f"there is no PJRT plugin for {wanted}: the known packages ({packages}) are not installed, and the entry "
+        f"points of {_GROUP} are {listed(names)}. Install such a package, or name the file of a plugin by plugin= or "
+        f"by the environment variable {_VARIABLE}",
         "argument",
     )
 
 
-def start(plugin: str | os.PathLike[str] | None, platforms: tuple[str, ...], options: Options | None) -> _runtime.Plugin:
+def start(
+    plugin: str | os.PathLike[str] | None, platforms: tuple[str, ...], options: Options | None
+) -> _runtime.Plugin:
     """The plugin that a user names by a path or by a platform, or else one for these platforms. It is started once.
 
     Raises:
@@ -161,10 +164,9 @@ def provide_lapack() -> None:
     if "JAXEXP_LAPACK" in os.environ:
         return
     for path in _lapacks():
-        try:
-            return _runtime.use_lapack(path)
-        except RunError:  # it is something else, or one is in use
-            continue
+        with contextlib.suppress(RunError):  # it is something else, or one is in use
+            _runtime.use_lapack(path)
+            return
 
 
 def _lapacks() -> Iterator[str]:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from jaxexp import _runtime
-from jaxexp._errors import ExportError, WeightsError
+from jaxexp._errors import WeightsError
 from jaxexp._fleet.places.source import source
 from jaxexp._kernel.artifact.words import listed
 
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from jaxexp._fleet.places.source import Given, Source
     from jaxexp._policy.policy import Policy
     from jaxexp._signing.signed_by import SignedBy
+
+
+_REMOTE = "those are read from files on this machine: copy all files into one folder"
+_SIGNED = "signed_by covers no weights here: jaxexp.load reads signed weights"
 
 
 def program_of(
@@ -53,7 +57,7 @@ def _opened(found: Source, signed_by: SignedBy | None, stable: bool, policy: Pol
             from jaxexp._signing.reading import SignedFiles
 
             signed = SignedFiles(signed_by).opened(found.path, check_size=check_size)
-            return _without_weights(_runtime.Program.of_bytes(signed, ""), found, "signed_by")
+            return _without_weights(_runtime.Program.of_bytes(signed, ""), found, _SIGNED)
         if check_size is not None:
             check_size(os.path.getsize(found.path))
         try:
@@ -62,16 +66,13 @@ def _opened(found: Source, signed_by: SignedBy | None, stable: bool, policy: Pol
             raise OSError(error.errno, error.strerror, found.path) from None
     program = _runtime.Program.of_bytes(found.read(check_size), "")
     if found.handle is not None:
-        return _without_weights(program, found, "signed_by" if signed_by is not None else "an archive behind a URL")
-    return program if found.path is None else _without_weights(program, found, "a URL")
+        return _without_weights(program, found, _REMOTE if signed_by is None else _SIGNED)
+    return program if found.path is None else _without_weights(program, found, _REMOTE)
 
 
 def _without_weights(program: _runtime.Program, found: Source, why: str) -> _runtime.Program:
     """The program. Raises a WeightsError if it has weights, which are not read from where it is."""
     if names := program.weights_files:
-        raise WeightsError(
-            "", "a program without weights" if why != "signed_by" else "a program without weights, as signed_by needs it",
-            f"one with weights in {listed(names, repr, most=3)}: copy all files into one folder, and load from it",
-            file=found.name,
-        )  # fmt: skip
+        expected = f"a program without weights ({why})"
+        raise WeightsError("", expected, f"one with weights in {listed(names, repr, most=3)}", file=found.name)
     return program

@@ -36,7 +36,7 @@ class Value(NamedTuple):
 
 
 class Session:
-    """A function of an artifact, on the devices of a PJRT plugin. It takes and returns NumPy's arrays, and needs no JAX.
+    """A function of an artifact, on a PJRT plugin. It takes and returns NumPy's arrays, and needs no JAX.
 
     Call it as the exported function: with the same positional and keyword arguments, in the same tuples, lists and
     dicts. An argument may be an array of NumPy, of another library that offers ``__dlpack__`` or ``__array__``, a
@@ -166,8 +166,8 @@ class Session:
         return self._built(map(to_numpy, self._call(self._flat(args, kwargs))))
 
     def on_device(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function as `__call__` does, and returns its results as they are on the device: an `Array` for each,
-        which may still be computed. Pass them to the next call, and nothing is copied.
+        """Calls the function as `__call__` does, and returns an `Array` for each result: they are on the device, and
+        may still be computed. Pass them to the next call, and nothing is copied.
 
         If the function donates an argument, an `Array` that is passed for it is gone afterwards.
 

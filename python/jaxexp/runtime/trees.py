@@ -146,9 +146,8 @@ class Dict(Tree):
     def check_keys(self, value: dict[Any, Any], path: str) -> None:
         """Raises a MismatchError if a dict does not have these keys."""
         ordered = self._type is not dict
-        if len(value) == len(self.keys) and all(key in value for key in self.keys):
-            if not ordered or list(value) == list(self.keys):
-                return
+        if list(value) == list(self.keys) if ordered else value.keys() == set(self.keys):
+            return
         what = "the keys in this order" if ordered else "the keys"
         raise MismatchError(f"{path} must have {what} {_names(self.keys)}, found {_names(value)}")
 
@@ -177,7 +176,8 @@ class _Custom(Tree):
         fields: tuple[str, ...] | None = getattr(type(value), "_fields", None)
         if self._description.is_namedtuple and isinstance(value, tuple) and fields is not None:
             if sorted(fields) != sorted(map(str, self._description.names)):
-                raise MismatchError(f"{path} must have the fields {_names(self._description.names)}, found {_names(fields)}")
+                expected = _names(self._description.names)
+                raise MismatchError(f"{path} must have the fields {expected}, found {_names(fields)}")
         elif isinstance(value, (tuple, list, dict)) or value is None or any(key.kind == "position" for key in keys):
             raise MismatchError(
                 f"{path} must be a {name}, found {_described(value)}: give arrays by their paths (Session.call_by_path)"
