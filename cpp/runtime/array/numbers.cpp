@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <set>
 
 namespace jaxexp::runtime {
@@ -58,10 +59,65 @@ std::string description(const Shape& shape) {
 
 std::string description(const Numbers& numbers) { return std::string(numbers.type->name) + description(numbers.shape); }
 
+void when_ready(const Numbers& numbers, std::function<void(const RunError*)> done) {
+  if (numbers.parts.empty()) return done(nullptr);
+  if (numbers.parts.size() == 1) return numbers.parts.front().buffer->when_ready(std::move(done));
+  struct All {
+    std::function<void(const RunError*)> done;
+    std::atomic<std::size_t> missing;
+    std::mutex mutex;
+    std::optional<RunError> error;  // the first
+  };
+  const auto all = std::make_shared<All>();
+  all->done = std::move(done);
+  all->missing = numbers.parts.size();
+  for (const Part& part : numbers.parts)
+    part.buffer->when_ready([all](const RunError* error) {
+      if (error) {
+        const std::lock_guard lock(all->mutex);
+        if (!all->error) all->error = *error;
+      }
+      if (--all->missing == 0) all->done(all->error ? &*all->error : nullptr);
+    });
+}
+
+const std::shared_ptr<const Buffer>* buffer_on_host(const Numbers& numbers) {
+  if (numbers.parts.empty()) return nullptr;
+  const Part& first = numbers.parts.front();
+  const bool is_whole = first.shape == numbers.shape && first.buffer->is_on_host(*numbers.type, first.shape);
+  return is_whole ? &first.buffer : nullptr;
+}
+
+const void* host_data(const Numbers& numbers) {
+  return numbers.parts.empty() ? numbers.data : numbers.host_view.data_of(numbers);
+}
+
+const void* HostView::data_of(const Numbers& numbers) const {
+  if (const void* const known = data_) return known;
+  static_cast<void>(PluginCall());  // after a fork, the mutex may stay locked
+  const std::lock_guard lock(mutex_);
+  if (data_) return data_;
+  if (const auto* const buffer = buffer_on_host(numbers)) {
+    auto held = std::make_shared<const HeldBuffer>(*buffer);
+    data_ = held->data();
+    owner_ = std::move(held);
+  } else {
+    Numbers copy = on_host(numbers);
+    data_ = copy.data;
+    owner_ = std::move(copy.owner);
+  }
+  return data_;
+}
+
 void copy_to_host(const Numbers& numbers, void* target) {
   const std::size_t size = size_bytes(numbers);
   if (numbers.parts.empty()) {
     if (size > 0) std::memcpy(target, numbers.data, size);
+    return;
+  }
+  if (const auto* const buffer = buffer_on_host(numbers)) {
+    const HeldBuffer held(*buffer);
+    if (size > 0) std::memcpy(target, held.data(), size);
     return;
   }
   if (numbers.parts.front().shape == numbers.shape) {

@@ -1,8 +1,11 @@
 // What an Array stands for: numbers in host memory, or parts of them in the memories of devices.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -18,6 +21,26 @@ struct Part {
   std::shared_ptr<const Buffer> buffer;
 };
 
+struct Numbers;
+
+/// Numbers of devices that are used in host memory, where they stay as long as this does. A copy begins anew.
+class HostView {
+ public:
+  HostView() = default;
+  HostView(const HostView&) noexcept {}
+  HostView& operator=(const HostView&) = delete;
+
+  /// The first of `numbers`, which has this view. Waits for them. Throws RunError.
+  const void* data_of(const Numbers& numbers) const;
+  /// Whether they are used.
+  bool is_there() const { return data_ != nullptr; }
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::atomic<const void*> data_ = nullptr;
+  mutable std::shared_ptr<const void> owner_;
+};
+
 struct Numbers {
   const ElementType* type;
   Shape shape;
@@ -28,6 +51,10 @@ struct Numbers {
   std::vector<Part> parts;
   /// Whether functions need the parts for other calls: the one that gets them may not donate them.
   bool is_weight = false;
+  HostView host_view = {};
+
+  /// Whether calls have to leave them as they are.
+  bool is_kept() const { return is_weight || host_view.is_there(); }
 };
 
 /// Arguments, results or weights.
@@ -46,6 +73,13 @@ Shape row_major_strides(const Shape& shape, std::size_t bytes);
 std::string description(const Numbers& numbers);
 std::string description(const Shape& shape);
 
+/// Calls back once all parts are computed, or could not be: Buffer::when_ready has the rules.
+void when_ready(const Numbers& numbers, std::function<void(const RunError*)> done);
+/// The first number in host memory, row-major without gaps, where all stay while `numbers` does: the plugin's own
+/// memory, or else a copy. Waits for them. Throws RunError.
+const void* host_data(const Numbers& numbers);
+/// The buffer that has all numbers in host memory, as a copy would; null where there is none.
+const std::shared_ptr<const Buffer>* buffer_on_host(const Numbers& numbers);
 /// Writes all numbers to host memory of `size_bytes`. Waits for them. Throws RunError.
 void copy_to_host(const Numbers& numbers, void* target);
 /// A copy in host memory.

@@ -276,9 +276,9 @@ Arrays Callable::call(const Arrays& arguments) const {
   Executable::Inputs inputs(devices_.size());
   std::vector<Buffers> placed;  // until the plugin has them
   if (program_.platform_index) placed.push_back(compiled.platform_index);
-  std::vector<std::int64_t> not_donated;  // weights of any function
+  std::vector<std::int64_t> not_donated;
   for (const std::uint32_t i : kept_) {
-    if (arguments[i]->is_weight) not_donated.push_back(static_cast<std::int64_t>(placed.size()));
+    if (arguments[i]->is_kept()) not_donated.push_back(static_cast<std::int64_t>(placed.size()));
     placed.push_back(place(*arguments[i], arguments_[i], compiled.arguments[i]));
   }
   for (const Buffers& buffers : placed)

@@ -1,10 +1,29 @@
 // What a plugin is asked of an array.
 #include "runtime/plugin/buffer.h"
 
+#include <algorithm>
+#include <functional>
 #include <numeric>
 #include <string_view>
 
 namespace jaxexp::runtime {
+namespace {
+
+constexpr std::string_view computing = "compute an array";
+
+bool is_row_major(const PJRT_Buffer_MemoryLayout& layout, std::span<const std::int64_t> shape, std::size_t bytes) {
+  if (layout.type == PJRT_Buffer_MemoryLayout_Type_Tiled) {
+    const std::span minor_to_major(layout.tiled.minor_to_major, layout.tiled.minor_to_major_size);
+    return layout.tiled.num_tiles == 0 && std::ranges::is_sorted(minor_to_major, std::greater<>());
+  }
+  const std::span strides(layout.strides.byte_strides, layout.strides.num_byte_strides);
+  auto stride = static_cast<std::int64_t>(bytes);
+  for (std::size_t d = strides.size(); d-- > 0; stride *= shape[d])
+    if (strides[d] != stride) return false;
+  return true;
+}
+
+}  // namespace
 
 std::shared_ptr<const Buffer> Buffer::from_host(const std::shared_ptr<const Client>& client, const Source& source,
                                                 const Device& device, PJRT_Memory* memory) {
@@ -17,7 +36,7 @@ std::shared_ptr<const Buffer> Buffer::from_host(const std::shared_ptr<const Clie
                                      .host_buffer_semantics = semantics, .device = device.device, .memory = memory);
   auto buffer = std::make_shared<const Buffer>(client, made.buffer);
   // The owner lives until the plugin is done with its memory, which may be when the buffer goes.
-  client->api().when_ready(made.done_with_host_buffer, [owner = source.owner] {});
+  client->api().when_ready(made.done_with_host_buffer, "take an array", [owner = source.owner](const RunError*) {});
   return buffer;
 }
 
@@ -39,9 +58,17 @@ bool Buffer::is_deleted() const {
   return JAXEXP_PJRT_CALL(api(), PJRT_Buffer_IsDeleted, task, .buffer = get()).is_deleted;
 }
 
-void Buffer::wait() const {
-  const auto ready = JAXEXP_PJRT_CALL(api(), PJRT_Buffer_ReadyEvent, "say when an array is there", .buffer = get());
-  api().wait(ready.event, "compute an array");
+PJRT_Event* Buffer::ready() const {
+  return JAXEXP_PJRT_CALL(api(), PJRT_Buffer_ReadyEvent, "say when an array is there", .buffer = get()).event;
+}
+
+void Buffer::wait() const { api().wait(ready(), computing); }
+
+bool Buffer::is_ready() const { return api().is_ready(Owned<PJRT_Event>(ready(), {api()}).get()); }
+
+void Buffer::when_ready(std::function<void(const RunError*)> done) const {
+  const PluginCall call;  // exit() waits until `done` has run
+  api().when_ready(ready(), computing, [call, done = std::move(done)](const RunError* error) { done(error); });
 }
 
 void Buffer::copy_to(void* target, std::size_t size) const {
@@ -53,6 +80,46 @@ void Buffer::copy_to(void* target, std::size_t size) const {
   const auto copy = JAXEXP_PJRT_CALL(api(), PJRT_Buffer_ToHostBuffer, "copy an array to the host", .src = get(),
                                      .host_layout = &row_major, .dst = target, .dst_size = size);
   api().wait(copy.event, "compute an array or copy it to the host");
+}
+
+bool Buffer::is_on_host(const ElementType& type, std::span<const std::int64_t> shape) const {
+  if (!api().has(&PJRT_Api::PJRT_Buffer_IsOnCpu)) return false;
+  const bool is_on_cpu =
+      JAXEXP_PJRT_CALL(api(), PJRT_Buffer_IsOnCpu, "say which memory an array is in", .buffer = get()).is_on_cpu;
+  return is_on_cpu && lies_as_on_host(type, shape);
+}
+
+bool Buffer::lies_as_on_host(const ElementType& type, std::span<const std::int64_t> shape) const {
+  if (type.is_part_of_a_byte() || !api().has(&PJRT_Api::PJRT_Buffer_UnsafePointer) ||
+      !api().has(&PJRT_Api::PJRT_Buffer_IncreaseExternalReferenceCount) ||
+      !api().has(&PJRT_Api::PJRT_Buffer_DecreaseExternalReferenceCount))
+    return false;
+  try {
+    const auto said = JAXEXP_PJRT_CALL(api(), PJRT_Buffer_GetMemoryLayout, "say how an array lies", .buffer = get());
+    return is_row_major(said.layout, shape, type.bytes);
+  } catch (const RunError&) {  // which `copy_to` may be able to do without
+    return false;
+  }
+}
+
+HeldBuffer::HeldBuffer(std::shared_ptr<const Buffer> buffer) : buffer_(std::move(buffer)) {
+  const Api& api = buffer_->client()->api();
+  buffer_->wait();
+  JAXEXP_PJRT_CALL(api, PJRT_Buffer_IncreaseExternalReferenceCount, "hold an array", .buffer = buffer_->get());
+  try {
+    const auto said =
+        JAXEXP_PJRT_CALL(api, PJRT_Buffer_UnsafePointer, "say where an array is", .buffer = buffer_->get());
+    data_ = reinterpret_cast<const void*>(said.buffer_pointer);
+  } catch (...) {
+    let_go();
+    throw;
+  }
+}
+
+void HeldBuffer::let_go() const noexcept {
+  buffer_->client()->api().call_silently(
+      &PJRT_Api::PJRT_Buffer_DecreaseExternalReferenceCount,
+      JAXEXP_PJRT_STRUCT(PJRT_Buffer_DecreaseExternalReferenceCount_Args, .buffer = buffer_->get()));
 }
 
 }  // namespace jaxexp::runtime

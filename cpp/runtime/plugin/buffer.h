@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -40,14 +41,43 @@ class Buffer {
   bool is_deleted() const;
   /// Until the numbers are there. Throws RunError where they cannot be computed.
   void wait() const;
+  /// Whether `wait` would return, or throw, at once.
+  bool is_ready() const;
+  /// Runs `done` when it would, in this thread or in one of the plugin's, with the error that it would throw, or null.
+  /// `done` must not throw.
+  void when_ready(std::function<void(const RunError*)> done) const;
   /// Writes the numbers to `target`, row-major without gaps, `size` bytes. Waits for them. Throws RunError.
   void copy_to(void* target, std::size_t size) const;
+  /// Whether the plugin has the numbers in host memory, in the form in which `copy_to` writes them, and says where.
+  bool is_on_host(const ElementType& type, std::span<const std::int64_t> shape) const;
+  /// The same of any memory.
+  bool lies_as_on_host(const ElementType& type, std::span<const std::int64_t> shape) const;
 
  private:
+  PJRT_Event* ready() const;
   const Api& api() const { return client_->api(); }
 
   std::shared_ptr<const Client> client_;  // has to outlive the buffer
   Owned<PJRT_Buffer> buffer_;
+};
+
+/// Where a buffer's numbers are, which stay there: meanwhile, nothing is donated.
+class HeldBuffer {
+ public:
+  /// Waits for the numbers. Throws RunError, also where the buffer was donated.
+  explicit HeldBuffer(std::shared_ptr<const Buffer> buffer);
+  ~HeldBuffer() { let_go(); }
+  HeldBuffer(const HeldBuffer&) = delete;
+  HeldBuffer& operator=(const HeldBuffer&) = delete;
+
+  /// The first number, in the memory of the buffer's device.
+  const void* data() const { return data_; }
+
+ private:
+  void let_go() const noexcept;
+
+  std::shared_ptr<const Buffer> buffer_;
+  const void* data_;
 };
 
 }  // namespace jaxexp::runtime

@@ -86,7 +86,7 @@ Executable::Outputs Executable::run(const Inputs& arguments, std::span<const std
                    .device_complete_events = completed.data());
   const bool is_first = !has_run_->exchange(true);
   for (PJRT_Event* const event : completed)
-    client_->api().when_ready(event, [call, is_first] {
+    client_->api().when_ready(event, "run the function", [call, is_first](const RunError*) {
       if (is_first) watch_exit();
     });
 
