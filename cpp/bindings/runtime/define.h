@@ -1,6 +1,8 @@
 // What each file puts into the module, and how the C++ objects stand in Python.
 #pragma once
 
+#include <exception>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +28,8 @@ nb::tuple described(const std::vector<Node>& nodes);
 
 /// Makes the errors of the runtime the exceptions of jaxexp._errors.
 void translate_runtime_errors();
+/// The same for one error, in functions that Python itself calls.
+void set_python_error(const std::exception_ptr& exception) noexcept;
 
 void define_runtime_array(nb::module_& m);
 void define_program(nb::module_& m);

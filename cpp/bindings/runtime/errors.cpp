@@ -1,5 +1,6 @@
 // jaxexp._errors is imported where an exception is raised.
 #include <exception>
+#include <new>
 #include <system_error>
 
 #include "bindings/base/text.h"
@@ -45,6 +46,16 @@ void translate(const std::exception_ptr& exception, void*) {
 }
 
 }  // namespace
+
+void set_python_error(const std::exception_ptr& exception) noexcept {
+  try {
+    translate(exception, nullptr);
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& other) {
+    PyErr_SetString(PyExc_RuntimeError, other.what());
+  }
+}
 
 void translate_runtime_errors() { nb::register_exception_translator(translate); }
 

@@ -1,15 +1,15 @@
 // Calls run without the GIL, and so does everything that may compile or open files.
-#include "bindings/base/owned.h"
-#include "bindings/base/text.h"
-#include "bindings/runtime/define.h"
-#include "bindings/runtime/given.h"
+#include <nanobind/stl/filesystem.h>
 
 #include <filesystem>
 #include <map>
 #include <optional>
 #include <span>
 
-#include <nanobind/stl/filesystem.h>
+#include "bindings/base/owned.h"
+#include "bindings/base/text.h"
+#include "bindings/runtime/define.h"
+#include "bindings/runtime/given.h"
 
 namespace jaxexp::bindings {
 
@@ -72,18 +72,19 @@ void define_function(nb::module_& m) {
           "results", [](const Function& f) { return described(f.artifact().results()); },
           nb::sig("def results(self) -> tuple[tuple[str, str, tuple[str, ...], str], ...]"))
       .def_prop_ro(
-          "has_weights",
-          [](const Function& f) { return f.arguments().size() < f.artifact().arguments().size(); },
+          "has_weights", [](const Function& f) { return f.arguments().size() < f.artifact().arguments().size(); },
           "Whether the first arguments are weights that were found.")
       .def("compile", &Function::compile, Release())
-      .def("save_executable", &Function::save_executable, "file"_a, Release())
+      .def("save_executable", &Function::save_executable, "file"_a, Release(),
+           nb::sig("def save_executable(self, file: str | os.PathLike[str]) -> None"))
       .def("why_compiled", [](const Function& f) { return text(f.why_compiled()); })
       .def("call", &call, "arguments"_a, "dtypes"_a,
            nb::sig("def call(self, arguments: Sequence[object], dtypes: Sequence[str]) -> tuple[Array, ...]"),
            "Results, which may still be computed. Arguments are Arrays, or have buffers, of these dtypes.")
       .def("vjp", &Function::vjp, Release())
       .def("weights", &weights_by_name, nb::sig("def weights(self) -> dict[str, Array]"))
-      .def("with_weights", &Function::with_weights, "file"_a, Release());
+      .def("with_weights", &Function::with_weights, "file"_a, Release(),
+           nb::sig("def with_weights(self, file: str | os.PathLike[str]) -> Function"));
 }
 
 }  // namespace jaxexp::bindings

@@ -67,14 +67,21 @@ void register_ffi(const Runtime& runtime, const std::string& target, nb::handle 
 
 void define_plugin(nb::module_& m) {
   nb::class_<Runtime>(m, "Plugin", "A PJRT plugin with its devices.")
-      .def("__init__", &start, "file"_a, "options"_a)
+      .def(
+          "__init__", &start, "file"_a, "options"_a,
+          nb::sig(
+              "def __init__(self, file: str | os.PathLike[str], options: dict[str, str | int | float | bool]) -> None"))
       .def_prop_ro("platform", [](const Runtime& r) { return text(r.platform()); })
       .def_prop_ro("nr_devices", &Runtime::nr_devices)
       .def("load", &load, "program"_a, "devices"_a, "executables"_a, "weights"_a, "stable"_a,
+           nb::sig("def load(self, program: Program, devices: collections.abc.Sequence[int], "
+                   "executables: str | os.PathLike[str], weights: str | os.PathLike[str], stable: bool) -> Function"),
            "A function on devices of these numbers. Paths may be empty.")
-      .def("put", &put, "array"_a, "dtype"_a, "device"_a)
+      .def("put", &put, "array"_a, "dtype"_a, "device"_a,
+           nb::sig("def put(self, array: object, dtype: str, device: int) -> Array"))
       .def("register_ffi", &register_ffi, "target"_a, "capsule"_a);
-  m.def("use_lapack", &Runtime::use_lapack, "library"_a, nb::call_guard<nb::gil_scoped_release>());
+  m.def("use_lapack", &Runtime::use_lapack, "library"_a, nb::call_guard<nb::gil_scoped_release>(),
+        nb::sig("def use_lapack(library: str | os.PathLike[str]) -> None"));
 }
 
 }  // namespace jaxexp::bindings

@@ -98,28 +98,34 @@ nb::tuple described(const std::vector<Node>& nodes) {
 
 void define_program(nb::module_& m) {
   nb::class_<Program>(m, "Program", "An artifact that was verified.")
-      .def_static("of_bytes", &of_bytes, "buffer"_a, "file"_a,
-                  nb::sig("def of_bytes(buffer: typing_extensions.Buffer, file: str | os.PathLike[str]) -> Program"),
-                  "A copy of the bytes. `file` is where they are from if their weights are beside it; else it is empty.")
-      .def_static("of_file", &of_file, "file"_a)
+      .def_static(
+          "of_bytes", &of_bytes, "buffer"_a, "file"_a,
+          nb::sig("def of_bytes(buffer: typing_extensions.Buffer, file: str | os.PathLike[str]) -> Program"),
+          "A copy of the bytes. `file` is where they are from if their weights are beside it; else it is empty.")
+      .def_static("of_file", &of_file, "file"_a, nb::sig("def of_file(file: str | os.PathLike[str]) -> Program"))
       .def_static("of_archive", &of_archive, "file"_a, "member"_a, "stable"_a,
+                  nb::sig("def of_archive(file: str | os.PathLike[str], member: str, stable: bool) -> Program"),
                   "A member of an archive, which is mapped, or read if it has to be stable.")
       .def_prop_ro("name", [](const Program& p) { return text(p.artifact.function_name()); })
-      .def_prop_ro("platforms", [](const Program& p) { return texts(p.artifact.platforms()); },
-                   nb::sig("def platforms(self) -> tuple[str, ...]"))
-      .def_prop_ro("weights_files", [](const Program& p) { return texts(weights_files(p)); },
-                   nb::sig("def weights_files(self) -> tuple[str, ...]"),
-                   "The names of the files of its weights, which are beside it.")
+      .def_prop_ro(
+          "platforms", [](const Program& p) { return texts(p.artifact.platforms()); },
+          nb::sig("def platforms(self) -> tuple[str, ...]"))
+      .def_prop_ro(
+          "weights_files", [](const Program& p) { return texts(weights_files(p)); },
+          nb::sig("def weights_files(self) -> tuple[str, ...]"),
+          "The names of the files of its weights, which are beside it.")
       .def("calls_lapack", &calls_lapack, "Whether it, or one of its VJPs, has custom calls of LAPACK.")
-      .def("trees",
-           [](const Program& p, std::size_t order) {
-             const auto all = chain(p.artifact);
-             const Artifact& artifact = all.at(order);
-             return nb::make_tuple(described(artifact.argument_tree()), described(artifact.result_tree()));
-           },
-           "order"_a,
-           nb::sig("def trees(self, order: int) -> tuple[tuple[tuple[Any, ...], ...], tuple[tuple[Any, ...], ...]]"),
-           "The trees of arguments and results of its VJP of an order.");
+      .def(
+          "trees",
+          [](const Program& p, std::size_t order) {
+            const auto all = chain(p.artifact);
+            const Artifact& artifact = all.at(order);
+            return nb::make_tuple(described(artifact.argument_tree()), described(artifact.result_tree()));
+          },
+          "order"_a,
+          nb::sig("def trees(self, order: int) -> "
+                  "tuple[tuple[tuple[typing.Any, ...], ...], tuple[tuple[typing.Any, ...], ...]]"),
+          "The trees of arguments and results of its VJP of an order.");
 }
 
 }  // namespace jaxexp::bindings

@@ -16,15 +16,16 @@ _OF_NUMPY = frozenset(
 )
 _CPU = 1  # DLPack's number for host memory
 # Python's numbers, by the kinds of NumPy's dtypes that they become.
-_SCALARS = {bool: "b", int: "iufc", float: "fc", complex: "c"}
+_SCALARS = {bool: "b", int: "iufcV", float: "fcV", complex: "c"}  # "V": those of ml_dtypes
 
 
 class Array:
     """An array on a device, which may still be computed: what `Session.on_device`, `Session.put` and `Session.weights`
     return.
 
-    `numpy.asarray` waits for it, and copies it to the host, and so does every library that takes DLPack. A session
-    takes it where it is.
+    A session takes it where it is. `numpy.asarray` waits for it, and returns an array that is only to be read. On the
+    CPU this is the memory of the plugin, elsewhere a copy. Libraries that take DLPack, such as PyTorch's
+    ``torch.from_dlpack``, get it without a copy on CUDA and ROCm, too.
 
     Attributes:
         dtype: the name of its dtype, such as ``"float32"``.
@@ -46,7 +47,7 @@ class Array:
         return self._native.shape
 
     def block_until_ready(self) -> Array:
-        """Waits until it is computed.
+        """Waits until it is computed, and returns it.
 
         Raises:
             RunError: that failed.
@@ -54,33 +55,43 @@ class Array:
         self._native.wait()
         return self
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        if copy is False:
-            raise ValueError(f"reading {self._native} from a device copies it")
-        array = to_numpy(self._native)
-        return array if dtype is None else array.astype(dtype, copy=False)
+    def is_ready(self) -> bool:
+        """Whether it is computed."""
+        return self._native.is_ready()
 
-    def __dlpack__(self, **options: Any) -> Any:
-        """Of a copy on the host."""
-        return to_numpy(self._native).__dlpack__(**options)
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = to_numpy(self._native)
+        if dtype is not None and array.dtype != dtype:
+            if copy is False:
+                raise ValueError(f"another dtype than that of {self._native} takes a copy")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A tensor of DLPack. It is there when this returns, so any stream may read it."""
+        if copy:
+            raise BufferError("an Array is shared as it is, and not copied")
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError(f"the array is on device {self.__dlpack_device__()} of DLPack, not on {dl_device}")
+        return self._native.to_dlpack(max_version is not None and max_version[0] >= 1)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return _CPU, 0
+        return self._native.dlpack_device()
 
     def __repr__(self) -> str:
         return f"Array({self._native})"
 
 
 def to_numpy(native: _runtime.Array) -> np.ndarray:
-    """A copy in memory of NumPy's, when it is computed."""
-    array = np.empty(native.shape, dtype_of(native.dtype))
-    native.copy_into(_plain(array))
-    return array
-
-
-def _plain(array: np.ndarray) -> np.ndarray:
-    """The same memory with a dtype that NumPy gives buffers of."""
-    return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.itemsize}")
+    """An array when it is computed, only to be read."""
+    return np.ndarray(native.shape, dtype_of(native.dtype), native)
 
 
 @functools.cache
@@ -136,34 +147,39 @@ class Leaf:
         if dtype is None:
             dtype = self._dtype = dtype_of(self.name)
         if type(value) is not np.ndarray:
-            value = self._converted(value, dtype)
+            value = self._number(value, dtype) if type(value) in _SCALARS else self._foreign(value)
+            if isinstance(value, _runtime.Array):
+                return value
         if value.dtype != dtype:
             if value.dtype.newbyteorder("=") != dtype:
                 raise self._refused(f"dtype {self.name}", f"dtype {value.dtype.name}", value)
             value = value.astype(dtype)
         if not value.flags.c_contiguous:
             value = np.ascontiguousarray(value)
-        return _plain(value)
+        return value if dtype.isbuiltin == 1 else value.view(f"u{value.itemsize}")  # which has a buffer
 
-    def _converted(self, value: Any, dtype: np.dtype[Any]) -> np.ndarray:
-        """An array of what is no array of NumPy."""
-        kinds = _SCALARS.get(type(value))
-        if kinds is not None:
-            if dtype.kind not in kinds and not (dtype.kind == "V" and kinds != "b"):
-                raise self._refused(f"dtype {self.name}", f"the number {value!r}", None)
+    def _number(self, value: Any, dtype: np.dtype[Any]) -> np.ndarray:
+        """A number of Python's."""
+        if dtype.kind in _SCALARS[type(value)]:
             try:
                 return np.asarray(value, dtype)
-            except (OverflowError, ValueError, TypeError) as error:
-                raise self._refused(f"dtype {self.name}", f"the number {value!r}: {error}", None) from cause(error)
+            except OverflowError:
+                pass
+        raise self._refused(f"dtype {self.name}", f"the number {value!r:.40}", None)
+
+    def _foreign(self, value: Any) -> Any:
+        """An array of another library, or a scalar of NumPy's."""
         try:
             if not isinstance(value, (np.ndarray, np.generic)) and hasattr(value, "__dlpack_device__"):
-                kind, _ = value.__dlpack_device__()
-                if int(kind) != _CPU:
+                if value.__dlpack_device__()[0] != _CPU:
                     raise self._refused("an array in host memory", f"a {_type(value)} on another device", None)
-                return np.from_dlpack(value)
+                try:
+                    return np.from_dlpack(value)
+                except (BufferError, RuntimeError):  # NumPy does not know its dtype, or its version of DLPack
+                    return _runtime.from_dlpack(value.__dlpack__())
             if hasattr(value, "__array__"):
                 return np.asarray(value)
-        except (BufferError, TypeError, ValueError, RuntimeError) as error:
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
             if isinstance(error, ExportError):
                 raise
             raise self._refused("an array", f"a {_type(value)}: {error}", None) from cause(error)
