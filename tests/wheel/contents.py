@@ -61,9 +61,7 @@ def check_wheel(path: Path) -> None:
     _expect(sources() <= names, f"{path.name} lacks {sorted(sources() - names)}")
     native = {name for name in names if name.startswith(tuple(f"jaxexp/{module}." for module in NATIVE))}
     stubs = {f"jaxexp/{module}.pyi" for module in NATIVE}
-    _expect(
-        stubs < native and len(native) == 2 * len(NATIVE), f"{path.name} has {sorted(native)} for native modules"
-    )
+    _expect(stubs < native and len(native) == 2 * len(NATIVE), f"{path.name} has {sorted(native)} for native modules")
     others = {n for n in names - sources() - native if not n.startswith(info)}
     _expect(not others, f"{path.name} has {sorted(others)[:5]}, which are not the package's")
     check_page(path.name, read[info + "METADATA"].decode())

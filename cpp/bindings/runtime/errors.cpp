@@ -1,6 +1,7 @@
 // jaxexp._errors is imported where an exception is raised.
 #include <exception>
 #include <new>
+#include <string_view>
 #include <system_error>
 
 #include "bindings/base/text.h"
@@ -24,6 +25,12 @@ constexpr const char* name_of(RunError::Reason reason) {
   return "plugin";
 }
 
+/// A file of executables throws the same class; its message says what it is.
+const char* class_of(const DeserializationError& error) {
+  if (std::string_view(error.what()).starts_with("cannot read the executables")) return "ExecutablesError";
+  return error.path().ends_with("mlir_module_serialized") ? "ModuleError" : "DeserializationError";
+}
+
 void translate(const std::exception_ptr& exception, void*) {
   try {
     try {
@@ -33,8 +40,7 @@ void translate(const std::exception_ptr& exception, void*) {
     } catch (const WeightsError& e) {
       raise("WeightsError", text(e.path()), text(e.expected()), text(e.found()), text(e.file()));
     } catch (const DeserializationError& e) {
-      const char* const name = e.path().ends_with("mlir_module_serialized") ? "ModuleError" : "DeserializationError";
-      raise(name, text(e.path()), text(e.expected()), text(e.found()));
+      raise(class_of(e), text(e.path()), text(e.expected()), text(e.found()));
     } catch (const std::system_error& e) {
       const int number = e.code().value();
       const nb::object error = nb::borrow(PyExc_OSError)(number, text(std::generic_category().message(number)));

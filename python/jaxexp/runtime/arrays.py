@@ -91,7 +91,8 @@ class Array:
 
 def to_numpy(native: _runtime.Array) -> np.ndarray:
     """An array when it is computed, only to be read."""
-    return np.ndarray(native.shape, dtype_of(native.dtype), native)
+    buffer: Any = native  # which types can say since Python 3.12
+    return np.ndarray(native.shape, dtype_of(native.dtype), buffer)
 
 
 @functools.cache

@@ -82,8 +82,9 @@ def find_plugin(*platforms: str) -> str:
                 return path
     wanted = listed(platforms, most=5) if platforms else "any platform"
     packages = listed([one.install for one in known], separator=" or ")
+    searched = f"the known packages ({packages}) are not installed" if known else "no known package has one"
     raise RunError(
-        f"there is no PJRT plugin for {wanted}: the known packages ({packages}) are not installed, and the entry "
+        f"there is no PJRT plugin for {wanted}: {searched}, and the entry "
         f"points of {_GROUP} are {listed(names)}. Install such a package, or name the file of a plugin by plugin= or "
         f"by the environment variable {_VARIABLE}",
         "argument",

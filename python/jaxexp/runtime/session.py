@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp import _runtime
 from jaxexp._errors import ExportError, RunError, cause
 from jaxexp._kernel.artifact.words import counted, listed
+from jaxexp._kernel.io import files
 
 from . import plugins
 from .arrays import Array, Leaf, dtype_of, to_numpy
@@ -119,10 +121,10 @@ class Session:
         native = plugins.start(plugin, program.platforms, options)
         if program.calls_lapack() and native.platform == "cpu":
             plugins.provide_lapack()
+        code = os.fspath(executables or "")
         try:
-            function = native.load(
-                program, list(devices or ()), os.fspath(executables or ""), os.fspath(weights or ""), stable
-            )
+            with files.named_in_errors(code or name), _naming_os_errors(code):
+                function = native.load(program, list(devices or ()), code, os.fspath(weights or ""), stable)
         except RunError as error:
             raise error if not name else RunError(f"{name}: {error}", error.reason) from None
         self._set(native, program, function, 0)
@@ -257,7 +259,8 @@ class Session:
             ExecutablesError: the file is something else.
             OSError: the file cannot be written.
         """
-        self._function.save_executable(path)
+        with files.named_in_errors(path), _naming_os_errors(path):
+            self._function.save_executable(path)
 
     @property
     def why_compiled(self) -> str:
@@ -296,6 +299,15 @@ class Session:
 
     def _refused(self, what: str) -> RunError:
         return RunError(f"{self.name} {what}", "argument")
+
+
+@contextlib.contextmanager
+def _naming_os_errors(path: str | os.PathLike[str]) -> Generator[None]:
+    """A context that adds the name of the file to errors of the system."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fsdecode(path)) from None
 
 
 def _value(described: tuple[str, str, tuple[str, ...], str]) -> Value:

@@ -19,7 +19,11 @@ from jaxexp._kernel.artifact.words import counted, listed
 _LEAF, _NONE, _TUPLE, _LIST, _DICT, _CUSTOM = range(6)
 # Dicts with keys that are not texts, and OrderedDicts, by their names in artifacts.
 _OF_JAX = "collections.OrderedDict"
-_DICTS = {"jaxexp.dict": dict, "jaxexp.OrderedDict": collections.OrderedDict, _OF_JAX: collections.OrderedDict}
+_DICTS: dict[str, type[Any]] = {
+    "jaxexp.dict": dict,
+    "jaxexp.OrderedDict": collections.OrderedDict,
+    _OF_JAX: collections.OrderedDict,
+}
 
 
 class MismatchError(ValueError):
@@ -35,6 +39,9 @@ class Tree:
     """
 
     __slots__ = ("children", "nr_leaves")
+
+    children: Sequence[Tree]
+    nr_leaves: int
 
     def __init__(self, children: Sequence[Tree]) -> None:
         self.children = children
@@ -106,7 +113,7 @@ class _Sequence(Tree):
 
     __slots__ = ("_type",)
 
-    def __init__(self, children: Sequence[Tree], type_: type) -> None:
+    def __init__(self, children: Sequence[Tree], type_: type[Any]) -> None:
         super().__init__(children)
         self._type = type_
 
@@ -129,7 +136,7 @@ class Dict(Tree):
 
     __slots__ = ("_type", "keys")
 
-    def __init__(self, children: Sequence[Tree], keys: Sequence[Any], type_: type = dict) -> None:
+    def __init__(self, children: Sequence[Tree], keys: Sequence[Any], type_: type[Any] = dict) -> None:
         super().__init__(children)
         self.keys = keys
         self._type = type_
@@ -223,7 +230,11 @@ def tree_of(nodes: _Nodes, where: str) -> Tree:
     stack: list[Tree] = []
     for kind, count, *more in reversed(nodes):
         children = [stack.pop() for _ in range(count)]
-        stack.append(_custom(children, *more, where) if kind == _CUSTOM else _MAKERS[kind](children, *more))
+        if kind == _CUSTOM:
+            name, data = more
+            stack.append(_custom(children, name, data, where))
+        else:
+            stack.append(_MAKERS[kind](children, *more))
     (tree,) = stack
     return tree
 
