@@ -148,8 +148,8 @@ DLDevice device_of(const Buffer& buffer) {
 bool is_shared(const Numbers& numbers) {
   if (numbers.parts.empty()) return false;
   const Part& first = numbers.parts.front();
-  return first.shape == numbers.shape && device_of(*first.buffer).device_type != kDLCPU &&
-         first.buffer->lies_as_on_host(*numbers.type, first.shape);
+  return !first.block && device_of(*first.buffer).device_type != kDLCPU &&
+         first.buffer->lies_as_on_host(*numbers.type, numbers.shape);
 }
 
 template <class Tensor>

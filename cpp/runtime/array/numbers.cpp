@@ -10,7 +10,7 @@ namespace jaxexp::runtime {
 namespace {
 
 /// Copies a block without gaps into a larger array, row by row.
-void place(const Part& part, const std::byte* from, const Shape& strides, std::size_t bytes, std::byte* to) {
+void place(const Block& part, const std::byte* from, const Shape& strides, std::size_t bytes, std::byte* to) {
   for (std::size_t d = 0; d < part.start.size(); ++d) to += part.start[d] * strides[d];
   if (part.shape.empty()) {
     std::memcpy(to, from, bytes);
@@ -84,8 +84,9 @@ void when_ready(const Numbers& numbers, std::function<void(const RunError*)> don
 const std::shared_ptr<const Buffer>* buffer_on_host(const Numbers& numbers) {
   if (numbers.parts.empty()) return nullptr;
   const Part& first = numbers.parts.front();
-  const bool is_whole = first.shape == numbers.shape && first.buffer->is_on_host(*numbers.type, first.shape);
-  return is_whole ? &first.buffer : nullptr;
+  const bool is_on_host =
+      numbers.is_on_host ? *numbers.is_on_host : !first.block && first.buffer->is_on_host(*numbers.type, numbers.shape);
+  return is_on_host ? &first.buffer : nullptr;
 }
 
 const void* host_data(const Numbers& numbers) {
@@ -120,18 +121,19 @@ void copy_to_host(const Numbers& numbers, void* target) {
     if (size > 0) std::memcpy(target, held.data(), size);
     return;
   }
-  if (numbers.parts.front().shape == numbers.shape) {
+  if (!numbers.parts.front().block) {
     numbers.parts.front().buffer->copy_to(target, size);
     return;
   }
   const Shape strides = row_major_strides(numbers.shape, numbers.type->bytes);
   std::set<Shape> seen;
   for (const Part& part : numbers.parts) {
-    if (!seen.insert(part.start).second) continue;
-    const std::size_t part_size = count(part.shape, numbers.type->bytes);
+    const Block& block = *part.block;  // no part is all of the array
+    if (!seen.insert(block.start).second) continue;
+    const std::size_t part_size = count(block.shape, numbers.type->bytes);
     const auto bytes = std::make_unique_for_overwrite<std::byte[]>(part_size);
     part.buffer->copy_to(bytes.get(), part_size);
-    if (part_size > 0) place(part, bytes.get(), strides, numbers.type->bytes, static_cast<std::byte*>(target));
+    if (part_size > 0) place(block, bytes.get(), strides, numbers.type->bytes, static_cast<std::byte*>(target));
   }
 }
 

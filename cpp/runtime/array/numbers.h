@@ -6,6 +6,8 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,9 +17,16 @@ namespace jaxexp::runtime {
 
 using Shape = std::vector<std::int64_t>;
 
-struct Part {
+/// A part of an array.
+struct Block {
   Shape start;  // of its first number
   Shape shape;
+
+  bool operator==(const Block&) const = default;
+};
+
+struct Part {
+  std::optional<Block> block;  // nothing: all of the array
   std::shared_ptr<const Buffer> buffer;
 };
 
@@ -51,14 +60,18 @@ struct Numbers {
   std::vector<Part> parts;
   /// Whether functions need the parts for other calls: the one that gets them may not donate them.
   bool is_weight = false;
+  /// Whether the first part is all of the array, in host memory; nothing: not known.
+  std::optional<bool> is_on_host = {};
   HostView host_view = {};
 
   /// Whether calls have to leave them as they are.
   bool is_kept() const { return is_weight || host_view.is_there(); }
 };
 
-/// Arguments, results or weights.
+/// Results or weights.
 using Arrays = std::vector<std::shared_ptr<const Numbers>>;
+/// Arguments, which their owner keeps.
+using Arguments = std::span<const Numbers* const>;
 
 /// How many numbers there are; throws RunError where that, times `bytes`, is more than memory can be.
 std::size_t count(const Shape& shape, std::size_t bytes = 1);

@@ -50,7 +50,8 @@ std::vector<std::int64_t> Buffer::shape() const {
 }
 
 PJRT_Device* Buffer::device() const {
-  return JAXEXP_PJRT_CALL(api(), PJRT_Buffer_Device, "say where an array is", .buffer = get()).device;
+  if (!device_) device_ = JAXEXP_PJRT_CALL(api(), PJRT_Buffer_Device, "say where an array is", .buffer = get()).device;
+  return device_;
 }
 
 bool Buffer::is_deleted() const {
@@ -58,17 +59,29 @@ bool Buffer::is_deleted() const {
   return JAXEXP_PJRT_CALL(api(), PJRT_Buffer_IsDeleted, task, .buffer = get()).is_deleted;
 }
 
-PJRT_Event* Buffer::ready() const {
+PJRT_Event* Buffer::ready_event() const {
   return JAXEXP_PJRT_CALL(api(), PJRT_Buffer_ReadyEvent, "say when an array is there", .buffer = get()).event;
 }
 
-void Buffer::wait() const { api().wait(ready(), computing); }
+void Buffer::wait() const {
+  if (ready_)
+    JAXEXP_PJRT_CALL(api(), PJRT_Event_Await, computing, .event = ready_.get());
+  else
+    api().wait(ready_event(), computing);
+}
 
-bool Buffer::is_ready() const { return api().is_ready(Owned<PJRT_Event>(ready(), {api()}).get()); }
+bool Buffer::is_ready() const { return ready_ || api().is_ready(Owned<PJRT_Event>(ready_event(), {api()}).get()); }
+
+bool Buffer::knows_ready() {
+  Owned<PJRT_Event> event(ready_event(), {api()});
+  if (!api().is_ready(event.get())) return false;
+  ready_ = std::move(event);
+  return true;
+}
 
 void Buffer::when_ready(std::function<void(const RunError*)> done) const {
   const PluginCall call;  // exit() waits until `done` has run
-  api().when_ready(ready(), computing, [call, done = std::move(done)](const RunError* error) { done(error); });
+  api().when_ready(ready_event(), computing, [call, done = std::move(done)](const RunError* error) { done(error); });
 }
 
 void Buffer::copy_to(void* target, std::size_t size) const {

@@ -1,6 +1,7 @@
 // An array, or one device's part of one, in a device's memory.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,7 +18,7 @@ class Buffer {
  public:
   /// Takes over a buffer.
   Buffer(std::shared_ptr<const Client> client, PJRT_Buffer* buffer)
-      : client_(std::move(client)), buffer_(buffer, {client_->api()}) {}
+      : client_(std::move(client)), buffer_(buffer, {client_->api()}), ready_(nullptr, {client_->api()}) {}
 
   /// Where the numbers of a new buffer come from.
   struct Source {
@@ -43,6 +44,8 @@ class Buffer {
   void wait() const;
   /// Whether `wait` would return, or throw, at once.
   bool is_ready() const;
+  /// The same, for a buffer that nobody else has yet: if it is so, the functions above need not ask again.
+  bool knows_ready();
   /// Runs `done` when it would, in this thread or in one of the plugin's, with the error that it would throw, or null.
   /// `done` must not throw.
   void when_ready(std::function<void(const RunError*)> done) const;
@@ -54,11 +57,13 @@ class Buffer {
   bool lies_as_on_host(const ElementType& type, std::span<const std::int64_t> shape) const;
 
  private:
-  PJRT_Event* ready() const;
+  PJRT_Event* ready_event() const;
   const Api& api() const { return client_->api(); }
 
   std::shared_ptr<const Client> client_;  // has to outlive the buffer
   Owned<PJRT_Buffer> buffer_;
+  Owned<PJRT_Event> ready_;                             // if it had come when somebody asked
+  mutable std::atomic<PJRT_Device*> device_ = nullptr;  // once it is known
 };
 
 /// Where a buffer's numbers are, which stay there: meanwhile, nothing is donated.

@@ -2,8 +2,11 @@
 // here is destroyed.
 #include "runtime/plugin/process.h"
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdlib>
 #include <new>
 #include <thread>
@@ -20,7 +23,23 @@ namespace {
 enum class State { running, forked, exiting };
 
 std::atomic<State> state = State::running;
-std::atomic<int> calls = 0;  // under way
+
+/// Calls under way, in counters of their own: threads that share one wait for each other.
+struct alignas(64) Counter {
+  std::atomic<int> calls = 0;
+};
+std::array<Counter, 32> counters;
+
+std::atomic<int>& counter_of_this_thread() {
+  static std::atomic<std::size_t> threads = 0;
+  thread_local Counter& counter = counters[threads++ % counters.size()];
+  return counter.calls;
+}
+
+bool is_calling() {
+  return std::ranges::any_of(counters, [](const Counter& counter) { return counter.calls > 0; });
+}
+
 thread_local int of_this_thread = 0;
 std::atomic<std::thread::id> exit_thread;  // once the state is `exiting`
 
@@ -32,12 +51,12 @@ constexpr std::chrono::milliseconds step{1};
   exit_thread = std::this_thread::get_id();
   state = State::exiting;
   const auto end = std::chrono::steady_clock::now() + longest_exit;
-  while (calls > 0 && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(step);
+  while (is_calling() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(step);
 }
 
 [[maybe_unused]] void is_forked() {
   state = State::forked;
-  calls = 0;  // those of other threads, which are not in this process
+  for (Counter& counter : counters) counter.calls = 0;  // those of other threads, which are not in this process
 }
 
 [[noreturn]] void refuse() {
@@ -65,20 +84,26 @@ void watch_exit() noexcept {
 #endif
 }
 
-PluginCall::PluginCall() {
-  ++calls;
-  if (state != State::running && of_this_thread == 0) {
-    --calls;
-    refuse();
+PluginCall::PluginCall() : counted_(of_this_thread == 0 ? &counter_of_this_thread() : nullptr) {
+  if (counted_) {
+    ++*counted_;
+    if (state != State::running) {
+      --*counted_;
+      refuse();
+    }
   }
   ++of_this_thread;
 }
 
-PluginCall::PluginCall(const PluginCall&) noexcept : is_copy_(true) { ++calls; }
+// In the counter of what it copies: exit() looks at one after the other.
+PluginCall::PluginCall(const PluginCall& begun) noexcept
+    : counted_(begun.counted_ ? begun.counted_ : &counter_of_this_thread()), is_copy_(true) {
+  ++*counted_;
+}
 
 PluginCall::~PluginCall() {
   if (!is_copy_) --of_this_thread;
-  --calls;
+  if (counted_) --*counted_;
 }
 
 bool plugins_are_gone() noexcept { return state != State::running; }

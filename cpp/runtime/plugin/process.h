@@ -2,6 +2,8 @@
 // process exits.
 #pragma once
 
+#include <atomic>
+
 namespace jaxexp::runtime {
 
 /// Notices forks from now on. A plugin is about to start.
@@ -22,6 +24,7 @@ class PluginCall {
   ~PluginCall();
 
  private:
+  std::atomic<int>* counted_;  // null: a call in a call
   bool is_copy_ = false;
 };
 

@@ -100,7 +100,7 @@ class Function {
  private:
   friend class Runtime;
   explicit Function(std::shared_ptr<const runtime::Bound> bound) : bound_(std::move(bound)) {}
-  std::vector<Array> called(std::vector<std::shared_ptr<const runtime::Numbers>> numbers) const;
+  std::vector<Array> called(std::span<const runtime::Numbers* const> arguments) const;
 
   std::shared_ptr<const runtime::Bound> bound_;
 };
