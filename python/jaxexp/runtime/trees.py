@@ -35,17 +35,12 @@ class Tree:
 
     Attributes:
         children: the children, in the order of their leaves.
-        nr_leaves: how many leaves there are below.
     """
 
-    __slots__ = ("children", "nr_leaves")
-
-    children: Sequence[Tree]
-    nr_leaves: int
+    __slots__ = ("children",)
 
     def __init__(self, children: Sequence[Tree]) -> None:
         self.children = children
-        self.nr_leaves = sum(child.nr_leaves for child in children)
 
     def flatten(self, value: Any, path: str, leaves: list[Any]) -> None:
         """Adds the leaves of a value.
@@ -84,10 +79,6 @@ class Leaf(Tree):
     """An array."""
 
     __slots__ = ()
-
-    def __init__(self) -> None:
-        self.children = ()
-        self.nr_leaves = 1
 
     def flatten(self, value: Any, path: str, leaves: list[Any]) -> None:
         leaves.append(value)
@@ -210,7 +201,7 @@ def _names(names: Iterable[Any]) -> str:
     return listed([repr(name) for name in names], most=10) or "none"
 
 
-_THE_LEAF = Leaf()
+_THE_LEAF = Leaf(())
 _Nodes = Sequence[tuple[Any, ...]]
 _MAKERS: dict[int, Callable[..., Tree]] = {
     _LEAF: lambda children: _THE_LEAF,
