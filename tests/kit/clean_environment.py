@@ -22,7 +22,7 @@ def make(folder: Path, *distributions: str) -> Path:
     site = Path(sysconfig.get_path("purelib", vars=variables))
     for distribution in _with_requirements(distributions):
         files = [file for file in distribution.files or () if ".." not in file.parts]
-        _link(((Path(str(distribution.locate_file(file))), site / file) for file in files))
+        _link((Path(str(distribution.locate_file(file))), site / file) for file in files)
     package = Path(jaxexp.__file__).parent  # which may be the checkout's
     _link((file, site / "jaxexp" / file.relative_to(package)) for file in package.rglob("*") if file.is_file())
     return Path(sysconfig.get_path("scripts", vars=variables)) / "python"

@@ -14,6 +14,7 @@
 #include "wire/base/file_bytes.h"
 #include "wire/base/file_error.h"
 #include "wire/bytecode/bytecode.h"
+#include "wire/bytecode/inventory.h"
 #include "wire/tensors/mapped_file.h"
 
 namespace jaxexp::bindings {
@@ -76,6 +77,71 @@ bool calls_lapack(const Program& program) {
   return false;
 }
 
+Artifact artifact_of(const Program& program, std::size_t order) {
+  const auto all = chain(program.artifact);
+  return all.at(order);
+}
+
+/// What a policy compares, beside what is in the module.
+nb::dict facts(const Program& program, std::size_t order) {
+  const Artifact artifact = artifact_of(program, order);
+  const auto checks = artifact.disabled_checks();
+  std::vector<std::string_view> effects = artifact.ordered_effects();
+  for (const std::string_view effect : artifact.unordered_effects()) effects.push_back(effect);
+  nb::dict found = new_dict();
+  found["nr_devices"] = artifact.nr_devices();
+  found["platforms"] = texts(artifact.platforms());
+  found["runs_anywhere"] = std::ranges::find(checks, "platform") != checks.end();
+  found["effects"] = texts(effects);
+  found["arguments"] = artifact.arguments().size();
+  found["results"] = artifact.results().size();
+  found["module_bytes"] = artifact.module().size();
+  return found;
+}
+
+nb::object inventory(const Program& program, std::size_t order) {
+  const Artifact artifact = artifact_of(program, order);
+  const wire::Path where{nullptr, "mlir_module_serialized"};
+  std::optional<wire::Inventory> read;
+  {
+    const nb::gil_scoped_release release;
+    read = translating([&] { return wire::read_inventory(artifact.module(), where); });
+  }
+  if (!read) return nb::none();
+  const auto listed = [](const auto& names) {
+    nb::list list = new_list();
+    for (const auto& name : names) list.append(text(name));
+    return list;
+  };
+  nb::dict found = new_dict(), operations = new_dict(), counts = new_dict();
+  for (const auto& [name, count] : read->operations) operations[text(name)] = count;
+  for (const auto& [name, count] : read->device_counts) counts[text(name)] = count;
+  nb::object calls = nb::none();
+  if (read->custom_calls) {
+    nb::dict targets = new_dict();
+    for (const auto& [target, has_side_effect] : *read->custom_calls) targets[text(target)] = has_side_effect;
+    calls = targets;
+  }
+  found["operations"] = operations;
+  found["unreadable"] = listed(read->unreadable);
+  found["attributes"] = listed(read->attributes);
+  found["call_attributes"] = listed(read->call_attributes);
+  found["custom_calls"] = calls;
+  found["unknown_types"] = listed(read->unknown_types);
+  found["largest_array"] = nb::cast(read->largest_array);
+  found["device_counts"] = counts;
+  return found;
+}
+
+/// How many weights it has outside of its modules, and how many bytes.
+nb::tuple weights(const Program& program) {
+  std::uint64_t bytes = 0;
+  const auto found = program.artifact.weights();
+  if (!found) return nb::make_tuple(0, 0);
+  for (const Weights::Tensor& tensor : found->tensors) bytes += tensor.size;
+  return nb::make_tuple(found->tensors.size(), bytes);
+}
+
 }  // namespace
 
 nb::tuple described(const std::vector<Value>& values) {
@@ -114,6 +180,15 @@ void define_program(nb::module_& m) {
           "weights_files", [](const Program& p) { return texts(weights_files(p)); },
           nb::sig("def weights_files(self) -> tuple[str, ...]"),
           "The names of the files of its weights, which are beside it.")
+      .def_prop_ro(
+          "order", [](const Program& p) { return chain(p.artifact).size() - 1; }, "How many VJPs it has.")
+      .def_prop_ro("weights", &weights, nb::sig("def weights(self) -> tuple[int, int]"),
+                   "How many weights it has outside of its modules, and how many bytes they have.")
+      .def("facts", &facts, "order"_a, nb::sig("def facts(self, order: int) -> dict[str, typing.Any]"),
+           "What its VJP of an order says of itself.")
+      .def("inventory", &inventory, "order"_a,
+           nb::sig("def inventory(self, order: int) -> dict[str, typing.Any] | None"),
+           "What is in the module of its VJP of an order; None for bytecode of a version that is not known here.")
       .def("calls_lapack", &calls_lapack, "Whether it, or one of its VJPs, has custom calls of LAPACK.")
       .def(
           "trees",

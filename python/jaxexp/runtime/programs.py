@@ -34,11 +34,15 @@ def program_of(
         KeyError: the archive has no such member.
         TypeError: it is no artifact.
     """
+    if policy is not None:
+        from jaxexp._policy.policy import check_is_policy  # most sessions have no policy
+
+        check_is_policy(policy)
     found = source(artifact, "Session", signed_by, stable)
     with found.named():
         program = _opened(found, signed_by, stable, policy)
         if policy is not None:
-            from .judging import judge  # most sessions have no policy
+            from .judging import judge
 
             judge(policy, program)
     return program, found.name
@@ -47,6 +51,8 @@ def program_of(
 def _opened(found: Source, signed_by: SignedBy | None, stable: bool, policy: Policy | None) -> _runtime.Program:
     check_size = None if policy is None else policy.check_size
     if found.handle is not None and signed_by is None:
+        if check_size is not None:
+            check_size(found.handle.size)
         archive = found.handle._opened.source
         if archive.whole is not None and archive.address is not None:  # a file on this machine
             # What was judged must stay what it is.

@@ -212,6 +212,11 @@ _MAKERS: dict[int, Callable[..., Tree]] = {
 }
 
 
+def is_custom(node: tuple[Any, ...]) -> bool:
+    """Whether a node is of a class that JAX does not have as a container."""
+    return node[0] == _CUSTOM and node[2] not in _DICTS
+
+
 def tree_of(nodes: _Nodes, where: str) -> Tree:
     """The tree in what `_runtime.Program.trees` returns: nodes, each before its children.
 

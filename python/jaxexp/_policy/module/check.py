@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 from jaxexp import _jax
 from jaxexp._errors import DeserializationError, ExportError, PolicyError, cause
 from jaxexp._kernel.artifact import operations
+from jaxexp._kernel.artifact.targets import HINTS, STABLE_CUSTOM_CALLS, is_callback
 from jaxexp._kernel.codec import nodes
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.module import mlir, runnable
-from jaxexp._kernel.module.custom_calls import HINTS, STABLE_CUSTOM_CALLS, is_callback
 from jaxexp._policy.limits.limits import Limits
 
 from . import devices
