@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import jaxexp
 from jaxexp import Policy, _runtime
+from jaxexp._errors import UnsupportedModuleError
+from jaxexp.runtime import Session
 from jaxexp.runtime.judging import judge
-from kit import without_jax
+from kit import goldens, without_jax
+from kit.corpus import mesh
 
 without_jax.skip_without_plugin()
 
@@ -46,7 +53,10 @@ def test_artifacts_of_all_releases(version: str) -> None:
             continue
         data = goldens.blob_of(version, name)
         for policy in (Policy(), Policy(stable_custom_calls=False), STRICT):
-            with_jax, without = refused(data, policy)
+            try:
+                with_jax, without = refused(data, policy)
+            except UnsupportedModuleError:  # of a newer JAX
+                break
             if with_jax is not None:
                 assert without is not None, (name, with_jax)
             elif without is not None:
@@ -76,7 +86,7 @@ CALLBACK = "xla_ffi_python_cpu_callback"
         (lambda: made(calls("kernel", has_side_effect=True), checks=("kernel",)), Policy(custom_calls=None), "effects"),
         (
             lambda: made(calls("kernel", has_side_effect=True), checks=("kernel",)),
-            Policy(custom_calls=None, effects=("kernel",)),
+            Policy(custom_calls=None, effects=("kernel", "FfiEffect")),
             None,
         ),
         (lambda: made(calls(CALLBACK), checks=(CALLBACK,)), Policy(custom_calls=None), "callbacks"),
@@ -97,8 +107,7 @@ def test_fields(data: Callable[[], bytes], policy: Policy, field: str | None) ->
 
 
 def test_shardings_are_not_read() -> None:
-    mesh = jax.make_mesh((4,), ("x",))
-    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    sharding = jax.sharding.NamedSharding(mesh((4,), ("x",)), jax.sharding.PartitionSpec("x"))
     data = made(lambda x: jax.lax.with_sharding_constraint(x * 2, sharding), np.ones(8, np.float32))
     assert refused(data, Policy(max_devices=2)) == ("max_devices", "max_devices")
     assert refused(data, Policy(max_devices=4)) == (None, "max_devices")
@@ -128,6 +137,5 @@ def test_a_session_takes_a_policy(tmp_path: Path, subprocess_env: Any) -> None:
     printed = without_jax.run(code, subprocess_env(), *names).splitlines()
     assert printed[:-1] == ["custom_calls True", "max_artifact_bytes True", "<lambda>"] * 2
     assert printed[-1].startswith("policy= takes a jaxexp.Policy or None")
-    with contextlib.suppress(jaxexp.PolicyError):
+    with pytest.raises(jaxexp.PolicyError, match="is for the platform 'cpu'"):
         Session(names[0], plugin="cpu", policy=Policy(platforms=("tpu",)))
-        raise AssertionError

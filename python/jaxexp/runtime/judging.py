@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from jaxexp import _runtime
     from jaxexp._policy.policy import Policy
 
+_MODULE = "builtin.module"
 _VERSIONED = re.compile(r"vhlo\.(\w+)_v\d+")
 _TRANSFERS = frozenset("infeed outfeed send recv".split())
 _UNTYPED_LAPACK = re.compile(r"(?:blas|lapack)_(\w+)(?<!_ffi)")
@@ -96,6 +97,8 @@ class _Judge:
             base = as_parsed.removeprefix("stablehlo.")
             if base in _TRANSFERS and not self.limits.allows("effects", base):
                 self._refuse("effects", f"exchanges data outside of its results ({as_parsed})", base)
+        if found["operations"].get(_MODULE, 0) > 1:  # one inside has symbols of its own
+            self._refuse("operations", f"has the operation {_MODULE} in its module, which is unknown here", _MODULE)
         for name in found["unreadable"]:
             if not self.limits.allows("operations", name):
                 self._refuse("operations", f"has the operation {name}, whose attributes cannot be read here", name)

@@ -40,7 +40,10 @@ class Wrapper:
 
 jax.tree_util.register_pytree_node(Wrapper, lambda node: ((node.inner,), None), lambda _, children: Wrapper(*children))
 jaxexp.register_pytree_node_serialization(
-    Wrapper, serialized_name="test_session.Wrapper", serialize_auxdata=lambda _: b"", deserialize_auxdata=lambda _: None
+    Wrapper,
+    serialized_name="test_runtime_sessions.Wrapper",
+    serialize_auxdata=lambda _: b"",
+    deserialize_auxdata=lambda _: None,
 )
 
 
