@@ -1,8 +1,11 @@
 // The public view of clients and callables.
 #include "jaxexp/runtime.h"
 
+#include <array>
 #include <charconv>
+#include <cstddef>
 #include <limits>
+#include <memory_resource>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -187,7 +190,9 @@ std::vector<Array> Function::called(std::span<const runtime::Numbers* const> arg
 }
 
 std::vector<Array> Function::call(std::span<const Array> arguments) const {
-  std::vector<const runtime::Numbers*> numbers;
+  std::array<std::byte, 512> room;  // for most functions
+  std::pmr::monotonic_buffer_resource memory(room.data(), room.size());
+  std::pmr::vector<const runtime::Numbers*> numbers(&memory);
   numbers.reserve(arguments.size());
   for (const Array& argument : arguments) numbers.push_back(argument.numbers_.get());
   return called(numbers);

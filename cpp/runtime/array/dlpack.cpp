@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -131,7 +132,7 @@ template <class Tensor>
 struct Given {
   Tensor tensor = {};
   std::shared_ptr<const Numbers> numbers;
-  std::shared_ptr<const HeldBuffer> held;
+  std::optional<Pin> pin;
   Shape shape, strides;
 };
 
@@ -164,8 +165,8 @@ Given<Tensor>* given(const std::shared_ptr<const Numbers>& numbers) {
   if (!buffer_on_host(*numbers) && is_shared(*numbers)) {
     const auto& buffer = numbers->parts.front().buffer;
     tensor.device = device_of(*buffer);
-    given->held = std::make_shared<const HeldBuffer>(buffer);
-    data = given->held->data();
+    given->pin.emplace(*numbers);
+    data = buffer->data();
   } else {
     data = host_data(*numbers);
   }

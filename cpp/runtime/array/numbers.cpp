@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 #include <set>
+#include <thread>
 
 namespace jaxexp::runtime {
 namespace {
@@ -93,19 +94,28 @@ const void* host_data(const Numbers& numbers) {
   return numbers.parts.empty() ? numbers.data : numbers.host_view.data_of(numbers);
 }
 
+void Uses::pin() const {
+  ++pins_;
+  while (calls_ > 0) std::this_thread::yield();
+}
+
 const void* HostView::data_of(const Numbers& numbers) const {
   if (const void* const known = data_) return known;
-  static_cast<void>(PluginCall());  // after a fork, the mutex may stay locked
-  const std::lock_guard lock(mutex_);
-  if (data_) return data_;
+  const PluginCall call;  // after a fork, the mutex may stay locked
   if (const auto* const buffer = buffer_on_host(numbers)) {
-    auto held = std::make_shared<const HeldBuffer>(*buffer);
-    data_ = held->data();
-    owner_ = std::move(held);
-  } else {
+    numbers.uses.pin();
+    try {
+      return data_ = (*buffer)->data();
+    } catch (...) {
+      numbers.uses.unpin();
+      throw;
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  if (!copy_) {
     Numbers copy = on_host(numbers);
+    copy_ = std::move(copy.owner);
     data_ = copy.data;
-    owner_ = std::move(copy.owner);
   }
   return data_;
 }
@@ -117,8 +127,9 @@ void copy_to_host(const Numbers& numbers, void* target) {
     return;
   }
   if (const auto* const buffer = buffer_on_host(numbers)) {
-    const HeldBuffer held(*buffer);
-    if (size > 0) std::memcpy(target, held.data(), size);
+    const Pin pin(numbers);
+    const void* const data = (*buffer)->data();
+    if (size > 0) std::memcpy(target, data, size);
     return;
   }
   if (!numbers.parts.front().block) {

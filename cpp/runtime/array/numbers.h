@@ -32,7 +32,27 @@ struct Part {
 
 struct Numbers;
 
-/// Numbers of devices that are used in host memory, where they stay as long as this does. A copy begins anew.
+/// What is done with numbers where they are. A copy begins anew.
+class Uses {
+ public:
+  Uses() = default;
+  Uses(const Uses&) noexcept {}
+  Uses& operator=(const Uses&) = delete;
+
+  /// From now on, no call donates the numbers. Those that may do so are over.
+  void pin() const;
+  void unpin() const { --pins_; }
+  bool are_pinned() const { return pins_ > 0; }
+
+  /// A call may donate the numbers, if they are not pinned then.
+  void begin_call() const { ++calls_; }
+  void end_call() const { --calls_; }
+
+ private:
+  mutable std::atomic<int> pins_ = 0, calls_ = 0;
+};
+
+/// Numbers of devices in host memory, where they stay as long as this does. A copy begins anew.
 class HostView {
  public:
   HostView() = default;
@@ -41,13 +61,11 @@ class HostView {
 
   /// The first of `numbers`, which has this view. Waits for them. Throws RunError.
   const void* data_of(const Numbers& numbers) const;
-  /// Whether they are used.
-  bool is_there() const { return data_ != nullptr; }
 
  private:
-  mutable std::mutex mutex_;
   mutable std::atomic<const void*> data_ = nullptr;
-  mutable std::shared_ptr<const void> owner_;
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<const void> copy_;
 };
 
 struct Numbers {
@@ -62,10 +80,20 @@ struct Numbers {
   bool is_weight = false;
   /// Whether the first part is all of the array, in host memory; nothing: not known.
   std::optional<bool> is_on_host = {};
+  Uses uses = {};
   HostView host_view = {};
+};
 
-  /// Whether calls have to leave them as they are.
-  bool is_kept() const { return is_weight || host_view.is_there(); }
+/// Pins numbers.
+class Pin {
+ public:
+  explicit Pin(const Numbers& numbers) : numbers_(numbers) { numbers_.uses.pin(); }
+  Pin(const Pin&) = delete;
+  Pin& operator=(const Pin&) = delete;
+  ~Pin() { numbers_.uses.unpin(); }
+
+ private:
+  const Numbers& numbers_;
 };
 
 /// Results or weights.

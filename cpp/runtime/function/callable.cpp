@@ -41,6 +41,22 @@ std::vector<std::size_t> chosen(const Client& client, const Artifact& artifact, 
   return devices;
 }
 
+/// Arguments that a call may donate, while it does.
+class DonatingCall {
+ public:
+  explicit DonatingCall(Arguments arguments) : arguments_(arguments) {
+    for (const Numbers* const argument : arguments_) argument->uses.begin_call();
+  }
+  DonatingCall(const DonatingCall&) = delete;
+  DonatingCall& operator=(const DonatingCall&) = delete;
+  ~DonatingCall() {
+    for (const Numbers* const argument : arguments_) argument->uses.end_call();
+  }
+
+ private:
+  Arguments arguments_;
+};
+
 PJRT_Memory* memory(const Device& device, const Parameter& parameter) {
   if (!parameter.memory_kind) return nullptr;
   const auto found =
@@ -234,9 +250,8 @@ bool Callable::is_in_place(const Numbers& numbers, const Parameter& parameter, c
   if (numbers.parts.size() != devices_.size()) return false;
   for (std::size_t d = 0; d < devices_.size(); ++d) {
     const Part& part = numbers.parts[d];
-    if (part.block != block(numbers, d, parameter, tiling) || part.buffer->client() != client_ ||
-        part.buffer->device() != device(d).device)
-      return false;
+    const bool is_same = tiling.is_whole() ? !part.block : part.block == block(numbers, d, parameter, tiling);
+    if (!is_same || part.buffer->client() != client_ || part.buffer->device() != device(d).device) return false;
   }
   return true;
 }
@@ -280,6 +295,7 @@ Arrays Callable::call(Arguments arguments) const {
   std::pmr::vector<PJRT_Buffer*> inputs(nr_devices * nr_inputs, &memory);
   std::pmr::vector<std::int64_t> not_donated(&memory);
   std::pmr::vector<std::shared_ptr<const Buffer>> placed(&memory);  // until the plugin has them
+  const DonatingCall donating(program_.may_donate ? arguments : Arguments());
   std::size_t input = 0;
   if (program_.platform_index) {
     for (std::size_t d = 0; d < nr_devices; ++d) inputs[d * nr_inputs] = compiled.platform_index[d]->get();
@@ -287,7 +303,7 @@ Arrays Callable::call(Arguments arguments) const {
   }
   for (const std::uint32_t i : kept_) {
     const Numbers& numbers = *arguments[i];
-    if (numbers.is_kept()) not_donated.push_back(static_cast<std::int64_t>(input));
+    if (numbers.is_weight || numbers.uses.are_pinned()) not_donated.push_back(static_cast<std::int64_t>(input));
     if (is_in_place(numbers, arguments_[i], compiled.arguments[i])) {
       for (std::size_t d = 0; d < nr_devices; ++d) inputs[d * nr_inputs + input] = numbers.parts[d].buffer->get();
     } else {

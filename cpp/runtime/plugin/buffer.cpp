@@ -49,9 +49,8 @@ std::vector<std::int64_t> Buffer::shape() const {
   return {said.dims, said.dims + said.num_dims};
 }
 
-PJRT_Device* Buffer::device() const {
-  if (!device_) device_ = JAXEXP_PJRT_CALL(api(), PJRT_Buffer_Device, "say where an array is", .buffer = get()).device;
-  return device_;
+PJRT_Device* Buffer::find_device() const {
+  return device_ = JAXEXP_PJRT_CALL(api(), PJRT_Buffer_Device, "say where an array is", .buffer = get()).device;
 }
 
 bool Buffer::is_deleted() const {
@@ -103,10 +102,7 @@ bool Buffer::is_on_host(const ElementType& type, std::span<const std::int64_t> s
 }
 
 bool Buffer::lies_as_on_host(const ElementType& type, std::span<const std::int64_t> shape) const {
-  if (type.is_part_of_a_byte() || !api().has(&PJRT_Api::PJRT_Buffer_UnsafePointer) ||
-      !api().has(&PJRT_Api::PJRT_Buffer_IncreaseExternalReferenceCount) ||
-      !api().has(&PJRT_Api::PJRT_Buffer_DecreaseExternalReferenceCount))
-    return false;
+  if (type.is_part_of_a_byte() || !api().has(&PJRT_Api::PJRT_Buffer_UnsafePointer)) return false;
   try {
     const auto said = JAXEXP_PJRT_CALL(api(), PJRT_Buffer_GetMemoryLayout, "say how an array lies", .buffer = get());
     return is_row_major(said.layout, shape, type.bytes);
@@ -115,24 +111,10 @@ bool Buffer::lies_as_on_host(const ElementType& type, std::span<const std::int64
   }
 }
 
-HeldBuffer::HeldBuffer(std::shared_ptr<const Buffer> buffer) : buffer_(std::move(buffer)) {
-  const Api& api = buffer_->client()->api();
-  buffer_->wait();
-  JAXEXP_PJRT_CALL(api, PJRT_Buffer_IncreaseExternalReferenceCount, "hold an array", .buffer = buffer_->get());
-  try {
-    const auto said =
-        JAXEXP_PJRT_CALL(api, PJRT_Buffer_UnsafePointer, "say where an array is", .buffer = buffer_->get());
-    data_ = reinterpret_cast<const void*>(said.buffer_pointer);
-  } catch (...) {
-    let_go();
-    throw;
-  }
-}
-
-void HeldBuffer::let_go() const noexcept {
-  buffer_->client()->api().call_silently(
-      &PJRT_Api::PJRT_Buffer_DecreaseExternalReferenceCount,
-      JAXEXP_PJRT_STRUCT(PJRT_Buffer_DecreaseExternalReferenceCount_Args, .buffer = buffer_->get()));
+const void* Buffer::data() const {
+  wait();
+  const auto said = JAXEXP_PJRT_CALL(api(), PJRT_Buffer_UnsafePointer, "say where an array is", .buffer = get());
+  return reinterpret_cast<const void*>(said.buffer_pointer);
 }
 
 }  // namespace jaxexp::runtime

@@ -37,7 +37,10 @@ class Buffer {
 
   PJRT_Buffer_Type type() const;
   std::vector<std::int64_t> shape() const;
-  PJRT_Device* device() const;
+  PJRT_Device* device() const {
+    PJRT_Device* const known = device_.load(std::memory_order_relaxed);
+    return known ? known : find_device();
+  }
   /// As after a donation.
   bool is_deleted() const;
   /// Until the numbers are there. Throws RunError where they cannot be computed.
@@ -55,34 +58,18 @@ class Buffer {
   bool is_on_host(const ElementType& type, std::span<const std::int64_t> shape) const;
   /// The same of any memory.
   bool lies_as_on_host(const ElementType& type, std::span<const std::int64_t> shape) const;
+  /// Where the numbers are, in the memory of the device. Waits for them. Throws RunError, also where they were donated.
+  const void* data() const;
 
  private:
   PJRT_Event* ready_event() const;
+  PJRT_Device* find_device() const;
   const Api& api() const { return client_->api(); }
 
   std::shared_ptr<const Client> client_;  // has to outlive the buffer
   Owned<PJRT_Buffer> buffer_;
   Owned<PJRT_Event> ready_;                             // if it had come when somebody asked
   mutable std::atomic<PJRT_Device*> device_ = nullptr;  // once it is known
-};
-
-/// Where a buffer's numbers are, which stay there: meanwhile, nothing is donated.
-class HeldBuffer {
- public:
-  /// Waits for the numbers. Throws RunError, also where the buffer was donated.
-  explicit HeldBuffer(std::shared_ptr<const Buffer> buffer);
-  ~HeldBuffer() { let_go(); }
-  HeldBuffer(const HeldBuffer&) = delete;
-  HeldBuffer& operator=(const HeldBuffer&) = delete;
-
-  /// The first number, in the memory of the buffer's device.
-  const void* data() const { return data_; }
-
- private:
-  void let_go() const noexcept;
-
-  std::shared_ptr<const Buffer> buffer_;
-  const void* data_;
 };
 
 }  // namespace jaxexp::runtime

@@ -95,23 +95,22 @@ std::vector<std::shared_ptr<const Buffer>> Executable::run(std::span<PJRT_Buffer
                    .num_args = nr_arguments, .output_lists = outputs.data(),
                    .device_complete_events = completed.empty() ? nullptr : completed.data());
   const bool is_first = !has_run_->load(std::memory_order_relaxed) && !has_run_->exchange(true);
-  const auto done = [call, is_first](const RunError*) {
-    if (is_first) watch_exit();
+  if (is_first) watch_exit();  // and once more, when it has been computed
+  const auto done = [&] {
+    return [call, is_first](const RunError*) {
+      if (is_first) watch_exit();
+    };
   };
 
   std::vector<std::shared_ptr<const Buffer>> results;
   results.reserve(made.size());
   for (std::size_t i = 0; i < made.size(); ++i) {
-    const auto buffer = std::make_shared<Buffer>(client_, made[i]);
+    auto buffer = std::make_shared<Buffer>(client_, made[i]);
     // All results of a device are there at the same time. Mostly, programs wait for the first one.
-    results.push_back(buffer);
-    if (i % results_ != 0) continue;
-    if (buffer->knows_ready())
-      done(nullptr);
-    else
-      buffer->when_ready(done);
+    if (i % results_ == 0 && !buffer->knows_ready()) buffer->when_ready(done());
+    results.push_back(std::move(buffer));
   }
-  for (PJRT_Event* const event : completed) api.when_ready(event, "run the function", done);
+  for (PJRT_Event* const event : completed) api.when_ready(event, "run the function", done());
   return results;
 }
 

@@ -39,8 +39,6 @@ std::atomic<int>& counter_of_this_thread() {
 bool is_calling() {
   return std::ranges::any_of(counters, [](const Counter& counter) { return counter.calls > 0; });
 }
-
-thread_local int of_this_thread = 0;
 std::atomic<std::thread::id> exit_thread;  // once the state is `exiting`
 
 constexpr std::chrono::seconds longest_exit{60};  // a call that takes longer is given up
@@ -84,26 +82,18 @@ void watch_exit() noexcept {
 #endif
 }
 
-PluginCall::PluginCall() : counted_(of_this_thread == 0 ? &counter_of_this_thread() : nullptr) {
-  if (counted_) {
-    ++*counted_;
-    if (state != State::running) {
-      --*counted_;
-      refuse();
-    }
-  }
-  ++of_this_thread;
+std::atomic<int>* PluginCall::begin() {
+  std::atomic<int>& calls = counter_of_this_thread();
+  ++calls;
+  if (state == State::running) return &calls;
+  --calls;
+  refuse();
 }
 
 // In the counter of what it copies: exit() looks at one after the other.
 PluginCall::PluginCall(const PluginCall& begun) noexcept
     : counted_(begun.counted_ ? begun.counted_ : &counter_of_this_thread()), is_copy_(true) {
   ++*counted_;
-}
-
-PluginCall::~PluginCall() {
-  if (!is_copy_) --of_this_thread;
-  if (counted_) --*counted_;
 }
 
 bool plugins_are_gone() noexcept { return state != State::running; }

@@ -94,9 +94,8 @@ class Array {
 
   /// Waits for the numbers, and returns where they are in host memory, for as long as a copy of this array is there.
   ///
-  /// Numbers on a CPU device are not copied. Those on other devices, in parts on several ones, or of less than a byte,
-  /// are copied once, and the copy is kept. No call donates the array from then on: it is copied there. Throws
-  /// RunError.
+  /// Numbers on a CPU device are not copied, and no call donates them from then on. Those on other devices, in parts on
+  /// several ones, or of less than a byte, are copied once, and the copy is kept. Throws RunError.
   const void* data() const;
 
   /// The same, for a dtype that C++ has. Throws RunError, also where the dtype is another.

@@ -150,8 +150,8 @@ JAXEXP_RUN_API int jaxexp_array_is_ready(const jaxexp_array* array, jaxexp_error
 JAXEXP_RUN_API int jaxexp_array_on_ready(const jaxexp_array* array, void (*done)(void* user, const char* failure),
                                          void* user, jaxexp_error** error);
 /* Waits for the numbers, and returns where they are in host memory until the array is freed. Numbers on a CPU device
- * are not copied; others are, once. No call donates the array from then on. An array of size 0 may have no numbers:
- * NULL without an error. */
+ * are not copied, and no call donates them from then on; others are copied once. An array of size 0 may have no
+ * numbers: NULL without an error. */
 JAXEXP_RUN_API const void* jaxexp_array_data(const jaxexp_array* array, jaxexp_error** error);
 
 /* DLPack: numbers that libraries share. Both structs are those of dlpack.h. */
