@@ -210,9 +210,9 @@ PORTABLE = {
         {"max_array_bytes": 999, **CALLS_ALLOWED}, "max_array_bytes",
     ),
     "a collective": (
-        module('%r = "stablehlo.all_reduce"(%arg0) ({^bb0(%a: tensor<f32>, %b: tensor<f32>): %s = stablehlo.add %a, %b : '
-               "tensor<f32>\n stablehlo.return %s : tensor<f32>}) {replica_groups = dense<[[0,1]]> : tensor<1x2xi64>} : "
-               "(tensor<2xf32>) -> tensor<2xf32>", result="%r"),
+        module('%r = "stablehlo.all_reduce"(%arg0) ({^bb0(%a: tensor<f32>, %b: tensor<f32>): '
+               "%s = stablehlo.add %a, %b : tensor<f32>\n stablehlo.return %s : tensor<f32>}) "
+               "{replica_groups = dense<[[0,1]]> : tensor<1x2xi64>} : (tensor<2xf32>) -> tensor<2xf32>", result="%r"),
         {"max_devices": 1}, "max_devices",
     ),
 }  # fmt: skip
