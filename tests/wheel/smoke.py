@@ -1,7 +1,7 @@
 """Uses an installed jaxexp as a new user would: export, save, load, call, differentiate, batch, archive, commands.
 
-Run with `python -I` in an environment that has the wheel, JAX, and no compiler; `--with-compilers` where there may be one.
-With `--keep`, it leaves a function for `smoke_without_jax.py`.
+Run with `python -I` in an environment that has the wheel, JAX, and no compiler; `--with-compilers` where there may be
+one. With `--keep`, it leaves a function for `smoke_without_jax.py`.
 """
 
 from __future__ import annotations
