@@ -106,8 +106,8 @@ class Session:
             PolicyError: the artifact contains something that the policy does not allow.
             SignatureError: the artifact is not signed by whom `signed_by` says.
             WeightsError: the artifact has weights, and is behind a URL, or has to be signed.
-            ExportError: both `policy` and `executables` are given, or `signed_by` is given and the artifact is not in a
-                file on this machine.
+            ExportError: both `policy` and `executables` are given; or `signed_by` is given, and so are `executables` or
+                `weights`, or the artifact is not in a file on this machine.
             KeyError: the archive has no such member.
             OSError: a file cannot be opened.
             TypeError: an argument has the wrong type.
@@ -116,6 +116,11 @@ class Session:
             raise ExportError(
                 "a policy says what a program may contain, and executables are native code, which no policy can check. "
                 "Leave out one of the two"
+            )
+        if signed_by is not None and (executables is not None or weights is not None):
+            raise ExportError(
+                "signed_by covers the artifact only, because a session reads other files by itself: leave out "
+                "executables and weights, or load the function with jaxexp.load"
             )
         program, name = program_of(artifact, policy, signed_by, stable)
         native = plugins.start(plugin, program.platforms, options)
