@@ -15,10 +15,11 @@ from pathlib import Path
 
 from .places import ROOT
 
-PROGRAM = "#include <vector>\nint main(int n, char**) { return std::vector<int>(3).at(n); }\n"
-FUZZ_TARGET = (
-    '#include <cstddef>\n#include <cstdint>\nextern "C" int LLVMFuzzerTestOneInput(const uint8_t*, size_t) {return 0;}'
-)
+# Clang 14 and 15 have no views of GCC 12's library.
+HEAD = "#include <cstddef>\n#include <cstdint>\n#include <ranges>\n#include <vector>\n"
+USE = "for (int i : std::views::iota(0, static_cast<int>(n))) std::vector<int>(3).at(i);"
+PROGRAM = f"{HEAD}int main(int n, char**) {{ {USE} }}\n"
+FUZZ_TARGET = f'{HEAD}extern "C" int LLVMFuzzerTestOneInput(const uint8_t*, size_t n) {{ {USE} return 0; }}\n'
 
 
 class UnavailableError(Exception):

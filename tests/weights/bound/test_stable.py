@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -146,3 +148,27 @@ def test_a_file_that_is_cut_while_it_is_read(changed, tmp_path: Path, monkeypatc
     )
     with pytest.raises(jaxexp.WeightsError, match="somebody cut the file while it was read"):
         jaxexp.load(tmp_path / "f.jaxexp").with_weights(tmp_path / "f.safetensors", stable=True)
+
+
+@pytest.mark.parametrize("look", [jaxexp.verify, jaxexp.digests])
+def test_a_look_at_all_bytes_maps_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: Any) -> None:
+    """Who cuts a file while it is verified gets no process of others killed."""
+    weights = tmp_path / "f.safetensors"
+    parameters = {name: np.ones((SIZE, SIZE), np.float32) for name in "ab"}
+    exported = jaxexp.export(jax.jit(lambda p: p["a"] @ p["b"]))(parameters)
+    exported.bind(parameters).save(tmp_path / "f.jaxexp")
+    target = weights if look is jaxexp.verify else tmp_path / "f.jaxexp"
+    look(target)
+    size, reads = weights.stat().st_size, []
+    read = os.read
+
+    def cutting(descriptor: int, count: int) -> bytes:
+        reads.append(count)
+        if len(reads) == 4:  # after the header, and the first weight
+            os.truncate(weights, size // 2)
+        return read(descriptor, count)
+
+    monkeypatch.setattr(os, "read", cutting)
+    with pytest.raises(jaxexp.WeightsError, match="somebody cut the file while it was read") as caught:
+        look(target)
+    assert caught.value.file == str(weights)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from jaxexp import _native
 from jaxexp._errors import WeightsError
 from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.io.other_files import EXECUTABLES
@@ -82,14 +81,15 @@ def _executables(path: str) -> OtherFile:
 
 
 def _weights(path: str) -> OtherFile:
+    from jaxexp._weights.files import places
     from jaxexp._weights.files.content import content_of
-    from jaxexp._weights.files.reading import open_tensors
+    from jaxexp._weights.files.reading import TensorFile, digest_of
 
-    (file,) = open_tensors(path).files
+    file = TensorFile(path, places.FileInPieces(places.open_named(path)))
     what = counted(len(file.header.tensors), "weight")
     if file.content is None:  # written by another program
         return OtherFile(what, False)
-    digests = {name: _native.digest(file.bytes_of(tensor)) for name, tensor in file.header.tensors.items()}
+    digests = {name: digest_of(file, tensor) for name, tensor in file.header.tensors.items()}
     if (found := content_of(digests).hex()) != file.content:
         raise WeightsError("", f"content {file.content}, as its header says", f"content {found}", file=path)
     return OtherFile(what, True)

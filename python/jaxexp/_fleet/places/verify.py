@@ -157,13 +157,13 @@ def weights_of(path: str, artifact: _native.Artifact) -> tuple[tuple[str, int], 
 
 def weights_beside(path: str, artifact: _native.Artifact) -> WithDigests | None:
     """The weights in files beside an artifact; None if it has none."""
-    from jaxexp._weights.arrays.stored import Stored, StoredBehind, Table
+    from jaxexp._weights.arrays.stored import StoredBehind, StoredInPieces, Table
 
     found = artifact.weights()
     if found is None:
         return None
     table = Table.of_trailer(*found)
-    return StoredBehind(path, table, functools.partial(_beside, path)) if is_url(path) else Stored(path, table)
+    return StoredBehind(path, table, functools.partial(_beside, path)) if is_url(path) else StoredInPieces(path, table)
 
 
 def _beside(path: str, name: str) -> str:

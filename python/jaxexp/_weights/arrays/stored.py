@@ -162,7 +162,14 @@ class Stored(WithDigests):
         return second, name, second
 
     def _open_beside(self, name: str) -> TensorFile:
-        return reading.open_beside(self.path, name, self.stable)
+        return reading.open_beside(self.path, name, places.taking(self.stable))
+
+
+class StoredInPieces(Stored):
+    """The same files, read in pieces: for a look at all of their bytes, which nobody can end by cutting a file."""
+
+    def _open_beside(self, name: str) -> TensorFile:
+        return reading.open_beside(self.path, name, places.FileInPieces)
 
 
 class StoredChecked(Stored):
@@ -183,7 +190,7 @@ class StoredChecked(Stored):
         return (name,)  # no file is between two steps of saving, because it was checked after the last one
 
     def _open_beside(self, name: str) -> TensorFile:
-        return reading.open_beside(self.path, name, self.stable, self._check)
+        return reading.open_beside(self.path, name, places.copied, self._check)
 
 
 class StoredBehind(Stored):

@@ -6,8 +6,9 @@ import errno
 import mmap
 import os
 import stat
+from collections.abc import Callable
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from jaxexp._errors import WeightsError
 
@@ -87,13 +88,50 @@ def copied(descriptor: int) -> MappedFile:
             while done < size and (count := file.readinto(target[done : done + _AT_ONCE])):
                 done += count
         if done < size:
-            raise WeightsError("", f"{size:,} bytes", f"{done:,}: somebody cut the file while it was read")
+            raise _cut(size, done)
     return MappedFile(memory, None)
 
 
-def taken(descriptor: int, stable: bool) -> MappedFile:
-    """A file's bytes: copied if they are to be stable, otherwise mapped."""
-    return copied(descriptor) if stable else mapped(descriptor)
+class FileInPieces:
+    """A file's bytes, read when they are needed: whoever cuts the file gets an error raised, and ends no process.
+
+    For one thread at a time.
+    """
+
+    identity = None
+
+    def __init__(self, descriptor: int) -> None:
+        """The descriptor is closed with this object. A WeightsError if the file is empty."""
+        self._descriptor = descriptor
+        self.size = os.fstat(descriptor).st_size
+        if self.size == 0:
+            raise WeightsError("", "a safetensors file", "an empty file")
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+    def read(self, start: int, end: int) -> memoryview:
+        """A part of the file, as a copy."""
+        os.lseek(self._descriptor, start, os.SEEK_SET)
+        found = bytearray()
+        while len(found) < end - start:
+            part = os.read(self._descriptor, min(end - start - len(found), _AT_ONCE))
+            if not part:
+                raise _cut(self.size, start + len(found))
+            found += part
+        return memoryview(found).toreadonly()
+
+
+Take: TypeAlias = "Callable[[int], MappedFile | FileInPieces]"
+
+
+def taking(stable: bool) -> Take:
+    """What makes a file's bytes from its descriptor: a copy if they are to be stable, otherwise a map."""
+    return copied if stable else mapped
+
+
+def _cut(expected: int, found: int) -> WeightsError:
+    return WeightsError("", f"{expected:,} bytes", f"{found:,}: somebody cut the file while it was read")
 
 
 _AT_ONCE = 1 << 30  # some systems read no more at once

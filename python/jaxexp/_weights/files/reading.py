@@ -1,5 +1,5 @@
-"""Tensors in files: one file, or several with an index. Files are mapped, and read when they are used; files behind
-URLs are read by ranges."""
+"""Tensors in files: one file, or several with an index. Files are mapped, copied or read in pieces; files behind URLs
+are read by ranges."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PIECE = 1 << 24
 
 
 class TensorFile:
-    """One file: mapped, copied to memory, or behind a URL.
+    """One file: mapped, copied to memory, read in pieces, or behind a URL.
 
     Attributes:
         name: what messages call it.
@@ -36,7 +36,7 @@ class TensorFile:
         is_described: whether the log says how its tensors are used.
     """
 
-    def __init__(self, name: str, found: places.MappedFile | _Behind) -> None:
+    def __init__(self, name: str, found: places.MappedFile | places.FileInPieces | _Behind) -> None:
         """Reads and checks the header; a WeightsError names the file."""
         self.name = name
         self.identity: tuple[int, ...] | None = found.identity
@@ -60,13 +60,17 @@ class TensorFile:
     def bytes_of(self, tensor: Tensor) -> memoryview:
         """The bytes of a tensor: a read-only view if the file is mapped."""
         start = self.header.size
-        return self._bytes.read(start + tensor.start, start + tensor.end)
+        return self._read(start + tensor.start, start + tensor.end)
 
     def pieces_of(self, tensor: Tensor) -> Iterator[memoryview]:
-        """The same in pieces. A file behind a URL holds one piece at a time."""
+        """The same in pieces. Of a file that is neither mapped nor copied, one piece is held at a time."""
         start, end = self.header.size + tensor.start, self.header.size + tensor.end
         for piece in range(start, end, PIECE):
-            yield self._bytes.read(piece, min(piece + PIECE, end))
+            yield self._read(piece, min(piece + PIECE, end))
+
+    def _read(self, start: int, end: int) -> memoryview:
+        with files.named_in_errors(self.name):
+            return self._bytes.read(start, end)
 
 
 def is_of_others(path: str) -> bool:
@@ -76,9 +80,9 @@ def is_of_others(path: str) -> bool:
     try:
         if not os.path.getsize(path):
             return False
-        found = places.mapped(places.open_named(path))
+        found = places.FileInPieces(places.open_named(path))
         if path.endswith(places.INDEX_SUFFIX):
-            return not is_own_index(found.memory[:])
+            return not is_own_index(bytes(found.read(0, found.size)))
         return TensorFile(path, found).content is None
     except FileNotFoundError:
         return False
@@ -102,16 +106,19 @@ class HoldsTensors(Protocol):
     def bytes_of(self, tensor: Tensor) -> memoryview: ...
 
 
+def digest_of(file: HoldsTensors, tensor: Tensor) -> bytes:
+    """The XXH3 digest of a tensor's bytes."""
+    if not isinstance(file, TensorFile) or file.identity is not None:
+        return _native.digest(file.bytes_of(tensor))
+    digester = _native.Digester()
+    for piece in file.pieces_of(tensor):
+        digester.update(piece)
+    return digester.digest()
+
+
 def check_digest(file: HoldsTensors, tensor: Tensor, expected: bytes) -> None:
-    """Raises a WeightsError if the bytes of a tensor have another XXH3 digest."""
-    if isinstance(file, TensorFile) and file.identity is None:  # behind a URL, so a piece at a time
-        digester = _native.Digester()
-        for piece in file.pieces_of(tensor):
-            digester.update(piece)
-        found = digester.digest()
-    else:
-        found = _native.digest(file.bytes_of(tensor))
-    if found != expected:
+    """Raises a WeightsError if the bytes of a tensor have another digest."""
+    if (found := digest_of(file, tensor)) != expected:
         raise damaged(file.name, tensor.name, expected, found)
 
 
@@ -119,6 +126,9 @@ def source_in(file: HoldsTensors, tensor: Tensor, digest: bytes | None) -> Sourc
     """A tensor as it is written to another file; `digest` as in `Source`."""
 
     def pieces() -> Iterator[memoryview]:
+        if isinstance(file, TensorFile):
+            yield from file.pieces_of(tensor)
+            return
         whole = file.bytes_of(tensor)
         for start in range(0, len(whole), PIECE):
             yield whole[start : start + PIECE]
@@ -166,24 +176,34 @@ def open_tensors(path: str | os.PathLike[str], stable: bool = False) -> Tensors:
     """
     name = os.fsdecode(path)
     with files.named_in_errors(name):
+        take = places.taking(stable)
         if not name.endswith(places.INDEX_SUFFIX):
-            return Tensors([TensorFile(name, places.taken(places.open_named(name), stable))])
+            return Tensors([TensorFile(name, take(places.open_named(name)))])
         weight_map = _native.read_weight_map(places.copied(places.open_named(name)).memory)
-        tensor_files = [_shard(name, shard, stable) for shard in dict.fromkeys(weight_map.values())]
+        tensor_files = [open_beside(name, shard, take) for shard in dict.fromkeys(weight_map.values())]
         found = Tensors(tensor_files)
         _check_map(found, weight_map)
         return found
 
 
-def open_beside(
-    path: str | os.PathLike[str], name: str, stable: bool = False, check: Check | None = None
-) -> TensorFile:
+def open_beside(path: str | os.PathLike[str], name: str, take: places.Take, check: Check | None = None) -> TensorFile:
     """Opens a safetensors file whose name comes from another file. It must be beside that file.
 
-    With `stable`, the file is copied to memory instead of mapped. `check` sees its path and its bytes before anything
-    else does.
+    `check` sees its path and its bytes, which must be in memory, before anything else does.
     """
-    return _shard(os.fsdecode(path), name, stable, check)
+    beside = os.fsdecode(path)
+    with files.named_in_errors(beside):
+        places.check_name(name)
+    shown = os.path.join(os.path.dirname(beside), name)
+    with files.named_in_errors(shown):
+        try:
+            descriptor = places.open_beside(beside, name)
+        except FileNotFoundError:
+            raise _missing(os.path.basename(beside)) from None
+        found = take(descriptor)
+        if check is not None:
+            check(shown, found.read(0, found.size))
+        return TensorFile(shown, found)
 
 
 def open_behind(url: str, beside: str) -> TensorFile:
@@ -211,21 +231,6 @@ class _Behind:
 
     def read(self, start: int, end: int) -> memoryview:
         return memoryview(self._source.read(start, end - start))
-
-
-def _shard(path: str, name: str, stable: bool, check: Check | None = None) -> TensorFile:
-    with files.named_in_errors(path):
-        places.check_name(name)
-    shown = os.path.join(os.path.dirname(path), name)
-    with files.named_in_errors(shown):
-        try:
-            descriptor = places.open_beside(path, name)
-        except FileNotFoundError:
-            raise _missing(os.path.basename(path)) from None
-        found = places.taken(descriptor, stable)
-        if check is not None:
-            check(shown, found.memory)
-        return TensorFile(shown, found)
 
 
 def _missing(beside: str) -> WeightsError:
