@@ -61,6 +61,7 @@ def test_paths_are_those_of_python(program: Callable[..., str], plugin: Path, mo
         "vjp": vjp[count:],
         "vjp.unbound": vjp,
         "in memory": unbound,  # which looks for no files
+        "in memory, of a file": inspected[count:],
     }
     lines = [f"{kind} {path}\n" for kind, paths in expected.items() for path in paths]
     assert program("paths", plugin, model) == "".join(lines)

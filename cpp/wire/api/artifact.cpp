@@ -79,14 +79,9 @@ std::vector<std::string> paths(const wire::schema::PyTreeDef& tree, bool is_in_t
   return found;
 }
 
-constexpr std::size_t most_inner_nodes = std::size_t{1} << 20;
-
-/// Adds a node, and what is below it. Trees share subtrees, so a small one may have any number of nodes without leaves.
-void add_nodes(const wire::schema::PyTreeDef& tree, std::size_t& inner_nodes, const char* where,
-               std::vector<Node>& nodes) {
+/// Adds a node, and what is below it. How many there are, and how deep, was checked when the artifact was opened.
+void add_nodes(const wire::schema::PyTreeDef& tree, std::vector<Node>& nodes) {
   using Kind = wire::schema::PyTreeDefKind;
-  if (tree.kind() != Kind::leaf && ++inner_nodes > most_inner_nodes)
-    throw DeserializationError(where, "a tree of at most 2^20 nodes beside its leaves", "more");
   Node node{static_cast<Node::Kind>(tree.kind()), Values::length(tree.children()), {}};
   if (tree.kind() == Kind::dict) node.keys = strings(tree.children_names());
   if (tree.kind() == Kind::custom) {
@@ -95,14 +90,12 @@ void add_nodes(const wire::schema::PyTreeDef& tree, std::size_t& inner_nodes, co
       node.data = {reinterpret_cast<const std::uint8_t*>(data->data()), data->size()};
   }
   nodes.push_back(std::move(node));
-  for (std::uint32_t i = 0; i < Values::length(tree.children()); ++i)
-    add_nodes(*tree.children()->Get(i), inner_nodes, where, nodes);
+  for (std::uint32_t i = 0; i < Values::length(tree.children()); ++i) add_nodes(*tree.children()->Get(i), nodes);
 }
 
-std::vector<Node> nodes_of(const wire::schema::PyTreeDef& tree, const char* where) {
+std::vector<Node> nodes_of(const wire::schema::PyTreeDef& tree) {
   std::vector<Node> nodes;
-  std::size_t inner_nodes = 0;
-  add_nodes(tree, inner_nodes, where, nodes);
+  add_nodes(tree, nodes);
   return nodes;
 }
 
@@ -209,9 +202,9 @@ std::vector<Value> Artifact::results() const {
   return values(e, Values::results(e), false);
 }
 
-std::vector<Node> Artifact::argument_tree() const { return nodes_of(*state_->function(order_).in_tree(), "in_tree"); }
+std::vector<Node> Artifact::argument_tree() const { return nodes_of(*state_->function(order_).in_tree()); }
 
-std::vector<Node> Artifact::result_tree() const { return nodes_of(*state_->function(order_).out_tree(), "out_tree"); }
+std::vector<Node> Artifact::result_tree() const { return nodes_of(*state_->function(order_).out_tree()); }
 
 std::optional<Weights> Artifact::weights() const {
   const auto* const stored = state_->stored_weights();

@@ -11,12 +11,11 @@ import re
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jaxexp._errors import PolicyError
-from jaxexp._kernel.artifact.node import NAME, Description
 from jaxexp._kernel.artifact.operations import is_attribute_understood, is_understood
 from jaxexp._kernel.artifact.targets import HINTS, STABLE_CUSTOM_CALLS, is_callback
 from jaxexp._policy.limits.limits import Limits
 
-from .trees import is_custom
+from .trees import class_name, is_custom
 
 if TYPE_CHECKING:
     from jaxexp import _runtime
@@ -86,7 +85,7 @@ class _Judge:
 
     def _custom_nodes(self) -> set[str]:
         nodes = [node for tree in self.program.trees(self.order) for node in tree if is_custom(node)]
-        return {Description(data).class_name if name == NAME else name for _, _, name, data in nodes}
+        return {class_name(name, data) for _, _, name, data in nodes}
 
     def _operations(self, found: dict[str, Any]) -> None:
         self.limits.at_most("max_operations", sum(found["operations"].values()) - 1, "operations", self.where)

@@ -217,6 +217,14 @@ def is_custom(node: tuple[Any, ...]) -> bool:
     return node[0] == _CUSTOM and node[2] not in _DICTS
 
 
+def class_name(name: str, data: bytes) -> str:
+    """What messages call a class, by the name and the data of a node."""
+    try:
+        return description_of(name, data, 0).class_name
+    except ValueError:  # `tree_of` refuses it
+        return name
+
+
 def tree_of(nodes: _Nodes, where: str) -> Tree:
     """The tree in what `_runtime.Program.trees` returns: nodes, each before its children.
 
@@ -240,7 +248,7 @@ def _custom(children: Sequence[Tree], name: str, data: bytes, where: str) -> Tre
         if (of_dict := _DICTS.get(name)) is not None:
             return Dict(children, _keys(name, data, len(children)), of_dict)
         return _Custom(children, description_of(name, data, len(children)))
-    except ValueError as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise DeserializationError(where, f"a node of {name}", str(error)) from cause(error)
 
 

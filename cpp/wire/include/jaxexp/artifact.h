@@ -139,8 +139,7 @@ class Artifact {
   std::vector<Value> arguments() const;
   std::vector<Value> results() const;
   /// How a call in Python takes the arguments, and returns the results; the first tree is a pair, (args, kwargs).
-  /// Leaves are in the order of `arguments()` and `results()`. Throws DeserializationError for a tree of more than 2^20
-  /// nodes beside its leaves, as small artifacts may have.
+  /// Leaves are in the order of `arguments()` and `results()`.
   std::vector<Node> argument_tree() const;
   std::vector<Node> result_tree() const;
   /// Nothing where the artifact says of no arguments where they are. Throws DeserializationError where it says what
