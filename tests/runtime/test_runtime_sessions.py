@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import gc
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import pytest
 
 import jaxexp
 from jaxexp.runtime import Array, Session, Value
+from jaxexp.runtime.arrays import dtype_of
 from kit import without_jax
 from kit.runtime import numpy_dtype
 
@@ -224,6 +226,20 @@ def test_dtypes_that_numpy_has_no_dlpack_for(tmp_path: Path) -> None:
     session = Session(saved(tmp_path, lambda x: x + x, array), plugin="cpu")
     same(session(array), np.arange(4).astype(ml_dtypes.bfloat16) * 2)
     same(session(np.asarray(array)), np.arange(4).astype(ml_dtypes.bfloat16) * 2)
+
+
+def test_without_ml_dtypes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function runs all the same, and results that NumPy cannot show stay where they are."""
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    dtype_of.cache_clear()
+    try:
+        fresh = Session(path, plugin="cpu")
+        with pytest.raises(ImportError, match="arrays of dtype bfloat16 need the package ml_dtypes, which is not inst"):
+            fresh(X, D, k={"n": 3})
+        _, small = fresh.on_device(X, D, k={"n": 3})
+        assert small.dtype == "bfloat16"
+    finally:
+        dtype_of.cache_clear()
 
 
 def test_numbers_of_python(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ class Array:
         return self._native.is_ready()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        array = to_numpy(self._native)
+        array = to_numpy(self._native, dtype_of(self.dtype))
         if dtype is not None and array.dtype != dtype:
             if copy is False:
                 raise ValueError(f"another dtype than that of {self._native} takes a copy")
@@ -89,10 +89,10 @@ class Array:
         return f"Array({self._native})"
 
 
-def to_numpy(native: _runtime.Array) -> np.ndarray:
-    """An array when it is computed, only to be read."""
+def to_numpy(native: _runtime.Array, dtype: np.dtype[Any]) -> np.ndarray:
+    """An array of this dtype when it is computed, only to be read."""
     buffer: Any = native  # which types can say since Python 3.12
-    return np.ndarray(native.shape, dtype_of(native.dtype), buffer)
+    return np.ndarray(native.shape, dtype, buffer)
 
 
 @functools.cache

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from jaxexp import _runtime
 from jaxexp._errors import ExportError, RunError, cause
@@ -168,9 +171,8 @@ class Session:
             WeightsError: a file of weights is missing, damaged, or another one than the function was saved with.
             ImportError: an argument or a result has a dtype of `ml_dtypes`, which is not installed.
         """
-        for value in self.results:
-            dtype_of(value.dtype)  # an error comes before the work
-        return self._built(map(to_numpy, self._call(self._flat(args, kwargs))))
+        dtypes = self._result_dtypes  # an error comes before the work
+        return self._built(map(to_numpy, self._call(self._flat(args, kwargs)), dtypes))
 
     def on_device(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function as `__call__` does, and returns an `Array` for each result: they are on the device, and
@@ -201,9 +203,8 @@ class Session:
             raise self._refused(f"has no argument {min(unknown)}; it has {listed(paths, most=10)}")
         if missing := [path for path in paths if path not in given]:
             raise self._refused(f"lacks the argument {missing[0]}")
-        for value in self.results:
-            dtype_of(value.dtype)
-        return self._built(map(to_numpy, self._call([given[path] for path in paths])))
+        dtypes = self._result_dtypes
+        return self._built(map(to_numpy, self._call([given[path] for path in paths]), dtypes))
 
     def put(self, array: Any, device: int = 0) -> Array:
         """Copies an array to a device of the plugin, for any number of calls.
@@ -276,6 +277,10 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<Session {self.name} on {self.platform}, {counted(len(self.arguments), 'argument')}>"
+
+    @functools.cached_property
+    def _result_dtypes(self) -> list[np.dtype[Any]]:
+        return [dtype_of(value.dtype) for value in self.results]
 
     def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         if len(args) != len(self._args):
