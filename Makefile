@@ -109,7 +109,7 @@ format: $(INSTALLED)  ## format the files with ruff and clang-format, and write 
 	@$(BIN)/clang-format -i $(CPP)
 
 clean:  ## remove everything that these targets made, environments included
-	rm -rf $(VENV) .nox .interop build dist bench/results .pytest_cache .mypy_cache .ruff_cache python/jaxexp/_native*
+	rm -rf $(VENV) .nox .interop build dist bench/results .pytest_cache .mypy_cache .ruff_cache python/jaxexp/_native* python/jaxexp/_runtime*
 	find python tests bench demo -name __pycache__ -prune -exec rm -rf {} +
 
 $(CREATED):
@@ -123,8 +123,8 @@ $(INSTALLED): $(CREATED) $(SOURCES)
 	@$(BIN)/python -c '$(REQUIRED)' > build/requirements.txt
 	@$(PIP) install -r build/requirements.txt
 	@$(PIP) install --no-build-isolation -C build-dir=build/install-$(PYTAG) '.[dev]'
-# Beside the sources: its types for type checkers and editors, itself for PYTHONPATH=python. git ignores both.
-	@cp $(VENV)/lib/python$(PYTAG)/site-packages/jaxexp/_native* python/jaxexp/
+# Beside the sources: types for type checkers and editors, the modules for PYTHONPATH=python. git ignores them.
+	@cp $(VENV)/lib/python$(PYTAG)/site-packages/jaxexp/_native* $(VENV)/lib/python$(PYTAG)/site-packages/jaxexp/_runtime* python/jaxexp/
 	@touch $@
 
 $(NOX): $(CREATED)

@@ -95,7 +95,19 @@ def wheel(session: nox.Session) -> None:
     environment = {"PATH": str(commands), "CC": "false", "CXX": "false", "JAX_PLATFORMS": "cpu"}
     smoke = Path("tests", "wheel", "smoke.py").absolute()
     with session.chdir(dist):
-        session.run(str(commands / "python"), "-I", str(smoke), env=environment, include_outer_env=False, external=True)
+        with_jax = [str(commands / "python"), "-I", str(smoke), "--keep"]
+        session.run(*with_jax, env=environment, include_outer_env=False, external=True)
+
+    # Another one without JAX, which runs what the first one has saved.
+    session.run("python", "-m", "venv", "--clear", str(dist / "small"))
+    small = str(dist / "small" / commands.name / "python")
+    session.run(
+        small, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--only-binary=:all:", f"{ready}[cpu]",
+        external=True,
+    )  # fmt: skip
+    smoke = smoke.with_name("smoke_without_jax.py")
+    with session.chdir(dist):
+        session.run(small, "-I", str(smoke), "model.jaxexp", env=environment, include_outer_env=False, external=True)
 
 
 def skip(session: nox.Session) -> None:

@@ -1,12 +1,14 @@
 """jaxexp: `jax.export` at native speed. Use it as ``import jaxexp as export``.
 
-Each public name is loaded when it is first used; JAX is loaded with the first name that needs it.
+Each public name is loaded when it is first used; JAX is loaded with the first name that needs it. Where JAX is not
+installed, the other names work, and so does `jaxexp.runtime`.
 """
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import sys
+from types import FrameType
 
 from ._version import __version__ as __version__
 
@@ -29,6 +31,7 @@ _HOMES = {
     "Inspection": "_kernel.artifact.inspection",
     "Policy": "_policy.policy",
     "PolicyError": "_errors",
+    "RunError": "_errors",
     "SerializationError": "_errors",
     "SignatureError": "_errors",
     "SignedBy": "_signing.signed_by",
@@ -67,11 +70,16 @@ _HOMES = {
     "verify_many": "_fleet.passes.verify_many",
 }
 
+# Where names live that would bring JAX along, if it is not installed.
+_WITHOUT_JAX = {"GenericNode": "_kernel.artifact.generic_node"}
+
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]  # it is written out in the stub
 
 
 def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
+    if name in _WITHOUT_JAX and _is_without_jax():
+        home = _WITHOUT_JAX[name]
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, name_there = home.partition(":")
@@ -92,5 +100,58 @@ def _meet_jax() -> None:
     importlib.import_module("._kernel.codec.nodes", __name__)
 
 
+class _MissingJax:
+    """Says which name of jaxexp needs JAX, where JAX is not installed. Python asks it last, when nobody else has found
+    a module, and it answers only to jaxexp: whoever else looks for JAX finds none, as ever.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name not in ("jax", "jaxlib"):
+            return
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and _package(frame) == _IMPORTING:
+            frame = frame.f_back
+        if frame is not None and _package(frame) == __name__:
+            raise ModuleNotFoundError(
+                f"{_user(frame)} needs JAX, which is not installed: pip install 'jax>=0.10.2' jaxlib. "
+                "(jaxexp.runtime runs functions without it.)",
+                name=name,
+            )
+
+
+_IMPORTING = "importlib._bootstrap"
+
+
+def _package(frame: FrameType) -> str:
+    """To which package the code of a frame belongs, as far as it matters here."""
+    name: str = frame.f_globals.get("__name__", "")
+    if name == "importlib" or name.startswith(_IMPORTING):
+        return _IMPORTING
+    return name.partition(".")[0]
+
+
+def _user(frame: FrameType) -> str:
+    """The public name that a user called or looked up, or the command."""
+    first: FrameType | None = frame
+    while first is not None and _package(first) in (__name__, _IMPORTING):
+        frame, first = (first if _package(first) == __name__ else frame), first.f_back
+    module: str = frame.f_globals["__name__"]
+    if frame.f_code is __getattr__.__code__:
+        return f"{__name__}.{frame.f_locals['name']}"
+    if module.startswith(f"{__name__}._cli.commands."):
+        return f"{__name__} {module.rpartition('.')[2].replace('_', '-')}"
+    called = frame.f_code.co_qualname
+    return f"{__name__}.{called}" if called.partition(".")[0] in _HOMES else "this part of jaxexp"
+
+
+def _is_without_jax() -> bool:
+    try:
+        return sys.modules.get("jax") is None and importlib.util.find_spec("jax") is None
+    except ImportError:  # somebody forbids it
+        return True
+
+
+sys.meta_path.append(_MissingJax)  # type: ignore[arg-type]  # a finder needs no more than find_spec
 if "jax" in sys.modules:
     _meet_jax()

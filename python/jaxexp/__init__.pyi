@@ -11,6 +11,7 @@ from ._errors import DeserializationError as DeserializationError
 from ._errors import ExecutablesError as ExecutablesError
 from ._errors import ExportError as ExportError
 from ._errors import PolicyError as PolicyError
+from ._errors import RunError as RunError
 from ._errors import SerializationError as SerializationError
 from ._errors import SignatureError as SignatureError
 from ._errors import TooOldReaderError as TooOldReaderError
@@ -71,6 +72,7 @@ __all__ = [
     "Inspection",
     "Policy",
     "PolicyError",
+    "RunError",
     "SerializationError",
     "SignatureError",
     "SignedBy",

@@ -228,6 +228,24 @@ class UnfitWorkerError(WorkerError):
 
 
 @public
+class RunError(ExportError, RuntimeError):
+    """A function that cannot be loaded or called without JAX, by `jaxexp.runtime.Session`.
+
+    Attributes:
+        reason: ``"argument"`` if what the caller gave does not fit: an array, a device, a plugin; ``"unsupported"`` if
+            the artifact asks for what is not there: a platform, a custom call; ``"plugin"`` if the plugin failed. Then
+            the message has its words.
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.args[0], self.reason), self.__dict__
+
+
+@public
 class SignatureError(ExportError):
     """A file that nobody whom the caller trusts has signed, or that is not what was signed.
 

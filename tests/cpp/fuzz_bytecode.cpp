@@ -6,6 +6,7 @@
 #include "wire/base/error.h"
 #include "wire/bytecode/bytecode.h"
 #include "wire/bytecode/head.h"
+#include "wire/bytecode/inventory.h"
 
 namespace {
 
@@ -38,6 +39,12 @@ std::string verdict(std::span<const std::uint8_t> module) {
     const auto kinds = wire::read_head(module, {nullptr, "module"}).operations;
     const std::set<std::string> named(kinds.begin(), kinds.end());
     for (const auto& [name, count] : contents->operations) tests::require(named.contains(name), "the head names it");
+    const auto inventory = wire::read_inventory(module, {nullptr, "module"});
+    tests::require(inventory && inventory->operations == contents->operations, "an inventory has all operations");
+    tests::require(!contents->custom_calls || !inventory->custom_calls ||
+                       inventory->custom_calls->size() == contents->custom_calls->size(),
+                   "and all targets");
+    for (const std::string_view name : inventory->attributes) counted += name;
     return counted;
   } catch (const wire::Error& error) {
     for (const std::string& text : {error.path, error.expected, error.found})

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -44,6 +45,11 @@ void paths(const Runtime& runtime, const std::string& file) {
   print("vjp", vjp.arguments());
   print("vjp.unbound", vjp.unbound().arguments());
   print("in memory", runtime.load(artifact).arguments());
+  auto kept = std::make_shared<const Bytes>(bytes);
+  const Function beside = runtime.load(Artifact(*kept), {.owner = kept, .file = file});
+  kept.reset();
+  print("in memory, of a file", beside.arguments());
+  beside(Array({4, 32}, std::vector<float>(128)))[0].wait();
 }
 
 void say(const char* what, const std::function<void()>& work) {

@@ -99,9 +99,11 @@ def needs_processes(page: Path) -> bool:
 
 
 def libraries(page: Path) -> set[str]:
-    """What a page imports that does not come with jaxexp, and that it does not write itself."""
+    """What a page imports that does not come with jaxexp, and that it does not write itself; and a plugin's package."""
     python = [block for block in blocks(page) if block.runs and block.language == "python"]
     found = set(re.findall(r"^(?:import|from) (\w+)", "\n".join(block.code for block in python), re.MULTILINE))
+    if any("jaxexp.runtime" in block.code for block in python):
+        found.add("xla_plugins")
     written = {block.notes["file"].removesuffix(".py") for block in python if "file" in block.notes}
     return found - written - sys.stdlib_module_names - {"jax", "jaxexp", "numpy", "safetensors"}
 
@@ -136,9 +138,14 @@ def run_here(page: Path, folder: Path) -> dict[str, Any]:
 def run_apart(page: Path, folder: Path) -> None:
     """Runs a page in as many processes as it speaks of. They import what the page has written."""
     for number in range(len(processes(page))):
-        command = [sys.executable, str(WORKERS / "documentation.py"), str(page), str(number)]
-        done = subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+        run_process(page, number, folder, sys.executable, environment(folder))
+
+
+def run_process(page: Path, number: int, folder: Path, python: str, env: Mapping[str, str]) -> None:
+    """Runs one of the processes of a page."""
+    command = [python, str(WORKERS / "documentation.py"), str(page), str(number)]
+    done = subprocess.run(command, cwd=folder, env=dict(env), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def run_block(block: Block, names: dict[str, Any], folder: Path) -> None:
@@ -161,10 +168,12 @@ def run_block(block: Block, names: dict[str, Any], folder: Path) -> None:
 
 
 def _is_compared(block: Block) -> bool:
+    release = block.notes.get("only on JAX")
+    if release is None:
+        return True
     import jax
 
-    release = block.notes.get("only on JAX")
-    return release is None or jax.__version_info__ >= tuple(map(int, release.split(".")))
+    return jax.__version_info__ >= tuple(map(int, release.split(".")))
 
 
 def session(code: str) -> Iterator[tuple[str, str]]:

@@ -54,8 +54,10 @@ class Library:
     def __init__(self, path: Path) -> None:
         self.c: Any = ctypes.CDLL(str(path))
         functions = "runtime_new load load_with load_bytes vjp with_weights unbound weight put"
-        for name in f"{functions} array_view array_copy argument result array_shape".split():
+        for name in f"{functions} array_view array_copy argument result array_shape array_data".split():
             getattr(self.c, f"jaxexp_{name}").restype = ctypes.c_void_p
+        for name in "from_dlpack from_unversioned_dlpack to_dlpack to_unversioned_dlpack".split():
+            getattr(self.c, f"jaxexp_array_{name}").restype = ctypes.c_void_p
         for name in "argument_count result_count weight_count array_rank array_size_bytes runtime_device_count".split():
             getattr(self.c, f"jaxexp_{name}").restype = ctypes.c_size_t
         names = "argument_path result_path weight_name"

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from . import native
-from .places import ROOT
+from .places import ROOT, TESTS
 
 BUILT = ROOT / "build" / "runtime"
 INSTALLED = BUILT / "installed"
@@ -45,6 +45,17 @@ def build() -> Path:
             if done.returncode != 0:
                 raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-5000:]}")
     return INSTALLED
+
+
+def program(name: str, folder: Path) -> Path:
+    """Builds a program of tests/cpp with what is installed, and returns where."""
+    libraries = [next(INSTALLED.glob(f"lib*/libjaxexp_{library}.a")) for library in ("runtime", "wire")]
+    headers = ["-I", INSTALLED / "include", "-isystem", ROOT / "cpp" / "third_party" / "dlpack"]
+    source = TESTS / "cpp" / f"{name}.cpp"
+    compiler = shutil.which("c++") or "g++"
+    command = [compiler, "-std=c++20", "-pthread", *headers, source, *libraries, "-ldl", "-o", folder / name]
+    subprocess.run(command, check=True)
+    return folder / name
 
 
 def plugin() -> Path:

@@ -20,8 +20,8 @@ from jax.sharding import PartitionSpec as P
 
 import jaxexp
 from jaxexp import _jax
+from jaxexp._kernel.artifact.targets import HINTS, STABLE_CUSTOM_CALLS
 from jaxexp._kernel.module import mlir
-from jaxexp._kernel.module.custom_calls import HINTS, STABLE_CUSTOM_CALLS
 from kit.corpus import CASES, arr, export_with, f32, mesh
 from kit.other_modules import serialized, with_module
 from kit.places import GOLDEN, ROOT

@@ -13,7 +13,7 @@ import pytest
 import jaxexp
 from jaxexp import _jax
 from jaxexp._kernel.artifact import op_sharding
-from jaxexp._policy import devices
+from jaxexp._policy.module import devices
 from kit.corpus import arr
 from kit.named_devices import (
     NO_DEVICES,

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 import jaxexp
-from jaxexp import _jax
+from jaxexp import _jax, _runtime
 from jaxexp._kernel.artifact import operations
 from jaxexp._kernel.module import custom_calls
-from jaxexp._policy import devices
+from jaxexp._policy.module import devices
+from jaxexp.runtime.judging import judge
 from kit.corpus import arr
 from kit.other_modules import with_module
 from kit.places import GOLDEN
@@ -161,6 +162,73 @@ def test_what_is_not_understood_is_refused(name: str, load: str, tmp_path) -> No
     LOADS[load](blob, path, jaxexp.Policy(operations=("*",)))
     if load == "deserialize":
         LOADS[load](blob, path, None)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_it_is_refused_without_jax_too(name: str) -> None:
+    program = _runtime.Program.of_bytes(artifact(HOSTILE[name]), "")
+    with pytest.raises(jaxexp.PolicyError) as error:
+        judge(jaxexp.Policy(custom_calls=None, effects=None, callbacks=None), program)
+    assert error.value.field == "operations"
+
+
+USED = "\nstablehlo.custom_call @kernel(%r) {{has_side_effect = true}} : ({}) -> ()"
+CALLS_ALLOWED = {"custom_calls": None, "effects": None}
+PORTABLE = {
+    "attribute of an operation": (
+        module('%r = "stablehlo.add"(%arg0, %arg0) {backend_config = "code"} : (tensor<2xf32>, tensor<2xf32>) -> '
+               "tensor<2xf32>", result="%r"),
+        {}, "operations",
+    ),
+    "attribute of the module": (module("", attributes='mhlo.spmd_output_sharding = "{replicated}"'), {}, "operations"),
+    "attribute of an argument": (
+        module("").replace("%arg0: tensor<2xf32>)", "%arg0: tensor<2xf32> {evil.attr = 1 : i32})", 1), {}, "operations"
+    ),
+    "attribute of a function": (
+        module("").replace("-> tensor<2xf32> {", "-> tensor<2xf32> attributes {evil.attr} {", 1), {}, "operations"
+    ),
+    "partitions": (
+        module("", attributes="mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 2 : i32"), {"max_devices": 8},
+        "max_devices",
+    ),
+    "infeed": (
+        module('%t = stablehlo.create_token : !stablehlo.token\n%u:2 = "stablehlo.infeed"(%t) {infeed_config = ""} : '
+               "(!stablehlo.token) -> (tensor<2xf32>, !stablehlo.token)"),
+        {}, "effects",
+    ),
+    "a call with side effects": (
+        module('%r = stablehlo.custom_call @kernel(%arg0) {has_side_effect = true, evil.more = 3 : i64} : '
+               "(tensor<2xf32>) -> tensor<2xf32>", result="%r"),
+        {"custom_calls": ("kernel",)}, "effects",
+    ),
+    "a large array": (
+        module("%r = stablehlo.iota dim = 0 : tensor<1000xcomplex<f64>>" + USED.format("tensor<1000xcomplex<f64>>")),
+        {"max_array_bytes": 15_999, **CALLS_ALLOWED}, "max_array_bytes",
+    ),
+    "a large array of truth values": (
+        module("%r = stablehlo.constant dense<true> : tensor<1000xi1>" + USED.format("tensor<1000xi1>")),
+        {"max_array_bytes": 999, **CALLS_ALLOWED}, "max_array_bytes",
+    ),
+    "a collective": (
+        module('%r = "stablehlo.all_reduce"(%arg0) ({^bb0(%a: tensor<f32>, %b: tensor<f32>): '
+               "%s = stablehlo.add %a, %b : tensor<f32>\n stablehlo.return %s : tensor<f32>}) "
+               "{replica_groups = dense<[[0,1]]> : tensor<1x2xi64>} : (tensor<2xf32>) -> tensor<2xf32>", result="%r"),
+        {"max_devices": 1}, "max_devices",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PORTABLE)
+def test_portable_modules_are_refused_with_and_without_jax(name: str) -> None:
+    text, fields, field = PORTABLE[name]
+    data, policy = with_module(text), jaxexp.Policy(**fields)
+    for check in (
+        lambda: jaxexp.deserialize(data, policy=policy),
+        lambda: judge(policy, _runtime.Program.of_bytes(data, "")),
+    ):
+        with pytest.raises(jaxexp.PolicyError) as error:
+            check()
+        assert error.value.field == field
 
 
 def test_in_archives(tmp_path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -43,11 +42,7 @@ def process(installed: Path, plugin: Path, tmp_path_factory: pytest.TempPathFact
         exported = jaxexp.export(jax.jit(function))(jax.ShapeDtypeStruct(shape, np.float32))
         files.append(folder / name)
         files[-1].write_bytes(exported.serialize(compatibility=built.READER))
-    libraries = [next(installed.glob(f"lib*/libjaxexp_{name}.a")) for name in ("runtime", "wire")]
-    program = folder / "process"
-    source = TESTS / "cpp" / "process.cpp"
-    options = ["-std=c++20", "-pthread", f"-I{installed / 'include'}", "-o", program]
-    subprocess.run([shutil.which("c++") or "g++", source, *options, *libraries, "-ldl"], check=True)
+    program = built.program("process", folder)
 
     def run(how: str) -> str:
         done = subprocess.run([program, how, plugin, *files], capture_output=True, text=True, timeout=300)

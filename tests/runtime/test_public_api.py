@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,6 @@ import pytest
 import jaxexp
 from jaxexp._kernel.function.paths import argument_paths
 from kit import runtime as built
-from kit.places import TESTS
 from kit.weighted import bound
 
 pytestmark = [
@@ -28,11 +26,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def program(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     """Runs tests/cpp/public_api.cpp, and returns what it says."""
-    program = tmp_path_factory.mktemp("public_api") / "public_api"
-    libraries = [next(installed.glob(f"lib*/libjaxexp_{name}.a")) for name in ("runtime", "wire")]
-    options = ["-std=c++20", "-pthread", f"-I{installed / 'include'}", "-o", program]
-    source = TESTS / "cpp" / "public_api.cpp"
-    subprocess.run([shutil.which("c++") or "g++", source, *options, *libraries, "-ldl"], check=True)
+    program = built.program("public_api", tmp_path_factory.mktemp("public_api"))
 
     def run(*arguments: object) -> str:
         done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True)
@@ -67,6 +61,7 @@ def test_paths_are_those_of_python(program: Callable[..., str], plugin: Path, mo
         "vjp": vjp[count:],
         "vjp.unbound": vjp,
         "in memory": unbound,  # which looks for no files
+        "in memory, of a file": inspected[count:],
     }
     lines = [f"{kind} {path}\n" for kind, paths in expected.items() for path in paths]
     assert program("paths", plugin, model) == "".join(lines)

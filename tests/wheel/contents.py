@@ -15,9 +15,11 @@ import zipfile
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).parents[2]
-LICENSES = ("nlohmann/LICENSE", "xxhash/LICENSE", "licenses/nanobind", "licenses/robin_map")
+OF_FOLDERS = ("dlpack", "nlohmann", "pjrt", "xla", "xxhash")
+LICENSES = (*(f"{folder}/LICENSE" for folder in OF_FOLDERS), "licenses/nanobind", "licenses/robin_map")
 LICENSED = {"LICENSE", *(f"cpp/third_party/{n}" for n in LICENSES)}
-BUNDLED = {"nanobind", "robin-map", "flatbuffers", "nlohmann-json", "xxHash"}
+BUNDLED = {"nanobind", "robin-map", "flatbuffers", "nlohmann-json", "xxHash", "dlpack", "pjrt-c-api", "xla-ffi-c-api"}
+NATIVE = ("_native", "_runtime")
 OF_THE_CHECKOUT = ("tests/", "bench/", "demo/", "docs/", "build/", ".")
 
 
@@ -25,7 +27,7 @@ def sources() -> set[str]:
     """The package's own files in the checkout, as the wheel names them; without what a build leaves there."""
     package = ROOT / "python"
     files = (path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return {str(file.relative_to(package).as_posix()) for file in files if not file.name.startswith("_native")}
+    return {str(file.relative_to(package).as_posix()) for file in files if not file.name.startswith(NATIVE)}
 
 
 def check_page(name: str, metadata: str) -> None:
@@ -57,9 +59,10 @@ def check_wheel(path: Path) -> None:
         read = {name: archive.read(name) for name in names if ".dist-info/" in name}
     info = f"jaxexp-{version}.dist-info/"
     _expect(sources() <= names, f"{path.name} lacks {sorted(sources() - names)}")
-    native = {name for name in names if name.startswith("jaxexp/_native") and not name.endswith(".pyi")}
-    _expect(len(native) == 1 and "jaxexp/_native.pyi" in names, f"{path.name} has {sorted(native)} for a native module")
-    others = {n for n in names - sources() - native if not n.startswith(info)} - {"jaxexp/_native.pyi"}
+    native = {name for name in names if name.startswith(tuple(f"jaxexp/{module}." for module in NATIVE))}
+    stubs = {f"jaxexp/{module}.pyi" for module in NATIVE}
+    _expect(stubs < native and len(native) == 2 * len(NATIVE), f"{path.name} has {sorted(native)} for native modules")
+    others = {n for n in names - sources() - native if not n.startswith(info)}
     _expect(not others, f"{path.name} has {sorted(others)[:5]}, which are not the package's")
     check_page(path.name, read[info + "METADATA"].decode())
     licenses = {info + "licenses/" + name for name in LICENSED}

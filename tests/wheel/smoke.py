@@ -1,7 +1,7 @@
 """Uses an installed jaxexp as a new user would: export, save, load, call, differentiate, batch, archive, commands.
 
-Run with `python -I` in an environment that has the wheel, what it requires, and no compiler; `--with-compilers` where
-there may be one.
+Run with `python -I` in an environment that has the wheel, JAX, and no compiler; `--with-compilers` where there may be
+one. With `--keep`, it leaves a function for `smoke_without_jax.py`.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ def main() -> None:
         command = Path(sysconfig.get_path("scripts"), "jaxexp")
         for arguments in (["verify", path], ["inspect", path], ["ls", archive]):
             subprocess.run([command, *map(str, arguments)], check=True, capture_output=True)
+    if "--keep" in sys.argv:
+        exported.specialize(weights, x).save("model.jaxexp")
     print(f"jaxexp {jaxexp.__version__} works with Python {sys.version.split()[0]} and JAX {jax.__version__}")
 
 

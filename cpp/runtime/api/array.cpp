@@ -1,6 +1,9 @@
 // The public view of numbers.
 #include "jaxexp/array.h"
 
+#include <algorithm>
+
+#include "runtime/array/dlpack.h"
 #include "runtime/array/numbers.h"
 
 namespace jaxexp {
@@ -49,6 +52,25 @@ std::string Array::str() const { return runtime::description(*numbers_); }
 void Array::wait() const {
   for (const runtime::Part& part : numbers_->parts) part.buffer->wait();
 }
+
+bool Array::is_ready() const {
+  return std::ranges::all_of(numbers_->parts, [](const runtime::Part& part) { return part.buffer->is_ready(); });
+}
+
+void Array::on_ready(std::function<void(const RunError*)> done) const {
+  runtime::when_ready(*numbers_, std::move(done));
+}
+
+const void* Array::data() const { return runtime::host_data(*numbers_); }
+
+Array Array::from_dlpack(DLManagedTensorVersioned* tensor) {
+  return Array(std::make_shared<const runtime::Numbers>(runtime::from_dlpack(tensor)));
+}
+Array Array::from_dlpack(DLManagedTensor* tensor) {
+  return Array(std::make_shared<const runtime::Numbers>(runtime::from_dlpack(tensor)));
+}
+DLManagedTensorVersioned* Array::to_dlpack() const { return runtime::to_dlpack(numbers_); }
+DLManagedTensor* Array::to_unversioned_dlpack() const { return runtime::to_unversioned_dlpack(numbers_); }
 
 void Array::copy_to(void* target) const { runtime::copy_to_host(*numbers_, target); }
 

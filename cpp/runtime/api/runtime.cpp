@@ -1,8 +1,11 @@
 // The public view of clients and callables.
 #include "jaxexp/runtime.h"
 
+#include <array>
 #include <charconv>
+#include <cstddef>
 #include <limits>
+#include <memory_resource>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -140,7 +143,7 @@ Function Runtime::load(Artifact artifact, const LoadOptions& options) const {
   if (!options.member.empty())
     throw RunError(Reason::argument,
                    "an artifact has no members: LoadOptions::member '" + options.member + "' is for a file");
-  return Function(bound(client_, std::move(artifact), nullptr, options, {}));
+  return Function(bound(client_, std::move(artifact), options.owner, options, options.file));
 }
 
 void Runtime::use_lapack(const std::filesystem::path& library) { runtime::lapack::use(library); }
@@ -159,7 +162,7 @@ Array Runtime::put(const Array& array, std::size_t device) const {
   const runtime::Buffer::Source source{numbers.type, numbers.shape, numbers.data, {}, numbers.owner};
   auto buffer = runtime::Buffer::from_host(client_, source, client_->devices()[device], nullptr);
   runtime::Numbers result{numbers.type, numbers.shape, nullptr, nullptr, {}};
-  result.parts.push_back({runtime::Shape(numbers.shape.size(), 0), numbers.shape, std::move(buffer)});
+  result.parts.push_back({std::nullopt, std::move(buffer)});
   return Array(std::make_shared<const runtime::Numbers>(std::move(result)));
 }
 
@@ -178,20 +181,25 @@ void Function::save_executable(const std::filesystem::path& file) const { bound_
 
 std::string Function::why_compiled() const { return bound_->callable()->why_compiled(); }
 
-std::vector<Array> Function::called(runtime::Arrays numbers) const {
+std::vector<Array> Function::called(std::span<const runtime::Numbers* const> arguments) const {
+  runtime::Arrays numbers = bound_->call(arguments);
   std::vector<Array> results;
-  for (auto& result : bound_->call(std::move(numbers))) results.push_back(Array(std::move(result)));
+  results.reserve(numbers.size());
+  for (auto& result : numbers) results.push_back(Array(std::move(result)));
   return results;
 }
 
 std::vector<Array> Function::call(std::span<const Array> arguments) const {
-  runtime::Arrays numbers;
-  for (const Array& argument : arguments) numbers.push_back(argument.numbers_);
-  return called(std::move(numbers));
+  std::array<std::byte, 512> room;  // for most functions
+  std::pmr::monotonic_buffer_resource memory(room.data(), room.size());
+  std::pmr::vector<const runtime::Numbers*> numbers(&memory);
+  numbers.reserve(arguments.size());
+  for (const Array& argument : arguments) numbers.push_back(argument.numbers_.get());
+  return called(numbers);
 }
 
 std::vector<Array> Function::call(const std::map<std::string, Array>& arguments) const {
-  runtime::Arrays numbers;
+  std::vector<const runtime::Numbers*> numbers;
   std::string missing;
   std::set<std::string_view> unused;
   for (const auto& [path, array] : arguments) unused.insert(path);
@@ -204,7 +212,7 @@ std::vector<Array> Function::call(const std::map<std::string, Array>& arguments)
     }
     if (unused.erase(path) == 0)  // a path that was cut
       throw RunError(Reason::argument, "several arguments have the path " + path + ": give them in their order");
-    numbers.push_back(found->second.numbers_);
+    numbers.push_back(found->second.numbers_.get());
   }
   if (!unused.empty()) {
     const std::vector<Value> known = this->arguments();
@@ -213,7 +221,7 @@ std::vector<Array> Function::call(const std::map<std::string, Array>& arguments)
                                          wire::listed(known.size(), [&](std::size_t i) { return known[i].path; }));
   }
   if (!missing.empty()) throw RunError(Reason::argument, missing);
-  return called(std::move(numbers));
+  return called(numbers);
 }
 
 std::optional<Function> Function::vjp() const {

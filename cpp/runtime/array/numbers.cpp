@@ -3,13 +3,15 @@
 
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <set>
+#include <thread>
 
 namespace jaxexp::runtime {
 namespace {
 
 /// Copies a block without gaps into a larger array, row by row.
-void place(const Part& part, const std::byte* from, const Shape& strides, std::size_t bytes, std::byte* to) {
+void place(const Block& part, const std::byte* from, const Shape& strides, std::size_t bytes, std::byte* to) {
   for (std::size_t d = 0; d < part.start.size(); ++d) to += part.start[d] * strides[d];
   if (part.shape.empty()) {
     std::memcpy(to, from, bytes);
@@ -58,24 +60,91 @@ std::string description(const Shape& shape) {
 
 std::string description(const Numbers& numbers) { return std::string(numbers.type->name) + description(numbers.shape); }
 
+void when_ready(const Numbers& numbers, std::function<void(const RunError*)> done) {
+  if (numbers.parts.empty()) return done(nullptr);
+  if (numbers.parts.size() == 1) return numbers.parts.front().buffer->when_ready(std::move(done));
+  struct All {
+    std::function<void(const RunError*)> done;
+    std::atomic<std::size_t> missing;
+    std::mutex mutex;
+    std::optional<RunError> error;  // the first
+  };
+  const auto all = std::make_shared<All>();
+  all->done = std::move(done);
+  all->missing = numbers.parts.size();
+  for (const Part& part : numbers.parts)
+    part.buffer->when_ready([all](const RunError* error) {
+      if (error) {
+        const std::lock_guard lock(all->mutex);
+        if (!all->error) all->error = *error;
+      }
+      if (--all->missing == 0) all->done(all->error ? &*all->error : nullptr);
+    });
+}
+
+const std::shared_ptr<const Buffer>* buffer_on_host(const Numbers& numbers) {
+  if (numbers.parts.empty()) return nullptr;
+  const Part& first = numbers.parts.front();
+  const bool is_on_host =
+      numbers.is_on_host ? *numbers.is_on_host : !first.block && first.buffer->is_on_host(*numbers.type, numbers.shape);
+  return is_on_host ? &first.buffer : nullptr;
+}
+
+const void* host_data(const Numbers& numbers) {
+  return numbers.parts.empty() ? numbers.data : numbers.host_view.data_of(numbers);
+}
+
+void Uses::pin() const {
+  ++pins_;
+  while (calls_ > 0) std::this_thread::yield();
+}
+
+const void* HostView::data_of(const Numbers& numbers) const {
+  if (const void* const known = data_) return known;
+  const PluginCall call;  // after a fork, the mutex may stay locked
+  if (const auto* const buffer = buffer_on_host(numbers)) {
+    numbers.uses.pin();
+    try {
+      return data_ = (*buffer)->data();
+    } catch (...) {
+      numbers.uses.unpin();
+      throw;
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  if (!copy_) {
+    Numbers copy = on_host(numbers);
+    copy_ = std::move(copy.owner);
+    data_ = copy.data;
+  }
+  return data_;
+}
+
 void copy_to_host(const Numbers& numbers, void* target) {
   const std::size_t size = size_bytes(numbers);
   if (numbers.parts.empty()) {
     if (size > 0) std::memcpy(target, numbers.data, size);
     return;
   }
-  if (numbers.parts.front().shape == numbers.shape) {
+  if (const auto* const buffer = buffer_on_host(numbers)) {
+    const Pin pin(numbers);
+    const void* const data = (*buffer)->data();
+    if (size > 0) std::memcpy(target, data, size);
+    return;
+  }
+  if (!numbers.parts.front().block) {
     numbers.parts.front().buffer->copy_to(target, size);
     return;
   }
   const Shape strides = row_major_strides(numbers.shape, numbers.type->bytes);
   std::set<Shape> seen;
   for (const Part& part : numbers.parts) {
-    if (!seen.insert(part.start).second) continue;
-    const std::size_t part_size = count(part.shape, numbers.type->bytes);
+    const Block& block = *part.block;  // no part is all of the array
+    if (!seen.insert(block.start).second) continue;
+    const std::size_t part_size = count(block.shape, numbers.type->bytes);
     const auto bytes = std::make_unique_for_overwrite<std::byte[]>(part_size);
     part.buffer->copy_to(bytes.get(), part_size);
-    if (part_size > 0) place(part, bytes.get(), strides, numbers.type->bytes, static_cast<std::byte*>(target));
+    if (part_size > 0) place(block, bytes.get(), strides, numbers.type->bytes, static_cast<std::byte*>(target));
   }
 }
 

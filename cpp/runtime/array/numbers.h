@@ -1,8 +1,13 @@
 // What an Array stands for: numbers in host memory, or parts of them in the memories of devices.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,10 +17,55 @@ namespace jaxexp::runtime {
 
 using Shape = std::vector<std::int64_t>;
 
-struct Part {
+/// A part of an array.
+struct Block {
   Shape start;  // of its first number
   Shape shape;
+
+  bool operator==(const Block&) const = default;
+};
+
+struct Part {
+  std::optional<Block> block;  // nothing: all of the array
   std::shared_ptr<const Buffer> buffer;
+};
+
+struct Numbers;
+
+/// What is done with numbers where they are. A copy begins anew.
+class Uses {
+ public:
+  Uses() = default;
+  Uses(const Uses&) noexcept {}
+  Uses& operator=(const Uses&) = delete;
+
+  /// From now on, no call donates the numbers. Those that may do so are over.
+  void pin() const;
+  void unpin() const { --pins_; }
+  bool are_pinned() const { return pins_ > 0; }
+
+  /// A call may donate the numbers, if they are not pinned then.
+  void begin_call() const { ++calls_; }
+  void end_call() const { --calls_; }
+
+ private:
+  mutable std::atomic<int> pins_ = 0, calls_ = 0;
+};
+
+/// Numbers of devices in host memory, where they stay as long as this does. A copy begins anew.
+class HostView {
+ public:
+  HostView() = default;
+  HostView(const HostView&) noexcept {}
+  HostView& operator=(const HostView&) = delete;
+
+  /// The first of `numbers`, which has this view. Waits for them. Throws RunError.
+  const void* data_of(const Numbers& numbers) const;
+
+ private:
+  mutable std::atomic<const void*> data_ = nullptr;
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<const void> copy_;
 };
 
 struct Numbers {
@@ -28,10 +78,28 @@ struct Numbers {
   std::vector<Part> parts;
   /// Whether functions need the parts for other calls: the one that gets them may not donate them.
   bool is_weight = false;
+  /// Whether the first part is all of the array, in host memory; nothing: not known.
+  std::optional<bool> is_on_host = {};
+  Uses uses = {};
+  HostView host_view = {};
 };
 
-/// Arguments, results or weights.
+/// Pins numbers.
+class Pin {
+ public:
+  explicit Pin(const Numbers& numbers) : numbers_(numbers) { numbers_.uses.pin(); }
+  Pin(const Pin&) = delete;
+  Pin& operator=(const Pin&) = delete;
+  ~Pin() { numbers_.uses.unpin(); }
+
+ private:
+  const Numbers& numbers_;
+};
+
+/// Results or weights.
 using Arrays = std::vector<std::shared_ptr<const Numbers>>;
+/// Arguments, which their owner keeps.
+using Arguments = std::span<const Numbers* const>;
 
 /// How many numbers there are; throws RunError where that, times `bytes`, is more than memory can be.
 std::size_t count(const Shape& shape, std::size_t bytes = 1);
@@ -46,6 +114,13 @@ Shape row_major_strides(const Shape& shape, std::size_t bytes);
 std::string description(const Numbers& numbers);
 std::string description(const Shape& shape);
 
+/// Calls back once all parts are computed, or could not be: Buffer::when_ready has the rules.
+void when_ready(const Numbers& numbers, std::function<void(const RunError*)> done);
+/// The first number in host memory, row-major without gaps, where all stay while `numbers` does: the plugin's own
+/// memory, or else a copy. Waits for them. Throws RunError.
+const void* host_data(const Numbers& numbers);
+/// The buffer that has all numbers in host memory, as a copy would; null where there is none.
+const std::shared_ptr<const Buffer>* buffer_on_host(const Numbers& numbers);
 /// Writes all numbers to host memory of `size_bytes`. Waits for them. Throws RunError.
 void copy_to_host(const Numbers& numbers, void* target);
 /// A copy in host memory.

@@ -337,6 +337,42 @@ int jaxexp_array_wait(const jaxexp_array* array, jaxexp_error** error) {
   return status(error, [&] { given(array, "the array").value.wait(); });
 }
 
+int jaxexp_array_is_ready(const jaxexp_array* array, jaxexp_error** error) {
+  bool is_ready = false;
+  const int failed = status(error, [&] { is_ready = given(array, "the array").value.is_ready(); });
+  return failed ? -1 : is_ready;
+}
+
+int jaxexp_array_on_ready(const jaxexp_array* array, void (*done)(void* user, const char* failure), void* user,
+                          jaxexp_error** error) {
+  return status(error, [&] {
+    if (!done) refuse("the callback is NULL");
+    given(array, "the array").value.on_ready([=](const RunError* failure) {
+      done(user, failure ? failure->what() : nullptr);
+    });
+  });
+}
+
+const void* jaxexp_array_data(const jaxexp_array* array, jaxexp_error** error) {
+  return guarded(error, [&] { return given(array, "the array").value.data(); });
+}
+
+jaxexp_array* jaxexp_array_from_dlpack(DLManagedTensorVersioned* tensor, jaxexp_error** error) {
+  return guarded(error, [&] { return handle(jaxexp::Array::from_dlpack(tensor)); });
+}
+
+jaxexp_array* jaxexp_array_from_unversioned_dlpack(DLManagedTensor* tensor, jaxexp_error** error) {
+  return guarded(error, [&] { return handle(jaxexp::Array::from_dlpack(tensor)); });
+}
+
+DLManagedTensorVersioned* jaxexp_array_to_dlpack(const jaxexp_array* array, jaxexp_error** error) {
+  return guarded(error, [&] { return given(array, "the array").value.to_dlpack(); });
+}
+
+DLManagedTensor* jaxexp_array_to_unversioned_dlpack(const jaxexp_array* array, jaxexp_error** error) {
+  return guarded(error, [&] { return given(array, "the array").value.to_unversioned_dlpack(); });
+}
+
 int jaxexp_array_read(const jaxexp_array* array, void* target, size_t size, jaxexp_error** error) {
   return status(error, [&] {
     const jaxexp::Array& value = given(array, "the array").value;

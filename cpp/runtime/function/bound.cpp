@@ -29,15 +29,21 @@ Arrays PlacedWeights::arguments_of(const Callable& callable) const {
 
 Bound::Bound(std::shared_ptr<const Callable> callable, std::shared_ptr<const PlacedWeights> weights, bool is_vjp,
              bool stable)
-    : callable_(std::move(callable)), weights_(std::move(weights)), is_vjp_(is_vjp), stable_(stable) {
+    : callable_(std::move(callable)),
+      weights_(std::move(weights)),
+      is_vjp_(is_vjp),
+      stable_(stable),
+      is_placed_(!weights_) {
   const auto named = callable_->artifact().weights();
   names_weights_ = named && !named->tensors.empty();
 }
 
 const Arrays& Bound::placed() const {
+  if (is_placed_) return placed_;
   static_cast<void>(PluginCall());  // after a fork, the mutex may stay locked
   const std::lock_guard lock(mutex_);
-  if (weights_ && placed_.empty()) placed_ = weights_->arguments_of(*callable_);
+  if (!is_placed_) placed_ = weights_->arguments_of(*callable_);
+  is_placed_ = true;
   return placed_;
 }
 
@@ -46,15 +52,21 @@ std::string Bound::as_called(const std::string& text) const {
   return weights_ ? wire::beside_weights(text) : wire::with_weights(text);
 }
 
-Arrays Bound::call(Arrays arguments) const {
+Arrays Bound::call(Arguments arguments) const {
+  const PluginCall call;  // those that it needs are in this one
   const std::size_t expected = callable_->arguments().size() - nr_weights();
   if (arguments.size() != expected)
     throw RunError(RunError::Reason::argument,
                    std::string(callable_->artifact().function_name()) + " takes " + std::to_string(expected) +
                        (expected == 1 ? " argument" : " arguments") + (weights_ ? " beside its weights" : "") +
                        ", and not " + std::to_string(arguments.size()));
-  const auto& weights = placed();
-  arguments.insert(arguments.begin(), weights.begin(), weights.end());
+  std::vector<const Numbers*> all;
+  if (weights_) {
+    all.reserve(callable_->arguments().size());
+    for (const auto& weight : placed()) all.push_back(weight.get());
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    arguments = all;
+  }
   try {
     return callable_->call(arguments);
   } catch (const RunError& error) {

@@ -1,6 +1,7 @@
 // A function together with its weights, which go in front of the arguments.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -48,7 +49,7 @@ class Bound {
   /// The weights on devices; none where there are none. Throws what `HostWeights::numbers` does.
   const Arrays& placed() const;
 
-  Arrays call(Arrays arguments) const;
+  Arrays call(Arguments arguments) const;
 
  private:
   std::shared_ptr<const Callable> callable_;
@@ -57,6 +58,7 @@ class Bound {
   bool names_weights_;  // and its paths are those of a call that gets them
   mutable std::mutex mutex_;
   mutable Arrays placed_;
+  mutable std::atomic<bool> is_placed_;
 };
 
 }  // namespace jaxexp::runtime

@@ -3,6 +3,9 @@
 #include "runtime/function/callable.h"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
+#include <memory_resource>
 #include <numeric>
 #include <utility>
 
@@ -38,6 +41,22 @@ std::vector<std::size_t> chosen(const Client& client, const Artifact& artifact, 
   return devices;
 }
 
+/// Arguments that a call may donate, while it does.
+class DonatingCall {
+ public:
+  explicit DonatingCall(Arguments arguments) : arguments_(arguments) {
+    for (const Numbers* const argument : arguments_) argument->uses.begin_call();
+  }
+  DonatingCall(const DonatingCall&) = delete;
+  DonatingCall& operator=(const DonatingCall&) = delete;
+  ~DonatingCall() {
+    for (const Numbers* const argument : arguments_) argument->uses.end_call();
+  }
+
+ private:
+  Arguments arguments_;
+};
+
 PJRT_Memory* memory(const Device& device, const Parameter& parameter) {
   if (!parameter.memory_kind) return nullptr;
   const auto found =
@@ -62,11 +81,13 @@ Callable::Callable(std::shared_ptr<const Client> client, Artifact artifact, std:
       results_(parameters(artifact_.results(), artifact_.nr_devices())),
       kept_(artifact_.kept_arguments()),
       program_(artifact_, client_),
-      executables_(std::move(executables)) {}
+      executables_(std::move(executables)),
+      places_(results_.size()) {}
 
 void Callable::compile() const { static_cast<void>(compiled()); }
 
 const Callable::Compiled& Callable::compiled() const {
+  if (const Compiled* const known = known_) return *known;
   static_cast<void>(PluginCall());  // after a fork, the mutex may stay locked
   const std::lock_guard lock(mutex_);
   if (compiled_) return *compiled_;
@@ -75,6 +96,7 @@ const Callable::Compiled& Callable::compiled() const {
   for (const Parameter& result : results_) compiled->results.push_back(result.tiling);
   if (devices_.size() > 1) ask_for_shardings(*compiled);
   compiled_ = std::move(compiled);
+  known_ = compiled_.get();
   return *compiled_;
 }
 
@@ -188,7 +210,7 @@ void Callable::ask_for_shardings(Compiled& compiled) const {
   for (std::size_t i = 0; i < results_.size(); ++i) fill(compiled.results[i], found.results, i, results_[i].path);
 }
 
-Variables Callable::check(const Arrays& arguments) const {
+Variables Callable::check(Arguments arguments) const {
   std::vector<Equation> equations;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const Parameter& expected = arguments_[i];
@@ -212,17 +234,24 @@ Variables Callable::check(const Arrays& arguments) const {
         refuse(where(), "size", std::to_string(dimension.constant()), std::to_string(found.shape[d]));
     }
   }
-  return solve(equations);
+  return equations.empty() ? Variables{} : solve(equations);
+}
+
+/// What a device has of an array.
+std::optional<Block> Callable::block(const Numbers& numbers, std::size_t device, const Parameter& parameter,
+                                     const Tiling& tiling) const {
+  if (tiling.is_whole()) return std::nullopt;
+  auto [start, shape] = tiling.part(numbers.shape, device, parameter.path);
+  if (shape == numbers.shape) return std::nullopt;
+  return Block{std::move(start), std::move(shape)};
 }
 
 bool Callable::is_in_place(const Numbers& numbers, const Parameter& parameter, const Tiling& tiling) const {
   if (numbers.parts.size() != devices_.size()) return false;
   for (std::size_t d = 0; d < devices_.size(); ++d) {
     const Part& part = numbers.parts[d];
-    const auto [start, shape] = tiling.part(numbers.shape, d, parameter.path);
-    if (part.start != start || part.shape != shape || part.buffer->client() != client_ ||
-        part.buffer->device() != device(d).device)
-      return false;
+    const bool is_same = tiling.is_whole() ? !part.block : part.block == block(numbers, d, parameter, tiling);
+    if (!is_same || part.buffer->client() != client_ || part.buffer->device() != device(d).device) return false;
   }
   return true;
 }
@@ -235,78 +264,111 @@ std::shared_ptr<const Numbers> Callable::put(std::size_t argument, const Numbers
   const Parameter& parameter = arguments_[argument];
   const Tiling& tiling = compiled().arguments[argument];
   Numbers placed{numbers.type, numbers.shape, nullptr, nullptr, {}, /*is_weight=*/true};
-  const Buffers buffers = place(numbers, parameter, tiling);
-  for (std::size_t d = 0; d < devices_.size(); ++d) {
-    auto [start, shape] = tiling.part(numbers.shape, d, parameter.path);
-    placed.parts.push_back({std::move(start), std::move(shape), buffers[d]});
-  }
+  Buffers buffers = place(numbers, parameter, tiling);
+  for (std::size_t d = 0; d < devices_.size(); ++d)
+    placed.parts.push_back({block(numbers, d, parameter, tiling), std::move(buffers[d])});
   return std::make_shared<const Numbers>(std::move(placed));
 }
 
 Callable::Buffers Callable::place(const Numbers& numbers, const Parameter& parameter, const Tiling& tiling) const {
+  if (!numbers.parts.empty())  // elsewhere, or divided in another way
+    return place(on_host(numbers), parameter, tiling);
   Buffers buffers;
-  if (!numbers.parts.empty()) {
-    if (is_in_place(numbers, parameter, tiling)) {
-      for (const Part& part : numbers.parts) {
-        if (part.buffer->is_deleted())
-          throw RunError(Reason::argument,
-                         parameter.path + " is gone: an earlier call donated its memory to its own results");
-        buffers.push_back(part.buffer);
-      }
-      return buffers;
-    }
-    return place(on_host(numbers), parameter, tiling);  // elsewhere, or divided in another way
-  }
   const Shape strides = row_major_strides(numbers.shape, numbers.type->bytes);
   for (std::size_t d = 0; d < devices_.size(); ++d) {
-    const auto [start, shape] = tiling.part(numbers.shape, d, parameter.path);
+    const auto part = block(numbers, d, parameter, tiling);
     const auto* data = static_cast<const std::byte*>(numbers.data);
-    for (std::size_t i = 0; i < start.size(); ++i) data += start[i] * strides[i];
-    const bool is_whole = shape == numbers.shape;
-    const Buffer::Source source{numbers.type, shape, data, is_whole ? std::span<const std::int64_t>() : strides,
-                                numbers.owner};
+    for (std::size_t i = 0; part && i < strides.size(); ++i) data += part->start[i] * strides[i];
+    const Buffer::Source source{numbers.type, part ? part->shape : numbers.shape, data,
+                                part ? strides : std::span<const std::int64_t>(), numbers.owner};
     buffers.push_back(Buffer::from_host(client_, source, device(d), memory(device(d), parameter)));
   }
   return buffers;
 }
 
-Arrays Callable::call(const Arrays& arguments) const {
+Arrays Callable::call(Arguments arguments) const {
   const Variables variables = check(arguments);
   const Compiled& compiled = this->compiled();
-  Executable::Inputs inputs(devices_.size());
-  std::vector<Buffers> placed;  // until the plugin has them
-  if (program_.platform_index) placed.push_back(compiled.platform_index);
-  std::vector<std::int64_t> not_donated;  // weights of any function
-  for (const std::uint32_t i : kept_) {
-    if (arguments[i]->is_weight) not_donated.push_back(static_cast<std::int64_t>(placed.size()));
-    placed.push_back(place(*arguments[i], arguments_[i], compiled.arguments[i]));
+  const std::size_t nr_devices = devices_.size(), nr_inputs = kept_.size() + program_.platform_index.has_value();
+  std::array<std::byte, 1024> room;  // for most functions
+  std::pmr::monotonic_buffer_resource memory(room.data(), room.size());
+  std::pmr::vector<PJRT_Buffer*> inputs(nr_devices * nr_inputs, &memory);
+  std::pmr::vector<std::int64_t> not_donated(&memory);
+  std::pmr::vector<std::shared_ptr<const Buffer>> placed(&memory);  // until the plugin has them
+  const DonatingCall donating(program_.may_donate ? arguments : Arguments());
+  std::size_t input = 0;
+  if (program_.platform_index) {
+    for (std::size_t d = 0; d < nr_devices; ++d) inputs[d * nr_inputs] = compiled.platform_index[d]->get();
+    ++input;
   }
-  for (const Buffers& buffers : placed)
-    for (std::size_t d = 0; d < devices_.size(); ++d) inputs[d].push_back(buffers[d]->get());
-  const Executable::Outputs outputs = compiled.executable.run(inputs, not_donated);
-  if (outputs.front().size() != results_.size())
-    throw RunError(Reason::plugin, "the plugin computed " + std::to_string(outputs.front().size()) +
+  for (const std::uint32_t i : kept_) {
+    const Numbers& numbers = *arguments[i];
+    if (numbers.is_weight || numbers.uses.are_pinned()) not_donated.push_back(static_cast<std::int64_t>(input));
+    if (is_in_place(numbers, arguments_[i], compiled.arguments[i])) {
+      for (std::size_t d = 0; d < nr_devices; ++d) inputs[d * nr_inputs + input] = numbers.parts[d].buffer->get();
+    } else {
+      const Buffers buffers = place(numbers, arguments_[i], compiled.arguments[i]);
+      for (std::size_t d = 0; d < nr_devices; ++d) inputs[d * nr_inputs + input] = buffers[d]->get();
+      placed.insert(placed.end(), buffers.begin(), buffers.end());
+    }
+    ++input;
+  }
+  Buffers outputs;
+  try {
+    outputs = compiled.executable.run(inputs, nr_devices, not_donated);
+  } catch (const PluginError&) {
+    explain_failure(arguments);
+    throw;
+  }
+  return results(compiled, std::move(outputs), variables);
+}
+
+/// Throws what is known about why the plugin does not take arguments.
+void Callable::explain_failure(Arguments arguments) const {
+  for (const std::uint32_t i : kept_)
+    for (const Part& part : arguments[i]->parts)
+      if (part.buffer->is_deleted())
+        throw RunError(Reason::argument,
+                       arguments_[i].path + " is gone: an earlier call donated its memory to its own results");
+}
+
+Arrays Callable::results(const Compiled& compiled, Buffers outputs, const Variables& variables) const {
+  const std::size_t count = compiled.executable.nr_results();
+  if (count != results_.size())
+    throw RunError(Reason::plugin, "the plugin computed " + std::to_string(count) +
                                        " results, where the artifact has " + std::to_string(results_.size()));
   Arrays results;
-  for (std::size_t i = 0; i < results_.size(); ++i)
-    results.push_back(result(outputs, i, compiled.results[i], variables));
+  results.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    auto numbers = std::make_shared<Numbers>();
+    numbers->type = results_[i].type;
+    numbers->shape = results_[i].shape(variables);
+    numbers->parts.reserve(devices_.size());
+    for (std::size_t d = 0; d < devices_.size(); ++d)
+      numbers->parts.push_back(
+          {block(*numbers, d, results_[i], compiled.results[i]), std::move(outputs[d * count + i])});
+    // Every call makes arrays of one kind, unless their shapes depend on the arguments'.
+    std::atomic<Place>& place = places_[i];
+    if (place == Place::unknown || !variables.empty()) {
+      check_result(i, *numbers);
+      place = buffer_on_host(*numbers) ? Place::on_host : Place::elsewhere;
+    }
+    numbers->is_on_host = place == Place::on_host;
+    results.push_back(std::move(numbers));
+  }
   return results;
 }
 
-std::shared_ptr<const Numbers> Callable::result(const Executable::Outputs& outputs, std::size_t index,
-                                                const Tiling& tiling, const Variables& variables) const {
-  const Parameter& parameter = results_[index];
-  Numbers numbers{parameter.type, parameter.shape(variables), nullptr, nullptr, {}};
+void Callable::check_result(std::size_t index, const Numbers& numbers) const {
+  const Parameter& expected = results_[index];
   for (std::size_t d = 0; d < devices_.size(); ++d) {
-    const auto& buffer = outputs[d][index];
-    auto [start, shape] = tiling.part(numbers.shape, d, parameter.path);
-    if (buffer->shape() != shape || buffer->type() != parameter.type->type)
-      throw RunError(Reason::plugin, parameter.path + " came as " + description(buffer->shape()) + " on device " +
-                                         std::to_string(d) + ", where the artifact says " + parameter.str() +
+    const auto& [block, buffer] = numbers.parts[d];
+    const Shape& shape = block ? block->shape : numbers.shape;
+    if (buffer->shape() != shape || buffer->type() != expected.type->type)
+      throw RunError(Reason::plugin, expected.path + " came as " + description(buffer->shape()) + " on device " +
+                                         std::to_string(d) + ", where the artifact says " + expected.str() +
                                          ", of which a device has " + description(shape));
-    numbers.parts.push_back({std::move(start), std::move(shape), buffer});
   }
-  return std::make_shared<const Numbers>(std::move(numbers));
 }
 
 }  // namespace jaxexp::runtime

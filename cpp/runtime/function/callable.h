@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -41,7 +42,7 @@ class Callable {
   void compile() const;
   void keep_code(const std::filesystem::path& path) const;  // save_executable()
   std::string why_compiled() const;
-  Arrays call(const Arrays& arguments) const;
+  Arrays call(Arguments arguments) const;
 
   /// Whether the module takes an argument.
   bool uses(std::size_t argument) const { return std::ranges::binary_search(kept_, argument); }
@@ -52,7 +53,7 @@ class Callable {
   std::shared_ptr<const Numbers> put(std::size_t argument, const Numbers& numbers) const;
 
  private:
-  using Buffers = std::vector<std::shared_ptr<const Buffer>>;  // one for each device
+  using Buffers = std::vector<std::shared_ptr<const Buffer>>;
 
   struct Compiled {
     Executable executable;
@@ -62,19 +63,22 @@ class Callable {
     std::string why_compiled;
   };
 
-  Variables check(const Arrays& arguments) const;
+  Variables check(Arguments arguments) const;
   const Compiled& compiled() const;
   Compiled make_compiled() const;
   Executable make_executable() const;
   std::string options() const;
   wire::Entries conditions() const;
   void explain(std::string_view error) const;
-  Buffers make_platform_index() const;
+  Buffers make_platform_index() const;  // for each device
   void ask_for_shardings(Compiled& compiled) const;
   bool is_in_place(const Numbers& numbers, const Parameter& parameter, const Tiling& tiling) const;
   Buffers place(const Numbers& numbers, const Parameter& parameter, const Tiling& tiling) const;
-  std::shared_ptr<const Numbers> result(const Executable::Outputs& outputs, std::size_t index, const Tiling& tiling,
-                                        const Variables& variables) const;
+  Arrays results(const Compiled& compiled, Buffers outputs, const Variables& variables) const;
+  void check_result(std::size_t index, const Numbers& numbers) const;
+  std::optional<Block> block(const Numbers& numbers, std::size_t device, const Parameter& parameter,
+                             const Tiling& tiling) const;
+  void explain_failure(Arguments arguments) const;
   const Device& device(std::size_t index) const { return client_->devices()[devices_[index]]; }
 
   std::shared_ptr<const void> owner_;
@@ -88,6 +92,9 @@ class Callable {
 
   mutable std::mutex mutex_;
   mutable std::unique_ptr<const Compiled> compiled_;
+  mutable std::atomic<const Compiled*> known_ = nullptr;  // the same: nobody waits for the mutex
+  enum class Place : signed char { unknown, on_host, elsewhere };
+  mutable std::vector<std::atomic<Place>> places_;  // of results, which are checked then
 };
 
 }  // namespace jaxexp::runtime

@@ -58,12 +58,16 @@ void Api::initialize() {
 }
 
 void Api::check(PJRT_Error* error, std::string_view task) const {
-  if (!error) return;
+  if (error) throw PluginError(task, taken_words(error));
+}
+
+/// What an error says, which is destroyed.
+std::string Api::taken_words(PJRT_Error* error) const {
   auto message = JAXEXP_PJRT_STRUCT(PJRT_Error_Message_Args, .error = error);
   table_->PJRT_Error_Message(&message);
   std::string words(message.message, message.message_size);
   destroy(error);
-  throw PluginError(task, std::move(words));
+  return words;
 }
 
 void Api::destroy(PJRT_Error* error) const noexcept {
@@ -83,19 +87,25 @@ void Api::wait(PJRT_Event* event, std::string_view task) const {
   JAXEXP_PJRT_CALL(*this, PJRT_Event_Await, task, .event = event);
 }
 
-void Api::when_ready(PJRT_Event* event, std::function<void()> done) const {
-  if (!event) return done();
+bool Api::is_ready(PJRT_Event* event) const {
+  return JAXEXP_PJRT_CALL(*this, PJRT_Event_IsReady, "say whether an event has come", .event = event).is_ready;
+}
+
+void Api::when_ready(PJRT_Event* event, std::string_view task, std::function<void(const RunError*)> done) const {
+  if (!event) return done(nullptr);
   Owned<PJRT_Event> owner(event, {*this});
   struct Callback {
-    std::function<void()> done;
+    std::string_view task;
+    std::function<void(const RunError*)> done;
     Owned<PJRT_Event> event;
   };
-  auto callback = std::make_unique<Callback>(Callback{std::move(done), std::move(owner)});
+  auto callback = std::make_unique<Callback>(Callback{task, std::move(done), std::move(owner)});
   // The event goes when it has come: nobody promises that a plugin calls back for an event that is gone.
   const PJRT_Event_OnReadyCallback call_back = [](PJRT_Error* error, void* user) {
     const std::unique_ptr<Callback> mine(static_cast<Callback*>(user));
-    if (error) mine->event.get_deleter().api.destroy(error);
-    mine->done();
+    if (!error) return mine->done(nullptr);
+    const PluginError found(mine->task, mine->event.get_deleter().api.taken_words(error));
+    mine->done(&found);
   };
   JAXEXP_PJRT_CALL(*this, PJRT_Event_OnReady, "say when an event comes", .event = event, .callback = call_back,
                    .user_arg = callback.get());

@@ -69,9 +69,12 @@ class Api {
   /// Waits for an event, and destroys it. Throws RunError where what it stands for failed.
   void wait(PJRT_Event* event, std::string_view task) const;
 
-  /// Runs `done` when an event comes, in this thread or in one of the plugin's, and destroys the event. `done` must not
-  /// throw. No event at all has come already.
-  void when_ready(PJRT_Event* event, std::function<void()> done) const;
+  /// Whether an event has come.
+  bool is_ready(PJRT_Event* event) const;
+
+  /// Runs `done` when an event comes, in this thread or in one of the plugin's, and destroys the event. `done` gets the
+  /// error that `wait` would throw, or null, and must not throw. No event at all has come already.
+  void when_ready(PJRT_Event* event, std::string_view task, std::function<void(const RunError*)> done) const;
 
   /// What the plugin returned, which is in its library.
   const PJRT_Api* table() const { return table_; }
@@ -91,6 +94,7 @@ class Api {
 
  private:
   void initialize();
+  std::string taken_words(PJRT_Error* error) const;
   void destroy(PJRT_Error* error) const noexcept;
   [[noreturn]] void refuse(std::string_view task) const;
 

@@ -1,10 +1,29 @@
 // What a plugin is asked of an array.
 #include "runtime/plugin/buffer.h"
 
+#include <algorithm>
+#include <functional>
 #include <numeric>
 #include <string_view>
 
 namespace jaxexp::runtime {
+namespace {
+
+constexpr std::string_view computing = "compute an array";
+
+bool is_row_major(const PJRT_Buffer_MemoryLayout& layout, std::span<const std::int64_t> shape, std::size_t bytes) {
+  if (layout.type == PJRT_Buffer_MemoryLayout_Type_Tiled) {
+    const std::span minor_to_major(layout.tiled.minor_to_major, layout.tiled.minor_to_major_size);
+    return layout.tiled.num_tiles == 0 && std::ranges::is_sorted(minor_to_major, std::greater<>());
+  }
+  const std::span strides(layout.strides.byte_strides, layout.strides.num_byte_strides);
+  auto stride = static_cast<std::int64_t>(bytes);
+  for (std::size_t d = strides.size(); d-- > 0; stride *= shape[d])
+    if (strides[d] != stride) return false;
+  return true;
+}
+
+}  // namespace
 
 std::shared_ptr<const Buffer> Buffer::from_host(const std::shared_ptr<const Client>& client, const Source& source,
                                                 const Device& device, PJRT_Memory* memory) {
@@ -17,7 +36,7 @@ std::shared_ptr<const Buffer> Buffer::from_host(const std::shared_ptr<const Clie
                                      .host_buffer_semantics = semantics, .device = device.device, .memory = memory);
   auto buffer = std::make_shared<const Buffer>(client, made.buffer);
   // The owner lives until the plugin is done with its memory, which may be when the buffer goes.
-  client->api().when_ready(made.done_with_host_buffer, [owner = source.owner] {});
+  client->api().when_ready(made.done_with_host_buffer, "take an array", [owner = source.owner](const RunError*) {});
   return buffer;
 }
 
@@ -30,8 +49,8 @@ std::vector<std::int64_t> Buffer::shape() const {
   return {said.dims, said.dims + said.num_dims};
 }
 
-PJRT_Device* Buffer::device() const {
-  return JAXEXP_PJRT_CALL(api(), PJRT_Buffer_Device, "say where an array is", .buffer = get()).device;
+PJRT_Device* Buffer::find_device() const {
+  return device_ = JAXEXP_PJRT_CALL(api(), PJRT_Buffer_Device, "say where an array is", .buffer = get()).device;
 }
 
 bool Buffer::is_deleted() const {
@@ -39,9 +58,29 @@ bool Buffer::is_deleted() const {
   return JAXEXP_PJRT_CALL(api(), PJRT_Buffer_IsDeleted, task, .buffer = get()).is_deleted;
 }
 
+PJRT_Event* Buffer::ready_event() const {
+  return JAXEXP_PJRT_CALL(api(), PJRT_Buffer_ReadyEvent, "say when an array is there", .buffer = get()).event;
+}
+
 void Buffer::wait() const {
-  const auto ready = JAXEXP_PJRT_CALL(api(), PJRT_Buffer_ReadyEvent, "say when an array is there", .buffer = get());
-  api().wait(ready.event, "compute an array");
+  if (ready_)
+    JAXEXP_PJRT_CALL(api(), PJRT_Event_Await, computing, .event = ready_.get());
+  else
+    api().wait(ready_event(), computing);
+}
+
+bool Buffer::is_ready() const { return ready_ || api().is_ready(Owned<PJRT_Event>(ready_event(), {api()}).get()); }
+
+bool Buffer::knows_ready() {
+  Owned<PJRT_Event> event(ready_event(), {api()});
+  if (!api().is_ready(event.get())) return false;
+  ready_ = std::move(event);
+  return true;
+}
+
+void Buffer::when_ready(std::function<void(const RunError*)> done) const {
+  const PluginCall call;  // exit() waits until `done` has run
+  api().when_ready(ready_event(), computing, [call, done = std::move(done)](const RunError* error) { done(error); });
 }
 
 void Buffer::copy_to(void* target, std::size_t size) const {
@@ -53,6 +92,29 @@ void Buffer::copy_to(void* target, std::size_t size) const {
   const auto copy = JAXEXP_PJRT_CALL(api(), PJRT_Buffer_ToHostBuffer, "copy an array to the host", .src = get(),
                                      .host_layout = &row_major, .dst = target, .dst_size = size);
   api().wait(copy.event, "compute an array or copy it to the host");
+}
+
+bool Buffer::is_on_host(const ElementType& type, std::span<const std::int64_t> shape) const {
+  if (!api().has(&PJRT_Api::PJRT_Buffer_IsOnCpu)) return false;
+  const bool is_on_cpu =
+      JAXEXP_PJRT_CALL(api(), PJRT_Buffer_IsOnCpu, "say which memory an array is in", .buffer = get()).is_on_cpu;
+  return is_on_cpu && lies_as_on_host(type, shape);
+}
+
+bool Buffer::lies_as_on_host(const ElementType& type, std::span<const std::int64_t> shape) const {
+  if (type.is_part_of_a_byte() || !api().has(&PJRT_Api::PJRT_Buffer_UnsafePointer)) return false;
+  try {
+    const auto said = JAXEXP_PJRT_CALL(api(), PJRT_Buffer_GetMemoryLayout, "say how an array lies", .buffer = get());
+    return is_row_major(said.layout, shape, type.bytes);
+  } catch (const RunError&) {  // which `copy_to` may be able to do without
+    return false;
+  }
+}
+
+const void* Buffer::data() const {
+  wait();
+  const auto said = JAXEXP_PJRT_CALL(api(), PJRT_Buffer_UnsafePointer, "say where an array is", .buffer = get());
+  return reinterpret_cast<const void*>(said.buffer_pointer);
 }
 
 }  // namespace jaxexp::runtime

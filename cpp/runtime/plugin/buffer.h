@@ -1,7 +1,9 @@
 // An array, or one device's part of one, in a device's memory.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -16,7 +18,7 @@ class Buffer {
  public:
   /// Takes over a buffer.
   Buffer(std::shared_ptr<const Client> client, PJRT_Buffer* buffer)
-      : client_(std::move(client)), buffer_(buffer, {client_->api()}) {}
+      : client_(std::move(client)), buffer_(buffer, {client_->api()}), ready_(nullptr, {client_->api()}) {}
 
   /// Where the numbers of a new buffer come from.
   struct Source {
@@ -35,19 +37,39 @@ class Buffer {
 
   PJRT_Buffer_Type type() const;
   std::vector<std::int64_t> shape() const;
-  PJRT_Device* device() const;
+  PJRT_Device* device() const {
+    PJRT_Device* const known = device_.load(std::memory_order_relaxed);
+    return known ? known : find_device();
+  }
   /// As after a donation.
   bool is_deleted() const;
   /// Until the numbers are there. Throws RunError where they cannot be computed.
   void wait() const;
+  /// Whether `wait` would return, or throw, at once.
+  bool is_ready() const;
+  /// The same, for a buffer that nobody else has yet: if it is so, the functions above need not ask again.
+  bool knows_ready();
+  /// Runs `done` when it would, in this thread or in one of the plugin's, with the error that it would throw, or null.
+  /// `done` must not throw.
+  void when_ready(std::function<void(const RunError*)> done) const;
   /// Writes the numbers to `target`, row-major without gaps, `size` bytes. Waits for them. Throws RunError.
   void copy_to(void* target, std::size_t size) const;
+  /// Whether the plugin has the numbers in host memory, in the form in which `copy_to` writes them, and says where.
+  bool is_on_host(const ElementType& type, std::span<const std::int64_t> shape) const;
+  /// The same of any memory.
+  bool lies_as_on_host(const ElementType& type, std::span<const std::int64_t> shape) const;
+  /// Where the numbers are, in the memory of the device. Waits for them. Throws RunError, also where they were donated.
+  const void* data() const;
 
  private:
+  PJRT_Event* ready_event() const;
+  PJRT_Device* find_device() const;
   const Api& api() const { return client_->api(); }
 
   std::shared_ptr<const Client> client_;  // has to outlive the buffer
   Owned<PJRT_Buffer> buffer_;
+  Owned<PJRT_Event> ready_;                             // if it had come when somebody asked
+  mutable std::atomic<PJRT_Device*> device_ = nullptr;  // once it is known
 };
 
 }  // namespace jaxexp::runtime

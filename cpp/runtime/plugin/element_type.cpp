@@ -39,6 +39,12 @@ constexpr ElementType types[] = {
 
 }  // namespace
 
+bool ElementType::is_part_of_a_byte() const {
+  constexpr PJRT_Buffer_Type small[] = {PJRT_Buffer_Type_S2, PJRT_Buffer_Type_S4, PJRT_Buffer_Type_U2,
+                                        PJRT_Buffer_Type_U4, PJRT_Buffer_Type_F4E2M1FN};
+  return std::ranges::find(small, type) != std::end(small);
+}
+
 const ElementType* element_type(std::string_view name) {
   const auto* const found = std::ranges::find(types, name, &ElementType::name);
   return found == std::end(types) ? nullptr : found;

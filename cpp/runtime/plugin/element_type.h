@@ -15,6 +15,9 @@ struct ElementType {
   std::size_t bytes;
   /// What a file of tensors has for it: docs/formats/weights.md has the table.
   std::string_view in_files;
+
+  /// Whether a number has less than a byte: devices may have several ones in a byte.
+  bool is_part_of_a_byte() const;
 };
 
 /// Null where no plugin knows such a dtype.

@@ -1,6 +1,9 @@
 // Compiling, loading and running.
 #include "runtime/plugin/executable.h"
 
+#include <array>
+#include <cstddef>
+#include <memory_resource>
 #include <utility>
 
 namespace jaxexp::runtime {
@@ -69,32 +72,45 @@ HloShardings Executable::shardings() const {
   return read_hlo_shardings(code, {program.format, program.format_size});
 }
 
-Executable::Outputs Executable::run(const Inputs& arguments, std::span<const std::int64_t> keep) const {
+std::vector<std::shared_ptr<const Buffer>> Executable::run(std::span<PJRT_Buffer* const> arguments,
+                                                           std::size_t nr_devices,
+                                                           std::span<const std::int64_t> keep) const {
+  const Api& api = client_->api();
   auto options = JAXEXP_PJRT_STRUCT(PJRT_ExecuteOptions, .non_donatable_input_indices = keep.data(),
                                     .num_non_donatable_input_indices = keep.size());
-  std::vector<PJRT_Buffer* const*> inputs;
-  for (const auto& list : arguments) inputs.push_back(list.data());
-  std::vector<std::vector<PJRT_Buffer*>> made(arguments.size(), std::vector<PJRT_Buffer*>(results_));
-  std::vector<PJRT_Buffer**> outputs;
-  for (auto& list : made) outputs.push_back(list.data());
-
-  std::vector<PJRT_Event*> completed(arguments.size());
-  const PluginCall call;
-  JAXEXP_PJRT_CALL(client_->api(), PJRT_LoadedExecutable_Execute, "run the function", .executable = loaded_.get(),
-                   .options = &options, .argument_lists = inputs.data(), .num_devices = arguments.size(),
-                   .num_args = arguments.front().size(), .output_lists = outputs.data(),
-                   .device_complete_events = completed.data());
-  const bool is_first = !has_run_->exchange(true);
-  for (PJRT_Event* const event : completed)
-    client_->api().when_ready(event, [call, is_first] {
-      if (is_first) watch_exit();
-    });
-
-  Outputs results;
-  for (const auto& list : made) {
-    auto& owned = results.emplace_back();
-    for (PJRT_Buffer* buffer : list) owned.push_back(std::make_shared<const Buffer>(client_, buffer));
+  std::array<std::byte, 1024> room;  // for most functions
+  std::pmr::monotonic_buffer_resource memory(room.data(), room.size());
+  const std::size_t nr_arguments = arguments.size() / nr_devices;
+  std::pmr::vector<PJRT_Buffer* const*> inputs(nr_devices, &memory);
+  std::pmr::vector<PJRT_Buffer*> made(nr_devices * results_, &memory);
+  std::pmr::vector<PJRT_Buffer**> outputs(nr_devices, &memory);
+  std::pmr::vector<PJRT_Event*> completed(results_ == 0 ? nr_devices : 0, &memory);
+  for (std::size_t d = 0; d < nr_devices; ++d) {
+    inputs[d] = arguments.data() + d * nr_arguments;
+    outputs[d] = made.data() + d * results_;
   }
+  const PluginCall call;
+  JAXEXP_PJRT_CALL(api, PJRT_LoadedExecutable_Execute, "run the function", .executable = loaded_.get(),
+                   .options = &options, .argument_lists = inputs.data(), .num_devices = nr_devices,
+                   .num_args = nr_arguments, .output_lists = outputs.data(),
+                   .device_complete_events = completed.empty() ? nullptr : completed.data());
+  const bool is_first = !has_run_->load(std::memory_order_relaxed) && !has_run_->exchange(true);
+  if (is_first) watch_exit();  // and once more, when it has been computed
+  const auto done = [&] {
+    return [call, is_first](const RunError*) {
+      if (is_first) watch_exit();
+    };
+  };
+
+  std::vector<std::shared_ptr<const Buffer>> results;
+  results.reserve(made.size());
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    auto buffer = std::make_shared<Buffer>(client_, made[i]);
+    // All results of a device are there at the same time. Mostly, programs wait for the first one.
+    if (i % results_ == 0 && !buffer->knows_ready()) buffer->when_ready(done());
+    results.push_back(std::move(buffer));
+  }
+  for (PJRT_Event* const event : completed) api.when_ready(event, "run the function", done());
   return results;
 }
 

@@ -27,13 +27,13 @@ class Executable {
   /// How parameters and results are divided, also where the module leaves it to the compiler. Throws RunError.
   HloShardings shardings() const;
 
-  /// Lists of arguments or results, one for each device in the order of the device assignment.
-  using Inputs = std::vector<std::vector<PJRT_Buffer*>>;
-  using Outputs = std::vector<std::vector<std::shared_ptr<const Buffer>>>;
+  std::size_t nr_results() const { return results_; }
 
   /// Begins to compute; the results are there when their buffers are. Several threads may run one executable. Arguments
-  /// that the module donates are deleted, except for those that are named. Throws RunError.
-  Outputs run(const Inputs& arguments, std::span<const std::int64_t> keep) const;
+  /// and results are those of the first device, then those of the second one, ... in the order of the device
+  /// assignment. Arguments that the module donates are deleted, except for those that are named. Throws RunError.
+  std::vector<std::shared_ptr<const Buffer>> run(std::span<PJRT_Buffer* const> arguments, std::size_t nr_devices,
+                                                 std::span<const std::int64_t> keep) const;
 
  private:
   Executable(std::shared_ptr<const Client> client, PJRT_LoadedExecutable* loaded);
@@ -42,7 +42,7 @@ class Executable {
   Owned<PJRT_LoadedExecutable> loaded_;
   Owned<PJRT_Executable> executable_;
   std::size_t results_;
-  std::shared_ptr<std::atomic<bool>> has_run_ = std::make_shared<std::atomic<bool>>(false);
+  std::unique_ptr<std::atomic<bool>> has_run_ = std::make_unique<std::atomic<bool>>(false);
 };
 
 }  // namespace jaxexp::runtime

@@ -2,8 +2,11 @@
 // here is destroyed.
 #include "runtime/plugin/process.h"
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdlib>
 #include <new>
 #include <thread>
@@ -20,8 +23,22 @@ namespace {
 enum class State { running, forked, exiting };
 
 std::atomic<State> state = State::running;
-std::atomic<int> calls = 0;  // under way
-thread_local int of_this_thread = 0;
+
+/// Calls under way, in counters of their own: threads that share one wait for each other.
+struct alignas(64) Counter {
+  std::atomic<int> calls = 0;
+};
+std::array<Counter, 32> counters;
+
+std::atomic<int>& counter_of_this_thread() {
+  static std::atomic<std::size_t> threads = 0;
+  thread_local Counter& counter = counters[threads++ % counters.size()];
+  return counter.calls;
+}
+
+bool is_calling() {
+  return std::ranges::any_of(counters, [](const Counter& counter) { return counter.calls > 0; });
+}
 std::atomic<std::thread::id> exit_thread;  // once the state is `exiting`
 
 constexpr std::chrono::seconds longest_exit{60};  // a call that takes longer is given up
@@ -32,12 +49,12 @@ constexpr std::chrono::milliseconds step{1};
   exit_thread = std::this_thread::get_id();
   state = State::exiting;
   const auto end = std::chrono::steady_clock::now() + longest_exit;
-  while (calls > 0 && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(step);
+  while (is_calling() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(step);
 }
 
 [[maybe_unused]] void is_forked() {
   state = State::forked;
-  calls = 0;  // those of other threads, which are not in this process
+  for (Counter& counter : counters) counter.calls = 0;  // those of other threads, which are not in this process
 }
 
 [[noreturn]] void refuse() {
@@ -65,20 +82,18 @@ void watch_exit() noexcept {
 #endif
 }
 
-PluginCall::PluginCall() {
+std::atomic<int>* PluginCall::begin() {
+  std::atomic<int>& calls = counter_of_this_thread();
   ++calls;
-  if (state != State::running && of_this_thread == 0) {
-    --calls;
-    refuse();
-  }
-  ++of_this_thread;
+  if (state == State::running) return &calls;
+  --calls;
+  refuse();
 }
 
-PluginCall::PluginCall(const PluginCall&) noexcept : is_copy_(true) { ++calls; }
-
-PluginCall::~PluginCall() {
-  if (!is_copy_) --of_this_thread;
-  --calls;
+// In the counter of what it copies: exit() looks at one after the other.
+PluginCall::PluginCall(const PluginCall& begun) noexcept
+    : counted_(begun.counted_ ? begun.counted_ : &counter_of_this_thread()), is_copy_(true) {
+  ++*counted_;
 }
 
 bool plugins_are_gone() noexcept { return state != State::running; }

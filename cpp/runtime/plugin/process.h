@@ -2,6 +2,8 @@
 // process exits.
 #pragma once
 
+#include <atomic>
+
 namespace jaxexp::runtime {
 
 /// Notices forks from now on. A plugin is about to start.
@@ -16,13 +18,20 @@ void watch_exit() noexcept;
 /// does, unless they are in a call already.
 class PluginCall {
  public:
-  PluginCall();
+  PluginCall() : counted_(of_this_thread_ == 0 ? begin() : nullptr), is_copy_(false) { ++of_this_thread_; }
   PluginCall(const PluginCall& begun) noexcept;
   PluginCall& operator=(const PluginCall&) = delete;
-  ~PluginCall();
+  ~PluginCall() {
+    if (!is_copy_) --of_this_thread_;
+    if (counted_) --*counted_;
+  }
 
  private:
-  bool is_copy_ = false;
+  static std::atomic<int>* begin();
+
+  inline static thread_local int of_this_thread_ = 0;
+  std::atomic<int>* counted_;  // null: a call in a call
+  bool is_copy_;
 };
 
 /// Whether a plugin must not be called any more.

@@ -80,6 +80,9 @@ Program::Program(const Artifact& artifact, const std::shared_ptr<const Client>& 
       for (const auto& [target, count] : *contents->custom_calls) custom_calls.push_back(target);
     provide_lapack(client, where);
   });
+  // Attributes say so, whose names are jax.buffer_donor and tf.aliasing_output.
+  const std::string_view text(reinterpret_cast<const char*>(module.data()), module.size());
+  may_donate = text.find("donor") != text.npos || text.find("alias") != text.npos;
 }
 
 std::string Program::newer_stablehlo(const Client& client) const {

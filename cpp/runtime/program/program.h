@@ -34,6 +34,7 @@ struct Program {
   /// The first argument of the main function, where it is for several platforms.
   std::optional<std::int32_t> platform_index;
   bool uses_shardy;
+  bool may_donate;  // arguments
   /// The targets of all custom calls, in alphabetical order, as far as they are known.
   std::vector<std::string_view> custom_calls;
   /// What to do about custom calls of LAPACK; empty where the module has none, or they are there.

@@ -35,6 +35,7 @@ bool Parameter::is_symbolic() const {
 
 std::vector<std::int64_t> Parameter::shape(const Variables& variables) const {
   std::vector<std::int64_t> sizes;
+  sizes.reserve(dimensions.size());
   for (const Dimension& dimension : dimensions) {
     const Checked size = dimension.evaluate(variables);
     if (!size || *size < 0)

@@ -79,6 +79,26 @@ std::vector<std::string> paths(const wire::schema::PyTreeDef& tree, bool is_in_t
   return found;
 }
 
+/// Adds a node, and what is below it. How many there are, and how deep, was checked when the artifact was opened.
+void add_nodes(const wire::schema::PyTreeDef& tree, std::vector<Node>& nodes) {
+  using Kind = wire::schema::PyTreeDefKind;
+  Node node{static_cast<Node::Kind>(tree.kind()), Values::length(tree.children()), {}};
+  if (tree.kind() == Kind::dict) node.keys = strings(tree.children_names());
+  if (tree.kind() == Kind::custom) {
+    node.name = tree.custom_name()->string_view();
+    if (const auto* data = tree.custom_auxdata())
+      node.data = {reinterpret_cast<const std::uint8_t*>(data->data()), data->size()};
+  }
+  nodes.push_back(std::move(node));
+  for (std::uint32_t i = 0; i < Values::length(tree.children()); ++i) add_nodes(*tree.children()->Get(i), nodes);
+}
+
+std::vector<Node> nodes_of(const wire::schema::PyTreeDef& tree) {
+  std::vector<Node> nodes;
+  add_nodes(tree, nodes);
+  return nodes;
+}
+
 std::vector<Value> values(const wire::schema::Exported& e, const Values& v, bool are_arguments) {
   std::vector<std::string> path = paths(are_arguments ? *e.in_tree() : *e.out_tree(), are_arguments);
   std::vector<Value> result(v.size());
@@ -181,6 +201,10 @@ std::vector<Value> Artifact::results() const {
   const auto& e = state_->function(order_);
   return values(e, Values::results(e), false);
 }
+
+std::vector<Node> Artifact::argument_tree() const { return nodes_of(*state_->function(order_).in_tree()); }
+
+std::vector<Node> Artifact::result_tree() const { return nodes_of(*state_->function(order_).out_tree()); }
 
 std::optional<Weights> Artifact::weights() const {
   const auto* const stored = state_->stored_weights();

@@ -43,6 +43,11 @@ class AttributesAndTypes {
            static_cast<std::uint64_t>(std::max<std::int64_t>(nodes_[attribute].bytes, 0)) / 16;
   }
   std::uint64_t types() const { return nodes_.size() - attributes_; }
+  /// Of a type, with its number behind those of the attributes: whose it is, and whether it is no text; how many bits
+  /// an element of a tensor takes, or a number; 0 or less where that is not known.
+  std::string_view dialect(std::uint64_t type) const { return entries_.dialect(type); }
+  bool encoded(std::uint64_t type) const { return entries_.encoded(type); }
+  std::int32_t bits(std::uint64_t type) const { return nodes_[type].bits; }
 
  private:
   enum class Class : std::uint8_t {

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from jaxexp._errors import ExportError, ExportTypeError, cause
 from jaxexp._kernel.artifact.chain import chain
-from jaxexp._kernel.codec import nodes
-from jaxexp._kernel.function import data, vjps
-from jaxexp._kernel.function.data import ExportedData
 from jaxexp._public import public
 
-from .policy_check import Limits, check_function
+from .limits.limits import Limits
 
 if TYPE_CHECKING:
+    from jaxexp._kernel.function.data import ExportedData
     from jaxexp._native import Artifact
 
 
@@ -135,6 +133,10 @@ class Policy:
             PolicyError: says what was found, where, and which field would allow it.
             DeserializationError: a module is damaged, or does not fit the signature.
         """
+        from jaxexp._kernel.function import data, vjps
+
+        from .module.check import check_function
+
         limits = Limits(self)
         if (artifact := data.artifact_of(exported)) is not None:
             self.check_size(artifact.size)
@@ -151,6 +153,9 @@ class Policy:
         Raises:
             PolicyError: as in `check`.
         """
+        from jaxexp._kernel.codec import nodes
+        from jaxexp._kernel.function import data
+
         limits, name = Limits(self), artifact.fun_name
         _check_weights(limits, artifact)
         for order, link in enumerate(chain(artifact)):

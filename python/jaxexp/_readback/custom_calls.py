@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from jaxexp import _jax
-from jaxexp._kernel.module.custom_calls import is_callback
+from jaxexp._kernel.artifact.targets import is_callback
 
 from .composites import by_name
 from .operation import Function, Many, Operation

@@ -223,7 +223,7 @@ def _verdicts(found: Inspection) -> Iterable[tuple[str, str]]:
     targets = sorted({target for calls in _calls(found) for target in calls})[:_MOST_ROWS]
     if not targets:
         return
-    from jaxexp._kernel.module.custom_calls import STABLE_CUSTOM_CALLS, is_callback
+    from jaxexp._kernel.artifact.targets import STABLE_CUSTOM_CALLS, is_callback
 
     for target in targets:
         if is_callback(target):

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 import jaxexp
+from jaxexp.runtime import Array, Session, Value, find_plugin, register_ffi, use_lapack
 
 
 class Point(NamedTuple):
@@ -141,3 +142,21 @@ def in_the_place_of_jax_export() -> int:
     assert jaxexp.minimum_supported_serialization_version <= jaxexp.maximum_supported_serialization_version
     oldest = jaxexp.minimum_supported_calling_convention_version
     return jaxexp.maximum_supported_calling_convention_version - oldest
+
+
+def without_jax(path: Path) -> None:
+    use_lapack("libopenblas.so.0")
+    register_ffi("target", object(), plugin=assert_type(find_plugin("cpu"), str))
+    session = Session(path, plugin="cpu", devices=[0], policy=jaxexp.Policy(), options={"cpu_device_count": 2})
+    assert_type(session.arguments, tuple[Value, ...])
+    assert_type(session.weights, dict[str, Array])
+    assert_type(session.vjp().with_weights("w.safetensors"), Session)
+    assert_type(session.why_compiled, str)
+    try:
+        np.asarray(session.put(np.zeros(3)).block_until_ready())
+        session(np.zeros(3), k=session.on_device(np.zeros(3)))
+        session.call_by_path({"args[0]": 3})
+        session.compile()
+        session.save_executable(path)
+    except jaxexp.RunError as error:
+        assert_type(error.reason, str)

@@ -4,7 +4,9 @@
 #include <complex>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -12,6 +14,9 @@
 #include <vector>
 
 #include "jaxexp/run_error.h"
+
+struct DLManagedTensor;  // of dlpack.h
+struct DLManagedTensorVersioned;
 
 namespace jaxexp {
 
@@ -60,6 +65,13 @@ class Array {
     static_assert(!std::is_same_v<T, bool>, "a std::vector<bool> holds bits: give dtype, shape and bytes");
   }
 
+  /// Numbers of another library, in host memory. They are used where they are, as with a shared pointer, if they are
+  /// row-major without gaps, and else copied. The array calls the tensor's deleter when nothing needs them any more.
+  /// They must not change while it is there. Throws RunError where a tensor cannot be taken; it is still the caller's
+  /// then.
+  static Array from_dlpack(DLManagedTensorVersioned* tensor);
+  static Array from_dlpack(DLManagedTensor* tensor);
+
   /// A scalar. Throws RunError.
   template <class T, class = std::enable_if_t<std::is_arithmetic_v<T>>>
   explicit Array(T number) : Array(dtype_of<T>(), {}, std::make_shared<const T>(number)) {}
@@ -74,11 +86,37 @@ class Array {
 
   /// Waits until the numbers are computed. Throws RunError where that failed.
   void wait() const;
+  /// Whether `wait` would not take time.
+  bool is_ready() const;
+  /// Calls back once the numbers are computed, with null, or with the error that `wait` would throw: at once in this
+  /// thread, or later in one of the plugin's, which should not be kept. `done` must not throw. Throws RunError.
+  void on_ready(std::function<void(const RunError* error)> done) const;
+
+  /// Waits for the numbers, and returns where they are in host memory, for as long as a copy of this array is there.
+  ///
+  /// Numbers on a CPU device are not copied, and no call donates them from then on. Those on other devices, in parts on
+  /// several ones, or of less than a byte, are copied once, and the copy is kept. Throws RunError.
+  const void* data() const;
+
+  /// The same, for a dtype that C++ has. Throws RunError, also where the dtype is another.
+  template <class T>
+  std::span<const T> view() const {
+    check_dtype(dtype_of<T>());
+    return {static_cast<const T*>(data()), size()};
+  }
 
   /// Waits for the numbers, and copies them to host memory of `size_bytes()`. Throws RunError.
   void copy_to(void* target) const;
 
-  /// The same, to a vector. Throws RunError, also where the dtype is another.
+  /// The numbers for another library, which only reads them, and calls the deleter in the end. Waits for them. On a
+  /// CPU, CUDA or ROCm device they are used where they are; what `data` would copy is its copy in host memory. Throws
+  /// RunError.
+  DLManagedTensorVersioned* to_dlpack() const;
+  /// The same for libraries that know DLPack before 1.0, which cannot say that it is only to be read. Throws RunError,
+  /// also for numbers of less than a byte.
+  DLManagedTensor* to_unversioned_dlpack() const;
+
+  /// Copies the numbers, as `copy_to`, to a vector. Throws RunError, also where the dtype is another.
   template <class T>
   std::vector<T> to() const {
     static_assert(!std::is_same_v<T, bool>, "a std::vector<bool> holds bits: copy_to bytes");

@@ -143,6 +143,30 @@ JAXEXP_RUN_API size_t jaxexp_array_rank(const jaxexp_array* array);
 JAXEXP_RUN_API const int64_t* jaxexp_array_shape(const jaxexp_array* array);
 JAXEXP_RUN_API size_t jaxexp_array_size_bytes(const jaxexp_array* array);
 JAXEXP_RUN_API int jaxexp_array_wait(const jaxexp_array* array, jaxexp_error** error);
+/* Whether jaxexp_array_wait() would not take time: 1 or 0; -1 is a failure. */
+JAXEXP_RUN_API int jaxexp_array_is_ready(const jaxexp_array* array, jaxexp_error** error);
+/* Calls back once the numbers are computed, at once in this thread, or later in one of the plugin's, which should not
+ * be kept. `failure` is NULL, or says why they could not be computed, during the callback. */
+JAXEXP_RUN_API int jaxexp_array_on_ready(const jaxexp_array* array, void (*done)(void* user, const char* failure),
+                                         void* user, jaxexp_error** error);
+/* Waits for the numbers, and returns where they are in host memory until the array is freed. Numbers on a CPU device
+ * are not copied, and no call donates them from then on; others are copied once. An array of size 0 may have no
+ * numbers: NULL without an error. */
+JAXEXP_RUN_API const void* jaxexp_array_data(const jaxexp_array* array, jaxexp_error** error);
+
+/* DLPack: numbers that libraries share. Both structs are those of dlpack.h. */
+struct DLManagedTensorVersioned;
+struct DLManagedTensor; /* of DLPack before 1.0 */
+/* Takes a tensor in host memory, and calls its deleter when nothing needs it any more. Numbers that are row-major
+ * without gaps are used where they are, and must not change; others are copied. On failure the tensor is still the
+ * caller's. */
+JAXEXP_RUN_API jaxexp_array* jaxexp_array_from_dlpack(struct DLManagedTensorVersioned* tensor, jaxexp_error** error);
+JAXEXP_RUN_API jaxexp_array* jaxexp_array_from_unversioned_dlpack(struct DLManagedTensor* tensor, jaxexp_error** error);
+/* A tensor that is only to be read, and outlives the array; whoever has it calls its deleter. Waits for the numbers. On
+ * a CPU, CUDA or ROCm device they are where they were, others are copied to the host. */
+JAXEXP_RUN_API struct DLManagedTensorVersioned* jaxexp_array_to_dlpack(const jaxexp_array* array, jaxexp_error** error);
+JAXEXP_RUN_API struct DLManagedTensor* jaxexp_array_to_unversioned_dlpack(const jaxexp_array* array,
+                                                                          jaxexp_error** error);
 /* `size` is what jaxexp_array_size_bytes() says. */
 JAXEXP_RUN_API int jaxexp_array_read(const jaxexp_array* array, void* target, size_t size, jaxexp_error** error);
 

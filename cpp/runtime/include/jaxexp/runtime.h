@@ -100,7 +100,7 @@ class Function {
  private:
   friend class Runtime;
   explicit Function(std::shared_ptr<const runtime::Bound> bound) : bound_(std::move(bound)) {}
-  std::vector<Array> called(std::vector<std::shared_ptr<const runtime::Numbers>> numbers) const;
+  std::vector<Array> called(std::span<const runtime::Numbers* const> arguments) const;
 
   std::shared_ptr<const runtime::Bound> bound_;
 };
@@ -120,6 +120,11 @@ struct LoadOptions {
   /// The function of this name, where the file is an archive. The archive is mapped, or read if `stable` says so; the
   /// function keeps it, and has its weights in it.
   std::string member = {};
+  /// What keeps the memory of an Artifact. It is kept until nothing needs it: the function, its VJPs, and arrays of its
+  /// weights in an archive.
+  std::shared_ptr<const void> owner = {};
+  /// The file that an Artifact was read from: its weights are in the same folder.
+  std::filesystem::path file = {};
 };
 
 /// What runs a custom call, as XLA_FFI_DEFINE_HANDLER of xla/ffi/api/ffi.h makes it.
@@ -146,8 +151,9 @@ class Runtime {
   /// files beside this one, which are mapped, or read if the options say so, when the function is first called. Throws
   /// std::system_error where the file cannot be opened, DeserializationError or RunError.
   Function load(const std::filesystem::path& file, std::vector<std::size_t> devices = {}) const;
-  /// The same from memory of the caller's, such as a member of an Archive. It has to stay while the function does. A
-  /// member has its weights in the archive; other functions take theirs as arguments, unless LoadOptions name a file.
+  /// The same from memory of the caller's, such as a member of an Archive. It has to stay while the function does, or
+  /// LoadOptions say what keeps it. A member has its weights in the archive; other functions take theirs as arguments,
+  /// unless LoadOptions name a file.
   Function load(Artifact artifact, std::vector<std::size_t> devices = {}) const;
 
   /// The same with options. Throws std::system_error too where a file of executables cannot be opened, and RunError

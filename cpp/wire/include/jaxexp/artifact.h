@@ -80,6 +80,19 @@ struct Value {
   std::string str() const;
 };
 
+/// A node of the tree of the arguments, or of the results. A tree is its nodes, each before its children.
+struct Node {
+  enum class Kind { leaf, none, tuple, list, dict, custom };
+
+  Kind kind;
+  std::size_t nr_children;
+  std::vector<std::string_view> keys;  // of a dict, one for each child
+  /// Of a custom node, the name under which its class was registered for serialization ("jaxexp.node" where it was
+  /// not), and what describes it, in the words of whoever registered it.
+  std::string_view name = {};
+  std::span<const std::uint8_t> data = {};
+};
+
 /// The arrays that a function takes first and that are not in the artifact, but in files of tensors (safetensors)
 /// beside it, or in its archive.
 struct Weights {
@@ -125,6 +138,10 @@ class Artifact {
   std::uint32_t nr_devices() const;
   std::vector<Value> arguments() const;
   std::vector<Value> results() const;
+  /// How a call in Python takes the arguments, and returns the results; the first tree is a pair, (args, kwargs).
+  /// Leaves are in the order of `arguments()` and `results()`.
+  std::vector<Node> argument_tree() const;
+  std::vector<Node> result_tree() const;
   /// Nothing where the artifact says of no arguments where they are. Throws DeserializationError where it says what
   /// does not fit the signature.
   std::optional<Weights> weights() const;

@@ -79,9 +79,10 @@ def verify_many(
         >>> with concurrent.futures.ThreadPoolExecutor(8) as executor:
         ...     damaged = verify_many(["models/", "fleet.zip"], executor=executor, journal="verify.journal")
     """
-    from jaxexp._api.load import check_policy
+    if policy is not None:
+        from jaxexp._policy.policy import check_is_policy
 
-    check_policy(policy)
+        check_is_policy(policy)
     means = Means(executor, workers, journal, wait_for_workers)
     found: dict[str, Exception] = {}
     for one in verified(places(artifacts, "verify_many"), means, policy):

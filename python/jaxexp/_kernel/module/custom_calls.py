@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -11,41 +10,10 @@ from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportRuntimeError, Lines
 from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.artifact.operations import is_understood
+from jaxexp._kernel.artifact.targets import STABLE_CUSTOM_CALLS, is_callback
 from jaxexp._kernel.function.data import ExportedData
 
 from . import branches, mlir, runnable
-
-# LAPACK routines that lower to a custom call on CPU, and the names of some in complex arithmetic.
-_LAPACK = "potrf geqrf orgqr syevd geev gesdd getrf sytrd gehrd gees trsm gtsv".split()
-_COMPLEX_LAPACK = {"orgqr": "ungqr", "syevd": "heevd", "sytrd": "hetrd"}
-
-
-def _lapack_targets() -> set[str]:
-    names = {f"lapack_{precision}{routine}_ffi" for precision in "sd" for routine in _LAPACK}
-    return names | {
-        f"lapack_{precision}{_COMPLEX_LAPACK.get(name, name)}_ffi" for precision in "cz" for name in _LAPACK
-    }
-
-
-def _gpu_targets() -> set[str]:
-    solver = "getrf geqrf orgqr potrf syevd gesvd gesvdj sytrd".split()
-    names = {f"{vendor}solver_{routine}_ffi" for vendor, routine in itertools.product(("cu", "hip"), solver)}
-    names |= {f"{vendor}_lu_pivots_to_permutation" for vendor in ("cu", "hip")}
-    names |= {f"{vendor}_threefry2x32_ffi" for vendor in ("cu", "hip")}
-    return names | {"hipsolver_gesdd_ffi", "cusparse_gtsv2_ffi"}
-
-
-# Custom calls that JAX promises to keep stable ("Compatibility guarantees for custom calls" in
-# https://docs.jax.dev/en/latest/export/export.html).
-STABLE_CUSTOM_CALLS = frozenset(
-    _lapack_targets()
-    | _gpu_targets()
-    | {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement"}
-    | {"Eigh", "Qr", "ProductOfElementaryHouseholderReflectors", "LuDecomposition", "ApproxTopK"}  # TPU
-    | {"tpu_custom_call", "mosaic_gpu_v2"}  # Pallas
-    | {f"stablehlo.dynamic_{name}" for name in ("approx_top_k", "reduce_window", "rng_bit_generator", "top_k")}
-    | {"tf.call_tf_function", "AllocateBuffer", "shape_assertion"}
-)
 
 
 class UnknownCustomCallError(ExportRuntimeError, _jax.JaxRuntimeError):
@@ -148,22 +116,6 @@ def _origin(targets: set[str]) -> str:
     if any(target.startswith(("lapack_", "blas_", "cu", "hip")) for target in targets):
         return "those of linear algebra come with jaxlib, and need the JAX release that exported the function"
     return "if jaxlib had them, use the JAX release that exported the function"
-
-
-# The targets of host callbacks in all releases. Their operands or attributes are addresses in the exporting process.
-_PYTHON_CALLBACK = re.compile(r"xla_(ffi_|buffer_|partitioned_)*python_\w*callback")
-
-
-def is_callback(target: str) -> bool:
-    """Whether a custom call calls back to Python."""
-    return _PYTHON_CALLBACK.fullmatch(target) is not None
-
-
-# The stable ones that compute nothing. They say where arrays are, or assert what shapes promise; such assertions are
-# decided before the function is compiled.
-HINTS = frozenset(
-    {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement", "shape_assertion"}
-)
 
 
 # Custom calls that are gone when the program runs: the compiler takes them apart.

@@ -7,12 +7,11 @@ from typing import Any, Protocol
 
 from jaxexp import _native
 from jaxexp._errors import WeightsError
-from jaxexp._weights.files.dtypes import held_as, size_of
+from jaxexp._weights.files.dtypes import held_as, size_of, type_of
 from jaxexp._weights.files.header import Tensor
 from jaxexp._weights.files.reading import HoldsTensors
 from jaxexp._weights.files.writing import damaged
 
-from .names import type_of
 from .stored import Table, WithDigests
 
 

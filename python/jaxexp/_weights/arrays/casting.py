@@ -11,11 +11,10 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxexp._errors import WeightsError
-from jaxexp._weights.files.dtypes import dtype_of, held_as
+from jaxexp._weights.files.dtypes import dtype_of, held_as, type_of
 from jaxexp._weights.files.header import Tensor
 from jaxexp._weights.files.reading import HoldsTensors
 
-from .names import type_of
 from .pieces import source
 from .placing import view, wherever
 

@@ -31,11 +31,6 @@ def is_array(leaf: Any) -> bool:
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
-def type_of(array: Any) -> str:
-    """As in "float32[3, 4]", for messages."""
-    return f"{array.dtype}{list(array.shape)}"
-
-
 def identities(array: Any) -> Iterable[tuple[Any, ...]]:
     """Keys that only the same array has: the object, and for NumPy also the memory, because each view is an object."""
     yield ("object", id(array))

@@ -14,13 +14,14 @@ from jax.core import Tracer
 
 from jaxexp._errors import ExportError, WeightsError
 from jaxexp._weights.files import reading
+from jaxexp._weights.files.dtypes import type_of
 from jaxexp._weights.files.header import Tensor
 from jaxexp._weights.files.reading import HoldsTensors
 from jaxexp._weights.files.writing import Source
 
 from . import placing
 from .casting import ADVICE, REFUSED, cast, cast_in_file, is_castable
-from .names import Rename, check_names, is_array, named_leaves, names_given, type_of, warn_of_others
+from .names import Rename, check_names, is_array, named_leaves, names_given, warn_of_others
 from .pieces import source
 from .stored import Stored, WithDigests
 from .tied import check_tied

@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxexp._weights.arrays.names import type_of
 from jaxexp._weights.arrays.pieces import digest
+from jaxexp._weights.files.dtypes import type_of
 
 
 class Likeness:

@@ -16,9 +16,9 @@ from jaxexp import _jax
 from jaxexp._errors import ExportError, shown
 from jaxexp._kernel.artifact.words import listed
 from jaxexp._kernel.codec.dtypes import has_number
-from jaxexp._weights.arrays.names import identities, is_array, named_leaves, type_of
+from jaxexp._weights.arrays.names import identities, is_array, named_leaves
 from jaxexp._weights.arrays.pieces import digest
-from jaxexp._weights.files.dtypes import held_as
+from jaxexp._weights.files.dtypes import held_as, type_of
 
 from . import lifting
 from .likeness import Likeness, size_of

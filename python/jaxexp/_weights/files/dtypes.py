@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from jaxexp import _native
 
@@ -43,6 +44,11 @@ _BYTES_OF = {
     "float8_e4m3": "U8",
     "float8_e4m3b11fnuz": "U8",
 }
+
+
+def type_of(array: Any) -> str:
+    """As in "float32[3, 4]", for messages."""
+    return f"{array.dtype}{list(array.shape)}"
 
 
 def held_as(dtype: str, shape: Sequence[int]) -> tuple[str, tuple[int, ...]] | None:

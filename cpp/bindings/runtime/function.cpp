@@ -1,0 +1,90 @@
+// Calls run without the GIL, and so does everything that may compile or open files.
+#include <nanobind/stl/filesystem.h>
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+
+#include "bindings/base/owned.h"
+#include "bindings/base/text.h"
+#include "bindings/runtime/define.h"
+#include "bindings/runtime/given.h"
+
+namespace jaxexp::bindings {
+
+Given::Given(nb::handle objects, nb::handle dtypes) {
+  const auto size = static_cast<std::size_t>(nb::len(objects));
+  views_.reserve(size), arrays_.reserve(size);
+  nb::object dtype = nb::steal(PyObject_GetIter(dtypes.ptr()));
+  for (const nb::handle object : objects) {
+    const nb::object name = owned(PyIter_Next(dtype.ptr()));
+    if (nb::isinstance<Array>(object)) {
+      arrays_.push_back(nb::cast<Array>(object));
+      continue;
+    }
+    const View& view = views_.emplace_back(object, PyBUF_C_CONTIGUOUS);
+    arrays_.emplace_back(nb::cast<std::string_view>(name), view.shape(), view.data());
+    if (const Array& made = arrays_.back(); made.size_bytes() != view.size_bytes())
+      throw RunError(RunError::Reason::argument, made.str() + " takes " + std::to_string(made.size_bytes()) +
+                                                     " bytes, and not " + std::to_string(view.size_bytes()));
+  }
+}
+
+namespace {
+
+nb::tuple to_tuple(std::vector<Array> arrays) {
+  return new_tuple(arrays.size(), [&](std::size_t i) { return nb::cast(std::move(arrays[i])); });
+}
+
+nb::tuple call(const Function& function, nb::handle objects, nb::handle dtypes) {
+  const Given given(objects, dtypes);
+  std::vector<Array> results;
+  {
+    const nb::gil_scoped_release release;
+    results = function.call(given.arrays());
+  }
+  return to_tuple(std::move(results));
+}
+
+std::map<std::string, Array> weights(const Function& function) {
+  const nb::gil_scoped_release release;
+  return function.weights();
+}
+
+nb::dict weights_by_name(const Function& function) {
+  nb::dict found = new_dict();
+  for (auto& [name, array] : weights(function)) found[text(name)] = nb::cast(std::move(array));
+  return found;
+}
+
+}  // namespace
+
+void define_function(nb::module_& m) {
+  using Release = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<Function>(m, "Function", "A function that is ready to be called, by several threads at once.")
+      .def_prop_ro("name", [](const Function& f) { return text(f.artifact().function_name()); })
+      .def_prop_ro(
+          "arguments", [](const Function& f) { return described(f.arguments()); },
+          nb::sig("def arguments(self) -> tuple[tuple[str, str, tuple[str, ...], str], ...]"),
+          "Path, dtype, dimensions, and a text for people, of what a call takes; weights that were found are none.")
+      .def_prop_ro(
+          "results", [](const Function& f) { return described(f.artifact().results()); },
+          nb::sig("def results(self) -> tuple[tuple[str, str, tuple[str, ...], str], ...]"))
+      .def_prop_ro(
+          "has_weights", [](const Function& f) { return f.arguments().size() < f.artifact().arguments().size(); },
+          "Whether the first arguments are weights that were found.")
+      .def("compile", &Function::compile, Release())
+      .def("save_executable", &Function::save_executable, "file"_a, Release(),
+           nb::sig("def save_executable(self, file: str | os.PathLike[str]) -> None"))
+      .def("why_compiled", [](const Function& f) { return text(f.why_compiled()); })
+      .def("call", &call, "arguments"_a, "dtypes"_a,
+           nb::sig("def call(self, arguments: Sequence[object], dtypes: Sequence[str]) -> tuple[Array, ...]"),
+           "Results, which may still be computed. Arguments are Arrays, or have buffers, of these dtypes.")
+      .def("vjp", &Function::vjp, Release())
+      .def("weights", &weights_by_name, nb::sig("def weights(self) -> dict[str, Array]"))
+      .def("with_weights", &Function::with_weights, "file"_a, Release(),
+           nb::sig("def with_weights(self, file: str | os.PathLike[str]) -> Function"));
+}
+
+}  // namespace jaxexp::bindings

@@ -1,0 +1,206 @@
+// Artifacts that are verified and not yet on a plugin, so that they can be judged before.
+#include <nanobind/stl/filesystem.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "bindings/base/owned.h"
+#include "bindings/base/text.h"
+#include "bindings/runtime/define.h"
+#include "bindings/runtime/given.h"
+#include "jaxexp/archive.h"
+#include "wire/api/translating.h"
+#include "wire/base/file_bytes.h"
+#include "wire/base/file_error.h"
+#include "wire/bytecode/bytecode.h"
+#include "wire/bytecode/inventory.h"
+#include "wire/tensors/mapped_file.h"
+
+namespace jaxexp::bindings {
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+
+/// `file` is where the bytes are from, if their weights are beside it.
+Program of_bytes(nb::handle bytes, const std::filesystem::path& file) {
+  const View view(bytes, PyBUF_SIMPLE);
+  const nb::gil_scoped_release release;
+  const auto* const begin = static_cast<const std::uint8_t*>(view.data());
+  auto copy = std::make_shared<const Bytes>(begin, begin + view.size_bytes());
+  return {Artifact(*copy), copy, file};
+}
+
+Program of_file(const std::filesystem::path& file) {
+  const nb::gil_scoped_release release;
+  constexpr auto any_size = std::numeric_limits<std::uint64_t>::max();
+  auto read = std::make_shared<const wire::FileBytes>(file, wire::FileBytes::Reading::at_once, any_size);
+  return {Artifact(read->bytes()), read, file};
+}
+
+Program of_archive(const std::filesystem::path& file, const std::string& member, bool stable) {
+  using wire::MappedFile;
+  const nb::gil_scoped_release release;
+  const auto how = stable ? MappedFile::How::read : MappedFile::How::mapped;
+  const auto archive = translating([&] { return MappedFile::named(file, how); });
+  return {Archive(archive.bytes()).artifact(member), archive.owner(), {}};
+}
+
+/// The function, its VJP, and so on.
+std::vector<Artifact> chain(const Artifact& artifact) {
+  std::vector<Artifact> all;
+  for (auto next = std::optional(artifact); next; next = next->vjp()) all.push_back(*next);
+  return all;
+}
+
+/// The names of the files in which its weights are, if they are not in its archive.
+std::vector<std::string_view> weights_files(const Program& program) {
+  std::vector<std::string_view> names;
+  const auto weights = program.artifact.weights();
+  if (weights && !weights->is_in_archive())
+    for (const Weights::File& file : weights->files) names.push_back(file.name);
+  return names;
+}
+
+nb::tuple texts(const auto& all) {
+  return new_tuple(all.size(), [&](std::size_t i) { return text(all[i]); });
+}
+
+bool calls_lapack(const Program& program) {
+  const wire::Path where{nullptr, "mlir_module_serialized"};
+  for (const Artifact& artifact : chain(program.artifact)) {
+    const auto contents = translating([&] { return wire::read_contents(artifact.module(), where); });
+    if (!contents || !contents->custom_calls) continue;
+    for (const auto& [target, count] : *contents->custom_calls)
+      if (target.starts_with("lapack_") || target.starts_with("blas_")) return true;
+  }
+  return false;
+}
+
+Artifact artifact_of(const Program& program, std::size_t order) {
+  const auto all = chain(program.artifact);
+  return all.at(order);
+}
+
+/// What a policy compares, beside what is in the module.
+nb::dict facts(const Program& program, std::size_t order) {
+  const Artifact artifact = artifact_of(program, order);
+  const auto checks = artifact.disabled_checks();
+  std::vector<std::string_view> effects = artifact.ordered_effects();
+  for (const std::string_view effect : artifact.unordered_effects()) effects.push_back(effect);
+  nb::dict found = new_dict();
+  found["nr_devices"] = artifact.nr_devices();
+  found["platforms"] = texts(artifact.platforms());
+  found["runs_anywhere"] = std::ranges::find(checks, "platform") != checks.end();
+  found["effects"] = texts(effects);
+  found["arguments"] = artifact.arguments().size();
+  found["results"] = artifact.results().size();
+  found["module_bytes"] = artifact.module().size();
+  return found;
+}
+
+nb::object inventory(const Program& program, std::size_t order) {
+  const Artifact artifact = artifact_of(program, order);
+  const wire::Path where{nullptr, "mlir_module_serialized"};
+  std::optional<wire::Inventory> read;
+  {
+    const nb::gil_scoped_release release;
+    read = translating([&] { return wire::read_inventory(artifact.module(), where); });
+  }
+  if (!read) return nb::none();
+  const auto listed = [](const auto& names) {
+    nb::list list = new_list();
+    for (const auto& name : names) list.append(text(name));
+    return list;
+  };
+  nb::dict found = new_dict(), operations = new_dict(), counts = new_dict();
+  for (const auto& [name, count] : read->operations) operations[text(name)] = count;
+  for (const auto& [name, count] : read->device_counts) counts[text(name)] = count;
+  nb::object calls = nb::none();
+  if (read->custom_calls) {
+    nb::dict targets = new_dict();
+    for (const auto& [target, has_side_effect] : *read->custom_calls) targets[text(target)] = has_side_effect;
+    calls = targets;
+  }
+  found["operations"] = operations;
+  found["unreadable"] = listed(read->unreadable);
+  found["attributes"] = listed(read->attributes);
+  found["call_attributes"] = listed(read->call_attributes);
+  found["custom_calls"] = calls;
+  found["unknown_types"] = listed(read->unknown_types);
+  found["largest_array"] = nb::cast(read->largest_array);
+  found["device_counts"] = counts;
+  return found;
+}
+
+/// How many weights it has outside of its modules, and how many bytes.
+nb::tuple weights(const Program& program) {
+  std::uint64_t bytes = 0;
+  const auto found = program.artifact.weights();
+  if (!found) return nb::make_tuple(0, 0);
+  for (const Weights::Tensor& tensor : found->tensors) bytes += tensor.size;
+  return nb::make_tuple(found->tensors.size(), bytes);
+}
+
+}  // namespace
+
+nb::tuple described(const std::vector<Value>& values) {
+  return new_tuple(values.size(), [&](std::size_t i) {
+    const Value& value = values[i];
+    return nb::make_tuple(text(value.path), text(value.dtype), texts(value.shape), text(value.str()));
+  });
+}
+
+nb::tuple described(const std::vector<Node>& nodes) {
+  return new_tuple(nodes.size(), [&](std::size_t i) -> nb::object {
+    const Node& node = nodes[i];
+    const int kind = static_cast<int>(node.kind);
+    if (node.kind == Node::Kind::dict) return nb::make_tuple(kind, node.nr_children, texts(node.keys));
+    if (node.kind != Node::Kind::custom) return nb::make_tuple(kind, node.nr_children);
+    const auto* const data = reinterpret_cast<const char*>(node.data.data());
+    return nb::make_tuple(kind, node.nr_children, text(node.name), to_bytes({data, node.data.size()}));
+  });
+}
+
+void define_program(nb::module_& m) {
+  nb::class_<Program>(m, "Program", "An artifact that was verified.")
+      .def_static(
+          "of_bytes", &of_bytes, "buffer"_a, "file"_a,
+          nb::sig("def of_bytes(buffer: typing_extensions.Buffer, file: str | os.PathLike[str]) -> Program"),
+          "A copy of the bytes. `file` is where they are from if their weights are beside it; else it is empty.")
+      .def_static("of_file", &of_file, "file"_a, nb::sig("def of_file(file: str | os.PathLike[str]) -> Program"))
+      .def_static("of_archive", &of_archive, "file"_a, "member"_a, "stable"_a,
+                  nb::sig("def of_archive(file: str | os.PathLike[str], member: str, stable: bool) -> Program"),
+                  "A member of an archive, which is mapped, or read if it has to be stable.")
+      .def_prop_ro("name", [](const Program& p) { return text(p.artifact.function_name()); })
+      .def_prop_ro(
+          "platforms", [](const Program& p) { return texts(p.artifact.platforms()); },
+          nb::sig("def platforms(self) -> tuple[str, ...]"))
+      .def_prop_ro(
+          "weights_files", [](const Program& p) { return texts(weights_files(p)); },
+          nb::sig("def weights_files(self) -> tuple[str, ...]"),
+          "The names of the files of its weights, which are beside it.")
+      .def_prop_ro(
+          "order", [](const Program& p) { return chain(p.artifact).size() - 1; }, "How many VJPs it has.")
+      .def_prop_ro("weights", &weights, nb::sig("def weights(self) -> tuple[int, int]"),
+                   "How many weights it has outside of its modules, and how many bytes they have.")
+      .def("facts", &facts, "order"_a, nb::sig("def facts(self, order: int) -> dict[str, typing.Any]"),
+           "What its VJP of an order says of itself.")
+      .def("inventory", &inventory, "order"_a,
+           nb::sig("def inventory(self, order: int) -> dict[str, typing.Any] | None"),
+           "What is in the module of its VJP of an order; None for bytecode of a version that is not known here.")
+      .def("calls_lapack", &calls_lapack, "Whether it, or one of its VJPs, has custom calls of LAPACK.")
+      .def(
+          "trees",
+          [](const Program& p, std::size_t order) {
+            const auto all = chain(p.artifact);
+            const Artifact& artifact = all.at(order);
+            return nb::make_tuple(described(artifact.argument_tree()), described(artifact.result_tree()));
+          },
+          "order"_a,
+          nb::sig("def trees(self, order: int) -> "
+                  "tuple[tuple[tuple[typing.Any, ...], ...], tuple[tuple[typing.Any, ...], ...]]"),
+          "The trees of arguments and results of its VJP of an order.");
+}
+
+}  // namespace jaxexp::bindings

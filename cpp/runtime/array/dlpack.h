@@ -1,0 +1,20 @@
+// DLPack: numbers that libraries share without a copy.
+#pragma once
+
+#include <dlpack/dlpack.h>
+
+#include <memory>
+
+#include "runtime/array/numbers.h"
+
+namespace jaxexp::runtime {
+
+/// As in jaxexp/array.h. Throws RunError: then the tensor is still the caller's.
+Numbers from_dlpack(DLManagedTensorVersioned* tensor);
+Numbers from_dlpack(DLManagedTensor* tensor);
+
+/// As in jaxexp/array.h. Throws RunError.
+DLManagedTensorVersioned* to_dlpack(const std::shared_ptr<const Numbers>& numbers);
+DLManagedTensor* to_unversioned_dlpack(const std::shared_ptr<const Numbers>& numbers);
+
+}  // namespace jaxexp::runtime

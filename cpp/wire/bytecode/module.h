@@ -1,0 +1,399 @@
+// The code of a module in MLIR bytecode, against its tables.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "wire/base/flat_map.h"
+#include "wire/bytecode/bytecode.h"
+#include "wire/bytecode/cursor.h"
+#include "wire/bytecode/names.h"
+#include "wire/bytecode/operations.h"
+#include "wire/bytecode/sections.h"
+#include "wire/bytecode/tables.h"
+
+namespace jaxexp::wire {
+
+// What an operation has, as bits.
+inline constexpr unsigned has_attributes = 1, has_results = 2, has_operands = 4, has_successors = 8, has_regions = 16,
+                          has_use_lists = 32, has_properties = 64;
+
+/// How deep regions nest: a level for each loop or branch inside another.
+inline constexpr unsigned max_region_depth = 256;
+
+/// The version of the calling convention that XLA's FFI has, as a number of one byte.
+inline constexpr std::uint8_t typed_call = 4 << 1 | 1;
+
+/// A kind of operation.
+struct Operation {
+  bool registered;  // whether its properties are in the section for that
+  bool is_vhlo, is_function, is_custom_call;
+  const OperationAttributes* attributes;
+  std::uint64_t count = 0;
+};
+
+/// What a custom call says of itself.
+struct CallAttributes {
+  std::uint32_t target = AttributesAndTypes::no_string;  // the number of a string
+  std::uint32_t version = 0;                             // of the calling convention: the number of an attribute
+};
+
+/// The attributes of VHLO's operations, against what each kind of operation has.
+class AttributeCheck {
+ public:
+  AttributeCheck(const Names& names, const AttributesAndTypes& tables) : names_(names), tables_(tables) {}
+
+  /// Properties of VHLO's operations are their attributes, one after the other.
+  /// Returns their weight.
+  std::uint64_t properties(const Operation& kind, Cursor given) const {
+    if (!kind.attributes) return given.left();
+    std::uint64_t weight = 0;
+    for (const char letter : kind.attributes->kinds) {
+      const std::uint64_t one = attribute(given);
+      check(given, *kind.attributes, letter, one);
+      weight += tables_.weight(one);
+    }
+    if (!given.at_end()) given.refuse("more attributes than an operation has");
+    return weight;
+  }
+
+  /// Before there were properties, attributes were in a dictionary, which equal operations share.
+  void dictionary(const Cursor& at, const Operation& kind, std::optional<std::uint64_t> given) {
+    const OperationAttributes& known = *kind.attributes;
+    const std::uint64_t place = static_cast<std::uint64_t>(number_of(known)) << 32;
+    if (!dictionaries_.insert(place | (given ? *given + 1 : 0)).second) return;
+    std::string_view names = known.names;
+    std::vector<std::string_view> wanted;
+    for (std::size_t i = 0; i < known.kinds.size(); ++i) {
+      wanted.push_back(names.substr(0, names.find(' ')));
+      names.remove_prefix(std::min(wanted.back().size() + 1, names.size()));
+    }
+    const auto found = values(given, wanted);
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (!found[i]) at.refuse("an operation " + std::string(known.operation) + " without " + std::string(wanted[i]));
+      check(at, known, known.kinds[i], *found[i]);
+    }
+  }
+
+  /// What a custom call calls, as the number of a string, and how, as the number of an attribute. The target is
+  /// `no_string` for those whose attributes were not checked, for which it is not known where that stands.
+  CallAttributes call(const Operation& kind, std::optional<Cursor> own, std::optional<std::uint64_t> dictionary) {
+    if (kind.attributes && own) {
+      const auto version = static_cast<std::uint32_t>(attribute(*own));
+      attribute(*own);  // between them in alphabetical order
+      return {tables_.string(attribute(*own)), version};
+    }
+    if (!kind.attributes || !dictionary) return {};
+    const auto [found, is_new] = calls_.insert(*dictionary + 1);
+    if (is_new) {
+      constexpr std::string_view names[] = {"call_target_name", "api_version"};
+      const auto values = this->values(dictionary, names);
+      if (values[0] && values[1]) found = {tables_.string(*values[0]), *values[1]};
+    }
+    return found;
+  }
+
+ private:
+  std::uint64_t attribute(Cursor& at) const { return at.index(tables_.attributes(), "attributes"); }
+
+  /// The values in a dictionary that have these names, the first of each: one pass, however many entries it has.
+  std::vector<std::optional<std::uint32_t>> values(std::optional<std::uint64_t> dictionary,
+                                                   std::span<const std::string_view> names) const {
+    std::vector<std::optional<std::uint32_t>> found(names.size());
+    const auto entries = dictionary ? tables_.elements(*dictionary) : std::span<const std::uint32_t>();
+    for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
+      const std::uint32_t string = tables_.string(entries[i]);
+      if (string == AttributesAndTypes::no_string) continue;
+      const auto name = std::ranges::find(names, names_.strings[string]);
+      if (name == names.end()) continue;
+      auto& value = found[static_cast<std::size_t>(name - names.begin())];
+      if (!value) value = entries[i + 1];
+    }
+    return found;
+  }
+
+  void check(const Cursor& at, const OperationAttributes& known, char letter, std::uint64_t attribute) const {
+    if (!is_kind(letter, tables_.vhlo_kind(attribute)) || !holds(letter, attribute))
+      at.refuse("an operation " + std::string(known.operation) + " with attributes of another one");
+  }
+
+  /// Whether what is in an attribute of the kind that a letter asks for is so, too.
+  bool holds(char letter, std::uint64_t attribute) const {
+    constexpr unsigned mode_of_accuracy = 19;
+    switch (letter) {
+      case 'D': return tables_.holds_dictionaries_alone(attribute);
+      case 't': return tables_.integer_bits(attribute) == 64;
+      case 'u': return tables_.vhlo_kind(tables_.elements(attribute).front()) == mode_of_accuracy;
+      case 'U': return tables_.is_function_type(attribute);
+      case 'w': return tables_.integer_bits(attribute) == 1;
+      default: return true;
+    }
+  }
+
+  const Names& names_;
+  const AttributesAndTypes& tables_;
+  FlatMap<Nothing> dictionaries_;  // those that were checked, with the operations that they belong to
+  FlatMap<CallAttributes> calls_;  // custom calls, by their dictionaries
+};
+
+/// Who needs to see nothing of a module but that it is fine.
+struct Unobserved {
+  void operation(std::size_t, std::optional<std::uint64_t>, const std::optional<Cursor>&) {}
+  void value(std::uint64_t) {}
+};
+
+/// Reads a module once. An observer sees each operation, with the numbers of its kind and of the dictionary of its
+/// attributes, and its properties; and the number of the type of each value.
+template <class Observer = Unobserved>
+class Module {
+ public:
+  Module(std::span<const std::uint8_t> bytes, const Path& where)
+      : sections_(bytes, where), version_(sections_.version()), weight_left_((1u << 20) + 4 * bytes.size()) {}
+
+  const Names& names() const { return *names_; }
+  const AttributesAndTypes& tables() const { return *tables_; }
+  const Observer& observer() const { return observer_; }
+
+  /// Whether there was code to check: versions that are not known here pass, which MLIR either refuses or understands.
+  bool check() {
+    if (version_ > newest_bytecode) return false;
+    sections_.find();
+    for (const Section kind : {Section::strings, Section::dialects, Section::entries, Section::entry_offsets})
+      sections_.needed(kind);
+    Cursor top = sections_.needed(Section::code);
+    names_.emplace(sections_);
+    for (const Names::Operation& operation : names_->operations) {
+      const std::string_view name = names_->name_of(operation);
+      const bool is_vhlo = names_->dialect_of(operation) == "vhlo";
+      operations_.push_back({operation.registered, is_vhlo, name == "func_v1", name.starts_with("custom_call"),
+                             is_vhlo ? attributes_of(name) : nullptr});
+    }
+    if (const auto& properties = sections_[Section::properties]) read_properties(*properties);
+    tables_.emplace(sections_.needed(Section::entries), sections_.needed(Section::entry_offsets), names_->dialects,
+                    names_->strings);
+    attributes_.emplace(*names_, *tables_);
+    Scope scope;
+    Region outermost;
+    block(top, scope, outermost);
+    return true;
+  }
+
+  Contents contents() const {
+    Contents found;
+    for (std::size_t i = 0; i < operations_.size(); ++i)
+      if (operations_[i].count > 0)
+        found.operations[names_->full_name_of(names_->operations[i])] += operations_[i].count;
+    if (!knows_calls_) return found;
+    // Sorted by number first: comparing a long target for each of its calls would take long.
+    std::vector<std::uint32_t> targets;
+    for (const CallAttributes& call : calls_) targets.push_back(call.target);
+    std::ranges::sort(targets);
+    found.custom_calls.emplace();
+    for (std::size_t i = 0, next = 0; i < targets.size(); i = next) {
+      while (next < targets.size() && targets[next] == targets[i]) ++next;
+      (*found.custom_calls)[names_->strings[targets[i]]] += next - i;
+    }
+    return found;
+  }
+
+  /// Where the versions of the calls of some targets stand in the module: bytes that encode an untyped call.
+  std::optional<std::set<const std::uint8_t*>> untyped(const std::function<bool(std::string_view)>& is_meant) const {
+    std::set<std::uint32_t> versions, others;
+    std::map<std::uint32_t, bool> meant;  // by targets
+    for (const auto& [target, version] : calls_) {
+      const auto [known, is_new] = meant.try_emplace(target);
+      if (is_new) known->second = is_meant(names_->strings[target]);
+      (known->second ? versions : others).insert(version);
+    }
+    std::set<const std::uint8_t*> places;
+    for (const std::uint32_t version : versions) {
+      if (!knows_calls_ || others.contains(version)) return std::nullopt;
+      Cursor data = tables_->data(version);
+      data.number();  // the kind of the attribute
+      const std::span<const std::uint8_t> number = data.bytes(data.left());
+      if (number.size() != 1) return std::nullopt;
+      if (number.front() != typed_call) places.insert(number.data());
+    }
+    return places;
+  }
+
+ private:
+  /// The values that code may refer to: those of the regions around it, up to one that is isolated.
+  struct Scope {
+    std::vector<std::uint32_t> uses;  // of each value, those included that are still to be defined
+  };
+
+  /// One of the regions of an operation while it is read.
+  struct Region {
+    std::uint64_t blocks = 1, values = 0, defined = 0;
+    std::size_t first_value = 0;  // in its scope
+    unsigned depth = 0;
+    std::vector<std::pair<std::size_t, std::uint64_t>> ordered;  // values, and how many uses each has at least
+  };
+
+  void read_properties(Cursor section) {
+    property_section_ = section;
+    for (std::uint64_t left = section.count("properties"); left > 0; --left) {
+      const std::uint64_t size = section.number();
+      properties_.push_back({static_cast<std::uint32_t>(section.place()), static_cast<std::uint32_t>(size)});
+      section.bytes(size);
+    }
+  }
+
+  /// MLIR converts the attributes of each operation for itself, however many operations share them.
+  void spend(const Cursor& at, std::uint64_t weight) {
+    if (weight > weight_left_) at.refuse("operations that share large attributes over and over");
+    weight_left_ -= weight;
+  }
+
+  std::uint64_t attribute(Cursor& at) const { return at.index(tables_->attributes(), "attributes"); }
+  void type(Cursor& at) { observer_.value(at.index(tables_->types(), "types")); }
+
+  void region(Cursor& at, Scope& scope, unsigned depth) {
+    if (depth > max_region_depth)
+      at.refuse("regions inside of more than " + std::to_string(max_region_depth) + " others");
+    Region region;
+    region.depth = depth;
+    region.blocks = at.count("blocks");
+    if (region.blocks == 0) return;
+    region.values = at.count("values");
+    // Every value takes a byte where it is defined.
+    undefined_ += region.values;
+    at.counted(undefined_, "values", at.left_in_module());
+    region.first_value = scope.uses.size();
+    scope.uses.resize(scope.uses.size() + region.values);
+    for (std::uint64_t i = 0; i < region.blocks; ++i) block(at, scope, region);
+    if (region.defined != region.values)
+      at.refuse(std::to_string(region.defined) + " values in a region of " + std::to_string(region.values));
+    for (const auto& [value, uses] : region.ordered)
+      if (uses > scope.uses[value]) at.refuse("an order of more uses than there are");
+    scope.uses.resize(region.first_value);
+  }
+
+  void block(Cursor& at, Scope& scope, Region& region) {
+    const std::uint64_t coded = at.number();
+    if (coded & 1) {
+      const std::uint64_t arguments = at.count("block arguments");
+      for (std::uint64_t i = 0; i < arguments; ++i) {
+        const std::uint64_t argument = at.number();
+        const bool optional = version_ >= since::optional_locations;
+        observer_.value(at.indexed(optional ? argument >> 1 : argument, tables_->types(), "types"));
+        if (!optional || (argument & 1)) attribute(at);
+      }
+      define(at, region, arguments);
+      if (version_ >= since::use_lists && at.byte() != 0) use_order(at, region, arguments);
+    }
+    for (std::uint64_t left = at.counted(coded >> 1, "operations"); left > 0; --left) operation(at, scope, region);
+  }
+
+  void define(const Cursor& at, Region& region, std::uint64_t more) {
+    if (more > region.values - region.defined) at.refuse("more values than the region has");
+    region.defined += more;
+    undefined_ -= more;
+  }
+
+  void operation(Cursor& at, Scope& scope, Region& region) {
+    const std::uint64_t number = at.index(operations_.size(), "operations");
+    Operation& kind = operations_[number];
+    ++kind.count;
+    // At the top of a module are functions, and other dialects' operations; there are functions nowhere else.
+    constexpr unsigned top = 1;
+    if (kind.is_vhlo && kind.is_function != (region.depth == top))
+      at.refuse("a function, or another operation, where it cannot be,");
+    const unsigned has = at.byte();
+    attribute(at);  // the location
+    std::optional<std::uint64_t> dictionary;
+    if (has & has_attributes) spend(at, tables_->weight(*(dictionary = attribute(at))));
+    std::optional<Cursor> own;
+    if (has & has_properties) {
+      if (version_ < since::native_properties) at.refuse("properties");
+      if (!kind.registered) {
+        attribute(at);
+      } else {
+        const Part part = properties_[at.index(properties_.size(), "properties")];
+        own = property_section_->slice(part.begin, part.size);
+        spend(at, attributes_->properties(kind, *own));
+      }
+    } else if (kind.attributes) {
+      attributes_->dictionary(at, kind, dictionary);
+    }
+    observer_.operation(number, dictionary, own);
+    if (kind.is_custom_call) note_call(attributes_->call(kind, own, has & has_properties ? std::nullopt : dictionary));
+    std::uint64_t results = 0;
+    if (has & has_results) {
+      results = at.count("results");
+      for (std::uint64_t i = 0; i < results; ++i) type(at);
+    }
+    if (has & has_operands)
+      for (std::uint64_t left = at.count("operands"); left > 0; --left)
+        ++scope.uses[at.index(scope.uses.size(), "values")];
+    if (has & has_successors)
+      for (std::uint64_t left = at.count("successors"); left > 0; --left) at.index(region.blocks, "blocks");
+    const bool defines = region.values != 0;  // otherwise nothing refers to the results
+    if (defines) define(at, region, results);
+    if (version_ >= since::use_lists && (has & has_use_lists)) use_order(at, region, defines ? results : 0);
+    if (has & has_regions) regions(at, scope, region.depth + 1);
+  }
+
+  void note_call(const CallAttributes& call) {
+    if (call.target == AttributesAndTypes::no_string)
+      knows_calls_ = false;
+    else
+      calls_.push_back(call);
+  }
+
+  void regions(Cursor& at, Scope& outside, unsigned depth) {
+    const std::uint64_t coded = at.number(), count = at.counted(coded >> 1, "regions");
+    if (count == 0) return;
+    Scope inside;
+    const bool isolated = coded & 1, in_section = isolated && version_ >= since::isolated_sections;
+    Cursor section = at;
+    if (in_section) {
+      const auto [kind, content] = at.section();
+      if (kind != static_cast<unsigned>(Section::code))
+        at.refuse("a section of kind " + std::to_string(kind) + " for a region");
+      section = content;
+    }
+    for (std::uint64_t i = 0; i < count; ++i) region(in_section ? section : at, isolated ? inside : outside, depth);
+  }
+
+  /// In which order the last `values` values are used. MLIR's reader writes to the places that these numbers name.
+  void use_order(Cursor& at, Region& region, std::uint64_t values) {
+    if (values == 0) at.refuse("an order of uses of nothing");
+    for (std::uint64_t left = values > 1 ? at.count("orders of uses") : 1; left > 0; --left) {
+      const std::uint64_t value = values > 1 ? at.index(values, "values") : 0;
+      const std::uint64_t coded = at.number();
+      std::uint64_t uses = 0;
+      for (std::uint64_t numbers = at.counted(coded >> 1, "numbers"); numbers > 0; --numbers)
+        uses = std::max(uses, std::min(at.number(), max_uses) + 1);
+      if (coded & 1) region.ordered.emplace_back(region.first_value + region.defined - values + value, uses);
+    }
+  }
+  static constexpr std::uint64_t max_uses = UINT32_MAX;
+
+  Sections sections_;
+  const std::uint64_t version_;
+  std::optional<Names> names_;
+  std::vector<Operation> operations_;
+  struct Part {
+    std::uint32_t begin, size;
+  };
+  std::optional<Cursor> property_section_;
+  std::vector<Part> properties_;
+  std::optional<AttributesAndTypes> tables_;
+  std::optional<AttributeCheck> attributes_;
+  std::uint64_t undefined_ = 0;  // values that the open regions still have to define
+  std::vector<CallAttributes> calls_;
+  bool knows_calls_ = true;
+  Observer observer_;
+  std::uint64_t weight_left_;
+};
+
+}  // namespace jaxexp::wire

@@ -1,0 +1,197 @@
+"""Arrays of NumPy and of other libraries on their way to the plugin, and results on their way back."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+import numpy as np
+
+from jaxexp import _runtime
+from jaxexp._errors import ExportError, RunError, cause
+
+_OF_NUMPY = frozenset(
+    """bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128""".split()
+)
+_CPU = 1  # DLPack's number for host memory
+# Python's numbers, by the kinds of NumPy's dtypes that they become.
+_SCALARS = {bool: "b", int: "iufcV", float: "fcV", complex: "c"}  # "V": those of ml_dtypes
+
+
+class Array:
+    """An array on a device, which may still be computed: what `Session.on_device`, `Session.put` and `Session.weights`
+    return.
+
+    A session takes it where it is. `numpy.asarray` waits for it, and returns an array that is only to be read. On the
+    CPU this is the memory of the plugin, elsewhere a copy. Libraries that take DLPack, such as PyTorch's
+    ``torch.from_dlpack``, get it without a copy on CUDA and ROCm, too.
+
+    Attributes:
+        dtype: the name of its dtype, such as ``"float32"``.
+        shape: its dimensions.
+    """
+
+    __slots__ = ("_native",)
+    __module__ = "jaxexp.runtime"
+
+    def __init__(self, native: _runtime.Array) -> None:
+        self._native = native
+
+    @property
+    def dtype(self) -> str:
+        return self._native.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._native.shape
+
+    def block_until_ready(self) -> Array:
+        """Waits until it is computed, and returns it.
+
+        Raises:
+            RunError: that failed.
+        """
+        self._native.wait()
+        return self
+
+    def is_ready(self) -> bool:
+        """Whether it is computed."""
+        return self._native.is_ready()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = to_numpy(self._native, dtype_of(self.dtype))
+        if dtype is not None and array.dtype != dtype:
+            if copy is False:
+                raise ValueError(f"another dtype than that of {self._native} takes a copy")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A tensor of DLPack. It is there when this returns, so any stream may read it."""
+        if copy:
+            raise BufferError("an Array is shared as it is, and not copied")
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError(f"the array is on device {self.__dlpack_device__()} of DLPack, not on {dl_device}")
+        return self._native.to_dlpack(max_version is not None and max_version[0] >= 1)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._native.dlpack_device()
+
+    def __repr__(self) -> str:
+        return f"Array({self._native})"
+
+
+def to_numpy(native: _runtime.Array, dtype: np.dtype[Any]) -> np.ndarray:
+    """An array of this dtype when it is computed, only to be read."""
+    buffer: Any = native  # which types can say since Python 3.12
+    return np.ndarray(native.shape, dtype, buffer)
+
+
+@functools.cache
+def dtype_of(name: str) -> np.dtype[Any]:
+    """NumPy's dtype for arrays of a dtype of JAX.
+
+    Raises:
+        ImportError: it is one of `ml_dtypes`, which is not installed.
+        ExportError: NumPy has none.
+    """
+    if name.startswith("key<"):
+        return np.dtype(np.uint32)
+    if name == "float0":
+        return np.dtype(np.bool_)
+    if name in _OF_NUMPY:
+        return np.dtype(name)
+    try:
+        types = importlib.import_module("ml_dtypes")
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"arrays of dtype {name} need the package ml_dtypes, which is not installed: pip install ml_dtypes"
+        ) from cause(error)
+    if not hasattr(types, name):
+        raise ExportError(f"NumPy has no arrays of dtype {name}")
+    return np.dtype(getattr(types, name))
+
+
+class Leaf:
+    """What a call takes for an argument.
+
+    Attributes:
+        path: where it is in a call.
+        name: the name of the dtype, as the plugin has arrays of it.
+    """
+
+    __slots__ = ("_dtype", "_text", "name", "path")
+
+    def __init__(self, path: str, dtype: str, text: str) -> None:
+        self.path, self._text = path, text
+        self.name = "uint32" if dtype.startswith("key<") else "bool" if dtype == "float0" else dtype
+        self._dtype: np.dtype[Any] | None = None
+
+    def taken(self, value: Any) -> Any:
+        """The value as `_runtime.Function.call` takes it.
+
+        Raises:
+            RunError: it is no array of this dtype.
+            ImportError: the dtype is one of `ml_dtypes`, which is not installed.
+        """
+        if type(value) is Array:
+            return value._native
+        dtype = self._dtype
+        if dtype is None:
+            dtype = self._dtype = dtype_of(self.name)
+        if type(value) is not np.ndarray:
+            value = self._number(value, dtype) if type(value) in _SCALARS else self._foreign(value)
+            if isinstance(value, _runtime.Array):
+                return value
+        if value.dtype != dtype:
+            if value.dtype.newbyteorder("=") != dtype:
+                raise self._refused(f"dtype {self.name}", f"dtype {value.dtype.name}", value)
+            value = value.astype(dtype)
+        if not value.flags.c_contiguous:
+            value = np.ascontiguousarray(value)
+        return value if dtype.isbuiltin == 1 else value.view(f"u{value.itemsize}")  # which has a buffer
+
+    def _number(self, value: Any, dtype: np.dtype[Any]) -> np.ndarray:
+        """A number of Python's."""
+        if dtype.kind in _SCALARS[type(value)]:
+            try:
+                return np.asarray(value, dtype)
+            except OverflowError:
+                pass
+        raise self._refused(f"dtype {self.name}", f"the number {value!r:.40}", None)
+
+    def _foreign(self, value: Any) -> Any:
+        """An array of another library, or a scalar of NumPy's."""
+        try:
+            if not isinstance(value, (np.ndarray, np.generic)) and hasattr(value, "__dlpack_device__"):
+                if value.__dlpack_device__()[0] != _CPU:
+                    raise self._refused("an array in host memory", f"a {_type(value)} on another device", None)
+                try:
+                    return np.from_dlpack(value)
+                except (BufferError, RuntimeError):  # NumPy does not know its dtype, or its version of DLPack
+                    return _runtime.from_dlpack(value.__dlpack__())
+            if hasattr(value, "__array__"):
+                return np.asarray(value)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            if isinstance(error, ExportError):
+                raise
+            raise self._refused("an array", f"a {_type(value)}: {error}", None) from cause(error)
+        raise self._refused("an array", f"a {_type(value)}", None)
+
+    def _refused(self, expected: str, found: str, called_with: np.ndarray | None) -> RunError:
+        called = "" if called_with is None else f", called with {called_with.dtype.name}{list(called_with.shape)}"
+        must = "must have" if expected.startswith("dtype") else "must be"
+        exported = f"exported with {self._text}{called}"
+        return RunError(f"{self.path} {must} {expected}, found {found} ({exported})", "argument")
+
+
+def _type(value: object) -> str:
+    return type(value).__qualname__

@@ -1,0 +1,157 @@
+"""A policy without JAX: what the native module finds in an artifact, compared with the policy's fields.
+
+It allows nothing that `Policy.check` refuses. It refuses more, because it does not read what shardings say, and knows
+no registered classes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from jaxexp._errors import PolicyError
+from jaxexp._kernel.artifact.operations import is_attribute_understood, is_understood
+from jaxexp._kernel.artifact.targets import HINTS, STABLE_CUSTOM_CALLS, is_callback
+from jaxexp._policy.limits.limits import Limits
+
+from .trees import class_name, is_custom
+
+if TYPE_CHECKING:
+    from jaxexp import _runtime
+    from jaxexp._policy.policy import Policy
+
+_MODULE = "builtin.module"
+_VERSIONED = re.compile(r"vhlo\.(\w+)_v\d+")
+_TRANSFERS = frozenset("infeed outfeed send recv".split())
+_UNTYPED_LAPACK = re.compile(r"(?:blas|lapack)_(\w+)(?<!_ffi)")
+# Operations that name devices.
+_COLLECTIVES = frozenset(
+    "all_gather all_reduce all_to_all collective_broadcast collective_permute collective_reduce reduce_scatter".split()
+)
+_NAME_DEVICES = re.compile(
+    r"mhlo\.sharding|mhlo\.frontend_attributes|(xla\.)?sdy\..*|\w*shardings?|mesh|replica_groups"
+)
+
+
+def judge(policy: Policy, program: _runtime.Program) -> None:
+    """Raises an error if an artifact, or a VJP in it, has what is not allowed. The size of the artifact is not checked.
+
+    Raises:
+        PolicyError: says what was found, where, and which field would allow it.
+        DeserializationError: a module is damaged.
+    """
+    limits, name = Limits(policy), program.name
+    where = f"the artifact of {name}"
+    weights, weight_bytes = program.weights
+    limits.at_most("max_weights", weights, "weights", where)
+    limits.at_most("max_weight_bytes", weight_bytes, "bytes of weights", where)
+    for order in range(program.order + 1):
+        limits.vjp_order(order, name)
+        _Judge(limits, program, order).run()
+
+
+class _Judge:
+    """One function, while it is compared with a policy."""
+
+    def __init__(self, limits: Limits, program: _runtime.Program, order: int) -> None:
+        self.limits, self.policy = limits, limits.policy
+        self.program, self.order = program, order
+        self.where = f"the VJP of order {order} of {program.name}" if order else program.name
+
+    def run(self) -> None:
+        said = self.program.facts(self.order)
+        self.limits.sizes(self.where, said["module_bytes"], said["arguments"], said["results"])
+        self.limits.devices(said["nr_devices"], "devices", self.where)
+        self.limits.platforms(said["platforms"], said["runs_anywhere"], self.where)
+        if self.limits.refuses_unregistered_nodes:
+            self.limits.unregistered_nodes(self._custom_nodes(), self.where)
+        for effect in said["effects"]:
+            full = effect.removeprefix("<class '").removesuffix("'>")
+            if not self.limits.allows("effects", full, full.rpartition(".")[2]):
+                self._refuse("effects", f"has the effect {full}", full)
+        found = self.program.inventory(self.order)
+        if found is None:
+            what = "has a module in a version of MLIR bytecode that is unknown here"
+            raise PolicyError("operations", what, self.where, "jaxexp.load checks it, where JAX is installed")
+        self._operations(found)
+        self._custom_calls(found["custom_calls"])
+        self._arrays(found)
+        if self.policy.max_devices is not None:
+            self._devices(found)
+
+    def _refuse(self, field: str, found: str, name: str) -> NoReturn:
+        self.limits.refuse_name(field, found, self.where, name)
+
+    def _custom_nodes(self) -> set[str]:
+        nodes = [node for tree in self.program.trees(self.order) for node in tree if is_custom(node)]
+        return {class_name(name, data) for _, _, name, data in nodes}
+
+    def _operations(self, found: dict[str, Any]) -> None:
+        self.limits.at_most("max_operations", sum(found["operations"].values()) - 1, "operations", self.where)
+        for name in found["operations"]:
+            as_parsed = _VERSIONED.sub(r"stablehlo.\1", name)
+            if not is_understood(name) and not self.limits.allows("operations", name, as_parsed):
+                self._refuse("operations", f"has the operation {as_parsed}, which is unknown here", as_parsed)
+            base = as_parsed.removeprefix("stablehlo.")
+            if base in _TRANSFERS and not self.limits.allows("effects", base):
+                self._refuse("effects", f"exchanges data outside of its results ({as_parsed})", base)
+        if found["operations"].get(_MODULE, 0) > 1:  # one inside has symbols of its own
+            self._refuse("operations", f"has the operation {_MODULE} in its module, which is unknown here", _MODULE)
+        for name in found["unreadable"]:
+            if not self.limits.allows("operations", name):
+                self._refuse("operations", f"has the operation {name}, whose attributes cannot be read here", name)
+        for name in found["attributes"]:
+            if not is_attribute_understood(name) and not self.limits.allows("operations", name):
+                self._refuse("operations", f"has the attribute {name}, which is unknown here", name)
+
+    def _custom_calls(self, targets: dict[str, bool] | None) -> None:
+        if targets is None:
+            what = "has custom calls in a form that is unknown here"
+            raise PolicyError("custom_calls", what, self.where, "jaxexp.load checks them, where JAX is installed")
+        for target, has_side_effect in targets.items():
+            stable = target in STABLE_CUSTOM_CALLS or _as_typed(target) in STABLE_CUSTOM_CALLS
+            if is_callback(target):
+                if self.policy.callbacks is False:
+                    what = f"calls back to Python (custom call {target!r})"
+                    raise PolicyError("callbacks", what, self.where, "To allow it, pass Policy(callbacks=True)")
+            elif not self._always_allows(target, stable) and not self.limits.allows("custom_calls", target):
+                self._refuse("custom_calls", f"has the custom call {target!r}", target)
+            if has_side_effect and not stable and not self.limits.allows("effects", target):
+                self._refuse("effects", f"has the custom call {target!r} with side effects", target)
+
+    def _always_allows(self, target: str, stable: bool) -> bool:
+        return stable and (self.policy.stable_custom_calls is not False or target in HINTS)
+
+    def _arrays(self, found: dict[str, Any]) -> None:
+        for name in found["unknown_types"]:
+            if not self.limits.allows("operations", name):
+                self._refuse("operations", f"has a value of the type {name}, which is unknown here", name)
+        if self.policy.max_array_bytes is None:
+            return
+        if (largest := found["largest_array"]) is None:
+            self._not_understood("max_array_bytes", "an array whose size is unknown here")
+        self.limits.at_most("max_array_bytes", largest, "bytes in its largest array", self.where)
+
+    def _devices(self, found: dict[str, Any]) -> None:
+        counts = found["device_counts"].values()
+        if any(count is None or count < 1 for count in counts):
+            self._not_understood("max_devices", "a number of devices in its module that is unknown here")
+        self.limits.devices(math.prod(counts), "devices in its module's attributes", self.where)
+        names = [name for name in (*found["attributes"], *found["call_attributes"]) if _NAME_DEVICES.fullmatch(name)]
+        names += [name for name in found["operations"] if name.startswith("sdy.") or _base(name) in _COLLECTIVES]
+        if names:
+            self._not_understood("max_devices", f"{min(names)}, whose devices are not counted without JAX")
+
+    def _not_understood(self, field: str, what: str) -> NoReturn:
+        raise PolicyError(field, f"has {what}", self.where, f"To allow it, pass Policy({field}=None)")
+
+
+def _base(name: str) -> str:
+    return _VERSIONED.sub(r"\1", name)
+
+
+def _as_typed(target: str) -> str:
+    """A target of LAPACK from before JAX 0.4.31, as the runtime calls it; others are returned as they are."""
+    untyped = _UNTYPED_LAPACK.fullmatch(target)
+    return target if untyped is None else f"lapack_{untyped[1]}_ffi"

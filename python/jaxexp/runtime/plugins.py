@@ -1,0 +1,194 @@
+"""Finds PJRT plugins and the LAPACK of this environment, and starts each plugin once.
+
+No package is imported to find them: a plugin is a file in the package that brings it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import importlib.metadata
+import importlib.util
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from jaxexp import _runtime
+from jaxexp._errors import RunError
+from jaxexp._kernel.artifact.words import listed
+
+_VARIABLE = "JAXEXP_PLUGIN"
+_GROUP = "jax_plugins"  # the entry points of packages that bring plugins for JAX
+_SUFFIXES = (".so", ".dylib", ".dll")
+
+
+class _Known(NamedTuple):
+    """A package that has a plugin, and how it is installed."""
+
+    platform: str
+    module: str
+    file: str
+    install: str
+
+
+# Those of accelerators come first, as JAX prefers them.
+_KNOWN = (
+    _Known("tpu", "libtpu", "libtpu.so", "libtpu"),
+    _Known("cuda", "jax_plugins.xla_cuda13", "xla_cuda_plugin.so", "jax-cuda13-pjrt"),
+    _Known("cuda", "jax_plugins.xla_cuda12", "xla_cuda_plugin.so", "jax-cuda12-pjrt"),
+    _Known("rocm", "jax_plugins.xla_rocm7", "xla_rocm_plugin.so", "jax-rocm7-pjrt"),
+    _Known("cpu", "xla_plugins.xla_cpu_pjrt", "xla_cpu_pjrt.so", "xla-cpu-pjrt"),
+)
+# Packages with an OpenBLAS, and where they have it.
+_LAPACKS = (
+    ("scipy", "../scipy.libs/*openblas*"),
+    ("scipy_openblas32", "lib/*openblas*"),
+    ("numpy", "../numpy.libs/*openblas*"),
+)
+
+Options = Mapping[str, str | int | float | bool]
+
+_lock = threading.Lock()
+_started: dict[str, tuple[_runtime.Plugin, dict[str, Any]]] = {}  # by paths; each stays in the process
+_capsules: list[Any] = []  # of handlers, which plugins keep
+
+
+def find_plugin(*platforms: str) -> str:
+    """The path of an installed PJRT plugin for one of these platforms, such as ``"cpu"``, ``"cuda"`` or ``"tpu"``; for
+    any platform if none is named.
+
+    It is looked for in the packages that are known to bring one (``libtpu``, ``jax-cuda13-pjrt``, ``jax-cuda12-pjrt``,
+    ``jax-rocm7-pjrt``, ``xla-cpu-pjrt``), in this order. Then come packages with an entry point in the group
+    ``jax_plugins`` whose name contains the platform. No package is imported.
+
+    Raises:
+        RunError: there is none. The message says where it was looked for, and what to install.
+
+    Example:
+        >>> find_plugin("cpu")
+        '.../site-packages/xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so'
+    """
+    known = [one for one in _KNOWN if not platforms or one.platform in platforms]
+    for one in known:
+        for folder in _folders(one.module):
+            if os.path.isfile(path := os.path.join(folder, one.file)):
+                return path
+    names = []
+    for entry in importlib.metadata.entry_points(group=_GROUP):
+        names.append(entry.name)
+        if not platforms or any(platform in entry.name for platform in platforms):
+            for path in _libraries(entry.module):
+                return path
+    wanted = listed(platforms, most=5) if platforms else "any platform"
+    packages = listed([one.install for one in known], separator=" or ")
+    searched = f"the known packages ({packages}) are not installed" if known else "no known package has one"
+    raise RunError(
+        f"there is no PJRT plugin for {wanted}: {searched}, and the entry "
+        f"points of {_GROUP} are {listed(names)}. Install such a package, or name the file of a plugin by plugin= or "
+        f"by the environment variable {_VARIABLE}",
+        "argument",
+    )
+
+
+def start(
+    plugin: str | os.PathLike[str] | None, platforms: tuple[str, ...], options: Options | None
+) -> _runtime.Plugin:
+    """The plugin that a user names by a path or by a platform, or else one for these platforms. It is started once.
+
+    Raises:
+        RunError: there is none, it does not start, or it was started with other options.
+    """
+    path = _path(plugin, platforms)
+    with _lock:
+        found = _started.get(path)
+        if found is None:
+            found = _started[path] = _runtime.Plugin(path, dict(options or {})), dict(options or {})
+    native, given = found
+    if options is not None and dict(options) != given:
+        raise RunError(
+            f"the plugin {path} was started with the options {given}, and cannot take others ({dict(options)}): a "
+            "process starts a plugin once",
+            "argument",
+        )
+    return native
+
+
+def _path(plugin: str | os.PathLike[str] | None, platforms: tuple[str, ...]) -> str:
+    if plugin is None:
+        return os.path.realpath(os.environ.get(_VARIABLE) or find_plugin(*platforms))
+    path = os.fsdecode(plugin)
+    if isinstance(plugin, str) and not path.endswith(_SUFFIXES) and os.path.basename(path) == path:
+        return os.path.realpath(find_plugin(path))
+    return os.path.realpath(path)
+
+
+def register_ffi(target: str, handler: object, *, plugin: str | os.PathLike[str] | None = None) -> None:
+    """Gives a plugin a handler for a custom call, in functions that are compiled from now on.
+
+    Args:
+        target: the name of the custom call.
+        handler: a PyCapsule with the address of a handler of XLA's FFI, as `jax.ffi.pycapsule` makes one and
+            `jax.ffi.register_ffi_target` takes it.
+        plugin: as in `Session`; by default the one of the CPU.
+
+    Raises:
+        RunError: the plugin takes no handlers, has another one from here, or does not find this one afterwards, because
+            the handler is built for another version of XLA's FFI.
+        ValueError: `handler` is no PyCapsule.
+
+    Example:
+        >>> register_ffi("rms_norm", my_extension.rms_norm())
+    """
+    start(plugin, ("cpu",), None).register_ffi(target, handler)
+    _capsules.append(handler)
+
+
+def use_lapack(library: str | os.PathLike[str]) -> None:
+    """Names the LAPACK of this process: a shared library, by its path or by a name that the system finds.
+
+    Without this, it is the one that the environment variable ``JAXEXP_LAPACK`` names, or else the OpenBLAS that comes
+    with SciPy, ``scipy-openblas32`` or NumPy, or else one of the system. It is looked for when a function is loaded
+    that calls LAPACK.
+
+    Raises:
+        RunError: the library is none, or another one is in use already.
+
+    Example:
+        >>> use_lapack("/usr/lib/x86_64-linux-gnu/libopenblas.so.0")
+    """
+    _runtime.use_lapack(library)
+
+
+def provide_lapack() -> None:
+    """Names a LAPACK that is in this environment, unless one was named."""
+    if "JAXEXP_LAPACK" in os.environ:
+        return
+    for path in _lapacks():
+        with contextlib.suppress(RunError):  # it is something else, or one is in use
+            _runtime.use_lapack(path)
+            return
+
+
+def _lapacks() -> Iterator[str]:
+    for module, pattern in _LAPACKS:
+        for folder in _folders(module):
+            yield from sorted(glob.glob(os.path.join(glob.escape(folder), pattern)))
+
+
+def _libraries(module: str) -> Iterator[str]:
+    """The plugins in the folder of a package."""
+    for folder in _folders(module):
+        for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*"))):
+            if path.endswith(_SUFFIXES) and ("pjrt" in os.path.basename(path) or "plugin" in os.path.basename(path)):
+                yield path
+
+
+def _folders(module: str) -> list[str]:
+    """The folders of a package, without running its code."""
+    outer, *inner = module.split(".")
+    try:
+        spec = importlib.util.find_spec(outer)
+    except (ImportError, ValueError):
+        return []
+    return [os.path.join(folder, *inner) for folder in (spec.submodule_search_locations if spec else None) or ()]

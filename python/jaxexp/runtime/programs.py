@@ -1,0 +1,84 @@
+"""An artifact, wherever it is, as the runtime takes it: verified, and judged before a plugin sees it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from jaxexp import _runtime
+from jaxexp._errors import WeightsError
+from jaxexp._fleet.places.source import source
+from jaxexp._kernel.artifact.words import listed
+
+if TYPE_CHECKING:
+    from jaxexp._fleet.places.source import Given, Source
+    from jaxexp._policy.policy import Policy
+    from jaxexp._signing.signed_by import SignedBy
+
+
+_REMOTE = "those are read from files on this machine: copy all files into one folder"
+_SIGNED = "signed_by covers no weights here: jaxexp.load reads signed weights"
+
+
+def program_of(
+    artifact: Given, policy: Policy | None, signed_by: SignedBy | None, stable: bool
+) -> tuple[_runtime.Program, str]:
+    """The artifact, which the policy allows, and its name for messages.
+
+    Raises:
+        DeserializationError: it is damaged. The error names the file.
+        PolicyError: it has what the policy does not allow.
+        SignatureError: it is not signed.
+        ExportError: as in `Session`.
+        OSError: the file cannot be opened.
+        KeyError: the archive has no such member.
+        TypeError: it is no artifact.
+    """
+    if policy is not None:
+        from jaxexp._policy.policy import check_is_policy  # most sessions have no policy
+
+        check_is_policy(policy)
+    found = source(artifact, "Session", signed_by, stable)
+    with found.named():
+        program = _opened(found, signed_by, stable, policy)
+        if policy is not None:
+            from .judging import judge
+
+            judge(policy, program)
+    return program, found.name
+
+
+def _opened(found: Source, signed_by: SignedBy | None, stable: bool, policy: Policy | None) -> _runtime.Program:
+    check_size = None if policy is None else policy.check_size
+    if found.handle is not None and signed_by is None:
+        if check_size is not None:
+            check_size(found.handle.size)
+        archive = found.handle._opened.source
+        if archive.whole is not None and archive.address is not None:  # a file on this machine
+            # What was judged must stay what it is.
+            return _runtime.Program.of_archive(archive.address[0], found.handle.name, stable or policy is not None)
+    if found.is_file:
+        assert found.path is not None
+        if signed_by is not None:
+            from jaxexp._signing.reading import SignedFiles
+
+            signed = SignedFiles(signed_by).opened(found.path, check_size=check_size)
+            return _without_weights(_runtime.Program.of_bytes(signed, ""), found, _SIGNED)
+        if check_size is not None:
+            check_size(os.path.getsize(found.path))
+        try:
+            return _runtime.Program.of_file(found.path)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, found.path) from None
+    program = _runtime.Program.of_bytes(found.read(check_size), "")
+    if found.handle is not None:
+        return _without_weights(program, found, _REMOTE if signed_by is None else _SIGNED)
+    return program if found.path is None else _without_weights(program, found, _REMOTE)
+
+
+def _without_weights(program: _runtime.Program, found: Source, why: str) -> _runtime.Program:
+    """The program. Raises a WeightsError if it has weights, which are not read from where it is."""
+    if names := program.weights_files:
+        expected = f"a program without weights ({why})"
+        raise WeightsError("", expected, f"one with weights in {listed(names, repr, most=3)}", file=found.name)
+    return program

@@ -1,0 +1,325 @@
+"""`Session`: a function that runs without JAX."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from jaxexp import _runtime
+from jaxexp._errors import ExportError, RunError, cause
+from jaxexp._kernel.artifact.words import counted, listed
+from jaxexp._kernel.io import files
+
+from . import plugins
+from .arrays import Array, Leaf, dtype_of, to_numpy
+from .programs import program_of
+from .trees import Dict, MismatchError, Tree, tree_of
+
+if TYPE_CHECKING:
+    from jaxexp._fleet.places.source import Given
+    from jaxexp._policy.policy import Policy
+    from jaxexp._signing.signed_by import SignedBy
+
+
+class Value(NamedTuple):
+    """An argument or a result of a `Session`.
+
+    Attributes:
+        path: where it is in a call, such as ``"args[0]['x']"``, or in what a call returns, such as ``"result[1]"``.
+        dtype: the name of its dtype, such as ``"float32"``.
+        shape: its dimensions; a symbolic one is text.
+    """
+
+    path: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+class Session:
+    """A function of an artifact, on a PJRT plugin. It takes and returns NumPy's arrays, and needs no JAX.
+
+    Call it as the exported function: with the same positional and keyword arguments, in the same tuples, lists and
+    dicts. An argument may be an array of NumPy, of another library that offers ``__dlpack__`` or ``__array__``, a
+    number, or an `Array` of a session. Dtypes have to be those of the function: nothing is converted, except Python's
+    numbers. PRNG keys are their ``uint32`` data, and ``float0`` is ``bool``. Arrays of dtypes that NumPy does not have,
+    such as ``bfloat16``, need the package ``ml_dtypes``.
+
+    Results are in the same tuples, lists and dicts as the function's. A node of another class is a
+    `jaxexp.GenericNode`. As an argument, such a node may be a `GenericNode`, or any object with the same children: an
+    instance of that class. If the artifact does not name the children, use `call_by_path`.
+
+    Several threads may call one session, and load others: the GIL is released while an artifact is loaded, compiled,
+    and called, and while results are read.
+
+    Attributes:
+        name: the name of the function.
+        platform: the plugin's platform, such as ``"cpu"``.
+        arguments: what a call takes, as `Value`s in their order; weights that were found are not among them.
+        results: what a call returns.
+
+    Example:
+        >>> model = Session("model.jaxexp")
+        >>> model(np.ones((2, 4), np.float32))
+        >>> model = Session("fleet.zip::resnet/b8", plugin="cuda", devices=[1])
+    """
+
+    __module__ = "jaxexp.runtime"
+
+    def __init__(
+        self,
+        artifact: Given,
+        *,
+        plugin: str | os.PathLike[str] | None = None,
+        options: Mapping[str, str | int | float | bool] | None = None,
+        devices: Sequence[int] | None = None,
+        weights: str | os.PathLike[str] | None = None,
+        executables: str | os.PathLike[str] | None = None,
+        policy: Policy | None = None,
+        signed_by: SignedBy | None = None,
+        stable: bool = False,
+    ) -> None:
+        """Loads a function, and compares what it needs with what the plugin has. The first call compiles it.
+
+        Args:
+            artifact: as in `jaxexp.load`: a path, a member of an archive as in ``"fleet.zip::resnet/b8"``, a URL, a
+                `Handle`, a binary file object, or a buffer.
+            plugin: the file of a PJRT plugin, or a platform whose plugin is installed, such as ``"cuda"``. By default
+                it is the file that the environment variable ``JAXEXP_PLUGIN`` names, or else what `find_plugin` finds
+                for the platforms of the artifact. A process starts each plugin once.
+            options: what the plugin is told when it starts, such as ``{"cpu_device_count": 8}``. Their names are its
+                own.
+            devices: numbers of the plugin's devices, as many as the function is for; by default the first ones.
+            weights: a file of tensors, or an index of several (``.safetensors.index.json``), instead of the one that
+                the artifact names.
+            executables: a file that `save_executable` wrote. It has native code, so trust it as you trust a program.
+                Code that does not fit this plugin and machine is not used: `why_compiled` says why.
+            policy: what the artifact may contain, as in `jaxexp.load`.
+            signed_by: who has to have signed the artifact, as in `jaxexp.load`. It may not have weights.
+            stable: whether files of weights, and archives, are read when they are opened, instead of mapped, as in
+                `jaxexp.load`.
+
+        Raises:
+            RunError: the plugin cannot be found or started, or lacks what the artifact needs.
+            DeserializationError: the artifact is damaged. The error names the file.
+            PolicyError: the artifact contains something that the policy does not allow.
+            SignatureError: the artifact is not signed by whom `signed_by` says.
+            WeightsError: the artifact has weights, and is behind a URL, or has to be signed.
+            ExportError: both `policy` and `executables` are given; or `signed_by` is given, and so are `executables` or
+                `weights`, or the artifact is not in a file on this machine.
+            KeyError: the archive has no such member.
+            OSError: a file cannot be opened.
+            TypeError: an argument has the wrong type.
+        """
+        if policy is not None and executables is not None:
+            raise ExportError(
+                "a policy says what a program may contain, and executables are native code, which no policy can check. "
+                "Leave out one of the two"
+            )
+        if signed_by is not None and (executables is not None or weights is not None):
+            raise ExportError(
+                "signed_by covers the artifact only, because a session reads other files by itself: leave out "
+                "executables and weights, or load the function with jaxexp.load"
+            )
+        program, name = program_of(artifact, policy, signed_by, stable)
+        native = plugins.start(plugin, program.platforms, options)
+        if program.calls_lapack() and native.platform == "cpu":
+            plugins.provide_lapack()
+        code = os.fspath(executables or "")
+        try:
+            with files.named_in_errors(code or name), _naming_os_errors(code):
+                function = native.load(program, list(devices or ()), code, os.fspath(weights or ""), stable)
+        except RunError as error:
+            raise error if not name else RunError(f"{name}: {error}", error.reason) from None
+        self._set(native, program, function, 0)
+
+    def _set(self, plugin: _runtime.Plugin, program: _runtime.Program, function: _runtime.Function, order: int) -> None:
+        self._plugin, self._program, self._function, self._order = plugin, program, function, order
+        self.name: str = function.name
+        self.platform: str = plugin.platform
+        self.arguments: tuple[Value, ...] = tuple(map(_value, function.arguments))
+        self.results: tuple[Value, ...] = tuple(map(_value, function.results))
+        self._leaves = [Leaf(path, dtype, text) for path, dtype, _, text in function.arguments]
+        self._dtypes = [leaf.name for leaf in self._leaves]
+        in_nodes, out_nodes = program.trees(order)
+        args, kwargs = tree_of(in_nodes, "in_tree").children
+        # Weights that were found are the first argument; a VJP takes them one by one.
+        skipped = len(args.children) - len(function.arguments) if order else 1
+        self._args: Sequence[Tree] = args.children[skipped:] if function.has_weights else args.children
+        self._first = skipped if function.has_weights and order else 0
+        assert isinstance(kwargs, Dict)
+        self._kwargs = kwargs
+        self._results = tree_of(out_nodes, "out_tree")
+
+    @classmethod
+    def _of(
+        cls, plugin: _runtime.Plugin, program: _runtime.Program, function: _runtime.Function, order: int
+    ) -> Session:
+        made = cls.__new__(cls)
+        made._set(plugin, program, function, order)
+        return made
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function, and returns its results as arrays of NumPy.
+
+        Raises:
+            RunError: an argument does not fit, or the plugin fails.
+            WeightsError: a file of weights is missing, damaged, or another one than the function was saved with.
+            ImportError: an argument or a result has a dtype of `ml_dtypes`, which is not installed.
+        """
+        dtypes = self._result_dtypes  # an error comes before the work
+        return self._built(map(to_numpy, self._call(self._flat(args, kwargs)), dtypes))
+
+    def on_device(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function as `__call__` does, and returns an `Array` for each result: they are on the device, and
+        may still be computed. Pass them to the next call, and nothing is copied.
+
+        If the function donates an argument, an `Array` that is passed for it is gone afterwards.
+
+        Raises:
+            RunError: an argument does not fit, or the plugin fails.
+            WeightsError: as in `__call__`.
+        """
+        return self._built(map(Array, self._call(self._flat(args, kwargs))))
+
+    def call_by_path(self, arguments: Mapping[str, Any]) -> Any:
+        """Calls the function with its arguments by their paths, such as ``{"args[0]['x']": x}``, and returns what
+        `__call__` does. `arguments` lists the paths.
+
+        Raises:
+            RunError: as in `__call__`; or there is no argument of a path, or one is missing.
+            WeightsError: as in `__call__`.
+            ImportError: as in `__call__`.
+        """
+        given = dict(arguments)
+        paths = [leaf.path for leaf in self._leaves]
+        if len(set(paths)) < len(paths):
+            raise self._refused("has several arguments of one path, because long paths are cut")
+        if unknown := given.keys() - set(paths):
+            raise self._refused(f"has no argument {min(unknown)}; it has {listed(paths, most=10)}")
+        if missing := [path for path in paths if path not in given]:
+            raise self._refused(f"lacks the argument {missing[0]}")
+        dtypes = self._result_dtypes
+        return self._built(map(to_numpy, self._call([given[path] for path in paths]), dtypes))
+
+    def put(self, array: Any, device: int = 0) -> Array:
+        """Copies an array to a device of the plugin, for any number of calls.
+
+        Raises:
+            RunError: there is no such device, or it cannot hold the array.
+        """
+        leaf = Leaf("the array", str(getattr(array, "dtype", "float32")), "any array")
+        return Array(self._plugin.put(leaf.taken(array), leaf.name, device))
+
+    @property
+    def weights(self) -> dict[str, Array]:
+        """The weights, by their names: the arrays on the devices that calls use. None of them is ever donated.
+
+        Raises:
+            WeightsError: as in `__call__`.
+        """
+        return {name: Array(native) for name, native in self._function.weights().items()}
+
+    def with_weights(self, weights: str | os.PathLike[str]) -> Session:
+        """The same function with the weights in another file of tensors, or an index of several. Nothing is compiled
+        again. The first call opens the file.
+
+        Raises:
+            RunError: the function takes no weights.
+        """
+        return self._of(self._plugin, self._program, self._function.with_weights(weights), self._order)
+
+    def vjp(self) -> Session:
+        """The function that takes all arguments, each array as an argument of its own, and then a cotangent for each
+        result. It returns a tuple: a cotangent for each array that the artifact takes, also for each weight.
+
+        Weights that were found are passed to it, too. Cotangents of integers are arrays of ``bool``.
+
+        Raises:
+            RunError: the artifact has no VJP.
+        """
+        function = self._function.vjp()
+        order = self._order + 1
+        if function is None:
+            raise self._refused(f"has no VJP of order {order}: it was saved with vjp_order={self._order}")
+        return self._of(self._plugin, self._program, function, order)
+
+    def compile(self) -> None:
+        """Compiles the function, which the first call does otherwise.
+
+        Raises:
+            RunError: the plugin does not compile it.
+        """
+        self._function.compile()
+
+    def save_executable(self, path: str | os.PathLike[str]) -> None:
+        """Adds the compiled code to a file, or makes the file, for the ``executables`` of a later session. Does nothing
+        if the file has it. A VJP is compiled by itself: save its code, too.
+
+        Raises:
+            RunError: the plugin does not compile the function, or cannot give its code.
+            ExecutablesError: the file is something else.
+            OSError: the file cannot be written.
+        """
+        with files.named_in_errors(path), _naming_os_errors(path):
+            self._function.save_executable(path)
+
+    @property
+    def why_compiled(self) -> str:
+        """Why the function was compiled in this process although ``executables`` was given. It is empty if code from
+        that file is used, if no file was given, and before the function is compiled.
+        """
+        return self._function.why_compiled()
+
+    def __repr__(self) -> str:
+        return f"<Session {self.name} on {self.platform}, {counted(len(self.arguments), 'argument')}>"
+
+    @functools.cached_property
+    def _result_dtypes(self) -> list[np.dtype[Any]]:
+        return [dtype_of(value.dtype) for value in self.results]
+
+    def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        if len(args) != len(self._args):
+            beside = " beside its weights" if self._function.has_weights else ""
+            expected = counted(len(self._args), "positional argument")
+            raise self._refused(f"takes {expected}{beside}, and not {len(args)}")
+        leaves: list[Any] = []
+        try:
+            for index, (tree, value) in enumerate(zip(self._args, args, strict=True), self._first):
+                tree.flatten(value, f"args[{index}]", leaves)
+            if kwargs or self._kwargs.children:
+                self._kwargs.flatten(kwargs, "kwargs", leaves)
+        except MismatchError as error:
+            raise RunError(f"calling {self.name}: {error}", "argument") from cause(error)
+        return leaves
+
+    def _call(self, leaves: Sequence[Any]) -> Sequence[_runtime.Array]:
+        try:
+            given = [leaf.taken(value) for leaf, value in zip(self._leaves, leaves, strict=True)]
+            return self._function.call(given, self._dtypes)
+        except RunError as error:
+            raise RunError(f"calling {self.name}: {error}", error.reason) from None
+
+    def _built(self, leaves: Iterable[Any]) -> Any:
+        return self._results.build(iter(leaves))
+
+    def _refused(self, what: str) -> RunError:
+        return RunError(f"{self.name} {what}", "argument")
+
+
+@contextlib.contextmanager
+def _naming_os_errors(path: str | os.PathLike[str]) -> Generator[None]:
+    """A context that adds the name of the file to errors of the system."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fsdecode(path)) from None
+
+
+def _value(described: tuple[str, str, tuple[str, ...], str]) -> Value:
+    path, dtype, shape, _ = described
+    return Value(path, dtype, tuple(int(dim) if dim.isdecimal() else dim for dim in shape))

@@ -1,0 +1,145 @@
+"""What works in a process without JAX, and what says that it needs JAX."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxexp
+from jaxexp import _jax
+from kit import without_jax
+from kit.places import ROOT
+from kit.weighted import bound
+
+pytestmark = pytest.mark.processes(reason="in which JAX is hidden")
+
+# Names that bring no JAX along. `load` and others need it when they are called.
+FREE = """
+    Archive ArchiveWriter DeserializationError Digests ExecutablesError ExportError GenericNode Handle Inspection Policy
+    PolicyError RunError SerializationError SignatureError SignedBy Summary TooOldReaderError UnsupportedError
+    WeightsError compatibility compatibility_many digests inspect load
+    maximum_supported_calling_convention_version maximum_supported_serialization_version migrate migrate_many
+    minimum_supported_calling_convention_version minimum_supported_serialization_version sign verify verify_many
+""".split()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("without")
+    bound()[0].save(folder / "model.jaxexp")
+    with jaxexp.Archive.create(folder / "fleet.zip") as archive:
+        archive.add("model", bound()[0])
+        archive.add("sin", jaxexp.export(jax.jit(jnp.sin))(np.ones(2, np.float32)))
+    return folder
+
+
+def needs(name: str) -> str:
+    return (
+        f"{name} needs JAX, which is not installed: pip install 'jax>=0.10.2' jaxlib. (jaxexp.runtime runs functions "
+        "without it.)"
+    )
+
+
+def test_each_name_works_or_says_what_to_install(subprocess_env: Any) -> None:
+    code = """
+    import jaxexp
+    for name in jaxexp.__all__:
+        try:
+            getattr(jaxexp, name)
+        except ModuleNotFoundError as error:
+            print(name, error.name, error, sep="|")
+    """
+    found = dict(line.split("|", 1) for line in without_jax.run(code, subprocess_env()).splitlines())
+    assert found == {name: f"jax|{needs(f'jaxexp.{name}')}" for name in jaxexp.__all__ if name not in FREE}
+
+
+CALLS = {
+    "load": "jaxexp.load(folder + '/model.jaxexp')",
+    "Handle.load": "jaxexp.Archive.open(folder + '/fleet.zip')['sin'].load()",
+    "Archive.load_all": "jaxexp.Archive.open(folder + '/fleet.zip').load_all()",
+    "compatibility": "jaxexp.compatibility(folder + '/model.jaxexp')",
+    "migrate": "jaxexp.migrate(folder + '/model.jaxexp')",
+    "digests": "jaxexp.digests(folder + '/model.jaxexp')",
+}
+
+
+def test_calls_say_what_they_need(subprocess_env: Any, folder: Path) -> None:
+    code = f"""
+    import sys
+    import jaxexp
+    folder = sys.argv[1]
+    for call in {list(CALLS.values())}:
+        try:
+            eval(call)
+        except ImportError as error:
+            print(error)
+    """
+    found = without_jax.run(code, subprocess_env(), folder).splitlines()
+    assert found == [needs(f"jaxexp.{name}") for name in CALLS]
+
+
+def test_a_command_says_what_it_needs(subprocess_env: Any, folder: Path) -> None:
+    code = """
+    import contextlib, io, sys
+    from jaxexp._cli.start import main
+    folder = sys.argv[1]
+    for command, file in zip(["inspect", "ls", "verify", "run"], ["model.jaxexp", "fleet.zip"] + 2 * ["model.jaxexp"]):
+        with contextlib.redirect_stderr(io.StringIO()) as said, contextlib.redirect_stdout(io.StringIO()):
+            status = main([command, folder + "/" + file])
+        print(command, status, *said.getvalue().split())
+    """
+    *fine, failed = without_jax.run(code, subprocess_env(), folder).splitlines()
+    assert fine == ["inspect 0", "ls 0", "verify 0"]
+    assert needs("jaxexp run") in failed
+
+
+def test_looking_takes_no_jax(subprocess_env: Any, folder: Path) -> None:
+    code = """
+    import pickle, sys
+    import jaxexp
+    folder = sys.argv[1]
+    model, archive = folder + "/model.jaxexp", jaxexp.Archive.open(folder + "/fleet.zip")
+    print(jaxexp.inspect(model).arguments[-1].path, len(jaxexp.inspect(model).weights))
+    print(list(archive), archive["sin"].summary.fun_name, archive.verify())
+    print(jaxexp.verify(model), jaxexp.verify(folder + "/fleet.zip::model"), jaxexp.verify_many([folder]))
+    print(jaxexp.Policy(platforms=("cpu",)).platforms)
+    try:
+        jaxexp.verify(folder + "/model.safetensors"[:-4])
+    except OSError as error:
+        print(type(error).__name__)
+    """
+    printed = without_jax.run(code, subprocess_env(), folder).splitlines()
+    assert printed == [
+        "args[0] 7", "['model', 'sin'] sin {}", "None None {}", "('cpu',)", "FileNotFoundError",
+    ]  # fmt: skip
+
+
+def test_others_find_no_jax_as_ever(subprocess_env: Any) -> None:
+    code = """
+    import importlib.util
+    import jaxexp
+    try:
+        import jax
+    except ModuleNotFoundError as error:
+        print(error)
+    print(importlib.util.find_spec("jax"))
+    """
+    assert without_jax.run(code, subprocess_env()) == "No module named 'jax'\nNone\n"
+
+
+def test_what_is_to_be_installed_is_what_jaxexp_needs() -> None:
+    oldest = f"jax>={'.'.join(map(str, _jax.OLDEST_JAX))}"
+    assert oldest in needs("")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["dependencies"] == ["numpy"]
+    assert project["optional-dependencies"]["jax"] == [oldest, "jaxlib"]
+    source = (ROOT / "python" / "jaxexp" / "__init__.py").read_text()
+    texts = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
+    assert any(isinstance(text, str) and f"'{oldest}' jaxlib" in text for text in texts)

@@ -1,0 +1,141 @@
+"""A policy without JAX allows nothing that it refuses with JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxexp
+from jaxexp import Policy, _runtime
+from jaxexp._errors import UnsupportedModuleError
+from jaxexp.runtime import Session
+from jaxexp.runtime.judging import judge
+from kit import goldens, without_jax
+from kit.corpus import mesh
+
+without_jax.skip_without_plugin()
+
+X = np.ones((2, 2), np.float32)
+STRICT = Policy(
+    stable_custom_calls=False, max_devices=1, max_array_bytes=1 << 20, max_operations=10_000, platforms=("cpu",),
+    unregistered_nodes=False,
+)  # fmt: skip
+
+
+def refused(data: bytes, policy: Policy) -> tuple[str | None, str | None]:
+    """The fields of the policy that refuse an artifact, with JAX and without; None where it is allowed."""
+    found: list[str | None] = [None, None]
+    checks: tuple[Callable[[], Any], ...] = (
+        lambda: jaxexp.deserialize(data, policy=policy),
+        lambda: judge(policy, _runtime.Program.of_bytes(data, "")),
+    )
+    for number, check in enumerate(checks):
+        try:
+            check()
+        except jaxexp.PolicyError as error:
+            found[number] = error.field
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("version", goldens.RELEASES)
+@pytest.mark.sampled(one_in=4, reason="releases write alike")
+def test_artifacts_of_all_releases(version: str) -> None:
+    """What JAX refuses is refused without it, too. Only what names devices or classes is refused without JAX only."""
+    more = set()
+    for other, name in goldens.ARTIFACTS:
+        if other != version:
+            continue
+        data = goldens.blob_of(version, name)
+        for policy in (Policy(), Policy(stable_custom_calls=False), STRICT):
+            try:
+                with_jax, without = refused(data, policy)
+            except UnsupportedModuleError:  # of a newer JAX
+                break
+            if with_jax is not None:
+                assert without is not None, (name, with_jax)
+            elif without is not None:
+                more.add((without, policy is STRICT))
+    assert more <= {("max_devices", True), ("unregistered_nodes", True)}
+
+
+def made(function: Callable[..., Any], *args: Any, checks: tuple[str, ...] = (), **how: Any) -> bytes:
+    disabled = [jaxexp.DisabledSafetyCheck.custom_call(target) for target in checks]
+    exported = jaxexp.export(jax.jit(function), disabled_checks=disabled, **how)(*(args or (X,)))
+    return bytes(exported.serialize(vjp_order=0))
+
+
+def calls(target: str, **options: Any) -> Callable[[Any], Any]:
+    return lambda x: jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(x.shape, x.dtype), **options)(x, eps=np.float32(1))
+
+
+CALLBACK = "xla_ffi_python_cpu_callback"
+
+
+@pytest.mark.parametrize(
+    ("data", "policy", "field"),
+    [
+        (lambda: made(jnp.sin), STRICT, None),
+        (lambda: made(calls("kernel"), checks=("kernel",)), Policy(), "custom_calls"),
+        (lambda: made(calls("kernel"), checks=("kernel",)), Policy(custom_calls=("ker*",)), None),
+        (lambda: made(calls("kernel", has_side_effect=True), checks=("kernel",)), Policy(custom_calls=None), "effects"),
+        (
+            lambda: made(calls("kernel", has_side_effect=True), checks=("kernel",)),
+            Policy(custom_calls=None, effects=("kernel", "FfiEffect")),
+            None,
+        ),
+        (lambda: made(calls(CALLBACK), checks=(CALLBACK,)), Policy(custom_calls=None), "callbacks"),
+        (lambda: made(calls(CALLBACK), checks=(CALLBACK,)), Policy(callbacks=True), None),
+        (lambda: made(jnp.linalg.cholesky), Policy(), None),
+        (lambda: made(jnp.linalg.eigvalsh), Policy(stable_custom_calls=False), "custom_calls"),
+        (lambda: made(jnp.linalg.eigvalsh), Policy(stable_custom_calls=False, custom_calls=("lapack_*",)), None),
+        (lambda: made(jnp.sin, platforms=["cpu", "cuda"]), Policy(platforms=("cpu",)), "platforms"),
+        (lambda: made(lambda x: jnp.zeros((1000, 1000)) + x[0, 0]), Policy(max_array_bytes=1000), "max_array_bytes"),
+        (lambda: made(lambda x: x @ x + 1), Policy(max_operations=3), "max_operations"),
+        (lambda: made(jnp.sin), Policy(max_arguments=0), "max_arguments"),
+        (lambda: made(jnp.sin), Policy(max_module_bytes=10), "max_module_bytes"),
+        (lambda: jaxexp.export(jax.jit(jnp.sin))(X).serialize(vjp_order=2), Policy(max_vjp_order=1), "max_vjp_order"),
+    ],
+)
+def test_fields(data: Callable[[], bytes], policy: Policy, field: str | None) -> None:
+    assert refused(bytes(data()), policy) == (field, field)
+
+
+def test_shardings_are_not_read() -> None:
+    sharding = jax.sharding.NamedSharding(mesh((4,), ("x",)), jax.sharding.PartitionSpec("x"))
+    data = made(lambda x: jax.lax.with_sharding_constraint(x * 2, sharding), np.ones(8, np.float32))
+    assert refused(data, Policy(max_devices=2)) == ("max_devices", "max_devices")
+    assert refused(data, Policy(max_devices=4)) == (None, "max_devices")
+    assert refused(data, Policy()) == (None, None)
+
+
+def test_a_session_takes_a_policy(tmp_path: Path, subprocess_env: Any) -> None:
+    (tmp_path / "f.jaxexp").write_bytes(made(calls("kernel"), checks=("kernel",)))
+    with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
+        archive.add("f", jaxexp.load(tmp_path / "f.jaxexp"))
+    code = """
+    import sys
+    from jaxexp import Policy, PolicyError
+    from jaxexp.runtime import Session
+    for name in sys.argv[1:]:
+        for policy in (Policy(), Policy(max_artifact_bytes=10), Policy(custom_calls=("kernel",))):
+            try:
+                print(Session(name, policy=policy).name)
+            except PolicyError as error:
+                print(error.field, error.file == name)
+    try:
+        Session(name, policy={"platforms": ("cpu",)})
+    except TypeError as error:
+        print(error)
+    """
+    names = tmp_path / "f.jaxexp", f"{tmp_path / 'fleet.zip'}::f"
+    printed = without_jax.run(code, subprocess_env(), *names).splitlines()
+    assert printed[:-1] == ["custom_calls True", "max_artifact_bytes True", "<lambda>"] * 2
+    assert printed[-1].startswith("policy= takes a jaxexp.Policy or None")
+    with pytest.raises(jaxexp.PolicyError, match="is for the platform 'cpu'"):
+        Session(names[0], plugin="cpu", policy=Policy(platforms=("tpu",)))

@@ -1,0 +1,363 @@
+"""`jaxexp.runtime.Session` beside `Exported.call`: the same trees, and the same numbers."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+import jaxexp
+from jaxexp.runtime import Array, Session, Value
+from jaxexp.runtime.arrays import dtype_of
+from kit import without_jax
+from kit.runtime import numpy_dtype
+
+without_jax.skip_without_plugin()
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+D = {"w": np.ones((3, 4), np.float32), "b": np.arange(4, dtype=np.float32)}
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
+class Wrapper:
+    """A registered node whose children have no names."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+
+jax.tree_util.register_pytree_node(Wrapper, lambda node: ((node.inner,), None), lambda _, children: Wrapper(*children))
+jaxexp.register_pytree_node_serialization(
+    Wrapper,
+    serialized_name="test_runtime_sessions.Wrapper",
+    serialize_auxdata=lambda _: b"",
+    deserialize_auxdata=lambda _: None,
+)
+
+
+def saved(folder: Path, function: Callable[..., Any], *args: Any, vjp_order: int = 0, **kwargs: Any) -> Path:
+    path = folder / "f.jaxexp"
+    jaxexp.export(jax.jit(function))(*args, **kwargs).save(path, vjp_order=vjp_order)
+    return path
+
+
+def same(found: Any, expected: Any) -> None:
+    """Equal trees, of arrays of NumPy with equal dtypes and shapes."""
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert type(one) is np.ndarray
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        np.testing.assert_allclose(np.asarray(one, float), np.asarray(other, float), rtol=1e-5)
+
+
+def function(x: Any, d: Any, *, k: Any) -> Any:
+    return {"y": x @ d["w"] + d["b"], "z": (k["n"], [x.sum(), None])}, d["b"].astype(jnp.bfloat16)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("session"), function, X, D, k={"n": np.int32(1)})
+
+
+@pytest.fixture(scope="module")
+def session(path: Path) -> Session:
+    return Session(path, plugin="cpu")
+
+
+# --- trees ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_takes_and_returns_the_trees_of_the_function(session: Session) -> None:
+    same(session(X, D, k={"n": 3}), function(X, D, k={"n": np.int32(3)}))
+    assert session.name == "function"
+    assert session.platform == "cpu"
+    assert session.arguments[1] == Value("args[1]['b']", "float32", (4,))
+    assert session.results[-1] == Value("result[1]", "bfloat16", (4,))
+    assert repr(session) == "<Session function on cpu, 4 arguments>"
+
+
+def test_a_call_by_paths(session: Session) -> None:
+    given = {"args[0]": X, "args[1]['b']": D["b"], "args[1]['w']": D["w"], "kwargs['k']['n']": 3}
+    same(session.call_by_path(given), function(X, D, k={"n": np.int32(3)}))
+    del given["args[0]"]
+    with pytest.raises(jaxexp.RunError, match=r"^function lacks the argument args\[0\]$"):
+        session.call_by_path(given)
+    with pytest.raises(jaxexp.RunError, match=r"^function has no argument nobody; it has args\[0\], args\[1\]\['b'\]"):
+        session.call_by_path({**given, "nobody": X})
+
+
+def test_nodes_of_other_classes(tmp_path: Path) -> None:
+    def swapped(pair: Pair, x: Any) -> Any:
+        return Pair(pair.b, pair.a + x), {1: x, 2: pair.a}, collections.OrderedDict(z=x, a=pair.b)
+
+    session = Session(saved(tmp_path, swapped, Pair(X, X), X), plugin="cpu")
+    other = collections.namedtuple("other", "a b")
+    node, by_number, ordered = session(other(X, 2 * X), X)
+    assert isinstance(node, jaxexp.GenericNode)
+    assert node._class_name.endswith(".Pair")
+    same([node.a, node["b"], node[1]], [2 * X, 2 * X, 2 * X])
+    same([by_number, ordered], [{1: X, 2: X}, collections.OrderedDict(z=X, a=2 * X)])
+    again, *_ = session(node, X)
+    same(again.a, 2 * X)
+    for wrong, found in ((D, "a dict"), ((X, X), "a tuple"), (None, "None")):
+        with pytest.raises(jaxexp.RunError, match=rf"^calling swapped: args\[0\] must be a .*\.Pair, found {found}"):
+            session(wrong, X)
+    with pytest.raises(jaxexp.RunError, match=r"args\[0\] must have the fields 'a', 'b', found 'a'$"):
+        session(collections.namedtuple("short", "a")(X), X)
+
+
+def test_children_without_names_are_given_by_their_paths(tmp_path: Path) -> None:
+    session = Session(saved(tmp_path, lambda w: w.inner + 1, Wrapper(X)), plugin="cpu")
+    with pytest.raises(jaxexp.RunError, match=r"give arrays by their paths \(Session\.call_by_path\)"):
+        session(Wrapper(X))
+    same(session.call_by_path({session.arguments[0].path: X}), X + 1)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        ((X,), {"k": {"n": 1}}, "function takes 2 positional arguments, and not 1"),
+        ((X, D), {}, "calling function: kwargs must have the keys 'k', found none"),
+        ((X, {"w": X}), {"k": {"n": 1}}, "calling function: args[1] must have the keys 'b', 'w', found 'w'"),
+        ((X, [X, X]), {"k": {"n": 1}}, "calling function: args[1] must be a dict, found a list"),
+        (
+            (X[:1], D),
+            {"k": {"n": 1}},
+            "calling function: args[0].shape[0] must have size 2, found size 1 (exported with float32[2, 3], called "
+            "with float32[1, 3])",
+        ),
+        (
+            (X.astype(float), D),
+            {"k": {"n": 1}},
+            "calling function: args[0] must have dtype float32, found dtype float64 (exported with float32[2, 3], "
+            "called with float64[2, 3])",
+        ),
+        (
+            ("x", D),
+            {"k": {"n": 1}},
+            "calling function: args[0] must be an array, found a str (exported with float32[2, 3])",
+        ),
+        (
+            (X, D),
+            {"k": {"n": 1.5}},
+            "calling function: kwargs['k']['n'] must have dtype int32, found the number 1.5 (exported with int32[])",
+        ),
+        (
+            (X, D),
+            {"k": {"n": 1 << 40}},
+            "calling function: kwargs['k']['n'] must have dtype int32, found the number 1099511627776 (exported with "
+            "int32[])",
+        ),
+    ],
+    ids=["count", "keyword", "keys", "list", "size", "dtype", "text", "fraction", "too_large"],
+)
+def test_what_does_not_fit(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(jaxexp.RunError) as caught:
+        session(*args, **kwargs)
+    assert str(caught.value) == message
+    assert caught.value.reason == "argument"
+
+
+# --- arrays ---------------------------------------------------------------------------------------------------------
+
+DTYPES = """bool int4 int8 int16 int32 uint4 uint8 uint16 uint32 float16 float32 bfloat16 float8_e4m3fn float8_e5m2
+    complex64""".split()
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_dtypes(tmp_path: Path, name: str) -> None:
+    array = np.array([[0, 1, 1], [1, 0, 1]]).astype(numpy_dtype(name))
+    session = Session(saved(tmp_path, lambda x: (x[::-1], x[:, :0]), array), plugin="cpu")
+    turned, empty = session(array)
+    assert (turned.dtype, empty.dtype, empty.shape) == (array.dtype, array.dtype, (2, 0))
+    assert turned.tobytes() == array[::-1].tobytes()
+
+
+def test_keys_are_their_data(tmp_path: Path) -> None:
+    key = jax.random.key(3)
+    session = Session(saved(tmp_path, lambda k: jax.random.split(k), key), plugin="cpu")
+    same(session(np.asarray(jax.random.key_data(key))), np.asarray(jax.random.key_data(jax.random.split(key))))
+
+
+class Foreign:
+    """An array of a library that NumPy does not know."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self.array
+
+
+class OnDevice(Foreign):
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0  # CUDA
+
+
+def test_arrays_of_others(session: Session, tmp_path: Path) -> None:
+    expected = session(X, D, k={"n": 3})
+    mapped = np.memmap(tmp_path / "x", np.float32, "w+", shape=X.shape)
+    mapped[:] = X
+    fortran, big = np.asfortranarray(X), X.astype(">f4")
+    for x in (Foreign(X), jnp.asarray(X), mapped, fortran, big, np.stack([X, X], -1)[..., 1]):
+        same(session(x, D, k={"n": np.int32(3)}), expected)
+    with pytest.raises(jaxexp.RunError, match="must be an array in host memory, found a OnDevice on another device"):
+        session(OnDevice(X), D, k={"n": 3})
+    with pytest.raises(jaxexp.RunError, match="must have dtype int32, found dtype int64"):
+        session(X, D, k={"n": np.int64(3)})
+
+
+def test_dtypes_that_numpy_has_no_dlpack_for(tmp_path: Path) -> None:
+    array = jnp.arange(4, dtype=jnp.bfloat16)
+    session = Session(saved(tmp_path, lambda x: x + x, array), plugin="cpu")
+    same(session(array), np.arange(4).astype(ml_dtypes.bfloat16) * 2)
+    same(session(np.asarray(array)), np.arange(4).astype(ml_dtypes.bfloat16) * 2)
+
+
+def test_without_ml_dtypes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function runs all the same, and results that NumPy cannot show stay where they are."""
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    dtype_of.cache_clear()
+    try:
+        fresh = Session(path, plugin="cpu")
+        with pytest.raises(ImportError, match="arrays of dtype bfloat16 need the package ml_dtypes, which is not inst"):
+            fresh(X, D, k={"n": 3})
+        _, small = fresh.on_device(X, D, k={"n": 3})
+        assert small.dtype == "bfloat16"
+    finally:
+        dtype_of.cache_clear()
+
+
+def test_numbers_of_python(tmp_path: Path) -> None:
+    numbers = np.float32(1), np.bool_(True), np.int8(1), np.asarray(1, ml_dtypes.bfloat16), np.complex64(1)
+    session = Session(saved(tmp_path, lambda *values: values, *numbers), plugin="cpu")
+    found = session(2, False, -3, 1.5, 1 + 2j)
+    assert [array.item() for array in found] == [2.0, False, -3, 1.5, 1 + 2j]
+    for wrong in ((True, False, -3, 1.5, 1j), (2, 0, -3, 1.5, 1j), (2, True, 300, 1.5, 1j), (2j, True, 3, 1.5, 1j)):
+        with pytest.raises(jaxexp.RunError, match=r"must have dtype .*, found the number "):
+            session(*wrong)
+
+
+def test_results_stay_when_all_else_is_gone(path: Path) -> None:
+    session = Session(path, plugin="cpu")
+    (tree, small), expected = session(X, D, k={"n": 3}), function(X, D, k={"n": np.int32(3)})
+    assert not tree["y"].flags.writeable
+    del session
+    gc.collect()
+    same((tree, small), expected)
+
+
+def test_arrays_on_the_device(session: Session) -> None:
+    expected = function(X, D, k={"n": np.int32(3)})
+    tree, small = session.on_device(session.put(X), D, k={"n": 3})
+    y = tree["y"]
+    assert isinstance(y, Array)
+    assert (y.dtype, y.shape, repr(y)) == ("float32", (2, 4), "Array(float32[2, 4])")
+    assert y.block_until_ready().is_ready()
+    same([np.asarray(y), np.asarray(small)], [expected[0]["y"], expected[1]])
+    shared = np.from_dlpack(y)
+    assert shared.__array_interface__["data"][0] == np.asarray(y).__array_interface__["data"][0]
+    same(shared, expected[0]["y"])
+    assert np.asarray(y, np.float64).dtype == np.float64
+    assert np.array(y).flags.writeable
+    with pytest.raises(ValueError, match="takes a copy"):
+        np.asarray(y, np.float64, copy=False)
+    with pytest.raises(BufferError, match="shared as it is"):
+        y.__dlpack__(copy=True)
+    with pytest.raises(BufferError, match="not on"):
+        y.__dlpack__(dl_device=(2, 0))
+    same(session(X, D, k={"n": tree["z"][0]}), expected)
+    with pytest.raises(jaxexp.RunError, match="there is no device 99"):
+        session.put(X, 99)
+
+
+def test_a_result_goes_into_the_next_call(tmp_path: Path) -> None:
+    session = Session(saved(tmp_path, lambda x: x * 2, X), plugin="cpu")
+    once = session.on_device(X)
+    same(session(session.on_device(once)), X * 8)
+
+
+# --- derivatives ----------------------------------------------------------------------------------------------------
+
+
+def test_vjps(tmp_path: Path) -> None:
+    def g(x: Any, n: Any) -> Any:
+        return jnp.sin(x).sum() * n, n
+
+    x, n = X, np.int32(2)
+    path = saved(tmp_path, g, x, n, vjp_order=2)
+    session = Session(path, plugin="cpu").vjp()
+    of_n = np.zeros((), np.bool_)
+    of_x, nothing = session(x, n, np.float32(1), of_n)
+    np.testing.assert_allclose(of_x, 2 * np.cos(x), rtol=1e-5)
+    assert (nothing.dtype, nothing.shape) == (np.bool_, ())
+    second = session.vjp()
+    assert len(second.arguments) == 6
+    with pytest.raises(jaxexp.RunError, match=r"has no VJP of order 3: it was saved with vjp_order=2$"):
+        second.vjp()
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+
+def test_errors_are_those_of_jaxexp(tmp_path: Path, path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as missing:
+        Session(tmp_path / "none.jaxexp", plugin="cpu")
+    assert missing.value.filename == str(tmp_path / "none.jaxexp")
+    (tmp_path / "damaged.jaxexp").write_bytes(path.read_bytes()[:300])
+    with pytest.raises(jaxexp.DeserializationError) as damaged:
+        Session(tmp_path / "damaged.jaxexp", plugin="cpu")
+    assert damaged.value.file == str(tmp_path / "damaged.jaxexp")
+    with pytest.raises(TypeError, match="Session takes an artifact as a path"):
+        Session(3, plugin="cpu")  # type: ignore[arg-type]
+    with pytest.raises(jaxexp.ExportError, match="executables are native code"):
+        Session(path, plugin="cpu", policy=jaxexp.Policy(), executables="f.exe")
+    jaxexp.export(jax.jit(jnp.sin), platforms=["tpu"])(X).save(tmp_path / "tpu.jaxexp")
+    with pytest.raises(jaxexp.RunError, match=r"tpu\.jaxexp: .* was exported for tpu, and the plugin is for cpu") as of:
+        Session(tmp_path / "tpu.jaxexp", plugin="cpu")
+    assert of.value.reason == "unsupported"
+    again = pickle.loads(pickle.dumps(of.value))
+    assert (str(again), again.reason) == (str(of.value), "unsupported")
+    assert isinstance(again, (RuntimeError, ValueError))
+
+
+def test_bytes_and_file_objects(path: Path) -> None:
+    expected = function(X, D, k={"n": np.int32(3)})
+    with path.open("rb") as file:
+        for given in (path.read_bytes(), bytearray(path.read_bytes()), str(path), file):
+            same(Session(given, plugin="cpu")(X, D, k={"n": 3}), expected)
+
+
+def test_executables(path: Path, tmp_path: Path) -> None:
+    session = Session(path, plugin="cpu")
+    session.compile()
+    session.save_executable(tmp_path / "f.exe")
+    again = Session(path, plugin="cpu", executables=tmp_path / "f.exe")
+    same(again(X, D, k={"n": 3}), session(X, D, k={"n": 3}))
+    assert again.why_compiled == ""
+    other = Session(saved(tmp_path, lambda x: x + 1, X), plugin="cpu", executables=tmp_path / "f.exe")
+    other.compile()
+    assert other.why_compiled
+    with pytest.raises(FileNotFoundError) as missing:
+        Session(path, plugin="cpu", executables=tmp_path / "none.exe")
+    assert missing.value.filename == str(tmp_path / "none.exe")
+    with pytest.raises(jaxexp.ExecutablesError) as wrong:
+        session.save_executable(path)
+    assert wrong.value.file == str(path)
+    with pytest.raises(FileNotFoundError) as missing:
+        session.save_executable(tmp_path / "none" / "f.exe")
+    assert missing.value.filename == str(tmp_path / "none" / "f.exe")
