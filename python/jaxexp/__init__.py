@@ -43,6 +43,7 @@ _HOMES = {
     "deserialize": "_api.load",
     "digests": "_fleet.places.digests",
     "export": "_api.export",
+    "from_stablehlo": "_compat.foreign.from_stablehlo",
     "inspect": "_fleet.places.inspect",
     "install": "_compat.install",
     "is_symbolic_dim": "_jax",

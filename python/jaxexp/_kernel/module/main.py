@@ -71,9 +71,9 @@ def surround_main(
         result_types: the types of its results. If a type differs from the old main's, its shape is more precise.
         operands: called at the new main's insertion point, with its arguments; returns the old main's arguments, up to
             the precision of the shapes.
-        argument_attributes: the attributes of the new main's arguments. Aliasing refers to results by position.
-        results: for each result, the index of the old main's result; None if the order stays. If it changes, no
-            argument may be an alias.
+        argument_attributes: the attributes of the new main's arguments. Aliasing refers to the new main's results by
+            position.
+        results: for each result, the index of the old main's result; None if they stay as they are.
     """
     ir = _jax.ir
     symbols = ir.SymbolTable(module.operation)
