@@ -14,6 +14,7 @@ from jaxexp._kernel.export.export import Exporting
 from jaxexp._kernel.function import sharding
 from jaxexp._kernel.function.data import E
 from jaxexp._kernel.function.vjps import DerivedVjp
+from jaxexp._kernel.module import locations
 from jaxexp._readback.array_type import is_wide
 from jaxexp._readback.read_back import on_any_platform
 from jaxexp._readback.refused import RefusedError
@@ -48,7 +49,8 @@ def as_written(exported: E) -> E:
         out_shardings=tuple(map(sharding.for_jit, exported._out_named_shardings)),
     )
     checks = exported.disabled_safety_checks
-    how = Exporting(type(exported), exported.platforms, checks, None, None, None, False, ())
+    # Without the lines of code that led here.
+    how = Exporting(type(exported), exported.platforms, checks, None, None, None, True, (locations.callers(),))
     wide = any(map(is_wide, (*exported.in_avals, *exported.out_avals)))
     try:
         with jax.enable_x64(True) if wide else contextlib.nullcontext():

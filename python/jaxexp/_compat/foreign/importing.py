@@ -18,7 +18,7 @@ from jaxexp._kernel.module import mlir
 from jaxexp._kernel.module.custom_calls import check_stable
 
 from . import derivatives, shapes, signature, trees
-from .module import INDEX, entry_of, names_of, parse, partitions_of, tidy, with_results_at
+from .module import INDEX, entry_of, name_of, names_of, parse, partitions_of, tidy, with_results_at
 from .signature import Shape
 from .trees import Tree
 
@@ -87,7 +87,7 @@ class Importing:
             self._surround(module, arguments, results, chosen_avals if is_symbolic else None)
         mains.say_whether_polymorphic(module, is_specialized)
         return self.made(
-            fun_name=self.name or _name(module) or entry,
+            fun_name=self.name or name_of(module) or entry,
             in_tree=arguments.tree,
             in_avals=chosen_avals,
             out_tree=results.tree,
@@ -137,11 +137,6 @@ class Importing:
 def _types(module: Any) -> tuple[list[Any], list[Any]]:
     type_ = _jax.ir.SymbolTable(module.operation)["main"].type
     return list(type_.inputs), list(type_.results)
-
-
-def _name(module: Any) -> str | None:
-    attributes = module.operation.attributes
-    return attributes["sym_name"].value if "sym_name" in attributes else None
 
 
 def _is_dynamic(module: Any) -> bool:

@@ -11,9 +11,8 @@ from jaxexp._errors import ForeignModuleError, ModuleError, UnsupportedError, Un
 from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.module import from_gspmd, mlir
 
-from .source import other_dialects
-
-_DIALECTS = {"builtin", "func", "stablehlo", "chlo", "sdy"}
+from .source import DIALECTS, other_dialects
+from .todays import bring_up_to_date
 
 # What tools that convert HLO leave at operations: layouts, and remarks of TensorFlow. They do not change what is
 # computed. Neither does any attribute of another dialect, which compilers may drop.
@@ -23,6 +22,7 @@ _ALIAS = "tf.aliasing_output"
 _OF_VALUES = {_ALIAS, "jax.buffer_donor", "sdy.sharding", "mhlo.sharding"}
 _OF_FUNCTIONS = {"sym_name", "function_type", "sym_visibility", "arg_attrs", "res_attrs"}
 _NAMES = "jax.arg_info", "jax.result_info"  # of values of main
+_MOST_DEVICES = 2**20
 INDEX = "jax.global_constant"  # of an argument of main that is not one of the function
 
 
@@ -34,7 +34,7 @@ def parse(bytecode: bytes, context: Any) -> Any:
         UnsupportedError: it is for a newer StableHLO than jaxlib's, or has operations of other dialects.
     """
     try:
-        if others := sorted(module_head.read(bytecode).dialects - _DIALECTS - {"vhlo"}):
+        if others := sorted(module_head.read(bytecode).dialects - DIALECTS - {"vhlo"}):
             raise UnsupportedError(other_dialects([f"{name}.*" for name in others]))
         module = mlir.parse(bytecode, context)
     except UnsupportedModuleError as error:
@@ -45,7 +45,7 @@ def parse(bytecode: bytes, context: Any) -> Any:
     except ModuleError as error:
         raise ForeignModuleError("", error.expected, error.found) from error
     operations = {operation.name for operation in mlir.iter_operations(module)}
-    if others := sorted(name for name in operations if name.partition(".")[0] not in _DIALECTS):
+    if others := sorted(name for name in operations if name.partition(".")[0] not in DIALECTS):
         raise UnsupportedError(other_dialects(others))
     return module
 
@@ -56,7 +56,7 @@ def entry_of(module: Any, name: str | None) -> str:
     Raises:
         ForeignModuleError: there is no such function, or it is not clear which one.
     """
-    functions = {f.attributes["sym_name"].value: f for f in _functions(module)}
+    functions = {_symbol(f): f for f in _functions(module)}
     public = [n for n, f in functions.items() if _visibility(f) == "public"]
     if name is not None:
         if name not in functions:
@@ -83,7 +83,7 @@ def tidy(module: Any, entry: str) -> Any:
     ir = _jax.ir
     symbols = ir.SymbolTable(module.operation)
     for function in _functions(module):
-        name = function.attributes["sym_name"].value
+        name = _symbol(function)
         function.attributes["sym_visibility"] = ir.StringAttr.get("public" if name == entry else "private")
     if entry != "main":
         if "main" in symbols:
@@ -92,14 +92,19 @@ def tidy(module: Any, entry: str) -> Any:
     mlir.run_passes(module, "symbol-dce")
     main = ir.SymbolTable(module.operation)["main"]
     _check_top(module)
-    mlir.import_shardy_attributes(module)
+    bring_up_to_date(module)
+    frontend = _get(module.operation.attributes, "mhlo.frontend_attributes")
+    if isinstance(frontend, ir.DictAttr) and "xla.sdy.meshes" in frontend:
+        raise UnsupportedError(
+            "the module has Shardy's meshes as mhlo.frontend_attributes: let its producer write the dialect sdy"
+        )
     partitions = _partitions(module)
     for operation in mlir.iter_operations(module):
         if operation.name not in ("builtin.module", "func.func"):
             _drop(operation, {n for n in map(str, operation.attributes) if _is_remark(operation, n)})
     for function in _functions(module):
         _drop(function.operation, {*map(str, function.attributes)} - _OF_FUNCTIONS)
-        _keep_of_values(function, is_main=function.attributes["sym_name"].value == "main")
+        _keep_of_values(function, is_main=_symbol(function) == "main")
     attributes = module.operation.attributes
     _drop(module.operation, {*map(str, attributes)} - {"sym_name"})
     number = ir.IntegerType.get_signless(32)
@@ -119,10 +124,10 @@ def names_of(module: Any) -> tuple[list[str | None], list[str | None]]:
     main = _jax.ir.SymbolTable(module.operation)["main"]
     places = (argument.location for argument in main.arguments)
     arguments = [
-        _text(attributes, _NAMES[0]) or (at.name_str if isinstance(at, _jax.ir.NameLoc) else None)
+        _text(_jax.ir.DictAttr(attributes), _NAMES[0]) or _place(at)
         for attributes, at in zip(mlir.argument_attributes(module), places, strict=True)
     ]
-    return arguments, [_text(attributes, _NAMES[1]) for attributes in mlir.result_attributes(main)]
+    return arguments, [_text(_jax.ir.DictAttr(entry), _NAMES[1]) for entry in mlir.result_attributes(main)]
 
 
 def with_results_at(attributes: Any, order: Sequence[int]) -> Any:
@@ -177,30 +182,43 @@ def _check_top(module: Any) -> None:
         if name not in ("func.func", "sdy.mesh"):
             raise UnsupportedError(f"the module has a {name} at its top, where an artifact has only functions")
         if name == "func.func" and operation.is_external:
-            called = operation.attributes["sym_name"].value
+            called = _symbol(operation)
             raise UnsupportedError(f"the module calls @{called}, which it only declares: link its code into the module")
 
 
 def _partitions(module: Any) -> int:
-    counts = {}
-    for what in ("num_partitions", "num_replicas"):
-        attribute = _get(module.operation.attributes, f"mhlo.{what}")
-        counts[what] = int(attribute.value) if isinstance(attribute, _jax.ir.IntegerAttr) else 1
-    if counts["num_replicas"] != 1:
+    replicas = _count(module, "mhlo.num_replicas")
+    if replicas != 1:
         raise UnsupportedError(
-            f"the module is for {counts['num_replicas']} replicas, which exported functions do not have: let its "
-            "producer partition it (num_partitions) instead"
+            f"the module is for {replicas} replicas, which exported functions do not have: let its producer partition "
+            "it (num_partitions) instead"
         )
-    sizes = [1, counts["num_partitions"]]
+    sizes = [_count(module, "mhlo.num_partitions")]
     for mesh in (o for o in module.body.operations if o.operation.name == "sdy.mesh"):
         size = 1
         for axis in _jax.sdy.MeshAttr(mesh.attributes["mesh"]).axes:
             size *= _jax.sdy.MeshAxisAttr(axis).size
         sizes.append(size)
+    if max(sizes) > _MOST_DEVICES:
+        raise ForeignModuleError("", f"a module for at most {_MOST_DEVICES:,} devices", f"one for {max(sizes):,}")
     return max(sizes)
 
 
+def _count(module: Any, name: str) -> int:
+    attribute = _get(module.operation.attributes, name)
+    if attribute is None:
+        return 1
+    if not isinstance(attribute, _jax.ir.IntegerAttr) or attribute.value < 1:
+        raise ForeignModuleError("", f"a number of devices as {name}", str(attribute))
+    return int(attribute.value)
+
+
 def _to_shardy(module: Any, partitions: int) -> None:
+    for operation in mlir.iter_operations(module):
+        for attributes in (operation.attributes, *_of_values(operation)):
+            sharding = _get(attributes, "mhlo.sharding")
+            if sharding is not None and not (_text(attributes, "mhlo.sharding") or "").startswith("{"):
+                raise ForeignModuleError("", "shardings as text, such as {replicated}", str(sharding))
     try:
         from_gspmd.to_shardy(module, partitions)
     except from_gspmd.NotExpressibleError as error:
@@ -251,9 +269,48 @@ def _check_argument(attributes: dict[str, Any], results: int) -> None:
         )
 
 
+def _of_values(operation: Any) -> list[Any]:
+    """The attributes of the arguments and results of a function; nothing for other operations."""
+    groups = (_get(operation.attributes, group) for group in ("arg_attrs", "res_attrs"))
+    return [_jax.ir.DictAttr(entry) for group in groups if group is not None for entry in _jax.ir.ArrayAttr(group)]
+
+
 def _text(attributes: Any, name: str) -> str | None:
-    attribute = _get(_jax.ir.DictAttr(attributes), name)
-    return attribute.value if isinstance(attribute, _jax.ir.StringAttr) else None
+    """An attribute that is text; None if there is none, or no text."""
+    attribute = _get(attributes, name)
+    return _decoded(attribute.value_bytes) if isinstance(attribute, _jax.ir.StringAttr) else None
+
+
+def _decoded(text: bytes) -> str | None:
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _symbol(operation: Any) -> str:
+    """The name of a function.
+
+    Raises:
+        ForeignModuleError: it is not UTF-8.
+    """
+    name = _text(operation.attributes, "sym_name")
+    if name is None:
+        raise ForeignModuleError("", "functions whose names are UTF-8", str(operation.attributes["sym_name"]))
+    return name
+
+
+def _place(location: Any) -> str | None:
+    """The name in a location."""
+    try:
+        return location.name_str if isinstance(location, _jax.ir.NameLoc) else None
+    except RuntimeError:  # it is not UTF-8
+        return None
+
+
+def name_of(module: Any) -> str | None:
+    """The name of a module, if it has one."""
+    return _text(module.operation.attributes, "sym_name")
 
 
 def _get(attributes: Any, name: str) -> Any:

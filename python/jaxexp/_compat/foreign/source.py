@@ -16,6 +16,12 @@ BYTECODE = b"ML\xefR"  # with these bytes, MLIR bytecode begins
 # MLIR's messages about an operation, and about a type or an attribute.
 _UNKNOWN = re.compile(r"[Dd]ialect [`'](\w+)|[`'][!#]\"?(\w+)\"?[^']* created with unregistered")
 
+_QUOTED = re.compile(rb"\"(\w+\.[\w.]+)\"\s*\(")  # an operation in MLIR's generic form
+_MOST_NAMED = 6
+
+#: Those of modules that are compiled.
+DIALECTS = {"builtin", "func", "stablehlo", "chlo", "sdy"}
+
 # Starts a process that finds what this one finds.
 _CHILD = "import sys; sys.path[:] = sys.argv[1:]; from jaxexp._compat.foreign.source import child; child()"
 
@@ -82,7 +88,7 @@ def other_dialects(names: list[str], where: str = "") -> str:
 def _reason(said: str) -> str:
     """The first of MLIR's diagnostics; without it, the last line."""
     errors = re.findall(r"error: (.*)", said)
-    return (errors or said.splitlines()[-1:] or ["no reason is given"])[0].strip()
+    return (errors or said.splitlines()[-1:] or ["no reason is given"])[0].partition(". If this is intended")[0].strip()
 
 
 def child() -> None:

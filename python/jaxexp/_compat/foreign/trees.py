@@ -12,9 +12,9 @@ import jax
 from jaxexp._errors import ExportError
 
 # JAX's names: of arguments, as in params['w'][0], and of results, as in result['loss'].
-_STEP = r"\[(\d+|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")\]"
-_ARGUMENT = re.compile(rf"([A-Za-z_]\w*)((?:{_STEP})*)")
-_RESULT = re.compile(rf"(?:result)?((?:{_STEP})*)")
+_STEP = r"\[(\d{1,9}|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")\]"
+_ARGUMENT = re.compile(rf"([A-Za-z_]\w*)((?:{_STEP}){{0,64}})")
+_RESULT = re.compile(rf"(?:result)?((?:{_STEP}){{0,64}})")
 
 
 class Tree(NamedTuple):
@@ -80,8 +80,7 @@ def _list(indices: Sequence[int]) -> str:
 def _named_arguments(names: Sequence[str | None]) -> tuple[Any, ...]:
     """The arguments as JAX's names say; one after the other if these do not say it."""
     matches = [_ARGUMENT.fullmatch(name or "") for name in names]
-    paths = [(match[1], *_steps(match[2])) for match in matches if match is not None]
-    found = _nested(paths) if len(paths) == len(names) else None
+    found = _nested([(match[1], *_steps(match[2])) for match in matches if match is not None])
     top = tuple(found.values()) if isinstance(found, dict) else None
     return top if top is not None and _is_in_order(top, len(names)) else tuple(range(len(names)))
 
@@ -89,13 +88,15 @@ def _named_arguments(names: Sequence[str | None]) -> tuple[Any, ...]:
 def _named_results(names: Sequence[str | None]) -> Any:
     flat: Any = tuple(range(len(names))) if len(names) != 1 else 0
     matches = [None if name is None else _RESULT.fullmatch(name) for name in names]
-    paths = [_steps(match[1]) for match in matches if match is not None]
-    found = _nested(paths) if paths and len(paths) == len(names) else None
+    found = _nested([_steps(match[1]) for match in matches if match is not None])
     return found if found is not None and _is_in_order(found, len(names)) else flat
 
 
 def _steps(text: str) -> tuple[str | int, ...]:
-    return tuple(ast.literal_eval(step) for step in re.findall(_STEP, text))
+    try:
+        return tuple(ast.literal_eval(step) for step in re.findall(_STEP, text))
+    except (SyntaxError, ValueError):  # escapes that are none
+        return (text,)
 
 
 def _nested(paths: Sequence[tuple[str | int, ...]]) -> Any | None:

@@ -119,14 +119,14 @@ def dim_values_of(module: Any, in_avals: Sequence[Any], in_tree: Any, arrays: Se
         ExportError: the shapes do not determine the variables.
     """
     try:
-        return _lowered_inline(_jax.dim_values_from_shapes(in_avals, in_tree), module, in_avals, arrays)
+        return lowered_inline(_jax.dim_values_from_shapes(in_avals, in_tree), module, in_avals, arrays)
     except ValueError as error:
         raise ExportError(
             f"the dimension variables do not follow from the argument shapes: {in_one_line(error)}"
         ) from cause(error)
 
 
-def _lowered_inline(
+def lowered_inline(
     function: Callable[..., Any], module: Any, avals: Sequence[Any], operands: Sequence[Any]
 ) -> list[Any]:
     """Lowers `function` on `operands` at the current insertion point of `module`; returns its flat results.
