@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import graphlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -92,6 +93,7 @@ def tidy(module: Any, entry: str) -> Any:
     mlir.run_passes(module, "symbol-dce")
     main = ir.SymbolTable(module.operation)["main"]
     _check_top(module)
+    _check_calls(module)
     bring_up_to_date(module)
     frontend = _get(module.operation.attributes, "mhlo.frontend_attributes")
     if isinstance(frontend, ir.DictAttr) and "xla.sdy.meshes" in frontend:
@@ -174,6 +176,23 @@ def _rename(symbols: Any, old: str, new: str) -> None:
     symbol = symbols[old]
     _jax.ir.SymbolTable.replace_all_symbol_uses(old, new, symbol.operation.parent)
     symbols.set_symbol_name(symbol, new)
+
+
+def _check_calls(module: Any) -> None:
+    """Refuses functions that call themselves, also by others: compilers would follow them until their stack ends."""
+    callees = {
+        _symbol(function): {
+            called.value
+            for operation in mlir.iter_operations(function)
+            for called in (_get(operation.attributes, "callee"), _get(operation.attributes, "decomposition"))
+            if isinstance(called, _jax.ir.FlatSymbolRefAttr)
+        }
+        for function in _functions(module)
+    }
+    try:
+        graphlib.TopologicalSorter(callees).prepare()
+    except graphlib.CycleError as error:
+        raise ForeignModuleError("", "functions that do not call themselves", _listed(error.args[1])) from cause(error)
 
 
 def _check_top(module: Any) -> None:

@@ -69,10 +69,12 @@ def bytecode(content: bytes) -> bytes:
     if done.returncode < 0:
         raise ForeignModuleError("", "StableHLO text", "text that ends the process that parses it")
     said = str(done.stdout or done.stderr, errors="replace").strip()
-    if (
-        dialect := re.search(r"[Dd]ialect [`'](\w+)|[`'][!#]\"?(\w+)\"?[^']* created with unregistered", said)
-    ) is not None:
+    if (dialect := _UNKNOWN.search(said)) is not None:
         raise UnsupportedError(other_dialects([f"{dialect[1] or dialect[2]}.*"], said))
+    if "unregistered dialect" in said:
+        quoted = {str(name, errors="replace") for name in _QUOTED.findall(content)}
+        if others := sorted(name for name in quoted if name.partition(".")[0] not in DIALECTS):
+            raise UnsupportedError(other_dialects(others[:_MOST_NAMED], said))
     raise ForeignModuleError("", "StableHLO text", f"text that jaxlib does not parse: {_reason(said)}")
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxexp import _jax
@@ -26,8 +29,8 @@ def bring_up_to_date(module: Any) -> None:
             if isinstance(said, _jax.ir.DictAttr):
                 _to_chlo(call, target.removeprefix("mhlo."), said)
     for operation in mlir.iter_operations(module, innermost_first=True):
-        if operation.name in _WRITTEN_OUT:
-            _write_out(module, operation, _WRITTEN_OUT[operation.name])
+        if operation.name in _BATCH_NORM:
+            _write_out(module, operation)
         elif operation.name in ("stablehlo.reshape", "stablehlo.transpose") and _changes_nothing(operation):
             _replace(operation, operation.operands)
 
@@ -70,43 +73,29 @@ def _replace(operation: Any, values: Any) -> None:
     operation.erase()
 
 
-def _batch_norm_training(operation: Any) -> Callable[..., Any]:
-    feature, epsilon = (operation.attributes[name].value for name in ("feature_index", "epsilon"))
-
-    def function(x: Any, scale: Any, offset: Any) -> Any:
-        axes = tuple(axis for axis in range(x.ndim) if axis != feature)
-        mean, variance = jnp.mean(x, axes), jnp.var(x, axes)
-        return _normalized(x, scale, offset, mean, variance, feature, epsilon), mean, variance
-
-    return function
-
-
-def _batch_norm_inference(operation: Any) -> Callable[..., Any]:
-    feature, epsilon = (operation.attributes[name].value for name in ("feature_index", "epsilon"))
-    return lambda *arrays: [_normalized(*arrays, feature, epsilon)]
+def _batch_norm(feature: int, epsilon: float, x: Any, scale: Any, offset: Any, *given: Any) -> Sequence[Any]:
+    """Batch normalization: by a given mean and variance, or by those of the batch, which it returns then."""
+    axes = tuple(axis for axis in range(x.ndim) if axis != feature)
+    mean, variance = given or (jnp.mean(x, axes), jnp.var(x, axes))
+    of_all = [lax.broadcast_in_dim(array, x.shape, (feature,)) for array in (scale, offset, mean, variance)]
+    scale, offset, center, spread = of_all
+    normalized = scale * (x - center) * lax.rsqrt(spread + np.asarray(epsilon, x.dtype)) + offset
+    return [normalized] if given else [normalized, mean, variance]
 
 
-def _normalized(x: Any, scale: Any, offset: Any, mean: Any, variance: Any, feature: int, epsilon: float) -> Any:
-    scale, offset, mean, variance = (
-        lax.broadcast_in_dim(array, x.shape, (feature,)) for array in (scale, offset, mean, variance)
-    )
-    return scale * (x - mean) * lax.rsqrt(variance + jnp.asarray(epsilon, x.dtype)) + offset
+_BATCH_NORM = "stablehlo.batch_norm_training", "stablehlo.batch_norm_inference"
 
 
-_WRITTEN_OUT = {
-    "stablehlo.batch_norm_training": _batch_norm_training,
-    "stablehlo.batch_norm_inference": _batch_norm_inference,
-}
-
-
-def _write_out(module: Any, operation: Any, function: Callable[[Any], Callable[..., Any]]) -> None:
-    """Replaces an operation that JAX does not lower to by those of a function. One of unknown shapes stays."""
+def _write_out(module: Any, operation: Any) -> None:
+    """Replaces a batch normalization, which JAX does not lower anything to. One of unknown shapes stays."""
     types = [operand.type for operand in operation.operands]
     if not all(type_.has_static_shape for type_ in types):
         return
     avals = [_jax.ShapedArray(tuple(type_.shape), DTYPES[str(type_.element_type)]) for type_ in types]
-    with _jax.ir.InsertionPoint(operation), operation.location:
-        _replace(operation, lowered_inline(function(operation), module, avals, list(operation.operands)))
+    feature, epsilon = (operation.attributes[name].value for name in ("feature_index", "epsilon"))
+    function = functools.partial(_batch_norm, feature, epsilon)
+    with jax.enable_x64(True), _jax.ir.InsertionPoint(operation), operation.location:
+        _replace(operation, lowered_inline(function, module, avals, list(operation.operands)))
 
 
 def _items(dictionary: Any) -> list[Any]:
