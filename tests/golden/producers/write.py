@@ -32,7 +32,8 @@ def write(folder, case, module, arguments, results, gradients=()):
         file.write(module.encode() if text else bytes(module))
     named = {"in": arguments, "out": results, "grad": gradients}
     np.savez(
-        f"{folder}/{case}.npz", **{f"{name}_{i}": np.asarray(a) for name, many in named.items() for i, a in enumerate(many)}
+        f"{folder}/{case}.npz",
+        **{f"{name}_{i}": np.asarray(a) for name, many in named.items() for i, a in enumerate(many)},
     )
 
 
@@ -175,7 +176,9 @@ def iree(folder):
     from iree import compiler, runtime
 
     tool = os.path.join(os.path.dirname(sys.executable), "iree-opt")
-    code = subprocess.run([tool, "-", "--emit-bytecode"], input=IN_IREE.encode(), capture_output=True, check=True).stdout
+    code = subprocess.run(
+        [tool, "-", "--emit-bytecode"], input=IN_IREE.encode(), capture_output=True, check=True
+    ).stdout
     arguments = [values(4, 3), values(5, 3)]
     compiled = compiler.compile_str(IN_IREE, target_backends=["vmvx"], input_type="stablehlo")
     module = runtime.load_vm_flatbuffer(compiled, driver="local-task")
