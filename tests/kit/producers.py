@@ -51,10 +51,11 @@ def identity(
     of_result: str = "",
     of_module: str = "",
     body: str = "",
+    returned: str = "%x",
     around: str = "",
 ) -> str:
-    """The text of a module whose main function returns its argument, with attributes and other parts."""
+    """The text of a module whose main function returns its argument `%x`, with attributes and other parts."""
     return (
         f"module @m attributes {{{of_module}}} {{ {around} func.func @main(%x: {argument} {{{of_argument}}}) -> "
-        f"({argument} {{{of_result}}}) {{ {body} return %x : {argument} }} }}"
+        f"({argument} {{{of_result}}}) {{ {body} return {returned} : {argument} }} }}"
     )

@@ -3,10 +3,10 @@
 usage: write.py PRODUCER FOLDER
 
 PRODUCER is torch_xla, torchax, tensorflow or iree, which this process has installed. `FOLDER/CASE.mlir` (text) or
-`FOLDER/CASE.mlirbc` (bytecode) is the module as the producer writes it. `FOLDER/CASE.npz` has the arguments in the order
-of the module (`in_0`, ...), its results (`out_0`, ...), and the producer's own gradients (`grad_0`, ...) of the sum of
-all results, each times its number plus one, with respect to each argument; none if the producer does not differentiate.
-Needs no part of jaxexp.
+`FOLDER/CASE.mlirbc` (bytecode) is the module as the producer writes it. `FOLDER/CASE.npz` has the arguments in the
+order of the module (`in_0`, ...), its results (`out_0`, ...), and the producer's own gradients (`grad_0`, ...) of the
+sum of all results, each times its number plus one, with respect to each argument; none if the producer does not
+differentiate. Needs no part of jaxexp.
 """
 
 import os
@@ -164,7 +164,8 @@ module @distances {
     %b = stablehlo.broadcast_in_dim %y, dims = [1, 2] : (tensor<5x3xf32>) -> tensor<4x5x3xf32>
     %d = stablehlo.subtract %a, %b : tensor<4x5x3xf32>
     %s = stablehlo.multiply %d, %d : tensor<4x5x3xf32>
-    %sum = stablehlo.reduce(%s init: %zero) applies stablehlo.add across dimensions = [2] : (tensor<4x5x3xf32>, tensor<f32>) -> tensor<4x5xf32>
+    %sum = stablehlo.reduce(%s init: %zero) applies stablehlo.add across dimensions = [2]
+      : (tensor<4x5x3xf32>, tensor<f32>) -> tensor<4x5xf32>
     %i = stablehlo.iota dim = 0 : tensor<4xi32>
     return %sum, %i : tensor<4x5xf32>, tensor<4xi32>
   }

@@ -35,9 +35,11 @@ def parse(bytecode: bytes, context: Any) -> Any:
         UnsupportedError: it is for a newer StableHLO than jaxlib's, or has operations of other dialects.
     """
     try:
-        if others := sorted(module_head.read(bytecode).dialects - DIALECTS - {"vhlo"}):
-            raise UnsupportedError(other_dialects([f"{name}.*" for name in others]))
-        module = mlir.parse(bytecode, context)
+        head = module_head.read(bytecode)
+        others = [name for name in head.operations if name.partition(".")[0] not in DIALECTS]
+        if others := others or [f"{name}.*" for name in head.dialects - DIALECTS]:
+            raise UnsupportedError(other_dialects(sorted(others)))
+        return mlir.parse(bytecode, context)
     except UnsupportedModuleError as error:
         raise UnsupportedError(
             f"the module is {error.found.partition('; ')[0]}, and the installed jaxlib knows StableHLO "
@@ -45,10 +47,6 @@ def parse(bytecode: bytes, context: Any) -> Any:
         ) from error
     except ModuleError as error:
         raise ForeignModuleError("", error.expected, error.found) from error
-    operations = {operation.name for operation in mlir.iter_operations(module)}
-    if others := sorted(name for name in operations if name.partition(".")[0] not in DIALECTS):
-        raise UnsupportedError(other_dialects(others))
-    return module
 
 
 def entry_of(module: Any, name: str | None) -> str:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
 import sys
 from typing import Any
 
-from jaxexp import _jax
-from jaxexp._errors import ExportRuntimeError, ExportTypeError, ForeignModuleError, UnsupportedError
+import jax
+
+from jaxexp import _jax, _native
+from jaxexp._errors import (
+    DeserializationError,
+    ExportRuntimeError,
+    ExportTypeError,
+    ForeignModuleError,
+    UnsupportedError,
+)
+from jaxexp._kernel.artifact import module_head
 
 BYTECODE = b"ML\xefR"  # with these bytes, MLIR bytecode begins
 
@@ -20,7 +30,7 @@ _QUOTED = re.compile(rb"\"(\w+\.[\w.]+)\"\s*\(")  # an operation in MLIR's gener
 _MOST_NAMED = 6
 
 #: Those of modules that are compiled.
-DIALECTS = {"builtin", "func", "stablehlo", "chlo", "sdy"}
+DIALECTS = {"builtin", "func", "stablehlo", "chlo", "sdy", "vhlo"}
 
 # Starts a process that finds what this one finds.
 _CHILD = "import sys; sys.path[:] = sys.argv[1:]; from jaxexp._compat.foreign.source import child; child()"
@@ -48,16 +58,33 @@ def contents(module: Any) -> tuple[bytes, str | None]:
 
 
 def bytecode(content: bytes) -> bytes:
-    """A module as MLIR bytecode, which is not checked yet.
+    """A module as MLIR bytecode, which may still be refused.
 
     Raises:
         ForeignModuleError: it is text that is not a module.
         UnsupportedError: it is text with operations or types of a dialect that jaxlib does not have.
     """
     if content[:4] == BYTECODE:
+        if not _is_plain(content):
+            with contextlib.suppress(ForeignModuleError, UnsupportedError):  # `module.parse` says what is wrong
+                return _portable(content)
         return content
     if not content.strip():
         raise ForeignModuleError("", "a StableHLO module", "nothing" if not content else "only white space")
+    return _portable(content)
+
+
+def _is_plain(bytecode: bytes) -> bool:
+    """Whether bytecode has only what portable artifacts and JAX's modules have, so that it is parsed here."""
+    try:
+        _native.check_bytecode(bytecode)
+    except DeserializationError:
+        return module_head.stablehlo_of(module_head.producer(bytecode)) is not None
+    return module_head.read(bytecode).dialects <= DIALECTS
+
+
+def _portable(content: bytes) -> bytes:
+    """A module as the bytecode of a portable artifact, if it can be one, made in a process of its own."""
     if not sys.executable:
         raise ExportRuntimeError(
             "text is parsed in a Python process of its own, and sys.executable does not say which program starts one: "
@@ -99,7 +126,10 @@ def child() -> None:
     try:
         with _jax.make_ir_context():
             module = _jax.ir.Module.parse(text)
-            sys.stdout.buffer.write(_jax.module_to_bytecode(module))
+            made = _jax.module_to_bytecode(module)
+            with contextlib.suppress(jax.errors.JaxRuntimeError):  # it has other dialects, which the caller names
+                made = _jax.serialize_portable_artifact(module, _jax.newest_stablehlo(), True)
+            sys.stdout.buffer.write(made)
     except Exception as error:  # of several types, as in `mlir.parse`
         sys.stdout.buffer.write(str(error).encode())
         sys.exit(1)
