@@ -14,8 +14,8 @@ from jaxexp._cli.page import say
 _EXAMPLE = """\b
 Example:
   jaxexp from-stablehlo model.mlir -o model.jaxexp
-  jaxexp from-stablehlo model.mlirbc --vjp-order 1 --platform cpu --platform cuda -o model.jaxexp
-  jaxexp from-stablehlo model.mlirbc --shape '0=batch, 784' -o model.jaxexp"""
+  jaxexp from-stablehlo model.mlirbc --vjp-order 1 -o model.jaxexp
+  jaxexp from-stablehlo model.mlirbc --shape 0=batch,784 -o model.jaxexp"""
 
 
 @click.command(epilog=_EXAMPLE, short_help="Make an artifact of a StableHLO module.")
