@@ -90,6 +90,14 @@ def test_names_that_are_none(attribute: str) -> None:
     assert exported.out_tree.num_leaves == 1
 
 
+def test_names_that_are_not_utf_8() -> None:
+    whole = bytecode(identity(of_module="name.of_it", around="func.func private @unused() { return }"))
+    for old in (b"name.of_it", b"main", b"unused"):
+        assert old in whole
+        with pytest.raises(jaxexp.DeserializationError, match="UTF-8"):
+            jaxexp.from_stablehlo(whole.replace(old, b"\xff\xfe" + old[2:]))
+
+
 @pytest.mark.processes(reason="text is parsed in a process of its own")
 @pytest.mark.parametrize(
     ("text", "kind", "message"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import graphlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from jaxexp import _jax
@@ -145,7 +145,7 @@ def with_results_at(attributes: Any, order: Sequence[int]) -> Any:
 
 
 @contextlib.contextmanager
-def named(file: str | None) -> Iterator[None]:
+def named(file: str | None) -> Generator[None]:
     """A context that adds the name of a file to errors about the module in it."""
     try:
         yield
