@@ -47,6 +47,7 @@ _HOMES = {
     "digests": "_fleet.places.digests",
     "digests_many": "_fleet.passes.digests_many",
     "export": "_api.export",
+    "from_stablehlo": "_compat.foreign.from_stablehlo",
     "inspect": "_fleet.places.inspect",
     "install": "_compat.install",
     "is_symbolic_dim": "_jax",

@@ -5,6 +5,7 @@ from ._api.exported import Exported as Exported
 from ._api.load import deserialize as deserialize
 from ._api.many import load_many as load_many
 from ._compat.compatibility import Compatibility as Compatibility
+from ._compat.foreign.from_stablehlo import from_stablehlo as from_stablehlo
 from ._compat.install import install as install
 from ._compat.install import uninstall as uninstall
 from ._errors import DeserializationError as DeserializationError
@@ -88,6 +89,7 @@ __all__ = [
     "digests",
     "digests_many",
     "export",
+    "from_stablehlo",
     "inspect",
     "install",
     "is_symbolic_dim",

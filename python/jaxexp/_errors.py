@@ -197,6 +197,12 @@ class ExecutablesError(DeserializationError):
     _failed = "cannot read the executables"
 
 
+class ForeignModuleError(DeserializationError):
+    """A module of another producer that is damaged, or that is no function."""
+
+    _failed = "cannot import the module"
+
+
 class JournalError(DeserializationError):
     """A file that is not the journal of a pass, or the journal of another pass."""
 

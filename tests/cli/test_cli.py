@@ -18,8 +18,8 @@ from kit.command_line import started
 from kit.places import ROOT
 
 COMMANDS = (
-    "inspect", "verify", "run", "diff", "compat", "migrate", "specialize", "precompile", "pack", "ls", "unpack",
-    "archive", "bench", "completion"
+    "inspect", "verify", "run", "diff", "compat", "migrate", "specialize", "from-stablehlo", "precompile", "pack", "ls",
+    "unpack", "archive", "bench", "completion"
 )  # fmt: skip
 
 
@@ -144,6 +144,9 @@ def test_errors_are_one_line(folder, fleet, damaged, tmp_path, run) -> None:
         ["run", scores, "--random", "-o", tmp_path / "y.txt"],
         ["specialize", scores, "--size", "batch=4"],
         ["specialize", scores, "--size", "batch", "-o", tmp_path / "new"],
+        ["from-stablehlo", scores],
+        ["from-stablehlo", scores, "--shape", "batch, 4", "-o", tmp_path / "new"],
+        ["from-stablehlo", damaged / "missing", "-o", tmp_path / "new"],
         ["precompile", scores, "--size", "batch=two"],
         ["pack", tmp_path / "a.zip"],
         ["pack", tmp_path / "a.zip", scores, "-m", "nothing"],
@@ -168,6 +171,7 @@ def test_errors_are_one_line(folder, fleet, damaged, tmp_path, run) -> None:
         ["run", f"{fleet}::nothing"],
         ["specialize", damaged / "flipped", "--size", "batch=4", "-o", tmp_path / "new"],
         ["specialize", scores, "-o", tmp_path / "new"],
+        ["from-stablehlo", damaged / "text", "-o", tmp_path / "new"],
         ["precompile", damaged / "empty", "-o", tmp_path / "new"],
         ["bench", damaged / "missing"],
         ["archive", "rm", fleet, "nothing"],

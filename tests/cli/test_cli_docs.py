@@ -72,6 +72,7 @@ def test_every_command_has_a_session() -> None:
         "compat",
         "migrate",
         "specialize",
+        "from-stablehlo",
         "precompile",
         "pack",
         "ls",

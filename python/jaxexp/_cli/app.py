@@ -17,8 +17,8 @@ from . import completing
 from .complaints import INTERRUPTED, UNREAD, complain, said_of_any, status_of
 
 _COMMANDS = (
-    "inspect", "view", "verify", "digest", "sign", "run", "diff", "compat", "migrate", "specialize", "precompile",
-    "pack", "ls", "unpack", "archive", "bench", "completion"
+    "inspect", "view", "verify", "digest", "sign", "run", "diff", "compat", "migrate", "specialize", "from-stablehlo",
+    "precompile", "pack", "ls", "unpack", "archive", "bench", "completion"
 )  # fmt: skip
 # As in diff(1): 1 says that two things differ.
 _FAILED = {"diff": 2}
@@ -37,7 +37,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f".commands.{cmd_name}", __package__).command
+        command: click.Command = importlib.import_module(f".commands.{cmd_name.replace('-', '_')}", __package__).command
         return command
 
     def invoke(self, ctx: click.Context) -> Any:

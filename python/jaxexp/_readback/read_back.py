@@ -25,7 +25,7 @@ def raised(exported: ExportedData) -> Callable[..., Any]:
 
     @jax.custom_jvp
     def flat(*leaves: Any) -> Sequence[Any]:
-        return _on_any_platform(program, leaves)
+        return on_any_platform(program, leaves)
 
     def refuse(primals: Any, tangents: Any) -> NoReturn:
         raise UnsupportedError(
@@ -101,8 +101,11 @@ def _check_devices(ctx: Any, *arrays: Any, exported: ExportedData) -> Sequence[A
 _jax.register_lowering(border_p, _check_devices)
 
 
-def _on_any_platform(exported: ExportedData, leaves: Sequence[Any]) -> Sequence[Any]:
-    """The function, for lowering on any platform; only on its own platforms if it calls foreign functions."""
+def on_any_platform(exported: ExportedData, leaves: Sequence[Any]) -> Sequence[Any]:
+    """The function, for lowering on any platform; only on its own platforms if it calls foreign functions.
+
+    JAX would differentiate it as the module is written.
+    """
     in_avals = list(map(jax.typeof, leaves))
     each = {platform: raise_function(exported, in_avals, platform) for platform in exported.platforms}
     if any(function.has_shard_map for function in each.values()):

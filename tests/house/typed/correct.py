@@ -40,6 +40,12 @@ def export(batch: int) -> jaxexp.Exported:
     return exported.specialize(jax.ShapeDtypeStruct((batch,), np.float32))
 
 
+def other_producers(path: Path) -> jaxexp.Exported:
+    jaxexp.from_stablehlo("module { }", entry="main", name="f", platforms=["cpu"], kwargs={"x": 0}, results=[0])
+    jaxexp.from_stablehlo(b"", shapes={0: "b, 3", 1: (2, 3)}, disabled_checks=[jaxexp.DisabledSafetyCheck.platform()])
+    return assert_type(jaxexp.from_stablehlo(path, args=({"w": 0}, 1), differentiable=True), jaxexp.Exported)
+
+
 def weights(exported: jaxexp.Exported, path: Path) -> None:
     bound = assert_type(exported.bind({"w": np.zeros(3)}), jaxexp.BoundExported)
     bound.save(path, vjp_order=1, weights="x.safetensors", max_weights_file_size=1 << 30)

@@ -71,9 +71,9 @@ def surround_main(
         result_types: the types of its results. If a type differs from the old main's, its shape is more precise.
         operands: called at the new main's insertion point, with its arguments; returns the old main's arguments, up to
             the precision of the shapes.
-        argument_attributes: the attributes of the new main's arguments. Aliasing refers to results by position.
-        results: for each result, the index of the old main's result; None if the order stays. If it changes, no
-            argument may be an alias.
+        argument_attributes: the attributes of the new main's arguments. Aliasing refers to the new main's results by
+            position.
+        results: for each result, the index of the old main's result; None if they stay as they are.
     """
     ir = _jax.ir
     symbols = ir.SymbolTable(module.operation)
@@ -119,14 +119,14 @@ def dim_values_of(module: Any, in_avals: Sequence[Any], in_tree: Any, arrays: Se
         ExportError: the shapes do not determine the variables.
     """
     try:
-        return _lowered_inline(_jax.dim_values_from_shapes(in_avals, in_tree), module, in_avals, arrays)
+        return lowered_inline(_jax.dim_values_from_shapes(in_avals, in_tree), module, in_avals, arrays)
     except ValueError as error:
         raise ExportError(
             f"the dimension variables do not follow from the argument shapes: {in_one_line(error)}"
         ) from cause(error)
 
 
-def _lowered_inline(
+def lowered_inline(
     function: Callable[..., Any], module: Any, avals: Sequence[Any], operands: Sequence[Any]
 ) -> list[Any]:
     """Lowers `function` on `operands` at the current insertion point of `module`; returns its flat results.

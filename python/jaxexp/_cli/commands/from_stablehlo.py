@@ -1,0 +1,93 @@
+"""`jaxexp from-stablehlo`: writes an artifact of a module of another producer."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any
+
+import click
+
+from jaxexp._cli import outputs
+from jaxexp._cli.page import say
+
+_EXAMPLE = """\b
+Example:
+  jaxexp from-stablehlo model.mlir -o model.jaxexp
+  jaxexp from-stablehlo model.mlirbc --vjp-order 1 -o model.jaxexp
+  jaxexp from-stablehlo model.mlirbc --shape 0=batch,784 -o model.jaxexp"""
+
+
+@click.command(epilog=_EXAMPLE, short_help="Make an artifact of a StableHLO module.")
+@click.argument("module", metavar="MODULE", type=click.Path(exists=True, dir_okay=False))
+@click.option("-o", "--output", required=True, metavar="OUT", type=click.Path(), help="The artifact.")
+@click.option("--entry", metavar="NAME", help="The function to call; by default main, or the only public one.")
+@click.option("--name", metavar="NAME", help="The name of the function in the artifact; by default the module's.")
+@click.option(
+    "--platform",
+    "platforms",
+    multiple=True,
+    metavar="NAME",
+    help="A platform to call it on, such as cuda; by default that of the installed JAX. May be repeated.",
+)
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="INDEX=SHAPE",
+    help="The shape of an argument with dynamic dimensions, in names and sizes. May be repeated.",
+)
+@click.option(
+    "--allow-custom-call",
+    "allowed",
+    multiple=True,
+    metavar="TARGET",
+    help="Take a custom call that is not known to be stable. May be repeated.",
+)
+@click.option(
+    "--vjp-order",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="How many VJPs to make of the module as it is written, without the custom derivatives of its source.",
+)
+@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+def command(
+    module: str,
+    output: str,
+    entry: str | None,
+    name: str | None,
+    platforms: tuple[str, ...],
+    shapes: tuple[str, ...],
+    allowed: tuple[str, ...],
+    vjp_order: int,
+    force: bool,
+) -> None:
+    """Make an artifact of a StableHLO module that another program wrote: PyTorch, TensorFlow, Reactant.jl and others.
+
+    MODULE has StableHLO text or MLIR bytecode. Indices of arguments begin at 0. This imports JAX. The exit status is 1
+    if the module cannot become an artifact.
+    """
+    if not force:
+        outputs.refuse_existing(output)
+    from jaxexp._compat.foreign.from_stablehlo import from_stablehlo
+    from jaxexp._kernel.function.safety_check import DisabledSafetyCheck
+
+    exported = from_stablehlo(
+        pathlib.Path(module),
+        entry=entry,
+        name=name,
+        platforms=platforms or None,
+        shapes=dict(map(_shape, shapes)),
+        disabled_checks=[DisabledSafetyCheck.custom_call(target) for target in allowed],
+        differentiable=vjp_order > 0,
+    )
+    exported.save(output, vjp_order=vjp_order)
+    say(f"{module} -> {output}: {exported.fun_name}, {os.path.getsize(output):,} bytes")
+
+
+def _shape(given: str) -> tuple[int, Any]:
+    index, is_there, shape = given.partition("=")
+    if not is_there or not index.strip().isdecimal():
+        raise click.UsageError(f"--shape {given!r}: expected the index of an argument and its shape, as in 0=batch,3")
+    return int(index), shape

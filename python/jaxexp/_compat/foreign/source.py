@@ -1,0 +1,135 @@
+"""What a caller gives as a module: text, bytes or a path. All become MLIR bytecode."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from typing import Any
+
+import jax
+
+from jaxexp import _jax, _native
+from jaxexp._errors import (
+    DeserializationError,
+    ExportRuntimeError,
+    ExportTypeError,
+    ForeignModuleError,
+    UnsupportedError,
+)
+from jaxexp._kernel.artifact import module_head
+
+BYTECODE = b"ML\xefR"  # with these bytes, MLIR bytecode begins
+
+# MLIR's messages about an operation, and about a type or an attribute.
+_UNKNOWN = re.compile(r"[Dd]ialect [`'](\w+)|[`'][!#]\"?(\w+)\"?[^']* created with unregistered")
+
+_QUOTED = re.compile(rb"\"(\w+\.[\w.]+)\"\s*\(")  # an operation in MLIR's generic form
+_MOST_NAMED = 6
+
+#: Those of modules that are compiled.
+DIALECTS = {"builtin", "func", "stablehlo", "chlo", "sdy", "vhlo"}
+
+# Starts a process that finds what this one finds.
+_CHILD = "import sys; sys.path[:] = sys.argv[1:]; from jaxexp._compat.foreign.source import child; child()"
+
+
+def contents(module: Any) -> tuple[bytes, str | None]:
+    """The bytes of a module, text or bytecode, and the name of its file.
+
+    Raises:
+        ExportTypeError: it is neither text, bytes nor a path.
+        OSError: the file cannot be read.
+    """
+    if isinstance(module, str) and ("\n" in module or "{" in module):
+        return module.encode(), None
+    if isinstance(module, (str, os.PathLike)):
+        with open(module, "rb") as file:
+            return file.read(), os.fsdecode(module)
+    try:
+        return bytes(memoryview(module)), None
+    except TypeError:
+        raise ExportTypeError(
+            f"a module is StableHLO text, MLIR bytecode or the path of a file with one of them, not a "
+            f"{type(module).__name__}. Of a jax.stages.Lowered, pass as_text(); of an MLIR module, pass str(module)"
+        ) from None
+
+
+def bytecode(content: bytes) -> bytes:
+    """A module as MLIR bytecode, which may still be refused.
+
+    Raises:
+        ForeignModuleError: it is text that is not a module.
+        UnsupportedError: it is text with operations or types of a dialect that jaxlib does not have.
+    """
+    if content[:4] == BYTECODE:
+        if not _is_plain(content):
+            with contextlib.suppress(ForeignModuleError, UnsupportedError):  # `module.parse` says what is wrong
+                return _portable(content)
+        return content
+    if not content.strip():
+        raise ForeignModuleError("", "a StableHLO module", "nothing" if not content else "only white space")
+    return _portable(content)
+
+
+def _is_plain(bytecode: bytes) -> bool:
+    """Whether bytecode has only what portable artifacts and JAX's modules have, so that it is parsed here."""
+    try:
+        _native.check_bytecode(bytecode)
+    except DeserializationError:
+        return module_head.stablehlo_of(module_head.producer(bytecode)) is not None
+    return module_head.read(bytecode).dialects <= DIALECTS
+
+
+def _portable(content: bytes) -> bytes:
+    """A module as the bytecode of a portable artifact, if it can be one, made in a process of its own."""
+    if not sys.executable:
+        raise ExportRuntimeError(
+            "text is parsed in a Python process of its own, and sys.executable does not say which program starts one: "
+            "pass the module as MLIR bytecode"
+        )
+    done = subprocess.run([sys.executable, "-c", _CHILD, *sys.path], input=content, capture_output=True, check=False)
+    if done.returncode == 0 and done.stdout[:4] == BYTECODE:
+        return done.stdout
+    if done.returncode < 0:
+        raise ForeignModuleError("", "StableHLO text", "text that ends the process that parses it")
+    said = str(done.stdout or done.stderr, errors="replace").strip()
+    if (dialect := _UNKNOWN.search(said)) is not None:
+        raise UnsupportedError(other_dialects([f"{dialect[1] or dialect[2]}.*"], said))
+    if "unregistered dialect" in said:
+        quoted = {str(name, errors="replace") for name in _QUOTED.findall(content)}
+        if others := sorted(name for name in quoted if name.partition(".")[0] not in DIALECTS):
+            raise UnsupportedError(other_dialects(others[:_MOST_NAMED], said))
+    raise ForeignModuleError("", "StableHLO text", f"text that jaxlib does not parse: {_reason(said)}")
+
+
+def other_dialects(names: list[str], where: str = "") -> str:
+    """The message for operations or types of dialects that are not compiled."""
+    at = "" if not where else f" ({_reason(where)})"
+    return (
+        f"the module has {', '.join(names)}, which is not of the dialects stablehlo, chlo, func and sdy{at}. Let its "
+        "producer convert all of it to StableHLO"
+    )
+
+
+def _reason(said: str) -> str:
+    """The first of MLIR's diagnostics; without it, the last line."""
+    errors = re.findall(r"error: (.*)", said)
+    return (errors or said.splitlines()[-1:] or ["no reason is given"])[0].partition(". If this is intended")[0].strip()
+
+
+def child() -> None:
+    """Runs in the process that parses text: reads it from stdin, and writes bytecode or why there is none to stdout."""
+    text = sys.stdin.buffer.read()
+    try:
+        with _jax.make_ir_context():
+            module = _jax.ir.Module.parse(text)
+            made = _jax.module_to_bytecode(module)
+            with contextlib.suppress(jax.errors.JaxRuntimeError):  # it has other dialects, which the caller names
+                made = _jax.serialize_portable_artifact(module, _jax.newest_stablehlo(), True)
+            sys.stdout.buffer.write(made)
+    except Exception as error:  # of several types, as in `mlir.parse`
+        sys.stdout.buffer.write(str(error).encode())
+        sys.exit(1)

@@ -1,0 +1,191 @@
+"""What `from_stablehlo` refuses: each module with one clear error, and none of them ends the process."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jaxexp
+from jaxexp._compat.foreign import source
+from kit.producers import bytecode, identity, module
+
+MESH = 'sdy.mesh @m = <["x"=4]>'
+UNSUPPORTED = {
+    "importing a module: the module is for 2 replicas": identity(of_module="mhlo.num_replicas = 2 : i32"),
+    "takes a platform or dimensions as arguments": identity(of_argument='jax.global_constant = "_platform_index"'),
+    'in the memory "pinned_host"': identity(of_argument='mhlo.memory_kind = "pinned_host"'),
+    "argument 0 of the module has the type tuple<tensor<2xf32>>": identity("tuple<tensor<2xf32>>"),
+    "argument 0 of the module has the type !stablehlo.token": identity("!stablehlo.token"),
+    "argument 0 of the module has the type f32": identity("f32"),
+    "argument 0 of the module has elements of type i2,": identity("tensor<2xi2>"),
+    "argument 0 of the module has elements of type i7,": identity("tensor<2xi7>"),
+    "#stablehlo.bounds<5>>: JAX has no bounds": identity("tensor<?xf32, #stablehlo.bounds<5>>"),
+    "the module has math.exp,": identity(body="%0 = math.exp %x : tensor<2xf32>", returned="%0"),
+    "the module calls @g, which it only declares": identity(
+        around="func.func private @g(tensor<2xf32>) -> tensor<2xf32>",
+        body="%0 = call @g(%x) : (tensor<2xf32>) -> tensor<2xf32>",
+    ),
+    "the module has a builtin.module at its top": identity(around="module @inner { }"),
+    "the mesh @m says in which order it takes devices": identity(
+        of_argument='sdy.sharding = #sdy.sharding<@m, [{"x"}]>',
+        around='sdy.mesh @m = <["x"=2], device_ids=[1, 0]>',
+    ),
+    "is sharded over a part of a mesh axis": identity(
+        of_argument='sdy.sharding = #sdy.sharding<@m, [{"x":(1)2}]>', around=MESH
+    ),
+    "has Shardy's meshes as mhlo.frontend_attributes": identity(
+        of_module='mhlo.frontend_attributes = {xla.sdy.meshes = "junk"}'
+    ),
+    "which no mesh of Shardy's expresses": identity(
+        of_argument='mhlo.sharding = "{devices=[2]1,0}"', of_module="mhlo.num_partitions = 2 : i32"
+    ),
+}
+DAMAGED = {
+    "found tf.aliasing_output = 3 : i32": identity(of_argument="tf.aliasing_output = 3 : i32"),
+    'found tf.aliasing_output = "x"': identity(of_argument='tf.aliasing_output = "x"'),
+    'expected shardings as text, such as {replicated}, found "junk"': identity(of_argument='mhlo.sharding = "junk"'),
+    "expected shardings as text, such as {replicated}, found 5 : i32": identity(of_result="mhlo.sharding = 5 : i32"),
+    'expected a number of devices as mhlo.num_partitions, found "x"': identity(of_module='mhlo.num_partitions = "x"'),
+    "found 0 : i32": identity(of_module="mhlo.num_partitions = 0 : i32"),
+    "found one for 9,223,372,036,854,775,807": identity(
+        of_module="mhlo.num_partitions = 9223372036854775807 : i64"
+    ),
+    "found one for 1,000,000,000,000": identity(around='sdy.mesh @m = <["x"=1000000, "y"=1000000]>'),
+    "found #sdy.sharding<mesh<": identity(of_argument='sdy.sharding = #sdy.sharding<mesh<["x"=2]>, [{"x"}]>'),
+    "expected functions that do not call themselves, found @main, @main": identity(
+        body="%0 = call @main(%x) : (tensor<2xf32>) -> tensor<2xf32>"
+    ),
+    "2 of them, @f, @g: choose one with entry=": "func.func @f() { return } func.func @g() { return }",
+    "found none": "func.func private @f() { return }",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", UNSUPPORTED)
+def test_what_no_artifact_can_hold(message: str) -> None:
+    with pytest.raises(jaxexp.UnsupportedError) as error:
+        jaxexp.from_stablehlo(bytecode(UNSUPPORTED[message]))
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("message", DAMAGED)
+def test_what_is_no_function(message: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.mlirbc"
+    path.write_bytes(bytecode(DAMAGED[message]))
+    with pytest.raises(jaxexp.DeserializationError) as error:
+        jaxexp.from_stablehlo(path)
+    assert str(error.value).startswith(f"cannot import the module {str(path)!r}: expected ")
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    ["jax.result_info = 3 : i32", r'jax.result_info = "\FF\FE"', f'jax.result_info = "result{"[0]" * 3000}"'],
+    ids=range(3),
+)
+def test_names_that_are_none(attribute: str) -> None:
+    exported = jaxexp.from_stablehlo(bytecode(identity(of_result=attribute)))
+    assert exported.out_tree.num_leaves == 1
+
+
+def test_names_that_are_not_utf_8() -> None:
+    whole = bytecode(identity(of_module="name.of_it", around="func.func private @unused() { return }"))
+    for old in (b"name.of_it", b"main", b"unused"):
+        assert old in whole
+        with pytest.raises(jaxexp.DeserializationError, match="UTF-8"):
+            jaxexp.from_stablehlo(whole.replace(old, b"\xff\xfe" + old[2:]))
+
+
+@pytest.mark.processes(reason="text is parsed in a process of its own")
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        (identity("tensor<2x!quant.uniform<i8:f32, 1.0>>"), jaxexp.UnsupportedError, "the module has quant.*,"),
+        (identity(body='%0 = "tf.Neg"(%x) : (tensor<2xf32>) -> tensor<2xf32>'), jaxexp.UnsupportedError, "has tf.Neg,"),
+        (identity(body="%0 = linalg.x %x : tensor<2xf32>"), jaxexp.UnsupportedError, "the module has linalg.*,"),
+        (
+            identity(body="%0 = arith.addf %x, %x : tensor<2xf32>", returned="%0"),
+            jaxexp.UnsupportedError,
+            "the module has arith.addf,",
+        ),
+        ("module {\n  hello\n}", jaxexp.DeserializationError, "text that jaxlib does not parse: \"-\":2:3: "),
+        ("module {" * 50_000 + "}" * 50_000, jaxexp.DeserializationError, "text that ends the process that parses it"),
+    ],
+    ids=["quant", "tf", "linalg", "arith", "hello", "deep"],
+)  # fmt: skip
+def test_text(text: str, kind: Any, message: str) -> None:
+    with pytest.raises(kind) as error:
+        jaxexp.from_stablehlo(text)
+    assert message in str(error.value)
+
+
+@pytest.mark.processes(reason="text is parsed in a process of its own")
+def test_mhlo_becomes_stablehlo() -> None:
+    text = identity(body="%0 = mhlo.negate %x : tensor<2xf32>", returned="%0")
+    for given in (text, bytecode(text)):
+        assert "stablehlo.negate" in jaxexp.from_stablehlo(given).mlir_module()
+
+
+@pytest.mark.processes(reason="bytecode with other kinds of types is parsed in a process of its own")
+def test_bytecode_with_types_that_no_artifact_has() -> None:
+    assert str(jaxexp.from_stablehlo(bytecode(identity("tensor<2xf8E5M2>"))).in_avals[0]) == "float8_e5m2[2]"
+
+
+def test_a_newer_stablehlo() -> None:
+    newer = module("torch_xla-2.9.0/mlp.mlirbc").path.read_bytes().replace(b"StableHLO_v1.13.0", b"StableHLO_v9.13.0")
+    newer = newer.replace(b"vhlo", b"vhlp")
+    with pytest.raises(jaxexp.ExportError):
+        jaxexp.from_stablehlo(newer)
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"", "nothing"),
+        (b" \n", "only white space"),
+        (b"ML\xefR", "found 0 bytes where 1 have to follow at byte 4"),
+        (b"ML\xefR\x0dStableHLO_v1.0.0\0", "found no section of kind 0"),
+    ],
+    ids=range(4),
+)
+def test_bytes_that_are_none(content: bytes, found: str) -> None:
+    with pytest.raises(jaxexp.DeserializationError) as error:
+        jaxexp.from_stablehlo(content)
+    assert found in str(error.value)
+
+
+@pytest.mark.parametrize("given", [5, None, [1], jaxexp])
+def test_things_that_are_no_module(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"a module is StableHLO text, MLIR bytecode or the path"):
+        jaxexp.from_stablehlo(given)
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        jaxexp.from_stablehlo("model.mlir")
+    with pytest.raises(FileNotFoundError):
+        jaxexp.from_stablehlo(tmp_path / "model.mlir")
+
+
+def test_text_where_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source.sys, "executable", "")
+    with pytest.raises(jaxexp.ExportError, match="pass the module as MLIR bytecode"):
+        jaxexp.from_stablehlo("module { }")
+
+
+@pytest.mark.parametrize("name", ["tensorflow-2.21.0/recurrent.mlirbc", "torch_xla-2.9.0/mlp.mlirbc"])
+def test_damaged_modules_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each changed byte gives a function or one of jaxexp's errors. No other process gets a second look."""
+    monkeypatch.setattr(source, "_portable", lambda content: content)
+    whole, rng = module(name).path.read_bytes(), random.Random(3)
+    refused = 0
+    for _ in range(150):
+        damaged = bytearray(whole)
+        damaged[rng.randrange(len(whole))] = rng.randrange(256)
+        try:
+            jaxexp.from_stablehlo(bytes(damaged))
+        except jaxexp.ExportError:
+            refused += 1
+    assert refused > 50
