@@ -13,7 +13,7 @@ from kit import clean_environment, without_jax
 from kit import documentation as pages
 from kit.places import TESTS
 
-PAGE = pages.DOCS / "guide" / "python-without-jax.md"
+PAGE = pages.DOCS / "guide" / "python_without_jax.md"
 
 without_jax.skip_without_plugin()
 if not PAGE.exists():
