@@ -24,7 +24,7 @@ pytestmark = pytest.mark.processes(reason="in which JAX is hidden")
 FREE = """
     Archive ArchiveWriter DeserializationError Digests ExecutablesError ExportError GenericNode Handle Inspection Policy
     PolicyError RunError SerializationError SignatureError SignedBy Summary TooOldReaderError UnsupportedError
-    WeightsError compatibility compatibility_many digests inspect load
+    WeightsError compatibility compatibility_many digests digests_many inspect load
     maximum_supported_calling_convention_version maximum_supported_serialization_version migrate migrate_many
     minimum_supported_calling_convention_version minimum_supported_serialization_version sign verify verify_many
 """.split()

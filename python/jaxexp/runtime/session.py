@@ -59,7 +59,7 @@ class Session:
     Attributes:
         name: the name of the function.
         platform: the plugin's platform, such as ``"cpu"``.
-        arguments: what a call takes, as `Value`s in their order; weights that were found are not among them.
+        arguments: what a call takes, each as a `Value`; weights that were found are not among them.
         results: what a call returns.
 
     Example:
