@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "jaxexp/artifact.h"
+#include "jaxexp/call_times.h"
 #include "runtime/array/numbers.h"
 #include "runtime/plugin/executable.h"
 #include "runtime/program/program.h"
@@ -28,21 +29,24 @@ class Callable {
   using File = std::shared_ptr<const wire::FileBytes>;
 
   /// `owner` keeps the artifact's memory; null where the caller does. `devices` are indices of the client's devices;
-  /// none: the first ones. `executables` is a file of code that was compiled earlier, or null. Throws RunError.
+  /// none: the first ones. `executables` is a file of code that was compiled earlier, or null. `compile_options` are
+  /// XLA's. Throws RunError.
   Callable(std::shared_ptr<const Client> client, Artifact artifact, std::shared_ptr<const void> owner,
-           std::vector<std::size_t> devices, File executables);
+           std::vector<std::size_t> devices, File executables, Client::Options compile_options);
 
   const Artifact& artifact() const { return artifact_; }
   const std::shared_ptr<const Client>& client() const { return client_; }
   const std::vector<std::size_t>& devices() const { return devices_; }
   const std::vector<Parameter>& arguments() const { return arguments_; }
+  std::size_t nr_results() const { return results_.size(); }
   const File& executables() const { return executables_; }
+  const Client::Options& compile_options() const { return compile_options_; }
 
   /// As Function has them in jaxexp/runtime.h, but that weights are arguments, and that nobody counts the arguments.
   void compile() const;
   void keep_code(const std::filesystem::path& path) const;  // save_executable()
   std::string why_compiled() const;
-  Arrays call(Arguments arguments) const;
+  Arrays call(Arguments arguments, CallTimes* times) const;
 
   /// Whether the module takes an argument.
   bool uses(std::size_t argument) const { return std::ranges::binary_search(kept_, argument); }
@@ -89,6 +93,7 @@ class Callable {
   std::vector<std::uint32_t> kept_;
   Program program_;
   File executables_;
+  Client::Options compile_options_;
 
   mutable std::mutex mutex_;
   mutable std::unique_ptr<const Compiled> compiled_;
