@@ -321,7 +321,7 @@ Callable::Buffers Callable::place(const Numbers& numbers, const Parameter& param
   return buffers;
 }
 
-Arrays Callable::call(Arguments arguments, CallTimes* times) const {
+std::vector<Array> Callable::call(Arguments arguments, CallTimes* times) const {
   Stopwatch stopwatch(times);
   const Variables variables = check(arguments);
   const Compiled& compiled = this->compiled();
@@ -349,19 +349,19 @@ Arrays Callable::call(Arguments arguments, CallTimes* times) const {
     }
     ++input;
   }
-  Buffers outputs;
+  const std::size_t nr_outputs = nr_devices * compiled.executable.nr_results();
+  std::pmr::vector<std::shared_ptr<const Buffer>> outputs(nr_outputs, &memory);
   stopwatch.lap(&CallTimes::prepare);
   try {
-    outputs = compiled.executable.run(inputs, nr_devices, not_donated);
+    compiled.executable.run(inputs, nr_devices, not_donated, outputs);
   } catch (const PluginError&) {
     explain_failure(arguments);
     throw;
   }
-  Arrays made = results(compiled, std::move(outputs), variables);
+  std::vector<Array> made = results(compiled, outputs, variables);
   stopwatch.lap(&CallTimes::start);
   if (!times) return made;
-  for (const auto& result : made)
-    for (const Part& part : result->parts) part.buffer->wait();
+  for (const Array& result : made) result.wait();
   stopwatch.lap(&CallTimes::wait);
   return made;
 }
@@ -375,12 +375,13 @@ void Callable::explain_failure(Arguments arguments) const {
                        arguments_[i].path + " is gone: an earlier call donated its memory to its own results");
 }
 
-Arrays Callable::results(const Compiled& compiled, Buffers outputs, const Variables& variables) const {
+std::vector<Array> Callable::results(const Compiled& compiled, std::span<std::shared_ptr<const Buffer>> outputs,
+                                     const Variables& variables) const {
   const std::size_t count = compiled.executable.nr_results();
   if (count != results_.size())
     throw RunError(Reason::plugin, "the plugin computed " + std::to_string(count) +
                                        " results, where the artifact has " + std::to_string(results_.size()));
-  Arrays results;
+  std::vector<Array> results;
   results.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     auto numbers = std::make_shared<Numbers>();
@@ -397,7 +398,7 @@ Arrays Callable::results(const Compiled& compiled, Buffers outputs, const Variab
       place = buffer_on_host(*numbers) ? Place::on_host : Place::elsewhere;
     }
     numbers->is_on_host = place == Place::on_host;
-    results.push_back(std::move(numbers));
+    results.push_back(Array(std::move(numbers)));
   }
   return results;
 }

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "jaxexp/array.h"
 #include "jaxexp/artifact.h"
 #include "jaxexp/call_times.h"
 #include "runtime/array/numbers.h"
@@ -46,7 +47,7 @@ class Callable {
   void compile() const;
   void keep_code(const std::filesystem::path& path) const;  // save_executable()
   std::string why_compiled() const;
-  Arrays call(Arguments arguments, CallTimes* times) const;
+  std::vector<Array> call(Arguments arguments, CallTimes* times) const;
 
   /// Whether the module takes an argument.
   bool uses(std::size_t argument) const { return std::ranges::binary_search(kept_, argument); }
@@ -78,7 +79,8 @@ class Callable {
   void ask_for_shardings(Compiled& compiled) const;
   bool is_in_place(const Numbers& numbers, const Parameter& parameter, const Tiling& tiling) const;
   Buffers place(const Numbers& numbers, const Parameter& parameter, const Tiling& tiling) const;
-  Arrays results(const Compiled& compiled, Buffers outputs, const Variables& variables) const;
+  std::vector<Array> results(const Compiled& compiled, std::span<std::shared_ptr<const Buffer>> outputs,
+                             const Variables& variables) const;
   void check_result(std::size_t index, const Numbers& numbers) const;
   std::optional<Block> block(const Numbers& numbers, std::size_t device, const Parameter& parameter,
                              const Tiling& tiling) const;

@@ -109,7 +109,6 @@ class Function {
  private:
   friend class Runtime;
   explicit Function(std::shared_ptr<const runtime::Bound> bound) : bound_(std::move(bound)) {}
-  std::vector<Array> called(std::span<const runtime::Numbers* const> arguments, CallTimes* times = nullptr) const;
 
   std::shared_ptr<const runtime::Bound> bound_;
 };
