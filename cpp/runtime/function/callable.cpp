@@ -341,7 +341,13 @@ std::vector<Array> Callable::call(Arguments arguments, CallTimes* times) const {
     const Numbers& numbers = *arguments[i];
     if (numbers.is_weight || numbers.uses.are_pinned()) not_donated.push_back(static_cast<std::int64_t>(input));
     if (is_in_place(numbers, arguments_[i], compiled.arguments[i])) {
-      for (std::size_t d = 0; d < nr_devices; ++d) inputs[d * nr_inputs + input] = numbers.parts[d].buffer->get();
+      for (std::size_t d = 0; d < nr_devices; ++d) {
+        const Buffer& buffer = *numbers.parts[d].buffer;
+        if (numbers.uses.may_be_gone() && buffer.is_deleted())
+          throw RunError(Reason::argument,
+                         arguments_[i].path + " is gone: an earlier call donated its memory to its own results");
+        inputs[d * nr_inputs + input] = buffer.get();
+      }
     } else {
       const Buffers buffers = place(numbers, arguments_[i], compiled.arguments[i]);
       for (std::size_t d = 0; d < nr_devices; ++d) inputs[d * nr_inputs + input] = buffers[d]->get();
@@ -352,27 +358,13 @@ std::vector<Array> Callable::call(Arguments arguments, CallTimes* times) const {
   const std::size_t nr_outputs = nr_devices * compiled.executable.nr_results();
   std::pmr::vector<std::shared_ptr<const Buffer>> outputs(nr_outputs, &memory);
   stopwatch.lap(&CallTimes::prepare);
-  try {
-    compiled.executable.run(inputs, nr_devices, not_donated, outputs);
-  } catch (const PluginError&) {
-    explain_failure(arguments);
-    throw;
-  }
+  compiled.executable.run(inputs, nr_devices, not_donated, outputs);
   std::vector<Array> made = results(compiled, outputs, variables);
   stopwatch.lap(&CallTimes::start);
   if (!times) return made;
   for (const Array& result : made) result.wait();
   stopwatch.lap(&CallTimes::wait);
   return made;
-}
-
-/// Throws what is known about why the plugin does not take arguments.
-void Callable::explain_failure(Arguments arguments) const {
-  for (const std::uint32_t i : kept_)
-    for (const Part& part : arguments[i]->parts)
-      if (part.buffer->is_deleted())
-        throw RunError(Reason::argument,
-                       arguments_[i].path + " is gone: an earlier call donated its memory to its own results");
 }
 
 std::vector<Array> Callable::results(const Compiled& compiled, std::span<std::shared_ptr<const Buffer>> outputs,

@@ -84,7 +84,7 @@ class Callable {
   void check_result(std::size_t index, const Numbers& numbers) const;
   std::optional<Block> block(const Numbers& numbers, std::size_t device, const Parameter& parameter,
                              const Tiling& tiling) const;
-  void explain_failure(Arguments arguments) const;
+
   const Device& device(std::size_t index) const { return client_->devices()[devices_[index]]; }
 
   std::shared_ptr<const void> owner_;
