@@ -196,19 +196,30 @@ void Function::save_executable(const std::filesystem::path& file) const { bound_
 
 std::string Function::why_compiled() const { return bound_->callable()->why_compiled(); }
 
+std::vector<Array> Function::called(std::span<const runtime::Numbers* const> arguments, runtime::Times* times) const {
+  runtime::Arrays numbers = bound_->call(arguments, times);
+  std::vector<Array> results;
+  results.reserve(numbers.size());
+  for (auto& result : numbers) results.push_back(Array(std::move(result)));
+  return results;
+}
+
 std::vector<Array> Function::call(std::span<const Array> arguments) const {
   std::array<std::byte, 512> room;  // for most functions
   std::pmr::monotonic_buffer_resource memory(room.data(), room.size());
   std::pmr::vector<const runtime::Numbers*> numbers(&memory);
   numbers.reserve(arguments.size());
   for (const Array& argument : arguments) numbers.push_back(argument.numbers_.get());
-  return bound_->call(numbers, nullptr);
+  return called(numbers, nullptr);
 }
 
 std::vector<Array> Function::call(std::span<const Array> arguments, CallTimes& times) const {
   std::vector<const runtime::Numbers*> numbers;
   for (const Array& argument : arguments) numbers.push_back(argument.numbers_.get());
-  return bound_->call(numbers, &times);
+  runtime::Times found{};
+  std::vector<Array> results = called(numbers, &found);
+  times = {found.prepare, found.start, found.wait};
+  return results;
 }
 
 void Function::call_into(std::span<const Array> arguments, std::span<const std::span<std::byte>> results) const {
@@ -248,7 +259,7 @@ std::vector<Array> Function::call(const std::map<std::string, Array>& arguments)
                                          wire::listed(known.size(), [&](std::size_t i) { return known[i].path; }));
   }
   if (!missing.empty()) throw RunError(Reason::argument, missing);
-  return bound_->call(numbers, nullptr);
+  return called(numbers, nullptr);
 }
 
 std::optional<Function> Function::vjp() const {

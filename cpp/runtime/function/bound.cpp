@@ -55,7 +55,7 @@ std::string Bound::as_called(const std::string& text) const {
   return weights_ ? wire::beside_weights(text) : wire::with_weights(text);
 }
 
-std::vector<Array> Bound::call(Arguments arguments, CallTimes* times) const {
+Arrays Bound::call(Arguments arguments, Times* times) const {
   const PluginCall call;  // those that it needs are in this one
   const std::size_t expected = callable_->arguments().size() - nr_weights();
   if (arguments.size() != expected)

@@ -50,7 +50,7 @@ class Bound {
   const Arrays& placed() const;
 
   /// `times` may be null: then nothing waits for the results.
-  std::vector<Array> call(Arguments arguments, CallTimes* times) const;
+  Arrays call(Arguments arguments, Times* times) const;
 
  private:
   std::shared_ptr<const Callable> callable_;

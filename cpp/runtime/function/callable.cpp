@@ -53,17 +53,17 @@ std::string milliseconds_since(Clock::time_point begin) {
 /// Tells the times of a call, if somebody asks for them.
 class Stopwatch {
  public:
-  explicit Stopwatch(CallTimes* times) : times_(times) {
+  explicit Stopwatch(Times* times) : times_(times) {
     if (times_) last_ = Clock::now();
   }
-  void lap(std::chrono::nanoseconds CallTimes::* field) {
+  void lap(std::chrono::nanoseconds Times::* field) {
     if (!times_) return;
     const Clock::time_point now = Clock::now();
     times_->*field = now - std::exchange(last_, now);
   }
 
  private:
-  CallTimes* times_;
+  Times* times_;
   Clock::time_point last_;
 };
 
@@ -321,7 +321,7 @@ Callable::Buffers Callable::place(const Numbers& numbers, const Parameter& param
   return buffers;
 }
 
-std::vector<Array> Callable::call(Arguments arguments, CallTimes* times) const {
+Arrays Callable::call(Arguments arguments, Times* times) const {
   Stopwatch stopwatch(times);
   const Variables variables = check(arguments);
   const Compiled& compiled = this->compiled();
@@ -357,23 +357,24 @@ std::vector<Array> Callable::call(Arguments arguments, CallTimes* times) const {
   }
   const std::size_t nr_outputs = nr_devices * compiled.executable.nr_results();
   std::pmr::vector<std::shared_ptr<const Buffer>> outputs(nr_outputs, &memory);
-  stopwatch.lap(&CallTimes::prepare);
+  stopwatch.lap(&Times::prepare);
   compiled.executable.run(inputs, nr_devices, not_donated, outputs);
-  std::vector<Array> made = results(compiled, outputs, variables);
-  stopwatch.lap(&CallTimes::start);
+  Arrays made = results(compiled, outputs, variables);
+  stopwatch.lap(&Times::start);
   if (!times) return made;
-  for (const Array& result : made) result.wait();
-  stopwatch.lap(&CallTimes::wait);
+  for (const auto& result : made)
+    for (const Part& part : result->parts) part.buffer->wait();
+  stopwatch.lap(&Times::wait);
   return made;
 }
 
-std::vector<Array> Callable::results(const Compiled& compiled, std::span<std::shared_ptr<const Buffer>> outputs,
-                                     const Variables& variables) const {
+Arrays Callable::results(const Compiled& compiled, std::span<std::shared_ptr<const Buffer>> outputs,
+                         const Variables& variables) const {
   const std::size_t count = compiled.executable.nr_results();
   if (count != results_.size())
     throw RunError(Reason::plugin, "the plugin computed " + std::to_string(count) +
                                        " results, where the artifact has " + std::to_string(results_.size()));
-  std::vector<Array> results;
+  Arrays results;
   results.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     auto numbers = std::make_shared<Numbers>();
@@ -390,7 +391,7 @@ std::vector<Array> Callable::results(const Compiled& compiled, std::span<std::sh
       place = buffer_on_host(*numbers) ? Place::on_host : Place::elsewhere;
     }
     numbers->is_on_host = place == Place::on_host;
-    results.push_back(Array(std::move(numbers)));
+    results.push_back(std::move(numbers));
   }
   return results;
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -12,9 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "jaxexp/array.h"
 #include "jaxexp/artifact.h"
-#include "jaxexp/call_times.h"
 #include "runtime/array/numbers.h"
 #include "runtime/plugin/executable.h"
 #include "runtime/program/program.h"
@@ -23,6 +22,11 @@
 #include "wire/compiled/records.h"
 
 namespace jaxexp::runtime {
+
+/// What a call spends its time on, as CallTimes has it in jaxexp/call_times.h.
+struct Times {
+  std::chrono::nanoseconds prepare, start, wait;
+};
 
 /// May be called by several threads at once.
 class Callable {
@@ -47,7 +51,8 @@ class Callable {
   void compile() const;
   void keep_code(const std::filesystem::path& path) const;  // save_executable()
   std::string why_compiled() const;
-  std::vector<Array> call(Arguments arguments, CallTimes* times) const;
+  /// `times` may be null: then nothing waits for the results.
+  Arrays call(Arguments arguments, Times* times) const;
 
   /// Whether the module takes an argument.
   bool uses(std::size_t argument) const { return std::ranges::binary_search(kept_, argument); }
@@ -79,8 +84,8 @@ class Callable {
   void ask_for_shardings(Compiled& compiled) const;
   bool is_in_place(const Numbers& numbers, const Parameter& parameter, const Tiling& tiling) const;
   Buffers place(const Numbers& numbers, const Parameter& parameter, const Tiling& tiling) const;
-  std::vector<Array> results(const Compiled& compiled, std::span<std::shared_ptr<const Buffer>> outputs,
-                             const Variables& variables) const;
+  Arrays results(const Compiled& compiled, std::span<std::shared_ptr<const Buffer>> outputs,
+                 const Variables& variables) const;
   void check_result(std::size_t index, const Numbers& numbers) const;
   std::optional<Block> block(const Numbers& numbers, std::size_t device, const Parameter& parameter,
                              const Tiling& tiling) const;

@@ -21,9 +21,8 @@ struct DLManagedTensorVersioned;
 namespace jaxexp {
 
 namespace runtime {
-class Callable;
 struct Numbers;
-}  // namespace runtime
+}
 
 /// The dtype of a type of C++, as JAX names it. bfloat16, float8s and numbers of less than a byte have no such type.
 template <class T>
@@ -130,7 +129,7 @@ class Array {
  private:
   friend class Function;
   friend class Runtime;
-  friend class runtime::Callable;
+
   explicit Array(std::shared_ptr<const runtime::Numbers> numbers) : numbers_(std::move(numbers)) {}
   Array(std::string_view dtype, std::vector<std::int64_t> shape, std::shared_ptr<const void> data, std::size_t size);
 

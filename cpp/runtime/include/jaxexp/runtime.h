@@ -30,6 +30,7 @@ namespace jaxexp {
 namespace runtime {
 class Bound;
 class Client;
+struct Times;
 }  // namespace runtime
 
 /// A function that is ready to be called. A copy is the same function. Several threads may call one at once.
@@ -109,6 +110,7 @@ class Function {
  private:
   friend class Runtime;
   explicit Function(std::shared_ptr<const runtime::Bound> bound) : bound_(std::move(bound)) {}
+  std::vector<Array> called(std::span<const runtime::Numbers* const> arguments, runtime::Times* times) const;
 
   std::shared_ptr<const runtime::Bound> bound_;
 };
