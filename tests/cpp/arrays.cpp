@@ -1,10 +1,11 @@
-// Numbers where they are: results by pointer, callbacks, tensors of DLPack.
+// What programs do beside calls: results by pointer, callbacks, tensors of DLPack, options, devices, a log.
 //
-//   arrays PLUGIN ADD DIVIDED SLOW INT4
+//   arrays PLUGIN ADD DIVIDED SLOW INT4 EXECUTABLES
 //                                float32[3] -> float32[3], one more, its argument donated
 //                                float32[8] -> float32[8], twice, divided among four devices
 //                                float32[N, N] -> float32[N, N], slowly
 //                                float32[5] -> int4[5]
+//                                a file that is not there yet
 #include <dlpack/dlpack.h>
 #include <jaxexp/runtime.h>
 
@@ -166,10 +167,70 @@ void tensors_out(const Function& add, const Function& divided, const Function& i
   require(again.str() == "int4[5]" && *static_cast<const char*>(again.data()) == 3, "which others have");
 }
 
+void options(const Runtime& runtime, const char* add, const std::string& executables) {
+  std::vector<std::string> lines;
+  runtime.set_log([&](const std::string& line) { lines.push_back(line); });
+  const std::filesystem::path file(add);
+  const LoadOptions fast{
+      .compile_options = {{"xla_cpu_enable_fast_math", true}, {"xla_backend_optimization_level", std::int64_t{1}}}};
+  const Function function = runtime.load(file, fast);
+  const Array x({3}, Floats{1, 2, 3});
+  require(seen(function(x)[0]) == Floats({2, 3, 4}), "functions have options");
+  require(lines.size() == 1 && lines[0].find(": compiled in ") != std::string::npos, "compiling is told");
+  function.save_executable(executables);
+  LoadOptions kept = fast;
+  kept.executables = executables;
+  const Function again = runtime.load(file, kept);
+  again.compile();
+  require(lines.size() == 2 && lines[1].find(": has code from the file of executables, in ") != std::string::npos,
+          "and so is code from a file, for the same options");
+  const Function other = runtime.load(file, {.executables = executables});
+  other.compile();
+  require(
+      lines.size() == 3 && lines[2].find("not taken from the file of executables: compile options") != lines[2].npos,
+      "and that it is for others");
+  runtime.set_log(nullptr);
+  const auto fails = [&](const Options& options) {
+    return refused([&] { runtime.load(file, {.compile_options = options}).compile(); });
+  };
+  require(fails({{"xla_no_such_option", true}}).find("xla_no_such_option") != std::string::npos, "unknown names fail");
+  require(fails({{"xla_cpu_enable_fast_math", std::string("perhaps")}}) != "", "and so do values of another type");
+  require(lines.size() == 3, "nobody hears what nobody wants to");
+}
+
+void devices(const Runtime& runtime) {
+  for (std::size_t i = 0; i < runtime.nr_devices(); ++i) {
+    const Device device = runtime.device(i);
+    require(device.kind == "cpu" && !device.description.empty() && !device.memories.empty(), "devices have kinds");
+    require(device.id == static_cast<int>(i), "and numbers");
+  }
+  require(refused([&] { runtime.device(4); }) == "there is no device 4: the plugin has 4", "there are no more");
+}
+
+void calls(const Function& slow, const Function& add) {
+  const std::vector<Array> arguments{Array({300, 300}, Floats(300 * 300, 0.001f))};
+  CallTimes times{};
+  const std::vector<Array> results = slow.call(arguments, times);
+  using namespace std::chrono_literals;
+  require(results[0].is_ready() && times.prepare > 0ns && times.start > 0ns && times.wait > 0ns, "calls take time");
+
+  Floats room(3);
+  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(room));
+  const Array x({3}, Floats{1, 2, 3});
+  add.call_into({&x, 1}, {&bytes, 1});
+  require(room == Floats({2, 3, 4}), "results go where the caller wants them");
+  require(refused([&] { add.call_into({&x, 1}, {}); }).ends_with("has 1 results, and there is room for 0"),
+          "there has to be room for all");
+  const auto less = bytes.first(8);
+  require(refused([&] { add.call_into({&x, 1}, {&less, 1}); }) ==
+              "result 0, float32[3], takes 12 bytes, and there is room for 8",
+          "and for all numbers");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  require(argc == 6, "usage: arrays PLUGIN ADD DIVIDED SLOW INT4");
+  require(argc == 7, "usage: arrays PLUGIN ADD DIVIDED SLOW INT4 EXECUTABLES");
   const Runtime runtime(std::filesystem::path(argv[1]), {{"cpu_device_count", std::int64_t{4}}});
   const auto load = [&](int i) { return runtime.load(std::filesystem::path(argv[i])); };
   const Function add = load(2), divided = load(3), slow = load(4), int4 = load(5);
@@ -177,5 +238,8 @@ int main(int argc, char** argv) {
   callbacks(runtime, slow, divided);
   tensors_in(runtime, add);
   tensors_out(add, divided, int4);
+  options(runtime, argv[2], argv[6]);
+  devices(runtime);
+  calls(slow, add);
   std::puts("all alike");
 }

@@ -120,6 +120,24 @@ void drop(const Runtime& runtime, const Files& files, bool stable) {
   for (std::thread& thread : threads) thread.join();
 }
 
+/// One thread would donate an array that others look at: they see its numbers, or that it is gone.
+void look(const Runtime& runtime, const Function& add) {
+  const Array x = runtime.put(Array({3}, Floats{1, 2, 3}));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t)
+    threads.emplace_back([&, t] {
+      try {
+        if (t == 0) return tests::require(add(x)[0].to<float>() == Floats({2, 3, 4}), "one is added");
+        const auto seen = x.view<float>();
+        std::this_thread::yield();
+        tests::require(seen[0] == 1 && seen[2] == 3, "what is seen stays");
+      } catch (const RunError& error) {
+        tests::require(t > 0, "what is called is there");
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -143,6 +161,7 @@ int main(int argc, char** argv) {
     });
   for (std::thread& thread : threads) thread.join();
   for (int round = 0; round < 20; ++round) drop(runtime, files, round % 2 == 0);
+  for (int round = 0; round < 100; ++round) look(runtime, add);
 
   jaxexp_error* error = nullptr;
   tests::require(jaxexp_runtime_new("nothing.so", nullptr, 0, &error) == nullptr && error, "C has errors");

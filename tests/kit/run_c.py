@@ -47,6 +47,8 @@ class Options(ctypes.Structure):
         ("weights", ctypes.c_char_p),
         ("stable", ctypes.c_int),
         ("member", ctypes.c_char_p),
+        ("compile_options", ctypes.c_void_p),
+        ("compile_option_count", ctypes.c_size_t),
     )
 
 
@@ -56,11 +58,13 @@ class Library:
         functions = "runtime_new load load_with load_bytes vjp with_weights unbound weight put"
         for name in f"{functions} array_view array_copy argument result array_shape array_data".split():
             getattr(self.c, f"jaxexp_{name}").restype = ctypes.c_void_p
+        for name in ("device_memory_used", "device_memory_limit"):
+            getattr(self.c, f"jaxexp_{name}").restype = ctypes.c_int64
         for name in "from_dlpack from_unversioned_dlpack to_dlpack to_unversioned_dlpack".split():
             getattr(self.c, f"jaxexp_array_{name}").restype = ctypes.c_void_p
         for name in "argument_count result_count weight_count array_rank array_size_bytes runtime_device_count".split():
             getattr(self.c, f"jaxexp_{name}").restype = ctypes.c_size_t
-        names = "argument_path result_path weight_name"
+        names = "argument_path result_path weight_name device_kind device_description"
         for name in f"{names} error_message array_dtype function_name runtime_platform".split():
             getattr(self.c, f"jaxexp_{name}").restype = ctypes.c_char_p
 

@@ -25,26 +25,32 @@ READER = "jax-0.8.1"
 
 
 @functools.cache
-def build() -> Path:
+def build(*, shared: bool = False) -> Path:
     """Builds and installs `cpp`, and returns where. Raises native.UnavailableError."""
+    folder, installed = (BUILT / "shared", BUILT / "shared" / "installed") if shared else (BUILT / "cmake", INSTALLED)
     if shutil.which("c++") is None and shutil.which("g++") is None:
         raise native.UnavailableError("there is no C++ compiler")
     cmake = native.cmake()
     # What is not optimized is built in half the time.
-    options = ["-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS=-O0 -g0", "-DJAXEXP_WERROR=ON"]
+    options = [
+        "-DCMAKE_BUILD_TYPE=Debug",
+        "-DCMAKE_CXX_FLAGS=-O0 -g0",
+        "-DJAXEXP_WERROR=ON",
+        f"-DBUILD_SHARED_LIBS={'ON' if shared else 'OFF'}",
+    ]
     if importlib.util.find_spec("ninja"):
         options += ["-G", "Ninja"]
     commands = [
-        [cmake, "-S", str(ROOT / "cpp"), "-B", str(BUILT / "cmake"), f"-DPython_EXECUTABLE={sys.executable}", *options],
-        [cmake, "--build", str(BUILT / "cmake"), "--parallel", str(min(os.cpu_count() or 1, 4))],
-        [cmake, "--install", str(BUILT / "cmake"), "--prefix", str(INSTALLED)],
+        [cmake, "-S", str(ROOT / "cpp"), "-B", str(folder), f"-DPython_EXECUTABLE={sys.executable}", *options],
+        [cmake, "--build", str(folder), "--parallel", str(min(os.cpu_count() or 1, 4))],
+        [cmake, "--install", str(folder), "--prefix", str(installed)],
     ]
     with native.alone(BUILT):
         for command in commands:
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             if done.returncode != 0:
                 raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-5000:]}")
-    return INSTALLED
+    return installed
 
 
 def program(name: str, folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Numbers where they are: results by pointer, callbacks, tensors of DLPack, in C++ and C."""
+"""Beside calls, in C++ and C: results by pointer, callbacks, tensors of DLPack, options, devices, a log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import jaxexp
 from kit import runtime as built
-from kit.run_c import Handle, Library, Reason, RunError, pointer
+from kit.run_c import Handle, Library, Reason, RunError, pointer, size
 
 pytestmark = [
     pytest.mark.slow(reason="builds the C++ runtime, which takes minutes"),
@@ -40,7 +40,8 @@ def test_arrays_of_cpp(installed: Path, plugin: Path, tmp_path: Path) -> None:
         saved(tmp_path / "slow", lambda x: jax.lax.fori_loop(0, 4, lambda _, y: jnp.tanh(y @ x), x), 300, 300),
         saved(tmp_path / "int4", lambda x: x.astype(jnp.int4), 5),
     ]
-    done = subprocess.run([built.program("arrays", tmp_path), plugin, *files], capture_output=True, text=True)
+    command = [built.program("arrays", tmp_path), plugin, *files, tmp_path / "executables"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "all alike\n"), done.stderr
 
 
@@ -70,6 +71,47 @@ def test_a_callback_in_c(library: Library, result: Handle) -> None:
     assert called == [(7, None)]
     with pytest.raises(RunError, match="the callback is NULL"):
         library.checked("array_on_ready", pointer(result), None, None)
+
+
+def test_options_devices_and_a_log_in_c(library: Library, plugin: Path, tmp_path: Path) -> None:
+    own = library.runtime(plugin, cpu_device_count=2)
+    lines: list[bytes] = []
+    log = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)(lambda _, line: lines.append(line))
+    library.checked("set_log", pointer(own), log, None)
+    assert [library.c.jaxexp_device_kind(pointer(own), size(i)) for i in range(3)] == [b"cpu", b"cpu", None]
+    assert [library.c.jaxexp_device_id(pointer(own), size(i)) for i in range(3)] == [0, 1, -1]
+    assert library.c.jaxexp_device_description(pointer(own), size(0))
+    assert library.c.jaxexp_device_memory_limit(pointer(own), size(2)) == -1
+    path = saved(tmp_path / "f.jaxexp", lambda x: x + 1, 3)
+
+    def load(name: bytes) -> Handle:
+        options = (ctypes.c_char_p * 2)(name, b"true")
+        address = ctypes.cast(options, ctypes.c_void_p)
+        return library.load_with(own, path, compile_options=address, compile_option_count=1)
+
+    function = load(b"xla_cpu_enable_fast_math")
+    np.testing.assert_array_equal(library.read(library.call(function, library.array(X))[0]), X + 1)
+    assert len(lines) == 1 and b": compiled in " in lines[0]
+    with pytest.raises(RunError, match="xla_no_such_option"):
+        library.call(load(b"xla_no_such_option"), library.array(X))
+    library.checked("set_log", pointer(own), None, None)
+
+
+def test_times_and_room_for_results_in_c(library: Library, runtime: Handle, tmp_path: Path) -> None:
+    function = library.load(runtime, saved(tmp_path / "f.jaxexp", lambda x: (x + 1, x.sum()), 3))
+    x = library.array(X)
+    given, found = (ctypes.c_void_p * 1)(x.pointer), (ctypes.c_void_p * 2)()
+    times = (ctypes.c_int64 * 3)()
+    library.checked("call_timed", pointer(function), given, size(1), found, times)
+    assert min(times) > 0
+    assert library.read(Handle(library, "array", found[1])) == 6
+    Handle(library, "array", found[0]).free()
+    room = np.zeros(4, np.float32)
+    targets = (ctypes.c_void_p * 2)(room[1:].ctypes.data, room.ctypes.data)
+    library.checked("call_into", pointer(function), given, size(1), targets, (ctypes.c_size_t * 2)(12, 4))
+    np.testing.assert_array_equal(room, [6, 2, 3, 4])
+    with pytest.raises(RunError, match=r"result 1, float32\[\], takes 4 bytes, and there is room for 8"):
+        library.checked("call_into", pointer(function), given, size(1), targets, (ctypes.c_size_t * 2)(12, 8))
 
 
 class Tensor:

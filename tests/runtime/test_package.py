@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,40 @@ def test_the_reader_is_installed_too(installed: Path, files: Path, tmp_path: Pat
     assert run(tmp_path / "signature", files / "predict.jaxexp").startswith("predict, for 1 device(s)\n")
     licenses = installed / "share" / "licenses" / "jaxexp"
     assert {path.name for path in licenses.iterdir()} == {"LICENSE", "LICENSE-nlohmann", "LICENSE-xxhash"}
+
+
+def with_pkg_config(installed: Path, package: str, source: Path, program: Path, *options: str) -> Path:
+    """Builds a program with what pkg-config says, from where the package was moved to."""
+    command = shutil.which("pkg-config")
+    if command is None:
+        pytest.skip("there is no pkg-config")
+    folder = next(installed.glob("lib*/pkgconfig"))
+    said = run(command, "--cflags", "--libs", package, env={**os.environ, "PKG_CONFIG_PATH": str(folder)}).split()
+    assert [Path(part[2:]).resolve() for part in said if part.startswith("-I")] == [installed / "include"]
+    run(*options, source, *said, f"-Wl,-rpath,{folder.parent}", "-o", program)
+    return program
+
+
+def test_pkg_config_finds_a_package_that_was_moved(installed: Path, plugin: Path, files: Path, tmp_path: Path) -> None:
+    moved = shutil.copytree(installed, tmp_path / "moved", symlinks=True)
+    cpp = with_pkg_config(moved, "jaxexp_runtime", EXAMPLE / "train.cpp", tmp_path / "train", "c++", "-std=c++20")
+    assert run(cpp, plugin, files / "step.jaxexp", 200)
+    c = with_pkg_config(moved, "jaxexp_c", EXAMPLE / "predict.c", tmp_path / "predict", "cc")
+    assert run(c, plugin, files / "predict.jaxexp", 2, 3).startswith("result: float32[2")
+
+
+def test_shared_libraries(plugin: Path, files: Path, tmp_path: Path) -> None:
+    """A project uses them by CMake and by pkg-config."""
+    installed = runtime.build(shared=True)
+    assert not [*installed.glob("lib*/*.a")]
+    run(native.cmake(), "-S", EXAMPLE, "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={installed}")
+    run(native.cmake(), "--build", tmp_path)
+    cpp = with_pkg_config(installed, "jaxexp_runtime", EXAMPLE / "train.cpp", tmp_path / "other", "c++", "-std=c++20")
+    for program in (tmp_path / "train", cpp):
+        assert run(program, plugin, files / "step.jaxexp", 200)
+        missing = subprocess.run([program, plugin, files / "no", "1"], capture_output=True, text=True)
+        assert missing.returncode == 1, "exceptions are caught across libraries"
+    assert run(installed / "bin" / "jaxexp-run", "--inspect", files / "predict.jaxexp")
 
 
 def test_a_training_loop_in_cpp(programs: Path, plugin: Path, files: Path) -> None:

@@ -34,8 +34,8 @@ std::shared_ptr<const runtime::Bound> bound(const std::shared_ptr<const runtime:
                                             const std::filesystem::path& file) {
   const auto executables =
       options.executables.empty() ? nullptr : runtime::opened(options.executables, wire::FileBytes::Reading::in_parts);
-  auto callable =
-      std::make_shared<const runtime::Callable>(client, std::move(artifact), owner, options.devices, executables);
+  auto callable = std::make_shared<const runtime::Callable>(client, std::move(artifact), owner, options.devices,
+                                                            executables, options.compile_options);
   auto weights =
       options.weights.empty()
           ? runtime::HostWeights::of(callable->artifact(), callable->arguments(), owner, file, options.stable)
@@ -109,6 +109,23 @@ std::string_view Runtime::platform_version() const { return client_->platform_ve
 std::string Runtime::api_version() const { return client_->api().version(); }
 std::size_t Runtime::nr_devices() const { return client_->devices().size(); }
 
+Device Runtime::device(std::size_t number) const {
+  check_device(number);
+  const runtime::Device& found = client_->devices()[number];
+  const auto use = client_->memory_use(found);
+  Device device{found.id, found.kind, found.description, {}, use.used, use.limit};
+  for (const auto& [kind, memory] : found.memories) device.memories.push_back(kind);
+  return device;
+}
+
+void Runtime::check_device(std::size_t number) const {
+  if (number >= nr_devices())
+    throw RunError(Reason::argument,
+                   "there is no device " + std::to_string(number) + ": the plugin has " + std::to_string(nr_devices()));
+}
+
+void Runtime::set_log(std::function<void(const std::string&)> log) const { client_->set_log(std::move(log)); }
+
 Function Runtime::load(const std::filesystem::path& file, std::vector<std::size_t> devices) const {
   return load(file, LoadOptions{.devices = std::move(devices)});
 }
@@ -155,9 +172,7 @@ void Runtime::register_ffi(const std::string& target, FfiHandler* handler) const
 }
 
 Array Runtime::put(const Array& array, std::size_t device) const {
-  if (device >= nr_devices())
-    throw RunError(Reason::argument,
-                   "there is no device " + std::to_string(device) + ": the plugin has " + std::to_string(nr_devices()));
+  check_device(device);
   const runtime::Numbers numbers = array.is_on_device() ? runtime::on_host(*array.numbers_) : *array.numbers_;
   const runtime::Buffer::Source source{numbers.type, numbers.shape, numbers.data, {}, numbers.owner};
   auto buffer = runtime::Buffer::from_host(client_, source, client_->devices()[device], nullptr);
@@ -181,8 +196,8 @@ void Function::save_executable(const std::filesystem::path& file) const { bound_
 
 std::string Function::why_compiled() const { return bound_->callable()->why_compiled(); }
 
-std::vector<Array> Function::called(std::span<const runtime::Numbers* const> arguments) const {
-  runtime::Arrays numbers = bound_->call(arguments);
+std::vector<Array> Function::called(std::span<const runtime::Numbers* const> arguments, runtime::Times* times) const {
+  runtime::Arrays numbers = bound_->call(arguments, times);
   std::vector<Array> results;
   results.reserve(numbers.size());
   for (auto& result : numbers) results.push_back(Array(std::move(result)));
@@ -195,7 +210,30 @@ std::vector<Array> Function::call(std::span<const Array> arguments) const {
   std::pmr::vector<const runtime::Numbers*> numbers(&memory);
   numbers.reserve(arguments.size());
   for (const Array& argument : arguments) numbers.push_back(argument.numbers_.get());
-  return called(numbers);
+  return called(numbers, nullptr);
+}
+
+std::vector<Array> Function::call(std::span<const Array> arguments, CallTimes& times) const {
+  std::vector<const runtime::Numbers*> numbers;
+  for (const Array& argument : arguments) numbers.push_back(argument.numbers_.get());
+  runtime::Times found{};
+  std::vector<Array> results = called(numbers, &found);
+  times = {found.prepare, found.start, found.wait};
+  return results;
+}
+
+void Function::call_into(std::span<const Array> arguments, std::span<const std::span<std::byte>> results) const {
+  const std::size_t expected = bound_->callable()->nr_results();
+  if (results.size() != expected)
+    throw RunError(Reason::argument, std::string(artifact().function_name()) + " has " + std::to_string(expected) +
+                                         " results, and there is room for " + std::to_string(results.size()));
+  const std::vector<Array> found = call(arguments);
+  for (std::size_t i = 0; i < found.size(); ++i)
+    if (results[i].size() != found[i].size_bytes())
+      throw RunError(Reason::argument, "result " + std::to_string(i) + ", " + found[i].str() + ", takes " +
+                                           std::to_string(found[i].size_bytes()) + " bytes, and there is room for " +
+                                           std::to_string(results[i].size()));
+  for (std::size_t i = 0; i < found.size(); ++i) found[i].copy_to(results[i].data());
 }
 
 std::vector<Array> Function::call(const std::map<std::string, Array>& arguments) const {
@@ -221,15 +259,16 @@ std::vector<Array> Function::call(const std::map<std::string, Array>& arguments)
                                          wire::listed(known.size(), [&](std::size_t i) { return known[i].path; }));
   }
   if (!missing.empty()) throw RunError(Reason::argument, missing);
-  return called(numbers);
+  return called(numbers, nullptr);
 }
 
 std::optional<Function> Function::vjp() const {
   const auto& callable = bound_->callable();
   auto artifact = callable->artifact().vjp();
   if (!artifact) return std::nullopt;
-  auto vjp = std::make_shared<const runtime::Callable>(callable->client(), std::move(*artifact), callable,
-                                                       callable->devices(), callable->executables());
+  auto vjp =
+      std::make_shared<const runtime::Callable>(callable->client(), std::move(*artifact), callable, callable->devices(),
+                                                callable->executables(), callable->compile_options());
   return Function(
       std::make_shared<const runtime::Bound>(std::move(vjp), bound_->weights(), /*is_vjp=*/true, bound_->stable()));
 }

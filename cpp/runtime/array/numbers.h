@@ -45,11 +45,17 @@ class Uses {
   bool are_pinned() const { return pins_ > 0; }
 
   /// A call may donate the numbers, if they are not pinned then.
-  void begin_call() const { ++calls_; }
+  void begin_call() const {
+    may_be_gone_ = true;
+    ++calls_;
+  }
   void end_call() const { --calls_; }
+  /// Whether a call may have donated them.
+  bool may_be_gone() const { return may_be_gone_; }
 
  private:
   mutable std::atomic<int> pins_ = 0, calls_ = 0;
+  mutable std::atomic<bool> may_be_gone_ = false;
 };
 
 /// Numbers of devices in host memory, where they stay as long as this does. A copy begins anew.

@@ -7,10 +7,12 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,6 +24,7 @@
 
 struct jaxexp_runtime {
   jaxexp::Runtime value;
+  std::vector<jaxexp::Device> devices;
 };
 
 struct jaxexp_function {
@@ -136,6 +139,15 @@ std::vector<std::int64_t> sizes(const std::int64_t* shape, std::size_t rank) {
   return {shape, shape + rank};
 }
 
+jaxexp::Options values_of(const jaxexp_option* options, std::size_t count) {
+  if (count > 0 && !options) refuse("the options are NULL");
+  jaxexp::Options values;
+  for (std::size_t i = 0; i < count; ++i)
+    values[&given(options[i].name, "the name of an option")] =
+        jaxexp::runtime::option_value(&given(options[i].value, "the value of an option"));
+  return values;
+}
+
 jaxexp::LoadOptions loading(const jaxexp_load_options* options) {
   if (!options) return {};
   if (options->size < offsetof(jaxexp_load_options, weights)) refuse("the size of the options is not set");
@@ -147,12 +159,29 @@ jaxexp::LoadOptions loading(const jaxexp_load_options* options) {
           .executables = text(found.executables),
           .weights = text(found.weights),
           .stable = found.stable != 0,
-          .member = text(found.member)};
+          .member = text(found.member),
+          .compile_options = values_of(found.compile_options, found.compile_option_count)};
 }
 
 const jaxexp::Array& argument(const jaxexp_array* const* arguments, std::size_t index) {
   if (!arguments) refuse("the arguments are NULL");
   return given(arguments[index], "an argument").value;
+}
+
+std::int64_t memory(const jaxexp_runtime* runtime, std::size_t device,
+                    std::optional<std::int64_t> jaxexp::Device::* field) noexcept {
+  try {
+    return (runtime->value.device(device).*field).value_or(-1);
+  } catch (const std::exception&) {
+    return -1;
+  }
+}
+
+std::vector<jaxexp::Array> arguments_of(const jaxexp_array* const* arguments, std::size_t count) {
+  std::vector<jaxexp::Array> values;
+  values.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) values.push_back(argument(arguments, i));
+  return values;
 }
 
 /// Sets all results, or none.
@@ -174,17 +203,41 @@ void jaxexp_error_free(jaxexp_error* error) { delete error; }
 jaxexp_runtime* jaxexp_runtime_new(const char* plugin, const jaxexp_option* options, size_t option_count,
                                    jaxexp_error** error) {
   return guarded(error, [&] {
-    jaxexp::Runtime::Options given_options;
-    for (std::size_t i = 0; i < option_count; ++i)
-      given_options[&given(options[i].name, "the name of an option")] =
-          jaxexp::runtime::option_value(&given(options[i].value, "the value of an option"));
-    return new jaxexp_runtime{jaxexp::Runtime(std::filesystem::path(&given(plugin, "the plugin")), given_options)};
+    jaxexp::Runtime made(std::filesystem::path(&given(plugin, "the plugin")), values_of(options, option_count));
+    std::vector<jaxexp::Device> devices;
+    for (std::size_t i = 0; i < made.nr_devices(); ++i) devices.push_back(made.device(i));
+    return new jaxexp_runtime{std::move(made), std::move(devices)};
   });
 }
 void jaxexp_runtime_free(jaxexp_runtime* runtime) { delete runtime; }
 // This and the dtype are views of whole strings, which end with a zero.
 const char* jaxexp_runtime_platform(const jaxexp_runtime* runtime) { return runtime->value.platform().data(); }
-size_t jaxexp_runtime_device_count(const jaxexp_runtime* runtime) { return runtime->value.nr_devices(); }
+size_t jaxexp_runtime_device_count(const jaxexp_runtime* runtime) { return runtime->devices.size(); }
+
+const char* jaxexp_device_kind(const jaxexp_runtime* runtime, size_t device) {
+  return device < runtime->devices.size() ? runtime->devices[device].kind.c_str() : nullptr;
+}
+const char* jaxexp_device_description(const jaxexp_runtime* runtime, size_t device) {
+  return device < runtime->devices.size() ? runtime->devices[device].description.c_str() : nullptr;
+}
+int jaxexp_device_id(const jaxexp_runtime* runtime, size_t device) {
+  return device < runtime->devices.size() ? runtime->devices[device].id : -1;
+}
+int64_t jaxexp_device_memory_used(const jaxexp_runtime* runtime, size_t device) {
+  return memory(runtime, device, &jaxexp::Device::memory_used);
+}
+int64_t jaxexp_device_memory_limit(const jaxexp_runtime* runtime, size_t device) {
+  return memory(runtime, device, &jaxexp::Device::memory_limit);
+}
+
+int jaxexp_set_log(const jaxexp_runtime* runtime, void (*log)(void* user, const char* line), void* user,
+                   jaxexp_error** error) {
+  return status(error, [&] {
+    std::function<void(const std::string&)> function;
+    if (log) function = [=](const std::string& line) { log(user, line.c_str()); };
+    given(runtime, "the runtime").value.set_log(std::move(function));
+  });
+}
 
 jaxexp_function* jaxexp_load(const jaxexp_runtime* runtime, const char* file, const size_t* devices,
                              size_t device_count, jaxexp_error** error) {
@@ -279,10 +332,33 @@ jaxexp_array* jaxexp_weight(const jaxexp_function* function, const char* name, j
 int jaxexp_call(const jaxexp_function* function, const jaxexp_array* const* arguments, size_t argument_count,
                 jaxexp_array** results, jaxexp_error** error) {
   return status(error, [&] {
-    std::vector<jaxexp::Array> values;
-    values.reserve(argument_count);
-    for (std::size_t i = 0; i < argument_count; ++i) values.push_back(argument(arguments, i));
+    const auto values = arguments_of(arguments, argument_count);
     hand_over(given(function, "the function").value.call(values), results);
+  });
+}
+
+int jaxexp_call_timed(const jaxexp_function* function, const jaxexp_array* const* arguments, size_t argument_count,
+                      jaxexp_array** results, jaxexp_call_times* times, jaxexp_error** error) {
+  return status(error, [&] {
+    if (!times) refuse("the times are NULL");
+    jaxexp::CallTimes found{};
+    const auto values = arguments_of(arguments, argument_count);
+    hand_over(given(function, "the function").value.call(values, found), results);
+    *times = {found.prepare.count(), found.start.count(), found.wait.count()};
+  });
+}
+
+int jaxexp_call_into(const jaxexp_function* function, const jaxexp_array* const* arguments, size_t argument_count,
+                     void* const* targets, const size_t* sizes, jaxexp_error** error) {
+  return status(error, [&] {
+    const std::size_t count = given(function, "the function").results.size();
+    if (count > 0 && (!targets || !sizes)) refuse("the targets or their sizes are NULL");
+    std::vector<std::span<std::byte>> rooms;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (sizes[i] > 0 && !targets[i]) refuse("a target is NULL");
+      rooms.emplace_back(static_cast<std::byte*>(targets[i]), sizes[i]);
+    }
+    function->value.call_into(arguments_of(arguments, argument_count), rooms);
   });
 }
 

@@ -42,8 +42,11 @@ const Arrays& Bound::placed() const {
   if (is_placed_) return placed_;
   static_cast<void>(PluginCall());  // after a fork, the mutex may stay locked
   const std::lock_guard lock(mutex_);
-  if (!is_placed_) placed_ = weights_->arguments_of(*callable_);
+  if (is_placed_) return placed_;
+  placed_ = weights_->arguments_of(*callable_);
   is_placed_ = true;
+  callable_->client()->say(std::string(callable_->artifact().function_name()) + ": its " +
+                           std::to_string(placed_.size()) + " weights are on the devices");
   return placed_;
 }
 
@@ -52,7 +55,7 @@ std::string Bound::as_called(const std::string& text) const {
   return weights_ ? wire::beside_weights(text) : wire::with_weights(text);
 }
 
-Arrays Bound::call(Arguments arguments) const {
+Arrays Bound::call(Arguments arguments, Times* times) const {
   const PluginCall call;  // those that it needs are in this one
   const std::size_t expected = callable_->arguments().size() - nr_weights();
   if (arguments.size() != expected)
@@ -68,7 +71,7 @@ Arrays Bound::call(Arguments arguments) const {
     arguments = all;
   }
   try {
-    return callable_->call(arguments);
+    return callable_->call(arguments, times);
   } catch (const RunError& error) {
     throw RunError(error.reason(), as_called(error.what()));
   }

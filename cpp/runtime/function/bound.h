@@ -49,7 +49,8 @@ class Bound {
   /// The weights on devices; none where there are none. Throws what `HostWeights::numbers` does.
   const Arrays& placed() const;
 
-  Arrays call(Arguments arguments) const;
+  /// `times` may be null: then nothing waits for the results.
+  Arrays call(Arguments arguments, Times* times) const;
 
  private:
   std::shared_ptr<const Callable> callable_;

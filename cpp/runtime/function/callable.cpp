@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <memory_resource>
 #include <numeric>
@@ -41,6 +42,31 @@ std::vector<std::size_t> chosen(const Client& client, const Artifact& artifact, 
   return devices;
 }
 
+using Clock = std::chrono::steady_clock;
+
+std::string milliseconds_since(Clock::time_point begin) {
+  const auto microseconds = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count();
+  const std::string fraction = std::to_string(1000 + microseconds % 1000).substr(1, 1);
+  return std::to_string(microseconds / 1000) + '.' + fraction + " ms";
+}
+
+/// Tells the times of a call, if somebody asks for them.
+class Stopwatch {
+ public:
+  explicit Stopwatch(Times* times) : times_(times) {
+    if (times_) last_ = Clock::now();
+  }
+  void lap(std::chrono::nanoseconds Times::* field) {
+    if (!times_) return;
+    const Clock::time_point now = Clock::now();
+    times_->*field = now - std::exchange(last_, now);
+  }
+
+ private:
+  Times* times_;
+  Clock::time_point last_;
+};
+
 /// Arguments that a call may donate, while it does.
 class DonatingCall {
  public:
@@ -72,7 +98,7 @@ PJRT_Memory* memory(const Device& device, const Parameter& parameter) {
 }  // namespace
 
 Callable::Callable(std::shared_ptr<const Client> client, Artifact artifact, std::shared_ptr<const void> owner,
-                   std::vector<std::size_t> devices, File executables)
+                   std::vector<std::size_t> devices, File executables, Client::Options compile_options)
     : owner_(std::move(owner)),
       client_(std::move(client)),
       artifact_(std::move(artifact)),
@@ -82,6 +108,7 @@ Callable::Callable(std::shared_ptr<const Client> client, Artifact artifact, std:
       kept_(artifact_.kept_arguments()),
       program_(artifact_, client_),
       executables_(std::move(executables)),
+      compile_options_(std::move(compile_options)),
       places_(results_.size()) {}
 
 void Callable::compile() const { static_cast<void>(compiled()); }
@@ -101,14 +128,22 @@ const Callable::Compiled& Callable::compiled() const {
 }
 
 Callable::Compiled Callable::make_compiled() const {
+  const std::string name(artifact_.function_name());
   std::string why_not;
   if (executables_) {
+    const Clock::time_point begin = Clock::now();
     KeptCode found = find_code(client_, *executables_, conditions());
-    if (found.executable)
+    if (found.executable) {
+      client_->say(name + ": has code from the file of executables, in " + milliseconds_since(begin));
       return {std::move(*found.executable), {}, {}, make_platform_index(), std::move(found.shardings), {}};
+    }
     why_not = wire::escaped(found.why_not);
   }
-  return {make_executable(), {}, {}, make_platform_index(), std::nullopt, std::move(why_not)};
+  const Clock::time_point begin = Clock::now();
+  Executable executable = make_executable();
+  client_->say(name + ": compiled in " + milliseconds_since(begin) +
+               (why_not.empty() ? "" : ", and not taken from the file of executables: " + why_not));
+  return {std::move(executable), {}, {}, make_platform_index(), std::nullopt, std::move(why_not)};
 }
 
 void Callable::keep_code(const std::filesystem::path& path) const {
@@ -132,7 +167,7 @@ std::string Callable::why_compiled() const {
 std::string Callable::options() const {
   std::vector<int> ids;
   for (std::size_t d = 0; d < devices_.size(); ++d) ids.push_back(device(d).id);
-  return compile_options(ids, program_.uses_shardy);
+  return runtime::compile_options(ids, program_.uses_shardy, compile_options_);
 }
 
 /// Everything that has to be the same where code of the function is used: the module, how it is compiled, the machine
@@ -286,7 +321,8 @@ Callable::Buffers Callable::place(const Numbers& numbers, const Parameter& param
   return buffers;
 }
 
-Arrays Callable::call(Arguments arguments) const {
+Arrays Callable::call(Arguments arguments, Times* times) const {
+  Stopwatch stopwatch(times);
   const Variables variables = check(arguments);
   const Compiled& compiled = this->compiled();
   const std::size_t nr_devices = devices_.size(), nr_inputs = kept_.size() + program_.platform_index.has_value();
@@ -305,7 +341,13 @@ Arrays Callable::call(Arguments arguments) const {
     const Numbers& numbers = *arguments[i];
     if (numbers.is_weight || numbers.uses.are_pinned()) not_donated.push_back(static_cast<std::int64_t>(input));
     if (is_in_place(numbers, arguments_[i], compiled.arguments[i])) {
-      for (std::size_t d = 0; d < nr_devices; ++d) inputs[d * nr_inputs + input] = numbers.parts[d].buffer->get();
+      for (std::size_t d = 0; d < nr_devices; ++d) {
+        const Buffer& buffer = *numbers.parts[d].buffer;
+        if (numbers.uses.may_be_gone() && buffer.is_deleted())
+          throw RunError(Reason::argument,
+                         arguments_[i].path + " is gone: an earlier call donated its memory to its own results");
+        inputs[d * nr_inputs + input] = buffer.get();
+      }
     } else {
       const Buffers buffers = place(numbers, arguments_[i], compiled.arguments[i]);
       for (std::size_t d = 0; d < nr_devices; ++d) inputs[d * nr_inputs + input] = buffers[d]->get();
@@ -313,26 +355,21 @@ Arrays Callable::call(Arguments arguments) const {
     }
     ++input;
   }
-  Buffers outputs;
-  try {
-    outputs = compiled.executable.run(inputs, nr_devices, not_donated);
-  } catch (const PluginError&) {
-    explain_failure(arguments);
-    throw;
-  }
-  return results(compiled, std::move(outputs), variables);
+  const std::size_t nr_outputs = nr_devices * compiled.executable.nr_results();
+  std::pmr::vector<std::shared_ptr<const Buffer>> outputs(nr_outputs, &memory);
+  stopwatch.lap(&Times::prepare);
+  compiled.executable.run(inputs, nr_devices, not_donated, outputs);
+  Arrays made = results(compiled, outputs, variables);
+  stopwatch.lap(&Times::start);
+  if (!times) return made;
+  for (const auto& result : made)
+    for (const Part& part : result->parts) part.buffer->wait();
+  stopwatch.lap(&Times::wait);
+  return made;
 }
 
-/// Throws what is known about why the plugin does not take arguments.
-void Callable::explain_failure(Arguments arguments) const {
-  for (const std::uint32_t i : kept_)
-    for (const Part& part : arguments[i]->parts)
-      if (part.buffer->is_deleted())
-        throw RunError(Reason::argument,
-                       arguments_[i].path + " is gone: an earlier call donated its memory to its own results");
-}
-
-Arrays Callable::results(const Compiled& compiled, Buffers outputs, const Variables& variables) const {
+Arrays Callable::results(const Compiled& compiled, std::span<std::shared_ptr<const Buffer>> outputs,
+                         const Variables& variables) const {
   const std::size_t count = compiled.executable.nr_results();
   if (count != results_.size())
     throw RunError(Reason::plugin, "the plugin computed " + std::to_string(count) +

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -22,27 +23,36 @@
 
 namespace jaxexp::runtime {
 
+/// What a call spends its time on, as CallTimes has it in jaxexp/call_times.h.
+struct Times {
+  std::chrono::nanoseconds prepare, start, wait;
+};
+
 /// May be called by several threads at once.
 class Callable {
  public:
   using File = std::shared_ptr<const wire::FileBytes>;
 
   /// `owner` keeps the artifact's memory; null where the caller does. `devices` are indices of the client's devices;
-  /// none: the first ones. `executables` is a file of code that was compiled earlier, or null. Throws RunError.
+  /// none: the first ones. `executables` is a file of code that was compiled earlier, or null. `compile_options` are
+  /// XLA's. Throws RunError.
   Callable(std::shared_ptr<const Client> client, Artifact artifact, std::shared_ptr<const void> owner,
-           std::vector<std::size_t> devices, File executables);
+           std::vector<std::size_t> devices, File executables, Client::Options compile_options);
 
   const Artifact& artifact() const { return artifact_; }
   const std::shared_ptr<const Client>& client() const { return client_; }
   const std::vector<std::size_t>& devices() const { return devices_; }
   const std::vector<Parameter>& arguments() const { return arguments_; }
+  std::size_t nr_results() const { return results_.size(); }
   const File& executables() const { return executables_; }
+  const Client::Options& compile_options() const { return compile_options_; }
 
   /// As Function has them in jaxexp/runtime.h, but that weights are arguments, and that nobody counts the arguments.
   void compile() const;
   void keep_code(const std::filesystem::path& path) const;  // save_executable()
   std::string why_compiled() const;
-  Arrays call(Arguments arguments) const;
+  /// `times` may be null: then nothing waits for the results.
+  Arrays call(Arguments arguments, Times* times) const;
 
   /// Whether the module takes an argument.
   bool uses(std::size_t argument) const { return std::ranges::binary_search(kept_, argument); }
@@ -74,11 +84,12 @@ class Callable {
   void ask_for_shardings(Compiled& compiled) const;
   bool is_in_place(const Numbers& numbers, const Parameter& parameter, const Tiling& tiling) const;
   Buffers place(const Numbers& numbers, const Parameter& parameter, const Tiling& tiling) const;
-  Arrays results(const Compiled& compiled, Buffers outputs, const Variables& variables) const;
+  Arrays results(const Compiled& compiled, std::span<std::shared_ptr<const Buffer>> outputs,
+                 const Variables& variables) const;
   void check_result(std::size_t index, const Numbers& numbers) const;
   std::optional<Block> block(const Numbers& numbers, std::size_t device, const Parameter& parameter,
                              const Tiling& tiling) const;
-  void explain_failure(Arguments arguments) const;
+
   const Device& device(std::size_t index) const { return client_->devices()[devices_[index]]; }
 
   std::shared_ptr<const void> owner_;
@@ -89,6 +100,7 @@ class Callable {
   std::vector<std::uint32_t> kept_;
   Program program_;
   File executables_;
+  Client::Options compile_options_;
 
   mutable std::mutex mutex_;
   mutable std::unique_ptr<const Compiled> compiled_;

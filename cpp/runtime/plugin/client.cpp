@@ -7,6 +7,8 @@
 #include <sstream>
 #include <utility>
 
+#include "wire/base/error.h"
+
 namespace jaxexp::runtime {
 namespace {
 
@@ -68,7 +70,13 @@ Device Client::describe(PJRT_Device* device) const {
       JAXEXP_PJRT_CALL(api_, PJRT_DeviceDescription_Id, "number its devices", .device_description = description);
   const auto kind = JAXEXP_PJRT_CALL(api_, PJRT_DeviceDescription_Kind, "say what kind a device is",
                                      .device_description = description);
-  Device found{device, number.id, std::string(kind.device_kind, kind.device_kind_size), {}};
+  const auto text =
+      JAXEXP_PJRT_CALL(api_, PJRT_DeviceDescription_ToString, "describe a device", .device_description = description);
+  Device found{device,
+               number.id,
+               std::string(kind.device_kind, kind.device_kind_size),
+               std::string(text.to_string, text.to_string_size),
+               {}};
 
   if (!api_.has(&PJRT_Api::PJRT_Device_AddressableMemories) || !api_.has(&PJRT_Api::PJRT_Memory_Kind)) return found;
   const auto all =
@@ -78,6 +86,32 @@ Device Client::describe(PJRT_Device* device) const {
     found.memories.emplace_back(std::string(said.kind, said.kind_size), memory);
   }
   return found;
+}
+
+Client::MemoryUse Client::memory_use(const Device& device) const {
+  if (!api_.has(&PJRT_Api::PJRT_Device_MemoryStats)) return {};
+  try {
+    const auto said =
+        JAXEXP_PJRT_CALL(api_, PJRT_Device_MemoryStats, "count a device's memory", .device = device.device);
+    MemoryUse use{said.bytes_in_use, {}};
+    if (said.bytes_limit_is_set) use.limit = said.bytes_limit;
+    return use;
+  } catch (const PluginError&) {  // plugins that have the function may still not implement it
+    return {};
+  }
+}
+
+void Client::set_log(std::function<void(const std::string&)> log) const {
+  auto made = log ? std::make_shared<const std::function<void(const std::string&)>>(std::move(log)) : nullptr;
+  const std::lock_guard lock(log_mutex_);
+  log_.swap(made);
+}
+
+void Client::say(const std::string& line) const {
+  std::unique_lock lock(log_mutex_);
+  const auto log = log_;
+  lock.unlock();
+  if (log) (*log)(wire::escaped(line));
 }
 
 }  // namespace jaxexp::runtime

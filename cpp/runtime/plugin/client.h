@@ -2,7 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -14,7 +18,7 @@ namespace jaxexp::runtime {
 struct Device {
   PJRT_Device* device;
   int id;  // in all processes
-  std::string kind;
+  std::string kind, description;
   std::vector<std::pair<std::string, PJRT_Memory*>> memories;  // by their kinds
 };
 
@@ -38,6 +42,17 @@ class Client {
   /// Those of this process.
   const std::vector<Device>& devices() const { return devices_; }
 
+  /// How many bytes of a device's memory are in use, and how many there are; nothing where the plugin does not say.
+  struct MemoryUse {
+    std::optional<std::int64_t> used, limit;
+  };
+  MemoryUse memory_use(const Device& device) const;
+
+  /// Who hears what `say` says from now on; null: nobody.
+  void set_log(std::function<void(const std::string&)> log) const;
+  /// One line. Text from an artifact or a plugin may have any characters.
+  void say(const std::string& line) const;
+
   /// Which plugin this is, on which machine: what code that was compiled earlier depends on. Names and values, in the
   /// order in which a difference is worth telling. Throws RunError where it cannot be found out.
   std::vector<std::pair<std::string, std::string>> identity(const Device& device) const;
@@ -45,6 +60,8 @@ class Client {
  private:
   Device describe(PJRT_Device* device) const;
 
+  mutable std::mutex log_mutex_;
+  mutable std::shared_ptr<const std::function<void(const std::string&)>> log_;
   const Api api_;
   Owned<PJRT_Client> client_;
   std::string platform_, platform_version_, options_;

@@ -72,9 +72,8 @@ HloShardings Executable::shardings() const {
   return read_hlo_shardings(code, {program.format, program.format_size});
 }
 
-std::vector<std::shared_ptr<const Buffer>> Executable::run(std::span<PJRT_Buffer* const> arguments,
-                                                           std::size_t nr_devices,
-                                                           std::span<const std::int64_t> keep) const {
+void Executable::run(std::span<PJRT_Buffer* const> arguments, std::size_t nr_devices,
+                     std::span<const std::int64_t> keep, std::span<std::shared_ptr<const Buffer>> results) const {
   const Api& api = client_->api();
   auto options = JAXEXP_PJRT_STRUCT(PJRT_ExecuteOptions, .non_donatable_input_indices = keep.data(),
                                     .num_non_donatable_input_indices = keep.size());
@@ -102,16 +101,13 @@ std::vector<std::shared_ptr<const Buffer>> Executable::run(std::span<PJRT_Buffer
     };
   };
 
-  std::vector<std::shared_ptr<const Buffer>> results;
-  results.reserve(made.size());
   for (std::size_t i = 0; i < made.size(); ++i) {
     auto buffer = std::make_shared<Buffer>(client_, made[i]);
     // All results of a device are there at the same time. Mostly, programs wait for the first one.
     if (i % results_ == 0 && !buffer->knows_ready()) buffer->when_ready(done());
-    results.push_back(std::move(buffer));
+    results[i] = std::move(buffer);
   }
   for (PJRT_Event* const event : completed) api.when_ready(event, "run the function", done());
-  return results;
 }
 
 }  // namespace jaxexp::runtime

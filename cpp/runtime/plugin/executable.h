@@ -32,8 +32,8 @@ class Executable {
   /// Begins to compute; the results are there when their buffers are. Several threads may run one executable. Arguments
   /// and results are those of the first device, then those of the second one, ... in the order of the device
   /// assignment. Arguments that the module donates are deleted, except for those that are named. Throws RunError.
-  std::vector<std::shared_ptr<const Buffer>> run(std::span<PJRT_Buffer* const> arguments, std::size_t nr_devices,
-                                                 std::span<const std::int64_t> keep) const;
+  void run(std::span<PJRT_Buffer* const> arguments, std::size_t nr_devices, std::span<const std::int64_t> keep,
+           std::span<std::shared_ptr<const Buffer>> results) const;
 
  private:
   Executable(std::shared_ptr<const Client> client, PJRT_LoadedExecutable* loaded);

@@ -74,7 +74,7 @@ void compile_calls(const std::shared_ptr<const Client>& client, std::span<const 
       "func.func public @main() -> (" + types + ") { " + calls + "return " + values + " : " + types + " }";
   const std::array devices{client->devices().front().id};
   Executable(client, {reinterpret_cast<const std::uint8_t*>(module.data()), module.size()},
-             compile_options(devices, /*uses_shardy=*/false));
+             compile_options(devices, /*uses_shardy=*/false, {}));
 }
 
 }  // namespace

@@ -129,6 +129,7 @@ class Array {
  private:
   friend class Function;
   friend class Runtime;
+
   explicit Array(std::shared_ptr<const runtime::Numbers> numbers) : numbers_(std::move(numbers)) {}
   Array(std::string_view dtype, std::vector<std::int64_t> shape, std::shared_ptr<const void> data, std::size_t size);
 

@@ -60,6 +60,17 @@ JAXEXP_RUN_API jaxexp_runtime* jaxexp_runtime_new(const char* plugin, const jaxe
 JAXEXP_RUN_API void jaxexp_runtime_free(jaxexp_runtime* runtime);
 JAXEXP_RUN_API const char* jaxexp_runtime_platform(const jaxexp_runtime* runtime);
 JAXEXP_RUN_API size_t jaxexp_runtime_device_count(const jaxexp_runtime* runtime);
+/* Of a device by its number below the count; NULL, or -1, for one that is too large. */
+JAXEXP_RUN_API const char* jaxexp_device_kind(const jaxexp_runtime* runtime, size_t device);
+JAXEXP_RUN_API const char* jaxexp_device_description(const jaxexp_runtime* runtime, size_t device);
+JAXEXP_RUN_API int jaxexp_device_id(const jaxexp_runtime* runtime, size_t device);
+/* Bytes of its memory that are in use, or that there are; -1 where the plugin does not say. */
+JAXEXP_RUN_API int64_t jaxexp_device_memory_used(const jaxexp_runtime* runtime, size_t device);
+JAXEXP_RUN_API int64_t jaxexp_device_memory_limit(const jaxexp_runtime* runtime, size_t device);
+/* Calls `log` with one line about each function that is compiled, and why, about code from a file, and about weights.
+ * Any thread may call it. It replaces the one before; NULL: nobody hears them. */
+JAXEXP_RUN_API int jaxexp_set_log(const jaxexp_runtime* runtime, void (*log)(void* user, const char* line), void* user,
+                                  jaxexp_error** error);
 
 /* Names the LAPACK of this process: a shared library, as a path or as a name that the system finds. */
 JAXEXP_RUN_API int jaxexp_use_lapack(const char* library, jaxexp_error** error);
@@ -83,6 +94,8 @@ typedef struct {
   const char* weights;     /* a file of tensors instead of what the artifact names, or an index of several; or NULL */
   int stable;              /* not 0: files of weights, and archives, are read into memory, and not mapped */
   const char* member;      /* the function of this name, where the file is an archive; or NULL */
+  const jaxexp_option* compile_options; /* XLA's options for this function; values are read as those of plugins are */
+  size_t compile_option_count;
 } jaxexp_load_options;
 /* `options` may be NULL, here and below. */
 JAXEXP_RUN_API jaxexp_function* jaxexp_load_with(const jaxexp_runtime* runtime, const char* file,
@@ -128,6 +141,21 @@ JAXEXP_RUN_API int jaxexp_call(const jaxexp_function* function, const jaxexp_arr
 JAXEXP_RUN_API int jaxexp_call_by_path(const jaxexp_function* function, const char* const* paths,
                                        const jaxexp_array* const* arguments, size_t argument_count,
                                        jaxexp_array** results, jaxexp_error** error);
+
+/* What a call spent its time on, in nanoseconds: arguments are checked and put on the devices; the plugin takes the
+ * call, and computes small functions at once; until all results are there. */
+typedef struct {
+  int64_t prepare, start, wait;
+} jaxexp_call_times;
+/* The same as jaxexp_call(), which waits for the results, and says how long what took. */
+JAXEXP_RUN_API int jaxexp_call_timed(const jaxexp_function* function, const jaxexp_array* const* arguments,
+                                     size_t argument_count, jaxexp_array** results, jaxexp_call_times* times,
+                                     jaxexp_error** error);
+/* The same, which waits for the results, and copies each of them to memory of the caller's: `targets` and `sizes` have
+ * jaxexp_result_count() addresses, and what is there. Sizes are jaxexp_array_size_bytes(). */
+JAXEXP_RUN_API int jaxexp_call_into(const jaxexp_function* function, const jaxexp_array* const* arguments,
+                                    size_t argument_count, void* const* targets, const size_t* sizes,
+                                    jaxexp_error** error);
 
 /* Numbers of the caller's, row-major without gaps; they stay where and what they are until the array is freed. */
 JAXEXP_RUN_API jaxexp_array* jaxexp_array_view(const char* dtype, const int64_t* shape, size_t rank, const void* data,

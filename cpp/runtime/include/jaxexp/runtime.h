@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <initializer_list>
 #include <map>
 #include <memory>
@@ -16,6 +17,7 @@
 
 #include "jaxexp/array.h"
 #include "jaxexp/artifact.h"
+#include "jaxexp/call_times.h"
 #include "jaxexp/run_error.h"
 #include "jaxexp/weights_error.h"
 
@@ -28,6 +30,7 @@ namespace jaxexp {
 namespace runtime {
 class Bound;
 class Client;
+struct Times;
 }  // namespace runtime
 
 /// A function that is ready to be called. A copy is the same function. Several threads may call one at once.
@@ -76,8 +79,15 @@ class Function {
     return (*this)({first, more...});
   }
 
-  /// The same, with arguments by their paths, such as "args[0]['weights']". Throws RunError, also where there is no
-  /// argument of that path, or one is missing.
+  /// The same, which waits for the results, and says how long what took.
+  std::vector<Array> call(std::span<const Array> arguments, CallTimes& times) const;
+
+  /// The same, which waits for the results, and copies each of them to memory of the caller's. It has the size that the
+  /// result has there, Array::size_bytes(), or RunError is thrown.
+  void call_into(std::span<const Array> arguments, std::span<const std::span<std::byte>> results) const;
+
+  /// The same as `call`, with arguments by their paths, such as "args[0]['weights']". Throws RunError, also where there
+  /// is no argument of that path, or one is missing.
   std::vector<Array> call(const std::map<std::string, Array>& arguments) const;
 
   /// The function that takes the arguments and then the cotangents of the results, and returns the cotangents of the
@@ -100,10 +110,13 @@ class Function {
  private:
   friend class Runtime;
   explicit Function(std::shared_ptr<const runtime::Bound> bound) : bound_(std::move(bound)) {}
-  std::vector<Array> called(std::span<const runtime::Numbers* const> arguments) const;
+  std::vector<Array> called(std::span<const runtime::Numbers* const> arguments, runtime::Times* times) const;
 
   std::shared_ptr<const runtime::Bound> bound_;
 };
+
+/// Options of plugins and of XLA: names and types are their own.
+using Options = std::map<std::string, std::variant<std::string, std::int64_t, float, bool>>;
 
 struct LoadOptions {
   /// Numbers below `Runtime::nr_devices()`, as many as the function is for; none: the first ones.
@@ -125,6 +138,20 @@ struct LoadOptions {
   std::shared_ptr<const void> owner = {};
   /// The file that an Artifact was read from: its weights are in the same folder.
   std::filesystem::path file = {};
+  /// XLA's options for this function and its VJPs, such as {"xla_cpu_enable_fast_math", true}, instead of those that
+  /// $XLA_FLAGS has for all. Code from `executables` is used if it was compiled with the same ones. A name or a type
+  /// that the plugin does not know is a RunError when the function is compiled.
+  Options compile_options = {};
+};
+
+/// A device of a plugin.
+struct Device {
+  int id;                             // in all processes
+  std::string kind;                   // such as "cpu" or "NVIDIA H100 80GB HBM3"
+  std::string description;            // in the plugin's words
+  std::vector<std::string> memories;  // their kinds
+  /// Bytes of its memory; nothing where the plugin does not say.
+  std::optional<std::int64_t> memory_used, memory_limit;
 };
 
 /// What runs a custom call, as XLA_FFI_DEFINE_HANDLER of xla/ffi/api/ffi.h makes it.
@@ -133,10 +160,10 @@ using FfiHandler = XLA_FFI_Error*(XLA_FFI_CallFrame*);
 /// A plugin with its devices. A copy is the same runtime. Functions and arrays keep what they need of it.
 class Runtime {
  public:
-  /// What a plugin is told when it starts; names and types are its own.
-  using Options = std::map<std::string, std::variant<std::string, std::int64_t, float, bool>>;
+  using Options = jaxexp::Options;
 
-  /// Loads a plugin, which stays in the process. Throws RunError where it is none, or does not start.
+  /// Loads a plugin, which stays in the process, and is told `options` when it starts. Throws RunError where it is
+  /// none, or does not start.
   explicit Runtime(const std::filesystem::path& plugin, const Options& options = {});
   /// Takes what `GetPjrtApi()` of a plugin returns that is linked into the program.
   explicit Runtime(const PJRT_Api* plugin, const Options& options = {});
@@ -145,6 +172,13 @@ class Runtime {
   std::string_view platform_version() const;  // in the plugin's words
   std::string api_version() const;            // of the PJRT C API, such as "0.81"
   std::size_t nr_devices() const;
+  /// A device by its number below `nr_devices()`. Throws RunError.
+  Device device(std::size_t number) const;
+
+  /// Calls `log` with one line about each thing that is worth knowing, and takes time: a function that is compiled, and
+  /// why; code from a file; weights that are opened. Any thread may call it. It replaces the one before; null: nobody
+  /// hears them. It must not throw.
+  void set_log(std::function<void(const std::string& line)> log) const;
 
   /// Loads a function from a file, verifies it, and compares what it needs with what the plugin has. `devices` are
   /// numbers below `nr_devices()`, as many as the function is for; by default they are the first ones. Weights are in
@@ -177,6 +211,8 @@ class Runtime {
   Array put(const Array& array, std::size_t device = 0) const;
 
  private:
+  void check_device(std::size_t number) const;
+
   std::shared_ptr<const runtime::Client> client_;
 };
 
