@@ -4,15 +4,18 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "jaxexp/artifact.h"
 #include "runtime/array/numbers.h"
+#include "runtime/function/by_sizes.h"
 #include "runtime/plugin/executable.h"
 #include "runtime/program/program.h"
 #include "runtime/signature/parameter.h"
@@ -39,6 +42,7 @@ class Callable {
 
   /// As Function has them in jaxexp/runtime.h, but that weights are arguments, and that nobody counts the arguments.
   void compile() const;
+  void compile(const std::map<std::string, std::int64_t>& sizes) const;
   void keep_code(const std::filesystem::path& path) const;  // save_executable()
   std::string why_compiled() const;
   Arrays call(const Arrays& arguments) const;
@@ -54,6 +58,12 @@ class Callable {
  private:
   using Buffers = std::vector<std::shared_ptr<const Buffer>>;  // one for each device
 
+  /// The module that is compiled: the artifact's, or one with the sizes filled in, which this has.
+  struct StaticModule {
+    std::span<const std::uint8_t> bytes;
+    std::vector<std::uint8_t> own = {};
+  };
+
   struct Compiled {
     Executable executable;
     std::vector<Tiling> arguments, results;
@@ -63,11 +73,15 @@ class Callable {
   };
 
   Variables check(const Arrays& arguments) const;
-  const Compiled& compiled() const;
-  Compiled make_compiled() const;
-  Executable make_executable() const;
+  const Compiled& compiled() const;                                        // where no dimension is symbolic
+  std::shared_ptr<const Compiled> compiled(const Variables& sizes) const;  // where one is
+  Compiled make_compiled(const Variables& sizes) const;
+  const Tiling& tiling(std::size_t argument) const;
+  void keep_code(const Compiled& compiled, const Variables& sizes, const std::filesystem::path& path) const;
+  StaticModule static_module(const Variables& sizes) const;
+  Executable make_executable(const StaticModule& module) const;
   std::string options() const;
-  wire::Entries conditions() const;
+  wire::Entries conditions(const Variables& sizes, const StaticModule& module) const;
   void explain(std::string_view error) const;
   Buffers make_platform_index() const;
   void ask_for_shardings(Compiled& compiled) const;
@@ -88,6 +102,8 @@ class Callable {
 
   mutable std::mutex mutex_;
   mutable std::unique_ptr<const Compiled> compiled_;
+  std::set<std::string_view> variables_;  // those of the arguments' symbolic dimensions
+  mutable BySizes<Compiled> by_sizes_;
 };
 
 }  // namespace jaxexp::runtime
