@@ -8,8 +8,6 @@
 
 #include "runtime/function/kept_code.h"
 #include "runtime/plugin/compile_options.h"
-#include "runtime/refine/refine.h"
-#include "wire/api/translating.h"
 #include "wire/base/error.h"
 #include "wire/base/hexadecimal.h"
 
@@ -146,8 +144,7 @@ Callable::StaticModule Callable::static_module(const Variables& sizes) const {
   if (program_.platform_index) shapes.emplace_back();
   for (const std::uint32_t i : kept_) shapes.push_back(arguments_[i].shape(sizes));
   try {
-    const wire::Path where{nullptr, "mlir_module_serialized"};
-    auto found = translating([&] { return refine::with_shapes(module, where, shapes); });
+    auto found = program_.with_shapes(shapes);
     if (!found) return {module};
     StaticModule made{{}, std::move(*found)};
     made.bytes = made.own;

@@ -31,7 +31,7 @@ std::string key(std::string_view name, const std::vector<Id>& types, const std::
 }  // namespace
 
 Refiner::Refiner(Tables& tables, const Code& code, std::size_t size)
-    : tables_(tables), code_(code), left_((1u << 16) + 8 * std::uint64_t{size}) {}
+    : tables_(tables), code_(code), left_((1u << 16) + std::uint64_t{size} / 2) {}
 
 void Refiner::spend(std::uint64_t operations) {
   if (operations > left_) refuse("its functions call others over and over with ever new sizes");
