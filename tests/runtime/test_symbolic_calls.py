@@ -119,11 +119,11 @@ def test_shapes_that_do_not_fit(load: Any, call: Call) -> None:
         return str(error.value)
 
     assert "args[1].shape[0] must have size b + a, found size 6, where a = 3, b = 2" in message((3, 2), (6,))
-    expected = "do not match the symbolic shape constraint a>=b + 1. Expected 'a - b - 1' to be greater or equal to 0"
-    assert expected in message((2, 2), (4,))
-    assert "constraint mod(b, 2)==0. Expected 'mod(b, 2)' to be equal to '0', but found 1 and 0" in message(
-        (4, 3), (7,)
+    expected = (
+        "do not match the symbolic shape constraint a >= b + 1. Expected '- b + a - 1' to be greater or equal to 0"
     )
+    assert expected in message((2, 2), (4,))
+    assert "do not match the symbolic shape constraint 2*floordiv(b, 2) == b." in message((4, 3), (7,))
     # What was refused stays refused, and harms no other sizes.
     assert "but found -1" in message((2, 2), (4,))
     assert call(function, np.ones((3, 2), np.float32), np.ones(5, np.float32))[0] == 11

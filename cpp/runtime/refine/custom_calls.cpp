@@ -42,17 +42,34 @@ void Refiner::custom_call(const Operation& in) {
   if (target == "stablehlo.dynamic_reduce_window") return reduce_window(in);
   if (target == "stablehlo.dynamic_rng_bit_generator") return random_bits(in);
   if (target == "stablehlo.dynamic_top_k") return top_k(in);
+  if (target.starts_with("stablehlo.dynamic_")) refuse_operation(in, target);
   if (const auto indices = tables_.attribute(in, "indices_of_shape_operands")) return with_shape_operands(in, *indices);
   Operation out = begun(in);
   called_computations(out);
-  const bool keeps_shape =
-      target == "Sharding" || target == "annotate_device_placement" || target == "LayoutConstraint";
+  constexpr std::string_view keep_shapes[] = {"Sharding", "annotate_device_placement", "LayoutConstraint"};
+  const bool keeps_shapes = std::ranges::find(keep_shapes, target) != std::end(keep_shapes);
   for (std::size_t i = 0; i < in.results.size(); ++i) {
-    const bool is_open = tables_.type(in.results[i]).is_dynamic;
-    if (is_open && (!keeps_shape || i >= out.operands.size())) refuse_operation(in, target);
-    out.results.push_back(is_open ? shaped(in.results[i], type(out.operands[i]).shape) : in.results[i]);
+    const Type& declared = tables_.type(in.results[i]);
+    if (!declared.is_dynamic)
+      out.results.push_back(in.results[i]);
+    else if (keeps_shapes && i < out.operands.size())
+      out.results.push_back(shaped(in.results[i], type(out.operands[i]).shape));
+    else if (target.starts_with("lapack_") && !out.operands.empty())
+      out.results.push_back(shaped(in.results[i], of_batch(in, declared.shape, type(out.operands.back()).shape)));
+    else
+      refuse_operation(in, target);
   }
   finish(in, std::move(out));
+}
+
+/// Of calls of LAPACK by JAX before 0.4.31: what is open is the size of a batch of matrices, the last operand.
+Shape Refiner::of_batch(const Operation& in, Shape declared, const Shape& matrices) const {
+  for (std::size_t d = 0; d < declared.size(); ++d) {
+    if (declared[d] != dynamic_size) continue;
+    if (d + 2 >= matrices.size()) refuse_operation(in, "LAPACK");
+    declared[d] = matrices[d];
+  }
+  return declared;
 }
 
 /// What is asserted holds for these sizes, or an error says so: it is nothing that is computed.

@@ -103,6 +103,7 @@ class Refiner {
 
   // custom_calls.cpp
   void custom_call(const Operation& in);
+  Shape of_batch(const Operation& in, Shape declared, const Shape& matrices) const;
   void assertion(const Operation& in);
   void with_shape_operands(const Operation& in, Id indices);
   void called_computations(Operation& out);
