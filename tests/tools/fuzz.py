@@ -156,6 +156,7 @@ def seeds_of(target: str, folder: Path) -> Path:
         "fuzz_executables": "executables",
         "fuzz_npy": "arrays",
         "fuzz_op_sharding": "op_shardings",
+        "fuzz_refine": "modules",
         "fuzz_tensors": "tensors",
     }
     return folder / others.get(target, "artifacts")

@@ -191,6 +191,7 @@ std::vector<Value> Function::arguments() const {
 }
 
 void Function::compile() const { bound_->callable()->compile(); }
+void Function::compile(const std::map<std::string, std::int64_t>& sizes) const { bound_->callable()->compile(sizes); }
 
 void Function::save_executable(const std::filesystem::path& file) const { bound_->callable()->keep_code(file); }
 

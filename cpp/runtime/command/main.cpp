@@ -191,10 +191,16 @@ void inspect_file(const Arguments& arguments) {
   });
 }
 
+/// Whether a function is compiled only when the sizes of its arguments are known.
+bool is_symbolic(const std::vector<jaxexp::Value>& values) {
+  const auto is_size = [](std::string_view text) { return text.find_first_not_of("0123456789") == text.npos; };
+  return !std::ranges::all_of(values, [&](const auto& value) { return std::ranges::all_of(value.shape, is_size); });
+}
+
 void call(const jaxexp::Function& function, const Arguments& arguments) {
   const auto values = function.arguments();
   const std::vector<Array> inputs = jaxexp::command::read_arguments(arguments, values);
-  if (arguments.repeat > 0) {
+  if (arguments.repeat > 0 && !is_symbolic(values)) {
     const auto start = Clock::now();
     function.compile();
     const std::string took = shown(milliseconds_since(start), 1);
@@ -227,8 +233,8 @@ void run(const Arguments& arguments) {
   const jaxexp::Function function = reading(arguments, [&] {
     return vjp_of(runtime.load(std::filesystem::path(arguments.artifact), options), arguments.vjp_order);
   });
+  if (arguments.calls()) call(function, arguments);  // first, as sizes of symbolic dimensions are those of a call
   if (!arguments.save_executable.empty()) function.save_executable(arguments.save_executable);
-  if (arguments.calls()) call(function, arguments);
 }
 
 }  // namespace

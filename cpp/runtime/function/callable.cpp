@@ -83,6 +83,12 @@ class DonatingCall {
   Arguments arguments_;
 };
 
+std::string names(const std::set<std::string_view>& variables) {
+  std::string text;
+  for (const std::string_view name : variables) (text += text.empty() ? "" : ", ") += name;
+  return text;
+}
+
 PJRT_Memory* memory(const Device& device, const Parameter& parameter) {
   if (!parameter.memory_kind) return nullptr;
   const auto found =
@@ -109,57 +115,134 @@ Callable::Callable(std::shared_ptr<const Client> client, Artifact artifact, std:
       program_(artifact_, client_),
       executables_(std::move(executables)),
       compile_options_(std::move(compile_options)),
-      places_(results_.size()) {}
+      places_(results_.size()) {
+  for (const Parameter& argument : arguments_)
+    for (const Dimension& dimension : argument.dimensions) dimension.collect_variables(variables_);
+}
 
-void Callable::compile() const { static_cast<void>(compiled()); }
+void Callable::compile() const {
+  if (!variables_.empty())
+    throw RunError(Reason::argument, std::string(artifact_.function_name()) + " has symbolic dimensions (" +
+                                         names(variables_) +
+                                         "): it is compiled when it is first called with their sizes, or when "
+                                         "compile() gets them");
+  static_cast<void>(compiled());
+}
+
+void Callable::compile(const std::map<std::string, std::int64_t>& sizes) const {
+  Variables found;
+  for (const std::string_view name : variables_)
+    if (const auto size = sizes.find(std::string(name)); size != sizes.end() && size->second > 0)
+      found.emplace(name, size->second);
+  if (found.size() != sizes.size() || found.size() != variables_.size())
+    throw RunError(Reason::argument, std::string(artifact_.function_name()) +
+                                         " is compiled for sizes of at least 1 of " +
+                                         (variables_.empty() ? "no dimension variable" : names(variables_)));
+  if (variables_.empty())
+    compile();
+  else
+    static_cast<void>(compiled(found));
+}
 
 const Callable::Compiled& Callable::compiled() const {
   if (const Compiled* const known = known_) return *known;
   static_cast<void>(PluginCall());  // after a fork, the mutex may stay locked
   const std::lock_guard lock(mutex_);
   if (compiled_) return *compiled_;
-  auto compiled = std::make_unique<Compiled>(make_compiled());
-  for (const Parameter& argument : arguments_) compiled->arguments.push_back(argument.tiling);
-  for (const Parameter& result : results_) compiled->results.push_back(result.tiling);
-  if (devices_.size() > 1) ask_for_shardings(*compiled);
-  compiled_ = std::move(compiled);
+  compiled_ = std::make_unique<Compiled>(make_compiled({}));
   known_ = compiled_.get();
   return *compiled_;
 }
 
-Callable::Compiled Callable::make_compiled() const {
-  const std::string name(artifact_.function_name());
+std::shared_ptr<const Callable::Compiled> Callable::compiled(const Variables& sizes) const {
+  static_cast<void>(PluginCall());
+  return by_sizes_.get(sizes, [&] { return make_compiled(sizes); });
+}
+
+Callable::Compiled Callable::make_compiled(const Variables& sizes) const {
+  const Clock::time_point begin = Clock::now();
+  const std::string name = std::string(artifact_.function_name()) + (sizes.empty() ? "" : " for " + str(sizes));
+  const StaticModule module = static_module(sizes);
+  std::optional<Executable> executable;
+  std::optional<HloShardings> kept_shardings;
   std::string why_not;
   if (executables_) {
-    const Clock::time_point begin = Clock::now();
-    KeptCode found = find_code(client_, *executables_, conditions());
-    if (found.executable) {
+    KeptCode found = find_code(client_, *executables_, conditions(sizes, module));
+    executable = std::move(found.executable);
+    if (executable) {
+      kept_shardings = std::move(found.shardings);
       client_->say(name + ": has code from the file of executables, in " + milliseconds_since(begin));
-      return {std::move(*found.executable), {}, {}, make_platform_index(), std::move(found.shardings), {}};
+    } else {
+      why_not = wire::escaped(found.why_not);
     }
-    why_not = wire::escaped(found.why_not);
   }
-  const Clock::time_point begin = Clock::now();
-  Executable executable = make_executable();
-  client_->say(name + ": compiled in " + milliseconds_since(begin) +
-               (why_not.empty() ? "" : ", and not taken from the file of executables: " + why_not));
-  return {std::move(executable), {}, {}, make_platform_index(), std::nullopt, std::move(why_not)};
+  if (!executable) {
+    executable = make_executable(module);
+    client_->say(name + ": compiled in " + milliseconds_since(begin) +
+                 (why_not.empty() ? "" : ", and not taken from the file of executables: " + why_not));
+  }
+  Compiled compiled{std::move(*executable), {}, {}, make_platform_index(), std::move(kept_shardings),
+                    std::move(why_not)};
+  for (const Parameter& argument : arguments_) compiled.arguments.push_back(argument.tiling);
+  for (const Parameter& result : results_) compiled.results.push_back(result.tiling);
+  if (devices_.size() > 1) ask_for_shardings(compiled);
+  return compiled;
+}
+
+/// How a weight is divided, whose own shape has no symbolic dimension.
+const Tiling& Callable::tiling(std::size_t argument) const {
+  return variables_.empty() ? compiled().arguments[argument] : arguments_[argument].tiling;
+}
+
+Callable::StaticModule Callable::static_module(const Variables& sizes) const {
+  const std::span<const std::uint8_t> module = program_.module;
+  if (!artifact_.has_dynamic_shapes()) return {module};
+  std::vector<Shape> shapes;
+  if (program_.platform_index) shapes.emplace_back();
+  for (const std::uint32_t i : kept_) shapes.push_back(arguments_[i].shape(sizes));
+  try {
+    auto found = program_.with_shapes(shapes);
+    if (!found) return {module};
+    StaticModule made{{}, std::move(*found)};
+    made.bytes = made.own;
+    return made;
+  } catch (const RunError& error) {
+    if (error.reason() != Reason::unsupported) throw;
+    throw RunError(Reason::unsupported, std::string(artifact_.function_name()) + " has symbolic dimensions, and " +
+                                            error.what() +
+                                            ": fix them with 'jaxexp specialize OLD --size NAME=SIZE "
+                                            "-o NEW', and run that file");
+  }
 }
 
 void Callable::keep_code(const std::filesystem::path& path) const {
-  const wire::Entries here = conditions();
+  if (variables_.empty()) return keep_code(compiled(), {}, path);
+  static_cast<void>(PluginCall());
+  const auto all = by_sizes_.all();
+  if (all.empty())
+    throw RunError(Reason::argument, std::string(artifact_.function_name()) + " has symbolic dimensions (" +
+                                         names(variables_) + "), and is compiled for no sizes yet: call it first");
+  for (const auto& [sizes, compiled] : all) keep_code(*compiled, sizes, path);
+}
+
+void Callable::keep_code(const Compiled& compiled, const Variables& sizes, const std::filesystem::path& path) const {
+  const StaticModule module = static_module(sizes);
+  const wire::Entries here = conditions(sizes, module);
   if (has_code(path, here)) return;
   const bool has_shardings = devices_.size() > 1;
-  const Compiled& known = compiled();
   // Code from a file may be incomplete when it is serialized again.
-  if (known.kept_shardings)
-    runtime::keep_code(make_executable(), has_shardings, here, path);
+  if (compiled.kept_shardings)
+    runtime::keep_code(make_executable(module), has_shardings, here, path);
   else
-    runtime::keep_code(known.executable, has_shardings, here, path);
+    runtime::keep_code(compiled.executable, has_shardings, here, path);
 }
 
 std::string Callable::why_compiled() const {
   if (plugins_are_gone()) return {};
+  if (!variables_.empty()) {
+    const auto all = by_sizes_.all();
+    return all.empty() ? std::string() : all.front().second->why_compiled;
+  }
   const std::lock_guard lock(mutex_);
   return compiled_ ? compiled_->why_compiled : std::string();
 }
@@ -172,9 +255,11 @@ std::string Callable::options() const {
 
 /// Everything that has to be the same where code of the function is used: the module, how it is compiled, the machine
 /// and the plugin.
-wire::Entries Callable::conditions() const {
+wire::Entries Callable::conditions(const Variables& sizes, const StaticModule& module) const {
   wire::Entries entries{{"function", std::string(artifact_.function_name())},
                         {"module", wire::hexadecimal(wire::digest(program_.module))}};
+  if (!sizes.empty()) entries.emplace_back("sizes", str(sizes));
+  if (!module.own.empty()) entries.emplace_back("static module", wire::hexadecimal(wire::digest(module.own)));
   for (auto& entry : client_->identity(device(0))) entries.push_back(std::move(entry));
   std::string ids;
   for (std::size_t d = 0; d < devices_.size(); ++d) (ids += d > 0 ? "," : "") += std::to_string(device(d).id);
@@ -183,9 +268,9 @@ wire::Entries Callable::conditions() const {
   return entries;
 }
 
-Executable Callable::make_executable() const {
+Executable Callable::make_executable(const StaticModule& module) const {
   try {
-    return Executable(client_, program_.module, options());
+    return Executable(client_, module.bytes, options());
   } catch (const PluginError& error) {
     explain(error.words);
     throw;
@@ -207,15 +292,6 @@ void Callable::explain(std::string_view error) const {
                                          ? "; the code for all of its platforms is compiled, so export it for " +
                                                client_->platform() + " only, if these are for others"
                                          : ""));
-  if (artifact_.has_dynamic_shapes()) {
-    if (std::ranges::any_of(arguments_, &Parameter::is_symbolic))
-      refuse(
-          " has symbolic dimensions, which the plugin does not compile: fix them with 'jaxexp specialize OLD --size "
-          "NAME=SIZE -o NEW', and run that file");
-    refuse(
-        " calls a function with symbolic dimensions, which the plugin does not compile: specialize that one before "
-        "this one is exported");
-  }
   if (!newer.empty()) refuse(' ' + newer);
 }
 
@@ -292,12 +368,12 @@ bool Callable::is_in_place(const Numbers& numbers, const Parameter& parameter, c
 }
 
 bool Callable::has_in_place(std::size_t argument, const Numbers& numbers) const {
-  return is_in_place(numbers, arguments_[argument], compiled().arguments[argument]);
+  return is_in_place(numbers, arguments_[argument], tiling(argument));
 }
 
 std::shared_ptr<const Numbers> Callable::put(std::size_t argument, const Numbers& numbers) const {
   const Parameter& parameter = arguments_[argument];
-  const Tiling& tiling = compiled().arguments[argument];
+  const Tiling& tiling = this->tiling(argument);
   Numbers placed{numbers.type, numbers.shape, nullptr, nullptr, {}, /*is_weight=*/true};
   Buffers buffers = place(numbers, parameter, tiling);
   for (std::size_t d = 0; d < devices_.size(); ++d)
@@ -324,7 +400,9 @@ Callable::Buffers Callable::place(const Numbers& numbers, const Parameter& param
 Arrays Callable::call(Arguments arguments, Times* times) const {
   Stopwatch stopwatch(times);
   const Variables variables = check(arguments);
-  const Compiled& compiled = this->compiled();
+  std::shared_ptr<const Compiled> for_sizes;
+  if (!variables.empty()) for_sizes = this->compiled(variables);
+  const Compiled& compiled = for_sizes ? *for_sizes : this->compiled();
   const std::size_t nr_devices = devices_.size(), nr_inputs = kept_.size() + program_.platform_index.has_value();
   std::array<std::byte, 1024> room;  // for most functions
   std::pmr::monotonic_buffer_resource memory(room.data(), room.size());

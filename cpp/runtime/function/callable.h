@@ -6,15 +6,18 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "jaxexp/artifact.h"
 #include "runtime/array/numbers.h"
+#include "runtime/function/by_sizes.h"
 #include "runtime/plugin/executable.h"
 #include "runtime/program/program.h"
 #include "runtime/signature/parameter.h"
@@ -49,6 +52,7 @@ class Callable {
 
   /// As Function has them in jaxexp/runtime.h, but that weights are arguments, and that nobody counts the arguments.
   void compile() const;
+  void compile(const std::map<std::string, std::int64_t>& sizes) const;
   void keep_code(const std::filesystem::path& path) const;  // save_executable()
   std::string why_compiled() const;
   /// `times` may be null: then nothing waits for the results.
@@ -65,6 +69,12 @@ class Callable {
  private:
   using Buffers = std::vector<std::shared_ptr<const Buffer>>;
 
+  /// The module that is compiled: the artifact's, or one with the sizes filled in, which this has.
+  struct StaticModule {
+    std::span<const std::uint8_t> bytes;
+    std::vector<std::uint8_t> own = {};
+  };
+
   struct Compiled {
     Executable executable;
     std::vector<Tiling> arguments, results;
@@ -74,11 +84,15 @@ class Callable {
   };
 
   Variables check(Arguments arguments) const;
-  const Compiled& compiled() const;
-  Compiled make_compiled() const;
-  Executable make_executable() const;
+  const Compiled& compiled() const;                                        // where no dimension is symbolic
+  std::shared_ptr<const Compiled> compiled(const Variables& sizes) const;  // where one is
+  Compiled make_compiled(const Variables& sizes) const;
+  const Tiling& tiling(std::size_t argument) const;
+  void keep_code(const Compiled& compiled, const Variables& sizes, const std::filesystem::path& path) const;
+  StaticModule static_module(const Variables& sizes) const;
+  Executable make_executable(const StaticModule& module) const;
   std::string options() const;
-  wire::Entries conditions() const;
+  wire::Entries conditions(const Variables& sizes, const StaticModule& module) const;
   void explain(std::string_view error) const;
   Buffers make_platform_index() const;  // for each device
   void ask_for_shardings(Compiled& compiled) const;
@@ -107,6 +121,8 @@ class Callable {
   mutable std::atomic<const Compiled*> known_ = nullptr;  // the same: nobody waits for the mutex
   enum class Place : signed char { unknown, on_host, elsewhere };
   mutable std::vector<std::atomic<Place>> places_;  // of results, which are checked then
+  std::set<std::string_view> variables_;  // those of the arguments' symbolic dimensions
+  mutable BySizes<Compiled> by_sizes_;
 };
 
 }  // namespace jaxexp::runtime

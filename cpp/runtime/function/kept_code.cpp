@@ -47,6 +47,12 @@ KeptCode find_code(std::shared_ptr<const Client> client, const wire::FileBytes& 
           found.why_not = "its code is for another module of this name: another function, or this one exported again";
         continue;
       }
+      const std::string *const sizes = value_of(record->conditions, "sizes"), *const wanted =
+                                                                                  value_of(conditions, "sizes");
+      if (sizes && wanted && *sizes != *wanted) {
+        if (!is_explained) found.why_not = "it has code of this function for " + *sizes + ", and not for " + *wanted;
+        continue;
+      }
       const std::string why_not = difference(record->conditions, conditions);
       if (!why_not.empty()) {
         if (!std::exchange(is_explained, true)) found.why_not = why_not;  // of the newest

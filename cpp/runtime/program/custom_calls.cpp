@@ -3,10 +3,13 @@
 // module itself is compiled, and the plugin's error is searched for names.
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "runtime/lapack/lapack.h"
 #include "runtime/plugin/handlers.h"
 #include "runtime/program/program.h"
+#include "runtime/refine/refine.h"
+#include "wire/api/translating.h"
 #include "wire/base/error.h"
 #include "wire/bytecode/bytecode.h"
 
@@ -64,13 +67,25 @@ void Program::provide_lapack(const std::shared_ptr<const Client>& client, const 
     for (const NamedHandler& handler : handlers) lapack::check_routine(handler.target);
     give_handlers(client, handlers);
   }
-  if (std::ranges::none_of(custom_calls, lapack::is_untyped)) return;
+  types_calls_ = std::ranges::any_of(custom_calls, lapack::is_untyped);
+  if (!types_calls_) return;
   if (auto changed = wire::with_typed_calls(module, where, lapack::is_untyped)) {
     changed_ = std::move(*changed);
     module = changed_;
   } else {
     lapack_advice = "; 'jaxexp migrate OLD NEW' writes its calls of LAPACK as today's releases do";
   }
+}
+
+std::optional<std::vector<std::uint8_t>> Program::with_shapes(std::span<const refine::Shape> arguments) const {
+  const wire::Path where{nullptr, "mlir_module_serialized"};
+  return translating([&] {
+    auto made = refine::with_shapes(module, where, arguments);
+    // Assertions about shapes, which are gone now, share with other calls what says that they are untyped.
+    if (made && types_calls_)
+      if (auto typed = wire::with_typed_calls(*made, where, lapack::is_untyped)) made = std::move(typed);
+    return made;
+  });
 }
 
 }  // namespace jaxexp::runtime

@@ -11,6 +11,7 @@
 
 #include "jaxexp/artifact.h"
 #include "runtime/plugin/client.h"
+#include "runtime/refine/shape.h"
 #include "wire/base/error.h"
 
 namespace jaxexp::runtime {
@@ -22,6 +23,10 @@ struct Program {
   Program(const Artifact& artifact, const std::shared_ptr<const Client>& client);
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
+
+  /// The module for these shapes of its main function's arguments. Nothing where it is static. Throws RunError as
+  /// runtime/refine/refine.h says, and DeserializationError.
+  std::optional<std::vector<std::uint8_t>> with_shapes(std::span<const refine::Shape> arguments) const;
 
   /// What a failed compilation says about the module's custom calls: empty where it names none of them.
   std::string refused_custom_calls(std::string_view error) const;
@@ -43,6 +48,7 @@ struct Program {
  private:
   void provide_lapack(const std::shared_ptr<const Client>& client, const wire::Path& where);
 
+  bool types_calls_ = false;           // untyped calls of LAPACK can be typed ones
   std::vector<std::uint8_t> changed_;  // the module, where it is not as in the artifact
 };
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <set>
 
 #include "jaxexp/run_error.h"
 
@@ -146,6 +145,17 @@ Dimension::Dimension(std::string_view text) : text(text) {
 
 Checked Dimension::evaluate(const Variables& variables) const {
   return is_constant() ? Checked(constant()) : runtime::evaluate(std::get<Expression>(value), variables);
+}
+
+void Dimension::collect_variables(std::set<std::string_view>& names) const {
+  if (!is_constant()) collect(std::get<Expression>(value), names);
+}
+
+std::string str(const Variables& variables) {
+  std::string text;
+  for (const auto& [name, value] : variables)
+    (((text += text.empty() ? "" : ",") += name) += '=') += std::to_string(value);
+  return text;
 }
 
 Variables solve(const std::vector<Equation>& equations) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -25,10 +26,14 @@ struct Dimension {
   std::int64_t constant() const { return std::get<std::int64_t>(value); }
   /// Nothing where a variable is unknown, a number does not fit into 64 bits, or a divisor is zero.
   Checked evaluate(const Variables& variables) const;
+  void collect_variables(std::set<std::string_view>& names) const;
 
   std::string_view text;
   std::variant<std::int64_t, wire::Expression> value;
 };
+
+/// As in "a=2,b=3".
+std::string str(const Variables& variables);
 
 /// A dimension of an argument, and the size that was given for it.
 struct Equation {

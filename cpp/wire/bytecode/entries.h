@@ -22,6 +22,7 @@ class Entries {
   std::uint64_t attributes() const { return attributes_; }
   Cursor data(std::size_t i) const { return section_.slice(all_[i].begin, all_[i].size); }
   std::string_view dialect(std::size_t i) const { return dialects_[all_[i].dialect]; }
+  std::uint32_t dialect_number(std::size_t i) const { return all_[i].dialect; }
   /// Whether an entry is encoded by its dialect, and begins with the number of the kind. Otherwise it is a text.
   bool encoded(std::size_t i) const { return all_[i].encoded; }
 

@@ -48,6 +48,8 @@ class Sections {
 
   std::uint64_t version() const { return version_; }
   std::string_view producer() const { return producer_; }
+  /// How many bytes stand in front of the sections.
+  std::size_t head_size() const { return head_size_; }
 
   /// Finds all sections. Throws Error where one is there twice, or of a kind that this version does not have.
   void find();
@@ -60,6 +62,7 @@ class Sections {
   Cursor rest_;
   std::uint64_t version_;
   std::string_view producer_;
+  std::size_t head_size_;
   std::array<std::optional<Cursor>, section_kinds> sections_;
 };
 

@@ -47,16 +47,21 @@ class Function {
   /// those of a call in Python: where weights were loaded, "args[0]" is the first argument after them.
   std::vector<Value> arguments() const;
 
-  /// Compiles, which the first call does otherwise. Throws RunError.
+  /// Compiles, which the first call does otherwise. Throws RunError, also where the function has symbolic dimensions.
   void compile() const;
+  /// The same for the sizes of all dimension variables, as in {{"batch", 8}}. A function with symbolic dimensions is
+  /// compiled for each set of sizes that it is called with, and keeps the code of the last 64. Throws RunError, also
+  /// where another variable is named, or one is missing.
+  void compile(const std::map<std::string, std::int64_t>& sizes) const;
 
   /// Adds the compiled code to a file, or makes the file: `LoadOptions::executables` of a later process. Does nothing
-  /// where the file has it. Throws RunError, DeserializationError where the file is something else, or
-  /// std::system_error.
+  /// where the file has it. With symbolic dimensions, that is the code of all sizes that the function keeps. Throws
+  /// RunError, DeserializationError where the file is something else, or std::system_error.
   void save_executable(const std::filesystem::path& file) const;
 
   /// Why the function was compiled in this process, in spite of `LoadOptions::executables`; empty where code from that
-  /// file is used, where none was given, and before the function is compiled.
+  /// file is used, where none was given, and before the function is compiled. With symbolic dimensions, it is about the
+  /// sizes that were used last.
   std::string why_compiled() const;
 
   /// Calls the function with its arguments in the order of `arguments()`, and returns its results in the order of

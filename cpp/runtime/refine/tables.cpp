@@ -1,0 +1,543 @@
+// Attributes and types are numbered apart, so that both can grow at their ends.
+#include "runtime/refine/tables.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "jaxexp/run_error.h"
+
+namespace jaxexp::runtime::refine {
+namespace {
+
+namespace since = wire::since;
+
+constexpr std::uint64_t builtin_dictionary = 1, builtin_string = 2;  // attributes
+
+struct Bits {
+  std::uint64_t kind;
+  unsigned bits;
+  bool is_signed;
+};
+
+/// The integers among VHLO's types of numbers that are whole bytes, and truth values.
+constexpr auto integers_of_vhlo = std::to_array<Bits>({{vhlo::type::boolean, 1, false},
+                                                       {11, 8, true},
+                                                       {12, 16, true},
+                                                       {13, 32, true},
+                                                       {14, 64, true},
+                                                       {16, 8, false},
+                                                       {17, 16, false},
+                                                       {18, 32, false},
+                                                       {19, 64, false}});
+
+std::uint32_t dialect_of(const wire::Names& names, std::string_view name) {
+  const auto found = std::ranges::find(names.dialects, name);
+  if (found == names.dialects.end()) refuse("it is no portable artifact of StableHLO");
+  return static_cast<std::uint32_t>(found - names.dialects.begin());
+}
+
+std::string_view base_of(std::string_view name) {
+  const std::size_t version = name.rfind("_v");
+  return version == name.npos ? name : name.substr(0, version);
+}
+
+}  // namespace
+
+void refuse(const std::string& reason) { throw RunError(RunError::Reason::unsupported, reason); }
+
+void put_number(std::string& text, std::uint64_t number) {
+  unsigned more = 0;  // bytes behind the first one
+  while (more < 8 && number >> (7 * (more + 1)) != 0) ++more;
+  if (more == 8) {
+    text.push_back(0);
+  } else {
+    number = (number << 1 | 1) << more;
+    ++more;
+  }
+  for (unsigned i = 0; i < more; ++i) text.push_back(static_cast<char>(number >> (8 * i)));
+}
+
+void put_signed(std::string& text, std::int64_t number) {
+  const auto bits = static_cast<std::uint64_t>(number);
+  put_number(text, bits << 1 ^ (number < 0 ? ~std::uint64_t{0} : 0));
+}
+
+Tables::Tables(const wire::Sections& sections)
+    : sections_(sections),
+      names_(sections),
+      entries_(sections.needed(wire::Section::entries), sections.needed(wire::Section::entry_offsets), names_.dialects),
+      vhlo_(dialect_of(names_, "vhlo")),
+      builtin_(dialect_of(names_, "builtin")),
+      old_kinds_(names_.operations.size()),
+      old_attributes_(entries_.attributes()),
+      old_types_(entries_.size() - entries_.attributes()),
+      types_(old_types_) {
+  for (const wire::Names::Operation& operation : names_.operations) {
+    kinds_.push_back(described(operation));
+    if (kinds_.back().is_vhlo) known_kinds_.try_emplace(kinds_.back().name, static_cast<Id>(kinds_.size() - 1));
+  }
+  if (const auto& section = sections[wire::Section::properties]) {
+    wire::Cursor at = *section;
+    for (std::uint64_t left = at.count("properties"); left > 0; --left)
+      old_properties_.push_back(at.bytes(at.number()));
+  }
+  // The types that are there are found again; attributes may be large, and need not be.
+  for (Id type = 0; type < old_types_; ++type) {
+    const std::size_t entry = old_attributes_ + type;
+    if (entries_.dialect(entry) != "vhlo" || !entries_.encoded(entry)) continue;
+    wire::Cursor at = entries_.data(entry);
+    const auto bytes = at.bytes(at.left());
+    known_types_.try_emplace(std::string(bytes.begin(), bytes.end()), type);
+  }
+}
+
+Tables::Kind Tables::described(const wire::Names::Operation& operation) const {
+  const std::string_view dialect = names_.dialect_of(operation), name = names_.name_of(operation);
+  const bool is_vhlo = dialect == "vhlo";
+  return {dialect,
+          name,
+          is_vhlo ? base_of(name) : name,
+          is_vhlo,
+          operation.registered,
+          is_vhlo ? wire::attributes_of(name) : nullptr};
+}
+
+Id Tables::vhlo_kind(std::string_view name) {
+  if (const auto found = known_kinds_.find(name); found != known_kinds_.end()) return found->second;
+  const Id string = add_string(name);
+  const wire::Names::Operation operation{vhlo_, string, version() >= since::native_properties};
+  names_.operations.push_back(operation);
+  kinds_.push_back(described(operation));
+  const Id kind = static_cast<Id>(kinds_.size() - 1);
+  known_kinds_.emplace(kinds_.back().name, kind);
+  return kind;
+}
+
+Id Tables::add_string(std::string_view text) {
+  if (const auto found = known_strings_.find(text); found != known_strings_.end()) return found->second;
+  const std::string& added = added_strings_.emplace_back(text);
+  names_.strings.emplace_back(added);
+  const Id string = static_cast<Id>(names_.strings.size() - 1);
+  known_strings_.emplace(added, string);
+  return string;
+}
+
+Tables::Encoded Tables::encoded(const Added& added) const {
+  wire::Cursor at({reinterpret_cast<const std::uint8_t*>(added.bytes.data()), added.bytes.size()}, nowhere_);
+  const std::uint64_t kind = at.number();
+  return {added.dialect == vhlo_, added.dialect == builtin_, kind, at};
+}
+
+Tables::Encoded Tables::encoded(std::size_t entry) const {
+  wire::Cursor at = entries_.data(entry);
+  if (!entries_.encoded(entry)) return {false, false, 0, at};
+  const std::string_view dialect = entries_.dialect(entry);
+  const std::uint64_t kind = at.number();
+  return {dialect == "vhlo", dialect == "builtin", kind, at};
+}
+
+Tables::Encoded Tables::attribute_at(Id attribute) const {
+  return attribute < old_attributes_ ? encoded(attribute) : encoded(added_attributes_[attribute - old_attributes_]);
+}
+
+Tables::Encoded Tables::type_at(Id type) const {
+  return type < old_types_ ? encoded(old_attributes_ + type) : encoded(added_types_[type - old_types_]);
+}
+
+wire::Cursor Tables::data(Id attribute, std::uint64_t kind, const char* what) const {
+  const Encoded found = attribute_at(attribute);
+  if (!found.is_vhlo || found.kind != kind) refuse(std::string("it has an attribute that is not ") + what);
+  return found.at;
+}
+
+bool Tables::has_dynamic_types() {
+  for (Id type = 0; type < old_types_; ++type)
+    if (this->type(type).is_dynamic) return true;
+  return false;
+}
+
+const Type& Tables::type(Id type) {
+  auto& known = types_[type];
+  if (!known) known = decoded(type);
+  return *known;
+}
+
+Type Tables::decoded(Id type) {
+  Type found;
+  Encoded coded = type_at(type);
+  if (!coded.is_vhlo) return found;
+  if (coded.kind == vhlo::type::tuple) {
+    for (std::uint64_t left = coded.at.count("types"); left > 0; --left)
+      found.is_dynamic |= this->type(static_cast<Id>(coded.at.number())).is_dynamic;
+    return found;
+  }
+  if (coded.kind != vhlo::type::tensor && coded.kind != vhlo::type::encoded) return found;
+  found.is_tensor = coded.kind == vhlo::type::tensor;
+  if (!found.is_tensor) coded.at.number();  // what it says beside its shape
+  found.shape.resize(coded.at.count("dimensions"));
+  for (std::int64_t& size : found.shape) size = coded.at.signed_number();
+  found.element = static_cast<Id>(coded.at.number());
+  found.is_dynamic = std::ranges::find(found.shape, dynamic_size) != found.shape.end();
+  return found;
+}
+
+Element Tables::element(Id type) const {
+  const Encoded coded = type_at(type);
+  const auto found = std::ranges::find(integers_of_vhlo, coded.kind, &Bits::kind);
+  if (!coded.is_vhlo || found == integers_of_vhlo.end()) return {coded.kind, 0, false, false};
+  return {coded.kind, found->bits, true, found->is_signed};
+}
+
+Id Tables::add_type(std::string bytes) {
+  const auto [known, is_new] = known_types_.try_emplace(bytes, static_cast<Id>(types_.size()));
+  if (is_new) {
+    added_types_.push_back({vhlo_, std::move(bytes)});
+    types_.emplace_back();
+  }
+  return known->second;
+}
+
+Id Tables::add_attribute(std::uint32_t dialect, std::string bytes) {
+  const auto next = static_cast<Id>(old_attributes_ + added_attributes_.size());
+  const auto [known, is_new] = known_attributes_.try_emplace(static_cast<char>(dialect == vhlo_) + bytes, next);
+  if (is_new) added_attributes_.push_back({dialect, std::move(bytes)});
+  return known->second;
+}
+
+Id Tables::tensor_type(Id element, const Shape& shape) {
+  std::string bytes;
+  put_number(bytes, vhlo::type::tensor);
+  put_number(bytes, shape.size());
+  for (const std::int64_t size : shape) put_signed(bytes, size);
+  put_number(bytes, element);
+  return add_type(std::move(bytes));
+}
+
+Id Tables::function_type(std::span<const Id> inputs, std::span<const Id> results) {
+  std::string bytes;
+  put_number(bytes, vhlo::type::function);
+  for (const auto types : {inputs, results}) {
+    put_number(bytes, types.size());
+    for (const Id type : types) put_number(bytes, type);
+  }
+  return add_type(std::move(bytes));
+}
+
+Id Tables::scalar_element(std::uint64_t kind) {
+  std::string bytes;
+  put_number(bytes, kind);
+  return add_type(std::move(bytes));
+}
+
+std::vector<Id> Tables::properties(const Operation& operation) const {
+  std::vector<Id> found;
+  const auto bytes = [&]() -> std::span<const std::uint8_t> {
+    if (*operation.properties < old_properties_.size()) return old_properties_[*operation.properties];
+    const std::string& added = added_properties_[*operation.properties - old_properties_.size()];
+    return {reinterpret_cast<const std::uint8_t*>(added.data()), added.size()};
+  };
+  wire::Cursor at(bytes(), nowhere_);
+  while (!at.at_end()) found.push_back(static_cast<Id>(at.number()));
+  return found;
+}
+
+std::optional<std::size_t> Tables::place(const Kind& kind, std::string_view name) const {
+  if (!kind.attributes) return std::nullopt;
+  std::string_view names = kind.attributes->names;
+  for (std::size_t i = 0; !names.empty(); ++i) {
+    const std::string_view one = names.substr(0, names.find(' '));
+    if (one == name) return i;
+    names.remove_prefix(std::min(one.size() + 1, names.size()));
+  }
+  return std::nullopt;
+}
+
+std::vector<std::pair<Id, Id>> Tables::pairs(Id dictionary) const {
+  Encoded coded = attribute_at(dictionary);
+  std::vector<std::pair<Id, Id>> found;
+  if (!coded.is_builtin || coded.kind != builtin_dictionary) return found;
+  for (std::uint64_t left = coded.at.count("pairs"); left > 0; --left) {
+    const auto name = static_cast<Id>(coded.at.number());
+    found.emplace_back(name, static_cast<Id>(coded.at.number()));
+  }
+  return found;
+}
+
+bool Tables::is_name(Id attribute, std::string_view name) const {
+  Encoded coded = attribute_at(attribute);
+  return coded.is_builtin && coded.kind == builtin_string && names_.strings[coded.at.number()] == name;
+}
+
+std::optional<Id> Tables::attribute(const Operation& operation, std::string_view name) const {
+  const Kind& kind = kinds_[operation.kind];
+  if (operation.properties && kind.registered && kind.is_vhlo)
+    if (const auto at = place(kind, name)) return properties(operation).at(*at);
+  if (!operation.dictionary) return std::nullopt;
+  for (const auto& [key, value] : pairs(*operation.dictionary))
+    if (is_name(key, name)) return value;
+  return std::nullopt;
+}
+
+Id Tables::needed(const Operation& operation, std::string_view name) const {
+  const auto found = attribute(operation, name);
+  if (!found) refuse("its operation " + kinds_[operation.kind].full_name() + " has no " + std::string(name));
+  return *found;
+}
+
+std::string_view Tables::text(Id attribute) const {
+  Encoded coded = attribute_at(attribute);
+  const bool is_text =
+      (coded.is_vhlo && coded.kind == vhlo::attribute::string) || (coded.is_builtin && coded.kind == builtin_string);
+  if (!is_text) refuse("it has an attribute that is not a text");
+  return names_.strings[coded.at.number()];
+}
+
+std::int64_t Tables::integer(Id attribute) const {
+  wire::Cursor at = data(attribute, vhlo::attribute::integer, "an integer");
+  const Element type = element(static_cast<Id>(at.number()));
+  if (!type.is_integer) refuse("it has an integer of a type that is not known");
+  return type.bits <= 8 ? static_cast<std::int8_t>(at.byte()) : at.signed_number();
+}
+
+bool Tables::boolean(Id attribute) const {
+  return data(attribute, vhlo::attribute::boolean, "a truth value").number() != 0;
+}
+
+std::uint64_t Tables::number(Id attribute) const {
+  Encoded coded = attribute_at(attribute);
+  if (!coded.is_vhlo) refuse("it has an attribute that is not one of several choices");
+  return coded.at.number();
+}
+
+Id Tables::type_in(Id attribute) const {
+  return static_cast<Id>(data(attribute, vhlo::attribute::type, "a type").number());
+}
+
+std::vector<Id> Tables::array(Id attribute) const {
+  wire::Cursor at = data(attribute, vhlo::attribute::array, "an array");
+  std::vector<Id> found(at.count("attributes"));
+  for (Id& one : found) one = static_cast<Id>(at.number());
+  return found;
+}
+
+Id Tables::type_of_tensor(Id attribute) const {
+  return static_cast<Id>(data(attribute, vhlo::attribute::tensor, "a tensor").number());
+}
+
+std::optional<Integers> Tables::integers(Id attribute) {
+  wire::Cursor at = data(attribute, vhlo::attribute::tensor, "a tensor");
+  const Type& type = this->type(static_cast<Id>(at.number()));
+  if (!type.is_tensor || type.is_dynamic) return std::nullopt;
+  const Element element = this->element(type.element);
+  const auto count = count_of(type.shape);
+  if (!element.is_integer || !count || *count > static_cast<std::int64_t>(most_integers)) return std::nullopt;
+  const auto bytes = at.bytes(at.number());
+  const std::size_t each = (element.bits + 7) / 8, size = static_cast<std::size_t>(*count);
+  // One byte may also be a truth value for all, or the bits of up to eight.
+  if (element.is_boolean() && size > 1 && bytes.size() == 1 && bytes[0] != 0 && bytes[0] != 0xFF) return std::nullopt;
+  if (bytes.size() != each && bytes.size() != each * size) return std::nullopt;
+  Integers found(size);
+  for (std::size_t i = 0; i < size; ++i) {
+    std::uint64_t value = 0;
+    std::memcpy(&value, bytes.data() + (bytes.size() == each ? 0 : i * each), each);
+    found[i] = element.is_boolean() ? value != 0 : wrapped(static_cast<std::int64_t>(value), element);
+  }
+  return found;
+}
+
+Integers Tables::needed_integers(const Operation& operation, std::string_view name) {
+  auto found = integers(needed(operation, name));
+  if (!found) refuse("its operation " + kinds_[operation.kind].full_name() + " has too long a " + std::string(name));
+  return std::move(*found);
+}
+
+Id Tables::string_attribute(std::string_view text) {
+  std::string bytes;
+  put_number(bytes, vhlo::attribute::string);
+  put_number(bytes, add_string(text));
+  return add_attribute(vhlo_, std::move(bytes));
+}
+
+Id Tables::array_attribute(std::span<const Id> elements) {
+  std::string bytes;
+  put_number(bytes, vhlo::attribute::array);
+  put_number(bytes, elements.size());
+  for (const Id element : elements) put_number(bytes, element);
+  return add_attribute(vhlo_, std::move(bytes));
+}
+
+Id Tables::enum_attribute(std::uint64_t kind, std::uint64_t value) {
+  std::string bytes;
+  put_number(bytes, kind);
+  put_number(bytes, value);
+  return add_attribute(vhlo_, std::move(bytes));
+}
+
+Id Tables::type_attribute(Id type) { return enum_attribute(vhlo::attribute::type, type); }
+Id Tables::boolean_attribute(bool value) { return enum_attribute(vhlo::attribute::boolean, value); }
+
+Id Tables::integer_attribute(std::int64_t value) {
+  std::string bytes;
+  put_number(bytes, vhlo::attribute::integer);
+  put_number(bytes, scalar_element(vhlo::type::si64));
+  put_signed(bytes, value);
+  return add_attribute(vhlo_, std::move(bytes));
+}
+
+Id Tables::tensor_attribute(Id type, std::span<const std::int64_t> values) {
+  const std::size_t each = (element(this->type(type).element).bits + 7) / 8;
+  const bool is_same = std::ranges::all_of(values, [&](std::int64_t value) { return value == values.front(); });
+  if (is_same && !values.empty()) values = values.first(1);
+  std::string bytes;
+  put_number(bytes, vhlo::attribute::tensor);
+  put_number(bytes, type);
+  put_number(bytes, each * values.size());
+  for (const std::int64_t value : values)
+    for (std::size_t i = 0; i < each; ++i) bytes.push_back(static_cast<char>(value >> (8 * i)));
+  return add_attribute(vhlo_, std::move(bytes));
+}
+
+Id Tables::sizes_attribute(std::span<const std::int64_t> values, const Shape& shape) {
+  return tensor_attribute(tensor_type(scalar_element(vhlo::type::si64), shape), values);
+}
+
+Id Tables::sizes_attribute(std::span<const std::int64_t> values) {
+  return sizes_attribute(values, {static_cast<std::int64_t>(values.size())});
+}
+
+Id Tables::add_properties(std::string bytes) {
+  const auto next = static_cast<Id>(old_properties_.size() + added_properties_.size());
+  const auto [known, is_new] = known_properties_.try_emplace(bytes, next);
+  if (is_new) added_properties_.push_back(std::move(bytes));
+  return known->second;
+}
+
+Id Tables::name_attribute(std::string_view name) {
+  std::string bytes;
+  put_number(bytes, builtin_string);
+  put_number(bytes, add_string(name));
+  return add_attribute(builtin_, std::move(bytes));
+}
+
+Id Tables::dictionary_attribute(const std::vector<std::pair<Id, Id>>& pairs) {
+  std::string bytes;
+  put_number(bytes, builtin_dictionary);
+  put_number(bytes, pairs.size());
+  for (const auto& [name, value] : pairs) put_number(bytes, name), put_number(bytes, value);
+  return add_attribute(builtin_, std::move(bytes));
+}
+
+void Tables::set_attributes(Operation& operation, Named attributes) {
+  operation.dictionary.reset(), operation.properties.reset();
+  if (attributes.empty()) return;
+  std::ranges::sort(attributes);  // by name, as readers expect it
+  if (version() >= since::native_properties) {
+    std::string bytes;
+    for (const auto& [name, value] : attributes) put_number(bytes, value);
+    operation.properties = add_properties(std::move(bytes));
+    return;
+  }
+  std::vector<std::pair<Id, Id>> pairs;
+  for (const auto& [name, value] : attributes) pairs.emplace_back(name_attribute(name), value);
+  operation.dictionary = dictionary_attribute(pairs);
+}
+
+void Tables::remove_attribute(Operation& operation, std::string_view name) {
+  if (!operation.dictionary) return;
+  auto pairs = this->pairs(*operation.dictionary);
+  std::erase_if(pairs, [&](const auto& pair) { return is_name(pair.first, name); });
+  operation.dictionary = dictionary_attribute(pairs);
+}
+
+void Tables::replace_attribute(Operation& operation, std::string_view name, Id value) {
+  const Kind& kind = kinds_[operation.kind];
+  const auto at = place(kind, name);
+  if (operation.properties && kind.registered && at) {
+    std::vector<Id> values = properties(operation);
+    values.at(*at) = value;
+    std::string bytes;
+    for (const Id one : values) put_number(bytes, one);
+    operation.properties = add_properties(std::move(bytes));
+    return;
+  }
+  if (!operation.dictionary) return;
+  auto pairs = this->pairs(*operation.dictionary);
+  for (auto& [key, old] : pairs)
+    if (is_name(key, name)) old = value;
+  operation.dictionary = dictionary_attribute(pairs);
+}
+
+std::string Tables::written_dialects() const {
+  // What stands in front of the names of operations stays as it is.
+  wire::Cursor whole = sections_.needed(wire::Section::dialects), at = whole;
+  for (std::uint64_t left = at.number(); left > 0; --left)
+    if ((at.number() & 1) != 0 && version() >= since::versioned_dialects) at.section();
+  const auto head = whole.bytes(at.place());
+  std::string text(head.begin(), head.end());
+  if (version() >= since::counted_operations) at.number(), put_number(text, names_.operations.size());
+  const auto rest = at.bytes(at.left());
+  text.append(rest.begin(), rest.end());
+  if (names_.operations.size() == old_kinds_) return text;
+  put_number(text, vhlo_);
+  put_number(text, names_.operations.size() - old_kinds_);
+  for (std::size_t i = old_kinds_; i < names_.operations.size(); ++i) {
+    const auto& [dialect, name, registered] = names_.operations[i];
+    put_number(text, version() >= since::native_properties ? std::uint64_t{name} << 1 | registered : name);
+  }
+  return text;
+}
+
+std::pair<std::string, std::string> Tables::written_entries() const {
+  std::string entries, offsets;
+  put_number(offsets, old_attributes_ + added_attributes_.size());
+  put_number(offsets, old_types_ + added_types_.size());
+  const auto add_old = [&](std::size_t first, std::size_t count) {
+    for (std::size_t i = first; i < first + count; ++i) {
+      wire::Cursor entry = entries_.data(i);
+      put_number(offsets, entries_.dialect_number(i));
+      put_number(offsets, 1);
+      put_number(offsets, entry.left() << 1 | entries_.encoded(i));
+      const auto bytes = entry.bytes(entry.left());
+      entries.append(bytes.begin(), bytes.end());
+    }
+  };
+  const auto add_new = [&](const std::vector<Added>& added) {
+    for (const auto& [dialect, bytes] : added) {
+      put_number(offsets, dialect);
+      put_number(offsets, 1);
+      put_number(offsets, bytes.size() << 1 | 1);
+      entries += bytes;
+    }
+  };
+  add_old(0, old_attributes_);
+  add_new(added_attributes_);
+  add_old(old_attributes_, old_types_);
+  add_new(added_types_);
+  return {std::move(entries), std::move(offsets)};
+}
+
+std::string Tables::written_strings() const {
+  std::string text;
+  put_number(text, names_.strings.size());
+  for (std::size_t i = names_.strings.size(); i-- > 0;) put_number(text, names_.strings[i].size() + 1);
+  for (const std::string_view string : names_.strings) text.append(string).push_back(0);
+  return text;
+}
+
+std::string Tables::written_properties() const {
+  std::string text;
+  put_number(text, old_properties_.size() + added_properties_.size());
+  for (const auto bytes : old_properties_) {
+    put_number(text, bytes.size());
+    text.append(bytes.begin(), bytes.end());
+  }
+  for (const std::string& bytes : added_properties_) {
+    put_number(text, bytes.size());
+    text += bytes;
+  }
+  return text;
+}
+
+}  // namespace jaxexp::runtime::refine

@@ -1,0 +1,170 @@
+// The tables of a module in MLIR bytecode, in which new attributes, types and kinds of operations get places of their
+// own behind those that are there: what the module says by number stays true.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "runtime/refine/code.h"
+#include "runtime/refine/numbers.h"
+#include "runtime/refine/shape.h"
+#include "wire/bytecode/entries.h"
+#include "wire/bytecode/names.h"
+#include "wire/bytecode/operations.h"
+#include "wire/bytecode/sections.h"
+
+namespace jaxexp::runtime::refine {
+
+/// The numbers of VHLO's attributes, types and enums that are read or written here; their source is in StableHLO.
+namespace vhlo {
+namespace attribute {
+enum : std::uint64_t { array = 1, boolean = 2, direction = 3, comparison = 4, integer = 9, string = 14, tensor = 15 };
+enum : std::uint64_t { type = 17 };
+}  // namespace attribute
+namespace type {
+enum : std::uint64_t { boolean = 0, function = 8, si32 = 13, si64 = 14, tensor = 20, encoded = 21, tuple = 23 };
+}
+enum Direction : std::uint64_t { eq, ne, ge, gt, le, lt };
+enum Comparison : std::uint64_t { no_comparison, floats, total_order, signed_integers, unsigned_integers };
+}  // namespace vhlo
+
+struct Type {
+  bool is_tensor = false;   // one that says no more than its shape and elements
+  bool is_dynamic = false;  // it has a size that is not known, or something in it has
+  Id element = 0;           // a type
+  Shape shape;
+};
+
+/// Names of attributes, and which attributes.
+using Named = std::vector<std::pair<std::string_view, Id>>;
+
+class Tables {
+ public:
+  struct Kind {
+    std::string_view dialect, name, base;  // of "vhlo.add_v1", the base is "add"
+    bool is_vhlo, registered;
+    const wire::OperationAttributes* attributes;
+
+    std::string full_name() const { return std::string(dialect) + '.' + std::string(name); }
+  };
+
+  /// The sections have been found, and the module was checked (wire/bytecode/bytecode.h).
+  explicit Tables(const wire::Sections& sections);
+  Tables(const Tables&) = delete;
+  Tables& operator=(const Tables&) = delete;
+
+  std::uint64_t version() const { return sections_.version(); }
+  const Kind& kind(Id kind) const { return kinds_[kind]; }
+  std::size_t kinds() const { return kinds_.size(); }
+  Id vhlo_kind(std::string_view name);
+
+  /// Whether some tensor of the module has a size that is not known.
+  bool has_dynamic_types();
+  const Type& type(Id type);
+  Element element(Id type) const;
+  Id tensor_type(Id element, const Shape& shape);
+  Id function_type(std::span<const Id> inputs, std::span<const Id> results);
+  Id scalar_element(std::uint64_t kind);  // the type of numbers that VHLO has under this number
+
+  /// An attribute of an operation; nothing where it has none of this name.
+  std::optional<Id> attribute(const Operation& operation, std::string_view name) const;
+  /// The same. Throws RunError where it is not there.
+  Id needed(const Operation& operation, std::string_view name) const;
+
+  // What an attribute says. These throw RunError where it is of another kind.
+  std::string_view text(Id attribute) const;
+  std::int64_t integer(Id attribute) const;
+  bool boolean(Id attribute) const;
+  std::uint64_t number(Id attribute) const;  // of an enum
+  Id type_in(Id attribute) const;
+  std::vector<Id> array(Id attribute) const;
+  /// A tensor of a few integers; nothing for all others.
+  std::optional<Integers> integers(Id attribute);
+  Integers needed_integers(const Operation& operation, std::string_view name);
+  Id type_of_tensor(Id attribute) const;
+
+  Id string_attribute(std::string_view text);
+  Id array_attribute(std::span<const Id> elements);
+  Id type_attribute(Id type);
+  Id integer_attribute(std::int64_t value);  // of 64 bits
+  Id enum_attribute(std::uint64_t kind, std::uint64_t value);
+  /// A tensor type, and its elements; one for each, or one for all of them.
+  Id tensor_attribute(Id type, std::span<const std::int64_t> values);
+  /// A tensor of integers of 64 bits, as attributes of operations have them.
+  Id sizes_attribute(std::span<const std::int64_t> values, const Shape& shape);
+  Id sizes_attribute(std::span<const std::int64_t> values);
+  Id boolean_attribute(bool value);
+
+  /// Gives an operation, which has its kind, these attributes and no others.
+  void set_attributes(Operation& operation, Named attributes);
+  /// Takes an attribute away that belongs to no property, where there is one of this name.
+  void remove_attribute(Operation& operation, std::string_view name);
+  /// Gives an operation another value of an attribute that it has.
+  void replace_attribute(Operation& operation, std::string_view name, Id value);
+
+  // The sections of the tables.
+  std::string written_dialects() const;
+  std::pair<std::string, std::string> written_entries() const;  // and their offsets
+  std::string written_strings() const;
+  std::string written_properties() const;
+
+ private:
+  struct Added {
+    std::uint32_t dialect;
+    std::string bytes;
+  };
+
+  /// An attribute or a type: what it is, and a place behind that.
+  struct Encoded {
+    bool is_vhlo, is_builtin;
+    std::uint64_t kind;
+    wire::Cursor at;
+  };
+
+  Encoded encoded(const Added& added) const;
+  Encoded encoded(std::size_t entry) const;
+  Encoded attribute_at(Id attribute) const;
+  Encoded type_at(Id type) const;
+  wire::Cursor data(Id attribute, std::uint64_t kind, const char* what) const;
+  std::vector<std::pair<Id, Id>> pairs(Id dictionary) const;
+  bool is_name(Id attribute, std::string_view name) const;
+  std::optional<std::size_t> place(const Kind& kind, std::string_view name) const;
+  std::vector<Id> properties(const Operation& operation) const;
+  Type decoded(Id type);
+  Id add_attribute(std::uint32_t dialect, std::string bytes);
+  Id add_type(std::string bytes);
+  Id add_string(std::string_view text);
+  Id add_properties(std::string bytes);
+  Id name_attribute(std::string_view name);
+  Id dictionary_attribute(const std::vector<std::pair<Id, Id>>& pairs);
+  Kind described(const wire::Names::Operation& operation) const;
+
+  const wire::Path nowhere_;
+  const wire::Sections& sections_;
+  wire::Names names_;
+  wire::Entries entries_;
+  std::uint32_t vhlo_, builtin_;
+  std::deque<Kind> kinds_;  // which stay where they are
+  std::size_t old_kinds_, old_attributes_, old_types_;
+  std::vector<std::span<const std::uint8_t>> old_properties_;
+  std::deque<std::optional<Type>> types_;  // which stay where they are
+
+  std::deque<std::string> added_strings_;
+  std::vector<Added> added_attributes_, added_types_;
+  std::vector<std::string> added_properties_;
+  std::unordered_map<std::string, Id> known_types_, known_attributes_, known_properties_;
+  std::unordered_map<std::string_view, Id> known_kinds_, known_strings_;
+};
+
+/// Numbers as MLIR bytecode has them, at the end of a text.
+void put_number(std::string& text, std::uint64_t number);
+void put_signed(std::string& text, std::int64_t number);
+
+}  // namespace jaxexp::runtime::refine

@@ -1,0 +1,71 @@
+// Fuzz target: a module that passes the check is made static, or refused with an error that can be shown. What is
+// written passes the check, too, has no open size that its code reaches, and is the same each time.
+#include <string>
+#include <vector>
+
+#include "jaxexp/run_error.h"
+#include "runtime/refine/code.h"
+#include "runtime/refine/refine.h"
+#include "runtime/refine/tables.h"
+#include "target.h"
+#include "wire/base/error.h"
+#include "wire/bytecode/bytecode.h"
+
+namespace {
+
+using namespace jaxexp;
+using namespace jaxexp::runtime;
+using Bytes = std::span<const std::uint8_t>;
+
+const wire::Path where{nullptr, "module"};
+
+/// Shapes as the main function's arguments have them, with sizes that depend on the bytes.
+std::vector<refine::Shape> shapes_for(Bytes module) {
+  wire::Sections sections(module, where);
+  sections.find();
+  refine::Tables tables(sections);
+  const refine::Code code = refine::read_code(sections.needed(wire::Section::code), sections.version());
+  std::vector<refine::Shape> shapes;
+  std::size_t chosen = module.size();
+  if (code.top.operations.empty() || code.top.operations.front().regions.empty()) return shapes;
+  for (const refine::Block& block : code.top.operations.front().regions.front())
+    for (const refine::Operation& one : block.operations) {
+      const auto name = tables.attribute(one, "sym_name");
+      if (!name || tables.text(*name) != "main" || one.regions.empty() || one.regions.front().empty()) continue;
+      for (const auto& argument : one.regions.front().front().arguments) {
+        refine::Shape& shape = shapes.emplace_back(tables.type(argument.type).shape);
+        for (std::int64_t& size : shape)
+          if (size == refine::dynamic_size) size = module[chosen++ * 31 % module.size()] % 7;
+      }
+      return shapes;
+    }
+  return shapes;
+}
+
+std::string outcome(Bytes module) {
+  try {
+    wire::check_bytecode(module, where);
+    if (module.size() < 5 || module[4] > 2 * wire::newest_bytecode + 1) return {};
+    const auto found = refine::with_shapes(module, where, shapes_for(module));
+    if (!found) return "static";
+    // Tables keep what nothing refers to any more.
+    wire::check_bytecode(*found, where);
+    wire::Sections sections(*found, where);
+    sections.find();
+    refine::read_code(sections.needed(wire::Section::code), sections.version());
+    return {found->begin(), found->end()};
+  } catch (const RunError& error) {
+    const std::string text = error.what();
+    tests::require(!text.empty() && text.find('\n') == text.npos && tests::is_utf8(text), "an error can be shown");
+    return text;
+  } catch (const wire::Error& error) {
+    return error.expected + '|' + error.found;
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  tests::require(outcome({data, size}) == outcome({data, size}), "the same module for the same sizes");
+  return 0;
+}
