@@ -1,10 +1,14 @@
 // Calls run without the GIL, and so does everything that may compile or open files.
 #include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "bindings/base/owned.h"
 #include "bindings/base/text.h"
@@ -47,6 +51,14 @@ nb::tuple call(const Function& function, nb::handle objects, nb::handle dtypes) 
   return to_tuple(std::move(results));
 }
 
+void compile(const Function& function, const std::optional<nb::dict>& sizes) {
+  std::map<std::string, std::int64_t> found;
+  if (sizes)
+    for (const auto& [name, size] : *sizes) found[nb::cast<std::string>(name)] = nb::cast<std::int64_t>(size);
+  const nb::gil_scoped_release release;
+  sizes ? function.compile(found) : function.compile();
+}
+
 std::map<std::string, Array> weights(const Function& function) {
   const nb::gil_scoped_release release;
   return function.weights();
@@ -74,7 +86,8 @@ void define_function(nb::module_& m) {
       .def_prop_ro(
           "has_weights", [](const Function& f) { return f.arguments().size() < f.artifact().arguments().size(); },
           "Whether the first arguments are weights that were found.")
-      .def("compile", &Function::compile, Release())
+      .def("compile", &compile, "sizes"_a = nb::none(),
+           nb::sig("def compile(self, sizes: Mapping[str, int] | None = None) -> None"))
       .def("save_executable", &Function::save_executable, "file"_a, Release(),
            nb::sig("def save_executable(self, file: str | os.PathLike[str]) -> None"))
       .def("why_compiled", [](const Function& f) { return text(f.why_compiled()); })

@@ -121,7 +121,7 @@ class Callable {
   mutable std::atomic<const Compiled*> known_ = nullptr;  // the same: nobody waits for the mutex
   enum class Place : signed char { unknown, on_host, elsewhere };
   mutable std::vector<std::atomic<Place>> places_;  // of results, which are checked then
-  std::set<std::string_view> variables_;  // those of the arguments' symbolic dimensions
+  std::set<std::string_view> variables_;            // those of the arguments' symbolic dimensions
   mutable BySizes<Compiled> by_sizes_;
 };
 

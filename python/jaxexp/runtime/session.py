@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import os
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -248,13 +249,19 @@ class Session:
             raise self._refused(f"has no VJP of order {order}: it was saved with vjp_order={self._order}")
         return self._of(self._plugin, self._program, function, order)
 
-    def compile(self) -> None:
+    def compile(self, sizes: Mapping[str, int] | None = None) -> None:
         """Compiles the function, which the first call does otherwise.
 
+        A function with symbolic dimensions is compiled for each set of their sizes, by this method or by the first call
+        with arguments of these sizes.
+
+        Args:
+            sizes: the size of each dimension variable, as in ``{"batch": 8}``, if the function has any.
+
         Raises:
-            RunError: the plugin does not compile it.
+            RunError: the plugin does not compile it, or sizes are missing or not needed.
         """
-        self._function.compile()
+        self._function.compile(None if sizes is None else {name: operator.index(sizes[name]) for name in sizes})
 
     def save_executable(self, path: str | os.PathLike[str]) -> None:
         """Adds the compiled code to a file, or makes the file, for the ``executables`` of a later session. Does nothing
