@@ -131,6 +131,7 @@ def string_attributes(serialized: bytes, *names: str) -> list[str | None]:
 
 
 def run_passes(module: Any, *passes: str) -> None:
+    _jax.hlo.register_stablehlo_passes()
     with module.context:
         pipeline = _jax.passmanager.PassManager.parse(f"builtin.module({','.join(passes)})")
         pipeline.run(module.operation)
@@ -185,7 +186,6 @@ def expand_composites(module: Any) -> None:
 
     A portable artifact holds a CHLO operation as a composite.
     """
-    _jax.hlo.register_stablehlo_passes()
     run_passes(module, "func.func(chlo-legalize-to-stablehlo,stablehlo-legalize-composite-to-call)")
 
 
