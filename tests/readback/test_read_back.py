@@ -104,3 +104,21 @@ def test_what_cannot_be_read_back_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(OPERATIONS, "stablehlo.cosine", lambda operation: operation.refuse("in this test"))
     with pytest.raises(jaxexp.UnsupportedError, match=r"stablehlo.cosine \(in this test\) at jit\(<lambda>\)/cos"):
         loaded(lambda x: jax.lax.cos(x), X).make_jaxpr()
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_rows_of_a_loop_that_repeat_a_number(size: int) -> None:
+    """A row is made in the shape that the loop writes, even if that repeats an axis of length 1."""
+
+    def f(x: Any, v: Any) -> Any:
+        def body(state: Any) -> Any:
+            i, out = state
+            row = jax.lax.broadcast_in_dim(v * (i + 1.0), (1, 4), (1,))
+            return i + 1, jax.lax.dynamic_update_slice(out, row, (i, 0), allow_negative_indices=False)
+
+        return jax.lax.while_loop(lambda state: state[0] < 3, body, (0, x))[1]
+
+    x, v = np.zeros((3, 4), np.float32), np.ones(size, np.float32)
+    exported = reload(jaxexp.export(jax.jit(f))(x, v))
+    np.testing.assert_array_equal(exported.raised()(x, v), f(x, v))
+    np.testing.assert_array_equal(jax.vmap(exported.call)(x[None], v[None]), f(x, v)[None])

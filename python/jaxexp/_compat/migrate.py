@@ -14,7 +14,7 @@ from jaxexp._api.exported import Exported, reader
 from jaxexp._errors import ExportError, UnsupportedError
 from jaxexp._kernel.function import data, vjps
 from jaxexp._kernel.function.convention import OLDEST_VERSION
-from jaxexp._kernel.module import mlir, runnable
+from jaxexp._kernel.module import composites, mlir, runnable
 from jaxexp._kernel.write.options import TableOfWeights, Writing
 from jaxexp._kernel.write.reader import check_choice
 from jaxexp._kernel.write.serialize import serialize
@@ -59,7 +59,9 @@ def _up_to_date(old: Exported) -> Exported:
 def _module_up_to_date(old: Exported) -> bytes:
     """The module without operations that only older jaxlibs run, for the StableHLO version that `export` writes for."""
     with _jax.make_ir_context() as context:
-        return mlir.serialize(runnable.parse(old, context))
+        module = runnable.parse(old, context)
+        composites.check(module)
+        return mlir.serialize(module)
 
 
 def _convention_up_to_date(old: Exported) -> int:

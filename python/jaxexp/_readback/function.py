@@ -12,11 +12,11 @@ import jax
 import numpy as np
 
 from jaxexp import _jax
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, ModuleError, cause
 from jaxexp._kernel.call.primitive import abstract_eval
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
-from jaxexp._kernel.module import runnable, specialized
+from jaxexp._kernel.module import composites, runnable, specialized
 
 from .array_type import plain
 from .placement import constraint
@@ -162,6 +162,11 @@ def _raise(exported: ExportedData, in_avals: tuple[Any, ...], platform: str) -> 
                 raise RefusedError("the module", str(error)) from error
         else:
             module = runnable.parse(exported, context)
+        try:
+            composites.call_functions(module)
+        except ModuleError as error:
+            found = f"expected {error.expected}, found {error.found}"
+            raise RefusedError("stablehlo.composite", found) from cause(error)
         if runnable.may_call_lapack(exported):
             _jax.initialize_lapack()
         reader = Reader(module, OPERATIONS, index, partitioned=exported.nr_devices > 1)

@@ -59,6 +59,7 @@ class _Pattern:
 
     def __init__(self, operation: Operation, condition: Block, body: Block) -> None:
         self.condition, self.body = condition, body
+        self.type_of = operation.type_of
         self.constants: Mapping[int, np.ndarray[Any, Any]] = operation.constants
         self.start = dict(zip(body.parameters, operation.inputs, strict=True))
         self.types = dict(zip(body.parameters, operation.results, strict=True))
@@ -168,17 +169,19 @@ class _Pattern:
             made = self.maker.get(row)
             if side is None or made is None or made.types[0].shape != (1, *shape):
                 continue
-            if _adds_axis(made, shape):
+            if self._adds_axis(made, shape):
                 rows.append(_Row(array, made.inputs[0], False, side, frozenset({update})))
             else:
                 rows.append(_Row(array, row, True, side, frozenset({update})))
         return rows
 
-
-def _adds_axis(step: Step, shape: tuple[int, ...]) -> bool:
-    """Whether a step makes an array of `(1, *shape)` from one of `shape`, element by element."""
-    is_broadcast = step.name == "stablehlo.broadcast_in_dim"
-    return is_broadcast and bool(step.attributes["broadcast_dimensions"] == tuple(range(1, len(shape) + 1)))
+    def _adds_axis(self, step: Step, shape: tuple[int, ...]) -> bool:
+        """Whether a step makes an array of `(1, *shape)` from one of `shape`, element by element."""
+        return (
+            step.name == "stablehlo.broadcast_in_dim"
+            and step.attributes["broadcast_dimensions"] == tuple(range(1, len(shape) + 1))
+            and self.type_of(step.inputs[0]).shape == shape  # an axis of length 1 may be repeated
+        )
 
 
 def _live(steps: Sequence[Step], results: Sequence[int]) -> tuple[list[Step], set[int]]:

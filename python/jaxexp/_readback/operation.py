@@ -290,6 +290,10 @@ class Operation:
         """The value of an operand that is a scalar constant."""
         return self._around.constants.get(self.inputs[operand])
 
+    def type_of(self, number: int) -> Type:
+        """The type of any value around the operation."""
+        return self._around.type_of_number(number)
+
     @property
     def constants(self) -> Mapping[int, np.ndarray[Any, Any]]:
         """The scalar constants that have been seen, by their numbers."""

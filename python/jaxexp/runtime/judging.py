@@ -1,7 +1,7 @@
 """A policy without JAX: what the native module finds in an artifact, compared with the policy's fields.
 
-It allows nothing that `Policy.check` refuses. It refuses more, because it does not read what shardings say, and knows
-no registered classes.
+It allows nothing that `Policy.check` refuses, except composites of which readers make two meanings: a plugin makes one.
+It refuses more, because it does not read what shardings say, and knows no registered classes.
 """
 
 from __future__ import annotations

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import enum
+import functools
 import json
 import math
+import re
 import sys
 import types
 from typing import Any
@@ -101,6 +104,55 @@ def test_modules_and_code_have_no_paths() -> None:
     blob = written(Node({"x": arr(2)}, (np, code)))
     assert b"<code object" not in blob
     assert np.__file__.encode() not in blob
+
+
+class WithPath:
+    def __repr__(self) -> str:
+        return "WithPath(/home/user)"
+
+    def method(self) -> None: ...
+
+    @classmethod
+    def of_class(cls) -> None: ...
+
+
+@dataclasses.dataclass
+class WithWidth(WithPath):
+    width: int
+
+
+class ListWithPath(list[int]):
+    def __repr__(self) -> str:
+        return "ListWithPath(/home/user)"
+
+
+class BytesWithPath(bytes):
+    __repr__ = WithPath.__repr__
+
+
+METHODS = {
+    "method": (WithPath().method, "test_auxdata.WithPath.method of test_auxdata.WithPath"),
+    "method of a partial": (
+        functools.partial(WithPath().method, 1),
+        "partial(test_auxdata.WithPath.method of test_auxdata.WithPath, 1)",
+    ),
+    "method of a class": (WithPath.of_class, "test_auxdata.WithPath.of_class of test_auxdata.WithPath"),
+    "method of data": (WithWidth(3).method, "test_auxdata.WithPath.method of WithWidth(width=3)"),
+    "built-in method": (BytesWithPath().hex, "BytesWithPath.hex of test_auxdata.BytesWithPath"),
+    "built-in method of data": (", ".join, "str.join of ', '"),
+    "built-in method of a list": (ListWithPath([1]).append, "ListWithPath.append of ListWithPath(1)"),
+    "built-in method of a class": (dict.fromkeys, "dict.fromkeys of builtins.dict"),
+    "built-in function": (math.sin, "math.sin"),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_are_named(name: str) -> None:
+    """The repr of a method's object may have paths. What is data in the object is a part of the text."""
+    method, text = METHODS[name]
+    found = auxdata.text_of(method)
+    assert re.sub(r"[\w.]*test_auxdata", "test_auxdata", found) == text
+    assert b"/home/user" not in written(Node({"x": arr(2)}, (method,)))
 
 
 def test_long_and_deep_things_have_bounded_texts() -> None:

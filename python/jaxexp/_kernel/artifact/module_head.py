@@ -62,6 +62,39 @@ def may_name(module: bytes | memoryview, *names: str) -> bool:
     return _native.module_may_name(module, *names)
 
 
+def has_only_text(module: bytes) -> bool:
+    """Whether all strings of a module are UTF-8: names, and values of attributes. Its structure was checked before."""
+    at = module.index(0, 5) + 1  # behind the magic bytes, a short version and the producer
+    while True:
+        kind, (length, at) = module[at], _varint(module, at + 1)
+        if kind & 0x80:  # the section is aligned
+            alignment, at = _varint(module, at)
+            at += -at % alignment
+        if kind & 0x7F == 0:
+            break
+        at += length
+    end = at + length
+    count, at = _varint(module, at)
+    for _ in range(count):
+        _, at = _varint(module, at)
+    try:
+        str(memoryview(module)[at:end], "utf-8")  # each string ends with a zero, so all are valid if the whole is
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number of MLIR bytecode, and where it ends: the zeros at the end of its first byte count further bytes."""
+    first = data[at]
+    if first & 1:
+        return first >> 1, at + 1
+    if not first:
+        return int.from_bytes(data[at + 1 : at + 9], "little"), at + 9
+    more = (first & -first).bit_length()
+    return int.from_bytes(data[at : at + more], "little") >> more, at + more
+
+
 def read(module: bytes | memoryview) -> Bytecode:
     """The head of a module; a DeserializationError if the bytes are not MLIR bytecode, or end too early."""
     by, dialects, operations, attribute_codes, type_codes = _native.module_head(module)

@@ -241,6 +241,7 @@ _DEEPEST_TEXT = 8
 # Parts that differ from process to process: addresses in memory, and colors for a terminal.
 _VOLATILE = re.compile(r" at 0x[0-9a-fA-F]+|\x1b\[[0-9;]*m")
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, type)
+_PLAIN = (str, bytes, bool, int, float, complex, type(None))
 
 
 def text_of(value: Any) -> str:
@@ -258,14 +259,19 @@ def _type_name(value: Any) -> str:
     return ".".join(classes.name_of(type(value)))
 
 
-def _text(value: Any, depth: int) -> str:
+def _text(value: Any, depth: int, has_method: bool = False) -> str:
+    """`text_of` at a depth. An object that `has_method` is named by its class if it only has a repr: methods are code,
+    which has a name and no paths.
+    """
     if depth == _DEEPEST_TEXT:
         return "..."
     deeper = functools.partial(_text, depth=depth + 1)
+    if isinstance(value, types.BuiltinMethodType) and not isinstance(value.__self__, (types.ModuleType, type(None))):
+        return f"{value.__qualname__} of {deeper(value.__self__, has_method=True)}"
     if isinstance(value, _FUNCTIONS) or (hasattr(value, "__wrapped__") and hasattr(value, "__qualname__")):
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, types.MethodType):
-        return f"{deeper(value.__func__)} of {deeper(value.__self__)}"
+        return f"{deeper(value.__func__)} of {deeper(value.__self__, has_method=True)}"
     if isinstance(value, types.ModuleType):
         return f"module {value.__name__!r}"  # its repr has the path, and so has the next one, with a line
     if isinstance(value, types.CodeType):
@@ -290,4 +296,6 @@ def _text(value: Any, depth: int) -> str:
     if dataclasses.is_dataclass(value):
         fields = (field.name for field in dataclasses.fields(value))
         return f"{name}({', '.join(f'{field}={deeper(getattr(value, field, None))}' for field in fields)})"
+    if has_method and type(value) not in _PLAIN:
+        return ".".join(classes.name_of(type(value)))
     return _VOLATILE.sub("", repr(value))

@@ -40,12 +40,12 @@ def parse(serialized: bytes, context: Any) -> Any:
         too_new, certain = stablehlo.why_too_new(serialized, newest)
     if not certain:  # a module for a newer version may not use anything new
         try:
-            return _jax.deserialize_portable_artifact(serialized, context)
+            return _deserialized(serialized, context)
         except MemoryError:
             raise
         except Exception as error:  # of several types, such as RuntimeError and ValueError
             if not too_new:
-                found = f"one that jaxlib does not parse: {_first_line(error)}"
+                found = f"one that jaxlib does not parse: {_what_is_wrong(error)}"
                 raise ModuleError(_MODULE, "a StableHLO module", found) from cause(error)
             why = cause(error)
     from jaxexp._kernel.releases import table
@@ -55,6 +55,19 @@ def parse(serialized: bytes, context: Any) -> Any:
     raise UnsupportedModuleError(
         _MODULE, f"a module that JAX {jax.__version__} reads, for StableHLO up to {newest}", f"{too_new}{advice}"
     ) from why
+
+
+def _deserialized(serialized: bytes, context: Any) -> Any:
+    """What jaxlib's `deserialize_portable_artifact` returns, with its diagnostics in the error.
+
+    That function prints them, with names from the module as they are. But MLIR's bindings end the process at a
+    diagnostic that is no text, so a module with strings of bytes, such as options of old custom calls, is left to it.
+    """
+    if not module_head.has_only_text(serialized):
+        return _jax.deserialize_portable_artifact(serialized, context)
+    module = _jax.ir.Module.parse(serialized, context)
+    run_passes(module, f"vhlo-to-version{{target={_jax.newest_stablehlo()}}}", "vhlo-legalize-to-stablehlo")
+    return module
 
 
 def of_text(text: bytes) -> bytes | None:
@@ -92,9 +105,11 @@ def text_of(module: bytes, elements: int | None = None) -> str:
         return str(parse(module, context).operation.get_asm(large_elements_limit=elements))
 
 
-def _first_line(error: Exception) -> str:
-    lines = (line.strip() for line in str(error).splitlines())
-    return next((line for line in lines if line), type(error).__name__)
+def _what_is_wrong(error: Exception) -> str:
+    """The first diagnostic of an error of MLIR, whose first line names only what failed; otherwise the first line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    found = next((line for line in lines if line.startswith("error: ")), "").removeprefix("error: ")
+    return found or next(iter(lines), type(error).__name__)
 
 
 def argument_attributes(module: Any) -> list[Any]:
@@ -131,6 +146,7 @@ def string_attributes(serialized: bytes, *names: str) -> list[str | None]:
 
 
 def run_passes(module: Any, *passes: str) -> None:
+    _jax.hlo.register_stablehlo_passes()
     with module.context:
         pipeline = _jax.passmanager.PassManager.parse(f"builtin.module({','.join(passes)})")
         pipeline.run(module.operation)
@@ -185,7 +201,6 @@ def expand_composites(module: Any) -> None:
 
     A portable artifact holds a CHLO operation as a composite.
     """
-    _jax.hlo.register_stablehlo_passes()
     run_passes(module, "func.func(chlo-legalize-to-stablehlo,stablehlo-legalize-composite-to-call)")
 
 

@@ -14,7 +14,7 @@ from jaxexp import _jax
 from jaxexp._errors import TooOldReaderError, cause
 from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.function.data import E, ExportedData
-from jaxexp._kernel.module import mlir, to_gspmd
+from jaxexp._kernel.module import composites, mlir, to_gspmd
 from jaxexp._kernel.releases import features, stablehlo
 from jaxexp._kernel.releases.table import number
 
@@ -86,6 +86,7 @@ class _Rewriting:
             if not (has_shardy or too_new):
                 return None
             if reader.version < features.COMPOSITES:
+                composites.check(module)
                 mlir.expand_composites(module)
             serialized = self._serialized(module)
         return self._without_shardy(serialized) if has_shardy else serialized

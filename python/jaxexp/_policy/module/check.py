@@ -13,7 +13,7 @@ from jaxexp._kernel.artifact.targets import HINTS, STABLE_CUSTOM_CALLS, is_callb
 from jaxexp._kernel.codec import nodes
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
-from jaxexp._kernel.module import mlir, runnable
+from jaxexp._kernel.module import composites, mlir, runnable
 from jaxexp._policy.limits.limits import Limits
 
 from . import devices
@@ -73,6 +73,10 @@ class _ModuleCheck:
             self._devices(found[0], found[0].name)
         for operation in found[1:]:
             self._operation(operation, operation.name)
+        for _, name, meaning in composites.of_chlo(module):
+            if meaning is composites.Meaning.TWO and not self.limits.allows("operations", name):
+                found_here = f"has a composite {name} with another function than StableHLO is known to write for {name}"
+                self._refuse_name("operations", f"{found_here}: XLA computes one, and other readers the other", name)
 
     def _operation(self, operation: Any, name: str) -> None:
         if name == "func.func":

@@ -1,0 +1,142 @@
+"""Composites of CHLO mean their operations only if their functions are those that StableHLO writes for these."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jaxexp
+from jaxexp import _jax
+from jaxexp._kernel.module import composites, mlir
+from jaxexp._kernel.module.composites import Meaning
+from jaxexp._readback.function import RefusedError
+from kit.corpus import spec
+
+X = np.array([0.3, -0.5, 0.75, 0.1], np.float32)
+NAMES = "acos acosh asin asinh atanh cosh erf erfc sinh".split()
+
+# As JAX 0.10.2 and 0.12.0.1 write them.
+ASIN = """func.func private @f(%x: TYPE) -> TYPE {
+    %one = stablehlo.constant dense<1.0> : TYPE
+    %0 = stablehlo.subtract %one, %x : TYPE
+    %1 = stablehlo.add %one, %x : TYPE
+    %2 = stablehlo.multiply %0, %1 : TYPE
+    %3 = stablehlo.sqrt %2 : TYPE
+"""
+ASINS = {
+    "0.10.2": f"""{ASIN}
+    %4 = stablehlo.add %one, %3 : TYPE
+    %5 = stablehlo.atan2 %x, %4 : TYPE
+    %6 = stablehlo.add %5, %5 : TYPE
+    return %6 : TYPE }}""",
+    "0.12.0.1": f"{ASIN} %6 = stablehlo.atan2 %x, %3 : TYPE return %6 : TYPE }}",
+}
+NEGATE = "func.func private @f(%x: TYPE) -> TYPE { %0 = stablehlo.negate %x : TYPE return %0 : TYPE }"
+
+
+def with_composite(name: str, version: int, function: str) -> jaxexp.Exported:
+    """A function of 4 numbers that is a composite."""
+    text = f"""{function}
+        func.func @main(%x: TYPE) -> TYPE {{
+            %0 = stablehlo.composite "chlo.{name}" %x {{decomposition = @f, version = {version} : i32}} : (TYPE) -> TYPE
+            return %0 : TYPE
+        }}"""
+    with _jax.make_ir_context():
+        module = _jax.ir.Module.parse(text.replace("TYPE", "tensor<4xf32>"))
+        serialized = mlir.serialize(module)
+    exported = jaxexp.export(jax.jit(lambda x: x * 1))(X)
+    return jaxexp.deserialize(dataclasses.replace(exported, mlir_module_serialized=serialized).serialize())
+
+
+def meanings(exported: jaxexp.Exported) -> dict[str, Meaning]:
+    with _jax.make_ir_context() as context:
+        module = mlir.parse(exported.mlir_module_serialized, context)
+        return {name: meaning for _, name, meaning in composites.of_chlo(module)}
+
+
+def every_function(x: Any) -> Any:
+    complex_x = lax.complex(x, x)
+    results: list[Any] = [getattr(lax, name)(x) for name in NAMES]
+    results += [getattr(lax, name)(complex_x) for name in NAMES if not name.startswith("erf")]
+    results += [lax.erf(x.astype(jnp.bfloat16)), lax.asin(x.astype(jnp.float16)), *lax.top_k(x, 2)]
+    results.append(lax.erf(2 * x))  # again
+    return results
+
+
+def test_what_jax_writes_means_its_operations() -> None:
+    (b,) = jaxexp.symbolic_shape("b")
+    fixed = jaxexp.export(jax.jit(every_function))(X)
+    symbolic = jaxexp.export(jax.jit(every_function))(spec((b, 4)))
+    for exported in (fixed, symbolic, symbolic.specialize(spec((3, 4)))):
+        found = meanings(exported)
+        assert {"chlo.erf", "chlo.sinh", "chlo.top_k"} <= found.keys()
+        assert set(found.values()) == {Meaning.OPERATION}
+        jaxexp.Policy().check(exported)
+    for shape in ((4,), (3, 4)):
+        exported = fixed if shape == (4,) else symbolic
+        printed = str(exported.make_jaxpr(spec(shape)))
+        assert printed.count(" erf ") == 3
+        assert " top_k[" in printed
+
+
+@pytest.mark.parametrize("release", ASINS)
+def test_what_other_releases_write_means_the_operation(release: str) -> None:
+    exported = with_composite("asin", 1, ASINS[release])
+    assert meanings(exported) == {"chlo.asin": Meaning.OPERATION}
+    assert " asin " in str(exported.make_jaxpr())
+    jaxexp.Policy().check(exported)
+    assert np.allclose(jaxexp.deserialize(jaxexp.migrate(exported.serialize(), to="0.4.30")).call(X), np.arcsin(X))
+
+
+@pytest.mark.parametrize(("name", "version"), [("sinh", 2), ("erf", 2), ("tan", 1), ("lgamma", 1)])
+def test_other_versions_mean_their_functions(name: str, version: int) -> None:
+    """XLA knows no such composite, either."""
+    exported = with_composite(name, version, NEGATE)
+    assert meanings(exported) == {f"chlo.{name}": Meaning.FUNCTION}
+    migrated = jaxexp.deserialize(jaxexp.migrate(exported.serialize(), to="0.4.30"))
+    for call in (exported.call, migrated.call, exported.raised(), lambda x: jax.vmap(exported.call)(x[None])[0]):
+        np.testing.assert_array_equal(call(X), -X)
+    assert " neg " in str(exported.make_jaxpr())
+    jaxexp.Policy().check(exported)
+
+
+@pytest.mark.parametrize("name", ["sinh", "erf"])
+def test_two_meanings_are_refused(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    exported = with_composite(name, 1, NEGATE)
+    assert not np.array_equal(exported.call(X), -X)  # or XLA does not go by the name any more
+    expected = f"expected the function of each composite chlo.{name} to be one that StableHLO is known to write"
+    for make in (exported.make_jaxpr, lambda: exported.raised()(X)):
+        with pytest.raises(RefusedError, match=expected):
+            make()
+    np.testing.assert_array_equal(jax.vmap(exported.call)(X[None])[0], exported.call(X))
+    assert f"chlo.{name}" in caplog.text
+    for to in (None, "0.4.30"):
+        with pytest.raises(jaxexp.DeserializationError, match=expected):
+            jaxexp.migrate(exported.serialize(), to=to)
+    with pytest.raises(jaxexp.DeserializationError, match=expected):
+        exported.serialize(compatibility="0.4.30")
+    with pytest.raises(jaxexp.PolicyError, match=rf"has a composite chlo.{name} with another function"):
+        jaxexp.Policy().check(exported)
+    jaxexp.Policy(operations=[f"chlo.{name}"]).check(exported)
+
+
+def test_top_k_that_may_reorder_equal_numbers() -> None:
+    """Releases before JAX 0.11 write a function that keeps the order."""
+    result, places = "tensor<2xf32>", "tensor<2xi32>"
+    texts = [
+        f"""func.func @main(%x: tensor<4xf32>) -> ({result}, {places}) {{
+            %0:2 = "chlo.top_k"(%x) {{k = 2 : i64{said}}} : (tensor<4xf32>) -> ({result}, {places})
+            return %0#0, %0#1 : {result}, {places}
+        }}"""
+        for said in ("", ", is_stable = true", ", is_stable = false")
+    ]
+    for text in texts:
+        with _jax.make_ir_context() as context:
+            module = mlir.parse(mlir.serialize(_jax.ir.Module.parse(text)), context)
+            assert [meaning for *_, meaning in composites.of_chlo(module)] == [Meaning.OPERATION]

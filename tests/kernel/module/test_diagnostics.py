@@ -1,0 +1,82 @@
+"""What MLIR says about a wrong module is in jaxexp's error, escaped, and nowhere else."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import jaxexp
+from jaxexp import _jax
+from jaxexp._kernel.artifact import module_head
+from jaxexp._kernel.module import mlir
+
+X = np.ones(4, np.float32)
+NAMES = b"the_first_function", b"the_other_function"
+COMMANDS = "\x1b[2J\a\u202e\nwhole 123".encode()
+
+
+def with_functions(*names: bytes, attribute: str = "") -> jaxexp.Exported:
+    """A function whose module has two functions of these names."""
+    functions = [
+        f"func.func private @{name.decode()}(%x: tensor<4xf32>) -> tensor<4xf32> {{ return %x : tensor<4xf32> }}"
+        for name in NAMES
+    ]
+    calls = f"""func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {{
+        %0 = call @{NAMES[0].decode()}(%x) : (tensor<4xf32>) -> tensor<4xf32>
+        %1 = call @{NAMES[1].decode()}(%0) {attribute} : (tensor<4xf32>) -> tensor<4xf32>
+        return %1 : tensor<4xf32>
+    }}"""
+    with _jax.make_ir_context():
+        serialized = mlir.serialize(_jax.ir.Module.parse("\n".join([*functions, calls])))
+    for name, new in zip(NAMES, names, strict=True):
+        assert len(name) == len(new)
+        serialized = serialized.replace(name, new)
+    exported = jaxexp.export(jax.jit(lambda x: x * 1))(X)
+    return jaxexp.deserialize(dataclasses.replace(exported, mlir_module_serialized=serialized).serialize())
+
+
+USES: dict[str, Any] = {
+    "call": lambda exported: exported.call(X),
+    "policy": lambda exported: jaxexp.Policy().check(exported),
+    "text": lambda exported: exported.mlir_module(),
+    "jaxpr": lambda exported: exported.make_jaxpr(),
+    "digests": lambda exported: jaxexp.digests(exported.serialize()),
+    "migrate": lambda exported: jaxexp.migrate(exported.serialize()),
+    "compatibility": lambda exported: jaxexp.compatibility(exported.serialize()).unreadable_here,
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_nothing_is_printed(use: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """MLIR quotes the name of a function that is there twice."""
+    exported = with_functions(COMMANDS, COMMANDS)
+    capfd.readouterr()
+    try:
+        said = str(USES[use](exported))
+        assert use == "compatibility"
+    except jaxexp.DeserializationError as error:
+        said = str(error)
+    assert capfd.readouterr() == ("", "")
+    assert r"redefinition of symbol named '\x1b[2J\x07\u202e" in said
+    assert said.isprintable()
+
+
+def test_strings_of_bytes() -> None:
+    """MLIR's bindings cannot say anything about these, and would end the process."""
+    old_options = with_functions(*NAMES, attribute=r'{options = "\FF\00\01"}')
+    assert not module_head.has_only_text(old_options.mlir_module_serialized)
+    np.testing.assert_array_equal(old_options.call(X), X)
+    with pytest.raises(jaxexp.DeserializationError, match="jaxlib does not parse"):
+        with_functions(b"\xff" * 18, b"\xff" * 18).call(X)
+
+
+def test_strings_of_text() -> None:
+    long = "n" * 70_000  # whose length takes three bytes
+    with _jax.make_ir_context():
+        for name in (*map(bytes.decode, NAMES), long, "\u00fc"):
+            module = mlir.serialize(_jax.ir.Module.parse(f'module @"{name}" {{}}'))
+            assert module_head.has_only_text(module)
