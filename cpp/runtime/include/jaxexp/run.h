@@ -118,6 +118,7 @@ JAXEXP_RUN_API const char* jaxexp_result(const jaxexp_function* function, size_t
 /* The path only, with the names that the artifact's author wrote: for programs, not for terminals. */
 JAXEXP_RUN_API const char* jaxexp_argument_path(const jaxexp_function* function, size_t index);
 JAXEXP_RUN_API const char* jaxexp_result_path(const jaxexp_function* function, size_t index);
+/* Fails where the function has symbolic dimensions: it is compiled when it is first called with their sizes. */
 JAXEXP_RUN_API int jaxexp_compile(const jaxexp_function* function, jaxexp_error** error);
 /* Without an error, NULL says that the artifact has no VJP. */
 JAXEXP_RUN_API jaxexp_function* jaxexp_vjp(const jaxexp_function* function, jaxexp_error** error);

@@ -1,4 +1,6 @@
-// Makes modules static: a module's file, the file for the result, and the shapes of its arguments, as in "4,6" or "-".
+// Makes a module static, and says why where it cannot.
+//
+//   make_static FILE RESULT SHAPE...      the shapes of the main function's arguments, as in "4,6", or "-" for a scalar
 #include "runtime/refine/refine.h"
 
 #include <cstdint>

@@ -1,0 +1,137 @@
+"""Modules that C++ makes static, under sanitizers, are those of `specialize`: they compute the same on jaxlib."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import jaxexp
+from kit import native, other_modules
+from kit.symbolic_functions import FUNCTIONS
+
+pytestmark = pytest.mark.slow(reason="builds C++, which takes minutes")
+
+MakeStatic = Callable[..., "bytes | str"]
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    try:
+        return native.build() / "make_static"
+    except native.UnavailableError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def make_static(program: Path, tmp_path: Path) -> MakeStatic:
+    """The module for these shapes, or why there is none."""
+
+    def make_static(module: bytes, *shapes: tuple[int, ...]) -> bytes | str:
+        old, new = tmp_path / "old.mlirbc", tmp_path / "new.mlirbc"
+        old.write_bytes(module)
+        texts = [",".join(map(str, shape)) or "-" for shape in shapes]
+        done = subprocess.run([program, old, new, *texts], capture_output=True, text=True)
+        assert not done.stderr
+        return done.stdout if done.stdout else new.read_bytes()
+
+    return make_static
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_operations(name: str, make_static: MakeStatic) -> None:
+    exported = FUNCTIONS[name].exported()
+    for argument in FUNCTIONS[name].arguments()[:2]:
+        expected = exported.specialize(jax.ShapeDtypeStruct(argument.shape, argument.dtype))
+        module = make_static(exported.mlir_module_serialized, argument.shape)
+        assert isinstance(module, bytes), module
+        found = dataclasses.replace(expected, mlir_module_serialized=module)
+        for ours, theirs in zip(leaves(found, argument), leaves(expected, argument), strict=True):
+            assert ours.tobytes() == theirs.tobytes()
+
+
+def leaves(function: jaxexp.Exported, argument: Any) -> list[np.ndarray]:
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(function.call(argument))]
+
+
+def test_a_static_module_stays_as_it_is(make_static: MakeStatic) -> None:
+    exported = jaxexp.export(jax.jit(lambda x: x + 1))(jax.ShapeDtypeStruct((3,), "float32"))
+    assert make_static(exported.mlir_module_serialized, (3,)) == "static\n"
+
+
+def test_other_shapes_are_refused(make_static: MakeStatic) -> None:
+    module = FUNCTIONS["products"].exported().mlir_module_serialized
+    assert "main function takes 1 arguments, and not 2" in make_static(module, (3, 4), (3,))
+    for shape in ((3, 5), (3,), (-1, 4), (1 << 45, 4), (1 << 62, 4)):
+        assert "one of its arrays has another shape than its type says" in make_static(module, shape)
+
+
+def of_size(body: str, *functions: str) -> bytes:
+    """A module whose main function takes an array, has its size as %d, and returns the size %r."""
+    main = f"""func.func public @main(%x: tensor<?xf32>) -> tensor<i32> {{
+      %d = stablehlo.get_dimension_size %x, dim = 0 : (tensor<?xf32>) -> tensor<i32>
+      {body}
+      return %r : tensor<i32>
+    }}"""
+    return other_modules.serialized("module { " + "\n".join([main, *functions]) + " }")
+
+
+CALL = "func.call @f(%d) : (tensor<i32>) -> tensor<i32>"
+
+
+def test_functions_that_call_others_twice_each_time(make_static: MakeStatic) -> None:
+    """Each time with other sizes: 2 ** 40 functions, if nobody counted."""
+    functions = ["func.func private @f0(%d: tensor<i32>) -> tensor<i32> { return %d : tensor<i32> }"] + [
+        f"""func.func private @f{i}(%d: tensor<i32>) -> tensor<i32> {{
+          %one = stablehlo.constant dense<1> : tensor<i32>
+          %a = stablehlo.add %d, %one : tensor<i32>
+          %b = stablehlo.add %d, %d : tensor<i32>
+          %u = func.call @f{i - 1}(%a) : (tensor<i32>) -> tensor<i32>
+          %v = func.call @f{i - 1}(%b) : (tensor<i32>) -> tensor<i32>
+          %r = stablehlo.add %u, %v : tensor<i32>
+          return %r : tensor<i32>
+        }}"""
+        for i in range(1, 41)
+    ]
+    module = of_size("%r = " + CALL.replace("@f", "@f40"), *functions)
+    assert "its functions call others over and over with ever new sizes" in make_static(module, (50,))
+
+
+def test_a_function_that_calls_itself(make_static: MakeStatic) -> None:
+    itself = f"func.func private @f(%d: tensor<i32>) -> tensor<i32> {{ %r = {CALL} return %r : tensor<i32> }}"
+    assert "it has a function that calls itself" in make_static(of_size(f"%r = {CALL}", itself), (3,))
+    add = "%e = stablehlo.add %d, %d : tensor<i32>"
+    growing = itself.replace("{ %r", f"{{ {add} %r").replace("f(%d) :", "f(%e) :")
+    assert "its functions call one another too deeply" in make_static(of_size(f"%r = {CALL}", growing), (3,))
+
+
+def test_an_assertion_that_does_not_hold(make_static: MakeStatic) -> None:
+    body = """
+      %two = stablehlo.constant dense<2> : tensor<i32>
+      %holds = stablehlo.compare LT, %d, %two : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.custom_call @shape_assertion(%holds, %d, %two) {
+        api_version = 2 : i32, error_message = "{0} {1} {2} {x} {", has_side_effect = true
+      } : (tensor<i1>, tensor<i32>, tensor<i32>) -> ()
+      %r = stablehlo.add %d, %two : tensor<i32>"""
+    assert make_static(of_size(body), (3,)) == "3 2 {2} {x} {\n"
+    assert isinstance(make_static(of_size(body), (1,)), bytes)
+
+
+@pytest.mark.parametrize("operation", ["divide", "remainder"])
+def test_what_is_left_open_is_left_to_the_plugin(operation: str, make_static: MakeStatic) -> None:
+    """A division by zero is no constant, and no shape can depend on it."""
+    body = f"""
+      %zero = stablehlo.subtract %d, %d : tensor<i32>
+      %q = stablehlo.{operation} %d, %zero : tensor<i32>
+      %r = stablehlo.add %q, %d : tensor<i32>"""
+    assert isinstance(make_static(of_size(body), (3,)), bytes)
+    shape = """
+      %s = stablehlo.reshape %r : (tensor<i32>) -> tensor<1xi32>
+      %i = stablehlo.dynamic_iota %s, dim = 0 : (tensor<1xi32>) -> tensor<?xf32>"""
+    assert "vhlo.dynamic_iota_v1" in make_static(of_size(body + shape), (3,))
