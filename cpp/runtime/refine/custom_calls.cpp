@@ -122,7 +122,7 @@ void Refiner::called_computations(Operation& out) {
       if (tables_.type(argument.type).is_dynamic) refuse_operation(out, tables_.text(name));
       types.push_back(argument.type);
     }
-    symbols.push_back(specialized(called, types, Numbers(types.size())).symbol);
+    symbols.push_back(needed(specialized(called, types, Numbers(types.size()))));
   }
   if (!symbols.empty()) tables_.replace_attribute(out, "called_computations", tables_.array_attribute(symbols));
 }
@@ -230,9 +230,10 @@ Block Refiner::is_greater(Id location, Id element) {
   Operation compare;
   compare.kind = tables_.vhlo_kind("compare_v1"), compare.location = location, compare.results = {truth};
   compare.operands = {block.first_argument, block.first_argument + 1};
-  tables_.set_attributes(compare,
-                         {{"compare_type", tables_.enum_attribute(vhlo::attribute::comparison, how)},
-                          {"comparison_direction", tables_.enum_attribute(vhlo::attribute::direction, vhlo::gt)}});
+  tables_.set_attributes(
+      compare, {{"compare_type", tables_.enum_attribute(vhlo::attribute::comparison, how)},
+                {"comparison_direction",
+                 tables_.enum_attribute(vhlo::attribute::direction, static_cast<std::uint64_t>(Direction::greater))}});
   Operation end;
   end.kind = tables_.vhlo_kind("return_v1"), end.location = location, end.operands = {emit(std::move(compare))};
   emit(std::move(end));
