@@ -81,7 +81,9 @@ void Refiner::assertion(const Operation& in) {
     shown.push_back(number.empty() ? 0 : number.front());
   }
   if (!holds.empty() && holds.front() != 0) return;
-  throw RunError(RunError::Reason::argument, filled(tables_.text(tables_.needed(in, "error_message")), shown));
+  const std::string message = filled(tables_.text(tables_.needed(in, "error_message")), shown);
+  throw RunError(RunError::Reason::argument,
+                 message.empty() ? "the shapes of the arguments violate an assertion in the module" : message);
 }
 
 void Refiner::with_shape_operands(const Operation& in, Id indices) {
