@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "jaxexp/run_error.h"
+#include "runtime/refine/assertion.h"
 #include "runtime/refine/refiner.h"
 
 namespace jaxexp::runtime::refine {
@@ -82,8 +83,9 @@ void Refiner::assertion(const Operation& in) {
   }
   if (!holds.empty() && holds.front() != 0) return;
   const std::string message = filled(tables_.text(tables_.needed(in, "error_message")), shown);
-  throw RunError(RunError::Reason::argument,
-                 message.empty() ? "the shapes of the arguments violate an assertion in the module" : message);
+  throw RunError(RunError::Reason::argument, message.empty()
+                                                 ? "the shapes of the arguments violate an assertion in the module"
+                                                 : in_own_words(message));
 }
 
 void Refiner::with_shape_operands(const Operation& in, Id indices) {
