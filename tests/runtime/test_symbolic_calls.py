@@ -197,3 +197,18 @@ def test_what_is_not_known_is_refused_by_name(load: Any, call: Call) -> None:
 def why_compiled(library: Library, function: Handle) -> str:
     library.c.jaxexp_why_compiled.restype = ctypes.c_char_p
     return library.c.jaxexp_why_compiled(pointer(function)).decode()
+
+
+def test_from_the_command_line(tmp_path: Path) -> None:
+    artifact, x, file = tmp_path / "f.jaxexp", tmp_path / "x.npy", tmp_path / "f.exe"
+    artifact.write_bytes(FUNCTIONS["gradient"].exported().serialize(compatibility=built.READER))
+    np.save(x, FUNCTIONS["gradient"].arguments()[0])
+    done = built.run(artifact, x, "--repeat", 3, "--save-executable", file)
+    assert done.returncode == 0, done.stderr
+    assert "first call: " in done.stdout
+    assert "compiled in" not in done.stdout
+    again = built.run(artifact, x, "--executables", file)
+    assert (again.returncode, again.stderr) == (0, "")
+    without = built.run(artifact, "--save-executable", file)
+    assert without.returncode == 1
+    assert "is compiled for no sizes yet: call it first" in without.stderr
