@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "jaxexp/run_error.h"
+#include "runtime/refine/assertion.h"
 #include "runtime/refine/refiner.h"
 
 namespace jaxexp::runtime::refine {
@@ -81,7 +82,10 @@ void Refiner::assertion(const Operation& in) {
     shown.push_back(number.empty() ? 0 : number.front());
   }
   if (!holds.empty() && holds.front() != 0) return;
-  throw RunError(RunError::Reason::argument, filled(tables_.text(tables_.needed(in, "error_message")), shown));
+  const std::string message = filled(tables_.text(tables_.needed(in, "error_message")), shown);
+  throw RunError(RunError::Reason::argument, message.empty()
+                                                 ? "the shapes of the arguments violate an assertion in the module"
+                                                 : in_own_words(message));
 }
 
 void Refiner::with_shape_operands(const Operation& in, Id indices) {
@@ -122,7 +126,7 @@ void Refiner::called_computations(Operation& out) {
       if (tables_.type(argument.type).is_dynamic) refuse_operation(out, tables_.text(name));
       types.push_back(argument.type);
     }
-    symbols.push_back(specialized(called, types, Numbers(types.size())).symbol);
+    symbols.push_back(needed(specialized(called, types, Numbers(types.size()))));
   }
   if (!symbols.empty()) tables_.replace_attribute(out, "called_computations", tables_.array_attribute(symbols));
 }
@@ -230,9 +234,10 @@ Block Refiner::is_greater(Id location, Id element) {
   Operation compare;
   compare.kind = tables_.vhlo_kind("compare_v1"), compare.location = location, compare.results = {truth};
   compare.operands = {block.first_argument, block.first_argument + 1};
-  tables_.set_attributes(compare,
-                         {{"compare_type", tables_.enum_attribute(vhlo::attribute::comparison, how)},
-                          {"comparison_direction", tables_.enum_attribute(vhlo::attribute::direction, vhlo::gt)}});
+  tables_.set_attributes(
+      compare, {{"compare_type", tables_.enum_attribute(vhlo::attribute::comparison, how)},
+                {"comparison_direction",
+                 tables_.enum_attribute(vhlo::attribute::direction, static_cast<std::uint64_t>(Direction::greater))}});
   Operation end;
   end.kind = tables_.vhlo_kind("return_v1"), end.location = location, end.operands = {emit(std::move(compare))};
   emit(std::move(end));

@@ -18,10 +18,10 @@ namespace jaxexp::runtime::refine {
 /// sizes as operands become those that have them as attributes, and each result gets the shape that follows from the
 /// operands. A function that takes sizes is written once for each set of them.
 ///
-/// Throws RunError with reason `argument` where a shape violates an assertion in the module, in the words of the
-/// assertion, and with reason `unsupported` where an operation is not known here. Throws wire::Error with the path
-/// `where` where the module is damaged. Takes steps and memory in proportion to the module; one whose functions call
-/// others over and over with ever new sizes is refused.
+/// Throws RunError with reason `argument` where a shape violates an assertion in the module, and with reason
+/// `unsupported` where an operation is not known here. Throws wire::Error with the path `where` where the module is
+/// damaged. Takes steps and memory in proportion to the module; one whose functions call others over and over with ever
+/// new sizes is refused.
 std::optional<std::vector<std::uint8_t>> with_shapes(std::span<const std::uint8_t> module, const wire::Path& where,
                                                      std::span<const Shape> arguments);
 

@@ -55,6 +55,7 @@ Block Refiner::refined(std::span<const Shape> arguments) {
     const auto name = tables_.attribute(one, "sym_name");
     if (name) names_.emplace(tables_.text(*name));
     if (!name || tables_.kind(one.kind).full_name() != "vhlo.func_v1") {
+      if (!one.operands.empty() || !one.results.empty() || !one.regions.empty()) refuse("it has code beside functions");
       top.operations.push_back(one);
       continue;
     }
@@ -68,7 +69,7 @@ Block Refiner::refined(std::span<const Shape> arguments) {
            std::to_string(arguments.size()));
   Types types;
   for (std::size_t i = 0; i < arguments.size(); ++i) types.push_back(shaped(parameters[i].type, arguments[i]));
-  specialized(main, types, Numbers(types.size()));
+  needed(specialized(main, types, Numbers(types.size())));
   for (Operation& one : written_) top.operations.push_back(std::move(one));
   Block block;
   block.operations.push_back(std::move(module));
@@ -118,15 +119,21 @@ std::string Refiner::new_name(std::string_view name) {
 }
 
 /// With what is known of some arguments, these are constants in the function and no arguments, but for truth values.
-const Refiner::Specialized& Refiner::specialized(Function& function, const Types& types, const Numbers& known) {
+Refiner::Specialized& Refiner::specialized(Function& function, const Types& types, const Numbers& known) {
   const auto [found, is_new] = specialized_.try_emplace(key(function.name, types, known));
   Specialized& result = found->second;
-  if (is_new) write(function, types, known, result);
-  if (!result.is_written) refuse("it has a function that calls itself");
+  if (is_new) specialize(function, types, known, result);
+  if (!result.is_done) refuse("it has a function that calls itself");
   return result;
 }
 
-void Refiner::write(Function& function, const Types& types, const Numbers& known, Specialized& result) {
+Id Refiner::needed(Specialized& specialized) {
+  if (specialized.function) written_.push_back(std::move(*specialized.function));
+  specialized.function.reset();
+  return specialized.symbol;
+}
+
+void Refiner::specialize(Function& function, const Types& types, const Numbers& known, Specialized& result) {
   const Operation& in = *function.operation;
   const Block& body = in.regions.front().front();
   if (body.arguments.size() != types.size()) refuse("it calls a function with another number of arguments");
@@ -161,6 +168,9 @@ void Refiner::write(Function& function, const Types& types, const Numbers& known
   for (const Id value : end.operands) result.known.push_back(this->known(value));
   result.is_pure = std::all_of(block.operations.begin(), std::prev(block.operations.end()),
                                [](const Operation& one) { return one.is_removable; });
+  result.is_constant = result.is_pure && std::ranges::all_of(result.known, [](const Known* number) {
+                         return number && !number->element.is_boolean();
+                       });
 
   values_of_ = std::move(outer_values);
   first_ = outer_first;
@@ -177,13 +187,13 @@ void Refiner::write(Function& function, const Types& types, const Numbers& known
     tables_.replace_attribute(out, "arg_attrs", tables_.array_attribute(left));
   }
   result.symbol = tables_.needed(in, "sym_name");
-  if (!written_names_.insert(function.name).second) {
+  if (!used_names_.insert(function.name).second) {
     result.symbol = tables_.string_attribute(new_name(function.name));
     tables_.replace_attribute(out, "sym_name", result.symbol);
   }
   result.is_dropped = std::move(is_dropped);
-  result.is_written = true;
-  written_.push_back(std::move(out));
+  result.is_done = true;
+  result.function = std::move(out);
 }
 
 /// The code of a region whose arguments have these types.
@@ -230,35 +240,40 @@ void Refiner::call(const Operation& in) {
   // Where sizes play no part, all calls share one function.
   const bool is_constant = std::ranges::all_of(known, [](const Known* one) { return one != nullptr; });
   if (!is_constant && !is_symbolic(callee, 0)) std::ranges::fill(known, nullptr);
-  const Specialized& target = specialized(callee, types_of(out.operands), known);
+  Specialized& target = specialized(callee, types_of(out.operands), known);
   if (target.results.size() != in.results.size()) refuse("it calls a function with another number of results");
+  const auto as_constant = [&](std::size_t i) {
+    set(in.first_result + static_cast<Id>(i), constant(in.location, target.results[i], *target.known[i]));
+  };
+  if (target.is_constant) {
+    for (std::size_t i = 0; i < target.results.size(); ++i) as_constant(i);
+    return;
+  }
   std::vector<Id> kept;
   for (std::size_t i = 0; i < out.operands.size(); ++i)
     if (!target.is_dropped[i]) kept.push_back(out.operands[i]);
   out.operands = std::move(kept);
   out.results = target.results;
   out.is_removable = target.is_pure;
-  tables_.replace_attribute(out, "callee", target.symbol);
+  tables_.replace_attribute(out, "callee", needed(target));
   const Id first = emit(std::move(out));
   set_all(in, first);
   for (std::size_t i = 0; i < target.known.size(); ++i) {
     const Known* const number = target.known[i];
-    if (!number) continue;
-    const Id at = static_cast<Id>(i);
-    if (number->element.is_boolean())
-      values_[first + at].known = number;
-    else
-      set(in.first_result + at, constant(in.location, target.results[i], *number));
+    if (number && number->element.is_boolean())
+      values_[first + static_cast<Id>(i)].known = number;
+    else if (number)
+      as_constant(i);
   }
 }
 
 void Refiner::composite(const Operation& in) {
   Operation out = begun(in);
   const Types types = types_of(out.operands);
-  const Specialized& target =
+  Specialized& target =
       specialized(function(tables_.text(tables_.needed(in, "decomposition"))), types, Numbers(types.size()));
   out.results = target.results;
-  tables_.replace_attribute(out, "decomposition", target.symbol);
+  tables_.replace_attribute(out, "decomposition", needed(target));
   finish(in, std::move(out));
 }
 
@@ -376,6 +391,11 @@ std::optional<Known> Refiner::computed(const Operation& out) {
   }
   if (!values || values->size() != static_cast<std::size_t>(*count)) return std::nullopt;
   return Known{element, type.shape, std::move(*values)};
+}
+
+const Known* Refiner::keep(Known known) {
+  spend(known.values.size() / 16);
+  return &kept_.emplace_back(std::move(known));
 }
 
 Id Refiner::emit(Operation out) {

@@ -55,7 +55,9 @@ class Refiner {
     std::vector<const Known*> known;  // of the results
     std::vector<bool> is_dropped;     // of the arguments
     bool is_pure = false;             // nothing is left of it but what computes its results
-    bool is_written = false;
+    bool is_constant = false;         // these are known, and written where it is called
+    bool is_done = false;
+    std::optional<Operation> function = {};  // until something needs it
   };
 
   using Types = std::vector<Id>;
@@ -65,8 +67,9 @@ class Refiner {
   void look_at(Function& function, const Operation& operation);
   bool is_symbolic(Function& function, unsigned depth);
   Function& function(std::string_view name);
-  const Specialized& specialized(Function& function, const Types& types, const Numbers& known);
-  void write(Function& function, const Types& types, const Numbers& known, Specialized& result);
+  Specialized& specialized(Function& function, const Types& types, const Numbers& known);
+  void specialize(Function& function, const Types& types, const Numbers& known, Specialized& result);
+  Id needed(Specialized& specialized);  // its symbol
   std::vector<Id> new_values(const Function& function);
   std::string new_name(std::string_view name);
   Block evaluated(const Block& block, const Types& types);
@@ -83,7 +86,7 @@ class Refiner {
   std::optional<Id> type_from_branch(const Tables::Kind& kind, const Operation& out, std::size_t result) const;
   Id emit(Operation out);
   Id constant(Id location, Id type, Known known);
-  const Known* keep(Known known) { return &kept_.emplace_back(std::move(known)); }
+  const Known* keep(Known known);
   std::optional<Known> computed(const Operation& out);
   Id shaped(Id declared, const Shape& shape);
 
@@ -118,7 +121,7 @@ class Refiner {
   const Code& code_;
   std::map<std::string_view, Function> functions_;
   std::set<std::string, std::less<>> names_;  // of everything at the top of the module
-  std::set<std::string_view> written_names_;  // of functions that were written under their own
+  std::set<std::string_view> used_names_;     // of functions that keep their own
   std::unordered_map<std::string, Specialized> specialized_;
   std::vector<Operation> written_;  // functions
   std::deque<Known> kept_;

@@ -311,19 +311,11 @@ std::uint64_t Tables::number(Id attribute) const {
   return coded.at.number();
 }
 
-Id Tables::type_in(Id attribute) const {
-  return static_cast<Id>(data(attribute, vhlo::attribute::type, "a type").number());
-}
-
 std::vector<Id> Tables::array(Id attribute) const {
   wire::Cursor at = data(attribute, vhlo::attribute::array, "an array");
   std::vector<Id> found(at.count("attributes"));
   for (Id& one : found) one = static_cast<Id>(at.number());
   return found;
-}
-
-Id Tables::type_of_tensor(Id attribute) const {
-  return static_cast<Id>(data(attribute, vhlo::attribute::tensor, "a tensor").number());
 }
 
 std::optional<Integers> Tables::integers(Id attribute) {

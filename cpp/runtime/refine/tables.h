@@ -31,7 +31,6 @@ enum : std::uint64_t { type = 17 };
 namespace type {
 enum : std::uint64_t { boolean = 0, function = 8, si32 = 13, si64 = 14, tensor = 20, encoded = 21, tuple = 23 };
 }
-enum Direction : std::uint64_t { eq, ne, ge, gt, le, lt };
 enum Comparison : std::uint64_t { no_comparison, floats, total_order, signed_integers, unsigned_integers };
 }  // namespace vhlo
 
@@ -62,7 +61,6 @@ class Tables {
 
   std::uint64_t version() const { return sections_.version(); }
   const Kind& kind(Id kind) const { return kinds_[kind]; }
-  std::size_t kinds() const { return kinds_.size(); }
   Id vhlo_kind(std::string_view name);
 
   /// Whether some tensor of the module has a size that is not known.
@@ -83,12 +81,10 @@ class Tables {
   std::int64_t integer(Id attribute) const;
   bool boolean(Id attribute) const;
   std::uint64_t number(Id attribute) const;  // of an enum
-  Id type_in(Id attribute) const;
   std::vector<Id> array(Id attribute) const;
   /// A tensor of a few integers; nothing for all others.
   std::optional<Integers> integers(Id attribute);
   Integers needed_integers(const Operation& operation, std::string_view name);
-  Id type_of_tensor(Id attribute) const;
 
   Id string_attribute(std::string_view text);
   Id array_attribute(std::span<const Id> elements);
