@@ -28,7 +28,10 @@ bool begins_like_bytecode(std::span<const std::uint8_t> bytes) {
 }
 
 Sections::Sections(std::span<const std::uint8_t> module, const Path& where)
-    : rest_(behind_first_word(module, where)), version_(rest_.number()), producer_(text(rest_.text())), head_size_(rest_.place()) {}
+    : rest_(behind_first_word(module, where)),
+      version_(rest_.number()),
+      producer_(text(rest_.text())),
+      head_size_(rest_.place()) {}
 
 void Sections::find() {
   while (!rest_.at_end()) {
