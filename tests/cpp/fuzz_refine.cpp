@@ -10,6 +10,7 @@
 #include "target.h"
 #include "wire/base/error.h"
 #include "wire/bytecode/bytecode.h"
+#include "wire/bytecode/sections.h"
 
 namespace {
 
@@ -45,7 +46,7 @@ std::vector<refine::Shape> shapes_for(Bytes module) {
 std::string outcome(Bytes module) {
   try {
     wire::check_bytecode(module, where);
-    if (module.size() < 5 || module[4] > 2 * wire::newest_bytecode + 1) return {};
+    if (wire::Sections(module, where).version() > wire::newest_bytecode) return {};  // which the check lets pass
     const auto found = refine::with_shapes(module, where, shapes_for(module));
     if (!found) return "static";
     // Tables keep what nothing refers to any more.

@@ -16,7 +16,7 @@ from jax import lax
 
 import jaxexp
 from jaxexp._executables.file import ExecutablesFile
-from kit import goldens, linear_algebra, native
+from kit import goldens, linear_algebra, native, weighted
 from kit import runtime as built
 from kit.run_c import Handle, Library, Reason, RunError, pointer
 from kit.symbolic_functions import FUNCTIONS
@@ -96,6 +96,22 @@ def test_vjps_of_other_sizes(library: Library, load: Any, call: Call) -> None:
     for size in (1, 3, 8):
         x, ct = np.ones((size, 4), np.float32), np.eye(size, dtype=np.float32)
         np.testing.assert_allclose(call(vjp, x, ct)[0], exported.vjp().call(x, ct)[0], rtol=1e-5)
+
+
+def test_all_sizes_share_the_weights(library: Library, runtime: Handle, call: Call, tmp_path: Path) -> None:
+    given = weighted.params()
+    (b,) = jaxexp.symbolic_shape("b")
+    spec = jax.ShapeDtypeStruct((b, weighted.SIZE), "float32")
+    exported = jaxexp.export(jax.jit(weighted.closed(given)), weights=given)(spec)
+    exported.save(tmp_path / "model.jaxexp", compatibility=built.READER, vjp_order=1)
+    function = library.load(runtime, tmp_path / "model.jaxexp")
+    vjp = library.changed("vjp", function)
+    for size in (1, 4, 9):
+        x = np.ones((size, weighted.SIZE), np.float32)
+        expected, pullback = jax.vjp(lambda x: weighted.apply(given, x), x)
+        np.testing.assert_allclose(call(function, x)[0], expected, rtol=1e-4, atol=1e-5)
+        cotangents = call(vjp, x, np.ones_like(expected))
+        np.testing.assert_allclose(cotangents[-1], pullback(jnp.ones_like(expected))[0], rtol=1e-4, atol=1e-5)
 
 
 def test_a_static_function_calls_a_symbolic_one(load: Any, call: Call) -> None:

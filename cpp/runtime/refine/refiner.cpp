@@ -161,7 +161,8 @@ void Refiner::specialize(Function& function, const Types& types, const Numbers& 
   for (std::size_t i = 0; i < types.size(); ++i)
     if (is_dropped[i]) set(body.first_argument + static_cast<Id>(i), constant(in.location, types[i], *known[i]));
   for (const Operation& one : body.operations) operation(one);
-  if (block.operations.empty()) refuse("it has a function without an end");
+  if (block.operations.empty() || tables_.kind(block.operations.back().kind).full_name() != "vhlo.return_v1")
+    refuse("it has a function without an end");
   sweep(block);
   const Operation& end = block.operations.back();
   result.results = types_of(end.operands);
