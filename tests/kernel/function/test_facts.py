@@ -125,6 +125,7 @@ def test_no_public_way_is_missing() -> None:
     """Everything public whose result is a function of one that there was is in the table, or here with the reason."""
     elsewhere = {
         "export": "begins with Python code",
+        "from_stablehlo": "begins with another producer's module",
         "Exported.vjp": "makes another function, whose facts are tested below",
         "BoundExported.vjp": "the same",
         "Exported.with_weights": "refuses a function without weights",
