@@ -123,7 +123,7 @@ FUNCTIONS = {
         lambda x: (lax.top_k(x, 2), lax.top_k(x.T, 2), lax.top_k(x.T, x.shape[0] // 2)), constraints=("b>=2",)
     ),
     "products": Symbolic(products),
-    "batched_product": Symbolic(lambda x: jnp.einsum("abc,dc->abd", x, x[0]), "a, b, 4", shapes=TWO),
+    "batched_product": Symbolic(lambda x: jnp.einsum("abc,ec->abe", x, x[0]), "a, b, 4", shapes=TWO),
     "windows": Symbolic(windows, constraints=("b>=2",)),
     "pooling": Symbolic(lambda x: window(x, (1, 2, 2, 1), (1, 2, 2, 1), "SAME"), "b, h, w, 3", shapes=IMAGES),
     "gradient_of_pooling": Symbolic(

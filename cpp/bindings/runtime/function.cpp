@@ -87,7 +87,7 @@ void define_function(nb::module_& m) {
           "has_weights", [](const Function& f) { return f.arguments().size() < f.artifact().arguments().size(); },
           "Whether the first arguments are weights that were found.")
       .def("compile", &compile, "sizes"_a = nb::none(),
-           nb::sig("def compile(self, sizes: Mapping[str, int] | None = None) -> None"))
+           nb::sig("def compile(self, sizes: dict[str, int] | None = None) -> None"))
       .def("save_executable", &Function::save_executable, "file"_a, Release(),
            nb::sig("def save_executable(self, file: str | os.PathLike[str]) -> None"))
       .def("why_compiled", [](const Function& f) { return text(f.why_compiled()); })

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxexp import _runtime
 from jaxexp._errors import WeightsError
@@ -62,7 +62,8 @@ def _opened(found: Source, signed_by: SignedBy | None, stable: bool, policy: Pol
         if signed_by is not None:
             from jaxexp._signing.reading import SignedFiles
 
-            signed = SignedFiles(signed_by).opened(found.path, check_size=check_size)
+            # Types can say since Python 3.12 that it is a buffer.
+            signed: Any = SignedFiles(signed_by).opened(found.path, check_size=check_size)
             return _without_weights(_runtime.Program.of_bytes(signed, ""), found, _SIGNED)
         if check_size is not None:
             check_size(os.path.getsize(found.path))

@@ -57,12 +57,13 @@ class Importing:
             results = trees.of_results(result_names, self.results)
             in_shapes = shapes.of_arguments([signature.shape_of(type_) for type_ in types], self.shapes)
             is_symbolic = any(map(_jax.is_symbolic_dim, (dim for shape in in_shapes for dim in shape)))
+            out_shapes = None
             if is_symbolic:
                 out_shapes = shapes.of_results(in_shapes, lambda sizes: _result_shapes(_refined(module, sizes)))
             elif _is_dynamic(module):
                 module = _refined(module, in_shapes)
         with module.context as context, _jax.ir.Location.unknown(context):
-            if not is_symbolic:
+            if out_shapes is None:
                 out_shapes = _result_shapes(module)
             exported = self._exported(module, entry, arguments, results, in_shapes, out_shapes, is_symbolic)
         return derivatives.as_written(exported) if self.differentiable else exported
