@@ -113,7 +113,7 @@ def test_options_and_devices(path: Path, subprocess_env: Any) -> None:
 def test_the_lapack_of_the_environment(subprocess_env: Any, tmp_path: Path) -> None:
     """SciPy's, which is not imported."""
     a = np.array([[2, 1], [1, 3]], np.float32)
-    jaxexp.export(jax.jit(jnp.linalg.eigvalsh))(a).save(tmp_path / "e.jaxexp")
+    jaxexp.export(jax.jit(jnp.linalg.eigvalsh))(a).save(tmp_path / "e.jaxexp", compatibility=built.READER)
     code = """
     import os, sys
     import numpy as np
