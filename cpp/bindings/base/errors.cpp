@@ -1,22 +1,14 @@
-// jaxexp._errors is imported where an exception is raised: it loads no JAX, and importing _native needs no package.
 #include "bindings/base/errors.h"
 
-#include <new>
 #include <system_error>
 
 #include "bindings/base/owned.h"
+#include "bindings/base/raising.h"
 #include "bindings/base/text.h"
 #include "wire/artifact/layout.h"
 
 namespace jaxexp::bindings {
 namespace {
-
-template <class... Text>
-nb::object make_error(const char* name, const Text&... arguments) {
-  return nb::module_::import_("jaxexp._errors").attr(name)(arguments...);
-}
-
-void set_error(const nb::object& error) { PyErr_SetObject(error.type().ptr(), error.ptr()); }
 
 /// By `Also`.
 constexpr const char* serialization_errors[] = {"SerializationError", "SerializationTypeError",
@@ -38,8 +30,7 @@ void translate(const std::exception_ptr& exception, void*) {
     } catch (const wire::TooLarge& e) {
       set_error(make_error("SerializationError", text(e.what())));
     } catch (const std::system_error& e) {
-      const int number = e.code().value();
-      set_error(nb::borrow(PyExc_OSError)(number, text(std::generic_category().message(number))));
+      set_os_error(e);
     }
   } catch (nb::python_error& e) {
     e.restore();
@@ -74,13 +65,7 @@ void raise_at(nb::python_error& cause, const wire::Path& where) {
 
 nb::object python_exception(const std::exception_ptr& exception) {
   try {
-    try {
-      translate(exception, nullptr);
-    } catch (const std::bad_alloc&) {
-      PyErr_NoMemory();
-    } catch (const std::exception& other) {
-      PyErr_SetString(PyExc_RuntimeError, other.what());
-    }
+    set_translated(exception, translate);
     throw nb::python_error();
   } catch (nb::python_error& error) {
     return nb::borrow(error.value());

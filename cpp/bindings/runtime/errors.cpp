@@ -1,20 +1,13 @@
-// jaxexp._errors is imported where an exception is raised.
 #include <exception>
-#include <new>
 #include <string_view>
 #include <system_error>
 
+#include "bindings/base/raising.h"
 #include "bindings/base/text.h"
 #include "bindings/runtime/define.h"
 
 namespace jaxexp::bindings {
 namespace {
-
-template <class... Text>
-void raise(const char* name, const Text&... arguments) {
-  const nb::object error = nb::module_::import_("jaxexp._errors").attr(name)(arguments...);
-  PyErr_SetObject(error.type().ptr(), error.ptr());
-}
 
 constexpr const char* name_of(RunError::Reason reason) {
   switch (reason) {
@@ -36,15 +29,13 @@ void translate(const std::exception_ptr& exception, void*) {
     try {
       std::rethrow_exception(exception);
     } catch (const RunError& e) {
-      raise("RunError", text(e.what()), name_of(e.reason()));
+      set_error(make_error("RunError", text(e.what()), name_of(e.reason())));
     } catch (const WeightsError& e) {
-      raise("WeightsError", text(e.path()), text(e.expected()), text(e.found()), text(e.file()));
+      set_error(make_error("WeightsError", text(e.path()), text(e.expected()), text(e.found()), text(e.file())));
     } catch (const DeserializationError& e) {
-      raise(class_of(e), text(e.path()), text(e.expected()), text(e.found()));
+      set_error(make_error(class_of(e), text(e.path()), text(e.expected()), text(e.found())));
     } catch (const std::system_error& e) {
-      const int number = e.code().value();
-      const nb::object error = nb::borrow(PyExc_OSError)(number, text(std::generic_category().message(number)));
-      PyErr_SetObject(error.type().ptr(), error.ptr());
+      set_os_error(e);
     }
   } catch (nb::python_error& e) {
     e.restore();
@@ -53,15 +44,7 @@ void translate(const std::exception_ptr& exception, void*) {
 
 }  // namespace
 
-void set_python_error(const std::exception_ptr& exception) noexcept {
-  try {
-    translate(exception, nullptr);
-  } catch (const std::bad_alloc&) {
-    PyErr_NoMemory();
-  } catch (const std::exception& other) {
-    PyErr_SetString(PyExc_RuntimeError, other.what());
-  }
-}
+void set_python_error(const std::exception_ptr& exception) noexcept { set_translated(exception, translate); }
 
 void translate_runtime_errors() { nb::register_exception_translator(translate); }
 

@@ -78,6 +78,22 @@ const std::int64_t* element_at(const Known& known, const Integers& index) {
   return &known.values[static_cast<std::size_t>(place(known.shape, index))];
 }
 
+/// The elements of a result, each of which stands in an operand at the index that `from` makes of its own. Nothing if
+/// one of them does not stand there.
+template <class From>
+std::optional<Integers> picked(const Known& operand, const Shape& result, From from) {
+  Integers values;
+  bool fits = true;
+  each_index(result, [&](const Integers& index) {
+    const std::int64_t* const value = element_at(operand, from(index));
+    if (value)
+      values.push_back(*value);
+    else
+      fits = false;
+  });
+  return fits ? std::optional(std::move(values)) : std::nullopt;
+}
+
 /// A scalar stands for each of its elements.
 std::int64_t of_each(const Known& known, std::size_t i) { return known.values[known.shape.empty() ? 0 : i]; }
 
@@ -166,33 +182,19 @@ std::optional<Integers> concatenated(std::span<const Known* const> operands, std
 
 std::optional<Integers> sliced(const Known& operand, const Integers& starts, const Integers& strides,
                                const Shape& result) {
-  Integers values;
-  bool fits = true;
-  each_index(result, [&](Integers index) {
+  return picked(operand, result, [&](Integers index) {
     for (std::size_t d = 0; d < index.size(); ++d) index[d] = starts[d] + index[d] * strides[d];
-    const std::int64_t* const value = element_at(operand, index);
-    if (value)
-      values.push_back(*value);
-    else
-      fits = false;
+    return index;
   });
-  return fits ? std::optional(std::move(values)) : std::nullopt;
 }
 
 std::optional<Integers> broadcast(const Known& operand, const Integers& dimensions, const Shape& result) {
-  Integers values;
-  bool fits = true;
-  each_index(result, [&](const Integers& index) {
+  return picked(operand, result, [&](const Integers& index) {
     Integers from;
     for (std::size_t d = 0; d < dimensions.size(); ++d)
       from.push_back(operand.shape[d] == 1 ? 0 : index[static_cast<std::size_t>(dimensions[d])]);
-    const std::int64_t* const value = element_at(operand, from);
-    if (value)
-      values.push_back(*value);
-    else
-      fits = false;
+    return from;
   });
-  return fits ? std::optional(std::move(values)) : std::nullopt;
 }
 
 }  // namespace jaxexp::runtime::refine

@@ -11,8 +11,8 @@ import re
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jaxexp._errors import PolicyError
-from jaxexp._kernel.artifact.operations import is_attribute_understood, is_understood
-from jaxexp._kernel.artifact.targets import HINTS, STABLE_CUSTOM_CALLS, is_callback
+from jaxexp._kernel.artifact.operations import as_parsed, is_attribute_understood, is_understood
+from jaxexp._kernel.artifact.targets import STABLE_CUSTOM_CALLS
 from jaxexp._policy.limits.limits import Limits
 
 from .trees import class_name, is_custom
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from jaxexp._policy.policy import Policy
 
 _MODULE = "builtin.module"
-_VERSIONED = re.compile(r"vhlo\.(\w+)_v\d+")
-_TRANSFERS = frozenset("infeed outfeed send recv".split())
 _UNTYPED_LAPACK = re.compile(r"(?:blas|lapack)_(\w+)(?<!_ffi)")
 # Operations that name devices.
 _COLLECTIVES = frozenset(
-    "all_gather all_reduce all_to_all collective_broadcast collective_permute collective_reduce reduce_scatter".split()
+    f"stablehlo.{name}"
+    for name in (
+        "all_gather all_reduce all_to_all collective_broadcast collective_permute collective_reduce reduce_scatter"
+    ).split()
 )
 _NAME_DEVICES = re.compile(
     r"mhlo\.sharding|mhlo\.frontend_attributes|(xla\.)?sdy\..*|\w*shardings?|mesh|replica_groups"
@@ -67,9 +68,7 @@ class _Judge:
         if self.limits.refuses_unregistered_nodes:
             self.limits.unregistered_nodes(self._custom_nodes(), self.where)
         for effect in said["effects"]:
-            full = effect.removeprefix("<class '").removesuffix("'>")
-            if not self.limits.allows("effects", full, full.rpartition(".")[2]):
-                self._refuse("effects", f"has the effect {full}", full)
+            self.limits.effect(effect.removeprefix("<class '").removesuffix("'>"), self.where)
         found = self.program.inventory(self.order)
         if found is None:
             what = "has a module in a version of MLIR bytecode that is unknown here"
@@ -90,12 +89,10 @@ class _Judge:
     def _operations(self, found: dict[str, Any]) -> None:
         self.limits.at_most("max_operations", sum(found["operations"].values()) - 1, "operations", self.where)
         for name in found["operations"]:
-            as_parsed = _VERSIONED.sub(r"stablehlo.\1", name)
-            if not is_understood(name) and not self.limits.allows("operations", name, as_parsed):
-                self._refuse("operations", f"has the operation {as_parsed}, which is unknown here", as_parsed)
-            base = as_parsed.removeprefix("stablehlo.")
-            if base in _TRANSFERS and not self.limits.allows("effects", base):
-                self._refuse("effects", f"exchanges data outside of its results ({as_parsed})", base)
+            parsed = as_parsed(name)
+            if not is_understood(name) and not self.limits.allows("operations", name, parsed):
+                self._refuse("operations", f"has the operation {parsed}, which is unknown here", parsed)
+            self.limits.transfer(parsed, self.where)
         if found["operations"].get(_MODULE, 0) > 1:  # one inside has symbols of its own
             self._refuse("operations", f"has the operation {_MODULE} in its module, which is unknown here", _MODULE)
         for name in found["unreadable"]:
@@ -110,18 +107,10 @@ class _Judge:
             what = "has custom calls in a form that is unknown here"
             raise PolicyError("custom_calls", what, self.where, "jaxexp.load checks them, where JAX is installed")
         for target, has_side_effect in targets.items():
-            stable = target in STABLE_CUSTOM_CALLS or _as_typed(target) in STABLE_CUSTOM_CALLS
-            if is_callback(target):
-                if self.policy.callbacks is False:
-                    what = f"calls back to Python (custom call {target!r})"
-                    raise PolicyError("callbacks", what, self.where, "To allow it, pass Policy(callbacks=True)")
-            elif not self._always_allows(target, stable) and not self.limits.allows("custom_calls", target):
-                self._refuse("custom_calls", f"has the custom call {target!r}", target)
-            if has_side_effect and not stable and not self.limits.allows("effects", target):
-                self._refuse("effects", f"has the custom call {target!r} with side effects", target)
-
-    def _always_allows(self, target: str, stable: bool) -> bool:
-        return stable and (self.policy.stable_custom_calls is not False or target in HINTS)
+            is_stable = target in STABLE_CUSTOM_CALLS or _as_typed(target) in STABLE_CUSTOM_CALLS
+            self.limits.custom_call(target, is_stable, self.where)
+            if has_side_effect:
+                self.limits.side_effect(target, is_stable, self.where)
 
     def _arrays(self, found: dict[str, Any]) -> None:
         for name in found["unknown_types"]:
@@ -139,16 +128,12 @@ class _Judge:
             self._not_understood("max_devices", "a number of devices in its module that is unknown here")
         self.limits.devices(math.prod(counts), "devices in its module's attributes", self.where)
         names = [name for name in (*found["attributes"], *found["call_attributes"]) if _NAME_DEVICES.fullmatch(name)]
-        names += [name for name in found["operations"] if name.startswith("sdy.") or _base(name) in _COLLECTIVES]
+        names += [name for name in found["operations"] if name.startswith("sdy.") or as_parsed(name) in _COLLECTIVES]
         if names:
             self._not_understood("max_devices", f"{min(names)}, whose devices are not counted without JAX")
 
     def _not_understood(self, field: str, what: str) -> NoReturn:
         raise PolicyError(field, f"has {what}", self.where, f"To allow it, pass Policy({field}=None)")
-
-
-def _base(name: str) -> str:
-    return _VERSIONED.sub(r"\1", name)
 
 
 def _as_typed(target: str) -> str:

@@ -9,6 +9,7 @@ from jaxexp import _runtime
 from jaxexp._errors import WeightsError
 from jaxexp._fleet.places.source import source
 from jaxexp._kernel.artifact.words import listed
+from jaxexp._kernel.io import files
 
 if TYPE_CHECKING:
     from jaxexp._fleet.places.source import Given, Source
@@ -67,10 +68,8 @@ def _opened(found: Source, signed_by: SignedBy | None, stable: bool, policy: Pol
             return _without_weights(_runtime.Program.of_bytes(signed, ""), found, _SIGNED)
         if check_size is not None:
             check_size(os.path.getsize(found.path))
-        try:
+        with files.named_in_os_errors(found.path):
             return _runtime.Program.of_file(found.path)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, found.path) from None
     program = _runtime.Program.of_bytes(found.read(check_size), "")
     if found.handle is not None:
         return _without_weights(program, found, _REMOTE if signed_by is None else _SIGNED)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import operator
 import os
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -132,7 +131,7 @@ class Session:
             plugins.provide_lapack()
         code = os.fspath(executables or "")
         try:
-            with files.named_in_errors(code or name), _naming_os_errors(code):
+            with files.named_in_errors(code or name), files.named_in_os_errors(code):
                 function = native.load(program, list(devices or ()), code, os.fspath(weights or ""), stable)
         except RunError as error:
             raise error if not name else RunError(f"{name}: {error}", error.reason) from None
@@ -272,7 +271,7 @@ class Session:
             ExecutablesError: the file is something else.
             OSError: the file cannot be written.
         """
-        with files.named_in_errors(path), _naming_os_errors(path):
+        with files.named_in_errors(path), files.named_in_os_errors(path):
             self._function.save_executable(path)
 
     @property
@@ -316,15 +315,6 @@ class Session:
 
     def _refused(self, what: str) -> RunError:
         return RunError(f"{self.name} {what}", "argument")
-
-
-@contextlib.contextmanager
-def _naming_os_errors(path: str | os.PathLike[str]) -> Generator[None]:
-    """A context that adds the name of the file to errors of the system."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, os.fsdecode(path)) from None
 
 
 def _value(described: tuple[str, str, tuple[str, ...], str]) -> Value:

@@ -137,7 +137,7 @@ def with_results_at(attributes: Any, order: Sequence[int]) -> Any:
     entry = ir.DictAttr(attributes)
     if _ALIAS not in entry:
         return attributes
-    known = {item.name: item.attr for item in (entry[i] for i in range(len(entry)))}
+    known = dict(mlir.items(entry))
     index = known.pop(_ALIAS).value
     if index in order:
         known[_ALIAS] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), order.index(index))
@@ -261,7 +261,7 @@ def _keep_of_values(function: Any, *, is_main: bool) -> None:
             continue
         kept = []
         for entry in map(ir.DictAttr, ir.ArrayAttr(function.attributes[group])):
-            known = {item.name: item.attr for item in (entry[i] for i in range(len(entry)))}
+            known = dict(mlir.items(entry))
             if is_main:
                 _check_argument(known, len(function.type.results))
             kept.append(

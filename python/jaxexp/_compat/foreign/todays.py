@@ -32,13 +32,13 @@ def bring_up_to_date(module: Any) -> None:
         if operation.name in _BATCH_NORM:
             _write_out(module, operation)
         elif operation.name in ("stablehlo.reshape", "stablehlo.transpose") and _changes_nothing(operation):
-            _replace(operation, operation.operands)
+            mlir.replace(operation, operation.operands)
 
 
 def _to_chlo(call: Any, name: str, said: Any) -> None:
     attributes: dict[str, Any] = {}
     if name == "topk":
-        if {item.name for item in _items(said)} != {"k", "largest"} or str(said["largest"]) != "true":
+        if {name for name, _ in mlir.items(said)} != {"k", "largest"} or str(said["largest"]) != "true":
             return
         name, attributes = "top_k", {"k": said["k"]}
     elif len(said):
@@ -55,7 +55,7 @@ def _to_chlo(call: Any, name: str, said: Any) -> None:
     except _jax.ir.MLIRError:  # the call has other operands or results: `check_stable` refuses it
         made.erase()
     else:
-        _replace(call, made.results)
+        mlir.replace(call, made.results)
 
 
 def _changes_nothing(operation: Any) -> bool:
@@ -65,12 +65,6 @@ def _changes_nothing(operation: Any) -> bool:
     if operation.name == "stablehlo.reshape":
         return bool(operation.results[0].type.has_static_shape)
     return [*operation.attributes["permutation"]] == [*range(operation.results[0].type.rank)]
-
-
-def _replace(operation: Any, values: Any) -> None:
-    for old, new in zip(operation.results, values, strict=True):
-        old.replace_all_uses_with(new)
-    operation.erase()
 
 
 def _batch_norm(feature: int, epsilon: float, x: Any, scale: Any, offset: Any, *given: Any) -> Sequence[Any]:
@@ -95,8 +89,4 @@ def _write_out(module: Any, operation: Any) -> None:
     feature, epsilon = (operation.attributes[name].value for name in ("feature_index", "epsilon"))
     function = functools.partial(_batch_norm, feature, epsilon)
     with jax.enable_x64(True), _jax.ir.InsertionPoint(operation), operation.location:
-        _replace(operation, lowered_inline(function, module, avals, list(operation.operands)))
-
-
-def _items(dictionary: Any) -> list[Any]:
-    return [dictionary[i] for i in range(len(dictionary))]
+        mlir.replace(operation, lowered_inline(function, module, avals, list(operation.operands)))

@@ -74,6 +74,15 @@ ATTRIBUTE_PREFIXES = ("jax.", "jaxexp.", "sdy.", "stablehlo.", "xla.sdy.")
 _VERSIONED = re.compile(r"vhlo\.(\w+)_v\d+")
 
 
+# Operations that exchange data with the host, or with another program.
+TRANSFERS = frozenset(f"stablehlo.{name}" for name in ("infeed", "outfeed", "send", "recv"))
+
+
+def as_parsed(operation: str) -> str:
+    """The name in a module of an operation in a portable artifact, if it is one of VHLO; others stay as they are."""
+    return _VERSIONED.sub(r"stablehlo.\1", operation)
+
+
 def is_understood(operation: str) -> bool:
     """Whether a kind of operation is in the tables, by its name in a module or in a portable artifact."""
     if operation in OPERATIONS:

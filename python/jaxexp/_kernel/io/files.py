@@ -49,7 +49,20 @@ def file_bytes(path: str | os.PathLike[str], *, in_parts: bool = False, at_once:
     try:
         return _native.FileBytes(path, in_parts=in_parts, at_once=at_once)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, os.fsdecode(path)) from None
+        raise _named(error, path) from None
+
+
+@contextlib.contextmanager
+def named_in_os_errors(path: str | os.PathLike[str]) -> Generator[None]:
+    """A context that adds the name of a file to errors of the system: the native modules do not."""
+    try:
+        yield
+    except OSError as error:
+        raise _named(error, path) from None
+
+
+def _named(error: OSError, path: str | os.PathLike[str]) -> OSError:
+    return OSError(error.errno, error.strerror, os.fsdecode(path))
 
 
 class Mapped(mmap.mmap):

@@ -47,19 +47,16 @@ def _rename(module: Any) -> None:
             if key in function.attributes:
                 function.attributes[key] = _without_names(function.attributes[key])
     for operation in mlir.iter_operations(module):
-        for key, value in _items(operation.attributes):
+        for key, value in mlir.items(operation.attributes):
             if (renamed := _renamed(value, numbered)) is not value:
                 operation.attributes[key] = renamed
 
 
-def _items(attributes: Any) -> list[tuple[str, Any]]:
-    names = [attributes[i].name for i in range(len(attributes))]
-    return [(name, attributes[name]) for name in names]
-
-
 def _without_names(values: Any) -> Any:
     ir = _jax.ir
-    kept = [{key: value for key, value in _items(ir.DictAttr(one)) if key not in _NAMES_OF_VALUES} for one in values]
+    kept = [
+        {key: value for key, value in mlir.items(ir.DictAttr(one)) if key not in _NAMES_OF_VALUES} for one in values
+    ]
     return ir.ArrayAttr.get([ir.DictAttr.get(one) for one in kept])
 
 

@@ -55,9 +55,7 @@ def call_functions(module: Any) -> None:
             with _jax.ir.InsertionPoint(operation), operation.location:
                 types = [result.type for result in operation.results]
                 call = _jax.call_op(types, operation.attributes["decomposition"], list(operation.operands))
-            for old, new in zip(operation.results, call.results, strict=True):
-                old.replace_all_uses_with(new)
-            operation.erase()
+            mlir.replace(operation, call.results)
 
 
 def two_meanings(name: str) -> ModuleError:

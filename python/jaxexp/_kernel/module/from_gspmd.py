@@ -202,8 +202,7 @@ def _drop(module: Any) -> None:
         if _NAME not in operation.attributes:
             continue
         if _is_call(operation, *_OF_GSPMD):
-            operation.results[0].replace_all_uses_with(operation.operands[0])
-            operation.erase()
+            mlir.replace(operation, operation.operands)
         else:
             del operation.attributes[_NAME]
 
@@ -216,7 +215,7 @@ def _change_attributes(function: Any, mesh: _Mesh | None) -> None:
             continue
         changed = []
         for type_, attributes in zip(types, map(ir.DictAttr, function.attributes[name]), strict=True):
-            new = {a.name: a.attr for a in (attributes[i] for i in range(len(attributes))) if a.name != _NAME}
+            new = {name: value for name, value in mlir.items(attributes) if name != _NAME}
             if mesh is not None and _NAME in attributes and _text_of(attributes) != _MANUAL:
                 sharding = mesh.sharding(_text_of(attributes), ir.RankedTensorType(type_).rank)
                 new["sdy.sharding"] = mesh.attribute(sharding)
@@ -238,8 +237,7 @@ def _constrain(call: Any, mesh: _Mesh) -> None:
             value = _jax.ir.Operation.create(
                 "sdy.sharding_constraint", results=[value.type], operands=[value], attributes={"sharding": sharding}
             ).result
-    call.results[0].replace_all_uses_with(value)
-    call.erase()
+    mlir.replace(call, [value])
 
 
 def _shard_map_bodies(calls: Iterable[tuple[str, Any]]) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -185,6 +185,19 @@ def iter_operations(module: Any, *, innermost_first: bool = False) -> Iterator[A
     order = _jax.ir.WalkOrder.POST_ORDER if innermost_first else _jax.ir.WalkOrder.PRE_ORDER
     module.operation.walk(visit, order)
     return iter(found)
+
+
+def items(attributes: Any) -> list[tuple[str, Any]]:
+    """The attributes of an operation, or those in a dictionary, by name: maps of MLIR differ between releases."""
+    names = [attributes[i].name for i in range(len(attributes))]
+    return [(name, attributes[name]) for name in names]
+
+
+def replace(operation: Any, values: Iterable[Any]) -> None:
+    """Removes an operation. These values stand in for its results."""
+    for old, new in zip(operation.results, values, strict=True):
+        old.replace_all_uses_with(new)
+    operation.erase()
 
 
 def serialize_for(module: Any, version: str) -> bytes:

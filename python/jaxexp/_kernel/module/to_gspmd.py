@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from jaxexp import _jax
@@ -84,7 +84,7 @@ class _Rewriter:
         free = [i for i, d in enumerate(dimensions) if not _jax.sdy.DimensionShardingAttr(d).is_closed]
         config = f"unspecified_dims=[{','.join(map(str, free))}]" if free else ""
         operand = operation.operands[0]
-        self.replace(operation, [self.call("Sharding", operand, operand.type, self.text(sharding), operation, config)])
+        mlir.replace(operation, [self.call("Sharding", operand, operand.type, self.text(sharding), operation, config)])
 
     def manual_computation(self, operation: Any) -> None:
         shardings = [
@@ -110,7 +110,7 @@ class _Rewriter:
         for value, result, sharding in zip(terminator.operands, operation.results, shardings[1], strict=True):
             shard = self.call("Sharding", value, value.type, manual_text, operation)
             results.append(self.call("SPMDShardToFullShape", shard, result.type, self.text(sharding), operation))
-        self.replace(operation, results)
+        mlir.replace(operation, results)
 
     def call(self, target: str, operand: Any, type_: Any, sharding: Any, before: Any, config: str = "") -> Any:
         """A custom call on one value, before an operation."""
@@ -125,11 +125,6 @@ class _Rewriter:
             ip=_jax.ir.InsertionPoint(before),
         )
         return created.results[0]
-
-    def replace(self, operation: Any, results: Sequence[Any]) -> None:
-        for old, new in zip(operation.results, results, strict=True):
-            old.replace_all_uses_with(new)
-        operation.erase()
 
     def mesh(self, sharding: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """The sizes and names of a sharding's mesh axes."""

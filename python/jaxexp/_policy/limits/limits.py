@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NoReturn
 
 from jaxexp._errors import PolicyError
+from jaxexp._kernel.artifact.operations import TRANSFERS
+from jaxexp._kernel.artifact.targets import HINTS, is_callback
 
 
 class Limits:
@@ -66,6 +68,34 @@ class Limits:
                 f"their place, or pass {allow}"
             )
         raise PolicyError("unregistered_nodes", f"has nodes of unregistered classes: {names}", where, advice)
+
+    def effect(self, name: str, where: str) -> None:
+        """An effect of JAX, by the full name of its class."""
+        if not self.allows("effects", name, name.rpartition(".")[2]):
+            self.refuse_name("effects", f"has the effect {name}", where, name)
+
+    def transfer(self, operation: str, where: str, inside: str = "") -> None:
+        """An operation, which may exchange data. `inside` says where it is, with a space in front."""
+        name = operation.partition(".")[2]
+        if operation in TRANSFERS and not self.allows("effects", name):
+            self.refuse_name("effects", f"exchanges data outside of its results ({operation}{inside})", where, name)
+
+    def custom_call(self, target: str, is_stable: bool, where: str, inside: str = "") -> None:
+        """A custom call, but for its side effects."""
+        if is_callback(target):
+            if self.policy.callbacks is False:
+                found = f"calls back to Python (custom call {target!r}{inside})"
+                raise PolicyError("callbacks", found, where, "To allow it, pass Policy(callbacks=True)")
+            return
+        if is_stable and (self.policy.stable_custom_calls is not False or target in HINTS):
+            return
+        if not self.allows("custom_calls", target):
+            self.refuse_name("custom_calls", f"has the custom call {target!r}{inside}", where, target)
+
+    def side_effect(self, target: str, is_stable: bool, where: str, inside: str = "") -> None:
+        """A custom call that has a side effect."""
+        if not is_stable and not self.allows("effects", target):
+            self.refuse_name("effects", f"has the custom call {target!r} with side effects{inside}", where, target)
 
     def allows(self, field: str, *names: str) -> bool:
         patterns: Collection[str] | None = getattr(self.policy, field)

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from jaxexp import _jax
 from jaxexp._errors import DeserializationError, ExportError, PolicyError, cause
 from jaxexp._kernel.artifact import operations
-from jaxexp._kernel.artifact.targets import HINTS, STABLE_CUSTOM_CALLS, is_callback
+from jaxexp._kernel.artifact.targets import STABLE_CUSTOM_CALLS
 from jaxexp._kernel.codec import nodes
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
@@ -32,10 +32,7 @@ def check_function(limits: Limits, exported: ExportedData) -> None:
         trees = exported.in_tree, exported.out_tree
         limits.unregistered_nodes({*nodes.unregistered(trees), *nodes.generic(trees)}, where)
     for effect in (*exported.ordered_effects, *exported.unordered_effects):
-        kind = type(effect)
-        full = f"{kind.__module__}.{kind.__qualname__}"
-        if not limits.allows("effects", full, kind.__qualname__):
-            limits.refuse_name("effects", f"has the effect {full}", where, full)
+        limits.effect(f"{type(effect).__module__}.{type(effect).__qualname__}", where)
     try:
         # The module is checked after it is brought up to date, because that one runs.
         with _jax.make_ir_context() as context:
@@ -49,8 +46,6 @@ def check_function(limits: Limits, exported: ExportedData) -> None:
         ) from cause(error)
 
 
-# Operations that exchange data with the host, or with another program.
-_TRANSFERS = frozenset(f"stablehlo.{name}" for name in ("infeed", "outfeed", "send", "recv"))
 _CUSTOM_CALL = "stablehlo.custom_call"
 
 
@@ -94,9 +89,7 @@ class _ModuleCheck:
             self._custom_call(operation)
         else:
             self._attributes(operation)
-        if name in _TRANSFERS and not self.limits.allows("effects", name.partition(".")[2]):
-            found = f"exchanges data outside of its results ({name} {self._inside()})"
-            self._refuse_name("effects", found, name.partition(".")[2])
+        self.limits.transfer(name, self.where, f" {self._inside()}")
         if self.policy.max_devices is not None:
             self._devices(operation, name)
         self._arrays(operation, name)
@@ -129,25 +122,13 @@ class _ModuleCheck:
 
     def _custom_call(self, operation: Any) -> None:
         target, attributes = mlir.target_of(operation), operation.attributes
-        if is_callback(target):
-            if self.policy.callbacks is False:
-                found = f"calls back to Python (custom call {target!r} {self._inside()})"
-                raise PolicyError("callbacks", found, self.where, "To allow it, pass Policy(callbacks=True)")
-        elif not self._is_always_allowed(target) and not self.limits.allows("custom_calls", target):
-            self._refuse_name("custom_calls", f"has the custom call {target!r} {self._inside()}", target)
+        is_stable, inside = target in STABLE_CUSTOM_CALLS, f" {self._inside()}"
+        self.limits.custom_call(target, is_stable, self.where, inside)
         if "called_computations" in attributes:
             for called in _jax.ir.ArrayAttr(attributes["called_computations"]):
                 self._known_symbol(_jax.ir.FlatSymbolRefAttr(called).value, target)
-        if target in STABLE_CUSTOM_CALLS:
-            return
-        has_effect = "has_side_effect" in attributes and _jax.ir.BoolAttr(attributes["has_side_effect"]).value
-        if has_effect and not self.limits.allows("effects", target):
-            self._refuse_name("effects", f"has the custom call {target!r} with side effects {self._inside()}", target)
-
-    def _is_always_allowed(self, target: str) -> bool:
-        if target not in STABLE_CUSTOM_CALLS:
-            return False
-        return self.limits.policy.stable_custom_calls is not False or target in HINTS
+        if "has_side_effect" in attributes and _jax.ir.BoolAttr(attributes["has_side_effect"]).value:
+            self.limits.side_effect(target, is_stable, self.where, inside)
 
     def _known_symbol(self, name: str, target: str) -> None:
         if name not in self.symbols:
