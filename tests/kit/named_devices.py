@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import io
 from typing import Any
 
 import jax
@@ -38,13 +37,11 @@ def module(
 
 
 def bytecode(module: Any) -> bytes:
-    """A module, or its text, as MLIR writes it: not as a portable artifact."""
-    file = io.BytesIO()
-    if not isinstance(module, str):
-        module.operation.write_bytecode(file)
-        return file.getvalue()
-    with _jax.make_ir_context():
-        return bytecode(_jax.ir.Module.parse(module))
+    """A module, or its text, as a portable artifact."""
+    if isinstance(module, str):
+        with _jax.make_ir_context():
+            return bytecode(_jax.ir.Module.parse(module))
+    return _jax.serialize_portable_artifact(module, _jax.newest_stablehlo(), True)
 
 
 @functools.cache

@@ -101,7 +101,7 @@ Tables::Kind Tables::described(const wire::Names::Operation& operation) const {
           is_vhlo ? base_of(name) : name,
           is_vhlo,
           operation.registered,
-          is_vhlo ? wire::attributes_of(name) : nullptr};
+          is_vhlo ? wire::known_operation(name) : nullptr};
 }
 
 Id Tables::vhlo_kind(std::string_view name) {

@@ -49,7 +49,7 @@ class Tables {
   struct Kind {
     std::string_view dialect, name, base;  // of "vhlo.add_v1", the base is "add"
     bool is_vhlo, registered;
-    const wire::OperationAttributes* attributes;
+    const wire::KnownOperation* attributes;
 
     std::string full_name() const { return std::string(dialect) + '.' + std::string(name); }
   };

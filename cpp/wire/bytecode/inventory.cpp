@@ -60,7 +60,7 @@ class Taking {
     const Names::Operation& operation = names_.operations[kind];
     const std::string_view dialect = names_.dialect_of(operation), name = names_.name_of(operation);
     const bool is_call = name.starts_with("custom_call");
-    const OperationAttributes* const known = dialect == "vhlo" ? attributes_of(name) : nullptr;
+    const KnownOperation* const known = dialect == "vhlo" ? known_operation(name) : nullptr;
     Call call;
     if (own && known) {
       std::string_view names = known->names;

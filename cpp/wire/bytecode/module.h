@@ -18,6 +18,7 @@
 #include "wire/bytecode/operations.h"
 #include "wire/bytecode/sections.h"
 #include "wire/bytecode/tables.h"
+#include "wire/bytecode/values.h"
 
 namespace jaxexp::wire {
 
@@ -31,11 +32,13 @@ inline constexpr unsigned max_region_depth = 256;
 /// The version of the calling convention that XLA's FFI has, as a number of one byte.
 inline constexpr std::uint8_t typed_call = 4 << 1 | 1;
 
+constexpr std::string_view vhlo = "vhlo.";
+
 /// A kind of operation.
 struct Operation {
   bool registered;  // whether its properties are in the section for that
-  bool is_vhlo, is_function, is_custom_call;
-  const OperationAttributes* attributes;
+  bool is_vhlo, is_function, is_return, is_custom_call;
+  const KnownOperation* known;
   std::uint64_t count = 0;
 };
 
@@ -50,47 +53,94 @@ class AttributeCheck {
  public:
   AttributeCheck(const Names& names, const AttributesAndTypes& tables) : names_(names), tables_(tables) {}
 
+  /// The numbers of an operation's attributes, in the order in which they are known.
+  using Found = std::vector<std::uint32_t>;
+
   /// Properties of VHLO's operations are their attributes, one after the other.
   /// Returns their weight.
-  std::uint64_t properties(const Operation& kind, Cursor given) const {
-    if (!kind.attributes) return given.left();
+  std::uint64_t properties(const Operation& kind, Cursor given, Found& found) const {
+    if (!kind.is_vhlo || !kind.known) return given.left();
     std::uint64_t weight = 0;
-    for (const char letter : kind.attributes->kinds) {
+    for (const char letter : kind.known->kinds) {
       const std::uint64_t one = attribute(given);
-      check(given, *kind.attributes, letter, one);
+      check(given, *kind.known, letter, one);
       weight += tables_.weight(one);
+      found.push_back(static_cast<std::uint32_t>(one));
     }
     if (!given.at_end()) given.refuse("more attributes than an operation has");
     return weight;
   }
 
   /// Before there were properties, attributes were in a dictionary, which equal operations share.
-  void dictionary(const Cursor& at, const Operation& kind, std::optional<std::uint64_t> given) {
-    const OperationAttributes& known = *kind.attributes;
+  void dictionary(const Cursor& at, const KnownOperation& known, std::optional<std::uint64_t> given, Found& found) {
     const std::uint64_t place = static_cast<std::uint64_t>(number_of(known)) << 32;
-    if (!dictionaries_.insert(place | (given ? *given + 1 : 0)).second) return;
-    std::string_view names = known.names;
-    std::vector<std::string_view> wanted;
-    for (std::size_t i = 0; i < known.kinds.size(); ++i) {
-      wanted.push_back(names.substr(0, names.find(' ')));
-      names.remove_prefix(std::min(wanted.back().size() + 1, names.size()));
+    const auto [begin, is_new] = dictionaries_.insert(place | (given ? *given + 1 : 0));
+    if (is_new) {
+      begin = in_dictionaries_.size();
+      std::string_view names = known.names;
+      std::vector<std::string_view> wanted;
+      for (std::size_t i = 0; i < known.kinds.size(); ++i) {
+        wanted.push_back(names.substr(0, names.find(' ')));
+        names.remove_prefix(std::min(wanted.back().size() + 1, names.size()));
+      }
+      const auto values = this->values(given, wanted);
+      for (std::size_t i = 0; i < wanted.size(); ++i) {
+        if (!values[i]) at.refuse("an operation " + std::string(known.name) + " without " + std::string(wanted[i]));
+        check(at, known, known.kinds[i], *values[i]);
+        in_dictionaries_.push_back(*values[i]);
+      }
     }
-    const auto found = values(given, wanted);
-    for (std::size_t i = 0; i < wanted.size(); ++i) {
-      if (!found[i]) at.refuse("an operation " + std::string(known.operation) + " without " + std::string(wanted[i]));
-      check(at, known, known.kinds[i], *found[i]);
+    const auto first = in_dictionaries_.begin() + static_cast<std::ptrdiff_t>(begin);
+    found.assign(first, first + static_cast<std::ptrdiff_t>(known.kinds.size()));
+  }
+
+  /// Whether the numbers of dimensions in attributes fit the types of an operation's values.
+  bool fit(const KnownOperation& known, const Found& attributes, std::span<const std::uint32_t> operands,
+           std::span<const std::uint32_t> results) const {
+    std::map<char, std::vector<std::int64_t>> dimensions;  // by letters
+    for (std::size_t i = 0; i < known.dimensions.size(); ++i) {
+      const char letter = known.dimensions[i];
+      if (letter == '.') continue;
+      const std::int64_t rank = tables_.rank(one_of(letter, operands, results));
+      const auto numbers = tables_.numbers(attributes[i]);
+      const auto is_below_rank = [&](std::int64_t least) {
+        return std::ranges::all_of(numbers.listed, [&](std::int64_t n) { return least <= n && n < rank; });
+      };
+      switch (letter) {
+        case 'w':
+        case 'y':
+        case 'p':
+        case 'q': {
+          const std::int64_t places = letter == 'w' || letter == 'p' ? rank : rank - 2;
+          if (numbers.count != places * (letter == 'p' || letter == 'q' ? 2 : 1)) return false;
+          break;
+        }
+        default:
+          if (numbers.count != static_cast<std::int64_t>(numbers.listed.size())) return false;
+          if (letter == 'v' && numbers.listed.front() == rank) break;
+          if (!is_below_rank(letter == 'd' ? -rank : 0)) return false;
+          if (letter != 'v' && letter != 'd') std::ranges::copy(numbers.listed, std::back_inserter(dimensions[letter]));
+      }
     }
+    for (auto& [letter, chosen] : dimensions) {
+      const bool are_all = letter >= 'A' && letter <= 'Z';
+      std::ranges::sort(chosen);
+      if (std::ranges::adjacent_find(chosen) != chosen.end()) return false;
+      if (are_all && static_cast<std::int64_t>(chosen.size()) != tables_.rank(one_of(letter, operands, results)))
+        return false;
+    }
+    return true;
   }
 
   /// What a custom call calls, as the number of a string, and how, as the number of an attribute. The target is
   /// `no_string` for those whose attributes were not checked, for which it is not known where that stands.
   CallAttributes call(const Operation& kind, std::optional<Cursor> own, std::optional<std::uint64_t> dictionary) {
-    if (kind.attributes && own) {
+    if (kind.known && own) {
       const auto version = static_cast<std::uint32_t>(attribute(*own));
       attribute(*own);  // between them in alphabetical order
       return {tables_.string(attribute(*own)), version};
     }
-    if (!kind.attributes || !dictionary) return {};
+    if (!kind.known || !dictionary) return {};
     const auto [found, is_new] = calls_.insert(*dictionary + 1);
     if (is_new) {
       constexpr std::string_view names[] = {"call_target_name", "api_version"};
@@ -119,16 +169,32 @@ class AttributeCheck {
     return found;
   }
 
-  void check(const Cursor& at, const OperationAttributes& known, char letter, std::uint64_t attribute) const {
+  /// The type of the value whose dimensions a letter stands for.
+  static std::uint32_t one_of(char letter, std::span<const std::uint32_t> operands,
+                              std::span<const std::uint32_t> results) {
+    switch (letter) {
+      case 'r':
+      case 'R': return results.front();
+      case 'b':
+      case 'B':
+      case 'v': return operands[operands.size() / 2];
+      case 'c': return operands.back();
+      default: return operands.front();
+    }
+  }
+
+  void check(const Cursor& at, const KnownOperation& known, char letter, std::uint64_t attribute) const {
     if (!is_kind(letter, tables_.vhlo_kind(attribute)) || !holds(letter, attribute))
-      at.refuse("an operation " + std::string(known.operation) + " with attributes of another one");
+      at.refuse("an operation " + std::string(known.name) + " with attributes of another one");
   }
 
   /// Whether what is in an attribute of the kind that a letter asks for is so, too.
   bool holds(char letter, std::uint64_t attribute) const {
-    constexpr unsigned mode_of_accuracy = 19;
+    constexpr unsigned type = 17, mode_of_accuracy = 19;
     switch (letter) {
       case 'D': return tables_.holds_dictionaries_alone(attribute);
+      case 'i': return tables_.integer_bits(attribute) <= 64;
+      case 'I': return tables_.vhlo_kind(attribute) == type || tables_.integer_bits(attribute) <= 64;
       case 't': return tables_.integer_bits(attribute) == 64;
       case 'u': return tables_.vhlo_kind(tables_.elements(attribute).front()) == mode_of_accuracy;
       case 'U': return tables_.is_function_type(attribute);
@@ -139,7 +205,9 @@ class AttributeCheck {
 
   const Names& names_;
   const AttributesAndTypes& tables_;
-  FlatMap<Nothing> dictionaries_;  // those that were checked, with the operations that they belong to
+  /// Dictionaries that were checked, with the operations that they belong to, and where their values are.
+  FlatMap<std::size_t> dictionaries_;
+  Found in_dictionaries_;
   FlatMap<CallAttributes> calls_;  // custom calls, by their dictionaries
 };
 
@@ -170,10 +238,16 @@ class Module {
     Cursor top = sections_.needed(Section::code);
     names_.emplace(sections_);
     for (const Names::Operation& operation : names_->operations) {
-      const std::string_view name = names_->name_of(operation);
-      const bool is_vhlo = names_->dialect_of(operation) == "vhlo";
-      operations_.push_back({operation.registered, is_vhlo, name == "func_v1", name.starts_with("custom_call"),
-                             is_vhlo ? attributes_of(name) : nullptr});
+      const std::string full_name = names_->full_name_of(operation);
+      std::string_view name = full_name;
+      const bool is_vhlo = name.starts_with(vhlo);
+      if (is_vhlo) name.remove_prefix(vhlo.size());
+      if (!is_vhlo && !name.starts_with("sdy.") && name != "builtin.module" &&
+          name != "builtin.unrealized_conversion_cast")
+        top.refuse("an operation " + shortened(name) + ", which no export has,");
+      operations_.push_back({operation.registered, is_vhlo, is_vhlo && name == "func_v1",
+                             name == (is_vhlo ? "return_v1" : "sdy.return"), is_vhlo && name.starts_with("custom_call"),
+                             known_operation(name)});
     }
     if (const auto& properties = sections_[Section::properties]) read_properties(*properties);
     tables_.emplace(sections_.needed(Section::entries), sections_.needed(Section::entry_offsets), names_->dialects,
@@ -227,7 +301,8 @@ class Module {
  private:
   /// The values that code may refer to: those of the regions around it, up to one that is isolated.
   struct Scope {
-    std::vector<std::uint32_t> uses;  // of each value, those included that are still to be defined
+    std::vector<std::uint32_t> uses;   // of each value, those included that are still to be defined
+    std::vector<std::uint32_t> types;  // the numbers of their types, or `undefined`
   };
 
   /// One of the regions of an operation while it is read.
@@ -235,6 +310,8 @@ class Module {
     std::uint64_t blocks = 1, values = 0, defined = 0;
     std::size_t first_value = 0;  // in its scope
     unsigned depth = 0;
+    std::vector<std::uint32_t> arguments, returned;  // the types of these values, of the first block and of the last
+    bool is_returned = false;                        // whether the last operation returns
     std::vector<std::pair<std::size_t, std::uint64_t>> ordered;  // values, and how many uses each has at least
   };
 
@@ -254,49 +331,55 @@ class Module {
   }
 
   std::uint64_t attribute(Cursor& at) const { return at.index(tables_->attributes(), "attributes"); }
-  void type(Cursor& at) { observer_.value(at.index(tables_->types(), "types")); }
 
-  void region(Cursor& at, Scope& scope, unsigned depth) {
+  Region region(Cursor& at, Scope& scope, unsigned depth) {
     if (depth > max_region_depth)
       at.refuse("regions inside of more than " + std::to_string(max_region_depth) + " others");
     Region region;
     region.depth = depth;
     region.blocks = at.count("blocks");
-    if (region.blocks == 0) return;
+    if (region.blocks == 0) return region;
     region.values = at.count("values");
     // Every value takes a byte where it is defined.
     undefined_ += region.values;
     at.counted(undefined_, "values", at.left_in_module());
     region.first_value = scope.uses.size();
     scope.uses.resize(scope.uses.size() + region.values);
+    scope.types.resize(scope.uses.size(), undefined);
     for (std::uint64_t i = 0; i < region.blocks; ++i) block(at, scope, region);
     if (region.defined != region.values)
       at.refuse(std::to_string(region.defined) + " values in a region of " + std::to_string(region.values));
     for (const auto& [value, uses] : region.ordered)
       if (uses > scope.uses[value]) at.refuse("an order of more uses than there are");
     scope.uses.resize(region.first_value);
+    scope.types.resize(region.first_value);
+    return region;
   }
 
   void block(Cursor& at, Scope& scope, Region& region) {
     const std::uint64_t coded = at.number();
     if (coded & 1) {
-      const std::uint64_t arguments = at.count("block arguments");
-      for (std::uint64_t i = 0; i < arguments; ++i) {
+      std::vector<std::uint32_t> arguments(at.count("block arguments"));
+      for (std::uint32_t& type : arguments) {
         const std::uint64_t argument = at.number();
         const bool optional = version_ >= since::optional_locations;
-        observer_.value(at.indexed(optional ? argument >> 1 : argument, tables_->types(), "types"));
+        type = static_cast<std::uint32_t>(at.indexed(optional ? argument >> 1 : argument, tables_->types(), "types"));
+        observer_.value(type);
         if (!optional || (argument & 1)) attribute(at);
       }
-      define(at, region, arguments);
-      if (version_ >= since::use_lists && at.byte() != 0) use_order(at, region, arguments);
+      define(at, scope, region, arguments);
+      if (version_ >= since::use_lists && at.byte() != 0) use_order(at, region, arguments.size());
+      region.arguments = std::move(arguments);
     }
     for (std::uint64_t left = at.counted(coded >> 1, "operations"); left > 0; --left) operation(at, scope, region);
   }
 
-  void define(const Cursor& at, Region& region, std::uint64_t more) {
-    if (more > region.values - region.defined) at.refuse("more values than the region has");
-    region.defined += more;
-    undefined_ -= more;
+  void define(const Cursor& at, Scope& scope, Region& region, std::span<const std::uint32_t> types) {
+    if (types.size() > region.values - region.defined) at.refuse("more values than the region has");
+    const std::size_t first = region.first_value + region.defined;
+    std::ranges::copy(types, scope.types.begin() + static_cast<std::ptrdiff_t>(first));
+    region.defined += types.size();
+    undefined_ -= types.size();
   }
 
   void operation(Cursor& at, Scope& scope, Region& region) {
@@ -312,6 +395,7 @@ class Module {
     std::optional<std::uint64_t> dictionary;
     if (has & has_attributes) spend(at, tables_->weight(*(dictionary = attribute(at))));
     std::optional<Cursor> own;
+    AttributeCheck::Found found;
     if (has & has_properties) {
       if (version_ < since::native_properties) at.refuse("properties");
       if (!kind.registered) {
@@ -319,27 +403,49 @@ class Module {
       } else {
         const Part part = properties_[at.index(properties_.size(), "properties")];
         own = property_section_->slice(part.begin, part.size);
-        spend(at, attributes_->properties(kind, *own));
+        spend(at, attributes_->properties(kind, *own, found));
       }
-    } else if (kind.attributes) {
-      attributes_->dictionary(at, kind, dictionary);
+    } else if (kind.is_vhlo && kind.known) {
+      attributes_->dictionary(at, *kind.known, dictionary, found);
     }
     observer_.operation(number, dictionary, own);
     if (kind.is_custom_call) note_call(attributes_->call(kind, own, has & has_properties ? std::nullopt : dictionary));
-    std::uint64_t results = 0;
+    std::vector<std::uint32_t> results, operands;
     if (has & has_results) {
-      results = at.count("results");
-      for (std::uint64_t i = 0; i < results; ++i) type(at);
+      results.resize(at.count("results"));
+      for (std::uint32_t& type : results) {
+        type = static_cast<std::uint32_t>(at.index(tables_->types(), "types"));
+        observer_.value(type);
+      }
     }
-    if (has & has_operands)
-      for (std::uint64_t left = at.count("operands"); left > 0; --left)
-        ++scope.uses[at.index(scope.uses.size(), "values")];
-    if (has & has_successors)
+    if (has & has_operands) {
+      operands.resize(at.count("operands"));
+      for (std::uint32_t& type : operands) {
+        const std::uint64_t value = at.index(scope.uses.size(), "values");
+        type = scope.types[value];
+        if (type == undefined) at.refuse("a value that is used before it is there");
+        ++scope.uses[value];
+      }
+    }
+    if (has & has_successors) {
+      if (kind.known) at.refuse("an operation " + std::string(kind.known->name) + " with successors");
       for (std::uint64_t left = at.count("successors"); left > 0; --left) at.index(region.blocks, "blocks");
+    }
+    Values values(*tables_);
+    if (kind.known) {
+      const std::string_view pattern = kind.known->values;
+      const std::size_t middle = pattern.find('>');
+      if (!values.fit(pattern.substr(0, middle), operands) || !values.fit(pattern.substr(middle + 1), results))
+        at.refuse("an operation " + std::string(kind.known->name) + " with operands or results of another one");
+      if (!kind.known->dimensions.empty() && !attributes_->fit(*kind.known, found, operands, results))
+        at.refuse("an operation " + std::string(kind.known->name) + " with numbers of dimensions that do not fit");
+    }
     const bool defines = region.values != 0;  // otherwise nothing refers to the results
-    if (defines) define(at, region, results);
-    if (version_ >= since::use_lists && (has & has_use_lists)) use_order(at, region, defines ? results : 0);
-    if (has & has_regions) regions(at, scope, region.depth + 1);
+    if (defines) define(at, scope, region, results);
+    if (version_ >= since::use_lists && (has & has_use_lists)) use_order(at, region, defines ? results.size() : 0);
+    if (region.is_returned) at.refuse("an operation behind one that returns");
+    if ((region.is_returned = kind.is_return)) region.returned = std::move(operands);
+    regions(at, scope, region.depth + 1, has & has_regions, kind.known, values);
   }
 
   void note_call(const CallAttributes& call) {
@@ -349,8 +455,14 @@ class Module {
       calls_.push_back(call);
   }
 
-  void regions(Cursor& at, Scope& outside, unsigned depth) {
-    const std::uint64_t coded = at.number(), count = at.counted(coded >> 1, "regions");
+  void regions(Cursor& at, Scope& outside, unsigned depth, bool has_some, const KnownOperation* known, Values& values) {
+    const std::uint64_t coded = has_some ? at.number() : 0, count = at.counted(coded >> 1, "regions");
+    std::string_view patterns = known ? known->regions : "";
+    const auto refuse = [&] { at.refuse("an operation " + std::string(known->name) + " with regions of another one"); };
+    std::uint64_t needed = static_cast<std::uint64_t>(std::ranges::count(patterns, '>'));
+    const bool may_be_more = patterns.ends_with(" *") || patterns.ends_with(" +");
+    if (patterns.ends_with(" *")) --needed;
+    if (known && (may_be_more ? count < needed : count != needed)) refuse();
     if (count == 0) return;
     Scope inside;
     const bool isolated = coded & 1, in_section = isolated && version_ >= since::isolated_sections;
@@ -361,7 +473,16 @@ class Module {
         at.refuse("a section of kind " + std::to_string(kind) + " for a region");
       section = content;
     }
-    for (std::uint64_t i = 0; i < count; ++i) region(in_section ? section : at, isolated ? inside : outside, depth);
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const Region read = region(in_section ? section : at, isolated ? inside : outside, depth);
+      if (!known) continue;
+      const std::string_view pattern = patterns.substr(0, patterns.find(' '));
+      const std::size_t middle = pattern.find('>');
+      if (read.blocks != 1 || !read.is_returned || !values.fit(pattern.substr(0, middle), read.arguments) ||
+          !values.fit(pattern.substr(middle + 1), read.returned))
+        refuse();
+      if (i + 1 < needed) patterns.remove_prefix(pattern.size() + 1);
+    }
   }
 
   /// In which order the last `values` values are used. MLIR's reader writes to the places that these numbers name.
@@ -377,6 +498,7 @@ class Module {
     }
   }
   static constexpr std::uint64_t max_uses = UINT32_MAX;
+  static constexpr std::uint32_t undefined = UINT32_MAX;
 
   Sections sections_;
   const std::uint64_t version_;

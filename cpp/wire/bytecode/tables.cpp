@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <string>
 #include <string_view>
 
@@ -17,9 +16,6 @@ namespace {
 constexpr std::uint32_t max_depth = 256, max_location_depth = 4096;
 constexpr std::uint64_t max_expanded = std::uint64_t{1} << 26;
 constexpr std::uint64_t max_width = 1 << 16;
-constexpr int max_brackets = 128;
-constexpr int max_signs = 256;
-constexpr std::size_t max_text = 2000;
 constexpr std::int64_t max_elements = std::int64_t{1} << 46;
 constexpr std::int64_t dynamic_size = INT64_MIN;
 
@@ -28,11 +24,12 @@ constexpr std::int64_t dynamic_size = INT64_MIN;
 /// it (o); a (v)arint, the (W)idth of an integer; a string's number (S), (B)ytes.
 ///
 /// Others say what this is: a (L)ocation; a type of integers (I), (F)loating-point or (C)omplex numbers, truth values
-/// (N), functions (U); the bounds of dynamic dimensions (D). Or what is referred to first has to be: the type of an
-/// integer (n), of a float (f), of a (c)onstant tensor; the bounds that (e)ncode something in a tensor's type. What
-/// stands behind one of these four, or behind a (*), is not read.
+/// (N), functions (U), to(K)ens, tu(P)les, buffers in (M)emory, futures (Q); the bounds of dynamic dimensions (D). Or
+/// what is referred to first has to be: the type of an integer (n), of a float (f), of a (c)onstant tensor; the bounds
+/// that (e)ncode something in a tensor's type. What stands behind one of these four, or behind a (*), is not read.
 using Layout = const char*;
-/// What no export has, such as quantized types: it might contain itself, which the parser would follow for ever.
+/// What no export has, such as quantized and unranked types: it might contain itself, which the parser would follow for
+/// ever.
 constexpr Layout refused = nullptr;
 
 constexpr std::array<Layout, 23> builtin_attributes = {"a",  "d",  "S",   "ST",   "A",   "Aa",  "T",   "",
@@ -43,10 +40,10 @@ constexpr std::array<Layout, 21> builtin_types = {"IW",   "I", "tt", "F",   "F",
 constexpr std::array<Layout, 26> vhlo_attributes = {refused, "a",   "v",    "v",  "v",  "v",  "d",   "v", "Tf",
                                                     "Tn",    "ivi", "v",    "v",  "v",  "S",  "TBc", "v", "T",
                                                     "iD",    "v",   "vvvA", "vv", "Ao", "AA", "Av",  "AO"};
-constexpr std::array<Layout, 43> vhlo_types = {"N", "TC", "F",     "F", "F", "F", "F", "F", "ttU",   "I",  "I",
-                                               "I", "I",  "I",     "I", "I", "I", "I", "I", "I",     "xT", "AxTe",
-                                               "",  "t",  refused, "T", "",  "F", "F", "F", refused, "I",  "I",
-                                               "",  "F",  "F",     "F", "F", "F", "F", "F", "iT",    "t"};
+constexpr std::array<Layout, 43> vhlo_types = {
+    "N",     "TC", "F", "F", "F", "F",  "F",    "F", "ttU", "I",     "I",     "I",     "I", "I", "I",
+    "I",     "I",  "I", "I", "I", "xT", "AxTe", "K", "tP",  refused, refused, refused, "F", "F", "F",
+    refused, "I",  "I", "",  "F", "F",  "F",    "F", "F",   "F",     "F",     "iTM",   "tQ"};
 constexpr std::array<Layout, 18> shardy_attributes = {"a", "Sv",   "ai", "vv", "SO", "a*", "Aaa*", "a", "i",
                                                       "a", "iaa*", "a",  "a",  "a*", "a",  "Aaaa", "a", "Aaaa*"};
 
@@ -70,40 +67,6 @@ std::int32_t number_at(std::span<const std::uint8_t> numbers, std::uint64_t kind
 /// In memory, a number takes whole bytes.
 std::int32_t in_bytes(std::int32_t bits) { return (bits + 7) / 8 * 8; }
 
-/// What "\FF" and the like in MLIR's strings stand for. Other escapes are left as what follows the backslash.
-std::vector<std::uint8_t> without_escapes(std::span<const std::uint8_t> text) {
-  std::vector<std::uint8_t> found;
-  while (!text.empty()) {
-    const bool is_escape = text.front() == '\\' && text.size() > 1;
-    if (is_escape) text = text.subspan(1);
-    const char* const digits = reinterpret_cast<const char*>(text.data());
-    std::uint8_t byte = 0;
-    const bool is_byte =
-        is_escape && text.size() > 1 && std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2;
-    found.push_back(is_byte ? byte : text.front());
-    text = text.subspan(is_byte ? 2 : 1);
-  }
-  return found;
-}
-
-/// What texts contain is MLIR's parser's to judge, which recurses into brackets and signs. They may have names. Exports
-/// have hardly any texts, and short ones.
-void check_text(Cursor entry) {
-  const auto text = entry.text();
-  if (text.size() > max_text)
-    entry.refuse("an attribute or type as text of " + std::to_string(text.size()) + " bytes, of which " +
-                 std::to_string(max_text) + " are allowed");
-  int open = 0;
-  for (const std::uint8_t c : text) {
-    if (c == '<' || c == '(' || c == '[' || c == '{') ++open;
-    if (c == '>' || c == ')' || c == ']' || c == '}') --open;
-    if (open > max_brackets) entry.refuse("a text with more than " + std::to_string(max_brackets) + " open brackets");
-  }
-  if (std::ranges::count(text, '-') > max_signs)
-    entry.refuse("a text with more than " + std::to_string(max_signs) + " minus signs");
-  if (!is_utf8(without_escapes(text))) entry.refuse("an attribute or type as text that is not UTF-8");
-}
-
 }  // namespace
 
 AttributesAndTypes::AttributesAndTypes(Cursor entries, Cursor offsets, std::span<const std::string_view> dialects,
@@ -119,22 +82,21 @@ AttributesAndTypes::AttributesAndTypes(Cursor entries, Cursor offsets, std::span
     node.first_reference = static_cast<std::uint32_t>(references_.size());
     Cursor entry = entries_.data(i);
     const std::string_view dialect = entries_.dialect(i);
-    if (!entries_.encoded(i)) {
-      check_text(entry);
-      continue;
-    }
-    const bool is_type = i >= attributes_, is_builtin = dialect == "builtin";
-    if (dialect == "sdy" && !is_type) {
-      const Layout layout = layout_at(shardy_attributes, entry.number());
-      if (layout) node.is = Class::other, read(node, entry, layout);
-    }
-    if (!is_builtin && dialect != vhlo) continue;
+    // MLIR's parser of texts reads attributes of all dialects that jaxlib has, whatever that takes.
+    if (!entries_.encoded(i)) entry.refuse("an attribute or type as text, which no export has");
+    const bool is_type = i >= attributes_, is_builtin = dialect == "builtin", is_vhlo = dialect == vhlo;
+    if (!is_builtin && !is_vhlo && (is_type || dialect != "sdy"))
+      entry.refuse((is_type ? "a type of the dialect " : "an attribute of the dialect ") + shortened(dialect) +
+                   ", which no export has");
     const std::uint64_t kind = entry.number();
-    if (!is_type && !is_builtin) node.kind = static_cast<std::uint8_t>(std::min<std::uint64_t>(kind, UINT8_MAX));
+    if (!is_type && is_vhlo) node.kind = static_cast<std::uint8_t>(std::min<std::uint64_t>(kind, UINT8_MAX));
     if (is_type) node.bits = is_builtin ? number_at(builtin_bits, kind) : number_at(vhlo_bits, kind);
-    const Layout layout = is_builtin ? is_type ? layout_at(builtin_types, kind) : layout_at(builtin_attributes, kind)
-                          : is_type  ? layout_at(vhlo_types, kind)
-                                     : layout_at(vhlo_attributes, kind);
+    const std::span<const Layout> layouts = is_type && is_builtin ? std::span<const Layout>(builtin_types)
+                                            : is_type             ? std::span<const Layout>(vhlo_types)
+                                            : is_builtin          ? std::span<const Layout>(builtin_attributes)
+                                            : is_vhlo             ? std::span<const Layout>(vhlo_attributes)
+                                                                  : std::span<const Layout>(shardy_attributes);
+    const Layout layout = layout_at(layouts, kind);
     if (layout == refused)
       entry.refuse(std::string(is_type ? "a type" : "an attribute") + " of the kind " + std::to_string(kind) + " of " +
                    std::string(dialect) + ", which no export has");
@@ -182,6 +144,10 @@ void AttributesAndTypes::read(Node& node, Cursor& entry, Layout layout) {
       case 'c': node.needs = Class::tensor; return;
       case 'e': node.needs = Class::bounds; return;
       case 'D': node.is = Class::bounds; break;
+      case 'K': node.is = Class::token; break;
+      case 'P': node.is = Class::tuple; break;
+      case 'Q': node.is = Class::future; break;
+      case 'M': node.is = Class::buffer; break;
       case 'W':
         if (const std::uint64_t width = entry.number() >> 2; width > max_width)
           entry.refuse("an integer of " + std::to_string(width) + " bits");
@@ -192,7 +158,9 @@ void AttributesAndTypes::read(Node& node, Cursor& entry, Layout layout) {
         node.is = Class::tensor;
         bool is_dynamic = false;
         node.elements = 1;
+        node.rank = 0;
         each("dimensions", [&] {
+          ++node.rank;
           const std::int64_t size = entry.signed_number();
           if (size == dynamic_size) return void(is_dynamic = true);
           if (size < 0 || (size > 0 && node.elements > max_elements / size))
@@ -219,10 +187,43 @@ std::span<const std::uint32_t> AttributesAndTypes::references_of(std::size_t at)
 }
 
 std::int32_t AttributesAndTypes::integer_bits(std::uint64_t attribute) const {
-  const std::uint32_t type = references_of(attribute).front();
-  if (nodes_[type].is != Class::tensor) return 0;
-  const Node& element = nodes_[references_of(type).back()];
-  return element.is == Class::integer || element.is == Class::truth ? element.bits : 0;
+  const Node* type = &nodes_[references_of(attribute).front()];
+  if (type->is == Class::tensor) type = &nodes_[references_of(static_cast<std::size_t>(type - nodes_.data())).back()];
+  return type->is == Class::integer || type->is == Class::truth ? type->bits : 0;
+}
+
+char AttributesAndTypes::value_kind(std::uint64_t type) const {
+  switch (nodes_[attributes_ + type].is) {
+    case Class::tensor: return 'x';
+    case Class::token: return 'k';
+    case Class::tuple: return 'p';
+    case Class::future: return 'f';
+    case Class::buffer: return 'm';
+    default: return no_value;
+  }
+}
+
+bool AttributesAndTypes::is_predicate(std::uint64_t type) const {
+  return rank(type) == 0 && nodes_[references_of(attributes_ + type).back()].is == Class::truth;
+}
+
+AttributesAndTypes::Numbers AttributesAndTypes::numbers(std::uint64_t attribute) const {
+  constexpr std::size_t size = sizeof(std::int64_t);
+  const Node& type = nodes_[references_of(attribute).front()];
+  Cursor data = entries_.data(attribute);
+  data.number();  // its kind
+  data.number();  // its type
+  Numbers found{type.is == Class::tensor ? type.elements : 1, {}};
+  if (integer_bits(attribute) != 8 * size) return found;
+  if (type.is != Class::tensor) {
+    found.listed.push_back(data.signed_number());
+    return found;
+  }
+  const auto bytes = data.bytes(data.number());
+  found.listed.resize(bytes.size() / size);
+  for (std::size_t i = 0; i < found.listed.size() * size; ++i)
+    found.listed[i / size] |= static_cast<std::int64_t>(std::uint64_t{bytes[i]} << 8 * (i % size));
+  return found;
 }
 
 /// Depth first, without recursion.

@@ -24,7 +24,7 @@ class AttributesAndTypes {
   unsigned vhlo_kind(std::uint64_t attribute) const { return nodes_[attribute].kind; }
   /// Whether an array holds nothing but dictionaries.
   bool holds_dictionaries_alone(std::uint64_t attribute) const { return nodes_[attribute].holds_dictionaries_alone; }
-  /// How wide the elements of a constant are: 1 for truth values, 0 if they are no integers.
+  /// How wide an integer, or an element of a constant, is: 1 for truth values, 0 if it is no integer.
   std::int32_t integer_bits(std::uint64_t attribute) const;
   /// Whether an attribute that is a type is a function's.
   bool is_function_type(std::uint64_t attribute) const {
@@ -49,6 +49,21 @@ class AttributesAndTypes {
   bool encoded(std::uint64_t type) const { return entries_.encoded(type); }
   std::int32_t bits(std::uint64_t type) const { return nodes_[type].bits; }
 
+  /// What values of a type are: tensors (x), tokens (k), tuples (p), futures (f), buffers (m), or `no_value`.
+  char value_kind(std::uint64_t type) const;
+  static constexpr char no_value = ' ';
+  /// Whether a tensor type is that of one truth value.
+  bool is_predicate(std::uint64_t type) const;
+  /// How many dimensions a tensor type has.
+  std::int64_t rank(std::uint64_t type) const { return nodes_[attributes_ + type].rank; }
+
+  /// What a VHLO attribute has that is an integer or a constant.
+  struct Numbers {
+    std::int64_t count;                // of all of them
+    std::vector<std::int64_t> listed;  // one for all if they are equal; none if they do not have 64 bits
+  };
+  Numbers numbers(std::uint64_t attribute) const;
+
  private:
   enum class Class : std::uint8_t {
     unknown,
@@ -61,6 +76,10 @@ class AttributesAndTypes {
     truth,
     function,
     tensor,
+    token,
+    tuple,
+    future,
+    buffer,
     bounds
   };
   static constexpr std::int32_t unknown = -1;
@@ -74,6 +93,7 @@ class AttributesAndTypes {
     bool holds_dictionaries_alone = true;
     std::uint32_t string = no_string;
     std::int32_t bits = unknown;      // of a number in memory
+    std::int32_t rank = unknown;      // of a tensor type
     std::uint32_t expanded = 1;       // how many entries it is when shared ones are counted again
     std::int64_t elements = unknown;  // of a tensor type of constant shape
     std::int64_t bytes = unknown;     // of a constant's data

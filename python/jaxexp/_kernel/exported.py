@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from jaxexp._errors import UnsupportedError
+from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.function import data, sharding, vjps
 from jaxexp._kernel.function.conversion import from_jax, to_jax
 from jaxexp._kernel.function.data import ExportedData
@@ -39,10 +40,10 @@ class Function(ExportedData):
     def __post_init__(self, _has_named_shardings: bool, _facts: Facts) -> None:
         super().__post_init__(_has_named_shardings, _facts)
         module = self.mlir_module_serialized
-        if module[:4] != b"ML\xefR":  # jax.export takes text, too
+        if module_head.stablehlo_of(module_head.producer(module)) is None:  # jax.export takes others, too
             from jaxexp._kernel.module import mlir
 
-            data.attributes_of(self)["mlir_module_serialized"] = mlir.of_text(module) or module
+            data.attributes_of(self)["mlir_module_serialized"] = mlir.as_portable(module) or module
 
     @property
     def batch_dim(self) -> str | None:

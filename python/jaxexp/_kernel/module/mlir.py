@@ -70,14 +70,14 @@ def _deserialized(serialized: bytes, context: Any) -> Any:
     return module
 
 
-def of_text(text: bytes) -> bytes | None:
-    """A module of StableHLO text as a portable artifact; None if it is no such text.
+def as_portable(content: bytes) -> bytes | None:
+    """A module of StableHLO, as text or as MLIR bytecode, as a portable artifact; None if it is no such module.
 
-    Only for text of this process, and not from an artifact: jaxlib's parser trusts it.
+    Only for modules of this process, and not from an artifact: jaxlib's parser trusts them.
     """
     try:
         with _jax.make_ir_context() as context:
-            module = _jax.deserialize_portable_artifact(text, context)
+            module = _jax.deserialize_portable_artifact(content, context)
             return serialize(module) if "main" in _jax.ir.SymbolTable(module.operation) else None
     except MemoryError:
         raise
