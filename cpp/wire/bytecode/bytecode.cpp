@@ -115,6 +115,9 @@ class AttributeCheck {
           if (numbers.count != places * (letter == 'p' || letter == 'q' ? 2 : 1)) return false;
           break;
         }
+        case 'n':
+          if (numbers.count == 0) return false;
+          break;
         default:
           if (numbers.count != static_cast<std::int64_t>(numbers.listed.size())) return false;
           if (letter == 'v' && numbers.listed.front() == rank) break;
