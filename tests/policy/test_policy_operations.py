@@ -205,6 +205,14 @@ def test_in_vjps(order: int) -> None:
     assert error.value.where == f"the VJP of order {order} of sin"
 
 
+def test_inspect_names_them() -> None:
+    exported = jaxexp.export(jax.jit(jnp.sin))(arr(2))
+    newer = bytes(exported.mlir_module_serialized).replace(b"sine_v2", b"sinh_v2")
+    found = jaxexp.inspect(bytes(dataclasses.replace(exported, mlir_module_serialized=newer).serialize()))
+    assert found.unknown_operations == ("vhlo.sinh_v2",)
+    assert "vhlo.sinh_v2" in str(found)
+
+
 def test_export_refuses_them() -> None:
     with _jax.make_ir_context():
         parsed = _jax.ir.Module.parse(OTHER_DIALECTS["mhlo.custom_call"])

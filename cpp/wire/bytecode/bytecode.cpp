@@ -234,7 +234,7 @@ class Module {
       if (is_vhlo) name.remove_prefix(vhlo.size());
       if (!is_vhlo && !name.starts_with("sdy.") && name != "builtin.module" &&
           name != "builtin.unrealized_conversion_cast")
-        top.refuse("an operation " + shortened(name) + ", which no export has,");
+        top.refuse("an operation " + escaped(shortened(name)) + ", which no export has,");
       operations_.push_back({operation.registered, is_vhlo, is_vhlo && name == "func_v1",
                              name == (is_vhlo ? "return_v1" : "sdy.return"), is_vhlo && name.starts_with("custom_call"),
                              known_operation(name)});
