@@ -20,7 +20,8 @@ namespace jaxexp::wire {
 /// MLIR verifies what they mean beyond that.
 ///
 /// Takes time in proportion to the size of the code and the tables; the data of constants is skipped. Operations of
-/// VHLO and Shardy that are not known here pass, and those of other dialects do not. Throws Error with the path `where`.
+/// VHLO and Shardy that are not known here pass, and those of other dialects do not. Throws Error with the path
+/// `where`.
 void check_bytecode(std::span<const std::uint8_t> module, const Path& where);
 
 /// How many operations of each kind a module has, wherever they stand in it.
