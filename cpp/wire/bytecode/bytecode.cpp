@@ -420,14 +420,11 @@ class Module {
     std::optional<Cursor> own;
     AttributeCheck::Found found;
     if (has & has_properties) {
-      if (version_ < since::native_properties) at.refuse("properties");
-      if (!kind.registered) {
-        attribute(at);
-      } else {
-        const Part part = properties_[at.index(properties_.size(), "properties")];
-        own = property_section_->slice(part.begin, part.size);
-        spend(at, attributes_->properties(kind, *own, found));
-      }
+      // Properties as an attribute are those of operations that the writer did not know.
+      if (version_ < since::native_properties || !kind.registered) at.refuse("properties");
+      const Part part = properties_[at.index(properties_.size(), "properties")];
+      own = property_section_->slice(part.begin, part.size);
+      spend(at, attributes_->properties(kind, *own, found));
     } else if (kind.is_vhlo && kind.known) {
       attributes_->dictionary(at, *kind.known, dictionary, found);
     }

@@ -414,6 +414,15 @@ def test_a_function_of_another_type() -> None:
         _native.check_bytecode(function(tensor(3)))
 
 
+def test_properties_of_operations_that_their_writer_did_not_know() -> None:
+    """They are an attribute, which may have anything, though jaxlib knows the operation."""
+    module = mlir_bytes.module(
+        ["vhlo", "reverse_v1"], [(0, [1])], [entry(6, 0)], number(2) + number(0) + bytes([64]) + number(0) + number(0)
+    )
+    with pytest.raises(jaxexp.DeserializationError, match="found properties"):
+        _native.check_bytecode(module)
+
+
 @pytest.mark.parametrize("accuracy", [2, 3], ids=["a mode instead", "no mode inside"])
 def test_accuracies(accuracy: int) -> None:
     def sine(accuracy: int) -> bytes:
