@@ -15,6 +15,7 @@ from jax._src.export import _export as private
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 import jaxexp
+from kit import vhlo
 from kit.alike import LIBRARIES, raises_alike, reload
 from kit.compare import assert_same_values
 from kit.corpus import CASES, arr, export_with
@@ -215,6 +216,17 @@ def test_a_module_of_text() -> None:
     ours = with_text(jaxexp, lambda x: x * 3)
     assert_same_values(jax_export.deserialize(ours.serialize()).call(arr(2, 3)), arr(2, 3) * 3)
     assert ours.mlir_module_serialized.startswith(b"ML\xefR")
+
+
+def test_a_module_of_other_bytecode() -> None:
+    """As MLIR writes it, and not as a portable artifact. It is refused in an artifact, as text is."""
+    bytecode = vhlo.bytecode(jax.jit(lambda x: x * 4).lower(arr(2, 3)).as_text())
+    for library in LIBRARIES.values():
+        edited = dataclasses.replace(with_text(library, lambda x: x * 3), mlir_module_serialized=bytecode)
+        for function in (edited, jaxexp.Exported.from_jax(edited), reload(library, edited)):
+            assert_same_values(function.call(arr(2, 3)), arr(2, 3) * 4)
+    with pytest.raises(jaxexp.DeserializationError, match=r"func\.func, which no export has"):
+        jaxexp.deserialize(edited.serialize()).call(arr(2, 3))
 
 
 def test_text_is_checked_like_bytecode() -> None:

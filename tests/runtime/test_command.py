@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 import subprocess
@@ -14,9 +15,10 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from jax import export as jax_export
 
 import jaxexp
-from kit import runtime
+from kit import runtime, vhlo
 
 pytestmark = [
     pytest.mark.slow(reason="builds the C++ runtime, which takes minutes"),
@@ -368,6 +370,18 @@ def test_which_file_it_is(artifact: Path, files: tuple[Path, Path], tmp_path: Pa
         said = fails(f"{archive}::g", *files, *inspects)
         assert said == f"jaxexp-run: {archive}: the archive has no member 'g'; it has 'f'\n"
     assert "a regular file" in fails(tmp_path, *files, "--member", "f")
+
+
+def test_modules_are_checked(tmp_path: Path) -> None:
+    """Before the plugin sees them: the condition of this loop is a token, at which MLIR's verifier crashes."""
+    function = jax.jit(lambda x: jax.lax.while_loop(lambda x: x < 3.0, lambda x: x + 1.0, x))
+    truth = r'"vhlo.return_v1"\(%\w+\) : \(!vhlo.tensor_v1<!vhlo.bool_v1>\) -> \(\)'
+    token = '%t = "vhlo.create_token_v1"() : () -> !vhlo.token_v1 "vhlo.return_v1"(%t) : (!vhlo.token_v1) -> ()'
+    text, count = re.subn(truth, token, vhlo.text_of(function, np.float32(0)))
+    assert count == 1
+    raw = dataclasses.replace(jax_export.export(function)(np.float32(0)), mlir_module_serialized=vhlo.bytecode(text))
+    (tmp_path / "f.jaxexp").write_bytes(raw.serialize())
+    assert "operation while_v1 with regions of another one" in fails(tmp_path / "f.jaxexp", "0")
 
 
 def test_archives(artifact: Path, files: tuple[Path, Path], tmp_path: Path) -> None:

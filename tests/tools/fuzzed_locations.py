@@ -39,7 +39,7 @@ def make(source: random.Random) -> bytes:
             operation.location = source.choice([made[-1], source.choice(made)])
         for function in module.body.operations:
             function.regions[0].blocks[0].arguments[0].set_location(source.choice(made))
-        return with_bytecode(bytecode(module) if source.random() < 0.5 else mlir.serialize(module))
+        return with_bytecode(bytecode(module))
 
 
 def location(source: random.Random, known: list[Any]) -> Any:

@@ -15,11 +15,13 @@
 namespace jaxexp::wire {
 
 /// Checks MLIR bytecode (https://mlir.llvm.org/docs/BytecodeFormat/): that sections, counts, offsets and indices fit,
-/// that attributes and types do not contain themselves, that constants have the bytes that their types ask for, and
-/// that nothing nests deeper than recursive code can follow. MLIR verifies what they mean beyond that.
+/// that attributes and types do not contain themselves, that constants have the bytes that their types ask for, that
+/// operations have their attributes, values and regions, and that nothing nests deeper than recursive code can follow.
+/// MLIR verifies what they mean beyond that.
 ///
-/// Takes time in proportion to the size of the code and the tables; the data of constants is skipped. Operations and
-/// dialects that are not known here pass. Throws Error with the path `where`.
+/// Takes time in proportion to the size of the code and the tables; the data of constants is skipped. Operations of
+/// VHLO and Shardy that are not known here pass, and those of other dialects do not. Throws Error with the path
+/// `where`.
 void check_bytecode(std::span<const std::uint8_t> module, const Path& where);
 
 /// How many operations of each kind a module has, wherever they stand in it.

@@ -36,11 +36,26 @@ constexpr std::string_view vhlo = "vhlo.";
 
 /// A kind of operation.
 struct Operation {
-  bool registered;  // whether its properties are in the section for that
+  bool registered;   // whether its properties are in the section for that
+  bool is_exported;  // whether exports may have it
   bool is_vhlo, is_function, is_return, is_custom_call;
   const KnownOperation* known;
   std::uint64_t count = 0;
 };
+
+inline Operation operation_of(std::string_view name, bool registered) {
+  const bool is_vhlo = name.starts_with(vhlo);
+  const bool is_exported =
+      is_vhlo || name.starts_with("sdy.") || name == "builtin.module" || name == "builtin.unrealized_conversion_cast";
+  if (is_vhlo) name.remove_prefix(vhlo.size());
+  return {.registered = registered,
+          .is_exported = is_exported,
+          .is_vhlo = is_vhlo,
+          .is_function = is_vhlo && name == "func_v1",
+          .is_return = name == (is_vhlo ? "return_v1" : "sdy.return"),
+          .is_custom_call = is_vhlo && name.starts_with("custom_call"),
+          .known = known_operation(name)};
+}
 
 /// What a custom call says of itself.
 struct CallAttributes {
@@ -115,6 +130,9 @@ class AttributeCheck {
           if (numbers.count != places * (letter == 'p' || letter == 'q' ? 2 : 1)) return false;
           break;
         }
+        case 'n':
+          if (numbers.count == 0) return false;
+          break;
         default:
           if (numbers.count != static_cast<std::int64_t>(numbers.listed.size())) return false;
           if (letter == 'v' && numbers.listed.front() == rank) break;
@@ -211,6 +229,58 @@ class AttributeCheck {
   FlatMap<CallAttributes> calls_;  // custom calls, by their dictionaries
 };
 
+/// The custom calls of a module.
+class Calls {
+ public:
+  void note(const CallAttributes& call) {
+    if (call.target == AttributesAndTypes::no_string)
+      are_known_ = false;
+    else
+      calls_.push_back(call);
+  }
+
+  /// How many there are of each target; nothing where a target is not known.
+  std::optional<std::map<std::string_view, std::uint64_t>> counted(const Names& names) const {
+    if (!are_known_) return std::nullopt;
+    // Sorted by number first: comparing a long target for each of its calls would take long.
+    std::vector<std::uint32_t> targets;
+    for (const CallAttributes& call : calls_) targets.push_back(call.target);
+    std::ranges::sort(targets);
+    std::map<std::string_view, std::uint64_t> found;
+    for (std::size_t i = 0, next = 0; i < targets.size(); i = next) {
+      while (next < targets.size() && targets[next] == targets[i]) ++next;
+      found[names.strings[targets[i]]] += next - i;
+    }
+    return found;
+  }
+
+  /// Where the versions of the calls of some targets stand in the module: bytes that encode an untyped call.
+  std::optional<std::set<const std::uint8_t*>> untyped(const Names& names, const AttributesAndTypes& tables,
+                                                       const std::function<bool(std::string_view)>& is_meant) const {
+    std::set<std::uint32_t> versions, others;
+    std::map<std::uint32_t, bool> meant;  // by targets
+    for (const auto& [target, version] : calls_) {
+      const auto [known, is_new] = meant.try_emplace(target);
+      if (is_new) known->second = is_meant(names.strings[target]);
+      (known->second ? versions : others).insert(version);
+    }
+    std::set<const std::uint8_t*> places;
+    for (const std::uint32_t version : versions) {
+      if (!are_known_ || others.contains(version)) return std::nullopt;
+      Cursor data = tables.data(version);
+      data.number();  // the kind of the attribute
+      const std::span<const std::uint8_t> number = data.bytes(data.left());
+      if (number.size() != 1) return std::nullopt;
+      if (number.front() != typed_call) places.insert(number.data());
+    }
+    return places;
+  }
+
+ private:
+  std::vector<CallAttributes> calls_;
+  bool are_known_ = true;
+};
+
 /// Who needs to see nothing of a module but that it is fine.
 struct Unobserved {
   void operation(std::size_t, std::optional<std::uint64_t>, const std::optional<Cursor>&) {}
@@ -237,18 +307,8 @@ class Module {
       sections_.needed(kind);
     Cursor top = sections_.needed(Section::code);
     names_.emplace(sections_);
-    for (const Names::Operation& operation : names_->operations) {
-      const std::string full_name = names_->full_name_of(operation);
-      std::string_view name = full_name;
-      const bool is_vhlo = name.starts_with(vhlo);
-      if (is_vhlo) name.remove_prefix(vhlo.size());
-      if (!is_vhlo && !name.starts_with("sdy.") && name != "builtin.module" &&
-          name != "builtin.unrealized_conversion_cast")
-        top.refuse("an operation " + shortened(name) + ", which no export has,");
-      operations_.push_back({operation.registered, is_vhlo, is_vhlo && name == "func_v1",
-                             name == (is_vhlo ? "return_v1" : "sdy.return"), is_vhlo && name.starts_with("custom_call"),
-                             known_operation(name)});
-    }
+    for (const auto& operation : names_->operations)
+      operations_.push_back(operation_of(names_->full_name_of(operation), operation.registered));
     if (const auto& properties = sections_[Section::properties]) read_properties(*properties);
     tables_.emplace(sections_.needed(Section::entries), sections_.needed(Section::entry_offsets), names_->dialects,
                     names_->strings);
@@ -264,38 +324,12 @@ class Module {
     for (std::size_t i = 0; i < operations_.size(); ++i)
       if (operations_[i].count > 0)
         found.operations[names_->full_name_of(names_->operations[i])] += operations_[i].count;
-    if (!knows_calls_) return found;
-    // Sorted by number first: comparing a long target for each of its calls would take long.
-    std::vector<std::uint32_t> targets;
-    for (const CallAttributes& call : calls_) targets.push_back(call.target);
-    std::ranges::sort(targets);
-    found.custom_calls.emplace();
-    for (std::size_t i = 0, next = 0; i < targets.size(); i = next) {
-      while (next < targets.size() && targets[next] == targets[i]) ++next;
-      (*found.custom_calls)[names_->strings[targets[i]]] += next - i;
-    }
+    found.custom_calls = calls_.counted(*names_);
     return found;
   }
 
-  /// Where the versions of the calls of some targets stand in the module: bytes that encode an untyped call.
   std::optional<std::set<const std::uint8_t*>> untyped(const std::function<bool(std::string_view)>& is_meant) const {
-    std::set<std::uint32_t> versions, others;
-    std::map<std::uint32_t, bool> meant;  // by targets
-    for (const auto& [target, version] : calls_) {
-      const auto [known, is_new] = meant.try_emplace(target);
-      if (is_new) known->second = is_meant(names_->strings[target]);
-      (known->second ? versions : others).insert(version);
-    }
-    std::set<const std::uint8_t*> places;
-    for (const std::uint32_t version : versions) {
-      if (!knows_calls_ || others.contains(version)) return std::nullopt;
-      Cursor data = tables_->data(version);
-      data.number();  // the kind of the attribute
-      const std::span<const std::uint8_t> number = data.bytes(data.left());
-      if (number.size() != 1) return std::nullopt;
-      if (number.front() != typed_call) places.insert(number.data());
-    }
-    return places;
+    return calls_.untyped(*names_, *tables_, is_meant);
   }
 
  private:
@@ -386,6 +420,9 @@ class Module {
     const std::uint64_t number = at.index(operations_.size(), "operations");
     Operation& kind = operations_[number];
     ++kind.count;
+    if (!kind.is_exported)
+      at.refuse("an operation " + escaped(shortened(names_->full_name_of(names_->operations[number]))) +
+                ", which no export has,");
     // At the top of a module are functions, and other dialects' operations; there are functions nowhere else.
     constexpr unsigned top = 1;
     if (kind.is_vhlo && kind.is_function != (region.depth == top))
@@ -397,19 +434,17 @@ class Module {
     std::optional<Cursor> own;
     AttributeCheck::Found found;
     if (has & has_properties) {
-      if (version_ < since::native_properties) at.refuse("properties");
-      if (!kind.registered) {
-        attribute(at);
-      } else {
-        const Part part = properties_[at.index(properties_.size(), "properties")];
-        own = property_section_->slice(part.begin, part.size);
-        spend(at, attributes_->properties(kind, *own, found));
-      }
+      // Properties as an attribute are those of operations that the writer did not know.
+      if (version_ < since::native_properties || !kind.registered) at.refuse("properties");
+      const Part part = properties_[at.index(properties_.size(), "properties")];
+      own = property_section_->slice(part.begin, part.size);
+      spend(at, attributes_->properties(kind, *own, found));
     } else if (kind.is_vhlo && kind.known) {
       attributes_->dictionary(at, *kind.known, dictionary, found);
     }
     observer_.operation(number, dictionary, own);
-    if (kind.is_custom_call) note_call(attributes_->call(kind, own, has & has_properties ? std::nullopt : dictionary));
+    if (kind.is_custom_call)
+      calls_.note(attributes_->call(kind, own, has & has_properties ? std::nullopt : dictionary));
     std::vector<std::uint32_t> results, operands;
     if (has & has_results) {
       results.resize(at.count("results"));
@@ -446,13 +481,6 @@ class Module {
     if (region.is_returned) at.refuse("an operation behind one that returns");
     if ((region.is_returned = kind.is_return)) region.returned = std::move(operands);
     regions(at, scope, region.depth + 1, has & has_regions, kind.known, values);
-  }
-
-  void note_call(const CallAttributes& call) {
-    if (call.target == AttributesAndTypes::no_string)
-      knows_calls_ = false;
-    else
-      calls_.push_back(call);
   }
 
   void regions(Cursor& at, Scope& outside, unsigned depth, bool has_some, const KnownOperation* known, Values& values) {
@@ -512,8 +540,7 @@ class Module {
   std::optional<AttributesAndTypes> tables_;
   std::optional<AttributeCheck> attributes_;
   std::uint64_t undefined_ = 0;  // values that the open regions still have to define
-  std::vector<CallAttributes> calls_;
-  bool knows_calls_ = true;
+  Calls calls_;
   Observer observer_;
   std::uint64_t weight_left_;
 };

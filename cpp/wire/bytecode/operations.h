@@ -22,8 +22,8 @@ struct KnownOperation {
   /// Dimensions of the first operand (a, o), of the one in the middle (b), of the last one (c), of the first result
   /// (r): different ones in all attributes with this letter, and in capitals all that there are. One dimension of the
   /// first operand, perhaps counted from the end (d); a place in front of or behind a dimension of the operand in the
-  /// middle (v). As many numbers as the first operand has dimensions (w), or pairs (p); the same without the two
-  /// dimensions of a convolution that are not spatial (y, q).
+  /// middle (v). At least one number (n). As many numbers as the first operand has dimensions (w), or pairs (p); the
+  /// same without the two dimensions of a convolution that are not spatial (y, q).
   std::string_view dimensions = {};
   /// The names of the attributes, with spaces between them.
   std::string_view names = {};

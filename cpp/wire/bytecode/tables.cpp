@@ -86,7 +86,7 @@ AttributesAndTypes::AttributesAndTypes(Cursor entries, Cursor offsets, std::span
     if (!entries_.encoded(i)) entry.refuse("an attribute or type as text, which no export has");
     const bool is_type = i >= attributes_, is_builtin = dialect == "builtin", is_vhlo = dialect == vhlo;
     if (!is_builtin && !is_vhlo && (is_type || dialect != "sdy"))
-      entry.refuse((is_type ? "a type of the dialect " : "an attribute of the dialect ") + shortened(dialect) +
+      entry.refuse((is_type ? "a type of the dialect " : "an attribute of the dialect ") + escaped(shortened(dialect)) +
                    ", which no export has");
     const std::uint64_t kind = entry.number();
     if (!is_type && is_vhlo) node.kind = static_cast<std::uint8_t>(std::min<std::uint64_t>(kind, UINT8_MAX));

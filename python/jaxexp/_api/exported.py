@@ -51,7 +51,7 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
         unordered_effects: the other effects.
         disabled_safety_checks: the safety checks that `export` left out.
         mlir_module_serialized: the module, as a StableHLO portable artifact. If the constructor or
-            `dataclasses.replace` is given StableHLO text, it makes a portable artifact of it.
+            `dataclasses.replace` is given StableHLO text, or other MLIR bytecode, it makes a portable artifact of it.
         calling_convention_version: how the module's main function takes its arguments
             ("Module calling convention" in https://docs.jax.dev/en/latest/export/export.html).
         module_kept_var_idx: ascending indices into `in_avals` of the arguments that the module takes. The function does

@@ -8,8 +8,8 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+from jaxexp import _native
 from jaxexp._errors import UnsupportedError
-from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.function import data, sharding, vjps
 from jaxexp._kernel.function.conversion import from_jax, to_jax
 from jaxexp._kernel.function.data import ExportedData
@@ -40,7 +40,7 @@ class Function(ExportedData):
     def __post_init__(self, _has_named_shardings: bool, _facts: Facts) -> None:
         super().__post_init__(_has_named_shardings, _facts)
         module = self.mlir_module_serialized
-        if module_head.stablehlo_of(module_head.producer(module)) is None:  # jax.export takes others, too
+        if not (_native.module_producer(module) or "").startswith("StableHLO_v"):  # jax.export takes others, too
             from jaxexp._kernel.module import mlir
 
             data.attributes_of(self)["mlir_module_serialized"] = mlir.as_portable(module) or module

@@ -1,0 +1,173 @@
+"""Operations with other values, regions or numbers of dimensions than they have: jaxlib's verifiers crash on some."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jaxexp
+from jaxexp import _jax, _native
+from jaxexp._kernel.module import mlir
+from kit import vhlo
+from kit.corpus import arr
+
+FLOAT, TRUTH, FOUR = (f"!vhlo.tensor_v1<{of}>" for of in ("!vhlo.f32_v1", "!vhlo.bool_v1", "4x!vhlo.f32_v1"))
+
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "while": lambda x: jax.lax.while_loop(lambda s: s[0] < 3.0, lambda s: (s[0] + 1.0, s[1] * 2.0), (0.0, x)),
+    "sort": lambda x: jax.lax.sort((x, x), num_keys=1),
+    "case": lambda x: jax.lax.cond(x[0] > 0, lambda x: -x, lambda x: x + 1, x),
+    "reduce": lambda x: x.sum(0),
+    "convolution": lambda x: jax.lax.conv(x.reshape(1, 1, 4), jnp.ones((1, 1, 2)), (1,), "SAME"),
+    "dot": lambda x: x.reshape(2, 2) @ x.reshape(2, 2),
+    "gather": lambda x: x.reshape(2, 2)[jnp.array([1, 0, 1])],
+    "scatter": lambda x: x.at[jnp.array([1, 0, 1])].add(1.0),
+    "window": lambda x: jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (2,), (1,), "VALID"),
+    "transpose": lambda x: x.reshape(2, 2).T,
+    "concatenate": lambda x: jax.lax.concatenate([x, x], 0),
+    "slice": lambda x: x[1:3],
+    "pad": lambda x: jax.lax.pad(x, 0.0, ((1, 1, 1),)),
+    "iota": lambda x: x.reshape(2, 2) + jax.lax.broadcasted_iota(x.dtype, (2, 2), 1),
+    "reverse": lambda x: x[::-1],
+}
+
+TOKEN = r'%token = "vhlo.create_token_v1"() : () -> !vhlo.token_v1 "vhlo.return_v1"(%token) : (!vhlo.token_v1) -> ()'
+PREDICATE = rf'"vhlo.return_v1"\(%\w+\) : \({re.escape(TRUTH)}\) -> \(\)'
+RETURN = r'"vhlo.return_v1"\(%\w+\) : \({}\) -> \(\)'
+INTEGERS = "#vhlo.tensor_v1<dense<{}> : tensor<{}xi64>>"
+ALL_TO_ALL = f"""%there = "vhlo.all_to_all_v2"(%arg0) <{{channel_id = #vhlo.integer_v1<0 : i64>,
+  concat_dimension = #vhlo.integer_v1<0 : i64>, replica_groups = #vhlo.tensor_v1<dense<> : tensor<0x2xi64>>,
+  split_count = #vhlo.integer_v1<2 : i64>, split_dimension = #vhlo.integer_v1<0 : i64>}}> : ({FOUR}) -> {FOUR}"""
+
+
+def dimension(name: str, number: int) -> tuple[str, str]:
+    return rf"\b{name} = #vhlo.integer_v1<\d+ :", f"{name} = #vhlo.integer_v1<{number} :"
+
+
+def dimensions(name: str, numbers: str, shape: str) -> tuple[str, str]:
+    return rf"\b{name} = #vhlo.tensor_v1<dense<[^>]*> : tensor<\w+>>", f"{name} = {INTEGERS.format(numbers, shape)}"
+
+
+REGIONS, VALUES, NUMBERS = "regions of another one", "operands or results of another one", "numbers of dimensions"
+# What is exported, what is put in the place of what, and what the error says.
+CHANGES = {
+    "a condition that is a token": ("while", [(PREDICATE, TOKEN)], f"while_v1 with {REGIONS}"),
+    "a condition that is a float": (
+        "while",
+        [(PREDICATE, f'"vhlo.return_v1"(%arg3) : ({FLOAT}) -> ()')],
+        f"while_v1 with {REGIONS}",
+    ),
+    "a loop that returns less": (
+        "while",
+        [(r'"vhlo.return_v1"\((%\w+), %\w+\) : \(([^,]*), [^,]*\) -> \(\)', r'"vhlo.return_v1"(\1) : (\2) -> ()')],
+        f"while_v1 with {REGIONS}",
+    ),
+    "a comparator that is a token": ("sort", [(PREDICATE, TOKEN)], f"sort_v1 with {REGIONS}"),
+    "a branch that returns a token": (
+        "case",
+        [(RETURN.format(re.escape(FOUR)), TOKEN)],
+        f"case_v1 with {REGIONS}",
+    ),
+    "a reduction of one argument": (
+        "reduce",
+        [(r"(\^bb0\(%arg1: [^,]*), %arg2: [^)]*\)", r"\1)"), (r"\(%arg1, %arg2\)", "(%arg1, %arg1)")],
+        f"reduce_v1 with {REGIONS}",
+    ),
+    "a reduction that returns nothing": (
+        "reduce",
+        [(RETURN.format(re.escape(FLOAT)), '"vhlo.return_v1"() : () -> ()')],
+        f"reduce_v1 with {REGIONS}",
+    ),
+    "nothing to concatenate": (
+        "concatenate",
+        [(r"\(%arg0, %arg0\)", "()"), (rf": \({re.escape(FOUR)}, {re.escape(FOUR)}\) ->", ": () ->")],
+        f"concatenate_v1 with {VALUES}",
+    ),
+    "a token to reverse": (
+        "reverse",
+        [
+            (r'(%\w+) = "vhlo.reverse', r'%token = "vhlo.create_token_v1"() : () -> !vhlo.token_v1 \1 = "vhlo.reverse'),
+            (r'("vhlo.reverse_v1")\(%arg0\)(.*) : \([^)]*\)', r"\1(%token)\2 : (!vhlo.token_v1)"),
+        ],
+        f"reverse_v1 with {VALUES}",
+    ),
+    "a dot with a number for a precision": (
+        "dot",
+        [(r'"vhlo.dot_general_v2"(.*) <\{.*\}>', r'"vhlo.dot_v1"\1 <{precision_config = #vhlo.integer_v1<1 : i64>}>')],
+        "dot_v1 with attributes of another one",
+    ),
+    "groups of no devices": ("reverse", [(r'(%\w+ = "vhlo.reverse)', rf"{ALL_TO_ALL} \1")], NUMBERS),
+    "a dimension of an image out of range": ("convolution", [dimension("input_batch_dimension", 40)], NUMBERS),
+    "a dimension of an image below 0": ("convolution", [dimension("output_feature_dimension", -1)], NUMBERS),
+    "a dimension of an image twice": ("convolution", [dimension("input_batch_dimension", 1)], NUMBERS),
+    "a dimension of a kernel twice": ("convolution", [dimensions("kernel_spatial_dimensions", "0", "1")], NUMBERS),
+    "too few dimensions of an image": ("convolution", [dimensions("input_spatial_dimensions", "", "0")], NUMBERS),
+    "too many strides": ("convolution", [dimensions("window_strides", "1", "2")], NUMBERS),
+    "too little padding": ("convolution", [dimensions("padding", "0", "1x1")], NUMBERS),
+    "a contraction out of range": ("dot", [dimensions("lhs_contracting_dimensions", "2", "1")], NUMBERS),
+    "a contraction of a batch": ("dot", [dimensions("rhs_batching_dimensions", "0", "1")], NUMBERS),
+    "indices out of range": ("gather", [dimension("index_vector_dim", 3)], NUMBERS),
+    "a slice out of range": ("gather", [dimensions("collapsed_slice_dims", "7", "1")], NUMBERS),
+    "an offset out of range": ("gather", [dimensions("offset_dims", "2", "1")], NUMBERS),
+    "an operand's dimension twice": ("gather", [dimensions("start_index_map", "0", "2")], NUMBERS),
+    "too many sizes of slices": ("gather", [dimensions("slice_sizes", "1", "3")], NUMBERS),
+    "a scattered dimension below 0": ("scatter", [dimensions("scatter_dims_to_operand_dims", "-1", "1")], NUMBERS),
+    "an update out of range": ("scatter", [dimensions("update_window_dims", "1", "1")], NUMBERS),
+    "a window of two dimensions": ("window", [dimensions("window_dimensions", "2", "2")], NUMBERS),
+    "a reduced dimension out of range": ("reduce", [dimensions("dimensions", "1", "1")], NUMBERS),
+    "a permutation that repeats": ("transpose", [dimensions("permutation", "1", "2")], NUMBERS),
+    "a permutation that lacks one": ("transpose", [dimensions("permutation", "1", "1")], NUMBERS),
+    "a concatenation out of range": ("concatenate", [dimension("dimension", 1)], NUMBERS),
+    "an order out of range": ("sort", [dimension("dimension", 1)], NUMBERS),
+    "an order below its range": ("sort", [dimension("dimension", -2)], NUMBERS),
+    "too many limits": ("slice", [dimensions("limit_indices", "3", "2")], NUMBERS),
+    "too much padding": ("pad", [dimensions("interior_padding", "1", "2")], NUMBERS),
+    "a count out of range": ("iota", [dimension("iota_dimension", 2)], NUMBERS),
+    "a dimension of no result": ("while", [dimensions("broadcast_dimensions", "4", "1")], NUMBERS),
+    "a reversed dimension twice": ("reverse", [dimensions("dimensions", "0", "2")], NUMBERS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_other_values_and_numbers(what: str) -> None:
+    name, changes, message = CHANGES[what]
+    text = vhlo.text_of(FUNCTIONS[name], arr(4))
+    _native.check_bytecode(vhlo.bytecode(text))
+    for old, new in changes:
+        text, count = re.subn(old, new, text, count=1)
+        assert count == 1, text
+    with _jax.make_ir_context() as context, pytest.raises(jaxexp.DeserializationError, match=message):
+        mlir.parse(vhlo.bytecode(text), context)
+
+
+def test_what_may_be_missing() -> None:
+    """A loop without values, a branch without results, the last dimension for a sort."""
+    text = vhlo.text_of(FUNCTIONS["sort"], arr(4))
+    old, new = dimension("dimension", -1)
+    _native.check_bytecode(vhlo.bytecode(re.sub(old, new, text)))
+    empty = f"""%truth = "vhlo.constant_v1"() <{{value = #vhlo.tensor_v1<dense<true> : tensor<i1>>}}> : () -> {TRUTH}
+      "vhlo.while_v1"() ({{ "vhlo.return_v1"(%truth) : ({TRUTH}) -> () }}, {{ "vhlo.return_v1"() : () -> () }})
+        : () -> ()
+      "vhlo.if_v1"(%truth) ({{ "vhlo.return_v1"() : () -> () }}, {{ "vhlo.return_v1"() : () -> () }}) : ({TRUTH}) -> ()
+      %0"""
+    text = re.sub(r"%0\b", empty, vhlo.text_of(FUNCTIONS["reverse"], arr(4)), count=1)
+    _native.check_bytecode(vhlo.bytecode(text))
+
+
+OTHER_DIALECTS = {
+    "func.func": "module { func.func @main() { return } }",
+    "arith.constant": "module { %0 = arith.constant 1 : i32 }",
+    "llvm.func": "module { llvm.func @puts(!llvm.ptr) -> i32 }",
+}
+
+
+@pytest.mark.parametrize("name", OTHER_DIALECTS)
+def test_operations_of_other_dialects(name: str) -> None:
+    """Nothing is known about their values, and no export has them."""
+    with pytest.raises(jaxexp.DeserializationError, match="which no export has"):
+        _native.check_bytecode(vhlo.bytecode(OTHER_DIALECTS[name]))

@@ -1,0 +1,28 @@
+"""Modules of exports as VHLO's text, and what they become when the text is changed: MLIR verifies little of VHLO."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+import jaxexp
+from jaxexp import _jax
+
+
+def text_of(function: Callable[..., Any], *arguments: Any) -> str:
+    """The module of an exported function, in MLIR's generic form."""
+    exported = jaxexp.export(jax.jit(function))(*arguments)
+    with _jax.make_ir_context():
+        module = _jax.ir.Module.parse(bytes(exported.mlir_module_serialized))
+        return str(module.operation.get_asm(print_generic_op_form=True))
+
+
+def bytecode(text: str) -> bytes:
+    """Text as MLIR bytecode, with the operations that it has."""
+    with _jax.make_ir_context():
+        file = io.BytesIO()
+        _jax.ir.Module.parse(text).operation.write_bytecode(file)
+        return file.getvalue()
