@@ -173,7 +173,7 @@ def test_other_dialects_are_refused_by_each_policy(name: str, load: str, tmp_pat
     with pytest.raises(jaxexp.DeserializationError, match="which no export has"):
         jaxexp.deserialize(blob).mlir_module()
     with pytest.raises(jaxexp.DeserializationError, match="which no export has"):
-        _runtime.Program.of_bytes(blob, "")
+        judge(jaxexp.Policy(), _runtime.Program.of_bytes(blob, ""))
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -504,6 +504,7 @@ class Module {
     for (std::uint64_t i = 0; i < count; ++i) {
       const Region read = region(in_section ? section : at, isolated ? inside : outside, depth);
       if (!known) continue;
+      if (read.blocks == 0) at.refuse("an operation " + std::string(known->name) + " without code");
       const std::string_view pattern = patterns.substr(0, patterns.find(' '));
       const std::size_t middle = pattern.find('>');
       if (read.blocks != 1 || !read.is_returned || !values.fit(pattern.substr(0, middle), read.arguments) ||

@@ -32,13 +32,16 @@ def parse(bytecode: bytes, context: Any) -> Any:
 
     Raises:
         ForeignModuleError: the bytes are not a module.
-        UnsupportedError: it is for a newer StableHLO than jaxlib's, or has operations of other dialects.
+        UnsupportedError: it is for a newer StableHLO than jaxlib's, or has operations of other dialects, or types that
+            portable artifacts do not have.
     """
     try:
         head = module_head.read(bytecode)
         others = [name for name in head.operations if name.partition(".")[0] not in DIALECTS]
         if others := others or [f"{name}.*" for name in head.dialects - DIALECTS]:
             raise UnsupportedError(other_dialects(sorted(others)))
+        if module_head.stablehlo_of(module_head.producer(bytecode)) is None:
+            raise UnsupportedError("the module has types or attributes that StableHLO's portable artifacts cannot hold")
         return mlir.parse(bytecode, context)
     except UnsupportedModuleError as error:
         raise UnsupportedError(
@@ -198,9 +201,6 @@ def _check_top(module: Any) -> None:
         name = operation.operation.name
         if name not in ("func.func", "sdy.mesh"):
             raise UnsupportedError(f"the module has a {name} at its top, where an artifact has only functions")
-        if name == "func.func" and operation.is_external:
-            called = _symbol(operation)
-            raise UnsupportedError(f"the module calls @{called}, which it only declares: link its code into the module")
 
 
 def _partitions(module: Any) -> int:
