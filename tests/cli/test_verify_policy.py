@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,25 @@ def test_members_and_damage(fleet, damaged, policy, run) -> None:
     (row,) = (line for line in out.splitlines()[:-1] if "refused" in line)
     assert f"{fleet}::inner/b16" in row
     assert out.splitlines()[-1].startswith("3 of 5 artifacts whole and allowed, 1 damaged, 1 refused, ")
+
+
+def test_archives_with_a_damaged_directory(fleet, policy, tmp_path, run) -> None:
+    """Nothing of them was verified, wherever the damage is."""
+    policy.write_text("max_devices = 100\n")
+    with zipfile.ZipFile(fleet) as whole:
+        start = whole.start_dir
+    path, folder = tmp_path / "f.zip", tmp_path / "folder"
+    folder.mkdir()
+    data = bytearray(fleet.read_bytes())
+    for place in random.Random(0).sample(range(start, len(data)), 20):
+        damaged = bytearray(data)
+        damaged[place] ^= 1
+        for file in (path, folder / "f.zip"):
+            file.write_bytes(damaged)
+            for options in ([], ["--policy", policy], ["--quiet"]):
+                status, out, _ = run("verify", *options, file.parent if file.parent == folder else file)
+                assert status == 1, place
+                assert "f.zip" in out
 
 
 def test_every_field_can_be_in_a_file(folder, policy, good) -> None:

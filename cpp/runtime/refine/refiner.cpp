@@ -120,6 +120,8 @@ std::string Refiner::new_name(std::string_view name) {
 
 /// With what is known of some arguments, these are constants in the function and no arguments, but for truth values.
 Refiner::Specialized& Refiner::specialized(Function& function, const Types& types, const Numbers& known) {
+  for (const Known* const one : known)
+    if (one) spend(one->values.size() / 16);
   const auto [found, is_new] = specialized_.try_emplace(key(function.name, types, known));
   Specialized& result = found->second;
   if (is_new) specialize(function, types, known, result);

@@ -13,6 +13,7 @@
 
 #include "wire/base/flat_map.h"
 #include "wire/bytecode/bytecode.h"
+#include "wire/bytecode/call_graph.h"
 #include "wire/bytecode/cursor.h"
 #include "wire/bytecode/names.h"
 #include "wire/bytecode/operations.h"
@@ -38,7 +39,8 @@ constexpr std::string_view vhlo = "vhlo.";
 struct Operation {
   bool registered;   // whether its properties are in the section for that
   bool is_exported;  // whether exports may have it
-  bool is_vhlo, is_function, is_return, is_custom_call;
+  bool is_vhlo, is_module, is_function, is_mesh, is_return, is_custom_call;
+  std::optional<std::size_t> calls;  // which attribute has the functions that it calls
   const KnownOperation* known;
   std::uint64_t count = 0;
 };
@@ -48,12 +50,23 @@ inline Operation operation_of(std::string_view name, bool registered) {
   const bool is_exported =
       is_vhlo || name.starts_with("sdy.") || name == "builtin.module" || name == "builtin.unrealized_conversion_cast";
   if (is_vhlo) name.remove_prefix(vhlo.size());
+  const bool is_custom_call = is_vhlo && name.starts_with("custom_call");
+  std::optional<std::size_t> calls;
+  if (is_custom_call)
+    calls = 3;
+  else if (is_vhlo && name.starts_with("composite"))
+    calls = 1;
+  else if (is_vhlo && name == "call_v1")
+    calls = 0;
   return {.registered = registered,
           .is_exported = is_exported,
           .is_vhlo = is_vhlo,
+          .is_module = name == "builtin.module",
           .is_function = is_vhlo && name == "func_v1",
+          .is_mesh = name == "sdy.mesh",
           .is_return = name == (is_vhlo ? "return_v1" : "sdy.return"),
-          .is_custom_call = is_vhlo && name.starts_with("custom_call"),
+          .is_custom_call = is_custom_call,
+          .calls = calls,
           .known = known_operation(name)};
 }
 
@@ -84,6 +97,15 @@ class AttributeCheck {
     }
     if (!given.at_end()) given.refuse("more attributes than an operation has");
     return weight;
+  }
+
+  /// Whether an entry of a dictionary has the name of a property, which MLIR lets it replace.
+  bool replaces_property(const KnownOperation& known, std::uint64_t dictionary) const {
+    const auto entries = tables_.elements(dictionary);
+    for (std::size_t i = 0; i + 1 < entries.size(); i += 2)
+      if (const std::uint32_t string = tables_.string(entries[i]); string != AttributesAndTypes::no_string)
+        if (has_word(known.names, names_.strings[string])) return true;
+    return false;
   }
 
   /// Before there were properties, attributes were in a dictionary, which equal operations share.
@@ -171,6 +193,12 @@ class AttributeCheck {
  private:
   std::uint64_t attribute(Cursor& at) const { return at.index(tables_.attributes(), "attributes"); }
 
+  static bool has_word(std::string_view words, std::string_view word) {
+    for (std::size_t end = 0; !words.empty(); words.remove_prefix(std::min(end + 1, words.size())))
+      if (words.substr(0, end = std::min(words.find(' '), words.size())) == word) return true;
+    return false;
+  }
+
   /// The values in a dictionary that have these names, the first of each: one pass, however many entries it has.
   std::vector<std::optional<std::uint32_t>> values(std::optional<std::uint64_t> dictionary,
                                                    std::span<const std::string_view> names) const {
@@ -229,6 +257,14 @@ class AttributeCheck {
   FlatMap<CallAttributes> calls_;  // custom calls, by their dictionaries
 };
 
+/// Whether custom calls with a target only say something of their first operand. XLA trusts that there is one; behind
+/// it may be the sizes of the result.
+inline bool is_hint(std::string_view target) {
+  constexpr std::string_view hints[] = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape",
+                                        "annotate_device_placement"};
+  return std::ranges::find(hints, target) != std::end(hints);
+}
+
 /// The custom calls of a module.
 class Calls {
  public:
@@ -281,6 +317,38 @@ class Calls {
   bool are_known_ = true;
 };
 
+/// The values that code may refer to: those of the regions around it, up to one that is isolated.
+struct Scope {
+  static constexpr std::uint32_t undefined = UINT32_MAX;
+
+  std::vector<std::uint32_t> uses;   // of each value, those included that are still to be defined
+  std::vector<std::uint32_t> types;  // the numbers of their types, or `undefined`
+};
+
+/// One of the regions of an operation while it is read.
+struct Region {
+  std::uint64_t blocks = 1, values = 0, defined = 0;
+  std::size_t first_value = 0;  // in its scope
+  unsigned depth = 0;
+  std::vector<std::uint32_t> arguments, returned;  // the types of these values, of the first block and of the last
+  bool is_returned = false;                        // whether the last operation returns
+  std::vector<std::pair<std::size_t, std::uint64_t>> ordered;  // values, and how many uses each has at least
+};
+
+/// In which order the last `values` values are used. MLIR's reader writes to the places that these numbers name.
+inline void use_order(Cursor& at, Region& region, std::uint64_t values) {
+  if (values == 0) at.refuse("an order of uses of nothing");
+  for (std::uint64_t left = values > 1 ? at.count("orders of uses") : 1; left > 0; --left) {
+    const std::uint64_t value = values > 1 ? at.index(values, "values") : 0;
+    const std::uint64_t coded = at.number();
+    constexpr std::uint64_t max_uses = UINT32_MAX;
+    std::uint64_t uses = 0;
+    for (std::uint64_t numbers = at.counted(coded >> 1, "numbers"); numbers > 0; --numbers)
+      uses = std::max(uses, std::min(at.number(), max_uses) + 1);
+    if (coded & 1) region.ordered.emplace_back(region.first_value + region.defined - values + value, uses);
+  }
+}
+
 /// Who needs to see nothing of a module but that it is fine.
 struct Unobserved {
   void operation(std::size_t, std::optional<std::uint64_t>, const std::optional<Cursor>&) {}
@@ -316,6 +384,7 @@ class Module {
     Scope scope;
     Region outermost;
     block(top, scope, outermost);
+    graph_.check(top);
     return true;
   }
 
@@ -333,22 +402,6 @@ class Module {
   }
 
  private:
-  /// The values that code may refer to: those of the regions around it, up to one that is isolated.
-  struct Scope {
-    std::vector<std::uint32_t> uses;   // of each value, those included that are still to be defined
-    std::vector<std::uint32_t> types;  // the numbers of their types, or `undefined`
-  };
-
-  /// One of the regions of an operation while it is read.
-  struct Region {
-    std::uint64_t blocks = 1, values = 0, defined = 0;
-    std::size_t first_value = 0;  // in its scope
-    unsigned depth = 0;
-    std::vector<std::uint32_t> arguments, returned;  // the types of these values, of the first block and of the last
-    bool is_returned = false;                        // whether the last operation returns
-    std::vector<std::pair<std::size_t, std::uint64_t>> ordered;  // values, and how many uses each has at least
-  };
-
   void read_properties(Cursor section) {
     property_section_ = section;
     for (std::uint64_t left = section.count("properties"); left > 0; --left) {
@@ -379,7 +432,7 @@ class Module {
     at.counted(undefined_, "values", at.left_in_module());
     region.first_value = scope.uses.size();
     scope.uses.resize(scope.uses.size() + region.values);
-    scope.types.resize(scope.uses.size(), undefined);
+    scope.types.resize(scope.uses.size(), Scope::undefined);
     for (std::uint64_t i = 0; i < region.blocks; ++i) block(at, scope, region);
     if (region.defined != region.values)
       at.refuse(std::to_string(region.defined) + " values in a region of " + std::to_string(region.values));
@@ -397,8 +450,7 @@ class Module {
       for (std::uint32_t& type : arguments) {
         const std::uint64_t argument = at.number();
         const bool optional = version_ >= since::optional_locations;
-        type = static_cast<std::uint32_t>(at.indexed(optional ? argument >> 1 : argument, tables_->types(), "types"));
-        observer_.value(type);
+        type = value_type(at, at.indexed(optional ? argument >> 1 : argument, tables_->types(), "types"));
         if (!optional || (argument & 1)) attribute(at);
       }
       define(at, scope, region, arguments);
@@ -416,6 +468,25 @@ class Module {
     undefined_ -= types.size();
   }
 
+  std::uint32_t value_type(const Cursor& at, std::uint64_t type) {
+    spend(at, tables_->weight_of_value(type));
+    observer_.value(type);
+    return static_cast<std::uint32_t>(type);
+  }
+
+  /// Notes which function an operation is, or calls.
+  void follow_calls(const Operation& kind, const AttributeCheck::Found& found, unsigned depth) {
+    constexpr std::size_t name = 3;  // of a function's attributes
+    if (found.empty()) return;
+    if (kind.is_function) graph_.begin(tables_->hash(tables_->string(found[name])));
+    if (!kind.calls) return;
+    const std::uint32_t called = found[*kind.calls];
+    if (!kind.is_custom_call) return graph_.call(tables_->hash(tables_->string(called)), depth);
+    for (const std::uint32_t each : tables_->elements(called))
+      if (const std::uint32_t string = tables_->string(each); string != AttributesAndTypes::no_string)
+        graph_.call(tables_->hash(string), depth);
+  }
+
   void operation(Cursor& at, Scope& scope, Region& region) {
     const std::uint64_t number = at.index(operations_.size(), "operations");
     Operation& kind = operations_[number];
@@ -423,9 +494,9 @@ class Module {
     if (!kind.is_exported)
       at.refuse("an operation " + escaped(shortened(names_->full_name_of(names_->operations[number]))) +
                 ", which no export has,");
-    // At the top of a module are functions, and other dialects' operations; there are functions nowhere else.
-    constexpr unsigned top = 1;
-    if (kind.is_vhlo && kind.is_function != (region.depth == top))
+    // At the top of a module are functions and meshes, and nothing else; and they are nowhere else.
+    constexpr unsigned top = 1, body = 2;
+    if (!kind.is_module && (kind.is_function || kind.is_mesh) != (region.depth == top))
       at.refuse("a function, or another operation, where it cannot be,");
     const unsigned has = at.byte();
     attribute(at);  // the location
@@ -439,26 +510,27 @@ class Module {
       const Part part = properties_[at.index(properties_.size(), "properties")];
       own = property_section_->slice(part.begin, part.size);
       spend(at, attributes_->properties(kind, *own, found));
+      if (dictionary && kind.known && attributes_->replaces_property(*kind.known, *dictionary))
+        at.refuse("an operation " + std::string(kind.known->name) + " with an attribute twice");
     } else if (kind.is_vhlo && kind.known) {
       attributes_->dictionary(at, *kind.known, dictionary, found);
     }
     observer_.operation(number, dictionary, own);
+    follow_calls(kind, found, region.depth - body);
+    CallAttributes call;
     if (kind.is_custom_call)
-      calls_.note(attributes_->call(kind, own, has & has_properties ? std::nullopt : dictionary));
+      calls_.note(call = attributes_->call(kind, own, has & has_properties ? std::nullopt : dictionary));
     std::vector<std::uint32_t> results, operands;
     if (has & has_results) {
       results.resize(at.count("results"));
-      for (std::uint32_t& type : results) {
-        type = static_cast<std::uint32_t>(at.index(tables_->types(), "types"));
-        observer_.value(type);
-      }
+      for (std::uint32_t& type : results) type = value_type(at, at.index(tables_->types(), "types"));
     }
     if (has & has_operands) {
       operands.resize(at.count("operands"));
       for (std::uint32_t& type : operands) {
         const std::uint64_t value = at.index(scope.uses.size(), "values");
         type = scope.types[value];
-        if (type == undefined) at.refuse("a value that is used before it is there");
+        if (type == Scope::undefined) at.refuse("a value that is used before it is there");
         ++scope.uses[value];
       }
     }
@@ -475,6 +547,10 @@ class Module {
       if (!kind.known->dimensions.empty() && !attributes_->fit(*kind.known, found, operands, results))
         at.refuse("an operation " + std::string(kind.known->name) + " with numbers of dimensions that do not fit");
     }
+    if (call.target != AttributesAndTypes::no_string && is_hint(names_->strings[call.target]) &&
+        (operands.empty() || results.size() != 1))
+      at.refuse("a custom call " + std::string(names_->strings[call.target]) +
+                " with operands or results of another one");
     const bool defines = region.values != 0;  // otherwise nothing refers to the results
     if (defines) define(at, scope, region, results);
     if (version_ >= since::use_lists && (has & has_use_lists)) use_order(at, region, defines ? results.size() : 0);
@@ -514,21 +590,6 @@ class Module {
     }
   }
 
-  /// In which order the last `values` values are used. MLIR's reader writes to the places that these numbers name.
-  void use_order(Cursor& at, Region& region, std::uint64_t values) {
-    if (values == 0) at.refuse("an order of uses of nothing");
-    for (std::uint64_t left = values > 1 ? at.count("orders of uses") : 1; left > 0; --left) {
-      const std::uint64_t value = values > 1 ? at.index(values, "values") : 0;
-      const std::uint64_t coded = at.number();
-      std::uint64_t uses = 0;
-      for (std::uint64_t numbers = at.counted(coded >> 1, "numbers"); numbers > 0; --numbers)
-        uses = std::max(uses, std::min(at.number(), max_uses) + 1);
-      if (coded & 1) region.ordered.emplace_back(region.first_value + region.defined - values + value, uses);
-    }
-  }
-  static constexpr std::uint64_t max_uses = UINT32_MAX;
-  static constexpr std::uint32_t undefined = UINT32_MAX;
-
   Sections sections_;
   const std::uint64_t version_;
   std::optional<Names> names_;
@@ -542,6 +603,7 @@ class Module {
   std::optional<AttributeCheck> attributes_;
   std::uint64_t undefined_ = 0;  // values that the open regions still have to define
   Calls calls_;
+  CallGraph graph_;
   Observer observer_;
   std::uint64_t weight_left_;
 };

@@ -25,7 +25,7 @@ struct KnownOperation {
   /// middle (v). At least one number (n). As many numbers as the first operand has dimensions (w), or pairs (p); the
   /// same without the two dimensions of a convolution that are not spatial (y, q).
   std::string_view dimensions = {};
-  /// The names of the attributes, with spaces between them.
+  /// The names of the attributes that are its own, with spaces between them.
   std::string_view names = {};
 };
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "wire/base/digest.h"
 #include "wire/base/utf8.h"
 
 namespace jaxexp::wire {
@@ -24,15 +25,16 @@ constexpr std::int64_t dynamic_size = INT64_MIN;
 /// it (o); a (v)arint, the (W)idth of an integer; a string's number (S), (B)ytes.
 ///
 /// Others say what this is: a (L)ocation; a type of integers (I), (F)loating-point or (C)omplex numbers, truth values
-/// (N), functions (U), to(K)ens, tu(P)les, buffers in (M)emory, futures (Q); the bounds of dynamic dimensions (D). Or
-/// what is referred to first has to be: the type of an integer (n), of a float (f), of a (c)onstant tensor; the bounds
-/// that (e)ncode something in a tensor's type. What stands behind one of these four, or behind a (*), is not read.
+/// (N), functions (U), to(K)ens, tu(P)les, buffers in (M)emory, futures (Q); the bounds of dynamic dimensions (D); a
+/// mesh, or its name (Y). Or what is referred to first has to be: the type of an integer (n), of a float (f), of a
+/// (c)onstant tensor; the bounds that (e)ncode something in a tensor's type; a (m)esh. What stands behind one of these
+/// five, or behind a (*), is not read, but for what is on a mesh.
 using Layout = const char*;
 /// What no export has, such as quantized and unranked types: it might contain itself, which the parser would follow for
 /// ever.
 constexpr Layout refused = nullptr;
 
-constexpr std::array<Layout, 23> builtin_attributes = {"a",  "d",  "S",   "ST",   "A",   "Aa",  "T",   "",
+constexpr std::array<Layout, 23> builtin_attributes = {"a",  "d",  "S",   "ST",   "YA",  "Aa",  "T",   "",
                                                        "Tn", "Tf", "LAA", "LAvv", "La",  "LaA", "LAA", "L",
                                                        "T*", "T*", "TBc", "T*",   "TAA", "A",   "LA*"};
 constexpr std::array<Layout, 21> builtin_types = {"IW",   "I", "tt", "F",   "F", "F", "F",  "F", "F",  "TC",   "iTA",
@@ -44,8 +46,8 @@ constexpr std::array<Layout, 43> vhlo_types = {
     "N",     "TC", "F", "F", "F", "F",  "F",    "F", "ttU", "I",     "I",     "I",     "I", "I", "I",
     "I",     "I",  "I", "I", "I", "xT", "AxTe", "K", "tP",  refused, refused, refused, "F", "F", "F",
     refused, "I",  "I", "",  "F", "F",  "F",    "F", "F",   "F",     "F",     "iTM",   "tQ"};
-constexpr std::array<Layout, 18> shardy_attributes = {"a", "Sv",   "ai", "vv", "SO", "a*", "Aaa*", "a", "i",
-                                                      "a", "iaa*", "a",  "a",  "a*", "a",  "Aaaa", "a", "Aaaa*"};
+constexpr std::array<Layout, 18> shardy_attributes = {"a", "Sv",   "Yai", "vv", "SO", "a*", "mAaa*", "a", "i",
+                                                      "a", "iaa*", "a",   "a",  "a*", "a",  "mAaaa", "a", "mAaaa*"};
 
 /// How wide numbers are, by the number of their type; 0 for all other types.
 constexpr std::array<std::uint8_t, 9> builtin_bits = {0, 64, 0, 16, 16, 32, 64, 80, 128};
@@ -74,6 +76,7 @@ AttributesAndTypes::AttributesAndTypes(Cursor entries, Cursor offsets, std::span
     : where_(entries),
       strings_(strings),
       are_names_(strings.size()),
+      hashes_(strings.size()),
       entries_(entries, offsets, dialects),
       attributes_(entries_.attributes()) {
   nodes_.resize(entries_.size());
@@ -144,6 +147,8 @@ void AttributesAndTypes::read(Node& node, Cursor& entry, Layout layout) {
       case 'c': node.needs = Class::tensor; return;
       case 'e': node.needs = Class::bounds; return;
       case 'D': node.is = Class::bounds; break;
+      case 'Y': node.is = Class::mesh; break;
+      case 'm': node.needs = Class::mesh; break;
       case 'K': node.is = Class::token; break;
       case 'P': node.is = Class::tuple; break;
       case 'Q': node.is = Class::future; break;
@@ -275,9 +280,10 @@ void AttributesAndTypes::finish(std::size_t at) {
   if (references.empty()) return;
   const Node& first = nodes_[references.front()];
   if (node.is == Class::location) check_name(first.string);
-  if (node.is == Class::dictionary)
-    for (std::size_t i = 0; i < references.size(); i += 2) check_name(nodes_[references[i]].string);
-  if (node.needs != Class::unknown && first.is != Class::unknown && first.is != node.needs)
+  if (node.is == Class::dictionary) check_names(references);
+  const bool is_in_vhlo_integer = is_vhlo && at < attributes_ && node.needs == Class::integer;
+  if ((node.needs != Class::unknown && first.is != Class::unknown && first.is != node.needs) ||
+      (is_in_vhlo_integer && first.bits == 2))  // StableHLO's reader has no numbers of two bits
     where_.refuse("an attribute or type of another kind than its place takes");
   if (node.is == Class::complex && first.bits > 0) node.bits = 2 * in_bytes(first.bits);
   if (node.is == Class::tensor) {
@@ -297,6 +303,24 @@ void AttributesAndTypes::check_name(std::uint32_t string) {
   if (!is_utf8({reinterpret_cast<const std::uint8_t*>(name.data()), name.size()}))
     where_.refuse("a name that is not UTF-8");
   are_names_[string] = true;
+}
+
+/// MLIR does not look for names that stand there twice, and finds one or the other.
+void AttributesAndTypes::check_names(std::span<const std::uint32_t> dictionary) {
+  std::vector<std::uint64_t> hashes;
+  for (std::size_t i = 0; i < dictionary.size(); i += 2) {
+    const std::uint32_t name = nodes_[dictionary[i]].string;
+    if (name == no_string) where_.refuse("a dictionary with a name that is no string");
+    check_name(name);
+    hashes.push_back(hash(name));
+  }
+  std::ranges::sort(hashes);
+  if (std::ranges::adjacent_find(hashes) != hashes.end()) where_.refuse("a dictionary with a name twice");
+}
+
+std::uint64_t AttributesAndTypes::hash(std::uint32_t string) {
+  if (hashes_[string] == 0) hashes_[string] = SeededHash()(strings_[string]) | 1;
+  return hashes_[string];
 }
 
 /// All elements of a constant are there, or one for all of them.

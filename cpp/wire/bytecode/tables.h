@@ -35,6 +35,8 @@ class AttributesAndTypes {
   /// The number of the string that a string attribute of the builtin dialect or of VHLO is; `no_string` for all others.
   std::uint32_t string(std::uint64_t attribute) const { return nodes_[attribute].string; }
   static constexpr std::uint32_t no_string = UINT32_MAX;
+  /// Of a string, by its number: equal for equal strings, and for no others that anybody can choose; not 0.
+  std::uint64_t hash(std::uint32_t string);
   /// How an attribute is encoded.
   Cursor data(std::uint64_t attribute) const { return entries_.data(attribute); }
   /// What converting an attribute takes, in steps of 16 bytes: whoever copies it copies what it shares each time.
@@ -49,6 +51,11 @@ class AttributesAndTypes {
   bool encoded(std::uint64_t type) const { return entries_.encoded(type); }
   std::int32_t bits(std::uint64_t type) const { return nodes_[type].bits; }
 
+  /// What converting a value of a type takes, in steps: tuples have parts, which may be shared.
+  std::uint64_t weight_of_value(std::uint64_t type) const {
+    const Node& node = nodes_[attributes_ + type];
+    return node.is == Class::tensor ? 0 : node.expanded;
+  }
   /// What values of a type are: tensors (x), tokens (k), tuples (p), futures (f), buffers (m), or `no_value`.
   char value_kind(std::uint64_t type) const;
   static constexpr char no_value = ' ';
@@ -80,7 +87,8 @@ class AttributesAndTypes {
     tuple,
     future,
     buffer,
-    bounds
+    bounds,
+    mesh
   };
   static constexpr std::int32_t unknown = -1;
 
@@ -105,11 +113,13 @@ class AttributesAndTypes {
   void finish(std::size_t at);
   void check_data(const Node& node, const Node& type) const;
   void check_name(std::uint32_t string);
+  void check_names(std::span<const std::uint32_t> dictionary);
   std::span<const std::uint32_t> references_of(std::size_t at) const;
 
   Cursor where_;  // for messages
   std::span<const std::string_view> strings_;
-  std::vector<bool> are_names_;  // of the strings, those that were checked
+  std::vector<bool> are_names_;        // of the strings, those that were checked
+  std::vector<std::uint64_t> hashes_;  // of the strings; 0 until somebody asks
   Entries entries_;
   std::uint64_t attributes_;
   std::vector<Node> nodes_;

@@ -133,7 +133,7 @@ def test_a_redirect_to_http_never_has_them() -> None:
             def release(self) -> None: ...
 
         class Asked:
-            headers = session.headers
+            headers, auth, cookie_jar = session.headers, None, session.cookie_jar
             requote_redirect_url = True
 
             async def request(self, method: str, url: Any, headers: Any, **options: Any) -> Any:
@@ -172,6 +172,17 @@ def test_a_session_of_the_users(data: bytes) -> None:
         assert list(Archive.open(first.url, get_client=get_client)) == ["a"]
         assert set(secrets(first)) == {COUNT}
         assert set(secrets(other)) == {0}
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
+def test_passwords_and_cookies_of_a_users_session(data: bytes) -> None:
+    async def get_client(**options: Any) -> Any:
+        return aiohttp.ClientSession(auth=aiohttp.BasicAuth("user", "1"), cookies={"a": "SECRET"}, **options)
+
+    with redirecting(data) as (first, other):
+        assert list(Archive.open(first.url, get_client=get_client)) == ["a"]
+        assert all(b"Authorization: Basic" in head and b"a=SECRET" in head for head in first.requests)
+        assert not any(b"Authorization" in head or b"SECRET" in head for head in other.requests)
 
 
 # --- answers without end ----------------------------------------------------------------------------------------------

@@ -135,7 +135,8 @@ def bytecode(
 
 
 FLOAT32, FUNCTION, TENSOR, TUPLE = 4, 8, 20, 23  # kinds of types
-ARRAY, FLOAT, TENSOR_DATA = 1, 8, 15  # and of attributes
+INT2 = 31
+ARRAY, DICTIONARY, FLOAT, INTEGER, STRING, TENSOR_DATA = 1, 6, 8, 9, 14, 15  # and of attributes
 
 
 def tensor(*shape: int, element: int = 0) -> bytes:
@@ -221,6 +222,13 @@ HARMFUL = {
     "an attribute as text": of_text(b"unit"),
     "a convolution as text": of_text(b"#stablehlo.conv<[b,200000000,f]x[0,i,o]->[b,0,f]>"),
     "a range of a wide integer as text": of_text(b"#llvm.constant_range<i16777215, 0, 1>"),
+    "a dictionary with a name twice": bytecode([entry(STRING, 0), entry(DICTIONARY, 2, 1, 1, 1, 1)]),
+    "a dictionary with equal names": bytecode(
+        [entry(STRING, 0), entry(STRING, 3), entry(DICTIONARY, 2, 1, 1, 2, 1)], names=(b"builtin",)
+    ),
+    "a dictionary with a name that is no string": bytecode([entry(DICTIONARY, 1, 0, 0)]),
+    "a number of two bits": bytecode([entry(INTEGER, 0, 1)], [entry(INT2)]),
+    "a sharding on no mesh": mlir_bytes.module(["sdy"], [(0, [])], [entry(6, 0, 0, 0, 0)], number(0)),
     "a type of no known rank": bytecode(types=[entry(FLOAT32), entry(25, 0)]),
     **{
         f"an attribute of the dialect {dialect} that holds itself": mlir_bytes.module(

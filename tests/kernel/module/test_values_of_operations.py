@@ -13,7 +13,7 @@ import pytest
 import jaxexp
 from jaxexp import _jax, _native
 from jaxexp._kernel.module import mlir
-from kit import vhlo
+from kit import other_modules, vhlo
 from kit.corpus import arr
 
 FLOAT, TRUTH, FOUR = (f"!vhlo.tensor_v1<{of}>" for of in ("!vhlo.f32_v1", "!vhlo.bool_v1", "4x!vhlo.f32_v1"))
@@ -159,6 +159,23 @@ def test_what_may_be_missing() -> None:
     _native.check_bytecode(vhlo.bytecode(text))
 
 
+CAST = '%r = "builtin.unrealized_conversion_cast"({}) : ({}) -> !vhlo.tensor_v1<!vhlo.f32_v1>'
+
+
+def test_casts_of_nothing() -> None:
+    text = vhlo.text_of(FUNCTIONS["reverse"], arr(4))
+    for operands, types in (("", ""), ("%arg0, %arg0", f"{FOUR}, {FOUR}")):
+        changed = re.sub(r"%0\b", f"{CAST.format(operands, types)} %0", text, count=1)
+        with pytest.raises(jaxexp.DeserializationError, match="unrealized_conversion_cast with operands or results"):
+            _native.check_bytecode(vhlo.bytecode(changed))
+
+
+def test_operations_of_shardy_beside_functions() -> None:
+    text = "module { %0 = sdy.constant dense<1.0> : tensor<f32> }"
+    with pytest.raises(jaxexp.DeserializationError, match="where it cannot be"):
+        _native.check_bytecode(vhlo.bytecode(text))
+
+
 OTHER_DIALECTS = {
     "func.func": "module { func.func @main() { return } }",
     "arith.constant": "module { %0 = arith.constant 1 : i32 }",
@@ -171,3 +188,102 @@ def test_operations_of_other_dialects(name: str) -> None:
     """Nothing is known about their values, and no export has them."""
     with pytest.raises(jaxexp.DeserializationError, match="which no export has"):
         _native.check_bytecode(vhlo.bytecode(OTHER_DIALECTS[name]))
+
+
+FLOAT_MODULE = """module @m {{
+  func.func public @main(%x: tensor<f32>) -> tensor<f32> {{ {0}\n return %r : tensor<f32> }}
+  {1}
+}}"""
+CALL = "%r = call @f1(%x) : (tensor<f32>) -> tensor<f32>"
+
+
+def chain(length: int, last: str = "%r = stablehlo.sine %x : tensor<f32>", around: str = "{0}") -> str:
+    """Functions that call one another, and what the last one does."""
+    inner = "%s" if around != "{0}" else "%r"
+    bodies = [around.format(CALL.replace("@f1", f"@f{i + 1}").replace("%r", inner)) for i in range(1, length)]
+    return FLOAT_MODULE.format(
+        CALL,
+        "\n".join(
+            f"func.func private @f{i}(%x: tensor<f32>) -> tensor<f32> {{ {body}\n return %r : tensor<f32> }}"
+            for i, body in enumerate([*bodies, last], 1)
+        ),
+    )
+
+
+IN_LOOP = """%r = "stablehlo.while"(%x) ({{
+      ^bb0(%a: tensor<f32>): %p = stablehlo.constant dense<false> : tensor<i1> stablehlo.return %p : tensor<i1>
+    }}, {{
+      ^bb0(%b: tensor<f32>): {0} stablehlo.return %s : tensor<f32>
+    }}) : (tensor<f32>) -> tensor<f32>"""
+CALLS = {
+    "itself": chain(1, CALL),
+    "itself, by others": chain(3, CALL),
+    "itself, in a composite": chain(1, '%r = stablehlo.composite "my.one" %x {decomposition = @f1} : (tensor<f32>) -> '
+                                       "tensor<f32>"),
+    "itself, in a custom call": chain(1, "%r = stablehlo.custom_call @mine(%x) {called_computations = [@f1]} : "
+                                         "(tensor<f32>) -> tensor<f32>"),
+    "too deeply": chain(200),
+    "too deeply, in loops": chain(100, around=IN_LOOP),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", CALLS)
+def test_functions_that_call_one_another(how: str) -> None:
+    message = "functions that call one another too deeply" if "deeply" in how else "a function that calls itself"
+    with pytest.raises(jaxexp.DeserializationError, match=message):
+        _native.check_bytecode(other_modules.serialized(CALLS[how]))
+
+
+def test_functions_that_call_one_another_in_moderation() -> None:
+    _native.check_bytecode(other_modules.serialized(chain(150)))
+
+
+@pytest.mark.parametrize(
+    "target", ["Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement"]
+)
+def test_hints_about_nothing(target: str) -> None:
+    call = f"%r = stablehlo.custom_call @{target}() : () -> tensor<f32>"
+    with pytest.raises(jaxexp.DeserializationError, match=f"a custom call {target} with operands"):
+        _native.check_bytecode(other_modules.serialized(FLOAT_MODULE.format(call, "")))
+
+
+REPLACED = {
+    "constant_v1": ("value", "#vhlo.integer_v1<3 : i64>"),
+    "reverse_v1": ("dimensions", "#vhlo.integer_v1<3 : i64>"),
+    "custom_call_v1": ("call_target_name", '#vhlo.string_v1<"another">'),
+}
+
+
+def constant_call_and_reverse(x: Any) -> Any:
+    return jax.lax.rev(jax.lax.linalg.cholesky(x.reshape(2, 2)) + 1.5, (0,))
+
+
+@pytest.mark.parametrize("operation", REPLACED)
+def test_attributes_over_properties(operation: str) -> None:
+    """MLIR would take the attribute."""
+    name, value = REPLACED[operation]
+    same_length = name[:-1] + "#"
+    text = vhlo.text_of(constant_call_and_reverse, arr(4))
+    pattern = rf'("vhlo.{operation}"\([^)]*\) <{{.*?}}>)(?: {{(.*?)}})?(?= :)'
+    text, count = re.subn(
+        pattern,
+        lambda found: f'{found[1]} {{{f"{found[2]}, " if found[2] else ""}"{same_length}" = {value}}}',
+        text,
+        count=1,
+    )
+    assert count == 1, text
+    module = vhlo.bytecode(text)
+    _native.check_bytecode(module)
+    with pytest.raises(jaxexp.DeserializationError, match=f"an operation {operation} with an attribute twice"):
+        _native.check_bytecode(module.replace(same_length.encode(), name.encode()))
+
+
+def test_values_of_shared_tuples() -> None:
+    """Each type has the one before it twice: a value of the last one has 2**18 parts."""
+    names = "\n".join(f"!t{i + 1} = tuple<!t{i}, !t{i}>" for i in range(18))
+    calls = "\n".join(
+        f"%y{i} = stablehlo.custom_call @mine(%x) {{has_side_effect = true}} : (tensor<f32>) -> !t18" for i in range(8)
+    )
+    text = FLOAT_MODULE.format(f"{calls} %r = stablehlo.sine %x : tensor<f32>", "")
+    with pytest.raises(jaxexp.DeserializationError, match="share large attributes over and over"):
+        _native.check_bytecode(other_modules.serialized(f"!t0 = tuple<tensor<f32>>\n{names}\n{text}"))

@@ -173,6 +173,8 @@ def _verified(found: list[Place | Unusable], steps: int, spread: Spread, policy:
             errors.setdefault(order, {}).update(one.errors)
             if one.is_last:
                 verdicts[order] = list(_of_members(one.place.archive, errors.pop(order)))
+    for order, left in errors.items():  # of archives that could not be read to their end
+        verdicts[order] = [_unfinished(name, error) for name, error in left.items()]
     return [verdict for order in sorted(verdicts) for verdict in verdicts[order]]
 
 
@@ -273,6 +275,12 @@ def _of_members(archive: Archive, errors: dict[str, Exception]) -> Iterator[Verd
         wrong, size = errors.get(shown), handle.size
         verdict = Verdict(shown, "whole", size, True, None) if wrong is None else _wrong(shown, size, wrong)
         yield dataclasses.replace(verdict, archive=archive.name, unfinished_bytes=left, archive_bytes=all_bytes)
+
+
+def _unfinished(name: str, error: Exception) -> Verdict:
+    archive, _, member = name.partition(inputs.MEMBER)
+    size = os.path.getsize(name) if not member and os.path.isfile(name) else 0
+    return dataclasses.replace(_wrong(name, size, error), archive=archive)
 
 
 def _wrong(name: str, size: int, error: Exception) -> Verdict:

@@ -18,6 +18,7 @@ from jaxexp._errors import (
     ExportTypeError,
     ForeignModuleError,
     UnsupportedError,
+    cause,
 )
 from jaxexp._kernel.artifact import module_head
 
@@ -31,6 +32,9 @@ _MOST_NAMED = 6
 
 #: Those of modules that are compiled.
 DIALECTS = {"builtin", "func", "stablehlo", "chlo", "sdy", "vhlo"}
+
+# How long jaxlib may take to parse a text, which some texts without end make use of: many times what it takes.
+_SECONDS, _BYTES_PER_SECOND = 60, 100_000
 
 # Starts a process that finds what this one finds.
 _CHILD = "import sys; sys.path[:] = sys.argv[1:]; from jaxexp._compat.foreign.source import child; child()"
@@ -90,7 +94,13 @@ def _portable(content: bytes) -> bytes:
             "text is parsed in a Python process of its own, and sys.executable does not say which program starts one: "
             "pass the module as MLIR bytecode"
         )
-    done = subprocess.run([sys.executable, "-c", _CHILD, *sys.path], input=content, capture_output=True, check=False)
+    command, seconds = [sys.executable, "-c", _CHILD, *sys.path], _SECONDS + len(content) // _BYTES_PER_SECOND
+    try:
+        done = subprocess.run(command, input=content, capture_output=True, check=False, timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        raise ForeignModuleError("", "StableHLO text", f"text that takes more than {seconds} s to parse") from cause(
+            error
+        )
     if done.returncode == 0 and done.stdout[:4] == BYTECODE:
         return done.stdout
     if done.returncode < 0:

@@ -40,9 +40,16 @@ class Session:
 
     def __init__(self, inner: aiohttp.ClientSession, given: Mapping[str, Any]) -> None:
         self._inner = inner
-        self._given = given
+        # aiohttp would send all of this everywhere: headers, a password, and cookies that belong to no server.
         self._headers = inner.headers.copy()
-        inner.headers.clear()  # aiohttp would send them everywhere
+        inner.headers.clear()
+        cookies = {cookie.key: cookie.value for cookie in inner.cookie_jar if not cookie["domain"]}
+        inner.cookie_jar.clear(lambda cookie: not cookie["domain"])
+        auth = inner.auth
+        inner._default_auth = None
+        self._given = {**({} if auth is None else {"auth": auth}), **given}
+        if cookies:
+            self._given["cookies"] = {**cookies, **(given.get("cookies") or {})}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

@@ -13,6 +13,7 @@ from jaxexp._errors import ExportRuntimeError, ModuleError, UnsupportedModuleErr
 from jaxexp._kernel.artifact import module_head
 
 _MODULE = "mlir_module_serialized"
+_MOST_SAID = 500  # characters of a diagnostic
 
 
 def serialize(module: Any) -> bytes:
@@ -106,10 +107,12 @@ def text_of(module: bytes, elements: int | None = None) -> str:
 
 
 def _what_is_wrong(error: Exception) -> str:
-    """The first diagnostic of an error of MLIR, whose first line names only what failed; otherwise the first line."""
+    """The first diagnostic of an error of MLIR, whose first line names only what failed; otherwise the first line. A
+    diagnostic may have a whole operation in it, of which the beginning is enough."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     found = next((line for line in lines if line.startswith("error: ")), "").removeprefix("error: ")
-    return found or next(iter(lines), type(error).__name__)
+    found = found or next(iter(lines), type(error).__name__)
+    return found if len(found) <= _MOST_SAID else f"{found[:_MOST_SAID]}..."
 
 
 def argument_attributes(module: Any) -> list[Any]:
