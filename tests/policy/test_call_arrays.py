@@ -56,7 +56,7 @@ CALLS = {
     "cusparse_gtsv2_ffi": ("2x4f 2x4f 2x4f 2x4x3f 2x4x3f", 4, ""),
     "cu_threefry2x32_ffi": ("5u 5u 5u 5u 5u 5u", 4, ""),
     "Qr": ("2x5x3f 2x5x3f 2x3f", 1, ""),
-    "ProductOfElementaryHouseholderReflectors": ("5x5f 3f 5x5f", 2, ""),
+    "ProductOfElementaryHouseholderReflectors": ("5x5f 5f 5x5f", 2, ""),
     "Eigh": ("2x3x3c 2x3x3c 2x3f", 1, ""),
     "LuDecomposition": ("5x3f 5x3f 3i 5i", 1, ""),
 }
@@ -137,10 +137,12 @@ def test_other_choices_are_wrong(target: str) -> None:
         others = [choices.replace(one, f"{name} = 79 : ui8"), ", ".join(c for c in choices.split(", ") if c != one)]
         for other in others:
             assert name in why_wrong(call(target, arrays.split(), operands, other)).expected
-    assert why_wrong(call(target, arrays.split(), operands, choices, ", backend_config = {}"))
-    assert why_wrong(
-        call(target, arrays.split(), operands, choices).replace("mhlo.backend_config = {", 'backend_config = "", x = {')
-    )
+    right = call(target, arrays.split(), operands, choices)
+    for other in (
+        "api_version = 4 : i32, backend_config = {}, mhlo.",
+        'backend_config = "x", api_version = 2 : i32, was_',
+    ):
+        assert why_wrong(right.replace("mhlo.backend_config", f"{other}backend_config")).what == "attributes"
 
 
 def test_dimensions_that_the_partitioner_divides() -> None:
@@ -189,9 +191,35 @@ def test_wrong_arrays_are_refused(policy: jaxexp.Policy) -> None:
     assert error.value.field == "custom_calls"
 
 
+def test_wrong_arrays_of_an_old_call_are_refused() -> None:
+    """It has another form, with sizes as operands."""
+    matrix, vector, number = (
+        "dense<[0, 1]> : tensor<2xindex>",
+        "dense<0> : tensor<1xindex>",
+        "dense<> : tensor<0xindex>",
+    )
+    text = (
+        HEAD
+        + f"""}} {{ func.func public @main(%arg0: tensor<2xf32>) -> tensor<2xf32> {{
+        %b = stablehlo.constant dense<1> : tensor<i32>
+        %n = stablehlo.constant dense<2000> : tensor<i32>
+        %m = stablehlo.iota dim = 0 : tensor<2000x2000xf32>
+        %r:3 = stablehlo.custom_call @lapack_sgetrf(%b, %n, %n, %m) {{api_version = 2 : i32,
+            operand_layouts = [{number}, {number}, {number}, {matrix}],
+            result_layouts = [{matrix}, {vector}, {number}]}}
+            : (tensor<i32>, tensor<i32>, tensor<i32>, tensor<2000x2000xf32>)
+            -> (tensor<2x1xf32>, tensor<1xi32>, tensor<i32>)
+        %s = stablehlo.reshape %r#0 : (tensor<2x1xf32>) -> tensor<2xf32>
+        return %s : tensor<2xf32>
+    }} }}"""
+    )
+    with pytest.raises(jaxexp.PolicyError, match=r"'lapack_sgetrf_ffi' .* float32\[2, 1\]"):
+        jaxexp.deserialize(with_module(text), policy=jaxexp.Policy())
+
+
 def test_wrong_arrays_are_read_where_any_custom_call_is_allowed() -> None:
-    assert jaxexp.deserialize(with_module(WRONG)).in_avals == (arr(2),)
-    jaxexp.deserialize(with_module(WRONG), policy=jaxexp.Policy(custom_calls=None))
+    for policy in (None, jaxexp.Policy(custom_calls=None)):
+        assert jaxexp.deserialize(with_module(WRONG), policy=policy).nr_devices == 1
 
 
 def test_operand_that_the_compiler_would_miss() -> None:
@@ -250,9 +278,12 @@ SAID = "The custom call lapack_sgetrf_ffi has arrays of other sizes than its cod
 @pytest.mark.parametrize("size", ["stablehlo.minimum %n, %four", "stablehlo.divide %n, %four"])
 def test_open_sizes_that_differ(size: str) -> None:
     exported, x = open_call(size), np.ones(6, np.float32)
-    for attempt in (lambda: exported.call(x), lambda: jax.jit(exported.call)(x), lambda: exported.specialize(arr(6))):
+    for attempt in (lambda: exported.call(x), lambda: exported.specialize(arr(6))):
         with pytest.raises(jaxexp.ExportError, match=SAID):
             attempt()
+    with pytest.raises(ValueError, match="Error refining shapes") as error:  # of JAX
+        jax.jit(exported.call)(x)
+    assert SAID in str(error.value.__cause__)
 
 
 def test_open_sizes_that_agree() -> None:
@@ -348,7 +379,7 @@ def test_exports_for_other_platforms_are_allowed(name: str) -> None:
         jaxexp.Policy().check(jaxexp.export(jax.jit(FUNCTIONS[name][0]), platforms=["cpu", "cuda", "tpu"])(spec))
 
 
-@pytest.mark.parametrize("name", ARTIFACTS)
+@pytest.mark.parametrize("name", [name for name, targets in ARTIFACTS.items() if "mhlo.topk" not in targets])
 def test_artifacts_of_old_releases_are_allowed(name: str) -> None:
     exported = load(name)
     checked(exported)
@@ -356,6 +387,7 @@ def test_artifacts_of_old_releases_are_allowed(name: str) -> None:
         checked(exported.vjp())
 
 
+@pytest.mark.slow
 def test_golden_artifacts_are_allowed() -> None:
     calls = 0
     for path in sorted(GOLDEN.rglob("*.bin")):
