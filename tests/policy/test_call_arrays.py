@@ -60,6 +60,7 @@ CALLS = {
     "Eigh": ("2x3x3c 2x3x3c 2x3f", 1, ""),
     "LuDecomposition": ("5x3f 5x3f 3i 5i", 1, ""),
 }
+HEAD = "module @f attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 1 : i32"
 ELEMENTS = {"f": "f32", "c": "complex<f32>", "i": "i32", "u": "ui32"}
 # Sizes that may be smaller or larger than others.
 FREE = {("lapack_sormqr_ffi", 0, 1)}
@@ -68,6 +69,10 @@ FREE = {("lapack_sormqr_ffi", 0, 1)}
 def type_of(array: str) -> str:
     sizes, element = array[:-1], ELEMENTS[array[-1]]
     return f"tensor<{sizes}x{element}>" if sizes else f"tensor<{element}>"
+
+
+def layout(rank: int) -> str:
+    return f"dense<{list(reversed(range(rank))) or ''}> : tensor<{rank}xindex>"
 
 
 def call(target: str, arrays: list[str], operands: int, choices: str, extra: str = "") -> str:
@@ -104,6 +109,32 @@ def test_every_stable_routine_has_a_call_here() -> None:
 def test_what_jax_writes_is_right(target: str) -> None:
     arrays, operands, choices = CALLS[target]
     assert why_wrong(call(target, arrays.split(), operands, choices)) is None
+
+
+@pytest.mark.parametrize("target", [target for target in CALLS if target in STABLE_CUSTOM_CALLS])
+def test_what_jax_writes_is_allowed(target: str) -> None:
+    arrays, operands, choices = CALLS[target]
+    types = list(map(type_of, arrays.split()))
+    makes = "\n        ".join(f"%{i} = stablehlo.iota dim = 0 : {type_}" for i, type_ in enumerate(types[:operands]))
+    values = ", ".join(f"%{i}" for i in range(operands))
+    layouts = [layout(type_.count("x") - ("complex" in type_)) for type_ in types]
+    text = (
+        HEAD
+        + f"""}} {{ func.func public @main(%arg0: tensor<2xf32>) -> tensor<2xf32> {{
+        {makes}
+        %r:{len(types) - operands} = stablehlo.custom_call @{target}({values})
+            {{has_side_effect = true, mhlo.backend_config = {{{choices}}},
+              operand_layouts = [{", ".join(layouts[:operands])}], result_layouts = [{", ".join(layouts[operands:])}]}}
+            : ({", ".join(types[:operands])}) -> ({", ".join(types[operands:])})
+        return %arg0 : tensor<2xf32>
+    }} }}"""
+    )
+    artifact = with_module(text)
+    jaxexp.deserialize(artifact, policy=jaxexp.Policy())
+    jaxexp.deserialize(artifact, policy=jaxexp.Policy(stable_custom_calls=False, custom_calls=(target,)))
+    with pytest.raises(jaxexp.PolicyError, match=rf"has the custom call '{target}' in its function @main\. ") as error:
+        jaxexp.deserialize(artifact, policy=jaxexp.Policy(stable_custom_calls=False))
+    assert error.value.field == "custom_calls"
 
 
 @pytest.mark.parametrize("target", CALLS)
@@ -156,7 +187,6 @@ def test_dimensions_that_the_partitioner_divides() -> None:
 
 # --- what is refused ---
 
-HEAD = "module @f attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 1 : i32"
 WRONG = (
     HEAD
     + """} {
