@@ -33,7 +33,8 @@ class Policy:
 
     Attributes:
         custom_calls: targets of custom calls that are allowed in addition to those that JAX promises to keep stable.
-            ``*``, ``?`` and ``[...]`` match as in file names, for example in ``"my_library.*"``.
+            ``*``, ``?`` and ``[...]`` match as in file names, for example in ``"my_library.*"``. Calls of LAPACK must
+            also have the arrays that the routine reads and writes, unless this is None.
         stable_custom_calls: whether custom calls that JAX promises to keep stable are allowed without being named. They
             include native code such as LAPACK's (``"lapack_*"``), and Pallas kernels (``"tpu_custom_call"``,
             ``"mosaic_gpu_v2"``). With False, only calls that compute nothing are allowed, such as ``"Sharding"``; the

@@ -13,7 +13,7 @@ from jaxexp._errors import ExportError, UnsupportedError
 from jaxexp._kernel.function.convention import NEWEST_VERSION, OLDEST_VERSION, Arguments
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.sharding import axes_of, line_of
-from jaxexp._kernel.module import custom_calls, mlir, runnable
+from jaxexp._kernel.module import call_arrays, custom_calls, mlir, runnable
 
 from .primitive import call_exported_p
 
@@ -148,6 +148,7 @@ def _merged_function(module_context: Any, exported: ExportedData, platforms: Seq
     if known is None:
         with module_context.module.context as context:
             callee = runnable.parse(exported, context)
+            call_arrays.assert_open_sizes(exported, callee)
             if runnable.may_call_lapack(exported):
                 _jax.initialize_lapack()  # imports SciPy: a fifth of a second that other functions save
             custom_calls.refuse_callbacks(exported, callee, platforms)

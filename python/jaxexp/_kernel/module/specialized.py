@@ -10,7 +10,7 @@ from jaxexp._errors import ExportError, cause
 from jaxexp._kernel.function.convention import Arguments
 from jaxexp._kernel.function.data import ExportedData
 
-from . import main, mlir, runnable
+from . import call_arrays, main, mlir, runnable
 
 
 def parse(exported: ExportedData, in_avals: Sequence[Any], out_avals: Sequence[Any], still_symbolic: bool) -> Any:
@@ -43,6 +43,7 @@ def parse(exported: ExportedData, in_avals: Sequence[Any], out_avals: Sequence[A
         main.surround_main(module, types, result_types, operands, argument_attributes=attributes)
         if still_symbolic:
             return module
+        call_arrays.assert_open_sizes(exported, module)
         try:
             return _jax.refine_shapes(module)
         except ValueError as error:

@@ -13,7 +13,7 @@ from jaxexp._kernel.artifact.targets import STABLE_CUSTOM_CALLS
 from jaxexp._kernel.codec import nodes
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
-from jaxexp._kernel.module import composites, mlir, runnable
+from jaxexp._kernel.module import call_arrays, composites, mlir, runnable
 from jaxexp._policy.limits.limits import Limits
 
 from . import devices
@@ -124,6 +124,10 @@ class _ModuleCheck:
         target, attributes = mlir.target_of(operation), operation.attributes
         is_stable, inside = target in STABLE_CUSTOM_CALLS, f" {self._inside()}"
         self.limits.custom_call(target, is_stable, self.where, inside)
+        if self.policy.custom_calls is not None and (wrong := call_arrays.why_wrong(operation, target)):
+            found = f"has the custom call {target!r}{inside}, whose {wrong}"
+            advice = "No release of JAX writes that. To allow any custom call, pass Policy(custom_calls=None)"
+            raise PolicyError("custom_calls", found, self.where, advice)
         if "called_computations" in attributes:
             for called in _jax.ir.ArrayAttr(attributes["called_computations"]):
                 self._known_symbol(_jax.ir.FlatSymbolRefAttr(called).value, target)
