@@ -21,7 +21,6 @@
 
 #include "jaxexp/runtime.h"
 #include "runtime/api/given.h"
-#include "wire/base/listed.h"
 
 struct jaxexp_runtime {
   jaxexp::Runtime value;
@@ -337,8 +336,7 @@ jaxexp_array* jaxexp_weight(const jaxexp_function* function, const char* name, j
     const auto weights = given(function, "the function").value.weights();
     const auto found = weights.find(wanted);
     if (found == weights.end())
-      refuse(function->name + " has no weight '" + wanted + "'; it has " +
-             jaxexp::wire::listed(function->weights.size(), [&](std::size_t i) { return function->weights[i]; }));
+      refuse(function->name + " has no weight '" + wanted + "': jaxexp_weight_name() says which it has");
     return handle(found->second);
   });
 }
