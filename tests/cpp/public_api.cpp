@@ -79,13 +79,17 @@ void errors(const Runtime& runtime, const std::string& file, const std::string& 
   say("a folder", [&] { function.with_weights(path(file).parent_path())(x); });
   say("no name", [&] { function.with_weights("")(x); });
   say("loaded with", [&] { runtime.load(path(file), {.weights = missing})(x); });
-  say("stable", [&] { runtime.load(path(file), {.weights = missing, .stable = true})(x); });
+  say("stable and weights", [&] { runtime.load(path(file), {.weights = missing, .stable = true})(x); });
+  say("stable", [&] { runtime.load(file, {.stable = true})(x); });
   say("weights", [&] { function.with_weights(missing).weights(); });
   say("an artifact", [&] { runtime.load(path(missing)); });
   say("an archive", [&] { runtime.load(path(missing), {.member = "f"}); });
   say("no archive", [&] { runtime.load(path(file), {.member = "f"}); });
   say("a member of an artifact", [&] { runtime.load(artifact, {.member = "f"}); });
   say("executables", [&] { runtime.load(path(file), {.executables = missing}); });
+  say("a rank", [&] { function(Array({1}, std::vector<float>(1))); });
+  say("no arguments", [&] { function(); });
+  say("sizes", [&] { function.compile({{"bach", 8}}); });
   say("a shape", [&] { Array("float32", {-1}, bytes.data()); });
   say("too few numbers", [&] { Array({2}, std::vector<float>(1)); });
 }

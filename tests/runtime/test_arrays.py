@@ -25,9 +25,9 @@ pytestmark = [
 X = np.array([1, 2, 3], np.float32)
 
 
-def saved(path: Path, function: Any, *shape: int, **options: Any) -> Path:
+def saved(path: Path, function: Any, *shape: int, compatibility: str | None = built.READER, **options: Any) -> Path:
     exported = jaxexp.export(jax.jit(function, **options))(jax.ShapeDtypeStruct(shape, np.float32))
-    path.write_bytes(exported.serialize(compatibility=built.READER))
+    path.write_bytes(exported.serialize(compatibility=compatibility))
     return path
 
 
@@ -84,7 +84,7 @@ def test_options_devices_and_a_log_in_c(library: Library, plugin: Path, tmp_path
     assert library.c.jaxexp_device_memory_limit(pointer(own), size(2)) == -1
     path = saved(tmp_path / "f.jaxexp", lambda x: x + 1, 3)
 
-    def load(name: bytes) -> Handle:
+    def load(name: bytes, path: Path = path) -> Handle:
         options = (ctypes.c_char_p * 2)(name, b"true")
         address = ctypes.cast(options, ctypes.c_void_p)
         return library.load_with(own, path, compile_options=address, compile_option_count=1)
@@ -92,8 +92,15 @@ def test_options_devices_and_a_log_in_c(library: Library, plugin: Path, tmp_path
     function = load(b"xla_cpu_enable_fast_math")
     np.testing.assert_array_equal(library.read(library.call(function, library.array(X))[0]), X + 1)
     assert len(lines) == 1 and b": compiled in " in lines[0]
-    with pytest.raises(RunError, match="xla_no_such_option"):
-        library.call(load(b"xla_no_such_option"), library.array(X))
+    # Not that the module is newer than the plugin, which it is, and which is not why.
+    newer = saved(tmp_path / "newer.jaxexp", lambda x: x + 1, 3, compatibility=None)
+    for file in (path, newer):
+        refused = load(b"xla_no_such_option", file)
+        with pytest.raises(
+            RunError, match=r"does not take the compile option xla_no_such_option \(.*: leave it"
+        ) as error:
+            library.call(refused, library.array(X))
+        assert error.value.reason is Reason.ARGUMENT
     library.checked("set_log", pointer(own), None, None)
 
 

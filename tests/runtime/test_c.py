@@ -97,9 +97,11 @@ def test_errors(library: Library, runtime: Handle, tmp_path: Path) -> None:
         assert "\n" not in str(error.value)
 
     fails(Reason.ARGUMENT, "takes 1 argument, and not 2", library.call, function, *[library.array(X)] * 2)
-    wrong = r"^args\[0\] must have rank 1, found rank 2 \(exported with float32\[3\], called with float32\[1, 3\]\)"
+    wrong = (
+        r"^calling <lambda>: args\[0\] must have rank 1, found rank 2 \(exported with float32\[3\], called with float"
+    )
     fails(Reason.ARGUMENT, wrong, library.call, function, library.array(X[None]))
-    wrong = r"^args\[0\] must have dtype float32, found dtype int32 \(exported with float32\[3\], called with"
+    wrong = r": args\[0\] must have dtype float32, found dtype int32 \(exported with float32\[3\], called with"
     fails(Reason.ARGUMENT, wrong, library.call, function, library.array(X.astype(np.int32)))
     fails(Reason.ARGUMENT, "no arrays of dtype 'float31'", library.array, X, "float31")
     fails(Reason.ARGUMENT, "there is no device 4", library.put, runtime, library.array(X), 4)
@@ -139,7 +141,7 @@ def test_arguments_by_path(library: Library, runtime: Handle, tmp_path: Path) ->
         ({x: None}, r"the argument args\[0\]\['x'\], float32\[3\], is missing"),
         ({"args[1]": library.array(X)}, rf"scaled has no argument args\[1\]; it has {listed}$"),
         ({x: None, "args[0]['z']": library.array(X)}, rf"has no argument args\[0\]\['z'\]; it has {listed}$"),
-        ({x: library.array(X[:2])}, r"^args\[0\]\['x'\].shape\[0\] must have size 3, found size 2"),
+        ({x: library.array(X[:2])}, r"^calling scaled: args\[0\]\['x'\].shape\[0\] must have size 3, found size 2"),
     ):
         wrong = {path: array for path, array in {**given, **change}.items() if array is not None}
         with pytest.raises(RunError, match=message) as error:
@@ -177,7 +179,7 @@ def test_members_of_archives(library: Library, runtime: Handle, tmp_path: Path) 
         assert library.texts("weight_name", "weight_count", function) == sorted(weights)
         vjp = library.changed("vjp", function)
         head = Handle(library, "array", library.checked("weight", pointer(function), b"head"))
-        with pytest.raises(RunError, match="has no weight 'tail'"):
+        with pytest.raises(RunError, match="has no weight 'tail': jaxexp_weight_name"):
             library.checked("weight", pointer(function), b"tail")
         close(library.read(library.call(function, x)[0]), expected)
         function.free()
@@ -187,8 +189,12 @@ def test_members_of_archives(library: Library, runtime: Handle, tmp_path: Path) 
         with pytest.raises(RunError, match="the archive has no member 'f'; it has 'nets/model', 'plain'") as error:
             load(b"f")
         assert error.value.reason is Reason.ARGUMENT
-    with pytest.raises(RunError, match=f"{plain}': expected .*archive") as error:
+    with pytest.raises(RunError, match=f"{plain}: it is an artifact, which has no members: .* 'f'") as error:
         library.load_with(runtime, plain, member=b"f")
+    assert error.value.reason is Reason.ARGUMENT
+    (text := tmp_path / "text").write_text("no archive")
+    with pytest.raises(RunError, match=f"{text}': expected .*archive") as error:
+        library.load_with(runtime, text, member=b"f")
     assert error.value.reason is Reason.DAMAGED
     how = "by LoadOptions::member, in C by jaxexp_load_options.member"
     for load, message in (
@@ -260,6 +266,31 @@ def test_symbolic_dimensions(library: Library, runtime: Handle, tmp_path: Path) 
     assert "args[0].shape[1] must have size 3, found size 4 (exported with float32[b + 2*a, 3], called" in message(
         (7, 4), (2,), (6, 3)
     )
+
+
+def test_compiling_for_sizes(library: Library, runtime: Handle, tmp_path: Path) -> None:
+    a, b = jaxexp.symbolic_shape("a, b")
+    function = library.load(runtime, saved(tmp_path, lambda x: x + 1, jax.ShapeDtypeStruct((a, b), np.float32)))
+    lines: list[bytes] = []
+    log = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)(lambda _, line: lines.append(line))
+
+    def compile_for(**sizes: int) -> None:
+        names = (ctypes.c_char_p * len(sizes))(*(name.encode() for name in sizes))
+        numbers = (ctypes.c_int64 * len(sizes))(*sizes.values())
+        library.checked("compile_sizes", pointer(function), names, numbers, ctypes.c_size_t(len(sizes)))
+
+    library.checked("set_log", pointer(runtime), log, None)
+    compile_for(b=3, a=2)
+    library.call(function, library.array(np.zeros((2, 3), np.float32)))
+    library.checked("set_log", pointer(runtime), None, None)
+    assert len(lines) == 1 and b" for a=2,b=3: compiled in " in lines[0]
+    sizes = "is compiled for sizes of at least 1 of a, b, and not for"
+    for given, found in (({"a": 2}, "a=2"), ({"a": 0, "b": 1}, "a=0,b=1"), ({"a": 2, "c": 3}, "a=2,c=3"), ({}, "none")):
+        with pytest.raises(RunError, match=f"{sizes} {found}$") as error:
+            compile_for(**given)
+        assert error.value.reason is Reason.ARGUMENT
+    with pytest.raises(RunError, match="the variables or their sizes are NULL"):
+        library.checked("compile_sizes", pointer(function), None, None, ctypes.c_size_t(1))
 
 
 def test_donation(library: Library, runtime: Handle, tmp_path: Path) -> None:

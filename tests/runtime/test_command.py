@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import os
 import re
 import subprocess
 import zipfile
@@ -281,6 +282,8 @@ def test_arguments_that_do_not_fit(artifact: Path, files: tuple[Path, Path], tmp
     assert f"the function takes 2 arguments; {b} is one more" in fails(artifact, by_path, b, b, status=2)
     said = fails(artifact, x, f"args[2]={x}", status=2)
     assert "has no argument args[2] ('--inspect' lists those that it has)" in said
+    said = fails(artifact, f"x={x}", b, status=2)
+    assert said == f"jaxexp-run: x={x}: the function has no argument x ('--inspect' lists those that it has)\n"
     said = fails(artifact, "1", b, status=2)
     assert said == "jaxexp-run: args[0]['x'], float32[2, 3], takes a .npy file, and not '1'\n"
     np.savez(tmp_path / "in.npz", X, B, X)
@@ -322,10 +325,20 @@ def test_command_lines_that_make_no_sense(artifact: Path) -> None:
     assert "an artifact is missing" in fails(status=2)
 
 
+def test_a_plugin_from_the_environment(artifact: Path, files: tuple[Path, Path], plugin: Path) -> None:
+    command = [runtime.RUN, artifact, *files]
+    environment = {key: value for key, value in os.environ.items() if key != "JAXEXP_PLUGIN"}
+    done = subprocess.run(command, capture_output=True, text=True, env={**environment, "JAXEXP_PLUGIN": str(plugin)})
+    assert done.returncode == 0, done.stderr
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 2
+    assert done.stderr.startswith("jaxexp-run: --plugin is missing, and so is $JAXEXP_PLUGIN: ")
+
+
 def test_help_and_version() -> None:
     for option in ("--help", "-h"):
         said = succeeds(option)
-        assert said.startswith("usage: jaxexp-run --plugin PLUGIN ARTIFACT")
+        assert said.startswith("usage: jaxexp-run [--plugin PLUGIN] ARTIFACT")
         assert re.search(r"^  --version ", said, re.MULTILINE)
     assert succeeds("--version") == f"jaxexp-run {re.match('[0-9.]+', jaxexp.__version__)[0]}\n"
 

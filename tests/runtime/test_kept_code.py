@@ -234,7 +234,7 @@ def test_from_c(installed: Path, plugin: Path, artifact: Path, exe: Path) -> Non
     function = loaded()
     library.checked("compile", pointer(function))
     assert library.c.jaxexp_why_compiled(pointer(function)) == b""
-    with pytest.raises(RunError, match="size of the options"):
+    with pytest.raises(RunError, match=r"size of the options is not set: expected sizeof\(jaxexp_load_options\)"):
         loaded(size=0)
     exe.write_bytes(b"")
     function = loaded(size=Options.weights.offset)  # as a program has it that was built before there were weights

@@ -109,7 +109,7 @@ def test_a_call_from_c(programs: Path, plugin: Path, files: Path) -> None:
     )
     assert wrong.returncode == 1
     said = "args[0] must have rank 2, found rank 1 (exported with float32[2, 3], called with float32[2])\n"
-    assert wrong.stderr.endswith(said)
+    assert wrong.stderr.endswith(f"calling predict: {said}")
 
 
 def test_a_call_from_python_without_jax(installed: Path, plugin: Path, files: Path) -> None:

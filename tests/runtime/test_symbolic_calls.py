@@ -140,10 +140,10 @@ def test_shapes_that_do_not_fit(load: Any, call: Call) -> None:
         (((2, 2), (4,)), "the sizes of the arguments must satisfy a >= b + 1, found a = 2 (args[0].shape[0]), b = 2 "),
         (((4, 3), (7,)), "args[0].shape[1] must be a multiple of 2, found 3 (exported with the constraint "),
     ) * 2:
-        assert message(*shapes).startswith(words)
+        assert message(*shapes).startswith("calling <lambda>: " + words)
         with pytest.raises(jaxexp.ExportError) as refused:
             exported.call(*(np.ones(shape, np.float32) for shape in shapes))
-        assert str(refused.value) == "calling <lambda>: " + message(*shapes)
+        assert str(refused.value) == message(*shapes)
     assert call(function, np.ones((3, 2), np.float32), np.ones(5, np.float32))[0] == 11
 
 

@@ -47,13 +47,18 @@ std::shared_ptr<const runtime::Bound> bound(const std::shared_ptr<const runtime:
 
 constexpr const char* by_option = " by LoadOptions::member, in C by jaxexp_load_options.member";
 
-bool is_archive(std::span<const std::uint8_t> bytes) {
+template <class Read>
+bool is_a(std::span<const std::uint8_t> bytes) {
   try {
-    static_cast<void>(Archive(bytes));
+    static_cast<void>(Read(bytes));
     return true;
   } catch (const DeserializationError&) {
     return false;
   }
+}
+
+RunError has_no_members(const std::string& member) {
+  return RunError(Reason::argument, "it is an artifact, which has no members: leave out the member '" + member + "'");
 }
 
 /// The bytes of an artifact. In a name such as "fleet.zip::resnet/b8", no file may be meant.
@@ -84,8 +89,10 @@ Artifact runtime::artifact_in(std::span<const std::uint8_t> bytes, const std::st
   } catch (const std::out_of_range& error) {
     throw RunError(Reason::argument, error.what());
   } catch (const DeserializationError&) {
-    if (!member.empty() || !is_archive(bytes)) throw;
-    throw RunError(Reason::argument, std::string("it is an archive: name a member") + by_option);
+    if (member.empty() && is_a<Archive>(bytes))
+      throw RunError(Reason::argument, std::string("it is an archive: name a member") + by_option);
+    if (!member.empty() && is_a<Artifact>(bytes)) throw has_no_members(member);
+    throw;
   }
 }
 
@@ -126,10 +133,6 @@ void Runtime::check_device(std::size_t number) const {
 
 void Runtime::set_log(std::function<void(const std::string&)> log) const { client_->set_log(std::move(log)); }
 
-Function Runtime::load(const std::filesystem::path& file, std::vector<std::size_t> devices) const {
-  return load(file, LoadOptions{.devices = std::move(devices)});
-}
-
 Function Runtime::load(const std::filesystem::path& file, const LoadOptions& options) const {
   std::string name = file.string();
   try {
@@ -152,14 +155,8 @@ Function Runtime::load(const std::filesystem::path& file, const LoadOptions& opt
   }
 }
 
-Function Runtime::load(Artifact artifact, std::vector<std::size_t> devices) const {
-  return load(std::move(artifact), LoadOptions{.devices = std::move(devices)});
-}
-
 Function Runtime::load(Artifact artifact, const LoadOptions& options) const {
-  if (!options.member.empty())
-    throw RunError(Reason::argument,
-                   "an artifact has no members: LoadOptions::member '" + options.member + "' is for a file");
+  if (!options.member.empty()) throw has_no_members(options.member);
   return Function(bound(client_, std::move(artifact), options.owner, options, options.file));
 }
 

@@ -150,7 +150,8 @@ jaxexp::Options values_of(const jaxexp_option* options, std::size_t count) {
 
 jaxexp::LoadOptions loading(const jaxexp_load_options* options) {
   if (!options) return {};
-  if (options->size < offsetof(jaxexp_load_options, weights)) refuse("the size of the options is not set");
+  if (options->size < offsetof(jaxexp_load_options, weights))
+    refuse("the size of the options is not set: expected sizeof(jaxexp_load_options)");
   jaxexp_load_options found{};  // fields that the caller's header did not have are not set
   std::memcpy(&found, options, std::min(options->size, sizeof(found)));
   if (found.device_count > 0 && !found.devices) refuse("the devices are NULL");
@@ -298,6 +299,16 @@ int jaxexp_compile(const jaxexp_function* function, jaxexp_error** error) {
   return status(error, [&] { given(function, "the function").value.compile(); });
 }
 
+int jaxexp_compile_sizes(const jaxexp_function* function, const char* const* variables, const int64_t* sizes,
+                         size_t count, jaxexp_error** error) {
+  return status(error, [&] {
+    if (count > 0 && (!variables || !sizes)) refuse("the variables or their sizes are NULL");
+    std::map<std::string, std::int64_t> found;
+    for (std::size_t i = 0; i < count; ++i) found[&given(variables[i], "a variable")] = sizes[i];
+    given(function, "the function").value.compile(found);
+  });
+}
+
 jaxexp_function* jaxexp_vjp(const jaxexp_function* function, jaxexp_error** error) {
   return guarded(error, [&]() -> jaxexp_function* {
     auto vjp = given(function, "the function").value.vjp();
@@ -324,7 +335,8 @@ jaxexp_array* jaxexp_weight(const jaxexp_function* function, const char* name, j
     const std::string wanted(&given(name, "the name"));
     const auto weights = given(function, "the function").value.weights();
     const auto found = weights.find(wanted);
-    if (found == weights.end()) refuse(function->name + " has no weight '" + wanted + "'");
+    if (found == weights.end())
+      refuse(function->name + " has no weight '" + wanted + "': jaxexp_weight_name() says which it has");
     return handle(found->second);
   });
 }

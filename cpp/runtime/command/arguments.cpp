@@ -2,6 +2,7 @@
 #include "runtime/command/arguments.h"
 
 #include <charconv>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -30,7 +31,7 @@ std::pair<std::string, std::string> split(const std::string& text, const std::st
 }  // namespace
 
 const char* const usage =
-    R"(usage: jaxexp-run --plugin PLUGIN ARTIFACT [INPUT...] [-o FILE]
+    R"(usage: jaxexp-run [--plugin PLUGIN] ARTIFACT [INPUT...] [-o FILE]
        jaxexp-run --inspect ARTIFACT
 
 Runs a function that jax.export or jaxexp has serialized, on a PJRT plugin.
@@ -41,7 +42,7 @@ Runs a function that jax.export or jaxexp has serialized, on a PJRT plugin.
                       several, named by their paths, or arr_0, arr_1, ...
   -o, --out FILE      where the results go: .npy for one, .npz for any number (by their paths). Without it, their ranges
                       are printed, and the numbers of small ones
-  --plugin PLUGIN     the shared library of a PJRT plugin
+  --plugin PLUGIN     the shared library of a PJRT plugin (default: $JAXEXP_PLUGIN)
   --option NAME=VALUE what the plugin is told when it starts
   --lapack LIBRARY    the shared library of a LAPACK (default: $JAXEXP_LAPACK, or else one of the system)
   --device N          a device to run on; once for each device of the function (default: the first ones)
@@ -97,7 +98,8 @@ Arguments::Arguments(int count, char** texts) {
   }
   if (help || version) return;
   if (files.empty()) throw UsageError("an artifact is missing");
-  if (plugin.empty() && !inspect) throw UsageError("--plugin is missing");
+  if (const char* const named = std::getenv("JAXEXP_PLUGIN"); named && plugin.empty()) plugin = named;
+  if (plugin.empty() && !inspect) throw UsageError("--plugin is missing, and so is $JAXEXP_PLUGIN");
   if (!out.empty() && !out.ends_with(".npy") && !out.ends_with(".npz"))
     throw UsageError("--out takes a file .npy or .npz, and not '" + out + "'");
   artifact = files.front();

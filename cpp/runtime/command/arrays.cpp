@@ -65,7 +65,9 @@ class Inputs {
     std::size_t at = text.find('=');
     for (; at != text.npos; at = text.find('=', at + 1))
       if (index_.contains(text.substr(0, at))) break;
-    const bool is_path = text.starts_with("args[") || text.starts_with("kwargs[");
+    std::error_code ignored;
+    const bool is_path =
+        text.starts_with("args[") || text.starts_with("kwargs[") || !std::filesystem::exists(text, ignored);
     if (at == text.npos && is_path) at = text.rfind('=');
     if (at == text.npos) return false;
     const std::string path = text.substr(0, at);

@@ -73,7 +73,10 @@ Arrays Bound::call(Arguments arguments, Times* times) const {
   try {
     return callable_->call(arguments, times);
   } catch (const RunError& error) {
-    throw RunError(error.reason(), as_called(error.what()));
+    std::string text = as_called(error.what());
+    if (error.reason() != RunError::Reason::unsupported)  // which is about the function, and names it
+      text = "calling " + std::string(callable_->artifact().function_name()) + ": " + text;
+    throw RunError(error.reason(), text);
   }
 }
 

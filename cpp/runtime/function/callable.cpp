@@ -130,14 +130,14 @@ void Callable::compile() const {
 }
 
 void Callable::compile(const std::map<std::string, std::int64_t>& sizes) const {
-  Variables found;
+  Variables found, given(sizes.begin(), sizes.end());
   for (const std::string_view name : variables_)
-    if (const auto size = sizes.find(std::string(name)); size != sizes.end() && size->second > 0)
-      found.emplace(name, size->second);
-  if (found.size() != sizes.size() || found.size() != variables_.size())
+    if (const auto size = given.find(name); size != given.end() && size->second > 0) found.insert(*size);
+  if (found.size() != given.size() || found.size() != variables_.size())
     throw RunError(Reason::argument, std::string(artifact_.function_name()) +
                                          " is compiled for sizes of at least 1 of " +
-                                         (variables_.empty() ? "no dimension variable" : names(variables_)));
+                                         (variables_.empty() ? "no dimension variable" : names(variables_)) +
+                                         ", and not for " + (given.empty() ? "none" : str(given)));
   if (variables_.empty())
     compile();
   else
@@ -283,15 +283,21 @@ void Callable::explain(std::string_view error) const {
   const auto refuse = [&](const std::string& reason, const std::string& advice = {}) {
     throw RunError(Reason::unsupported, std::string(artifact_.function_name()) + reason + words + advice);
   };
+  for (const auto& [option, value] : compile_options_)
+    if (error.find(option) != error.npos)
+      throw RunError(Reason::argument, std::string(artifact_.function_name()) +
+                                           ": the plugin does not take the compile option " + option + words +
+                                           ": leave it out, or give it as the plugin's release of XLA has it");
   const std::string newer = program_.newer_stablehlo(*client_);
   // An error that names operations as they are stored is the reader's, who does not know one of them.
   if (!newer.empty() && error.find("vhlo.") != error.npos) refuse(' ' + newer);
   if (const std::string calls = program_.refused_custom_calls(error); !calls.empty())
     refuse(" has custom calls that the plugin does not compile: " + calls,
-           program_.lapack_advice + (program_.platform_index
-                                         ? "; the code for all of its platforms is compiled, so export it for " +
-                                               client_->platform() + " only, if these are for others"
-                                         : ""));
+           (program_.lapack_advice.empty() ? "; a program gives the plugin handlers of its own by register_ffi"
+                                           : program_.lapack_advice) +
+               (program_.platform_index ? "; the code for all of its platforms is compiled, so export it for " +
+                                              client_->platform() + " only, if these are for others"
+                                        : ""));
   if (!newer.empty()) refuse(' ' + newer);
 }
 

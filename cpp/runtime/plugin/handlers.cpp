@@ -113,9 +113,10 @@ void give_handlers(const std::shared_ptr<const Client>& client, std::span<const 
     compile_calls(client, targets);
   } catch (const PluginError& error) {
     throw RunError(Reason::unsupported,
-                   "the plugin took the handler of a custom call, and does not find it: it may be built for another "
+                   "the plugin took the handler of a custom call, and does not find it: it may be built for a newer "
                    "version of XLA's FFI than the plugin (" +
-                       wire::shortened(error.words, 300) + ")");
+                       wire::shortened(error.words, 300) +
+                       "); build it with the headers of a jaxlib that is not newer than the plugin");
   }
   for (const auto& [target, handler] : handlers) known.emplace(target, handler);
 }

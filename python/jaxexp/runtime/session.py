@@ -306,9 +306,9 @@ class Session:
     def _call(self, leaves: Sequence[Any]) -> Sequence[_runtime.Array]:
         try:
             given = [leaf.taken(value) for leaf, value in zip(self._leaves, leaves, strict=True)]
-            return self._function.call(given, self._dtypes)
         except RunError as error:
             raise RunError(f"calling {self.name}: {error}", error.reason) from None
+        return self._function.call(given, self._dtypes)
 
     def _built(self, leaves: Iterable[Any]) -> Any:
         return self._results.build(iter(leaves))

@@ -120,6 +120,9 @@ JAXEXP_RUN_API const char* jaxexp_argument_path(const jaxexp_function* function,
 JAXEXP_RUN_API const char* jaxexp_result_path(const jaxexp_function* function, size_t index);
 /* Fails where the function has symbolic dimensions: it is compiled when it is first called with their sizes. */
 JAXEXP_RUN_API int jaxexp_compile(const jaxexp_function* function, jaxexp_error** error);
+/* Compiles for the sizes of all dimension variables, as in {"batch"} and {8}. */
+JAXEXP_RUN_API int jaxexp_compile_sizes(const jaxexp_function* function, const char* const* variables,
+                                        const int64_t* sizes, size_t count, jaxexp_error** error);
 /* Without an error, NULL says that the artifact has no VJP. */
 JAXEXP_RUN_API jaxexp_function* jaxexp_vjp(const jaxexp_function* function, jaxexp_error** error);
 

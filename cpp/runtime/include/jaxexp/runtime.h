@@ -47,6 +47,9 @@ class Function {
   /// those of a call in Python: where weights were loaded, "args[0]" is the first argument after them.
   std::vector<Value> arguments() const;
 
+  /// What a call returns: the results of the artifact.
+  std::vector<Value> results() const { return artifact().results(); }
+
   /// Compiles, which the first call does otherwise. Throws RunError, also where the function has symbolic dimensions.
   void compile() const;
   /// The same for the sizes of all dimension variables, as in {{"batch", 8}}. A function with symbolic dimensions is
@@ -65,7 +68,7 @@ class Function {
   std::string why_compiled() const;
 
   /// Calls the function with its arguments in the order of `arguments()`, and returns its results in the order of
-  /// `artifact().results()`. They are on the function's devices and may still be computed: reading them waits.
+  /// `results()`. They are on the function's devices and may still be computed: reading them waits.
   ///
   /// Arguments on other devices, or divided in another way, are copied by way of the host. Where the function donates
   /// an argument that is on the right device, its memory is reused, and the array is gone afterwards, unless it is one
@@ -80,8 +83,8 @@ class Function {
     return call({arguments.begin(), arguments.size()});
   }
   template <class... Arrays>
-  std::vector<Array> operator()(const Array& first, const Arrays&... more) const {
-    return (*this)({first, more...});
+  std::vector<Array> operator()(const Arrays&... arguments) const {
+    return (*this)({arguments...});
   }
 
   /// The same, which waits for the results, and says how long what took.
@@ -185,20 +188,15 @@ class Runtime {
   /// hears them. It must not throw.
   void set_log(std::function<void(const std::string& line)> log) const;
 
-  /// Loads a function from a file, verifies it, and compares what it needs with what the plugin has. `devices` are
-  /// numbers below `nr_devices()`, as many as the function is for; by default they are the first ones. Weights are in
+  /// Loads a function from a file, verifies it, and compares what it needs with what the plugin has. Weights are in
   /// files beside this one, which are mapped, or read if the options say so, when the function is first called. Throws
-  /// std::system_error where the file cannot be opened, DeserializationError or RunError.
-  Function load(const std::filesystem::path& file, std::vector<std::size_t> devices = {}) const;
+  /// std::system_error where the file, or one of executables, cannot be opened, DeserializationError, or RunError, also
+  /// where an archive has no such member, or an artifact is to have one.
+  Function load(const std::filesystem::path& file, const LoadOptions& options = {}) const;
   /// The same from memory of the caller's, such as a member of an Archive. It has to stay while the function does, or
   /// LoadOptions say what keeps it. A member has its weights in the archive; other functions take theirs as arguments,
-  /// unless LoadOptions name a file.
-  Function load(Artifact artifact, std::vector<std::size_t> devices = {}) const;
-
-  /// The same with options. Throws std::system_error too where a file of executables cannot be opened, and RunError
-  /// where an archive has no such member, or options for an Artifact name one.
-  Function load(const std::filesystem::path& file, const LoadOptions& options) const;
-  Function load(Artifact artifact, const LoadOptions& options) const;
+  /// unless LoadOptions name a file. Throws RunError too where options name a member.
+  Function load(Artifact artifact, const LoadOptions& options = {}) const;
 
   /// Names the LAPACK of this process: a shared library, as a path or as a name that the system finds. Without this it
   /// is the one that $JAXEXP_LAPACK names, or else one of the system, when a function is loaded that calls LAPACK.
