@@ -114,8 +114,8 @@ def load_file(
 
 
 def give_cases(exported: Exported, stored: Callable[[Table], WithDigests]) -> None:
-    """Lets a function find the arrays of its cases in files beside its artifact, if there are some. `stored` finds them,
-    given what the trailer says of these files.
+    """Lets a function find the arrays of its cases in files beside its artifact, if there are some. `stored` finds
+    them, given what the trailer says of these files.
     """
     cases = data.cases_of(exported)
     if cases is None or not cases.table.files:

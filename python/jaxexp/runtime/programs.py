@@ -28,11 +28,13 @@ class Opened(NamedTuple):
         program: what plugins get.
         source: where it is.
         buffer: its bytes, if they cannot be read again.
+        policy: what its cases may have.
     """
 
     program: _runtime.Program
     source: Source
-    buffer: Any = None
+    buffer: Any
+    policy: Policy | None
 
     @property
     def name(self) -> str:
@@ -63,7 +65,7 @@ def program_of(artifact: Given, policy: Policy | None, signed_by: SignedBy | Non
             from .judging import judge
 
             judge(policy, program)
-    return Opened(program, found, buffer)
+    return Opened(program, found, buffer, policy)
 
 
 def _opened(

@@ -267,6 +267,7 @@ class Session:
         Raises:
             ExportError: the tolerance is negative, or not finite.
             RunError: this is the session of a VJP, or has other weights.
+            PolicyError: arrays of cases are larger than the policy of the session allows.
             DeserializationError: the artifact is damaged.
             OSError: its file cannot be opened again.
         """
@@ -274,7 +275,7 @@ class Session:
 
         if self._opened is None:
             raise self._refused("has no cases of its own: check the session that was loaded")
-        cases = cases_in(self._opened.source, self._opened.buffer)
+        cases = cases_in(self._opened.source, self._opened.buffer, self._opened.policy)
         chain = [self]
 
         def session(order: int) -> Session:

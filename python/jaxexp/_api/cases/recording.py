@@ -80,9 +80,8 @@ def _made(chain: Chain, given: Any, names: set[str], here: Mapping[str, str]) ->
     arguments = _arguments(chain, where, options.get("args", ()), options.get("kwargs", {}))
     results = chain.call(0, [value.array() for value in arguments])
     for lower in range(order):
-        arguments += _cotangents(
-            chain, where, lower, results, options.get("cotangents") if lower == order - 1 else None
-        )
+        cotangents = options.get("cotangents") if lower == order - 1 else None
+        arguments += _cotangents(chain, where, lower, results, cotangents)
         results = chain.call(lower + 1, [value.array() for value in arguments])
     program = chain.program(order)
     tolerances = _tolerances(where, options.get("tolerance"), result_paths(program.out_tree))

@@ -72,22 +72,40 @@ class Outcome:
 
 @click.command(epilog=_EXAMPLE, short_help="Check that artifacts compute what was recorded.")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=completing.Artifact())
-@click.option("--plugin", metavar="PLUGIN", help="Run on a PJRT plugin, without JAX: its file, or a platform whose plugin "
-              "is installed.")  # fmt: skip
-@click.option("--python", "pythons", metavar="PYTHON", multiple=True, help="Check with this interpreter, in a process of "
-              "its own: that of an environment with jaxexp. May be repeated.")  # fmt: skip
-@click.option("--matrix", "is_matrix", is_flag=True, help="Check here, too, and print one table of artifacts and "
-              "environments.")  # fmt: skip
-@tolerances.option(
-    "How far results may be from the recorded ones, in place of what the cases say; 0 for equal numbers."
+@click.option(
+    "--plugin",
+    metavar="PLUGIN",
+    help="Run on a PJRT plugin, without JAX: its file, or a platform whose plugin is installed.",
 )
-@click.option("--max-drawn-bytes", type=click.IntRange(0), default=1 << 32, metavar="BYTES",
-              help="How many bytes the random arguments of a case may take; by default 4 GiB.")  # fmt: skip
+@click.option(
+    "--python",
+    "pythons",
+    metavar="PYTHON",
+    multiple=True,
+    help="Check with this interpreter, in a process of its own: that of an environment with jaxexp. May be repeated.",
+)
+@click.option(
+    "--matrix", "is_matrix", is_flag=True, help="Check here, too, and print one table of artifacts and environments."
+)
+@tolerances.option("How far results may be from the recorded ones, in place of what the cases say; 0: not at all.")
+@click.option(
+    "--max-drawn-bytes",
+    type=click.IntRange(0),
+    default=1 << 32,
+    metavar="BYTES",
+    help="How many bytes the random arguments of a case may take; by default 4 GiB.",
+)
 @click.option("--allow-none", is_flag=True, help="Artifacts without cases do not fail.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact and "
-              "environment.")  # fmt: skip
-@click.option("--junit", "junit_file", metavar="XML", type=click.Path(dir_okay=False), help="Write a report for CI to this "
-              "file, in the form of JUnit.")  # fmt: skip
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact and environment."
+)
+@click.option(
+    "--junit",
+    "junit_file",
+    metavar="XML",
+    type=click.Path(dir_okay=False),
+    help="Write a report for CI to this file, in the form of JUnit.",
+)
 @inputs.folder_options
 @spreading.options("How many processes to use; by default only this one. With --python, how many at a time.")
 @importing.option
@@ -106,10 +124,10 @@ def command(
 ) -> int:
     """Make the calls again that were recorded in artifacts, and compare the results with the recorded ones.
 
-    FILE is an artifact, a member of an archive or a URL; or a folder or an archive, for all artifacts in it. The exit status
-    is 0 if all results are as recorded; 1 if one differs, a case cannot be called, or an artifact cannot be loaded or has
-    no cases; 2 if the command line makes no sense; 75 if the same command may succeed later. This runs the functions:
-    check only what you trust.
+    FILE is an artifact, a member of an archive or a URL; or a folder or an archive, for all artifacts in it. The exit
+    status is 0 if all results are as recorded; 1 if one differs, a case cannot be called, or an artifact cannot be
+    loaded or has no cases; 2 if the command line makes no sense; 75 if the same command may succeed later. This runs
+    the functions: check only what you trust.
     """
     if plugin is not None and (pythons or is_matrix or spread.is_asked_for):
         raise click.UsageError("--plugin checks in this process: leave out --python, --matrix, and options of workers")

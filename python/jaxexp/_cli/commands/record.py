@@ -24,14 +24,27 @@ Example:
 @click.command(epilog=_EXAMPLE, short_help="Record a call in an artifact, for 'check'.")
 @click.argument("file", metavar="FILE", type=completing.Artifact())
 @click.argument("given", metavar="[ARG]...", nargs=-1, type=click.Path())
-@click.option("--random", "is_random", is_flag=True, help="Use random numbers for all arguments that are not given. The "
-              "artifact has only their seeds.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0, (1 << 31) - 1), metavar="SEED", default=0, help="With --random, other "
-              "numbers than those of seed 0.")  # fmt: skip
+@click.option(
+    "--random",
+    "is_random",
+    is_flag=True,
+    help="Use random numbers for all arguments that are not given. The artifact has only their seeds.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, (1 << 31) - 1),
+    metavar="SEED",
+    default=0,
+    help="With --random, other numbers than those of seed 0.",
+)
 @sizes.option("With --random, the size of a symbolic dimension, as in batch=4; once for each dimension.")
 @click.option("--name", metavar="NAME", help="What the case is called; by default a number.")
-@click.option("--vjp-order", type=click.IntRange(0), default=0, help="Record a call of the VJP of this order, with random "
-              "cotangents.")  # fmt: skip
+@click.option(
+    "--vjp-order",
+    type=click.IntRange(0),
+    default=0,
+    help="Record a call of the VJP of this order, with random cotangents.",
+)
 @tolerances.option("How far results may be from the recorded ones; by default, what rounding explains.")
 @click.option("--replace", is_flag=True, help="Drop the cases that the artifact has.")
 @importing.option
@@ -48,9 +61,9 @@ def command(
 ) -> int:
     """Call a function, and add the arguments and the results to its file as a case, which 'check' compares with.
 
-    ARGs are as in 'run'. Only the trailer of the file is written again, and jax.export reads the file as before. If arrays
-    take more than 64 KiB, the largest go to a file beside it, NAME.cases.safetensors. This imports JAX, and runs the
-    function: run only what you trust.
+    ARGs are as in 'run'. Only the trailer of the file is written again, and jax.export reads the file as before. If
+    arrays take more than 64 KiB, the largest go to a file beside it, NAME.cases.safetensors. This imports JAX, and runs
+    the function: run only what you trust.
     """
     from jaxexp._fleet.places.check import record
 
@@ -70,9 +83,8 @@ def command(
     with progress.bar("recording", 1) as advance:
         cases = record(source.path, [case], replace=replace)
         advance(1)
-    say(
-        f"{file}: {counted(len(cases), 'case')}; recorded {cases[-1].name!r}, {counted(len(cases[-1].results), 'result')}"
-    )
+    results = counted(len(cases[-1].results), "result")
+    say(f"{file}: {counted(len(cases), 'case')}; recorded {cases[-1].name!r}, {results}")
     return 0
 
 

@@ -12,14 +12,16 @@ from .verify import stored_beside
 if TYPE_CHECKING:
     from jaxexp._api.cases.report import CheckReport as CheckReport
     from jaxexp._kernel.artifact.cases import Case
+    from jaxexp._policy.policy import Policy
 
     from .source import Source
 
 
-def cases_in(source: Source, buffer: Any = None) -> tuple[Case, ...]:
+def cases_in(source: Source, buffer: Any = None, policy: Policy | None = None) -> tuple[Case, ...]:
     """The cases in an artifact; `buffer` has its bytes, if they cannot be read again.
 
     Raises:
+        PolicyError: their arrays are larger than the policy allows.
         DeserializationError: it is damaged.
         OSError: it cannot be opened.
     """
@@ -28,6 +30,10 @@ def cases_in(source: Source, buffer: Any = None) -> tuple[Case, ...]:
 
     with source.named():
         artifact = opened(source.read() if buffer is None else buffer)
+        if policy is not None:
+            from jaxexp._policy.limits.limits import Limits
+
+            Limits(policy).cases(artifact, f"the artifact of {artifact.fun_name}")
     if (said := artifact.cases()) is None:
         return ()
     table, path = of_trailer(said), source.path

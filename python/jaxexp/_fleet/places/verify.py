@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 def verify(artifact: Given, *, signed_by: SignedBy | None = None) -> None:
     """Checks that an artifact is whole: its structure, all digests, and the bytecode of its modules.
 
-    This reads all of the artifact, but loads nothing and does not import JAX. Weights and cases in files beside it, or weights
-    in its archive, are read, too, and compared with their digests. For a URL, these files are expected in the same folder and
-    read by ranges. For a buffer or a file object, only the program is verified, because its weights could be anywhere.
-    Without digests (from `jax.export`, or written with ``trailer=False``), some damage cannot be noticed. The path of
-    a file of executables, or of a safetensors file, is verified as what it is.
+    This reads all of the artifact, but loads nothing and does not import JAX. Weights and cases in files beside it, or
+    weights in its archive, are read, too, and compared with their digests. For a URL, these files are expected in the
+    same folder and read by ranges. For a buffer or a file object, only the program is verified, because these files
+    could be anywhere. Without digests (from `jax.export`, or written with ``trailer=False``), some damage cannot be
+    noticed. The path of a file of executables, or of a safetensors file, is verified as what it is.
     `Archive.verify` checks all members of an archive in threads.
 
     Args:

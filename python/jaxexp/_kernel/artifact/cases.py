@@ -207,8 +207,9 @@ class Value:
     shape: tuple[int, ...]
     drawn: Drawn | None = None
     tolerance: Tolerance | None = None
-    _bytes: Any = None  # a buffer
-    _tensor: tuple[str, Source] | None = None  # or its name in a file, and what reads it
+    _bytes: Any = dataclasses.field(default=None, repr=False)  # a buffer
+    # Or its name in a file, and what reads it.
+    _tensor: tuple[str, Source] | None = dataclasses.field(default=None, repr=False)
 
     @property
     def nbytes(self) -> int:
@@ -216,9 +217,9 @@ class Value:
         return math.prod(self.shape) * storage(self.dtype).size
 
     @property
-    def is_in_file(self) -> bool:
-        """Whether it is in a file beside the artifact."""
-        return self._tensor is not None
+    def tensor(self) -> str | None:
+        """Its name in a file beside the artifact; None if it is in the artifact."""
+        return None if self._tensor is None else self._tensor[0]
 
     def buffer(self) -> Any:
         """Its elements in memory, row by row."""
@@ -275,6 +276,9 @@ class Table(NamedTuple):
     tensors: Sequence[Any] = ()
 
 
+NO_FILES = Table()
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cases:
     """The cases of a function and its VJPs.
@@ -285,7 +289,7 @@ class Cases:
     """
 
     all: tuple[Case, ...]
-    table: Table = Table()
+    table: Table = NO_FILES
 
     @classmethod
     def of_trailer(cls, said: Any, source: Source | None = None) -> Cases:
@@ -338,8 +342,8 @@ class Cases:
             for c in kept
         ]
         # Tensors that no case has stay in the table, which says what the files are.
-        has_files = any(value.is_in_file for case in kept for value in (*case.arguments, *case.results))
-        files, tensors = self.table if has_files else Table()
+        has_files = any(value.tensor is not None for case in kept for value in (*case.arguments, *case.results))
+        files, tensors = self.table if has_files else NO_FILES
         return made, recordings, list(files), list(tensors)
 
     def beside(self, source: Source) -> Cases:
@@ -360,7 +364,7 @@ def with_values(case: Case, change: Callable[[Value], Value]) -> Case:
 
 def is_in_files(case: Case) -> bool:
     """Whether arrays of a case are in a file beside the artifact."""
-    return any(value.is_in_file for value in (*case.arguments, *case.results))
+    return any(value.tensor is not None for value in (*case.arguments, *case.results))
 
 
 def _nowhere(names: Iterable[str]) -> Source:
