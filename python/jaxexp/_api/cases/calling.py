@@ -10,7 +10,7 @@ import jax
 import jaxlib
 import numpy as np
 
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, UnsupportedError, cause, in_one_line
 from jaxexp._kernel.artifact.cases import FLOAT0, Array, storage
 from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.call.call import call_leaves
@@ -141,14 +141,17 @@ def of_result(result: Any, aval: Any) -> Array:
     """A result in host memory: random keys as their numbers, float0 as bool.
 
     Raises:
-        ExportError: parts of it are in other processes.
+        UnsupportedError: parts of it are in other processes, or it is a sum that was not taken.
     """
     if not getattr(result, "is_fully_addressable", True):
-        raise ExportError("a result is in several processes, and a case has whole results")
+        raise UnsupportedError("a result is in several processes, and a case has whole results")
     name = name_of(aval.dtype)
     if name == FLOAT0:
         return np.zeros(np.shape(result), np.bool_)
-    return np.asarray(jax.random.key_data(result) if storage(name).beyond else result)
+    try:
+        return np.asarray(jax.random.key_data(result) if storage(name).beyond else result)
+    except NotImplementedError as error:
+        raise UnsupportedError(f"a result is no array of the host: {in_one_line(error)}") from cause(error)
 
 
 def _with_dtypes_of(program: Any) -> contextlib.AbstractContextManager[Any]:
