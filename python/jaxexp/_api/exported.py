@@ -377,10 +377,8 @@ class BoundExported(Exported):
             path: the file of the program; an existing one is replaced. An existing file of weights, or an index, is
                 replaced only if jaxexp wrote it.
             vjp_order: as in `Exported.serialize`. All orders share the weights.
-            compatibility: as in `Exported.serialize`.
+            compatibility, metadata, strict, locations: as in `Exported.serialize`.
             trailer: must be True, because the names of the files are in the trailer.
-            metadata: as in `Exported.serialize`.
-            strict, locations: as in `Exported.serialize`.
             cases: as in `Exported.save`, without the weights.
             weights: the name of the file of weights, ``NAME.safetensors``, in the folder of `path`.
             max_weights_file_size: how many bytes of weights a file may have. If there are more, they go to several
@@ -401,11 +399,8 @@ class BoundExported(Exported):
                 "Save unbound, and the weights with another tool"
             )
         how = Writing(vjp_order, compatibility, True, metadata, strict, None, locations)
-
-        def save_with(how: Writing) -> None:
-            save(self.unbound, self.weights, path, how, weights, max_weights_file_size)
-
-        save_with_cases(self, path, how, cases, save_with)
+        rest = weights, max_weights_file_size
+        save_with_cases(self, path, how, cases, lambda how: save(self.unbound, self.weights, path, how, *rest))
 
     def __eq__(self, other: object) -> bool:
         if self is other:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jaxlib
 import numpy as np
 
 from jaxexp._errors import ExportError, UnsupportedError, cause, in_one_line
@@ -28,7 +28,7 @@ def environment() -> dict[str, str]:
     return machine.described(
         {
             "jax": jax.__version__,
-            "jaxlib": jaxlib.__version__,
+            "jaxlib": importlib.metadata.version("jaxlib"),
             "platform": device.platform,
             "platform version": " ".join(device.client.platform_version.split()),
             "device": device.device_kind,
@@ -112,7 +112,7 @@ class Chain:
             return ()
         if self._arrays is None:
             on_mesh = self.exported if self._mesh is None else self.exported.with_mesh(self._mesh)
-            self._arrays = on_mesh.weights.arrays()  # type: ignore[attr-defined]  # of a BoundExported
+            self._arrays = on_mesh.weights.arrays()
         return self._arrays
 
 

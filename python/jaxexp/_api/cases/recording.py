@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -70,7 +71,7 @@ def _made(chain: Chain, given: Any, names: set[str], here: Mapping[str, str]) ->
     options = _options(name, given)
     own = options.get("name")
     if own is None:
-        own = next(text for text in map(str, range(len(names) + 1)) if text not in names)
+        own = next(text for text in map(str, itertools.count(len(names))) if text not in names)
     if not isinstance(own, str) or own in names:
         raise ExportError(f"recording a case of {name}: expected a name that no other case has, found {own!r}")
     where = f"recording case {own!r} of {name}"

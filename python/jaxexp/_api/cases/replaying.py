@@ -46,7 +46,7 @@ def replayed(
     given = None if tolerance is None else Tolerance.of(tolerance)
 
     def of_case(case: Case) -> Checked:
-        about = {"name": case.name, "vjp_order": case.vjp_order, "recorded": dict(case.recorded)}
+        about: dict[str, Any] = {"name": case.name, "vjp_order": case.vjp_order, "recorded": dict(case.recorded)}
         try:
             arguments = drawn_and_read(case, max_drawn_bytes)
             results = call(case.vjp_order, arguments)

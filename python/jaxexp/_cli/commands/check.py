@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import complaints, completing, importing, inputs, junit, outputs, progress, spreading, tolerances
+from jaxexp._cli import (
+    complaints,
+    completing,
+    headers,
+    importing,
+    inputs,
+    junit,
+    outputs,
+    progress,
+    spreading,
+    tolerances,
+)
 from jaxexp._cli.page import Column, Page
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
@@ -109,6 +120,7 @@ class Outcome:
 @inputs.folder_options
 @spreading.options("How many processes to use; by default only this one. With --python, how many at a time.")
 @importing.option
+@headers.option
 def command(
     files: tuple[str, ...],
     plugin: str | None,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from jaxexp._fleet.engine.crew import Workers
     from jaxexp._fleet.engine.work import Part, Parts, Unusable
     from jaxexp._fleet.places.source import Source
+    from jaxexp._kernel.artifact.cases import Tolerance
 
     from .given import GivenToMany
 
@@ -66,19 +67,20 @@ def check_many(
 class How:
     """The options of a check."""
 
-    tolerance: tuple[float, float] | None
+    tolerance: Tolerance | None
     max_drawn_bytes: int
 
     @classmethod
     def of(cls, tolerance: Any, max_drawn_bytes: int) -> How:
         from jaxexp._kernel.artifact.cases import Tolerance
 
-        return cls(None if tolerance is None else tuple(Tolerance.of(tolerance)), max_drawn_bytes)
+        return cls(None if tolerance is None else Tolerance.of(tolerance), max_drawn_bytes)
 
 
 def checked(given: Iterable[Place | Unusable], means: Means, how: How) -> Iterator[one_by_one.Result]:
     """The same, with the place of each artifact."""
-    about: dict[str, Any] = {"tolerance": how.tolerance, "max_drawn_bytes": how.max_drawn_bytes}
+    tolerance = None if how.tolerance is None else list(how.tolerance)
+    about: dict[str, Any] = {"tolerance": tolerance, "max_drawn_bytes": how.max_drawn_bytes}
     if means.journal is not None:
         from jaxexp._api.cases.calling import environment
 
