@@ -1,4 +1,4 @@
-"""Cases that JAX recorded, checked by sessions on a plugin: of functions with weights, VJPs, keys and symbolic shapes."""
+"""Cases that JAX recorded, checked by sessions on a plugin: with weights, VJPs, keys and symbolic shapes."""
 
 from __future__ import annotations
 
