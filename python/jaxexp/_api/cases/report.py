@@ -73,7 +73,9 @@ class Compared:
             return shown(f"{name}: the same bits")
         if self.why:
             return shown(f"{name}: {self.why}")
-        largest = f"at most {self.max_absolute:.3g} (relative {self.max_relative:.3g}, {self.max_ulps:,} ulps)"
+        largest = f"at most {self.max_absolute:.3g}"
+        if self.max_ulps:  # of floats
+            largest += f" (relative {self.max_relative:.3g}, {self.max_ulps:,} ulps)"
         if self.verdict == CLOSE:
             return shown(f"{name}: {self.unequal:,} of {self.size:,} numbers differ by {largest}, as allowed")
         patterns = [
@@ -123,8 +125,9 @@ def _summary(results: tuple[Compared, ...], verdict: str) -> str:
     if verdict == DIFFERS:
         wrong = sum(one.verdict == DIFFERS for one in results)
         return f"{wrong:,} of {counted(len(results), 'result')} {'differs' if wrong == 1 else 'differ'}"
-    largest = max(results, key=lambda one: one.max_relative)
-    return f"within the tolerance; {largest.path} by at most {largest.max_absolute:.3g}, {largest.max_ulps:,} ulps"
+    largest = max(results, key=lambda one: one.max_absolute)
+    ulps = f", {largest.max_ulps:,} ulps" if largest.max_ulps else ""
+    return f"within the tolerance; {largest.path} by at most {largest.max_absolute:.3g}{ulps}"
 
 
 def worst(verdicts: Iterator[str]) -> str:
