@@ -113,9 +113,9 @@ def load_file(
     return BoundExported.of(exported, weights)
 
 
-def give_cases(exported: Exported, stored: Callable[[Table], WithDigests]) -> None:
+def give_cases(exported: Exported, stored: Callable[[Table], WithDigests | None]) -> None:
     """Lets a function find the arrays of its cases in files beside its artifact, if there are some. `stored` finds
-    them, given what the trailer says of these files.
+    them, given what the trailer says of these files; None if they are missing.
     """
     cases = data.cases_of(exported)
     if cases is None or not cases.table.files:
@@ -123,8 +123,8 @@ def give_cases(exported: Exported, stored: Callable[[Table], WithDigests]) -> No
     from jaxexp._api.cases.files import reader_of
     from jaxexp._weights.arrays.stored import Table
 
-    found = stored(Table.of_trailer(*cases.table, ()))
-    data.note(exported, cases=cases.beside(reader_of(found)))
+    if (found := stored(Table.of_trailer(*cases.table, ()))) is not None:
+        data.note(exported, cases=cases.beside(reader_of(found)))
 
 
 def give_cases_beside(exported: Exported, path: str | os.PathLike[str], signed: SignedFiles | None = None) -> None:

@@ -29,12 +29,14 @@ class Opened(NamedTuple):
         source: where it is.
         buffer: its bytes, if they cannot be read again.
         policy: what its cases may have.
+        is_signed: whether only what is signed may be read, which files beside it are not.
     """
 
     program: _runtime.Program
     source: Source
     buffer: Any
     policy: Policy | None
+    is_signed: bool
 
     @property
     def name(self) -> str:
@@ -65,7 +67,7 @@ def program_of(artifact: Given, policy: Policy | None, signed_by: SignedBy | Non
             from .judging import judge
 
             judge(policy, program)
-    return Opened(program, found, buffer, policy)
+    return Opened(program, found, buffer, policy, signed_by is not None)
 
 
 def _opened(

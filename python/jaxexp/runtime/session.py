@@ -275,7 +275,8 @@ class Session:
 
         if self._opened is None:
             raise self._refused("has no cases of its own: check the session that was loaded")
-        cases = cases_in(self._opened.source, self._opened.buffer, self._opened.policy)
+        opened = self._opened
+        cases = cases_in(opened.source, opened.buffer, opened.policy, only_inside=opened.is_signed)
         chain = [self]
 
         def session(order: int) -> Session:

@@ -16,6 +16,7 @@ import pytest
 
 import jaxexp
 from jaxexp import CheckReport, Drawn, Tolerance, _native
+from jaxexp._cli import start
 from kit.corpus import CASES, export_with
 from kit.weighted import X, bound
 
@@ -244,6 +245,30 @@ def test_large_arrays_are_beside(tmp_path: Path) -> None:
     # Fewer arrays stay inside.
     jaxexp.record(file, [(Drawn((200, 200), "float32"), args[1])], replace=True)
     assert jaxexp.check(file).verdict == "equal"
+
+
+def test_archives_take_files_along(tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    model, _ = bound()
+    model.save(folder / "m.jaxexp", cases=[(X,)])
+    key = jax.random.key(1)
+    exported = jaxexp.export(jax.jit(lambda x, k: (x.astype(jnp.int4), k)))(
+        jax.ShapeDtypeStruct((20_000,), np.float32), jax.random.split(key, 9_000)
+    )
+    exported.save(folder / "f.jaxexp", cases=[(np.ones(20_000, np.float32), jax.random.split(key, 9_000))])
+    beside = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert sorted(beside) == ["f.cases.safetensors", "f.jaxexp", "m.jaxexp", "m.safetensors"]
+    archive = tmp_path / "a.zip"
+    assert start.main(["pack", str(archive), str(folder)]) == 0
+    jaxexp.Archive.compact(archive)
+    with jaxexp.Archive.open(archive) as opened:
+        assert opened.verify() == {}
+    for name in ("m", "f"):
+        assert jaxexp.check(f"{archive}::{name}").verdict == "equal", name
+    assert start.main(["unpack", str(archive), "-d", str(tmp_path / "again")]) == 0
+    assert {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()} == beside
+    assert jaxexp.verify_many([tmp_path / "again"]) == {}
 
 
 def test_damage_beside_is_found(tmp_path: Path) -> None:

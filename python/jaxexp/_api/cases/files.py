@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp import _native
 from jaxexp._kernel.artifact.cases import Case, Cases, Table, Value, with_values
@@ -72,14 +72,34 @@ def _named(case: Case) -> Iterator[tuple[str, Value]]:
 
 def _source(name: str, value: Value) -> Source:
     """An array for a file of tensors, as what it is if the format has its dtype, else as bytes."""
+    held = held_as(*_held_type(value))
+    assert held is not None
+    return Source(name, *held, lambda: [value.buffer()])
+
+
+def _held_type(value: Value) -> Type:
+    """The type of an array in a file."""
     held = held_as(value.dtype, value.shape)
-    dtype, shape = held if held is not None and size_of(*held) == value.nbytes else ("U8", (value.nbytes,))
-    return Source(name, dtype, shape, lambda: [value.buffer()])
+    is_held = held is not None and size_of(*held) == value.nbytes
+    return Type(value.dtype, value.shape) if is_held else Type("uint8", (value.nbytes,))
 
 
 def of_trailer(said: Any) -> stored.Table | None:
     """The files in what `_native.Artifact.cases` returned; None if there are none."""
     return stored.Table.of_trailer(said[2], said[3], ()) if said is not None and said[2] else None
+
+
+class Type(NamedTuple):
+    """The type of an array in a file, for files that have no types."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def types_of(said: Any) -> dict[str, Type]:
+    """The types of the tensors in what `_native.Artifact.cases` returned, by their names."""
+    values = (value for case in Cases.of_trailer(said).all for value in (*case.arguments, *case.results))
+    return {value.tensor: _held_type(value) for value in values if value.tensor is not None}
 
 
 def reader_of(found: stored.WithDigests) -> cases.Source:

@@ -60,9 +60,9 @@ def recorded(exported: Any, given: Iterable[Any], *, add: bool = True) -> tuple[
     """
     chain = Chain(exported)
     made = list(cases_of(exported)) if add else []
-    here = environment()
+    here = functools.cache(environment)
     for one in given:
-        made.append(_made(chain, one, {case.name for case in made}, here))
+        made.append(_made(chain, one, {case.name for case in made}, here()))
     return tuple(made)
 
 

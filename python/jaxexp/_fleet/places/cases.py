@@ -17,8 +17,16 @@ if TYPE_CHECKING:
     from .source import Source
 
 
-def cases_in(source: Source, buffer: Any = None, policy: Policy | None = None) -> tuple[Case, ...]:
-    """The cases in an artifact; `buffer` has its bytes, if they cannot be read again.
+def cases_in(
+    source: Source, buffer: Any = None, policy: Policy | None = None, *, only_inside: bool = False
+) -> tuple[Case, ...]:
+    """The cases in an artifact.
+
+    Args:
+        source: where it is.
+        buffer: its bytes, if they cannot be read again.
+        policy: what they may have.
+        only_inside: whether arrays in files beside the artifact are not read.
 
     Raises:
         PolicyError: their arrays are larger than the policy allows.
@@ -36,7 +44,7 @@ def cases_in(source: Source, buffer: Any = None, policy: Policy | None = None) -
             Limits(policy).cases(artifact, f"the artifact of {artifact.fun_name}")
     if (said := artifact.cases()) is None:
         return ()
-    table, path = of_trailer(said), source.path
+    table, path = of_trailer(said), None if only_inside else source.path
     reader = None if table is None or path is None else reader_of(stored_beside(path, table))
     return Cases.of_trailer(said, reader).all
 
