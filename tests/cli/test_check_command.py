@@ -104,6 +104,15 @@ def test_what_differs(models: Path, run: Any) -> None:
     assert run("check", file, "--tolerance", "0,4.9")[0] == 1
 
 
+def test_diff_and_view(models: Path, run: Any, good: Any) -> None:
+    status, out, _ = run("diff", models / "good.jaxexp", models / "none.jaxexp")
+    assert status == 1
+    (line,) = (line for line in out.splitlines() if "case given" in line)
+    assert f" bytes, with JAX {jax.__version__} on cpu " in line
+    good("view", models / "good.jaxexp", "-o", models / "page.html")
+    assert f"1 recorded with JAX {jax.__version__} on cpu" in (models / "page.html").read_text()
+
+
 def test_statuses(models: Path, run: Any, damaged: Path) -> None:
     assert run("check", models / "good.jaxexp") == (0, f"{models / 'good.jaxexp'}: 1 of 1 case as recorded\n"
                                                     "  equal    given: 2 results with the same bits\n", "")  # fmt: skip

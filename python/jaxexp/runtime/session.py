@@ -277,7 +277,7 @@ class Session:
             raise self._refused("has no cases of its own: check the session that was loaded")
         opened = self._opened
         cases = cases_in(opened.source, opened.buffer, opened.policy, only_inside=opened.is_signed)
-        chain = [self]
+        chain: list[Session] = [self]
 
         def session(order: int) -> Session:
             while len(chain) <= order:

@@ -49,7 +49,7 @@ class Chain:
         self.exported, self.weights = exported, len(exported.weights)
         self._programs: list[Any] = [exported.unbound]
         self._mesh: Any = None
-        self._arrays: Sequence[Any] | None = None
+        self._arrays: Sequence[Any] = ()
 
     def program(self, order: int) -> Any:
         """The function or its VJP of this order, which takes the weights, too.
@@ -110,7 +110,7 @@ class Chain:
     def _given(self) -> Sequence[Any]:
         if not self.weights:
             return ()
-        if self._arrays is None:
+        if not self._arrays:
             on_mesh = self.exported if self._mesh is None else self.exported.with_mesh(self._mesh)
             self._arrays = on_mesh.weights.arrays()
         return self._arrays

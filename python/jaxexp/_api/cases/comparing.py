@@ -26,7 +26,13 @@ def compared(path: str, dtype: str, expected: Array, found: Array, tolerance: To
         tolerance: what may differ; None for the default of the dtype.
         whose: who gave the tolerance, for the report.
     """
-    about = {"path": path, "dtype": dtype, "shape": expected.shape, "tolerance": tolerance, "tolerance_of": whose}
+    about: dict[str, Any] = {
+        "path": path,
+        "dtype": dtype,
+        "shape": expected.shape,
+        "tolerance": tolerance,
+        "tolerance_of": whose,
+    }
     if expected.shape != found.shape or expected.dtype != found.dtype:
         said = f"recorded {_type(expected)}, found {_type(found)}"
         return Compared(**about, verdict=DIFFERS, why=said)

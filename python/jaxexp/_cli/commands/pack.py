@@ -180,8 +180,8 @@ def _weights(source: inputs.Source, data: Any, folders: inputs.Folders) -> WithD
         artifact = _native.Artifact(data)
         if artifact.weights() is not None or (artifact.cases() or ((), (), ()))[2]:
             raise click.ClickException(
-                f"{source.name!r} has weights or cases in files beside it, which are not fetched: copy all of them into a "
-                "folder"
+                f"{source.name!r} has weights or cases in files beside it, which are not fetched: copy all of them into "
+                "a folder"
             )
         return None
     weights = member_weights.files_beside(source.path, data)

@@ -252,14 +252,17 @@ def _weights(found: Inspection, most: int | None) -> str:
 
 def _cases(found: Inspection, most: int | None) -> str:
     """As in "3 recorded with JAX 0.10.2 on cpu, 2,048 bytes, in model.cases.safetensors"."""
-    where = dict.fromkeys(
-        f"JAX {case.recorded.get('jax', 'unknown')} on {case.recorded.get('platform', 'unknown')}"
-        for case in found.cases
-    )
+    where = dict.fromkeys(map(where_recorded, found.cases))
     files = listed(dict.fromkeys(case.file for case in found.cases if case.file), most=most)
     size = f"{sum(case.bytes for case in found.cases):,} bytes"
     said = f"{len(found.cases):,} recorded with {listed(where, most=most)}, {size}"
     return said if files == "none" else f"{said}, in {files}"
+
+
+def where_recorded(case: Case) -> str:
+    """As in "JAX 0.10.2 on cpu"."""
+    jax, platform = (case.recorded.get(key, "unknown") for key in ("jax", "platform"))
+    return f"JAX {jax} on {platform}"
 
 
 def _custom_calls(found: Inspection, most: int | None) -> Facts:
