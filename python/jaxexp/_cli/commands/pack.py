@@ -180,7 +180,7 @@ def _weights(source: inputs.Source, data: Any, folders: inputs.Folders) -> WithD
         artifact = _native.Artifact(data)
         if artifact.weights() is not None or (artifact.cases() or ((), (), ()))[2]:
             raise click.ClickException(
-                f"{source.name!r} has weights or cases in files beside it, which are not fetched: copy all of them into "
+                f"{source.name!r} has weights or cases in files beside it, which are not fetched: copy all files into "
                 "a folder"
             )
         return None

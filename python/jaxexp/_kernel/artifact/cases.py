@@ -102,7 +102,7 @@ class Drawn:
     Attributes:
         shape: its shape.
         dtype: the name of its dtype, such as ``"float32"``.
-        distribution: ``"normal"``: the sum of twelve uniform numbers, scaled to mean `first` and deviation `second`.
+        distribution: ``"normal"``: the sum of eight uniform numbers, scaled to mean `first` and deviation `second`.
             ``"uniform"``: from `first` to below `second`. ``"integers"``: whole numbers from `first` to below `second`.
             The default is ``"normal"`` for floats and complex numbers, and ``"integers"`` for the others.
         seed: which numbers; from 0 to below 2^64.
