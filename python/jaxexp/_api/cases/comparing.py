@@ -57,12 +57,12 @@ def _place(array: Array, index: int) -> tuple[int, ...]:
 
 def _integers(about: dict[str, Any], expected: Array, found: Array) -> Compared:
     """Integers, bools and random keys, which a tolerance may allow to differ if it was given."""
-    before, after = expected.astype(object).reshape(-1), found.astype(object).reshape(-1)
-    differ = expected.reshape(-1) != found.reshape(-1)
-    distances = np.zeros(differ.shape)
+    before, after = expected.reshape(-1), found.reshape(-1)
+    differ = before != after
+    distances = np.zeros(differ.shape)  # of numbers of any width
     distances[differ] = [float(abs(int(a) - int(b))) for a, b in zip(after[differ], before[differ], strict=True)]
     tolerance = about["tolerance"] or Tolerance()
-    allowed = tolerance.absolute + tolerance.relative * np.abs(expected.reshape(-1).astype(np.float64))
+    allowed = tolerance.absolute + tolerance.relative * np.abs(before.astype(np.float64))
     wrong = differ & (distances > allowed)
     worst = int(np.argmax(np.where(wrong, distances, -1) if wrong.any() else distances))
     return Compared(
