@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "wire/artifact/stored_digest.h"
+#include "wire/base/unaligned.h"
 #include "wire/exported/chain.h"
 #include "wire/exported/dtype_name.h"
 #include "wire/exported/dtype_size.h"
@@ -42,8 +43,14 @@ Offset<CaseValues> write_values(FlatBufferBuilder& fbb, const std::vector<Cases:
   return fbb.CreateVector(offsets);
 }
 
+/// A trailer begins at a multiple of four, and so these numbers need not be aligned.
+std::uint64_t dim_of(const schema::CaseValue& value, std::uint32_t axis) {
+  return load<std::uint64_t>(value.shape()->Data() + axis * sizeof(std::uint64_t));
+}
+
 Cases::Value read_value(const schema::CaseValue& value) {
-  Cases::Value read{value.dtype(), {value.shape()->begin(), value.shape()->end()}, {}, {}, {}, {}};
+  Cases::Value read{value.dtype(), {}, {}, {}, {}, {}};
+  for (std::uint32_t axis = 0; axis < value.shape()->size(); ++axis) read.shape.push_back(dim_of(value, axis));
   if (const auto* data = value.data())
     read.data = Cases::Data{{reinterpret_cast<const char*>(data->data()), data->size()}};
   if (value.tensor()) read.tensor = value.tensor() - 1;
@@ -68,7 +75,8 @@ std::uint64_t size_of(const schema::CaseValue& value, const Path& path) {
                 std::to_string(value.shape()->size()));
   constexpr auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   std::uint64_t size = *element;
-  for (const std::uint64_t dim : *value.shape()) {
+  for (std::uint32_t axis = 0; axis < value.shape()->size(); ++axis) {
+    const std::uint64_t dim = dim_of(value, axis);
     if (dim > most || (size > 0 && dim > most / size))
       throw Error({&path, "shape"}, "an array of less than 2^63 bytes", "a larger one");
     size *= dim;
@@ -193,9 +201,9 @@ void check_against(const CaseValues& found, const Values& values, std::uint32_t 
       throw Error({&place, "shape"}, std::to_string(rank) + " dimensions", std::to_string(value.shape()->size()));
     for (std::uint32_t axis = 0; axis < rank; ++axis) {
       const auto size = constant(aval.shape()->Get(axis)->string_view());
-      if (size && *size != value.shape()->Get(axis))
+      if (size && *size != dim_of(value, axis))
         throw Error({&place, "shape"}, std::to_string(*size) + " at axis " + std::to_string(axis),
-                    std::to_string(value.shape()->Get(axis)));
+                    std::to_string(dim_of(value, axis)));
     }
   }
 }
