@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,18 @@ def test_a_changed_module_is_found(loaded: jaxexp.Exported, old: str, new: str, 
     html = report._repr_html_()
     assert "differs" in html
     assert f"found {wrong.found}" in html
+
+
+def test_other_flags_are_said(loaded: jaxexp.Exported, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a result differs, the report has all in which the two environments differ."""
+    text = loaded.mlir_module().replace("stablehlo.sine", "stablehlo.cosine")
+    changed = dataclasses.replace(loaded, mlir_module_serialized=text.encode())
+    assert "XLA_FLAGS" not in str(changed.check())
+    before = os.environ.get("XLA_FLAGS", "")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_other=true")
+    recorded, checked = str(changed.check()).splitlines()[-2:]
+    assert recorded.endswith(f", XLA_FLAGS {' '.join(sorted(before.split()))}")
+    assert checked.endswith(", XLA_FLAGS --xla_other=true")
 
 
 def test_nothing_was_recorded() -> None:

@@ -169,15 +169,17 @@ class CheckReport:
             yield shown(f"{self.name}: no cases")
             return
         yield shown(f"{self.name}: {good:,} of {counted(len(self.cases), 'case')} as recorded")
+        recorded: Mapping[str, str] = {}
         for case in self.cases:
             yield f"  {case.verdict:7}  {case}"
             for one in case.results:
                 if one.verdict == DIFFERS:
                     yield f"           {one}"
             if case.verdict in (DIFFERS, FAILED):
-                yield f"           recorded with {in_short(case.recorded)}"
+                recorded = case.recorded
+                yield f"           recorded with {in_short(recorded, self.checked)}"
         if not self.ok:
-            yield f"           checked with {in_short(self.checked)}"
+            yield f"           checked with {in_short(self.checked, recorded)}"
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -240,9 +242,13 @@ def _table_lines(case: Checked) -> Iterator[tuple[str, ...]]:
         yield case.name, one.path, one.verdict, largest, at
 
 
-def in_short(environment: Mapping[str, str]) -> str:
-    """An environment in one line."""
-    return shown(", ".join(f"{key} {cut(environment[key], 80)}" for key in _SHORT if environment.get(key)))
+def in_short(environment: Mapping[str, str], other: Mapping[str, str] | None = None) -> str:
+    """An environment in one line; with all in which it differs from another one."""
+    keys = [key for key in _SHORT if environment.get(key)]
+    if other is not None:
+        every = sorted({*environment, *other} - {*_SHORT})
+        keys += [key for key in every if environment.get(key) != other.get(key)]
+    return shown(", ".join(f"{key} {cut(environment.get(key) or 'none', 240)}" for key in keys))
 
 
 def _texts(said: Mapping[str, Any]) -> dict[str, str]:
