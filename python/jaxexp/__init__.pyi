@@ -1,4 +1,5 @@
 # Made from the table in __init__.py: run `make format` after a change there.
+from ._api.cases.report import CheckReport as CheckReport
 from ._api.export import export as export
 from ._api.exported import BoundExported as BoundExported
 from ._api.exported import Exported as Exported
@@ -24,10 +25,13 @@ from ._fleet.archive.archive import Archive as Archive
 from ._fleet.archive.handle import Handle as Handle
 from ._fleet.archive.summary import Summary as Summary
 from ._fleet.archive.writer import ArchiveWriter as ArchiveWriter
+from ._fleet.passes.check_many import check_many as check_many
 from ._fleet.passes.compatibility_many import compatibility_many as compatibility_many
 from ._fleet.passes.digests_many import digests_many as digests_many
 from ._fleet.passes.migrate_many import migrate_many as migrate_many
 from ._fleet.passes.verify_many import verify_many as verify_many
+from ._fleet.places.check import check as check
+from ._fleet.places.check import record as record
 from ._fleet.places.digests import Digests as Digests
 from ._fleet.places.digests import digests as digests
 from ._fleet.places.inspect import inspect as inspect
@@ -41,6 +45,9 @@ from ._jax import is_symbolic_dim as is_symbolic_dim
 from ._jax import symbolic_args_specs as symbolic_args_specs
 from ._jax import symbolic_dim_bounds as symbolic_dim_bounds
 from ._jax import symbolic_shape as symbolic_shape
+from ._kernel.artifact.cases import Case as Case
+from ._kernel.artifact.cases import Drawn as Drawn
+from ._kernel.artifact.cases import Tolerance as Tolerance
 from ._kernel.artifact.inspection import Inspection as Inspection
 from ._kernel.codec.generic_node import GenericNode as GenericNode
 from ._kernel.codec.nodes import register_namedtuple_serialization as register_namedtuple_serialization
@@ -60,10 +67,13 @@ __all__ = [
     "Archive",
     "ArchiveWriter",
     "BoundExported",
+    "Case",
+    "CheckReport",
     "Compatibility",
     "DeserializationError",
     "Digests",
     "DisabledSafetyCheck",
+    "Drawn",
     "Executable",
     "ExecutablesError",
     "ExportError",
@@ -79,9 +89,12 @@ __all__ = [
     "SignedBy",
     "Summary",
     "SymbolicScope",
+    "Tolerance",
     "TooOldReaderError",
     "UnsupportedError",
     "WeightsError",
+    "check",
+    "check_many",
     "compatibility",
     "compatibility_many",
     "default_export_platform",
@@ -102,6 +115,7 @@ __all__ = [
     "minimum_supported_calling_convention_version",
     "minimum_supported_serialization_version",
     "prefetch",
+    "record",
     "register_namedtuple_serialization",
     "register_pytree_node_serialization",
     "sign",

@@ -35,6 +35,7 @@ wire::Notes notes_of(const wire::schema::Trailer& trailer) {
     notes.functions.push_back({indices(function->weak_arguments()), indices(function->weak_results())});
   }
   if (trailer.weights()) notes.weights = wire::read_weights(*trailer.weights());
+  if (trailer.cases()) notes.cases = wire::read_cases(*trailer.cases());
   return notes;
 }
 
@@ -46,9 +47,20 @@ bool same(const std::optional<wire::Weights>& a, const std::optional<wire::Weigh
          std::ranges::equal(a->tensors, b->tensors, {}, tensor, tensor);
 }
 
+bool same(const std::optional<wire::Cases>& a, const std::optional<wire::Cases>& b) {
+  if (!a || !b) return !a && !b;
+  const auto written = [](const wire::Cases& cases) {
+    flatbuffers::FlatBufferBuilder fbb;
+    fbb.Finish(wire::write_cases(fbb, cases));
+    return Bytes(fbb.GetBufferPointer(), fbb.GetBufferPointer() + fbb.GetSize());
+  };
+  return written(*a) == written(*b);
+}
+
 bool same(const wire::Notes& a, const wire::Notes& b) {
   return a.writer == b.writer && a.metadata == b.metadata && a.constraints == b.constraints &&
-         same(a.weights, b.weights) && std::ranges::equal(a.functions, b.functions, [](const auto& f, const auto& g) {
+         same(a.weights, b.weights) && same(a.cases, b.cases) &&
+         std::ranges::equal(a.functions, b.functions, [](const auto& f, const auto& g) {
            return f.weak_arguments == g.weak_arguments && f.weak_results == g.weak_results;
          });
 }

@@ -17,6 +17,8 @@
 #include "wire/archive/end.h"
 #include "wire/base/error.h"
 #include "wire/exported/check.h"
+#include "wire/exported/dtype_size.h"
+#include "wire/exported/values.h"
 #include "wire/exported/verify.h"
 
 namespace {
@@ -30,6 +32,44 @@ wire::ArchiveWeights weights() {
   made.add({(1 << 14) + std::uint64_t{header}, 256, 7, header},
            {{{1}, (1 << 14) + std::uint64_t{header} + 64, 192}, {{2}, (1 << 14) + std::uint64_t{header}, 64}});
   made.add({(1 << 15) + std::uint64_t{header}, 64, 7, header}, {});
+  return made;
+}
+
+/// Zeros for each value; a dimension that is not constant has the size 2.
+std::vector<wire::Cases::Value> zeros(const wire::Values& values) {
+  std::vector<wire::Cases::Value> made;
+  for (std::uint32_t i = 0; i < values.size(); ++i) {
+    const auto& aval = values.aval(i);
+    wire::Cases::Value value{static_cast<std::uint8_t>(aval.dtype()), {}, {}, {}, {}, {}};
+    std::size_t size = wire::dtype_size(value.dtype).value_or(0);
+    for (std::uint32_t d = 0; d < wire::Values::length(aval.shape()); ++d) {
+      const std::string dim = aval.shape()->Get(d)->str();
+      const bool is_constant = dim.size() < 9 && dim.find_first_not_of("0123456789") == std::string::npos;
+      value.shape.push_back(is_constant ? std::stoul(dim) : 2);
+      size *= value.shape.back();
+    }
+    value.data = {std::string(size, '\0')};
+    made.push_back(value);
+  }
+  return made;
+}
+
+/// A call of a function, and one whose arguments are drawn, in a file, and compared with a tolerance.
+wire::Cases cases(const wire::schema::Exported& root) {
+  const auto arguments = zeros(wire::Values::arguments(root)), results = zeros(wire::Values::results(root));
+  wire::Cases made{{{"first", 0, arguments, results, 0}}, {{{"jax", "0.10.2"}}}, {{"f.safetensors", 64, {}}}, {}};
+  auto others = made.cases[0];
+  for (auto& value : others.arguments) {
+    if (value.dtype == static_cast<std::uint8_t>(wire::schema::DType::f32)) {
+      value.data.reset(), value.drawn = {1, 7, 0, 1};
+    } else {
+      const std::size_t size = value.data->bytes.size();
+      value.data.reset(), value.tensor = static_cast<std::uint32_t>(made.tensors.size());
+      made.tensors.push_back({std::to_string(made.tensors.size()), 0, size, {}});
+    }
+  }
+  for (auto& value : others.results) value.tolerance = {1e-3, 0};
+  made.cases.push_back(others);
   return made;
 }
 
@@ -126,6 +166,8 @@ int main(int argc, char** argv) try {
       notes.functions[0].weak_results = {0};
       members.emplace_back("m" + std::to_string(i), tests::rebuild(root, 8, &notes));
       write(members.back().second);
+      notes.cases = cases(root);
+      write(tests::rebuild(root, 8, &notes));
     } catch (const wire::Error&) {
       write(bytes);  // a hostile file is a seed as it is
     }

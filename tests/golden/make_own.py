@@ -14,6 +14,7 @@ import argparse
 import datetime
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +68,25 @@ def constants() -> Any:
     return Program(jax.jit(lambda x: x @ table), (arr(2, 16),)), {}
 
 
-def write(folder: Path, name: str, exported: Any, program: Any, order: int) -> dict[str, int]:
-    blob = exported.serialize(vjp_order=order, metadata={"case": name, "digits": [1, 2.5, None]})
-    (folder / f"{name}.bin").write_bytes(blob)
+def recorded() -> Any:
+    """Calls that were recorded: given and drawn arguments, of the function and of its VJP."""
+    fun = jax.jit(lambda x, y, n: {"sum": (x * y).sum(), "next": n + 1})
+    args = arr(2, 3), np.asarray(arr(3), jnp.bfloat16), np.int32(3)
+    drawn = jaxexp.Drawn((2, 3), "float32", seed=1), jaxexp.Drawn((3,), "bfloat16", "uniform", 2, -1, 1), np.int32(4)
+    cases = [args, {"args": drawn, "name": "drawn", "tolerance": {"result['sum']": (1e-3, 1e-6)}}]
+    return Program(fun, args), {"reproducible": True}, [*cases, {"args": drawn, "name": "gradient", "vjp_order": 1}]
+
+
+def write(
+    folder: Path, name: str, exported: Any, program: Any, order: int, recorded: Sequence[Any] = ()
+) -> dict[str, int]:
+    path = folder / f"{name}.bin"
+    exported.save(path, vjp_order=order, metadata={"case": name, "digits": [1, 2.5, None]}, cases=recorded)
     arrays = {f"in_{i}": plain(x) for i, x in enumerate(jax.tree.leaves((program.args, program.kwargs)))}
     results = program.live(*program.args, **program.kwargs)
     arrays |= {f"out_{i}": plain(x) for i, x in enumerate(jax.tree.leaves(results))}
     np.savez(folder / f"{name}.npz", **arrays)
-    return {"bytes": len(blob), "vjp_order": order}
+    return {"bytes": path.stat().st_size, "vjp_order": order}
 
 
 def plain(leaf: Any) -> np.ndarray:
@@ -102,12 +114,12 @@ def main() -> None:
         with CASES[name].context():
             program = CASES[name].build()
             cases[name] = write(folder, name, export_with(jaxexp, program), program, order)
-    for build in (other_keys, declared_batch, weak_types, constants):
+    for build in (other_keys, declared_batch, weak_types, constants, recorded):
         if options.cases and build.__name__ not in options.cases:
             continue
-        program, how = build()
+        program, how, *rest = build()
         exported = jaxexp.export(program.fun, **how)(*program.specs, **program.kwspecs)
-        cases[build.__name__] = write(folder, build.__name__, exported, program, 1)
+        cases[build.__name__] = write(folder, build.__name__, exported, program, 1, *rest)
     for name in cases:
         cases[name]["x64"] = name in CASES and CASES[name].x64
     (folder / "cases.json").write_text(json.dumps(cases, indent=1) + "\n")

@@ -22,11 +22,12 @@ pytestmark = pytest.mark.processes(reason="in which JAX is hidden")
 
 # Names that bring no JAX along. `load` and others need it when they are called.
 FREE = """
-    Archive ArchiveWriter DeserializationError Digests ExecutablesError ExportError GenericNode Handle Inspection Policy
-    PolicyError RunError SerializationError SignatureError SignedBy Summary TooOldReaderError UnsupportedError
-    WeightsError compatibility compatibility_many digests digests_many inspect load
-    maximum_supported_calling_convention_version maximum_supported_serialization_version migrate migrate_many
-    minimum_supported_calling_convention_version minimum_supported_serialization_version sign verify verify_many
+    Archive ArchiveWriter Case CheckReport DeserializationError Digests Drawn ExecutablesError ExportError GenericNode
+    Handle Inspection Policy PolicyError RunError SerializationError SignatureError SignedBy Summary Tolerance
+    TooOldReaderError UnsupportedError WeightsError check check_many compatibility compatibility_many digests
+    digests_many inspect load maximum_supported_calling_convention_version maximum_supported_serialization_version
+    migrate migrate_many minimum_supported_calling_convention_version minimum_supported_serialization_version record
+    sign verify verify_many
 """.split()
 
 
@@ -67,6 +68,8 @@ CALLS = {
     "compatibility": "jaxexp.compatibility(folder + '/model.jaxexp')",
     "migrate": "jaxexp.migrate(folder + '/model.jaxexp')",
     "digests": "jaxexp.digests(folder + '/model.jaxexp')",
+    "check": "jaxexp.check(folder + '/model.jaxexp')",
+    "record": "jaxexp.record(folder + '/model.jaxexp', [])",
 }
 
 

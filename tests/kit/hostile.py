@@ -23,6 +23,7 @@ from .layout import (
     of_values,
     repeated,
     table,
+    with_cases,
     with_constraints,
     with_weights,
 )
@@ -410,6 +411,16 @@ def one_file_of_weights_many_times(size: int) -> bytes:
 @family
 def many_weights(size: int) -> bytes:
     return with_weights(1, size // 60)
+
+
+@family
+def one_case_many_times(size: int) -> bytes:
+    return with_cases(size // 8, size // 8)
+
+
+@family
+def one_large_array_of_cases_many_times(size: int) -> bytes:
+    return with_cases(1, size // 8, size // 2)
 
 
 # --- metadata, modules, VJPs ------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import xxhash
 
 from .parts import Copy, Part, put_together
@@ -72,11 +73,15 @@ def of_values(avals: Sequence[Part], indices: Sequence[int], shardings: Sequence
 
 def with_constraints(constraints: Sequence[str] = (), metadata: Sequence[tuple[str, str]] = (), *dims: str) -> bytes:
     """An artifact with a trailer, and one argument of these dimensions."""
+    return _sealed(_of_one_argument(*dims), constraints, metadata)
+
+
+def _of_one_argument(*dims: str) -> bytes:
     root = function(
         in_tree=arguments(1), unique_avals=[aval(*dims or ("1",))], in_avals_idxs=[0], in_shardings_idxs=[0],
         mlir_module_serialized=Copy(MODULE),
     )  # fmt: skip
-    return _sealed(put_together(root), constraints, metadata)
+    return put_together(root)
 
 
 def with_weights(files: int, tensors: int) -> bytes:
@@ -90,11 +95,17 @@ def with_weights(files: int, tensors: int) -> bytes:
     return _sealed(put_together(root), (), (), (files, names))
 
 
+def with_cases(cases: int, values: int, data: int = 0) -> bytes:
+    """An artifact whose trailer has one case so often, of one argument so often, of so many bytes."""
+    return _sealed(_of_one_argument(), (), (), None, (cases, values, data))
+
+
 def _sealed(
     blob: bytes,
     constraints: Sequence[str],
     metadata: Sequence[tuple[str, str]],
     weights: tuple[int, Sequence[str]] | None = None,
+    cases: tuple[int, int, int] | None = None,
 ) -> bytes:
     # The module is moved to the end, where an artifact with a trailer has it.
     at = blob.index(struct.pack("<I", len(MODULE)) + MODULE)
@@ -105,7 +116,7 @@ def _sealed(
     metadata_bytes = bytearray(struct.pack("<I", struct.unpack_from("<I", body)[0] + start) + b"jaxexp\0\1" + bytes(4))
     metadata_bytes += body[4:]
     module = struct.pack("<I", len(MODULE)) + MODULE
-    content = _trailer(constraints, metadata, weights)
+    content = _trailer(constraints, metadata, weights, cases)
     end = len(metadata_bytes) + len(module) + len(content) + 48
     struct.pack_into("<I", metadata_bytes, 12, end)
     foot = xxhash.xxh3_128_digest(bytes(metadata_bytes)) + struct.pack("<II", len(metadata_bytes), len(content))
@@ -113,7 +124,10 @@ def _sealed(
 
 
 def _trailer(
-    constraints: Sequence[str], metadata: Sequence[tuple[str, str]], weights: tuple[int, Sequence[str]] | None
+    constraints: Sequence[str],
+    metadata: Sequence[tuple[str, str]],
+    weights: tuple[int, Sequence[str]] | None,
+    cases: tuple[int, int, int] | None,
 ) -> bytes:
     import flatbuffers
 
@@ -126,7 +140,7 @@ def _trailer(
         return int(builder.EndVector())
 
     def made(slots: dict[int, int]) -> int:
-        builder.StartObject(5)
+        builder.StartObject(6)
         for slot, offset in slots.items():
             builder.PrependUOffsetTRelativeSlot(slot, offset, 0)
         return int(builder.EndObject())
@@ -161,5 +175,12 @@ def _trailer(
     if weights is not None:
         files, names = weights
         slots[4] = made({0: vector([stored("", 2)] * files), 1: vector([stored(name, 3) for name in names])})
+    if cases is not None:
+        count, values, size = cases
+        shape, name = builder.CreateNumpyVector(np.array([size], np.uint64)), builder.CreateString("")
+        value = made({1: shape, 2: builder.CreateByteVector(bytes(size))})  # of dtype 0: bools
+        case = made({0: name, 2: vector([value] * values), 3: vector([])})
+        recording = made({0: vector([])})
+        slots[5] = made({0: vector([case] * count), 1: vector([recording]), 2: vector([]), 3: vector([])})
     builder.Finish(made(slots))
     return bytes(builder.Output())

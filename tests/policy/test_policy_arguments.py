@@ -32,6 +32,7 @@ TAKERS = {
     "load": lambda folder, policy: jaxexp.load(folder / "sin.jaxexp", policy=policy),
     "load of a member": lambda folder, policy: jaxexp.load(f"{folder}/fleet.zip::sin", policy=policy),
     "load of a buffer": lambda folder, policy: jaxexp.load((folder / "sin.jaxexp").read_bytes(), policy=policy),
+    "check": lambda folder, policy: jaxexp.check(folder / "sin.jaxexp", policy=policy),
     "deserialize": lambda folder, policy: jaxexp.deserialize((folder / "sin.jaxexp").read_bytes(), policy=policy),
     "load_many": lambda folder, policy: jaxexp.load_many([folder / "sin.jaxexp"], policy=policy),
     "Handle.load": lambda folder, policy: jaxexp.Archive.open(folder / "fleet.zip")["sin"].load(policy=policy),

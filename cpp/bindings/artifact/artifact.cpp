@@ -245,6 +245,12 @@ std::optional<wire::Weights> Artifact::weights() const {
   return wire::read_weights(*trailer->content().weights());
 }
 
+std::optional<wire::Cases> Artifact::cases() const {
+  const auto& trailer = source_->opened->trailer();
+  if (!trailer || !trailer->content().cases()) return std::nullopt;
+  return wire::read_cases(*trailer->content().cases());
+}
+
 std::optional<Facts> Artifact::trailer() const {
   if (!source_->opened->trailer()) return std::nullopt;
   const schema::Trailer& content = source_->opened->trailer()->content();

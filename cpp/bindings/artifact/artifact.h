@@ -70,6 +70,7 @@ class Artifact {
   const nb::object& noted() const { return noted_; }
   void note(nb::object values) { noted_ = std::move(values); }
   std::optional<wire::Weights> weights() const;
+  std::optional<wire::Cases> cases() const;
 
   /// What a function shares with its VJPs.
   struct Source {

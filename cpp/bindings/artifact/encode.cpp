@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bindings/artifact/artifact.h"
+#include "bindings/artifact/cases.h"
 #include "bindings/artifact/weights.h"
 #include "bindings/base/buffer.h"
 #include "bindings/base/define.h"
@@ -21,6 +22,7 @@
 #include "bindings/base/owned.h"
 #include "bindings/codec/encoder.h"
 #include "bindings/codec/form.h"
+#include "wire/artifact/recorded.h"
 #include "wire/artifact/trailer.h"
 #include "wire/exported/chain.h"
 #include "wire/exported/check.h"
@@ -269,18 +271,28 @@ void define_encoding(nb::module_& m) {
       .def(
           "__init__",
           [](wire::Notes* notes, std::string writer, const std::map<std::string, std::string>& metadata,
-             const std::optional<nb::typed<nb::object, wire::Weights>>& weights) {
+             const std::optional<nb::typed<nb::object, wire::Weights>>& weights, std::optional<wire::Cases> cases) {
             std::optional<wire::Weights> beside;
             if (weights)
               beside = {to_vector<wire::Weights::File>((*weights)[0]), to_vector<wire::Weights::Tensor>((*weights)[1]),
                         to_vector<wire::Weights::OtherName>((*weights)[2])};
-            new (notes) wire::Notes{std::move(writer), {metadata.begin(), metadata.end()}, std::move(beside)};
+            new (notes) wire::Notes{std::move(writer), {metadata.begin(), metadata.end()}, std::move(beside), {}, {},
+                                    std::move(cases)};
           },
-          "writer"_a, "metadata"_a, "weights"_a = nb::none(),
+          "writer"_a, "metadata"_a, "weights"_a = nb::none(), "cases"_a = nb::none(),
           "Weights are files (name, size, content), tensors (name, index of the file, size, digest), and other names of "
-          "tensors (name, index of the tensor).");
+          "tensors (name, index of the tensor). Cases are as `Artifact.cases` returns them.");
   m.def("encode", &encode, "chain"_a, "jax_version"_a, "form"_a, "notes"_a.none(),
         "The bytes of a function and its VJPs, in this order; with a trailer where there are notes.");
+  m.def(
+      "with_cases",
+      [](HasBuffer artifact, std::optional<wire::Cases> cases) {
+        const auto buffer = stable(artifact, Buffer::alignment, /*in_parts=*/false, /*is_kept=*/true);
+        const auto bytes =
+            over(buffer->bytes().size(), [&] { return wire::with_cases(buffer->bytes(), std::move(cases)); });
+        return nb::bytes(bytes.data(), bytes.size());
+      },
+      "artifact"_a, "cases"_a.none(), "An artifact with these cases in the place of its own.");
   nb::class_<EncodedParts>(m, "EncodedParts",
                            "What `encode` returns, in pieces; those of the modules are views, not copies.")
       .def(nb::init<const Chain&, std::string_view, const Form&, const wire::Notes*>(), "chain"_a, "jax_version"_a,

@@ -30,7 +30,7 @@ namespace {
 struct Verdict {
   std::size_t size = 0;
   bool has_digests = false;
-  bool has_weights = false;
+  bool has_files = false;
   std::set<std::string> absolute_paths;
   std::optional<wire::Error> error;
   int system_error = 0;
@@ -57,7 +57,10 @@ void verify(const std::filesystem::path& path, Verdict& verdict) {
     if (verdict.size == 0) throw wire::Error({}, "a serialized Exported", "an empty file");
     const wire::Opened opened(file.bytes());
     verdict.has_digests = opened.trailer().has_value();
-    verdict.has_weights = opened.trailer() && opened.trailer()->content().weights() != nullptr;
+    if (const auto& trailer = opened.trailer()) {
+      const auto* const cases = trailer->content().cases();
+      verdict.has_files = trailer->content().weights() || (cases && cases->files()->size() > 0);
+    }
     check_modules(opened, verdict);
   } catch (wire::Error& error) {
     verdict.error = std::move(error);
@@ -88,7 +91,7 @@ nb::list verify_files(const nb::list& given, std::size_t workers) {
   for (const Verdict& verdict : verdicts) {
     nb::list paths_in_modules = new_list();
     for (const std::string& path : verdict.absolute_paths) paths_in_modules.append(text(path));
-    said.append(nb::make_tuple(verdict.size, verdict.has_digests, verdict.has_weights, nb::tuple(paths_in_modules),
+    said.append(nb::make_tuple(verdict.size, verdict.has_digests, verdict.has_files, nb::tuple(paths_in_modules),
                                wrong(verdict)));
   }
   return said;
@@ -102,7 +105,7 @@ void define_verify_files(nb::module_& m) {
       nb::sig("def verify_files(paths: list[str], workers: int) -> "
               "list[tuple[int, bool, bool, tuple[str, ...], None | int | tuple[str, str, str]]]"),
       "Verifies files in threads: structure, digests, and the bytecode of modules. For each its size, whether it has "
-      "digests, whether weights are beside it, the absolute paths in its modules, and what is wrong, if anything: an errno, or where, what was expected, "
+      "digests, whether files with weights or cases are beside it, the absolute paths in its modules, and what is wrong, if anything: an errno, or where, what was expected, "
       "and what was found.");
 }
 

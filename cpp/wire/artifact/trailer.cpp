@@ -67,6 +67,7 @@ void check_texts(const schema::Trailer& content, std::size_t size) {
       refuse({&path, "key"}, "keys in ascending order", "'" + shortened(entry.key()->string_view()) + "'");
   }
   if (content.weights()) check_weights(*content.weights(), {&trailer_path, "weights"}, text);
+  if (content.cases()) check_cases(*content.cases(), {&trailer_path, "cases"}, size, text);
 }
 
 [[noreturn]] void refuse_kind(bool image) {
@@ -122,9 +123,12 @@ std::optional<Trailer> Trailer::read(std::span<const std::uint8_t> buffer, bool 
   check_digest(buffer.first(metadata_size), load_digest(footer + metadata_digest_at), {nullptr, "metadata"},
                "the bytes of the metadata as they were written");
 
-  // The tables have few levels and cannot be shared, so flatc's own verifier is fast enough.
+  // The tables have few levels, and flatc's own verifier is fast enough as long as no table is shared: then each takes
+  // four bytes, and the offset to it four.
   const std::uint8_t* const content = buffer.data() + content_start;
-  flatbuffers::Verifier verifier(content, content_size);
+  flatbuffers::Verifier::Options options;
+  options.max_tables = static_cast<flatbuffers::uoffset_t>(content_size / 8 + 1);
+  flatbuffers::Verifier verifier(content, content_size, options);
   if (content_size < FLATBUFFERS_MIN_BUFFER_SIZE || !schema::VerifyTrailerBuffer(verifier))
     refuse(trailer_path, "tables inside the trailer", "some that lead out of it");
   Trailer trailer;
@@ -162,9 +166,11 @@ void Trailer::check(const schema::Exported& root) const {
     check_indices(notes.weak_results(), Values::results(function).size(), {&path, "weak_results"});
   }
   const std::size_t arguments = Values::arguments(root).size();
-  if (content_->weights() && content_->weights()->tensors()->size() > arguments)
+  const std::uint32_t weights = content_->weights() ? content_->weights()->tensors()->size() : 0;
+  if (weights > arguments)
     refuse({&trailer_path, "weights"}, "at most " + std::to_string(arguments) + " tensors, one for each argument",
-           std::to_string(content_->weights()->tensors()->size()));
+           std::to_string(weights));
+  if (content_->cases()) check_signatures(*content_->cases(), {&trailer_path, "cases"}, root, weights);
   if (count != functions)
     refuse({&trailer_path, "functions"}, "notes on " + std::to_string(count) + " functions", std::to_string(functions));
   if (position != artifact_.size())
@@ -195,6 +201,7 @@ TrailerWriter::TrailerWriter(const Notes& notes, std::span<const std::span<const
   for (const Notes::Function& function : notes.functions)
     size += 4 * (function.weak_arguments.size() + function.weak_results.size()) + 128;
   if (notes.weights) size += notes.weights->size();
+  if (notes.cases) size += notes.cases->size();
   if (size >= max_buffer_size / 2) throw TooLarge();
 
   std::vector<Offset<schema::FunctionNotes>> functions;
@@ -223,8 +230,10 @@ TrailerWriter::TrailerWriter(const Notes& notes, std::span<const std::span<const
   }
   Offset<schema::Weights> weights;
   if (notes.weights) weights = write_weights(fbb_, *notes.weights);
+  Offset<schema::Cases> cases;
+  if (notes.cases) cases = write_cases(fbb_, *notes.cases);
   const auto writer = fbb_.CreateString(notes.writer);
-  fbb_.Finish(schema::CreateTrailer(fbb_, writer, function_vector, constraints, metadata, weights));
+  fbb_.Finish(schema::CreateTrailer(fbb_, writer, function_vector, constraints, metadata, weights, cases));
 }
 
 void TrailerWriter::set_module_digest(std::size_t order, const Digest& digest) {

@@ -13,6 +13,7 @@
 
 #include "exported_generated.h"
 #include "trailer_generated.h"
+#include "wire/artifact/cases.h"
 #include "wire/artifact/layout.h"
 #include "wire/artifact/weights.h"
 #include "wire/base/digest.h"
@@ -72,6 +73,7 @@ struct Notes {
   std::optional<Weights> weights = {};
   std::vector<std::string> constraints = {};
   std::vector<Function> functions = {};
+  std::optional<Cases> cases = {};
 };
 
 /// A trailer that is laid out, so that its size is known, before the digests are.

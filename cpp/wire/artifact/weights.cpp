@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "wire/artifact/stored_digest.h"
 #include "wire/base/utf8.h"
@@ -17,51 +18,71 @@ std::size_t Weights::size() const {
   return size;
 }
 
-flatbuffers::Offset<schema::Weights> write_weights(flatbuffers::FlatBufferBuilder& fbb, const Weights& weights) {
-  std::vector<flatbuffers::Offset<schema::TensorFile>> files;
-  for (const Weights::File& file : weights.files) {
+Vectors::Files write_files(flatbuffers::FlatBufferBuilder& fbb, const std::vector<Weights::File>& files) {
+  std::vector<flatbuffers::Offset<schema::TensorFile>> offsets;
+  for (const Weights::File& file : files) {
     const schema::Digest content = to_schema(file.content);
     const auto name = fbb.CreateString(file.name);
-    files.push_back(schema::CreateTensorFile(fbb, name, file.size, &content));
+    offsets.push_back(schema::CreateTensorFile(fbb, name, file.size, &content));
   }
-  std::vector<flatbuffers::Offset<schema::Tensor>> tensors;
-  for (const Weights::Tensor& tensor : weights.tensors) {
+  return fbb.CreateVector(offsets);
+}
+
+Vectors::Tensors write_tensors(flatbuffers::FlatBufferBuilder& fbb, const std::vector<Weights::Tensor>& tensors) {
+  std::vector<flatbuffers::Offset<schema::Tensor>> offsets;
+  for (const Weights::Tensor& tensor : tensors) {
     const schema::Digest digest = to_schema(tensor.digest);
     const auto name = fbb.CreateString(tensor.name);
-    tensors.push_back(schema::CreateTensor(fbb, name, tensor.file, tensor.size, &digest));
+    offsets.push_back(schema::CreateTensor(fbb, name, tensor.file, tensor.size, &digest));
   }
+  return fbb.CreateVector(offsets);
+}
+
+flatbuffers::Offset<schema::Weights> write_weights(flatbuffers::FlatBufferBuilder& fbb, const Weights& weights) {
   std::vector<flatbuffers::Offset<schema::OtherName>> others;
   for (const Weights::OtherName& other : weights.other_names) {
     const auto name = fbb.CreateString(other.name);
     others.push_back(schema::CreateOtherName(fbb, name, other.tensor));
   }
-  const auto file_vector = fbb.CreateVector(files);
-  const auto tensor_vector = fbb.CreateVector(tensors);
+  const auto files = write_files(fbb, weights.files);
+  const auto tensors = write_tensors(fbb, weights.tensors);
   flatbuffers::Offset<flatbuffers::Vector<flatbuffers::Offset<schema::OtherName>>> other_vector;
   if (!others.empty()) other_vector = fbb.CreateVector(others);
-  return schema::CreateWeights(fbb, file_vector, tensor_vector, other_vector);
+  return schema::CreateWeights(fbb, files, tensors, other_vector);
 }
 
 std::uint32_t count_of_other_names(const schema::Weights& weights) {
   return weights.other_names() ? weights.other_names()->size() : 0;
 }
 
-void check_weights(const schema::Weights& weights, const Path& path,
-                   const std::function<void(const flatbuffers::String&, const Path&)>& check_text) {
-  for (std::uint32_t i = 0; i < weights.files()->size(); ++i) {
+std::vector<std::string_view> check_tensors(
+    const Vectors::FilesRead& files, const Vectors::TensorsRead& tensors, const Path& path,
+    const std::function<void(const flatbuffers::String&, const Path&)>& check_text) {
+  for (std::uint32_t i = 0; i < files.size(); ++i) {
     const Path file{&path, "files", i};
-    check_text(*weights.files()->Get(i)->name(), {&file, "name"});
+    check_text(*files.Get(i)->name(), {&file, "name"});
   }
   std::vector<std::string_view> names;
-  for (std::uint32_t i = 0; i < weights.tensors()->size(); ++i) {
-    const schema::Tensor& tensor = *weights.tensors()->Get(i);
+  for (std::uint32_t i = 0; i < tensors.size(); ++i) {
+    const schema::Tensor& tensor = *tensors.Get(i);
     const Path place{&path, "tensors", i};
     check_text(*tensor.name(), {&place, "name"});
     names.push_back(tensor.name()->string_view());
-    if (tensor.file() >= weights.files()->size())
-      throw Error({&place, "file"}, "an index below " + std::to_string(weights.files()->size()),
-                  std::to_string(tensor.file()));
+    if (tensor.file() >= files.size())
+      throw Error({&place, "file"}, "an index below " + std::to_string(files.size()), std::to_string(tensor.file()));
   }
+  return names;
+}
+
+void check_different(std::vector<std::string_view> names, const Path& path) {
+  std::ranges::sort(names);
+  if (const auto twice = std::ranges::adjacent_find(names); twice != names.end())
+    throw Error({&path, "tensors"}, "names that are different", "'" + shortened(*twice) + "' twice");
+}
+
+void check_weights(const schema::Weights& weights, const Path& path,
+                   const std::function<void(const flatbuffers::String&, const Path&)>& check_text) {
+  std::vector<std::string_view> names = check_tensors(*weights.files(), *weights.tensors(), path, check_text);
   for (std::uint32_t i = 0; i < count_of_other_names(weights); ++i) {
     const schema::OtherName& other = *weights.other_names()->Get(i);
     const Path place{&path, "other_names", i};
@@ -71,17 +92,25 @@ void check_weights(const schema::Weights& weights, const Path& path,
       throw Error({&place, "tensor"}, "an index below " + std::to_string(weights.tensors()->size()),
                   std::to_string(other.tensor()));
   }
-  std::ranges::sort(names);
-  if (const auto twice = std::ranges::adjacent_find(names); twice != names.end())
-    throw Error({&path, "tensors"}, "names that are different", "'" + shortened(*twice) + "' twice");
+  check_different(std::move(names), path);
+}
+
+std::vector<Weights::File> read_files(const Vectors::FilesRead& files) {
+  std::vector<Weights::File> read;
+  for (const schema::TensorFile* file : files)
+    read.push_back({file->name()->str(), file->size(), stored(*file->content())});
+  return read;
+}
+
+std::vector<Weights::Tensor> read_tensors(const Vectors::TensorsRead& tensors) {
+  std::vector<Weights::Tensor> read;
+  for (const schema::Tensor* tensor : tensors)
+    read.push_back({tensor->name()->str(), tensor->file(), tensor->size(), stored(*tensor->digest())});
+  return read;
 }
 
 Weights read_weights(const schema::Weights& weights) {
-  Weights read;
-  for (const schema::TensorFile* file : *weights.files())
-    read.files.push_back({file->name()->str(), file->size(), stored(*file->content())});
-  for (const schema::Tensor* tensor : *weights.tensors())
-    read.tensors.push_back({tensor->name()->str(), tensor->file(), tensor->size(), stored(*tensor->digest())});
+  Weights read{read_files(*weights.files()), read_tensors(*weights.tensors())};
   for (std::uint32_t i = 0; i < count_of_other_names(weights); ++i) {
     const schema::OtherName& other = *weights.other_names()->Get(i);
     read.other_names.push_back({other.name()->str(), other.tensor()});

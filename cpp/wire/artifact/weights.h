@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "trailer_generated.h"
@@ -37,6 +38,28 @@ struct Weights {
   /// About how many bytes they take in a trailer.
   std::size_t size() const;
 };
+
+/// Files of tensors, and tensors in them, as a trailer has them.
+struct Vectors {
+  using FilesRead = flatbuffers::Vector<flatbuffers::Offset<schema::TensorFile>>;
+  using TensorsRead = flatbuffers::Vector<flatbuffers::Offset<schema::Tensor>>;
+  using Files = flatbuffers::Offset<FilesRead>;
+  using Tensors = flatbuffers::Offset<TensorsRead>;
+};
+
+Vectors::Files write_files(flatbuffers::FlatBufferBuilder& fbb, const std::vector<Weights::File>& files);
+Vectors::Tensors write_tensors(flatbuffers::FlatBufferBuilder& fbb, const std::vector<Weights::Tensor>& tensors);
+std::vector<Weights::File> read_files(const Vectors::FilesRead& files);
+std::vector<Weights::Tensor> read_tensors(const Vectors::TensorsRead& tensors);
+
+/// Checks that each tensor is in a file, and returns the tensors' names. `check_text` is called for each text. Throws
+/// Error.
+std::vector<std::string_view> check_tensors(
+    const Vectors::FilesRead& files, const Vectors::TensorsRead& tensors, const Path& path,
+    const std::function<void(const flatbuffers::String&, const Path&)>& check_text);
+
+/// Throws Error where two names of tensors are equal.
+void check_different(std::vector<std::string_view> names, const Path& path);
 
 flatbuffers::Offset<schema::Weights> write_weights(flatbuffers::FlatBufferBuilder& fbb, const Weights& weights);
 

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import jax
 
 from jaxexp._errors import ExportError, ExportTypeError
-from jaxexp._kernel.exported import Function
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.conversion import ExportedOfJax
 from jaxexp._kernel.read.decode import reader_of
 from jaxexp._kernel.write.options import Writing
 from jaxexp._public import InPlaceOf, public
+
+from .recorded import Recorded, save_with_cases
 
 if TYPE_CHECKING:
     from jaxexp._executables.executables import Executable
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @public
-class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
+class Exported(Recorded, ExportedOfJax, metaclass=InPlaceOf):
     """A JAX function that was lowered to StableHLO: its module, its signature, and access to its VJP.
 
     It has the fields, the constructor and the methods of `jax.export.Exported`. Objects come from `export`,
@@ -107,7 +108,7 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
         from jaxexp._weights.bound.program import given
         from jaxexp._weights.bound.renamed import with_named_weights
 
-        program = with_named_weights(self)
+        program = data.without_cases(with_named_weights(self))
         return BoundExported.of(program, given(program, {}).with_values(weights, rename, cast, stable))
 
     def with_weights(
@@ -331,7 +332,8 @@ class BoundExported(Exported):
     ) -> BoundExported:
         if isinstance(weights, Exported):
             raise ExportTypeError(f"with_weights takes arrays, not the function {weights.fun_name}: pass its .weights")
-        return BoundExported.of(self.unbound, self.weights.with_values(weights, rename, cast, stable))
+        program = data.without_cases(self.unbound)
+        return BoundExported.of(program, self.weights.with_values(weights, rename, cast, stable))
 
     def weights_into(self, model: Any) -> Any:
         return self.weights.into(model)
@@ -358,6 +360,7 @@ class BoundExported(Exported):
         metadata: Mapping[str, Any] | None = None,
         strict: bool = False,
         locations: str = "full",
+        cases: Iterable[Any] = (),
         weights: str | None = None,
         max_weights_file_size: int | None = None,
     ) -> None:
@@ -374,10 +377,9 @@ class BoundExported(Exported):
             path: the file of the program; an existing one is replaced. An existing file of weights, or an index, is
                 replaced only if jaxexp wrote it.
             vjp_order: as in `Exported.serialize`. All orders share the weights.
-            compatibility: as in `Exported.serialize`.
+            compatibility, metadata, strict, locations: as in `Exported.serialize`.
             trailer: must be True, because the names of the files are in the trailer.
-            metadata: as in `Exported.serialize`.
-            strict, locations: as in `Exported.serialize`.
+            cases: as in `Exported.save`, without the weights.
             weights: the name of the file of weights, ``NAME.safetensors``, in the folder of `path`.
             max_weights_file_size: how many bytes of weights a file may have. If there are more, they go to several
                 files ``NAME-00001-of-00003.safetensors`` and so on, with an index ``NAME.safetensors.index.json``. The
@@ -397,7 +399,8 @@ class BoundExported(Exported):
                 "Save unbound, and the weights with another tool"
             )
         how = Writing(vjp_order, compatibility, True, metadata, strict, None, locations)
-        save(self.unbound, self.weights, path, how, weights, max_weights_file_size)
+        rest = weights, max_weights_file_size
+        save_with_cases(self, path, how, cases, lambda how: save(self.unbound, self.weights, path, how, *rest))
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -436,7 +439,7 @@ def _unflatten(rest: _Unflattened, children: Iterable[Any]) -> BoundExported:
 
     (leaves,) = children
     program, other_names = rest
-    return BoundExported.of(program, of_leaves(program, leaves, dict(other_names)))
+    return BoundExported.of(data.without_cases(program), of_leaves(program, leaves, dict(other_names)))
 
 
 jax.tree_util.register_pytree_with_keys(BoundExported, _flatten_with_keys, _unflatten, _flatten)

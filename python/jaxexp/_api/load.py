@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from jaxexp._errors import ExportError, WeightsError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from jaxexp._policy.policy import Policy
     from jaxexp._signing.reading import SignedFiles
     from jaxexp._signing.signed_by import SignedBy
+    from jaxexp._weights.arrays.stored import Table, WithDigests
     from jaxexp._weights.arrays.weights import Weights
 
 _read = reader.read
@@ -102,12 +104,42 @@ def load_file(
             verify_modules(exported)
         if executables is not None:
             give_executables(exported, executables, code)
+        give_cases_beside(exported, path, signed)
         if data.weights_in_trailer(exported) is None:
             return exported
         weights = stored_weights(exported, path, signed, stable)
     if verify:
         weights.check_digests()  # errors name the file of weights
     return BoundExported.of(exported, weights)
+
+
+def give_cases(exported: Exported, stored: Callable[[Table], WithDigests | None]) -> None:
+    """Lets a function find the arrays of its cases in files beside its artifact, if there are some. `stored` finds
+    them, given what the trailer says of these files; None if they are missing.
+    """
+    cases = data.cases_of(exported)
+    if cases is None or not cases.table.files:
+        return
+    from jaxexp._api.cases.files import reader_of
+    from jaxexp._weights.arrays.stored import Table
+
+    if (found := stored(Table.of_trailer(*cases.table, ()))) is not None:
+        data.note(exported, cases=cases.beside(reader_of(found)))
+
+
+def give_cases_beside(exported: Exported, path: str | os.PathLike[str], signed: SignedFiles | None = None) -> None:
+    """The same for files on this machine, which are opened when they are needed. With `signed`, they are read now, and
+    have to be among these.
+    """
+
+    def stored(table: Table) -> WithDigests:
+        from jaxexp._weights.arrays.stored import Stored, StoredChecked
+
+        if signed is None:
+            return Stored(path, table)
+        return StoredChecked(path, table, functools.partial(signed.check, used_by=os.fsdecode(path)))
+
+    give_cases(exported, stored)
 
 
 def stored_weights(

@@ -16,7 +16,7 @@ from jaxexp._public import public
 
 from .exported import BoundExported, Exported
 from .exported import reader as one_reader
-from .load import check_policy, stored_weights
+from .load import check_policy, give_cases_beside, stored_weights
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -204,9 +204,10 @@ def _with_weights(
     for i, (item, program) in enumerate(zip(items, results, strict=False)):  # an error may have ended the work
         if isinstance(program, Exception) or not isinstance(item, (str, os.PathLike)):
             continue
-        if data.weights_in_trailer(program) is None:
-            continue
         try:
+            give_cases_beside(program, item, signed)
+            if data.weights_in_trailer(program) is None:
+                continue
             results[i] = BoundExported.of(program, stored_weights(program, item, signed, stable))
         except (DeserializationError, SignatureError) as error:
             results[i] = error

@@ -17,8 +17,8 @@ from . import completing
 from .complaints import INTERRUPTED, UNREAD, complain, said_of_any, status_of
 
 _COMMANDS = (
-    "inspect", "view", "verify", "digest", "sign", "run", "diff", "compat", "migrate", "specialize", "from-stablehlo",
-    "precompile", "pack", "ls", "unpack", "archive", "bench", "completion"
+    "inspect", "view", "verify", "digest", "sign", "run", "record", "check", "diff", "compat", "migrate", "specialize",
+    "from-stablehlo", "precompile", "pack", "ls", "unpack", "archive", "bench", "completion"
 )  # fmt: skip
 # As in diff(1): 1 says that two things differ.
 _FAILED = {"diff": 2}

@@ -64,6 +64,8 @@ class Policy:
             constant count as 1.
         max_weights: how many weights an artifact may have in files beside it.
         max_weight_bytes: how many bytes they may have together, in the file as in memory.
+        max_case_bytes: how many bytes the arrays of its cases may have together, also those in a file beside it, and
+            random ones when they are drawn.
 
     Example:
         >>> policy = Policy(custom_calls=("my_kernel",), platforms=("cpu",), max_devices=1)
@@ -91,6 +93,7 @@ class Policy:
     max_array_bytes: int | None = None
     max_weights: int | None = None
     max_weight_bytes: int | None = None
+    max_case_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -141,7 +144,7 @@ class Policy:
         limits = Limits(self)
         if (artifact := data.artifact_of(exported)) is not None:
             self.check_size(artifact.size)
-            _check_weights(limits, artifact)
+            _check_files(limits, artifact)
         for order, link in enumerate(vjps.stored_chain(exported)):
             limits.vjp_order(order, exported.fun_name)
             check_function(limits, link)
@@ -158,7 +161,7 @@ class Policy:
         from jaxexp._kernel.function import data
 
         limits, name = Limits(self), artifact.fun_name
-        _check_weights(limits, artifact)
+        _check_files(limits, artifact)
         for order, link in enumerate(chain(artifact)):
             where = data.name_of_order(name, order)
             limits.vjp_order(order, name)
@@ -177,9 +180,11 @@ class Policy:
         Limits(self).at_most("max_artifact_bytes", size, "bytes", "the artifact")
 
 
-def _check_weights(limits: Limits, artifact: Artifact) -> None:
+def _check_files(limits: Limits, artifact: Artifact) -> None:
+    """Compares what an artifact says of its weights and cases."""
+    where = f"the artifact of {artifact.fun_name}"
+    limits.cases(artifact, where)
     if (found := artifact.weights()) is not None:
-        where = f"the artifact of {artifact.fun_name}"
         _, tensors, _ = found
         limits.at_most("max_weights", len(tensors), "weights", where)
         limits.at_most("max_weight_bytes", sum(size for _, _, size, _ in tensors), "bytes of weights", where)

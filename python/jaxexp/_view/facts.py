@@ -140,10 +140,12 @@ def of_exported(exported: ExportedData, weights: int = 0) -> Facts:
         )
     ]
     size = sum(leaf.bytes or 0 for leaf in arguments[:weights])
+    cases = data.cases_of(exported)
     is_live = exported.has_vjp() and not data.is_loaded(exported)
     rows = {
         "platforms": words.lowered_for(exported.platforms, exported.nr_devices),
         "weights": f"{counted(weights, 'array')}, {bytes_in_words(size)}" if weights else "",
+        "cases": f"{len(cases.all):,}, which check() makes again" if cases is not None else "",
         "module": bytes_in_words(data.module_size(exported)),
         "derivatives": "VJPs of any order" if is_live else words.derivatives(vjps.stored_orders(exported)),
         "effects": words.effects(exported.ordered_effects, exported.unordered_effects),

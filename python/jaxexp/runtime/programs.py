@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp import _runtime
 from jaxexp._errors import WeightsError
@@ -21,10 +21,31 @@ _REMOTE = "those are read from files on this machine: copy all files into one fo
 _SIGNED = "signed_by covers no weights here: jaxexp.load reads signed weights"
 
 
-def program_of(
-    artifact: Given, policy: Policy | None, signed_by: SignedBy | None, stable: bool
-) -> tuple[_runtime.Program, str]:
-    """The artifact, which the policy allows, and its name for messages.
+class Opened(NamedTuple):
+    """An artifact for the runtime.
+
+    Attributes:
+        program: what plugins get.
+        source: where it is.
+        buffer: its bytes, if they cannot be read again.
+        policy: what its cases may have.
+        is_signed: whether only what is signed may be read, which files beside it are not.
+    """
+
+    program: _runtime.Program
+    source: Source
+    buffer: Any
+    policy: Policy | None
+    is_signed: bool
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.source.name
+
+
+def program_of(artifact: Given, policy: Policy | None, signed_by: SignedBy | None, stable: bool) -> Opened:
+    """The artifact, which the policy allows.
 
     Raises:
         DeserializationError: it is damaged. The error names the file.
@@ -41,15 +62,18 @@ def program_of(
         check_is_policy(policy)
     found = source(artifact, "Session", signed_by, stable)
     with found.named():
-        program = _opened(found, signed_by, stable, policy)
+        program, buffer = _opened(found, signed_by, stable, policy)
         if policy is not None:
             from .judging import judge
 
             judge(policy, program)
-    return program, found.name
+    return Opened(program, found, buffer, policy, signed_by is not None)
 
 
-def _opened(found: Source, signed_by: SignedBy | None, stable: bool, policy: Policy | None) -> _runtime.Program:
+def _opened(
+    found: Source, signed_by: SignedBy | None, stable: bool, policy: Policy | None
+) -> tuple[_runtime.Program, Any]:
+    """The program, and its bytes if they cannot be read again."""
     check_size = None if policy is None else policy.check_size
     if found.handle is not None and signed_by is None:
         if check_size is not None:
@@ -57,7 +81,8 @@ def _opened(found: Source, signed_by: SignedBy | None, stable: bool, policy: Pol
         archive = found.handle._opened.source
         if archive.whole is not None and archive.address is not None:  # a file on this machine
             # What was judged must stay what it is.
-            return _runtime.Program.of_archive(archive.address[0], found.handle.name, stable or policy is not None)
+            own = stable or policy is not None
+            return _runtime.Program.of_archive(archive.address[0], found.handle.name, own), None
     if found.is_file:
         assert found.path is not None
         if signed_by is not None:
@@ -65,15 +90,16 @@ def _opened(found: Source, signed_by: SignedBy | None, stable: bool, policy: Pol
 
             # Types can say since Python 3.12 that it is a buffer.
             signed: Any = SignedFiles(signed_by).opened(found.path, check_size=check_size)
-            return _without_weights(_runtime.Program.of_bytes(signed, ""), found, _SIGNED)
+            return _without_weights(_runtime.Program.of_bytes(signed, ""), found, _SIGNED), signed
         if check_size is not None:
             check_size(os.path.getsize(found.path))
         with files.named_in_os_errors(found.path):
-            return _runtime.Program.of_file(found.path)
-    program = _runtime.Program.of_bytes(found.read(check_size), "")
-    if found.handle is not None:
-        return _without_weights(program, found, _REMOTE if signed_by is None else _SIGNED)
-    return program if found.path is None else _without_weights(program, found, _REMOTE)
+            return _runtime.Program.of_file(found.path), None
+    buffer = found.read(check_size)
+    program = _runtime.Program.of_bytes(buffer, "")
+    if found.handle is not None or found.path is not None:
+        _without_weights(program, found, _SIGNED if found.handle is not None and signed_by is not None else _REMOTE)
+    return program, buffer
 
 
 def _without_weights(program: _runtime.Program, found: Source, why: str) -> _runtime.Program:

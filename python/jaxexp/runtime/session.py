@@ -21,9 +21,12 @@ from .programs import program_of
 from .trees import Dict, MismatchError, Tree, tree_of
 
 if TYPE_CHECKING:
+    from jaxexp._fleet.places.cases import CheckReport
     from jaxexp._fleet.places.source import Given
     from jaxexp._policy.policy import Policy
     from jaxexp._signing.signed_by import SignedBy
+
+    from .programs import Opened
 
 
 class Value(NamedTuple):
@@ -125,7 +128,8 @@ class Session:
                 "signed_by covers the artifact only, because a session reads other files by itself: leave out "
                 "executables and weights, or load the function with jaxexp.load"
             )
-        program, name = program_of(artifact, policy, signed_by, stable)
+        opened = program_of(artifact, policy, signed_by, stable)
+        program, name = opened.program, opened.name
         native = plugins.start(plugin, program.platforms, options)
         if program.calls_lapack() and native.platform == "cpu":
             plugins.provide_lapack()
@@ -136,6 +140,7 @@ class Session:
         except RunError as error:
             raise error if not name else RunError(f"{name}: {error}", error.reason) from None
         self._set(native, program, function, 0)
+        self._opened: Opened | None = opened
 
     def _set(self, plugin: _runtime.Plugin, program: _runtime.Program, function: _runtime.Function, order: int) -> None:
         self._plugin, self._program, self._function, self._order = plugin, program, function, order
@@ -160,6 +165,7 @@ class Session:
         cls, plugin: _runtime.Plugin, program: _runtime.Program, function: _runtime.Function, order: int
     ) -> Session:
         made = cls.__new__(cls)
+        made._opened = None
         made._set(plugin, program, function, order)
         return made
 
@@ -247,6 +253,47 @@ class Session:
         if function is None:
             raise self._refused(f"has no VJP of order {order}: it was saved with vjp_order={self._order}")
         return self._of(self._plugin, self._program, function, order)
+
+    def check(self, *, tolerance: Any = None, max_drawn_bytes: int = 1 << 32) -> CheckReport:
+        """Makes the calls again that were recorded in the artifact, also those of its VJPs, and compares the results
+        with the recorded ones.
+
+        Args:
+            tolerance, max_drawn_bytes: as in `jaxexp.Exported.check`.
+
+        Returns:
+            A report, as from `jaxexp.check`.
+
+        Raises:
+            ExportError: the tolerance is negative, or not finite.
+            RunError: this is the session of a VJP, or has other weights.
+            PolicyError: arrays of cases are larger than the policy of the session allows.
+            DeserializationError: the artifact is damaged.
+            OSError: its file cannot be opened again.
+        """
+        from jaxexp._fleet.places.cases import cases_in, check_by
+
+        if self._opened is None:
+            raise self._refused("has no cases of its own: check the session that was loaded")
+        opened = self._opened
+        cases = cases_in(opened.source, opened.buffer, opened.policy, only_inside=opened.is_signed)
+        chain: list[Session] = [self]
+
+        def session(order: int) -> Session:
+            while len(chain) <= order:
+                chain.append(chain[-1].vjp())
+            return chain[order]
+
+        def call(order: int, leaves: Sequence[Any]) -> Sequence[Any]:
+            one = session(order)
+            dtypes = one._result_dtypes
+            return list(map(to_numpy, one._call(leaves), dtypes))
+
+        def paths(order: int) -> list[str]:
+            return [value.path for value in session(order).results]
+
+        facts = {"platform": self.platform, "devices": str(self._plugin.nr_devices)}
+        return check_by(call, paths, self.name, cases, facts, tolerance, max_drawn_bytes)
 
     def compile(self, sizes: Mapping[str, int] | None = None) -> None:
         """Compiles the function, which the first call does otherwise.

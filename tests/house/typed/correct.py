@@ -99,6 +99,17 @@ def save_and_load(exported: jaxexp.Exported, path: Path) -> None:
         for name, who in jaxexp.compatibility_many([path], journal=path):
             assert_type((name, who), tuple[str, jaxexp.Compatibility | Exception])
         assert_type(dict(jaxexp.digests_many([path], executor=executor)), dict[str, jaxexp.Digests | Exception])
+        assert_type(dict(jaxexp.check_many([path], tolerance=0)), dict[str, jaxexp.CheckReport | Exception])
+
+
+def cases(exported: jaxexp.Exported, path: Path) -> None:
+    drawn = jaxexp.Drawn((8, 4), "float32", "uniform", seed=1, second=2)
+    exported.save(path, cases=[(drawn,), {"args": (np.zeros(4),), "tolerance": jaxexp.Tolerance(1e-3)}])
+    for case in assert_type(jaxexp.record(path, [(drawn,)], replace=True), tuple[jaxexp.Case, ...]):
+        assert_type(case.results[0].tolerance, jaxexp.Tolerance | None)
+    assert_type(exported.cases, tuple[jaxexp.Case, ...])
+    assert_type(exported.check(tolerance=1e-5), jaxexp.CheckReport)
+    assert_type(jaxexp.check(path).ok, bool)
 
 
 def archives(exported: jaxexp.Exported, path: Path) -> None:

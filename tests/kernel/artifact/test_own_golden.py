@@ -37,6 +37,17 @@ def test_runs_and_matches(folder: str, name: str) -> None:
         assert_same_values(found, expected)
 
 
+def test_recorded_calls() -> None:
+    """They are found again, by any version of JAX."""
+    found = [(folder, "recorded") for folder, cases in CASES.items() if "recorded" in cases]
+    assert found
+    for artifact in found:
+        exported = jaxexp.deserialize(blob_of(*artifact))
+        assert [case.name for case in exported.cases] == ["0", "drawn", "gradient"]
+        report = exported.check()
+        assert report.ok, report
+
+
 @every_artifact
 def test_read_as_jax_export_does(folder: str, name: str) -> None:
     ours, theirs = jaxexp.deserialize(blob_of(folder, name)), jax_export.deserialize(bytearray(blob_of(folder, name)))

@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 
 import jaxexp
+from jaxexp._api.cases.recording import recorded
 from jaxexp._cli import start
-from jaxexp._kernel.function.data import facts_of, weak_arguments, weak_results
+from jaxexp._kernel.artifact.cases import Cases
+from jaxexp._kernel.function.data import facts_of, note, weak_arguments, weak_results
 from jaxexp._kernel.function.facts import Facts
 from kit.compare import assert_same_values
 
@@ -64,8 +66,9 @@ def exported_with(pair: Any, **options: Any) -> jaxexp.Exported:
 
 
 def loaded_with(pair: Any, vjp_order: int = 2) -> jaxexp.Exported:
-    blob = exported_with(pair).serialize(vjp_order=vjp_order, metadata=METADATA)
-    return jaxexp.deserialize(blob)
+    exported = exported_with(pair)
+    note(exported, cases=Cases(recorded(exported, [(WEIGHTS, pair(X, X), 2.0)])))
+    return jaxexp.deserialize(exported.serialize(vjp_order=vjp_order, metadata=METADATA))
 
 
 def of_archive(function: jaxexp.Exported, folder: Path) -> jaxexp.Exported:
@@ -169,6 +172,7 @@ def comparable(function: jaxexp.Exported) -> dict[str, Any]:
     facts["metadata"] = dict(facts["metadata"]) if facts["metadata"] else None
     for name in ("in_tree", "out_tree"):
         facts[name] = None if facts[name] is None else repr(facts[name].written)
+    facts["cases"] = None if facts["cases"] is None else [case.name for case in facts["cases"].all]
     facts["weak_arguments"], facts["weak_results"] = weak_arguments(unbound), weak_results(unbound)
     return facts
 
@@ -181,6 +185,9 @@ def test_facts_of_a_loaded_function(way: str, pair: Any, tmp_path: Path) -> None
     assert (before["weak_arguments"], before["weak_results"]) == ((3,), (2,))
     assert "a" in before["in_tree"]
     assert "b" in before["out_tree"]
+    assert before["cases"] == ["0"]
+    if "bind" in way or way.startswith("Bound"):
+        before["cases"] = None  # they belong to their weights
     after = comparable(WAYS[way](function, tmp_path))
     assert after == before
 
@@ -213,6 +220,7 @@ def test_facts_of_a_vjp(way: str, pair: Any, tmp_path: Path) -> None:
 def test_every_fact_is_compared() -> None:
     """A new fact gets a value in one of the functions above."""
     said = {"metadata", "weak_arguments", "weak_results", "in_tree", "out_tree", "compatibility", "name_and_order"}
+    said |= {"cases"}
     assert said == set(Facts._fields)
 
 

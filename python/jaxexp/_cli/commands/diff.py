@@ -11,6 +11,7 @@ from jaxexp._cli import completing, headers, inputs
 from jaxexp._cli.page import Column, Page
 from jaxexp._fleet.places.inspect import inspected as read
 from jaxexp._kernel.artifact import words
+from jaxexp._kernel.artifact.inspection import where_recorded
 
 if TYPE_CHECKING:
     from jaxexp._kernel.artifact.inspection import Inspection
@@ -115,6 +116,7 @@ def _facts(source: inputs.Source, found: Inspection, orders: int) -> dict[str, d
         "StableHLO": found.stablehlo,
         "trailer": found.trailer,
         "metadata": None if found.metadata is None else json.dumps(found.metadata, sort_keys=True),
+        **{f"case {case.name}": f"{case.bytes:,} bytes, with {where_recorded(case)}" for case in found.cases},
         **_digests(source),
     }
     weights = {weight.name: f"{weight.bytes:,} bytes, {weight.digest[:16]}" for weight in found.weights}

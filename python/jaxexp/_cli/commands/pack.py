@@ -169,20 +169,22 @@ def _place(source: inputs.Source, order: int) -> Place:
 
 
 def _weights(source: inputs.Source, data: Any, folders: inputs.Folders) -> WithDigests | None:
-    """The weights of an artifact: for a file, in files beside it; for a member, in its archive."""
+    """The weights and cases of an artifact: for a file, in files beside it; for a member, in its archive."""
     from jaxexp import _native
     from jaxexp._fleet.archive import member_weights
     from jaxexp._weights.files.content import second_name
 
     if source.path is None:
-        return source.stored_weights()
+        return source.stored_files()
     if not source.is_file:
-        if _native.Artifact(data).weights() is not None:
+        artifact = _native.Artifact(data)
+        if artifact.weights() is not None or (artifact.cases() or ((), (), ()))[2]:
             raise click.ClickException(
-                f"{source.name!r} has weights in files beside it, which are not fetched: copy all of them into a folder"
+                f"{source.name!r} has weights or cases in files beside it, which are not fetched: copy all files into "
+                "a folder"
             )
         return None
-    weights = member_weights.of_file(source.path, data)
+    weights = member_weights.files_beside(source.path, data)
     if weights is not None:
         folder = os.path.dirname(source.path)
         names = [(file.name, second_name(file.name, file.content)) for file in weights.table.files]

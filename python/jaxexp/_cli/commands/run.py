@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from jaxexp._cli import completing, functions, headers, importing, inputs, outputs, sizes
+from jaxexp._cli.call_arguments import CallArguments
 from jaxexp._cli.complaints import FAILED, complain, misused
 from jaxexp._cli.page import Column, Page, say
 from jaxexp._errors import WeightsError
@@ -132,7 +133,7 @@ def command(
     paths = _result_paths(exported)
     if output is not None and output.endswith(".npy") and len(paths) != 1:
         raise click.UsageError(f"{file!r} has {counted(len(paths), 'result')}, and {output!r} holds one: use .npz")
-    arguments = _Arguments(source.name, functions.as_called(exported))
+    arguments = CallArguments(source.name, functions.as_called(exported))
     with functions.with_dtypes_of(exported):
         arguments.take(given)
         if is_random:
@@ -178,143 +179,6 @@ def _result_paths(exported: Exported) -> list[str]:
     from jaxexp._kernel.function.paths import result_paths
 
     return result_paths(exported.out_tree)
-
-
-class _Arguments:
-    """The arguments of a call, by their indices."""
-
-    def __init__(self, file: str, called: Any) -> None:
-        """Args:
-        file: the name of the artifact, for messages.
-        called: the function, with the signature of its calls.
-        """
-        from jaxexp._kernel.function.paths import argument_paths
-
-        self._file, self._called, self._avals = file, called, called.in_avals
-        self._paths = argument_paths(called.in_tree)
-        # A shell takes quotes away: args[0]['w'] arrives as args[0][w].
-        unquoted = {path.replace("'", ""): i for i, path in enumerate(self._paths)}
-        self._index = {**unquoted, **{path: i for i, path in enumerate(self._paths)}}
-        self._found: dict[int, Any] = {}
-
-    def take(self, given: Sequence[str]) -> None:
-        """Takes what is on the command line: first by path, then in order."""
-        in_order = []
-        for text in given:
-            named = self._split(text)
-            if named is None:
-                in_order.append(text)
-            else:
-                self._add(named[0], self._value(named[0], named[1]), text)
-        for text in in_order:
-            left = [i for i in range(len(self._avals)) if i not in self._found]
-            if text.endswith(".npz"):
-                self._take_all(text, left)
-            elif left:
-                self._add(left[0], self._value(left[0], text), repr(text))
-            else:
-                raise self._one_more(repr(text))
-
-    def fill(self, chosen: sizes.Sizes, seed: int) -> None:
-        """Random arrays for what is not given. Dimensions have the sizes of the given arrays, or the chosen ones.
-
-        Raises:
-            click.UsageError: an array has another size than the chosen one.
-        """
-        from jaxexp._cli import arrays
-        from jaxexp._kernel.function import specs
-
-        names = specs.dimension_variables(self._called)
-        known = dict(chosen)
-        for i, array in self._found.items():
-            for dimension, size in zip(map(str, self._avals[i].shape), array.shape, strict=False):
-                if chosen.get(dimension, size) != size:
-                    raise click.UsageError(
-                        f"--size {dimension}={chosen[dimension]} is not the size of {self._paths[i]}, which has "
-                        f"{dimension}={size}"
-                    )
-                if dimension in names:
-                    known[dimension] = size
-        sizes.check(self._file, names, known, "random arrays need constant ones")
-        import jax
-
-        for i, spec in enumerate(jax.tree_util.tree_leaves(specs.of_sizes(self._called, known))):
-            if i not in self._found:
-                self._found[i] = arrays.example(spec, seed, i)
-
-    def all(self) -> functions.Arguments:
-        """Positional arguments, and those by keyword."""
-        import jax
-
-        if missing := [i for i in range(len(self._avals)) if i not in self._found]:
-            are, each = ("is", "") if len(missing) == 1 else ("are", " for each")
-            raise click.UsageError(
-                f"{listed(missing, self._described, most=8)} {are} not given: pass a .npy file{each}, or --random"
-            )
-        leaves = [self._found[i] for i in range(len(self._avals))]
-        args, kwargs = jax.tree_util.tree_unflatten(self._called.in_tree, leaves)
-        return args, kwargs
-
-    def _split(self, text: str) -> tuple[int, str] | None:
-        """The argument of PATH=ARG, and the ARG; None for an ARG without a path."""
-        for place in (i for i, character in enumerate(text) if character == "="):
-            if text[:place] in self._index:
-                return self._index[text[:place]], text[place + 1 :]
-        path, equals, _ = text.rpartition("=")
-        if equals and path.startswith(("args[", "kwargs[")):
-            near = difflib.get_close_matches(path, self._paths, 1)
-            did = f": did you mean {near[0]}?" if near else f"; it has {listed(self._paths, most=8)}"
-            raise click.UsageError(f"{self._file!r} has no argument {path}{did}")
-        return None
-
-    def _value(self, index: int, text: str) -> Any:
-        from jaxexp._cli import arrays
-
-        aval = self._avals[index]
-        if aval.shape == () and not text.endswith(".npy"):
-            try:
-                return arrays.parsed(text, aval)
-            except ValueError as error:
-                raise click.UsageError(
-                    f"{self._described(index)} takes {error}, or a .npy file, not {text!r}"
-                ) from None
-        try:
-            return arrays.as_argument(repr(text), arrays.read(text), aval)
-        except FileNotFoundError:
-            if text.endswith(".npy"):
-                raise
-            raise click.UsageError(f"{self._described(index)} takes a .npy file, not {text!r}") from None
-
-    def _take_all(self, path: str, left: Sequence[int]) -> None:
-        """Takes the arrays in a .npz file by their paths, or in order."""
-        from jaxexp._cli import arrays
-
-        for name, array in arrays.read_all(path).items():
-            where = f"{path!r}, {name!r},"
-            numbered = re.fullmatch(r"arr_([0-9]{1,9})", name)
-            if name in self._index:
-                index = self._index[name]
-            elif numbered is None:
-                raise click.ClickException(
-                    f"{where} is no argument of {self._file!r}: {listed(self._paths, most=8)}. Name arrays by these "
-                    "paths; or arr_0, arr_1, ... in this order, as numpy.savez(FILE, *arrays) names them"
-                )
-            elif int(numbered[1]) >= len(left):
-                raise self._one_more(where)
-            else:
-                index = left[int(numbered[1])]
-            self._add(index, arrays.as_argument(f"{path!r}, {name!r}", array, self._avals[index]), where)
-
-    def _add(self, index: int, value: Any, where: str) -> None:
-        if index in self._found:
-            raise click.UsageError(f"{where} gives {self._paths[index]} a second time")
-        self._found[index] = value
-
-    def _one_more(self, where: str) -> click.UsageError:
-        return click.UsageError(f"{self._file!r} takes {counted(len(self._avals), 'argument')}; {where} is one more")
-
-    def _described(self, index: int) -> str:
-        return f"{self._paths[index]} ({self._avals[index].str_short(short_dtypes=False)})"
 
 
 def _are_expected(file: str, results: Mapping[str, Array], path: str) -> bool:

@@ -28,8 +28,9 @@ Example:
 def command(archive: str, pattern: str | None, directory: str, suffix: str, force: bool) -> None:
     """Write members of an archive as files, each a plain artifact.
 
-    Each artifact is verified first. Its file appears complete or not at all. Its weights are written to files beside
-    it; artifacts with the same weights share them. Nothing is written outside of the directory. JAX is not imported.
+    Each artifact is verified first. Its file appears complete or not at all. Its weights and cases are written to files
+    beside it; artifacts with the same weights share them. Nothing is written outside of the directory. JAX is not
+    imported.
     """
     with inputs.part(archive, pattern) as opened:
         targets = {name: inside(directory, name, suffix) for name in opened}
@@ -41,7 +42,7 @@ def command(archive: str, pattern: str | None, directory: str, suffix: str, forc
         planned: dict[str, list[tuple[str, int]]] = {}
         for name, source in sources.items():
             with source.named():
-                if (weights := source.stored_weights()) is None:
+                if (weights := source.stored_files()) is None:
                     continue
                 if unpacking is None:
                     from jaxexp._weights.arrays.unpacking import Unpacking  # few archives need it
@@ -59,7 +60,7 @@ def command(archive: str, pattern: str | None, directory: str, suffix: str, forc
                         make_folder(directory, path)
                         written.check(path, "weights")
                     with sources[name].named():
-                        total += unpacking.write(planned[name], sources[name].stored_weights())
+                        total += unpacking.write(planned[name], sources[name].stored_files())
                     for path, _ in planned[name]:
                         written.add(path, "weights")
                 written.check(target, sources[name])

@@ -15,7 +15,7 @@ from jaxexp._kernel.io.files import named_in_errors
 from jaxexp._public import public, public_dir
 
 from .load_all import load_one
-from .member_weights import of_artifact
+from .member_weights import files_of_artifact, of_artifact
 from .opened import Opened
 from .summary import Summary, of_member
 
@@ -150,6 +150,16 @@ class Handle:
         with self._placed():
             artifact = _native.Artifact(*self._opened.parts(self._number))
             return of_artifact(self._opened, self._opened.label(self.name), artifact)
+
+    def stored_files(self) -> WithDigests | None:
+        """The weights and the arrays of cases that are in the archive, for whoever moves them; else None.
+
+        Raises:
+            DeserializationError: as in `read`.
+        """
+        with self._placed():
+            artifact = _native.Artifact(*self._opened.parts(self._number))
+            return files_of_artifact(self._opened, self._opened.label(self.name), artifact)
 
     def inspect(self, *, check_modules: bool = False) -> Inspection:
         """Shows what the artifact says about itself, as `jaxexp.inspect` does."""

@@ -48,18 +48,21 @@ def load_all(opened: Opened, names: Iterable[str] | None, manner: Manner) -> lis
 
 
 def _bind_weights(opened: Opened, numbers: list[int], loaded: list[Any], manner: Manner) -> None:
-    """Replaces programs by functions with their weights. This reads no weights."""
+    """Replaces programs by functions with their weights and cases. This reads no weights."""
     from jaxexp._api.exported import BoundExported
-    from jaxexp._kernel.function.data import weights_in_trailer
+    from jaxexp._api.load import give_cases
+    from jaxexp._kernel.function.data import artifact_of, weights_in_trailer
     from jaxexp._weights.bound.program import stored
 
-    from .member_weights import of_table
+    from .member_weights import cases_of, of_table
 
     def bound(number: int, program: Any) -> Any:
+        label = opened.label_of(number)
+        give_cases(program, lambda _: cases_of(opened, label, artifact_of(program)))
         found = weights_in_trailer(program)
         if found is None or not opened.has_tensors(found):
             return program
-        tensors = functools.partial(of_table, opened, opened.label_of(number))
+        tensors = functools.partial(of_table, opened, label)
         return BoundExported.of(program, stored(program, tensors))
 
     _replace(opened, numbers, loaded, manner, bound)

@@ -1,4 +1,4 @@
-"""The weights of a member: finds the archive's tensors that it uses."""
+"""The weights and cases of a member: finds the archive's tensors that it uses."""
 
 from __future__ import annotations
 
@@ -36,17 +36,42 @@ def of_artifact(opened: Opened, label: str, artifact: _native.Artifact) -> WithD
     return of_table(opened, label, Table.of_trailer(*found), types)
 
 
-def of_file(path: str | os.PathLike[str], blob: Any) -> WithDigests | None:
-    """The weights of an artifact that is about to become a member, in files beside it; None if it has none.
+def cases_of(opened: Opened, label: str, artifact: _native.Artifact | None) -> WithDigests | None:
+    """The arrays of cases of a member, looked up when they are used; None if they are not in the archive."""
+    if artifact is None or (said := artifact.cases()) is None or not said[2]:
+        return None
+    from jaxexp._api.cases import files
+
+    table = files.of_trailer(said)
+    if table is None or not opened.has_tensors(table):
+        return None
+    return of_table(opened, label, table, files.types_of(said))
+
+
+def files_of_artifact(opened: Opened, label: str, artifact: _native.Artifact) -> WithDigests | None:
+    """Both, for whoever moves them; None if the archive has neither."""
+    weights, cases = of_artifact(opened, label, artifact), cases_of(opened, label, artifact)
+    if cases is None:
+        return weights
+    from jaxexp._weights.arrays.stored import Together
+
+    return Together.of(weights, cases)
+
+
+def files_beside(path: str | os.PathLike[str], blob: Any) -> WithDigests | None:
+    """The weights and cases of an artifact that is about to become a member, in files beside it; None if it has none.
 
     Raises:
         DeserializationError: it is not an artifact; or these files have other tensors, too, which would be lost.
     """
-    found = _native.Artifact(blob).weights()
-    if found is None:
+    artifact = _native.Artifact(blob)
+    weights, cases = artifact.weights(), artifact.cases()
+    said = [*([weights] if weights is not None else []), *([(*cases[2:], ())] if cases and cases[2] else [])]
+    if not said:
         return None
-    from jaxexp._weights.arrays.stored import Stored, Table
+    from jaxexp._weights.arrays.stored import Stored, Table, Together
 
-    stored = Stored(path, Table.of_trailer(*found))
-    stored.check_whole()
-    return stored
+    found = [Stored(path, Table.of_trailer(*one)) for one in said]
+    for stored in found:
+        stored.check_whole()
+    return Together.of(*found)

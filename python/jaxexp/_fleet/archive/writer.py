@@ -113,7 +113,7 @@ class ArchiveWriter:
             self._add(name, _bytes_of(exported_or_bytes, vjp_order, strict), own)
 
     def add_file(self, name: str, path: str | os.PathLike[str], *, metadata: Mapping[str, Any] | None = None) -> None:
-        """Adds an artifact's file as it is, with the weights in files beside it.
+        """Adds an artifact's file as it is, with the weights and cases in files beside it.
 
         Args:
             name: as in `add`.
@@ -129,7 +129,7 @@ class ArchiveWriter:
         self._require_inside()
         with files.named_in_errors(path):
             blob: Any = files.opened(path)  # a buffer, which types can say since Python 3.12
-            weights = member_weights.of_file(path, blob)
+            weights = member_weights.files_beside(path, blob)
         self.add_with_weights(name, blob, weights, metadata)
 
     def add_with_weights(
@@ -362,7 +362,7 @@ def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
                 with old.placed(name):
                     member = old.index.member(number)
                     blob = old.artifact_bytes(number)
-                    weights = member_weights.of_artifact(old, old.label(name), _native.Artifact(blob))
+                    weights = member_weights.files_of_artifact(old, old.label(name), _native.Artifact(blob))
                     if weights is not None:
                         writer._weights.add(weights.sources())
                     digest = writer._add(name, blob, member.metadata if member.own_metadata else None)

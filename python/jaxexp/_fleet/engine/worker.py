@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from jaxexp._errors import shown_lines
-from jaxexp._version import __version__
+from jaxexp._kernel.io import files
 
 from .errors import packed
 
@@ -21,7 +21,7 @@ Outcome = tuple[Literal["done", "other", "raised"], Any]
 @functools.cache
 def releases(with_jax: bool) -> dict[str, str]:
     """The releases that have to be the same everywhere. This does not import JAX."""
-    found = {"jaxexp": __version__}
+    found = {"jaxexp": files.RELEASE}
     if with_jax:
         found["jax"] = importlib.metadata.version("jax")
     return found

@@ -97,8 +97,8 @@ class InFile(NamedTuple):
     Attributes:
         size: of the file.
         has_digests: whether the artifact has any.
-        weights: the files of weights beside it, each with its `stamp`.
-        error: what is wrong with the artifact or its weights; None if they are whole and allowed.
+        weights: the files of weights and cases beside it, each with its `stamp`.
+        error: what is wrong with the artifact, its weights or its cases; None if they are whole and allowed.
         bytes_behind: how many bytes follow the end of the artifact.
         what: what the file has, if it is no artifact but another file of jaxexp; empty for an artifact.
         absolute_paths: the absolute paths of source files that the modules name.
@@ -237,7 +237,7 @@ def in_worker(parts: Parts, options: dict[str, Any]) -> list[Any]:
 
 
 def _in_local(
-    path: str, size: int, has_digests: bool, has_weights: bool, absolute_paths: Sequence[str], wrong: Any
+    path: str, size: int, has_digests: bool, has_files: bool, absolute_paths: Sequence[str], wrong: Any
 ) -> InFile:
     if isinstance(wrong, int):
         raise OSError(wrong, os.strerror(wrong), path)
@@ -256,10 +256,10 @@ def _in_local(
         with open(path, "rb") as file:
             _, end = struct.unpack("<12sI", file.read(16))  # the end of the artifact, as it says itself
         found = found._replace(bytes_behind=max(0, size - int(end)))
-    if not has_weights:
+    if not has_files:
         return found
     buffer: Any = files.opened(path)  # which types can say since Python 3.12
-    return _with_weights(found, path, _native.Artifact(buffer))
+    return _with_files(found, path, _native.Artifact(buffer))
 
 
 def _in_remote(url: str) -> InFile:
@@ -274,13 +274,13 @@ def _in_remote(url: str) -> InFile:
     has_digests = artifact.trailer() is not None
     behind = size - artifact.size if has_digests else 0
     paths = {path for link in chain(artifact) for path in _native.absolute_paths(link.module())}
-    return _with_weights(InFile(size, has_digests, (), None, behind, "", sorted(paths)), url, artifact)
+    return _with_files(InFile(size, has_digests, (), None, behind, "", sorted(paths)), url, artifact)
 
 
-def _with_weights(found: InFile, path: str, artifact: _native.Artifact) -> InFile:
-    """Adds the result for the weights of an artifact that is whole."""
+def _with_files(found: InFile, path: str, artifact: _native.Artifact) -> InFile:
+    """Adds the result for the weights and cases beside an artifact that is whole."""
     try:
-        weights = [(file, *stamp(file)) for file, _ in verify.weights_of(path, artifact)]
+        weights = [(file, *stamp(file)) for file, _ in verify.files_of(path, artifact)]
     except ExportError as error:
         return found._replace(error=packed(error), bytes_behind=0)
     return found._replace(weights=weights)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from jaxexp._public import public
 
 from .source import source
+from .verify import stored_beside
 
 if TYPE_CHECKING:
     from jaxexp._api.exported import Exported
@@ -92,6 +93,7 @@ def load(
             return reading.load_file(found.path, policy, verify, executables, signed_by, stable)
         buffer = found.read(None if policy is None else policy.check_size)
         exported = reading.load_bytes(buffer, policy, verify, executables)
-        if found.path is not None:
-            reading.refuse_weights_beside_url(exported, found.path)
+        if (url := found.path) is not None:
+            reading.refuse_weights_beside_url(exported, url)
+            reading.give_cases(exported, lambda table: stored_beside(url, table))
         return exported

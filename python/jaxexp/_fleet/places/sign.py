@@ -15,7 +15,7 @@ from jaxexp._signing.writing import Signer
 
 from .other_files import checked_other_file
 from .source import Kind, Source, kind_of_file
-from .verify import checked, weights_of
+from .verify import checked, files_of
 
 
 @public
@@ -72,7 +72,7 @@ def signed(
     paths: Iterable[str], by: Signer, signature: str | os.PathLike[str] | None
 ) -> Iterator[tuple[str, list[str]]]:
     """Writes the signatures of `sign`, and yields each with the files in it."""
-    parts = {path: [path, *_weights(path)] for path in paths}  # all are verified before the first one is signed
+    parts = {path: [path, *_files_beside(path)] for path in paths}  # all are verified before the first one is signed
     if not parts:
         raise ExportError("there is no file to sign")
     if signature is None:
@@ -114,8 +114,8 @@ def signer(
     )
 
 
-def _weights(path: str) -> list[str]:
-    """The files with the weights of an artifact, which are verified with it.
+def _files_beside(path: str) -> list[str]:
+    """The files with the weights and cases of an artifact, which are verified with it.
 
     Raises:
         DeserializationError: a file is damaged.
@@ -135,4 +135,4 @@ def _weights(path: str) -> list[str]:
         return []
     artifact: _native.Artifact = checked(source).artifact
     with file_system.named_in_errors(path):
-        return [file for file, _ in weights_of(path, artifact)]
+        return [file for file, _ in files_of(path, artifact)]

@@ -107,6 +107,14 @@ class Source:
         """
         return None if self.handle is None else self.handle.stored_weights()
 
+    def stored_files(self) -> WithDigests | None:
+        """The weights and the arrays of cases of a member that its archive has; None for anything else.
+
+        Raises:
+            DeserializationError: the member is damaged.
+        """
+        return None if self.handle is None else self.handle.stored_files()
+
     def _bytes(self, check_size: Callable[[int], None] | None) -> Any:
         if self.handle is not None:
             if check_size is not None:

@@ -18,7 +18,7 @@ from .source import Source, beside_url, is_url, source
 if TYPE_CHECKING:
     from jaxexp._signing.reading import SignedFiles
     from jaxexp._signing.signed_by import SignedBy
-    from jaxexp._weights.arrays.stored import WithDigests
+    from jaxexp._weights.arrays.stored import Table, WithDigests
 
     from .source import Given
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 def verify(artifact: Given, *, signed_by: SignedBy | None = None) -> None:
     """Checks that an artifact is whole: its structure, all digests, and the bytecode of its modules.
 
-    This reads all of the artifact, but loads nothing and does not import JAX. Weights in files beside it, or in its
-    archive, are read, too, and compared with their digests. For a URL, these files are expected in the same folder and
-    read by ranges. For a buffer or a file object, only the program is verified, because its weights could be anywhere.
-    Without digests (from `jax.export`, or written with ``trailer=False``), some damage cannot be noticed. The path of
-    a file of executables, or of a safetensors file, is verified as what it is.
+    This reads all of the artifact, but loads nothing and does not import JAX. Weights and cases in files beside it, or
+    weights in its archive, are read, too, and compared with their digests. For a URL, these files are expected in the
+    same folder and read by ranges. For a buffer or a file object, only the program is verified, because these files
+    could be anywhere. Without digests (from `jax.export`, or written with ``trailer=False``), some damage cannot be
+    noticed. The path of a file of executables, or of a safetensors file, is verified as what it is.
     `Archive.verify` checks all members of an archive in threads.
 
     Args:
@@ -65,7 +65,7 @@ def verify(artifact: Given, *, signed_by: SignedBy | None = None) -> None:
                 return
     program = checked(found)
     if found.path is not None:
-        weights_of(found.path, program.artifact)
+        files_of(found.path, program.artifact)
     elif (weights := found.stored_weights()) is not None:
         with found.named():
             weights.check_digests()
@@ -77,7 +77,7 @@ class Signed(NamedTuple):
     Attributes:
         buffer: its bytes.
         artifact: what they are; None for a file that is no artifact, such as one of executables.
-        weights: the paths and sizes of the files with its weights.
+        weights: the paths and sizes of the files with its weights and cases.
     """
 
     buffer: Any
@@ -100,16 +100,17 @@ def verify_signed(path: str, signed: SignedFiles) -> Signed:
         if is_other_file(bytes(memoryview(buffer)[:9])):
             return Signed(buffer, None)
         artifact = verified(buffer)
-        found = artifact.weights()
-    if found is None:
+        weights, cases = artifact.weights(), artifact.cases()
+    said = [*([weights] if weights is not None else []), *([(*cases[2:], ())] if cases and cases[2] else [])]
+    if not said:
         return Signed(buffer, artifact)
     from jaxexp._weights.arrays.stored import StoredChecked, Table
 
-    table = Table.of_trailer(*found)
-    stored = StoredChecked(path, table, functools.partial(signed.check, used_by=path))
-    stored.check_digests()
-    folder = os.path.dirname(path)
-    return Signed(buffer, artifact, tuple((os.path.join(folder, file.name), file.size) for file in table.files))
+    folder, files = os.path.dirname(path), []
+    for table in (Table.of_trailer(*found) for found in said):
+        StoredChecked(path, table, functools.partial(signed.check, used_by=path)).check_digests()
+        files += [(os.path.join(folder, file.name), file.size) for file in table.files]
+    return Signed(buffer, artifact, tuple(files))
 
 
 class Checked(NamedTuple):
@@ -142,29 +143,42 @@ def verified(buffer: Any) -> _native.Artifact:
     return artifact
 
 
-def weights_of(path: str, artifact: _native.Artifact) -> tuple[tuple[str, int], ...]:
-    """Reads the files of weights beside a whole artifact, compares them with their digests, and returns their paths or
-    URLs and their sizes.
+def files_of(path: str, artifact: _native.Artifact) -> tuple[tuple[str, int], ...]:
+    """Reads the files of weights and cases beside a whole artifact, compares them with their digests, and returns their
+    paths or URLs and their sizes.
 
     Raises:
         DeserializationError: one of them is damaged; the error names it.
         OSError: one of them cannot be read.
     """
-    stored = weights_beside(path, artifact)
-    if stored is None:
-        return ()
-    stored.check_digests()
-    return tuple((beside(path, file.name), file.size) for file in stored.table.files)
+    found: list[tuple[str, int]] = []
+    for stored in (weights_beside(path, artifact), cases_beside(path, artifact)):
+        if stored is not None:
+            stored.check_digests()
+            found += [(beside(path, file.name), file.size) for file in stored.table.files]
+    return tuple(found)
 
 
 def weights_beside(path: str, artifact: _native.Artifact) -> WithDigests | None:
     """The weights in files beside an artifact; None if it has none."""
-    from jaxexp._weights.arrays.stored import StoredBehind, StoredInPieces, Table
+    from jaxexp._weights.arrays.stored import Table
 
     found = artifact.weights()
-    if found is None:
-        return None
-    table = Table.of_trailer(*found)
+    return None if found is None else stored_beside(path, Table.of_trailer(*found))
+
+
+def cases_beside(path: str, artifact: _native.Artifact) -> WithDigests | None:
+    """The arrays of cases in files beside an artifact; None if it has none."""
+    from jaxexp._weights.arrays.stored import Table
+
+    found = artifact.cases()
+    return None if found is None or not found[2] else stored_beside(path, Table.of_trailer(found[2], found[3], ()))
+
+
+def stored_beside(path: str, table: Table) -> WithDigests:
+    """The files of a table in the folder of a path or URL, read in pieces."""
+    from jaxexp._weights.arrays.stored import StoredBehind, StoredInPieces
+
     return StoredBehind(path, table, functools.partial(beside, path)) if is_url(path) else StoredInPieces(path, table)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError
@@ -12,9 +12,12 @@ from jaxexp._kernel.io.files import Mapped
 
 from . import module_head, op_sharding, words
 from .chain import chain
-from .inspection import Inspection, Value, Weight
+from .inspection import Case, Inspection, Value, Weight
 from .opened import opened
 from .operations import not_understood
+
+if TYPE_CHECKING:
+    from .cases import Case as RecordedCase
 
 # Artifacts from before memory spaces have 0.
 _MEMORY_SPACES = ("device", "device", "host", "any")
@@ -59,6 +62,7 @@ def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = (
         constraints=trailer["constraints"],
         metadata=_metadata(artifact.metadata()),
         weights=weights,
+        cases=_cases(artifact),
     )
 
 
@@ -117,6 +121,30 @@ def _weights(artifact: _native.Artifact) -> tuple[Weight, ...]:
         )
         for number, (name, file, size, digest) in enumerate(tensors)
     )
+
+
+def _cases(artifact: _native.Artifact) -> tuple[Case, ...]:
+    if (said := artifact.cases()) is None:
+        return ()
+    from .cases import Cases  # few artifacts have some
+
+    file_of = {name: said[2][file][0] for name, file, _, _ in said[3]}
+
+    def of(case: RecordedCase) -> Case:
+        values = (*case.arguments, *case.results)
+        drawn = sum(value.nbytes for value in values if value.drawn is not None)
+        files = [file_of[value.tensor] for value in values if value.tensor is not None]
+        size = sum(value.nbytes for value in values) - drawn
+        return Case(
+            name=case.name,
+            vjp_order=case.vjp_order,
+            bytes=size,
+            drawn_bytes=drawn,
+            file=files[0] if files else None,
+            recorded=dict(case.recorded),
+        )
+
+    return tuple(map(of, Cases.of_trailer(said).all))
 
 
 def _head(module: memoryview) -> dict[str, Any]:

@@ -76,6 +76,27 @@ class Weight:
     other_names: tuple[str, ...] = ()
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A call that was recorded.
+
+    Attributes:
+        name: its name.
+        vjp_order: 0 for a call of the function, 1 for one of its VJP, and so on.
+        bytes: how many bytes its arrays have; random ones, which are only described, do not count.
+        drawn_bytes: how many bytes its random arguments have when they are drawn.
+        file: the name of the file that arrays of it are in; None if they are in the artifact.
+        recorded: where it was recorded, such as ``{"jax": "0.10.2", "platform": "cpu", ...}``.
+    """
+
+    name: str
+    vjp_order: int
+    bytes: int
+    drawn_bytes: int
+    file: str | None
+    recorded: dict[str, str] = dataclasses.field(hash=False)
+
+
 @public
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
@@ -118,6 +139,7 @@ class Inspection:
         constraints: the constraints on dimension variables.
         metadata: the `metadata` that the artifact was written with; None if there is none.
         weights: the weights in files beside it, which are the first arguments. The files are not looked at.
+        cases: the calls that were recorded, for `check` to make again.
         sha256: as in `Digests`; None unless `inspect` was asked for digests.
         meaning: the same.
     """
@@ -153,6 +175,7 @@ class Inspection:
     constraints: tuple[str, ...]
     metadata: dict[str, Any] | None = dataclasses.field(hash=False)
     weights: tuple[Weight, ...]
+    cases: tuple[Case, ...]
     sha256: str | None = None
     meaning: str | None = None
 
@@ -175,6 +198,7 @@ class Inspection:
 
 part_of(Inspection, Value)
 part_of(Inspection, Weight)
+part_of(Inspection, Case)
 
 
 def facts_of(found: Inspection, most: int | None = None) -> Facts:
@@ -191,6 +215,7 @@ def facts_of(found: Inspection, most: int | None = None) -> Facts:
         ),
         ("size", _sizes(found, most)),
         ("weights", _weights(found, most) if found.weights else ""),
+        ("cases", _cases(found, most) if found.cases else ""),
         ("module", f"{counts}{found.producer or 'not MLIR bytecode'}, dialects {listed(found.dialects, most=most)}"),
         *_custom_calls(found, most),
         ("source paths", listed(found.absolute_paths, most=1) if found.absolute_paths else ""),
@@ -223,6 +248,21 @@ def _weights(found: Inspection, most: int | None) -> str:
     size = sum(weight.bytes for weight in found.weights)
     files = listed(dict.fromkeys(weight.file for weight in found.weights), most=most)
     return f"{counted(len(found.weights), 'array')}, {size:,} bytes, in {files}"
+
+
+def _cases(found: Inspection, most: int | None) -> str:
+    """As in "3 recorded with JAX 0.10.2 on cpu, 2,048 bytes, in model.cases.safetensors"."""
+    where = dict.fromkeys(map(where_recorded, found.cases))
+    files = listed(dict.fromkeys(case.file for case in found.cases if case.file), most=most)
+    size = f"{sum(case.bytes for case in found.cases):,} bytes"
+    said = f"{len(found.cases):,} recorded with {listed(where, most=most)}, {size}"
+    return said if files == "none" else f"{said}, in {files}"
+
+
+def where_recorded(case: Case) -> str:
+    """As in "JAX 0.10.2 on cpu"."""
+    jax, platform = (case.recorded.get(key, "unknown") for key in ("jax", "platform"))
+    return f"JAX {jax} on {platform}"
 
 
 def _custom_calls(found: Inspection, most: int | None) -> Facts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.module import custom_calls, mlir
 
 from . import derivatives, lowering, trees  # noqa: F401  (these register rules)
-from .callables import call_traced, eager_callable, shared_callable
+from .callables import call_traced, callable_of_leaves, eager_callable, shared_callable
 from .first_argument import apart, as_called, program_of
 from .primitive import call_exported_p, pushforward_p
 
@@ -39,6 +39,16 @@ def call_exported(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[st
             _explain(exported, error)
             raise
     return call_traced(*apart(exported, args), kwargs)
+
+
+def call_leaves(program: ExportedData, leaves: Sequence[Any]) -> Sequence[Any]:
+    """The flat results of a call with flat arguments, all of them, also those that are given with the function."""
+    try:
+        results: Sequence[Any] = callable_of_leaves(program)(*leaves)
+    except (ValueError, jax.errors.JaxRuntimeError) as error:
+        _explain(program, error)
+        raise
+    return results
 
 
 def lowered(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

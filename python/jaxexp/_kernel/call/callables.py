@@ -79,6 +79,13 @@ def _shared_of_leaves(first: ExportedData) -> Callable[..., Any]:
     return data.kept(first, "jitted_leaves", _jitted_leaves)
 
 
+def callable_of_leaves(program: ExportedData) -> Callable[..., Any]:
+    """The function as one jitted callable that takes and returns leaves, all arguments included. It makes no instances
+    of user classes.
+    """
+    return _shared_of_leaves(first_of_equals(program))
+
+
 def _jitted_leaves(exported: ExportedData) -> Callable[..., Any]:
     return jitted_as(exported, lambda traced, leaves, _: call_exported_p.bind(*leaves, exported=traced))
 

@@ -25,6 +25,7 @@ from .kept import kept_by as kept_by
 from .safety_check import DisabledSafetyCheck
 
 if TYPE_CHECKING:
+    from jaxexp._kernel.artifact.cases import Cases
     from jaxexp._native import Artifact
 
 E = TypeVar("E", bound="ExportedData")
@@ -239,6 +240,30 @@ def metadata_of(exported: ExportedData) -> Mapping[str, Any]:
     return {} if known is None else known.metadata or {}
 
 
+def cases_of(exported: ExportedData) -> Cases | None:
+    """The cases of a function, which may not all fit it. No field is decoded for them."""
+    known: Facts | None = attributes_of(exported).get("_facts")
+    if known is not None:
+        return known.cases
+    artifact = artifact_of(exported)
+    return None if artifact is None else _cases_in(artifact)
+
+
+def without_cases(exported: E) -> E:
+    """The function without its cases, for other weights; itself if it has none."""
+    if cases_of(exported) is None:
+        return exported
+    return varied(exported, _facts=facts_of(exported)._replace(cases=None))
+
+
+def _cases_in(artifact: Artifact) -> Cases | None:
+    if artifact.origin is not None or (said := artifact.cases()) is None:
+        return None
+    from jaxexp._kernel.artifact.cases import Cases  # few artifacts have some
+
+    return Cases.of_trailer(said)
+
+
 def compatibility_of(exported: ExportedData) -> str | None:
     """The `compatibility` of the export. No field is decoded for it, since no artifact says it."""
     known: Facts | None = attributes_of(exported).get("_facts")
@@ -348,7 +373,7 @@ def _facts(exported: ExportedData) -> Facts:
     artifact = artifact_of(exported)
     if artifact is None:
         return NO_FACTS
-    facts = Facts(artifact.origin, artifact.noted)
+    facts = Facts(artifact.origin, artifact.noted, cases=_cases_in(artifact))
     if (said := artifact.said()) is not None:
         weak_arguments, weak_results, in_tree, out_tree = said
         facts = facts._replace(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from jaxexp._kernel.artifact.cases import Cases
 
 
 class Written(NamedTuple):
@@ -34,6 +37,8 @@ class Facts(NamedTuple):
         weak_results: the same for the results.
         in_tree: how the artifact describes `in_tree`, if differently.
         out_tree: how it describes `out_tree`, if differently.
+        cases: calls that were recorded. They go along as long as the weights are the same, and into artifacts and
+            functions whose signatures they fit.
     """
 
     name_and_order: tuple[str, int] | None = None
@@ -43,6 +48,7 @@ class Facts(NamedTuple):
     weak_results: tuple[int, ...] | None = None
     in_tree: Written | None = None
     out_tree: Written | None = None
+    cases: Cases | None = None
 
     def of(self, in_tree: Any, in_avals: Sequence[Any], out_tree: Any, out_avals: Sequence[Any]) -> Facts:
         """The facts that hold for a signature: a description needs its tree, and indices need enough values."""

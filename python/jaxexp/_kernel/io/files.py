@@ -14,8 +14,9 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError, PolicyError
 from jaxexp._version import __version__
 
+RELEASE = __version__
 # What a file says of who wrote it.
-WRITER = f"jaxexp {__version__}"
+WRITER = f"jaxexp {RELEASE}"
 
 
 class named_in_errors:  # noqa: N801  (used as a function)

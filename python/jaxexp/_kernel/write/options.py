@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from jaxexp._kernel.artifact.cases import Cases
 
 # Files (name, size, content), tensors (name, index of the file, size, digest), and other names of tensors.
 TableOfWeights = tuple[
@@ -12,7 +15,13 @@ TableOfWeights = tuple[
 
 
 class Writing(NamedTuple):
-    """The options of `Exported.serialize`, which explains them, and the weights that the trailer names."""
+    """The options of `Exported.serialize`, which explains them, and what the trailer names of other files.
+
+    Attributes:
+        weights: the weights, which are in files.
+        cases: the cases; by default those of the function.
+        case_files: whether cases may have arrays in files. Otherwise such cases are left out.
+    """
 
     vjp_order: int = 0
     compatibility: str | None = None
@@ -21,6 +30,8 @@ class Writing(NamedTuple):
     strict: bool = False
     weights: TableOfWeights | None = None
     locations: str = "full"
+    cases: Cases | None = None
+    case_files: bool = False
 
 
 PLAIN = Writing()

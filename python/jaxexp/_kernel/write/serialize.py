@@ -12,6 +12,7 @@ import jax
 
 from jaxexp import _native
 from jaxexp._errors import ExportError, ExportTypeError, Lines, SerializationError, SerializationTypeError, cause
+from jaxexp._kernel.artifact.cases import Case, is_in_files
 from jaxexp._kernel.artifact.metadata import to_json
 from jaxexp._kernel.codec import binding, nodes
 from jaxexp._kernel.function import data
@@ -20,7 +21,7 @@ from jaxexp._kernel.function.vjps import chain_up_to
 from jaxexp._kernel.io import files
 from jaxexp._kernel.module import locations
 
-from . import retarget
+from . import fitting, retarget
 from .options import PLAIN, Writing
 
 # The options of most artifacts.
@@ -40,14 +41,14 @@ def save(exported: ExportedData, path: str | os.PathLike[str], how: Writing) -> 
 
 def _encoder_arguments(exported: ExportedData, how: Writing) -> tuple[Any, ...]:
     binding.bind()
-    if how is PLAIN and not data.metadata_of(exported):  # by far the most common case
+    if how is PLAIN and not data.metadata_of(exported) and not data.cases_of(exported):  # by far the most common case
         chain, compatibility = [exported], None
         notes: _native.Notes | None = _NOTES
     else:
         chain = _chain(exported, how.vjp_order)
         if how.strict:
             _check_registrations(chain)
-        notes, compatibility = _notes(exported, how), how.compatibility
+        notes, compatibility = _notes(chain, how), how.compatibility
     if compatibility is None:
         compatibility = data.compatibility_of(exported)
     form = _TODAY
@@ -89,9 +90,9 @@ def _check_registrations(chain: Sequence[ExportedData]) -> None:
     raise SerializationError(Lines.of([said, *(f"  {line}" for line in lines)]))
 
 
-def _notes(exported: ExportedData, how: Writing) -> _native.Notes | None:
+def _notes(chain: Sequence[ExportedData], how: Writing) -> _native.Notes | None:
     """The trailer's notes about the whole artifact. A loaded function keeps its metadata unless given new."""
-    metadata = how.metadata
+    exported, metadata = chain[0], how.metadata
     if not how.trailer:
         if metadata is None:
             return None
@@ -99,11 +100,26 @@ def _notes(exported: ExportedData, how: Writing) -> _native.Notes | None:
             f"{data.described(exported)} cannot be serialized with metadata and trailer=False: "
             "metadata is in the trailer"
         )
+    cases = _cases(chain, how)
     if metadata is None:
         metadata = data.metadata_of(exported)
-        if not metadata and how.weights is None:
+        if not metadata and how.weights is None and cases is None:
             return _NOTES
-    return _native.Notes(files.WRITER, to_json(metadata), how.weights)
+    return _native.Notes(files.WRITER, to_json(metadata), how.weights, cases)
+
+
+def _cases(chain: Sequence[ExportedData], how: Writing) -> Any:
+    """The cases for the trailer: those that fit the functions that are written."""
+    cases = data.cases_of(chain[0]) if how.cases is None else how.cases
+    if cases is None:
+        return None
+    weights = 0 if how.weights is None else len(how.weights[1])
+
+    def is_kept(case: Case) -> bool:
+        has_place = how.case_files or not is_in_files(case)
+        return has_place and case.vjp_order < len(chain) and fitting.fits(case, chain[case.vjp_order], weights)
+
+    return cases.for_trailer(is_kept)
 
 
 def _chain(exported: ExportedData, vjp_order: int) -> list[ExportedData]:

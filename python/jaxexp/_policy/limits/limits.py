@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from jaxexp._errors import PolicyError
 from jaxexp._kernel.artifact.operations import TRANSFERS
 from jaxexp._kernel.artifact.targets import HINTS, is_callback
+
+if TYPE_CHECKING:
+    from jaxexp._native import Artifact
 
 
 class Limits:
@@ -33,6 +36,14 @@ class Limits:
         self.at_most("max_module_bytes", module_bytes, "bytes in its module", where)
         self.at_most("max_arguments", arguments, "arguments", where)
         self.at_most("max_results", results, "results", where)
+
+    def cases(self, artifact: Artifact, where: str) -> None:
+        if self.policy.max_case_bytes is None or (said := artifact.cases()) is None:
+            return
+        from jaxexp._kernel.artifact.cases import Cases
+
+        size = sum(v.nbytes for case in Cases.of_trailer(said).all for v in (*case.arguments, *case.results))
+        self.at_most("max_case_bytes", size, "bytes of cases", where)
 
     def devices(self, found: int, what: str, where: str) -> None:
         self.at_most("max_devices", found, what, where)

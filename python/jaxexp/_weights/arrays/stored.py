@@ -99,6 +99,30 @@ class WithDigests:
             reading.check_digest(*self.find(stored.name), stored.digest)
 
 
+class Together(WithDigests):
+    """The files of several tables, for whoever moves all files of an artifact. Tensors of two tables may have one
+    name, so none is found by its name.
+    """
+
+    def __init__(self, parts: Sequence[WithDigests]) -> None:
+        files: list[StoredFile] = []
+        tensors: list[StoredTensor] = []
+        for part in parts:
+            tensors += [tensor._replace(file=tensor.file + len(files)) for tensor in part.table.tensors]
+            files += part.table.files
+        super().__init__(Table(tuple(files), tuple(tensors)))
+        self._parts = parts
+
+    @classmethod
+    def of(cls, *parts: WithDigests | None) -> WithDigests | None:
+        """Those that are there; None if none is."""
+        found = [part for part in parts if part is not None]
+        return cls(found) if len(found) > 1 else found[0] if found else None
+
+    def sources(self) -> list[Source]:
+        return [source for part in self._parts for source in part.sources()]
+
+
 class Stored(WithDigests):
     """The files of a table. Each is opened when one of its tensors is needed."""
 

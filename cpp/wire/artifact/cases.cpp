@@ -1,0 +1,304 @@
+// Writing, checking and reading the cases of a trailer.
+#include "wire/artifact/cases.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <string_view>
+
+#include "wire/artifact/stored_digest.h"
+#include "wire/base/unaligned.h"
+#include "wire/exported/chain.h"
+#include "wire/exported/dtype_name.h"
+#include "wire/exported/dtype_size.h"
+#include "wire/exported/values.h"
+
+namespace jaxexp::wire {
+namespace {
+
+using flatbuffers::FlatBufferBuilder, flatbuffers::Offset, flatbuffers::Vector;
+using CaseValues = Vector<Offset<schema::CaseValue>>;
+
+constexpr std::uint8_t normal_distribution = 0, uniform_distribution = 1, integers_distribution = 2;
+
+Offset<schema::CaseValue> write_value(FlatBufferBuilder& fbb, const Cases::Value& value) {
+  const auto shape = fbb.CreateVector(value.shape);
+  Offset<Vector<std::uint8_t>> data;
+  if (value.data) {
+    const std::string& bytes = value.data->bytes;
+    data = fbb.CreateVector(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
+  }
+  Offset<schema::Drawn> drawn;
+  if (const auto& from = value.drawn)
+    drawn = schema::CreateDrawn(fbb, from->distribution, from->seed, from->first, from->second);
+  Offset<schema::Tolerance> tolerance;
+  if (value.tolerance) tolerance = schema::CreateTolerance(fbb, value.tolerance->relative, value.tolerance->absolute);
+  return schema::CreateCaseValue(fbb, value.dtype, shape, data, value.tensor ? *value.tensor + 1 : 0, drawn, tolerance);
+}
+
+Offset<CaseValues> write_values(FlatBufferBuilder& fbb, const std::vector<Cases::Value>& values) {
+  std::vector<Offset<schema::CaseValue>> offsets;
+  for (const Cases::Value& value : values) offsets.push_back(write_value(fbb, value));
+  return fbb.CreateVector(offsets);
+}
+
+/// A trailer begins at a multiple of four, and so these numbers need not be aligned.
+std::uint64_t dim_of(const schema::CaseValue& value, std::uint32_t axis) {
+  return load<std::uint64_t>(value.shape()->Data() + axis * sizeof(std::uint64_t));
+}
+
+Cases::Value read_value(const schema::CaseValue& value) {
+  Cases::Value read{value.dtype(), {}, {}, {}, {}, {}};
+  for (std::uint32_t axis = 0; axis < value.shape()->size(); ++axis) read.shape.push_back(dim_of(value, axis));
+  if (const auto* data = value.data())
+    read.data = Cases::Data{{reinterpret_cast<const char*>(data->data()), data->size()}};
+  if (value.tensor()) read.tensor = value.tensor() - 1;
+  if (const auto* drawn = value.drawn())
+    read.drawn = {drawn->distribution(), drawn->seed(), drawn->first(), drawn->second()};
+  if (const auto* tolerance = value.tolerance()) read.tolerance = {tolerance->relative(), tolerance->absolute()};
+  return read;
+}
+
+std::vector<Cases::Value> read_values(const CaseValues& values) {
+  std::vector<Cases::Value> read;
+  for (const schema::CaseValue* value : values) read.push_back(read_value(*value));
+  return read;
+}
+
+/// How many bytes an array has. Throws Error where it is not known, or too large for a number.
+std::uint64_t size_of(const schema::CaseValue& value, const Path& path) {
+  const auto element = dtype_size(value.dtype());
+  if (!element) throw Error({&path, "dtype"}, "a dtype of JAX", dtype_name(value.dtype()));
+  if (value.shape()->size() > max_case_rank)
+    throw Error({&path, "shape"}, "at most " + std::to_string(max_case_rank) + " dimensions",
+                std::to_string(value.shape()->size()));
+  constexpr auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  std::uint64_t size = *element;
+  for (std::uint32_t axis = 0; axis < value.shape()->size(); ++axis) {
+    const std::uint64_t dim = dim_of(value, axis);
+    if (dim > most || (size > 0 && dim > most / size))
+      throw Error({&path, "shape"}, "an array of less than 2^63 bytes", "a larger one");
+    size *= dim;
+  }
+  return size;
+}
+
+/// How many bits the numbers of a dtype have, where they are integers, and whether they have a sign.
+struct Integers {
+  int bits;
+  bool is_signed;
+};
+
+std::optional<Integers> integers_of(int kind) {
+  switch (static_cast<schema::DType>(kind)) {
+    case schema::DType::bool_: return Integers{1, false};
+    case schema::DType::i4: return Integers{4, true};
+    case schema::DType::ui4: return Integers{4, false};
+    case schema::DType::i8: return Integers{8, true};
+    case schema::DType::ui8: return Integers{8, false};
+    case schema::DType::i16: return Integers{16, true};
+    case schema::DType::ui16: return Integers{16, false};
+    case schema::DType::i32: return Integers{32, true};
+    case schema::DType::i64: return Integers{54, true};  // bounds are float64
+    case schema::DType::ui64: return Integers{53, false};
+    case schema::DType::ui32:
+    case schema::DType::key_fry:
+    case schema::DType::key_rbg:
+    case schema::DType::key_unsafe_rbg: return Integers{32, false};
+    default: return std::nullopt;
+  }
+}
+
+void check_drawn(const schema::Drawn& drawn, int dtype, const Path& path) {
+  const double first = drawn.first(), second = drawn.second();
+  const auto integers = integers_of(dtype);
+  const auto refuse = [&](const char* expected) { throw Error(path, expected, "others"); };
+  if (drawn.distribution() > integers_distribution || (integers && drawn.distribution() != integers_distribution))
+    throw Error({&path, "distribution"}, integers ? "integers" : "a number below 3",
+                std::to_string(drawn.distribution()));
+  if (!std::isfinite(first) || !std::isfinite(second)) refuse("finite numbers");
+  if (drawn.distribution() == normal_distribution) {
+    if (second < 0) refuse("a deviation that is not negative");
+    return;
+  }
+  if (drawn.distribution() == uniform_distribution) {
+    if (first > second) refuse("a lower end below the upper one");
+    return;
+  }
+  const double most = std::ldexp(1, integers ? integers->bits - (integers->is_signed ? 1 : 0) : 53);
+  const double least = integers && !integers->is_signed ? 0 : -most;
+  if (first >= second || first < least || second > most || first != std::floor(first) || second != std::floor(second))
+    refuse("whole numbers that the dtype has, the lower end below the upper one");
+}
+
+/// Checks an array, and takes its bytes from those that are left.
+void check_value(const schema::CaseValue& value, const schema::Cases& cases, const Path& path, std::size_t& left) {
+  const std::uint64_t size = size_of(value, path);
+  if ((value.data() != nullptr) + (value.tensor() != 0) + (value.drawn() != nullptr) != 1)
+    throw Error(path, "one of data, tensor and drawn", "none or several");
+  if (value.data()) {
+    if (value.data()->size() != size)
+      throw Error({&path, "data"}, std::to_string(size) + " bytes for its dtype and shape",
+                  std::to_string(value.data()->size()));
+    if (size > left) throw Error({&path, "data"}, "no more bytes than the trailer has", "the same bytes several times");
+    left -= static_cast<std::size_t>(size);
+  }
+  if (value.tensor()) {
+    const std::uint32_t count = cases.tensors()->size();
+    if (value.tensor() > count)
+      throw Error({&path, "tensor"}, "an index below " + std::to_string(count), std::to_string(value.tensor() - 1));
+    if (const std::uint64_t found = cases.tensors()->Get(value.tensor() - 1)->size(); found != size)
+      throw Error({&path, "tensor"}, "a tensor of " + std::to_string(size) + " bytes for its dtype and shape",
+                  "one of " + std::to_string(found));
+  }
+  if (value.drawn()) check_drawn(*value.drawn(), value.dtype(), {&path, "drawn"});
+  if (const auto* tolerance = value.tolerance())
+    for (const double one : {tolerance->relative(), tolerance->absolute()})
+      if (!(one >= 0) || !std::isfinite(one))
+        throw Error({&path, "tolerance"}, "finite numbers that are not negative", "others");
+}
+
+void check_values(const CaseValues& values, const schema::Cases& cases, const Path& path, std::size_t& left) {
+  for (std::uint32_t i = 0; i < values.size(); ++i)
+    check_value(*values.Get(i), cases, {path.parent, path.name, i}, left);
+}
+
+void check_recording(const schema::Recording& recording, const Path& path,
+                     const std::function<void(const flatbuffers::String&, const Path&)>& check_text) {
+  std::string_view last;
+  for (std::uint32_t i = 0; i < recording.facts()->size(); ++i) {
+    const schema::Entry& fact = *recording.facts()->Get(i);
+    const Path place{&path, "facts", i};
+    check_text(*fact.key(), {&place, "key"});
+    check_text(*fact.value(), {&place, "value"});
+    if (i > 0 && last >= fact.key()->string_view())
+      throw Error({&place, "key"}, "keys in ascending order", "'" + shortened(fact.key()->string_view()) + "'");
+    last = fact.key()->string_view();
+  }
+}
+
+/// The size of a constant dimension; nothing for an expression.
+std::optional<std::uint64_t> constant(std::string_view dim) {
+  std::uint64_t size = 0;
+  const auto [end, error] = std::from_chars(dim.data(), dim.data() + std::min<std::size_t>(dim.size(), 24), size);
+  if (error != std::errc() || end != dim.data() + dim.size()) return std::nullopt;
+  return size;
+}
+
+void check_against(const CaseValues& found, const Values& values, std::uint32_t first, const Path& path) {
+  if (found.size() != values.size() - first)
+    throw Error(path, std::to_string(values.size() - first) + " arrays, as the function has",
+                std::to_string(found.size()));
+  for (std::uint32_t i = 0; i < found.size(); ++i) {
+    const schema::CaseValue& value = *found.Get(i);
+    const schema::AbstractValue& aval = values.aval(first + i);
+    const Path place{path.parent, path.name, i};
+    if (value.dtype() != static_cast<std::uint8_t>(aval.dtype()))
+      throw Error({&place, "dtype"}, dtype_name(static_cast<int>(aval.dtype())), dtype_name(value.dtype()));
+    const std::uint32_t rank = Values::length(aval.shape());
+    if (value.shape()->size() != rank)
+      throw Error({&place, "shape"}, std::to_string(rank) + " dimensions", std::to_string(value.shape()->size()));
+    for (std::uint32_t axis = 0; axis < rank; ++axis) {
+      const auto size = constant(aval.shape()->Get(axis)->string_view());
+      if (size && *size != dim_of(value, axis))
+        throw Error({&place, "shape"}, std::to_string(*size) + " at axis " + std::to_string(axis),
+                    std::to_string(dim_of(value, axis)));
+    }
+  }
+}
+
+}  // namespace
+
+std::size_t Cases::size() const {
+  std::size_t size = 64;
+  for (const Case& one : cases) {
+    size += one.name.size() + 64;
+    for (const auto* values : {&one.arguments, &one.results})
+      for (const Value& value : *values)
+        size += 8 * value.shape.size() + (value.data ? value.data->bytes.size() : 0) + 160;
+  }
+  for (const Recording& recording : recordings)
+    for (const auto& [key, value] : recording) size += key.size() + value.size() + 64;
+  for (const Weights::File& file : files) size += file.name.size() + 64;
+  for (const Weights::Tensor& tensor : tensors) size += tensor.name.size() + 64;
+  return size;
+}
+
+Offset<schema::Cases> write_cases(FlatBufferBuilder& fbb, const Cases& cases) {
+  std::vector<Offset<schema::Case>> case_offsets;
+  for (const Cases::Case& one : cases.cases) {
+    const auto arguments = write_values(fbb, one.arguments), results = write_values(fbb, one.results);
+    const auto name = fbb.CreateString(one.name);
+    case_offsets.push_back(schema::CreateCase(fbb, name, one.order, arguments, results, one.recording));
+  }
+  std::vector<Offset<schema::Recording>> recordings;
+  for (const Cases::Recording& recording : cases.recordings) {
+    std::vector<Offset<schema::Entry>> facts;
+    for (const auto& [key, value] : recording) {
+      const auto key_text = fbb.CreateString(key), value_text = fbb.CreateString(value);
+      facts.push_back(schema::CreateEntry(fbb, key_text, value_text));
+    }
+    recordings.push_back(schema::CreateRecording(fbb, fbb.CreateVector(facts)));
+  }
+  const auto case_vector = fbb.CreateVector(case_offsets);
+  const auto recording_vector = fbb.CreateVector(recordings);
+  const auto files = write_files(fbb, cases.files);
+  const auto tensors = write_tensors(fbb, cases.tensors);
+  return schema::CreateCases(fbb, case_vector, recording_vector, files, tensors);
+}
+
+void check_cases(const schema::Cases& cases, const Path& path, std::size_t most_data,
+                 const std::function<void(const flatbuffers::String&, const Path&)>& check_text) {
+  for (std::uint32_t i = 0; i < cases.recordings()->size(); ++i)
+    check_recording(*cases.recordings()->Get(i), {&path, "recordings", i}, check_text);
+  check_different(check_tensors(*cases.files(), *cases.tensors(), path, check_text), path);
+  std::size_t left = most_data;
+  for (std::uint32_t i = 0; i < cases.cases()->size(); ++i) {
+    const schema::Case& one = *cases.cases()->Get(i);
+    const Path place{&path, "cases", i};
+    check_text(*one.name(), {&place, "name"});
+    if (one.recording() >= cases.recordings()->size())
+      throw Error({&place, "recording"}, "an index below " + std::to_string(cases.recordings()->size()),
+                  std::to_string(one.recording()));
+    check_values(*one.arguments(), cases, {&place, "arguments"}, left);
+    check_values(*one.results(), cases, {&place, "results"}, left);
+  }
+}
+
+void check_signatures(const schema::Cases& cases, const Path& path, const schema::Exported& root,
+                      std::uint32_t weights) {
+  std::vector<const schema::Exported*> functions;
+  for (const auto& [order, function] : Chain(root)) functions.push_back(&function);
+  for (std::uint32_t i = 0; i < cases.cases()->size(); ++i) {
+    const schema::Case& one = *cases.cases()->Get(i);
+    const Path place{&path, "cases", i};
+    if (one.order() >= functions.size())
+      throw Error({&place, "order"}, "a number below " + std::to_string(functions.size()), std::to_string(one.order()));
+    const schema::Exported& function = *functions[one.order()];
+    const Values arguments = Values::arguments(function), results = Values::results(function);
+    if (weights > arguments.size())
+      throw Error({&place, "arguments"}, "a function that takes the weights", "one of fewer arguments");
+    check_against(*one.arguments(), arguments, weights, {&place, "arguments"});
+    check_against(*one.results(), results, 0, {&place, "results"});
+    for (std::uint32_t k = 0; k < one.results()->size(); ++k)
+      if (one.results()->Get(k)->drawn())
+        throw Error({&place, "results", k}, "the numbers of a result", "how to draw some");
+  }
+}
+
+Cases read_cases(const schema::Cases& cases) {
+  Cases read;
+  for (const schema::Case* one : *cases.cases())
+    read.cases.push_back({one->name()->str(), one->order(), read_values(*one->arguments()),
+                          read_values(*one->results()), one->recording()});
+  for (const schema::Recording* recording : *cases.recordings()) {
+    Cases::Recording& facts = read.recordings.emplace_back();
+    for (const schema::Entry* fact : *recording->facts()) facts.emplace_back(fact->key()->str(), fact->value()->str());
+  }
+  read.files = read_files(*cases.files());
+  read.tensors = read_tensors(*cases.tensors());
+  return read;
+}
+
+}  // namespace jaxexp::wire

@@ -1,0 +1,160 @@
+"""Calls with flat arguments, placed as in the export, and their flat results in host memory."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxexp._errors import ExportError, UnsupportedError, cause, in_one_line
+from jaxexp._kernel.artifact.cases import FLOAT0, Array, storage
+from jaxexp._kernel.artifact.words import counted
+from jaxexp._kernel.call.call import call_leaves
+from jaxexp._kernel.function.data import described
+from jaxexp._kernel.write.fitting import DTYPE_OF_FLOAT0, name_of
+
+from . import machine
+
+_WIDE = frozenset(("float64", "int64", "uint64", "complex128"))
+
+
+def environment() -> dict[str, str]:
+    """Where a case is recorded or checked by JAX."""
+    device = jax.devices()[0]
+    return machine.described(
+        {
+            "jax": jax.__version__,
+            "jaxlib": importlib.metadata.version("jaxlib"),
+            "platform": device.platform,
+            "platform version": " ".join(device.client.platform_version.split()),
+            "device": device.device_kind,
+            "devices": str(len(jax.devices())),
+        }
+    )
+
+
+class Chain:
+    """A function and its VJPs, with weights on the devices of the export, for calls without them.
+
+    Attributes:
+        exported: the function.
+        weights: how many of the first arguments are weights.
+    """
+
+    def __init__(self, exported: Any) -> None:
+        self.exported, self.weights = exported, len(exported.weights)
+        self._programs: list[Any] = [exported.unbound]
+        self._mesh: Any = None
+        self._arrays: Sequence[Any] = ()
+
+    def program(self, order: int) -> Any:
+        """The function or its VJP of this order, which takes the weights, too.
+
+        Raises:
+            ExportError: there is no such VJP.
+        """
+        while len(self._programs) <= order:
+            self._programs.append(self._programs[-1].vjp())
+        return self._programs[order]
+
+    def has(self, order: int) -> bool:
+        """Whether there is a VJP of this order."""
+        try:
+            self.program(order)
+        except ExportError:
+            return False
+        return True
+
+    def call(self, order: int, arguments: Sequence[Array]) -> list[Array]:
+        """The results of a call with arrays of the host.
+
+        Raises:
+            ExportError: they do not fit; the function has effects; there are not enough devices; or it cannot run here.
+            Exception: whatever JAX raises.
+        """
+        program = self.program(order)
+        if program.ordered_effects or program.unordered_effects:
+            effects = (*program.ordered_effects, *program.unordered_effects)
+            raise ExportError(
+                f"{described(program)} has effects ({', '.join(map(str, effects))}), and a case has results only: "
+                "nothing is recorded or checked of such a function"
+            )
+        avals = program.in_avals[self.weights :]
+        if len(arguments) != len(avals):
+            raise ExportError(
+                f"{described(program)} takes {counted(len(avals), 'array')} besides weights, not {len(arguments)}"
+            )
+        with _with_dtypes_of(program):
+            shardings = self._shardings(program)
+            given = [
+                _placed(_for_jax(array, aval), sharding)
+                for array, aval, sharding in zip(arguments, avals, shardings[self.weights :], strict=True)
+            ]
+            results = call_leaves(program, [*self._given(), *given])
+            return [of_result(result, aval) for result, aval in zip(results, program.out_avals, strict=True)]
+
+    def _shardings(self, program: Any) -> Sequence[Any]:
+        count = len(program.in_avals)
+        if program.nr_devices == 1:
+            return [None] * count
+        if self._mesh is None:
+            self._mesh = self.exported.unbound.make_mesh(_devices(program.nr_devices))
+        found = program.in_shardings_jax(self._mesh)
+        whole = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
+        return [whole if one is None else one for one in found]
+
+    def _given(self) -> Sequence[Any]:
+        if not self.weights:
+            return ()
+        if not self._arrays:
+            on_mesh = self.exported if self._mesh is None else self.exported.with_mesh(self._mesh)
+            self._arrays = on_mesh.weights.arrays()
+        return self._arrays
+
+
+def _devices(count: int) -> list[Any]:
+    devices: list[Any] = jax.devices()
+    if len(devices) < count:
+        on_cpu = f"; JAX_NUM_CPU_DEVICES={count} makes as many of a CPU" if devices[0].platform == "cpu" else ""
+        raise ExportError(f"the function is for {counted(count, 'device')}, here are {len(devices)}{on_cpu}")
+    return devices[:count]
+
+
+def _placed(array: Any, sharding: Any) -> Any:
+    return array if sharding is None else jax.device_put(array, sharding)
+
+
+def _for_jax(array: Array, aval: Any) -> Any:
+    name = name_of(aval.dtype)
+    if name == FLOAT0:
+        return np.zeros(array.shape, DTYPE_OF_FLOAT0)
+    if storage(name).beyond:
+        return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=aval.dtype._impl.name)
+    return array
+
+
+def of_result(result: Any, aval: Any) -> Array:
+    """A result in host memory: random keys as their numbers, float0 as bool.
+
+    Raises:
+        UnsupportedError: parts of it are in other processes, or it is a sum that was not taken.
+    """
+    if not getattr(result, "is_fully_addressable", True):
+        raise UnsupportedError("a result is in several processes, and a case has whole results")
+    name = name_of(aval.dtype)
+    if name == FLOAT0:
+        return np.zeros(np.shape(result), np.bool_)
+    try:
+        return np.asarray(jax.random.key_data(result) if storage(name).beyond else result)
+    except NotImplementedError as error:
+        raise UnsupportedError(f"a result is no array of the host: {in_one_line(error)}") from cause(error)
+
+
+def _with_dtypes_of(program: Any) -> contextlib.AbstractContextManager[Any]:
+    """A context in which JAX has arrays of 64-bit dtypes if the function has some."""
+    is_wide = any(name_of(aval.dtype) in _WIDE for aval in (*program.in_avals, *program.out_avals))
+    return jax.enable_x64(True) if is_wide else contextlib.nullcontext()

@@ -1,0 +1,115 @@
+"""Puts large arrays of cases into a file of tensors beside the artifact, and finds them there. Without JAX."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jaxexp import _native
+from jaxexp._kernel.artifact.cases import Case, Cases, Table, Value, with_values
+from jaxexp._weights.arrays import saving, stored
+from jaxexp._weights.files.dtypes import held_as, size_of
+from jaxexp._weights.files.writing import Source, damaged
+
+if TYPE_CHECKING:
+    from jaxexp._kernel.artifact import cases
+
+# How many bytes of arrays a trailer takes; the largest ones go to a file if there are more.
+MOST_INLINE = 1 << 16
+SUFFIX = ".cases.safetensors"
+
+
+def save(path: str | os.PathLike[str], given: Sequence[Case], write: Callable[[Cases], None]) -> None:
+    """Saves cases, and the program that they were recorded of.
+
+    Args:
+        path: the file of the program.
+        given: the cases.
+        write: writes the program, given the cases for its trailer.
+
+    Raises:
+        ExportError: another program wrote the file that arrays would go to. Nothing is written.
+        OSError: a file cannot be written.
+    """
+    names = _apart(given)
+    sources = [_source(name, value) for name, value in names.values()]
+
+    def placed(value: Value) -> Value:
+        if id(value) in names:
+            return dataclasses.replace(value, _bytes=None, _tensor=(names[id(value)][0], lambda _: value.buffer()))
+        return value if value.drawn is not None else dataclasses.replace(value, _bytes=value.buffer(), _tensor=None)
+
+    def write_program(found: stored.Table) -> None:
+        write(Cases(tuple(with_values(case, placed) for case in given), Table(found.files, found.tensors)))
+
+    if not names:
+        write_program(stored.Table((), ()))
+        return
+    folder, program = os.path.split(os.fsdecode(path))
+    saving.save(os.path.join(folder, os.path.splitext(program)[0] + SUFFIX), sources, write_program)
+
+
+def _apart(given: Sequence[Case]) -> dict[int, tuple[str, Value]]:
+    """The arrays that go to a file, each with its name there, by their identities: as few as possible."""
+    held = [(name, value) for case in given for name, value in _named(case) if value.drawn is None]
+    left = sum(value.nbytes for _, value in held)
+    found: dict[int, tuple[str, Value]] = {}
+    for name, value in sorted(held, key=lambda one: one[1].nbytes, reverse=True):
+        if left <= MOST_INLINE:
+            break
+        found[id(value)] = name, value
+        left -= value.nbytes
+    return found
+
+
+def _named(case: Case) -> Iterator[tuple[str, Value]]:
+    for what, values in (("arguments", case.arguments), ("results", case.results)):
+        for index, value in enumerate(values):
+            yield f"{case.name}/{what}/{index}", value
+
+
+def _source(name: str, value: Value) -> Source:
+    """An array for a file of tensors, as what it is if the format has its dtype, else as bytes."""
+    held = held_as(*_held_type(value))
+    assert held is not None
+    return Source(name, *held, lambda: [value.buffer()])
+
+
+def _held_type(value: Value) -> Type:
+    """The type of an array in a file."""
+    held = held_as(value.dtype, value.shape)
+    is_held = held is not None and size_of(*held) == value.nbytes
+    return Type(value.dtype, value.shape) if is_held else Type("uint8", (value.nbytes,))
+
+
+def of_trailer(said: Any) -> stored.Table | None:
+    """The files in what `_native.Artifact.cases` returned; None if there are none."""
+    return stored.Table.of_trailer(said[2], said[3], ()) if said is not None and said[2] else None
+
+
+class Type(NamedTuple):
+    """The type of an array in a file, for files that have no types."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def types_of(said: Any) -> dict[str, Type]:
+    """The types of the tensors in what `_native.Artifact.cases` returned, by their names."""
+    values = (value for case in Cases.of_trailer(said).all for value in (*case.arguments, *case.results))
+    return {value.tensor: _held_type(value) for value in values if value.tensor is not None}
+
+
+def reader_of(found: stored.WithDigests) -> cases.Source:
+    """What reads arrays of cases from files, and compares them with their digests."""
+
+    def read(name: str) -> Any:
+        file, tensor = found.find(name)
+        data, expected = file.bytes_of(tensor), found.digest_of(name)
+        if (digest := _native.digest(data)) != expected:
+            raise damaged(file.name, name, expected, digest)
+        return data
+
+    return read

@@ -1,0 +1,167 @@
+"""Makes calls, and keeps what they took and returned as cases."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxexp._errors import ExportError, ExportTypeError
+from jaxexp._kernel.artifact.cases import FLOAT0, Array, Case, Cases, Drawn, Tolerance, Value, storage
+from jaxexp._kernel.artifact.words import listed
+from jaxexp._kernel.call import first_argument, trees
+from jaxexp._kernel.function import data
+from jaxexp._kernel.function.paths import argument_paths, result_paths
+from jaxexp._kernel.write.fitting import fits, fits_aval, name_of
+
+from .calling import Chain, environment
+from .machine import explained
+from .replaying import MOST_DRAWN, replayed
+from .report import CheckReport
+
+_OPTIONS = ("args", "kwargs", "name", "tolerance", "vjp_order", "cotangents")
+
+
+def cases_of(exported: Any) -> tuple[Case, ...]:
+    """The cases of a function that fit it and its VJPs."""
+    found = data.cases_of(exported.unbound)
+    return () if found is None else fitting(found, Chain(exported))
+
+
+def fitting(cases: Cases, chain: Chain) -> tuple[Case, ...]:
+    """Those of some cases that fit a function and its VJPs."""
+    return tuple(
+        case
+        for case in cases.all
+        if chain.has(case.vjp_order) and fits(case, chain.program(case.vjp_order), chain.weights)
+    )
+
+
+def check(exported: Any, tolerance: Any, max_drawn_bytes: int = MOST_DRAWN) -> CheckReport:
+    """`Exported.check`."""
+    chain = Chain(exported)
+    found = data.cases_of(exported.unbound)
+    cases = () if found is None else fitting(found, chain)
+    paths = functools.cache(lambda order: result_paths(chain.program(order).out_tree))
+    return replayed(exported.fun_name, cases, chain.call, paths, environment(), explained, tolerance, max_drawn_bytes)
+
+
+def recorded(exported: Any, given: Iterable[Any], *, add: bool = True) -> tuple[Case, ...]:
+    """The new cases for what a user gave to `save` as `cases`; behind those of the function, if they are added.
+
+    Raises:
+        ExportError: the arguments of a case do not fit, an option is unknown, or a name is taken; or the function has
+            effects, or cannot run here.
+        TypeError: a case is neither a tuple nor a dict.
+    """
+    chain = Chain(exported)
+    made = list(cases_of(exported)) if add else []
+    here = functools.cache(environment)
+    for one in given:
+        made.append(_made(chain, one, {case.name for case in made}, here()))
+    return tuple(made)
+
+
+def _made(chain: Chain, given: Any, names: set[str], here: Mapping[str, str]) -> Case:
+    name = chain.exported.fun_name
+    options = _options(name, given)
+    own = options.get("name")
+    if own is None:
+        own = next(text for text in map(str, itertools.count(len(names))) if text not in names)
+    if not isinstance(own, str) or own in names:
+        raise ExportError(f"recording a case of {name}: expected a name that no other case has, found {own!r}")
+    where = f"recording case {own!r} of {name}"
+    order = options.get("vjp_order", 0)
+    if type(order) is not int or order < 0:
+        raise ExportError(f"{where}: vjp_order is 0 for the function, 1 for its VJP, and so on; found {order!r}")
+    arguments = _arguments(chain, where, options.get("args", ()), options.get("kwargs", {}))
+    results = chain.call(0, [value.array() for value in arguments])
+    for lower in range(order):
+        cotangents = options.get("cotangents") if lower == order - 1 else None
+        arguments += _cotangents(chain, where, lower, results, cotangents)
+        results = chain.call(lower + 1, [value.array() for value in arguments])
+    program = chain.program(order)
+    tolerances = _tolerances(where, options.get("tolerance"), result_paths(program.out_tree))
+    kept = [
+        _value(result, name_of(aval.dtype), tolerance)
+        for result, aval, tolerance in zip(results, program.out_avals, tolerances, strict=True)
+    ]
+    return Case(own, order, tuple(arguments), tuple(kept), here)
+
+
+def _options(name: str, given: Any) -> Mapping[str, Any]:
+    if isinstance(given, tuple):
+        return {"args": given}
+    if not isinstance(given, Mapping):
+        raise ExportTypeError(
+            f"recording a case of {name}: a case is a tuple of the positional arguments, or a dict with "
+            f"{listed(_OPTIONS)}, not {type(given)}"
+        )
+    if unknown := [key for key in given if key not in _OPTIONS]:
+        raise ExportError(
+            f"recording a case of {name}: a dict of a case has {listed(_OPTIONS)}, not {listed(unknown, repr)}"
+        )
+    return given
+
+
+def _arguments(chain: Chain, where: str, args: Any, kwargs: Any) -> list[Value]:
+    """The flat arguments that a user gave, in the order of the signature."""
+    called = first_argument.as_called(chain.exported)
+    leaves, in_tree = jax.tree_util.tree_flatten((tuple(args), dict(kwargs)))
+    arranged = trees.fit(called, in_tree).arranged(leaves)
+    made = [_argument(leaf, aval) for leaf, aval in zip(arranged, called.in_avals, strict=True)]
+    for value, aval, path in zip(made, called.in_avals, argument_paths(called.in_tree), strict=True):
+        if not fits_aval(value, aval):
+            expected = f"{name_of(aval.dtype)}[{', '.join(map(str, aval.shape))}]"
+            raise ExportError(f"{where}: {path} is {expected}, found {value.dtype}{list(value.shape)}")
+    return made
+
+
+def _argument(leaf: Any, aval: Any) -> Value:
+    if isinstance(leaf, Drawn):
+        return Value(leaf.dtype, leaf.shape, leaf)
+    dtype = getattr(leaf, "dtype", None)
+    if dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+        return _value(np.asarray(jax.random.key_data(leaf)), name_of(dtype))
+    if dtype is None:  # a number of Python
+        return _value(np.asarray(leaf, storage(name_of(aval.dtype)).dtype), name_of(aval.dtype))
+    return _value(np.asarray(leaf), name_of(dtype))
+
+
+def _value(array: Array, dtype: str, tolerance: Tolerance | None = None) -> Value:
+    """An array of the host as a part of a case, copied."""
+    beyond = storage(dtype).beyond
+    shape = array.shape[: array.ndim - len(beyond)]
+    data = b"" if dtype == FLOAT0 else np.ascontiguousarray(array).tobytes()
+    return Value(dtype, tuple(map(int, shape)), None, tolerance, data)
+
+
+def _cotangents(chain: Chain, where: str, order: int, results: Sequence[Array], given: Any) -> list[Value]:
+    """The cotangents for the results of a function: those that were given, or random ones."""
+    avals = chain.program(order + 1).in_avals[-len(results) :] if results else ()
+    if given is not None:
+        leaves = list(given)
+        if len(leaves) != len(results):
+            raise ExportError(f"{where}: expected {len(results)} cotangents, one for each result, found {len(leaves)}")
+        return [_argument(leaf, aval) for leaf, aval in zip(leaves, avals, strict=True)]
+    made = []
+    for index, (aval, result) in enumerate(zip(avals, results, strict=True)):
+        dtype, shape = name_of(aval.dtype), result.shape[: len(aval.shape)]
+        if dtype == FLOAT0:
+            made.append(_value(np.zeros(shape, np.bool_), FLOAT0))
+        else:
+            made.append(Value(dtype, shape, Drawn(shape, dtype, seed=(order << 32) + index)))
+    return made
+
+
+def _tolerances(where: str, given: Any, paths: Sequence[str]) -> list[Tolerance | None]:
+    """A tolerance for each result: one for all, or some by the paths of results."""
+    if not isinstance(given, Mapping):
+        return [None if given is None else Tolerance.of(given)] * len(paths)
+    if unknown := [path for path in given if path not in paths]:
+        raise ExportError(f"{where}: tolerances are for {listed(paths, most=8)}, not for {listed(unknown, repr)}")
+    return [Tolerance.of(given[path]) if path in given else None for path in paths]

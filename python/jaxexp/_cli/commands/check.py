@@ -1,0 +1,304 @@
+"""`jaxexp check`: whether artifacts still compute what was recorded in them, here and elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxexp._cli import (
+    complaints,
+    completing,
+    headers,
+    importing,
+    inputs,
+    junit,
+    outputs,
+    progress,
+    spreading,
+    tolerances,
+)
+from jaxexp._cli.page import Column, Page
+from jaxexp._cli.spreading import Spread
+from jaxexp._errors import ExportError
+from jaxexp._kernel.artifact.words import cut
+
+if TYPE_CHECKING:
+    from jaxexp._api.cases.report import CheckReport
+    from jaxexp._kernel.artifact.cases import Tolerance
+
+_EXAMPLE = """\b
+Example:
+  jaxexp check model.jaxexp
+  jaxexp check models/ fleet.zip --junit results.xml
+  jaxexp check model.jaxexp --python old/bin/python --python new/bin/python --matrix
+  jaxexp check model.jaxexp --plugin cuda"""
+
+HERE = "here"
+_ERROR = "error"  # the verdict on an artifact that cannot be loaded
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a check of one artifact in one environment found.
+
+    Attributes:
+        file: the name of the artifact.
+        where: the environment.
+        report: the report; None if the artifact cannot be loaded there.
+        error: why not.
+        status: the exit status that the error asks for.
+    """
+
+    file: str
+    where: str
+    report: CheckReport | None = None
+    error: str = ""
+    status: int = 0
+
+    @property
+    def verdict(self) -> str:
+        return _ERROR if self.report is None else self.report.verdict
+
+    def to_json(self) -> dict[str, Any]:
+        said: dict[str, Any] = {"file": self.file, "where": self.where, "verdict": self.verdict}
+        if self.report is None:
+            return said | {"error": self.error, "status": self.status}
+        return said | {"report": self.report.to_json()}
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any], where: str) -> Outcome:
+        from jaxexp._api.cases.report import CheckReport
+
+        if said["verdict"] == _ERROR:
+            return cls(str(said["file"]), where, None, str(said["error"]), int(said["status"]))
+        return cls(str(said["file"]), where, CheckReport.from_json(said["report"]))
+
+
+@click.command(epilog=_EXAMPLE, short_help="Check that artifacts compute what was recorded.")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=completing.Artifact())
+@click.option(
+    "--plugin",
+    metavar="PLUGIN",
+    help="Run on a PJRT plugin, without JAX: its file, or a platform whose plugin is installed.",
+)
+@click.option(
+    "--python",
+    "pythons",
+    metavar="PYTHON",
+    multiple=True,
+    help="Check with this interpreter, in a process of its own: that of an environment with jaxexp. May be repeated.",
+)
+@click.option(
+    "--matrix", "is_matrix", is_flag=True, help="Check here, too, and print one table of artifacts and environments."
+)
+@tolerances.option("How far results may be from the recorded ones, in place of what the cases say; 0: not at all.")
+@click.option(
+    "--max-drawn-bytes",
+    type=click.IntRange(0),
+    default=1 << 32,
+    metavar="BYTES",
+    help="How many bytes the random arguments of a case may take; by default 4 GiB.",
+)
+@click.option("--allow-none", is_flag=True, help="Artifacts without cases do not fail.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact and environment."
+)
+@click.option(
+    "--junit",
+    "junit_file",
+    metavar="XML",
+    type=click.Path(dir_okay=False),
+    help="Write a report for CI to this file, in the form of JUnit.",
+)
+@inputs.folder_options
+@spreading.options("How many processes to use; by default only this one. With --python, how many at a time.")
+@importing.option
+@headers.option
+def command(
+    files: tuple[str, ...],
+    plugin: str | None,
+    pythons: tuple[str, ...],
+    is_matrix: bool,
+    tolerance: Tolerance | None,
+    max_drawn_bytes: int,
+    allow_none: bool,
+    as_json: bool,
+    junit_file: str | None,
+    folders: inputs.Folders,
+    spread: Spread,
+) -> int:
+    """Make the calls again that were recorded in artifacts, and compare the results with the recorded ones.
+
+    FILE is an artifact, a member of an archive or a URL; or a folder or an archive, for all artifacts in it. The exit
+    status is 0 if all results are as recorded; 1 if one differs, a case cannot be called, or an artifact cannot be
+    loaded or has no cases; 2 if the command line makes no sense; 75 if the same command may succeed later. This runs
+    the functions: check only what you trust.
+    """
+    if plugin is not None and (pythons or is_matrix or spread.is_asked_for):
+        raise click.UsageError("--plugin checks in this process: leave out --python, --matrix, and options of workers")
+    if pythons and (spread.address or spread.journal):
+        raise click.UsageError("--dask and --journal are for checks here: leave out --python")
+    own = functools.partial(_here, files, folders, spread, tolerance, max_drawn_bytes)
+    found: list[Outcome] = []
+    if plugin is not None:
+        found += _on_plugin(files, folders, plugin, tolerance, max_drawn_bytes)
+    else:
+        if is_matrix or not pythons:
+            found += own()
+        found += _elsewhere(pythons, files, folders, tolerance, max_drawn_bytes, spread.workers or 1)
+    if junit_file is not None:
+        text = junit.text([(one.file, one.where, one.report, one.error) for one in found])
+        outputs.write(junit_file, text.encode(), force=True)
+    if as_json:
+        click.echo(json.dumps([one.to_json() for one in found], indent=2))
+    elif is_matrix:
+        _table(found).write()
+    else:
+        _lines(found, len(pythons) > 1).write()
+    for one in found if not as_json else ():
+        if one.report is None:
+            complaints.complain(f"{one.error}" if one.where == HERE else f"{one.where}: {one.error}")
+    return _status(found, allow_none)
+
+
+def _status(found: Iterable[Outcome], allow_none: bool) -> int:
+    from jaxexp._api.cases.report import NONE
+
+    statuses = set()
+    for one in found:
+        if one.report is None:
+            statuses.add(one.status)
+        elif not one.report.ok and not (allow_none and one.verdict == NONE):
+            statuses.add(complaints.FAILED)
+    if not statuses:
+        return 0
+    return complaints.TRY_AGAIN if statuses == {complaints.TRY_AGAIN} else complaints.FAILED
+
+
+def _outcome(name: str, where: str, found: CheckReport | Exception) -> Outcome:
+    if isinstance(found, Exception):
+        return Outcome(name, where, None, complaints.said(found), complaints.status_of(found))
+    return Outcome(name, where, found)
+
+
+def _here(
+    files: Sequence[str], folders: inputs.Folders, spread: Spread, tolerance: Tolerance | None, max_drawn_bytes: int
+) -> Iterator[Outcome]:
+    from jaxexp._fleet.passes.check_many import How, checked
+
+    how = How.of(tolerance, max_drawn_bytes)
+    found = spread.results(files, folders, "check", lambda given, means: checked(given, means, how))
+    return (_outcome(name, HERE, one) for name, one in found)
+
+
+def _on_plugin(
+    files: Sequence[str], folders: inputs.Folders, plugin: str, tolerance: Tolerance | None, max_drawn_bytes: int
+) -> Iterator[Outcome]:
+    from jaxexp.runtime.session import Session
+
+    def check(source: inputs.Source) -> CheckReport:
+        given: Any = source.path if source.handle is None else source.handle
+        return Session(given, plugin=plugin).check(tolerance=tolerance, max_drawn_bytes=max_drawn_bytes)
+
+    sources = [one for file in files for one in _sources(file, folders)]
+    with progress.bar("checking", len(sources)) as advance:
+        for source in sources:
+            reports, failed = inputs.read_each([source], check)
+            yield _outcome(source.name, plugin, failed[0][1] if failed else reports[0])
+            advance(1)
+
+
+def _sources(file: str, folders: inputs.Folders) -> Iterable[Any]:
+    return inputs.in_folder(file, folders, "check") if inputs.stands_for_all(file) else inputs.artifacts(file)
+
+
+def _elsewhere(
+    pythons: Sequence[str],
+    files: Sequence[str],
+    folders: inputs.Folders,
+    tolerance: Tolerance | None,
+    max_drawn_bytes: int,
+    at_once: int,
+) -> Iterator[Outcome]:
+    """Checks in other environments, each in a process of its own."""
+    if not pythons:
+        return
+    options = ["--max-drawn-bytes", str(max_drawn_bytes)]
+    options += [] if tolerance is None else ["--tolerance", tolerances.text(tolerance)]
+    options += [] if folders.recursive else ["--no-recursive"]
+    options += [part for pattern in folders.include for part in ("--include", pattern)]
+    options += [part for module in importing.imported() for part in ("--import", module)]
+    run = functools.partial(_in_process, arguments=["check", "--json", *options, "--", *files])
+    with progress.bar("environments", len(pythons)) as advance, ThreadPoolExecutor(at_once) as threads:
+        for outcomes in threads.map(run, pythons):
+            yield from outcomes
+            advance(1)
+
+
+def _in_process(python: str, arguments: Sequence[str]) -> list[Outcome]:
+    try:
+        done = subprocess.run(
+            [python, "-m", "jaxexp", *arguments], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        )
+    except OSError as error:
+        raise click.UsageError(f"--python {python}: {error.strerror}") from error
+    try:
+        return [Outcome.from_json(one, python) for one in json.loads(done.stdout)]
+    except (ValueError, LookupError, TypeError, ExportError):
+        said = done.stderr.strip().splitlines() or done.stdout.strip().splitlines() or ["nothing"]
+        message = f"jaxexp check ended with status {done.returncode}, and said {cut(said[-1])}"
+        if done.returncode == complaints.MISUSED or "No module named jaxexp" in done.stderr:
+            message += ": install this release of jaxexp there"
+        return [Outcome("", python, None, message, complaints.FAILED)]
+
+
+def _lines(found: Iterable[Outcome], names_environments: bool) -> Page:
+    page = Page()
+    for one in found:
+        if one.report is not None:
+            _add(page, one, names_environments)
+    return page
+
+
+def _add(page: Page, one: Outcome, names_environments: bool) -> None:
+    assert one.report is not None
+    first, *rest = one.report.lines()
+    about = first.removeprefix(f"{one.report.name}: ")  # the file says more than the name of the function
+    page.line(f"{one.file}{f' in {one.where}' if names_environments else ''}: {about}")
+    for line in rest:
+        page.line(line)
+
+
+def _table(found: Sequence[Outcome]) -> Page:
+    """A row for each artifact, and a column for each environment."""
+    page = Page()
+    environments = list(dict.fromkeys(one.where for one in found))
+    for number, where in enumerate(environments, start=1):
+        page.line(f"{number}  {where}: {_environment(found, where)}")
+    page.blank()
+    verdicts = {(one.file, one.where): one.verdict for one in found}
+    names = list(dict.fromkeys(one.file for one in found if one.file))
+    rows = [[name, *(verdicts.get((name, where), _ERROR) for where in environments)] for name in names]
+    heads = ["artifact", *map(str, range(1, len(environments) + 1))]
+    page.table([Column(head) for head in heads], rows)
+    for one in found:
+        if one.report is not None and not one.report.ok:
+            page.blank()
+            _add(page, one, names_environments=True)
+    return page
+
+
+def _environment(found: Iterable[Outcome], where: str) -> str:
+    from jaxexp._api.cases.report import in_short
+
+    for one in found:
+        if one.where == where and one.report is not None:
+            return in_short(one.report.checked)
+    return "nothing was checked"

@@ -1,0 +1,95 @@
+"""`jaxexp record`: makes a call, and keeps what it took and returned in the artifact."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxexp._cli import completing, functions, importing, inputs, progress, sizes, tolerances
+from jaxexp._cli.call_arguments import CallArguments
+from jaxexp._cli.page import say
+from jaxexp._kernel.artifact.words import counted
+
+if TYPE_CHECKING:
+    from jaxexp._kernel.artifact.cases import Drawn
+
+_EXAMPLE = """\b
+Example:
+  jaxexp record model.jaxexp inputs.npz --name first
+  jaxexp record model.jaxexp --random --size batch=4 --tolerance 1e-4
+  jaxexp check model.jaxexp"""
+
+
+@click.command(epilog=_EXAMPLE, short_help="Record a call in an artifact, for 'check'.")
+@click.argument("file", metavar="FILE", type=completing.Artifact())
+@click.argument("given", metavar="[ARG]...", nargs=-1, type=click.Path())
+@click.option(
+    "--random",
+    "is_random",
+    is_flag=True,
+    help="Use random numbers for all arguments that are not given. The artifact has only their seeds.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, (1 << 31) - 1),
+    metavar="SEED",
+    default=0,
+    help="With --random, other numbers than those of seed 0.",
+)
+@sizes.option("With --random, the size of a symbolic dimension, as in batch=4; once for each dimension.")
+@click.option("--name", metavar="NAME", help="What the case is called; by default a number.")
+@click.option(
+    "--vjp-order",
+    type=click.IntRange(0),
+    default=0,
+    help="Record a call of the VJP of this order, with random cotangents.",
+)
+@tolerances.option("How far results may be from the recorded ones; by default, what rounding explains.")
+@click.option("--replace", is_flag=True, help="Drop the cases that the artifact has.")
+@importing.option
+def command(
+    file: str,
+    given: tuple[str, ...],
+    is_random: bool,
+    seed: int,
+    sized: tuple[str, ...],
+    name: str | None,
+    vjp_order: int,
+    tolerance: Any,
+    replace: bool,
+) -> int:
+    """Call a function, and add the arguments and the results to its file as a case, which 'check' compares with.
+
+    ARGs are as in 'run'. Only the trailer of the file is written again, and jax.export reads the file as before. If
+    arrays take more than 64 KiB, the largest go to a file beside it, NAME.cases.safetensors. This imports JAX, and runs
+    the function: run only what you trust.
+    """
+    from jaxexp._fleet.places.check import record
+
+    if sized and not is_random:
+        raise click.UsageError("--size is for random numbers: add --random")
+    source = inputs.artifact(file)
+    if source.path is None:
+        raise click.UsageError(f"{file!r} is a member of an archive, which is not changed: record before it is packed")
+    exported = functions.loaded(source)
+    arguments = CallArguments(source.name, functions.as_called(exported))
+    with functions.with_dtypes_of(exported):
+        arguments.take(given)
+        if is_random:
+            arguments.fill(sizes.parsed(sized), seed, _drawn)
+        args, kwargs = arguments.all()
+    case = {"args": args, "kwargs": kwargs, "name": name, "tolerance": tolerance, "vjp_order": vjp_order}
+    with progress.bar("recording", 1) as advance:
+        cases = record(source.path, [case], replace=replace)
+        advance(1)
+    results = counted(len(cases[-1].results), "result")
+    say(f"{file}: {counted(len(cases), 'case')}; recorded {cases[-1].name!r}, {results}")
+    return 0
+
+
+def _drawn(spec: Any, seed: int, index: int) -> Drawn:
+    from jaxexp._kernel.artifact.cases import Drawn
+    from jaxexp._kernel.write.fitting import name_of
+
+    return Drawn(tuple(spec.shape), name_of(spec.dtype), seed=(seed << 32) + index)

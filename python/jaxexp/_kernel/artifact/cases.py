@@ -1,0 +1,379 @@
+"""Cases: calls that were recorded, with their results, as a trailer has them. Nothing here needs JAX."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxexp import _native
+from jaxexp._errors import ExportError, ExportTypeError, WeightsError, cause
+from jaxexp._public import part_of, public
+
+from . import numbers
+
+Array = np.ndarray[Any, Any]
+Source = Callable[[str], Any]  # the bytes of a tensor, by its name
+
+_KINDS = {_native.dtype_name(kind): kind for kind in range(30)}
+_KEY_WORDS = {"key<fry>": 2, "key<rbg>": 4, "key<urbg>": 4}
+FLOAT0 = "float0"
+
+
+class Storage(NamedTuple):
+    """How an array of a dtype of JAX is held: as one of NumPy, of which a random key has several numbers.
+
+    `ml_dtypes` has the dtypes that NumPy has not.
+    """
+
+    dtype: np.dtype[Any]
+    beyond: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return self.dtype.itemsize * math.prod(self.beyond)
+
+
+def storage(dtype: str) -> Storage:
+    """How arrays of a dtype of JAX are held, by its name.
+
+    Raises:
+        ExportError: the format has no such dtype.
+        ImportError: it needs `ml_dtypes`, which is not installed.
+    """
+    if dtype in _KEY_WORDS:
+        return Storage(np.dtype(np.uint32), (_KEY_WORDS[dtype],))
+    if dtype == FLOAT0:
+        return Storage(np.dtype([(FLOAT0, "V")]))
+    if dtype not in _KINDS:
+        raise ExportError(f"cases have arrays of dtypes that artifacts have, not of {dtype}")
+    try:
+        return Storage(np.dtype(dtype))
+    except TypeError:
+        pass
+    try:
+        import ml_dtypes
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"arrays of dtype {dtype} need the package ml_dtypes, which is not installed: pip install ml_dtypes"
+        ) from cause(error)
+    return Storage(np.dtype(getattr(ml_dtypes, dtype)))
+
+
+@public
+class Tolerance(NamedTuple):
+    """How far a number of a result may be from the recorded one: ``absolute + relative * |recorded|``.
+
+    With zeros, every number has to be equal.
+    """
+
+    relative: float = 0.0
+    absolute: float = 0.0
+
+    @classmethod
+    def of(cls, given: Any) -> Tolerance:
+        """What a user gave: a Tolerance, a relative one as a number, or a pair.
+
+        Raises:
+            ExportError: it has negative numbers, or some that are not finite.
+            TypeError: it is none of these.
+        """
+        try:
+            made = cls(*map(float, given)) if isinstance(given, (tuple, list)) else cls(float(given))
+        except (TypeError, ValueError) as error:
+            raise ExportTypeError(
+                f"a tolerance is a relative one as a number, or Tolerance(relative, absolute), not {given!r}"
+            ) from cause(error)
+        if not all(math.isfinite(one) and one >= 0 for one in made):
+            raise ExportError(f"a tolerance has finite numbers that are not negative, not {given!r}")
+        return made
+
+
+@public
+@dataclasses.dataclass(frozen=True, slots=True)
+class Drawn:
+    """An array of random numbers, as an argument of a case: the artifact holds only this description.
+
+    Every release of jaxexp draws the same numbers from it, bit for bit, whatever the releases of JAX and NumPy.
+
+    Attributes:
+        shape: its shape.
+        dtype: the name of its dtype, such as ``"float32"``.
+        distribution: ``"normal"``: the sum of eight uniform numbers, scaled to mean `first` and deviation `second`.
+            ``"uniform"``: from `first` to below `second`. ``"integers"``: whole numbers from `first` to below `second`.
+            The default is ``"normal"`` for floats and complex numbers, and ``"integers"`` for the others.
+        seed: which numbers; from 0 to below 2^64.
+        first: the default is 0.
+        second: the default is 1; for integers 8, or what the dtype has; for random keys 2^32.
+
+    Raises:
+        ExportError: the dtype has no such numbers, or a number is out of range.
+
+    Example:
+        >>> exported.save("model.jaxexp", cases=[(Drawn((8, 784), "float32", seed=1),)])
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    distribution: str = ""
+    seed: int = 0
+    first: float = 0.0
+    second: float | None = None
+
+    def __post_init__(self) -> None:
+        shape = tuple(int(size) for size in self.shape)
+        dtype = self.dtype if isinstance(self.dtype, str) else str(getattr(self.dtype, "name", self.dtype))
+        integers = integers_of(dtype)
+        distribution = self.distribution or (numbers.NORMAL if integers is None else numbers.INTEGERS)
+        second = self.second
+        if second is None:
+            second = 1.0 if distribution != numbers.INTEGERS else 8.0
+            if distribution == numbers.INTEGERS and integers is not None:
+                second = float(integers[1]) if dtype in _KEY_WORDS else min(second, float(integers[1]))
+        for name, value in (("shape", shape), ("dtype", dtype), ("distribution", distribution), ("second", second)):
+            object.__setattr__(self, name, value)
+        self._check(integers)
+
+    def _check(self, integers: tuple[int, int] | None) -> None:
+        first, second = self.first, self.second
+        assert second is not None
+        what = f"Drawn({self.shape}, {self.dtype!r}, {self.distribution!r}, {self.seed}, {first}, {second})"
+        if storage(self.dtype).size == 0 or any(size < 0 for size in self.shape) or len(self.shape) > _MOST_RANK:
+            raise ExportError(f"{what} is no array of numbers")
+        if self.distribution not in numbers.DISTRIBUTIONS or (integers and self.distribution != numbers.INTEGERS):
+            known = ("integers",) if integers else numbers.DISTRIBUTIONS
+            raise ExportError(f"{what}: the distribution of {self.dtype} is one of {', '.join(known)}")
+        if not 0 <= self.seed < 1 << 64:
+            raise ExportError(f"{what}: a seed is a number from 0 to below 2^64")
+        if not (math.isfinite(first) and math.isfinite(second)):
+            raise ExportError(f"{what}: its numbers have to be finite")
+        if self.distribution == numbers.NORMAL:
+            is_fit = second >= 0
+        elif self.distribution == numbers.UNIFORM:
+            is_fit = first <= second
+        else:
+            least, most = integers or (-(1 << 53), 1 << 53)
+            is_fit = least <= first < second <= most and first == int(first) and second == int(second)
+        if not is_fit:
+            raise ExportError(f"{what}: {self.dtype} has no such {self.distribution} numbers")
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the array has."""
+        return math.prod(self.shape) * storage(self.dtype).size
+
+    def array(self) -> Array:
+        """The numbers. A random key is two or four numbers of ``uint32``, in one more dimension."""
+        held, second = storage(self.dtype), self.second
+        assert second is not None
+        shape = (*self.shape, *held.beyond)
+        return numbers.draw(self.distribution, self.seed, self.first, second, shape, held.dtype)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        array = self.array()
+        return array if dtype is None else array.astype(dtype)
+
+
+_MOST_RANK = 64
+_BITS = {"bool": 1, "int4": 4, "uint4": 4} | {f"{u}int{n}": n for u in ("", "u") for n in (8, 16, 32, 64)}
+
+
+def integers_of(dtype: str) -> tuple[int, int] | None:
+    """The least integer of a dtype, and the first one above; both within 2^53. None for other dtypes."""
+    if dtype in _KEY_WORDS:
+        return 0, 1 << 32
+    if (bits := _BITS.get(dtype)) is None:
+        return None
+    is_signed = dtype.startswith("int")
+    most = 1 << min(bits - is_signed, 53)
+    return (-most if is_signed else 0), most
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """An argument or a result.
+
+    Attributes:
+        dtype: the name of its dtype.
+        shape: its shape.
+        drawn: how it is drawn, for an argument of random numbers.
+        tolerance: how far a result may be from this one; None for the default of its dtype.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    drawn: Drawn | None = None
+    tolerance: Tolerance | None = None
+    _bytes: Any = dataclasses.field(default=None, repr=False)  # a buffer
+    # Or its name in a file, and what reads it.
+    _tensor: tuple[str, Source] | None = dataclasses.field(default=None, repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it has."""
+        return math.prod(self.shape) * storage(self.dtype).size
+
+    @property
+    def tensor(self) -> str | None:
+        """Its name in a file beside the artifact; None if it is in the artifact."""
+        return None if self._tensor is None else self._tensor[0]
+
+    def buffer(self) -> Any:
+        """Its elements in memory, row by row."""
+        if self._tensor is not None:
+            name, source = self._tensor
+            return source(name)
+        return self.array().tobytes() if self._bytes is None else self._bytes
+
+    def array(self) -> Array:
+        """Its elements, only to be read.
+
+        Random keys are ``uint32``, in one more dimension; ``float0`` is ``bool``.
+
+        Raises:
+            WeightsError: it is in a file that is missing, damaged, or another one.
+            ImportError: its dtype is one of `ml_dtypes`, which is not installed.
+            OSError: the file cannot be opened.
+        """
+        if self.drawn is not None:
+            return self.drawn.array()
+        if self.dtype == FLOAT0:
+            return np.zeros(self.shape, np.bool_)
+        held = storage(self.dtype)
+        return np.frombuffer(self.buffer(), held.dtype).reshape((*self.shape, *held.beyond))
+
+
+@public
+@dataclasses.dataclass(frozen=True, slots=True)
+class Case:
+    """A call that was recorded, to be made again and compared.
+
+    Attributes:
+        name: its name, which no other case of the function has.
+        vjp_order: 0 for a call of the function, 1 for one of its VJP, and so on.
+        arguments: the arrays that were passed, flat and without weights, each a `Case.Value`.
+        results: the arrays that were returned, flat.
+        recorded: where, such as ``{"jax": "0.10.2", "platform": "cpu", ...}``.
+    """
+
+    name: str
+    vjp_order: int
+    arguments: tuple[Value, ...]
+    results: tuple[Value, ...]
+    recorded: Mapping[str, str] = dataclasses.field(hash=False)
+
+
+part_of(Case, Value)
+
+
+class Table(NamedTuple):
+    """What a trailer says of files: each (name, size, content), and tensors (name, index of the file, size, digest)."""
+
+    files: Sequence[Any] = ()
+    tensors: Sequence[Any] = ()
+
+
+NO_FILES = Table()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cases:
+    """The cases of a function and its VJPs.
+
+    Attributes:
+        all: the cases.
+        table: the files that arrays of them are in.
+    """
+
+    all: tuple[Case, ...]
+    table: Table = NO_FILES
+
+    @classmethod
+    def of_trailer(cls, said: Any, source: Source | None = None) -> Cases:
+        """What `_native.Artifact.cases` returned. `source` reads tensors from the files beside the artifact."""
+        cases, recordings, files, tensors = said
+        recorded = [dict(facts) for facts in recordings]
+        read = source or _nowhere([name for name, *_ in files])
+
+        def value(one: Any) -> Value:
+            kind, shape, data, tensor, drawn, tolerance = one
+            dtype, shape = _native.dtype_name(kind), tuple(shape)
+            if drawn is not None:
+                number, seed, first, second = drawn
+                drawn = Drawn(shape, dtype, numbers.DISTRIBUTIONS[number], seed, first, second)
+            tolerance = None if tolerance is None else Tolerance(*tolerance)
+            at = None if tensor is None else (tensors[tensor][0], read)
+            return Value(dtype, shape, drawn, tolerance, data, at)
+
+        made = tuple(
+            Case(name, order, tuple(map(value, arguments)), tuple(map(value, results)), recorded[recording])
+            for name, order, arguments, results, recording in cases
+        )
+        return cls(made, Table(tuple(files), tuple(tensors)))
+
+    def for_trailer(self, keep: Callable[[Case], bool] = lambda case: True) -> Any:
+        """What `_native.Notes` takes, of those cases that are kept; None if there are none."""
+        kept = [case for case in self.all if keep(case)]
+        if not kept:
+            return None
+        recordings: list[list[tuple[str, str]]] = []
+        index_of = {tensor[0]: index for index, tensor in enumerate(self.table.tensors)}
+
+        def value(one: Value) -> Any:
+            drawn = one.drawn
+            described = None
+            if drawn is not None:
+                described = (numbers.DISTRIBUTIONS.index(drawn.distribution), drawn.seed, drawn.first, drawn.second)
+            at = None if one._tensor is None else index_of[one._tensor[0]]
+            data = None if one._bytes is None else bytes(one._bytes)
+            return _KINDS[one.dtype], list(one.shape), data, at, described, one.tolerance
+
+        def recording(case: Case) -> int:
+            facts = sorted(case.recorded.items())
+            if facts not in recordings:
+                recordings.append(facts)
+            return recordings.index(facts)
+
+        made = [
+            (c.name, c.vjp_order, [value(v) for v in c.arguments], [value(v) for v in c.results], recording(c))
+            for c in kept
+        ]
+        # Tensors that no case has stay in the table, which says what the files are.
+        has_files = any(value.tensor is not None for case in kept for value in (*case.arguments, *case.results))
+        files, tensors = self.table if has_files else NO_FILES
+        return made, recordings, list(files), list(tensors)
+
+    def beside(self, source: Source) -> Cases:
+        """The same, whose arrays in files are read by this."""
+
+        def moved(value: Value) -> Value:
+            return value if value._tensor is None else dataclasses.replace(value, _tensor=(value._tensor[0], source))
+
+        return dataclasses.replace(self, all=tuple(with_values(case, moved) for case in self.all))
+
+
+def with_values(case: Case, change: Callable[[Value], Value]) -> Case:
+    """A case with a change in its arguments and results."""
+    return dataclasses.replace(
+        case, arguments=tuple(map(change, case.arguments)), results=tuple(map(change, case.results))
+    )
+
+
+def is_in_files(case: Case) -> bool:
+    """Whether arrays of a case are in a file beside the artifact."""
+    return any(value.tensor is not None for value in (*case.arguments, *case.results))
+
+
+def _nowhere(names: Iterable[str]) -> Source:
+    """What reads tensors of an artifact that was in no file."""
+    files = ", ".join(map(repr, names))
+
+    def read(tensor: str) -> Any:
+        raise WeightsError(
+            tensor, "an artifact in a file, with the arrays of its cases beside it", f"one without a folder ({files})"
+        )
+
+    return read

@@ -1,0 +1,35 @@
+"""Which cases fit a function: its signature may have changed since they were recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxexp import _jax
+from jaxexp._kernel.artifact.cases import FLOAT0, Case, Value
+from jaxexp._kernel.function.data import ExportedData
+
+DTYPE_OF_FLOAT0 = _jax.float0
+
+
+def fits(case: Case, function: ExportedData, weights: int) -> bool:
+    """Whether a case is a call of a function, or of a VJP, whose first arguments are this many weights."""
+    return _are_of(case.arguments, function.in_avals[weights:]) and _are_of(case.results, function.out_avals)
+
+
+def _are_of(values: Sequence[Value], avals: Sequence[Any]) -> bool:
+    return len(values) == len(avals) and all(map(fits_aval, values, avals))
+
+
+def fits_aval(value: Value, aval: Any) -> bool:
+    """Whether an array has the dtype and the shape of an abstract value; a symbolic dimension may have any size."""
+    return (
+        value.dtype == name_of(aval.dtype)
+        and len(value.shape) == len(aval.shape)
+        and all(_jax.is_symbolic_dim(dim) or dim == size for size, dim in zip(value.shape, aval.shape, strict=True))
+    )
+
+
+def name_of(dtype: Any) -> str:
+    """What artifacts call a dtype."""
+    return FLOAT0 if dtype == DTYPE_OF_FLOAT0 else str(dtype)

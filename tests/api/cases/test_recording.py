@@ -1,0 +1,371 @@
+"""Recording calls and making them again: every kind of function, what is refused, and where cases go."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxexp
+from jaxexp import CheckReport, Drawn, Tolerance, _native
+from jaxexp._cli import start
+from kit.corpus import CASES, export_with
+from kit.weighted import X, bound
+
+_EFFECTS = r"has effects .* a case has results only"
+REFUSED = {
+    **dict.fromkeys(("ordered_effect", "unordered_effect", "several_effects", "effects_and_symbolic_shapes"), _EFFECTS),
+    "unreduced_result": "a result is no array of the host",
+}
+
+
+def f(x: jax.Array, y: jax.Array) -> dict[str, jax.Array]:
+    return {"loss": jnp.sum(jnp.sin(x) @ y), "out": x @ y}
+
+
+@pytest.fixture(scope="module")
+def exported() -> jaxexp.Exported:
+    spec = jax.ShapeDtypeStruct
+    return jaxexp.export(jax.jit(f))(spec((4, 3), np.float32), spec((3, 2), np.float32))
+
+
+ARGS = Drawn((4, 3), "float32"), Drawn((3, 2), "float32", seed=1)
+
+
+@pytest.fixture
+def path(exported: jaxexp.Exported, tmp_path: Path) -> Path:
+    exported.save(tmp_path / "f.jaxexp", vjp_order=1, cases=[ARGS, {"args": ARGS, "vjp_order": 1, "name": "gradient"}])
+    return tmp_path / "f.jaxexp"
+
+
+@pytest.mark.sampled(one_in=5, reason="many kinds go the same way")
+@pytest.mark.parametrize("name", CASES)
+def test_every_kind(name: str, tmp_path: Path) -> None:
+    """What is recorded is found again, of the function and of its VJPs, and jax.export reads the file."""
+    case = CASES[name]
+    with case.context():
+        program = case.build()
+        if not program.callable_here:
+            pytest.skip("nothing here implements what it calls")
+        exported = export_with(jaxexp, program)
+        given = [
+            {"args": program.args, "kwargs": program.kwargs, "vjp_order": order, "name": f"order {order}"}
+            for order in range(min(case.vjp_order, 1) + 1)
+        ]
+        file = tmp_path / "f.jaxexp"
+        if refused := REFUSED.get(name):
+            with pytest.raises(jaxexp.ExportError, match=refused):
+                exported.save(file, cases=given)
+            assert not file.exists()
+            return
+        exported.save(file, vjp_order=min(case.vjp_order, 1), cases=given)
+    report = jaxexp.check(file)  # outside of the context: the check sees to dtypes
+    assert report.verdict == "equal", report
+    assert len(report.cases) == len(given)
+    assert CheckReport.from_json(json.loads(json.dumps(report.to_json(), allow_nan=False))) == report
+    jaxexp.verify(file)
+    with case.context():
+        assert jax.export.deserialize(bytearray(file.read_bytes())).fun_name == exported.fun_name
+
+
+DTYPES = [
+    "bool", "int4", "uint4", "int8", "uint64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float32",
+    "float64", "complex64", "complex128", "key<fry>", "key<rbg>",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [(), (0, 2), (3, 2)], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype(dtype: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    """Given and drawn, of any shape."""
+    drawn = Drawn(shape, dtype, seed=3)
+    with jax.enable_x64(True):
+        if dtype.startswith("key"):
+            impl = {"key<fry>": "threefry2x32", "key<rbg>": "rbg"}[dtype]
+            array = jax.random.wrap_key_data(drawn.array(), impl=impl)
+        else:
+            array = jnp.asarray(drawn.array())
+        exported = jaxexp.export(jax.jit(lambda x: (x, x.reshape(-1))))(array)
+        exported.save(tmp_path / "f.jaxexp", cases=[(array,), (drawn,)])
+    report = jaxexp.check(tmp_path / "f.jaxexp")
+    assert report.verdict == "equal", report
+    given, described = jaxexp.load(tmp_path / "f.jaxexp").cases
+    assert [value.dtype for value in (*given.arguments, *given.results, *described.results)] == [dtype] * 5
+    assert described.arguments[0].drawn == drawn
+    for one, other in zip((*given.arguments, *given.results), (*described.arguments, *described.results), strict=True):
+        assert one.shape == other.shape
+        np.testing.assert_array_equal(one.array(), other.array())
+
+
+def test_what_a_case_is(path: Path) -> None:
+    first, gradient = jaxexp.load(path).cases
+    assert (first.name, first.vjp_order, gradient.name, gradient.vjp_order) == ("0", 0, "gradient", 1)
+    assert first.recorded["jax"] == jax.__version__
+    assert {"jaxlib", "jaxexp", "platform", "device", "processor", "system", "python"} <= first.recorded.keys()
+    assert [value.shape for value in first.results] == [(), (4, 2)]
+    assert [value.shape for value in gradient.arguments] == [(4, 3), (3, 2), (), (4, 2)]
+    assert [value.shape for value in gradient.results] == [(4, 3), (3, 2)]
+    assert all(value.drawn is not None for value in gradient.arguments)
+
+
+def test_cotangents_may_be_given(exported: jaxexp.Exported, tmp_path: Path) -> None:
+    cotangents = [np.float32(1), np.zeros((4, 2), np.float32)]
+    exported.save(tmp_path / "f.jaxexp", vjp_order=1, cases=[{"args": ARGS, "vjp_order": 1, "cotangents": cotangents}])
+    (case,) = jaxexp.load(tmp_path / "f.jaxexp").cases
+    loss = jax.grad(lambda *args: f(*args)["loss"], argnums=(0, 1))(*(drawn.array() for drawn in ARGS))
+    for value, expected in zip(case.results, loss, strict=True):
+        np.testing.assert_allclose(value.array(), expected, rtol=1e-5)
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([7], "a case is a tuple of the positional arguments, or a dict with args, kwargs"),
+        ([{"arg": ()}], "a dict of a case has args, kwargs, name, .*, not 'arg'"),
+        ([(np.ones((4, 3), np.float32),)], "args"),
+        ([(np.ones((4, 4), np.float32), ARGS[1])], r"args\[0\] is float32\[4, 3\], found float32\[4, 4\]"),
+        ([(np.ones((4, 3)), ARGS[1])], r"args\[0\] is float32\[4, 3\], found float64\[4, 3\]"),
+        ([ARGS, {"args": ARGS, "name": "0"}], "expected a name that no other case has, found '0'"),
+        ([{"args": ARGS, "vjp_order": 1}], "cannot be saved with vjp_order=0: case '0' calls the VJP of order 1"),
+        ([{"args": ARGS, "vjp_order": -1}], "vjp_order is 0 for the function"),
+        ([{"args": ARGS, "tolerance": -1.0}], "a tolerance has finite numbers that are not negative, not -1"),
+        ([{"args": ARGS, "tolerance": float("nan")}], "a tolerance has finite numbers"),
+        ([{"args": ARGS, "tolerance": "x"}], "a tolerance is a relative one as a number"),
+        (
+            [{"args": ARGS, "tolerance": {"result": 1}}],
+            r"tolerances are for result\['loss'\], result\['out'\], not for",
+        ),
+    ],
+)
+def test_cases_that_are_none(exported: jaxexp.Exported, given: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(jaxexp.ExportError, match=message):
+        exported.save(tmp_path / "f.jaxexp", cases=given)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_a_trailer(exported: jaxexp.Exported, path: Path) -> None:
+    with pytest.raises(jaxexp.ExportError, match="cases are in the trailer"):
+        exported.save(path, cases=[ARGS], trailer=False)
+    jaxexp.load(path).save(path, trailer=False)
+    assert not jaxexp.load(path).cases
+    before = path.read_bytes()
+    with pytest.raises(jaxexp.DeserializationError, match="a trailer, which cases are in"):
+        jaxexp.record(path, [ARGS])
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda: Drawn((2,), "float0"), "is no array of numbers"),
+        (lambda: Drawn((2,), "text"), "dtypes that artifacts have, not of text"),
+        (lambda: Drawn((-1,), "float32"), "is no array of numbers"),
+        (lambda: Drawn((2,), "int8", "normal"), "the distribution of int8 is one of integers"),
+        (lambda: Drawn((2,), "int8", second=129), "int8 has no such integers numbers"),
+        (lambda: Drawn((2,), "uint8", first=-1), "uint8 has no such integers numbers"),
+        (lambda: Drawn((2,), "float32", "cauchy"), "is one of normal, uniform, integers"),
+        (lambda: Drawn((2,), "float32", seed=1 << 64), "from 0 to below 2"),
+        (lambda: Drawn((2,), "float32", first=float("inf")), "have to be finite"),
+        (lambda: Drawn((2,), "float32", "uniform", first=2), "has no such uniform numbers"),
+    ],
+)
+def test_what_cannot_be_drawn(made: Any, message: str) -> None:
+    with pytest.raises(jaxexp.ExportError, match=message):
+        made()
+
+
+def test_too_many_random_numbers(exported: jaxexp.Exported) -> None:
+    report = _checked(exported, max_drawn_bytes=71)
+    assert report.verdict == "failed"
+    assert "its random arguments take 72 bytes; max_drawn_bytes allows 71 bytes" in str(report)
+
+
+def _checked(exported: jaxexp.Exported, **options: Any) -> CheckReport:
+    from jaxexp._api.cases.recording import recorded
+    from jaxexp._kernel.artifact.cases import Cases
+    from jaxexp._kernel.function.data import note
+
+    copied = dataclasses.replace(exported, fun_name=exported.fun_name)
+    return note(copied, cases=Cases(recorded(exported, [ARGS]))).check(**options)
+
+
+# --- where cases go ---------------------------------------------------------------------------------------------------
+
+
+def test_record_adds_and_replaces(path: Path) -> None:
+    before = path.read_bytes()
+    assert [case.name for case in jaxexp.record(path, [{"args": ARGS, "name": "new"}])] == ["0", "gradient", "new"]
+    after = path.read_bytes()
+    offset, size, _ = _native.Artifact(before).modules()[-1]
+    assert after[16 : offset + size] == before[16 : offset + size]  # all but where the artifact ends, and the trailer
+    assert jaxexp.check(path).verdict == "equal"
+    assert [case.name for case in jaxexp.record(path, [ARGS], replace=True)] == ["0"]
+    assert [case.name for case in jaxexp.load(path).cases] == ["0"]
+    with pytest.raises(jaxexp.ExportError, match="is a URL"):
+        jaxexp.record("http://localhost/f.jaxexp", [ARGS])
+
+
+def test_large_arrays_are_beside(tmp_path: Path) -> None:
+    file = tmp_path / "f.jaxexp"
+    exported = jaxexp.export(jax.jit(lambda x, y: (x * 2, y + 1)))(
+        jax.ShapeDtypeStruct((200, 200), np.float32), jax.ShapeDtypeStruct((3,), np.int32)
+    )
+    args = np.arange(40_000, dtype=np.float32).reshape(200, 200), np.arange(3, dtype=np.int32)
+    exported.save(file, cases=[args])
+    assert sorted(os.listdir(tmp_path)) == ["f.cases.safetensors", "f.jaxexp"]
+    assert file.stat().st_size < 10_000
+    (case,) = jaxexp.load(file).cases
+    assert [value.tensor for value in case.arguments] == ["0/arguments/0", None]
+    np.testing.assert_array_equal(case.arguments[0].array(), args[0])
+    jaxexp.record(file, [args])
+    loaded = jaxexp.load(file)
+    assert len(loaded.cases) == 2
+    assert loaded.check().verdict == "equal"
+    # Without a folder, the function has its cases, and cannot find the arrays. They are not written again.
+    apart = jaxexp.deserialize(file.read_bytes())
+    assert "with the arrays of its cases beside it" in str(apart.check())
+    assert not jaxexp.deserialize(loaded.serialize()).cases
+    os.makedirs(tmp_path / "other")
+    loaded.save(tmp_path / "other" / "g.jaxexp")
+    assert jaxexp.check(tmp_path / "other" / "g.jaxexp").verdict == "equal"
+    assert sorted(os.listdir(tmp_path / "other")) == ["g.cases.safetensors", "g.jaxexp"]
+    (found,) = jaxexp.load_many([file])
+    assert found.check().verdict == "equal"
+    # Fewer arrays stay inside.
+    jaxexp.record(file, [(Drawn((200, 200), "float32"), args[1])], replace=True)
+    assert jaxexp.check(file).verdict == "equal"
+
+
+def test_archives_take_files_along(tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    model, _ = bound()
+    model.save(folder / "m.jaxexp", cases=[(X,)])
+    key = jax.random.key(1)
+    exported = jaxexp.export(jax.jit(lambda x, k: (x.astype(jnp.int4), k)))(
+        jax.ShapeDtypeStruct((20_000,), np.float32), jax.random.split(key, 9_000)
+    )
+    exported.save(folder / "f.jaxexp", cases=[(np.ones(20_000, np.float32), jax.random.split(key, 9_000))])
+    beside = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert sorted(beside) == ["f.cases.safetensors", "f.jaxexp", "m.jaxexp", "m.safetensors"]
+    archive = tmp_path / "a.zip"
+    assert start.main(["pack", str(archive), str(folder)]) == 0
+    jaxexp.Archive.compact(archive)
+    with jaxexp.Archive.open(archive) as opened:
+        assert opened.verify() == {}
+    for name in ("m", "f"):
+        assert jaxexp.check(f"{archive}::{name}").verdict == "equal", name
+    assert start.main(["unpack", str(archive), "-d", str(tmp_path / "again")]) == 0
+    assert {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()} == beside
+    assert jaxexp.verify_many([tmp_path / "again"]) == {}
+
+
+def test_damage_beside_is_found(tmp_path: Path) -> None:
+    file, beside = tmp_path / "f.jaxexp", tmp_path / "f.cases.safetensors"
+    exported = jaxexp.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((200, 200), np.float32))
+    exported.save(file, cases=[(np.ones((200, 200), np.float32),)])
+    jaxexp.verify(file)
+    assert jaxexp.inspect(file).cases[0].file == "f.cases.safetensors"
+    blob = bytearray(beside.read_bytes())
+    blob[-1] ^= 1
+    beside.write_bytes(blob)
+    with pytest.raises(jaxexp.WeightsError, match=r"f\.cases\.safetensors.*found the digest"):
+        jaxexp.verify(file)
+    assert "found the digest" in str(jaxexp.verify_many([file])[str(file)])
+    assert "found the digest" in str(jaxexp.check(file))
+
+
+def test_damage_in_a_check(tmp_path: Path) -> None:
+    file = tmp_path / "f.jaxexp"
+    exported = jaxexp.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((200, 200), np.float32))
+    exported.save(file, cases=[(np.ones((200, 200), np.float32),)])
+    (tmp_path / "f.cases.safetensors").unlink()
+    report = jaxexp.check(file)
+    assert report.verdict == "failed"
+    assert "f.cases.safetensors" in str(report)
+
+
+def test_weights_are_apart(tmp_path: Path) -> None:
+    file = tmp_path / "m.jaxexp"
+    model, params = bound()
+    model.save(file, vjp_order=1, cases=[(X,), {"args": (X,), "vjp_order": 1}])
+    loaded = jaxexp.load(file)
+    assert [len(case.arguments) for case in loaded.cases] == [1, 2]
+    assert loaded.check().verdict == "equal"
+    jaxexp.record(file, [(X + 1,)])
+    assert jaxexp.check(file).verdict == "equal"
+    # Other weights give other results, so they drop the cases; and the program takes weights, so they do not fit it.
+    assert not loaded.with_weights(params).cases
+    assert not loaded.unbound.cases
+    assert not loaded.unbound.bind(dict(loaded.weights)).cases
+    assert not jax.tree_util.tree_map(lambda x: x, loaded).cases
+    assert len(loaded.with_mesh(None).cases) == 2
+
+
+def test_they_follow_a_function(path: Path, tmp_path: Path) -> None:
+    loaded = jaxexp.load(path)
+    ways = {
+        "replace": dataclasses.replace(loaded, fun_name="g"),
+        "serialize": jaxexp.deserialize(loaded.serialize(vjp_order=1)),
+        "locations": jaxexp.deserialize(loaded.serialize(vjp_order=1, locations="none")),
+        "migrate": jaxexp.deserialize(jaxexp.migrate(path)),
+        "pickle": pickle.loads(pickle.dumps(loaded)),
+    }
+    for way, found in ways.items():
+        assert found.check().verdict == "equal", way
+        assert len(found.cases) == 2, way
+    assert [case.vjp_order for case in jaxexp.deserialize(loaded.serialize()).cases] == [0]
+    with jaxexp.Archive.create(tmp_path / "a.zip") as writer:
+        writer.add("f", loaded, vjp_order=1)
+        writer.add_file("file", path)
+    for name in ("f", "file"):
+        report = jaxexp.check(f"{tmp_path / 'a.zip'}::{name}")
+        assert (report.verdict, len(report.cases)) == ("equal", 2)
+
+
+def test_symbolic_shapes(tmp_path: Path) -> None:
+    (b,) = jaxexp.symbolic_shape("b")
+    exported = jaxexp.export(jax.jit(lambda x: (x * 2, x.sum())))(jax.ShapeDtypeStruct((b, 2), np.float32))
+    file = tmp_path / "f.jaxexp"
+    exported.save(file, cases=[(np.ones((n, 2), np.float32),) for n in (2, 5)])
+    loaded = jaxexp.load(file)
+    assert loaded.check().verdict == "equal"
+    five = loaded.specialize(jax.ShapeDtypeStruct((5, 2), np.float32))
+    assert [case.name for case in five.cases] == ["1"]
+    assert five.check().verdict == "equal"
+    five.save(tmp_path / "five.jaxexp")
+    assert [case.name for case in jaxexp.load(tmp_path / "five.jaxexp").cases] == ["1"]
+
+
+def test_digests(path: Path, exported: jaxexp.Exported) -> None:
+    """Cases are part of the artifact, and not of its meaning."""
+    with_cases = jaxexp.digests(path)
+    exported.save(path, vjp_order=1)
+    without = jaxexp.digests(path)
+    assert with_cases.sha256 != without.sha256
+    assert with_cases.meaning == without.meaning
+
+
+def test_tolerances(exported: jaxexp.Exported, tmp_path: Path) -> None:
+    file = tmp_path / "f.jaxexp"
+    given = {"args": ARGS, "tolerance": {"result['loss']": Tolerance(absolute=0.5)}}
+    exported.save(file, cases=[given, {"args": ARGS, "tolerance": 0.25}])
+    first, second = jaxexp.load(file).cases
+    assert [value.tolerance for value in first.results] == [Tolerance(0.0, 0.5), None]
+    assert [value.tolerance for value in second.results] == [Tolerance(0.25, 0.0)] * 2
+    whose = [[one.tolerance_of for one in case.results] for case in jaxexp.check(file).cases]
+    assert whose == [["case", "dtype"], ["case", "case"]]
+    assert jaxexp.check(file, tolerance=(1e-3, 0)).cases[0].results[0].tolerance_of == "check"
+    with pytest.raises(jaxexp.ExportError, match="not negative"):
+        jaxexp.check(file, tolerance=-1)

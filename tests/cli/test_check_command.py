@@ -1,0 +1,221 @@
+"""`jaxexp record` and `jaxexp check`: verdicts, exit statuses, other environments, and reports for CI."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import stat
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import jaxexp
+from kit import without_jax
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """One that computes what it did, one that does not, and one without cases."""
+    (b,) = jaxexp.symbolic_shape("b")
+    exported = jaxexp.export(jax.jit(lambda x: {"sum": x.sum(), "twice": x * 2}))(
+        jax.ShapeDtypeStruct((b, 3), "float32")
+    )
+    folder = tmp_path / "models"
+    folder.mkdir()
+    exported.save(folder / "good.jaxexp", vjp_order=1, cases=[{"args": (X,), "name": "given"}])
+    changed = jaxexp.load(folder / "good.jaxexp")
+    text = changed.mlir_module()
+    assert "dense<2.000000e+00>" in text
+    text = text.replace("dense<2.000000e+00>", "dense<3.000000e+00>")
+    dataclasses.replace(changed, mlir_module_serialized=text.encode()).save(folder / "wrong.jaxexp")
+    exported.save(folder / "none.jaxexp")
+    return folder
+
+
+def test_record_and_check(models: Path, good: Any, run: Any) -> None:
+    np.savez(models / "x.npz", X)
+    file = models / "none.jaxexp"
+    assert (
+        good("record", file, models / "x.npz", "--name", "of a file")
+        == f"{file}: 1 case; recorded 'of a file', 2 results\n"
+    )
+    said = good("record", file, "--random", "--size", "b=4", "--tolerance", "1e-3,0.5")
+    assert said == f"{file}: 2 cases; recorded '1', 2 results\n"
+    given, drawn = jaxexp.load(file).cases
+    np.testing.assert_array_equal(given.arguments[0].array(), X)
+    assert (drawn.arguments[0].shape, drawn.arguments[0].drawn is None) == ((4, 3), False)
+    assert drawn.results[0].tolerance == jaxexp.Tolerance(1e-3, 0.5)
+    assert good("check", file).splitlines() == [
+        f"{file}: 2 of 2 cases as recorded",
+        "  equal    of a file: 2 results with the same bits",
+        "  equal    1: 2 results with the same bits",
+    ]
+    file = models / "good.jaxexp"
+    good("record", file, "--random", "--size", "b=2", "--vjp-order", "1", "--replace")
+    assert [case.vjp_order for case in jaxexp.load(file).cases] == [1]
+    assert good("check", file).splitlines()[1] == "  equal    0 (VJP of order 1): 1 result with the same bits"
+    assert "cases         1 recorded with JAX" in good("inspect", file)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["none.jaxexp"], 2, "args[0] (float32[b,3]) is not given"),
+        (["none.jaxexp", "--size", "b=2"], 2, "--size is for random numbers"),
+        (["none.jaxexp", "--random"], 1, "say how large b is"),
+        (["none.jaxexp", "--random", "--size", "b=2", "--tolerance", "-1"], 2, "--tolerance takes one number or two"),
+        (["none.jaxexp", "--random", "--size", "b=2", "--vjp-order", "1"], 1, "has no VJP"),
+        (["good.jaxexp", "--random", "--size", "b=2", "--name", "given"], 1, "a name that no other case has"),
+        (["fleet.zip::good", "--random"], 2, "is a member of an archive, which is not changed"),
+    ],
+)
+def test_what_cannot_be_recorded(arguments: list[str], status: int, message: str, models: Path, run: Any) -> None:
+    with jaxexp.Archive.create(models / "fleet.zip") as writer:
+        writer.add_file("good", models / "good.jaxexp")
+    before = {path: path.read_bytes() for path in models.iterdir()}
+    found, out, err = run("record", models / arguments[0], *arguments[1:])
+    assert (found, out) == (status, ""), err
+    assert message in err
+    assert {path: path.read_bytes() for path in models.iterdir()} == before
+
+
+def test_what_differs(models: Path, run: Any) -> None:
+    file = models / "wrong.jaxexp"
+    status, out, err = run("check", file)
+    assert (status, err) == (1, "")
+    first, case, result, recorded, checked = out.splitlines()
+    assert first == f"{file}: 0 of 1 case as recorded"
+    assert case == "  differs  given: 1 of 2 results differs"
+    assert result.strip().startswith(
+        "result['twice'] float32[2, 3]: 5 of 6 numbers differ by at most 5 (relative 0.5, "
+    )
+    assert result.endswith("at [1, 2] recorded 10.0, found 15.0; allowed is 7.63e-05, the default of the dtype")
+    assert recorded.strip().startswith(f"recorded with jax {jax.__version__}, ")
+    assert checked.strip().startswith(f"checked with jax {jax.__version__}, ")
+    assert run("check", file, "--tolerance", "1")[0] == 0
+    assert run("check", file, "--tolerance", "0,5")[0] == 0
+    assert run("check", file, "--tolerance", "0,4.9")[0] == 1
+
+
+def test_diff_and_view(models: Path, run: Any, good: Any) -> None:
+    status, out, _ = run("diff", models / "good.jaxexp", models / "none.jaxexp")
+    assert status == 1
+    (line,) = (line for line in out.splitlines() if "case given" in line)
+    assert f" bytes, with JAX {jax.__version__} on cpu " in line
+    good("view", models / "good.jaxexp", "-o", models / "page.html")
+    assert f"1 recorded with JAX {jax.__version__} on cpu" in (models / "page.html").read_text()
+
+
+def test_statuses(models: Path, run: Any, damaged: Path) -> None:
+    assert run("check", models / "good.jaxexp") == (0, f"{models / 'good.jaxexp'}: 1 of 1 case as recorded\n"
+                                                    "  equal    given: 2 results with the same bits\n", "")  # fmt: skip
+    assert run("check", models / "none.jaxexp") == (1, f"{models / 'none.jaxexp'}: no cases\n", "")
+    assert run("check", models / "none.jaxexp", "--allow-none")[0] == 0
+    status, out, err = run("check", models, "--allow-none")
+    assert status == 1
+    assert [line.split(": ")[1] for line in out.splitlines() if line.startswith(str(models))] == [
+        "1 of 1 case as recorded", "no cases", "0 of 1 case as recorded"
+    ]  # fmt: skip
+    status, out, err = run("check", models / "good.jaxexp", damaged / "cut", models / "missing.jaxexp")
+    assert status == 1
+    assert "as recorded" in out
+    assert "the file was cut or damaged" in err
+    assert "missing.jaxexp" in err
+    for wrong in (["--tolerance", "nan"], ["--plugin", "cpu", "--matrix"], ["--python", "x", "--journal", "y"]):
+        assert run("check", models / "good.jaxexp", *wrong)[0] == 2
+    assert run("check", models / "good.jaxexp", "--python", "/no/such/python")[0] == 2
+
+
+def test_json(models: Path, run: Any) -> None:
+    status, out, _ = run("check", "--json", models, models / "missing.jaxexp")
+    assert status == 1
+    found = json.loads(out)
+    assert [(Path(one["file"]).name, one["where"], one["verdict"]) for one in found] == [
+        ("good.jaxexp", "here", "equal"), ("none.jaxexp", "here", "no cases"), ("wrong.jaxexp", "here", "differs"),
+        ("missing.jaxexp", "here", "error"),
+    ]  # fmt: skip
+    (case,) = found[2]["report"]["cases"]
+    (wrong,) = (one for one in case["results"] if one["verdict"] == "differs")
+    assert (wrong["path"], wrong["at"], wrong["expected"], wrong["found"]) == (
+        "result['twice']",
+        [1, 2],
+        "10.0",
+        "15.0",
+    )
+    assert found[3]["status"] == 1
+
+
+def test_junit(models: Path, run: Any) -> None:
+    assert run("check", models, models / "missing.jaxexp", "--junit", models / "found.xml")[0] == 1
+    suites = list(ElementTree.parse(models / "found.xml").getroot())
+    counts = [[suite.get(name) for name in ("tests", "failures", "errors", "skipped")] for suite in suites]
+    assert counts == [["1", "0", "0", "0"], ["1", "0", "0", "1"], ["1", "1", "0", "0"], ["1", "0", "1", "0"]]
+    failure = suites[2].find("testcase/failure")
+    assert failure is not None
+    assert failure.get("message") == "given: 1 of 2 results differs"
+    assert "at [1, 2] recorded 10.0, found 15.0" in str(failure.text)
+
+
+def test_archives(models: Path, good: Any, run: Any) -> None:
+    good("pack", models / "fleet.zip", models / "good.jaxexp", models / "wrong.jaxexp")
+    status, out, err = run("check", models / "fleet.zip")
+    assert (status, err) == (1, "")
+    names = [line.split(": ")[0].rpartition("::")[2] for line in out.splitlines() if "fleet.zip" in line]
+    assert names == ["good", "wrong"]
+
+
+def test_plugins(models: Path, good: Any, run: Any) -> None:
+    without_jax.skip_without_plugin()
+    good("pack", models / "fleet.zip", models / "good.jaxexp")
+    assert "as recorded" in good("check", "--plugin", "cpu", f"{models / 'fleet.zip'}::good", models / "good.jaxexp")
+    status, out, err = run("check", "--plugin", "cpu", models)
+    assert status == 1
+    assert "at [1, 2] recorded 10.0, found 15.0" in out
+    assert "checked with jaxexp" in out
+    status, out, err = run("check", "--plugin", str(models / "no.so"), models / "good.jaxexp")
+    assert status == 1
+    assert "no.so" in err
+
+
+@pytest.mark.processes(reason="environments are processes")
+def test_environments(models: Path, run: Any, tmp_path: Path) -> None:
+    """One that is like this one, one that cannot import jaxexp, and one that says something else."""
+    broken, other = tmp_path / "broken", tmp_path / "other"
+    broken.write_text(f"#!/bin/sh\nexec {sys.executable} -I -c 'import no_such_jaxexp'\n")
+    other.write_text("#!/bin/sh\necho '[{\"verdict\": 7}]'\n")
+    for script in (broken, other):
+        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    pythons = [part for path in (sys.executable, broken, other) for part in ("--python", path)]
+    status, out, err = run("check", models / "good.jaxexp", models / "wrong.jaxexp", *pythons, "--matrix", "-j", "2")
+    assert status == 1
+    rows = [line.split()[-4:] for line in out.splitlines() if line.strip().endswith("error")]
+    assert rows == [["equal", "equal", "error", "error"], ["differs", "differs", "error", "error"]]
+    assert f"2  {sys.executable}: jax {jax.__version__}" in out
+    assert f"wrong.jaxexp in {sys.executable}: 0 of 1 case as recorded" in out
+    assert f"{broken}: jaxexp check ended with status 1" in err
+    assert f"{other}: jaxexp check ended with status 0" in err
+    status, out, err = run("check", "--json", models / "good.jaxexp", "--python", sys.executable, "--tolerance", "0")
+    assert (status, err) == (0, "")
+    (found,) = json.loads(out)
+    assert (found["where"], found["verdict"]) == (sys.executable, "equal")
+    assert found["report"]["cases"][0]["results"][0]["tolerance_of"] == "check"
+
+
+@pytest.mark.processes(reason="workers are processes")
+def test_workers_and_a_journal(models: Path, run: Any) -> None:
+    journal = models / "journal"
+    for _ in range(2):
+        status, out, err = run("check", models, "-j", "2", "--journal", journal, "--include", "*.jaxexp")
+        assert (status, err) == (1, "")
+        assert "at [1, 2] recorded 10.0, found 15.0" in out
+    found = dict(jaxexp.check_many([models / "good.jaxexp", models / "wrong.jaxexp"]))
+    assert [one.verdict for one in found.values()] == ["equal", "differs"]
+    with pytest.raises(TypeError, match="check_many takes many artifacts"):
+        jaxexp.check_many(models)

@@ -1,0 +1,69 @@
+"""Cases that JAX recorded, checked by sessions on a plugin: with weights, VJPs, keys and symbolic shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import jaxexp
+from jaxexp import Drawn
+from jaxexp.runtime import Session
+from kit import without_jax
+from kit.weighted import X, bound
+
+without_jax.skip_without_plugin()
+
+
+def functions() -> dict[str, tuple[Any, list[Any]]]:
+    (b,) = jaxexp.symbolic_shape("b")
+    spec = jax.ShapeDtypeStruct
+    key = jax.random.key(3)
+    return {
+        "weights": (bound()[0], [(X,), {"args": (X,), "vjp_order": 1}]),
+        "symbolic": (
+            jaxexp.export(jax.jit(lambda x, n: (x @ x.T, n + 1)))(spec((b, 3), np.float32), spec((), np.int32)),
+            [(Drawn((n, 3), "float32"), np.int32(n)) for n in (1, 4)],
+        ),
+        "keys": (jaxexp.export(jax.jit(lambda k: (k, jax.random.bits(k))))(key), [(key,), (Drawn((), "key<fry>"),)]),
+        "large": (
+            jaxexp.export(jax.jit(lambda x: x + 1))(spec((200, 200), np.float32)),
+            [(np.ones((200, 200), np.float32),)],
+        ),
+        "integers": (
+            jaxexp.export(jax.jit(lambda x, i: x[i]))(spec((4,), jax.numpy.bfloat16), spec((), np.int32)),
+            [{"args": (Drawn((4,), "bfloat16"), np.int32(2)), "vjp_order": 1}],
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", ["weights", "symbolic", "keys", "large", "integers"])
+def test_the_same_on_a_plugin(name: str, tmp_path: Path) -> None:
+    function, cases = functions()[name]
+    path = tmp_path / "f.jaxexp"
+    function.save(path, vjp_order=1, cases=cases)
+    report = Session(path, plugin="cpu").check()
+    assert report.ok, report
+    assert len(report.cases) == len(cases)
+    assert report.checked["platform"] == "cpu"
+    assert [one.path for one in report.cases[0].results] == [
+        one.path for one in jaxexp.check(path).cases[0].results
+    ] or report.cases[0].vjp_order  # VJPs are flat
+
+
+def test_what_a_session_says(tmp_path: Path) -> None:
+    path = tmp_path / "f.jaxexp"
+    function, cases = functions()["symbolic"]
+    function.save(path, vjp_order=1, cases=cases)
+    session = Session(path, plugin="cpu")
+    assert "allows 10 bytes" in str(session.check(max_drawn_bytes=10))
+    with pytest.raises(jaxexp.RunError, match="has no cases of its own: check the session that was loaded"):
+        session.vjp().check()
+    with pytest.raises(jaxexp.PolicyError, match="bytes of cases"):
+        Session(path, plugin="cpu", policy=jaxexp.Policy(max_case_bytes=8)).check()
+    assert Session(path.read_bytes(), plugin="cpu").check().ok
+    jaxexp.load(path).save(path, trailer=False)
+    assert Session(path, plugin="cpu").check().verdict == "no cases"
