@@ -27,6 +27,12 @@ namespace {
 
 using Reason = RunError::Reason;
 
+/// What an artifact was saved with, and what the caller adds.
+runtime::SizeOptions size_options(std::vector<std::map<std::string, std::int64_t>> saved, const LoadOptions& options) {
+  saved.insert(saved.end(), options.sizes.begin(), options.sizes.end());
+  return {std::move(saved), options.pad, options.only_sizes};
+}
+
 /// A function with the weights that the options name, or else those that the artifact names, in its archive or beside
 /// `file`. `owner` keeps the artifact's memory.
 std::shared_ptr<const runtime::Bound> bound(const std::shared_ptr<const runtime::Client>& client, Artifact artifact,
@@ -34,8 +40,10 @@ std::shared_ptr<const runtime::Bound> bound(const std::shared_ptr<const runtime:
                                             const std::filesystem::path& file) {
   const auto executables =
       options.executables.empty() ? nullptr : runtime::opened(options.executables, wire::FileBytes::Reading::in_parts);
+  const auto artifact_sizes = artifact.sizes();
   auto callable = std::make_shared<const runtime::Callable>(client, std::move(artifact), owner, options.devices,
-                                                            executables, options.compile_options);
+                                                            executables, options.compile_options,
+                                                            size_options(artifact_sizes, options));
   auto weights =
       options.weights.empty()
           ? runtime::HostWeights::of(callable->artifact(), callable->arguments(), owner, file, options.stable)
@@ -269,7 +277,8 @@ std::optional<Function> Function::vjp() const {
   if (!artifact) return std::nullopt;
   auto vjp =
       std::make_shared<const runtime::Callable>(callable->client(), std::move(*artifact), callable, callable->devices(),
-                                                callable->executables(), callable->compile_options());
+                                                callable->executables(), callable->compile_options(),
+                                                callable->size_options());
   return Function(
       std::make_shared<const runtime::Bound>(std::move(vjp), bound_->weights(), /*is_vjp=*/true, bound_->stable()));
 }
