@@ -27,12 +27,6 @@ namespace {
 
 using Reason = RunError::Reason;
 
-/// What an artifact was saved with, and what the caller adds.
-runtime::SizeOptions size_options(std::vector<std::map<std::string, std::int64_t>> saved, const LoadOptions& options) {
-  saved.insert(saved.end(), options.sizes.begin(), options.sizes.end());
-  return {std::move(saved), options.pad, options.only_sizes};
-}
-
 /// A function with the weights that the options name, or else those that the artifact names, in its archive or beside
 /// `file`. `owner` keeps the artifact's memory.
 std::shared_ptr<const runtime::Bound> bound(const std::shared_ptr<const runtime::Client>& client, Artifact artifact,
@@ -40,10 +34,10 @@ std::shared_ptr<const runtime::Bound> bound(const std::shared_ptr<const runtime:
                                             const std::filesystem::path& file) {
   const auto executables =
       options.executables.empty() ? nullptr : runtime::opened(options.executables, wire::FileBytes::Reading::in_parts);
-  const auto artifact_sizes = artifact.sizes();
+  runtime::SizeOptions sizes{artifact.sizes(), options.pad, options.only_sizes};
+  sizes.sizes.insert(sizes.sizes.end(), options.sizes.begin(), options.sizes.end());
   auto callable = std::make_shared<const runtime::Callable>(client, std::move(artifact), owner, options.devices,
-                                                            executables, options.compile_options,
-                                                            size_options(artifact_sizes, options));
+                                                            executables, options.compile_options, std::move(sizes));
   auto weights =
       options.weights.empty()
           ? runtime::HostWeights::of(callable->artifact(), callable->arguments(), owner, file, options.stable)
