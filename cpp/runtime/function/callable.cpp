@@ -527,8 +527,8 @@ Arrays Callable::cut(const Arrays& results, const Variables& given) const {
       continue;
     }
     if (!std::ranges::equal(shape, whole.shape, std::less_equal<>()))
-      throw RunError(Reason::plugin, results_[i].path + " would be " + description(shape) + ", and with padding it is " +
-                                         description(whole.shape));
+      throw RunError(Reason::plugin, results_[i].path + " would be " + description(shape) +
+                                         ", and with padding it is " + description(whole.shape));
     Numbers numbers{whole.type, shape, nullptr, nullptr, {}};
     const Shape strides = row_major_strides(whole.shape, whole.type->bytes);
     const bool is_dense = strides == row_major_strides(shape, whole.type->bytes);

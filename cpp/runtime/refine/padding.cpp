@@ -45,7 +45,9 @@ struct OtherCode {};
 class Comparison {
  public:
   Comparison(Tables& tables, const Block& given, const Block& padded, std::size_t size)
-      : tables_(tables), sides_{Side(tables, given), Side(tables, padded)}, left_((1u << 18) + 4 * std::uint64_t{size}) {}
+      : tables_(tables),
+        sides_{Side(tables, given), Side(tables, padded)},
+        left_((1u << 18) + 4 * std::uint64_t{size}) {}
 
   /// What changes a result of the main function.
   Changed of_results() {
@@ -61,8 +63,8 @@ class Comparison {
     Id type;
     Id other = 0;  // the value of the other side, of values that are no constants
     Changed changed = nullptr;
-    std::optional<Id> attribute = {};        // of constants
-    std::optional<std::int64_t> all = {};    // all elements, where they are the same integer
+    std::optional<Id> attribute = {};      // of constants
+    std::optional<std::int64_t> all = {};  // all elements, where they are the same integer
     bool is_constant = false;
   };
 
@@ -258,7 +260,8 @@ bool Comparison::has_same_attributes(const Operation& given, const Operation& pa
 /// A function is compared once for each set of arguments that begin with the same elements.
 Changes Comparison::function(const Operation& given, const Operation& padded, std::string_view attribute,
                              const Changes& arguments) {
-  if (!has_same_attributes(given, padded, attribute)) return Changes(given.results.size(), cause(Cause::uses_size, given));
+  if (!has_same_attributes(given, padded, attribute))
+    return Changes(given.results.size(), cause(Cause::uses_size, given));
   const Operation &a = sides_[0].function(tables_.text(tables_.needed(given, attribute))),
                   &b = sides_[1].function(tables_.text(tables_.needed(padded, attribute)));
   std::vector<bool> changed;

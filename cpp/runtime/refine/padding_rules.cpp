@@ -34,7 +34,9 @@ bool if_batch_of_matrices_grows(const Pair& pair) { return if_batch_grows(pair, 
 /// What has to do with one matrix has its number in front: those of JAX's LAPACK calls, whose first operand is one.
 bool lapack(const Pair& pair) {
   const std::size_t rank = pair.operands.empty() ? 0 : pair.operand(0).rank();
-  const auto is_batch = [&](const Shapes& one) { return !one.grows_from(std::min(rank < 2 ? 0 : rank - 2, one.rank())); };
+  const auto is_batch = [&](const Shapes& one) {
+    return !one.grows_from(std::min(rank < 2 ? 0 : rank - 2, one.rank()));
+  };
   return std::ranges::all_of(pair.operands, is_batch) && std::ranges::all_of(pair.results, is_batch);
 }
 
@@ -100,8 +102,8 @@ bool dynamic_slice(const Pair& pair) {
   const Shapes& array = pair.operand(0);
   for (std::size_t d = 0; d < array.rank(); ++d) {
     const auto start = pair.known.at(d + 1);
-    const bool is_within = start && *start >= 0 && *start <= array.given[d] - sizes.at(d) &&
-                           *start <= array.padded[d] - others.at(d);
+    const bool is_within =
+        start && *start >= 0 && *start <= array.given[d] - sizes.at(d) && *start <= array.padded[d] - others.at(d);
     if (!is_within && !is_in_place(array, d, sizes.at(d), others.at(d))) return false;
   }
   return true;
