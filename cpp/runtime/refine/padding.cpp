@@ -335,7 +335,8 @@ std::optional<std::string> why_not_padded(std::span<const std::uint8_t> module, 
     return std::string("the larger sizes do not fit: ") + error.what();
   }
   try {
-    const Changed changed = Comparison(tables, without, with, module.size()).of_results();
+    Comparison comparison(tables, without, with, module.size());
+    const Changed changed = comparison.of_results();
     return changed ? std::optional(described(tables, *changed)) : std::nullopt;
   } catch (const Ended& ended) {
     return described(tables, ended.cause);
