@@ -91,33 +91,31 @@ bool pad(const Pair& pair) {
   return true;
 }
 
-/// Whether a slice is at the same place, whatever its start is: out of bounds, it is moved until it fits.
-bool is_in_place(const Shapes& array, std::size_t d, std::int64_t size, std::int64_t size_when_padded) {
-  const bool is_whole = size == array.given.at(d) && size_when_padded == array.padded.at(d);
+/// Whether a slice is at the same place. Out of bounds, it is moved until it fits: so its start has to be known, or it
+/// has to be moved as far.
+bool is_in_place(const Shapes& array, std::size_t d, std::int64_t size, std::int64_t size_when_padded,
+                 std::optional<std::int64_t> start = {}) {
+  const std::int64_t last = array.given.at(d) - size, last_when_padded = array.padded.at(d) - size_when_padded;
+  if (start && *start >= 0 && *start <= last && *start <= last_when_padded) return true;
+  const bool is_whole = last == 0 && last_when_padded == 0;
   return is_whole || (!array.grows(d) && size == size_when_padded);
 }
 
 bool dynamic_slice(const Pair& pair) {
   const Integers sizes = pair.integers("slice_sizes"), others = pair.integers_when_padded("slice_sizes");
-  const Shapes& array = pair.operand(0);
-  for (std::size_t d = 0; d < array.rank(); ++d) {
-    const auto start = pair.known.at(d + 1);
-    const bool is_within =
-        start && *start >= 0 && *start <= array.given[d] - sizes.at(d) && *start <= array.padded[d] - others.at(d);
-    if (!is_within && !is_in_place(array, d, sizes.at(d), others.at(d))) return false;
-  }
+  for (std::size_t d = 0; d < pair.operand(0).rank(); ++d)
+    if (!is_in_place(pair.operand(0), d, sizes.at(d), others.at(d), pair.known.at(d + 1))) return false;
   return true;
 }
 
+/// An update that grows must not reach what is kept behind it.
 bool dynamic_update_slice(const Pair& pair) {
   const Shapes &array = pair.operand(0), &update = pair.operand(1);
   for (std::size_t d = 0; d < array.rank(); ++d) {
     const auto start = pair.known.at(d + 2);
-    // An update that grows must not reach what is kept behind it.
-    const std::int64_t last = array.given[d] - update.given.at(d);
-    const bool is_within = start && *start >= 0 && *start <= array.padded[d] - update.padded[d] &&
-                           (update.grows(d) ? *start == last : *start <= last);
-    if (!is_within && !is_in_place(array, d, update.given[d], update.padded[d])) return false;
+    const bool ends_alike = !update.grows(d) || start == array.given[d] - update.given.at(d);
+    if (!is_in_place(array, d, update.given.at(d), update.padded.at(d), ends_alike ? start : std::nullopt))
+      return false;
   }
   return true;
 }
@@ -136,7 +134,7 @@ bool gather(const Pair& pair) {
   const Integers sizes = pair.integers("slice_sizes"), others = pair.integers_when_padded("slice_sizes");
   return std::ranges::all_of(pair.integers("start_index_map"), [&](std::int64_t d) {
     return is_in_place(array, static_cast<std::size_t>(d), sizes.at(static_cast<std::size_t>(d)),
-                       others.at(static_cast<std::size_t>(d)));
+                       others.at(static_cast<std::size_t>(d)), pair.known.at(1));
   });
 }
 
