@@ -269,14 +269,15 @@ void define_encoding(nb::module_& m) {
       .def(
           "__init__",
           [](wire::Notes* notes, std::string writer, const std::map<std::string, std::string>& metadata,
-             const std::optional<nb::typed<nb::object, wire::Weights>>& weights) {
+             const std::optional<nb::typed<nb::object, wire::Weights>>& weights,
+             const std::vector<wire::Sizes>& sizes) {
             std::optional<wire::Weights> beside;
             if (weights)
               beside = {to_vector<wire::Weights::File>((*weights)[0]), to_vector<wire::Weights::Tensor>((*weights)[1]),
                         to_vector<wire::Weights::OtherName>((*weights)[2])};
-            new (notes) wire::Notes{std::move(writer), {metadata.begin(), metadata.end()}, std::move(beside)};
+            new (notes) wire::Notes{std::move(writer), {metadata.begin(), metadata.end()}, std::move(beside), sizes};
           },
-          "writer"_a, "metadata"_a, "weights"_a = nb::none(),
+          "writer"_a, "metadata"_a, "weights"_a.none(), "sizes"_a,
           "Weights are files (name, size, content), tensors (name, index of the file, size, digest), and other names of "
           "tensors (name, index of the tensor).");
   m.def("encode", &encode, "chain"_a, "jax_version"_a, "form"_a, "notes"_a.none(),

@@ -358,6 +358,7 @@ class BoundExported(Exported):
         metadata: Mapping[str, Any] | None = None,
         strict: bool = False,
         locations: str = "full",
+        sizes: Iterable[Mapping[str, int]] | None = None,
         weights: str | None = None,
         max_weights_file_size: int | None = None,
     ) -> None:
@@ -377,7 +378,7 @@ class BoundExported(Exported):
             compatibility: as in `Exported.serialize`.
             trailer: must be True, because the names of the files are in the trailer.
             metadata: as in `Exported.serialize`.
-            strict, locations: as in `Exported.serialize`.
+            strict, locations, sizes: as in `Exported.serialize`.
             weights: the name of the file of weights, ``NAME.safetensors``, in the folder of `path`.
             max_weights_file_size: how many bytes of weights a file may have. If there are more, they go to several
                 files ``NAME-00001-of-00003.safetensors`` and so on, with an index ``NAME.safetensors.index.json``. The
@@ -396,7 +397,8 @@ class BoundExported(Exported):
                 f"{self.fun_name} cannot be saved with trailer=False, because the trailer says where its weights are. "
                 "Save unbound, and the weights with another tool"
             )
-        how = Writing(vjp_order, compatibility, True, metadata, strict, None, locations)
+        found = self.unbound._checked(sizes)
+        how = Writing(vjp_order, compatibility, True, metadata, strict, None, locations, found)
         save(self.unbound, self.weights, path, how, weights, max_weights_file_size)
 
     def __eq__(self, other: object) -> bool:

@@ -21,6 +21,7 @@ class Writing(NamedTuple):
     strict: bool = False
     weights: TableOfWeights | None = None
     locations: str = "full"
+    sizes: Sequence[Mapping[str, int]] | None = None
 
 
 PLAIN = Writing()

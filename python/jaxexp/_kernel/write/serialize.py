@@ -25,7 +25,7 @@ from .options import PLAIN, Writing
 
 # The options of most artifacts.
 _TODAY = _native.Form()
-_NOTES = _native.Notes(files.WRITER, {})
+_NOTES = _native.Notes(files.WRITER, {}, None, [])
 
 
 def serialize(exported: ExportedData, how: Writing) -> bytearray:
@@ -40,7 +40,7 @@ def save(exported: ExportedData, path: str | os.PathLike[str], how: Writing) -> 
 
 def _encoder_arguments(exported: ExportedData, how: Writing) -> tuple[Any, ...]:
     binding.bind()
-    if how is PLAIN and not data.metadata_of(exported):  # by far the most common case
+    if how is PLAIN and not data.metadata_of(exported) and not data.sizes_of(exported):  # by far the most common case
         chain, compatibility = [exported], None
         notes: _native.Notes | None = _NOTES
     else:
@@ -90,20 +90,21 @@ def _check_registrations(chain: Sequence[ExportedData]) -> None:
 
 
 def _notes(exported: ExportedData, how: Writing) -> _native.Notes | None:
-    """The trailer's notes about the whole artifact. A loaded function keeps its metadata unless given new."""
-    metadata = how.metadata
+    """The trailer's notes about the whole artifact. A loaded function keeps its metadata and sizes unless given new."""
+    metadata, sizes = how.metadata, how.sizes
     if not how.trailer:
-        if metadata is None:
+        if metadata is None and sizes is None:
             return None
+        what = "sizes" if metadata is None else "metadata"
         raise ExportError(
-            f"{data.described(exported)} cannot be serialized with metadata and trailer=False: "
-            "metadata is in the trailer"
+            f"{data.described(exported)} cannot be serialized with {what} and trailer=False: "
+            f"{what} {'is' if sizes is None else 'are'} in the trailer"
         )
-    if metadata is None:
-        metadata = data.metadata_of(exported)
-        if not metadata and how.weights is None:
-            return _NOTES
-    return _native.Notes(files.WRITER, to_json(metadata), how.weights)
+    metadata = data.metadata_of(exported) if metadata is None else metadata
+    sizes = data.sizes_of(exported) if sizes is None else sizes
+    if not metadata and not sizes and how.weights is None:
+        return _NOTES
+    return _native.Notes(files.WRITER, to_json(metadata), how.weights, [sorted(one.items()) for one in sizes])
 
 
 def _chain(exported: ExportedData, vjp_order: int) -> list[ExportedData]:
