@@ -277,7 +277,7 @@ void define_encoding(nb::module_& m) {
                         to_vector<wire::Weights::OtherName>((*weights)[2])};
             new (notes) wire::Notes{std::move(writer), {metadata.begin(), metadata.end()}, std::move(beside), sizes};
           },
-          "writer"_a, "metadata"_a, "weights"_a.none(), "sizes"_a,
+          "writer"_a, "metadata"_a, "weights"_a = nb::none(), "sizes"_a = std::vector<wire::Sizes>(),
           "Weights are files (name, size, content), tensors (name, index of the file, size, digest), and other names of "
           "tensors (name, index of the tensor).");
   m.def("encode", &encode, "chain"_a, "jax_version"_a, "form"_a, "notes"_a.none(),

@@ -1,8 +1,5 @@
 // Plugins, and what they are given beside functions.
 #include <nanobind/stl/filesystem.h>
-#include <nanobind/stl/map.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <filesystem>

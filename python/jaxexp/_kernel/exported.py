@@ -5,7 +5,7 @@ from __future__ import annotations
 import copyreg
 import os
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from jaxexp._errors import UnsupportedError

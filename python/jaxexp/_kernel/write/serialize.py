@@ -25,7 +25,7 @@ from .options import PLAIN, Writing
 
 # The options of most artifacts.
 _TODAY = _native.Form()
-_NOTES = _native.Notes(files.WRITER, {}, None, [])
+_NOTES = _native.Notes(files.WRITER, {})
 
 
 def serialize(exported: ExportedData, how: Writing) -> bytearray:
