@@ -120,17 +120,22 @@ bool dynamic_update_slice(const Pair& pair) {
   return true;
 }
 
-/// Whether indices are what they are said to be is not known of padding.
-bool keeps_promises(const Pair& pair, const Shapes& indices) {
+/// Whether indices are what they are said to be is not known of padding, unless each of a batch has one only.
+bool keeps_promises(const Pair& pair, const Shapes& indices, std::size_t vectors, const Integers& batch) {
   const bool is_promised = pair.boolean("indices_are_sorted") ||
                            (pair.tables.attribute(pair.given, "unique_indices") && pair.boolean("unique_indices"));
-  return !is_promised || !indices.grows();
+  if (!is_promised || !indices.grows()) return true;
+  for (std::size_t d = 0; d < indices.rank(); ++d)
+    if (d != vectors && !contains(batch, d) && indices.padded[d] != 1) return false;
+  return true;
 }
 
 bool gather(const Pair& pair) {
   const Shapes &array = pair.operand(0), &indices = pair.operand(1);
   const std::size_t vectors = pair.integer("index_vector_dim");
-  if ((vectors < indices.rank() && indices.grows(vectors)) || !keeps_promises(pair, indices)) return false;
+  const Integers batch = optional_integers(pair, "start_indices_batching_dims");
+  if ((vectors < indices.rank() && indices.grows(vectors)) || !keeps_promises(pair, indices, vectors, batch))
+    return false;
   const Integers sizes = pair.integers("slice_sizes"), others = pair.integers_when_padded("slice_sizes");
   return std::ranges::all_of(pair.integers("start_index_map"), [&](std::int64_t d) {
     return is_in_place(array, static_cast<std::size_t>(d), sizes.at(static_cast<std::size_t>(d)),
@@ -144,10 +149,11 @@ bool scatter(const Pair& pair) {
   const std::size_t arrays = pair.results.size();
   const Shapes &array = pair.operand(0), &indices = pair.operand(arrays), &updates = pair.operand(arrays + 1);
   const std::size_t vectors = pair.integer("index_vector_dim");
-  if ((vectors < indices.rank() && indices.grows(vectors)) || !keeps_promises(pair, indices)) return false;
   const Integers window = pair.integers("update_window_dims"), indexed = pair.integers("scatter_dims_to_operand_dims"),
                  batch = optional_integers(pair, "input_batching_dims"),
                  batch_of_indices = optional_integers(pair, "scatter_indices_batching_dims");
+  if ((vectors < indices.rank() && indices.grows(vectors)) || !keeps_promises(pair, indices, vectors, batch_of_indices))
+    return false;
   Integers dropped = pair.integers("inserted_window_dims");
   dropped.insert(dropped.end(), batch.begin(), batch.end());
   for (std::size_t u = 0, of_indices = 0; u < updates.rank(); ++u) {

@@ -211,7 +211,7 @@ def test_facts_of_a_vjp(way: str, pair: Any, tmp_path: Path) -> None:
 
 
 def test_every_fact_is_compared() -> None:
-    """A new fact gets a value in one of the functions above; tests/kernel/artifact/test_sizes_in_a_trailer.py has sizes."""
+    """A new fact gets a value in one of the functions above; sizes are in test_sizes_in_a_trailer.py."""
     said = {
         "metadata",
         "sizes",
