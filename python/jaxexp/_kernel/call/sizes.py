@@ -42,6 +42,7 @@ def checked_sizes(exported: ExportedData, sizes: Iterable[Mapping[str, int]] | N
 
 
 def _check_constraints(exported: ExportedData, sizes: Mapping[str, int]) -> None:
-    shapes = (_jax.evaluate_shape(aval.shape, tuple(sizes), *sizes.values()) for aval in exported.in_avals)
+    values: list[Any] = [*sizes.values()]
+    shapes = (_jax.evaluate_shape(aval.shape, tuple(sizes), *values) for aval in exported.in_avals)
     avals = [_jax.ShapedArray(shape, aval.dtype) for shape, aval in zip(shapes, exported.in_avals, strict=True)]
     check(exported, avals, _SAVING)
