@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportTypeError, cause
