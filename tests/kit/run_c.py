@@ -49,6 +49,10 @@ class Options(ctypes.Structure):
         ("member", ctypes.c_char_p),
         ("compile_options", ctypes.c_void_p),
         ("compile_option_count", ctypes.c_size_t),
+        ("sizes", ctypes.c_void_p),
+        ("size_count", ctypes.c_size_t),
+        ("pad", ctypes.c_int),
+        ("only_sizes", ctypes.c_int),
     )
 
 

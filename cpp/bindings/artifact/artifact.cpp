@@ -239,6 +239,16 @@ std::optional<nb::typed<nb::dict, nb::str, nb::str>> Artifact::metadata() const 
   return texts;
 }
 
+nb::tuple Artifact::sizes() const {
+  const auto& trailer = source_->opened->trailer();
+  const std::vector<wire::Sizes> found = trailer && order_ == 0 ? trailer->sizes() : std::vector<wire::Sizes>();
+  return new_tuple(found.size(), [&](std::size_t i) {
+    nb::dict sizes = new_dict();
+    for (const auto& [name, size] : found[i]) sizes[text(name)] = size;
+    return sizes;
+  });
+}
+
 std::optional<wire::Weights> Artifact::weights() const {
   const auto& trailer = source_->opened->trailer();
   if (!trailer || !trailer->content().weights()) return std::nullopt;

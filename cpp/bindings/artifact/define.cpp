@@ -69,6 +69,8 @@ void define_class(nb::module_& m) {
                    nb::for_setter(
                        nb::sig("def noted(self, values: collections.abc.Mapping[str, typing.Any] | None, /) -> None")),
                    "The same as values, which whoever makes a function of the artifact sets.")
+      .def("sizes", &Artifact::sizes, nb::sig("def sizes(self) -> tuple[dict[str, int], ...]"),
+           "The sets of sizes of dimension variables for which it was saved.")
       .def("weights", &Artifact::weights,
            "Files (name, size, content), tensors (name, index of the file, size, digest) that are its first arguments, "
            "and other names of these (name, index of the tensor); None where there are none.")

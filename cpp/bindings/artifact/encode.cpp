@@ -271,15 +271,18 @@ void define_encoding(nb::module_& m) {
       .def(
           "__init__",
           [](wire::Notes* notes, std::string writer, const std::map<std::string, std::string>& metadata,
-             const std::optional<nb::typed<nb::object, wire::Weights>>& weights, std::optional<wire::Cases> cases) {
+             const std::optional<nb::typed<nb::object, wire::Weights>>& weights, std::optional<wire::Cases> cases,
+             const std::vector<wire::Sizes>& sizes) {
             std::optional<wire::Weights> beside;
             if (weights)
               beside = {to_vector<wire::Weights::File>((*weights)[0]), to_vector<wire::Weights::Tensor>((*weights)[1]),
                         to_vector<wire::Weights::OtherName>((*weights)[2])};
-            new (notes) wire::Notes{std::move(writer), {metadata.begin(), metadata.end()}, std::move(beside), {}, {},
-                                    std::move(cases)};
+            new (notes)
+                wire::Notes{std::move(writer), {metadata.begin(), metadata.end()}, std::move(beside), sizes, {}, {},
+                            std::move(cases)};
           },
           "writer"_a, "metadata"_a, "weights"_a = nb::none(), "cases"_a = nb::none(),
+          "sizes"_a = std::vector<wire::Sizes>(),
           "Weights are files (name, size, content), tensors (name, index of the file, size, digest), and other names of "
           "tensors (name, index of the tensor). Cases are as `Artifact.cases` returns them.");
   m.def("encode", &encode, "chain"_a, "jax_version"_a, "form"_a, "notes"_a.none(),

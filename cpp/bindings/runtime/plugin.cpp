@@ -1,6 +1,7 @@
 // Plugins, and what they are given beside functions.
 #include <nanobind/stl/filesystem.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -39,14 +40,18 @@ void start(Runtime* self, const std::filesystem::path& file, const nb::dict& opt
 }
 
 Function load(const Runtime& runtime, const Program& program, std::vector<std::size_t> devices,
-              const std::filesystem::path& executables, const std::filesystem::path& weights, bool stable) {
+              const std::filesystem::path& executables, const std::filesystem::path& weights, bool stable,
+              const std::vector<std::map<std::string, std::int64_t>>& sizes, bool pad, bool only_sizes) {
   const nb::gil_scoped_release release;
   return runtime.load(program.artifact, {.devices = std::move(devices),
                                          .executables = executables,
                                          .weights = weights,
                                          .stable = stable,
                                          .owner = program.owner,
-                                         .file = program.file});
+                                         .file = program.file,
+                                         .sizes = sizes,
+                                         .pad = pad,
+                                         .only_sizes = only_sizes});
 }
 
 Array put(const Runtime& runtime, nb::handle object, nb::handle dtype, std::size_t device) {
@@ -73,9 +78,11 @@ void define_plugin(nb::module_& m) {
               "def __init__(self, file: str | os.PathLike[str], options: dict[str, str | int | float | bool]) -> None"))
       .def_prop_ro("platform", [](const Runtime& r) { return text(r.platform()); })
       .def_prop_ro("nr_devices", &Runtime::nr_devices)
-      .def("load", &load, "program"_a, "devices"_a, "executables"_a, "weights"_a, "stable"_a,
+      .def("load", &load, "program"_a, "devices"_a, "executables"_a, "weights"_a, "stable"_a, "sizes"_a, "pad"_a,
+           "only_sizes"_a,
            nb::sig("def load(self, program: Program, devices: collections.abc.Sequence[int], "
-                   "executables: str | os.PathLike[str], weights: str | os.PathLike[str], stable: bool) -> Function"),
+                   "executables: str | os.PathLike[str], weights: str | os.PathLike[str], stable: bool, "
+                   "sizes: collections.abc.Sequence[dict[str, int]], pad: bool, only_sizes: bool) -> Function"),
            "A function on devices of these numbers. Paths may be empty.")
       .def("put", &put, "array"_a, "dtype"_a, "device"_a,
            nb::sig("def put(self, array: object, dtype: str, device: int) -> Array"))

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,6 +16,9 @@ namespace jaxexp::runtime {
 
 /// A whole number, true or false, or else the text itself.
 Runtime::Options::mapped_type option_value(std::string_view text);
+
+/// Sizes of dimension variables, as in "batch=8,seq=128". Throws RunError.
+std::map<std::string, std::int64_t> sizes_in(std::string_view text);
 
 /// Throws std::system_error with the name of the file.
 std::shared_ptr<const wire::FileBytes> opened(const std::filesystem::path& file,

@@ -1,6 +1,7 @@
 // The public view of clients and callables.
 #include "jaxexp/runtime.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstddef>
@@ -34,8 +35,10 @@ std::shared_ptr<const runtime::Bound> bound(const std::shared_ptr<const runtime:
                                             const std::filesystem::path& file) {
   const auto executables =
       options.executables.empty() ? nullptr : runtime::opened(options.executables, wire::FileBytes::Reading::in_parts);
+  runtime::SizeOptions sizes{artifact.sizes(), options.pad, options.only_sizes};
+  sizes.sizes.insert(sizes.sizes.end(), options.sizes.begin(), options.sizes.end());
   auto callable = std::make_shared<const runtime::Callable>(client, std::move(artifact), owner, options.devices,
-                                                            executables, options.compile_options);
+                                                            executables, options.compile_options, std::move(sizes));
   auto weights =
       options.weights.empty()
           ? runtime::HostWeights::of(callable->artifact(), callable->arguments(), owner, file, options.stable)
@@ -103,6 +106,21 @@ Runtime::Options::mapped_type runtime::option_value(std::string_view text) {
   const auto [rest, error] = std::from_chars(text.data(), end, number);
   if (error == std::errc{} && rest == end && !text.empty()) return number;
   return std::string(text);
+}
+
+std::map<std::string, std::int64_t> runtime::sizes_in(std::string_view text) {
+  std::map<std::string, std::int64_t> sizes;
+  for (std::string_view left = text; !left.empty();) {
+    const std::string_view one = left.substr(0, left.find(','));
+    left.remove_prefix(std::min(one.size() + 1, left.size()));
+    const std::size_t at = one.find('=');
+    std::int64_t size = 0;
+    const char* const end = one.data() + one.size();
+    const auto [rest, error] = std::from_chars(one.data() + std::min(at + 1, one.size()), end, size);
+    if (at == one.npos || error != std::errc{} || rest != end || !sizes.emplace(one.substr(0, at), size).second)
+      throw RunError(Reason::argument, "sizes are given as in batch=8,seq=128, and not '" + std::string(text) + "'");
+  }
+  return sizes;
 }
 
 Runtime::Runtime(const std::filesystem::path& plugin, const Options& options)
@@ -264,9 +282,9 @@ std::optional<Function> Function::vjp() const {
   const auto& callable = bound_->callable();
   auto artifact = callable->artifact().vjp();
   if (!artifact) return std::nullopt;
-  auto vjp =
-      std::make_shared<const runtime::Callable>(callable->client(), std::move(*artifact), callable, callable->devices(),
-                                                callable->executables(), callable->compile_options());
+  auto vjp = std::make_shared<const runtime::Callable>(callable->client(), std::move(*artifact), callable,
+                                                       callable->devices(), callable->executables(),
+                                                       callable->compile_options(), callable->size_options());
   return Function(
       std::make_shared<const runtime::Bound>(std::move(vjp), bound_->weights(), /*is_vjp=*/true, bound_->stable()));
 }

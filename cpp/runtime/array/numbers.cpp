@@ -154,4 +154,14 @@ Numbers on_host(const Numbers& numbers) {
   return {numbers.type, numbers.shape, bytes.get(), bytes, {}};
 }
 
+Numbers padded(const Numbers& numbers, const Shape& shape) {
+  if (!numbers.parts.empty()) return padded(on_host(numbers), shape);
+  const std::size_t bytes = numbers.type->bytes;
+  const auto made = std::shared_ptr<std::byte[]>(new std::byte[count(shape, bytes)]());
+  const Block all{Shape(shape.size()), numbers.shape};
+  if (size_bytes(numbers) > 0)
+    place(all, static_cast<const std::byte*>(numbers.data), row_major_strides(shape, bytes), bytes, made.get());
+  return {numbers.type, shape, made.get(), made, {}};
+}
+
 }  // namespace jaxexp::runtime

@@ -131,5 +131,7 @@ const std::shared_ptr<const Buffer>* buffer_on_host(const Numbers& numbers);
 void copy_to_host(const Numbers& numbers, void* target);
 /// A copy in host memory.
 Numbers on_host(const Numbers& numbers);
+/// A copy in host memory that is larger, with zeros behind the numbers.
+Numbers padded(const Numbers& numbers, const Shape& shape);
 
 }  // namespace jaxexp::runtime

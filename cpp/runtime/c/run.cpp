@@ -155,13 +155,20 @@ jaxexp::LoadOptions loading(const jaxexp_load_options* options) {
   jaxexp_load_options found{};  // fields that the caller's header did not have are not set
   std::memcpy(&found, options, std::min(options->size, sizeof(found)));
   if (found.device_count > 0 && !found.devices) refuse("the devices are NULL");
+  if (found.size_count > 0 && !found.sizes) refuse("the sizes are NULL");
   const auto text = [](const char* field) { return field ? field : ""; };
+  std::vector<std::map<std::string, std::int64_t>> sizes;
+  for (std::size_t i = 0; i < found.size_count; ++i)
+    sizes.push_back(jaxexp::runtime::sizes_in(&given(found.sizes[i], "a set of sizes")));
   return {.devices = {found.devices, found.devices + found.device_count},
           .executables = text(found.executables),
           .weights = text(found.weights),
           .stable = found.stable != 0,
           .member = text(found.member),
-          .compile_options = values_of(found.compile_options, found.compile_option_count)};
+          .compile_options = values_of(found.compile_options, found.compile_option_count),
+          .sizes = std::move(sizes),
+          .pad = found.pad != 0,
+          .only_sizes = found.only_sizes != 0};
 }
 
 const jaxexp::Array& argument(const jaxexp_array* const* arguments, std::size_t index) {

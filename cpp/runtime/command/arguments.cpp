@@ -50,6 +50,10 @@ Runs a function that jax.export or jaxexp has serialized, on a PJRT plugin.
   --vjp N             not the function but its VJP (1), the VJP's VJP (2), ...
   --weights FILE      the weights: a safetensors file, or an index of several (default: what ARTIFACT names)
   --stable            read files of weights, and archives, into memory instead of mapping them
+  --sizes NAME=SIZE[,NAME=SIZE...]  a set of sizes of symbolic dimensions, beside those that ARTIFACT was saved with; once
+                      for each set
+  --pad               run the code of the next larger set, where arguments can be padded without changing results
+  --only-sizes        run the code of these sets, and no other code
   --save-executable FILE  add the compiled code to FILE, which is made if it is not there; the function is called only
                       if there are inputs, -o or --repeat, too
   --executables FILE  use the code in FILE, where it fits; FILE is trusted like a program
@@ -74,6 +78,7 @@ Arguments::Arguments(int count, char** texts) {
       {"--repeat", [this](Text value) { repeat = parsed("--repeat", value); }},
       {"--vjp", [this](Text value) { vjp_order = parsed("--vjp", value); }},
       {"--device", [this](Text value) { devices.push_back(parsed("--device", value)); }},
+      {"--sizes", [this](Text value) { sizes.push_back(runtime::sizes_in(value)); }},
       {"--option",
        [this](Text value) {
          const auto [name, given] = split(value, "--option takes NAME=VALUE");
@@ -81,7 +86,8 @@ Arguments::Arguments(int count, char** texts) {
        }},
   };
   const std::map<std::string_view, bool*> flags = {
-      {"--help", &help}, {"-h", &help}, {"--inspect", &inspect}, {"--version", &version}, {"--stable", &stable}};
+      {"--help", &help},     {"-h", &help},   {"--inspect", &inspect},      {"--version", &version},
+      {"--stable", &stable}, {"--pad", &pad}, {"--only-sizes", &only_sizes}};
   std::vector<std::string> files;
   for (int i = 1; i < count; ++i) {
     const std::string option = texts[i];

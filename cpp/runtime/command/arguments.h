@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -30,9 +32,10 @@ struct Arguments {
   std::vector<std::string> inputs;
   std::vector<std::size_t> devices;
   Runtime::Options options;
+  std::vector<std::map<std::string, std::int64_t>> sizes;
   std::size_t repeat = 0;
   std::size_t vjp_order = 0;
-  bool inspect = false, help = false, version = false, stable = false;
+  bool inspect = false, help = false, version = false, stable = false, pad = false, only_sizes = false;
 
   /// Whether the function is called: to keep its code, nobody needs inputs.
   bool calls() const;

@@ -228,12 +228,22 @@ void call(const jaxexp::Function& function, const Arguments& arguments) {
 void run(const Arguments& arguments) {
   const jaxexp::Runtime runtime(std::filesystem::path(arguments.plugin), arguments.options);
   if (!arguments.lapack.empty()) jaxexp::Runtime::use_lapack(arguments.lapack);
-  const jaxexp::LoadOptions options{arguments.devices, arguments.executables, arguments.weights, arguments.stable,
-                                    arguments.member};
+  const jaxexp::LoadOptions options{.devices = arguments.devices,
+                                    .executables = arguments.executables,
+                                    .weights = arguments.weights,
+                                    .stable = arguments.stable,
+                                    .member = arguments.member,
+                                    .sizes = arguments.sizes,
+                                    .pad = arguments.pad,
+                                    .only_sizes = arguments.only_sizes};
   const jaxexp::Function function = reading(arguments, [&] {
     return vjp_of(runtime.load(std::filesystem::path(arguments.artifact), options), arguments.vjp_order);
   });
-  if (arguments.calls()) call(function, arguments);  // first, as sizes of symbolic dimensions are those of a call
+  const bool has_sizes = !arguments.sizes.empty() || !function.artifact().sizes().empty();
+  if (arguments.calls())
+    call(function, arguments);  // first, as sizes of symbolic dimensions are those of a call
+  else if (has_sizes)
+    function.compile();
   if (!arguments.save_executable.empty()) function.save_executable(arguments.save_executable);
 }
 

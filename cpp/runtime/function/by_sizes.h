@@ -14,7 +14,7 @@
 namespace jaxexp::runtime {
 
 /// May be used by several threads at once. Keeps what was used last.
-template <class Made>
+template <class Made, std::size_t most = 64>
 class BySizes {
  public:
   using Shared = std::shared_ptr<const Made>;
@@ -42,8 +42,6 @@ class BySizes {
   }
 
  private:
-  static constexpr std::size_t most = 64;
-
   struct Entry {
     Variables sizes;
     std::mutex mutex = {};

@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory_resource>
 #include <numeric>
 #include <utility>
@@ -104,7 +105,8 @@ PJRT_Memory* memory(const Device& device, const Parameter& parameter) {
 }  // namespace
 
 Callable::Callable(std::shared_ptr<const Client> client, Artifact artifact, std::shared_ptr<const void> owner,
-                   std::vector<std::size_t> devices, File executables, Client::Options compile_options)
+                   std::vector<std::size_t> devices, File executables, Client::Options compile_options,
+                   SizeOptions size_options)
     : owner_(std::move(owner)),
       client_(std::move(client)),
       artifact_(std::move(artifact)),
@@ -115,25 +117,27 @@ Callable::Callable(std::shared_ptr<const Client> client, Artifact artifact, std:
       program_(artifact_, client_),
       executables_(std::move(executables)),
       compile_options_(std::move(compile_options)),
+      size_options_(std::move(size_options)),
       places_(results_.size()) {
   for (const Parameter& argument : arguments_)
     for (const Dimension& dimension : argument.dimensions) dimension.collect_variables(variables_);
+  choice_.emplace(std::string(artifact_.function_name()), variables_, size_options_);
 }
 
 void Callable::compile() const {
-  if (!variables_.empty())
+  for (const Variables& sizes : choice_->listed()) static_cast<void>(compiled(sizes));
+  if (!variables_.empty() && choice_->listed().empty())
     throw RunError(Reason::argument, std::string(artifact_.function_name()) + " has symbolic dimensions (" +
                                          names(variables_) +
                                          "): it is compiled when it is first called with their sizes, or when "
                                          "compile() gets them");
-  static_cast<void>(compiled());
+  if (variables_.empty()) static_cast<void>(compiled());
 }
 
 void Callable::compile(const std::map<std::string, std::int64_t>& sizes) const {
-  Variables found, given(sizes.begin(), sizes.end());
-  for (const std::string_view name : variables_)
-    if (const auto size = given.find(name); size != given.end() && size->second > 0) found.insert(*size);
-  if (found.size() != given.size() || found.size() != variables_.size())
+  const Variables given(sizes.begin(), sizes.end());
+  const auto found = variables_of(sizes, variables_);
+  if (!found)
     throw RunError(Reason::argument, std::string(artifact_.function_name()) +
                                          " is compiled for sizes of at least 1 of " +
                                          (variables_.empty() ? "no dimension variable" : names(variables_)) +
@@ -141,7 +145,7 @@ void Callable::compile(const std::map<std::string, std::int64_t>& sizes) const {
   if (variables_.empty())
     compile();
   else
-    static_cast<void>(compiled(found));
+    static_cast<void>(compiled(*found));
 }
 
 const Callable::Compiled& Callable::compiled() const {
@@ -194,14 +198,39 @@ const Tiling& Callable::tiling(std::size_t argument) const {
   return variables_.empty() ? compiled().arguments[argument] : arguments_[argument].tiling;
 }
 
-Callable::StaticModule Callable::static_module(const Variables& sizes) const {
-  const std::span<const std::uint8_t> module = program_.module;
-  if (!artifact_.has_dynamic_shapes()) return {module};
+/// Of the arguments of the module's main function.
+std::vector<Shape> Callable::module_shapes(const Variables& sizes) const {
   std::vector<Shape> shapes;
   if (program_.platform_index) shapes.emplace_back();
   for (const std::uint32_t i : kept_) shapes.push_back(arguments_[i].shape(sizes));
+  return shapes;
+}
+
+/// The sizes that a call with these runs with, where they are others.
+std::optional<Variables> Callable::padded_sizes(const Variables& given) const {
+  if (given.empty() || choice_->is_free()) return std::nullopt;
+  const auto why_not = [&](const Variables& from, const Variables& to) -> std::optional<std::string> {
+    if (devices_.size() > 1) return "it is for several devices";
+    std::optional<std::string> found;
+    try {
+      found = program_.why_not_padded(module_shapes(from), module_shapes(to));
+    } catch (const RunError& error) {
+      if (error.reason() != Reason::unsupported) throw;
+      found = error.what();
+    }
+    client_->say(std::string(artifact_.function_name()) + ": " + str(from) +
+                 (found ? " is not padded to " + str(to) + ": " + *found : " is padded to " + str(to)));
+    return found;
+  };
+  const auto chosen = choice_->chosen(given, why_not);
+  return chosen->sizes == given ? std::nullopt : std::optional(chosen->sizes);
+}
+
+Callable::StaticModule Callable::static_module(const Variables& sizes) const {
+  const std::span<const std::uint8_t> module = program_.module;
+  if (!artifact_.has_dynamic_shapes()) return {module};
   try {
-    auto found = program_.with_shapes(shapes);
+    auto found = program_.with_shapes(module_shapes(sizes));
     if (!found) return {module};
     StaticModule made{{}, std::move(*found)};
     made.bytes = made.own;
@@ -405,7 +434,21 @@ Callable::Buffers Callable::place(const Numbers& numbers, const Parameter& param
 
 Arrays Callable::call(Arguments arguments, Times* times) const {
   Stopwatch stopwatch(times);
-  const Variables variables = check(arguments);
+  const Variables given = check(arguments);
+  const auto padded = padded_sizes(given);
+  const Variables& variables = padded ? *padded : given;
+  Arrays larger;
+  std::vector<const Numbers*> with_larger;
+  if (padded) {
+    with_larger.assign(arguments.begin(), arguments.end());
+    for (const std::uint32_t i : kept_) {
+      const Shape shape = arguments_[i].shape(variables);
+      if (shape == arguments[i]->shape) continue;
+      larger.push_back(std::make_shared<const Numbers>(runtime::padded(*arguments[i], shape)));
+      with_larger[i] = larger.back().get();
+    }
+    arguments = with_larger;
+  }
   std::shared_ptr<const Compiled> for_sizes;
   if (!variables.empty()) for_sizes = this->compiled(variables);
   const Compiled& compiled = for_sizes ? *for_sizes : this->compiled();
@@ -445,6 +488,7 @@ Arrays Callable::call(Arguments arguments, Times* times) const {
   compiled.executable.run(inputs, nr_devices, not_donated, outputs);
   Arrays made = results(compiled, outputs, variables);
   stopwatch.lap(&Times::start);
+  if (padded) made = cut(made, given);
   if (!times) return made;
   for (const auto& result : made)
     for (const Part& part : result->parts) part.buffer->wait();
@@ -478,6 +522,31 @@ Arrays Callable::results(const Compiled& compiled, std::span<std::shared_ptr<con
     results.push_back(std::move(numbers));
   }
   return results;
+}
+
+/// What is left of results without padding, on the device again. Waits for them.
+Arrays Callable::cut(const Arrays& results, const Variables& given) const {
+  Arrays left;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const Numbers& whole = *results[i];
+    const Shape shape = results_[i].shape(given);
+    if (shape == whole.shape) {
+      left.push_back(results[i]);
+      continue;
+    }
+    if (!std::ranges::equal(shape, whole.shape, std::less_equal<>()))
+      throw RunError(Reason::plugin, results_[i].path + " would be " + description(shape) +
+                                         ", and with padding it is " + description(whole.shape));
+    Numbers numbers{whole.type, shape, nullptr, nullptr, {}};
+    const Shape strides = row_major_strides(whole.shape, whole.type->bytes);
+    const bool is_dense = strides == row_major_strides(shape, whole.type->bytes);
+    const Buffer::Source source{whole.type, shape, host_data(whole),
+                                is_dense ? std::span<const std::int64_t>() : strides, results[i]};
+    numbers.parts.push_back(
+        {std::nullopt, Buffer::from_host(client_, source, device(0), memory(device(0), results_[i]))});
+    left.push_back(std::make_shared<const Numbers>(std::move(numbers)));
+  }
+  return left;
 }
 
 void Callable::check_result(std::size_t index, const Numbers& numbers) const {

@@ -18,6 +18,7 @@
 #include "jaxexp/artifact.h"
 #include "runtime/array/numbers.h"
 #include "runtime/function/by_sizes.h"
+#include "runtime/function/size_choice.h"
 #include "runtime/plugin/executable.h"
 #include "runtime/program/program.h"
 #include "runtime/signature/parameter.h"
@@ -40,7 +41,8 @@ class Callable {
   /// none: the first ones. `executables` is a file of code that was compiled earlier, or null. `compile_options` are
   /// XLA's. Throws RunError.
   Callable(std::shared_ptr<const Client> client, Artifact artifact, std::shared_ptr<const void> owner,
-           std::vector<std::size_t> devices, File executables, Client::Options compile_options);
+           std::vector<std::size_t> devices, File executables, Client::Options compile_options,
+           SizeOptions size_options);
 
   const Artifact& artifact() const { return artifact_; }
   const std::shared_ptr<const Client>& client() const { return client_; }
@@ -49,6 +51,7 @@ class Callable {
   std::size_t nr_results() const { return results_.size(); }
   const File& executables() const { return executables_; }
   const Client::Options& compile_options() const { return compile_options_; }
+  const SizeOptions& size_options() const { return size_options_; }
 
   /// As Function has them in jaxexp/runtime.h, but that weights are arguments, and that nobody counts the arguments.
   void compile() const;
@@ -87,6 +90,9 @@ class Callable {
   const Compiled& compiled() const;                                        // where no dimension is symbolic
   std::shared_ptr<const Compiled> compiled(const Variables& sizes) const;  // where one is
   Compiled make_compiled(const Variables& sizes) const;
+  std::optional<Variables> padded_sizes(const Variables& given) const;
+  std::vector<Shape> module_shapes(const Variables& sizes) const;
+  Arrays cut(const Arrays& results, const Variables& given) const;
   const Tiling& tiling(std::size_t argument) const;
   void keep_code(const Compiled& compiled, const Variables& sizes, const std::filesystem::path& path) const;
   StaticModule static_module(const Variables& sizes) const;
@@ -115,6 +121,7 @@ class Callable {
   Program program_;
   File executables_;
   Client::Options compile_options_;
+  SizeOptions size_options_;
 
   mutable std::mutex mutex_;
   mutable std::unique_ptr<const Compiled> compiled_;
@@ -122,6 +129,7 @@ class Callable {
   enum class Place : signed char { unknown, on_host, elsewhere };
   mutable std::vector<std::atomic<Place>> places_;  // of results, which are checked then
   std::set<std::string_view> variables_;            // those of the arguments' symbolic dimensions
+  std::optional<SizeChoice> choice_;                // where there are some
   mutable BySizes<Compiled> by_sizes_;
 };
 

@@ -8,6 +8,7 @@
 #include "runtime/lapack/lapack.h"
 #include "runtime/plugin/handlers.h"
 #include "runtime/program/program.h"
+#include "runtime/refine/padding.h"
 #include "runtime/refine/refine.h"
 #include "wire/api/translating.h"
 #include "wire/base/error.h"
@@ -86,6 +87,12 @@ std::optional<std::vector<std::uint8_t>> Program::with_shapes(std::span<const re
       if (auto typed = wire::with_typed_calls(*made, where, lapack::is_untyped)) made = std::move(typed);
     return made;
   });
+}
+
+std::optional<std::string> Program::why_not_padded(std::span<const refine::Shape> given,
+                                                   std::span<const refine::Shape> padded) const {
+  const wire::Path where{nullptr, "mlir_module_serialized"};
+  return translating([&] { return refine::why_not_padded(module, where, given, padded); });
 }
 
 }  // namespace jaxexp::runtime

@@ -28,6 +28,10 @@ struct Program {
   /// runtime/refine/refine.h says, and DeserializationError.
   std::optional<std::vector<std::uint8_t>> with_shapes(std::span<const refine::Shape> arguments) const;
 
+  /// Whether arguments of these shapes can be padded to others, as runtime/refine/padding.h says it.
+  std::optional<std::string> why_not_padded(std::span<const refine::Shape> given,
+                                            std::span<const refine::Shape> padded) const;
+
   /// What a failed compilation says about the module's custom calls: empty where it names none of them.
   std::string refused_custom_calls(std::string_view error) const;
   /// What a failed compilation may be due to where the module is written for a newer StableHLO than the plugin's:

@@ -188,6 +188,15 @@ std::optional<Integers> sliced(const Known& operand, const Integers& starts, con
   });
 }
 
+std::optional<Integers> chosen(const Known& vector, const Known& indices) {
+  const auto last = static_cast<std::int64_t>(vector.values.size()) - 1;
+  if (last < 0 || !indices.element.is_signed) return std::nullopt;
+  Integers values;
+  for (const std::int64_t index : indices.values)
+    values.push_back(vector.values[static_cast<std::size_t>(std::clamp(index, std::int64_t{0}, last))]);
+  return values;
+}
+
 std::optional<Integers> broadcast(const Known& operand, const Integers& dimensions, const Shape& result) {
   return picked(operand, result, [&](const Integers& index) {
     Integers from;

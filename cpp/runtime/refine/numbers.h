@@ -43,6 +43,8 @@ std::optional<Integers> concatenated(std::span<const Known* const> operands, std
                                      const Shape& result);
 std::optional<Integers> sliced(const Known& operand, const Integers& starts, const Integers& strides,
                                const Shape& result);
+/// Of a vector, the elements with these indices, or the nearest ones.
+std::optional<Integers> chosen(const Known& vector, const Known& indices);
 std::optional<Integers> broadcast(const Known& operand, const Integers& dimensions, const Shape& result);
 
 }  // namespace jaxexp::runtime::refine

@@ -389,6 +389,13 @@ std::optional<Known> Refiner::computed(const Operation& out) {
     const Integers dimensions = tables_.needed_integers(out, "broadcast_dimensions");
     for (const std::int64_t dimension : dimensions) size_at(type.shape, dimension);
     if (dimensions.size() == operands[0]->shape.size()) values = broadcast(*operands[0], dimensions, type.shape);
+  } else if (base == "gather" && operands.size() == 2) {
+    // JAX computes of shapes in this way whether indices are within them.
+    const bool is_choice = operands[0]->shape.size() == 1 &&
+                           tables_.needed_integers(out, "slice_sizes") == Integers{1} &&
+                           tables_.needed_integers(out, "start_index_map") == Integers{0} &&
+                           tables_.needed_integers(out, "collapsed_slice_dims") == Integers{0};
+    if (is_choice) values = chosen(*operands[0], *operands[1]);
   } else {
     values = refine::computed(base, operands, element);
   }

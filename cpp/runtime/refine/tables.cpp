@@ -13,7 +13,9 @@ namespace {
 
 namespace since = wire::since;
 
-constexpr std::uint64_t builtin_dictionary = 1, builtin_string = 2;  // attributes
+// Attributes. A location is that of a call, a line, fused ones, or has a name.
+constexpr std::uint64_t builtin_dictionary = 1, builtin_string = 2, builtin_call = 10, builtin_line = 11,
+                        builtin_fused = 12, builtin_name = 14, builtin_lines = 22;
 
 struct Bits {
   std::uint64_t kind;
@@ -278,6 +280,45 @@ std::optional<Id> Tables::attribute(const Operation& operation, std::string_view
   for (const auto& [key, value] : pairs(*operation.dictionary))
     if (is_name(key, name)) return value;
   return std::nullopt;
+}
+
+Named Tables::attributes(const Operation& operation) const {
+  const Kind& kind = kinds_[operation.kind];
+  Named found;
+  if (operation.properties && kind.registered && kind.is_vhlo && kind.attributes) {
+    std::string_view names = kind.attributes->names;
+    for (const Id value : properties(operation)) {
+      const std::string_view name = names.substr(0, names.find(' '));
+      found.emplace_back(name, value);
+      names.remove_prefix(std::min(name.size() + 1, names.size()));
+    }
+  } else if (operation.properties) {
+    found.emplace_back("", *operation.properties);
+  }
+  if (!operation.dictionary) return found;
+  for (const auto& [key, value] : pairs(*operation.dictionary)) found.emplace_back(text(key), value);
+  return found;
+}
+
+std::string Tables::place_of(Id location) const {
+  std::string name;
+  for (unsigned depth = 0; depth < 16; ++depth) {
+    Encoded coded = attribute_at(location);
+    if (!coded.is_builtin) break;
+    if (coded.kind == builtin_name) {
+      const std::string_view said = text(static_cast<Id>(coded.at.number()));
+      if (name.empty()) name = '\'' + wire::shortened(said) + '\'';
+    } else if (coded.kind == builtin_line || coded.kind == builtin_lines) {
+      std::string line = wire::shortened(text(static_cast<Id>(coded.at.number())));
+      const bool has_line = coded.kind == builtin_line || coded.at.number() > 0;  // numbers that follow
+      if (has_line) line += ':' + std::to_string(coded.at.number());
+      return name.empty() ? line : name + " (" + line + ')';
+    } else if (coded.kind != builtin_call && (coded.kind != builtin_fused || coded.at.number() == 0)) {
+      break;
+    }
+    location = static_cast<Id>(coded.at.number());
+  }
+  return name;
 }
 
 Id Tables::needed(const Operation& operation, std::string_view name) const {

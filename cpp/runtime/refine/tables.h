@@ -73,8 +73,13 @@ class Tables {
 
   /// An attribute of an operation; nothing where it has none of this name.
   std::optional<Id> attribute(const Operation& operation, std::string_view name) const;
-  /// The same. Throws RunError where it is not there.
+  /// All of them, by their names.
+  Named attributes(const Operation& operation) const;
+  /// The same as `attribute`. Throws RunError where it is not there.
   Id needed(const Operation& operation, std::string_view name) const;
+
+  /// Where something is in its source, as in "'jit(f)/add' (f.py:3)"; empty where the module does not say.
+  std::string place_of(Id location) const;
 
   // What an attribute says. These throw RunError where it is of another kind.
   std::string_view text(Id attribute) const;

@@ -228,6 +228,13 @@ std::optional<Weights> Artifact::weights() const {
   return weights;
 }
 
+std::vector<std::map<std::string, std::int64_t>> Artifact::sizes() const {
+  std::vector<std::map<std::string, std::int64_t>> found;
+  if (const auto& trailer = state_->opened->trailer())
+    for (const wire::Sizes& sizes : trailer->sizes()) found.emplace_back(sizes.begin(), sizes.end());
+  return found;
+}
+
 std::vector<std::string_view> Artifact::names_of_first_argument() const {
   using Kind = wire::schema::PyTreeDefKind;
   const auto& args = *state_->function(0).in_tree()->children()->Get(0);  // of which VJPs have the leaves only

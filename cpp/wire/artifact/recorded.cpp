@@ -40,6 +40,7 @@ std::vector<std::uint8_t> with_cases(std::span<const std::uint8_t> artifact, std
                 "none: the artifact was written by jax.export, or with trailer=False");
   const Trailer& trailer = *opened.trailer();
   Notes notes = notes_of(trailer.content());
+  notes.sizes = trailer.sizes();
   notes.cases = std::move(cases);
   std::vector<std::span<const std::uint8_t>> modules;
   for (const auto& [order, function] : Chain(opened.root())) modules.push_back(opened.module(function, order));

@@ -66,6 +66,19 @@ void check_texts(const schema::Trailer& content, std::size_t size) {
     if (i > 0 && content.metadata()->Get(i - 1)->key()->string_view() >= entry.key()->string_view())
       refuse({&path, "key"}, "keys in ascending order", "'" + shortened(entry.key()->string_view()) + "'");
   }
+  if (Values::length(content.sizes()) > max_sizes)
+    refuse({&trailer_path, "sizes"}, "at most " + std::to_string(max_sizes) + " sets of sizes", "more");
+  for (std::uint32_t i = 0; i < Values::length(content.sizes()); ++i) {
+    const Path path{&trailer_path, "sizes", i};
+    std::string_view last;
+    for (const schema::Size* const one : *content.sizes()->Get(i)->sizes()) {
+      text(*one->variable(), path);
+      const std::string_view name = one->variable()->string_view();
+      if (name <= last) refuse(path, "dimension variables in ascending order", "'" + shortened(name) + "'");
+      if (one->size() < 1) refuse(path, "sizes of at least 1", std::to_string(one->size()));
+      last = name;
+    }
+  }
   if (content.weights()) check_weights(*content.weights(), {&trailer_path, "weights"}, text);
   if (content.cases()) check_cases(*content.cases(), {&trailer_path, "cases"}, size, text);
 }
@@ -178,6 +191,16 @@ void Trailer::check(const schema::Exported& root) const {
            "one at byte " + std::to_string(artifact_.size()));
 }
 
+std::vector<Sizes> Trailer::sizes() const {
+  std::vector<Sizes> found;
+  for (std::uint32_t i = 0; i < Values::length(content_->sizes()); ++i) {
+    Sizes& sizes = found.emplace_back();
+    for (const schema::Size* const one : *content_->sizes()->Get(i)->sizes())
+      sizes.emplace_back(one->variable()->str(), one->size());
+  }
+  return found;
+}
+
 std::size_t Trailer::whole_size() const {
   std::size_t size = metadata_size_ + content_bytes_.size() + footer_size;
   for (const schema::FunctionNotes* notes : *content_->functions())
@@ -200,6 +223,8 @@ TrailerWriter::TrailerWriter(const Notes& notes, std::span<const std::span<const
   for (const std::string& constraint : notes.constraints) size += constraint.size() + 64;
   for (const Notes::Function& function : notes.functions)
     size += 4 * (function.weak_arguments.size() + function.weak_results.size()) + 128;
+  for (const Sizes& sizes : notes.sizes)
+    for (const auto& [name, number] : sizes) size += name.size() + 64;
   if (notes.weights) size += notes.weights->size();
   if (notes.cases) size += notes.cases->size();
   if (size >= max_buffer_size / 2) throw TooLarge();
@@ -232,8 +257,18 @@ TrailerWriter::TrailerWriter(const Notes& notes, std::span<const std::span<const
   if (notes.weights) weights = write_weights(fbb_, *notes.weights);
   Offset<schema::Cases> cases;
   if (notes.cases) cases = write_cases(fbb_, *notes.cases);
+  Offset<Vector<Offset<schema::Sizes>>> sizes;
+  if (!notes.sizes.empty()) {
+    std::vector<Offset<schema::Sizes>> sets;
+    for (const Sizes& set : notes.sizes) {
+      std::vector<Offset<schema::Size>> each;
+      for (const auto& [name, number] : set) each.push_back(schema::CreateSize(fbb_, fbb_.CreateString(name), number));
+      sets.push_back(schema::CreateSizes(fbb_, fbb_.CreateVector(each)));
+    }
+    sizes = fbb_.CreateVector(sets);
+  }
   const auto writer = fbb_.CreateString(notes.writer);
-  fbb_.Finish(schema::CreateTrailer(fbb_, writer, function_vector, constraints, metadata, weights, cases));
+  fbb_.Finish(schema::CreateTrailer(fbb_, writer, function_vector, constraints, metadata, weights, cases, sizes));
 }
 
 void TrailerWriter::set_module_digest(std::size_t order, const Digest& digest) {

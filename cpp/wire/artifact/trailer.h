@@ -23,6 +23,12 @@ namespace jaxexp::wire {
 /// A function has a few; each is an inequality that JAX has to reason with.
 inline constexpr std::size_t max_constraints = 1024;
 
+/// Each is code that somebody compiles.
+inline constexpr std::size_t max_sizes = 64;
+
+/// Sizes of dimension variables, by ascending name.
+using Sizes = std::vector<std::pair<std::string, std::int64_t>>;
+
 /// The trailer of an artifact that was read.
 class Trailer {
  public:
@@ -40,6 +46,7 @@ class Trailer {
   /// How many bytes the artifact has; of an image, those that it has with its modules.
   std::size_t whole_size() const;
   const schema::Trailer& content() const { return *content_; }
+  std::vector<Sizes> sizes() const;
   const schema::FunctionNotes& notes(std::size_t order) const {
     return *content_->functions()->Get(static_cast<std::uint32_t>(order));
   }
@@ -71,6 +78,7 @@ struct Notes {
   std::string writer;
   std::vector<std::pair<std::string, std::string>> metadata;  // by ascending key; values are JSON
   std::optional<Weights> weights = {};
+  std::vector<Sizes> sizes = {};
   std::vector<std::string> constraints = {};
   std::vector<Function> functions = {};
   std::optional<Cases> cases = {};

@@ -360,6 +360,7 @@ class BoundExported(Exported):
         metadata: Mapping[str, Any] | None = None,
         strict: bool = False,
         locations: str = "full",
+        sizes: Iterable[Mapping[str, int]] | None = None,
         cases: Iterable[Any] = (),
         weights: str | None = None,
         max_weights_file_size: int | None = None,
@@ -377,7 +378,7 @@ class BoundExported(Exported):
             path: the file of the program; an existing one is replaced. An existing file of weights, or an index, is
                 replaced only if jaxexp wrote it.
             vjp_order: as in `Exported.serialize`. All orders share the weights.
-            compatibility, metadata, strict, locations: as in `Exported.serialize`.
+            compatibility, metadata, strict, locations, sizes: as in `Exported.serialize`.
             trailer: must be True, because the names of the files are in the trailer.
             cases: as in `Exported.save`, without the weights.
             weights: the name of the file of weights, ``NAME.safetensors``, in the folder of `path`.
@@ -398,7 +399,8 @@ class BoundExported(Exported):
                 f"{self.fun_name} cannot be saved with trailer=False, because the trailer says where its weights are. "
                 "Save unbound, and the weights with another tool"
             )
-        how = Writing(vjp_order, compatibility, True, metadata, strict, None, locations)
+        found = self.unbound._checked(sizes)
+        how = Writing(vjp_order, compatibility, True, metadata, strict, None, locations, sizes=found)
         rest = weights, max_weights_file_size
         save_with_cases(self, path, how, cases, lambda how: save(self.unbound, self.weights, path, how, *rest))
 

@@ -65,6 +65,7 @@ class Recorded(Function):
         metadata: Mapping[str, Any] | None = None,
         strict: bool = False,
         locations: str = "full",
+        sizes: Iterable[Mapping[str, int]] | None = None,
         cases: Iterable[Any] = (),
     ) -> None:
         """Writes what `serialize` returns to a file, without a second copy of the module in memory.
@@ -74,7 +75,7 @@ class Recorded(Function):
 
         Args:
             path: the file; an existing one is replaced.
-            vjp_order, compatibility, trailer, metadata, strict, locations: as in `serialize`.
+            vjp_order, compatibility, trailer, metadata, strict, locations, sizes: as in `serialize`.
             cases: calls to make now, whose arguments and results are saved with the function, for `check` to make
                 again: each a tuple of the positional arguments; or a dict with ``args``, ``kwargs``, a ``name``, a
                 ``tolerance`` (as in `check`, for all results, or a dict of some by their paths, as in
@@ -89,7 +90,8 @@ class Recorded(Function):
         """
         from jaxexp._kernel.write.serialize import save
 
-        how = Writing(vjp_order, compatibility, trailer, metadata, strict, None, locations)
+        found = self._checked(sizes)
+        how = Writing(vjp_order, compatibility, trailer, metadata, strict, None, locations, sizes=found)
         save_with_cases(self, path, how, cases, lambda how: save(self, path, how))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from jaxexp import _jax
 from jaxexp._api.exported import Exported, reader
 from jaxexp._errors import ExportError, UnsupportedError
+from jaxexp._kernel.call.sizes import checked_sizes
 from jaxexp._kernel.function import data, vjps
 from jaxexp._kernel.function.convention import OLDEST_VERSION
 from jaxexp._kernel.module import composites, mlir, runnable
@@ -28,16 +29,20 @@ def migrated(
     inputs: tuple[Sequence[Any], Mapping[str, Any]] | None = None,
     weights: TableOfWeights | None = None,
     locations: str = "full",
+    sizes: Sequence[Mapping[str, int]] | None = None,
 ) -> bytearray:
     """The result of the public function `migrate`, for an artifact in a buffer. `weights` is what its trailer says of
     weights; by default that of the old one.
+    `sizes` are those of `Exported.save`.
     """
     check_choice(to, "to=")
     old: Exported = reader.read(buffer)
     order = vjps.stored_orders(old)
     if weights is None:
         weights = data.weights_in_trailer(old)
-    blob = serialize(_up_to_date(old), Writing(order, to, metadata=old.metadata, weights=weights, locations=locations))
+    checked = checked_sizes(old, sizes)
+    how = Writing(order, to, metadata=old.metadata, weights=weights, locations=locations, sizes=checked)
+    blob = serialize(_up_to_date(old), how)
     new: Exported = reader.read(bytes(blob))
     for before, after in zip(vjps.stored_chain(old), vjps.stored_chain(new), strict=True):
         _check_signatures(before, after, named_shardings=to is None)

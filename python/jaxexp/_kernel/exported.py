@@ -5,7 +5,7 @@ from __future__ import annotations
 import copyreg
 import os
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from jaxexp import _native
@@ -90,6 +90,14 @@ class Function(ExportedData):
         `serialize` and `save` write it again, unless they are given other metadata.
         """
         return types.MappingProxyType(data.metadata_of(self))
+
+    @property
+    def sizes(self) -> tuple[Mapping[str, int], ...]:
+        """The `sizes` of the artifact that this function was loaded from; empty if there are none.
+
+        `serialize` and `save` write them again, unless they are given others. `specialize` leaves none.
+        """
+        return tuple(map(types.MappingProxyType, data.sizes_of(self)))
 
     def mlir_module(self, serialized: bool = True) -> Any:
         """The StableHLO module.
@@ -177,6 +185,7 @@ class Function(ExportedData):
         metadata: Mapping[str, Any] | None = None,
         strict: bool = False,
         locations: str = "full",
+        sizes: Iterable[Mapping[str, int]] | None = None,
     ) -> bytearray:
         """The function as bytes, which `deserialize` reads, here and in `jax.export`.
 
@@ -190,7 +199,7 @@ class Function(ExportedData):
                 `jax.export`.
             trailer: whether to append a trailer, which `jax.export` ignores. It holds digests, so that any damage is
                 noticed when the function is loaded or its module is first used; the constraints of symbolic dimensions;
-                weak types; and `metadata`.
+                weak types; `metadata`; and `sizes`.
             metadata: your own notes on the artifact, a mapping of strings to JSON values. The loaded function and
                 `inspect` return it as `metadata`. The default is the metadata that this function was loaded with.
             strict: whether every pytree node type has to be registered for serialization. By default, nodes of other
@@ -201,6 +210,10 @@ class Function(ExportedData):
                 names of functions and scopes. ``"names"``: no files and lines. ``"none"``: nothing. If a module loses
                 something, it is parsed and written again, which takes time in proportion to its size; the loaded
                 function then has other bytes, and is not equal to this one.
+            sizes: for which sizes of its symbolic dimensions the function is to be compiled, as in
+                ``[{"batch": 1}, {"batch": 8}]``: what runs it without JAX compiles these before the first call, and can
+                pad arguments of other sizes to them. The loaded function returns them as `sizes`. The default is the
+                sizes that this function was loaded with.
 
         Raises:
             ExportError: `vjp_order` is not a number of VJPs, or there is no VJP of that order; something in the
@@ -208,14 +221,24 @@ class Function(ExportedData):
                 type is not registered (the message has the lines that register all of them); `compatibility` is
                 neither a release nor a number of weeks, or its release does not support a dtype, an operation, a custom
                 call or something else in the function (the message names it, and the first release that supports it);
-                `metadata` is not JSON, or is given with ``trailer=False``.
+                `metadata` is not JSON; a set in `sizes` does not have one size for each symbolic dimension, or violates
+                a constraint; or one of the two is given with ``trailer=False``.
             DeserializationError: the function was loaded, and its module is damaged.
         """
         # Making the record would take a tenth of the time in which a small function is written.
         plain = vjp_order == 0 and compatibility is None and trailer and metadata is None and not strict
-        if plain and locations == "full":
+        if plain and locations == "full" and sizes is None:
             return _serialize(self, PLAIN)
-        return _serialize(self, Writing(vjp_order, compatibility, trailer, metadata, strict, None, locations))
+        found = self._checked(sizes)
+        how = Writing(vjp_order, compatibility, trailer, metadata, strict, None, locations, sizes=found)
+        return _serialize(self, how)
+
+    def _checked(self, sizes: Iterable[Mapping[str, int]] | None) -> Sequence[Mapping[str, int]] | None:
+        if sizes is None:
+            return None
+        from jaxexp._kernel.call.sizes import checked_sizes
+
+        return checked_sizes(self, sizes)
 
     def save(
         self,
@@ -227,6 +250,7 @@ class Function(ExportedData):
         metadata: Mapping[str, Any] | None = None,
         strict: bool = False,
         locations: str = "full",
+        sizes: Iterable[Mapping[str, int]] | None = None,
     ) -> None:
         """Writes what `serialize` returns to a file, without a second copy of the module in memory.
 
@@ -235,7 +259,7 @@ class Function(ExportedData):
 
         Args:
             path: the file; an existing one is replaced.
-            vjp_order, compatibility, trailer, metadata, strict, locations: as in `serialize`.
+            vjp_order, compatibility, trailer, metadata, strict, locations, sizes: as in `serialize`.
 
         Raises:
             ExportError: as in `serialize`.
@@ -243,7 +267,8 @@ class Function(ExportedData):
         """
         from jaxexp._kernel.write.serialize import save
 
-        save(self, path, Writing(vjp_order, compatibility, trailer, metadata, strict, None, locations))
+        found = self._checked(sizes)
+        save(self, path, Writing(vjp_order, compatibility, trailer, metadata, strict, None, locations, sizes=found))
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function: eagerly, or under `jax.jit`, `jax.grad`, `jax.jvp`, `jax.vmap` and their compositions.

@@ -85,6 +85,9 @@ class Session:
         policy: Policy | None = None,
         signed_by: SignedBy | None = None,
         stable: bool = False,
+        sizes: Iterable[Mapping[str, int]] = (),
+        pad: bool = False,
+        only_sizes: bool = False,
     ) -> None:
         """Loads a function, and compares what it needs with what the plugin has. The first call compiles it.
 
@@ -105,9 +108,17 @@ class Session:
             signed_by: who has to have signed the artifact, as in `jaxexp.load`. It may not have weights.
             stable: whether files of weights, and archives, are read when they are opened, instead of mapped, as in
                 `jaxexp.load`.
+            sizes: sets of sizes of the symbolic dimensions, as in ``[{"batch": 1}, {"batch": 8}]``, beside those that
+                the artifact was saved with. `compile` compiles the function for each of them.
+            pad: whether a call with other sizes runs the code of the next larger set. Its arguments are padded with
+                zeros, and its results are cut. That is done only if it is proved that what is kept does not depend on
+                what is added. Otherwise, the function is compiled for the sizes of the call.
+            only_sizes: whether only the code of these sets may run. A call that needs other code is a `RunError`, which
+                says why it was not padded.
 
         Raises:
-            RunError: the plugin cannot be found or started, or lacks what the artifact needs.
+            RunError: the plugin cannot be found or started, or lacks what the artifact needs; or a set of sizes does
+                not have one size for each symbolic dimension.
             DeserializationError: the artifact is damaged. The error names the file.
             PolicyError: the artifact contains something that the policy does not allow.
             SignatureError: the artifact is not signed by whom `signed_by` says.
@@ -134,9 +145,12 @@ class Session:
         if program.calls_lapack() and native.platform == "cpu":
             plugins.provide_lapack()
         code = os.fspath(executables or "")
+        sets = [{name: operator.index(one[name]) for name in one} for one in sizes]
         try:
             with files.named_in_errors(code or name), files.named_in_os_errors(code):
-                function = native.load(program, list(devices or ()), code, os.fspath(weights or ""), stable)
+                function = native.load(
+                    program, list(devices or ()), code, os.fspath(weights or ""), stable, sets, pad, only_sizes
+                )
         except RunError as error:
             raise error if not name else RunError(f"{name}: {error}", error.reason) from None
         self._set(native, program, function, 0)
@@ -302,7 +316,8 @@ class Session:
         with arguments of these sizes.
 
         Args:
-            sizes: the size of each dimension variable, as in ``{"batch": 8}``, if the function has any.
+            sizes: the size of each dimension variable, as in ``{"batch": 8}``, if the function has any. The default is
+                each set that was listed when the session was made, or the artifact was saved.
 
         Raises:
             RunError: the plugin does not compile it, or sizes are missing or not needed.

@@ -96,6 +96,12 @@ typedef struct {
   const char* member;      /* the function of this name, where the file is an archive; or NULL */
   const jaxexp_option* compile_options; /* XLA's options for this function; values are read as those of plugins are */
   size_t compile_option_count;
+  const char* const* sizes; /* sets of sizes of all dimension variables beside those that the artifact was saved with:
+                             * each a text, as in "batch=8,seq=128". jaxexp_compile() compiles for all of them */
+  size_t size_count;
+  int pad;        /* not 0: calls with other sizes run the code of the next larger set, where it is proved that what is
+                   * added to their arguments does not change their results */
+  int only_sizes; /* not 0: calls that need code for other sets fail */
 } jaxexp_load_options;
 /* `options` may be NULL, here and below. */
 JAXEXP_RUN_API jaxexp_function* jaxexp_load_with(const jaxexp_runtime* runtime, const char* file,
@@ -118,7 +124,8 @@ JAXEXP_RUN_API const char* jaxexp_result(const jaxexp_function* function, size_t
 /* The path only, with the names that the artifact's author wrote: for programs, not for terminals. */
 JAXEXP_RUN_API const char* jaxexp_argument_path(const jaxexp_function* function, size_t index);
 JAXEXP_RUN_API const char* jaxexp_result_path(const jaxexp_function* function, size_t index);
-/* Fails where the function has symbolic dimensions: it is compiled when it is first called with their sizes. */
+/* Fails where the function has symbolic dimensions, and no sizes are listed: it is compiled when it is first called
+ * with their sizes. */
 JAXEXP_RUN_API int jaxexp_compile(const jaxexp_function* function, jaxexp_error** error);
 /* Compiles for the sizes of all dimension variables, as in {"batch"} and {8}. */
 JAXEXP_RUN_API int jaxexp_compile_sizes(const jaxexp_function* function, const char* const* variables,

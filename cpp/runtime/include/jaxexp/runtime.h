@@ -50,7 +50,8 @@ class Function {
   /// What a call returns: the results of the artifact.
   std::vector<Value> results() const { return artifact().results(); }
 
-  /// Compiles, which the first call does otherwise. Throws RunError, also where the function has symbolic dimensions.
+  /// Compiles, which the first call does otherwise: for all sets of sizes that were listed (`LoadOptions::sizes`).
+  /// Throws RunError, also where the function has symbolic dimensions and no sizes are listed.
   void compile() const;
   /// The same for the sizes of all dimension variables, as in {{"batch", 8}}. A function with symbolic dimensions is
   /// compiled for each set of sizes that it is called with, and keeps the code of the last 64. Throws RunError, also
@@ -150,6 +151,17 @@ struct LoadOptions {
   /// $XLA_FLAGS has for all. Code from `executables` is used if it was compiled with the same ones. A name or a type
   /// that the plugin does not know is a RunError when the function is compiled.
   Options compile_options = {};
+  /// Sets of sizes of all dimension variables, as in {{"batch", 1}}, {{"batch", 8}}: beside those that the artifact was
+  /// saved with, `Artifact::sizes()`. `Function::compile()` compiles the function for each of them.
+  std::vector<std::map<std::string, std::int64_t>> sizes = {};
+  /// Whether a call with other sizes runs the code of the next larger set. Its arguments are padded with zeros, and its
+  /// results are cut. That is done only if it is proved that what is kept does not depend on what is added; otherwise,
+  /// and where no set is large enough, the function is compiled for the sizes of the call. Such a call waits for its
+  /// results. A function for several devices is never padded. `Runtime::set_log` says what is proved, and what not.
+  bool pad = false;
+  /// Whether calls run the code of these sets only. A call that would need other code throws RunError, which says why
+  /// it was not padded.
+  bool only_sizes = false;
 };
 
 /// A device of a plugin.

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -145,6 +146,9 @@ class Artifact {
   /// Nothing where the artifact says of no arguments where they are. Throws DeserializationError where it says what
   /// does not fit the signature.
   std::optional<Weights> weights() const;
+  /// Sets of sizes of all dimension variables, for which the function was saved to be compiled; none where it has no
+  /// such variables, or nobody has said. They were not compared with the variables.
+  std::vector<std::map<std::string, std::int64_t>> sizes() const;
   /// The keys of the first positional argument, where it is a dict of arrays, which a file of tensors can give. Those
   /// of the function for a VJP too, whose first arguments are the same arrays.
   std::vector<std::string_view> names_of_first_argument() const;

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jaxexp._cli import completing, functions, headers, importing, outputs, progress, spreading
+from jaxexp._cli import completing, functions, headers, importing, outputs, progress, sizes, spreading
 from jaxexp._cli.complaints import (
     DAMAGED,
     FAILED,
@@ -42,6 +42,7 @@ _EXAMPLE = """\b
 Example:
   jaxexp migrate old.bin new.jaxexp
   jaxexp migrate --to 0.6.2 model.jaxexp for_old_servers.jaxexp
+  jaxexp migrate --size batch=1,8 old.bin new.jaxexp
   jaxexp migrate --inputs samples.npz old.bin new.jaxexp
   jaxexp migrate fleet.zip new/ --workers 8 --journal migrate.journal"""
 
@@ -69,6 +70,7 @@ Example:
     help="What to keep of where operations come from: all; the names of scopes and functions, without the paths and "
     "lines of source files; or nothing.",
 )
+@sizes.option_of_several("saved with the artifact, for which what runs it without JAX compiles it")
 @click.option("--force", is_flag=True, help="Replace OUT if it exists; or files in OUT, if it is a folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with a list of all artifacts.")
 @folder_options
@@ -81,6 +83,7 @@ def command(
     to: str | None,
     inputs: str | None,
     locations: str,
+    sized: tuple[str, ...],
     force: bool,
     as_json: bool,
     folders: Folders,
@@ -100,8 +103,9 @@ def command(
         with misused():
             check_choice(to, "--to")
     if _stands_for_several(old):
-        if inputs is not None:
-            raise click.UsageError(f"--inputs is for one artifact, and {old!r} stands for several")
+        if inputs is not None or sized:
+            option = "--size" if sized else "--inputs"
+            raise click.UsageError(f"{option} is for one artifact, and {old!r} stands for several")
         folders = dataclasses.replace(folders, without=new)
         return _migrate_several(old, new, to, locations, force, as_json, folders, spread)
     if spread.is_asked_for:
@@ -110,7 +114,9 @@ def command(
         outputs.refuse_existing(new)
     source = artifact(old)
     try:
-        done, said = _migrate_one(source, new, to, inputs, locations, force)
+        done, said = _migrate_one(
+            source, new, to, inputs, locations, sizes.combinations(sized) if sized else None, force
+        )
     except (ExportError, OSError) as error:
         if not as_json:
             raise
@@ -165,11 +171,17 @@ def _print_json(into: str, results: list[Result], skipped: list[str]) -> None:
 
 
 def _migrate_one(
-    source: Source, new: str, to: str | None, inputs: str | None, locations: str, force: bool
+    source: Source,
+    new: str,
+    to: str | None,
+    inputs: str | None,
+    locations: str,
+    sets: list[sizes.Sizes] | None,
+    force: bool,
 ) -> tuple[Result, str]:
     """Migrates an artifact; also returns a line about its weights, or an empty text."""
     _check_place(source, new)
-    blob = _migrated(source, to, inputs, locations)
+    blob = _migrated(source, to, inputs, locations, sets)
     unpacked = _unpack_weights(source, new, force)
     outputs.write(new, blob, force=force)
     said = ""
@@ -246,18 +258,20 @@ def _unpack_weights(source: Source, new: str, force: bool) -> list[str]:
         return [path for path, _ in planned]
 
 
-def _migrated(source: Source, to: str | None, inputs: str | None, locations: str) -> bytearray:
+def _migrated(
+    source: Source, to: str | None, inputs: str | None, locations: str, sets: list[sizes.Sizes] | None
+) -> bytearray:
     from jaxexp._compat.migrate import migrated
 
     with source.named():
         buffer = source.read()
         if inputs is None:
-            return migrated(buffer, to, locations=locations)
+            return migrated(buffer, to, locations=locations, sizes=sets)
         from jaxexp._api.exported import reader
 
         old = reader.read(buffer)
         with functions.with_dtypes_of(old):
-            return migrated(buffer, to, _arguments(source.name, old, inputs), locations=locations)
+            return migrated(buffer, to, _arguments(source.name, old, inputs), locations=locations, sizes=sets)
 
 
 def _arguments(file: str, exported: Exported, path: str) -> functions.Arguments:

@@ -40,9 +40,10 @@ def command(file: str, sized: tuple[str, ...], output: str | None, order: int) -
 
     load(FILE, executables=EXE) and 'run --executables EXE' use the code where the machine, the releases and the flags
     are the same; 'inspect EXE' shows them. Code that EXE already has is not compiled again. The file is native code:
-    trust it as you trust a program. This imports JAX.
+    trust it as you trust a program. Without --size, code is compiled for the sizes that FILE was saved with. This
+    imports JAX.
     """
-    chosen = sizes.combinations(sized)
+    chosen = sizes.combinations(sized) if sized else None
     path, _ = inputs.split(file)
     if output is None and is_url(path):
         raise click.UsageError(f"say where the code of {file!r} goes, as in -o model.exe")
@@ -67,14 +68,14 @@ def command(file: str, sized: tuple[str, ...], output: str | None, order: int) -
 
 
 def _compiled(
-    source: inputs.Source, chosen: list[sizes.Sizes], into: str, order: int
+    source: inputs.Source, chosen: list[sizes.Sizes] | None, into: str, order: int
 ) -> list[tuple[sizes.Sizes, Executable]]:
-    """Compiles a function for all combinations of sizes; the file has the code then."""
+    """Compiles a function for all sizes; the file has the code then. By default, these are what it was saved with."""
     import jax
 
     exported, shardings = functions.on_devices(source.name, functions.loaded(source))
     found: list[tuple[sizes.Sizes, Executable]] = []
-    for one in chosen:
+    for one in chosen or [*map(dict, exported.sizes)] or [{}]:
         specs, tree = jax.tree_util.tree_flatten(
             functions.arguments(source.name, exported, one, "code is compiled for constant ones")
         )

@@ -61,6 +61,7 @@ def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = (
         modules_checked=check_modules and bool(functions),
         constraints=trailer["constraints"],
         metadata=_metadata(artifact.metadata()),
+        sizes=artifact.sizes(),
         weights=weights,
         cases=_cases(artifact),
     )

@@ -138,6 +138,7 @@ class Inspection:
             is always compared.
         constraints: the constraints on dimension variables.
         metadata: the `metadata` that the artifact was written with; None if there is none.
+        sizes: the `sizes` that the artifact was written with: sets of sizes of its symbolic dimensions.
         weights: the weights in files beside it, which are the first arguments. The files are not looked at.
         cases: the calls that were recorded, for `check` to make again.
         sha256: as in `Digests`; None unless `inspect` was asked for digests.
@@ -174,6 +175,7 @@ class Inspection:
     modules_checked: bool
     constraints: tuple[str, ...]
     metadata: dict[str, Any] | None = dataclasses.field(hash=False)
+    sizes: tuple[dict[str, int], ...] = dataclasses.field(hash=False)
     weights: tuple[Weight, ...]
     cases: tuple[Case, ...]
     sha256: str | None = None
@@ -224,6 +226,7 @@ def facts_of(found: Inspection, most: int | None = None) -> Facts:
         ("effects", words.effects(found.ordered_effects, found.unordered_effects, most)),
         ("not checked", listed(found.disabled_checks, most=most) if found.disabled_checks else ""),
         ("constraints", listed(found.constraints, most=most) if found.constraints else ""),
+        ("sizes", listed([*map(_set_of_sizes, found.sizes)], most=most) if found.sizes else ""),
         ("metadata", _metadata(found.metadata, most) if found.metadata else ""),
         ("digests", _digests(found)),
         ("SHA-256", found.sha256 or ""),
@@ -279,6 +282,10 @@ def _metadata(metadata: dict[str, Any], most: int | None) -> str:
     import json  # slow to import, and few artifacts have metadata
 
     return listed(metadata, lambda key: f"{key} = {json.dumps(metadata[key], ensure_ascii=False)}", most=most)
+
+
+def _set_of_sizes(sizes: dict[str, int]) -> str:
+    return " ".join(f"{name}={size}" for name, size in sizes.items())
 
 
 def _digests(found: Inspection) -> str:

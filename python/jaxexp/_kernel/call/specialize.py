@@ -9,6 +9,7 @@ import jax
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError
+from jaxexp._kernel.function import data
 from jaxexp._kernel.function.convention import OLDEST_VERSION
 from jaxexp._kernel.function.data import E, ExportedData
 from jaxexp._kernel.function.specs import check_one_scope
@@ -41,6 +42,7 @@ def specialize(exported: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str,
         # Old conventions differ only in their tokens.
         calling_convention_version=version if exported.ordered_effects else max(version, OLDEST_VERSION),
         uses_global_constants=needs_refinement,
+        _facts=data.facts_of(exported)._replace(sizes=None),
         _get_vjp=_SpecializedVjp(exported) if exported.has_vjp() else None,
     )
 

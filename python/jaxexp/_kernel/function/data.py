@@ -264,6 +264,15 @@ def _cases_in(artifact: Artifact) -> Cases | None:
     return Cases.of_trailer(said)
 
 
+def sizes_of(exported: ExportedData) -> Sequence[Mapping[str, int]]:
+    """The sets of sizes of the artifact that a function was loaded from. No field is decoded for it."""
+    attributes = attributes_of(exported)
+    if (artifact := attributes.get("_artifact")) is not None:
+        return artifact.sizes()
+    known: Facts | None = attributes.get("_facts")
+    return () if known is None else known.sizes or ()
+
+
 def compatibility_of(exported: ExportedData) -> str | None:
     """The `compatibility` of the export. No field is decoded for it, since no artifact says it."""
     known: Facts | None = attributes_of(exported).get("_facts")
@@ -373,7 +382,7 @@ def _facts(exported: ExportedData) -> Facts:
     artifact = artifact_of(exported)
     if artifact is None:
         return NO_FACTS
-    facts = Facts(artifact.origin, artifact.noted, cases=_cases_in(artifact))
+    facts = Facts(artifact.origin, artifact.noted, cases=_cases_in(artifact), sizes=artifact.sizes() or None)
     if (said := artifact.said()) is not None:
         weak_arguments, weak_results, in_tree, out_tree = said
         facts = facts._replace(

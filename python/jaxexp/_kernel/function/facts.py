@@ -31,6 +31,7 @@ class Facts(NamedTuple):
     Attributes:
         name_and_order: for a VJP, the name of the function and the order of the VJP.
         metadata: the user's metadata in the artifact that the function was loaded from.
+        sizes: the sets of sizes of dimension variables in it.
         compatibility: the `compatibility` of the export, for which `serialize` writes by default.
         weak_arguments: indices of the arguments whose types were weak in the export. None means the arguments whose
             avals are weak.
@@ -43,6 +44,7 @@ class Facts(NamedTuple):
 
     name_and_order: tuple[str, int] | None = None
     metadata: Mapping[str, Any] | None = None
+    sizes: Sequence[Mapping[str, int]] | None = None
     compatibility: str | None = None
     weak_arguments: tuple[int, ...] | None = None
     weak_results: tuple[int, ...] | None = None

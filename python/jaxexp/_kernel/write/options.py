@@ -32,6 +32,7 @@ class Writing(NamedTuple):
     locations: str = "full"
     cases: Cases | None = None
     case_files: bool = False
+    sizes: Sequence[Mapping[str, int]] | None = None
 
 
 PLAIN = Writing()

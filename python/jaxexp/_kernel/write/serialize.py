@@ -41,7 +41,8 @@ def save(exported: ExportedData, path: str | os.PathLike[str], how: Writing) -> 
 
 def _encoder_arguments(exported: ExportedData, how: Writing) -> tuple[Any, ...]:
     binding.bind()
-    if how is PLAIN and not data.metadata_of(exported) and not data.cases_of(exported):  # by far the most common case
+    # By far the most common case first.
+    if how is PLAIN and not (data.metadata_of(exported) or data.cases_of(exported) or data.sizes_of(exported)):
         chain, compatibility = [exported], None
         notes: _native.Notes | None = _NOTES
     else:
@@ -91,21 +92,23 @@ def _check_registrations(chain: Sequence[ExportedData]) -> None:
 
 
 def _notes(chain: Sequence[ExportedData], how: Writing) -> _native.Notes | None:
-    """The trailer's notes about the whole artifact. A loaded function keeps its metadata unless given new."""
-    exported, metadata = chain[0], how.metadata
+    """The trailer's notes about the whole artifact. A loaded function keeps its metadata and sizes unless given new."""
+    exported, metadata, sizes = chain[0], how.metadata, how.sizes
     if not how.trailer:
-        if metadata is None:
+        if metadata is None and sizes is None:
             return None
+        what = "sizes" if metadata is None else "metadata"
         raise ExportError(
-            f"{data.described(exported)} cannot be serialized with metadata and trailer=False: "
-            "metadata is in the trailer"
+            f"{data.described(exported)} cannot be serialized with {what} and trailer=False: "
+            f"{what} {'is' if sizes is None else 'are'} in the trailer"
         )
     cases = _cases(chain, how)
-    if metadata is None:
-        metadata = data.metadata_of(exported)
-        if not metadata and how.weights is None and cases is None:
-            return _NOTES
-    return _native.Notes(files.WRITER, to_json(metadata), how.weights, cases)
+    metadata = data.metadata_of(exported) if metadata is None else metadata
+    sizes = data.sizes_of(exported) if sizes is None else sizes
+    if not metadata and not sizes and how.weights is None and cases is None:
+        return _NOTES
+    each = [sorted(one.items()) for one in sizes]
+    return _native.Notes(files.WRITER, to_json(metadata), how.weights, cases, each)
 
 
 def _cases(chain: Sequence[ExportedData], how: Writing) -> Any:

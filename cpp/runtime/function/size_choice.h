@@ -1,0 +1,60 @@
+// Which sizes of its dimension variables a function is compiled for, where calls have others.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/function/by_sizes.h"
+#include "runtime/signature/dimensions.h"
+
+namespace jaxexp::runtime {
+
+/// As LoadOptions has them in jaxexp/runtime.h.
+struct SizeOptions {
+  std::vector<std::map<std::string, std::int64_t>> sizes = {};
+  bool pad = false, only = false;
+};
+
+/// The variables that have these sizes, each with its name in `names`; nothing where others are named, or a size is not
+/// at least 1.
+std::optional<Variables> variables_of(const std::map<std::string, std::int64_t>& sizes,
+                                      const std::set<std::string_view>& names);
+
+/// May be used by several threads at once.
+class SizeChoice {
+ public:
+  /// Says why a call with the first sizes cannot be padded to the others; nothing where it can.
+  using WhyNot = std::function<std::optional<std::string>(const Variables& given, const Variables& padded)>;
+
+  /// `name` is the function's, for errors. Throws RunError where sizes are not those of all variables.
+  SizeChoice(std::string name, const std::set<std::string_view>& variables, const SizeOptions& options);
+
+  /// The sizes that were listed, each set once, the smallest in front.
+  const std::vector<Variables>& listed() const { return listed_; }
+  /// Whether a function may be compiled for other sizes than those of a call, or for listed ones only.
+  bool is_free() const { return !pads_ && !only_; }
+
+  struct Chosen {
+    Variables sizes;
+    std::string why_not_padded;  // empty where nobody asked
+  };
+  /// What a call with the sizes `given` runs. Asks `why_not` once for each set of sizes. Throws RunError where nothing
+  /// that is listed fits, and nothing else may be used.
+  std::shared_ptr<const Chosen> chosen(const Variables& given, const WhyNot& why_not) const;
+
+ private:
+  Chosen choose(const Variables& given, const WhyNot& why_not) const;
+
+  std::string name_;
+  bool pads_, only_;
+  std::vector<Variables> listed_;
+  mutable BySizes<Chosen, 1024> known_;
+};
+
+}  // namespace jaxexp::runtime

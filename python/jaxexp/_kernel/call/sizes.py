@@ -1,0 +1,49 @@
+"""Sets of sizes of dimension variables, which are saved with a function for those who compile it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jaxexp import _jax
+from jaxexp._errors import ExportError, ExportTypeError, cause
+from jaxexp._kernel.function.data import ExportedData
+from jaxexp._kernel.function.specs import dimension_variables
+
+from .primitive import check
+
+_MOST = 64  # as in cpp/wire/artifact/trailer.h
+_SAVING = "saving", "saved for"
+
+
+def checked_sizes(exported: ExportedData, sizes: Iterable[Mapping[str, int]] | None) -> list[dict[str, int]] | None:
+    """`sizes` of `Exported.save`, each set once; None for None."""
+    if sizes is None:
+        return None
+    names = sorted(dimension_variables(exported))
+    found: list[dict[str, int]] = []
+    for given in sizes:
+        try:
+            one = {name: operator.index(given[name]) for name in sorted(given)}
+        except (TypeError, AttributeError) as error:
+            raise ExportTypeError(
+                f"saving {exported.fun_name}: sizes is a list of dicts such as {{'batch': 8}}, found {given!r} in it"
+            ) from cause(error)
+        if not names or list(one) != names or min(one.values()) < 1:
+            expected = f"a size of at least 1 for each of {', '.join(names)}" if names else "no sizes"
+            because = "" if names else ", because it has no symbolic dimensions"
+            raise ExportError(f"saving {exported.fun_name}: a set of sizes has {expected}{because}, found {given!r}")
+        _check_constraints(exported, one)
+        if one not in found:
+            found.append(one)
+    if len(found) > _MOST:
+        raise ExportError(f"saving {exported.fun_name}: there is room for {_MOST} sets of sizes, found {len(found)}")
+    return found
+
+
+def _check_constraints(exported: ExportedData, sizes: Mapping[str, int]) -> None:
+    values: list[Any] = [*sizes.values()]
+    shapes = (_jax.evaluate_shape(aval.shape, tuple(sizes), *values) for aval in exported.in_avals)
+    avals = [_jax.ShapedArray(shape, aval.dtype) for shape, aval in zip(shapes, exported.in_avals, strict=True)]
+    check(exported, avals, _SAVING)
