@@ -1,10 +1,12 @@
 // Fuzz target: a module that passes the check is made static, or refused with an error that can be shown. What is
-// written passes the check, too, has no open size that its code reaches, and is the same each time.
+// written passes the check, too, has no open size that its code reaches, and is the same each time. Whether its
+// arguments can be padded is answered, too.
 #include <string>
 #include <vector>
 
 #include "jaxexp/run_error.h"
 #include "runtime/refine/code.h"
+#include "runtime/refine/padding.h"
 #include "runtime/refine/refine.h"
 #include "runtime/refine/tables.h"
 #include "target.h"
@@ -20,8 +22,8 @@ using Bytes = std::span<const std::uint8_t>;
 
 const wire::Path where{nullptr, "module"};
 
-/// Shapes as the main function's arguments have them, with sizes that depend on the bytes.
-std::vector<refine::Shape> shapes_for(Bytes module) {
+/// Shapes as the main function's arguments have them, with sizes that depend on the bytes, and are larger by `added`.
+std::vector<refine::Shape> shapes_for(Bytes module, std::int64_t added = 0) {
   wire::Sections sections(module, where);
   sections.find();
   refine::Tables tables(sections);
@@ -36,7 +38,7 @@ std::vector<refine::Shape> shapes_for(Bytes module) {
       for (const auto& argument : one.regions.front().front().arguments) {
         refine::Shape& shape = shapes.emplace_back(tables.type(argument.type).shape);
         for (std::int64_t& size : shape)
-          if (size == refine::dynamic_size) size = module[chosen++ * 31 % module.size()] % 7;
+          if (size == refine::dynamic_size) size = module[chosen++ * 31 % module.size()] % 7 + added;
       }
       return shapes;
     }
@@ -48,13 +50,15 @@ std::string outcome(Bytes module) {
     wire::check_bytecode(module, where);
     if (wire::Sections(module, where).version() > wire::newest_bytecode) return {};  // which the check lets pass
     const auto found = refine::with_shapes(module, where, shapes_for(module));
+    const std::int64_t added = module.back() % 3;
+    const auto why_not = refine::why_not_padded(module, where, shapes_for(module), shapes_for(module, added));
     if (!found) return "static";
     // Tables keep what nothing refers to any more.
     wire::check_bytecode(*found, where);
     wire::Sections sections(*found, where);
     sections.find();
     refine::read_code(sections.needed(wire::Section::code), sections.version());
-    return {found->begin(), found->end()};
+    return std::string(found->begin(), found->end()) + why_not.value_or("is padded");
   } catch (const RunError& error) {
     const std::string text = error.what();
     tests::require(!text.empty() && text.find('\n') == text.npos && tests::is_utf8(text), "an error can be shown");

@@ -214,6 +214,7 @@ std::optional<Variables> Callable::padded_sizes(const Variables& given) const {
     std::optional<std::string> found;
     try {
       found = program_.why_not_padded(module_shapes(from), module_shapes(to));
+      if (found) found = wire::escaped(*found);
     } catch (const RunError& error) {
       if (error.reason() != Reason::unsupported) throw;
       found = error.what();
