@@ -15,8 +15,8 @@ namespace jaxexp::runtime::adapt {
 /// Whether an operation, such as "vhlo.custom_call_v2", may be said in older words.
 bool may_have_older_words(std::string_view operation);
 
-/// The module with custom calls as before StableHLO 1.18, and with groups of devices as before 1.16: as numbers, and not
-/// as axes of a mesh. Nothing where it has no such words, or says with them what the older ones cannot say. Throws
+/// The module with custom calls as before StableHLO 1.18, and with groups of devices as before 1.16: as numbers, and
+/// not as axes of a mesh. Nothing where it has no such words, or says with them what the older ones cannot say. Throws
 /// wire::Error with the path `where` where the module is damaged, and RunError where its form is not known here.
 std::optional<std::vector<std::uint8_t>> with_older_words(std::span<const std::uint8_t> module,
                                                           const wire::Path& where);

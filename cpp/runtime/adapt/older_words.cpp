@@ -17,8 +17,8 @@ using refine::MeshAxes;
 using refine::Operation;
 using refine::Tables;
 
-constexpr std::string_view with_groups[] = {"all_gather",          "all_reduce",     "all_to_all",
-                                            "collective_broadcast", "reduce_scatter"};
+constexpr std::string_view with_groups[] = {"all_gather", "all_reduce", "all_to_all", "collective_broadcast",
+                                            "reduce_scatter"};
 constexpr std::array<std::string_view, 8> of_custom_calls = {
     "api_version",     "backend_config",  "call_target_name",       "called_computations",
     "has_side_effect", "operand_layouts", "output_operand_aliases", "result_layouts"};
@@ -82,28 +82,35 @@ class Translator {
   }
 
   bool change_groups(Operation& operation) {
-    const auto axes = tables_.mesh_axes(tables_.needed(operation, "replica_groups"));
+    const Id said = tables_.needed(operation, "replica_groups");
+    const auto [known, is_new] = numbers_of_.try_emplace(said);
+    if (is_new) known->second = numbers_of(said);
+    if (known->second) tables_.replace_attribute(operation, "replica_groups", *known->second);
+    return known->second.has_value();
+  }
+
+  /// Groups of devices by their numbers, where they are said by axes of a mesh that is known.
+  std::optional<Id> numbers_of(Id said) {
+    const auto axes = tables_.mesh_axes(said);
     const auto mesh = axes ? meshes_.find(axes->mesh) : meshes_.end();
-    if (mesh == meshes_.end()) return false;
+    if (mesh == meshes_.end()) return std::nullopt;
     const auto groups = groups_of(mesh->second, axes->axes);
-    if (groups.empty()) return false;
+    if (groups.empty()) return std::nullopt;
     Integers devices;
     for (const auto& [others, group] : groups) devices.insert(devices.end(), group.begin(), group.end());
     const auto count = static_cast<std::int64_t>(groups.size());
-    tables_.replace_attribute(
-        operation, "replica_groups",
-        tables_.sizes_attribute(devices, {count, static_cast<std::int64_t>(devices.size()) / count}));
-    return true;
+    return tables_.sizes_attribute(devices, {count, static_cast<std::int64_t>(devices.size()) / count});
   }
 
-  /// The devices of each group in their order, by where the group is on the other axes. None where an axis is not known.
-  static std::map<Integers, Integers> groups_of(const Mesh& mesh, const std::vector<MeshAxes::Axis>& axes) {
-    constexpr std::int64_t most_devices = 1 << 20;
+  /// The devices of each group in their order, by where the group is on the other axes. None where an axis is not
+  /// known.
+  std::map<Integers, Integers> groups_of(const Mesh& mesh, const std::vector<MeshAxes::Axis>& axes) {
     std::int64_t count = 1;
     for (const auto& [name, size] : mesh) {
-      if (size < 1 || size > most_devices / count) return {};
+      if (size < 1 || size > devices_left_ / count) return {};
       count *= size;
     }
+    devices_left_ -= count;
     std::map<Integers, std::vector<std::pair<Integers, std::int64_t>>> places;
     for (std::int64_t device = 0; device < count; ++device) {
       Integers others(mesh.size()), place;
@@ -131,6 +138,8 @@ class Translator {
 
   Tables& tables_;
   std::map<std::string_view, Mesh> meshes_;
+  std::map<Id, std::optional<Id>> numbers_of_;  // what says groups, by what said them
+  std::int64_t devices_left_ = 1 << 20;         // of all groups together
 };
 
 }  // namespace

@@ -91,9 +91,9 @@ void Executable::run(std::span<PJRT_Buffer* const> arguments, std::size_t nr_dev
     outputs[d] = made.data() + d * results_;
   }
   const PluginCall call;
-  JAXEXP_PJRT_CALL(api, PJRT_LoadedExecutable_Execute, task, .executable = loaded_.get(),
-                   .options = &options, .argument_lists = inputs.data(), .num_devices = nr_devices,
-                   .num_args = nr_arguments, .output_lists = outputs.data(),
+  JAXEXP_PJRT_CALL(api, PJRT_LoadedExecutable_Execute, task, .executable = loaded_.get(), .options = &options,
+                   .argument_lists = inputs.data(), .num_devices = nr_devices, .num_args = nr_arguments,
+                   .output_lists = outputs.data(),
                    .device_complete_events = completed.empty() ? nullptr : completed.data());
   const bool is_first = !has_run_->load(std::memory_order_relaxed) && !has_run_->exchange(true);
   if (is_first) watch_exit();  // and once more, when it has been computed

@@ -83,8 +83,8 @@ void put(std::string& text, std::uint64_t value) {
 
 void put_field(std::string& text, std::uint64_t field, std::uint64_t value) { put(text, field << 3), put(text, value); }
 
-/// What newer plugins say by axes of a mesh, by tiles, as older ones say it. Devices that differ in other axes only have
-/// the same tile.
+/// What newer plugins say by axes of a mesh, by tiles, as older ones say it. Devices that differ in other axes only
+/// have the same tile.
 std::string as_tiles(std::string_view sharding) {
   std::vector<std::uint64_t> axes, ids;
   struct Part {

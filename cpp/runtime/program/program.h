@@ -23,8 +23,8 @@ struct Program {
   using Version = std::array<std::int64_t, 3>;
 
   /// Compares what an artifact asks for with what there is, and gives the plugin handlers for LAPACK where the module
-  /// calls it. Throws RunError for another platform, and where handlers are of no use. Throws DeserializationError where
-  /// the module is damaged.
+  /// calls it. Throws RunError for another platform, and where handlers are of no use. Throws DeserializationError
+  /// where the module is damaged.
   Program(const Artifact& artifact, const std::shared_ptr<const Client>& client);
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;

@@ -30,10 +30,7 @@ wire::Sections checked(std::span<const std::uint8_t> module, const wire::Path& w
 }  // namespace
 
 Parts::Parts(std::span<const std::uint8_t> module, const wire::Path& where)
-    : module_(module),
-      where_(where),
-      sections_(checked(module, where)),
-      tables_(sections_) {}
+    : module_(module), where_(where), sections_(checked(module, where)), tables_(sections_) {}
 
 Code Parts::code() const { return read_code(sections_.needed(Section::code), sections_.version()); }
 

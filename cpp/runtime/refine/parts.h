@@ -14,8 +14,8 @@ namespace jaxexp::runtime::refine {
 
 class Parts {
  public:
-  /// The bytes have to stay. Throws wire::Error with the path `where` where the module is damaged, and RunError where it
-  /// is in a form that is not known here.
+  /// The bytes have to stay. Throws wire::Error with the path `where` where the module is damaged, and RunError where
+  /// it is in a form that is not known here.
   Parts(std::span<const std::uint8_t> module, const wire::Path& where);
 
   Tables& tables() { return tables_; }

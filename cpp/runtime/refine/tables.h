@@ -29,7 +29,16 @@ enum : std::uint64_t { array = 1, boolean = 2, direction = 3, comparison = 4, in
 enum : std::uint64_t { type = 17, sub_axis = 21, axis = 22, groups_of_axes = 23 };
 }  // namespace attribute
 namespace type {
-enum : std::uint64_t { boolean = 0, function = 8, si32 = 13, si64 = 14, tensor = 20, encoded = 21, token = 22, tuple = 23 };
+enum : std::uint64_t {
+  boolean = 0,
+  function = 8,
+  si32 = 13,
+  si64 = 14,
+  tensor = 20,
+  encoded = 21,
+  token = 22,
+  tuple = 23
+};
 }
 enum Comparison : std::uint64_t { no_comparison, floats, total_order, signed_integers, unsigned_integers };
 }  // namespace vhlo
