@@ -1,4 +1,4 @@
-"""Functions with ordered effects run: a call returns when they have happened, and no two calls are under way at once."""
+"""Functions with ordered effects run: a call returns when they have happened, and no two are under way at once."""
 
 from __future__ import annotations
 
