@@ -34,15 +34,14 @@ NEWER = (
 
 
 def test_a_newer_stablehlo_explains_what_does_not_compile(tmp_path: Path) -> None:
-    """Not what compiles all the same, as test_golden_artifacts shows; here it is a custom call."""
+    """Not what compiles all the same, as test_golden_everywhere.py shows; here it is an operation of the future."""
     artifact = tmp_path / "f.jaxexp"
-    artifact.write_bytes(goldens.blob_of("0.12.0.1", "poly").replace(b"shape_assertion", b"shape_statement"))
-    with np.load(goldens.RELEASES["0.12.0.1"] / "poly.npz") as stored:
-        np.savez(tmp_path / "in.npz", stored["in_0"], stored["in_1"])
+    artifact.write_bytes(goldens.blob_of("0.12.0.1", "sin").replace(b"sine_v2", b"sine_v9"))
+    np.savez(tmp_path / "in.npz", np.load(goldens.RELEASES["0.12.0.1"] / "sin.npz")["in_0"])
     done = runtime.run(artifact, tmp_path / "in.npz")
     assert done.returncode == 1
     if "JAXEXP_PJRT_PLUGIN" not in os.environ:  # another plugin may know more
-        assert re.search(NEWER + ".*custom_call_v2", done.stderr)
+        assert re.search(NEWER + ".*sine_v9", done.stderr)
 
 
 REFUSED = {
