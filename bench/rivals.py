@@ -145,13 +145,13 @@ def write_torch(name: str, path: Path) -> None:
     from torch.utils import _pytree
 
     weights, x = weights_of(name)
-    forward = _TORCH[name](_pytree.tree_map(torch.from_numpy, weights))
+    forward = _TORCH[name](_pytree.tree_map(torch.tensor, weights))
 
     class Served(torch.nn.Module):
         def forward(self, x: Any) -> Any:
             return forward(x)
 
-    torch.export.save(torch.export.export(Served(), (torch.from_numpy(x),)), str(path))
+    torch.export.save(torch.export.export(Served(), (torch.tensor(x),)), str(path))
 
 
 # By name, what writes the file beside an artifact: those whose packages are installed.
