@@ -185,7 +185,7 @@ _CALLS = {
 def _question(threads: int) -> Question:
     caller = "one thread" if threads == 1 else f"{threads} threads at once"
     return Question(
-        f"served calls, {threads} thread" + "s" * (threads > 1),
+        f"served, {threads} thread" + "s" * (threads > 1),
         f"A call in a process that serves, whose result is read, by {caller}: the time of all calls, divided by their "
         "number. Each runtime is in a process of its own, and uses as many threads inside as it likes.",
         partial(_trial, names=tuple(_CALLS), reading=lambda server: server.call(threads), hand_written=threads),

@@ -344,7 +344,7 @@ GOALS = (
     ),
     Goal(
         "served calls of 16 numbers, from C++, reads included: divided by hand-written calls of PJRT",
-        "served calls, 1 thread",
+        "served, 1 thread",
         ("served 16 numbers",),
         lambda cell: over(cell.median("C++"), cell.median("PJRT by hand")),
         1.1,
