@@ -8,7 +8,6 @@ import os
 import pickle
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -18,10 +17,11 @@ import jax
 import numpy as np
 
 import jaxexp
-from bench import disk
+from bench import disk, without_python
 from bench.agree import result_differences
 from bench.cases import Case
 from bench.measure import Reading
+from bench.processes import until_first_line
 from bench.program import Program
 from bench.question import Question, Trial
 
@@ -66,7 +66,7 @@ class _Process:
     def run(self, results: str = "") -> tuple[float, float]:
         """Seconds from the start of the process to the first result, and from the imported JAX to it."""
         command = [sys.executable, "-c", _CHILD, json.dumps([*self.parameters, results])]
-        took, line = _until_first_line(command, self.environment)
+        took, line = until_first_line(command, self.environment)
         return took, float(line)
 
     def results(self) -> Any:
@@ -75,23 +75,6 @@ class _Process:
         return pickle.loads(path.read_bytes())
 
 
-def _until_first_line(command: list[str], environment: dict[str, str]) -> tuple[float, str]:
-    """Seconds from the start of a process to the first line that it writes, and the line."""
-    start = time.perf_counter()
-    with subprocess.Popen(
-        command, cwd=disk.ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdout is not None and child.stderr is not None
-        line = child.stdout.readline()
-        took = time.perf_counter() - start
-        errors = child.stderr.read()
-    if child.returncode or not line:
-        raise RuntimeError(f"{command[0]}: {errors.strip().splitlines()[-1:]}")
-    return took, line
-
-
-# What runs without Python, where somebody has built it: jaxexp-run, and a plugin.
-_RUN, _PLUGIN = (os.environ.get(name, "") for name in ("JAXEXP_RUN", "JAXEXP_PJRT_PLUGIN"))
 _READER = "jax-0.8.1"  # of xla-cpu-pjrt 0.0.1, the plugin that PyPI has
 
 
@@ -114,18 +97,18 @@ class _Native:
         return other
 
     def run(self) -> float:
-        took, _ = _until_first_line(self._command(), self._environment())
+        took, _ = until_first_line(self._command(), self._environment())
         return took
 
     def _command(self) -> list[str]:
-        return [_RUN, "--plugin", _PLUGIN, str(self.artifact), str(self.arguments), *self.more]
+        return [*without_python.COMMAND, str(self.artifact), str(self.arguments), *self.more]
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "XLA_FLAGS": ""}
 
 
 def _native_contenders(program: Program, is_whole: bool) -> dict[str, Reading]:
-    if not (_RUN and _PLUGIN and is_whole):
+    if not (without_python.IS_THERE and is_whole):
         return {}
     compiling = _Native(program)
     return {"C++": Reading(compiling.run), "C++, executables": Reading(compiling.precompiled().run)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from itertools import cycle, islice
 from typing import Any
 
@@ -17,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bench.batches import BATCHES, long
 from bench.chain import chain, total
 from bench.fleet import fleet
-from bench.models import MODELS
+from bench.models import MODELS, SERVED
 from bench.program import Program
 
 SHAPES = ((8, 8), (8,), (16, 8), (8, 24), (32,), (8, 4, 2), (64, 8), (8, 16))
@@ -133,6 +134,13 @@ def _model(name: str) -> Program:
     return _concrete(function, *arguments())
 
 
+def _served(name: str) -> Program:
+    """A model whose weights are in the artifact."""
+    function, arguments = SERVED[name]
+    weights, x = arguments()
+    return _concrete(lambda x: function(weights, x), x)
+
+
 def _many(count: int) -> Program:
     """`count` small functions, no two with the same signature."""
 
@@ -194,6 +202,7 @@ CASES = (
     Case("convnet", lambda: _model("convnet"), family="model"),
     Case("transformer", lambda: _model("transformer"), family="model"),
     Case("train step", lambda: _model("train_step"), family="model"),
+    *(Case(f"served {name}", partial(_served, name), family="served") for name in SERVED),
     *(case for name in BATCHES for case in _batches(name, (16, 256))),
     Case("5,000 operations", lambda: _concrete(long, jnp.arange(8.0)), family="module", size=5000),
     Case("1,000 artifacts", lambda: _many(1000), family="many", size=1000),

@@ -342,6 +342,15 @@ GOALS = (
         )
         for case, limit in zip(("convnet", "transformer"), limits, strict=True)
     ),
+    Goal(
+        "served calls of 16 numbers, from C++, reads included: divided by hand-written calls of PJRT",
+        "served, 1 thread",
+        ("served 16 numbers",),
+        lambda cell: over(cell.median("C++"), cell.median("PJRT by hand")),
+        1.1,
+        False,
+        times,
+    ),
     *(
         Goal(
             f"{question}, every case: divided by jax.vmap of the live function",

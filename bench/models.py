@@ -43,8 +43,11 @@ HEADS, WIDTH = 4, 256
 
 
 def transformer(layers: list[dict[str, jax.Array]], tokens: jax.Array) -> jax.Array:
+    return encoder(layers, jax.nn.one_hot(tokens, WIDTH))
+
+
+def encoder(layers: list[dict[str, jax.Array]], x: jax.Array) -> jax.Array:
     """Twelve layers of attention and a feed-forward network, one after the other."""
-    x = jax.nn.one_hot(tokens, WIDTH)
     for layer in layers:
         q, k, v = (
             (normalized(x) @ layer[name]).reshape(*x.shape[:-1], HEADS, WIDTH // HEADS) for name in ("q", "k", "v")
@@ -87,6 +90,17 @@ def _train_step() -> tuple[Any, ...]:
 def tiny(x: jax.Array) -> jax.Array:
     return jnp.tanh(x) @ x.T
 
+
+def _tokens() -> jax.Array:
+    return jnp.asarray(np.random.default_rng(3).standard_normal((2, 64, WIDTH), np.float32))
+
+
+# Models that are served, by name: the function, and what makes its weights and its other argument.
+SERVED: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, jax.Array]]]] = {
+    "16 numbers": (lambda _, x: x + 1, lambda: ((), jnp.arange(16.0))),
+    "convnet": (convnet, _convnet),
+    "transformer": (encoder, lambda: (_transformer()[0], _tokens())),
+}
 
 # By name: the function, and what makes its arguments.
 MODELS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {

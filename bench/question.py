@@ -26,7 +26,7 @@ class Trial:
 
 # Families of cases that have questions of their own. Batches and large modules are for functions that are read back.
 READ_BACK = ("batch", "module")
-OWN_QUESTIONS = ("fleet", "model", "weights", "calls with weights", "limited weights", *READ_BACK)
+OWN_QUESTIONS = ("fleet", "model", "served", "weights", "calls with weights", "limited weights", *READ_BACK)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from bench import (
     bench_read_back,
     bench_save,
     bench_serialize,
+    bench_served,
     bench_trace,
     bench_vjp,
     bench_vmap,
@@ -47,6 +48,7 @@ TOPICS = {
         bench_weights,
         bench_import,
         bench_cold,
+        bench_served,
         bench_fleet,
     )
 }

@@ -11,8 +11,23 @@ import numpy as np
 import pytest
 
 import jaxexp
-from bench import bench_fleet, bench_weights, cases, compare, disk, measure, memory, render, report, run
+from bench import (
+    bench_fleet,
+    bench_served,
+    bench_weights,
+    cases,
+    compare,
+    disk,
+    measure,
+    memory,
+    models,
+    render,
+    report,
+    rivals,
+    run,
+)  # fmt: skip
 from bench import fleet as fleets
+from bench import served as serving
 from bench.cases import CASES, Case
 from bench.questions import QUESTIONS, named
 from bench.results import ORACLE, SUBJECT, Cell, Results
@@ -283,8 +298,10 @@ def test_growth_of_resident_memory():
 IN_PROCESSES = {
     "load, new memory", "import", "import names", "open archive", "cold signature", "load all", "load all, first",
     "verify", "memory of handles", "memory of all", "cold start", "cold first call", "anonymous memory of that",
-    "load weights, first call",
+    "load weights, first call", *(question.name for question in bench_served.QUESTIONS),
 }  # fmt: skip
+# These are measured only where somebody installed or built them.
+OPTIONAL = {"C++", "C++, executables", "PJRT by hand", "session", "session, executables", "ONNX Runtime", "torch"}
 in_processes = pytest.mark.slow(reason="starts up to five processes")
 
 
@@ -305,8 +322,7 @@ def test_questions_run(question):
     assert results.mistakes == []
     cell = results.cell(question.name, case.name)
     assert cell.subject.get_nvalue() == cell.oracle.get_nvalue() == 1
-    # jaxexp-run is measured only where the environment names it.
-    assert cell.beside.keys() | {name for name in question.beside if name.startswith("C++")} == question.beside.keys()
+    assert cell.beside.keys() | (question.beside.keys() & OPTIONAL) == question.beside.keys()
     assert cell.subject.get_unit() == question.unit
     assert case.name in report.row(cell, None)
 
@@ -345,6 +361,61 @@ def test_cases_that_the_machine_has_no_memory_for_are_left_out(monkeypatch, tmp_
     printed = capsys.readouterr().out
     assert "left out: 4 GiB of weights, which takes 20 GiB of memory; there are 6" in printed
     assert "left out: 3 GiB in little memory" in printed
+
+
+def served(name):
+    return next(case for case in CASES if case.name == f"served {name}")
+
+
+@pytest.fixture
+def nothing_else(monkeypatch):
+    """Only JAX and jaxexp are installed."""
+    monkeypatch.setattr(bench_served, "RIVALS", {})
+    monkeypatch.setattr(bench_served, "_can_run_sessions", lambda: False)
+    monkeypatch.setattr(bench_served.without_python, "IS_THERE", False)
+
+
+@pytest.mark.slow(reason="starts processes that import JAX")
+def test_what_is_not_installed_is_left_out(nothing_else):
+    case, results = served("16 numbers"), Results(ABOUT)
+    run.measure(results, QUESTION["served, cold start"], case, case.build(), jaxexp, jax.export, ONCE)
+    disk.clear()
+    assert results.mistakes == []
+    assert results.cell("served, cold start", case.name).beside.keys() == {"executables"}
+
+
+def test_a_runtime_that_is_wrong_leaves_the_cell_empty(nothing_else, monkeypatch):
+    class Server:
+        def __init__(self, result):
+            self.result, self.start = result, lambda: 1.0
+
+    case, results = served("16 numbers"), Results(ABOUT)
+    x = np.arange(16.0)
+    servers = {"jaxexp": Server(lambda: x + 1), "jax.export": Server(lambda: x + 1), "torch": Server(lambda: x)}
+    monkeypatch.setattr(bench_served, "_served", lambda *_: servers)
+    run.measure(results, QUESTION["served, cold start"], case, case.build(), jaxexp, jax.export, ONCE)
+    assert results.mistakes == ["served, cold start, served 16 numbers: wrong: result of torch"]
+    assert results.cell("served, cold start", case.name).subject is None
+
+
+@pytest.mark.slow(reason="imports other runtimes")
+@pytest.mark.parametrize("how", ["ONNX Runtime", "torch"])
+@pytest.mark.parametrize("name", models.SERVED)
+def test_equal_models(how, name, tmp_path):
+    if how not in rivals.RIVALS:
+        pytest.skip("comes with the extra 'rivals'")
+    suffix, write = rivals.RIVALS[how]
+    write(name, tmp_path / f"model{suffix}")
+    program = served(name).build()
+    found = serving.load(how, str(tmp_path / "model"))(np.asarray(program.args[0]))
+    np.testing.assert_allclose(found, program.fresh()(*program.args), rtol=1e-3, atol=1e-4)
+
+
+def test_calls_of_several_threads_are_counted(monkeypatch):
+    times, called = iter([1.0, 7.0]), []
+    monkeypatch.setattr(serving.time, "perf_counter", lambda: next(times))
+    assert serving.seconds_of_a_call(called.append, 5, threads=3, calls=4) == 6 / 12
+    assert called == [5] * 12
 
 
 def test_questions_of_a_file():

@@ -1,10 +1,13 @@
-// Fuzz target: a module that passes the check is made static, or refused with an error that can be shown. What is
-// written passes the check, too, has no open size that its code reaches, and is the same each time. Whether its
-// arguments can be padded is answered, too.
+// Fuzz target: a module that passes the check is made static, said in older words, and rid of tokens, or refused with
+// an error that can be shown. What is written passes the check, too, can be read again, and is the same each time.
+// Whether its arguments can be padded is answered, too.
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "jaxexp/run_error.h"
+#include "runtime/adapt/adapt.h"
 #include "runtime/refine/code.h"
 #include "runtime/refine/padding.h"
 #include "runtime/refine/refine.h"
@@ -45,20 +48,20 @@ std::vector<refine::Shape> shapes_for(Bytes module, std::int64_t added = 0) {
   return shapes;
 }
 
-std::string outcome(Bytes module) {
+using Changed = std::optional<std::vector<std::uint8_t>>;
+
+std::string outcome(Bytes module, const std::function<Changed()>& change) {
   try {
     wire::check_bytecode(module, where);
     if (wire::Sections(module, where).version() > wire::newest_bytecode) return {};  // which the check lets pass
-    const auto found = refine::with_shapes(module, where, shapes_for(module));
-    const std::int64_t added = module.back() % 3;
-    const auto why_not = refine::why_not_padded(module, where, shapes_for(module), shapes_for(module, added));
-    if (!found) return "static";
+    const Changed found = change();
+    if (!found) return "the same";
     // Tables keep what nothing refers to any more.
     wire::check_bytecode(*found, where);
     wire::Sections sections(*found, where);
     sections.find();
     refine::read_code(sections.needed(wire::Section::code), sections.version());
-    return std::string(found->begin(), found->end()) + why_not.value_or("is padded");
+    return {found->begin(), found->end()};
   } catch (const RunError& error) {
     const std::string text = error.what();
     tests::require(!text.empty() && text.find('\n') == text.npos && tests::is_utf8(text), "an error can be shown");
@@ -71,6 +74,18 @@ std::string outcome(Bytes module) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  tests::require(outcome({data, size}) == outcome({data, size}), "the same module for the same sizes");
+  const Bytes module{data, size};
+  const std::function<Changed()> changes[] = {
+      [&] { return refine::with_shapes(module, where, shapes_for(module)); },
+      [&] { return adapt::with_older_words(module, where); },
+      [&] {
+        const auto why = refine::why_not_padded(module, where, shapes_for(module), shapes_for(module, size % 3));
+        if (why) throw RunError(RunError::Reason::argument, *why);
+        return Changed();
+      },
+      [&] { return Changed(adapt::without_tokens(module, where, size % 3)); },
+  };
+  for (const auto& change : changes)
+    tests::require(outcome(module, change) == outcome(module, change), "the same module for the same one");
   return 0;
 }

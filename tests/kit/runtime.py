@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -20,6 +21,7 @@ from .places import ROOT, TESTS
 BUILT = ROOT / "build" / "runtime"
 INSTALLED = BUILT / "installed"
 RUN = INSTALLED / "bin" / "jaxexp-run"
+NEWER = ROOT / "build" / "newer_plugin"
 # What the plugin of the package xla-cpu-pjrt understands: StableHLO 1.13.3.
 READER = "jax-0.8.1"
 
@@ -75,9 +77,29 @@ def plugin() -> Path:
     return folder / "xla_cpu_pjrt.so"
 
 
+def newer_plugin() -> Path:
+    """A newer one: $JAXEXP_NEWER_PJRT_PLUGIN, or that of lammps-jax-pjrt-cpu in this environment or in NEWER, where
+    `make test-all` puts it, because it asks for an old JAX. Raises native.UnavailableError.
+    """
+    if named := os.environ.get("JAXEXP_NEWER_PJRT_PLUGIN"):
+        return Path(named)
+    folders = [NEWER / "lammps_jax_pjrt_cpu", _package("lammps_jax_pjrt_cpu")]
+    for folder in filter(None, folders):
+        if (file := folder / "pjrt_c_api_cpu_plugin.so").exists():
+            return file
+    raise native.UnavailableError(
+        f"there is no second PJRT plugin: python -m pip install --no-deps --target {NEWER.relative_to(ROOT)} "
+        "lammps-jax-pjrt-cpu==0.11.2, which is for Linux on x86-64"
+    )
+
+
 def plugin_package() -> Path | None:
+    return _package("xla_plugins.xla_cpu_pjrt")
+
+
+def _package(name: str) -> Path | None:
     try:
-        spec = importlib.util.find_spec("xla_plugins.xla_cpu_pjrt")
+        spec = importlib.util.find_spec(name)
     except ModuleNotFoundError:
         return None
     return Path(next(iter(spec.submodule_search_locations or []))) if spec else None
@@ -95,20 +117,29 @@ def lapack(package: str = "scipy") -> Path:
     return found[0]
 
 
-def run(*arguments: object, devices: int = 1) -> subprocess.CompletedProcess[str]:
-    """Calls jaxexp-run with the plugin, and without a LAPACK that this machine may have."""
-    options = ["--plugin", str(plugin()), "--option", f"cpu_device_count={devices}"]
+def run(
+    *arguments: object, devices: int = 1, plugin_file: Path | None = None, lapack_file: Path | str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Calls jaxexp-run with the plugin, and by default without a LAPACK that this machine may have."""
+    options = ["--plugin", str(plugin_file or plugin()), "--option", f"cpu_device_count={devices}"]
     command = [str(RUN), *options, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "JAXEXP_LAPACK": ""})
+    return subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "JAXEXP_LAPACK": str(lapack_file)}
+    )
 
 
 def results(
-    artifact: Path, arguments: Sequence[np.ndarray], dtypes: Mapping[str, str], *more: object, devices: int = 1
+    artifact: Path,
+    arguments: Sequence[np.ndarray],
+    dtypes: Mapping[str, str],
+    *more: object,
+    folder: Path | None = None,
+    **how: Any,
 ) -> dict[str, np.ndarray]:
-    """What jaxexp-run computes, by paths; `dtypes` are the results' dtypes, by the same paths."""
-    given, found = artifact.with_suffix(".in.npz"), artifact.with_suffix(".out.npz")
+    """What jaxexp-run computes, by paths; `dtypes` are the results' dtypes, by the same paths. `how` is for `run`."""
+    given, found = ((folder or artifact.parent) / f"{artifact.stem}.{kind}.npz" for kind in ("in", "out"))
     np.savez(given, *arguments)
-    done = run(artifact, given, "--out", found, *more, devices=devices)
+    done = run(artifact, given, "--out", found, *more, **how)
     assert done.returncode == 0, done.stderr
     with np.load(found) as file:
         arrays = dict(file)

@@ -486,7 +486,8 @@ Arrays Callable::call(Arguments arguments, Times* times) const {
   const std::size_t nr_outputs = nr_devices * compiled.executable.nr_results();
   std::pmr::vector<std::shared_ptr<const Buffer>> outputs(nr_outputs, &memory);
   stopwatch.lap(&Times::prepare);
-  compiled.executable.run(inputs, nr_devices, not_donated, outputs);
+  const auto in_order = program_.is_ordered ? client_->in_order() : std::unique_lock<std::mutex>();
+  compiled.executable.run(inputs, nr_devices, not_donated, outputs, /*waits=*/program_.is_ordered);
   Arrays made = results(compiled, outputs, variables);
   stopwatch.lap(&Times::start);
   if (padded) made = cut(made, given);

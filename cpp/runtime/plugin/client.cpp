@@ -101,6 +101,11 @@ Client::MemoryUse Client::memory_use(const Device& device) const {
   }
 }
 
+std::unique_lock<std::mutex> Client::in_order() const {
+  static_cast<void>(PluginCall());  // after a fork, the mutex may stay locked
+  return std::unique_lock(order_mutex_);
+}
+
 void Client::set_log(std::function<void(const std::string&)> log) const {
   auto made = log ? std::make_shared<const std::function<void(const std::string&)>>(std::move(log)) : nullptr;
   const std::lock_guard lock(log_mutex_);

@@ -48,6 +48,9 @@ class Client {
   };
   MemoryUse memory_use(const Device& device) const;
 
+  /// For one call after the other: those of functions with ordered effects. Throws RunError in a forked process.
+  std::unique_lock<std::mutex> in_order() const;
+
   /// Who hears what `say` says from now on; null: nobody.
   void set_log(std::function<void(const std::string&)> log) const;
   /// One line. Text from an artifact or a plugin may have any characters.
@@ -60,7 +63,7 @@ class Client {
  private:
   Device describe(PJRT_Device* device) const;
 
-  mutable std::mutex log_mutex_;
+  mutable std::mutex log_mutex_, order_mutex_;
   mutable std::shared_ptr<const std::function<void(const std::string&)>> log_;
   const Api api_;
   Owned<PJRT_Client> client_;

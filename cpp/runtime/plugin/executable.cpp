@@ -73,7 +73,9 @@ HloShardings Executable::shardings() const {
 }
 
 void Executable::run(std::span<PJRT_Buffer* const> arguments, std::size_t nr_devices,
-                     std::span<const std::int64_t> keep, std::span<std::shared_ptr<const Buffer>> results) const {
+                     std::span<const std::int64_t> keep, std::span<std::shared_ptr<const Buffer>> results,
+                     bool waits) const {
+  constexpr std::string_view task = "run the function";
   const Api& api = client_->api();
   auto options = JAXEXP_PJRT_STRUCT(PJRT_ExecuteOptions, .non_donatable_input_indices = keep.data(),
                                     .num_non_donatable_input_indices = keep.size());
@@ -83,15 +85,15 @@ void Executable::run(std::span<PJRT_Buffer* const> arguments, std::size_t nr_dev
   std::pmr::vector<PJRT_Buffer* const*> inputs(nr_devices, &memory);
   std::pmr::vector<PJRT_Buffer*> made(nr_devices * results_, &memory);
   std::pmr::vector<PJRT_Buffer**> outputs(nr_devices, &memory);
-  std::pmr::vector<PJRT_Event*> completed(results_ == 0 ? nr_devices : 0, &memory);
+  std::pmr::vector<PJRT_Event*> completed(results_ == 0 || waits ? nr_devices : 0, &memory);
   for (std::size_t d = 0; d < nr_devices; ++d) {
     inputs[d] = arguments.data() + d * nr_arguments;
     outputs[d] = made.data() + d * results_;
   }
   const PluginCall call;
-  JAXEXP_PJRT_CALL(api, PJRT_LoadedExecutable_Execute, "run the function", .executable = loaded_.get(),
-                   .options = &options, .argument_lists = inputs.data(), .num_devices = nr_devices,
-                   .num_args = nr_arguments, .output_lists = outputs.data(),
+  JAXEXP_PJRT_CALL(api, PJRT_LoadedExecutable_Execute, task, .executable = loaded_.get(), .options = &options,
+                   .argument_lists = inputs.data(), .num_devices = nr_devices, .num_args = nr_arguments,
+                   .output_lists = outputs.data(),
                    .device_complete_events = completed.empty() ? nullptr : completed.data());
   const bool is_first = !has_run_->load(std::memory_order_relaxed) && !has_run_->exchange(true);
   if (is_first) watch_exit();  // and once more, when it has been computed
@@ -107,7 +109,11 @@ void Executable::run(std::span<PJRT_Buffer* const> arguments, std::size_t nr_dev
     if (i % results_ == 0 && !buffer->knows_ready()) buffer->when_ready(done());
     results[i] = std::move(buffer);
   }
-  for (PJRT_Event* const event : completed) api.when_ready(event, "run the function", done());
+  if (waits) {
+    for (PJRT_Event* const event : completed) api.wait(event, task);
+    return done()(nullptr);
+  }
+  for (PJRT_Event* const event : completed) api.when_ready(event, task, done());
 }
 
 }  // namespace jaxexp::runtime

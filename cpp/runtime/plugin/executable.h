@@ -31,9 +31,10 @@ class Executable {
 
   /// Begins to compute; the results are there when their buffers are. Several threads may run one executable. Arguments
   /// and results are those of the first device, then those of the second one, ... in the order of the device
-  /// assignment. Arguments that the module donates are deleted, except for those that are named. Throws RunError.
+  /// assignment. Arguments that the module donates are deleted, except for those that are named. With `waits`, all of
+  /// it has been computed at the end. Throws RunError.
   void run(std::span<PJRT_Buffer* const> arguments, std::size_t nr_devices, std::span<const std::int64_t> keep,
-           std::span<std::shared_ptr<const Buffer>> results) const;
+           std::span<std::shared_ptr<const Buffer>> results, bool waits) const;
 
  private:
   Executable(std::shared_ptr<const Client> client, PJRT_LoadedExecutable* loaded);

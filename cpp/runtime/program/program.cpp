@@ -6,8 +6,10 @@
 #include <cstdio>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "runtime/adapt/adapt.h"
 #include "runtime/program/releases.h"
 #include "wire/api/translating.h"
 #include "wire/bytecode/bytecode.h"
@@ -16,7 +18,7 @@
 namespace jaxexp::runtime {
 namespace {
 
-using Version = std::array<std::int64_t, 3>;
+using Version = Program::Version;
 
 [[noreturn]] void refuse(const std::string& message) { throw RunError(RunError::Reason::unsupported, message); }
 
@@ -66,9 +68,7 @@ std::string compatibility(const Version& known) {
 
 Program::Program(const Artifact& artifact, const std::shared_ptr<const Client>& client) {
   platform_index = runtime::platform_index(artifact, *client);
-  if (const auto effects = artifact.ordered_effects(); !effects.empty())
-    refuse(std::string(artifact.function_name()) + " has ordered effects (" + joined(effects) +
-           "), which need the process of Python that exported it");
+  is_ordered = !artifact.ordered_effects().empty();
   module = artifact.module();
   const wire::Path where{nullptr, "mlir_module_serialized"};
   translating([&] {
@@ -76,6 +76,7 @@ Program::Program(const Artifact& artifact, const std::shared_ptr<const Client>& 
     uses_shardy = std::ranges::find(head.dialects, "sdy") != head.dialects.end();
     producer = head.producer;
     const auto contents = wire::read_contents(module, where);
+    if (contents) adapt(artifact, *client, *contents, where);
     if (contents && contents->custom_calls)
       for (const auto& [target, count] : *contents->custom_calls) custom_calls.push_back(target);
     provide_lapack(client, where);
@@ -85,13 +86,40 @@ Program::Program(const Artifact& artifact, const std::shared_ptr<const Client>& 
   may_donate = text.find("donor") != text.npos || text.find("alias") != text.npos;
 }
 
-std::string Program::newer_stablehlo(const Client& client) const {
+/// As far as it is known how; what is left is the plugin's to refuse.
+void Program::adapt(const Artifact& artifact, const Client& client, const wire::Contents& contents,
+                    const wire::Path& where) {
+  const auto take = [&](std::vector<std::uint8_t> changed) {
+    changed_ = std::move(changed);
+    module = changed_;
+  };
+  if (const auto effects = artifact.ordered_effects(); is_ordered) try {
+      take(adapt::without_tokens(module, where, effects.size()));
+    } catch (const RunError& error) {
+      refuse(std::string(artifact.function_name()) + " has ordered effects (" + joined(effects) + "), and " +
+             error.what());
+    }
+  const auto [wanted, known] = stablehlo_versions(client);
+  const auto is_newer = [](const auto& kind) { return adapt::may_have_older_words(kind.first); };
+  if (wanted <= known || std::ranges::none_of(contents.operations, is_newer)) return;
+  try {
+    if (auto older = adapt::with_older_words(module, where)) take(std::move(*older));
+  } catch (const RunError&) {
+  }
+}
+
+/// That of the module, and the plugin's; none where one of them is not known.
+std::pair<Version, Version> Program::stablehlo_versions(const Client& client) const {
   const auto wanted = stablehlo_version(producer);
   const auto newest = client.api().attribute("stablehlo_current_version");
   if (!wanted || newest.size() != wanted->size()) return {};
-  const Version known{newest[0], newest[1], newest[2]};
-  if (*wanted <= known) return {};
-  return "is written for StableHLO " + str(*wanted) + ", the plugin knows it up to " + str(known) +
+  return {*wanted, {newest[0], newest[1], newest[2]}};
+}
+
+std::string Program::newer_stablehlo(const Client& client) const {
+  const auto [wanted, known] = stablehlo_versions(client);
+  if (wanted <= known) return {};
+  return "is written for StableHLO " + str(wanted) + ", the plugin knows it up to " + str(known) +
          ", and does not compile the module: take a newer plugin, or export the function with " + compatibility(known);
 }
 

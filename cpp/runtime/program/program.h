@@ -1,25 +1,30 @@
 // What of an artifact is compiled, and whether a plugin can run it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "jaxexp/artifact.h"
 #include "runtime/plugin/client.h"
 #include "runtime/refine/shape.h"
 #include "wire/base/error.h"
+#include "wire/bytecode/bytecode.h"
 
 namespace jaxexp::runtime {
 
 struct Program {
+  using Version = std::array<std::int64_t, 3>;
+
   /// Compares what an artifact asks for with what there is, and gives the plugin handlers for LAPACK where the module
-  /// calls it. Throws RunError for another platform, for ordered effects, and where handlers are of no use. Throws
-  /// DeserializationError where the module is damaged.
+  /// calls it. Throws RunError for another platform, and where handlers are of no use. Throws DeserializationError
+  /// where the module is damaged.
   Program(const Artifact& artifact, const std::shared_ptr<const Client>& client);
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
@@ -44,12 +49,15 @@ struct Program {
   std::optional<std::int32_t> platform_index;
   bool uses_shardy;
   bool may_donate;  // arguments
+  bool is_ordered;  // calls follow one another: the function has ordered effects
   /// The targets of all custom calls, in alphabetical order, as far as they are known.
   std::vector<std::string_view> custom_calls;
   /// What to do about custom calls of LAPACK; empty where the module has none, or they are there.
   std::string lapack_advice;
 
  private:
+  void adapt(const Artifact& artifact, const Client& client, const wire::Contents& contents, const wire::Path& where);
+  std::pair<Version, Version> stablehlo_versions(const Client& client) const;
   void provide_lapack(const std::shared_ptr<const Client>& client, const wire::Path& where);
 
   bool types_calls_ = false;           // untyped calls of LAPACK can be typed ones

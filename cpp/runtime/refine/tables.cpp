@@ -13,9 +13,10 @@ namespace {
 
 namespace since = wire::since;
 
-// Attributes. A location is that of a call, a line, fused ones, or has a name.
-constexpr std::uint64_t builtin_dictionary = 1, builtin_string = 2, builtin_call = 10, builtin_line = 11,
-                        builtin_fused = 12, builtin_name = 14, builtin_lines = 22;
+// Attributes and types of the builtin dialect. A location is that of a call, a line, fused ones, or has a name.
+constexpr std::uint64_t builtin_array = 0, builtin_dictionary = 1, builtin_string = 2, builtin_number = 8,
+                        builtin_call = 10, builtin_line = 11, builtin_fused = 12, builtin_name = 14, builtin_lines = 22;
+constexpr std::uint64_t builtin_integer = 0;
 
 struct Bits {
   std::uint64_t kind;
@@ -276,10 +277,7 @@ std::optional<Id> Tables::attribute(const Operation& operation, std::string_view
   const Kind& kind = kinds_[operation.kind];
   if (operation.properties && kind.registered && kind.is_vhlo)
     if (const auto at = place(kind, name)) return properties(operation).at(*at);
-  if (!operation.dictionary) return std::nullopt;
-  for (const auto& [key, value] : pairs(*operation.dictionary))
-    if (is_name(key, name)) return value;
-  return std::nullopt;
+  return operation.dictionary ? in_dictionary(*operation.dictionary, name) : std::nullopt;
 }
 
 Named Tables::attributes(const Operation& operation) const {
@@ -327,15 +325,32 @@ Id Tables::needed(const Operation& operation, std::string_view name) const {
   return *found;
 }
 
+std::optional<std::string_view> Tables::symbol(const Operation& operation) const {
+  if (const auto name = attribute(operation, "sym_name")) return text(*name);
+  const Kind& kind = kinds_[operation.kind];
+  if (!operation.properties || !kind.registered || kind.is_vhlo) return std::nullopt;
+  for (const Id property : properties(operation))
+    if (property < old_attributes_ && is_text(property)) return text(property);
+  return std::nullopt;
+}
+
+bool Tables::is_text(Id attribute) const {
+  const Encoded coded = attribute_at(attribute);
+  return (coded.is_vhlo && coded.kind == vhlo::attribute::string) || (coded.is_builtin && coded.kind == builtin_string);
+}
+
 std::string_view Tables::text(Id attribute) const {
-  Encoded coded = attribute_at(attribute);
-  const bool is_text =
-      (coded.is_vhlo && coded.kind == vhlo::attribute::string) || (coded.is_builtin && coded.kind == builtin_string);
-  if (!is_text) refuse("it has an attribute that is not a text");
-  return names_.strings[coded.at.number()];
+  if (!is_text(attribute)) refuse("it has an attribute that is not a text");
+  return names_.strings[attribute_at(attribute).at.number()];
 }
 
 std::int64_t Tables::integer(Id attribute) const {
+  if (Encoded coded = attribute_at(attribute); coded.is_builtin && coded.kind == builtin_number) {
+    Encoded type = type_at(static_cast<Id>(coded.at.number()));
+    const std::uint64_t bits = type.is_builtin && type.kind == builtin_integer ? type.at.number() >> 2 : 0;
+    if (bits <= 8 || bits > 64) refuse("it has an integer of a type that is not known");
+    return coded.at.signed_number();
+  }
   wire::Cursor at = data(attribute, vhlo::attribute::integer, "an integer");
   const Element type = element(static_cast<Id>(at.number()));
   if (!type.is_integer) refuse("it has an integer of a type that is not known");
@@ -353,7 +368,9 @@ std::uint64_t Tables::number(Id attribute) const {
 }
 
 std::vector<Id> Tables::array(Id attribute) const {
-  wire::Cursor at = data(attribute, vhlo::attribute::array, "an array");
+  const Encoded coded = attribute_at(attribute);
+  const bool is_builtin = coded.is_builtin && coded.kind == builtin_array;
+  wire::Cursor at = is_builtin ? coded.at : data(attribute, vhlo::attribute::array, "an array");
   std::vector<Id> found(at.count("attributes"));
   for (Id& one : found) one = static_cast<Id>(at.number());
   return found;
@@ -384,6 +401,44 @@ Integers Tables::needed_integers(const Operation& operation, std::string_view na
   auto found = integers(needed(operation, name));
   if (!found) refuse("its operation " + kinds_[operation.kind].full_name() + " has too long a " + std::string(name));
   return std::move(*found);
+}
+
+std::pair<std::vector<Id>, std::vector<Id>> Tables::function(Id attribute) const {
+  Encoded type = type_at(static_cast<Id>(data(attribute, vhlo::attribute::type, "a type").number()));
+  if (!type.is_vhlo || type.kind != vhlo::type::function) refuse("it has a function without a function's type");
+  std::pair<std::vector<Id>, std::vector<Id>> found;
+  for (std::vector<Id>* const types : {&found.first, &found.second}) {
+    types->resize(type.at.count("types"));
+    for (Id& one : *types) one = static_cast<Id>(type.at.number());
+  }
+  return found;
+}
+
+bool Tables::is_token(Id type) const {
+  const Encoded coded = type_at(type);
+  return coded.is_vhlo && coded.kind == vhlo::type::token;
+}
+
+std::optional<Id> Tables::in_dictionary(Id dictionary, std::string_view name) const {
+  for (const auto& [key, value] : pairs(dictionary))
+    if (is_name(key, name)) return value;
+  return std::nullopt;
+}
+
+std::optional<MeshAxes> Tables::mesh_axes(Id attribute) const {
+  Encoded coded = attribute_at(attribute);
+  if (!coded.is_vhlo || coded.kind != vhlo::attribute::groups_of_axes) return std::nullopt;
+  MeshAxes found{text(static_cast<Id>(coded.at.number())), {}};
+  for (const Id axis : array(static_cast<Id>(coded.at.number()))) {
+    wire::Cursor at = data(axis, vhlo::attribute::axis, "an axis");
+    MeshAxes::Axis& added = found.axes.emplace_back();
+    added.name = text(static_cast<Id>(at.number()));
+    if (at.number() == 0) continue;
+    wire::Cursor part = data(static_cast<Id>(at.number()), vhlo::attribute::sub_axis, "a part of an axis");
+    const std::int64_t before = part.signed_number();
+    added.part.emplace(before, part.signed_number());
+  }
+  return found;
 }
 
 Id Tables::string_attribute(std::string_view text) {

@@ -26,10 +26,19 @@ namespace jaxexp::runtime::refine {
 namespace vhlo {
 namespace attribute {
 enum : std::uint64_t { array = 1, boolean = 2, direction = 3, comparison = 4, integer = 9, string = 14, tensor = 15 };
-enum : std::uint64_t { type = 17 };
+enum : std::uint64_t { type = 17, sub_axis = 21, axis = 22, groups_of_axes = 23 };
 }  // namespace attribute
 namespace type {
-enum : std::uint64_t { boolean = 0, function = 8, si32 = 13, si64 = 14, tensor = 20, encoded = 21, tuple = 23 };
+enum : std::uint64_t {
+  boolean = 0,
+  function = 8,
+  si32 = 13,
+  si64 = 14,
+  tensor = 20,
+  encoded = 21,
+  token = 22,
+  tuple = 23
+};
 }
 enum Comparison : std::uint64_t { no_comparison, floats, total_order, signed_integers, unsigned_integers };
 }  // namespace vhlo
@@ -39,6 +48,17 @@ struct Type {
   bool is_dynamic = false;  // it has a size that is not known, or something in it has
   Id element = 0;           // a type
   Shape shape;
+};
+
+/// A mesh by its name, and axes of it, the first one being the slowest; of some, a part.
+struct MeshAxes {
+  struct Axis {
+    std::string_view name;
+    std::optional<std::pair<std::int64_t, std::int64_t>> part;  // how many parts are before it, and its size
+  };
+
+  std::string_view mesh;
+  std::vector<Axis> axes;
 };
 
 /// Names of attributes, and which attributes.
@@ -70,6 +90,7 @@ class Tables {
   Id tensor_type(Id element, const Shape& shape);
   Id function_type(std::span<const Id> inputs, std::span<const Id> results);
   Id scalar_element(std::uint64_t kind);  // the type of numbers that VHLO has under this number
+  bool is_token(Id type) const;
 
   /// An attribute of an operation; nothing where it has none of this name.
   std::optional<Id> attribute(const Operation& operation, std::string_view name) const;
@@ -80,6 +101,8 @@ class Tables {
 
   /// Where something is in its source, as in "'jit(f)/add' (f.py:3)"; empty where the module does not say.
   std::string place_of(Id location) const;
+  /// The name that others refer to an operation by; of other dialects' operations, the text among their properties.
+  std::optional<std::string_view> symbol(const Operation& operation) const;
 
   // What an attribute says. These throw RunError where it is of another kind.
   std::string_view text(Id attribute) const;
@@ -90,6 +113,12 @@ class Tables {
   /// A tensor of a few integers; nothing for all others.
   std::optional<Integers> integers(Id attribute);
   Integers needed_integers(const Operation& operation, std::string_view name);
+  /// A function's type: those of its arguments and of its results.
+  std::pair<std::vector<Id>, std::vector<Id>> function(Id attribute) const;
+  /// What a dictionary has under a name.
+  std::optional<Id> in_dictionary(Id dictionary, std::string_view name) const;
+  /// Groups of devices that are said by axes of a mesh; nothing where they are said in another way.
+  std::optional<MeshAxes> mesh_axes(Id attribute) const;
 
   Id string_attribute(std::string_view text);
   Id array_attribute(std::span<const Id> elements);
@@ -136,6 +165,7 @@ class Tables {
   wire::Cursor data(Id attribute, std::uint64_t kind, const char* what) const;
   std::vector<std::pair<Id, Id>> pairs(Id dictionary) const;
   bool is_name(Id attribute, std::string_view name) const;
+  bool is_text(Id attribute) const;
   std::optional<std::size_t> place(const Kind& kind, std::string_view name) const;
   std::vector<Id> properties(const Operation& operation) const;
   Type decoded(Id type);

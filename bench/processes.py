@@ -1,0 +1,30 @@
+"""Processes that are measured from outside."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+
+from bench import disk
+
+
+def until_first_line(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float, str]:
+    """Seconds from the start of a process to the first line that it writes, and the line."""
+    start = time.perf_counter()
+    with subprocess.Popen(
+        command,
+        cwd=disk.ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout is not None and child.stderr is not None
+        line = child.stdout.readline()
+        took = time.perf_counter() - start
+        errors = child.stderr.read()
+    if child.returncode or not line:
+        raise RuntimeError(f"{command[0]}: {errors.strip().splitlines()[-1:]}")
+    return took, line

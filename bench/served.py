@@ -1,0 +1,108 @@
+"""Models that are served: functions of one array whose weights are in the file, for several runtimes.
+
+Run as a program, this is a process that serves a model. It imports nothing but what it serves with.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Call = Callable[[np.ndarray], np.ndarray]
+
+
+def load(how: str, model: str) -> Call:
+    """`how` is "jaxexp", "jax.export", "executables", "session", "session, executables", "ONNX Runtime" or "torch";
+    `model` is the path of the artifact, beside which other files have the same name and more.
+    """
+    if how == "ONNX Runtime":
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(f"{model}.onnx", providers=["CPUExecutionProvider"])
+        return lambda x: session.run(None, {"x": x})[0]
+    if how == "torch":
+        import torch
+
+        module = torch.export.load(f"{model}.pt2").module()
+        without_gradients = torch.inference_mode()  # which threads have by themselves
+        return without_gradients(lambda x: module(torch.from_numpy(x)).numpy())
+    if how.startswith("session"):
+        from jaxexp.runtime import Session
+
+        return Session(model, executables=f"{model}.code" if how.endswith("executables") else None)
+    import numpy as np
+
+    if how == "executables":
+        import jaxexp
+
+        loaded: Any = jaxexp.load(model, executables=f"{model}.exe")
+    else:
+        import importlib
+
+        from bench.reader import reader
+
+        loaded = reader(importlib.import_module(how))(model)
+    return lambda x: np.asarray(loaded.call(x))
+
+
+def prepare(how: str, model: str, x: np.ndarray) -> None:
+    """Writes the file of executables that `load` takes."""
+    if how == "executables":
+        import jaxexp
+
+        jaxexp.load(model).precompile((x,), into=f"{model}.exe")
+    else:
+        from jaxexp.runtime import Session
+
+        session = Session(model)
+        session(x)
+        session.save_executable(f"{model}.code")
+
+
+def seconds_of_a_call(call: Call, x: np.ndarray, threads: int, calls: int) -> float:
+    """The time of `calls` calls by each of some threads, divided by the number of all calls."""
+
+    def run() -> None:
+        for _ in range(calls):
+            call(x)
+
+    others = [threading.Thread(target=run) for _ in range(threads - 1)]
+    start = time.perf_counter()
+    for other in others:
+        other.start()
+    run()
+    for other in others:
+        other.join()
+    return (time.perf_counter() - start) / (calls * threads)
+
+
+def main() -> None:
+    how, model, task = json.loads(sys.argv[1])
+    import numpy as np
+
+    x = np.load(f"{model}.npy")
+    if task == "prepare":
+        prepare(how, model, x)
+        return
+    call = load(how, model)
+    result = call(x)
+    print("ready", flush=True)
+    if task == "result":
+        np.save(f"{model}.result.npy", result)
+    # Each line asks for a sample: how many threads, and seconds for all of it.
+    for line in sys.stdin:
+        threads, seconds = json.loads(line)
+        once = seconds_of_a_call(call, x, threads, 1)
+        once = seconds_of_a_call(call, x, threads, max(1, int(seconds / 10 / once / threads)))
+        print(seconds_of_a_call(call, x, threads, max(1, int(seconds / once / threads))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

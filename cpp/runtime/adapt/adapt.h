@@ -1,0 +1,29 @@
+// Modules as plugins can run them: in the words of an older StableHLO, and without the tokens of ordered effects.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "wire/base/error.h"
+
+namespace jaxexp::runtime::adapt {
+
+/// Whether an operation, such as "vhlo.custom_call_v2", may be said in older words.
+bool may_have_older_words(std::string_view operation);
+
+/// The module with custom calls as before StableHLO 1.18, and with groups of devices as before 1.16: as numbers, and
+/// not as axes of a mesh. Nothing where it has no such words, or says with them what the older ones cannot say. Throws
+/// wire::Error with the path `where` where the module is damaged, and RunError where its form is not known here.
+std::optional<std::vector<std::uint8_t>> with_older_words(std::span<const std::uint8_t> module,
+                                                          const wire::Path& where);
+
+/// The module whose main function makes the tokens that it took, one for each of its ordered effects, and returns none.
+/// Throws the same, and RunError where it takes or returns others than `effects` tokens.
+std::vector<std::uint8_t> without_tokens(std::span<const std::uint8_t> module, const wire::Path& where,
+                                         std::size_t effects);
+
+}  // namespace jaxexp::runtime::adapt
