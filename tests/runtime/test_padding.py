@@ -15,6 +15,8 @@ import pytest
 from jax import lax
 
 import jaxexp
+from jaxexp._executables.file import ExecutablesFile
+from jaxexp.runtime import Session
 from kit import goldens, native
 from kit import runtime as built
 from kit.run_c import Handle, Library, Reason, RunError, pointer
@@ -422,3 +424,54 @@ def test_random_programs(load: Load, call: Call) -> None:
         for garbage in (np.nan, np.inf, -np.inf, 8, -100):
             assert_begins(call(one_size, padded(x, (8, 4), garbage)), kept)
     assert min(outcomes.values()) > 20, outcomes
+
+
+# --- from Python and from the command line --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """A function that is saved with two sizes."""
+    spec = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b, 4"), "float32")
+    exported = jaxexp.export(jax.jit(lambda x: {"tanh": jnp.tanh(x @ W), "rows": x * 2}))(spec)
+    exported.save(tmp_path / "f.jaxexp", sizes=[{"b": 8}, {"b": 2}], compatibility=built.READER)
+    return tmp_path / "f.jaxexp"
+
+
+def test_from_the_command_line(saved: Path, tmp_path: Path) -> None:
+    x, code = tmp_path / "x.npy", tmp_path / "f.exe"
+    np.save(x, numbers((5, 4)))
+    done = built.run(saved, "--save-executable", code, "--sizes", "b=16")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(ExecutablesFile(code).records) == 3
+    out = tmp_path / "out.npz"
+    done = built.run(saved, x, "--pad", "--only-sizes", "--executables", code, "--out", out)
+    assert (done.returncode, done.stderr) == (0, "")
+    with np.load(out) as found:
+        assert {name: array.shape for name, array in found.items()} == {
+            "result['rows']": (5, 4),
+            "result['tanh']": (5, 3),
+        }
+    refused = built.run(saved, x, "--only-sizes")
+    assert refused.returncode == 1
+    assert "<lambda> runs for b=2; b=8 only, and not for b=5" in refused.stderr
+
+
+def test_sessions(saved: Path, plugin: Path) -> None:
+    x = numbers((5, 4))
+    session = Session(saved, plugin=plugin, pad=True, only_sizes=True)
+    session.compile()
+    found = session(x)
+    assert found["rows"].tobytes() == (2 * x).tobytes()
+    np.testing.assert_allclose(found["tanh"], np.tanh(x @ W), rtol=1e-5, atol=1e-5)
+    again = session.on_device(session.on_device(x)["rows"])["rows"]  # what was cut is on the device
+    assert np.asarray(again).tobytes() == (4 * x).tobytes()
+    with pytest.raises(jaxexp.RunError, match="runs for b=2; b=8 only, and not for b=9, which is larger") as error:
+        session(numbers((9, 4)))
+    assert error.value.reason == "argument"
+    more = Session(saved, plugin=plugin, sizes=[{"b": 16}], only_sizes=True)
+    assert more(numbers((16, 4)))["rows"].shape == (16, 4)
+    with pytest.raises(jaxexp.RunError, match=r"runs for b=2; b=8; b=16 only, and not for b=9$"):
+        more(numbers((9, 4)))
+    with pytest.raises(jaxexp.RunError, match="takes sets of sizes of at least 1 of b"):
+        Session(saved, plugin=plugin, sizes=[{"n": 16}])
