@@ -1,8 +1,6 @@
 // Makes a module static, and says why where it cannot.
 //
 //   make_static FILE RESULT SHAPE...      the shapes of the main function's arguments, as in "4,6", or "-" for a scalar
-#include "runtime/refine/refine.h"
-
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +10,7 @@
 #include <vector>
 
 #include "jaxexp/run_error.h"
+#include "runtime/refine/refine.h"
 #include "wire/base/error.h"
 
 using jaxexp::runtime::refine::Shape;

@@ -107,7 +107,7 @@ def test_inspect_shows_them(tmp_path: Path) -> None:
         ([{"b": 3, "n": 2}], r"args\[1\].shape\[0\] must be a multiple of 2, found 3 \(exported with the constraint"),
         (
             [{"b": 2, "n": 2}] * 2 + [{"b": 2 * i, "n": 1} for i in range(1, 65)],
-            "there is room for 64 sets of sizes, fo",
+            "there is room for 64 sets of sizes, found",
         ),
     ],
     ids=["missing", "unknown", "zero", "constraint", "many"],
