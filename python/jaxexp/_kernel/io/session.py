@@ -45,9 +45,9 @@ class Session:
         inner.headers.clear()
         cookies = {cookie.key: cookie.value for cookie in inner.cookie_jar if not cookie["domain"]}
         inner.cookie_jar.clear(lambda cookie: not cookie["domain"])
-        auth = inner.auth
+        self._given: dict[str, Any] = {} if inner.auth is None else {"auth": inner.auth}
         inner._default_auth = None
-        self._given = {**({} if auth is None else {"auth": auth}), **given}
+        self._given.update(given)
         if cookies:
             self._given["cookies"] = {**cookies, **(given.get("cookies") or {})}
 

@@ -169,7 +169,9 @@ class _Call:
 
     def __init__(self, operation: Any, target: str) -> None:
         attributes = operation.attributes
-        of_shapes = "indices_of_shape_operands" in attributes and attributes["indices_of_shape_operands"]
+        of_shapes: Any = None
+        if "indices_of_shape_operands" in attributes:
+            of_shapes = attributes["indices_of_shape_operands"]
         indices = list(of_shapes) if isinstance(of_shapes, _jax.ir.DenseIntElementsAttr) else []
         self.target, self.forms = target, _targets()[target]
         self.operands = [operand for i, operand in enumerate(operation.operands) if i not in indices]
