@@ -141,7 +141,8 @@ def test_artifacts_of_all_releases_pass() -> None:
 def test_versioned_operations_are_what_they_stand_for() -> None:
     """Parsing turns vhlo into stablehlo, so the target is seen."""
     blob = artifact(module(f"%r = stablehlo.custom_call @mine(%arg0) : ({T}) -> {T}"))
-    assert jaxexp.inspect(blob).operation_counts[0]["vhlo.custom_call_v1"] == 1
+    counts = jaxexp.inspect(blob).operation_counts[0]
+    assert [count for name, count in counts.items() if name.startswith("vhlo.custom_call_v")] == [1]
     with pytest.raises(jaxexp.PolicyError, match="custom call 'mine'"):
         jaxexp.deserialize(blob, policy=jaxexp.Policy())
     jaxexp.deserialize(blob, policy=jaxexp.Policy(custom_calls=("mine",)))
