@@ -239,6 +239,11 @@ std::optional<nb::typed<nb::dict, nb::str, nb::str>> Artifact::metadata() const 
   return texts;
 }
 
+bool Artifact::has_cases_or_sizes() const {
+  const auto& trailer = source_->opened->trailer();
+  return trailer && order_ == 0 && (trailer->content().cases() || trailer->content().sizes());
+}
+
 nb::tuple Artifact::sizes() const {
   const auto& trailer = source_->opened->trailer();
   const std::vector<wire::Sizes> found = trailer && order_ == 0 ? trailer->sizes() : std::vector<wire::Sizes>();

@@ -69,6 +69,7 @@ class Artifact {
   std::optional<nb::typed<nb::dict, nb::str, nb::str>> metadata() const;
   const nb::object& noted() const { return noted_; }
   void note(nb::object values) { noted_ = std::move(values); }
+  bool has_cases_or_sizes() const;
   nb::tuple sizes() const;
   std::optional<wire::Weights> weights() const;
   std::optional<wire::Cases> cases() const;

@@ -69,6 +69,7 @@ void define_class(nb::module_& m) {
                    nb::for_setter(
                        nb::sig("def noted(self, values: collections.abc.Mapping[str, typing.Any] | None, /) -> None")),
                    "The same as values, which whoever makes a function of the artifact sets.")
+      .def("has_cases_or_sizes", &Artifact::has_cases_or_sizes, "Whether it was saved with some.")
       .def("sizes", &Artifact::sizes, nb::sig("def sizes(self) -> tuple[dict[str, int], ...]"),
            "The sets of sizes of dimension variables for which it was saved.")
       .def("weights", &Artifact::weights,

@@ -240,6 +240,16 @@ def metadata_of(exported: ExportedData) -> Mapping[str, Any]:
     return {} if known is None else known.metadata or {}
 
 
+def has_notes(exported: ExportedData) -> bool:
+    """Whether a function has metadata, cases or sizes, which are in its artifact's trailer."""
+    attributes = attributes_of(exported)
+    artifact: Artifact | None = attributes.get("_artifact")
+    known: Facts | None = attributes.get("_facts")
+    if artifact is not None and (artifact.noted or artifact.has_cases_or_sizes()):
+        return True
+    return known is not None and bool(known.metadata or known.cases or known.sizes)
+
+
 def cases_of(exported: ExportedData) -> Cases | None:
     """The cases of a function, which may not all fit it. No field is decoded for them."""
     known: Facts | None = attributes_of(exported).get("_facts")

@@ -41,8 +41,7 @@ def save(exported: ExportedData, path: str | os.PathLike[str], how: Writing) -> 
 
 def _encoder_arguments(exported: ExportedData, how: Writing) -> tuple[Any, ...]:
     binding.bind()
-    # By far the most common case first.
-    if how is PLAIN and not (data.metadata_of(exported) or data.cases_of(exported) or data.sizes_of(exported)):
+    if how is PLAIN and not data.has_notes(exported):  # by far the most common case
         chain, compatibility = [exported], None
         notes: _native.Notes | None = _NOTES
     else:
