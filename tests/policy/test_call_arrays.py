@@ -385,7 +385,7 @@ def test_exports_are_allowed(name: str) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="exports every function for four dtypes")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_exports_of_all_kinds_are_allowed(name: str, dtype: str) -> None:
@@ -417,7 +417,7 @@ def test_artifacts_of_old_releases_are_allowed(name: str) -> None:
         checked(exported.vjp())
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="loads all golden artifacts")
 def test_golden_artifacts_are_allowed() -> None:
     calls = 0
     for path in sorted(GOLDEN.rglob("*.bin")):

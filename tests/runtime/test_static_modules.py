@@ -105,10 +105,7 @@ def test_functions_that_call_others_twice_each_time(make_static: MakeStatic) -> 
 
 def test_a_function_that_calls_itself(make_static: MakeStatic) -> None:
     itself = f"func.func private @f(%d: tensor<i32>) -> tensor<i32> {{ %r = {CALL} return %r : tensor<i32> }}"
-    assert "it has a function that calls itself" in make_static(of_size(f"%r = {CALL}", itself), (3,))
-    add = "%one = stablehlo.constant dense<1> : tensor<i32> %e = stablehlo.add %d, %one : tensor<i32>"
-    growing = itself.replace("{ %r", f"{{ {add} %r").replace("f(%d) :", "f(%e) :")
-    assert "its functions call one another too deeply" in make_static(of_size(f"%r = {CALL}", growing), (3,))
+    assert "found a function that calls itself" in make_static(of_size(f"%r = {CALL}", itself), (3,))
 
 
 def test_an_assertion_that_does_not_hold(make_static: MakeStatic) -> None:

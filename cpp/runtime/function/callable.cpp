@@ -84,12 +84,6 @@ class DonatingCall {
   Arguments arguments_;
 };
 
-std::string names(const std::set<std::string_view>& variables) {
-  std::string text;
-  for (const std::string_view name : variables) (text += text.empty() ? "" : ", ") += name;
-  return text;
-}
-
 PJRT_Memory* memory(const Device& device, const Parameter& parameter) {
   if (!parameter.memory_kind) return nullptr;
   const auto found =
@@ -128,7 +122,7 @@ void Callable::compile() const {
   for (const Variables& sizes : choice_->listed()) static_cast<void>(compiled(sizes));
   if (!variables_.empty() && choice_->listed().empty())
     throw RunError(Reason::argument, std::string(artifact_.function_name()) + " has symbolic dimensions (" +
-                                         names(variables_) +
+                                         listed(variables_) +
                                          "): it is compiled when it is first called with their sizes, or when "
                                          "compile() gets them");
   if (variables_.empty()) static_cast<void>(compiled());
@@ -139,8 +133,7 @@ void Callable::compile(const std::map<std::string, std::int64_t>& sizes) const {
   const auto found = variables_of(sizes, variables_);
   if (!found)
     throw RunError(Reason::argument, std::string(artifact_.function_name()) +
-                                         " is compiled for sizes of at least 1 of " +
-                                         (variables_.empty() ? "no dimension variable" : names(variables_)) +
+                                         " is compiled for sizes of at least 1 of " + listed(variables_) +
                                          ", and not for " + (given.empty() ? "none" : str(given)));
   if (variables_.empty())
     compile();
@@ -251,7 +244,7 @@ void Callable::keep_code(const std::filesystem::path& path) const {
   const auto all = by_sizes_.all();
   if (all.empty())
     throw RunError(Reason::argument, std::string(artifact_.function_name()) + " has symbolic dimensions (" +
-                                         names(variables_) + "), and is compiled for no sizes yet: call it first");
+                                         listed(variables_) + "), and is compiled for no sizes yet: call it first");
   for (const auto& [sizes, compiled] : all) keep_code(*compiled, sizes, path);
 }
 

@@ -19,13 +19,13 @@ double product(const Variables& sizes) {
   return product;
 }
 
-std::string names(const std::set<std::string_view>& variables) {
+}  // namespace
+
+std::string listed(const std::set<std::string_view>& variables) {
   std::string text;
   for (const std::string_view name : variables) (text += text.empty() ? "" : ", ") += name;
-  return text;
+  return variables.empty() ? "no dimension variable" : text;
 }
-
-}  // namespace
 
 std::optional<Variables> variables_of(const std::map<std::string, std::int64_t>& sizes,
                                       const std::set<std::string_view>& names) {
@@ -41,8 +41,7 @@ SizeChoice::SizeChoice(std::string name, const std::set<std::string_view>& varia
   for (const auto& sizes : options.sizes) {
     auto found = variables_of(sizes, variables);
     if (!found || variables.empty())
-      throw RunError(Reason::argument, name_ + " takes sets of sizes of at least 1 of " +
-                                           (variables.empty() ? "no dimension variable" : names(variables)));
+      throw RunError(Reason::argument, name_ + " takes sets of sizes of at least 1 of " + runtime::listed(variables));
     if (std::ranges::find(listed_, *found) == listed_.end()) listed_.push_back(std::move(*found));
   }
   if (listed_.size() > most_listed)
@@ -50,7 +49,7 @@ SizeChoice::SizeChoice(std::string name, const std::set<std::string_view>& varia
                                          " sets of sizes, and not " + std::to_string(listed_.size()));
   if (only_ && listed_.empty())
     throw RunError(Reason::argument, name_ + " is to run for listed sizes only, and none are listed: give sizes of " +
-                                         names(variables) + ", or save it with sizes");
+                                         runtime::listed(variables) + ", or save it with sizes");
   std::ranges::stable_sort(listed_, {}, product);
 }
 

@@ -21,6 +21,9 @@ struct SizeOptions {
   bool pad = false, only = false;
 };
 
+/// As in "batch, seq", or "no dimension variable".
+std::string listed(const std::set<std::string_view>& variables);
+
 /// The variables that have these sizes, each with its name in `names`; nothing where others are named, or a size is not
 /// at least 1.
 std::optional<Variables> variables_of(const std::map<std::string, std::int64_t>& sizes,

@@ -16,15 +16,12 @@
 #include "jaxexp/run_error.h"
 #include "runtime/refine/code.h"
 #include "runtime/refine/padding_rules.h"
+#include "runtime/refine/parts.h"
 #include "runtime/refine/refiner.h"
 #include "runtime/refine/tables.h"
-#include "wire/bytecode/bytecode.h"
-#include "wire/bytecode/sections.h"
 
 namespace jaxexp::runtime::refine {
 namespace {
-
-constexpr unsigned max_depth = 256;  // as in refiner.cpp
 
 /// What keeps a value from beginning with the value without padding.
 struct Cause {
@@ -321,12 +318,9 @@ std::string described(const Tables& tables, const Cause& cause) {
 
 std::optional<std::string> why_not_padded(std::span<const std::uint8_t> module, const wire::Path& where,
                                           std::span<const Shape> given, std::span<const Shape> padded) {
-  wire::check_bytecode(module, where);
-  wire::Sections sections(module, where);
-  if (sections.version() > wire::newest_bytecode) refuse("it is written in a newer MLIR bytecode than is known here");
-  sections.find();
-  Tables tables(sections);
-  const Code code = read_code(sections.needed(wire::Section::code), sections.version());
+  Parts parts(module, where);
+  Tables& tables = parts.tables();
+  const Code code = parts.code();
   const Block without = Refiner(tables, code, module.size()).refined(given);
   Block with;
   try {

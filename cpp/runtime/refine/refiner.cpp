@@ -10,8 +10,6 @@
 namespace jaxexp::runtime::refine {
 namespace {
 
-constexpr unsigned max_depth = 256;  // calls and regions inside of one another: the stack of a thread holds as many
-
 /// What computes its results and does nothing else, beside elementwise operations.
 constexpr std::string_view pure[] = {"broadcast_in_dim", "concatenate", "constant", "dynamic_slice", "iota", "pad",
                                      "reshape",          "slice"};

@@ -19,6 +19,9 @@
 
 namespace jaxexp::runtime::refine {
 
+/// How many calls and regions may be inside of one another: the stack of a thread holds as many.
+inline constexpr unsigned max_depth = 256;
+
 class Refiner {
  public:
   /// `size` is that of the module in bytes: a measure for how much may be written.

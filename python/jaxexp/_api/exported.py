@@ -14,7 +14,6 @@ from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.conversion import ExportedOfJax
 from jaxexp._kernel.read.decode import reader_of
-from jaxexp._kernel.write.options import Writing
 from jaxexp._public import InPlaceOf, public
 
 from .recorded import Recorded, save_with_cases
@@ -399,8 +398,7 @@ class BoundExported(Exported):
                 f"{self.fun_name} cannot be saved with trailer=False, because the trailer says where its weights are. "
                 "Save unbound, and the weights with another tool"
             )
-        found = self.unbound._checked(sizes)
-        how = Writing(vjp_order, compatibility, True, metadata, strict, None, locations, sizes=found)
+        how = self.unbound._writing(vjp_order, compatibility, True, metadata, strict, locations, sizes)
         rest = weights, max_weights_file_size
         save_with_cases(self, path, how, cases, lambda how: save(self.unbound, self.weights, path, how, *rest))
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from jaxexp._errors import ExportError
 from jaxexp._kernel.exported import Function
 from jaxexp._kernel.function import data
-from jaxexp._kernel.write.options import Writing
 
 if TYPE_CHECKING:
     from jaxexp._api.cases.report import CheckReport
     from jaxexp._kernel.artifact.cases import Case
+    from jaxexp._kernel.write.options import Writing
 
 
 class Recorded(Function):
@@ -90,8 +90,7 @@ class Recorded(Function):
         """
         from jaxexp._kernel.write.serialize import save
 
-        found = self._checked(sizes)
-        how = Writing(vjp_order, compatibility, trailer, metadata, strict, None, locations, sizes=found)
+        how = self._writing(vjp_order, compatibility, trailer, metadata, strict, locations, sizes)
         save_with_cases(self, path, how, cases, lambda how: save(self, path, how))
 
 

@@ -17,7 +17,7 @@ def text(found: Iterable[tuple[str, str, CheckReport | None, str]]) -> str:
 
     Each artifact in an environment is a suite, and each case a test.
     """
-    from jaxexp._api.cases.report import FAILED, NONE
+    from jaxexp._api.cases.report import DIFFERS, FAILED, NONE
 
     root = ElementTree.Element("testsuites", name="jaxexp check")
     for file, where, report, error in found:
@@ -27,9 +27,8 @@ def text(found: Iterable[tuple[str, str, CheckReport | None, str]]) -> str:
         elif report.verdict == NONE:
             _test(suite, file, "cases", "skipped", "no cases")
         for case in () if report is None else report.cases:
-            is_good = case.verdict not in (FAILED, "differs")
-            kind = "" if is_good else "error" if case.verdict == FAILED else "failure"
-            said = [str(case), *(str(one) for one in case.results if one.verdict == "differs")]
+            kind = {FAILED: "error", DIFFERS: "failure"}.get(case.verdict, "")
+            said = [str(case), *(str(one) for one in case.results if one.verdict == DIFFERS)]
             _test(suite, file, case.name, kind, "\n".join(said))
         suite.set("tests", str(len(suite)))
         for kind in ("failure", "error", "skipped"):

@@ -8,9 +8,7 @@ import jax
 import numpy as np
 
 from jaxexp import _jax
-
-# How far two runs of a function may differ, in units of the last place of a result's largest value.
-_ULPS = 64
+from jaxexp._api.cases.comparing import ULPS
 
 
 def differing(expected: Any, found: Any) -> Any:
@@ -19,5 +17,5 @@ def differing(expected: Any, found: Any) -> Any:
         return expected != found
     wide = np.complex128 if _jax.issubdtype(expected.dtype, np.complexfloating) else np.float64
     largest = np.max(np.abs(expected), initial=0, where=np.isfinite(expected))
-    tolerance = _ULPS * float(jax.numpy.finfo(expected.dtype).eps) * float(largest)
+    tolerance = ULPS * float(jax.numpy.finfo(expected.dtype).eps) * float(largest)
     return ~np.isclose(found.astype(wide), expected.astype(wide), rtol=0, atol=tolerance, equal_nan=True)

@@ -229,16 +229,25 @@ class Function(ExportedData):
         plain = vjp_order == 0 and compatibility is None and trailer and metadata is None and not strict
         if plain and locations == "full" and sizes is None:
             return _serialize(self, PLAIN)
-        found = self._checked(sizes)
-        how = Writing(vjp_order, compatibility, trailer, metadata, strict, None, locations, sizes=found)
-        return _serialize(self, how)
+        return _serialize(self, self._writing(vjp_order, compatibility, trailer, metadata, strict, locations, sizes))
 
-    def _checked(self, sizes: Iterable[Mapping[str, int]] | None) -> Sequence[Mapping[str, int]] | None:
-        if sizes is None:
-            return None
-        from jaxexp._kernel.call.sizes import checked_sizes
+    def _writing(
+        self,
+        vjp_order: int,
+        compatibility: str | None,
+        trailer: bool,
+        metadata: Mapping[str, Any] | None,
+        strict: bool,
+        locations: str,
+        sizes: Iterable[Mapping[str, int]] | None,
+    ) -> Writing:
+        """The options of `serialize`, with sizes that were checked."""
+        found: Sequence[Mapping[str, int]] | None = None
+        if sizes is not None:
+            from jaxexp._kernel.call.sizes import checked_sizes
 
-        return checked_sizes(self, sizes)
+            found = checked_sizes(self, sizes)
+        return Writing(vjp_order, compatibility, trailer, metadata, strict, None, locations, sizes=found)
 
     def save(
         self,
@@ -267,8 +276,7 @@ class Function(ExportedData):
         """
         from jaxexp._kernel.write.serialize import save
 
-        found = self._checked(sizes)
-        save(self, path, Writing(vjp_order, compatibility, trailer, metadata, strict, None, locations, sizes=found))
+        save(self, path, self._writing(vjp_order, compatibility, trailer, metadata, strict, locations, sizes))
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function: eagerly, or under `jax.jit`, `jax.grad`, `jax.jvp`, `jax.vmap` and their compositions.

@@ -23,7 +23,7 @@ from kit.weighted import X, bound
 _EFFECTS = r"has effects .* a case has results only"
 REFUSED = {
     **dict.fromkeys(("ordered_effect", "unordered_effect", "several_effects", "effects_and_symbolic_shapes"), _EFFECTS),
-    "unreduced_result": "a result is no array of the host",
+    "unreduced_result": "a result is a sum that was not taken",
 }
 
 

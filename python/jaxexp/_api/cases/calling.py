@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxexp._errors import ExportError, UnsupportedError, cause, in_one_line
+from jaxexp._errors import ExportError, UnsupportedError
 from jaxexp._kernel.artifact.cases import FLOAT0, Array, storage
 from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.call.call import call_leaves
@@ -148,10 +148,10 @@ def of_result(result: Any, aval: Any) -> Array:
     name = name_of(aval.dtype)
     if name == FLOAT0:
         return np.zeros(np.shape(result), np.bool_)
-    try:
-        return np.asarray(jax.random.key_data(result) if storage(name).beyond else result)
-    except NotImplementedError as error:
-        raise UnsupportedError(f"a result is no array of the host: {in_one_line(error)}") from cause(error)
+    spec = getattr(getattr(result, "sharding", None), "spec", None)
+    if spec is not None and spec.unreduced:
+        raise UnsupportedError(f"a result is a sum that was not taken ({spec}), and a case has whole results")
+    return np.asarray(jax.random.key_data(result) if storage(name).beyond else result)
 
 
 def _with_dtypes_of(program: Any) -> contextlib.AbstractContextManager[Any]:

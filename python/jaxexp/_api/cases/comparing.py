@@ -11,7 +11,7 @@ from jaxexp._kernel.artifact.cases import FLOAT0, Array, Tolerance, integers_of,
 from .report import CLOSE, DIFFERS, EQUAL, Compared
 
 # Without a tolerance, how far two runs of a function may differ, in units of the last place of a result's largest
-# number. `jaxexp run --expect` allows the same (_compat/rounding.py).
+# number.
 ULPS = 64
 
 

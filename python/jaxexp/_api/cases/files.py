@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp import _native
-from jaxexp._kernel.artifact.cases import Case, Cases, Table, Value, with_values
+from jaxexp._kernel.artifact.cases import Case, Cases, Table, Value, values_of, with_values
 from jaxexp._weights.arrays import saving, stored
 from jaxexp._weights.files.dtypes import held_as, size_of
 from jaxexp._weights.files.writing import Source, damaged
@@ -98,7 +98,7 @@ class Type(NamedTuple):
 
 def types_of(said: Any) -> dict[str, Type]:
     """The types of the tensors in what `_native.Artifact.cases` returned, by their names."""
-    values = (value for case in Cases.of_trailer(said).all for value in (*case.arguments, *case.results))
+    values = (value for case in Cases.of_trailer(said).all for value in values_of(case))
     return {value.tensor: _held_type(value) for value in values if value.tensor is not None}
 
 

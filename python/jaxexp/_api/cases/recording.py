@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from jaxexp._errors import ExportError, ExportTypeError
-from jaxexp._kernel.artifact.cases import FLOAT0, Array, Case, Cases, Drawn, Tolerance, Value, storage
+from jaxexp._kernel.artifact.cases import FLOAT0, Array, Case, Drawn, Tolerance, Value, storage
 from jaxexp._kernel.artifact.words import listed
 from jaxexp._kernel.call import first_argument, trees
 from jaxexp._kernel.function import data
@@ -28,15 +28,14 @@ _OPTIONS = ("args", "kwargs", "name", "tolerance", "vjp_order", "cotangents")
 
 def cases_of(exported: Any) -> tuple[Case, ...]:
     """The cases of a function that fit it and its VJPs."""
-    found = data.cases_of(exported.unbound)
-    return () if found is None else fitting(found, Chain(exported))
+    return _fitting(Chain(exported))
 
 
-def fitting(cases: Cases, chain: Chain) -> tuple[Case, ...]:
-    """Those of some cases that fit a function and its VJPs."""
+def _fitting(chain: Chain) -> tuple[Case, ...]:
+    found = data.cases_of(chain.exported.unbound)
     return tuple(
         case
-        for case in cases.all
+        for case in (() if found is None else found.all)
         if chain.has(case.vjp_order) and fits(case, chain.program(case.vjp_order), chain.weights)
     )
 
@@ -44,8 +43,7 @@ def fitting(cases: Cases, chain: Chain) -> tuple[Case, ...]:
 def check(exported: Any, tolerance: Any, max_drawn_bytes: int = MOST_DRAWN) -> CheckReport:
     """`Exported.check`."""
     chain = Chain(exported)
-    found = data.cases_of(exported.unbound)
-    cases = () if found is None else fitting(found, chain)
+    cases = _fitting(chain)
     paths = functools.cache(lambda order: result_paths(chain.program(order).out_tree))
     return replayed(exported.fun_name, cases, chain.call, paths, environment(), explained, tolerance, max_drawn_bytes)
 
@@ -59,7 +57,7 @@ def recorded(exported: Any, given: Iterable[Any], *, add: bool = True) -> tuple[
         TypeError: a case is neither a tuple nor a dict.
     """
     chain = Chain(exported)
-    made = list(cases_of(exported)) if add else []
+    made = list(_fitting(chain)) if add else []
     here = functools.cache(environment)
     for one in given:
         made.append(_made(chain, one, {case.name for case in made}, here()))

@@ -164,7 +164,7 @@ def command(
         _lines(found, len(pythons) > 1).write()
     for one in found if not as_json else ():
         if one.report is None:
-            complaints.complain(f"{one.error}" if one.where == HERE else f"{one.where}: {one.error}")
+            complaints.complain(one.error if one.where == HERE else f"{one.where}: {one.error}")
     return _status(found, allow_none)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
 from jaxexp._kernel.artifact.inspect import shown_node, values_of
+from jaxexp._kernel.artifact.opened import tables_of
 
 from .opened import Opened
 
@@ -64,10 +65,7 @@ def files_beside(path: str | os.PathLike[str], blob: Any) -> WithDigests | None:
     Raises:
         DeserializationError: it is not an artifact; or these files have other tensors, too, which would be lost.
     """
-    artifact = _native.Artifact(blob)
-    weights, cases = artifact.weights(), artifact.cases()
-    said = [*([weights] if weights is not None else []), *([(*cases[2:], ())] if cases and cases[2] else [])]
-    if not said:
+    if not (said := tables_of(_native.Artifact(blob))):
         return None
     from jaxexp._weights.arrays.stored import Stored, Table, Together
 

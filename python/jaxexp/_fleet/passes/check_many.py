@@ -8,14 +8,12 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
-from jaxexp._errors import ExportError
 from jaxexp._fleet.engine.crew import Means
 from jaxexp._fleet.places.check import check
-from jaxexp._fleet.places.verify import beside
-from jaxexp._kernel.io.version import stamp
+from jaxexp._kernel.artifact.opened import tables_of
 from jaxexp._public import public
 
-from . import one_by_one
+from . import files_beside, one_by_one
 from .given import Place, places
 
 if TYPE_CHECKING:
@@ -95,30 +93,20 @@ def checked(given: Iterable[Place | Unusable], means: Means, how: How) -> Iterat
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Found:
-    """A report, and the files beside the artifact that it depends on: name, size and version."""
+    """A report, and the files beside the artifact that it depends on."""
 
     report: CheckReport
-    files: tuple[tuple[str, int, int | str], ...]
+    files: files_beside.Stamped
 
     @classmethod
     def of(cls, said: dict[str, Any]) -> _Found:
         from jaxexp._api.cases.report import CheckReport
 
-        files = tuple((str(name), size, version) for name, size, version in said["files"])
-        return cls(CheckReport.from_json(said["report"]), files)
+        return cls(CheckReport.from_json(said["report"]), files_beside.of_json(said["files"]))
 
 
 def _is_current(part: Part, inside: str, found: _Found) -> bool:
-    """Whether the files beside an artifact are unchanged."""
-    from jaxexp._weights.files.places import check_name
-
-    path = part.input.place[1]
-    try:
-        for name, *_ in found.files:  # a journal may say anything
-            check_name(name)
-        return all(stamp(beside(path, name)) == (size, version) for name, size, version in found.files)
-    except (ExportError, OSError, ImportError):
-        return False
+    return files_beside.are_unchanged(part, found.files)
 
 
 # --- in workers -----------------------------------------------------------------------------------------------------
@@ -129,7 +117,7 @@ def in_worker(parts: Parts, options: How) -> list[Any]:
 
     def facts(source: Source, kind: str, name: str) -> dict[str, Any]:
         given: Any = source.path if source.handle is None else source.handle
-        files = [] if source.path is None else [(file, *stamp(beside(source.path, file))) for file in _files(source)]
+        files = () if source.path is None else files_beside.stamped(source.path, _files(source))
         report = check(given, tolerance=options.tolerance, max_drawn_bytes=options.max_drawn_bytes)
         return {"report": report.to_json(), "files": files}
 
@@ -139,6 +127,4 @@ def in_worker(parts: Parts, options: How) -> list[Any]:
 def _files(source: Source) -> list[str]:
     """The names of the files of weights and cases beside an artifact."""
     with source.named():
-        artifact = _native.Artifact(source.mapped())
-        weights, cases = artifact.weights(), artifact.cases()
-        return [name for name, *_ in [*(weights[0] if weights else ()), *(cases[2] if cases else ())]]
+        return [name for files, *_ in tables_of(_native.Artifact(source.mapped())) for name, *_ in files]

@@ -7,14 +7,11 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from jaxexp._errors import ExportError
 from jaxexp._fleet.engine.crew import Means
 from jaxexp._fleet.places.digests import Digests, digests_and_files
-from jaxexp._fleet.places.verify import beside
-from jaxexp._kernel.io.version import stamp
 from jaxexp._public import public
 
-from . import one_by_one
+from . import files_beside, one_by_one
 from .given import Place, places
 
 if TYPE_CHECKING:
@@ -67,28 +64,18 @@ def digested(given: Iterable[Place | Unusable], means: Means) -> Iterator[one_by
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Found:
-    """The digests of an artifact, and the files of weights beside it that were read: name, size and version."""
+    """The digests of an artifact, and the files of weights beside it that were read."""
 
     digests: Digests
-    weights: tuple[tuple[str, int, int | str], ...]
+    weights: files_beside.Stamped
 
     @classmethod
     def of(cls, said: dict[str, Any]) -> _Found:
-        weights = tuple((str(name), size, version) for name, size, version in said["weights"])
-        return cls(Digests(str(said["sha256"]), str(said["meaning"])), weights)
+        return cls(Digests(str(said["sha256"]), str(said["meaning"])), files_beside.of_json(said["weights"]))
 
 
 def _is_current(part: Part, inside: str, found: _Found) -> bool:
-    """Whether the weights beside a file are unchanged."""
-    from jaxexp._weights.files.places import check_name
-
-    path = part.input.place[1]
-    try:
-        for name, *_ in found.weights:  # a journal may say anything
-            check_name(name)
-        return all(stamp(beside(path, name)) == (size, version) for name, size, version in found.weights)
-    except (ExportError, OSError, ImportError):
-        return False
+    return files_beside.are_unchanged(part, found.weights)
 
 
 # --- in workers -----------------------------------------------------------------------------------------------------
@@ -101,5 +88,4 @@ def in_worker(parts: Parts, options: None) -> list[Any]:
 
 def _facts(source: Source, kind: str, name: str) -> dict[str, Any]:
     digests, files = digests_and_files(source)
-    weights = [(file, *stamp(beside(str(source.path), file))) for file in files]
-    return {**dataclasses.asdict(digests), "weights": weights}
+    return {**dataclasses.asdict(digests), "weights": files_beside.stamped(source.path, files)}

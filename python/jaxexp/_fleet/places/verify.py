@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp import _native
 from jaxexp._kernel.artifact.chain import check_modules
-from jaxexp._kernel.artifact.opened import opened
+from jaxexp._kernel.artifact.opened import opened, tables_of
 from jaxexp._kernel.io.files import named_in_errors
 from jaxexp._public import public
 
@@ -100,8 +100,7 @@ def verify_signed(path: str, signed: SignedFiles) -> Signed:
         if is_other_file(bytes(memoryview(buffer)[:9])):
             return Signed(buffer, None)
         artifact = verified(buffer)
-        weights, cases = artifact.weights(), artifact.cases()
-    said = [*([weights] if weights is not None else []), *([(*cases[2:], ())] if cases and cases[2] else [])]
+        said = tables_of(artifact)
     if not said:
         return Signed(buffer, artifact)
     from jaxexp._weights.arrays.stored import StoredChecked, Table
@@ -151,11 +150,14 @@ def files_of(path: str, artifact: _native.Artifact) -> tuple[tuple[str, int], ..
         DeserializationError: one of them is damaged; the error names it.
         OSError: one of them cannot be read.
     """
+    if not (said := tables_of(artifact)):
+        return ()
+    from jaxexp._weights.arrays.stored import Table
+
     found: list[tuple[str, int]] = []
-    for stored in (weights_beside(path, artifact), cases_beside(path, artifact)):
-        if stored is not None:
-            stored.check_digests()
-            found += [(beside(path, file.name), file.size) for file in stored.table.files]
+    for table in (Table.of_trailer(*one) for one in said):
+        stored_beside(path, table).check_digests()
+        found += [(beside(path, file.name), file.size) for file in table.files]
     return tuple(found)
 
 
@@ -165,14 +167,6 @@ def weights_beside(path: str, artifact: _native.Artifact) -> WithDigests | None:
 
     found = artifact.weights()
     return None if found is None else stored_beside(path, Table.of_trailer(*found))
-
-
-def cases_beside(path: str, artifact: _native.Artifact) -> WithDigests | None:
-    """The arrays of cases in files beside an artifact; None if it has none."""
-    from jaxexp._weights.arrays.stored import Table
-
-    found = artifact.cases()
-    return None if found is None or not found[2] else stored_beside(path, Table.of_trailer(found[2], found[3], ()))
 
 
 def stored_beside(path: str, table: Table) -> WithDigests:

@@ -342,8 +342,7 @@ class Cases:
             for c in kept
         ]
         # Tensors that no case has stay in the table, which says what the files are.
-        has_files = any(value.tensor is not None for case in kept for value in (*case.arguments, *case.results))
-        files, tensors = self.table if has_files else NO_FILES
+        files, tensors = self.table if any(map(is_in_files, kept)) else NO_FILES
         return made, recordings, list(files), list(tensors)
 
     def beside(self, source: Source) -> Cases:
@@ -355,6 +354,11 @@ class Cases:
         return dataclasses.replace(self, all=tuple(with_values(case, moved) for case in self.all))
 
 
+def values_of(case: Case) -> tuple[Value, ...]:
+    """Its arguments and its results."""
+    return *case.arguments, *case.results
+
+
 def with_values(case: Case, change: Callable[[Value], Value]) -> Case:
     """A case with a change in its arguments and results."""
     return dataclasses.replace(
@@ -364,7 +368,7 @@ def with_values(case: Case, change: Callable[[Value], Value]) -> Case:
 
 def is_in_files(case: Case) -> bool:
     """Whether arrays of a case are in a file beside the artifact."""
-    return any(value.tensor is not None for value in (*case.arguments, *case.results))
+    return any(value.tensor is not None for value in values_of(case))
 
 
 def _nowhere(names: Iterable[str]) -> Source:

@@ -127,12 +127,12 @@ def _weights(artifact: _native.Artifact) -> tuple[Weight, ...]:
 def _cases(artifact: _native.Artifact) -> tuple[Case, ...]:
     if (said := artifact.cases()) is None:
         return ()
-    from .cases import Cases  # few artifacts have some
+    from . import cases  # few artifacts have some
 
     file_of = {name: said[2][file][0] for name, file, _, _ in said[3]}
 
     def of(case: RecordedCase) -> Case:
-        values = (*case.arguments, *case.results)
+        values = cases.values_of(case)
         drawn = sum(value.nbytes for value in values if value.drawn is not None)
         files = [file_of[value.tensor] for value in values if value.tensor is not None]
         size = sum(value.nbytes for value in values) - drawn
@@ -145,7 +145,7 @@ def _cases(artifact: _native.Artifact) -> tuple[Case, ...]:
             recorded=dict(case.recorded),
         )
 
-    return tuple(map(of, Cases.of_trailer(said).all))
+    return tuple(map(of, cases.Cases.of_trailer(said).all))
 
 
 def _head(module: memoryview) -> dict[str, Any]:

@@ -30,6 +30,17 @@ def opened(buffer: Any, modules: Sequence[Any] = (), *, in_place: bool = False) 
         raise
 
 
+def tables_of(artifact: _native.Artifact) -> list[tuple[Any, Any, Any]]:
+    """What an artifact says of the files beside it, each time as `artifact.weights()` does: of those of its weights and
+    of those of its cases, if it has them.
+    """
+    found: list[tuple[Any, Any, Any]] = [] if (weights := artifact.weights()) is None else [weights]
+    if (cases := artifact.cases()) is not None and cases[2]:
+        _, _, files, tensors = cases
+        found.append((files, tensors, ()))
+    return found
+
+
 def explain(error: DeserializationError | TypeError, buffer: Any, *, is_whole: bool = True) -> None:
     """Adds to an error what the bytes look like, and what to do instead.
 

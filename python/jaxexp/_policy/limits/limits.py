@@ -40,9 +40,9 @@ class Limits:
     def cases(self, artifact: Artifact, where: str) -> None:
         if self.policy.max_case_bytes is None or (said := artifact.cases()) is None:
             return
-        from jaxexp._kernel.artifact.cases import Cases
+        from jaxexp._kernel.artifact.cases import Cases, values_of
 
-        size = sum(v.nbytes for case in Cases.of_trailer(said).all for v in (*case.arguments, *case.results))
+        size = sum(value.nbytes for case in Cases.of_trailer(said).all for value in values_of(case))
         self.at_most("max_case_bytes", size, "bytes of cases", where)
 
     def devices(self, found: int, what: str, where: str) -> None:
