@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 import tempfile
@@ -92,13 +93,19 @@ def bisected(report: CheckReport, check: Check, at_once: int) -> tuple[Blamed, .
                 unusable += all(_fails(cases.get(case.name)) for case in open_cases)
                 for case in open_cases:
                     if case.name not in found and (now := cases.get(case.name)) is not None and not _is_wrong(now):
-                        said = {"kind": suspect.kind, "name": suspect.name, "without": now.summary}
-                        found[case.name] = Blamed(case=case.name, tried=tried, unusable=unusable, **said)
+                        found[case.name] = Blamed(
+                            case=case.name,
+                            kind=suspect.kind,
+                            name=suspect.name,
+                            without=now.summary,
+                            tried=tried,
+                            unusable=unusable,
+                        )
                 advance(1)
             if len(found) == len(open_cases):
                 break
-    none = {"kind": None, "name": "", "without": "", "tried": tried, "unusable": unusable}
-    return tuple(found.get(case.name) or Blamed(case=case.name, **none) for case in open_cases)
+    none = functools.partial(Blamed, kind=None, name="", without="", tried=tried, unusable=unusable)
+    return tuple(found.get(case.name) or none(case=case.name) for case in open_cases)
 
 
 def _differs(case: Checked) -> bool:
