@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -35,6 +36,8 @@ from jaxexp._kernel.artifact.words import cut
 if TYPE_CHECKING:
     from jaxexp._api.cases.report import CheckReport
     from jaxexp._kernel.artifact.cases import Tolerance
+
+PluginOption = str | int | float | bool
 
 _EXAMPLE = """\b
 Example:
@@ -96,6 +99,14 @@ class Outcome:
     help="Run on a PJRT plugin, without JAX: its file, or a platform whose plugin is installed.",
 )
 @click.option(
+    "--option",
+    "plugin_options",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=lambda context, parameter, given: dict(map(_option, given)),
+    help="What --plugin is told when it starts, such as cpu_device_count=8. May be repeated.",
+)
+@click.option(
     "--python",
     "pythons",
     metavar="PYTHON",
@@ -138,6 +149,7 @@ class Outcome:
 def command(
     files: tuple[str, ...],
     plugin: str | None,
+    plugin_options: dict[str, PluginOption],
     pythons: tuple[str, ...],
     is_matrix: bool,
     is_bisecting: bool,
@@ -160,12 +172,14 @@ def command(
         raise click.UsageError(
             "--plugin checks in this process: leave out --python, --matrix, --bisect, and options of workers"
         )
+    if plugin_options and plugin is None:
+        raise click.UsageError("--option is for a plugin: give --plugin, too")
     if pythons and (spread.address or spread.journal):
         raise click.UsageError("--dask and --journal are for checks here: leave out --python")
     own = functools.partial(_here, files, folders, spread, tolerance, max_drawn_bytes)
     found: list[Outcome] = []
     if plugin is not None:
-        found += _on_plugin(files, folders, plugin, tolerance, max_drawn_bytes)
+        found += _on_plugin(files, folders, plugin, plugin_options, tolerance, max_drawn_bytes)
     else:
         if is_matrix or not pythons:
             found += own()
@@ -185,6 +199,18 @@ def command(
         if one.report is None:
             complaints.complain(one.error if one.where == HERE else f"{one.where}: {one.error}")
     return _status(found, allow_none)
+
+
+def _option(text: str) -> tuple[str, PluginOption]:
+    name, is_given, value = text.partition("=")
+    if not name or not is_given:
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+    if value in ("true", "false"):
+        return name, value == "true"
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return name, kind(value)
+    return name, value
 
 
 def _status(found: Iterable[Outcome], allow_none: bool) -> int:
@@ -218,13 +244,20 @@ def _here(
 
 
 def _on_plugin(
-    files: Sequence[str], folders: inputs.Folders, plugin: str, tolerance: Tolerance | None, max_drawn_bytes: int
+    files: Sequence[str],
+    folders: inputs.Folders,
+    plugin: str,
+    options: Mapping[str, PluginOption],
+    tolerance: Tolerance | None,
+    max_drawn_bytes: int,
 ) -> Iterator[Outcome]:
     from jaxexp.runtime.session import Session
 
     def check(source: inputs.Source) -> CheckReport:
         given: Any = source.path if source.handle is None else source.handle
-        return Session(given, plugin=plugin).check(tolerance=tolerance, max_drawn_bytes=max_drawn_bytes)
+        return Session(given, plugin=plugin, options=options or None).check(
+            tolerance=tolerance, max_drawn_bytes=max_drawn_bytes
+        )
 
     sources = [one for file in files for one in _sources(file, folders)]
     with progress.bar("checking", len(sources)) as advance:
