@@ -313,7 +313,9 @@ def _bisected(found: Iterable[Outcome], options: Sequence[str], at_once: int) ->
 def _in_process(
     python: str, arguments: Sequence[str], xla_flags: str | None = None, seconds: float | None = None
 ) -> list[Outcome]:
-    command = [python, "-m", "jaxexp", "check", "--json", *arguments]
+    # Nothing is imported from the current folder, unless --import asks for that.
+    safe = () if importing.imported() else ("-P",)
+    command = [python, *safe, "-m", "jaxexp", "check", "--json", *arguments]
     environment = None if xla_flags is None else {**os.environ, "XLA_FLAGS": xla_flags}
     try:
         done = subprocess.run(
