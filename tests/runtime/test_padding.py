@@ -94,6 +94,26 @@ def every_round(x: Any) -> Any:
     return lax.scan(lambda c, y: (c + y, c * y), x[:, 0], x.T)
 
 
+def history(x: Any, **how: Any) -> Any:
+    """What a scan over the rows carries into each round."""
+    return lax.scan(lambda c, y: (jnp.clip(c + y, -9, 9), c), jnp.zeros(x.shape[1:]), x, **how)[1]
+
+
+def recurrent(x: Any) -> Any:
+    state = jnp.zeros((x.shape[0], 3))
+    return lax.scan(lambda h, y: (jnp.tanh(y @ W + h), h), state, jnp.swapaxes(x, 0, 1))
+
+
+def counted(x: Any, step: Callable[[Any, Any], Any], rows: Any) -> Any:
+    """A loop that makes as many rounds as `x` has rows, and changes an array of as many as `rows`."""
+    made = jnp.zeros((rows, 4))
+    return lax.while_loop(lambda c: c[0] < x.shape[0], lambda c: (c[0] + 1, step(c[1], c[0])), (0, made))[1]
+
+
+def written(c: Any, at: Any, rows: int = 1) -> Any:
+    return lax.dynamic_update_slice(c, jnp.ones((rows, 4)) + c[:1], (at, 0), **POSITIVE)
+
+
 def attended(x: Any) -> Any:
     return jax.nn.dot_product_attention(x, x, x)
 
@@ -117,11 +137,25 @@ APART: dict[str, tuple[Callable[..., Any], str]] = {
     "row in front": (lambda x: (jnp.concatenate([jnp.ones((1, 4)), x]), jnp.pad(x, ((2, 0), (1, 1)))), "b, 4"),
     "repeated": (lambda x: (jnp.repeat(x, 2, 0), jnp.tile(x, (1, 2))), "b, 4"),
     "scan over columns": (every_round, "b, 4"),
+    "recurrence": (recurrent, "b, 5, 4"),
+    "history of rows": (history, "b, 4"),
+    "history of a recurrence": (lambda x: lax.scan(lambda h, y: (jnp.tanh(y @ W.T + h), h), x[0], x @ W)[1], "b, 4"),
+    "map over rows": (lambda x: lax.map(lambda y: (jnp.tanh(y @ W), y.sum()), x), "b, 4"),
+    "rows that a loop writes": (lambda x: counted(x, written, x.shape[0]), "b, 4"),
+    "cumulative sums of rows": (lambda x: (jnp.cumsum(x, 1), lax.cummax(x, 1)), "b, 4"),
     "counted loop": (lambda x: lax.fori_loop(0, 3, lambda _, c: c * 1.1 + x, x), "b, 4"),
     "branch by the first row": (lambda x: lax.cond(x[0, 0] > 0, lambda y: y * 2, lambda y: y - 1, x), "b, 4"),
     "random numbers": (lambda x: x + jax.random.normal(jax.random.key(0), x.shape), "b, 4"),
+    "dropout": (lambda x: jnp.where(jax.random.bernoulli(jax.random.key(0), 0.5, x.shape), x * 2, 0), "b, 4"),
     "mask of rows": (lambda x: jnp.where(jnp.arange(x.shape[0])[:, None] < 3, x, 0), "b, 4"),
     "table": (lambda x: jnp.asarray(W)[x[:, 0].astype(int)], "b, 4"),
+    "one-hot": (lambda x: jax.nn.one_hot(jnp.argmax(x, -1), 4) @ W, "b, 4"),
+    "products of matrices": (lambda x: jnp.einsum("bij,bjk->bik", x, x), "b, 4, 4"),
+    "an element of each row, by number": (lambda x: x[jnp.arange(x.shape[0]), jnp.argmax(x, -1)], "b, 4"),
+    "cache of each row": (
+        lambda x: jax.vmap(lambda y, i: lax.dynamic_update_slice(y, y[:1] * 2, (i,)))(x, jnp.argmin(x, -1)),
+        "b, 4",
+    ),
     "update of a column": (lambda x: (x.at[:, 1].set(0.0), x.at[0].add(1.0)), "b, 4"),
     "update of each row": (lambda x: jax.vmap(lambda y, i: y.at[i].set(9.0))(x, jnp.argmin(x, -1)), "b, 4"),
     "gradient of a sum": (jax.grad(lambda x: (jnp.tanh(x @ W) ** 2).sum()), "b, 4"),
@@ -185,6 +219,18 @@ MIXING = {
     "loop while a row is small": mixed("reduce", lambda x: lax.while_loop(lambda c: (c < 9).any(), lambda c: c + 1, x)),
     "loop of as many rounds": mixed("while", lambda x: lax.fori_loop(0, x.shape[0], lambda i, c: c + x[i], x[0])),
     "scan over rows": mixed("compare", lambda x: lax.scan(lambda c, y: (c + y, c), x[0], x)),
+    "scan from the last row": mixed("subtract", lambda x: history(x, reverse=True)),
+    "rows that a loop writes later": mixed(
+        "dynamic_update_slice", lambda x: counted(x, lambda c, i: written(c, i - 1), x.shape[0])
+    ),
+    "rows that a loop writes twice": mixed(
+        "compare", lambda x: counted(x, lambda c, i: written(c, i, 2), x.shape[0] + 1)
+    ),
+    "rows that a longer loop writes": mixed("compare", lambda x: counted(x, written, 2 * x.shape[0])),
+    "rows that a loop leaves": mixed("compare", lambda x: counted(x, lambda c, i: c + 1, x.shape[0])),
+    "each loop of a row": mixed(
+        "reduce", jax.vmap(lambda row: lax.while_loop(lambda c: c.sum() < 9, lambda c: jnp.abs(c) + 1, row))
+    ),
     "branch by a sum": mixed("reduce", lambda x: lax.cond(x.sum() > 0, lambda y: y * 2, lambda y: y, x)),
     "number of rows": mixed("return", lambda x: jnp.array(x.shape[0])),
     "times the number of rows": mixed("convert", lambda x: x * x.shape[0]),
@@ -384,6 +430,14 @@ STEPS: dict[str, Callable[[Any, Any, random.Random], Any]] = {
     "windows of rows": lambda x, y, r: lax.reduce_window(x, -9.0, lax.max, (2, 1), (1, 1), r.choice(["SAME", "VALID"])),
     "cumulative": lambda x, y, r: jnp.clip(jnp.cumsum(x, r.randrange(2)), -9, 9),
     "each row": lambda x, y, r: jax.vmap(lambda row: row.at[0].set(row.max()))(x),
+    "each row by a loop": lambda x, y, r: lax.map(lambda row: jnp.clip(row + row.max(), -9, 9), x),
+    "history": lambda x, y, r: history(x, reverse=r.random() < 0.3),
+    "state": lambda x, y, r: x + lax.scan(lambda c, row: (jnp.clip(c + row, -9, 9), c), x[0], y)[0],
+    "by number": lambda x, y, r: y[jnp.arange(x.shape[0]) if r.random() < 0.5 else -jnp.arange(x.shape[0]), :4],
+    "elements by number": lambda x, y, r: x + x[jnp.arange(x.shape[0]), jnp.argmax(x, 1)][:, None],
+    "written": lambda x, y, r: jnp.clip(
+        x + counted(y, lambda c, i: written(c, i + r.randrange(-1, 2), 1), x.shape[0]), -9, 9
+    ),
     "gaps": lambda x, y, r: lax.pad(x, 1.0, ((r.randrange(-1, 2), r.randrange(-1, 2), r.randrange(2)), (0, 0, 0))),
     "steps": lambda x, y, r: x[r.randrange(2) :: 2],
     "update": lambda x, y, r: lax.dynamic_update_slice(x, y[: r.randrange(1, 4)], (r.randrange(3), 0)),
