@@ -17,7 +17,7 @@ from jax import lax
 import jaxexp
 from jaxexp._executables.file import ExecutablesFile
 from jaxexp.runtime import Session
-from kit import goldens, native
+from kit import goldens, native, own_goldens
 from kit import runtime as built
 from kit.run_c import Handle, Library, Reason, RunError, pointer
 from kit.symbolic_functions import FUNCTIONS
@@ -329,6 +329,19 @@ def test_golden_artifacts_of_five_sizes(version: str, load: Load, call: Call) ->
         # A product of matrices is one of a vector for a single row, and rounds otherwise.
         np.testing.assert_allclose(kept[0], call(each_size, x, w)[0], rtol=1e-6)
         assert_begins(call(one_size, padded(x, (40, 8), np.nan), w), kept)
+
+
+GOLDENS_WITH_SIZES = [folder for folder, cases in own_goldens.CASES.items() if "sized" in cases]
+
+
+@pytest.mark.parametrize("folder", GOLDENS_WITH_SIZES)
+def test_golden_artifacts_with_sizes(folder: str, plugin: Path) -> None:
+    session = Session(own_goldens.blob_of(folder, "sized"), plugin=plugin, pad=True, only_sizes=True)
+    found = session(*own_goldens.stored(folder, "sized", "in"))  # 3 rows, padded to 4
+    for ours, theirs in zip(found.values(), own_goldens.stored(folder, "sized", "out"), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    with pytest.raises(jaxexp.RunError, match="runs for batch=4,n=8; batch=16,n=8 only, and not for batch=17,n=8"):
+        session(np.ones((17, 8), np.float32))
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
