@@ -14,7 +14,6 @@ import argparse
 import datetime
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +73,21 @@ def recorded() -> Any:
     args = arr(2, 3), np.asarray(arr(3), jnp.bfloat16), np.int32(3)
     drawn = jaxexp.Drawn((2, 3), "float32", seed=1), jaxexp.Drawn((3,), "bfloat16", "uniform", 2, -1, 1), np.int32(4)
     cases = [args, {"args": drawn, "name": "drawn", "tolerance": {"result['sum']": (1e-3, 1e-6)}}]
-    return Program(fun, args), {"reproducible": True}, [*cases, {"args": drawn, "name": "gradient", "vjp_order": 1}]
+    cases.append({"args": drawn, "name": "gradient", "vjp_order": 1})
+    return Program(fun, args), {"reproducible": True}, {"cases": cases}
 
 
-def write(
-    folder: Path, name: str, exported: Any, program: Any, order: int, recorded: Sequence[Any] = ()
-) -> dict[str, int]:
+def sized() -> Any:
+    """Sets of sizes to compile for, and rows that are apart, so that other calls can be padded to them."""
+    b, n = jaxexp.symbolic_shape("batch, n", constraints=["mod(n, 2) == 0"])
+    fun = jax.jit(lambda x: {"norm": jnp.sqrt((x * x).sum(1)), "softmax": jax.nn.softmax(x)})
+    sizes = [{"batch": 16, "n": 8}, {"batch": 4, "n": 8}]
+    return Program(fun, (arr(3, 8),), specs=(spec((b, n)),)), {}, {"sizes": sizes}
+
+
+def write(folder: Path, name: str, exported: Any, program: Any, order: int, **more: Any) -> dict[str, int]:
     path = folder / f"{name}.bin"
-    exported.save(path, vjp_order=order, metadata={"case": name, "digits": [1, 2.5, None]}, cases=recorded)
+    exported.save(path, vjp_order=order, metadata={"case": name, "digits": [1, 2.5, None]}, **more)
     arrays = {f"in_{i}": plain(x) for i, x in enumerate(jax.tree.leaves((program.args, program.kwargs)))}
     results = program.live(*program.args, **program.kwargs)
     arrays |= {f"out_{i}": plain(x) for i, x in enumerate(jax.tree.leaves(results))}
@@ -114,12 +120,12 @@ def main() -> None:
         with CASES[name].context():
             program = CASES[name].build()
             cases[name] = write(folder, name, export_with(jaxexp, program), program, order)
-    for build in (other_keys, declared_batch, weak_types, constants, recorded):
+    for build in (other_keys, declared_batch, weak_types, constants, recorded, sized):
         if options.cases and build.__name__ not in options.cases:
             continue
-        program, how, *rest = build()
+        program, how, *more = build()
         exported = jaxexp.export(program.fun, **how)(*program.specs, **program.kwspecs)
-        cases[build.__name__] = write(folder, build.__name__, exported, program, 1, *rest)
+        cases[build.__name__] = write(folder, build.__name__, exported, program, 1, **dict(*more))
     for name in cases:
         cases[name]["x64"] = name in CASES and CASES[name].x64
     (folder / "cases.json").write_text(json.dumps(cases, indent=1) + "\n")

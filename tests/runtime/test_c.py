@@ -51,6 +51,15 @@ def test_a_call(library: Library, runtime: Handle, tmp_path: Path) -> None:
     np.testing.assert_array_equal(library.read(twice), 2 * X)
 
 
+def test_more_than_there_is_room_for_without_the_heap(library: Library, runtime: Handle, tmp_path: Path) -> None:
+    numbers = [X + i for i in range(40)]
+    function = library.load(runtime, saved(tmp_path, lambda *x: [2 * one for one in x], *[SPEC] * 40))
+    on_device = [library.put(runtime, library.array(one)) for one in numbers]
+    for given in (on_device, list(map(library.array, numbers))):
+        for one, found in zip(numbers, library.call(function, *given), strict=True):
+            np.testing.assert_array_equal(library.read(found), 2 * one)
+
+
 def test_handles_are_independent(library: Library, runtime: Handle, plugin: Path, tmp_path: Path) -> None:
     """What is freed early stays as long as something needs it."""
     own = library.runtime(plugin)

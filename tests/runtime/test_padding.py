@@ -17,7 +17,7 @@ from jax import lax
 import jaxexp
 from jaxexp._executables.file import ExecutablesFile
 from jaxexp.runtime import Session
-from kit import goldens, native
+from kit import goldens, native, own_goldens
 from kit import runtime as built
 from kit.run_c import Handle, Library, Reason, RunError, pointer
 from kit.symbolic_functions import FUNCTIONS
@@ -33,6 +33,7 @@ Load = Callable[..., Handle]
 
 W = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
 IMAGES = "b, 6, 6, 3"
+POSITIVE = {"allow_negative_indices": False}  # otherwise, JAX computes them with the number of rows
 
 
 @pytest.fixture
@@ -85,8 +86,32 @@ def convolved(x: Any) -> Any:
     return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
+def row_of(x: Any) -> Any:
+    return jnp.abs(x[0, 0]).astype(int), 0
+
+
 def every_round(x: Any) -> Any:
     return lax.scan(lambda c, y: (c + y, c * y), x[:, 0], x.T)
+
+
+def history(x: Any, **how: Any) -> Any:
+    """What a scan over the rows carries into each round."""
+    return lax.scan(lambda c, y: (jnp.clip(c + y, -9, 9), c), jnp.zeros(x.shape[1:]), x, **how)[1]
+
+
+def recurrent(x: Any) -> Any:
+    state = jnp.zeros((x.shape[0], 3))
+    return lax.scan(lambda h, y: (jnp.tanh(y @ W + h), h), state, jnp.swapaxes(x, 0, 1))
+
+
+def counted(x: Any, step: Callable[[Any, Any], Any], rows: Any) -> Any:
+    """A loop that makes as many rounds as `x` has rows, and changes an array of as many as `rows`."""
+    made = jnp.zeros((rows, 4))
+    return lax.while_loop(lambda c: c[0] < x.shape[0], lambda c: (c[0] + 1, step(c[1], c[0])), (0, made))[1]
+
+
+def written(c: Any, at: Any, rows: int = 1) -> Any:
+    return lax.dynamic_update_slice(c, jnp.ones((rows, 4)) + c[:1], (at, 0), **POSITIVE)
 
 
 def attended(x: Any) -> Any:
@@ -112,11 +137,25 @@ APART: dict[str, tuple[Callable[..., Any], str]] = {
     "row in front": (lambda x: (jnp.concatenate([jnp.ones((1, 4)), x]), jnp.pad(x, ((2, 0), (1, 1)))), "b, 4"),
     "repeated": (lambda x: (jnp.repeat(x, 2, 0), jnp.tile(x, (1, 2))), "b, 4"),
     "scan over columns": (every_round, "b, 4"),
+    "recurrence": (recurrent, "b, 5, 4"),
+    "history of rows": (history, "b, 4"),
+    "history of a recurrence": (lambda x: lax.scan(lambda h, y: (jnp.tanh(y @ W.T + h), h), x[0], x @ W)[1], "b, 4"),
+    "map over rows": (lambda x: lax.map(lambda y: (jnp.tanh(y @ W), y.sum()), x), "b, 4"),
+    "rows that a loop writes": (lambda x: counted(x, written, x.shape[0]), "b, 4"),
+    "cumulative sums of rows": (lambda x: (jnp.cumsum(x, 1), lax.cummax(x, 1)), "b, 4"),
     "counted loop": (lambda x: lax.fori_loop(0, 3, lambda _, c: c * 1.1 + x, x), "b, 4"),
     "branch by the first row": (lambda x: lax.cond(x[0, 0] > 0, lambda y: y * 2, lambda y: y - 1, x), "b, 4"),
     "random numbers": (lambda x: x + jax.random.normal(jax.random.key(0), x.shape), "b, 4"),
+    "dropout": (lambda x: jnp.where(jax.random.bernoulli(jax.random.key(0), 0.5, x.shape), x * 2, 0), "b, 4"),
     "mask of rows": (lambda x: jnp.where(jnp.arange(x.shape[0])[:, None] < 3, x, 0), "b, 4"),
     "table": (lambda x: jnp.asarray(W)[x[:, 0].astype(int)], "b, 4"),
+    "one-hot": (lambda x: jax.nn.one_hot(jnp.argmax(x, -1), 4) @ W, "b, 4"),
+    "products of matrices": (lambda x: jnp.einsum("bij,bjk->bik", x, x), "b, 4, 4"),
+    "an element of each row, by number": (lambda x: x[jnp.arange(x.shape[0]), jnp.argmax(x, -1)], "b, 4"),
+    "cache of each row": (
+        lambda x: jax.vmap(lambda y, i: lax.dynamic_update_slice(y, y[:1] * 2, (i,)))(x, jnp.argmin(x, -1)),
+        "b, 4",
+    ),
     "update of a column": (lambda x: (x.at[:, 1].set(0.0), x.at[0].add(1.0)), "b, 4"),
     "update of each row": (lambda x: jax.vmap(lambda y, i: y.at[i].set(9.0))(x, jnp.argmin(x, -1)), "b, 4"),
     "gradient of a sum": (jax.grad(lambda x: (jnp.tanh(x @ W) ** 2).sum()), "b, 4"),
@@ -166,7 +205,11 @@ MIXING = {
     "reversed": mixed("reverse", lambda x: lax.rev(x, (0,))),
     "last row": mixed("dynamic_slice", lambda x: x[-1]),
     "last rows": mixed("slice", lambda x: jnp.roll(x, 1, 0)),
-    "row by number": mixed("add", lambda x: lax.dynamic_slice(x, (jnp.int32(x[0, 0]), 0), (1, 4))),
+    "row by number": mixed("dynamic_slice", lambda x: lax.dynamic_slice(x, row_of(x), (1, 4), **POSITIVE)),
+    "update by number": mixed(
+        "dynamic_update_slice", lambda x: lax.dynamic_update_slice(x, x[:1], row_of(x), **POSITIVE)
+    ),
+    "updates that grow": mixed("dynamic_update_slice", lambda x: lax.dynamic_update_slice(jnp.ones((9, 4)), x, (0, 0))),
     "cumulative sum": mixed("reduce_window", lambda x: jnp.cumsum(x, 0)),
     "windows over rows": mixed("convolution", convolved, "2, b, 6, 3"),
     "rows behind": mixed("pad", lambda x: jnp.pad(x, ((0, 1), (0, 0)))),
@@ -176,6 +219,18 @@ MIXING = {
     "loop while a row is small": mixed("reduce", lambda x: lax.while_loop(lambda c: (c < 9).any(), lambda c: c + 1, x)),
     "loop of as many rounds": mixed("while", lambda x: lax.fori_loop(0, x.shape[0], lambda i, c: c + x[i], x[0])),
     "scan over rows": mixed("compare", lambda x: lax.scan(lambda c, y: (c + y, c), x[0], x)),
+    "scan from the last row": mixed("subtract", lambda x: history(x, reverse=True)),
+    "rows that a loop writes later": mixed(
+        "dynamic_update_slice", lambda x: counted(x, lambda c, i: written(c, i - 1), x.shape[0])
+    ),
+    "rows that a loop writes twice": mixed(
+        "compare", lambda x: counted(x, lambda c, i: written(c, i, 2), x.shape[0] + 1)
+    ),
+    "rows that a longer loop writes": mixed("compare", lambda x: counted(x, written, 2 * x.shape[0])),
+    "rows that a loop leaves": mixed("compare", lambda x: counted(x, lambda c, i: c + 1, x.shape[0])),
+    "each loop of a row": mixed(
+        "reduce", jax.vmap(lambda row: lax.while_loop(lambda c: c.sum() < 9, lambda c: jnp.abs(c) + 1, row))
+    ),
     "branch by a sum": mixed("reduce", lambda x: lax.cond(x.sum() > 0, lambda y: y * 2, lambda y: y, x)),
     "number of rows": mixed("return", lambda x: jnp.array(x.shape[0])),
     "times the number of rows": mixed("convert", lambda x: x * x.shape[0]),
@@ -190,7 +245,7 @@ MIXING = {
 @pytest.mark.parametrize("name", MIXING)
 def test_what_mixes_is_refused_by_its_name(name: str, load: Load, call: Call) -> None:
     operation, function, shape = MIXING[name]
-    blob = exported(function, shape)
+    blob = exported(function, shape, constraints=["b <= 9"])
     x = numbers([5 if size == "b" else int(size) for size in shape.split(", ")])
     with pytest.raises(RunError) as error:
         call(load(blob, "b=8"), x)
@@ -274,6 +329,19 @@ def test_golden_artifacts_of_five_sizes(version: str, load: Load, call: Call) ->
         # A product of matrices is one of a vector for a single row, and rounds otherwise.
         np.testing.assert_allclose(kept[0], call(each_size, x, w)[0], rtol=1e-6)
         assert_begins(call(one_size, padded(x, (40, 8), np.nan), w), kept)
+
+
+GOLDENS_WITH_SIZES = [folder for folder, cases in own_goldens.CASES.items() if "sized" in cases]
+
+
+@pytest.mark.parametrize("folder", GOLDENS_WITH_SIZES)
+def test_golden_artifacts_with_sizes(folder: str, plugin: Path) -> None:
+    session = Session(own_goldens.blob_of(folder, "sized"), plugin=plugin, pad=True, only_sizes=True)
+    found = session(*own_goldens.stored(folder, "sized", "in"))  # 3 rows, padded to 4
+    for ours, theirs in zip(found.values(), own_goldens.stored(folder, "sized", "out"), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    with pytest.raises(jaxexp.RunError, match="runs for batch=4,n=8; batch=16,n=8 only, and not for batch=17,n=8"):
+        session(np.ones((17, 8), np.float32))
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -362,8 +430,10 @@ STEPS: dict[str, Callable[[Any, Any, random.Random], Any]] = {
     "product of rows": lambda x, y, r: jnp.clip((x @ y.T) @ y if r.random() < 0.5 else x @ y[:4].T, -5, 5),
     "gather": lambda x, y, r: y[jnp.clip(x[:, 0].astype(int), 0, 1)] if r.random() < 0.5 else x[:, ::-1],
     "choice": lambda x, y, r: x + jnp.take_along_axis(x, jnp.argmax(x, 1)[:, None], 1),
-    "scatter": lambda x, y, r: x.at[jnp.clip(x[:, 0].astype(int), 0, 1)].add(1.0),
-    "row by data": lambda x, y, r: x + lax.dynamic_slice(y, (jnp.int32(y[0, 0]), 0), (1, 4)),
+    "scatter": lambda x, y, r: x.at[x[:, 0].astype(int) ** 2].add(1.0, wrap_negative_indices=False),
+    "row by data": lambda x, y, r: x + lax.dynamic_slice(y, row_of(y), (1, 4), **POSITIVE),
+    "update by data": lambda x, y, r: lax.dynamic_update_slice(x, y[:1], row_of(y), **POSITIVE),
+    "update that grows": lambda x, y, r: lax.dynamic_update_slice(jnp.ones((16, 4)), x, (r.randrange(3), 0)),
     "loop": lambda x, y, r: lax.fori_loop(0, 2, lambda i, c: jnp.clip(c + x, -9, 9), x),
     "loop by data": lambda x, y, r: lax.while_loop(lambda c: c[0, 0] < 5, lambda c: c + 1, jnp.clip(x, -5, 9)),
     "loop by all": lambda x, y, r: lax.while_loop(lambda c: c.min() < 5, lambda c: c + 1, jnp.clip(x, -5, 9)),
@@ -373,6 +443,14 @@ STEPS: dict[str, Callable[[Any, Any, random.Random], Any]] = {
     "windows of rows": lambda x, y, r: lax.reduce_window(x, -9.0, lax.max, (2, 1), (1, 1), r.choice(["SAME", "VALID"])),
     "cumulative": lambda x, y, r: jnp.clip(jnp.cumsum(x, r.randrange(2)), -9, 9),
     "each row": lambda x, y, r: jax.vmap(lambda row: row.at[0].set(row.max()))(x),
+    "each row by a loop": lambda x, y, r: lax.map(lambda row: jnp.clip(row + row.max(), -9, 9), x),
+    "history": lambda x, y, r: history(x, reverse=r.random() < 0.3),
+    "state": lambda x, y, r: x + lax.scan(lambda c, row: (jnp.clip(c + row, -9, 9), c), x[0], y)[0],
+    "by number": lambda x, y, r: y[jnp.arange(x.shape[0]) if r.random() < 0.5 else -jnp.arange(x.shape[0]), :4],
+    "elements by number": lambda x, y, r: x + x[jnp.arange(x.shape[0]), jnp.argmax(x, 1)][:, None],
+    "written": lambda x, y, r: jnp.clip(
+        x + counted(y, lambda c, i: written(c, i + r.randrange(-1, 2), 1), x.shape[0]), -9, 9
+    ),
     "gaps": lambda x, y, r: lax.pad(x, 1.0, ((r.randrange(-1, 2), r.randrange(-1, 2), r.randrange(2)), (0, 0, 0))),
     "steps": lambda x, y, r: x[r.randrange(2) :: 2],
     "update": lambda x, y, r: lax.dynamic_update_slice(x, y[: r.randrange(1, 4)], (r.randrange(3), 0)),
@@ -406,7 +484,7 @@ def test_random_programs(load: Load, call: Call) -> None:
     outcomes = {"padded": 0, "refused": 0}
     for seed in SEEDS:
         try:
-            blob = exported(program(seed), constraints=["b >= 3"])
+            blob = exported(program(seed), constraints=["b >= 3", "b <= 9"])
         except Exception:  # JAX decides nothing about some sizes
             continue
         x = np.random.default_rng(seed).integers(-3, 4, (5, 4)).astype(np.float32)

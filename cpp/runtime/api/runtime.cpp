@@ -2,11 +2,9 @@
 #include "jaxexp/runtime.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstddef>
 #include <limits>
-#include <memory_resource>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -17,6 +15,7 @@
 #include "runtime/api/given.h"
 #include "runtime/function/bound.h"
 #include "runtime/lapack/lapack.h"
+#include "runtime/plugin/few.h"
 #include "runtime/plugin/handlers.h"
 #include "wire/api/translating.h"
 #include "wire/base/file_error.h"
@@ -221,12 +220,9 @@ std::vector<Array> Function::called(std::span<const runtime::Numbers* const> arg
 }
 
 std::vector<Array> Function::call(std::span<const Array> arguments) const {
-  std::array<std::byte, 512> room;  // for most functions
-  std::pmr::monotonic_buffer_resource memory(room.data(), room.size());
-  std::pmr::vector<const runtime::Numbers*> numbers(&memory);
-  numbers.reserve(arguments.size());
-  for (const Array& argument : arguments) numbers.push_back(argument.numbers_.get());
-  return called(numbers, nullptr);
+  runtime::Few<const runtime::Numbers*, 32> numbers(arguments.size());
+  for (std::size_t i = 0; i < arguments.size(); ++i) numbers[i] = arguments[i].numbers_.get();
+  return called(numbers.all(), nullptr);
 }
 
 std::vector<Array> Function::call(std::span<const Array> arguments, CallTimes& times) const {

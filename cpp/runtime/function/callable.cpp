@@ -3,16 +3,15 @@
 #include "runtime/function/callable.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstddef>
 #include <functional>
-#include <memory_resource>
 #include <numeric>
 #include <utility>
 
 #include "runtime/function/kept_code.h"
 #include "runtime/plugin/compile_options.h"
+#include "runtime/plugin/few.h"
 #include "wire/base/error.h"
 #include "wire/base/hexadecimal.h"
 
@@ -447,11 +446,10 @@ Arrays Callable::call(Arguments arguments, Times* times) const {
   if (!variables.empty()) for_sizes = this->compiled(variables);
   const Compiled& compiled = for_sizes ? *for_sizes : this->compiled();
   const std::size_t nr_devices = devices_.size(), nr_inputs = kept_.size() + program_.platform_index.has_value();
-  std::array<std::byte, 1024> room;  // for most functions
-  std::pmr::monotonic_buffer_resource memory(room.data(), room.size());
-  std::pmr::vector<PJRT_Buffer*> inputs(nr_devices * nr_inputs, &memory);
-  std::pmr::vector<std::int64_t> not_donated(&memory);
-  std::pmr::vector<std::shared_ptr<const Buffer>> placed(&memory);  // until the plugin has them
+  Few<PJRT_Buffer*, 32> inputs(nr_devices * nr_inputs);
+  Few<std::int64_t, 32> not_donated(nr_inputs);
+  std::size_t nr_not_donated = 0;
+  Buffers placed;  // until the plugin has them
   const DonatingCall donating(program_.may_donate ? arguments : Arguments());
   std::size_t input = 0;
   if (program_.platform_index) {
@@ -460,7 +458,8 @@ Arrays Callable::call(Arguments arguments, Times* times) const {
   }
   for (const std::uint32_t i : kept_) {
     const Numbers& numbers = *arguments[i];
-    if (numbers.is_weight || numbers.uses.are_pinned()) not_donated.push_back(static_cast<std::int64_t>(input));
+    if (numbers.is_weight || numbers.uses.are_pinned())
+      not_donated[nr_not_donated++] = static_cast<std::int64_t>(input);
     if (is_in_place(numbers, arguments_[i], compiled.arguments[i])) {
       for (std::size_t d = 0; d < nr_devices; ++d) {
         const Buffer& buffer = *numbers.parts[d].buffer;
@@ -477,11 +476,12 @@ Arrays Callable::call(Arguments arguments, Times* times) const {
     ++input;
   }
   const std::size_t nr_outputs = nr_devices * compiled.executable.nr_results();
-  std::pmr::vector<std::shared_ptr<const Buffer>> outputs(nr_outputs, &memory);
+  Few<std::shared_ptr<const Buffer>, 8> outputs(nr_outputs);
   stopwatch.lap(&Times::prepare);
   const auto in_order = program_.is_ordered ? client_->in_order() : std::unique_lock<std::mutex>();
-  compiled.executable.run(inputs, nr_devices, not_donated, outputs, /*waits=*/program_.is_ordered);
-  Arrays made = results(compiled, outputs, variables);
+  compiled.executable.run(inputs.all(), nr_devices, not_donated.all().first(nr_not_donated), outputs.all(),
+                          /*waits=*/program_.is_ordered);
+  Arrays made = results(compiled, outputs.all(), variables);
   stopwatch.lap(&Times::start);
   if (padded) made = cut(made, given);
   if (!times) return made;

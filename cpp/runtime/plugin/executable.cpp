@@ -1,10 +1,10 @@
 // Compiling, loading and running.
 #include "runtime/plugin/executable.h"
 
-#include <array>
 #include <cstddef>
-#include <memory_resource>
 #include <utility>
+
+#include "runtime/plugin/few.h"
 
 namespace jaxexp::runtime {
 namespace {
@@ -79,22 +79,20 @@ void Executable::run(std::span<PJRT_Buffer* const> arguments, std::size_t nr_dev
   const Api& api = client_->api();
   auto options = JAXEXP_PJRT_STRUCT(PJRT_ExecuteOptions, .non_donatable_input_indices = keep.data(),
                                     .num_non_donatable_input_indices = keep.size());
-  std::array<std::byte, 1024> room;  // for most functions
-  std::pmr::monotonic_buffer_resource memory(room.data(), room.size());
   const std::size_t nr_arguments = arguments.size() / nr_devices;
-  std::pmr::vector<PJRT_Buffer* const*> inputs(nr_devices, &memory);
-  std::pmr::vector<PJRT_Buffer*> made(nr_devices * results_, &memory);
-  std::pmr::vector<PJRT_Buffer**> outputs(nr_devices, &memory);
-  std::pmr::vector<PJRT_Event*> completed(results_ == 0 || waits ? nr_devices : 0, &memory);
+  Few<PJRT_Buffer* const*, 4> inputs(nr_devices);
+  Few<PJRT_Buffer*, 16> made(nr_devices * results_);
+  Few<PJRT_Buffer**, 4> outputs(nr_devices);
+  Few<PJRT_Event*, 4> completed(results_ == 0 || waits ? nr_devices : 0);
   for (std::size_t d = 0; d < nr_devices; ++d) {
     inputs[d] = arguments.data() + d * nr_arguments;
-    outputs[d] = made.data() + d * results_;
+    outputs[d] = made.all().data() + d * results_;
   }
   const PluginCall call;
   JAXEXP_PJRT_CALL(api, PJRT_LoadedExecutable_Execute, task, .executable = loaded_.get(), .options = &options,
-                   .argument_lists = inputs.data(), .num_devices = nr_devices, .num_args = nr_arguments,
-                   .output_lists = outputs.data(),
-                   .device_complete_events = completed.empty() ? nullptr : completed.data());
+                   .argument_lists = inputs.all().data(), .num_devices = nr_devices, .num_args = nr_arguments,
+                   .output_lists = outputs.all().data(),
+                   .device_complete_events = completed.all().empty() ? nullptr : completed.all().data());
   const bool is_first = !has_run_->load(std::memory_order_relaxed) && !has_run_->exchange(true);
   if (is_first) watch_exit();  // and once more, when it has been computed
   const auto done = [&] {
@@ -103,17 +101,17 @@ void Executable::run(std::span<PJRT_Buffer* const> arguments, std::size_t nr_dev
     };
   };
 
-  for (std::size_t i = 0; i < made.size(); ++i) {
+  for (std::size_t i = 0; i < made.all().size(); ++i) {
     auto buffer = std::make_shared<Buffer>(client_, made[i]);
     // All results of a device are there at the same time. Mostly, programs wait for the first one.
     if (i % results_ == 0 && !buffer->knows_ready()) buffer->when_ready(done());
     results[i] = std::move(buffer);
   }
   if (waits) {
-    for (PJRT_Event* const event : completed) api.wait(event, task);
+    for (PJRT_Event* const event : completed.all()) api.wait(event, task);
     return done()(nullptr);
   }
-  for (PJRT_Event* const event : completed) api.when_ready(event, task, done());
+  for (PJRT_Event* const event : completed.all()) api.when_ready(event, task, done());
 }
 
 }  // namespace jaxexp::runtime

@@ -94,9 +94,9 @@ bool pad(const Pair& pair) {
 /// Whether a slice is at the same place. Out of bounds, it is moved until it fits: so its start has to be known, or it
 /// has to be moved as far.
 bool is_in_place(const Shapes& array, std::size_t d, std::int64_t size, std::int64_t size_when_padded,
-                 std::optional<std::int64_t> start = {}) {
+                 const std::optional<Range>& start = {}) {
   const std::int64_t last = array.given.at(d) - size, last_when_padded = array.padded.at(d) - size_when_padded;
-  if (start && *start >= 0 && *start <= last && *start <= last_when_padded) return true;
+  if (start && start->least >= 0 && start->greatest <= std::min(last, last_when_padded)) return true;
   const bool is_whole = last == 0 && last_when_padded == 0;
   return is_whole || (!array.grows(d) && size == size_when_padded);
 }
@@ -104,7 +104,7 @@ bool is_in_place(const Shapes& array, std::size_t d, std::int64_t size, std::int
 bool dynamic_slice(const Pair& pair) {
   const Integers sizes = pair.integers("slice_sizes"), others = pair.integers_when_padded("slice_sizes");
   for (std::size_t d = 0; d < pair.operand(0).rank(); ++d)
-    if (!is_in_place(pair.operand(0), d, sizes.at(d), others.at(d), pair.known.at(d + 1))) return false;
+    if (!is_in_place(pair.operand(0), d, sizes.at(d), others.at(d), pair.ranges.at(d + 1))) return false;
   return true;
 }
 
@@ -112,8 +112,8 @@ bool dynamic_slice(const Pair& pair) {
 bool dynamic_update_slice(const Pair& pair) {
   const Shapes &array = pair.operand(0), &update = pair.operand(1);
   for (std::size_t d = 0; d < array.rank(); ++d) {
-    const auto start = pair.known.at(d + 2);
-    const bool ends_alike = !update.grows(d) || start == array.given[d] - update.given.at(d);
+    const auto& start = pair.ranges.at(d + 2);
+    const bool ends_alike = !update.grows(d) || (start && start->least == array.given[d] - update.given.at(d));
     if (!is_in_place(array, d, update.given.at(d), update.padded.at(d), ends_alike ? start : std::nullopt))
       return false;
   }
@@ -137,10 +137,15 @@ bool gather(const Pair& pair) {
   if ((vectors < indices.rank() && indices.grows(vectors)) || !keeps_promises(pair, indices, vectors, batch))
     return false;
   const Integers sizes = pair.integers("slice_sizes"), others = pair.integers_when_padded("slice_sizes");
-  return std::ranges::all_of(pair.integers("start_index_map"), [&](std::int64_t d) {
-    return is_in_place(array, static_cast<std::size_t>(d), sizes.at(static_cast<std::size_t>(d)),
-                       others.at(static_cast<std::size_t>(d)), pair.known.at(1));
-  });
+  const Integers map = pair.integers("start_index_map");
+  const auto& parts = pair.parts.at(1);  // of vectors of indices
+  const bool has_ranges = vectors + 1 == indices.rank() && parts.size() == map.size();
+  for (std::size_t i = 0; i < map.size(); ++i) {
+    const auto d = static_cast<std::size_t>(map[i]);
+    const auto& start = has_ranges ? parts[i] : pair.ranges.at(1);
+    if (!is_in_place(array, d, sizes.at(d), others.at(d), start)) return false;
+  }
+  return true;
 }
 
 /// Updates out of bounds are dropped. So one element of a dimension that grows may be updated, wherever it is; but the

@@ -10,6 +10,7 @@
 
 #include "runtime/refine/code.h"
 #include "runtime/refine/infer.h"
+#include "runtime/refine/range.h"
 #include "runtime/refine/shape.h"
 #include "runtime/refine/tables.h"
 
@@ -33,7 +34,8 @@ struct Pair {
   Tables& tables;
   const Operation &given, &padded;
   std::vector<Shapes> operands, results;
-  std::vector<std::optional<std::int64_t>> known;  // operands that are the same integer in both
+  Ranges ranges;              // of the operands, without padding
+  std::vector<Ranges> parts;  // of what each is concatenated of, if that is one element along the last dimension
 
   const Shapes& operand(std::size_t i) const { return operands.at(i); }
   Integers integers(std::string_view attribute) const { return tables.needed_integers(given, attribute); }

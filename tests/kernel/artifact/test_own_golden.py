@@ -48,6 +48,14 @@ def test_recorded_calls() -> None:
         assert report.ok, report
 
 
+def test_sizes() -> None:
+    found = [(folder, "sized") for folder, cases in CASES.items() if "sized" in cases]
+    assert found
+    for artifact in found:
+        sizes = ({"batch": 16, "n": 8}, {"batch": 4, "n": 8})
+        assert jaxexp.deserialize(blob_of(*artifact)).sizes == sizes
+
+
 @every_artifact
 def test_read_as_jax_export_does(folder: str, name: str) -> None:
     ours, theirs = jaxexp.deserialize(blob_of(folder, name)), jax_export.deserialize(bytearray(blob_of(folder, name)))
