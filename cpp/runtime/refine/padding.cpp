@@ -184,7 +184,8 @@ bool Comparison::noted_constant(Side& side, const Operation& operation) {
     value.attribute = tables_.needed(operation, "value");
     const auto numbers = tables_.integers(*value.attribute);
     const std::size_t length = shape.empty() ? 1 : static_cast<std::size_t>(shape.back());
-    if (numbers && !numbers->empty() && std::equal(numbers->begin() + length, numbers->end(), numbers->begin())) {
+    const bool has_rows = numbers && length > 0 && numbers->size() >= length;
+    if (has_rows && std::equal(numbers->begin() + length, numbers->end(), numbers->begin())) {
       value.row.emplace(numbers->begin(), numbers->begin() + length);
       if (std::ranges::adjacent_find(*value.row, std::not_equal_to<>()) == value.row->end()) value.row->resize(1);
     }
