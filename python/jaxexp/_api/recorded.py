@@ -36,9 +36,9 @@ class Recorded(Function):
 
         Args:
             tolerance: how far numbers may be from the recorded ones, for all results: a relative tolerance as a number,
-                or a `Tolerance`; 0 for equal numbers. The default is what the case was recorded with, or else the
-                default of the dtype: integers have to be equal, and a float may differ by 64 units in the last place of
-                the largest number of its result.
+                or a `Tolerance`; 0 for equal numbers. The default is what was given or measured when the case was
+                recorded, or else the default of the dtype: integers have to be equal, and a float may differ by 64
+                units in the last place of the largest number of its result.
             max_drawn_bytes: how many bytes the random arguments of a case may take.
 
         Returns:
@@ -79,9 +79,11 @@ class Recorded(Function):
             cases: calls to make now, whose arguments and results are saved with the function, for `check` to make
                 again: each a tuple of the positional arguments; or a dict with ``args``, ``kwargs``, a ``name``, a
                 ``tolerance`` (as in `check`, for all results, or a dict of some by their paths, as in
-                ``{"result['loss']": 1e-3}``), and ``vjp_order`` for a call of the VJP with the ``cotangents`` of the
-                results, in a list; by default they are random. An array may be a `Drawn`. If arrays take more than 64
-                KiB, the largest ones go to ``model.cases.safetensors`` beside ``model.jaxexp``.
+                ``{"result['loss']": 1e-3}``; by default, what rounding does to a float is measured now, which takes
+                several calls; ``"dtype"`` measures nothing), and ``vjp_order`` for a call of the VJP with the
+                ``cotangents`` of the results, in a list; by default they are random. An array may be a `Drawn`. If
+                arrays take more than 64 KiB, the largest ones go to ``model.cases.safetensors`` beside
+                ``model.jaxexp``.
 
         Raises:
             ExportError: as in `serialize`; or the arguments of a case do not fit, the function has effects, or it

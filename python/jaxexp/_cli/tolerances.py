@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,14 +12,17 @@ if TYPE_CHECKING:
     from jaxexp._kernel.artifact.cases import Tolerance
 
 
-def option(help: str) -> Callable[..., Any]:
-    """The option with this help; it makes an argument, `tolerance`."""
-    return click.option("--tolerance", metavar="RELATIVE[,ABSOLUTE]", callback=_parsed, help=help)
+def option(help: str, *words: str) -> Callable[..., Any]:
+    """The option with this help, which also takes some words; it makes an argument, `tolerance`."""
+    metavar = "|".join(("RELATIVE[,ABSOLUTE]", *words))
+    return click.option("--tolerance", metavar=metavar, callback=functools.partial(_parsed, words), help=help)
 
 
-def _parsed(ctx: click.Context, parameter: click.Parameter, text: str | None) -> Tolerance | None:
-    if text is None:
-        return None
+def _parsed(
+    words: Sequence[str], ctx: click.Context, parameter: click.Parameter, text: str | None
+) -> Tolerance | str | None:
+    if text is None or text in words:
+        return text
     from jaxexp._errors import ExportError
     from jaxexp._kernel.artifact.cases import Tolerance
 

@@ -360,12 +360,14 @@ def test_digests(path: Path, exported: jaxexp.Exported) -> None:
 def test_tolerances(exported: jaxexp.Exported, tmp_path: Path) -> None:
     file = tmp_path / "f.jaxexp"
     given = {"args": ARGS, "tolerance": {"result['loss']": Tolerance(absolute=0.5)}}
-    exported.save(file, cases=[given, {"args": ARGS, "tolerance": 0.25}])
-    first, second = jaxexp.load(file).cases
-    assert [value.tolerance for value in first.results] == [Tolerance(0.0, 0.5), None]
+    exported.save(file, cases=[given, {"args": ARGS, "tolerance": 0.25}, {"args": ARGS, "tolerance": "dtype"}])
+    first, second, third = jaxexp.load(file).cases
+    assert first.results[0].tolerance == Tolerance(0.0, 0.5)
+    assert first.measured == {1}
+    assert [value.tolerance for value in third.results] == [None, None]
     assert [value.tolerance for value in second.results] == [Tolerance(0.25, 0.0)] * 2
     whose = [[one.tolerance_of for one in case.results] for case in jaxexp.check(file).cases]
-    assert whose == [["case", "dtype"], ["case", "case"]]
+    assert whose == [["case", "recording"], ["case", "case"], ["dtype", "dtype"]]
     assert jaxexp.check(file, tolerance=(1e-3, 0)).cases[0].results[0].tolerance_of == "check"
     with pytest.raises(jaxexp.ExportError, match="not negative"):
         jaxexp.check(file, tolerance=-1)

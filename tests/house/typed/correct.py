@@ -107,6 +107,7 @@ def cases(exported: jaxexp.Exported, path: Path) -> None:
     exported.save(path, cases=[(drawn,), {"args": (np.zeros(4),), "tolerance": jaxexp.Tolerance(1e-3)}])
     for case in assert_type(jaxexp.record(path, [(drawn,)], replace=True), tuple[jaxexp.Case, ...]):
         assert_type(case.results[0].tolerance, jaxexp.Tolerance | None)
+        assert_type(case.measured, frozenset[int])
     assert_type(exported.cases, tuple[jaxexp.Case, ...])
     assert_type(exported.check(tolerance=1e-5), jaxexp.CheckReport)
     assert_type(jaxexp.check(path).ok, bool)

@@ -69,8 +69,8 @@ class Chain:
             return False
         return True
 
-    def call(self, order: int, arguments: Sequence[Array]) -> list[Array]:
-        """The results of a call with arrays of the host.
+    def call(self, order: int, arguments: Sequence[Array], weights: Sequence[Array] | None = None) -> list[Array]:
+        """The results of a call with arrays of the host; with other weights than those of the function, if there are.
 
         Raises:
             ExportError: they do not fit; the function has effects; there are not enough devices; or it cannot run here.
@@ -91,10 +91,10 @@ class Chain:
         with _with_dtypes_of(program):
             shardings = self._shardings(program)
             given = [
-                _placed(_for_jax(array, aval), sharding)
+                _placed(for_jax(array, aval), sharding)
                 for array, aval, sharding in zip(arguments, avals, shardings[self.weights :], strict=True)
             ]
-            results = call_leaves(program, [*self._given(), *given])
+            results = call_leaves(program, [*(self.arrays() if weights is None else weights), *given])
             return [of_result(result, aval) for result, aval in zip(results, program.out_avals, strict=True)]
 
     def _shardings(self, program: Any) -> Sequence[Any]:
@@ -107,7 +107,8 @@ class Chain:
         whole = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
         return [whole if one is None else one for one in found]
 
-    def _given(self) -> Sequence[Any]:
+    def arrays(self) -> Sequence[Any]:
+        """The weights, on the devices of the export."""
         if not self.weights:
             return ()
         if not self._arrays:
@@ -128,7 +129,8 @@ def _placed(array: Any, sharding: Any) -> Any:
     return array if sharding is None else jax.device_put(array, sharding)
 
 
-def _for_jax(array: Array, aval: Any) -> Any:
+def for_jax(array: Array, aval: Any) -> Any:
+    """An array of the host as JAX takes it."""
     name = name_of(aval.dtype)
     if name == FLOAT0:
         return np.zeros(array.shape, DTYPE_OF_FLOAT0)

@@ -18,10 +18,11 @@ from jaxexp._kernel.function import data
 from jaxexp._kernel.function.paths import argument_paths, result_paths
 from jaxexp._kernel.write.fitting import fits, fits_aval, name_of
 
+from . import measuring
 from .calling import Chain, environment
 from .machine import explained
 from .replaying import MOST_DRAWN, replayed
-from .report import CheckReport
+from .report import OF_DTYPE, CheckReport
 
 _OPTIONS = ("args", "kwargs", "name", "tolerance", "vjp_order", "cotangents")
 
@@ -83,10 +84,16 @@ def _made(chain: Chain, given: Any, names: set[str], here: Mapping[str, str]) ->
         arguments += _cotangents(chain, where, lower, results, cotangents)
         results = chain.call(lower + 1, [value.array() for value in arguments])
     program = chain.program(order)
-    tolerances = _tolerances(where, options.get("tolerance"), result_paths(program.out_tree))
+    paths, tolerance = result_paths(program.out_tree), options.get("tolerance")
+    found = _tolerances(where, tolerance, paths)
+    if not _is_of_dtype(tolerance):
+        wanted = [one is None for one in found]
+        measured = measuring.measured(chain, order, [value.array() for value in arguments], results, paths, wanted)
+        found = [one or other for one, other in zip(found, measured.tolerances, strict=True)]
+        here = {**here, **measured.facts}
     kept = [
         _value(result, name_of(aval.dtype), tolerance)
-        for result, aval, tolerance in zip(results, program.out_avals, tolerances, strict=True)
+        for result, aval, tolerance in zip(results, program.out_avals, found, strict=True)
     ]
     return Case(own, order, tuple(arguments), tuple(kept), here)
 
@@ -156,10 +163,14 @@ def _cotangents(chain: Chain, where: str, order: int, results: Sequence[Array], 
     return made
 
 
+def _is_of_dtype(given: Any) -> bool:
+    return isinstance(given, str) and given == OF_DTYPE
+
+
 def _tolerances(where: str, given: Any, paths: Sequence[str]) -> list[Tolerance | None]:
     """A tolerance for each result: one for all, or some by the paths of results."""
     if not isinstance(given, Mapping):
-        return [None if given is None else Tolerance.of(given)] * len(paths)
+        return [None if given is None or _is_of_dtype(given) else Tolerance.of(given)] * len(paths)
     if unknown := [path for path in given if path not in paths]:
         raise ExportError(f"{where}: tolerances are for {listed(paths, most=8)}, not for {listed(unknown, repr)}")
     return [Tolerance.of(given[path]) if path in given else None for path in paths]

@@ -11,7 +11,7 @@ from jaxexp._kernel.artifact.cases import FLOAT0, Array, Case, Tolerance
 from jaxexp._kernel.artifact.words import bytes_in_words
 
 from .comparing import compared
-from .report import OF_CASE, OF_CHECK, OF_DTYPE, Checked, CheckReport, Compared
+from .report import OF_CASE, OF_CHECK, OF_DTYPE, OF_RECORDING, Checked, CheckReport, Compared
 
 Call = Callable[[int, Sequence[Array]], Sequence[Array]]
 
@@ -79,7 +79,9 @@ def drawn_and_read(case: Case, max_drawn_bytes: int) -> list[Array]:
 def _compared(
     case: Case, results: Sequence[Array], paths: Sequence[str], given: Tolerance | None
 ) -> Iterable[Compared]:
-    for expected, found, path in zip(case.results, results, paths, strict=True):
+    measured = case.measured
+    for index, (expected, found, path) in enumerate(zip(case.results, results, paths, strict=True)):
         tolerance = expected.tolerance if given is None else given
-        whose = OF_CHECK if given is not None else OF_DTYPE if tolerance is None else OF_CASE
+        of_case = OF_RECORDING if index in measured else OF_CASE
+        whose = OF_CHECK if given is not None else OF_DTYPE if tolerance is None else of_case
         yield compared(path, expected.dtype, expected.array(), found, tolerance, whose)

@@ -8,15 +8,20 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxexp._errors import shown
-from jaxexp._kernel.artifact.cases import Tolerance
+from jaxexp._kernel.artifact.cases import OF_TOLERANCES, UNSTABLE, Tolerance
 from jaxexp._kernel.artifact.words import counted, cut
 from jaxexp._public import part_of, public
 
 # Of a result, a case and all cases: the worst one counts.
 EQUAL, CLOSE, DIFFERS, FAILED, NONE = "equal", "close", "differs", "failed", "no cases"
 _BADNESS = (EQUAL, CLOSE, DIFFERS, FAILED)
-OF_CHECK, OF_CASE, OF_DTYPE = "check", "case", "dtype"
-_WHOSE = {OF_CHECK: "given to the check", OF_CASE: "of the case", OF_DTYPE: "the default of the dtype"}
+OF_CHECK, OF_CASE, OF_RECORDING, OF_DTYPE = "check", "case", "recording", "dtype"
+_WHOSE = {
+    OF_CHECK: "given to the check",
+    OF_CASE: "of the case",
+    OF_RECORDING: "measured when it was recorded",
+    OF_DTYPE: "the default of the dtype",
+}
 # What is said of an environment in one line.
 _SHORT = ("jax", "jaxlib", "jaxexp", "platform", "device")
 
@@ -44,7 +49,7 @@ class Compared:
         found: that number as it is now.
         allowed: the largest difference that is allowed there.
         tolerance: what was allowed; None for the default of the dtype.
-        tolerance_of: who gave it: ``"check"``, ``"case"`` or ``"dtype"``.
+        tolerance_of: who gave it: ``"check"``; ``"case"``; ``"recording"``, if it was measured then; or ``"dtype"``.
     """
 
     path: str
@@ -178,6 +183,8 @@ class CheckReport:
             for one in case.results:
                 if one.verdict == DIFFERS:
                     yield f"           {one}"
+            if case.verdict == DIFFERS and (said := case.recorded.get(UNSTABLE)):
+                yield shown(f"           unstable when it was recorded: {said}")
             if case.verdict in (DIFFERS, FAILED):
                 recorded = case.recorded
                 yield f"           recorded with {in_short(recorded, self.checked)}"
@@ -249,7 +256,7 @@ def in_short(environment: Mapping[str, str], other: Mapping[str, str] | None = N
     """An environment in one line; with all in which it differs from another one."""
     keys = [key for key in _SHORT if environment.get(key)]
     if other is not None:
-        every = sorted({*environment, *other} - {*_SHORT})
+        every = sorted({*environment, *other} - {*_SHORT, *OF_TOLERANCES})
         keys += [key for key in every if environment.get(key) != other.get(key)]
     return shown(", ".join(f"{key} {cut(environment.get(key) or 'none', 240)}" for key in keys))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -45,7 +46,11 @@ Example:
     default=0,
     help="Record a call of the VJP of this order, with random cotangents.",
 )
-@tolerances.option("How far results may be from the recorded ones; by default, what rounding explains.")
+@tolerances.option(
+    "How far results may be from the recorded ones; by default, what rounding does to them, which is measured now and "
+    "takes several calls. 'dtype' is the same for all functions, and measures nothing.",
+    "dtype",
+)
 @click.option("--replace", is_flag=True, help="Drop the cases that the artifact has.")
 @importing.option
 def command(
@@ -85,7 +90,19 @@ def command(
         advance(1)
     results = counted(len(cases[-1].results), "result")
     say(f"{file}: {counted(len(cases), 'case')}; recorded {cases[-1].name!r}, {results}")
+    for line in _about_tolerances(cases[-1].recorded):
+        say(f"  {line}")
     return 0
+
+
+def _about_tolerances(recorded: Mapping[str, str]) -> Iterator[str]:
+    """What is special about the tolerances that were measured."""
+    from jaxexp._kernel.artifact.cases import MEASURED_BY, UNSTABLE
+
+    how = recorded.get(MEASURED_BY, "float64")
+    if not how.startswith("float64"):
+        yield f"tolerances measured by {how}"
+    yield from filter(None, recorded.get(UNSTABLE, "").split("; "))
 
 
 def _drawn(spec: Any, seed: int, index: int) -> Drawn:

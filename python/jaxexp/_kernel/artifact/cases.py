@@ -21,6 +21,9 @@ Source = Callable[[str], Any]  # the bytes of a tensor, by its name
 _KINDS = {_native.dtype_name(kind): kind for kind in range(30)}
 _KEY_WORDS = {"key<fry>": 2, "key<rbg>": 4, "key<urbg>": 4}
 FLOAT0 = "float0"
+# What a case says, among where it was recorded, of tolerances that were measured then: the indices of their results,
+# which runs they come from, and what rounding may change.
+OF_TOLERANCES = MEASURED, MEASURED_BY, UNSTABLE = "measured", "measured by", "unstable"
 
 
 class Storage(NamedTuple):
@@ -264,6 +267,13 @@ class Case:
     arguments: tuple[Value, ...]
     results: tuple[Value, ...]
     recorded: Mapping[str, str] = dataclasses.field(hash=False)
+
+    @property
+    def measured(self) -> frozenset[int]:
+        """The indices of the results whose tolerances were measured when the case was recorded, and not given."""
+        return frozenset(
+            int(word) for word in self.recorded.get(MEASURED, "").split() if word.isascii() and word.isdigit()
+        )
 
 
 part_of(Case, Value)
