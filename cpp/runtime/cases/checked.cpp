@@ -7,7 +7,6 @@
 #include <span>
 #include <utility>
 
-#include "runtime/array/numbers.h"
 #include "runtime/cases/decoded.h"
 #include "runtime/cases/drawn.h"
 #include "runtime/cases/words.h"
@@ -19,28 +18,26 @@
 namespace jaxexp::runtime {
 namespace {
 
-/// An argument or a result of a case as an array.
-struct Type {
-  explicit Type(const Case::Value& value) : dtype(value.dtype), shape(value.shape) {
-    if (dtype == float0) dtype = "bool";
-    if (!dtype.starts_with("key<")) return;
+/// A value as an array of these numbers. Throws RunError where there can be none of its shape.
+Array array_of(const Case::Value& value, std::shared_ptr<const void> numbers) {
+  std::string dtype = value.dtype == float0 ? "bool" : value.dtype;
+  std::vector<std::int64_t> shape = value.shape;
+  if (dtype.starts_with("key<")) {
     shape.push_back(dtype == "key<fry>" ? 2 : 4);
     dtype = "uint32";
   }
+  return Array(dtype, std::move(shape), std::move(numbers));
+}
 
-  std::string dtype;
-  Shape shape;
-};
+/// The same, without its numbers: for its size.
+Array sized(const Case::Value& value) {
+  static const char somewhere = 0;
+  return array_of(value, {std::shared_ptr<const void>(), &somewhere});
+}
 
-/// Bytes, and what keeps them; the artifact's own need nothing.
-struct Kept {
-  std::span<const std::uint8_t> bytes;
-  std::shared_ptr<const void> owner = {};
-};
-
-Kept kept(std::vector<std::uint8_t> bytes) {
+Array array_of(const Case::Value& value, std::vector<std::uint8_t> bytes) {
   const auto owner = std::make_shared<const std::vector<std::uint8_t>>(std::move(bytes));
-  return {*owner, owner};
+  return array_of(value, std::shared_ptr<const void>(owner, owner->data()));
 }
 
 class CaseArrays {
@@ -48,15 +45,15 @@ class CaseArrays {
   CaseArrays(const Cases& cases, const std::filesystem::path& file, bool stable)
       : table_{cases.files, cases.tensors, {}}, file_(file), stable_(stable) {}
 
-  Kept of(const Case::Value& value) {
-    if (value.tensor) return of_tensor(*value.tensor);
-    if (value.dtype == float0) return kept(std::vector<std::uint8_t>(count(value.shape)));
-    if (value.drawn) return kept(draw(*value.drawn, value.dtype, count(value.shape)));
-    return {value.data};
+  Array of(const Case::Value& value) {
+    if (value.tensor) return array_of(value, of_tensor(*value.tensor));
+    if (value.dtype == float0) return array_of(value, std::vector<std::uint8_t>(sized(value).size()));
+    if (value.drawn) return array_of(value, draw(*value.drawn, value.dtype, sized(value).size_bytes()));
+    return array_of(value, {std::shared_ptr<const void>(), value.data.data()});  // which the artifact keeps
   }
 
  private:
-  Kept of_tensor(std::size_t index) {
+  std::shared_ptr<const void> of_tensor(std::size_t index) {
     if (found_.empty())
       found_ = table_.is_in_archive() ? find_in_archive(table_, nullptr) : find_beside(file_, table_, stable_);
     const FoundTensor& tensor = found_[index];
@@ -65,7 +62,7 @@ class CaseArrays {
       throw WeightsError(tensor.file, wire::shortened(stored.name),
                          "numbers with the digest " + wire::hexadecimal(stored.digest),
                          "others (" + wire::hexadecimal(digest) + "): the file is damaged");
-    return {tensor.bytes, tensor.owner};
+    return {tensor.owner, tensor.bytes.data()};
   }
 
   Weights table_;
@@ -73,13 +70,6 @@ class CaseArrays {
   bool stable_;
   std::vector<FoundTensor> found_;
 };
-
-/// How many bytes an argument takes that is drawn. A case's arrays have less than 2^63 bytes each.
-std::uint64_t drawn_bytes(const Case::Value& value) {
-  if (!value.drawn) return 0;
-  const Type type(value);
-  return count(type.shape, element_type(type.dtype)->bytes);
-}
 
 class Checks {
  public:
@@ -104,28 +94,22 @@ class Checks {
 
   std::vector<Array> arguments(const Case& one) {
     std::uint64_t drawn = 0;
-    for (const Case::Value& value : one.arguments) drawn += drawn_bytes(value);
+    for (const Case::Value& value : one.arguments)
+      if (value.drawn) drawn += sized(value).size_bytes();
     if (drawn > options_.max_drawn_bytes)
       throw RunError(RunError::Reason::argument, "its random arguments take " + counted(drawn, "byte") +
-                                                     "; max_drawn_bytes allows " + with_commas(options_.max_drawn_bytes));
+                                                     "; --max-drawn-bytes allows " +
+                                                     with_commas(options_.max_drawn_bytes));
     std::vector<Array> arguments;
-    for (const Case::Value& value : one.arguments) {
-      const Type type(value);
-      const Kept held = arrays_.of(value);
-      arguments.emplace_back(type.dtype, type.shape, std::shared_ptr<const void>(held.owner, held.bytes.data()));
-    }
+    for (const Case::Value& value : one.arguments) arguments.push_back(arrays_.of(value));
     return arguments;
   }
 
   Compared compare(const std::string& path, const Case::Value& value, const Array& found) {
-    const Type type(value);
-    const Kept held = arrays_.of(value);
-    const auto* const data = static_cast<const std::uint8_t*>(found.data());
     const Case::Tolerance* const given = options_.tolerance ? &*options_.tolerance : nullptr;
     const Case::Tolerance* const own = value.tolerance ? &*value.tolerance : nullptr;
     const Whose whose = given ? Whose::check : own ? Whose::case_ : Whose::dtype;
-    return compared(path, value.dtype, {type.dtype, type.shape, held.bytes},
-                    {found.dtype(), found.shape(), {data, found.size_bytes()}}, given ? given : own, whose);
+    return compared(path, value.dtype, arrays_.of(value), found, given ? given : own, whose);
   }
 
   std::vector<Function> chain_;  // the function, its VJP, and so on

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <span>
 #include <utility>
 
-#include "runtime/array/numbers.h"
 #include "runtime/cases/decoded.h"
 #include "runtime/cases/words.h"
 
@@ -25,8 +25,8 @@ struct Judged {
   bool is_wrong = false;
 };
 
-/// Finds the worst number: where patterns differ, else what is furthest beyond the tolerance, else what is furthest from
-/// the recorded one; the first of these.
+/// Finds the worst number: where patterns differ, else what is furthest beyond the tolerance, else what is furthest
+/// from the recorded one; the first of these.
 class Worst {
  public:
   explicit Worst(bool is_relative) : is_relative_(is_relative) {}
@@ -63,9 +63,13 @@ void finish(Compared& compared, const Worst& worst) {
   compared.allowed = worst.allowed();
 }
 
+std::span<const std::uint8_t> bytes_of(const Array& array) {
+  return {static_cast<const std::uint8_t*>(array.data()), array.size_bytes()};
+}
+
 /// A tolerance may allow them to differ if it was given.
-void compare_integers(Compared& compared, const Held& recorded, const Held& found, const Case::Tolerance& tolerance) {
-  const auto before = integers(recorded.dtype, recorded.bytes), after = integers(found.dtype, found.bytes);
+void compare_integers(Compared& compared, const Array& recorded, const Array& found, const Case::Tolerance& tolerance) {
+  const auto before = integers(recorded.dtype(), bytes_of(recorded)), after = integers(found.dtype(), bytes_of(found));
   Worst worst(/*is_relative=*/false);
   compared.size = before.size();
   for (std::size_t i = 0; i < before.size(); ++i) {
@@ -79,21 +83,25 @@ void compare_integers(Compared& compared, const Held& recorded, const Held& foun
     add(compared, worst, i, judged);
   }
   finish(compared, worst);
-  compared.recorded = before[compared.worst].str(recorded.dtype);
-  compared.found = after[compared.worst].str(recorded.dtype);
+  compared.recorded = before[compared.worst].str(recorded.dtype());
+  compared.found = after[compared.worst].str(recorded.dtype());
 }
 
 /// The floats of an array, of which a complex number has two.
 class Floats {
  public:
-  explicit Floats(const Held& held)
-      : dtype_(held.dtype), parts_(is_complex(held.dtype) ? 2 : 1), numbers_(reals(held.dtype, held.bytes)) {}
+  explicit Floats(const Array& array)
+      : dtype_(array.dtype()), parts_(is_complex(dtype_) ? 2 : 1), numbers_(reals(dtype_, bytes_of(array))) {}
 
   std::size_t parts() const { return parts_; }
   std::size_t size() const { return numbers_.size() / parts_; }
   double part(std::size_t i, std::size_t which) const { return numbers_[i * parts_ + which]; }
-  bool is_nan(std::size_t i) const { return any(i, [](double x) { return std::isnan(x); }); }
-  bool is_infinite(std::size_t i) const { return any(i, [](double x) { return std::isinf(x); }); }
+  bool is_nan(std::size_t i) const {
+    return any(i, [](double x) { return std::isnan(x); });
+  }
+  bool is_infinite(std::size_t i) const {
+    return any(i, [](double x) { return std::isinf(x); });
+  }
   bool is_same(std::size_t i, const Floats& other) const {
     return part(i, 0) == other.part(i, 0) && (parts_ == 1 || part(i, 1) == other.part(i, 1));
   }
@@ -128,10 +136,11 @@ double default_allowed(std::string_view dtype, const Floats& recorded) {
   return most_ulps * epsilon(dtype) * largest;
 }
 
-void compare_floats(Compared& compared, const Held& recorded, const Held& found, const Case::Tolerance* tolerance) {
+void compare_floats(Compared& compared, const Array& recorded, const Array& found, const Case::Tolerance* tolerance) {
   const Floats before(recorded), after(found);
-  const double by_default = tolerance ? 0 : default_allowed(recorded.dtype, before);
-  const Bits bits = bits_of(recorded.dtype);
+  const double by_default = tolerance ? 0 : default_allowed(recorded.dtype(), before);
+  const Bits bits = bits_of(recorded.dtype());
+  const auto left = bytes_of(recorded), right = bytes_of(found);
   Worst worst(/*is_relative=*/true);
   compared.size = before.size();
   for (std::size_t i = 0; i < before.size(); ++i) {
@@ -152,7 +161,7 @@ void compare_floats(Compared& compared, const Held& recorded, const Held& found,
     if (std::isnan(relative) || relative > compared.max_relative) compared.max_relative = relative;
     for (std::size_t part = 0; is_finite && part < before.parts(); ++part) {
       const std::size_t at = (i * before.parts() + part) * bits.bytes;
-      compared.max_ulps = std::max(compared.max_ulps, ulps(bits, &recorded.bytes[at], &found.bytes[at]));
+      compared.max_ulps = std::max(compared.max_ulps, ulps(bits, &left[at], &right[at]));
     }
     add(compared, worst, i, judged);
   }
@@ -160,8 +169,6 @@ void compare_floats(Compared& compared, const Held& recorded, const Held& found,
   compared.recorded = before.text(compared.worst);
   compared.found = after.text(compared.worst);
 }
-
-std::string type_of(const Held& held) { return std::string(held.dtype) + description(held.shape); }
 
 /// The index of a number in each dimension.
 std::vector<std::int64_t> place(std::size_t number, const std::vector<std::int64_t>& shape) {
@@ -178,16 +185,16 @@ const char* in_words(Whose whose) {
 
 }  // namespace
 
-Compared compared(std::string path, std::string dtype, const Held& recorded, const Held& found,
+Compared compared(std::string path, std::string dtype, const Array& recorded, const Array& found,
                   const Case::Tolerance* tolerance, Whose whose) {
-  Compared made{std::move(path), std::move(dtype), recorded.shape, Verdict::equal};
+  Compared made{std::move(path), std::move(dtype), recorded.shape(), Verdict::equal};
   made.whose = whose;
-  if (recorded.shape != found.shape || recorded.dtype != found.dtype) {
+  if (recorded.shape() != found.shape() || recorded.dtype() != found.dtype()) {
     made.verdict = Verdict::differs;
-    made.why = "recorded " + type_of(recorded) + ", found " + type_of(found);
-  } else if (made.dtype == float0 || std::ranges::equal(recorded.bytes, found.bytes)) {
-    made.size = count(recorded.shape);
-  } else if (is_integer(recorded.dtype)) {
+    made.why = "recorded " + recorded.str() + ", found " + found.str();
+  } else if (made.dtype == float0 || std::ranges::equal(bytes_of(recorded), bytes_of(found))) {
+    made.size = recorded.size();
+  } else if (is_integer(recorded.dtype())) {
     compare_integers(made, recorded, found, tolerance ? *tolerance : Case::Tolerance{0, 0});
   } else {
     compare_floats(made, recorded, found, tolerance);
@@ -196,7 +203,7 @@ Compared compared(std::string path, std::string dtype, const Held& recorded, con
 }
 
 std::string Compared::str() const {
-  const std::string name = path + ' ' + dtype + description(shape) + ": ";
+  const std::string name = path + ' ' + dtype + in_brackets(shape) + ": ";
   if (verdict == Verdict::equal) return name + "the same bits";
   if (!why.empty()) return name + why;
   std::string largest = "at most " + three_digits(max_absolute);
@@ -206,7 +213,7 @@ std::string Compared::str() const {
   std::string text = name + with_commas(differing) + differ;
   if (nans > 0) text += "; " + with_commas(nans) + " NaN on one side only";
   if (infinities > 0) text += "; " + with_commas(infinities) + " infinite on one side only";
-  text += "; at " + description(place(worst, shape)) + " recorded " + recorded + ", found " + found;
+  text += "; at " + in_brackets(place(worst, shape)) + " recorded " + recorded + ", found " + found;
   return text + "; allowed is " + three_digits(allowed) + ", " + in_words(whose);
 }
 

@@ -3,11 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "jaxexp/array.h"
 #include "jaxexp/artifact.h"
 
 namespace jaxexp::runtime {
@@ -37,16 +36,9 @@ struct Compared {
   std::string str() const;
 };
 
-/// An array in host memory. A random key is one of uint32, with one dimension more.
-struct Held {
-  std::string_view dtype;
-  std::vector<std::int64_t> shape;
-  std::span<const std::uint8_t> bytes;
-};
-
 /// Compares what was `found` with what was `recorded` as a value of this dtype. `tolerance` may be null, for the
-/// default of the dtype.
-Compared compared(std::string path, std::string dtype, const Held& recorded, const Held& found,
+/// default of the dtype. Throws RunError where the numbers could not be computed.
+Compared compared(std::string path, std::string dtype, const Array& recorded, const Array& found,
                   const Case::Tolerance* tolerance, Whose whose);
 
 }  // namespace jaxexp::runtime

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 
@@ -19,8 +20,7 @@ using Bytes = std::span<const std::uint8_t>;
 template <class T, class Number, class Read>
 std::vector<Number> each(Bytes bytes, const Read& read) {
   std::vector<Number> numbers(bytes.size() / sizeof(T));
-  for (std::size_t i = 0; i < numbers.size(); ++i)
-    numbers[i] = read(wire::load<T>(bytes.data() + i * sizeof(T)));
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = read(wire::load<T>(bytes.data() + i * sizeof(T)));
   return numbers;
 }
 
@@ -36,10 +36,9 @@ std::vector<Whole> integers_of(Bytes bytes, int bits = 8 * sizeof(T)) {
   });
 }
 
-/// What is printed has as many digits as tell it from its neighbours; small floats have at most six.
+/// With as many digits as tell it from its neighbours.
 template <class T>
 std::string shortest(T number) {
-  if (std::isnan(number)) return "nan";
   std::array<char, 64> text;
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), number).ptr};
 }
@@ -111,11 +110,15 @@ std::string Whole::str(std::string_view dtype) const {
 }
 
 std::string text_of(std::string_view dtype, double number) {
-  if (dtype == "float64" || dtype == "complex128") return shortest(number);
-  if (!small_float(dtype)) return shortest(static_cast<float>(number));
+  if (std::isnan(number)) return "nan";
+  const SmallFloat* const format = small_float(dtype);
+  if (!format)
+    return dtype == "float32" || dtype == "complex64" ? shortest(static_cast<float>(number)) : shortest(number);
   std::array<char, 64> text;
-  std::snprintf(text.data(), text.size(), "%g", number);
-  return std::isnan(number) ? "nan" : text.data();
+  int digits = dtype == "float16" ? 1 : 6;  // NumPy has fewest digits for its own dtypes, and ml_dtypes six
+  do std::snprintf(text.data(), text.size(), "%.*g", digits, number);
+  while (++digits <= 6 && format->encoded(std::strtod(text.data(), nullptr)) != format->encoded(number));
+  return text.data();
 }
 
 }  // namespace jaxexp::runtime

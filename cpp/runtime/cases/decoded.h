@@ -33,8 +33,8 @@ struct Whole {
 
 std::vector<Whole> integers(std::string_view dtype, std::span<const std::uint8_t> bytes);
 
-/// A part of a number as its bits, of which one may be a sign: what lies between two of them are their units in the last
-/// place.
+/// A part of a number as its bits, of which one may be a sign: what lies between two of them are their units in the
+/// last place.
 struct Bits {
   unsigned bytes;      // of a part
   std::uint64_t sign;  // 0 where there is none

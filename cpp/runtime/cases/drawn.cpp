@@ -53,10 +53,10 @@ double real(const Case::Drawn& drawn, std::uint64_t index) {
 }
 
 template <class T, class Make>
-std::vector<std::uint8_t> filled(std::size_t count, const Make& make) {
-  std::vector<std::uint8_t> bytes(count * sizeof(T));
-  for (std::size_t i = 0; i < count; ++i) {
-    const T number = make(i);
+std::vector<std::uint8_t> filled(std::size_t size, const Make& make) {
+  std::vector<std::uint8_t> bytes(size);
+  for (std::size_t i = 0; i < size / sizeof(T); ++i) {
+    const auto number = static_cast<T>(make(i));
     std::memcpy(bytes.data() + i * sizeof(T), &number, sizeof(T));
   }
   return bytes;
@@ -64,27 +64,19 @@ std::vector<std::uint8_t> filled(std::size_t count, const Make& make) {
 
 }  // namespace
 
-std::vector<std::uint8_t> draw(const Case::Drawn& drawn, std::string_view dtype, std::size_t count) {
-  const auto as_real = [&]<class T>(T, std::size_t numbers) {
-    return filled<T>(numbers, [&](std::size_t i) { return static_cast<T>(real(drawn, i)); });
-  };
-  if (dtype == "float32") return as_real(float(), count);
-  if (dtype == "float64") return as_real(double(), count);
-  if (dtype == "complex64") return as_real(float(), 2 * count);
-  if (dtype == "complex128") return as_real(double(), 2 * count);
+std::vector<std::uint8_t> draw(const Case::Drawn& drawn, std::string_view dtype, std::size_t bytes) {
+  const auto reals = [&]<class T>(T) { return filled<T>(bytes, [&](std::size_t i) { return real(drawn, i); }); };
+  if (dtype == "float32" || dtype == "complex64") return reals(float());
+  if (dtype == "float64" || dtype == "complex128") return reals(double());
   if (const SmallFloat* const format = small_float(dtype)) {
     const auto bits = [&](std::size_t i) { return format->encoded(static_cast<float>(real(drawn, i))); };
-    return format->bytes() == 1 ? filled<std::uint8_t>(count, bits) : filled<std::uint16_t>(count, bits);
+    return format->bytes() == 1 ? filled<std::uint8_t>(bytes, bits) : filled<std::uint16_t>(bytes, bits);
   }
-  const auto as_integer = [&]<class T>(T, std::size_t numbers) {
-    return filled<T>(numbers, [&](std::size_t i) { return static_cast<T>(whole(drawn, i)); });
-  };
-  if (dtype == "key<fry>") return as_integer(std::uint32_t(), 2 * count);
-  if (dtype.starts_with("key<")) return as_integer(std::uint32_t(), 4 * count);
-  if (dtype.ends_with("64")) return as_integer(std::uint64_t(), count);
-  if (dtype.ends_with("32")) return as_integer(std::uint32_t(), count);
-  if (dtype.ends_with("16")) return as_integer(std::uint16_t(), count);
-  return as_integer(std::uint8_t(), count);  // int4 and bool, too
+  const auto integers = [&]<class T>(T) { return filled<T>(bytes, [&](std::size_t i) { return whole(drawn, i); }); };
+  if (dtype.ends_with("64")) return integers(std::uint64_t());
+  if (dtype.ends_with("32") || dtype.starts_with("key<")) return integers(std::uint32_t());
+  if (dtype.ends_with("16")) return integers(std::uint16_t());
+  return integers(std::uint8_t());  // int4 and bool, too
 }
 
 }  // namespace jaxexp::runtime

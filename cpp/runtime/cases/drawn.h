@@ -10,7 +10,7 @@
 
 namespace jaxexp::runtime {
 
-/// The bytes of so many numbers of a dtype; a random key is several numbers of uint32.
-std::vector<std::uint8_t> draw(const Case::Drawn& drawn, std::string_view dtype, std::size_t count);
+/// So many bytes of numbers of a dtype; a random key is several numbers of uint32.
+std::vector<std::uint8_t> draw(const Case::Drawn& drawn, std::string_view dtype, std::size_t bytes);
 
 }  // namespace jaxexp::runtime

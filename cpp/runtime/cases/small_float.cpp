@@ -28,12 +28,12 @@ constexpr SmallFloat formats[] = {
 constexpr double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
 constexpr unsigned no_power = 255;
 
-/// Halfway between two powers, that of the even exponent in the format is the nearest.
+/// Halfway between two powers, the larger one is the nearest; it always is between the least ones.
 unsigned encoded_power(double number, int bias) {
   if (!(number > 0) || number == infinity) return no_power;
   const int exponent = std::ilogb(number), code = exponent + bias;
   const double rest = std::ldexp(number, -exponent);  // from 1 to below 2
-  const int rounded = code + (rest > 1.5 || (rest == 1.5 && code % 2 != 0));
+  const int rounded = code + (rest >= 1.5 || (code == 0 && rest > 1));
   return rounded >= static_cast<int>(no_power) ? no_power : static_cast<unsigned>(std::max(rounded, 0));
 }
 

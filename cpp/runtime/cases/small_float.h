@@ -18,7 +18,7 @@ struct SmallFloat {
 
   std::size_t bytes() const { return exponent_bits + fraction_bits > 8 ? 2 : 1; }
   double decoded(unsigned bits) const;
-  /// To the nearest number, ties to even; beyond the largest one to infinity, or else NaN, or else the largest one.
+  /// Rounded as docs/formats/cases.md says.
   unsigned encoded(double number) const;
 
  private:

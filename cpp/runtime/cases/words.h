@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 namespace jaxexp::runtime {
 
@@ -19,6 +20,13 @@ inline std::string with_commas(std::uint64_t number) {
 /// As in "1 case" and "1,000 cases".
 inline std::string counted(std::size_t number, const std::string& what) {
   return with_commas(number) + ' ' + what + (number == 1 ? "" : "s");
+}
+
+/// As in "[2, 3]".
+inline std::string in_brackets(const std::vector<std::int64_t>& numbers) {
+  std::string text;
+  for (const std::int64_t number : numbers) text += (text.empty() ? "" : ", ") + std::to_string(number);
+  return '[' + text + ']';
 }
 
 inline std::string three_digits(double number) {

@@ -33,7 +33,8 @@ Case::Tolerance tolerance_in(const std::string& text) {
     if (rest == end) return {numbers[0], numbers[1]};
     at = rest + 1;
   }
-  throw UsageError("--tolerance takes one number or two that are not negative, as in 1e-4,1e-6, and not '" + text + "'");
+  throw UsageError("--tolerance takes one number or two that are not negative, as in 1e-4,1e-6, and not '" + text +
+                   "'");
 }
 
 /// What is in front of a '=', and what is behind it.
@@ -108,8 +109,8 @@ Arguments::Arguments(int count, char** texts) {
        }},
   };
   const std::map<std::string_view, bool*> flags = {
-      {"--help", &help},     {"-h", &help},   {"--inspect", &inspect},      {"--version", &version}, {"--check", &check},
-      {"--stable", &stable}, {"--pad", &pad}, {"--only-sizes", &only_sizes}};
+      {"--help", &help},   {"-h", &help},         {"--inspect", &inspect}, {"--version", &version},
+      {"--check", &check}, {"--stable", &stable}, {"--pad", &pad},         {"--only-sizes", &only_sizes}};
   std::vector<std::string> files;
   for (int i = 1; i < count; ++i) {
     const std::string option = texts[i];
@@ -139,8 +140,9 @@ Arguments::Arguments(int count, char** texts) {
 void Arguments::check_check() const {
   if (!inputs.empty()) throw UsageError("--check takes one artifact and no inputs: a case has its own");
   if (inspect || !out.empty() || !save_executable.empty() || repeat > 0 || vjp_order > 0)
-    throw UsageError("--check makes the calls of the cases, also of VJPs: leave out --inspect, --out, --save-executable, "
-                     "--repeat and --vjp");
+    throw UsageError(
+        "--check makes the calls of the cases, also of VJPs: leave out --inspect, --out, --save-executable, "
+        "--repeat and --vjp");
 }
 
 bool Arguments::calls() const { return save_executable.empty() || !inputs.empty() || !out.empty() || repeat > 0; }

@@ -147,8 +147,8 @@ struct Case {
     /// Its numbers, row by row, little-endian, at any address: narrow ones take a byte each, a random key is two or
     /// four of uint32, float0 nothing.
     std::span<const std::uint8_t> data;
-    std::optional<std::size_t> tensor;  // which has these bytes: an index into `Cases::tensors`
-    std::optional<Drawn> drawn;         // of an argument
+    std::optional<std::size_t> tensor;   // which has these bytes: an index into `Cases::tensors`
+    std::optional<Drawn> drawn;          // of an argument
     std::optional<Tolerance> tolerance;  // of a result; nothing: the default of its dtype
   };
 

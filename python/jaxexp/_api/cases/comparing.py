@@ -123,7 +123,7 @@ def _floats(about: dict[str, Any], expected: Array, found: Array) -> Compared:
 
 
 def _epsilon(dtype: np.dtype[Any]) -> float:
-    if dtype.kind in "fc":
+    if dtype.isbuiltin == 1:
         return float(np.finfo(dtype).eps)
     import ml_dtypes  # whose dtype it is
 
