@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jaxlib
 import numpy as np
 
 from jaxexp._errors import ExportError, UnsupportedError
@@ -28,7 +28,7 @@ def environment() -> dict[str, str]:
     return machine.described(
         {
             "jax": jax.__version__,
-            "jaxlib": importlib.metadata.version("jaxlib"),
+            "jaxlib": jaxlib.__version__,
             "platform": device.platform,
             "platform version": " ".join(device.client.platform_version.split()),
             "device": device.device_kind,
