@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jaxlib
 import numpy as np
 
 from jaxexp._errors import ExportError, UnsupportedError
+from jaxexp._jax import jaxlib_release
 from jaxexp._kernel.artifact.cases import FLOAT0, Array, storage
 from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.call.call import call_leaves
@@ -28,7 +28,7 @@ def environment() -> dict[str, str]:
     return machine.described(
         {
             "jax": jax.__version__,
-            "jaxlib": jaxlib.__version__,
+            "jaxlib": jaxlib_release,
             "platform": device.platform,
             "platform version": " ".join(device.client.platform_version.split()),
             "device": device.device_kind,
