@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib.metadata
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +12,6 @@ import jax
 import numpy as np
 
 from jaxexp._errors import ExportError, UnsupportedError
-from jaxexp._jax import jaxlib_release
 from jaxexp._kernel.artifact.cases import FLOAT0, Array, storage
 from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.call.call import call_leaves
@@ -28,13 +29,18 @@ def environment() -> dict[str, str]:
     return machine.described(
         {
             "jax": jax.__version__,
-            "jaxlib": jaxlib_release,
+            "jaxlib": _jaxlib(),
             "platform": device.platform,
             "platform version": " ".join(device.client.platform_version.split()),
             "device": device.device_kind,
             "devices": str(len(jax.devices())),
         }
     )
+
+
+@functools.cache
+def _jaxlib() -> str:
+    return importlib.metadata.version("jaxlib")  # which reads a file
 
 
 class Chain:
