@@ -1,4 +1,4 @@
-// The rule of Python, number by number; tests/runtime/test_check_command.py compares the two.
+// The rule of Python, number by number; tests/runtime/test_cases_without_python.py compares the two.
 #include "runtime/cases/compared.h"
 
 #include <algorithm>

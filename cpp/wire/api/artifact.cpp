@@ -216,9 +216,8 @@ std::vector<Node> Artifact::result_tree() const { return nodes_of(*state_->funct
 std::optional<Weights> Artifact::weights() const {
   const auto* const stored = state_->stored_weights();
   if (!stored) return std::nullopt;
-  Weights weights{wire::files_in(*stored->files()),
-                  wire::tensors_in(*stored->tensors(), state_->weights_in_archive),
-                  {}};
+  Weights weights{
+      wire::files_in(*stored->files()), wire::tensors_in(*stored->tensors(), state_->weights_in_archive), {}};
   if (wire::count_of_other_names(*stored) > 0)
     for (const auto* other : *stored->other_names())
       weights.other_names.push_back({other->name()->string_view(), other->tensor()});
