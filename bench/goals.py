@@ -188,6 +188,10 @@ GOALS = (
         False,
         times,
     ),
+    *(
+        Goal(f"check, {case}: divided by the call itself", "check", (case,), share, 1.2, False, times)
+        for case in ("convnet", "transformer", "train step")
+    ),
     # What jit does with the arguments is nearly all of it, whatever is called.
     Goal(
         "trace, 2,000 parameters: divided by tracing one primitive of the same arguments",

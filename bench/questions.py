@@ -6,6 +6,7 @@ from types import ModuleType
 
 from bench import (
     bench_call,
+    bench_check,
     bench_cold,
     bench_deserialize,
     bench_export,
@@ -40,6 +41,7 @@ TOPICS = {
         bench_load,
         bench_metadata,
         bench_call,
+        bench_check,
         bench_trace,
         bench_vmap,
         bench_read_back,

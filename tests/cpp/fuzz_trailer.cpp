@@ -1,4 +1,7 @@
-// Fuzz target: an artifact with a trailer, read as the codec reads it: as it is, and with digests that are right.
+// Fuzz target: an artifact with a trailer, read as the codec reads it: as it is, and with digests that are right. Its
+// cases are read as C++ programs read them, too.
+#include <jaxexp/artifact.h>
+
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -65,6 +68,36 @@ bool same(const wire::Notes& a, const wire::Notes& b) {
          });
 }
 
+/// The public reader shows the same cases, whose arrays are in the artifact, in a file, or described.
+void show_cases(const Bytes& bytes, const std::optional<wire::Cases>& read) {
+  const Cases cases = Artifact(bytes).cases();
+  tests::require(cases.all.size() == (read ? read->cases.size() : 0), "all cases are shown");
+  for (std::size_t i = 0; i < cases.all.size(); ++i) {
+    const Case& one = cases.all[i];
+    const wire::Cases::Case& other = read->cases[i];
+    tests::require(one.name == other.name && one.vjp_order == other.order, "a case is what it was");
+    tests::require(one.recording < cases.recordings.size(), "a case was recorded somewhere");
+    tests::require(one.arguments.size() == other.arguments.size() && one.results.size() == other.results.size(),
+                   "a case has its arguments and results");
+    const auto all = [&](const std::vector<Case::Value>& values, const std::vector<wire::Cases::Value>& others) {
+      for (std::size_t k = 0; k < values.size(); ++k) {
+        const Case::Value& value = values[k];
+        const auto& data = others[k].data;
+        tests::require(std::ranges::equal(value.shape, others[k].shape), "a shape is what it was");
+        tests::require(!data || std::ranges::equal(value.data, std::as_bytes(std::span(data->bytes)), {},
+                                                   [](std::uint8_t byte) { return std::byte{byte}; }),
+                       "numbers are what they were");
+        tests::require(value.tensor.has_value() + value.drawn.has_value() + (data ? 1 : 0) == 1, "and somewhere");
+        tests::require(!value.tensor || *value.tensor < cases.tensors.size(), "a tensor is in the table");
+      }
+    };
+    all(one.arguments, other.arguments);
+    all(one.results, other.results);
+  }
+  for (const Weights::Tensor& tensor : cases.tensors)
+    tests::require(tensor.file < cases.files.size(), "a tensor is in a file");
+}
+
 /// What a trailer says, where all of the artifact can be read.
 std::optional<wire::Notes> read(const Bytes& bytes) {
   try {
@@ -82,6 +115,7 @@ std::optional<wire::Notes> read(const Bytes& bytes) {
     };
     for (const auto* e = &root; e; e = e->vjp(), ++order) check_module(*trailer, *e, order);
     const wire::Notes notes = notes_of(trailer->content());
+    show_cases(bytes, notes.cases);
     tests::require(notes.functions.size() == order, "there are notes on each function");
     for (const std::string& text : notes.constraints) tests::require(tests::is_utf8(text), "constraints are UTF-8");
     for (const auto& [key, value] : notes.metadata)

@@ -3,6 +3,7 @@
 //   public_api paths PLUGIN ARTIFACT
 //   public_api errors PLUGIN ARTIFACT MISSING     the function has weights, and takes float32[4, 32]
 //   public_api misaligned ARCHIVE
+//   public_api cases ARTIFACT
 #include <jaxexp/archive.h>
 #include <jaxexp/runtime.h>
 #include <jaxexp/version.h>
@@ -106,6 +107,38 @@ void misaligned(const std::string& file) {
   say("f4", [&] { Archive(whole).artifact("f4"); });
 }
 
+void print(const char* what, const Cases& cases, const std::vector<Case::Value>& values) {
+  constexpr const char* distributions[] = {"normal", "uniform", "integers"};
+  for (const Case::Value& value : values) {
+    std::printf("  %s %s[", what, value.dtype.c_str());
+    for (const std::int64_t& size : value.shape)
+      std::printf("%s%lld", &size == value.shape.data() ? "" : ",", static_cast<long long>(size));
+    std::printf("]");
+    if (value.drawn)
+      std::printf(" %s(%g, %g) by %llu", distributions[static_cast<int>(value.drawn->distribution)], value.drawn->first,
+                  value.drawn->second, static_cast<unsigned long long>(value.drawn->seed));
+    if (value.tensor) {
+      const Weights::Tensor& tensor = cases.tensors[*value.tensor];
+      std::printf(" '%s' of '%s'", std::string(tensor.name).c_str(),
+                  std::string(cases.files[tensor.file].name).c_str());
+    }
+    for (const std::uint8_t byte : value.data) std::printf(" %d", byte);
+    if (value.tolerance) std::printf(" within %g, %g", value.tolerance->relative, value.tolerance->absolute);
+    std::puts("");
+  }
+}
+
+void cases(const std::string& file) {
+  const Bytes bytes = contents(file);
+  const Cases cases = Artifact(bytes).cases();
+  for (const Case& one : cases.all) {
+    std::printf("%s: %zu, %s\n", std::string(one.name).c_str(), one.vjp_order,
+                std::string(cases.recordings[one.recording].at(0).first).c_str());
+    print("argument", cases, one.arguments);
+    print("result", cases, one.results);
+  }
+}
+
 }  // namespace
 
 int main(int, char** argv) {
@@ -113,6 +146,7 @@ int main(int, char** argv) {
   const std::string how = argv[1];
   if (how == "version") std::puts(JAXEXP_VERSION);
   if (how == "misaligned") misaligned(argv[2]);
+  if (how == "cases") cases(argv[2]);
   if (how == "paths") paths(Runtime(path(argv[2])), argv[3]);
   if (how == "errors") errors(Runtime(path(argv[2])), argv[3], argv[4]);
 }

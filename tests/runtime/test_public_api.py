@@ -106,3 +106,28 @@ def test_archives_at_any_address(program: Callable[..., str], tmp_path: Path) ->
 
 def test_the_version(program: Callable[..., str]) -> None:
     assert program("version").strip() == re.match("[0-9.]+", jaxexp.__version__)[0]
+
+
+def test_cases(program: Callable[..., str], tmp_path: Path) -> None:
+    (b,) = jaxexp.symbolic_shape("b")
+    exported = jaxexp.export(jax.jit(lambda x: x.astype(jnp.int8)))(jax.ShapeDtypeStruct((b,), np.float32))
+    cases = [
+        {"args": (np.array([1, -2], np.float32),), "name": "two", "tolerance": (1e-3, 1.0)},
+        {"args": (jaxexp.Drawn((2,), "float32", seed=7),), "name": "vjp", "vjp_order": 1},
+        {"args": (np.zeros(100_000, np.float32),), "name": "large"},
+    ]
+    exported.save(tmp_path / "f.jaxexp", vjp_order=1, cases=cases)
+    assert program("cases", tmp_path / "f.jaxexp").splitlines() == [
+        "two: 0, XLA_FLAGS",
+        "  argument float32[2] 0 0 128 63 0 0 0 192",
+        "  result int8[2] 1 254 within 0.001, 1",
+        "vjp: 1, XLA_FLAGS",
+        "  argument float32[2] normal(0, 1) by 7",
+        "  argument float0[2]",
+        "  result float32[2] 0 0 0 0 0 0 0 0",
+        "large: 0, XLA_FLAGS",
+        "  argument float32[100000] 'large/arguments/0' of 'f.cases.safetensors'",
+        "  result int8[100000] 'large/results/0' of 'f.cases.safetensors'",
+    ]
+    jaxexp.load(tmp_path / "f.jaxexp").save(tmp_path / "without.jaxexp", trailer=False)
+    assert program("cases", tmp_path / "without.jaxexp") == ""

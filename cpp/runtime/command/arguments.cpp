@@ -2,6 +2,7 @@
 #include "runtime/command/arguments.h"
 
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -21,6 +22,21 @@ std::size_t parsed(const std::string& option, const std::string& text) {
   return number;
 }
 
+/// A relative tolerance, or a relative and an absolute one, as in "1e-4,1e-6".
+Case::Tolerance tolerance_in(const std::string& text) {
+  double numbers[2] = {0, 0};
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (double& number : numbers) {
+    const auto [rest, error] = std::from_chars(at, end, number);
+    if (error != std::errc{} || !(number >= 0) || !std::isfinite(number) || (rest != end && *rest != ',')) break;
+    if (rest == end) return {numbers[0], numbers[1]};
+    at = rest + 1;
+  }
+  throw UsageError("--tolerance takes one number or two that are not negative, as in 1e-4,1e-6, and not '" + text +
+                   "'");
+}
+
 /// What is in front of a '=', and what is behind it.
 std::pair<std::string, std::string> split(const std::string& text, const std::string& expected) {
   const std::size_t at = text.find('=');
@@ -33,6 +49,7 @@ std::pair<std::string, std::string> split(const std::string& text, const std::st
 const char* const usage =
     R"(usage: jaxexp-run [--plugin PLUGIN] ARTIFACT [INPUT...] [-o FILE]
        jaxexp-run --inspect ARTIFACT
+       jaxexp-run [--plugin PLUGIN] --check ARTIFACT
 
 Runs a function that jax.export or jaxexp has serialized, on a PJRT plugin.
 
@@ -58,6 +75,10 @@ Runs a function that jax.export or jaxexp has serialized, on a PJRT plugin.
                       if there are inputs, -o or --repeat, too
   --executables FILE  use the code in FILE, where it fits; FILE is trusted like a program
   --repeat N          call the function N times more, and say how long that takes
+  --check             make the calls again that were recorded in ARTIFACT, and compare the results with the recorded
+                      ones; the exit status is 1 if one differs, or a call fails, or there are none
+  --tolerance R[,A]   how far numbers may be from the recorded ones, R * |recorded| + A, in place of what the cases say
+  --max-drawn-bytes N how many bytes the random arguments of a case may take (default: 4 GiB)
   --inspect           say what the function takes and returns; needs no plugin
   --version           say which version of jaxexp this is
   --help              say this
@@ -76,6 +97,8 @@ Arguments::Arguments(int count, char** texts) {
       {"--weights", text(weights)},
       {"--lapack", text(lapack)},
       {"--repeat", [this](Text value) { repeat = parsed("--repeat", value); }},
+      {"--max-drawn-bytes", [this](Text value) { max_drawn_bytes = parsed("--max-drawn-bytes", value); }},
+      {"--tolerance", [this](Text value) { tolerance = tolerance_in(value); }},
       {"--vjp", [this](Text value) { vjp_order = parsed("--vjp", value); }},
       {"--device", [this](Text value) { devices.push_back(parsed("--device", value)); }},
       {"--sizes", [this](Text value) { sizes.push_back(runtime::sizes_in(value)); }},
@@ -86,8 +109,8 @@ Arguments::Arguments(int count, char** texts) {
        }},
   };
   const std::map<std::string_view, bool*> flags = {
-      {"--help", &help},     {"-h", &help},   {"--inspect", &inspect},      {"--version", &version},
-      {"--stable", &stable}, {"--pad", &pad}, {"--only-sizes", &only_sizes}};
+      {"--help", &help},   {"-h", &help},         {"--inspect", &inspect}, {"--version", &version},
+      {"--check", &check}, {"--stable", &stable}, {"--pad", &pad},         {"--only-sizes", &only_sizes}};
   std::vector<std::string> files;
   for (int i = 1; i < count; ++i) {
     const std::string option = texts[i];
@@ -110,7 +133,16 @@ Arguments::Arguments(int count, char** texts) {
     throw UsageError("--out takes a file .npy or .npz, and not '" + out + "'");
   artifact = files.front();
   inputs.assign(files.begin() + 1, files.end());
+  if (check) check_check();
   split_member();
+}
+
+void Arguments::check_check() const {
+  if (!inputs.empty()) throw UsageError("--check takes one artifact and no inputs: a case has its own");
+  if (inspect || !out.empty() || !save_executable.empty() || repeat > 0 || vjp_order > 0)
+    throw UsageError(
+        "--check makes the calls of the cases, also of VJPs: leave out --inspect, --out, --save-executable, "
+        "--repeat and --vjp");
 }
 
 bool Arguments::calls() const { return save_executable.empty() || !inputs.empty() || !out.empty() || repeat > 0; }

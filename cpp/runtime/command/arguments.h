@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -35,7 +36,9 @@ struct Arguments {
   std::vector<std::map<std::string, std::int64_t>> sizes;
   std::size_t repeat = 0;
   std::size_t vjp_order = 0;
-  bool inspect = false, help = false, version = false, stable = false, pad = false, only_sizes = false;
+  std::optional<Case::Tolerance> tolerance;
+  std::uint64_t max_drawn_bytes = std::uint64_t{1} << 32;
+  bool check = false, inspect = false, help = false, version = false, stable = false, pad = false, only_sizes = false;
 
   /// Whether the function is called: to keep its code, nobody needs inputs.
   bool calls() const;
@@ -43,6 +46,8 @@ struct Arguments {
  private:
   /// Takes "fleet.zip::resnet/b8" apart.
   void split_member();
+  /// Refuses what is given for nothing. Throws UsageError.
+  void check_check() const;
 };
 
 extern const char* const usage;

@@ -20,9 +20,10 @@
 #include "jaxexp/runtime.h"
 #include "jaxexp/version.h"
 #include "runtime/api/given.h"
+#include "runtime/cases/words.h"
 #include "runtime/command/arguments.h"
 #include "runtime/command/arrays.h"
-#include "runtime/command/number_texts.h"
+#include "runtime/command/check.h"
 #include "runtime/command/shown.h"
 #include "wire/api/translating.h"
 #include "wire/bytecode/bytecode.h"
@@ -34,6 +35,8 @@ using jaxexp::Artifact;
 using jaxexp::RunError;
 using jaxexp::Value;
 using jaxexp::command::Arguments;
+
+constexpr int failed = 1, misused = 2;  // exit statuses
 
 [[noreturn]] void refuse(const std::string& message) { throw RunError(RunError::Reason::argument, message); }
 
@@ -217,7 +220,7 @@ void call(const jaxexp::Function& function, const Arguments& arguments) {
   } else {
     const std::size_t bytes = jaxexp::command::write_results(arguments.out, results, artifact);
     say(arguments.out + ": " + std::to_string(results.size()) + (results.size() == 1 ? " result, " : " results, ") +
-        jaxexp::command::with_commas(bytes) + " bytes");
+        jaxexp::runtime::with_commas(bytes) + " bytes");
   }
   if (arguments.repeat > 0) {
     say("first call: " + shown(first, 3));
@@ -225,7 +228,8 @@ void call(const jaxexp::Function& function, const Arguments& arguments) {
   }
 }
 
-void run(const Arguments& arguments) {
+/// Returns the exit status.
+int run(const Arguments& arguments) {
   const jaxexp::Runtime runtime(std::filesystem::path(arguments.plugin), arguments.options);
   if (!arguments.lapack.empty()) jaxexp::Runtime::use_lapack(arguments.lapack);
   const jaxexp::LoadOptions options{.devices = arguments.devices,
@@ -239,18 +243,23 @@ void run(const Arguments& arguments) {
   const jaxexp::Function function = reading(arguments, [&] {
     return vjp_of(runtime.load(std::filesystem::path(arguments.artifact), options), arguments.vjp_order);
   });
+  if (arguments.check) {
+    const auto report = jaxexp::command::check(runtime, function, arguments, name_of(arguments));
+    for (const std::string& line : report.lines) say(line);
+    return report.is_good ? 0 : failed;
+  }
   const bool has_sizes = !arguments.sizes.empty() || !function.artifact().sizes().empty();
   if (arguments.calls())
     call(function, arguments);  // first, as sizes of symbolic dimensions are those of a call
   else if (has_sizes)
     function.compile();
   if (!arguments.save_executable.empty()) function.save_executable(arguments.save_executable);
+  return 0;
 }
 
 }  // namespace
 
 int main(int count, char** texts) {
-  constexpr int failed = 1, misused = 2;
   try {
     const Arguments arguments(count, texts);
     if (arguments.help)
@@ -260,7 +269,7 @@ int main(int count, char** texts) {
     else if (arguments.inspect)
       inspect_file(arguments);
     else
-      run(arguments);
+      return run(arguments);
   } catch (const jaxexp::command::UsageError& error) {
     complain(std::string(error.what()) + ": 'jaxexp-run --help' says what there is");
     return misused;

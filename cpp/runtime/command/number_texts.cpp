@@ -9,8 +9,13 @@
 #include <iterator>
 #include <limits>
 
+#include "runtime/cases/small_float.h"
+#include "runtime/cases/words.h"
+
 namespace jaxexp::command {
 namespace {
+
+using runtime::with_commas;
 
 using Printed = std::string (*)(double);
 
@@ -39,23 +44,10 @@ std::vector<double> doubles(const std::byte* data, std::size_t count) {
   return {numbers.begin(), numbers.end()};
 }
 
-double from_half(std::uint16_t bits) {
-  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
-  double number = exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
-  if (exponent == 31) number = fraction ? std::nan("") : std::numeric_limits<double>::infinity();
-  return bits >> 15 ? -number : number;
-}
-
-double from_bfloat16(std::uint16_t bits) {
-  const std::uint32_t wide = std::uint32_t{bits} << 16;
-  float number;
-  std::memcpy(&number, &wide, sizeof number);
-  return number;
-}
-
-std::vector<double> doubles(const std::byte* data, std::size_t count, double (*decode)(std::uint16_t)) {
+std::vector<double> halves(std::string_view dtype, const std::byte* data, std::size_t count) {
+  const auto bits = read<std::uint16_t>(data, count);
   std::vector<double> numbers;
-  for (const std::uint16_t bits : read<std::uint16_t>(data, count)) numbers.push_back(decode(bits));
+  for (const std::uint16_t one : bits) numbers.push_back(runtime::small_float(dtype)->decoded(one));
   return numbers;
 }
 
@@ -128,8 +120,8 @@ NumberTexts not_aligned(std::string_view dtype, const std::byte* data, std::size
   if (dtype == "uint16") return whole<std::uint16_t>(data, count, most_words);
   if (dtype == "uint32") return whole<std::uint32_t>(data, count, most_words);
   if (dtype == "uint64") return whole<std::uint64_t>(data, count, most_words);
-  if (dtype == "float16") return reals(printed<float, 5>, doubles(data, count, from_half), most_words);
-  if (dtype == "bfloat16") return reals(printed<float, 4>, doubles(data, count, from_bfloat16), most_words);
+  if (dtype == "float16") return reals(printed<float, 5>, halves(dtype, data, count), most_words);
+  if (dtype == "bfloat16") return reals(printed<float, 4>, halves(dtype, data, count), most_words);
   if (dtype == "float32") return reals(printed<float>, doubles<float>(data, count), most_words);
   if (dtype == "float64") return reals(printed<double>, doubles<double>(data, count), most_words);
   if (dtype == "complex64") return complexes(printed<float>, doubles<float>(data, 2 * count), most_words);
@@ -138,12 +130,6 @@ NumberTexts not_aligned(std::string_view dtype, const std::byte* data, std::size
 }
 
 }  // namespace
-
-std::string with_commas(std::size_t number) {
-  std::string text = std::to_string(number);
-  for (std::size_t at = text.size(); at > 3;) text.insert(at -= 3, ",");
-  return text;
-}
 
 NumberTexts number_texts(std::string_view dtype, const std::byte* data, std::size_t count, std::size_t most_words) {
   NumberTexts found = not_aligned(dtype, data, count, most_words);

@@ -23,9 +23,6 @@ struct NumberTexts {
 /// `data` has the `count` numbers of an array. Small floats and integers, such as float8_e5m2 and int4, have no texts.
 NumberTexts number_texts(std::string_view dtype, const std::byte* data, std::size_t count, std::size_t most_words);
 
-/// As in "1,234,567".
-std::string with_commas(std::size_t number);
-
 /// The lines of an array of these words: one for each row of the last dimension.
 std::vector<std::string> laid_out(const std::vector<std::string>& words, const std::vector<std::int64_t>& shape);
 

@@ -7,6 +7,7 @@
 
 #include "wire/api/beside_weights.h"
 #include "wire/api/child_steps.h"
+#include "wire/api/stored.h"
 #include "wire/api/translating.h"
 #include "wire/artifact/opened.h"
 #include "wire/artifact/stored_digest.h"
@@ -158,20 +159,26 @@ struct Artifact::State {
     }
     opened.emplace(buffer, modules);
     for (const auto& [order, function] : wire::Chain(opened->root())) functions.push_back(&function);
-    if (const auto* stored = stored_weights(); stored && find_tensor)
-      for (const auto* tensor : *stored->tensors()) in_archive.push_back(find_tensor(wire::stored(*tensor->digest())));
+    if (!find_tensor) return;
+    const auto found = [&](const wire::schema::Tensor* one) { return find_tensor(wire::stored(*one->digest())); };
+    if (const auto* stored = stored_weights()) weights_in_archive = each(stored->tensors(), found);
+    if (const auto* stored = stored_cases()) cases_in_archive = each(stored->tensors(), found);
   }
 
   const wire::schema::Weights* stored_weights() const {
     return opened->trailer() ? opened->trailer()->content().weights() : nullptr;
+  }
+  const wire::schema::Cases* stored_cases() const {
+    return opened->trailer() ? opened->trailer()->content().cases() : nullptr;
   }
 
   const wire::schema::Exported& function(std::size_t order) const { return *functions[order]; }
 
   std::unique_ptr<std::uint32_t[]> aligned;
   std::optional<wire::Opened> opened;
-  std::vector<const wire::schema::Exported*> functions;   // the primal, its VJP, the VJP's VJP, ...
-  std::vector<std::span<const std::uint8_t>> in_archive;  // each tensor of the weights; none where it is in no archive
+  std::vector<const wire::schema::Exported*> functions;  // the primal, its VJP, the VJP's VJP, ...
+  /// Each tensor of the weights, and of the cases; none where they are in no archive.
+  std::vector<std::span<const std::uint8_t>> weights_in_archive, cases_in_archive;
 };
 
 Artifact::Artifact(std::span<const std::uint8_t> buffer) : Artifact(buffer, {}, nullptr) {}
@@ -209,23 +216,19 @@ std::vector<Node> Artifact::result_tree() const { return nodes_of(*state_->funct
 std::optional<Weights> Artifact::weights() const {
   const auto* const stored = state_->stored_weights();
   if (!stored) return std::nullopt;
-  const wire::Weights read = wire::read_weights(*stored);
-  Weights weights;
-  for (std::size_t i = 0; i < read.files.size(); ++i)
-    weights.files.push_back({stored->files()->Get(static_cast<std::uint32_t>(i))->name()->string_view(),
-                             read.files[i].size, read.files[i].content});
-  for (std::size_t i = 0; i < read.tensors.size(); ++i) {
-    const wire::Weights::Tensor& tensor = read.tensors[i];
-    weights.tensors.push_back({stored->tensors()->Get(static_cast<std::uint32_t>(i))->name()->string_view(),
-                               tensor.file, tensor.size, tensor.digest,
-                               state_->in_archive.empty() ? std::span<const std::uint8_t>() : state_->in_archive[i]});
-  }
-  for (std::size_t i = 0; i < read.other_names.size(); ++i)
-    weights.other_names.push_back(
-        {stored->other_names()->Get(static_cast<std::uint32_t>(i))->name()->string_view(), read.other_names[i].tensor});
+  Weights weights{
+      wire::files_in(*stored->files()), wire::tensors_in(*stored->tensors(), state_->weights_in_archive), {}};
+  if (wire::count_of_other_names(*stored) > 0)
+    for (const auto* other : *stored->other_names())
+      weights.other_names.push_back({other->name()->string_view(), other->tensor()});
   if (!std::ranges::equal(weights.tensors, names_of_first_argument(), {}, &Weights::Tensor::name))
     throw DeserializationError("trailer.weights.tensors", "the names in the dict that is the first argument", "others");
   return weights;
+}
+
+Cases Artifact::cases() const {
+  const auto* const stored = state_->stored_cases();
+  return stored ? wire::cases_in(*stored, state_->cases_in_archive) : Cases();
 }
 
 std::vector<std::map<std::string, std::int64_t>> Artifact::sizes() const {

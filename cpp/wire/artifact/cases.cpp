@@ -49,8 +49,7 @@ std::uint64_t dim_of(const schema::CaseValue& value, std::uint32_t axis) {
 }
 
 Cases::Value read_value(const schema::CaseValue& value) {
-  Cases::Value read{value.dtype(), {}, {}, {}, {}, {}};
-  for (std::uint32_t axis = 0; axis < value.shape()->size(); ++axis) read.shape.push_back(dim_of(value, axis));
+  Cases::Value read{value.dtype(), shape_of(value), {}, {}, {}, {}};
   if (const auto* data = value.data())
     read.data = Cases::Data{{reinterpret_cast<const char*>(data->data()), data->size()}};
   if (value.tensor()) read.tensor = value.tensor() - 1;
@@ -223,6 +222,12 @@ std::size_t Cases::size() const {
   for (const Weights::File& file : files) size += file.name.size() + 64;
   for (const Weights::Tensor& tensor : tensors) size += tensor.name.size() + 64;
   return size;
+}
+
+std::vector<std::uint64_t> shape_of(const schema::CaseValue& value) {
+  std::vector<std::uint64_t> shape(value.shape()->size());
+  for (std::uint32_t axis = 0; axis < shape.size(); ++axis) shape[axis] = dim_of(value, axis);
+  return shape;
 }
 
 Offset<schema::Cases> write_cases(FlatBufferBuilder& fbb, const Cases& cases) {

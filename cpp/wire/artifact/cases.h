@@ -68,5 +68,6 @@ void check_signatures(const schema::Cases& cases, const Path& path, const schema
                       std::uint32_t weights);
 
 Cases read_cases(const schema::Cases& cases);
+std::vector<std::uint64_t> shape_of(const schema::CaseValue& value);
 
 }  // namespace jaxexp::wire

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxexp import _jax
-from jaxexp._api.cases.comparing import ULPS
+from jaxexp._api.cases.comparing import rounding
 
 
 def differing(expected: Any, found: Any) -> Any:
@@ -17,5 +16,5 @@ def differing(expected: Any, found: Any) -> Any:
         return expected != found
     wide = np.complex128 if _jax.issubdtype(expected.dtype, np.complexfloating) else np.float64
     largest = np.max(np.abs(expected), initial=0, where=np.isfinite(expected))
-    tolerance = ULPS * float(jax.numpy.finfo(expected.dtype).eps) * float(largest)
+    tolerance = rounding(expected.dtype) * float(largest)
     return ~np.isclose(found.astype(wide), expected.astype(wide), rtol=0, atol=tolerance, equal_nan=True)

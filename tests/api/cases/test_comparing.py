@@ -48,6 +48,13 @@ def test_floats(expected: Any, found: Any, tolerance: Any, verdict: str) -> None
     assert of(expected, found, tolerance=tolerance).verdict == verdict
 
 
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn])
+def test_narrow_floats_have_a_default(dtype: Any) -> None:
+    """NumPy calls float8_e5m2 a float, and does not know its last place."""
+    one = of([1.0, 0.0], [1.5, 0.0], dtype)
+    assert one.allowed == 64 * float(ml_dtypes.finfo(dtype).eps)
+
+
 def test_where_and_how_far() -> None:
     one = of([[1.0, 2.0], [3.0, NAN]], [[1.0, 2.5], [NAN, NAN]])
     assert (one.verdict, one.size, one.differing, one.unequal, one.nans, one.infinities) == ("differs", 4, 2, 2, 1, 0)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 import jaxexp
@@ -130,13 +131,32 @@ def test_on_the_command_line(client, folder, capsys) -> None:
     assert err == "jaxexp: 1 of 68 artifacts is not whole\n"
 
 
+@pytest.mark.timeout(120)
+def test_a_check_on_the_command_line(client, tmp_path, capsys) -> None:
+    """Workers import JAX, and read arrays beside an artifact."""
+    import jax
+
+    exported = jaxexp.export(jax.jit(lambda x: x + 1))(jax.ShapeDtypeStruct((200, 200), "float32"))
+    exported.save(tmp_path / "a.jaxexp", cases=[(numpy.ones((200, 200), numpy.float32),)])
+    exported.save(tmp_path / "b.jaxexp")
+    files = [str(tmp_path / f"{name}.jaxexp") for name in "ab"]
+    options = ["--dask", client.scheduler.address, "--journal", str(tmp_path / "journal")]
+    for _ in range(2):
+        assert start.main(["check", *options, *files]) == 1
+        assert capsys.readouterr().out.splitlines() == [
+            f"{files[0]}: 1 of 1 case as recorded",
+            "  equal    0: 1 result with the same bits",
+            f"{files[1]}: no cases",
+        ]
+
+
 def test_no_cluster(capsys, monkeypatch, folder) -> None:
     monkeypatch.setitem(__import__("sys").modules, "distributed", None)
     assert start.main(["verify", "--dask", "tcp://127.0.0.1:1", str(folder)]) == 1
     assert capsys.readouterr().err.endswith("needs Dask: pip install distributed\n")
 
 
-@pytest.mark.parametrize("command", ["verify", "digest", "compat", "migrate", "pack"])
+@pytest.mark.parametrize("command", ["verify", "digest", "check", "compat", "migrate", "pack"])
 def test_no_scheduler(command: str, capsys, folder, tmp_path) -> None:
     """One may be there later."""
     address = "tcp://127.0.0.1:1"

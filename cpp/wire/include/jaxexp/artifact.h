@@ -126,6 +126,50 @@ struct Weights {
   }
 };
 
+/// A call that was recorded, with its results: docs/guide/check.md says what for.
+struct Case {
+  /// How to draw random numbers: docs/formats/cases.md defines them bit for bit.
+  struct Drawn {
+    enum class Distribution : std::uint8_t { normal, uniform, integers };
+
+    Distribution distribution;
+    std::uint64_t seed;
+    double first, second;  // normal: mean and deviation; the others: from the first to below the second
+  };
+  /// A number may be `absolute + relative * |recorded|` away from the recorded one.
+  struct Tolerance {
+    double relative, absolute;
+  };
+  /// An argument or a result. It has one of `data`, `tensor` and `drawn`.
+  struct Value {
+    std::string dtype;  // as JAX names it
+    std::vector<std::int64_t> shape;
+    /// Its numbers, row by row, little-endian, at any address: narrow ones take a byte each, a random key is two or
+    /// four of uint32, float0 nothing.
+    std::span<const std::uint8_t> data;
+    std::optional<std::size_t> tensor;   // which has these bytes: an index into `Cases::tensors`
+    std::optional<Drawn> drawn;          // of an argument
+    std::optional<Tolerance> tolerance;  // of a result; nothing: the default of its dtype
+  };
+
+  std::string_view name;
+  std::size_t vjp_order;         // 0 for a call of the function, 1 for one of its VJP, and so on
+  std::vector<Value> arguments;  // flat, without weights
+  std::vector<Value> results;    // flat
+  std::size_t recording;         // index into `Cases::recordings`
+};
+
+/// The cases of a function and its VJPs. Large arrays are in files of tensors beside the artifact, or in its archive.
+struct Cases {
+  /// Where calls were made: names and texts, such as "jax" and "0.10.2", by ascending names.
+  using Recording = std::vector<std::pair<std::string_view, std::string_view>>;
+
+  std::vector<Case> all;
+  std::vector<Recording> recordings;
+  std::vector<Weights::File> files;
+  std::vector<Weights::Tensor> tensors;
+};
+
 /// A function in a buffer of the caller's, which has to stay where and what it is while this, a VJP, or a view of
 /// either is in use.
 class Artifact {
@@ -146,6 +190,9 @@ class Artifact {
   /// Nothing where the artifact says of no arguments where they are. Throws DeserializationError where it says what
   /// does not fit the signature.
   std::optional<Weights> weights() const;
+  /// Those of the function and its VJPs, also where this is a VJP; none where nothing was recorded. They fit the
+  /// signatures.
+  Cases cases() const;
   /// Sets of sizes of all dimension variables, for which the function was saved to be compiled; none where it has no
   /// such variables, or nobody has said. They were not compared with the variables.
   std::vector<std::map<std::string, std::int64_t>> sizes() const;

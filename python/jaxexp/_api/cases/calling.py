@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 from collections.abc import Sequence
 from typing import Any
@@ -28,13 +29,18 @@ def environment() -> dict[str, str]:
     return machine.described(
         {
             "jax": jax.__version__,
-            "jaxlib": importlib.metadata.version("jaxlib"),
+            "jaxlib": _jaxlib(),
             "platform": device.platform,
             "platform version": " ".join(device.client.platform_version.split()),
             "device": device.device_kind,
             "devices": str(len(jax.devices())),
         }
     )
+
+
+@functools.cache
+def _jaxlib() -> str:
+    return importlib.metadata.version("jaxlib")  # which reads a file
 
 
 class Chain:

@@ -11,8 +11,8 @@ from jaxexp._kernel.artifact.cases import FLOAT0, Array, Tolerance, integers_of,
 from .report import CLOSE, DIFFERS, EQUAL, Compared
 
 # Without a tolerance, how far two runs of a function may differ, in units of the last place of a result's largest
-# number.
-ULPS = 64
+# number. Narrow floats may differ by at most this part of that number, or by one unit.
+ULPS, MOST = 64, 1 / 64
 
 
 def compared(path: str, dtype: str, expected: Array, found: Array, tolerance: Tolerance | None, whose: str) -> Compared:
@@ -36,15 +36,17 @@ def compared(path: str, dtype: str, expected: Array, found: Array, tolerance: To
     if expected.shape != found.shape or expected.dtype != found.dtype:
         said = f"recorded {_type(expected)}, found {_type(found)}"
         return Compared(**about, verdict=DIFFERS, why=said)
-    if dtype == FLOAT0 or np.array_equal(_bytes(expected), _bytes(found)):
+    if dtype == FLOAT0 or np.array_equal(_words(expected), _words(found)):
         return Compared(**about, verdict=EQUAL, size=expected.size)
     if integers_of(dtype) is not None:
         return _integers(about, expected, found)
     return _floats(about, expected, found)
 
 
-def _bytes(array: Array) -> Array:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+def _words(array: Array) -> Array:
+    """Its bits in as few numbers as they fit."""
+    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return raw if raw.size % 8 else raw.view(np.uint64)
 
 
 def _type(array: Array) -> str:
@@ -95,7 +97,7 @@ def _floats(about: dict[str, Any], expected: Array, found: Array) -> Compared:
         tolerance = about["tolerance"]
         if tolerance is None:
             largest = np.max(np.where(np.isfinite(before), np.abs(before), 0.0), initial=0.0)
-            allowed = np.full(distances.shape, ULPS * epsilon(expected.dtype) * float(largest))
+            allowed = np.full(distances.shape, rounding(expected.dtype) * float(largest))
         else:
             allowed = tolerance.absolute + tolerance.relative * sizes
         excess = np.where(distances > allowed, distances / np.maximum(allowed, np.finfo(np.float64).tiny), 0.0)
@@ -122,9 +124,15 @@ def _floats(about: dict[str, Any], expected: Array, found: Array) -> Compared:
     )
 
 
+def rounding(dtype: np.dtype[Any]) -> float:
+    """How far floats may differ without a tolerance, as a part of the largest number."""
+    unit = epsilon(dtype)
+    return max(unit, min(ULPS * unit, MOST))
+
+
 def epsilon(dtype: np.dtype[Any]) -> float:
     """The distance from 1 to the next float."""
-    if dtype.kind in "fc":
+    if dtype.isbuiltin == 1:
         return float(np.finfo(dtype).eps)
     import ml_dtypes  # whose dtype it is
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import platform
 import sys
@@ -28,6 +29,7 @@ def described(facts: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in {**facts, **here}.items() if value}
 
 
+@functools.cache
 def _processor() -> str:
     """The model of the processor, as far as the system says it."""
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:

@@ -23,7 +23,7 @@ from jaxexp._kernel.write.fitting import name_of
 from jaxexp._readback.in_float64 import in_float64
 
 from .calling import Chain, for_jax, of_result
-from .comparing import ULPS, epsilon
+from .comparing import ULPS, epsilon, rounding
 from .machine import explained
 
 # How often the call is made again with other arguments.
@@ -309,7 +309,7 @@ class _Result:
 
     def _drop_jumps(self) -> None:
         """Leaves out runs in which the result does not follow the arguments: there, it depends on a decision."""
-        loose = ULPS * epsilon(self._recorded.dtype) * self._largest
+        loose = rounding(self._recorded.dtype) * self._largest
         if all(shift.max(initial=0.0) <= loose for shift in self.shifts):
             return
         tiny = [[float(shift.max(initial=0.0)) for shift in self._shifts(-power)] for power in _SMALLER]
@@ -329,7 +329,8 @@ class _Result:
         spread = functools.reduce(np.maximum, self.errors, zero) + functools.reduce(np.maximum, self.shifts, zero)
         ulp = epsilon(self._recorded.dtype)
         if not self.errors:
-            return Tolerance(0.0, _rounded(FACTOR * float(spread.max(initial=0.0)) + ULPS * ulp * self._largest))
+            by_default = rounding(self._recorded.dtype) * self._largest
+            return Tolerance(0.0, _rounded(FACTOR * float(spread.max(initial=0.0)) + by_default))
         absolute = FACTOR * float(spread.max(initial=0.0)) + FLOOR * ulp * self._largest
         parts = np.where(spread > 0, spread / self._sizes, 0.0)
         relative = FACTOR * float(parts.max(initial=0.0)) + FLOOR * ulp

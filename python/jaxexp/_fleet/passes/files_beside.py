@@ -16,8 +16,17 @@ Stamped = tuple[tuple[str, int, int | str], ...]
 
 
 def stamped(path: str | None, names: Iterable[str]) -> Stamped:
-    """The files as they are now; an artifact without a path has none."""
-    return () if path is None else tuple((name, *stamp(beside(path, name))) for name in names)
+    """The files as they are now; an artifact without a path has none. One that is not there never stays unchanged."""
+    if path is None:
+        return ()
+
+    def of(name: str) -> tuple[int, int | str]:
+        try:
+            return stamp(beside(path, name))
+        except OSError:
+            return -1, ""
+
+    return tuple((name, *of(name)) for name in names)
 
 
 def of_json(said: Iterable[Any]) -> Stamped:

@@ -1,0 +1,40 @@
+"""How long does a check of recorded calls take, beside the calls themselves?"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+
+from bench import disk
+from bench.cases import Case
+from bench.measure import Rival
+from bench.program import Program
+from bench.question import Question, Trial
+
+
+def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
+    arguments = jax.tree.map(np.asarray, program.args)
+    path = disk.new_path().with_suffix(".jaxexp")
+    subject.export(program.fresh())(*program.specs).save(path, cases=[arguments])
+    recorded = subject.load(path)
+    call = oracle.deserialize(program.artifact(oracle)).call
+
+    def by_hand() -> Any:
+        return jax.tree.map(np.asarray, call(*arguments))
+
+    def wrong() -> list[str]:
+        return [] if recorded.check().ok else ["verdict"]
+
+    return Trial(subject=Rival(recorded.check), oracle=Rival(by_hand), wrong=wrong)
+
+
+QUESTION = Question(
+    "check",
+    "`check()` of a loaded function with one recorded call, whose large arrays are in a file. `jax.export` makes "
+    "the same call with arrays of NumPy, reads its results, and compares nothing.",
+    _trial,
+    applies=lambda case: case.name == "tiny" or case.family == "model",
+)

@@ -1,0 +1,250 @@
+"""jaxexp-run --check: the same random numbers and the same verdicts as Python's, from JAX and on the same plugin."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxexp
+from jaxexp import Drawn, _native
+from jaxexp._kernel.artifact.cases import storage
+from jaxexp.runtime import Session
+from kit import runtime
+from kit.weighted import X, bound
+
+pytestmark = [
+    pytest.mark.slow(reason="builds the C++ runtime, which takes minutes"),
+    pytest.mark.once(reason="what is built in C++ is the same for every pair of Python and JAX"),
+    pytest.mark.usefixtures("plugin"),
+]
+
+KINDS = {_native.dtype_name(kind): kind for kind in range(30)}
+KEYS = [name for name in KINDS if name.startswith("key<")]
+INTEGERS = [name for name in KINDS if name == "bool" or name.startswith(("int", "uint"))]
+FLOATS = [name for name in KINDS if name not in (*KEYS, *INTEGERS, "float0")]
+NONE, NOTHING = None, (0.0, 0.0)
+SIZE = 6
+
+
+def identity(dtype: str, size: int = SIZE) -> jaxexp.Exported:
+    with jax.enable_x64(True):
+        numbers = dtype if dtype in KEYS else storage(dtype).dtype
+        spec = jax.ShapeDtypeStruct((size,), jax.random.key(0, impl=_impl(dtype)).dtype if dtype in KEYS else numbers)
+        return jaxexp.export(jax.jit(lambda x: x))(spec)
+
+
+def _impl(dtype: str) -> str:
+    return {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}[dtype]
+
+
+def said(file: Path, *options: object, status: int | None = None) -> list[str]:
+    done = runtime.run("--check", file, *options)
+    assert not done.stderr, done.stderr
+    assert status is None or done.returncode == status, done.stdout
+    return done.stdout.splitlines()
+
+
+# --- random numbers ---------------------------------------------------------------------------------------------------
+
+
+def drawn(dtype: str) -> Iterator[Drawn]:
+    sizes = (1.0, 1e-3, 300.0, 6e4, 1e30) if dtype in FLOATS else ()
+    for seed, size in enumerate(sizes):
+        yield Drawn((999,), dtype, "normal", seed << 60, -size / 7, size)
+        yield Drawn((999,), dtype, "uniform", seed, -size, 2 * size)
+    least, most = (-1000, 1000) if dtype in FLOATS else (None, None)
+    yield Drawn((999,), dtype, "integers", (1 << 64) - 1, *(() if least is None else (least, most)))
+    if dtype.endswith("int64"):
+        yield Drawn((999,), dtype, "integers", 5, 0.0, 2.0**53)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, *KEYS])
+def test_the_same_random_numbers(dtype: str, tmp_path: Path) -> None:
+    file = tmp_path / "f.jaxexp"
+    identity(dtype, 999).save(file, cases=[(one,) for one in drawn(dtype)])
+    lines = said(file, status=0)
+    assert all(line.startswith("  equal ") for line in lines[1:]), lines
+
+
+# --- verdicts -------------------------------------------------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    """What is recorded, what is found, and the tolerance of the case."""
+
+    recorded: np.ndarray
+    found: np.ndarray
+    tolerance: tuple[float, float] | None
+
+
+TOLERANCES: tuple[tuple[float, float] | None, ...] = (NONE, NOTHING, (1e-2, 0.0), (0.0, 0.6), (1e9, 1.0))
+
+
+def bits(dtype: str, raw: np.ndarray) -> np.ndarray:
+    """Numbers of these bytes, as far as the dtype has them."""
+    if dtype == "bool":
+        raw = raw & 1
+    elif dtype in ("uint4", "float4_e2m1fn"):
+        raw = raw & 15
+    elif dtype == "int4":
+        raw = (raw << 4).view(np.int8) >> 4
+    return raw.view(storage(dtype).dtype)
+
+
+def pairs(dtype: str) -> Iterator[Pair]:
+    random = np.random.default_rng(len(dtype))
+    held = storage(dtype)
+    width = held.size * SIZE
+    for index, tolerance in enumerate(TOLERANCES):
+        for _ in range(3):  # bits of any kind, of which some numbers are the same
+            raw = random.integers(0, 256, (2, width), np.uint8)
+            raw[1, : width // 2] = raw[0, : width // 2]
+            yield Pair(*(bits(dtype, one) for one in raw), tolerance)
+        near = np.array([1, 2, 3, 0, 1, 6]).astype(held.dtype) if not held.beyond else bits(dtype, raw[0])
+        next_one = near.reshape(-1).view(f"u{min(held.dtype.itemsize, 8)}").copy()
+        next_one[index % len(next_one)] ^= 1
+        yield Pair(near, next_one.view(held.dtype), tolerance)
+        if dtype in FLOATS:
+            yield from patterns(held.dtype, tolerance)
+
+
+def patterns(dtype: np.dtype, tolerance: tuple[float, float] | None) -> Iterator[Pair]:
+    """NaN and infinities, as far as the dtype has them."""
+    inf, nan = np.inf, np.nan
+    table = (
+        ([nan, 1], [nan, 1.5]),
+        ([nan, 1], [2, 1]),
+        ([2, 1], [nan, 1]),
+        ([inf, 1], [-inf, 1]),
+        ([inf, 1], [1, 1]),
+        ([1, inf], [inf, inf]),
+        ([0, 0], [-0.0, 0]),
+        ([0, 0], [0, 1]),
+    )
+    for before, after in table:
+        with np.errstate(invalid="ignore"):
+            sides = [np.array([*side, 1, 1, 2, 4]).astype(np.float32).astype(dtype) for side in (before, after)]
+        yield Pair(sides[0], sides[1], tolerance)
+    if dtype.kind == "c":
+        parts = [np.array([complex(nan, 1), complex(1, inf), 1 + 1j, 1, 2, 3]).astype(dtype) for _ in range(2)]
+        parts[1].imag[2] += 1e-5
+        parts[1].real[0] = 3
+        yield Pair(parts[0], parts[1], tolerance)
+
+
+def save(file: Path, dtype: str, table: list[Pair]) -> None:
+    """A function that returns its argument, with cases that found one thing and recorded another."""
+    identity(dtype).save(file)
+
+    def value(array: np.ndarray, tolerance: Any) -> Any:
+        return KINDS[dtype], [SIZE], array.tobytes(), None, None, tolerance
+
+    cases = [
+        (f"{i} {pair.tolerance}", 0, [value(pair.found, None)], [value(pair.recorded, pair.tolerance)], 0)
+        for i, pair in enumerate(table)
+    ]
+    file.write_bytes(_native.with_cases(file.read_bytes(), (cases, [[("jax", "0.0.0")]], [], [])))
+
+
+def comparable(lines: Iterable[str], dtype: str) -> list[str]:
+    """Lines without the environment, and with numbers for texts, which differ between releases of NumPy."""
+    kept = [line for line in [*lines][1:] if not line.lstrip().startswith(("recorded with", "checked with"))]
+    number = re.compile(r"(recorded|found) (\(?[-+.\w]+\)?)(?=[,;])")
+    return [number.sub(lambda found: f"{found[1]} {as_number(found[2], dtype)}", line) for line in kept]
+
+
+def as_number(text: str, dtype: str) -> Any:
+    if text in ("True", "False"):
+        return text
+    return (np.complex64 if dtype in ("float32", "complex64") else complex)(text)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, *KEYS])
+@pytest.mark.parametrize("tolerance", [None, "0.125,1e-3"])
+def test_the_same_verdicts(dtype: str, tolerance: str | None, tmp_path: Path, plugin: Path) -> None:
+    file = tmp_path / "f.jaxexp"
+    table = list(pairs(dtype))
+    save(file, dtype, table)
+    how: dict[str, Any] = {} if tolerance is None else {"tolerance": (0.125, 1e-3)}
+    expected = jaxexp.check(file, **how)
+    assert len(expected.cases) == len(table)
+    session = Session(file, plugin=os.fspath(plugin)).check(**how)
+    lines = said(file, *([] if tolerance is None else ["--tolerance", tolerance]), status=0 if expected.ok else 1)
+    good = sum(case.verdict in ("equal", "close") for case in expected.cases)
+    assert lines[0] == f"{file}: {good} of {len(table)} cases as recorded"
+    assert comparable(lines, dtype) == comparable(session.lines(), dtype) == comparable(expected.lines(), dtype)
+    verdicts = {case.verdict for case in expected.cases}
+    assert {"close", "differs"} <= verdicts or dtype in KEYS or tolerance is not None
+
+
+# --- functions ------------------------------------------------------------------------------------------------------
+
+
+def functions() -> dict[str, tuple[Any, list[Any]]]:
+    (b,) = jaxexp.symbolic_shape("b")
+    spec = jax.ShapeDtypeStruct
+    large = jaxexp.export(jax.jit(lambda x: {"y": x + 1, "z": x.sum()}))(spec((200, 200), np.float32))
+    indexed = jaxexp.export(jax.jit(lambda x, i: x[i]))(spec((4,), jnp.bfloat16), spec((), np.int32))
+    symbolic = jaxexp.export(jax.jit(lambda x, n: (x @ x.T, n + 1)))(spec((b, 3), np.float32), spec((), np.int32))
+    ones = np.ones((200, 200), np.float32)
+    return {
+        "weights": (bound()[0], [(X,), {"args": (X,), "vjp_order": 1}]),
+        "symbolic": (symbolic, [(Drawn((n, 3), "float32"), np.int32(n)) for n in (1, 4)]),
+        "large": (large, [(ones,), {"args": (ones,), "vjp_order": 1}]),
+        "float0": (indexed, [{"args": (Drawn((4,), "bfloat16"), np.int32(2)), "vjp_order": 1}]),
+    }
+
+
+@pytest.mark.parametrize("name", ["weights", "symbolic", "large", "float0"])
+def test_functions(name: str, tmp_path: Path) -> None:
+    function, cases = functions()[name]
+    file = tmp_path / "f.jaxexp"
+    function.save(file, vjp_order=1, cases=cases)
+    lines = said(file, status=0)
+    assert lines[0].startswith(f"{file}: {len(cases)} of {len(cases)} case")
+    with jaxexp.Archive.create(tmp_path / "fleet.zip") as writer:
+        writer.add_file("member", file)
+    assert said(Path(f"{tmp_path}/fleet.zip::member"), status=0)[1:] == lines[1:]
+
+
+def test_what_cannot_be_checked(tmp_path: Path) -> None:
+    function, cases = functions()["large"]
+    file = tmp_path / "f.jaxexp"
+    function.save(file, vjp_order=1, cases=[*cases, {"args": (Drawn((200, 200), "float32"),), "name": "drawn"}])
+    beside = tmp_path / "f.cases.safetensors"
+    good = beside.read_bytes()
+    beside.write_bytes(good[:-1] + b"x")  # the last array
+    lines = said(file, status=1)
+    assert lines[0] == f"{file}: 2 of 3 cases as recorded"
+    assert "the file is damaged" in lines[[line.startswith("  failed ") for line in lines].index(True)]
+    beside.unlink()
+    assert sum(line.startswith("  failed ") for line in said(file, status=1)) == 3
+    beside.write_bytes(good)
+    lines = said(file, "--max-drawn-bytes", "159999", status=1)
+    line = lines[-3]  # of the last case; the VJP has a random cotangent, too
+    assert line.endswith("drawn: its random arguments take 160,000 bytes; --max-drawn-bytes allows 159,999")
+    function.save(file)
+    assert said(file, status=1) == [f"{file}: no cases"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["x.npy"], "--check takes one artifact and no inputs: a case has its own"),
+        (["--vjp", "1"], "leave out --inspect, --out, --save-executable, --repeat and --vjp"),
+        (["--tolerance", "-1"], "--tolerance takes one number or two that are not negative, as in 1e-4,1e-6"),
+        (["--tolerance", "1,2,3"], "--tolerance takes one number or two"),
+        (["--tolerance", "nan"], "--tolerance takes one number or two"),
+    ],
+)
+def test_misused(options: list[str], message: str) -> None:
+    done = runtime.run("--check", "f.jaxexp", *options)
+    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
