@@ -28,8 +28,7 @@ def text(found: Iterable[tuple[str, str, CheckReport | None, str]]) -> str:
             _test(suite, file, "cases", "skipped", "no cases")
         for case in () if report is None else report.cases:
             kind = {FAILED: "error", DIFFERS: "failure"}.get(case.verdict, "")
-            said = [str(case), *(str(one) for one in case.results if one.verdict == DIFFERS)]
-            _test(suite, file, case.name, kind, "\n".join(said))
+            _test(suite, file, case.name, kind, "\n".join([str(case), *case.lines()]))
         suite.set("tests", str(len(suite)))
         for kind in ("failure", "error", "skipped"):
             count = sum(test.find(kind) is not None for test in suite)

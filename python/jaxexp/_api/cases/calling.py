@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -18,6 +18,9 @@ from jaxexp._kernel.function.data import described
 from jaxexp._kernel.write.fitting import DTYPE_OF_FLOAT0, name_of
 
 from . import machine
+
+if TYPE_CHECKING:
+    from .culprit import Row, Trace
 
 _WIDE = frozenset(("float64", "int64", "uint64", "complex128"))
 
@@ -76,7 +79,25 @@ class Chain:
             ExportError: they do not fit; the function has effects; there are not enough devices; or it cannot run here.
             Exception: whatever JAX raises.
         """
+        return self._called(self.program(order), arguments)
+
+    def trace(self, order: int, arguments: Sequence[Array]) -> tuple[Sequence[Row], Trace]:
+        """The fingerprints of what the operations of a call make, and what each row of them is about.
+
+        Raises:
+            ExportError: as for `call`; or there are too many operations.
+            Exception: whatever JAX raises.
+        """
+        from .culprit import Trace
+        from .tracing import traced
+
         program = self.program(order)
+        avals = program.in_avals[: self.weights]
+        function, rows = traced(program, [*(aval.shape for aval in avals), *(array.shape for array in arguments)])
+        *_, floats, integers = self._called(function, arguments)
+        return rows, Trace.of(rows, floats, integers)
+
+    def _called(self, program: Any, arguments: Sequence[Array]) -> list[Array]:
         if program.ordered_effects or program.unordered_effects:
             effects = (*program.ordered_effects, *program.unordered_effects)
             raise ExportError(

@@ -95,7 +95,7 @@ def _floats(about: dict[str, Any], expected: Array, found: Array) -> Compared:
         tolerance = about["tolerance"]
         if tolerance is None:
             largest = np.max(np.where(np.isfinite(before), np.abs(before), 0.0), initial=0.0)
-            allowed = np.full(distances.shape, ULPS * _epsilon(expected.dtype) * float(largest))
+            allowed = np.full(distances.shape, ULPS * epsilon(expected.dtype) * float(largest))
         else:
             allowed = tolerance.absolute + tolerance.relative * sizes
         excess = np.where(distances > allowed, distances / np.maximum(allowed, np.finfo(np.float64).tiny), 0.0)
@@ -122,7 +122,8 @@ def _floats(about: dict[str, Any], expected: Array, found: Array) -> Compared:
     )
 
 
-def _epsilon(dtype: np.dtype[Any]) -> float:
+def epsilon(dtype: np.dtype[Any]) -> float:
+    """The distance of 1 to the next larger number of a dtype of floats."""
     if dtype.kind in "fc":
         return float(np.finfo(dtype).eps)
     import ml_dtypes  # whose dtype it is

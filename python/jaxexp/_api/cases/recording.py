@@ -23,7 +23,7 @@ from .machine import explained
 from .replaying import MOST_DRAWN, replayed
 from .report import CheckReport
 
-_OPTIONS = ("args", "kwargs", "name", "tolerance", "vjp_order", "cotangents")
+_OPTIONS = ("args", "kwargs", "name", "tolerance", "vjp_order", "cotangents", "trace")
 
 
 def cases_of(exported: Any) -> tuple[Case, ...]:
@@ -45,7 +45,10 @@ def check(exported: Any, tolerance: Any, max_drawn_bytes: int = MOST_DRAWN) -> C
     chain = Chain(exported)
     cases = _fitting(chain)
     paths = functools.cache(lambda order: result_paths(chain.program(order).out_tree))
-    return replayed(exported.fun_name, cases, chain.call, paths, environment(), explained, tolerance, max_drawn_bytes)
+    here = environment()
+    return replayed(
+        exported.fun_name, cases, chain.call, paths, here, explained, tolerance, max_drawn_bytes, chain.trace
+    )
 
 
 def recorded(exported: Any, given: Iterable[Any], *, add: bool = True) -> tuple[Case, ...]:
@@ -88,7 +91,11 @@ def _made(chain: Chain, given: Any, names: set[str], here: Mapping[str, str]) ->
         _value(result, name_of(aval.dtype), tolerance)
         for result, aval, tolerance in zip(results, program.out_avals, tolerances, strict=True)
     ]
-    return Case(own, order, tuple(arguments), tuple(kept), here)
+    trace = None
+    if options.get("trace", False):
+        _, found = chain.trace(order, [value.array() for value in arguments])
+        trace = _value(found.words, "uint32")
+    return Case(own, order, tuple(arguments), tuple(kept), here, trace)
 
 
 def _options(name: str, given: Any) -> Mapping[str, Any]:

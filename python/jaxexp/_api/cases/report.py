@@ -90,6 +90,50 @@ class Compared:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """The first operation that makes something else than in the recorded run.
+
+    Attributes:
+        operation: its name, such as ``"stablehlo.add"``.
+        place: the scope and the line of source code that the module names for it, such as
+            ``"jit(f)/dot_general, f.py:12"``; empty if there are none.
+        where: the loops, branches and calls around it, outermost first, such as ``("@layer", "while")``.
+        type: the type of its result, such as ``"float32[4, 2]"``.
+        why: what is different about it, in words.
+        error: by how much the result differs, relative to its size, which is the root of the sum of squares; infinite
+            if integers differ, or NaNs and infinities.
+        operands_error: the largest such error of its operands.
+        is_first_run: whether this is of the first time that the operation ran; otherwise of all times together.
+        runs: how often it ran.
+        expected: the largest number of the result in the recorded run; None if nothing is compared.
+        found: the largest number now.
+    """
+
+    operation: str
+    place: str
+    where: tuple[str, ...]
+    type: str
+    why: str
+    error: float = math.inf
+    operands_error: float = 0.0
+    is_first_run: bool = True
+    runs: int = 1
+    expected: float | None = None
+    found: float | None = None
+
+    def __str__(self) -> str:
+        place = f" ({self.place})" if self.place else ""
+        inside = "".join(f" in {name}" for name in reversed(self.where))
+        runs = ""
+        if self.runs > 1:
+            runs = f", in the first of {self.runs:,} runs" if self.is_first_run else f", after the first of {self.runs:,} runs"
+        largest = ""
+        if self.expected != self.found:
+            largest = f"; its largest number was {self.expected:.6g}, and is {self.found:.6g}"
+        return shown(f"{self.operation} {self.type}{place}{inside}{runs}: {self.why}{largest}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
     """How one case went.
 
@@ -99,6 +143,8 @@ class Checked:
         recorded: where it was recorded.
         results: how each result compares.
         error: why there is no result; else None.
+        culprit: the operation that differs first, if a result differs and a trace was recorded; else None.
+        unnamed: if a result differs, why there is no culprit; else empty.
     """
 
     name: str
@@ -106,6 +152,8 @@ class Checked:
     recorded: Mapping[str, str]
     results: tuple[Compared, ...] = ()
     error: str | None = None
+    culprit: Culprit | None = None
+    unnamed: str = ""
 
     @property
     def verdict(self) -> str:
@@ -117,6 +165,14 @@ class Checked:
         if self.error is not None:
             return shown(f"{name}: {self.error}")
         return shown(f"{name}: {_summary(self.results, self.verdict)}")
+
+    def lines(self) -> Iterator[str]:
+        """What differs, a line for each result, and which operation differs first."""
+        for one in self.results:
+            if one.verdict == DIFFERS:
+                yield str(one)
+        if self.verdict == DIFFERS:
+            yield shown(f"the first operation that differs: {self.culprit or self.unnamed}")
 
 
 def _summary(results: tuple[Compared, ...], verdict: str) -> str:
@@ -172,9 +228,8 @@ class CheckReport:
         recorded: Mapping[str, str] = {}
         for case in self.cases:
             yield f"  {case.verdict:7}  {case}"
-            for one in case.results:
-                if one.verdict == DIFFERS:
-                    yield f"           {one}"
+            for line in case.lines():
+                yield f"           {line}"
             if case.verdict in (DIFFERS, FAILED):
                 recorded = case.recorded
                 yield f"           recorded with {in_short(recorded, self.checked)}"
@@ -202,6 +257,8 @@ class CheckReport:
                 "recorded": dict(case.recorded),
                 "error": case.error,
                 "results": [_to_json(one) for one in case.results],
+                "culprit": None if case.culprit is None else _plain(case.culprit),
+                "unnamed": case.unnamed,
             }
             for case in self.cases
         ]
@@ -221,6 +278,8 @@ class CheckReport:
                 recorded=_texts(case["recorded"]),
                 results=tuple(map(_of_json, case["results"])),
                 error=None if case["error"] is None else str(case["error"]),
+                culprit=None if case["culprit"] is None else _culprit_of_json(case["culprit"]),
+                unnamed=str(case["unnamed"]),
             )
             for case in said["cases"]
         )
@@ -229,6 +288,7 @@ class CheckReport:
 
 part_of(CheckReport, Checked)
 part_of(CheckReport, Compared)
+part_of(CheckReport, Culprit)
 
 _MOST_LINES = 200
 
@@ -240,6 +300,8 @@ def _table_lines(case: Checked) -> Iterator[tuple[str, ...]]:
         largest = f"{one.max_absolute:.3g}, {one.max_ulps:,} ulps" if one.unequal else one.why or "none"
         at = f"{list(one.at)}: recorded {one.expected}, found {one.found}" if one.at is not None else ""
         yield case.name, one.path, one.verdict, largest, at
+    if case.culprit is not None:
+        yield case.name, str(case.culprit), DIFFERS, f"{case.culprit.error:.3g}", ""
 
 
 def in_short(environment: Mapping[str, str], other: Mapping[str, str] | None = None) -> str:
@@ -255,12 +317,16 @@ def _texts(said: Mapping[str, Any]) -> dict[str, str]:
     return {str(key): str(value) for key, value in said.items()}
 
 
-def _to_json(one: Compared) -> dict[str, Any]:
+def _plain(one: Compared | Culprit) -> dict[str, Any]:
     said = dataclasses.asdict(one)
     for key, value in said.items():
         if isinstance(value, float) and not math.isfinite(value):
             said[key] = str(value)  # which JSON has no number for
-    return said | {"tolerance": None if one.tolerance is None else list(one.tolerance)}
+    return said
+
+
+def _to_json(one: Compared) -> dict[str, Any]:
+    return _plain(one) | {"tolerance": None if one.tolerance is None else list(one.tolerance)}
 
 
 _FLOATS = ("max_absolute", "max_relative", "allowed")
@@ -275,3 +341,16 @@ def _of_json(said: Mapping[str, Any]) -> Compared:
     if values["verdict"] not in _BADNESS or values["tolerance_of"] not in _WHOSE:
         raise ValueError(values["verdict"])
     return Compared(**values)
+
+
+def _culprit_of_json(said: Mapping[str, Any]) -> Culprit:
+    largest = {key: None if said[key] is None else float(said[key]) for key in ("expected", "found")}
+    return Culprit(
+        **{key: str(said[key]) for key in ("operation", "place", "type", "why")},
+        where=tuple(map(str, said["where"])),
+        error=float(said["error"]),
+        operands_error=float(said["operands_error"]),
+        is_first_run=bool(said["is_first_run"]),
+        runs=int(said["runs"]),
+        **largest,
+    )
