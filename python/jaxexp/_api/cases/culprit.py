@@ -189,9 +189,9 @@ class _Comparison:
     def blamed(self, index: int) -> Culprit:
         error, taken = self.error(index), self._taken(index)
         row, half = self._rows[index], self._half
-        by = "not at all" if taken == 0 else f"by {taken:.2g} of theirs"
         what = "has other numbers" if math.isinf(error) else f"differs by {error:.2g} of its size"
-        why = f"its result {what}, its operands differ {by}"
+        operands = f"operands that differ by {taken:.2g} of theirs" if taken else "the same operands"
+        why = f"its result {what}, from {operands}"
         if not math.isinf(error) and error <= _GROWTH * ULPS * _rounding(row.dtype):
             why += ", as rounding may"
         return _culprit(

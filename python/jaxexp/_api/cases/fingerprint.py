@@ -20,7 +20,7 @@ from jax import lax
 
 FLOATS, INTEGERS = 4, 4
 # What is larger counts as infinite: so neither sums overflow, nor do masks hide what is beside them.
-_LARGEST = np.float32(1e28)
+_LARGEST = np.float32(1e15)
 _ODD = np.uint32(0x9E3779B1), np.uint32(0x85EBCA77), np.uint32(0xC2B2AE3D)
 _EACH_TIME = np.uint32(0x01000193)  # what checksums are multiplied by before those of the next time are added
 
@@ -45,26 +45,35 @@ def of_array(x: Any) -> tuple[Any, Any]:
     flat = lax.reshape(x, (x.size,))
     index = lax.iota(np.uint32, x.size)
     values = lax.convert_element_type(flat, np.float32)
-    special: Any = np.uint32(0)
-    first, second = special, special
-    sums: list[Any] = [np.float32(0)] * 3
+    none: Any = np.uint32(0)
     if jnp.issubdtype(x.dtype, np.floating):
         is_plain = lax.abs(values) < _LARGEST
         kind = jnp.where(values > 0, np.uint32(1), np.uint32(2)) + jnp.where(
             values != values, np.uint32(4), np.uint32(0)
         )
-        special = jnp.sum(jnp.where(is_plain, np.uint32(0), kind * _mixed(index, _ODD[2])), dtype=np.uint32)
+        special = jnp.where(is_plain, np.uint32(0), kind * _mixed(index, _ODD[2]))
         values = jnp.where(is_plain, values, np.float32(0))
-        most = jnp.maximum(jnp.max(lax.abs(values)), np.float32(1e-30))
-        root = most * jnp.sqrt(jnp.sum(jnp.square(values / most)))
-        sums = [*(jnp.sum(values * _weights(index, odd)) for odd in _ODD[:2]), root]
+        parts = [*(values * _weights(index, odd) for odd in _ODD[:2]), values * values, special]
+        high, low, *sums, squares, special = _reduced(values, parts)
+        floats, checks = [*sums, jnp.sqrt(squares)], [special, none, none]
     else:
         bits = _bits(flat)
-        first, second = (jnp.sum(_mixed(bits ^ _mixed(index, odd), odd), dtype=np.uint32) for odd in _ODD[:2])
-    high, low = jnp.max(values), jnp.min(values)
-    floats = jnp.stack([*sums, jnp.where(high >= -low, high, low)])
-    integers = jnp.stack([np.uint32(1), special, first, second])
+        high, low, *sums = _reduced(values, [_mixed(bits ^ _mixed(index, odd), odd) for odd in _ODD[:2]])
+        floats, checks = [np.float32(0)] * 3, [none, *sums]
+    floats = jnp.stack([*floats, jnp.where(high >= -low, high, low)])
+    integers = jnp.stack([np.uint32(1), *checks])
     return jnp.broadcast_to(floats, (2, 1, FLOATS)), jnp.broadcast_to(integers, (2, 1, INTEGERS))
+
+
+def _reduced(values: Any, parts: list[Any]) -> Any:
+    """The largest value, the least, and sums of the parts, in one pass: compilers take long for many."""
+
+    def both(a: Any, b: Any) -> Any:
+        sums = [x + y for x, y in zip(a[2:], b[2:], strict=True)]
+        return lax.max(a[0], b[0]), lax.min(a[1], b[1]), *sums
+
+    start = -np.float32(np.inf), np.float32(np.inf), *(np.zeros((), part.dtype)[()] for part in parts)
+    return lax.reduce((values, values, *parts), start, both, (0,))
 
 
 def _bits(integers: Any) -> Any:

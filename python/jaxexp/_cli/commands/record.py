@@ -85,8 +85,14 @@ def command(
         if is_random:
             arguments.fill(sizes.parsed(sized), seed, _drawn)
         args, kwargs = arguments.all()
-    case = {"args": args, "kwargs": kwargs, "name": name, "tolerance": tolerance, "vjp_order": vjp_order}
-    case["trace"] = trace
+    case = {
+        "args": args,
+        "kwargs": kwargs,
+        "name": name,
+        "tolerance": tolerance,
+        "vjp_order": vjp_order,
+        "trace": trace,
+    }
     with progress.bar("recording", 1) as advance:
         cases = record(source.path, [case], replace=replace)
         advance(1)
