@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import jaxexp
-from jaxexp._api.cases import culprit, fingerprint
+from jaxexp._api.cases import culprit
 from jaxexp._api.cases.calling import Chain
+from jaxexp._readback.traced import fingerprint
 from kit.corpus import CASES, export_with
 from kit.mutations import Mutation, different, mutations
 
@@ -107,7 +108,9 @@ def test_every_kind(name: str, tmp_path: Path) -> None:
             pytest.skip("nothing here implements what it calls")
         exported = export_with(jaxexp, program)
         orders = range(min(case.vjp_order, 1) + 1)
-        given = [{"args": program.args, "kwargs": program.kwargs, "vjp_order": order, "trace": True} for order in orders]
+        given = [
+            {"args": program.args, "kwargs": program.kwargs, "vjp_order": order, "trace": True} for order in orders
+        ]
         try:
             exported.save(tmp_path / "f.jaxexp", vjp_order=min(case.vjp_order, 1), cases=given)
         except jaxexp.ExportError as error:

@@ -79,7 +79,7 @@ REFUSED: list[tuple[str, Callable[[], Any], str, str]] = [
     ("order", lambda: ("", 2, [VALUE], [RESULT], 0, None), f"{ONE}.order", "a number below 2, found 2"),
     ("recording", lambda: ("", 0, [VALUE], [RESULT], 2, None), f"{ONE}.recording", "an index below 2, found 2"),
     ("arguments", lambda: ("", 0, [], [RESULT], 0, None), f"{ONE}.arguments", "1 arrays, as the function has, found 0"),
-    ("results", lambda: ("", 0, [VALUE], [RESULT] * 2, 0, None), f"{ONE}.results", "1 arrays, as the function has, found 2"),
+    ("results", lambda: ("", 0, [VALUE], [RESULT] * 2, 0, None), f"{ONE}.results", "1 arrays, as the function has"),
     ("drawn result", lambda: ("", 0, [VALUE], [(I32, [], None, None, (2, 0, 0.0, 1.0), None)], 0, None),
      f"{ONE}.results[0]", "the numbers of a result, found how to draw some"),
     ("dtype", lambda: value(dtype=I32), f"{ARGUMENT}.dtype", "expected float32, found int32"),

@@ -20,7 +20,9 @@ from jaxexp._kernel.write.fitting import DTYPE_OF_FLOAT0, name_of
 from . import machine
 
 if TYPE_CHECKING:
-    from .culprit import Row, Trace
+    from jaxexp._readback.traced.tracing import Row
+
+    from .culprit import Trace
 
 _WIDE = frozenset(("float64", "int64", "uint64", "complex128"))
 
@@ -88,8 +90,9 @@ class Chain:
             ExportError: as for `call`; or there are too many operations.
             Exception: whatever JAX raises.
         """
+        from jaxexp._readback.traced.tracing import traced
+
         from .culprit import Trace
-        from .tracing import traced
 
         program = self.program(order)
         avals = program.in_avals[: self.weights]

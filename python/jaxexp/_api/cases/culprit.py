@@ -1,16 +1,15 @@
-"""The first operation that makes something else in one run than in another, from the traces of both. Without JAX."""
+"""The first operation that makes something else in one run than in another, from the traces of both."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxexp._kernel.artifact.cases import Array, storage
+from jaxexp._readback.traced.tracing import Row
 
 from .comparing import ULPS, epsilon
 from .report import Culprit
@@ -23,55 +22,20 @@ _CANCELLING = ("stablehlo.add", "stablehlo.subtract", "stablehlo.reduce", "stabl
 _FIRST, _ALL = range(2)  # of an operation, the first time that it ran, or all times
 _WORDS = 6
 _RUNS, _SPECIAL, _SUMS, _ROOT, _LARGEST = 0, 1, slice(2, 4), 4, 5
-_FORM = b"1\0"  # of these words; other ones get another number, so that no row is compared with them
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Row:
-    """A result of an operation.
-
-    Attributes:
-        operation: the operation's name, such as ``"stablehlo.add"``.
-        where: the loops, branches and calls around it, outermost first.
-        place: the scope and the line that the module names for it, perhaps empty.
-        dtype: the result's dtype.
-        shape: its shape.
-        takes: the rows of its operands; arguments of the function have none.
-    """
-
-    operation: str
-    where: tuple[str, ...]
-    place: str
-    dtype: str
-    shape: tuple[int, ...]
-    takes: tuple[int, ...]
-
-    @property
-    def type(self) -> str:
-        return f"{self.dtype}{list(self.shape)}"
-
-    @property
-    def identity(self) -> int:
-        """32 bits that are equal for rows of the same operation, type and surroundings."""
-        return zlib.crc32(_FORM + "\0".join((self.operation, self.type, *self.where)).encode())
-
-    @property
-    def is_float(self) -> bool:
-        return self.dtype.startswith(("float", "bfloat", "complex"))
 
 
 class Trace:
     """The fingerprints of a run.
 
     Attributes:
-        words: uint32[rows, 7 or 13]: `Row.identity`; then the six numbers of the first time that each operation ran; then
-            those of all times, unless these are the same for each of them.
+        words: uint32[rows, 7 or 13]: `Row.identity`; then the six numbers of the first time that each operation ran;
+            then those of all times, unless these are the same for each of them.
     """
 
     def __init__(self, words: Array) -> None:
         self.words = np.ascontiguousarray(words)
         self.identities: list[int] = words[:, 0].tolist()
-        self._integers = np.ascontiguousarray(words[:, 1:]).reshape(len(words), -1, _WORDS)
+        self._integers = np.ascontiguousarray(words[:, 1:]).reshape(len(words), (words.shape[1] - 1) // _WORDS, _WORDS)
         self._floats = self._integers.view(np.float32)
 
     @classmethod

@@ -14,7 +14,9 @@ from .comparing import compared
 from .report import DIFFERS, OF_CASE, OF_CHECK, OF_DTYPE, Checked, CheckReport, Compared, Culprit
 
 if TYPE_CHECKING:
-    from .culprit import Row, Trace
+    from jaxexp._readback.traced.tracing import Row
+
+    from .culprit import Trace
 
 Call = Callable[[int, Sequence[Array]], Sequence[Array]]
 Tracing = Callable[[int, Sequence[Array]], "tuple[Sequence[Row], Trace]"]
@@ -83,7 +85,11 @@ def _first(case: Case, arguments: Sequence[Array], trace: Tracing | None) -> Cul
     if (recorded := culprit.Trace.of_case(case.trace)) is None:
         return "the trace has a form that this release of jaxexp does not know"
     found = culprit.find(*trace(case.vjp_order, arguments), recorded)
-    return "none, when each one is looked at: what differs is how the compiler puts them together" if found is None else found
+    return (
+        "none, when each one is looked at: what differs is how the compiler puts them together"
+        if found is None
+        else found
+    )
 
 
 def drawn_and_read(case: Case, max_drawn_bytes: int) -> list[Array]:

@@ -126,7 +126,11 @@ class Culprit:
         inside = "".join(f" in {name}" for name in reversed(self.where))
         runs = ""
         if self.runs > 1:
-            runs = f", in the first of {self.runs:,} runs" if self.is_first_run else f", after the first of {self.runs:,} runs"
+            runs = (
+                f", in the first of {self.runs:,} runs"
+                if self.is_first_run
+                else f", after the first of {self.runs:,} runs"
+            )
         largest = ""
         if self.expected != self.found:
             largest = f"; its largest number was {self.expected:.6g}, and is {self.found:.6g}"

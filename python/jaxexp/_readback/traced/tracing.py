@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -23,12 +24,48 @@ from jaxexp._readback import array_type
 from jaxexp._readback.refused import RefusedError
 
 from . import fingerprint
-from .culprit import Row
 
 # Each call of a function has rows of its own for the function's operations.
 _MOST_ROWS = 1 << 16
 
+# Of rows and fingerprints: others get another number, so that they are not compared with these.
+_FORM = "1"
+
 _PARTS_OF_PLACE = re.compile(r'"((?:[^"\\]|\\.)*)"(?::(\d+))?')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """A result of an operation.
+
+    Attributes:
+        operation: the operation's name, such as ``"stablehlo.add"``.
+        where: the loops, branches and calls around it, outermost first.
+        place: the scope and the line that the module names for it, perhaps empty.
+        dtype: the result's dtype.
+        shape: its shape.
+        takes: the rows of its operands; arguments of the function have none.
+    """
+
+    operation: str
+    where: tuple[str, ...]
+    place: str
+    dtype: str
+    shape: tuple[int, ...]
+    takes: tuple[int, ...]
+
+    @property
+    def type(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+    @property
+    def identity(self) -> int:
+        """32 bits that are equal for rows of the same operation, type and surroundings."""
+        return zlib.crc32("\0".join((_FORM, self.operation, self.type, *self.where)).encode())
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype.startswith(("float", "bfloat", "complex"))
 
 
 class Traced(NamedTuple):
@@ -84,7 +121,8 @@ def _flat(program: Any) -> Any:
 class _Tables(NamedTuple):
     """What was made of a block: rows, the MLIR values of their tables, and which rows the block returns.
 
-    A row that is taken or returned has its number; a value from outside of the block has -1 minus its index in `outside`.
+    A row that is taken or returned has its number; a value from outside of the block has -1 minus its index in
+    `outside`.
     """
 
     rows: list[Row]
@@ -293,9 +331,7 @@ class _Scope:
             return self.number(value_of.get(value, value))
 
         for row in inner.rows:
-            self.rows.append(
-                dataclasses.replace(row, where=(*where, *row.where), takes=tuple(map(resolve, row.takes)))
-            )
+            self.rows.append(dataclasses.replace(row, where=(*where, *row.where), takes=tuple(map(resolve, row.takes))))
         return resolve
 
 
