@@ -20,7 +20,7 @@ from jaxexp._kernel.write.fitting import DTYPE_OF_FLOAT0, name_of
 from . import machine
 
 if TYPE_CHECKING:
-    from jaxexp._readback.traced.tracing import Row
+    from jaxexp._readback.traced.tracing import Row, Traced
 
     from .culprit import Trace
 
@@ -53,6 +53,7 @@ class Chain:
     def __init__(self, exported: Any) -> None:
         self.exported, self.weights = exported, len(exported.weights)
         self._programs: list[Any] = [exported.unbound]
+        self._traced: dict[Any, Traced] = {}
         self._mesh: Any = None
         self._arrays: Sequence[Any] = ()
 
@@ -95,8 +96,10 @@ class Chain:
         from .culprit import Trace
 
         program = self.program(order)
-        avals = program.in_avals[: self.weights]
-        function, rows = traced(program, [*(aval.shape for aval in avals), *(array.shape for array in arguments)])
+        shapes = *(a.shape for a in program.in_avals[: self.weights]), *(array.shape for array in arguments)
+        if (order, shapes) not in self._traced:
+            self._traced[order, shapes] = traced(program, shapes)
+        function, rows = self._traced[order, shapes]
         *_, floats, integers = self._called(function, arguments)
         return rows, Trace.of(rows, floats, integers)
 

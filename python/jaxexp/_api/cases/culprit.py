@@ -55,6 +55,12 @@ class Trace:
         words = table.array()
         return cls(words) if words.shape[1] in (1 + _WORDS, 1 + 2 * _WORDS) else None
 
+    def where_as(self, again: Trace) -> Array:
+        """The words, without what was other numbers when the same was run again: no run may be compared with that."""
+        words = self.words.copy()
+        words[(words != again.words).any(axis=1), 1:] = 0  # as if it did not run
+        return words
+
     def integers(self, half: int, row: int) -> Any:
         return self._integers[row, min(half, self._integers.shape[1] - 1)]
 

@@ -93,8 +93,9 @@ def _made(chain: Chain, given: Any, names: set[str], here: Mapping[str, str]) ->
     ]
     trace = None
     if options.get("trace", False):
-        _, found = chain.trace(order, [value.array() for value in arguments])
-        trace = _value(found.words, "uint32")
+        given = [value.array() for value in arguments]
+        (_, found), (_, again) = chain.trace(order, given), chain.trace(order, given)
+        trace = _value(found.where_as(again), "uint32")
     return Case(own, order, tuple(arguments), tuple(kept), here, trace)
 
 

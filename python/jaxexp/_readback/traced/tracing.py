@@ -186,7 +186,8 @@ class _Tracer:
                 elif name in ("stablehlo.case", "stablehlo.if"):
                     results, inner = self._branches(operation, where, scope)
                 else:
-                    results, inner = list(operation.results), None
+                    # What nobody uses may be memory that nobody wrote, as of routines of LAPACK.
+                    results, inner = [value for value in operation.results if _is_used(value)], None
                 if inner is not None:
                     parts.append(inner)
                 for value in results:
@@ -199,7 +200,8 @@ class _Tracer:
                 )
         with _jax.ir.InsertionPoint(terminator):
             floats, integers = self._joined(parts)
-        return _Tables(scope.rows, list(scope.outside), scope.takes(terminator.operands), floats, integers)
+        returned = scope.takes(terminator.operands)
+        return _Tables(scope.rows, list(scope.outside), returned, floats, integers)
 
     # --- values
 
@@ -340,6 +342,10 @@ def _return_more(block: Any, values: Sequence[Any], terminate: Callable[..., Any
     with _jax.ir.InsertionPoint(terminator):
         terminate([*terminator.operands, *values])
     terminator.operation.erase()
+
+
+def _is_used(value: Any) -> bool:
+    return next(iter(value.uses), None) is not None
 
 
 def _type(value: Any) -> array_type.Type | None:
