@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -172,7 +173,102 @@ def test_too_many_operations() -> None:
         return %r : tensor<f32> }} }}"""
     exported = dataclasses.replace(jaxexp.export(jax.jit(jnp.sin))(np.float32(1)), mlir_module_serialized=text.encode())
     with pytest.raises(jaxexp.UnsupportedError, match="more than 65,536 operations"):
-        trace(exported, np.float32(1))
+        Chain(exported).trace(0, [np.ones((), np.float32)])
+
+
+def saved(function: Callable[..., Any], *args: Any, path: Path, **case: Any) -> jaxexp.Exported:
+    jaxexp.export(jax.jit(function))(*args).save(path, cases=[{"args": args, "trace": True, **case}])
+    return jaxexp.load(path)
+
+
+def changed(exported: jaxexp.Exported, old: str, new: str) -> jaxexp.CheckReport:
+    """The check of a function whose module was changed."""
+    text = exported.mlir_module()
+    assert old in text
+    report = dataclasses.replace(exported, mlir_module_serialized=text.replace(old, new).encode()).check()
+    assert jaxexp.CheckReport.from_json(json.loads(json.dumps(report.to_json(), allow_nan=False))) == report
+    return report
+
+
+def test_which_run_of_a_loop(tmp_path: Path) -> None:
+    """The first one, a later one, or one too many."""
+
+    def function(x: Any) -> Any:
+        return jax.lax.fori_loop(0, 5, lambda i, y: jnp.where(i < 3, y * 1.5, jnp.sin(y)), x)
+
+    exported = saved(function, random(3), path=tmp_path / "f.jaxexp")
+    found = [
+        changed(exported, *change).cases[0].culprit
+        for change in (
+            ("dense<1.500000e+00>", "dense<1.250000e+00>"),
+            ("dense<3> : tensor<i32>", "dense<2> : tensor<i32>"),
+            ("dense<5> : tensor<i32>", "dense<4> : tensor<i32>"),
+        )
+    ]
+    first, later, trips = (one for one in found if one is not None)
+    assert (first.operation, first.is_first_run, first.expected, first.found) == ("stablehlo.constant", True, 1.5, 1.25)
+    assert later.operation in ("stablehlo.constant", "stablehlo.compare")
+    assert trips.operation in ("stablehlo.constant", "stablehlo.while")
+
+
+def test_what_later_trips_make(tmp_path: Path) -> None:
+    """What differs only after the first trip is found in the loop, and what ends a loop is its condition."""
+
+    def function(x: Any, n: Any, m: Any) -> Any:
+        return jax.lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, jnp.where(s[0] < m, s[1] * 2, s[1])), (0, x))
+
+    exported = jaxexp.export(jax.jit(function))(random(3), 0, 0)
+    chain = Chain(exported)
+    x = random(3)
+    runs = {
+        args: chain.trace(0, [x, *(np.asarray(arg, np.int32) for arg in args)]) for args in ((5, 3), (5, 4), (4, 3))
+    }
+    rows, recorded = runs[5, 3]
+    # These are other arguments, not other operations: what takes them is named.
+    found = culprit.find(rows, runs[5, 4][1], recorded)
+    assert found is not None
+    assert (found.operation, found.is_first_run, found.runs) == ("stablehlo.compare", False, 5)
+    assert "after the first of 5 runs" in str(found)
+    assert found.where[-1] in ("while", "@_where")
+    found = culprit.find(rows, runs[4, 3][1], recorded)
+    assert found is not None
+    assert "its condition ended it after 5 trips in the recorded run, 4 here" in str(found)
+
+
+def test_why_no_operation_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = random(4)
+    exported = saved(jnp.sin, x, path=tmp_path / "f.jaxexp")
+    (case,) = exported.cases
+    assert case.trace is not None
+    other = dataclasses.replace(case.results[0], _bytes=np.zeros(4, np.float32).tobytes())
+    for trace, why in (
+        (None, "no trace was recorded; 'record --trace'"),
+        (case.trace, "none, when each one is looked at"),
+        (dataclasses.replace(case.trace, shape=(case.trace.nbytes // 4, 1)), "has a form that this release of jaxexp"),
+    ):
+        wrong = dataclasses.replace(case, results=(other,), trace=trace)
+        monkeypatch.setattr("jaxexp._api.cases.recording._fitting", lambda chain, wrong=wrong: (wrong,))
+        report = exported.check()
+        assert why in report.cases[0].unnamed
+        assert report.cases[0].unnamed in str(report)
+
+
+def test_what_differs_when_run_again_is_not_recorded() -> None:
+    rows, one = Chain(jaxexp.export(jax.jit(jnp.sin))(random(4))).trace(0, [random(4)])
+    words = one.words.copy()
+    words[0, 3] ^= 1
+    other = culprit.Trace(words)
+    assert culprit.find(rows, other, one) is not None
+    assert culprit.find(rows, other, culprit.Trace(one.where_as(other))) is None
+
+
+def test_large_traces_are_in_the_file_beside(tmp_path: Path) -> None:
+    exported = saved(lambda x: sum(jnp.sin(x * i) for i in range(600)), random(2), path=tmp_path / "f.jaxexp")
+    (case,) = exported.cases
+    assert case.trace is not None
+    assert case.trace.tensor == "0/trace"
+    assert exported.check().ok
+    jaxexp.verify(tmp_path / "f.jaxexp")
 
 
 def named(found: culprit.Culprit | None, mutation: Mutation) -> bool:
