@@ -132,7 +132,7 @@ def test_every_kind(name: str, tmp_path: Path) -> None:
 def test_fingerprints_differ(dtype: str) -> None:
     with jax.enable_x64(True):
         x = jnp.asarray(SOURCE.integers(0, 2 if dtype in ("bool", "int4") else 50, 24)).astype(dtype).reshape(4, 6)
-        print_of = jax.jit(lambda x: jnp.concatenate([part.ravel().astype(float) for part in fingerprint.of_array(x)]))
+        print_of = jax.jit(lambda x: jnp.concatenate([part.ravel().astype(float) for part in fingerprint.of_arrays(x)]))
         seen = {bytes(print_of(x).tobytes())}
         others = [x.T.reshape(4, 6), x[::-1], x.at[2, 3].set(1 - x[2, 3] if dtype != "bool" else ~x[2, 3])]
         if jnp.issubdtype(x.dtype, jnp.inexact):
@@ -262,8 +262,9 @@ def test_what_differs_when_run_again_is_not_recorded() -> None:
     assert culprit.find(rows, other, culprit.Trace(one.where_as(other))) is None
 
 
-def test_large_traces_are_in_the_file_beside(tmp_path: Path) -> None:
-    exported = saved(lambda x: sum(jnp.sin(x * i) for i in range(600)), random(2), path=tmp_path / "f.jaxexp")
+def test_large_traces_are_in_the_file_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jaxexp._api.cases.files.MOST_INLINE", 64)
+    exported = saved(jax.nn.softmax, random(2), path=tmp_path / "f.jaxexp")
     (case,) = exported.cases
     assert case.trace is not None
     assert case.trace.tensor == "0/trace"

@@ -202,7 +202,8 @@ class CheckReport:
 
     Attributes:
         name: the name of the function.
-        cases: how each case went, each a `CheckReport.Checked`; its results are a `CheckReport.Compared` each.
+        cases: how each case went, each a `CheckReport.Checked`; its results are a `CheckReport.Compared` each, and its
+            culprit, if there is one, is a `CheckReport.Culprit`.
         checked: where they were checked, in the form of `Case.recorded`.
     """
 

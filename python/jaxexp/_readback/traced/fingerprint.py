@@ -38,14 +38,15 @@ def _weights(index: Any, factor: np.uint32) -> Any:
     return lax.convert_element_type(_mixed(index, factor), np.float32) * np.float32(2**-31) - np.float32(1)
 
 
-def of_array(x: Any) -> tuple[Any, Any]:
-    """The fingerprint of an array of any dtype and static shape that is not empty, as a table of one row."""
+def of_arrays(*arrays: Any) -> tuple[Any, Any]:
+    """The fingerprints of arrays of one type, of any dtype and static shape, which are not empty, as a table."""
+    x = jnp.stack([lax.reshape(one, (one.size,)) for one in arrays])
     if jnp.issubdtype(x.dtype, np.complexfloating):
-        x = jnp.stack([lax.real(x), lax.imag(x)])
-    flat = lax.reshape(x, (x.size,))
-    index = lax.iota(np.uint32, x.size)
-    values = lax.convert_element_type(flat, np.float32)
-    none: Any = np.uint32(0)
+        x = jnp.concatenate([lax.real(x), lax.imag(x)], axis=1)
+    rows = len(arrays)
+    index = lax.broadcasted_iota(np.uint32, x.shape, 1)
+    values = lax.convert_element_type(x, np.float32)
+    none: Any = jnp.zeros(rows, np.uint32)
     if jnp.issubdtype(x.dtype, np.floating):
         is_plain = lax.abs(values) < _LARGEST
         kind = jnp.where(values > 0, np.uint32(1), np.uint32(2)) + jnp.where(
@@ -57,12 +58,12 @@ def of_array(x: Any) -> tuple[Any, Any]:
         high, low, *sums, squares, special = _reduced(values, parts)
         floats, checks = [*sums, jnp.sqrt(squares)], [special, none, none]
     else:
-        bits = _bits(flat)
+        bits = _bits(x)
         high, low, *sums = _reduced(values, [_mixed(bits ^ _mixed(index, odd), odd) for odd in _ODD[:2]])
-        floats, checks = [np.float32(0)] * 3, [none, *sums]
-    floats = jnp.stack([*floats, jnp.where(high >= -low, high, low)])
-    integers = jnp.stack([np.uint32(1), *checks])
-    return jnp.broadcast_to(floats, (2, 1, FLOATS)), jnp.broadcast_to(integers, (2, 1, INTEGERS))
+        floats, checks = [jnp.zeros(rows, np.float32)] * 3, [none, *sums]
+    floats = jnp.stack([*floats, jnp.where(high >= -low, high, low)], axis=1)
+    integers = jnp.stack([none + np.uint32(1), *checks], axis=1)
+    return jnp.broadcast_to(floats, (2, rows, FLOATS)), jnp.broadcast_to(integers, (2, rows, INTEGERS))
 
 
 def _reduced(values: Any, parts: list[Any]) -> Any:
@@ -73,7 +74,7 @@ def _reduced(values: Any, parts: list[Any]) -> Any:
         return lax.max(a[0], b[0]), lax.min(a[1], b[1]), *sums
 
     start = -np.float32(np.inf), np.float32(np.inf), *(np.zeros((), part.dtype)[()] for part in parts)
-    return lax.reduce((values, values, *parts), start, both, (0,))
+    return lax.reduce((values, values, *parts), start, both, (1,))
 
 
 def _bits(integers: Any) -> Any:
@@ -106,6 +107,11 @@ def repeated(times: Any, floats: Any, integers: Any, new_floats: Any, new_intege
         jnp.stack([jnp.where(is_new, new_floats[0], floats[0]), all_floats]),
         jnp.stack([jnp.where(is_new, new_integers[0], integers[0]), all_integers]),
     )
+
+
+def in_order(floats: Any, integers: Any, order: tuple[int, ...]) -> tuple[Any, Any]:
+    """A table with its rows in another order."""
+    return tuple(jnp.take(table, np.array(order), axis=1) for table in (floats, integers))  # type: ignore[return-value]
 
 
 def nothing(rows: int) -> tuple[Any, Any]:

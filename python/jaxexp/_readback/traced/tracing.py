@@ -7,9 +7,10 @@ calls, in branches and in loops.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -30,6 +31,9 @@ _MOST_ROWS = 1 << 16
 
 # Of rows and fingerprints: others get another number, so that they are not compared with these.
 _FORM = "1"
+
+# Arrays of so many numbers are put together with others of their type: compilers take as long for each table.
+_SMALL = 4096
 
 _PARTS_OF_PLACE = re.compile(r'"((?:[^"\\]|\\.)*)"(?::(\d+))?')
 
@@ -173,7 +177,7 @@ class _Tracer:
         """Computes fingerprints in a block, and puts them together in front of its terminator."""
         *operations, terminator = everything = list(block.operations)
         scope = _Scope()
-        parts: list[tuple[Any, Any]] = []
+        tables = _Parts()
         for operation, point in zip(operations, everything[1:], strict=True):
             operation = operation.operation
             name, place = operation.name, _place(operation.location)
@@ -189,35 +193,48 @@ class _Tracer:
                     # What nobody uses may be memory that nobody wrote, as of routines of LAPACK.
                     results, inner = [value for value in operation.results if _is_used(value)], None
                 if inner is not None:
-                    parts.append(inner)
+                    count = _jax.ir.RankedTensorType(inner[0].type).shape[1]
+                    tables.add(inner, range(len(scope.rows) - count, len(scope.rows)))
                 for value in results:
                     if name != "func.call" and (type_ := _type(value)) is not None:
+                        value = _alone(value)
                         scope.add(value, Row(name, where, place, type_.dtype.name, type_.shape, takes))
-                        parts.append(self._fingerprint(value, type_))
+                        if 0 in type_.shape:
+                            tables.add(self._nothing(1), [scope.made[value]])
+                        elif math.prod(type_.shape) > _SMALL:
+                            tables.add(self._fingerprints([value]), [scope.made[value]])
+                        else:
+                            tables.small.setdefault(str(value.type), []).append(value)
             if len(scope.rows) > _MOST_ROWS:
                 raise UnsupportedError(
                     f"tracing {self._name}: with each call written out, it has more than {_MOST_ROWS:,} operations"
                 )
         with _jax.ir.InsertionPoint(terminator):
-            floats, integers = self._joined(parts)
+            for group in tables.small.values():
+                tables.add(self._fingerprints(group), [scope.made[value] for value in group])
+            floats, integers = self._joined(tables.parts, tables.order)
         returned = scope.takes(terminator.operands)
         return _Tables(scope.rows, list(scope.outside), returned, floats, integers)
 
     # --- values
 
-    def _fingerprint(self, value: Any, type_: array_type.Type) -> tuple[Any, Any]:
-        if 0 in type_.shape:
-            return self._nothing(1)
-        return self._inline(fingerprint.of_array, str(value.type), [value])
+    def _fingerprints(self, values: list[Any]) -> tuple[Any, Any]:
+        return self._inline(fingerprint.of_arrays, (str(values[0].type), len(values)), values)
 
-    def _joined(self, parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
+    def _joined(self, parts: Sequence[tuple[Any, Any]], order: Sequence[int] = ()) -> tuple[Any, Any]:
         if not parts:
             return self._nothing(0)
         floats, integers = (
             _jax.hlo.concatenate([part[i] for part in parts], dimension=1) if len(parts) > 1 else parts[0][i]
             for i in range(2)
         )
-        return floats, integers
+        if list(order) == sorted(order):
+            return floats, integers
+        # Where each row is, as `order` says of each table's row which one it is.
+        places = tuple(int(place) for place in np.argsort(order))
+        return self._inline(
+            lambda *table: fingerprint.in_order(*table, places), ("in order", places), [floats, integers]
+        )
 
     def _nothing(self, rows: int) -> tuple[Any, Any]:
         return self._inline(lambda: fingerprint.nothing(rows), ("nothing", rows), [])
@@ -297,6 +314,19 @@ class _Tracer:
         return results, (floats, integers)
 
 
+class _Parts:
+    """The tables of a block: of single rows or several, and the small arrays that share one."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[Any, Any]] = []
+        self.order: list[int] = []  # the numbers of the rows of the parts
+        self.small: dict[str, list[Any]] = {}
+
+    def add(self, table: tuple[Any, Any], numbers: Iterable[int]) -> None:
+        self.parts.append(table)
+        self.order += numbers
+
+
 class _Scope:
     """The rows of a block, and which of them the values of the block are."""
 
@@ -342,6 +372,13 @@ def _return_more(block: Any, values: Sequence[Any], terminate: Callable[..., Any
     with _jax.ir.InsertionPoint(terminator):
         terminate([*terminator.operands, *values])
     terminator.operation.erase()
+
+
+def _alone(value: Any) -> Any:
+    """The same value, computed once and not again with each fingerprint that needs it, as compilers do."""
+    barrier = _jax.ir.Operation.create("stablehlo.optimization_barrier", results=[value.type], operands=[value])
+    value.replace_all_uses_except(barrier.result, barrier)
+    return barrier.result
 
 
 def _is_used(value: Any) -> bool:
