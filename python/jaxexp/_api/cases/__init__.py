@@ -1,6 +1,7 @@
 """Cases of functions: recorded, kept in files, made again, and compared.
 
 recording.py makes calls with calling.py, and keeps what they took and returned; files.py puts large arrays into a file
-of tensors beside the artifact. replaying.py makes the calls again; comparing.py says of each result how it differs, culprit.py
-which operation differs first, and report.py says it in words. Files that do not import JAX are for `jaxexp.runtime`, too.
+of tensors beside the artifact. replaying.py makes the calls again; comparing.py says of each result how it differs,
+culprit.py which operation differs first, and report.py says it in words. Files that do not import JAX are for
+`jaxexp.runtime`, too.
 """

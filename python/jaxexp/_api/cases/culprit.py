@@ -159,7 +159,7 @@ class _Comparison:
     def blamed(self, index: int) -> Culprit:
         error, taken = self.error(index), self._taken(index)
         row, half = self._rows[index], self._half
-        what = "has other numbers" if math.isinf(error) else f"differs by {error:.2g} of its size"
+        what = "has other numbers" if math.isinf(error) else f"differs by about {error:.2g} of its size"
         operands = f"operands that differ by {taken:.2g} of theirs" if taken else "the same operands"
         why = f"its result {what}, from {operands}"
         if not math.isinf(error) and error <= _GROWTH * ULPS * _rounding(row.dtype):

@@ -349,13 +349,16 @@ def _of_json(said: Mapping[str, Any]) -> Compared:
 
 
 def _culprit_of_json(said: Mapping[str, Any]) -> Culprit:
-    largest = {key: None if said[key] is None else float(said[key]) for key in ("expected", "found")}
     return Culprit(
-        **{key: str(said[key]) for key in ("operation", "place", "type", "why")},
+        operation=str(said["operation"]),
+        place=str(said["place"]),
         where=tuple(map(str, said["where"])),
+        type=str(said["type"]),
+        why=str(said["why"]),
         error=float(said["error"]),
         operands_error=float(said["operands_error"]),
         is_first_run=bool(said["is_first_run"]),
         runs=int(said["runs"]),
-        **largest,
+        expected=None if said["expected"] is None else float(said["expected"]),
+        found=None if said["found"] is None else float(said["found"]),
     )

@@ -61,9 +61,9 @@ def of_arrays(*arrays: Any) -> tuple[Any, Any]:
         bits = _bits(x)
         high, low, *sums = _reduced(values, [_mixed(bits ^ _mixed(index, odd), odd) for odd in _ODD[:2]])
         floats, checks = [jnp.zeros(rows, np.float32)] * 3, [none, *sums]
-    floats = jnp.stack([*floats, jnp.where(high >= -low, high, low)], axis=1)
+    table = jnp.stack([*floats, jnp.where(high >= -low, high, low)], axis=1)
     integers = jnp.stack([none + np.uint32(1), *checks], axis=1)
-    return jnp.broadcast_to(floats, (2, rows, FLOATS)), jnp.broadcast_to(integers, (2, rows, INTEGERS))
+    return jnp.broadcast_to(table, (2, rows, FLOATS)), jnp.broadcast_to(integers, (2, rows, INTEGERS))
 
 
 def _reduced(values: Any, parts: list[Any]) -> Any:
@@ -111,7 +111,8 @@ def repeated(times: Any, floats: Any, integers: Any, new_floats: Any, new_intege
 
 def in_order(floats: Any, integers: Any, order: tuple[int, ...]) -> tuple[Any, Any]:
     """A table with its rows in another order."""
-    return tuple(jnp.take(table, np.array(order), axis=1) for table in (floats, integers))  # type: ignore[return-value]
+    places = np.array(order)
+    return jnp.take(floats, places, axis=1), jnp.take(integers, places, axis=1)
 
 
 def nothing(rows: int) -> tuple[Any, Any]:

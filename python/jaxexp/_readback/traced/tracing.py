@@ -233,7 +233,9 @@ class _Tracer:
         # Where each row is, as `order` says of each table's row which one it is.
         places = tuple(int(place) for place in np.argsort(order))
         return self._inline(
-            lambda *table: fingerprint.in_order(*table, places), ("in order", places), [floats, integers]
+            lambda floats, integers: fingerprint.in_order(floats, integers, places),
+            ("in order", places),
+            [floats, integers],
         )
 
     def _nothing(self, rows: int) -> tuple[Any, Any]:
