@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import stat
+import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 import jaxexp
+from jaxexp._cli.commands import check as check_command
 from kit import without_jax
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -161,6 +163,9 @@ def test_statuses(models: Path, run: Any, damaged: Path) -> None:
     for wrong in (["--tolerance", "nan"], ["--plugin", "cpu", "--matrix"], ["--python", "x", "--journal", "y"]):
         assert run("check", models / "good.jaxexp", *wrong)[0] == 2
     assert run("check", models / "good.jaxexp", "--python", "/no/such/python")[0] == 2
+    assert "give --plugin, too" in run("check", models / "good.jaxexp", "--option", "a=1")[2]
+    for wrong in ("a", "=1"):
+        assert "is not NAME=VALUE" in run("check", models / "good.jaxexp", "--plugin", "cpu", "--option", wrong)[2]
 
 
 def test_json(models: Path, run: Any) -> None:
@@ -212,6 +217,31 @@ def test_plugins(models: Path, good: Any, run: Any) -> None:
     status, out, err = run("check", "--plugin", str(models / "no.so"), models / "good.jaxexp")
     assert status == 1
     assert "no.so" in err
+
+
+@pytest.mark.slow(reason="starts a process, since a plugin is started once in each")
+@pytest.mark.processes(reason="a plugin is started once in each process")
+def test_options_of_plugins(tmp_path: Path) -> None:
+    without_jax.skip_without_plugin()
+    mesh = jax.make_mesh((8,), ("x",))
+    x = jax.device_put(
+        np.arange(8, dtype=np.float32), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    )
+    jaxexp.export(jax.jit(lambda x: x * 2))(x).save(tmp_path / "f.jaxexp", cases=[(x,)])
+    command = [sys.executable, "-m", "jaxexp", "check", "--plugin", "cpu", tmp_path / "f.jaxexp"]
+    found = subprocess.run(command, capture_output=True, text=True)
+    assert found.returncode == 1
+    assert "was exported for 8 devices" in found.stderr
+    found = subprocess.run([*command, "--option", "cpu_device_count=8"], capture_output=True, text=True)
+    assert (found.returncode, "1 of 1 case as recorded" in found.stdout) == (0, True), found.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("8", 8), ("-1.5", -1.5), ("true", True), ("false", False), ("a=b", "a=b"), ("", "")]
+)
+def test_values_of_options(text: str, value: object) -> None:
+    name, found = check_command._option(f"name={text}")
+    assert (name, found, type(found)) == ("name", value, type(value))
 
 
 @pytest.mark.processes(reason="environments are processes")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxexp
+from jaxexp._compat.foreign import source
 from kit.corpus import mesh
 from kit.producers import bytecode, identity
 
@@ -359,3 +362,15 @@ def test_custom_calls_are_allowed_by_name() -> None:
 def test_no_paths_of_the_importing_program() -> None:
     exported = jaxexp.from_stablehlo(UNNAMED, differentiable=True)
     assert __file__.encode() not in exported.serialize(vjp_order=2)
+
+
+@pytest.mark.slow(reason="waits for a second of CPU time")
+@pytest.mark.processes(reason="text is parsed in a process of its own")
+def test_a_child_without_parent_ends() -> None:
+    """Each attribute has the one before it twice, so that the text has no end."""
+    aliases = ["#a0 = [unit, unit]", *(f"#a{i} = [#a{i - 1}, #a{i - 1}]" for i in range(1, 40))]
+    add = "%0 = stablehlo.add %x, %x {mhlo.frontend_attributes = {a = #a39}} : tensor<4xf32> return %0 : tensor<4xf32>"
+    main = f"func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {{ {add} }}"
+    text = "\n".join([*aliases, f"module {{ {main} }}"])
+    command = [sys.executable, "-c", source._CHILD, "1", *sys.path]
+    assert subprocess.run(command, input=text.encode(), capture_output=True, timeout=300).returncode < 0

@@ -38,6 +38,16 @@ def test_weights_on_their_own(signed: Path, keys: Path, by: jaxexp.SignedBy) -> 
     jaxexp.verify(signed / "model.safetensors", signed_by=by)
 
 
+def test_a_signature_takes_the_place_of_no_file_elsewhere(signed: Path, keys: Path, tmp_path: Path) -> None:
+    other = tmp_path / "precious"
+    other.write_text("precious")
+    (signed / "model.jaxexp.sig").unlink()
+    (signed / "model.jaxexp.sig").symlink_to(other)
+    with pytest.raises(jaxexp.ExportError, match="is a link"):
+        jaxexp.sign(signed / "model.jaxexp", key=keys / "release.pem")
+    assert other.read_text() == "precious"
+
+
 def test_a_second_signature_replaces_the_first(signed: Path, keys: Path) -> None:
     before = signatures(signed)
     (signed / "model.jaxexp.sig").chmod(0o600)

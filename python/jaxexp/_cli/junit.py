@@ -10,17 +10,19 @@ from jaxexp._errors import shown
 
 if TYPE_CHECKING:
     from jaxexp._api.cases.report import CheckReport
+    from jaxexp._cli.bisecting import Blamed
 
 
-def text(found: Iterable[tuple[str, str, CheckReport | None, str]]) -> str:
-    """The report on artifacts: each with the environment, what was found there, and the error if it was not loaded.
+def text(found: Iterable[tuple[str, str, CheckReport | None, str, Iterable[Blamed]]]) -> str:
+    """The report on artifacts: each with the environment, what was found there, the error if it was not loaded, and
+    what makes its cases differ.
 
     Each artifact in an environment is a suite, and each case a test.
     """
     from jaxexp._api.cases.report import DIFFERS, FAILED, NONE
 
     root = ElementTree.Element("testsuites", name="jaxexp check")
-    for file, where, report, error in found:
+    for file, where, report, error, blamed in found:
         suite = ElementTree.SubElement(root, "testsuite", name=_clean(f"{file} ({where})"))
         if report is None:
             _test(suite, file, "load", "error", error)
@@ -28,7 +30,8 @@ def text(found: Iterable[tuple[str, str, CheckReport | None, str]]) -> str:
             _test(suite, file, "cases", "skipped", "no cases")
         for case in () if report is None else report.cases:
             kind = {FAILED: "error", DIFFERS: "failure"}.get(case.verdict, "")
-            _test(suite, file, case.name, kind, "\n".join([str(case), *case.lines()]))
+            said = [str(case), *case.lines(), *(str(one) for one in blamed if one.case == case.name)]
+            _test(suite, file, case.name, kind, "\n".join(said))
         suite.set("tests", str(len(suite)))
         for kind in ("failure", "error", "skipped"):
             count = sum(test.find(kind) is not None for test in suite)

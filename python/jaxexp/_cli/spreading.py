@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from jaxexp._fleet.engine.work import Unusable
     from jaxexp._fleet.passes.folders import Folders
     from jaxexp._fleet.passes.given import Place
+
+_SAFE_PATH = "PYTHONSAFEPATH"  # as Python's option -P
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +57,7 @@ class Spread:
                 except ExportError as error:
                     raise click.UsageError(f"--dask {error}") from error
             elif processes and self.workers is not None and self.workers > 1:
+                stack.enter_context(_safe_path())
                 executor = crew.processes(self.workers)
             try:
                 yield crew.Means(executor, self.workers, self.journal, self.wait_for_workers, importing.imported())
@@ -91,6 +95,20 @@ class Spread:
             .replace("(wait_for_workers)", "(--wait-for-workers)")
             .replace("What is done is in the journal, if there is one", kept)
         )
+
+
+@contextlib.contextmanager
+def _safe_path() -> Generator[None]:
+    """Python's processes that start meanwhile import nothing from the current folder, unless this one does."""
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = before
 
 
 def options(workers: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -60,6 +60,8 @@ class Signer:
                     f"{path!r} is not in the folder of the signature {signature!r}, which names files by their paths "
                     "from there: write the signature to a folder above all files"
                 )
+        if os.path.islink(signature):
+            raise ExportError(f"{signature!r} is a link: a signature takes the place of no file elsewhere. Remove it")
         with tempfile.TemporaryDirectory() as folder:
             written = os.path.join(folder, "signature")
             config = self._config.set_hashing_config(_Hashed(self._hashed(paths, signature, name)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jaxexp import _runtime
 from jaxexp._errors import WeightsError
 from jaxexp._fleet.places.source import source
+from jaxexp._kernel.artifact.opened import opened
 from jaxexp._kernel.artifact.words import listed
 from jaxexp._kernel.io import files
 
@@ -64,9 +65,15 @@ def program_of(artifact: Given, policy: Policy | None, signed_by: SignedBy | Non
     with found.named():
         program, buffer = _opened(found, signed_by, stable, policy)
         if policy is not None:
+            from jaxexp._policy.limits.limits import Limits
+
             from .judging import judge
 
             judge(policy, program)
+            if policy.max_case_bytes is not None:
+                Limits(policy).cases(
+                    opened(found.read() if buffer is None else buffer), f"the artifact of {program.name}"
+                )
     return Opened(program, found, buffer, policy, signed_by is not None)
 
 

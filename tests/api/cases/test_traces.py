@@ -298,10 +298,10 @@ def examine(name: str, one_in: int) -> tuple[int, list[str]]:
     return changed, missed
 
 
-@pytest.mark.sampled(one_in=3, reason="many cases go the same way")
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.slow(reason="compiles many programs")
+@pytest.mark.parametrize("name", ["perceptron", "convolution", "root"])
 def test_changed_operations_are_named(name: str) -> None:
-    changed, missed = examine(name, 8)
+    changed, missed = examine(name, 4)
     assert changed > 0
     assert len(missed) <= changed // 8, missed
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxexp._errors import ExportError
-from jaxexp._kernel.artifact.cases import Array, Case, Tolerance
+from jaxexp._kernel.artifact.cases import FLOAT0, Array, Case, Tolerance
 from jaxexp._kernel.artifact.words import bytes_in_words
 
 from .comparing import compared
@@ -99,7 +100,9 @@ def drawn_and_read(case: Case, max_drawn_bytes: int) -> list[Array]:
         ExportError: there are too many random numbers.
         WeightsError: a file beside the artifact is missing or damaged.
     """
-    drawn = sum(value.nbytes for value in case.arguments if value.drawn is not None)
+    # Those of dtype float0 are not kept, either.
+    made = [value for value in (*case.arguments, *case.results) if value.drawn is not None or value.dtype == FLOAT0]
+    drawn = sum(value.nbytes or math.prod(value.shape) for value in made)
     if drawn > max_drawn_bytes:
         raise ExportError(
             f"its random arguments take {bytes_in_words(drawn)}; max_drawn_bytes allows "

@@ -166,9 +166,12 @@ class Checked:
 
     def __str__(self) -> str:
         name = f"{self.name} (VJP of order {self.vjp_order})" if self.vjp_order else self.name
-        if self.error is not None:
-            return shown(f"{name}: {self.error}")
-        return shown(f"{name}: {_summary(self.results, self.verdict)}")
+        return shown(f"{name}: {self.summary}")
+
+    @property
+    def summary(self) -> str:
+        """How it went, in words."""
+        return _summary(self.results, self.verdict) if self.error is None else self.error
 
     def lines(self) -> Iterator[str]:
         """What differs, a line for each result, and which operation differs first."""

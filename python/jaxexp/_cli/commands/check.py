@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
+import os
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -13,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp._cli import (
+    bisecting,
     complaints,
     completing,
     headers,
@@ -33,12 +37,15 @@ if TYPE_CHECKING:
     from jaxexp._api.cases.report import CheckReport
     from jaxexp._kernel.artifact.cases import Tolerance
 
+PluginOption = str | int | float | bool
+
 _EXAMPLE = """\b
 Example:
   jaxexp check model.jaxexp
   jaxexp check models/ fleet.zip --junit results.xml
   jaxexp check model.jaxexp --python old/bin/python --python new/bin/python --matrix
-  jaxexp check model.jaxexp --plugin cuda"""
+  jaxexp check model.jaxexp --plugin cuda
+  jaxexp check model.jaxexp --bisect"""
 
 HERE = "here"
 _ERROR = "error"  # the verdict on an artifact that cannot be loaded
@@ -54,6 +61,7 @@ class Outcome:
         report: the report; None if the artifact cannot be loaded there.
         error: why not.
         status: the exit status that the error asks for.
+        blamed: with --bisect, what makes each of its differing cases differ.
     """
 
     file: str
@@ -61,6 +69,7 @@ class Outcome:
     report: CheckReport | None = None
     error: str = ""
     status: int = 0
+    blamed: tuple[bisecting.Blamed, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -70,7 +79,8 @@ class Outcome:
         said: dict[str, Any] = {"file": self.file, "where": self.where, "verdict": self.verdict}
         if self.report is None:
             return said | {"error": self.error, "status": self.status}
-        return said | {"report": self.report.to_json()}
+        blamed = {"blamed": [one.to_json() for one in self.blamed]} if self.blamed else {}
+        return said | {"report": self.report.to_json()} | blamed
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any], where: str) -> Outcome:
@@ -89,6 +99,14 @@ class Outcome:
     help="Run on a PJRT plugin, without JAX: its file, or a platform whose plugin is installed.",
 )
 @click.option(
+    "--option",
+    "plugin_options",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=lambda context, parameter, given: dict(map(_option, given)),
+    help="What --plugin is told when it starts, such as cpu_device_count=8. May be repeated.",
+)
+@click.option(
     "--python",
     "pythons",
     metavar="PYTHON",
@@ -97,6 +115,13 @@ class Outcome:
 )
 @click.option(
     "--matrix", "is_matrix", is_flag=True, help="Check here, too, and print one table of artifacts and environments."
+)
+@click.option(
+    "--bisect",
+    "is_bisecting",
+    is_flag=True,
+    help="Name the first flag or pass of XLA without which a case that differs is as recorded: checks it once more "
+    "without each of them, in processes of their own.",
 )
 @tolerances.option("How far results may be from the recorded ones, in place of what the cases say; 0: not at all.")
 @click.option(
@@ -124,8 +149,10 @@ class Outcome:
 def command(
     files: tuple[str, ...],
     plugin: str | None,
+    plugin_options: dict[str, PluginOption],
     pythons: tuple[str, ...],
     is_matrix: bool,
+    is_bisecting: bool,
     tolerance: Tolerance | None,
     max_drawn_bytes: int,
     allow_none: bool,
@@ -141,20 +168,26 @@ def command(
     loaded or has no cases; 2 if the command line makes no sense; 75 if the same command may succeed later. This runs
     the functions: check only what you trust.
     """
-    if plugin is not None and (pythons or is_matrix or spread.is_asked_for):
-        raise click.UsageError("--plugin checks in this process: leave out --python, --matrix, and options of workers")
+    if plugin is not None and (pythons or is_matrix or is_bisecting or spread.is_asked_for):
+        raise click.UsageError(
+            "--plugin checks in this process: leave out --python, --matrix, --bisect, and options of workers"
+        )
+    if plugin_options and plugin is None:
+        raise click.UsageError("--option is for a plugin: give --plugin, too")
     if pythons and (spread.address or spread.journal):
         raise click.UsageError("--dask and --journal are for checks here: leave out --python")
     own = functools.partial(_here, files, folders, spread, tolerance, max_drawn_bytes)
     found: list[Outcome] = []
     if plugin is not None:
-        found += _on_plugin(files, folders, plugin, tolerance, max_drawn_bytes)
+        found += _on_plugin(files, folders, plugin, plugin_options, tolerance, max_drawn_bytes)
     else:
         if is_matrix or not pythons:
             found += own()
         found += _elsewhere(pythons, files, folders, tolerance, max_drawn_bytes, spread.workers or 1)
+    if is_bisecting:
+        found = _bisected(found, _options(tolerance, max_drawn_bytes), spread.workers or 1)
     if junit_file is not None:
-        text = junit.text([(one.file, one.where, one.report, one.error) for one in found])
+        text = junit.text([(one.file, one.where, one.report, one.error, one.blamed) for one in found])
         outputs.write(junit_file, text.encode(), force=True)
     if as_json:
         click.echo(json.dumps([one.to_json() for one in found], indent=2))
@@ -166,6 +199,18 @@ def command(
         if one.report is None:
             complaints.complain(one.error if one.where == HERE else f"{one.where}: {one.error}")
     return _status(found, allow_none)
+
+
+def _option(text: str) -> tuple[str, PluginOption]:
+    name, is_given, value = text.partition("=")
+    if not name or not is_given:
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+    if value in ("true", "false"):
+        return name, value == "true"
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return name, kind(value)
+    return name, value
 
 
 def _status(found: Iterable[Outcome], allow_none: bool) -> int:
@@ -199,13 +244,20 @@ def _here(
 
 
 def _on_plugin(
-    files: Sequence[str], folders: inputs.Folders, plugin: str, tolerance: Tolerance | None, max_drawn_bytes: int
+    files: Sequence[str],
+    folders: inputs.Folders,
+    plugin: str,
+    options: Mapping[str, PluginOption],
+    tolerance: Tolerance | None,
+    max_drawn_bytes: int,
 ) -> Iterator[Outcome]:
     from jaxexp.runtime.session import Session
 
     def check(source: inputs.Source) -> CheckReport:
         given: Any = source.path if source.handle is None else source.handle
-        return Session(given, plugin=plugin).check(tolerance=tolerance, max_drawn_bytes=max_drawn_bytes)
+        return Session(given, plugin=plugin, options=options or None).check(
+            tolerance=tolerance, max_drawn_bytes=max_drawn_bytes
+        )
 
     sources = [one for file in files for one in _sources(file, folders)]
     with progress.bar("checking", len(sources)) as advance:
@@ -230,23 +282,53 @@ def _elsewhere(
     """Checks in other environments, each in a process of its own."""
     if not pythons:
         return
-    options = ["--max-drawn-bytes", str(max_drawn_bytes)]
-    options += [] if tolerance is None else ["--tolerance", tolerances.text(tolerance)]
-    options += [] if folders.recursive else ["--no-recursive"]
+    options = [] if folders.recursive else ["--no-recursive"]
     options += [part for pattern in folders.include for part in ("--include", pattern)]
-    options += [part for module in importing.imported() for part in ("--import", module)]
-    run = functools.partial(_in_process, arguments=["check", "--json", *options, "--", *files])
+    run = functools.partial(_in_process, arguments=[*options, *_options(tolerance, max_drawn_bytes), "--", *files])
     with progress.bar("environments", len(pythons)) as advance, ThreadPoolExecutor(at_once) as threads:
         for outcomes in threads.map(run, pythons):
             yield from outcomes
             advance(1)
 
 
-def _in_process(python: str, arguments: Sequence[str]) -> list[Outcome]:
+def _options(tolerance: Tolerance | None, max_drawn_bytes: int) -> list[str]:
+    options = ["--max-drawn-bytes", str(max_drawn_bytes)]
+    options += [] if tolerance is None else ["--tolerance", tolerances.text(tolerance)]
+    return options + [part for module in importing.imported() for part in ("--import", module)]
+
+
+def _bisected(found: Iterable[Outcome], options: Sequence[str], at_once: int) -> list[Outcome]:
+    def of(one: Outcome) -> Outcome:
+        def check(flags: str, seconds: float | None) -> CheckReport | None:
+            python = sys.executable if one.where == HERE else one.where
+            return _in_process(python, [*options, "--", one.file], flags, seconds)[0].report
+
+        if one.report is None:
+            return one
+        return dataclasses.replace(one, blamed=bisecting.bisected(one.report, check, at_once))
+
+    return [of(one) for one in found]
+
+
+def _in_process(
+    python: str, arguments: Sequence[str], xla_flags: str | None = None, seconds: float | None = None
+) -> list[Outcome]:
+    # Nothing is imported from the current folder, unless --import asks for that.
+    safe = () if importing.imported() else ("-P",)
+    command = [python, *safe, "-m", "jaxexp", "check", "--json", *arguments]
+    environment = None if xla_flags is None else {**os.environ, "XLA_FLAGS": xla_flags}
     try:
         done = subprocess.run(
-            [python, "-m", "jaxexp", *arguments], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            timeout=seconds,
         )
+    except subprocess.TimeoutExpired:
+        return [Outcome("", python, None, f"jaxexp check did not end within {seconds:.0f} s", complaints.FAILED)]
     except OSError as error:
         raise click.UsageError(f"--python {python}: {error.strerror}") from error
     try:
@@ -274,6 +356,8 @@ def _add(page: Page, one: Outcome, names_environments: bool) -> None:
     page.line(f"{one.file}{f' in {one.where}' if names_environments else ''}: {about}")
     for line in rest:
         page.line(line)
+    for blamed in one.blamed:
+        page.line(f"           {blamed}")
 
 
 def _table(found: Sequence[Outcome]) -> Page:

@@ -37,7 +37,9 @@ DIALECTS = {"builtin", "func", "stablehlo", "chlo", "sdy", "vhlo"}
 _SECONDS, _BYTES_PER_SECOND = 60, 100_000
 
 # Starts a process that finds what this one finds.
-_CHILD = "import sys; sys.path[:] = sys.argv[1:]; from jaxexp._compat.foreign.source import child; child()"
+_CHILD = (
+    "import sys; sys.path[:] = sys.argv[2:]; from jaxexp._compat.foreign.source import child; child(int(sys.argv[1]))"
+)
 
 
 def contents(module: Any) -> tuple[bytes, str | None]:
@@ -94,7 +96,8 @@ def _portable(content: bytes) -> bytes:
             "text is parsed in a Python process of its own, and sys.executable does not say which program starts one: "
             "pass the module as MLIR bytecode"
         )
-    command, seconds = [sys.executable, "-c", _CHILD, *sys.path], _SECONDS + len(content) // _BYTES_PER_SECOND
+    seconds = _SECONDS + len(content) // _BYTES_PER_SECOND
+    command = [sys.executable, "-c", _CHILD, str(seconds), *sys.path]
     try:
         done = subprocess.run(command, input=content, capture_output=True, check=False, timeout=seconds)
     except subprocess.TimeoutExpired as error:
@@ -130,8 +133,15 @@ def _reason(said: str) -> str:
     return (errors or said.splitlines()[-1:] or ["no reason is given"])[0].partition(". If this is intended")[0].strip()
 
 
-def child() -> None:
-    """Runs in the process that parses text: reads it from stdin, and writes bytecode or why there is none to stdout."""
+def child(seconds: int) -> None:
+    """Runs in the process that parses text: reads it from stdin, and writes bytecode or why there is none to stdout.
+
+    If the process that started it has ended, the system ends it after these seconds of CPU time.
+    """
+    with contextlib.suppress(ImportError, ValueError, OSError):  # Windows; a lower limit is set already
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     text = sys.stdin.buffer.read()
     try:
         with _jax.make_ir_context():

@@ -127,4 +127,4 @@ def in_worker(parts: Parts, options: How) -> list[Any]:
 def _files(source: Source) -> list[str]:
     """The names of the files of weights and cases beside an artifact."""
     with source.named():
-        return [name for files, *_ in tables_of(_native.Artifact(source.mapped())) for name, *_ in files]
+        return [name for files, *_ in tables_of(_native.Artifact(source.read())) for name, *_ in files]

@@ -253,7 +253,7 @@ def _in_local(
         error = DeserializationError(where, expected, _found(what, where, path))
         return found._replace(error=packed(error))
     if has_digests:
-        with open(path, "rb") as file:
+        with files.regular(path) as file:
             _, end = struct.unpack("<12sI", file.read(16))  # the end of the artifact, as it says itself
         found = found._replace(bytes_behind=max(0, size - int(end)))
     if not has_files:
@@ -289,7 +289,7 @@ def _with_files(found: InFile, path: str, artifact: _native.Artifact) -> InFile:
 def _found(what: str, where: str, path: str) -> str:
     """What a file has in place of an artifact, and what to do."""
     try:
-        with open(path, "rb") as file:
+        with files.regular(path) as file:
             return instead_of_artifact(what, where, file.read(HEAD))
     except OSError:  # it was there a moment ago
         return what

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jaxexp._kernel.io.files import regular
 from jaxexp._kernel.io.other_files import EXECUTABLES
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 def is_file_of_executables(path: str) -> bool:
     """Whether a path leads to a file of executables, by its first bytes."""
     try:
-        with open(path, "rb") as file:
+        with regular(path) as file:
             return file.read(len(EXECUTABLES)) == EXECUTABLES
     except OSError:
         return False

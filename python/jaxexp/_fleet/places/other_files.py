@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jaxexp._errors import WeightsError
 from jaxexp._kernel.artifact.words import counted
+from jaxexp._kernel.io.files import regular
 from jaxexp._kernel.io.other_files import EXECUTABLES, is_tensors
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def checked_other_file(path: str) -> OtherFile | None:
         DeserializationError: it is damaged.
         OSError: it cannot be read.
     """
-    with open(path, "rb") as file:
+    with regular(path) as file:
         head = file.read(_HEAD)
     if not is_other_file(head):
         return None
@@ -59,7 +60,7 @@ def tensors_in(path: str) -> Tensors | None:
 
     if not path.endswith(places.INDEX_SUFFIX):
         try:
-            with open(path, "rb") as file:
+            with regular(path) as file:
                 if not is_tensors(file.read(_HEAD)):
                     return None
         except OSError:  # another place, or what reads it says what is wrong

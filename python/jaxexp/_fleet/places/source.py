@@ -309,7 +309,7 @@ def kind_by(name: str, head: bytes, size: int) -> Kind | None:
 
 
 def _beginning(path: str) -> tuple[bytes, int]:
-    with open(path, "rb") as file:
+    with files.regular(path) as file:
         return file.read(_HEAD), os.fstat(file.fileno()).st_size
 
 

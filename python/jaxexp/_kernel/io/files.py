@@ -72,16 +72,30 @@ class Mapped(mmap.mmap):
     __slots__ = ()
 
 
+def regular(path: str | os.PathLike[str]) -> IO[bytes]:
+    """A file, opened for reading. Not a pipe, which would wait for its writer, and not a device.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+    """
+    waits_not = getattr(os, "O_NONBLOCK", 0)
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | waits_not))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file", os.fsdecode(path))
+    return file
+
+
 def mapped(path: str | os.PathLike[str]) -> Mapped:
     """The bytes of an artifact's file, mapped into memory: for short looks, which may read only some pages."""
-    with open(path, "rb") as file:
+    with regular(path) as file:
         _size(file)
         return Mapped(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def read(path: str | os.PathLike[str], check_size: Callable[[int], None]) -> bytes:
     """The bytes of an artifact's file, read after `check_size` was called with its size."""
-    with open(path, "rb") as file:
+    with regular(path) as file:
         check_size(_size(file))
         return file.read()
 
