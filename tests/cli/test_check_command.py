@@ -92,18 +92,48 @@ def test_what_differs(models: Path, run: Any) -> None:
     file = models / "wrong.jaxexp"
     status, out, err = run("check", file)
     assert (status, err) == (1, "")
-    first, case, result, recorded, checked = out.splitlines()
+    first, case, result, unnamed, recorded, checked = out.splitlines()
     assert first == f"{file}: 0 of 1 case as recorded"
     assert case == "  differs  given: 1 of 2 results differs"
     assert result.strip().startswith(
         "result['twice'] float32[2, 3]: 5 of 6 numbers differ by at most 5 (relative 0.5, "
     )
     assert result.endswith("at [1, 2] recorded 10.0, found 15.0; allowed is 1e-05, measured when it was recorded")
+    assert "no trace was recorded; 'record --trace', where the results are right, lets later checks name it" in unnamed
     assert recorded.strip().startswith(f"recorded with jax {jax.__version__}, ")
     assert checked.strip().startswith(f"checked with jax {jax.__version__}, ")
     assert run("check", file, "--tolerance", "1")[0] == 0
     assert run("check", file, "--tolerance", "0,5")[0] == 0
     assert run("check", file, "--tolerance", "0,4.9")[0] == 1
+
+
+def test_the_first_operation_that_differs(models: Path, good: Any, run: Any) -> None:
+    """Said in words, as JSON, and in the form of JUnit; by a check in another process, too."""
+    file = models / "good.jaxexp"
+    said = good("record", file, "--random", "--size", "b=2", "--trace", "--replace")
+    assert said == f"{file}: 1 case; recorded '0', 2 results, {len_of_trace(file)} fingerprints of operations\n"
+    changed = jaxexp.load(file)
+    text = changed.mlir_module().replace("dense<2.000000e+00>", "dense<3.000000e+00>")
+    dataclasses.replace(changed, mlir_module_serialized=text.encode()).save(file)
+    status, out, err = run("check", file)
+    assert (status, err) == (1, "")
+    (line,) = (line.strip() for line in out.splitlines() if "first operation" in line)
+    assert line.startswith("the first operation that differs: stablehlo.constant float32[]")
+    assert ": its result differs by about 0." in line
+    assert line.endswith(" of its size, from the same operands; its largest number was 2, and is 3")
+    status, out, err = run("check", file, "--json", "--junit", models / "found.xml", "--python", sys.executable)
+    (found,) = json.loads(out)
+    culprit = found["report"]["cases"][0]["culprit"]
+    assert (culprit["operation"], culprit["expected"], culprit["found"]) == ("stablehlo.constant", 2.0, 3.0)
+    failure = ElementTree.parse(models / "found.xml").getroot().find("testsuite/testcase/failure")
+    assert failure is not None
+    assert line in str(failure.text)
+
+
+def len_of_trace(file: Path) -> int:
+    (case,) = jaxexp.load(file).cases
+    assert case.trace is not None
+    return case.trace.shape[0]
 
 
 def test_diff_and_view(models: Path, run: Any, good: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -66,5 +67,10 @@ def test_what_a_session_says(tmp_path: Path) -> None:
         with pytest.raises(jaxexp.PolicyError, match="bytes of cases"):
             Session(artifact, plugin="cpu", policy=jaxexp.Policy(max_case_bytes=8))
     assert Session(path.read_bytes(), plugin="cpu").check().ok
+    jaxexp.record(path, [{"args": cases[0], "trace": True, "tolerance": 0}], replace=True)
+    text = jaxexp.load(path).mlir_module().replace("stablehlo.add", "stablehlo.subtract")
+    dataclasses.replace(jaxexp.load(path), mlir_module_serialized=text.encode()).save(path, vjp_order=1)
+    (case,) = Session(path, plugin="cpu").check().cases
+    assert case.unnamed == "a trace was recorded, which a check by JAX compares"
     jaxexp.load(path).save(path, trailer=False)
     assert Session(path, plugin="cpu").check().verdict == "no cases"

@@ -21,7 +21,7 @@ inline constexpr auto fields<wire::Cases::Value> =
 template <>
 inline constexpr auto fields<wire::Cases::Case> =
     std::tuple(&wire::Cases::Case::name, &wire::Cases::Case::order, &wire::Cases::Case::arguments,
-               &wire::Cases::Case::results, &wire::Cases::Case::recording);
+               &wire::Cases::Case::results, &wire::Cases::Case::recording, &wire::Cases::Case::trace);
 template <>
 inline constexpr auto fields<wire::Cases> =
     std::tuple(&wire::Cases::cases, &wire::Cases::recordings, &wire::Cases::files, &wire::Cases::tensors);

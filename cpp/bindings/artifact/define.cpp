@@ -77,10 +77,10 @@ void define_class(nb::module_& m) {
            "and other names of these (name, index of the tensor); None where there are none.")
       .def(
           "cases", &Artifact::cases,
-          "Cases (name, order of the VJP, arguments, results, index of the recording), recordings (lists of pairs), "
-          "files and tensors as `weights` has them; None where there are none. An argument or a result is (number of "
-          "the dtype, shape, bytes, index of a tensor, (distribution, seed, first, second), (relative, absolute)), each "
-          "None that is not there.")
+          "Cases (name, order of the VJP, arguments, results, index of the recording, trace), recordings (lists of "
+          "pairs), files and tensors as `weights` has them; None where there are none. An array is (number of the "
+          "dtype, shape, bytes, index of a tensor, (distribution, seed, first, second), (relative, absolute)), each None "
+          "that is not there.")
       .def("describe", &Artifact::describe, "library_node"_a = nb::none(),
            nb::sig("def describe(self, library_node: collections.abc.Callable[[bytes, str | None], tuple[str | None, "
                    "tuple[str, ...]] | None] | None = None) -> dict[str, typing.Any]"),

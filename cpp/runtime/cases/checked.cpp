@@ -18,6 +18,12 @@
 namespace jaxexp::runtime {
 namespace {
 
+/// What a recording says, as formats/cases.md has it; empty if it says nothing.
+std::string_view text_of(const Cases::Recording& recording, std::string_view key) {
+  const auto found = std::ranges::find(recording, key, &Cases::Recording::value_type::first);
+  return found == recording.end() ? "" : found->second;
+}
+
 /// A value as an array of these numbers. Throws RunError where there can be none of its shape.
 Array array_of(const Case::Value& value, std::shared_ptr<const void> numbers) {
   std::string dtype = value.dtype == float0 ? "bool" : value.dtype;
@@ -74,15 +80,18 @@ class CaseArrays {
 class Checks {
  public:
   Checks(const Function& function, const Cases& cases, const std::filesystem::path& file, const CheckOptions& options)
-      : chain_{function}, arrays_(cases, file, options.stable), options_(options) {}
+      : chain_{function}, cases_(cases), arrays_(cases, file, options.stable), options_(options) {}
 
   std::vector<Compared> results(const Case& one) {
     const Function& function = vjp(one.vjp_order);
     const std::vector<Array> found = function.call(arguments(one));
     const std::vector<Value> values = function.results();
     std::vector<Compared> results;
-    for (std::size_t i = 0; i < one.results.size(); ++i)
-      results.push_back(compare(values[i].path, one.results[i], found[i]));
+    const std::string measured = ' ' + std::string(text_of(cases_.recordings[one.recording], "measured")) + ' ';
+    for (std::size_t i = 0; i < one.results.size(); ++i) {
+      const bool is_measured = measured.find(' ' + std::to_string(i) + ' ') != std::string::npos;
+      results.push_back(compare(values[i].path, one.results[i], found[i], is_measured));
+    }
     return results;
   }
 
@@ -105,14 +114,16 @@ class Checks {
     return arguments;
   }
 
-  Compared compare(const std::string& path, const Case::Value& value, const Array& found) {
+  Compared compare(const std::string& path, const Case::Value& value, const Array& found, bool is_measured) {
     const Case::Tolerance* const given = options_.tolerance ? &*options_.tolerance : nullptr;
     const Case::Tolerance* const own = value.tolerance ? &*value.tolerance : nullptr;
-    const Whose whose = given ? Whose::check : own ? Whose::case_ : Whose::dtype;
+    const Whose of_case = is_measured ? Whose::recording : Whose::case_;
+    const Whose whose = given ? Whose::check : own ? of_case : Whose::dtype;
     return compared(path, value.dtype, arrays_.of(value), found, given ? given : own, whose);
   }
 
   std::vector<Function> chain_;  // the function, its VJP, and so on
+  const Cases& cases_;
   CaseArrays arrays_;
   const CheckOptions& options_;
 };
@@ -143,12 +154,27 @@ std::string Checked::str() const {
   return called + ": " + (error.empty() ? summary(results, verdict()) : error);
 }
 
+std::vector<std::string> Checked::lines() const {
+  std::vector<std::string> lines;
+  for (const Compared& result : results)
+    if (result.verdict == Verdict::differs) lines.push_back(result.str());
+  if (verdict() != Verdict::differs) return lines;
+  if (const auto said = text_of(*recorded, "unstable"); !said.empty())
+    lines.push_back("unstable when it was recorded: " + std::string(said));
+  lines.push_back(std::string("the first operation that differs: ") +
+                  (has_trace ? "a trace was recorded, which a check by JAX compares"
+                             : "no trace was recorded; 'record --trace', where the results are right, lets later "
+                               "checks name it"));
+  return lines;
+}
+
 std::vector<Checked> checked(const Function& function, const Cases& cases, const std::filesystem::path& file,
                              const CheckOptions& options) {
   Checks checks(function, cases, file, options);
   std::vector<Checked> all;
   for (const Case& one : cases.all) {
-    Checked& made = all.emplace_back(std::string(one.name), one.vjp_order, &cases.recordings[one.recording]);
+    Checked& made =
+        all.emplace_back(std::string(one.name), one.vjp_order, &cases.recordings[one.recording], one.has_trace);
     try {
       made.results = checks.results(one);
     } catch (const std::exception& error) {  // of whatever runs the function

@@ -17,11 +17,14 @@ struct Checked {
   std::string name;
   std::size_t vjp_order;
   const Cases::Recording* recorded;
+  bool has_trace;
   std::vector<Compared> results = {};
   std::string error = {};  // why there are no results
 
   Verdict verdict() const;
   std::string str() const;
+  /// What differs, a line for each result; what rounding may change; and why no operation is named.
+  std::vector<std::string> lines() const;
 };
 
 struct CheckOptions {

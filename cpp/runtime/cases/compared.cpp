@@ -181,7 +181,8 @@ std::vector<std::int64_t> place(std::size_t number, const std::vector<std::int64
 }
 
 const char* in_words(Whose whose) {
-  constexpr std::array words = {"given to the check", "of the case", "the default of the dtype"};
+  constexpr std::array words = {"given to the check", "measured when it was recorded", "of the case",
+                                "the default of the dtype"};
   return words[static_cast<std::size_t>(whose)];
 }
 

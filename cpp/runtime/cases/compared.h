@@ -15,7 +15,7 @@ namespace jaxexp::runtime {
 enum class Verdict : std::uint8_t { equal, close, differs, failed };
 
 /// Who gave a tolerance.
-enum class Whose : std::uint8_t { check, case_, dtype };
+enum class Whose : std::uint8_t { check, recording, case_, dtype };
 
 struct Compared {
   std::string path, dtype;

@@ -21,6 +21,8 @@ namespace jaxexp::runtime {
 namespace {
 
 constexpr std::array shortest = {"jax", "jaxlib", "jaxexp", "platform", "device"};
+// What a recording says of tolerances, and not of where it was made.
+constexpr std::array of_tolerances = {"measured", "measured by", "unstable"};
 
 std::string trimmed(const std::string& text) {
   const auto first = text.find_first_not_of(" \t"), last = text.find_last_not_of(" \t");
@@ -83,7 +85,8 @@ std::string in_short(const Environment& environment, const Environment& other) {
   std::set<std::string> rest;
   for (const Environment* const facts : {&environment, &other})
     for (const auto& [key, value] : *facts)
-      if (std::ranges::find(shortest, key) == shortest.end() && fact(environment, key) != fact(other, key))
+      if (std::ranges::find(shortest, key) == shortest.end() &&
+          std::ranges::find(of_tolerances, key) == of_tolerances.end() && fact(environment, key) != fact(other, key))
         rest.insert(key);
   keys.insert(keys.end(), rest.begin(), rest.end());
   std::string text;

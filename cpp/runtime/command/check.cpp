@@ -38,8 +38,7 @@ Report check(const Runtime& runtime, const Function& function, const Arguments& 
     std::string verdict(verdicts[static_cast<std::size_t>(one.verdict())]);
     verdict.resize(7, ' ');
     report.lines.push_back("  " + verdict + "  " + one.str());
-    for (const runtime::Compared& result : one.results)
-      if (result.verdict == Verdict::differs) report.lines.push_back(indented + result.str());
+    for (const std::string& line : one.lines()) report.lines.push_back(indented + line);
     if (is_good(one)) continue;
     recorded = {one.recorded->begin(), one.recorded->end()};
     report.lines.push_back(indented + "recorded with " + runtime::in_short(recorded, checked));

@@ -49,7 +49,7 @@ jaxexp::Cases cases_in(const schema::Cases& cases, std::span<const std::span<con
   jaxexp::Cases read{{}, {}, files_in(*cases.files()), tensors_in(*cases.tensors(), in_archive)};
   for (const schema::Case* one : *cases.cases())
     read.all.push_back({one->name()->string_view(), one->order(), values_in(*one->arguments()),
-                        values_in(*one->results()), one->recording()});
+                        values_in(*one->results()), one->recording(), one->trace() != nullptr});
   for (const schema::Recording* recording : *cases.recordings()) {
     auto& facts = read.recordings.emplace_back();
     for (const schema::Entry* fact : *recording->facts())

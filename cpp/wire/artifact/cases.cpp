@@ -65,6 +65,10 @@ std::vector<Cases::Value> read_values(const CaseValues& values) {
   return read;
 }
 
+std::optional<Cases::Value> read_trace(const schema::Case& one) {
+  return one.trace() ? std::optional(read_value(*one.trace())) : std::nullopt;
+}
+
 /// How many bytes an array has. Throws Error where it is not known, or too large for a number.
 std::uint64_t size_of(const schema::CaseValue& value, const Path& path) {
   const auto element = dtype_size(value.dtype());
@@ -163,6 +167,14 @@ void check_values(const CaseValues& values, const schema::Cases& cases, const Pa
     check_value(*values.Get(i), cases, {path.parent, path.name, i}, left);
 }
 
+/// What its columns are is the reader's to know: later releases may have others.
+void check_trace(const schema::CaseValue& trace, const schema::Cases& cases, const Path& path, std::size_t& left) {
+  check_value(trace, cases, path, left);
+  if (trace.dtype() != static_cast<std::uint8_t>(schema::DType::ui32) || trace.shape()->size() != 2)
+    throw Error(path, "a table of uint32 numbers", "another array");
+  if (trace.drawn()) throw Error(path, "the numbers of a table", "how to draw some");
+}
+
 void check_recording(const schema::Recording& recording, const Path& path,
                      const std::function<void(const flatbuffers::String&, const Path&)>& check_text) {
   std::string_view last;
@@ -211,11 +223,14 @@ void check_against(const CaseValues& found, const Values& values, std::uint32_t 
 
 std::size_t Cases::size() const {
   std::size_t size = 64;
+  const auto add = [&](const Value& value) {
+    size += 8 * value.shape.size() + (value.data ? value.data->bytes.size() : 0) + 160;
+  };
   for (const Case& one : cases) {
     size += one.name.size() + 64;
-    for (const auto* values : {&one.arguments, &one.results})
-      for (const Value& value : *values)
-        size += 8 * value.shape.size() + (value.data ? value.data->bytes.size() : 0) + 160;
+    std::ranges::for_each(one.arguments, add);
+    std::ranges::for_each(one.results, add);
+    if (one.trace) add(*one.trace);
   }
   for (const Recording& recording : recordings)
     for (const auto& [key, value] : recording) size += key.size() + value.size() + 64;
@@ -235,7 +250,9 @@ Offset<schema::Cases> write_cases(FlatBufferBuilder& fbb, const Cases& cases) {
   for (const Cases::Case& one : cases.cases) {
     const auto arguments = write_values(fbb, one.arguments), results = write_values(fbb, one.results);
     const auto name = fbb.CreateString(one.name);
-    case_offsets.push_back(schema::CreateCase(fbb, name, one.order, arguments, results, one.recording));
+    Offset<schema::CaseValue> trace;
+    if (one.trace) trace = write_value(fbb, *one.trace);
+    case_offsets.push_back(schema::CreateCase(fbb, name, one.order, arguments, results, one.recording, trace));
   }
   std::vector<Offset<schema::Recording>> recordings;
   for (const Cases::Recording& recording : cases.recordings) {
@@ -268,6 +285,7 @@ void check_cases(const schema::Cases& cases, const Path& path, std::size_t most_
                   std::to_string(one.recording()));
     check_values(*one.arguments(), cases, {&place, "arguments"}, left);
     check_values(*one.results(), cases, {&place, "results"}, left);
+    if (one.trace()) check_trace(*one.trace(), cases, {&place, "trace"}, left);
   }
 }
 
@@ -296,7 +314,7 @@ Cases read_cases(const schema::Cases& cases) {
   Cases read;
   for (const schema::Case* one : *cases.cases())
     read.cases.push_back({one->name()->str(), one->order(), read_values(*one->arguments()),
-                          read_values(*one->results()), one->recording()});
+                          read_values(*one->results()), one->recording(), read_trace(*one)});
   for (const schema::Recording* recording : *cases.recordings()) {
     Cases::Recording& facts = read.recordings.emplace_back();
     for (const schema::Entry* fact : *recording->facts()) facts.emplace_back(fact->key()->str(), fact->value()->str());

@@ -44,6 +44,7 @@ struct Cases {
     std::uint32_t order;
     std::vector<Value> arguments, results;
     std::uint32_t recording;  // index into `recordings`
+    std::optional<Value> trace;
   };
   using Recording = std::vector<std::pair<std::string, std::string>>;
 

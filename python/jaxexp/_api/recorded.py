@@ -43,7 +43,7 @@ class Recorded(Function):
 
         Returns:
             A report of all cases, also of those that cannot be called here; `CheckReport.ok` says whether all results
-            are as recorded.
+            are as recorded. Of a case that differs, it names the first operation that does, if a trace was recorded.
 
         Raises:
             ExportError: the tolerance is negative, or not finite. It is also a TypeError if it is no number.
@@ -81,9 +81,10 @@ class Recorded(Function):
                 ``tolerance`` (as in `check`, for all results, or a dict of some by their paths, as in
                 ``{"result['loss']": 1e-3}``; by default, what rounding does to a float is measured now, which takes
                 several calls; ``"dtype"`` measures nothing), and ``vjp_order`` for a call of the VJP with the
-                ``cotangents`` of the results, in a list; by default they are random. An array may be a `Drawn`. If
-                arrays take more than 64 KiB, the largest ones go to ``model.cases.safetensors`` beside
-                ``model.jaxexp``.
+                ``cotangents`` of the results, in a list; by default they are random. With ``"trace": True``,
+                fingerprints of what each operation makes are saved, too, so that `check` can name the first operation
+                that differs; this compiles a second program. An array may be a `Drawn`. If arrays take more than 64
+                KiB, the largest ones go to ``model.cases.safetensors`` beside ``model.jaxexp``.
 
         Raises:
             ExportError: as in `serialize`; or the arguments of a case do not fit, the function has effects, or it

@@ -30,8 +30,7 @@ def text(found: Iterable[tuple[str, str, CheckReport | None, str, Iterable[Blame
             _test(suite, file, "cases", "skipped", "no cases")
         for case in () if report is None else report.cases:
             kind = {FAILED: "error", DIFFERS: "failure"}.get(case.verdict, "")
-            said = [str(case), *(str(one) for one in case.results if one.verdict == DIFFERS)]
-            said += [str(one) for one in blamed if one.case == case.name]
+            said = [str(case), *case.lines(), *(str(one) for one in blamed if one.case == case.name)]
             _test(suite, file, case.name, kind, "\n".join(said))
         suite.set("tests", str(len(suite)))
         for kind in ("failure", "error", "skipped"):

@@ -18,15 +18,16 @@ from jaxexp._kernel.artifact.chain import chain
 from jaxexp._kernel.codec import binding
 from kit.layout import with_cases
 
-F32, I32 = 10, 3
+F32, I32, U32 = 10, 3, 7
 X = np.ones((2, 3), np.float32).tobytes()
 VALUE = (F32, [2, 3], X, None, None, None)
 RESULT = (I32, [], bytes(4), None, None, (0.0, 1.0))
-CASE = ("first", 0, [VALUE], [RESULT], 0)
+TRACE = (U32, [2, 3], X, None, None, None)
+CASE = ("first", 0, [VALUE], [RESULT], 0, TRACE)
 RECORDINGS = [[("device", "ünï"), ("jax", "0.10.2")], []]
 FILES = [("f.cases.safetensors", 1 << 40, bytes(16))]
 TENSORS = [("first/arguments/0", 0, 24, bytes(range(16)))]
-ALL = ([CASE, ("of a VJP", 1, [VALUE, (22, [], b"", None, None, None)], [VALUE], 1)], RECORDINGS, FILES, TENSORS)
+ALL = ([CASE, ("of a VJP", 1, [VALUE, (22, [], b"", None, None, None)], [VALUE], 1, None)], RECORDINGS, FILES, TENSORS)
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +64,10 @@ def value(**changes: Any) -> tuple[Any, ...]:
     return tuple({**dict(zip(names, VALUE, strict=True)), **changes}[name] for name in names)
 
 
+def traced(**changes: Any) -> tuple[Any, ...]:
+    return ("", 0, [VALUE], [RESULT], 0, value(**{"dtype": U32, **changes}))
+
+
 def drawn(dtype: int, *how: Any) -> tuple[Any, ...]:
     return value(dtype=dtype, data=None, drawn=how)
 
@@ -71,11 +76,11 @@ ONE = "trailer.cases.cases[0]"
 ARGUMENT = f"{ONE}.arguments[0]"
 INFINITE, NAN = math.inf, math.nan
 REFUSED: list[tuple[str, Callable[[], Any], str, str]] = [
-    ("order", lambda: ("", 2, [VALUE], [RESULT], 0), f"{ONE}.order", "a number below 2, found 2"),
-    ("recording", lambda: ("", 0, [VALUE], [RESULT], 2), f"{ONE}.recording", "an index below 2, found 2"),
-    ("arguments", lambda: ("", 0, [], [RESULT], 0), f"{ONE}.arguments", "1 arrays, as the function has, found 0"),
-    ("results", lambda: ("", 0, [VALUE], [RESULT] * 2, 0), f"{ONE}.results", "1 arrays, as the function has, found 2"),
-    ("drawn result", lambda: ("", 0, [VALUE], [(I32, [], None, None, (2, 0, 0.0, 1.0), None)], 0),
+    ("order", lambda: ("", 2, [VALUE], [RESULT], 0, None), f"{ONE}.order", "a number below 2, found 2"),
+    ("recording", lambda: ("", 0, [VALUE], [RESULT], 2, None), f"{ONE}.recording", "an index below 2, found 2"),
+    ("arguments", lambda: ("", 0, [], [RESULT], 0, None), f"{ONE}.arguments", "1 arrays, as the function has, found 0"),
+    ("results", lambda: ("", 0, [VALUE], [RESULT] * 2, 0, None), f"{ONE}.results", "1 arrays, as the function has"),
+    ("drawn result", lambda: ("", 0, [VALUE], [(I32, [], None, None, (2, 0, 0.0, 1.0), None)], 0, None),
      f"{ONE}.results[0]", "the numbers of a result, found how to draw some"),
     ("dtype", lambda: value(dtype=I32), f"{ARGUMENT}.dtype", "expected float32, found int32"),
     ("no dtype", lambda: value(dtype=99), f"{ARGUMENT}.dtype", "a dtype of JAX, found dtype 99"),
@@ -99,6 +104,11 @@ REFUSED: list[tuple[str, Callable[[], Any], str, str]] = [
     ("empty range", lambda: drawn(F32, 2, 0, 1.0, 1.0), f"{ARGUMENT}.drawn", "whole numbers that the dtype has"),
     ("fraction", lambda: drawn(F32, 2, 0, 0.5, 2.0), f"{ARGUMENT}.drawn", "whole numbers that the dtype has"),
     ("beyond int32", lambda: drawn(I32, 2, 0, 0.0, 2.0**31 + 1), f"{ARGUMENT}.drawn", "whole numbers"),
+    ("trace of floats", lambda: traced(dtype=F32), f"{ONE}.trace", "a table of uint32 numbers, found another array"),
+    ("trace's rank", lambda: traced(shape=[6]), f"{ONE}.trace", "a table of uint32 numbers, found another array"),
+    ("trace's bytes", lambda: traced(data=X[1:]), f"{ONE}.trace.data", "24 bytes for its dtype and shape, found 23"),
+    ("trace's tensor", lambda: traced(data=None, tensor=1), f"{ONE}.trace.tensor", "an index below 1, found 1"),
+    ("drawn trace", lambda: traced(data=None, drawn=(2, 0, 0.0, 1.0)), f"{ONE}.trace", "found how to draw some"),
     ("below bool", lambda: drawn(0, 2, 0, -1.0, 1.0), f"{ARGUMENT}.drawn", "whole numbers"),
 ]  # fmt: skip
 
@@ -106,7 +116,7 @@ REFUSED: list[tuple[str, Callable[[], Any], str, str]] = [
 @pytest.mark.parametrize(("make", "where", "message"), [r[1:] for r in REFUSED], ids=[r[0] for r in REFUSED])
 def test_what_is_refused(function: jaxexp.Exported, make: Callable[[], Any], where: str, message: str) -> None:
     made = make()
-    case = made if isinstance(made[0], str) else ("", 0, [made], [RESULT], 0)
+    case = made if isinstance(made[0], str) else ("", 0, [made], [RESULT], 0, None)
     blob = encoded(function, ([case], RECORDINGS, FILES, TENSORS))
     added = [case], RECORDINGS, FILES, TENSORS
     for read in (lambda: _native.Artifact(blob), lambda: _native.with_cases(encoded(function, None), added)):

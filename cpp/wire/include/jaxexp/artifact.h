@@ -157,6 +157,7 @@ struct Case {
   std::vector<Value> arguments;  // flat, without weights
   std::vector<Value> results;    // flat
   std::size_t recording;         // index into `Cases::recordings`
+  bool has_trace;                // of its operations, which checks by JAX compare
 };
 
 /// The cases of a function and its VJPs. Large arrays are in files of tensors beside the artifact, or in its archive.

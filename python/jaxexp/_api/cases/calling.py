@@ -6,7 +6,7 @@ import contextlib
 import functools
 import importlib.metadata
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -19,6 +19,11 @@ from jaxexp._kernel.function.data import described
 from jaxexp._kernel.write.fitting import DTYPE_OF_FLOAT0, name_of
 
 from . import machine
+
+if TYPE_CHECKING:
+    from jaxexp._readback.traced.tracing import Row, Traced
+
+    from .culprit import Trace
 
 _WIDE = frozenset(("float64", "int64", "uint64", "complex128"))
 
@@ -54,6 +59,7 @@ class Chain:
     def __init__(self, exported: Any) -> None:
         self.exported, self.weights = exported, len(exported.weights)
         self._programs: list[Any] = [exported.unbound]
+        self._traced: dict[Any, Traced] = {}
         self._mesh: Any = None
         self._arrays: Sequence[Any] = ()
 
@@ -82,7 +88,28 @@ class Chain:
             ExportError: they do not fit; the function has effects; there are not enough devices; or it cannot run here.
             Exception: whatever JAX raises.
         """
+        return self._called(self.program(order), arguments)
+
+    def trace(self, order: int, arguments: Sequence[Array]) -> tuple[Sequence[Row], Trace]:
+        """The fingerprints of what the operations of a call make, and what each row of them is about.
+
+        Raises:
+            ExportError: as for `call`; or there are too many operations.
+            Exception: whatever JAX raises.
+        """
+        from jaxexp._readback.traced.tracing import traced
+
+        from .culprit import Trace
+
         program = self.program(order)
+        shapes = *(a.shape for a in program.in_avals[: self.weights]), *(array.shape for array in arguments)
+        if (order, shapes) not in self._traced:
+            self._traced[order, shapes] = traced(program, shapes)
+        function, rows = self._traced[order, shapes]
+        *_, floats, integers = self._called(function, arguments)
+        return rows, Trace.of(rows, floats, integers)
+
+    def _called(self, program: Any, arguments: Sequence[Array]) -> list[Array]:
         if program.ordered_effects or program.unordered_effects:
             effects = (*program.ordered_effects, *program.unordered_effects)
             raise ExportError(

@@ -68,6 +68,8 @@ def _named(case: Case) -> Iterator[tuple[str, Value]]:
     for what, values in (("arguments", case.arguments), ("results", case.results)):
         for index, value in enumerate(values):
             yield f"{case.name}/{what}/{index}", value
+    if case.trace is not None:
+        yield f"{case.name}/trace", case.trace
 
 
 def _source(name: str, value: Value) -> Source:

@@ -24,7 +24,7 @@ from .machine import explained
 from .replaying import MOST_DRAWN, replayed
 from .report import OF_DTYPE, CheckReport
 
-_OPTIONS = ("args", "kwargs", "name", "tolerance", "vjp_order", "cotangents")
+_OPTIONS = ("args", "kwargs", "name", "tolerance", "vjp_order", "cotangents", "trace")
 
 
 def cases_of(exported: Any) -> tuple[Case, ...]:
@@ -46,7 +46,10 @@ def check(exported: Any, tolerance: Any, max_drawn_bytes: int = MOST_DRAWN) -> C
     chain = Chain(exported)
     cases = _fitting(chain)
     paths = functools.cache(lambda order: result_paths(chain.program(order).out_tree))
-    return replayed(exported.fun_name, cases, chain.call, paths, environment(), explained, tolerance, max_drawn_bytes)
+    here = environment()
+    return replayed(
+        exported.fun_name, cases, chain.call, paths, here, explained, tolerance, max_drawn_bytes, chain.trace
+    )
 
 
 def recorded(exported: Any, given: Iterable[Any], *, add: bool = True) -> tuple[Case, ...]:
@@ -95,7 +98,12 @@ def _made(chain: Chain, given: Any, names: set[str], here: Mapping[str, str]) ->
         _value(result, name_of(aval.dtype), tolerance)
         for result, aval, tolerance in zip(results, program.out_avals, found, strict=True)
     ]
-    return Case(own, order, tuple(arguments), tuple(kept), here)
+    trace = None
+    if options.get("trace", False):
+        given = [value.array() for value in arguments]
+        (_, first), (_, again) = chain.trace(order, given), chain.trace(order, given)
+        trace = _value(first.where_as(again), "uint32")
+    return Case(own, order, tuple(arguments), tuple(kept), here, trace)
 
 
 def _options(name: str, given: Any) -> Mapping[str, Any]:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact.cases import FLOAT0, Array, Case, Tolerance
 from jaxexp._kernel.artifact.words import bytes_in_words
 
 from .comparing import compared
-from .report import OF_CASE, OF_CHECK, OF_DTYPE, OF_RECORDING, Checked, CheckReport, Compared
+from .report import DIFFERS, OF_CASE, OF_CHECK, OF_DTYPE, OF_RECORDING, Checked, CheckReport, Compared, Culprit
+
+if TYPE_CHECKING:
+    from jaxexp._readback.traced.tracing import Row
+
+    from .culprit import Trace
 
 Call = Callable[[int, Sequence[Array]], Sequence[Array]]
+Tracing = Callable[[int, Sequence[Array]], "tuple[Sequence[Row], Trace]"]
 
 # How many bytes of random numbers a case may draw, unless the caller says so: a few bytes describe any number of them.
 MOST_DRAWN = 1 << 32
@@ -28,6 +35,7 @@ def replayed(
     explained: Callable[[Exception], str],
     tolerance: Any = None,
     max_drawn_bytes: int = MOST_DRAWN,
+    trace: Tracing | None = None,
 ) -> CheckReport:
     """Checks the cases of a function.
 
@@ -40,6 +48,7 @@ def replayed(
         explained: the message of an error of a call.
         tolerance: for all results, in place of theirs.
         max_drawn_bytes: the most that the random arguments of a case may take.
+        trace: makes the trace of a call; None if whatever runs functions cannot.
 
     Raises:
         ExportError, TypeError: the tolerance is none.
@@ -51,11 +60,37 @@ def replayed(
         try:
             arguments = drawn_and_read(case, max_drawn_bytes)
             results = call(case.vjp_order, arguments)
-            return Checked(**about, results=tuple(_compared(case, results, paths(case.vjp_order), given)))
+            checked = Checked(**about, results=tuple(_compared(case, results, paths(case.vjp_order), given)))
         except Exception as error:  # of whatever runs the function
             return Checked(**about, error=explained(error))
+        if checked.verdict != DIFFERS:
+            return checked
+        try:
+            found = _first(case, arguments, trace)
+        except Exception as error:
+            found = f"tracing failed: {explained(error)}"
+        named = {"unnamed": found} if isinstance(found, str) else {"culprit": found}
+        return dataclasses.replace(checked, **named)
 
     return CheckReport(name=name, cases=tuple(map(of_case, cases)), checked=dict(checked))
+
+
+def _first(case: Case, arguments: Sequence[Array], trace: Tracing | None) -> Culprit | str:
+    """The first operation at which a case differs, or why none is named."""
+    if case.trace is None:
+        return "no trace was recorded; 'record --trace', where the results are right, lets later checks name it"
+    if trace is None:
+        return "a trace was recorded, which a check by JAX compares"
+    from . import culprit
+
+    if (recorded := culprit.Trace.of_case(case.trace)) is None:
+        return "the trace has a form that this release of jaxexp does not know"
+    found = culprit.find(*trace(case.vjp_order, arguments), recorded)
+    return (
+        "none, when each one is looked at: what differs is how the compiler puts them together"
+        if found is None
+        else found
+    )
 
 
 def drawn_and_read(case: Case, max_drawn_bytes: int) -> list[Array]:

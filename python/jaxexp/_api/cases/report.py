@@ -95,6 +95,54 @@ class Compared:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """The first operation that makes something else than in the recorded run.
+
+    Attributes:
+        operation: its name, such as ``"stablehlo.add"``.
+        place: the scope and the line of source code that the module names for it, such as
+            ``"jit(f)/dot_general, f.py:12"``; empty if there are none.
+        where: the loops, branches and calls around it, outermost first, such as ``("@layer", "while")``.
+        type: the type of its result, such as ``"float32[4, 2]"``.
+        why: what is different about it, in words.
+        error: by how much the result differs, relative to its size, which is the root of the sum of squares; infinite
+            if integers differ, or NaNs and infinities.
+        operands_error: the largest such error of its operands.
+        is_first_run: whether this is of the first time that the operation ran; otherwise of all times together.
+        runs: how often it ran.
+        expected: the largest number of the result in the recorded run; None if nothing is compared.
+        found: the largest number now.
+    """
+
+    operation: str
+    place: str
+    where: tuple[str, ...]
+    type: str
+    why: str
+    error: float = math.inf
+    operands_error: float = 0.0
+    is_first_run: bool = True
+    runs: int = 1
+    expected: float | None = None
+    found: float | None = None
+
+    def __str__(self) -> str:
+        place = f" ({self.place})" if self.place else ""
+        inside = "".join(f" in {name}" for name in reversed(self.where))
+        runs = ""
+        if self.runs > 1:
+            runs = (
+                f", in the first of {self.runs:,} runs"
+                if self.is_first_run
+                else f", after the first of {self.runs:,} runs"
+            )
+        largest = ""
+        if self.expected != self.found:
+            largest = f"; its largest number was {self.expected:.6g}, and is {self.found:.6g}"
+        return shown(f"{self.operation} {self.type}{place}{inside}{runs}: {self.why}{largest}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
     """How one case went.
 
@@ -104,6 +152,8 @@ class Checked:
         recorded: where it was recorded.
         results: how each result compares.
         error: why there is no result; else None.
+        culprit: the operation that differs first, if a result differs and a trace was recorded; else None.
+        unnamed: if a result differs, why there is no culprit; else empty.
     """
 
     name: str
@@ -111,6 +161,8 @@ class Checked:
     recorded: Mapping[str, str]
     results: tuple[Compared, ...] = ()
     error: str | None = None
+    culprit: Culprit | None = None
+    unnamed: str = ""
 
     @property
     def verdict(self) -> str:
@@ -125,6 +177,16 @@ class Checked:
     def summary(self) -> str:
         """How it went, in words."""
         return _summary(self.results, self.verdict) if self.error is None else self.error
+
+    def lines(self) -> Iterator[str]:
+        """What differs, a line for each result; what rounding may change; and which operation differs first."""
+        for one in self.results:
+            if one.verdict == DIFFERS:
+                yield str(one)
+        if self.verdict == DIFFERS:
+            if said := self.recorded.get(UNSTABLE):
+                yield shown(f"unstable when it was recorded: {said}")
+            yield shown(f"the first operation that differs: {self.culprit or self.unnamed}")
 
 
 def _summary(results: tuple[Compared, ...], verdict: str) -> str:
@@ -150,7 +212,8 @@ class CheckReport:
 
     Attributes:
         name: the name of the function.
-        cases: how each case went, each a `CheckReport.Checked`; its results are a `CheckReport.Compared` each.
+        cases: how each case went, each a `CheckReport.Checked`; its results are a `CheckReport.Compared` each, and its
+            culprit, if there is one, is a `CheckReport.Culprit`.
         checked: where they were checked, in the form of `Case.recorded`.
     """
 
@@ -180,11 +243,8 @@ class CheckReport:
         recorded: Mapping[str, str] = {}
         for case in self.cases:
             yield f"  {case.verdict:7}  {case}"
-            for one in case.results:
-                if one.verdict == DIFFERS:
-                    yield f"           {one}"
-            if case.verdict == DIFFERS and (said := case.recorded.get(UNSTABLE)):
-                yield shown(f"           unstable when it was recorded: {said}")
+            for line in case.lines():
+                yield f"           {line}"
             if case.verdict in (DIFFERS, FAILED):
                 recorded = case.recorded
                 yield f"           recorded with {in_short(recorded, self.checked)}"
@@ -212,6 +272,8 @@ class CheckReport:
                 "recorded": dict(case.recorded),
                 "error": case.error,
                 "results": [_to_json(one) for one in case.results],
+                "culprit": None if case.culprit is None else _plain(case.culprit),
+                "unnamed": case.unnamed,
             }
             for case in self.cases
         ]
@@ -231,6 +293,8 @@ class CheckReport:
                 recorded=_texts(case["recorded"]),
                 results=tuple(map(_of_json, case["results"])),
                 error=None if case["error"] is None else str(case["error"]),
+                culprit=None if case["culprit"] is None else _culprit_of_json(case["culprit"]),
+                unnamed=str(case["unnamed"]),
             )
             for case in said["cases"]
         )
@@ -239,6 +303,7 @@ class CheckReport:
 
 part_of(CheckReport, Checked)
 part_of(CheckReport, Compared)
+part_of(CheckReport, Culprit)
 
 _MOST_LINES = 200
 
@@ -250,6 +315,8 @@ def _table_lines(case: Checked) -> Iterator[tuple[str, ...]]:
         largest = f"{one.max_absolute:.3g}, {one.max_ulps:,} ulps" if one.unequal else one.why or "none"
         at = f"{list(one.at)}: recorded {one.expected}, found {one.found}" if one.at is not None else ""
         yield case.name, one.path, one.verdict, largest, at
+    if case.culprit is not None:
+        yield case.name, str(case.culprit), DIFFERS, f"{case.culprit.error:.3g}", ""
 
 
 def in_short(environment: Mapping[str, str], other: Mapping[str, str] | None = None) -> str:
@@ -265,12 +332,16 @@ def _texts(said: Mapping[str, Any]) -> dict[str, str]:
     return {str(key): str(value) for key, value in said.items()}
 
 
-def _to_json(one: Compared) -> dict[str, Any]:
+def _plain(one: Compared | Culprit) -> dict[str, Any]:
     said = dataclasses.asdict(one)
     for key, value in said.items():
         if isinstance(value, float) and not math.isfinite(value):
             said[key] = str(value)  # which JSON has no number for
-    return said | {"tolerance": None if one.tolerance is None else list(one.tolerance)}
+    return said
+
+
+def _to_json(one: Compared) -> dict[str, Any]:
+    return _plain(one) | {"tolerance": None if one.tolerance is None else list(one.tolerance)}
 
 
 _FLOATS = ("max_absolute", "max_relative", "allowed")
@@ -285,3 +356,19 @@ def _of_json(said: Mapping[str, Any]) -> Compared:
     if values["verdict"] not in _BADNESS or values["tolerance_of"] not in _WHOSE:
         raise ValueError(values["verdict"])
     return Compared(**values)
+
+
+def _culprit_of_json(said: Mapping[str, Any]) -> Culprit:
+    return Culprit(
+        operation=str(said["operation"]),
+        place=str(said["place"]),
+        where=tuple(map(str, said["where"])),
+        type=str(said["type"]),
+        why=str(said["why"]),
+        error=float(said["error"]),
+        operands_error=float(said["operands_error"]),
+        is_first_run=bool(said["is_first_run"]),
+        runs=int(said["runs"]),
+        expected=None if said["expected"] is None else float(said["expected"]),
+        found=None if said["found"] is None else float(said["found"]),
+    )

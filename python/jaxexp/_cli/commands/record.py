@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _EXAMPLE = """\b
 Example:
   jaxexp record model.jaxexp inputs.npz --name first
-  jaxexp record model.jaxexp --random --size batch=4 --tolerance 1e-4
+  jaxexp record model.jaxexp --random --size batch=4 --tolerance 1e-4 --trace
   jaxexp check model.jaxexp"""
 
 
@@ -51,6 +51,11 @@ Example:
     "takes several calls. 'dtype' is the same for all functions, and measures nothing.",
     "dtype",
 )
+@click.option(
+    "--trace",
+    is_flag=True,
+    help="Record fingerprints of what each operation makes, so that 'check' can name the first one that differs.",
+)
 @click.option("--replace", is_flag=True, help="Drop the cases that the artifact has.")
 @importing.option
 def command(
@@ -62,6 +67,7 @@ def command(
     name: str | None,
     vjp_order: int,
     tolerance: Any,
+    trace: bool,
     replace: bool,
 ) -> int:
     """Call a function, and add the arguments and the results to its file as a case, which 'check' compares with.
@@ -84,13 +90,23 @@ def command(
         if is_random:
             arguments.fill(sizes.parsed(sized), seed, _drawn)
         args, kwargs = arguments.all()
-    case = {"args": args, "kwargs": kwargs, "name": name, "tolerance": tolerance, "vjp_order": vjp_order}
+    case = {
+        "args": args,
+        "kwargs": kwargs,
+        "name": name,
+        "tolerance": tolerance,
+        "vjp_order": vjp_order,
+        "trace": trace,
+    }
     with progress.bar("recording", 1) as advance:
         cases = record(source.path, [case], replace=replace)
         advance(1)
-    results = counted(len(cases[-1].results), "result")
-    say(f"{file}: {counted(len(cases), 'case')}; recorded {cases[-1].name!r}, {results}")
-    for line in _about_tolerances(cases[-1].recorded):
+    new = cases[-1]
+    said = f"{new.name!r}, {counted(len(new.results), 'result')}"
+    if new.trace is not None:
+        said += f", {counted(new.trace.shape[0], 'fingerprint')} of operations"
+    say(f"{file}: {counted(len(cases), 'case')}; recorded {said}")
+    for line in _about_tolerances(new.recorded):
         say(f"  {line}")
     return 0
 

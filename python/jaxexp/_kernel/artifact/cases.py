@@ -260,6 +260,7 @@ class Case:
         arguments: the arrays that were passed, flat and without weights, each a `Case.Value`.
         results: the arrays that were returned, flat.
         recorded: where, such as ``{"jax": "0.10.2", "platform": "cpu", ...}``.
+        trace: a table of ``uint32`` numbers, with a row for each result of an operation; None if it was not recorded.
     """
 
     name: str
@@ -267,6 +268,7 @@ class Case:
     arguments: tuple[Value, ...]
     results: tuple[Value, ...]
     recorded: Mapping[str, str] = dataclasses.field(hash=False)
+    trace: Value | None = None
 
     @property
     def measured(self) -> frozenset[int]:
@@ -319,8 +321,15 @@ class Cases:
             return Value(dtype, shape, drawn, tolerance, data, at)
 
         made = tuple(
-            Case(name, order, tuple(map(value, arguments)), tuple(map(value, results)), recorded[recording])
-            for name, order, arguments, results, recording in cases
+            Case(
+                name,
+                order,
+                tuple(map(value, arguments)),
+                tuple(map(value, results)),
+                recorded[recording],
+                None if trace is None else value(trace),
+            )
+            for name, order, arguments, results, recording, trace in cases
         )
         return cls(made, Table(tuple(files), tuple(tensors)))
 
@@ -348,7 +357,14 @@ class Cases:
             return recordings.index(facts)
 
         made = [
-            (c.name, c.vjp_order, [value(v) for v in c.arguments], [value(v) for v in c.results], recording(c))
+            (
+                c.name,
+                c.vjp_order,
+                [value(v) for v in c.arguments],
+                [value(v) for v in c.results],
+                recording(c),
+                None if c.trace is None else value(c.trace),
+            )
             for c in kept
         ]
         # Tensors that no case has stay in the table, which says what the files are.
@@ -365,14 +381,17 @@ class Cases:
 
 
 def values_of(case: Case) -> tuple[Value, ...]:
-    """Its arguments and its results."""
-    return *case.arguments, *case.results
+    """Its arguments, its results, and its trace."""
+    return *case.arguments, *case.results, *(() if case.trace is None else (case.trace,))
 
 
 def with_values(case: Case, change: Callable[[Value], Value]) -> Case:
-    """A case with a change in its arguments and results."""
+    """A case with a change in its arguments, its results, and its trace."""
     return dataclasses.replace(
-        case, arguments=tuple(map(change, case.arguments)), results=tuple(map(change, case.results))
+        case,
+        arguments=tuple(map(change, case.arguments)),
+        results=tuple(map(change, case.results)),
+        trace=None if case.trace is None else change(case.trace),
     )
 
 

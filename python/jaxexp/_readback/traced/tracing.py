@@ -1,0 +1,422 @@
+"""A function that also returns a fingerprint of what each of its operations makes.
+
+Its module is the function's, with calls that compute fingerprints behind each operation, also in the functions that it
+calls, in branches and in loops.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxexp import _jax
+from jaxexp._errors import UnsupportedError
+from jaxexp._kernel.call.specialize import specialize
+from jaxexp._kernel.function.data import ExportedData, described
+from jaxexp._kernel.module import main, mlir
+from jaxexp._readback import array_type
+from jaxexp._readback.refused import RefusedError
+
+from . import fingerprint
+
+# Each call of a function has rows of its own for the function's operations.
+_MOST_ROWS = 1 << 16
+
+# Of rows and fingerprints: others get another number, so that they are not compared with these.
+_FORM = "1"
+
+# Arrays of so many numbers are put together with others of their type: compilers take as long for each table.
+_SMALL = 4096
+
+_PARTS_OF_PLACE = re.compile(r'"((?:[^"\\]|\\.)*)"(?::(\d+))?')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """A result of an operation.
+
+    Attributes:
+        operation: the operation's name, such as ``"stablehlo.add"``.
+        where: the loops, branches and calls around it, outermost first.
+        place: the scope and the line that the module names for it, perhaps empty.
+        dtype: the result's dtype.
+        shape: its shape.
+        takes: the rows of its operands; arguments of the function have none.
+    """
+
+    operation: str
+    where: tuple[str, ...]
+    place: str
+    dtype: str
+    shape: tuple[int, ...]
+    takes: tuple[int, ...]
+
+    @property
+    def type(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+    @property
+    def identity(self) -> int:
+        """32 bits that are equal for rows of the same operation, type and surroundings."""
+        return zlib.crc32("\0".join((_FORM, self.operation, self.type, *self.where)).encode())
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype.startswith(("float", "bfloat", "complex"))
+
+
+class Traced(NamedTuple):
+    """The function that also returns tables, behind its own results; and what their rows are about."""
+
+    function: ExportedData
+    rows: tuple[Row, ...]
+
+
+def traced(program: Any, shapes: Sequence[tuple[int, ...]]) -> Traced:
+    """Makes the function.
+
+    Args:
+        program: the function, which has no weights of its own.
+        shapes: those of its arguments.
+
+    Raises:
+        ExportError: the shapes do not fit.
+        UnsupportedError: it has too many operations.
+    """
+    program = _flat(program)
+    if _jax.any_symbolic(program.in_avals):
+        avals = zip(shapes, program.in_avals, strict=True)
+        program = specialize(program, tuple(jax.ShapeDtypeStruct(shape, aval.dtype) for shape, aval in avals), {})
+    with _jax.make_ir_context() as context, _jax.ir.Location.unknown(context), jax.enable_x64(True):
+        module = mlir.parse(program.mlir_module_serialized, context)
+        rows = _Tracer(module, described(program)).main()
+        serialized = mlir.serialize(module)
+    tables = [_jax.ShapedArray(aval.shape, aval.dtype) for aval in fingerprint.avals(len(rows))]
+    out_avals = (*program.out_avals, *tables)
+    function = dataclasses.replace(
+        program,
+        mlir_module_serialized=serialized,
+        out_tree=jax.tree_util.tree_structure((0,) * len(out_avals)),
+        out_avals=out_avals,
+        _out_named_shardings=(*program._out_named_shardings, None, None),
+        out_shardings_hlo=(*program.out_shardings_hlo, None, None),
+        _get_vjp=None,
+    )
+    return Traced(function, tuple(rows))
+
+
+def _flat(program: Any) -> Any:
+    """The function of flat arguments and results: so no class of a user's trees is needed."""
+    return dataclasses.replace(
+        program,
+        in_tree=jax.tree_util.tree_structure(((0,) * len(program.in_avals), {})),
+        out_tree=jax.tree_util.tree_structure((0,) * len(program.out_avals)),
+        _get_vjp=None,
+    )
+
+
+class _Tables(NamedTuple):
+    """What was made of a block: rows, the MLIR values of their tables, and which rows the block returns.
+
+    A row that is taken or returned has its number; a value from outside of the block has -1 minus its index in
+    `outside`.
+    """
+
+    rows: list[Row]
+    outside: list[Any]
+    returned: tuple[int, ...]
+    floats: Any
+    integers: Any
+
+
+class _Tracer:
+    """Rewrites one module, in its context, which is entered."""
+
+    def __init__(self, module: Any, name: str) -> None:
+        self._module, self._name = module, name
+        self._symbols = _jax.ir.SymbolTable(module.operation)
+        self._helpers: dict[Any, str] = {}
+        self._functions: dict[str, tuple[str, _Tables]] = {}
+
+    def main(self) -> list[Row]:
+        tables = self._trace(self._symbols["main"])
+        mlir.run_passes(self._module, "symbol-dce")
+        return [dataclasses.replace(row, takes=tuple(t for t in row.takes if t >= 0)) for row in tables.rows]
+
+    def _function(self, name: str) -> tuple[str, _Tables]:
+        """A copy of a function that returns tables, too: its name and what was made of it."""
+        if name not in self._functions:
+            copy = self._symbols[name].operation.clone(_jax.ir.InsertionPoint(self._module.body))
+            new = mlir.free_name(f"{name}_traced", self._symbols)
+            copy.attributes["sym_name"] = _jax.ir.StringAttr.get(new)
+            copy.attributes["sym_visibility"] = _jax.ir.StringAttr.get("private")
+            self._symbols.insert(copy)
+            self._functions[name] = new, self._trace(self._symbols[new])
+        return self._functions[name]
+
+    def _trace(self, function: Any) -> _Tables:
+        ir = _jax.ir
+        (block,) = function.regions[0].blocks
+        tables = self._block(block, ())
+        _return_more(block, [tables.floats, tables.integers], _jax.return_op)
+        type_ = function.type
+        results = [*type_.results, tables.floats.type, tables.integers.type]
+        attributes = mlir.result_attributes(function)
+        function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(list(type_.inputs), results))
+        function.attributes["res_attrs"] = ir.ArrayAttr.get([*attributes, ir.DictAttr.get({}), ir.DictAttr.get({})])
+        return tables
+
+    def _block(self, block: Any, where: tuple[str, ...]) -> _Tables:
+        """Computes fingerprints in a block, and puts them together in front of its terminator."""
+        *operations, terminator = everything = list(block.operations)
+        scope = _Scope()
+        tables = _Parts()
+        for operation, point in zip(operations, everything[1:], strict=True):
+            operation = operation.operation
+            name, place = operation.name, _place(operation.location)
+            takes = scope.takes(operation.operands)
+            with _jax.ir.InsertionPoint(point), operation.location:
+                if name == "func.call":
+                    results, inner = self._call(operation, where, scope)
+                elif name == "stablehlo.while":
+                    results, inner = self._while(operation, where, scope)
+                elif name in ("stablehlo.case", "stablehlo.if"):
+                    results, inner = self._branches(operation, where, scope)
+                else:
+                    # What nobody uses may be memory that nobody wrote, as of routines of LAPACK.
+                    results, inner = [value for value in operation.results if _is_used(value)], None
+                if inner is not None:
+                    count = _jax.ir.RankedTensorType(inner[0].type).shape[1]
+                    tables.add(inner, range(len(scope.rows) - count, len(scope.rows)))
+                for value in results:
+                    if name != "func.call" and (type_ := _type(value)) is not None:
+                        value = _alone(value)
+                        scope.add(value, Row(name, where, place, type_.dtype.name, type_.shape, takes))
+                        if 0 in type_.shape:
+                            tables.add(self._nothing(1), [scope.made[value]])
+                        elif math.prod(type_.shape) > _SMALL:
+                            tables.add(self._fingerprints([value]), [scope.made[value]])
+                        else:
+                            tables.small.setdefault(str(value.type), []).append(value)
+            if len(scope.rows) > _MOST_ROWS:
+                raise UnsupportedError(
+                    f"tracing {self._name}: with each call written out, it has more than {_MOST_ROWS:,} operations"
+                )
+        with _jax.ir.InsertionPoint(terminator):
+            for group in tables.small.values():
+                tables.add(self._fingerprints(group), [scope.made[value] for value in group])
+            floats, integers = self._joined(tables.parts, tables.order)
+        returned = scope.takes(terminator.operands)
+        return _Tables(scope.rows, list(scope.outside), returned, floats, integers)
+
+    # --- values
+
+    def _fingerprints(self, values: list[Any]) -> tuple[Any, Any]:
+        return self._inline(fingerprint.of_arrays, (str(values[0].type), len(values)), values)
+
+    def _joined(self, parts: Sequence[tuple[Any, Any]], order: Sequence[int] = ()) -> tuple[Any, Any]:
+        if not parts:
+            return self._nothing(0)
+        floats, integers = (
+            _jax.hlo.concatenate([part[i] for part in parts], dimension=1) if len(parts) > 1 else parts[0][i]
+            for i in range(2)
+        )
+        if list(order) == sorted(order):
+            return floats, integers
+        # Where each row is, as `order` says of each table's row which one it is.
+        places = tuple(int(place) for place in np.argsort(order))
+        return self._inline(
+            lambda floats, integers: fingerprint.in_order(floats, integers, places),
+            ("in order", places),
+            [floats, integers],
+        )
+
+    def _nothing(self, rows: int) -> tuple[Any, Any]:
+        return self._inline(lambda: fingerprint.nothing(rows), ("nothing", rows), [])
+
+    def _inline(self, function: Callable[..., Any], key: Any, operands: Sequence[Any]) -> Any:
+        """Calls a function of the module that JAX lowers `function` to, once for each key."""
+        ir = _jax.ir
+        if key not in self._helpers:
+            name = mlir.free_name("fingerprint", self._symbols)
+            types = [operand.type for operand in operands]
+            avals = [_jax.ShapedArray(*dataclasses.astuple(array_type.read(type_))) for type_ in types]
+            helper = _jax.func_op(
+                name, ir.FunctionType.get(types, []), visibility="private", ip=ir.InsertionPoint(self._module.body)
+            )
+            with ir.InsertionPoint(helper.add_entry_block()), ir.Location.unknown():
+                made = main.lowered_inline(function, self._module, avals, list(helper.arguments))
+                _jax.return_op(made)
+            results = [value.type for value in made]
+            helper.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(types, results))
+            self._symbols.insert(helper.operation)
+            self._helpers[key] = name
+        name = self._helpers[key]
+        results = list(self._symbols[name].type.results)
+        return tuple(_jax.call_op(results, ir.FlatSymbolRefAttr.get(name), list(operands)).results)
+
+    # --- operations with code: their new results, and the values of their tables
+
+    def _call(self, operation: Any, where: tuple[str, ...], scope: _Scope) -> tuple[list[Any], Any]:
+        callee = _jax.ir.FlatSymbolRefAttr(operation.attributes["callee"]).value
+        name, inner = self._function(callee)
+        types = list(self._symbols[name].type.results)
+        operands = list(operation.operands)
+        new = _jax.call_op(types, _jax.ir.FlatSymbolRefAttr.get(name), operands).operation
+        *results, floats, integers = list(new.results)
+        mlir.replace(operation, results)
+        (block,) = self._symbols[name].regions[0].blocks
+        resolve = scope.adopt(inner, (*where, f"@{callee}"), block.arguments, operands)
+        for value, number in zip(results, inner.returned, strict=True):
+            scope.made[value] = resolve(number)
+        return results, (floats, integers)
+
+    def _while(self, operation: Any, where: tuple[str, ...], scope: _Scope) -> tuple[list[Any], Any]:
+        ir = _jax.ir
+        condition, body = (region.blocks[0] for region in operation.regions)
+        inner = self._block(body, ())
+        scope.adopt(inner, (*where, "while"), body.arguments, list(operation.operands))
+        unsigned = ir.RankedTensorType.get([], ir.IntegerType.get_unsigned(32))
+        more = [unsigned, inner.floats.type, inner.integers.type]
+        at = ir.Location.unknown()
+        for type_ in more:
+            condition.add_argument(type_, at)
+        old = [body.add_argument(type_, at) for type_ in more]
+        *_, terminator = list(body.operations)
+        with ir.InsertionPoint(terminator):
+            key = ("repeated", len(inner.rows))
+            now = self._inline(fingerprint.repeated, key, [*old, inner.floats, inner.integers])
+        _return_more(body, now, _jax.hlo.return_)
+        zero = _jax.ir_constant(np.zeros((), np.uint32))
+        begin = [zero, *self._nothing(len(inner.rows))]
+        types = [*(value.type for value in operation.results), *more]
+        *results, _, floats, integers = _rebuilt(operation, types, [*operation.operands, *begin])
+        return results, (floats, integers)
+
+    def _branches(self, operation: Any, where: tuple[str, ...], scope: _Scope) -> tuple[list[Any], Any]:
+        blocks = [region.blocks[0] for region in operation.regions]
+        each = [self._block(block, ()) for block in blocks]
+        counts = [len(inner.rows) for inner in each]
+        for i, (block, inner) in enumerate(zip(blocks, each, strict=True)):
+            scope.adopt(inner, (*where, f"branch {i}"), (), ())
+            *_, terminator = list(block.operations)
+            with _jax.ir.InsertionPoint(terminator):
+                parts = [self._nothing(sum(counts[:i])), (inner.floats, inner.integers)]
+                joined = self._joined([*parts, self._nothing(sum(counts[i + 1 :]))])
+            _return_more(block, joined, _jax.hlo.return_)
+        types = [*(value.type for value in operation.results), *(value.type for value in joined)]
+        *results, floats, integers = _rebuilt(operation, types, list(operation.operands))
+        return results, (floats, integers)
+
+
+class _Parts:
+    """The tables of a block: of single rows or several, and the small arrays that share one."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[Any, Any]] = []
+        self.order: list[int] = []  # the numbers of the rows of the parts
+        self.small: dict[str, list[Any]] = {}
+
+    def add(self, table: tuple[Any, Any], numbers: Iterable[int]) -> None:
+        self.parts.append(table)
+        self.order += numbers
+
+
+class _Scope:
+    """The rows of a block, and which of them the values of the block are."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.made: dict[Any, int] = {}
+        self.outside: dict[Any, int] = {}
+
+    def add(self, value: Any, row: Row) -> None:
+        self.made[value] = len(self.rows)
+        self.rows.append(row)
+
+    def number(self, value: Any) -> int:
+        if value in self.made:
+            return self.made[value]
+        return -1 - self.outside.setdefault(value, len(self.outside))
+
+    def takes(self, operands: Any) -> tuple[int, ...]:
+        return tuple(map(self.number, operands))
+
+    def adopt(
+        self, inner: _Tables, where: tuple[str, ...], arguments: Sequence[Any], given: Sequence[Any]
+    ) -> Callable[[int], int]:
+        """Adds the rows of a block inside this one, whose arguments are given values. Returns what makes numbers of the
+        block numbers of this one.
+        """
+        start = len(self.rows)
+        value_of = dict(zip(arguments, given, strict=False))  # the tables of a function that was traced have no values
+
+        def resolve(number: int) -> int:
+            if number >= 0:
+                return start + number
+            value = inner.outside[-1 - number]
+            return self.number(value_of.get(value, value))
+
+        for row in inner.rows:
+            self.rows.append(dataclasses.replace(row, where=(*where, *row.where), takes=tuple(map(resolve, row.takes))))
+        return resolve
+
+
+def _return_more(block: Any, values: Sequence[Any], terminate: Callable[..., Any]) -> None:
+    *_, terminator = list(block.operations)
+    with _jax.ir.InsertionPoint(terminator):
+        terminate([*terminator.operands, *values])
+    terminator.operation.erase()
+
+
+def _alone(value: Any) -> Any:
+    """The same value, computed once and not again with each fingerprint that needs it, as compilers do."""
+    barrier = _jax.ir.Operation.create("stablehlo.optimization_barrier", results=[value.type], operands=[value])
+    value.replace_all_uses_except(barrier.result, barrier)
+    return barrier.result
+
+
+def _is_used(value: Any) -> bool:
+    return next(iter(value.uses), None) is not None
+
+
+def _type(value: Any) -> array_type.Type | None:
+    """The type of an array that fingerprints are made of; None of other values."""
+    try:
+        return array_type.read(value.type)
+    except RefusedError:
+        return None
+
+
+def _rebuilt(operation: Any, types: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
+    """The results of the same operation with more of them at the end; its regions move."""
+    new = _jax.ir.Operation.create(
+        operation.name,
+        results=list(types),
+        operands=list(operands),
+        attributes=dict(mlir.items(operation.attributes)),
+        regions=len(operation.regions),
+    )
+    for old_region, region in zip(operation.regions, new.regions, strict=True):
+        old_region.blocks[0].append_to(region)
+    results = list(new.results)
+    mlir.replace(operation, results[: len(operation.results)])
+    return results
+
+
+def _place(location: Any) -> str:
+    """Where an operation comes from, in short: the name that JAX gave it, and the first line of source code."""
+    name = line = ""
+    for text, number in _PARTS_OF_PLACE.findall(str(location)):
+        if number and not line:
+            line = f"{text}:{number}"
+        elif not number and not name:
+            name = text
+    return ", ".join(filter(None, (name, line)))

@@ -1,0 +1,318 @@
+"""Traces of runs: fingerprints of what operations make, and the first operation at which two runs part."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxexp
+from jaxexp._api.cases import culprit
+from jaxexp._api.cases.calling import Chain
+from jaxexp._readback.traced import fingerprint
+from kit.corpus import CASES, export_with
+from kit.mutations import Mutation, different, mutations
+
+SOURCE = np.random.default_rng(0)
+
+
+def random(*shape: int) -> np.ndarray[Any, Any]:
+    return SOURCE.standard_normal(shape).astype(np.float32)
+
+
+def trace(exported: jaxexp.Exported, *args: Any) -> tuple[list[Any], Any, culprit.Trace]:
+    """The results of a call, the rows of its trace, and the trace."""
+    chain = Chain(exported)
+    arguments = [np.asarray(arg) for arg in args]
+    return chain.call(0, arguments), *chain.trace(0, arguments)
+
+
+def perceptron(w: Any, v: Any, x: Any) -> Any:
+    return jax.nn.softmax(jnp.maximum(x @ w, 0) @ v)
+
+
+def convolution(k: Any, x: Any) -> Any:
+    y = jax.lax.conv_general_dilated(x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    y = jax.lax.reduce_window(jax.nn.relu(y), -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    return jnp.mean(y, (1, 2))
+
+
+def attention(q: Any, k: Any, v: Any, scale: Any) -> Any:
+    scores = jnp.einsum("qhd,khd->hqk", q, k) / jnp.sqrt(q.shape[-1])
+    scores = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool)), scores, -1e9)
+    out = jnp.einsum("hqk,khd->qhd", jax.nn.softmax(scores), v).reshape(q.shape[0], -1)
+    return (out - out.mean(-1, keepdims=True)) * jax.lax.rsqrt(out.var(-1, keepdims=True) + 1e-5) * scale
+
+
+def recurrent(w: Any, u: Any, xs: Any) -> Any:
+    last, every = jax.lax.scan(lambda c, x: (jnp.tanh(c @ w + x @ u),) * 2, jnp.zeros(len(w)), xs)
+    return last, every.sum(0)
+
+
+def sorted_and_gathered(x: Any, i: Any) -> Any:
+    order = jnp.argsort(x, axis=-1)
+    return jnp.take_along_axis(x, order, -1)[:, ::-1], x[i], jnp.cumsum(x, 1), jax.lax.top_k(x, 2)
+
+
+def filtered(x: Any) -> Any:
+    f = jnp.fft.rfft(x)
+    return jnp.fft.irfft(f * jnp.exp(-jnp.arange(f.shape[-1]) / 4.0)), jnp.abs(f)
+
+
+def random_numbers(x: Any) -> Any:
+    key = jax.random.key(1)
+    return jax.random.normal(key, x.shape) + x, jax.random.permutation(key, 8)
+
+
+def root(x: Any) -> Any:
+    def step(state: Any) -> Any:
+        i, y, _ = state
+        z = y - 0.5 * (y * y - x) / jnp.maximum(y, 1e-3)
+        return i + 1, z, jnp.max(jnp.abs(z - y))
+
+    return jax.lax.while_loop(lambda s: (s[0] < 20) & (s[2] > 1e-5), step, (0, jnp.ones_like(x), jnp.float32(1)))
+
+
+def linear_algebra(a: Any) -> Any:
+    s = a @ a.T + 5 * jnp.eye(4)
+    return jnp.linalg.solve(s, a), jnp.linalg.cholesky(s), jnp.linalg.eigvalsh(s)
+
+
+MODELS: dict[str, tuple[Callable[..., Any], ...]] = {
+    "perceptron": (perceptron, random(6, 8), random(8, 5), random(3, 6)),
+    "convolution": (convolution, random(3, 3, 2, 4), random(1, 8, 8, 2)),
+    "attention": (attention, random(5, 2, 4), random(5, 2, 4), random(5, 2, 4), random(8)),
+    "recurrent": (recurrent, random(5, 5), random(3, 5), random(6, 3)),
+    "sorted and gathered": (sorted_and_gathered, random(4, 6), np.array([2, 0])),
+    "filtered": (filtered, random(3, 16)),
+    "random numbers": (random_numbers, random(4, 3)),
+    "root": (root, np.abs(random(5)) + 1),
+    "linear algebra": (linear_algebra, random(4, 4)),
+}
+
+
+@pytest.mark.sampled(one_in=5, reason="many kinds go the same way")
+@pytest.mark.parametrize("name", CASES)
+def test_every_kind(name: str, tmp_path: Path) -> None:
+    """A run and its repetition make the same, also of VJPs and with symbolic shapes."""
+    case = CASES[name]
+    with case.context():
+        program = case.build()
+        if not program.callable_here:
+            pytest.skip("nothing here implements what it calls")
+        exported = export_with(jaxexp, program)
+        orders = range(min(case.vjp_order, 1) + 1)
+        given = [
+            {"args": program.args, "kwargs": program.kwargs, "vjp_order": order, "trace": True} for order in orders
+        ]
+        try:
+            exported.save(tmp_path / "f.jaxexp", vjp_order=min(case.vjp_order, 1), cases=given)
+        except jaxexp.ExportError as error:
+            assert "a case has" in str(error)
+            return
+    loaded = jaxexp.load(tmp_path / "f.jaxexp")
+    chain = Chain(loaded)
+    for one in loaded.cases:
+        assert one.trace is not None
+        rows, here = chain.trace(one.vjp_order, [value.array() for value in one.arguments])
+        np.testing.assert_array_equal(here.words, one.trace.array())
+        assert culprit.find(rows, here, culprit.Trace.of_case(one.trace)) is None
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", "bfloat16", "float64", "complex64", "int8", "int64", "uint32", "bool", "int4"]
+)
+def test_fingerprints_differ(dtype: str) -> None:
+    with jax.enable_x64(True):
+        x = jnp.asarray(SOURCE.integers(0, 2 if dtype in ("bool", "int4") else 50, 24)).astype(dtype).reshape(4, 6)
+        print_of = jax.jit(lambda x: jnp.concatenate([part.ravel().astype(float) for part in fingerprint.of_arrays(x)]))
+        seen = {bytes(print_of(x).tobytes())}
+        others = [x.T.reshape(4, 6), x[::-1], x.at[2, 3].set(1 - x[2, 3] if dtype != "bool" else ~x[2, 3])]
+        if jnp.issubdtype(x.dtype, jnp.inexact):
+            others += [-x, x.at[0, 0].set(jnp.nan), x.at[0, 1].set(jnp.nan), x.at[0, 0].set(jnp.inf)]
+        for other in others:
+            seen.add(bytes(print_of(other).tobytes()))
+        assert len(seen) == 1 + len(others)
+
+
+def test_loops_and_branches() -> None:
+    def function(x: Any) -> Any:
+        step = lambda i, y: jax.lax.cond(i == 2, lambda y: y * 2, lambda y: y + 1, y)  # noqa: E731
+        return jax.lax.fori_loop(0, 5, step, x)
+
+    _, rows, found = trace(jaxexp.export(jax.jit(function))(random(3)), np.ones(3, np.float32))
+    inside = {
+        row.operation: index
+        for index, row in enumerate(rows)
+        if any("branch" in name for name in row.where) and row.shape == (3,) and row.operation != "stablehlo.constant"
+    }
+    runs = {name: [int(found.integers(half, row)[0]) for half in (0, 1)] for name, row in inside.items()}
+    assert runs["stablehlo.multiply"] == [1, 1]
+    assert runs["stablehlo.add"] == [1, 4]
+    assert found.floats(0, inside["stablehlo.multiply"])[5] == 6  # (1 + 1 + 1) * 2 in its first run
+    assert found.floats(1, inside["stablehlo.add"])[5] == 8
+
+
+def test_too_many_operations() -> None:
+    f32 = "tensor<f32>"
+    functions = [f"func.func private @f0(%x: {f32}) -> {f32} {{ %r = stablehlo.sine %x : {f32}\n return %r : {f32} }}"]
+    for i in range(1, 20):
+        calls = [f"%{y} = call @f{i - 1}(%{x}) : ({f32}) -> {f32}" for x, y in ("xy", "yz")]
+        functions.append(
+            "\n".join([f"func.func private @f{i}(%x: {f32}) -> {f32} {{", *calls, f"return %z : {f32} }}"])
+        )
+    text = f"""module @m {{ {" ".join(functions)} func.func public @main(%x: tensor<f32>) -> tensor<f32> {{
+        %r = call @f19(%x) : (tensor<f32>) -> tensor<f32>
+        return %r : tensor<f32> }} }}"""
+    exported = dataclasses.replace(jaxexp.export(jax.jit(jnp.sin))(np.float32(1)), mlir_module_serialized=text.encode())
+    with pytest.raises(jaxexp.UnsupportedError, match="more than 65,536 operations"):
+        Chain(exported).trace(0, [np.ones((), np.float32)])
+
+
+def saved(function: Callable[..., Any], *args: Any, path: Path, **case: Any) -> jaxexp.Exported:
+    jaxexp.export(jax.jit(function))(*args).save(path, cases=[{"args": args, "trace": True, **case}])
+    return jaxexp.load(path)
+
+
+def changed(exported: jaxexp.Exported, old: str, new: str) -> jaxexp.CheckReport:
+    """The check of a function whose module was changed."""
+    text = exported.mlir_module()
+    assert old in text
+    report = dataclasses.replace(exported, mlir_module_serialized=text.replace(old, new).encode()).check()
+    assert jaxexp.CheckReport.from_json(json.loads(json.dumps(report.to_json(), allow_nan=False))) == report
+    return report
+
+
+def test_which_run_of_a_loop(tmp_path: Path) -> None:
+    """The first one, a later one, or one too many."""
+
+    def function(x: Any) -> Any:
+        return jax.lax.fori_loop(0, 5, lambda i, y: jnp.where(i < 3, y * 1.5, jnp.sin(y)), x)
+
+    exported = saved(function, random(3), path=tmp_path / "f.jaxexp")
+    found = [
+        changed(exported, *change).cases[0].culprit
+        for change in (
+            ("dense<1.500000e+00>", "dense<1.250000e+00>"),
+            ("dense<3> : tensor<i32>", "dense<2> : tensor<i32>"),
+            ("dense<5> : tensor<i32>", "dense<4> : tensor<i32>"),
+        )
+    ]
+    first, later, trips = (one for one in found if one is not None)
+    assert (first.operation, first.is_first_run, first.expected, first.found) == ("stablehlo.constant", True, 1.5, 1.25)
+    assert later.operation in ("stablehlo.constant", "stablehlo.compare")
+    assert trips.operation in ("stablehlo.constant", "stablehlo.while")
+
+
+def test_what_later_trips_make(tmp_path: Path) -> None:
+    """What differs only after the first trip is found in the loop, and what ends a loop is its condition."""
+
+    def function(x: Any, n: Any, m: Any) -> Any:
+        return jax.lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, jnp.where(s[0] < m, s[1] * 2, s[1])), (0, x))
+
+    exported = jaxexp.export(jax.jit(function))(random(3), 0, 0)
+    chain = Chain(exported)
+    x = random(3)
+    runs = {
+        args: chain.trace(0, [x, *(np.asarray(arg, np.int32) for arg in args)]) for args in ((5, 3), (5, 4), (4, 3))
+    }
+    rows, recorded = runs[5, 3]
+    # These are other arguments, not other operations: what takes them is named.
+    found = culprit.find(rows, runs[5, 4][1], recorded)
+    assert found is not None
+    assert (found.operation, found.is_first_run, found.runs) == ("stablehlo.compare", False, 5)
+    assert "after the first of 5 runs" in str(found)
+    assert found.where[-1] in ("while", "@_where")
+    found = culprit.find(rows, runs[4, 3][1], recorded)
+    assert found is not None
+    assert "its condition ended it after 5 trips in the recorded run, 4 here" in str(found)
+
+
+def test_why_no_operation_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = random(4)
+    exported = saved(jnp.sin, x, path=tmp_path / "f.jaxexp")
+    (case,) = exported.cases
+    assert case.trace is not None
+    other = dataclasses.replace(case.results[0], _bytes=np.zeros(4, np.float32).tobytes())
+    for trace, why in (
+        (None, "no trace was recorded; 'record --trace'"),
+        (case.trace, "none, when each one is looked at"),
+        (dataclasses.replace(case.trace, shape=(case.trace.nbytes // 4, 1)), "has a form that this release of jaxexp"),
+    ):
+        wrong = dataclasses.replace(case, results=(other,), trace=trace)
+        monkeypatch.setattr("jaxexp._api.cases.recording._fitting", lambda chain, wrong=wrong: (wrong,))
+        report = exported.check()
+        assert why in report.cases[0].unnamed
+        assert report.cases[0].unnamed in str(report)
+
+
+def test_what_differs_when_run_again_is_not_recorded() -> None:
+    rows, one = Chain(jaxexp.export(jax.jit(jnp.sin))(random(4))).trace(0, [random(4)])
+    words = one.words.copy()
+    words[0, 3] ^= 1
+    other = culprit.Trace(words)
+    assert culprit.find(rows, other, one) is not None
+    assert culprit.find(rows, other, culprit.Trace(one.where_as(other))) is None
+
+
+def test_large_traces_are_in_the_file_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jaxexp._api.cases.files.MOST_INLINE", 64)
+    exported = saved(jax.nn.softmax, random(2), path=tmp_path / "f.jaxexp")
+    (case,) = exported.cases
+    assert case.trace is not None
+    assert case.trace.tensor == "0/trace"
+    assert exported.check().ok
+    jaxexp.verify(tmp_path / "f.jaxexp")
+
+
+def named(found: culprit.Culprit | None, mutation: Mutation) -> bool:
+    """Whether the operation that was changed is named, or the one that it belongs to."""
+    if found is None:
+        return False
+    name = found.operation
+    inserted = name == "stablehlo.convert" and "bfloat16" in mutation.how
+    return name in (mutation.operation, mutation.becomes, *mutation.around) or inserted
+
+
+def examine(name: str, one_in: int) -> tuple[int, list[str]]:
+    """How many changes of a model change its results, and those whose operation is not named."""
+    function, *args = MODELS[name]
+    exported = jaxexp.export(jax.jit(function))(*args)
+    expected, rows, recorded = trace(exported, *args)
+    assert culprit.find(rows, recorded, recorded) is None
+    changed, missed = 0, []
+    for mutation in mutations(bytes(exported.mlir_module_serialized), one_in):
+        results, rows, here = trace(dataclasses.replace(exported, mlir_module_serialized=mutation.module), *args)
+        if different(expected, results):
+            changed += 1
+            found = culprit.find(rows, here, recorded)
+            if not named(found, mutation):
+                missed.append(f"{mutation.operation}, {mutation.how}: {found}")
+    return changed, missed
+
+
+@pytest.mark.slow(reason="compiles many programs")
+@pytest.mark.parametrize("name", ["perceptron", "convolution", "root"])
+def test_changed_operations_are_named(name: str) -> None:
+    changed, missed = examine(name, 4)
+    assert changed > 0
+    assert len(missed) <= changed // 8, missed
+
+
+@pytest.mark.slow(reason="compiles hundreds of programs")
+@pytest.mark.once
+def test_all_changed_operations_are_named() -> None:
+    changed, missed = 0, []
+    for name in MODELS:
+        of_model, of_model_missed = examine(name, 1)
+        changed += of_model
+        missed += of_model_missed
+    assert changed >= 200
+    assert len(missed) <= 0.05 * changed, missed
