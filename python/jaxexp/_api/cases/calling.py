@@ -88,7 +88,7 @@ class Chain:
             ExportError: they do not fit; the function has effects; there are not enough devices; or it cannot run here.
             Exception: whatever JAX raises.
         """
-        return self._called(self.program(order), arguments)
+        return self._called(self.program(order), arguments, weights)
 
     def trace(self, order: int, arguments: Sequence[Array]) -> tuple[Sequence[Row], Trace]:
         """The fingerprints of what the operations of a call make, and what each row of them is about.
@@ -109,7 +109,7 @@ class Chain:
         *_, floats, integers = self._called(function, arguments)
         return rows, Trace.of(rows, floats, integers)
 
-    def _called(self, program: Any, arguments: Sequence[Array]) -> list[Array]:
+    def _called(self, program: Any, arguments: Sequence[Array], weights: Sequence[Array] | None = None) -> list[Array]:
         if program.ordered_effects or program.unordered_effects:
             effects = (*program.ordered_effects, *program.unordered_effects)
             raise ExportError(
