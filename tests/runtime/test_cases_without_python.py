@@ -148,7 +148,7 @@ def save(file: Path, dtype: str, table: list[Pair]) -> None:
         return KINDS[dtype], [SIZE], array.tobytes(), None, None, tolerance
 
     cases = [
-        (f"{i} {pair.tolerance}", 0, [value(pair.found, None)], [value(pair.recorded, pair.tolerance)], 0)
+        (f"{i} {pair.tolerance}", 0, [value(pair.found, None)], [value(pair.recorded, pair.tolerance)], 0, None)
         for i, pair in enumerate(table)
     ]
     file.write_bytes(_native.with_cases(file.read_bytes(), (cases, [[("jax", "0.0.0")]], [], [])))

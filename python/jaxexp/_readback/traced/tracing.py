@@ -197,7 +197,8 @@ class _Tracer:
                     tables.add(inner, range(len(scope.rows) - count, len(scope.rows)))
                 for value in results:
                     if name != "func.call" and (type_ := _type(value)) is not None:
-                        value = _alone(value)
+                        if name != "stablehlo.constant":  # regions of sort and reduce may use one, but no other value
+                            value = _alone(value)
                         scope.add(value, Row(name, where, place, type_.dtype.name, type_.shape, takes))
                         if 0 in type_.shape:
                             tables.add(self._nothing(1), [scope.made[value]])
