@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
@@ -20,6 +21,7 @@ Used: TypeAlias = "list[tuple[Role, StoredFile]]"
 
 # After the root offset of an artifact with a trailer.
 _MARK, _HEAD = b"jaxexp\x00\x01", 12
+_TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 
 
 def used_by(artifact: str) -> Used:
@@ -40,8 +42,7 @@ def used_by(artifact: str) -> Used:
 
 def used_in(folder: str) -> list[tuple[str, Role, StoredFile]]:
     """The same for all artifacts in a folder, each with its name."""
-    with os.scandir(folder or os.curdir) as entries:
-        names = sorted(entry.name for entry in entries)
+    names = sorted(name for name in os.listdir(folder or os.curdir) if not _TEMPORARY.fullmatch(name))
     return [(name, role, file) for name in names for role, file in used_by(os.path.join(folder, name))]
 
 
