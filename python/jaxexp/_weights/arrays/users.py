@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, WeightsError
@@ -32,7 +32,8 @@ def used_by(artifact: str) -> Used:
         with open(artifact, "rb") as file:
             if not file.read(_HEAD).endswith(_MARK):
                 return []
-        found = _native.Artifact(files.file_bytes(artifact))
+        content: Any = files.file_bytes(artifact)  # which types can say since Python 3.12
+        found = _native.Artifact(content)
     except (OSError, DeserializationError):
         return []
     weights, cases = found.weights(), found.cases()

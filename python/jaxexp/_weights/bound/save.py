@@ -41,7 +41,9 @@ def save(
         raise ExportError(f"saving {program.fun_name}: max_weights_file_size={max_file_size} has to be positive")
 
     def save_program(table: Table) -> None:
-        if how.cases is not None and {file.name for file in table.files} & {file.name for file in how.cases.table.files}:
+        if how.cases is not None and {file.name for file in table.files} & {
+            file.name for file in how.cases.table.files
+        }:
             raise ExportError(
                 f"saving {program.fun_name}: {weights_name!r} would be the file of the cases, too: name another file "
                 "with weights="
