@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import jaxexp
+from jaxexp import _native
+from jaxexp._weights.files.content import second_name
 
 pytest.importorskip("model_signing", reason="comes with the extra 'sign'")
 
@@ -40,3 +42,21 @@ def test_another_file_is_refused(model: Path, by: jaxexp.SignedBy) -> None:
     ):
         with pytest.raises(jaxexp.SignatureError, match=r"model\.cases\.safetensors"):
             refused()
+
+
+def test_what_a_killed_process_left_is_not_signed(model: Path, keys: Path) -> None:
+    """It moved no file to its own name, where there is an older one."""
+    beside = model.with_name("model.cases.safetensors")
+    before = beside.read_bytes()
+    jaxexp.record(model, [(np.zeros((200, 200), np.float32),)])
+    (_, _, ((name, _, content),), _) = _native.Artifact(model.read_bytes()).cases()
+    beside.rename(model.with_name(second_name(name, content)))
+    beside.write_bytes(before)
+    model.with_name("model.jaxexp.sig").unlink()
+    assert jaxexp.check(model).ok
+    with pytest.raises(jaxexp.WeightsError, match="a process that died while it saved"):
+        jaxexp.sign(model, key=keys / "release.pem")
+    assert not model.with_name("model.jaxexp.sig").exists()
+    jaxexp.record(model, [(np.ones((200, 200), np.float32),)])
+    jaxexp.sign(model, key=keys / "release.pem")
+    assert not list(model.parent.glob(".*"))

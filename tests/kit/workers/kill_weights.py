@@ -36,8 +36,8 @@ def save(folder: str, version: int) -> None:
         program["weights"].append([[n, f, s, d.hex()] for n, f, s, d in table.tensors])
         files.replace(os.path.join(folder, "program"), [json.dumps(program).encode()])
 
-    path = os.path.join(folder, "model.safetensors")
-    saving.save(path, Weights(TYPES, arrays).sources(), write_program, max_file_size=1000)
+    path = os.path.join(folder, "program")
+    saving.save(path, "model.safetensors", Weights(TYPES, arrays).sources(), write_program, max_file_size=1000)
 
 
 def look(folder: str) -> int:

@@ -37,7 +37,7 @@ def two_weights(value: float = 0) -> Weights:
 
 def save(folder: Path, value: float, **options: int) -> Table:
     tables: list[Table] = []
-    saving.save(folder / "x.safetensors", weights_of(value).sources(), tables.append, **options)
+    saving.save(folder / "x", "x.safetensors", weights_of(value).sources(), tables.append, **options)
     return tables[0]
 
 
@@ -70,7 +70,7 @@ def test_an_error_while_the_program_is_written(tmp_path: Path) -> None:
         raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="the disk is full"):
-        saving.save(tmp_path / "x.safetensors", weights_of(2).sources(), fail)
+        saving.save(tmp_path / "x", "x.safetensors", weights_of(2).sources(), fail)
     assert value(tmp_path, old) == 1
     save(tmp_path, 3)
 
@@ -121,7 +121,7 @@ def test_files_of_others_are_not_replaced(tmp_path: Path, kind: str) -> None:
     with pytest.raises(
         ExportError, match=rf"expected '.*{re.escape(name)}' to be missing, or a file that jaxexp wrote"
     ):
-        saving.save(tmp_path / "x.safetensors", two_weights().sources(), lambda table: None, **options)
+        saving.save(tmp_path / "x", "x.safetensors", two_weights().sources(), lambda table: None, **options)
     assert [(path.name, path.stat().st_ino, path.stat().st_mtime_ns) for path in tmp_path.iterdir()] == before
 
 
@@ -132,7 +132,7 @@ def test_an_empty_file_is_replaced(tmp_path: Path) -> None:
 
 def test_an_index_of_jaxexp_is_replaced(tmp_path: Path) -> None:
     for weights in (two_weights(0), two_weights(1)):
-        saving.save(tmp_path / "x.safetensors", weights.sources(), lambda table: None, max_file_size=16)
+        saving.save(tmp_path / "x", "x.safetensors", weights.sources(), lambda table: None, max_file_size=16)
     assert len(list(tmp_path.iterdir())) == 3
 
 

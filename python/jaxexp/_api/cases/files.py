@@ -30,7 +30,8 @@ def save(path: str | os.PathLike[str], given: Sequence[Case], write: Callable[[C
         write: writes the program, given the cases for its trailer.
 
     Raises:
-        ExportError: another program wrote the file that arrays would go to. Nothing is written.
+        ExportError: another program wrote the file that arrays would go to, or an artifact has its weights or cases
+            there. Nothing is written.
         OSError: a file cannot be written.
     """
     names = _apart(given)
@@ -47,8 +48,8 @@ def save(path: str | os.PathLike[str], given: Sequence[Case], write: Callable[[C
     if not names:
         write_program(stored.Table((), ()))
         return
-    folder, program = os.path.split(os.fsdecode(path))
-    saving.save(os.path.join(folder, os.path.splitext(program)[0] + SUFFIX), sources, write_program)
+    name = os.path.splitext(os.path.basename(os.fsdecode(path)))[0] + SUFFIX
+    saving.save(path, name, sources, write_program, role="cases")
 
 
 def _apart(given: Sequence[Case]) -> dict[int, tuple[str, Value]]:

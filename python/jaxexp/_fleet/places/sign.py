@@ -134,5 +134,7 @@ def _files_beside(path: str) -> list[str]:
     if checked_other_file(path) is not None:
         return []
     artifact: _native.Artifact = checked(source).artifact
+    from jaxexp._weights.arrays.stored import StoredToSign
+
     with file_system.named_in_errors(path):
-        return [file for file, _ in files_of(path, artifact)]
+        return [file for file, _ in files_of(path, artifact, StoredToSign)]

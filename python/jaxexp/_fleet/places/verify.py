@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp import _native
@@ -18,7 +19,7 @@ from .source import Source, beside_url, is_url, source
 if TYPE_CHECKING:
     from jaxexp._signing.reading import SignedFiles
     from jaxexp._signing.signed_by import SignedBy
-    from jaxexp._weights.arrays.stored import Table, WithDigests
+    from jaxexp._weights.arrays.stored import Stored, Table, WithDigests
 
     from .source import Given
 
@@ -142,9 +143,11 @@ def verified(buffer: Any) -> _native.Artifact:
     return artifact
 
 
-def files_of(path: str, artifact: _native.Artifact) -> tuple[tuple[str, int], ...]:
+def files_of(
+    path: str, artifact: _native.Artifact, stored: Callable[[str, Table], Stored] | None = None
+) -> tuple[tuple[str, int], ...]:
     """Reads the files of weights and cases beside a whole artifact, compares them with their digests, and returns their
-    paths or URLs and their sizes.
+    paths or URLs and their sizes. `stored` finds the files of a table; by default `stored_beside`.
 
     Raises:
         DeserializationError: one of them is damaged; the error names it.
@@ -156,8 +159,9 @@ def files_of(path: str, artifact: _native.Artifact) -> tuple[tuple[str, int], ..
 
     found: list[tuple[str, int]] = []
     for table in (Table.of_trailer(*one) for one in said):
-        stored_beside(path, table).check_digests()
-        found += [(beside(path, file.name), file.size) for file in table.files]
+        files = (stored or stored_beside)(path, table)
+        files.check_digests()
+        found += zip(files.paths(), (file.size for file in table.files), strict=True)
     return tuple(found)
 
 
@@ -169,7 +173,7 @@ def weights_beside(path: str, artifact: _native.Artifact) -> WithDigests | None:
     return None if found is None else stored_beside(path, Table.of_trailer(*found))
 
 
-def stored_beside(path: str, table: Table) -> WithDigests:
+def stored_beside(path: str, table: Table) -> Stored:
     """The files of a table in the folder of a path or URL, read in pieces."""
     from jaxexp._weights.arrays.stored import StoredBehind, StoredInPieces
 

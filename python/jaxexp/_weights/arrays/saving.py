@@ -7,7 +7,8 @@ digest of its content. A program looks there if the file with the plain name is 
     2. the old weights also get their second name
     3. the new program takes the place of the old one
     4. the new weights take the plain name from the old ones
-    5. the second name of the old weights is removed
+    5. the second name of the old weights is removed; also one that the old program found its weights under, unless
+       another program does, too
 """
 
 from __future__ import annotations
@@ -18,30 +19,52 @@ from collections.abc import Callable, Sequence
 
 from jaxexp._errors import ExportError, WeightsError
 from jaxexp._weights.files import content, places, reading, writing
+from jaxexp._weights.files.layout import index_name
 from jaxexp._weights.files.writing import Source
 
-from .stored import Table
+from . import users
+from .stored import StoredFile, Table
+from .users import Role
 
 
 def save(
-    path: str | os.PathLike[str],
+    program: str | os.PathLike[str],
+    name: str,
     sources: Sequence[Source],
     write_program: Callable[[Table], None],
     *,
+    role: Role = "weights",
     max_file_size: int | None = None,
 ) -> None:
-    """Saves weights, in the order of the program's arguments, and the program that needs them.
+    """Saves weights, in the order of the program's arguments, and the program that needs them; or arrays of its cases.
 
-    `path` and `max_file_size` are as in `writing.write_apart`. `write_program` saves the program in the same folder,
-    given the table of weights for its trailer.
+    Args:
+        program: the path of the program.
+        name: of the file, in the folder of the program; this and `max_file_size` are as in `writing.write_apart`.
+        sources: the tensors.
+        write_program: saves the program, given the table of the files for its trailer.
+        role: what the tensors are.
 
     Raises:
-        ExportError: jaxexp did not write a file that would be replaced. Nothing is written.
+        ExportError: jaxexp did not write a file that would be replaced, or an artifact needs it. Nothing is written.
     """
-    folder = os.path.dirname(os.fsdecode(path))
-    written = writing.write_apart(path, sources, max_file_size=max_file_size, check_target=_check_target)
+    program = os.fsdecode(program)
+    folder = os.path.dirname(program)
+    path = os.path.join(folder, name)
+
+    def check_target(target: str) -> None:
+        if reading.is_of_others(target):
+            raise ExportError(
+                f"saving {role}: expected {target!r} to be missing, or a file that jaxexp wrote, found one of another "
+                "program, or a damaged one, which is not replaced: save under another path"
+                + (", or name another file with weights=" if role == "weights" else "")
+            )
+
+    written = writing.write_apart(path, sources, max_file_size=max_file_size, check_target=check_target)
     old: list[str] = []
     try:
+        users.check(program, role, written, os.path.join(folder, index_name(name)) if len(written) > 1 else None)
+        left = _left_behind(program, role)
         for file in written:
             old += _with_second_name(folder, file.name)
         write_program(Table.of_written(written, sources))
@@ -52,15 +75,20 @@ def save(
     for second in old:
         with contextlib.suppress(FileNotFoundError):  # if nothing changed, it had the name of the new one
             os.unlink(second)
+    if left:
+        for second in left - {_second(file) for _, _, file in users.used_in(folder)}:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(folder, second))
 
 
-def _check_target(path: str) -> None:
-    if reading.is_of_others(path):
-        raise ExportError(
-            f"saving weights: expected {path!r} to be missing, or a file that jaxexp wrote, found one of another "
-            "program, or a damaged one, which is not replaced: save under another path, or name another file with "
-            "weights="
-        )
+def _left_behind(program: str, role: Role) -> set[str]:
+    """The second names of a program's files, if they are there: a process died while it saved them."""
+    names = {_second(file) for of, file in users.used_by(program) if of == role}
+    return {name for name in names if os.path.lexists(os.path.join(os.path.dirname(program), name))}
+
+
+def _second(file: StoredFile) -> str:
+    return content.second_name(file.name, file.content)
 
 
 def _with_second_name(folder: str, name: str) -> list[str]:

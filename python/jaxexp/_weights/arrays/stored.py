@@ -146,6 +146,10 @@ class Stored(WithDigests):
             raise WeightsError(name, f"a tensor of {stored.size:,} bytes", found, file=file.name)
         return file, tensor
 
+    def paths(self) -> list[str]:
+        """The path or the URL of each file, under the name that it was found by; each is opened."""
+        return [self._open(number).name for number in range(len(self.table.files))]
+
     def check_whole(self) -> None:
         """Raises a WeightsError if files have more tensors than the table, which then cannot make them again."""
         for number, file in enumerate(self.table.files):
@@ -158,6 +162,29 @@ class Stored(WithDigests):
         """Checks that all files exist and have the tensors. No tensor is read."""
         for stored in self.table.tensors:
             self.find(stored.name)
+
+    def are_there(self) -> bool:
+        """Whether the files that are read have their own names, where somebody may have put others since. Files that
+        were copied are compared by their digests.
+
+        Raises:
+            WeightsError: a file was not opened yet, and is missing or another one, or lacks a tensor.
+        """
+        self.check_files()
+        return all(map(self._is_there, range(len(self.table.files))))
+
+    def _is_there(self, number: int) -> bool:
+        file, identity = self.table.files[number], self._open(number).identity
+        try:
+            if identity is not None:
+                return places.identity_of(os.stat(os.path.join(os.path.dirname(self.path), file.name))) == identity
+            there = reading.open_beside(self.path, file.name, places.FileInPieces)
+            for stored in self.table.tensors:
+                if stored.file == number:
+                    reading.check_digest(there, there.header.tensors[stored.name], stored.digest)
+            return file.is_same(there)
+        except (WeightsError, OSError, KeyError):
+            return False
 
     def _opened(self, number: int) -> TensorFile:
         stored = self.table.files[number]
@@ -194,6 +221,26 @@ class StoredInPieces(Stored):
 
     def _open_beside(self, name: str) -> TensorFile:
         return reading.open_beside(self.path, name, places.FileInPieces)
+
+
+class StoredToSign(StoredInPieces):
+    """The same files, only under their own names: nobody who loads what is signed looks for others."""
+
+    def _tried(self, name: str, second: str) -> tuple[str, ...]:
+        return (name,)
+
+    def _opened(self, number: int) -> TensorFile:
+        try:
+            return super()._opened(number)
+        except WeightsError as error:
+            file = self.table.files[number]
+            second = content.second_name(file.name, file.content)
+            if os.path.lexists(os.path.join(os.path.dirname(self.path), second)):
+                error.found += (
+                    f". {second!r} is there, as after a process that died while it saved: save the artifact again, or "
+                    "rename that file"
+                )
+            raise
 
 
 class StoredChecked(Stored):

@@ -41,20 +41,26 @@ def save(
         raise ExportError(f"saving {program.fun_name}: max_weights_file_size={max_file_size} has to be positive")
 
     def save_program(table: Table) -> None:
+        if how.cases is not None and {file.name for file in table.files} & {
+            file.name for file in how.cases.table.files
+        }:
+            raise ExportError(
+                f"saving {program.fun_name}: {weights_name!r} would be the file of the cases, too: name another file "
+                "with weights="
+            )
         serialize.save(program, path, how._replace(weights=table.with_other_names(weights.other_names)))
 
     stored = weights.stored
     if stored is not None and max_file_size is None and _is_there(stored, folder, weights_name):
-        stored.check_files()
         save_program(stored.table)
         return
-    sources = weights.sources()
-    saving.save(os.path.join(folder, weights_name), sources, save_program, max_file_size=max_file_size)
+    saving.save(path, weights_name, weights.sources(), save_program, max_file_size=max_file_size)
 
 
 def _is_there(stored: Stored, folder: str, name: str) -> bool:
-    """Whether the files that weights were loaded from are those that they would be written to."""
+    """Whether the files that weights were loaded from are those that they would be written to, and still there."""
     if os.path.realpath(os.path.dirname(stored.path)) != os.path.realpath(folder):
         return False
     count = len(stored.table.files)
-    return [file.name for file in stored.table.files] == [file_name(name, i, count) for i in range(1, count + 1)]
+    names = [file_name(name, number, count) for number in range(1, count + 1)]
+    return [file.name for file in stored.table.files] == names and stored.are_there()

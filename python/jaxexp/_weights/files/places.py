@@ -70,10 +70,14 @@ def mapped(descriptor: int) -> MappedFile:
         found = os.fstat(descriptor)
         if found.st_size == 0:
             raise WeightsError("", "a safetensors file", "an empty file")
-        identity = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-        return MappedFile(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), identity)
+        return MappedFile(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), identity_of(found))
     finally:
         os.close(descriptor)
+
+
+def identity_of(found: os.stat_result) -> tuple[int, ...]:
+    """The identity of a file that is mapped."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def copied(descriptor: int) -> MappedFile:

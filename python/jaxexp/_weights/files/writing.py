@@ -67,12 +67,15 @@ def damaged(file: str, name: str, expected: bytes, found: bytes) -> WeightsError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A written file: its name without its folder, its size with and without the header, and its tensors' digests."""
+    """A written file: its name without its folder, its size with and without the header, its tensors' digests, and
+    whether there was a file under its second name, which a program may need.
+    """
 
     name: str
     size: int
     data_size: int
     digests: dict[str, bytes]
+    was_there: bool = False
 
     @property
     def content(self) -> bytes:
@@ -132,8 +135,10 @@ def publish(path: str | os.PathLike[str], written: Sequence[WrittenFile]) -> Non
 
 
 def discard(path: str | os.PathLike[str], written: Iterable[WrittenFile]) -> None:
-    """Removes files that `write_apart` wrote, under their second names."""
+    """Removes files that `write_apart` wrote, under their second names. Those that were there stay."""
     for file in written:
+        if file.was_there:
+            continue
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(os.path.dirname(os.fsdecode(path)), file.second_name))
 
@@ -178,7 +183,9 @@ def _write(folder: str, planned: PlannedFile, sources: dict[str, Source]) -> Wri
         written = WrittenFile(planned.name, len(head) + planned.data_size, planned.data_size, digests)
         file.seek(head.index(_UNKNOWN.encode()))  # the metadata come first
         file.write(written.content.hex().encode())
-    os.replace(path, os.path.join(folder, written.second_name))
+    second = os.path.join(folder, written.second_name)
+    written = dataclasses.replace(written, was_there=os.path.lexists(second))
+    os.replace(path, second)
     return written
 
 

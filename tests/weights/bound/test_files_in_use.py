@@ -1,0 +1,117 @@
+"""A save leaves no artifact without its weights or cases: neither the saved one, nor others in the folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxexp
+
+X = np.ones((2, 4), np.float32)
+
+
+def constant(value: float, size: int = 64) -> jaxexp.BoundExported:
+    """Each result is four times the value."""
+    weights = {"w": np.full((4, size), value, np.float32)}
+    exported = jaxexp.export(jax.jit(lambda x: x @ jnp.asarray(weights["w"])), weights=weights)(X)
+    assert isinstance(exported, jaxexp.BoundExported)
+    return exported
+
+
+def value(path: Path) -> float:
+    return float(np.asarray(jaxexp.load(path).call(X))[0, 0]) / 4
+
+
+def delete(folder: Path) -> None:
+    (folder / "m.safetensors").unlink()
+
+
+def damage(folder: Path) -> None:
+    """Other numbers under the same header, in a file of its own."""
+    blob = bytearray((folder / "m.safetensors").read_bytes())
+    blob[-400:] = bytes(400)
+    (folder / "m.safetensors").unlink()
+    (folder / "m.safetensors").write_bytes(blob)
+
+
+CHANGES: dict[str, Callable[[Path], None]] = {
+    "other weights": lambda folder: constant(2).save(folder / "m.jaxexp"),
+    "deleted": delete,
+    "damaged": damage,
+}
+
+
+@pytest.mark.parametrize("stable", [False, True])
+@pytest.mark.parametrize("how", CHANGES)
+def test_what_was_loaded_can_be_saved_again(how: str, stable: bool, tmp_path: Path) -> None:
+    path = tmp_path / "m.jaxexp"
+    constant(1).save(path)
+    loaded = jaxexp.load(path, stable=stable)
+    loaded.call(X)
+    CHANGES[how](tmp_path)
+    loaded.save(path)
+    assert value(path) == 1
+
+
+@pytest.mark.parametrize("how", ["other weights", "deleted"])
+def test_what_was_not_read_in_time_is_an_error(how: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.jaxexp"
+    constant(1).save(path)
+    loaded = jaxexp.load(path)
+    CHANGES[how](tmp_path)
+    with pytest.raises(jaxexp.ExportError):
+        loaded.save(path)
+    if how == "other weights":
+        assert value(path) == 2
+
+
+def test_weights_of_a_neighbour(tmp_path: Path) -> None:
+    constant(1).save(tmp_path / "a.jaxexp")
+    with pytest.raises(jaxexp.ExportError, match=r"found the weights of 'a\.jaxexp', which would be lost: .* weights="):
+        constant(2).save(tmp_path / "a.bin")
+    assert sorted(os.listdir(tmp_path)) == ["a.jaxexp", "a.safetensors"]
+    constant(2).save(tmp_path / "a.bin", weights="b.safetensors")
+    constant(3).save(tmp_path / "a.jaxexp")  # its own may be replaced
+    assert [value(tmp_path / name) for name in ("a.jaxexp", "a.bin")] == [3, 2]
+
+
+def test_equal_weights_of_a_neighbour_are_shared(tmp_path: Path) -> None:
+    for name in ("a.jaxexp", "a.bin"):
+        constant(1).save(tmp_path / name)
+    assert [value(tmp_path / name) for name in ("a.jaxexp", "a.bin")] == [1, 1]
+
+
+def large(path: Path) -> None:
+    """A function whose cases are in a file."""
+    exported = jaxexp.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((65536,), np.float32))
+    exported.save(path, cases=[(np.arange(65536, dtype=np.float32),)])
+
+
+def test_weights_with_the_name_of_cases(tmp_path: Path) -> None:
+    constant(1).save(tmp_path / "m.cases.jaxexp")
+    with pytest.raises(jaxexp.ExportError, match=r"found the weights of 'm\.cases\.jaxexp', which would be lost"):
+        large(tmp_path / "m.jaxexp")
+    assert value(tmp_path / "m.cases.jaxexp") == 1
+
+
+def test_own_weights_with_the_name_of_cases(tmp_path: Path) -> None:
+    path = tmp_path / "o.jaxexp"
+    constant(1, 65536).save(path, weights="o.cases.safetensors")
+    with pytest.raises(jaxexp.ExportError, match="save it with its weights in another file first"):
+        jaxexp.record(path, [(X,)])
+    assert value(path) == 1
+    with pytest.raises(jaxexp.ExportError, match="weights="):
+        constant(2, 65536).save(tmp_path / "p.jaxexp", weights="p.cases.safetensors", cases=[(X,)])
+
+
+def test_cases_are_recorded_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        large(tmp_path / "m.jaxexp")
+    assert jaxexp.check(tmp_path / "m.jaxexp").ok
+    assert sorted(os.listdir(tmp_path)) == ["m.cases.safetensors", "m.jaxexp"]
