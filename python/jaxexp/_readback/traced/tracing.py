@@ -305,6 +305,7 @@ class _Tracer:
         blocks = [region.blocks[0] for region in operation.regions]
         each = [self._block(block, ()) for block in blocks]
         counts = [len(inner.rows) for inner in each]
+        joined: Sequence[Any] = ()
         for i, (block, inner) in enumerate(zip(blocks, each, strict=True)):
             scope.adopt(inner, (*where, f"branch {i}"), (), ())
             *_, terminator = list(block.operations)
