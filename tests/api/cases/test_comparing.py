@@ -48,11 +48,20 @@ def test_floats(expected: Any, found: Any, tolerance: Any, verdict: str) -> None
     assert of(expected, found, tolerance=tolerance).verdict == verdict
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn])
-def test_narrow_floats_have_a_default(dtype: Any) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "allowed"),
+    [
+        (np.float32, 64 * 2**-23),
+        (np.float16, 1 / 64),
+        (ml_dtypes.bfloat16, 1 / 64),
+        (ml_dtypes.float8_e5m2, 1 / 4),
+        (ml_dtypes.float8_e4m3fn, 1 / 8),
+    ],
+)
+def test_narrow_floats_have_a_default(dtype: Any, allowed: float) -> None:
     """NumPy calls float8_e5m2 a float, and does not know its last place."""
     one = of([1.0, 0.0], [1.5, 0.0], dtype)
-    assert one.allowed == 64 * float(ml_dtypes.finfo(dtype).eps)
+    assert (one.allowed, one.verdict) == (allowed, "differs")
 
 
 def test_where_and_how_far() -> None:
