@@ -35,6 +35,9 @@ _FORM = "1"
 # Arrays of so many numbers are put together with others of their type: compilers take as long for each table.
 _SMALL = 4096
 
+# Sizes of arrays with symbolic shapes are computed with integers in arrays of at most this many.
+_MOST_SIZES = 16
+
 _PARTS_OF_PLACE = re.compile(r'"((?:[^"\\]|\\.)*)"(?::(\d+))?')
 
 
@@ -197,7 +200,10 @@ class _Tracer:
                     tables.add(inner, range(len(scope.rows) - count, len(scope.rows)))
                 for value in results:
                     if name != "func.call" and (type_ := _type(value)) is not None:
-                        if name != "stablehlo.constant":  # regions of sort and reduce may use one, but no other value
+                        # Regions of sort and reduce may use constants, but no other value; and sizes are computed
+                        # with small integers.
+                        is_size = type_.dtype.kind in "iub" and math.prod(type_.shape) <= _MOST_SIZES
+                        if name != "stablehlo.constant" and not is_size:
                             value = _alone(value)
                         scope.add(value, Row(name, where, place, type_.dtype.name, type_.shape, takes))
                         if 0 in type_.shape:
