@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxexp import _jax
@@ -61,7 +62,11 @@ def mutations(module: bytes, one_in: int = 1) -> Iterator[Mutation]:
                     parent = parent.operation.parent
                 dict(_changes(operation))[kind](operation)
                 becomes = f"stablehlo.{kind.partition(' ')[0]}" if kind.endswith(" instead") else name
-                yield Mutation(name, becomes, kind, tuple(around), mlir.serialize(parsed))
+                try:
+                    changed = mlir.serialize(parsed)
+                except jax.errors.JaxRuntimeError:  # of other types, such as the negative of an absolute complex number
+                    continue
+                yield Mutation(name, becomes, kind, tuple(around), changed)
         number += 1
 
 
