@@ -368,8 +368,8 @@ class BoundExported(Exported):
 
         The weights are in the safetensors format, in ``model.safetensors`` for a program in ``model.jaxexp``. A program
         always finds the weights that it was saved with: if the process dies while it saves, the old program finds the
-        old weights, or the new program the new ones. Weights that were loaded from the target files, and are still there,
-        are not written again.
+        old weights, or the new program the new ones. Weights that were loaded from the target files, and are still
+        there, are not written again.
 
         The weights are written in small parts, so saving needs little memory.
 
