@@ -368,14 +368,14 @@ class BoundExported(Exported):
 
         The weights are in the safetensors format, in ``model.safetensors`` for a program in ``model.jaxexp``. A program
         always finds the weights that it was saved with: if the process dies while it saves, the old program finds the
-        old weights, or the new program the new ones. Weights that were loaded from the target files are not written
-        again.
+        old weights, or the new program the new ones. Weights that were loaded from the target files, and are still
+        there, are not written again.
 
         The weights are written in small parts, so saving needs little memory.
 
         Args:
             path: the file of the program; an existing one is replaced. An existing file of weights, or an index, is
-                replaced only if jaxexp wrote it.
+                replaced only if jaxexp wrote it, and no other artifact in the folder needs it.
             vjp_order: as in `Exported.serialize`. All orders share the weights.
             compatibility, metadata, strict, locations, sizes: as in `Exported.serialize`.
             trailer: must be True, because the names of the files are in the trailer.
@@ -388,7 +388,9 @@ class BoundExported(Exported):
         Raises:
             ExportError: as in `Exported.serialize`; or a weight cannot be written, because its dtype has no place in
                 the format, or because not all of it is in this process; or another program wrote a file that the
-                weights would replace, or it is damaged. Nothing is written.
+                weights would replace, or it is damaged, or another artifact in the folder needs it, or this one has its
+                cases there. Nothing is written.
+            WeightsError: the weights were loaded from files that are missing, or others, now.
             OSError: a file cannot be written. What was saved before is still there.
         """
         from jaxexp._weights.bound.save import save

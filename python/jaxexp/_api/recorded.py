@@ -88,7 +88,8 @@ class Recorded(Function):
 
         Raises:
             ExportError: as in `serialize`; or the arguments of a case do not fit, the function has effects, or it
-                cannot run here; or ``trailer=False`` leaves no place for cases.
+                cannot run here; or ``trailer=False`` leaves no place for cases; or their file would replace one that
+                another program wrote, or one with weights, or with cases of another artifact in the folder.
             OSError: a file cannot be written; an existing file is unchanged.
         """
         from jaxexp._kernel.write.serialize import save

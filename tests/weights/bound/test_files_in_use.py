@@ -12,6 +12,10 @@ import numpy as np
 import pytest
 
 import jaxexp
+from jaxexp._fleet.places.verify import files_of
+from jaxexp._kernel.artifact.opened import opened
+from jaxexp._kernel.write import serialize
+from jaxexp._weights.files.content import second_name
 
 X = np.ones((2, 4), np.float32)
 
@@ -115,3 +119,88 @@ def test_cases_are_recorded_again(tmp_path: Path) -> None:
         large(tmp_path / "m.jaxexp")
     assert jaxexp.check(tmp_path / "m.jaxexp").ok
     assert sorted(os.listdir(tmp_path)) == ["m.cases.safetensors", "m.jaxexp"]
+
+
+@pytest.mark.parametrize("stable", [False, True])
+def test_what_is_still_there_is_not_written(stable: bool, tmp_path: Path) -> None:
+    path = tmp_path / "m.jaxexp"
+    constant(1).save(path)
+    before = (tmp_path / "m.safetensors").stat().st_ino
+    loaded = jaxexp.load(path, stable=stable)
+    loaded.call(X)
+    loaded.save(path)
+    assert (tmp_path / "m.safetensors").stat().st_ino == before
+
+
+def several(value: float) -> jaxexp.BoundExported:
+    weights = {name: np.full((4, 64), value, np.float32) for name in "abc"}
+    exported = jaxexp.export(jax.jit(lambda x: x @ sum(map(jnp.asarray, weights.values()))), weights=weights)(X)
+    assert isinstance(exported, jaxexp.BoundExported)
+    return exported
+
+
+def test_the_index_of_a_neighbour(tmp_path: Path) -> None:
+    """The files of the two have different names, and one index would be for both."""
+    several(1).save(tmp_path / "a.jaxexp", max_weights_file_size=1024)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(jaxexp.ExportError, match=r"a\.safetensors\.index\.json.* the weights of 'a\.jaxexp'"):
+        several(2).save(tmp_path / "a.bin", max_weights_file_size=2048)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    several(2).save(tmp_path / "a.jaxexp", max_weights_file_size=2048)
+    assert value(tmp_path / "a.jaxexp") == 6
+
+
+def hide(path: Path) -> Path:
+    """Leaves the weights of an artifact with their second name only, as a process that died does."""
+    file = path.with_suffix(".safetensors")
+    stored = jaxexp.load(path).weights.stored
+    assert stored is not None
+    hidden = path.with_name(second_name(file.name, stored.table.files[0].content))
+    file.rename(hidden)
+    return hidden
+
+
+def test_what_a_process_left_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "m.jaxexp"
+    constant(1).save(path)
+    hide(path)
+    assert value(path) == 1
+    constant(2).save(path)
+    assert sorted(os.listdir(tmp_path)) == ["m.jaxexp", "m.safetensors"]
+    hide(path)
+    jaxexp.load(path).save(path)  # the weights get their own name
+    assert sorted(os.listdir(tmp_path)) == ["m.jaxexp", "m.safetensors"]
+    assert value(path) == 2
+
+
+def test_what_another_artifact_finds_under_a_second_name_stays(tmp_path: Path) -> None:
+    """As `unpack` leaves the weights of artifacts that have files of one name."""
+    path, other = tmp_path / "m.jaxexp", tmp_path / "other.jaxexp"
+    constant(1).save(path)
+    hidden = hide(path)
+    other.write_bytes(path.read_bytes())
+    constant(2).save(path)
+    assert hidden.exists()
+    assert [value(path), value(other)] == [2, 1]
+
+
+def test_an_error_leaves_what_has_a_second_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.jaxexp"
+    constant(1).save(path)
+    hide(path)
+
+    def fail(*args: object) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(serialize, "save", fail)
+    with pytest.raises(OSError, match="the disk is full"):
+        constant(1).save(path)
+    assert value(path) == 1
+
+
+def test_verify_says_which_file_it_read(tmp_path: Path) -> None:
+    path = tmp_path / "m.jaxexp"
+    constant(1).save(path)
+    hidden = hide(path)
+    ((file, size),) = files_of(str(path), opened(path.read_bytes()))
+    assert (file, size) == (str(hidden), hidden.stat().st_size)
