@@ -57,8 +57,10 @@ std::vector<wire::Cases::Value> zeros(const wire::Values& values) {
 /// A call of a function, and one whose arguments are drawn, in a file, and compared with a tolerance.
 wire::Cases cases(const wire::schema::Exported& root) {
   const auto arguments = zeros(wire::Values::arguments(root)), results = zeros(wire::Values::results(root));
-  wire::Cases made{{{"first", 0, arguments, results, 0}}, {{{"jax", "0.10.2"}}}, {{"f.safetensors", 64, {}}}, {}};
+  wire::Cases made{{{"first", 0, arguments, results, 0, {}}}, {{{"jax", "0.10.2"}}}, {{"f.safetensors", 64, {}}}, {}};
   auto others = made.cases[0];
+  others.trace = {static_cast<std::uint8_t>(wire::schema::DType::ui32), {1, 2}, {}, {}, {}, {}};
+  others.trace->data = {std::string(8, '\0')};
   for (auto& value : others.arguments) {
     if (value.dtype == static_cast<std::uint8_t>(wire::schema::DType::f32)) {
       value.data.reset(), value.drawn = {1, 7, 0, 1};

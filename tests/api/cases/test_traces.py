@@ -302,6 +302,7 @@ def examine(name: str, one_in: int) -> tuple[int, list[str]]:
             found = culprit.find(rows, here, recorded)
             if not named(found, mutation):
                 missed.append(f"{mutation.operation}, {mutation.how}: {found}")
+        jax.clear_caches()  # compiled code takes places in memory, of which a process has only so many
     return changed, missed
 
 
@@ -318,7 +319,7 @@ def test_changed_operations_are_named(name: str) -> None:
 def test_all_changed_operations_are_named() -> None:
     changed, missed = 0, []
     for name in MODELS:
-        of_model, of_model_missed = examine(name, 1)
+        of_model, of_model_missed = examine(name, 4 if name == "random numbers" else 1)
         changed += of_model
         missed += of_model_missed
     assert changed >= 200
