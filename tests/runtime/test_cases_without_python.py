@@ -235,6 +235,18 @@ def test_what_cannot_be_checked(tmp_path: Path) -> None:
     assert said(file, status=1) == [f"{file}: no cases"]
 
 
+def test_arrays_that_are_not_kept_are_counted(tmp_path: Path) -> None:
+    """Drawn ones, and those of dtype float0, which take a byte for each number when they are made."""
+    function, cases = functions()["float0"]
+    file = tmp_path / "f.jaxexp"
+    function.save(file, vjp_order=1, cases=cases)
+    (checked,) = jaxexp.check(file, max_drawn_bytes=10).cases
+    assert checked.error == "its random arguments take 11 bytes; max_drawn_bytes allows 10 bytes"
+    line = said(file, "--max-drawn-bytes", "10", status=1)[1]
+    assert line.endswith("its random arguments take 11 bytes; --max-drawn-bytes allows 10")
+    said(file, "--max-drawn-bytes", "11", status=0)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -103,8 +103,9 @@ class Checks {
 
   std::vector<Array> arguments(const Case& one) {
     std::uint64_t drawn = 0;
-    for (const Case::Value& value : one.arguments)
-      if (value.drawn) drawn += sized(value).size_bytes();
+    for (const auto* values : {&one.arguments, &one.results})  // those of dtype float0 are not kept, either
+      for (const Case::Value& value : *values)
+        if (value.drawn || value.dtype == float0) drawn += sized(value).size_bytes();
     if (drawn > options_.max_drawn_bytes)
       throw RunError(RunError::Reason::argument, "its random arguments take " + counted(drawn, "byte") +
                                                      "; --max-drawn-bytes allows " +
