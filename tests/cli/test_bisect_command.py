@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -105,10 +107,6 @@ class Fake:
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> jaxexp.Exported:
     """One whose case differs by a little."""
-    import dataclasses
-
-    import jax
-
     file = tmp_path_factory.mktemp("bisect") / "f.jaxexp"
     jaxexp.export(jax.jit(lambda x: x * 2))(jax.ShapeDtypeStruct((3,), "float32")).save(
         file, cases=[(np.ones(3, np.float32),)]

@@ -9,7 +9,7 @@
 #include <iterator>
 #include <limits>
 
-#include "runtime/cases/small_float.h"
+#include "runtime/cases/decoded.h"
 #include "runtime/cases/words.h"
 
 namespace jaxexp::command {
@@ -35,19 +35,6 @@ template <class T>
 std::vector<T> read(const std::byte* data, std::size_t count) {
   std::vector<T> numbers(count);
   if (count > 0) std::memcpy(numbers.data(), data, count * sizeof(T));
-  return numbers;
-}
-
-template <class T>
-std::vector<double> doubles(const std::byte* data, std::size_t count) {
-  const auto numbers = read<T>(data, count);
-  return {numbers.begin(), numbers.end()};
-}
-
-std::vector<double> halves(std::string_view dtype, const std::byte* data, std::size_t count) {
-  const auto bits = read<std::uint16_t>(data, count);
-  std::vector<double> numbers;
-  for (const std::uint16_t one : bits) numbers.push_back(runtime::small_float(dtype)->decoded(one));
   return numbers;
 }
 
@@ -120,12 +107,15 @@ NumberTexts not_aligned(std::string_view dtype, const std::byte* data, std::size
   if (dtype == "uint16") return whole<std::uint16_t>(data, count, most_words);
   if (dtype == "uint32") return whole<std::uint32_t>(data, count, most_words);
   if (dtype == "uint64") return whole<std::uint64_t>(data, count, most_words);
-  if (dtype == "float16") return reals(printed<float, 5>, halves(dtype, data, count), most_words);
-  if (dtype == "bfloat16") return reals(printed<float, 4>, halves(dtype, data, count), most_words);
-  if (dtype == "float32") return reals(printed<float>, doubles<float>(data, count), most_words);
-  if (dtype == "float64") return reals(printed<double>, doubles<double>(data, count), most_words);
-  if (dtype == "complex64") return complexes(printed<float>, doubles<float>(data, 2 * count), most_words);
-  if (dtype == "complex128") return complexes(printed<double>, doubles<double>(data, 2 * count), most_words);
+  const auto floats = [&](std::size_t bytes) {
+    return runtime::reals(dtype, {reinterpret_cast<const std::uint8_t*>(data), bytes * count});
+  };
+  if (dtype == "float16") return reals(printed<float, 5>, floats(2), most_words);
+  if (dtype == "bfloat16") return reals(printed<float, 4>, floats(2), most_words);
+  if (dtype == "float32") return reals(printed<float>, floats(4), most_words);
+  if (dtype == "float64") return reals(printed<double>, floats(8), most_words);
+  if (dtype == "complex64") return complexes(printed<float>, floats(8), most_words);
+  if (dtype == "complex128") return complexes(printed<double>, floats(16), most_words);
   return {};
 }
 

@@ -8,7 +8,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -75,12 +75,14 @@ def bisected(report: CheckReport, check: Check, at_once: int) -> tuple[Blamed, .
     Passes are those that changed a module of the function, in the order in which they run. What an artifact says of
     flags is not passed on to XLA: some flags make it write files.
     """
-    open_cases = [case for case in report.cases if _differs(case)]
-    if not open_cases:
+    from jaxexp._api.cases.report import DIFFERS, FAILED
+
+    wrong = [case for case in report.cases if case.verdict == DIFFERS]
+    if not wrong:
         return ()
     flags = os.environ.get("XLA_FLAGS", "").split()
     start = time.monotonic()
-    suspects = [*_flags(flags, open_cases), *_passes(flags, check)]
+    suspects = [*_flags(flags, wrong), *_passes(flags, check)]
     limit = _MOST_TIME + 10 * (time.monotonic() - start)
     found: dict[str, Blamed] = {}
     tried = unusable = 0
@@ -89,10 +91,11 @@ def bisected(report: CheckReport, check: Check, at_once: int) -> tuple[Blamed, .
             some = suspects[first : first + at_once]
             for suspect, one in zip(some, threads.map(lambda each: check(each.flags, limit), some), strict=True):
                 tried += 1
-                cases = {} if one is None else {case.name: case for case in one.cases}
-                unusable += all(_fails(cases.get(case.name)) for case in open_cases)
-                for case in open_cases:
-                    if case.name not in found and (now := cases.get(case.name)) is not None and not _is_wrong(now):
+                usable = {} if one is None else {case.name: case for case in one.cases if case.verdict != FAILED}
+                unusable += not any(case.name in usable for case in wrong)
+                for case in wrong:
+                    now = usable.get(case.name)
+                    if case.name not in found and now is not None and now.verdict != DIFFERS:
                         found[case.name] = Blamed(
                             case=case.name,
                             kind=suspect.kind,
@@ -102,36 +105,18 @@ def bisected(report: CheckReport, check: Check, at_once: int) -> tuple[Blamed, .
                             unusable=unusable,
                         )
                 advance(1)
-            if len(found) == len(open_cases):
+            if len(found) == len(wrong):
                 break
     none = functools.partial(Blamed, kind=None, name="", without="", tried=tried, unusable=unusable)
-    return tuple(found.get(case.name) or none(case=case.name) for case in open_cases)
-
-
-def _differs(case: Checked) -> bool:
-    from jaxexp._api.cases.report import DIFFERS
-
-    return case.verdict == DIFFERS
-
-
-def _is_wrong(case: Checked) -> bool:
-    return _differs(case) or _fails(case)
-
-
-def _fails(case: Checked | None) -> bool:
-    return case is None or case.error is not None
+    return tuple(found.get(case.name) or none(case=case.name) for case in wrong)
 
 
 def _flags(flags: Sequence[str], cases: Iterable[Checked]) -> Iterator[_Suspect]:
     """Those that are set here, and were not where one of the cases was recorded: each alone, and all."""
-    recorded = [_set(case.recorded) for case in cases]
+    recorded = [case.recorded.get("XLA_FLAGS", "").split() for case in cases]
     new = [flag for flag in flags if any(flag not in then for then in recorded)]
     for left_out in [*([flag] for flag in new), *([new] if len(new) > 1 else [])]:
         yield _Suspect(FLAG, " ".join(left_out), " ".join(flag for flag in flags if flag not in left_out))
-
-
-def _set(environment: Mapping[str, str]) -> list[str]:
-    return environment.get("XLA_FLAGS", "").split()
 
 
 def _passes(flags: Sequence[str], check: Check) -> Iterator[_Suspect]:

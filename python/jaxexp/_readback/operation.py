@@ -98,7 +98,7 @@ class Operation:
         self.looked_around = False
 
     def refuse(self, why: str = "") -> NoReturn:
-        raise RefusedError(self.name, why, _place(self._mlir.location))
+        raise RefusedError(self.name, why, place(self._mlir.location))
 
     def check_all_was_read(self) -> None:
         if self._unread:
@@ -140,7 +140,7 @@ class Operation:
         except RefusedError:  # which is a ValueError, too
             raise
         except (TypeError, ValueError, KeyError) as error:
-            raise RefusedError(self.name, f"whose {name} is not understood", _place(self._mlir.location)) from cause(
+            raise RefusedError(self.name, f"whose {name} is not understood", place(self._mlir.location)) from cause(
                 error
             )
 
@@ -332,7 +332,7 @@ def _plain(attribute: Any) -> Any:
 _PARTS_OF_PLACE = re.compile(r'"((?:[^"\\]|\\.)*)"(?::(\d+))?')
 
 
-def _place(location: Any) -> str:
+def place(location: Any) -> str:
     """Where an operation comes from, in short: the name that JAX gave it, and the first line of source code."""
     name = line = ""
     for text, number in _PARTS_OF_PLACE.findall(str(location)):

@@ -17,7 +17,8 @@ import pytest
 import jaxexp
 from jaxexp import CheckReport, Drawn, Tolerance, _native
 from jaxexp._cli import start
-from kit.corpus import CASES, export_with
+from kit.calls import exported_with_calls
+from kit.corpus import CASES
 from kit.weighted import X, bound
 
 _EFFECTS = r"has effects .* a case has results only"
@@ -52,21 +53,14 @@ def test_every_kind(name: str, tmp_path: Path) -> None:
     """What is recorded is found again, of the function and of its VJPs, and jax.export reads the file."""
     case = CASES[name]
     with case.context():
-        program = case.build()
-        if not program.callable_here:
-            pytest.skip("nothing here implements what it calls")
-        exported = export_with(jaxexp, program)
-        given = [
-            {"args": program.args, "kwargs": program.kwargs, "vjp_order": order, "name": f"order {order}"}
-            for order in range(min(case.vjp_order, 1) + 1)
-        ]
+        exported, given = exported_with_calls(case)
         file = tmp_path / "f.jaxexp"
         if refused := REFUSED.get(name):
             with pytest.raises(jaxexp.ExportError, match=refused):
                 exported.save(file, cases=given)
             assert not file.exists()
             return
-        exported.save(file, vjp_order=min(case.vjp_order, 1), cases=given)
+        exported.save(file, vjp_order=len(given) - 1, cases=given)
     report = jaxexp.check(file)  # outside of the context: the check sees to dtypes
     assert report.verdict == "equal", report
     assert len(report.cases) == len(given)

@@ -17,7 +17,8 @@ import jaxexp
 from jaxexp._api.cases import culprit
 from jaxexp._api.cases.calling import Chain
 from jaxexp._readback.traced import fingerprint
-from kit.corpus import CASES, export_with
+from kit.calls import exported_with_calls
+from kit.corpus import CASES
 from kit.mutations import Mutation, different, mutations
 
 SOURCE = np.random.default_rng(0)
@@ -104,16 +105,9 @@ def test_every_kind(name: str, tmp_path: Path) -> None:
     """A run and its repetition make the same, also of VJPs and with symbolic shapes."""
     case = CASES[name]
     with case.context():
-        program = case.build()
-        if not program.callable_here:
-            pytest.skip("nothing here implements what it calls")
-        exported = export_with(jaxexp, program)
-        orders = range(min(case.vjp_order, 1) + 1)
-        given = [
-            {"args": program.args, "kwargs": program.kwargs, "vjp_order": order, "trace": True} for order in orders
-        ]
+        exported, given = exported_with_calls(case, trace=True)
         try:
-            exported.save(tmp_path / "f.jaxexp", vjp_order=min(case.vjp_order, 1), cases=given)
+            exported.save(tmp_path / "f.jaxexp", vjp_order=len(given) - 1, cases=given)
         except jaxexp.ExportError as error:
             assert "a case has" in str(error)
             return

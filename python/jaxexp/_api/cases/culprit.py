@@ -73,12 +73,12 @@ def find(rows: Sequence[Row], here: Trace, recorded: Trace) -> Culprit | None:
     both = zip(here.identities, recorded.identities, strict=False)
     alike = next((i for i, (mine, theirs) in enumerate(both) if mine != theirs), min(len(rows), len(recorded.words)))
     first = _Comparison(rows, here, recorded, _FIRST)
-    if (suspect := first.suspect(range(alike), first.is_to_blame)) is not None:
+    if (suspect := _earliest(range(alike), first.is_to_blame)) is not None:
         return _in_loop(rows, here, recorded, suspect) or first.blamed(suspect)
     if alike < len(rows):
         return _culprit(rows[alike], "the recorded run has another operation in this place")
     for is_first in (first.turns_over, first.rounds):
-        if (suspect := first.suspect(range(alike), is_first)) is not None:
+        if (suspect := _earliest(range(alike), is_first)) is not None:
             return first.blamed(suspect)
     return None
 
@@ -102,8 +102,12 @@ def _in_loop(rows: Sequence[Row], here: Trace, recorded: Trace, suspect: int) ->
     if trips[0] != trips[1]:
         return _culprit(row, f"its condition ended it after {trips[0]:,} trips in the recorded run, {trips[1]:,} here")
     later = _Comparison(rows, here, recorded, _ALL)
-    blamed = later.suspect(body, later.is_to_blame)
+    blamed = _earliest(body, later.is_to_blame)
     return None if blamed is None else later.blamed(blamed)
+
+
+def _earliest(indices: Iterable[int], is_it: Callable[[int], bool]) -> int | None:
+    return next(filter(is_it, indices), None)
 
 
 class _Comparison:
@@ -113,9 +117,6 @@ class _Comparison:
         self._rows, self._half = rows, half
         self._here, self._recorded = here, recorded
         self._errors: dict[int, float] = {}
-
-    def suspect(self, indices: Iterable[int], is_first: Callable[[int], bool]) -> int | None:
-        return next(filter(is_first, indices), None)
 
     def error(self, index: int) -> float:
         """By how much of its size a result differs; infinite for other integers, and other infinities and NaNs."""

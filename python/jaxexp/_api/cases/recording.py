@@ -81,17 +81,20 @@ def _made(chain: Chain, given: Any, names: set[str], here: Mapping[str, str]) ->
     if type(order) is not int or order < 0:
         raise ExportError(f"{where}: vjp_order is 0 for the function, 1 for its VJP, and so on; found {order!r}")
     arguments = _arguments(chain, where, options.get("args", ()), options.get("kwargs", {}))
-    results = chain.call(0, [value.array() for value in arguments])
+    arrays = [value.array() for value in arguments]
+    results = chain.call(0, arrays)
     for lower in range(order):
         cotangents = options.get("cotangents") if lower == order - 1 else None
-        arguments += _cotangents(chain, where, lower, results, cotangents)
-        results = chain.call(lower + 1, [value.array() for value in arguments])
+        more = _cotangents(chain, where, lower, results, cotangents)
+        arguments += more
+        arrays += [value.array() for value in more]
+        results = chain.call(lower + 1, arrays)
     program = chain.program(order)
     paths, tolerance = result_paths(program.out_tree), options.get("tolerance")
     found = _tolerances(where, tolerance, paths)
     if not _is_of_dtype(tolerance):
         wanted = [one is None for one in found]
-        measured = measuring.measured(chain, order, [value.array() for value in arguments], results, paths, wanted)
+        measured = measuring.measured(chain, order, arrays, results, paths, wanted)
         found = [one or other for one, other in zip(found, measured.tolerances, strict=True)]
         here = {**here, **measured.facts}
     kept = [
@@ -100,8 +103,7 @@ def _made(chain: Chain, given: Any, names: set[str], here: Mapping[str, str]) ->
     ]
     trace = None
     if options.get("trace", False):
-        given = [value.array() for value in arguments]
-        (_, first), (_, again) = chain.trace(order, given), chain.trace(order, given)
+        (_, first), (_, again) = chain.trace(order, arrays), chain.trace(order, arrays)
         trace = _value(first.where_as(again), "uint32")
     return Case(own, order, tuple(arguments), tuple(kept), here, trace)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, PolicyError
 from jaxexp._kernel.io import files
-from jaxexp._kernel.io.other_files import is_tensors
+from jaxexp._kernel.io.other_files import MARK, MARK_AT, is_tensors
 from jaxexp._kernel.io.sources import beginning_of_url, open_source
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ _HEAD = 64
 _TOO_SHORT = 12
 # In the first member of an archive: its name starts after the 30 bytes of a ZIP file's local header.
 _SECTION = slice(30, 45)
-# After the root offset of an artifact with a trailer.
-_MARK, _MARK_AT = b"jaxexp\x00\x01", slice(4, 12)
 
 
 class Kind(enum.Enum):
@@ -318,7 +316,7 @@ def _kind(head: bytes, size: int) -> Kind | None:
         return Kind.ARCHIVE
     if len(head) < _TOO_SHORT:
         return None
-    if _mostly(head[_MARK_AT], _MARK):
+    if _mostly(head[MARK_AT], MARK):
         return Kind.ARTIFACT
     # A FlatBuffer begins with the place of its root. Next, other formats have an identifier.
     (root,) = struct.unpack_from("<I", head)

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import mmap
 import os
+import re
 import stat
 from collections.abc import Callable, Generator, Iterable
 from typing import IO, Any
@@ -133,7 +134,7 @@ def replacing(path: str | os.PathLike[str], *, only_new: bool = False) -> Genera
     """
     final = os.path.realpath(os.fsdecode(path))
     replaced = os.stat(final) if os.path.exists(final) else None
-    temporary = os.path.join(os.path.dirname(final), f".{os.urandom(8).hex()}.tmp")
+    temporary = temporary_in(os.path.dirname(final))
     try:
         with open(temporary, "x+b") as file:
             yield file
@@ -148,6 +149,19 @@ def replacing(path: str | os.PathLike[str], *, only_new: bool = False) -> Genera
             named = os.path.dirname(final) if isinstance(error, FileNotFoundError) else os.fsdecode(path)
             raise OSError(error.errno, error.strerror, named) from None
         raise
+
+
+_TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
+
+
+def temporary_in(folder: str) -> str:
+    """A new name for a file that is to get another one."""
+    return os.path.join(folder, f".{os.urandom(8).hex()}.tmp")
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file has such a name."""
+    return _TEMPORARY.fullmatch(name) is not None
 
 
 def _move_to_new(source: str, target: str) -> None:

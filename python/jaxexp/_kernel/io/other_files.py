@@ -4,6 +4,8 @@ from __future__ import annotations
 
 _NUMPY, _ZIP, _PICKLE, _HDF5 = b"\x93NUMPY", (b"PK\x03\x04", b"PK\x05\x06"), (b"\x80\x02", b"\x80\x04"), b"\x89HDF"
 EXECUTABLES = b"JAXEXPEX"
+# After the root offset of an artifact with a trailer.
+MARK, MARK_AT = b"jaxexp\x00\x01", slice(4, 12)
 HEAD = 64  # bytes that are enough to say what a file is
 _OF_OTHERS = "other libraries keep weights or objects in such files, without a program for JAX"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ from jaxexp._kernel.call.specialize import specialize
 from jaxexp._kernel.function.data import ExportedData, described
 from jaxexp._kernel.module import main, mlir
 from jaxexp._readback import array_type
+from jaxexp._readback.operation import place
 from jaxexp._readback.refused import RefusedError
 
 from . import fingerprint
@@ -37,8 +37,6 @@ _SMALL = 4096
 
 # Sizes of arrays with symbolic shapes are computed with integers in arrays of at most this many.
 _MOST_SIZES = 16
-
-_PARTS_OF_PLACE = re.compile(r'"((?:[^"\\]|\\.)*)"(?::(\d+))?')
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -167,7 +165,7 @@ class _Tracer:
     def _trace(self, function: Any) -> _Tables:
         ir = _jax.ir
         (block,) = function.regions[0].blocks
-        tables = self._block(block, ())
+        tables = self._block(block)
         _return_more(block, [tables.floats, tables.integers], _jax.return_op)
         type_ = function.type
         results = [*type_.results, tables.floats.type, tables.integers.type]
@@ -176,22 +174,22 @@ class _Tracer:
         function.attributes["res_attrs"] = ir.ArrayAttr.get([*attributes, ir.DictAttr.get({}), ir.DictAttr.get({})])
         return tables
 
-    def _block(self, block: Any, where: tuple[str, ...]) -> _Tables:
+    def _block(self, block: Any) -> _Tables:
         """Computes fingerprints in a block, and puts them together in front of its terminator."""
         *operations, terminator = everything = list(block.operations)
         scope = _Scope()
         tables = _Parts()
         for operation, point in zip(operations, everything[1:], strict=True):
             operation = operation.operation
-            name, place = operation.name, _place(operation.location)
+            name, source = operation.name, place(operation.location)
             takes = scope.takes(operation.operands)
             with _jax.ir.InsertionPoint(point), operation.location:
                 if name == "func.call":
-                    results, inner = self._call(operation, where, scope)
+                    results, inner = self._call(operation, scope)
                 elif name == "stablehlo.while":
-                    results, inner = self._while(operation, where, scope)
+                    results, inner = self._while(operation, scope)
                 elif name in ("stablehlo.case", "stablehlo.if"):
-                    results, inner = self._branches(operation, where, scope)
+                    results, inner = self._branches(operation, scope)
                 else:
                     # What nobody uses may be memory that nobody wrote, as of routines of LAPACK.
                     results, inner = [value for value in operation.results if _is_used(value)], None
@@ -205,7 +203,7 @@ class _Tracer:
                         is_size = type_.dtype.kind in "iub" and math.prod(type_.shape) <= _MOST_SIZES
                         if name != "stablehlo.constant" and not is_size:
                             value = _alone(value)
-                        scope.add(value, Row(name, where, place, type_.dtype.name, type_.shape, takes))
+                        scope.add(value, Row(name, (), source, type_.dtype.name, type_.shape, takes))
                         if 0 in type_.shape:
                             tables.add(self._nothing(1), [scope.made[value]])
                         elif math.prod(type_.shape) > _SMALL:
@@ -271,7 +269,7 @@ class _Tracer:
 
     # --- operations with code: their new results, and the values of their tables
 
-    def _call(self, operation: Any, where: tuple[str, ...], scope: _Scope) -> tuple[list[Any], Any]:
+    def _call(self, operation: Any, scope: _Scope) -> tuple[list[Any], Any]:
         callee = _jax.ir.FlatSymbolRefAttr(operation.attributes["callee"]).value
         name, inner = self._function(callee)
         types = list(self._symbols[name].type.results)
@@ -280,16 +278,16 @@ class _Tracer:
         *results, floats, integers = list(new.results)
         mlir.replace(operation, results)
         (block,) = self._symbols[name].regions[0].blocks
-        resolve = scope.adopt(inner, (*where, f"@{callee}"), block.arguments, operands)
+        resolve = scope.adopt(inner, f"@{callee}", block.arguments, operands)
         for value, number in zip(results, inner.returned, strict=True):
             scope.made[value] = resolve(number)
         return results, (floats, integers)
 
-    def _while(self, operation: Any, where: tuple[str, ...], scope: _Scope) -> tuple[list[Any], Any]:
+    def _while(self, operation: Any, scope: _Scope) -> tuple[list[Any], Any]:
         ir = _jax.ir
         condition, body = (region.blocks[0] for region in operation.regions)
-        inner = self._block(body, ())
-        scope.adopt(inner, (*where, "while"), body.arguments, list(operation.operands))
+        inner = self._block(body)
+        scope.adopt(inner, "while", body.arguments, list(operation.operands))
         unsigned = ir.RankedTensorType.get([], ir.IntegerType.get_unsigned(32))
         more = [unsigned, inner.floats.type, inner.integers.type]
         at = ir.Location.unknown()
@@ -307,13 +305,13 @@ class _Tracer:
         *results, _, floats, integers = _rebuilt(operation, types, [*operation.operands, *begin])
         return results, (floats, integers)
 
-    def _branches(self, operation: Any, where: tuple[str, ...], scope: _Scope) -> tuple[list[Any], Any]:
+    def _branches(self, operation: Any, scope: _Scope) -> tuple[list[Any], Any]:
         blocks = [region.blocks[0] for region in operation.regions]
-        each = [self._block(block, ()) for block in blocks]
+        each = [self._block(block) for block in blocks]
         counts = [len(inner.rows) for inner in each]
         joined: Sequence[Any] = ()
         for i, (block, inner) in enumerate(zip(blocks, each, strict=True)):
-            scope.adopt(inner, (*where, f"branch {i}"), (), ())
+            scope.adopt(inner, f"branch {i}", (), ())
             *_, terminator = list(block.operations)
             with _jax.ir.InsertionPoint(terminator):
                 parts = [self._nothing(sum(counts[:i])), (inner.floats, inner.integers)]
@@ -357,11 +355,9 @@ class _Scope:
     def takes(self, operands: Any) -> tuple[int, ...]:
         return tuple(map(self.number, operands))
 
-    def adopt(
-        self, inner: _Tables, where: tuple[str, ...], arguments: Sequence[Any], given: Sequence[Any]
-    ) -> Callable[[int], int]:
-        """Adds the rows of a block inside this one, whose arguments are given values. Returns what makes numbers of the
-        block numbers of this one.
+    def adopt(self, inner: _Tables, where: str, arguments: Sequence[Any], given: Sequence[Any]) -> Callable[[int], int]:
+        """Adds the rows of a block inside this one, such as a loop's, whose arguments are given values. Returns what
+        makes numbers of the block numbers of this one.
         """
         start = len(self.rows)
         value_of = dict(zip(arguments, given, strict=False))  # the tables of a function that was traced have no values
@@ -373,7 +369,7 @@ class _Scope:
             return self.number(value_of.get(value, value))
 
         for row in inner.rows:
-            self.rows.append(dataclasses.replace(row, where=(*where, *row.where), takes=tuple(map(resolve, row.takes))))
+            self.rows.append(dataclasses.replace(row, where=(where, *row.where), takes=tuple(map(resolve, row.takes))))
         return resolve
 
 
@@ -417,14 +413,3 @@ def _rebuilt(operation: Any, types: Sequence[Any], operands: Sequence[Any]) -> l
     results = list(new.results)
     mlir.replace(operation, results[: len(operation.results)])
     return results
-
-
-def _place(location: Any) -> str:
-    """Where an operation comes from, in short: the name that JAX gave it, and the first line of source code."""
-    name = line = ""
-    for text, number in _PARTS_OF_PLACE.findall(str(location)):
-        if number and not line:
-            line = f"{text}:{number}"
-        elif not number and not name:
-            name = text
-    return ", ".join(filter(None, (name, line)))

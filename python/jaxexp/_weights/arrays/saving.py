@@ -63,8 +63,10 @@ def save(
     written = writing.write_apart(path, sources, max_file_size=max_file_size, check_target=check_target)
     old: list[str] = []
     try:
-        users.check(program, role, written, os.path.join(folder, index_name(name)) if len(written) > 1 else None)
-        left = _left_behind(program, role)
+        own = users.used_by(program)
+        index = os.path.join(folder, index_name(name)) if len(written) > 1 else None
+        users.check(program, own, role, written, index)
+        left = _left_behind(folder, own, role)
         for file in written:
             old += _with_second_name(folder, file.name)
         write_program(Table.of_written(written, sources))
@@ -81,10 +83,10 @@ def save(
                 os.unlink(os.path.join(folder, second))
 
 
-def _left_behind(program: str, role: Role) -> set[str]:
+def _left_behind(folder: str, own: users.Used, role: Role) -> set[str]:
     """The second names of a program's files, if they are there: a process died while it saved them."""
-    names = {_second(file) for of, file in users.used_by(program) if of == role}
-    return {name for name in names if os.path.lexists(os.path.join(os.path.dirname(program), name))}
+    names = {_second(file) for of, file in own if of == role}
+    return {name for name in names if os.path.lexists(os.path.join(folder, name))}
 
 
 def _second(file: StoredFile) -> str:

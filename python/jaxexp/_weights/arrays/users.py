@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, WeightsError
 from jaxexp._kernel.io import files
+from jaxexp._kernel.io.other_files import MARK, MARK_AT
 from jaxexp._weights.files import places, reading
 from jaxexp._weights.files.writing import WrittenFile
 
@@ -19,18 +19,12 @@ from .stored import StoredFile
 Role: TypeAlias = Literal["weights", "cases"]
 Used: TypeAlias = "list[tuple[Role, StoredFile]]"
 
-# After the root offset of an artifact with a trailer.
-_MARK, _HEAD = b"jaxexp\x00\x01", 12
-_TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
-
 
 def used_by(artifact: str) -> Used:
     """The files that the trailer of an artifact names; none of what is no artifact, or a damaged one."""
     try:
-        if not os.path.isfile(artifact):
-            return []
-        with open(artifact, "rb") as file:
-            if not file.read(_HEAD).endswith(_MARK):
+        with files.regular(artifact) as file:
+            if file.read(MARK_AT.stop)[MARK_AT] != MARK:
                 return []
         content: Any = files.file_bytes(artifact)  # which types can say since Python 3.12
         found = _native.Artifact(content)
@@ -43,11 +37,11 @@ def used_by(artifact: str) -> Used:
 
 def used_in(folder: str) -> list[tuple[str, Role, StoredFile]]:
     """The same for all artifacts in a folder, each with its name."""
-    names = sorted(name for name in os.listdir(folder or os.curdir) if not _TEMPORARY.fullmatch(name))
+    names = sorted(name for name in os.listdir(folder or os.curdir) if not files.is_temporary(name))
     return [(name, role, file) for name in names for role, file in used_by(os.path.join(folder, name))]
 
 
-def check(program: str, role: Role, written: Iterable[WrittenFile], index: str | None) -> None:
+def check(program: str, own: Used, role: Role, written: Iterable[WrittenFile], index: str | None) -> None:
     """Refuses to replace files that artifacts need as they are.
 
     A program may replace the files that it had for the same role, whoever else uses them, and files that no artifact
@@ -55,6 +49,7 @@ def check(program: str, role: Role, written: Iterable[WrittenFile], index: str |
 
     Args:
         program: the path of the program that is about to be saved.
+        own: what `used_by` says of the program that is there.
         role: what the new files have.
         written: the new files.
         index: the path of the index that would be replaced, if there are several.
@@ -63,7 +58,7 @@ def check(program: str, role: Role, written: Iterable[WrittenFile], index: str |
         ExportError: a file is in use.
     """
     folder, name = os.path.split(program)
-    own, all_used = used_by(program), None
+    all_used = None
     new = {file.name: (file.size, file.content) for file in written}
     for target, content in [*new.items(), *((shard, None) for shard in _shards(index) if shard not in new)]:
         path = index if content is None else os.path.join(folder, target)

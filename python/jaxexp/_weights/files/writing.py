@@ -175,7 +175,7 @@ def _write(folder: str, planned: PlannedFile, sources: dict[str, Source]) -> Wri
     head = head_of(planned)
     digests = {}
     # Its second name is known once its content is.
-    path = os.path.join(folder, f".{os.urandom(8).hex()}.tmp")
+    path = files.temporary_in(folder)
     with files.replacing(path) as file:
         file.write(head)
         for tensor in planned.tensors:
