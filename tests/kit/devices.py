@@ -1,10 +1,10 @@
-"""Sets JAX up, so import this before JAX: CPU only, eight devices, quick compilation."""
+"""Sets JAX up, so import this before JAX: eight devices of the CPU and no GPU, if none is asked for; quick compilation."""
 
 import os
 
 DEVICES = 8
 
-os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_PLATFORMS"] = os.environ.get("JAXEXP_TEST_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = " ".join(
     [
         os.environ.get("XLA_FLAGS", ""),

@@ -1,0 +1,363 @@
+"""On NVIDIA's GPUs, which most machines lack: CONTRIBUTING.md says how to run these tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export as jax_export
+from jax.sharding import PartitionSpec, SingleDeviceSharding
+
+import jaxexp
+from jaxexp.runtime import find_plugin
+from kit import compare, goldens, native, without_jax
+from kit import runtime as built
+
+try:
+    GPU, CPU = jax.devices("cuda")[0], jax.devices("cpu")[0]
+except RuntimeError:
+    pytest.skip("there is no GPU that JAX uses", allow_module_level=True)
+
+X = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6)
+W = np.linspace(1, 2, 18, dtype=np.float32).reshape(6, 3)
+
+
+@pytest.fixture(autouse=True)
+def _on_the_gpu() -> Iterator[None]:
+    with jax.default_device(GPU), jax.default_matmul_precision("highest"):
+        yield
+
+
+def predict(w: Any, x: Any) -> Any:
+    return {"y": jnp.tanh(x @ w), "s": x.sum()}
+
+
+def exported_by(library: Any, **how: Any) -> Any:
+    x = jax.ShapeDtypeStruct(library.symbolic_shape("batch, 6"), np.float32)
+    return library.export(jax.jit(predict), platforms=["cuda"], **how)(W, x)
+
+
+def saved(
+    folder: Path, function: Callable[..., Any] = predict, *args: Any, platforms: Any = ("cuda",), **how: Any
+) -> Path:
+    path = folder / "f.jaxexp"
+    jaxexp.export(jax.jit(function), platforms=platforms)(*(args or (W, X))).save(path, **how)
+    return path
+
+
+def assert_on_the_gpu(tree: Any) -> None:
+    assert all(leaf.devices() == {GPU} for leaf in jax.tree.leaves(tree))
+
+
+# --- in place of jax.export -----------------------------------------------------------------------------------------
+
+
+def test_the_same_function_as_jax_export() -> None:
+    ours, theirs = exported_by(jaxexp), exported_by(jax_export)
+    compare.assert_same_chains(ours, theirs, 1, module=False)
+    for exported in (ours, jaxexp.deserialize(theirs.serialize(vjp_order=1)), theirs):
+        results = exported.call(W, X)
+        assert_on_the_gpu(results)
+        compare.assert_same_values(results, jax.jit(predict)(W, X))
+        gradient = jax.grad(lambda w, e=exported: e.call(w, X)["y"].sum())(W)
+        compare.assert_same_values(gradient, jax.grad(lambda w: predict(w, X)["y"].sum())(W))
+    many = jax.vmap(ours.call, (None, 0))(W, np.stack([X, 2 * X]))
+    compare.assert_same_values(many, jax.vmap(predict, (None, 0))(W, np.stack([X, 2 * X])))
+
+
+def test_the_default_platform() -> None:
+    """It is that of JAX's default backend, in both libraries."""
+    ours, theirs = (library.export(jax.jit(jnp.sin))(X) for library in (jaxexp, jax_export))
+    assert ours.platforms == theirs.platforms == (jax.default_backend().replace("gpu", "cuda"),)
+
+
+@pytest.mark.parametrize("device", [GPU, CPU], ids=["gpu", "cpu"])
+def test_a_function_of_two_platforms(device: jax.Device) -> None:
+    def which(x: Any) -> Any:
+        return jax.lax.platform_dependent(x, cpu=lambda x: x + 1, cuda=lambda x: x + 2)
+
+    exported = jaxexp.deserialize(jaxexp.export(jax.jit(which), platforms=["cpu", "cuda"])(X).serialize())
+    x = jax.device_put(X, device)
+    result = exported.call(x)
+    assert result.devices() == {device}
+    np.testing.assert_array_equal(result, X + (2 if device == GPU else 1))
+
+
+def test_another_platform_is_refused_as_by_jax_export() -> None:
+    texts = []
+    for library in (jaxexp, jax_export):
+        exported = library.export(jax.jit(jnp.sin), platforms=["cpu"])(X)
+        with pytest.raises(ValueError, match="cuda") as raised:
+            jax.jit(exported.call)(jax.device_put(X, GPU))
+        texts.append(type(raised.value).__mro__)
+    assert issubclass(texts[0][0], texts[1][0])
+
+
+@pytest.mark.parametrize("version", goldens.RELEASES)
+def test_golden_artifacts(version: str) -> None:
+    exported = jaxexp.deserialize(goldens.blob_of(version, "multi_platform"))
+    assert "cuda" in exported.platforms
+    args, kwargs = goldens.arguments(exported, version, "multi_platform")
+    args, kwargs = jax.device_put((args, kwargs), GPU)
+    found = exported.call(*args, **kwargs)
+    assert_on_the_gpu(found)
+    theirs = jax_export.deserialize(goldens.blob_of(version, "multi_platform")).call(*args, **kwargs)
+    compare.assert_same_values(found, theirs)
+
+
+def spd(a: Any) -> Any:
+    return a @ a.T + jnp.eye(a.shape[0], dtype=a.dtype)
+
+
+DECOMPOSITIONS: dict[str, Callable[[Any], Any]] = {
+    "cholesky": lambda a: jnp.linalg.cholesky(spd(a)),
+    "lu": lambda a: jax.scipy.linalg.lu(a),
+    "qr": lambda a: jnp.abs(jnp.linalg.qr(a)[1]),
+    "eigh": lambda a: jnp.linalg.eigvalsh(spd(a)),
+    "svd": lambda a: jnp.linalg.svd(a, compute_uv=False),
+    "solve": lambda a: jnp.linalg.solve(spd(a), a[:, 0]),
+    "fft": lambda a: jnp.abs(jnp.fft.fft(a)),
+    "sort": lambda a: jnp.sort(a, axis=0),
+    "random": lambda a: a + jax.random.normal(jax.random.key(0), a.shape),
+    "conv": lambda a: jnp.convolve(a[0], a[1]),
+}
+
+
+@pytest.mark.parametrize("name", DECOMPOSITIONS)
+def test_libraries_of_the_gpu(name: str) -> None:
+    """Functions that were exported where there may be no GPU, and that call cuSOLVER and its like there."""
+    a = np.random.default_rng(0).normal(size=(5, 5)).astype(np.float32)
+    function = DECOMPOSITIONS[name]
+    with jax.default_device(CPU):
+        artifact = jaxexp.export(jax.jit(function), platforms=["cpu", "cuda"])(a).serialize()
+    found = jaxexp.deserialize(artifact).call(jax.device_put(a, GPU))
+    assert_on_the_gpu(found)
+    compare.assert_same_values(found, jax.jit(function)(jax.device_put(a, GPU)), rtol=1e-4)
+
+
+def test_donation() -> None:
+    exported = jaxexp.deserialize(
+        jaxexp.export(jax.jit(lambda x: x + 1, donate_argnums=0), platforms=["cuda"])(X).serialize()
+    )
+    x = jax.device_put(X, GPU)
+    call = jax.jit(exported.call, donate_argnums=0)
+    np.testing.assert_array_equal(call(x), X + 1)
+    assert x.is_deleted()
+
+
+@pytest.mark.parametrize("library", [jaxexp, jax_export], ids=["jaxexp", "jax_export"])
+def test_host_memory(library: Any) -> None:
+    host, device = (SingleDeviceSharding(GPU, memory_kind=kind) for kind in ("pinned_host", "device"))
+    function = jax.jit(lambda x: jax.device_put(x, device) * 2, in_shardings=host, out_shardings=host)
+    exported = library.deserialize(library.export(function)(X).serialize())
+    result = jax.jit(exported.call, in_shardings=host, out_shardings=host)(jax.device_put(X, host))
+    np.testing.assert_array_equal(result, 2 * X)
+    assert result.sharding.memory_kind == "pinned_host"
+
+
+def test_a_mesh_of_one() -> None:
+    mesh = jax.sharding.Mesh(np.array([GPU]), ("a",))
+    placed = jax.sharding.NamedSharding(mesh, PartitionSpec("a"))
+    exported = jaxexp.export(jax.jit(lambda x: x * 2, in_shardings=placed, out_shardings=placed))(X)
+    loaded = jaxexp.deserialize(exported.serialize())
+    result = loaded.call(jax.device_put(X, placed))
+    np.testing.assert_array_equal(result, 2 * X)
+    assert_on_the_gpu(result)
+
+
+# --- weights, compiled code, cases ----------------------------------------------------------------------------------
+
+
+def test_weights_are_on_the_gpu_once(tmp_path: Path) -> None:
+    exported = jaxexp.export(jax.jit(lambda x: x @ W), platforms=["cpu", "cuda"], weights={"w": W})(X)
+    exported.save(tmp_path / "f.jaxexp")
+    loaded = jaxexp.load(tmp_path / "f.jaxexp")
+    for _ in range(2):
+        result = loaded.call(X)
+        assert_on_the_gpu(result)
+        np.testing.assert_allclose(result, X @ W, rtol=1e-5, atol=1e-5)
+
+
+def test_code_from_a_file_is_used_in_another_process(tmp_path: Path) -> None:
+    path, exe = saved(tmp_path, vjp_order=1), tmp_path / "f.exe"
+    loaded = jaxexp.load(path)
+    loaded.precompile(into=exe)
+    loaded.precompile(into=exe, vjp_order=1)
+    code = """
+        import sys, numpy as np, jax, jaxexp
+        from jax import monitoring
+        compiled = []
+        monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compiled.append(event))
+        path, exe, w, x, into = sys.argv[1:]
+        model = jaxexp.load(path, executables=exe)
+        w, x = np.load(w), np.load(x)
+        y = model.call(w, x)
+        gradient = jax.grad(lambda w, x: model.call(w, x)["y"].sum(), (0, 1))
+        assert not any("backend_compile" in event for event in compiled), compiled
+        assert all(one.why_not is None for one in model.executables), model.executables
+        np.savez(into, y=y["y"], g=gradient(w, x)[0])
+    """
+    np.save(tmp_path / "w.npy", W)
+    np.save(tmp_path / "x.npy", X)
+    given = [path, exe, tmp_path / "w.npy", tmp_path / "x.npy", tmp_path / "out.npz"]
+    run(code, *given, JAX_ENABLE_COMPILATION_CACHE="false")
+    with np.load(tmp_path / "out.npz") as found:
+        np.testing.assert_allclose(found["y"], np.tanh(X @ W), rtol=1e-2, atol=1e-2)  # TF32 in that process
+
+
+def run(code: str, *arguments: object, **env: str) -> str:
+    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **env}, check=False)
+    assert done.returncode == 0, done.stderr[-5000:]
+    return done.stdout
+
+
+def smooth(x: Any) -> Any:
+    return jnp.sin(x) * jnp.exp(-x) + jax.nn.softmax(x).sum(axis=0)
+
+
+def test_cases_of_a_cpu_hold_on_a_gpu(tmp_path: Path) -> None:
+    path = tmp_path / "f.jaxexp"
+    exported = jaxexp.export(jax.jit(smooth), platforms=["cpu", "cuda"])(X)
+    with jax.default_device(CPU):
+        exported.save(path, cases=[(X,)], vjp_order=1)
+    report = jaxexp.load(path).check()
+    assert report.ok, report
+
+
+# --- without JAX ----------------------------------------------------------------------------------------------------
+
+
+def session(code: str, *arguments: object) -> str:
+    return without_jax.run(code, os.environ, *arguments)
+
+
+def test_a_session(tmp_path: Path) -> None:
+    """Calls, trees, results that stay on the GPU, and sizes that are padded."""
+    x = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("batch, 6"), np.float32)
+    path = tmp_path / "f.jaxexp"
+    jaxexp.export(jax.jit(smooth_rows), platforms=["cuda"])(x).save(path, sizes=[{"batch": 4}, {"batch": 8}])
+    code = """
+        import sys, numpy as np
+        from jaxexp.runtime import Session
+        model = Session(sys.argv[1], plugin="cuda", pad=True, only_sizes=True)
+        assert model.platform == "cuda", model.platform
+        for n in (1, 4, 5, 8):
+            x = np.linspace(-1, 1, 6 * n, dtype=np.float32).reshape(n, 6)
+            y = model(x)
+            assert y.shape == (n, 6)
+            np.testing.assert_allclose(y, np.sin(x) * np.exp(-x), rtol=1e-5, atol=1e-6)
+        kept = model.on_device(x)
+        np.testing.assert_array_equal(np.asarray(model.on_device(kept)), model(y))
+        put = model.put(x)
+        np.testing.assert_array_equal(model(put), y)
+        print(kept)
+    """
+    session(code, path)
+
+
+def smooth_rows(x: Any) -> Any:
+    return jnp.sin(x) * jnp.exp(-x)
+
+
+def test_tensors_of_pytorch_are_not_copied(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    path = saved(tmp_path, lambda x: x + 1, X)
+    code = """
+        import sys, numpy as np, torch
+        from jaxexp.runtime import Session
+        model = Session(sys.argv[1], plugin="cuda")
+        x = torch.arange(24, dtype=torch.float32, device="cuda").reshape(4, 6)
+        torch.cuda.synchronize()
+        result = model.on_device(x)
+        y = torch.from_dlpack(result)
+        assert y.is_cuda and torch.equal(y, x + 1), y
+        assert torch.equal(torch.from_dlpack(model.on_device(y)), x + 2)
+        np.testing.assert_array_equal(model(x), x.cpu().numpy() + 1)
+    """
+    session(code, path)
+
+
+def test_compiled_code_without_jax(tmp_path: Path) -> None:
+    path = saved(tmp_path, smooth, X)
+    code = """
+        import sys, numpy as np
+        from jaxexp.runtime import Session
+        path, exe = sys.argv[1:]
+        x = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6)
+        first = Session(path, plugin="cuda")
+        y = first(x)
+        first.save_executable(exe)
+        again = Session(path, plugin="cuda", executables=exe)
+        np.testing.assert_array_equal(again(x), y)
+        assert not again.why_compiled, again.why_compiled
+    """
+    session(code, path, tmp_path / "f.exe")
+    code = """
+        import sys, numpy as np
+        from jaxexp.runtime import Session
+        again = Session(sys.argv[1], plugin="cuda", executables=sys.argv[2])
+        again(np.zeros((4, 6), np.float32))
+        assert not again.why_compiled, again.why_compiled
+    """
+    session(code, path, tmp_path / "f.exe")
+
+
+def test_weights_without_jax(tmp_path: Path) -> None:
+    exported = jaxexp.export(jax.jit(lambda x: x + jnp.asarray(W).sum()), platforms=["cuda"], weights={"w": W})(X)
+    exported.save(tmp_path / "f.jaxexp")
+    code = """
+        import sys, numpy as np
+        from jaxexp.runtime import Session
+        model = Session(sys.argv[1], plugin="cuda")
+        x = np.ones((4, 6), np.float32)
+        np.testing.assert_allclose(model(x), x + float(sys.argv[2]), rtol=1e-5)
+    """
+    session(code, tmp_path / "f.jaxexp", W.sum())
+
+
+def test_cases_without_jax(tmp_path: Path) -> None:
+    path = tmp_path / "f.jaxexp"
+    with jax.default_device(CPU):
+        jaxexp.export(jax.jit(smooth), platforms=["cpu", "cuda"])(X).save(path, cases=[(X,)])
+    command = [sys.executable, "-m", "jaxexp", "check", str(path), "--plugin", "cuda"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_calls_of_cusolver_are_refused_by_name(tmp_path: Path) -> None:
+    path = saved(tmp_path, DECOMPOSITIONS["eigh"], np.eye(5, dtype=np.float32))
+    code = """
+        import sys, jaxexp, numpy as np
+        from jaxexp.runtime import Session
+        try:
+            Session(sys.argv[1], plugin="cuda").compile()
+        except jaxexp.RunError as error:
+            print(error.reason, error)
+    """
+    assert "cusolver" in session(code, path)
+
+
+@pytest.mark.slow(reason="builds the C++ runtime, which takes minutes")
+def test_the_command(tmp_path: Path) -> None:
+    try:
+        built.build()
+    except native.UnavailableError as missing:
+        pytest.skip(str(missing))
+    path = saved(tmp_path, smooth, X)
+    np.savez(tmp_path / "in.npz", X)
+    command = [built.RUN, "--plugin", find_plugin("cuda"), path, tmp_path / "in.npz", "--out", tmp_path / "out.npz"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with np.load(tmp_path / "out.npz") as file:
+        (found,) = file.values()
+    compare.assert_same_values(found, np.asarray(jax.jit(smooth)(jax.device_put(X, GPU))))
