@@ -212,8 +212,8 @@ WRONG = (
 )
 def test_wrong_arrays_are_refused(policy: jaxexp.Policy) -> None:
     expected = (
-        "has the custom call 'lapack_sgetrf_ffi' in its function @main, whose arrays have to be float32[..., m, n] -> "
-        "float32[..., m, n], int32[..., min(m, n)], int32[...], and are float32[2000, 2000] -> float32[2, 1], "
+        "has the custom call 'lapack_sgetrf_ffi' in its function @main, whose arrays have to be float32[...,m,n] -> "
+        "float32[...,m,n], int32[...,min(m, n)], int32[...], and are float32[2000,2000] -> float32[2,1], "
         "int32[1], int32[]. No release of JAX writes that. To allow any custom call, pass Policy(custom_calls=None)"
     )
     with pytest.raises(jaxexp.PolicyError, match=re.escape(expected)) as error:

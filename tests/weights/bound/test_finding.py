@@ -75,7 +75,7 @@ def test_why_an_array_is_not_found() -> None:
     large = np.ones((1 << 10, 1 << 9), np.float32)
     given = {"used": jnp.eye(SIZE), "large": large}
     with pytest.warns(
-        UserWarning, match=re.escape("2,097,152 bytes: it is another view of 'large', float32[1024, 512]")
+        UserWarning, match=re.escape("2,097,152 bytes: it is another view of 'large', float32[1024,512]")
     ):
         assert weights_of(lambda x: x @ given["used"] + jnp.sum(large.reshape(-1)), given) == ["used"]
 

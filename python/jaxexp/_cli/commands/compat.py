@@ -26,8 +26,14 @@ if TYPE_CHECKING:
 
     _Described = tuple[str, Compatibility | Exception]
 
-_BY_JAXEXP = "jaxexp only"
-_MARKS = {"loaded": "good", complaints.REFUSED: "bad", complaints.DAMAGED: "bad", complaints.UNREADABLE: "bad"}
+_BY_JAXEXP, _UNCALLABLE = "jaxexp only", "not callable"
+_MARKS = {
+    "loaded": "good",
+    _UNCALLABLE: "bad",
+    complaints.REFUSED: "bad",
+    complaints.DAMAGED: "bad",
+    complaints.UNREADABLE: "bad",
+}
 
 _EXAMPLE = """\b
 Example:
@@ -52,12 +58,12 @@ def command(files: tuple[str, ...], reader: str | None, as_json: bool, folders: 
     """Say what artifacts are and which releases of JAX can load them.
 
     FILE is an artifact, or an archive or a folder, which stands for all artifacts in it. If there are several
-    artifacts, each gets a row: who wrote it, which releases load it, whether it is loaded here, and if not, why. The
-    totals follow. Nothing is run. JAX is imported, to parse the modules. If there is only one artifact, and some
-    releases refuse it, the last line says how 'migrate' helps. This is tried, but nothing is written. The exit status
-    is 0 if jaxexp loads all artifacts here, or, with --reader, if that release loads them. It is 1 if one is refused,
-    damaged, or cannot be read; and 75 if nothing else is wrong than that a server or cluster could not be reached: try
-    again.
+    artifacts, each gets a row: who wrote it, which releases load it, whether it is loaded here and can be called, and
+    if not, why. The totals follow. Nothing is run. JAX is imported, to parse the modules. If there is only one
+    artifact, and some releases refuse it, the last line says how 'migrate' helps. This is tried, but nothing is
+    written. The exit status is 0 if jaxexp loads all artifacts here, and can call them, or, with --reader, if that
+    release loads them. It is 1 if one is not callable, refused, damaged, or cannot be read; and 75 if nothing else is
+    wrong than that a server or cluster could not be reached: try again.
     """
     from jaxexp._compat.compatibility import release_of, to_json
 
@@ -66,7 +72,10 @@ def command(files: tuple[str, ...], reader: str | None, as_json: bool, folders: 
     found = _described(files, folders, spread)
     described_ = [(name, one) for name, one in found if not isinstance(one, Exception)]
     unreadable = [(name, one) for name, one in found if isinstance(one, Exception)]
-    refused = [name for name, one in described_ if _verdict(name, one, asked)[0] == complaints.REFUSED]
+    verdicts = {name: _verdict(name, one, asked)[0] for name, one in described_}
+    refused, uncallable = (
+        [name for name, verdict in verdicts.items() if verdict == state] for state in (complaints.REFUSED, _UNCALLABLE)
+    )
     if as_json:
         facts: list[dict[str, Any]] = [
             {"file": name, **_verdict_in_json(name, one, asked), **to_json(one)} for name, one in described_
@@ -86,15 +95,18 @@ def command(files: tuple[str, ...], reader: str | None, as_json: bool, folders: 
         else:
             _show_all(page, found, asked, files, folders)
         page.write()
+    reader = f"jaxexp with JAX {importlib.metadata.version('jax')}" if asked is None else f"JAX {asked}"
+    if uncallable:
+        them = "it" if len(uncallable) == 1 else "them"
+        complaints.complain(f"{reader} loads {listed(uncallable, repr, most=_NAMED)}, but cannot call {them}")
     if refused:
         remedy = f"; {_remedy_for(asked, *described_[0])}" if asked is not None and len(found) == 1 else ""
-        reader = f"jaxexp with JAX {importlib.metadata.version('jax')}" if asked is None else f"JAX {asked}"
         complaints.complain(f"{reader} does not load {listed(refused, repr, most=_NAMED)}{remedy}")
     if as_json:
         complaints.complain_of(unreadable)
     elif unreadable:
         complaints.complain(f"{len(unreadable):,} of {counted(len(found), 'artifact')} cannot be read")
-    return complaints.FAILED if refused else complaints.status_of(*(error for _, error in unreadable))
+    return complaints.FAILED if refused or uncallable else complaints.status_of(*(error for _, error in unreadable))
 
 
 def _described(files: tuple[str, ...], folders: inputs.Folders, spread: Spread) -> list[_Described]:
@@ -160,14 +172,14 @@ def _age(found: Compatibility | Exception) -> tuple[str, str]:
 
 
 def _verdict(name: str, found: Compatibility | Exception, asked: str | None) -> tuple[str, str]:
-    """Whether an artifact is loaded, here or by one release, and the reason why not."""
+    """Whether an artifact is loaded, and here also whether it can be called; and the reason why not."""
     if isinstance(found, Exception):
         return complaints.state_of(found), _reason(complaints.without_name(complaints.said(found), name, found))
     if asked is not None:
         reasons = [r.reason for r in found.refusals if number(r.first) <= number(asked) <= number(r.last)]
         return (complaints.REFUSED, reasons[0]) if reasons else ("loaded", "")
     if found.unreadable_here is not None:
-        return complaints.REFUSED, _reason(found.unreadable_here)
+        return _UNCALLABLE if found.loaded_here else complaints.REFUSED, _reason(found.unreadable_here)
     notes = [found.jax_export_refuses] if found.jax_export_refuses else []
     if found.generic_nodes:
         notes.append(f"generic nodes for {listed(found.generic_nodes, most=_NAMED)}")
