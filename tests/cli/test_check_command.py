@@ -105,6 +105,27 @@ def test_what_differs(models: Path, run: Any) -> None:
     assert run("check", file, "--tolerance", "0,4.9")[0] == 1
 
 
+def test_totals(models: Path, run: Any) -> None:
+    (models / "notes.txt").write_text("no artifact")
+    status, out, _ = run("check", models)
+    assert status == 1
+    *_, blank, totals = out.splitlines()
+    assert blank == ""
+    assert sorted(totals.removeprefix("3 artifacts: ").removesuffix("; 1 other file skipped").split(", ")) == [
+        "1 differs", "1 equal", "1 no cases"
+    ]  # fmt: skip
+    assert "artifacts:" not in run("check", models / "good.jaxexp")[1]
+    # The same words as of `verify`: what is bad, and no totals.
+    bad = {str(models / name) for name in ("wrong.jaxexp", "none.jaxexp")}
+    status, out, _ = run("check", "-q", models)
+    assert (status, {line.partition(":")[0] for line in out.splitlines() if line[0] != " "}) == (1, bad)
+    assert {one["file"] for one in json.loads(run("check", "--quiet", "--json", models)[1])} == bad
+    assert run("check", "--quiet", "--allow-none", models / "good.jaxexp", models / "none.jaxexp") == (0, "", "")
+    status, out, _ = run("check", "--matrix", "--quiet", models)
+    assert [name in out for name in ("good.jaxexp", "wrong.jaxexp", "none.jaxexp")] == [False, True, True]
+    assert "artifacts" not in out
+
+
 def test_the_first_operation_that_differs(models: Path, good: Any, run: Any) -> None:
     """Said in words, as JSON, and in the form of JUnit; by a check in another process, too."""
     file = models / "good.jaxexp"

@@ -7,7 +7,7 @@ import contextlib
 import importlib.metadata
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -150,9 +150,7 @@ def _show_all(
     ]
     page.table([*about, state, Column("because of")], rows)
     page.blank()
-    totals = collections.Counter(verdict for verdict, _ in verdicts)
-    said = listed([f"{count:,} {verdict}" for verdict, count in totals.most_common()])
-    page.line(f"{counted(len(found), 'artifact')}: {said}{folders.said()}", "heading")
+    page.totals([verdict for verdict, _ in verdicts], folders.said())
     if many_alike:
         page.blank()
         columns = [Column(""), Column("artifacts", right=True), state, Column("because of")]
@@ -208,7 +206,7 @@ def _advice(
     to_migrate = _BY_JAXEXP if asked is None else complaints.REFUSED
     if names := [name for (name, _), (verdict, _) in zip(found, verdicts, strict=True) if verdict == to_migrate]:
         release = importlib.metadata.version("jax") if asked is None else asked
-        given = files[0] if len(files) == 1 else names[0] if len(names) == 1 else "IN"
+        given = names if len(names) == 1 < len(files) else files if len(files) <= _NAMED else ("IN...",)
         them = "it" if len(names) == 1 else "them"
         yield "remedy", f"{_migrate(given, asked)} rewrites {them} for JAX {release}, if that is possible"
     if any(not isinstance(one, Exception) and one.generic_nodes for _, one in found):
@@ -243,13 +241,13 @@ def _remedies(name: str, found: Compatibility) -> Iterator[str]:
         buffer = at.read()
     with contextlib.suppress(ExportError):
         if found.jax_export_refuses and rewritten(buffer, None).jax_export_refuses is None:
-            yield f"{_migrate(name, None)} writes one that JAX {found.jax_export_version} loads"
+            yield f"{_migrate([name], None)} writes one that JAX {found.jax_export_version} loads"
     with contextlib.suppress(ExportError):
         to, new = rewritten_for_oldest(buffer)
         if new.readable_by(to) and not found.readable_by(to):
-            yield f"{_migrate(name, to)} writes one that JAX {to} loads; newer releases can be named, too"
+            yield f"{_migrate([name], to)} writes one that JAX {to} loads; newer releases can be named, too"
         elif _is_in(to, new.jaxexp_readers) and not _is_in(to, found.jaxexp_readers):
-            yield f"{_migrate(name, to)} writes one that jaxexp loads on JAX {to}"
+            yield f"{_migrate([name], to)} writes one that jaxexp loads on JAX {to}"
 
 
 def _remedy_for(asked: str, name: str, found: Compatibility) -> str:
@@ -263,16 +261,16 @@ def _remedy_for(asked: str, name: str, found: Compatibility) -> str:
     except ExportError as error:
         return f"'jaxexp migrate' cannot write it for that release: {error}"
     if new.readable_by(asked):
-        return f"{_migrate(name, asked)} writes one that it loads"
+        return f"{_migrate([name], asked)} writes one that it loads"
     reason = next(r.reason for r in new.refusals if number(r.first) <= number(asked) <= number(r.last))
     if _is_in(asked, new.jaxexp_readers) and not _is_in(asked, found.jaxexp_readers):
-        return f"{_migrate(name, asked)} writes one that jaxexp loads there; jax.export would still refuse {reason}"
+        return f"{_migrate([name], asked)} writes one that jaxexp loads there; jax.export would still refuse {reason}"
     return f"'jaxexp migrate' does not help: it would still have {reason}"
 
 
-def _migrate(name: str, to: str | None) -> str:
+def _migrate(given: Iterable[str], to: str | None) -> str:
     """A command line."""
-    return f"'jaxexp migrate {'' if to is None else f'--to {to} '}{shlex.quote(name)} NEW'"
+    return f"'jaxexp migrate {'' if to is None else f'--to {to} '}{shlex.join(given)} NEW'"
 
 
 def _is_in(version: str, spans: tuple[tuple[str, str], ...]) -> bool:
