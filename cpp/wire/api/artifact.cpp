@@ -146,7 +146,9 @@ std::string Sharding::str() const {
   return escaped(wire::shortened(text, longest_text));
 }
 
-std::string Value::str() const { return escaped(wire::shortened(dtype + '[' + joined(shape, ",") + ']', longest_text)); }
+std::string Value::str() const {
+  return escaped(wire::shortened(dtype + '[' + joined(shape, ",") + ']', longest_text));
+}
 
 struct Artifact::State {
   State(std::span<const std::uint8_t> buffer, std::span<const std::span<const std::uint8_t>> modules,

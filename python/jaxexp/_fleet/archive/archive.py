@@ -258,8 +258,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             policy: as in `load_many`.
 
         Returns:
-            A list with one Exported for each name, as in `load_many`: without names, for each member in the order of the
-                archive.
+            A list with one Exported for each name, as in `load_many`. Without names, the order is that of the archive.
 
         Raises:
             KeyError: there is no member with such a name.
