@@ -105,18 +105,19 @@ def command(
 
         with misused():
             check_choice(to, "--to")
-    if len(old) > 1 or _stands_for_several(old[0]):
+    first, *others = old
+    if others or _stands_for_several(first):
         if inputs is not None or sized:
             option = "--size" if sized else "--inputs"
-            several = "there are several" if len(old) > 1 else f"{old[0]!r} stands for several"
+            several = "there are several" if others else f"{first!r} stands for several"
             raise click.UsageError(f"{option} is for one artifact, and {several}")
         folders = dataclasses.replace(folders, without=new)
         return _migrate_several(old, new, to, locations, force, as_json, folders, spread)
     if spread.is_asked_for:
-        raise click.UsageError(f"--workers, --dask and --journal are for several artifacts, and {old[0]!r} is one")
+        raise click.UsageError(f"--workers, --dask and --journal are for several artifacts, and {first!r} is one")
     if not force:
         outputs.refuse_existing(new)
-    source = artifact(old[0])
+    source = artifact(first)
     try:
         done, said = _migrate_one(
             source, new, to, inputs, locations, sizes.combinations(sized) if sized else None, force
