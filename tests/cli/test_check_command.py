@@ -95,9 +95,7 @@ def test_what_differs(models: Path, run: Any) -> None:
     first, case, result, unnamed, recorded, checked = out.splitlines()
     assert first == f"{file}: 0 of 1 case as recorded"
     assert case == "  differs  given: 1 of 2 results differs"
-    assert result.strip().startswith(
-        "result['twice'] float32[2, 3]: 5 of 6 numbers differ by at most 5 (relative 0.5, "
-    )
+    assert result.strip().startswith("result['twice'] float32[2,3]: 5 of 6 numbers differ by at most 5 (relative 0.5, ")
     assert result.endswith("at [1, 2] recorded 10.0, found 15.0; allowed is 1e-05, measured when it was recorded")
     assert "no trace was recorded; 'record --trace', where the results are right, lets later checks name it" in unnamed
     assert recorded.strip().startswith(f"recorded with jax {jax.__version__}, ")
@@ -105,6 +103,27 @@ def test_what_differs(models: Path, run: Any) -> None:
     assert run("check", file, "--tolerance", "1")[0] == 0
     assert run("check", file, "--tolerance", "0,5")[0] == 0
     assert run("check", file, "--tolerance", "0,4.9")[0] == 1
+
+
+def test_totals(models: Path, run: Any) -> None:
+    (models / "notes.txt").write_text("no artifact")
+    status, out, _ = run("check", models)
+    assert status == 1
+    *_, blank, totals = out.splitlines()
+    assert blank == ""
+    assert sorted(totals.removeprefix("3 artifacts: ").removesuffix("; 1 other file skipped").split(", ")) == [
+        "1 differs", "1 equal", "1 no cases"
+    ]  # fmt: skip
+    assert "artifacts:" not in run("check", models / "good.jaxexp")[1]
+    # The same words as of `verify`: what is bad, and no totals.
+    bad = {str(models / name) for name in ("wrong.jaxexp", "none.jaxexp")}
+    status, out, _ = run("check", "-q", models)
+    assert (status, {line.partition(":")[0] for line in out.splitlines() if line[0] != " "}) == (1, bad)
+    assert {one["file"] for one in json.loads(run("check", "--quiet", "--json", models)[1])} == bad
+    assert run("check", "--quiet", "--allow-none", models / "good.jaxexp", models / "none.jaxexp") == (0, "", "")
+    status, out, _ = run("check", "--matrix", "--quiet", models)
+    assert [name in out for name in ("good.jaxexp", "wrong.jaxexp", "none.jaxexp")] == [False, True, True]
+    assert "artifacts" not in out
 
 
 def test_the_first_operation_that_differs(models: Path, good: Any, run: Any) -> None:

@@ -22,6 +22,7 @@ from kit.command_line import NAMES
 from kit.corpus import arr
 from kit.damaged import jax_blob
 from kit.places import GOLDEN
+from kit.vhlo import for_version
 
 # --- compat and migrate -----------------------------------------------------------------------------------------------
 
@@ -198,6 +199,27 @@ def test_what_is_refused_here_has_a_status(folder, tmp_path, run) -> None:
     assert "1 refused, 1 loaded" in out
     status, out, err = run("compat", "--json", unknown, "http://127.0.0.1:1/model.jaxexp")
     assert (status, json.loads(out)[0]["verdict"], err.count("\n")) == (1, "refused", 2)
+
+
+def test_what_is_loaded_but_cannot_be_called_has_a_verdict_of_its_own(folder, tmp_path, run) -> None:
+    blob = jaxexp.export(jax.jit(jax.numpy.sin))(arr(3)).serialize(trailer=False)
+    new = tmp_path / "new"
+    new.write_bytes(for_version(blob, "1.99.0", "sine_v2"))
+    said = f"jaxexp: jaxexp with JAX {jax.__version__} loads '{new}', but cannot call it\n"
+    status, out, err = run("compat", new)
+    assert (status, err) == (1, said)
+    assert "loads it here, but cannot call it: " in out
+    status, out, err = run("compat", new, folder / "scores.jaxexp")
+    assert (status, err) == (1, said)
+    assert re.search(rf"^  {new} .*  not callable  at mlir_module_serialized: expected ", out, re.MULTILINE)
+    assert "\n2 artifacts: 1 not callable, 1 loaded\n" in out
+    (facts,) = json.loads(run("compat", "--json", new)[1])
+    assert (facts["verdict"], facts["loaded_here"]) == ("not callable", True)
+    assert run("inspect", new)[0] == 0
+    status, _, err = run("run", "--random", new)
+    assert (status, err.split(": expected")[0]) == (
+        1, f"jaxexp: cannot read the artifact '{new}': at mlir_module_serialized"
+    )  # fmt: skip
 
 
 def test_compat_in_json_has_the_verdict_of_the_table(folder, damaged, run) -> None:

@@ -126,6 +126,29 @@ def test_migrate(old: Path, tmp_path: Path, good: Any) -> None:
         assert [one["file"] for one in done["files"]] == [f"{old}/{name}" for name in NAMES]
 
 
+def test_migrate_takes_several(old: Path, tmp_path: Path, good: Any, run: Any) -> None:
+    """Names are those in their own folders; of two with the same name, the second one is an error."""
+    first, other, single = old / "jax-0.8.3", tmp_path / "other", tmp_path / "single.bin"
+    (other / "deep").mkdir(parents=True)
+    shutil.copy(first / "sin.bin", other / "deep" / "mine.bin")
+    shutil.copy(first / "sin.bin", single)
+    new = tmp_path / "new"
+    said = good("migrate", first, other, single, new)
+    assert said.startswith(f"{first}, {other}, {single} -> {new}: 4 artifacts, ")
+    assert {str(file.relative_to(new)) for file in new.rglob("*") if file.is_file()} == {
+        "sharded.jaxexp", "sin.jaxexp", "deep/mine.jaxexp", "single.jaxexp"
+    }  # fmt: skip
+    status, out, err = run("migrate", first, old / "jax-0.4.35", tmp_path / "twice")
+    assert (status, "2 artifacts" in out) == (1, True)
+    assert err.count("would be written to the same place as another: 'sin'; migrate one into another folder\n") == 1
+    status, _, err = run("migrate", other, single, tmp_path / "sized", "--size", "b=1")
+    assert (status, err.split(".")[0]) == (2, "jaxexp: --size is for one artifact, and there are several")
+    status, _, err = run("migrate", other)
+    assert status == 2
+    assert "Missing argument" in err
+    assert f"'jaxexp migrate --to 0.4.30 {first} {single} NEW'" in run("compat", "--reader", "0.4.30", first, single)[1]
+
+
 def test_verify_counts_the_verdicts(old: Path, good: Any, run: Any) -> None:
     assert "10 of 10 artifacts whole (6 without digests), " in good("verify", old)
     (old / "cut.jaxexp").write_bytes(jaxexp.Archive.open(old / "fleet.zip")["b8"].read()[:-50])

@@ -256,8 +256,8 @@ def test_weights_of_other_dtypes_and_names(tmp_path: Path, good: Any, run: Any) 
     good(*wide, "--cast", "-o", tmp_path / "y.npy")
     close(np.load(tmp_path / "y.npy"), apply(params(seed=1), X))
     for head, said in (
-        (whole["head"].astype(np.int64), "expected float32[32, 8], found I64[32, 8]; --cast makes floats of floats"),
-        (np.full_like(whole["head"], 1e300, np.float64), "floats that fit into float32, found float64[32, 8] with"),
+        (whole["head"].astype(np.int64), "expected float32[32,8], found I64[32,8]; --cast makes floats of floats"),
+        (np.full_like(whole["head"], 1e300, np.float64), "floats that fit into float32, found float64[32,8] with"),
     ):
         status, _, err = run(*arguments(head=head), "--cast")
         assert (status, said in err) == (1, True), err

@@ -114,7 +114,9 @@ def test_where_jaxexp_loads_it(version: str, name: str) -> None:
     predicted = any(number(first) <= here <= number(last) for first, last in report.jaxexp_readers)
     assert predicted == (report.unreadable_here is None), report.unreadable_here
     said = " ".join(str(report).split())
-    assert ("jaxexp loads it here, as on JAX " if predicted else "jaxexp cannot load it here: ") in said
+    assert ("jaxexp loads it here, as on JAX " if predicted else "jaxexp loads it here, but cannot call it: ") in said
+    assert report.loaded_here
+    jaxexp.deserialize(blob_of(version, name))
 
 
 def test_a_module_that_needs_a_newer_jax_needs_it_with_jaxexp_too() -> None:
@@ -157,6 +159,7 @@ def test_all_of_it() -> None:
                 _compatibility.Refusal("0.11.1", "0.12.0.1", "an old form of shardings (of JAX 0.8.3 or older)"),
             ),
             jaxexp_readers=(("0.10.2", "0.12.0.1"),),
+            loaded_here=True,
             unreadable_here=None,
             jax_export_version="",
             jax_export_refuses=None,
@@ -273,6 +276,7 @@ def test_what_is_unreadable_here_is_described_all_the_same() -> None:
     name = wire.read(blob, "ordered_effects.0.type_name")
     wire.write(blob, "ordered_effects.0.type_name", name.replace("First", "Thrsd"))
     report = jaxexp.compatibility(blob)
+    assert not report.loaded_here
     assert report.unreadable_here is not None
     assert "Thrsd" in report.unreadable_here
     assert report.custom_calls == jaxexp.compatibility(jax_blob("ordered_effect")).custom_calls

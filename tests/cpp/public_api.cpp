@@ -1,7 +1,7 @@
 // What programs see of the public headers: paths of arguments, and which exceptions there are.
 //
 //   public_api paths PLUGIN ARTIFACT
-//   public_api errors PLUGIN ARTIFACT MISSING     the function has weights, and takes float32[4, 32]
+//   public_api errors PLUGIN ARTIFACT MISSING     the function has weights, and takes float32[4,32]
 //   public_api misaligned ARCHIVE
 //   public_api cases ARTIFACT
 #include <jaxexp/archive.h>

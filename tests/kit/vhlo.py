@@ -10,6 +10,7 @@ import jax
 
 import jaxexp
 from jaxexp import _jax
+from jaxexp._kernel.artifact import module_head
 
 
 def text_of(function: Callable[..., Any], *arguments: Any) -> str:
@@ -26,3 +27,16 @@ def bytecode(text: str) -> bytes:
         file = io.BytesIO()
         _jax.ir.Module.parse(text).operation.write_bytecode(file)
         return file.getvalue()
+
+
+def for_version(blob: bytearray, version: str, operation: str = "") -> bytearray:
+    """Says that a module is for another version of StableHLO, and optionally that it holds an operation unheard of."""
+    module = bytes(jaxexp.deserialize(bytes(blob)).mlir_module_serialized)
+    was = module_head.stablehlo_of(module_head.producer(module))
+    assert was is not None
+    assert len(was) == len(version)
+    changed = module.replace(was.encode(), version.encode(), 1)
+    if operation:
+        assert operation.encode() in changed
+        changed = changed.replace(operation.encode(), operation[:-1].encode() + b"9")
+    return bytearray(bytes(blob).replace(module, changed))

@@ -128,6 +128,33 @@ def test_products_of_narrow_floats_are_added_in_float32() -> None:
     assert abs(error) == pytest.approx(2**16, rel=1e-3)
 
 
+C = (A + 1j * A.T).astype(np.complex64)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [jnp.fft.fft, lambda c: c @ c, lambda c: jnp.cumsum(c, axis=0), jnp.sum, jnp.exp, lambda c: c * c[::-1], jnp.sqrt],
+    ids=["fft", "dot", "cumsum", "sum", "exp", "mul", "sqrt"],
+)
+def test_both_parts_of_complex_numbers_round(function: Any) -> None:
+    """By errors of their own, which are relative to the number."""
+    (exact,), _ = wide(function, C)
+    (found,), _ = wide(function, C, size=1.0)
+    errors = (found - exact) / np.abs(exact)
+    assert all(2**-27 < np.abs(part).mean() < 2**-19 for part in (errors.real, errors.imag))
+
+
+def test_a_sum_of_two_rounds_each_part_by_itself() -> None:
+    """What is real stays so."""
+    (found,), _ = wide(lambda c: c + c[::-1], A.astype(np.complex64), size=1.0)
+    assert np.all(found.imag == 0)
+    (exact,), _ = wide(lambda c: c + C, C[::-1].copy())
+    (found,), _ = wide(lambda c: c + C, C[::-1].copy(), size=1.0)
+    errors = (found - exact).real / exact.real, (found - exact).imag / exact.imag
+    assert all(0 < np.abs(error).max() < 2**-23 for error in errors)
+    assert np.any(errors[0] != errors[1])
+
+
 def test_turns_of_a_loop_have_errors_of_their_own() -> None:
     """Errors of many turns cancel as random ones do."""
     x = (1 + _random.random_sample(200)).astype(np.float32)

@@ -30,7 +30,7 @@ pytestmark = [
 
 @pytest.fixture
 def artifact(tmp_path: Path) -> Path:
-    """{"x": float32[2, 3]}, float32[3] -> {"sum": float32[2, 3]}"""
+    """{"x": float32[2,3]}, float32[3] -> {"sum": float32[2,3]}"""
     specs = ({"x": jax.ShapeDtypeStruct((2, 3), np.float32)}, jax.ShapeDtypeStruct((3,), np.float32))
     exported = jaxexp.export(jax.jit(lambda tree, b: {"sum": tree["x"] + b}))(*specs)
     path = tmp_path / "f.jaxexp"
@@ -285,7 +285,7 @@ def test_arguments_that_do_not_fit(artifact: Path, files: tuple[Path, Path], tmp
     said = fails(artifact, f"x={x}", b, status=2)
     assert said == f"jaxexp-run: x={x}: the function has no argument x ('--inspect' lists those that it has)\n"
     said = fails(artifact, "1", b, status=2)
-    assert said == "jaxexp-run: args[0]['x'], float32[2, 3], takes a .npy file, and not '1'\n"
+    assert said == "jaxexp-run: args[0]['x'], float32[2,3], takes a .npy file, and not '1'\n"
     np.savez(tmp_path / "in.npz", X, B, X)
     assert "'arr_2' is one more" in fails(artifact, tmp_path / "in.npz", status=2)
     for name in ("arr_1x", "arr"):
@@ -349,9 +349,9 @@ def test_the_arguments_of_a_vjp(artifact: Path, files: tuple[Path, Path], tmp_pa
         [runtime.RUN, "--inspect", artifact, "--vjp", "1"], capture_output=True, text=True, check=True
     )
     for line in (
-        "  args[0]: float32[2, 3], args[0]['x'] of the function\n",
+        "  args[0]: float32[2,3], args[0]['x'] of the function\n",
         "  args[1]: float32[3], args[1] of the function\n",
-        "  args[2]: float32[2, 3], the cotangent of result['sum']\n",
+        "  args[2]: float32[2,3], the cotangent of result['sum']\n",
         "  result[1]: float32[3], the cotangent of args[1]\n",
         "VJPs: 0\n",
     ):

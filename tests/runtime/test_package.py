@@ -108,7 +108,7 @@ def test_a_call_from_c(programs: Path, plugin: Path, files: Path) -> None:
         [programs / "predict", plugin, files / "predict.jaxexp", "2"], capture_output=True, text=True
     )
     assert wrong.returncode == 1
-    said = "args[0] must have rank 2, found rank 1 (exported with float32[2, 3], called with float32[2])\n"
+    said = "args[0] must have rank 2, found rank 1 (exported with float32[2,3], called with float32[2])\n"
     assert wrong.stderr.endswith(f"calling predict: {said}")
 
 

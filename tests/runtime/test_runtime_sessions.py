@@ -137,19 +137,19 @@ def test_children_without_names_are_given_by_their_paths(tmp_path: Path) -> None
         (
             (X[:1], D),
             {"k": {"n": 1}},
-            "calling function: args[0].shape[0] must have size 2, found size 1 (exported with float32[2, 3], called "
-            "with float32[1, 3])",
+            "calling function: args[0].shape[0] must have size 2, found size 1 (exported with float32[2,3], called "
+            "with float32[1,3])",
         ),
         (
             (X.astype(float), D),
             {"k": {"n": 1}},
-            "calling function: args[0] must have dtype float32, found dtype float64 (exported with float32[2, 3], "
-            "called with float64[2, 3])",
+            "calling function: args[0] must have dtype float32, found dtype float64 (exported with float32[2,3], "
+            "called with float64[2,3])",
         ),
         (
             ("x", D),
             {"k": {"n": 1}},
-            "calling function: args[0] must be an array, found a str (exported with float32[2, 3])",
+            "calling function: args[0] must be an array, found a str (exported with float32[2,3])",
         ),
         (
             (X, D),
@@ -266,7 +266,7 @@ def test_arrays_on_the_device(session: Session) -> None:
     tree, small = session.on_device(session.put(X), D, k={"n": 3})
     y = tree["y"]
     assert isinstance(y, Array)
-    assert (y.dtype, y.shape, repr(y)) == ("float32", (2, 4), "Array(float32[2, 4])")
+    assert (y.dtype, y.shape, repr(y)) == ("float32", (2, 4), "Array(float32[2,4])")
     assert y.block_until_ready().is_ready()
     same([np.asarray(y), np.asarray(small)], [expected[0]["y"], expected[1]])
     shared = np.from_dlpack(y)

@@ -71,7 +71,7 @@ def names_of(values: Any, shardings: Any) -> list[str]:
     def line(aval: Any, sharding: Any) -> str:
         dtype = np.dtype(aval.dtype).name if isinstance(aval.dtype, np.dtype) else str(aval.dtype)
         dtype = "float0" if str(aval.dtype) == "[('float0', 'V')]" else dtype
-        text = f"  {dtype}[{', '.join(map(str, aval.shape))}]"
+        text = f"  {dtype}[{','.join(map(str, aval.shape))}]"
         if sharding is None:
             return text
         axes = zip(sharding.mesh.axis_names, sharding.mesh.axis_sizes, strict=True)

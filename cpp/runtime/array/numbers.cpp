@@ -54,7 +54,7 @@ Shape row_major_strides(const Shape& shape, std::size_t bytes) {
 
 std::string description(const Shape& shape) {
   std::string text = "[";
-  for (std::size_t d = 0; d < shape.size(); ++d) text += (d > 0 ? ", " : "") + std::to_string(shape[d]);
+  for (std::size_t d = 0; d < shape.size(); ++d) text += (d > 0 ? "," : "") + std::to_string(shape[d]);
   return text + "]";
 }
 

@@ -116,7 +116,7 @@ std::size_t size_bytes(const Numbers& numbers);
 /// In bytes, of numbers that are row-major without gaps.
 Shape row_major_strides(const Shape& shape, std::size_t bytes);
 
-/// As in "float32[2, 3]".
+/// As in "float32[2,3]".
 std::string description(const Numbers& numbers);
 std::string description(const Shape& shape);
 

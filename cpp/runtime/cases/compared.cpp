@@ -206,7 +206,7 @@ Compared compared(std::string path, std::string dtype, const Array& recorded, co
 }
 
 std::string Compared::str() const {
-  const std::string name = path + ' ' + dtype + in_brackets(shape) + ": ";
+  const std::string name = path + ' ' + dtype + in_brackets(shape, ",") + ": ";
   if (verdict == Verdict::equal) return name + "the same bits";
   if (!why.empty()) return name + why;
   std::string largest = "at most " + three_digits(max_absolute);

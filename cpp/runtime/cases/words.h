@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace jaxexp::runtime {
@@ -22,10 +23,11 @@ inline std::string counted(std::size_t number, const std::string& what) {
   return with_commas(number) + ' ' + what + (number == 1 ? "" : "s");
 }
 
-/// As in "[2, 3]".
-inline std::string in_brackets(const std::vector<std::int64_t>& numbers) {
+/// As in "[2, 3]", and in "[2,3]" for a shape.
+inline std::string in_brackets(const std::vector<std::int64_t>& numbers, std::string_view separator = ", ") {
   std::string text;
-  for (const std::int64_t number : numbers) text += (text.empty() ? "" : ", ") + std::to_string(number);
+  for (const std::int64_t number : numbers)
+    (text += text.empty() ? std::string_view() : separator) += std::to_string(number);
   return '[' + text + ']';
 }
 

@@ -51,7 +51,7 @@ std::vector<std::int64_t> Parameter::shape(const Variables& variables) const {
 std::string Parameter::str() const {
   std::string text(type->name);
   text += '[';
-  for (std::size_t i = 0; i < dimensions.size(); ++i) (text += i > 0 ? ", " : "") += dimensions[i].text;
+  for (std::size_t i = 0; i < dimensions.size(); ++i) (text += i > 0 ? "," : "") += dimensions[i].text;
   return text + ']';
 }
 

@@ -20,7 +20,7 @@ struct Parameter {
   bool is_symbolic() const;
   /// Its shape for these variables, which determine it.
   std::vector<std::int64_t> shape(const Variables& variables) const;
-  /// As in "float32[b, 4]".
+  /// As in "float32[b,4]".
   std::string str() const;
 
   std::string path;

@@ -39,11 +39,11 @@ std::vector<std::string_view> strings(const flatbuffers::Vector<flatbuffers::Off
 constexpr std::size_t longest_text = 1000;
 
 /// At least as much of the parts as is shown.
-std::string joined(const auto& parts) {
+std::string joined(const auto& parts, std::string_view separator = ", ") {
   std::string text;
   for (std::string_view part : parts) {
     if (text.size() > longest_text) break;
-    (text += text.empty() ? "" : ", ") += part.substr(0, longest_text + 1);
+    (text += text.empty() ? std::string_view() : separator) += part.substr(0, longest_text + 1);
   }
   return text;
 }
@@ -146,7 +146,9 @@ std::string Sharding::str() const {
   return escaped(wire::shortened(text, longest_text));
 }
 
-std::string Value::str() const { return escaped(wire::shortened(dtype + '[' + joined(shape) + ']', longest_text)); }
+std::string Value::str() const {
+  return escaped(wire::shortened(dtype + '[' + joined(shape, ",") + ']', longest_text));
+}
 
 struct Artifact::State {
   State(std::span<const std::uint8_t> buffer, std::span<const std::span<const std::uint8_t>> modules,

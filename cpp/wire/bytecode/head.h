@@ -29,8 +29,8 @@ struct Head {
 /// Reads a newer version of the format as the newest that is known here. Throws Error where the module is damaged.
 Head read_head(std::span<const std::uint8_t> module, const Path& where);
 
-/// The names in a module that are absolute paths in UTF-8: those of source files, in its locations. Throws
-/// Error where it is damaged.
+/// The names in a module that are absolute paths in UTF-8: those of source files, in its locations. Names of scopes are
+/// no paths. Throws Error where it is damaged.
 std::set<std::string_view> absolute_paths(std::span<const std::uint8_t> module, const Path& where);
 
 /// Who wrote a module, from its first bytes. Nothing where they are no MLIR bytecode.

@@ -9,18 +9,20 @@ rich does not draw the tables: it does none of this, and takes 30 times as long 
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import os
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Any
 
 import click
 
 from jaxexp._errors import shown
+from jaxexp._kernel.artifact.words import counted, listed
 
 _INDENT = 2
 _GAP = "  "
@@ -40,6 +42,11 @@ def one_line(text: str) -> str:
 def say(text: str) -> None:
     """Prints a result of one line."""
     click.echo(shown(text))
+
+
+def quiet_option(good: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option `--quiet` of commands that look at many artifacts."""
+    return click.option("-q", "--quiet", is_flag=True, help=f"Show only the artifacts that are not {good}.")
 
 
 def colours(stream: IO[str]) -> bool:
@@ -110,6 +117,11 @@ class Page:
 
     def line(self, text: str, style: str | None = None) -> None:
         self._lines.append(self.styled(shown(text), style))
+
+    def totals(self, verdicts: Sequence[str], more: str, where: str = "") -> None:
+        """As in "5 artifacts: 3 loaded, 2 refused", with more behind it, and where it is so in front of the colon."""
+        said = listed(collections.Counter(verdicts).most_common(), lambda one: f"{one[1]:,} {one[0]}")
+        self.line(f"{counted(len(verdicts), 'artifact')}{where}: {said}{more}", "heading")
 
     def lines(self, text: str) -> None:
         """Text of several lines, unchanged."""

@@ -53,7 +53,7 @@ class Spread:
             executor: Workers | None = None
             if self.address is not None:
                 try:
-                    executor = stack.enter_context(crew.dask(self.address))
+                    executor = stack.enter_context(crew.dask(self.address, self.wait_for_workers))
                 except ExportError as error:
                     raise click.UsageError(f"--dask {error}") from error
             elif processes and self.workers is not None and self.workers > 1:

@@ -58,8 +58,9 @@ class Refusal:
 class Compatibility:
     """What an artifact is and who can load it. `print` shows it for a terminal.
 
-    Loading means decoding the signature and parsing the module. Whether the function also runs depends on the custom
-    calls, devices and registered pytree node types of the process that loads it. Nodes of unregistered types, and dicts
+    Of a release, loading means decoding the signature and parsing the module, which may wait for the first call.
+    Whether the function also runs depends on the custom calls, devices and registered pytree node types of the process
+    that loads it. Nodes of unregistered types, and dicts
     with keys that are not strings, are read by jaxexp, and by `jax.export` only in a process that imported jaxexp.
     `readers` and `refusals` are about `jax.export` without jaxexp, `jaxexp_readers` about jaxexp. If a release refuses
     an artifact, `migrate` may be able to rewrite it, as in ``migrate(artifact, to="0.6.2")``. Otherwise `migrate`
@@ -86,7 +87,9 @@ class Compatibility:
         refusals: why the other releases cannot load it.
         jaxexp_readers: ranges of JAX releases on which jaxexp loads it, each as (oldest, newest): the releases with a
             jaxlib that parses its module.
-        unreadable_here: why jaxexp cannot load it in this process; None if it can.
+        loaded_here: whether `load` returns a function in this process.
+        unreadable_here: why jaxexp cannot load it in this process, or cannot call the function: then the module is
+            damaged, or too new. None if neither is so.
         jax_export_version: the installed JAX.
         jax_export_refuses: why the installed `jax.export` cannot load it without jaxexp; None if it can.
         expired_flag_helps: whether the installed `jax.export` refuses it now, but loads it if the flag
@@ -114,6 +117,7 @@ class Compatibility:
     readers: tuple[tuple[str, str], ...]
     refusals: tuple[Refusal, ...]
     jaxexp_readers: tuple[tuple[str, str], ...]
+    loaded_here: bool
     unreadable_here: str | None
     jax_export_version: str
     jax_export_refuses: str | None
@@ -183,6 +187,8 @@ def _by_jaxexp(found: Compatibility) -> str:
     if found.unreadable_here is None:
         generic = f", with generic nodes for {listed(found.generic_nodes)} (no such class here)"
         return f"loads it here{generic if found.generic_nodes else ''}, as {where}"
+    if found.loaded_here:
+        return f"loads it here, but cannot call it: {found.unreadable_here}. It can {where}"
     return f"cannot load it here: {found.unreadable_here}. It loads it {where}"
 
 
@@ -230,7 +236,7 @@ def compatibility_of(buffer: Any) -> Compatibility:
     installed = table.at(_jax.installed_release)
     refused = _why_not(installed, facts)
     writers = _writers(artifact, facts)
-    unreadable, custom_calls, generic_nodes = _try_here(artifact)
+    loaded, unreadable, custom_calls, generic_nodes = _try_here(artifact)
     reasons = [(release, _why_not(release, facts)) for release in RELEASES]
     return Compatibility(
         fun_name=artifact.fun_name,
@@ -252,6 +258,7 @@ def compatibility_of(buffer: Any) -> Compatibility:
         readers=_readers(reasons),
         refusals=tuple(Refusal(first, last, reason) for first, last, reason in _runs(reasons) if reason is not None),
         jaxexp_readers=_read_by_jaxexp(facts),
+        loaded_here=loaded,
         unreadable_here=unreadable,
         jax_export_version=jax.__version__,
         jax_export_refuses=refused,
@@ -386,11 +393,11 @@ def _layout(facts: _Facts, jax_version: str | None) -> str:
     return listed(parts)
 
 
-def _try_here(artifact: Artifact) -> tuple[str | None, dict[str, int] | None, tuple[str, ...]]:
-    """Why jaxexp cannot load an artifact in this process, the custom calls of its module, and its generic nodes, as far
-    as they can be known.
+def _try_here(artifact: Artifact) -> tuple[bool, str | None, dict[str, int] | None, tuple[str, ...]]:
+    """Whether jaxexp loads an artifact in this process, why it cannot load or call it, the custom calls of its module,
+    and its generic nodes, as far as they can be known.
     """
-    unreadable, custom_calls, generic = None, None, set[str]()
+    loaded, unreadable, custom_calls, generic = False, None, None, set[str]()
     try:
         with _jax.make_ir_context() as context:
             module = mlir.parse(bytes(artifact.module()), context)
@@ -400,10 +407,11 @@ def _try_here(artifact: Artifact) -> tuple[str | None, dict[str, int] | None, tu
     try:  # the module can be parsed even if the signature names something that is unknown here
         exported = reader.decode(artifact)
         generic = nodes.generic((exported.in_tree, exported.out_tree))
+        loaded = True
     except ExportError as error:
         unreadable = str(error)
     calls = None if custom_calls is None else dict(sorted(custom_calls.items()))
-    return unreadable, calls, tuple(sorted(generic))
+    return loaded, unreadable, calls, tuple(sorted(generic))
 
 
 def _promised_until(writer: str) -> datetime.date | None:

@@ -169,7 +169,7 @@ class Function(ExportedData):
             ExportError: a spec does not fit the function's signature or its constraints.
 
         Example:
-            >>> batched = load("model.jaxexp")  # takes float32[b, 784]
+            >>> batched = load("model.jaxexp")  # takes float32[b,784]
             >>> batched.specialize(jax.ShapeDtypeStruct((32, 784), np.float32)).save("model_32.jaxexp")
         """
         from jaxexp._kernel.call.specialize import specialize

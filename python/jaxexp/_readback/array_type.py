@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxexp import _jax
+from jaxexp._kernel.artifact.words import dtype_and_shape
 
 from .refused import RefusedError
 
@@ -37,7 +38,7 @@ class Type:
     dtype: np.dtype[Any]
 
     def __str__(self) -> str:
-        return f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
+        return dtype_and_shape(self.dtype.name, self.shape)
 
     @property
     def kind(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxexp import _jax
+from jaxexp._kernel.artifact.words import dtype_and_shape
 
 from .array_type import Type
 from .operation import Operation
@@ -37,7 +38,7 @@ def _from_buffer(operation: Operation, type_: Type) -> np.ndarray[Any, Any]:
         view = view[(0,) * view.ndim]
     value = np.array(view)  # a copy, because the module may be freed
     if value.dtype != type_.dtype or value.shape not in ((), type_.shape):
-        operation.refuse(f"of {type_}, which reads as {value.dtype}{list(value.shape)}")
+        operation.refuse(f"of {type_}, which reads as {dtype_and_shape(value.dtype, value.shape)}")
     return value
 
 

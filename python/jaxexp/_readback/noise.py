@@ -3,7 +3,8 @@
 An operation that rounds gets a relative error of half a unit in the last place, up or down. A sum of n terms gets
 a quarter of the square root of n times as much, which it has from left to right: a rounding is 0.4 of its limit in the
 root mean square, and partial sums are 0.6 of the last one. Algorithms of linear algebra get operands nearby. Results
-that need no rounding get no error.
+that need no rounding get no error. Both parts of a complex number get one: relative to the number, as products round
+them, or to the part, where an operation rounds each part by itself.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ _IN_FLOAT32 = frozenset(("dot_general", "conv_general_dilated"))
 _MAY_FIT = frozenset(
     "add add_any convert_element_type div integer_pow mul pow reduce scatter-add scatter-mul sqrt square sub".split()
 )
+# Operations that round each part of a complex number by itself.
+_BY_PARTS = frozenset("add add_any convert_element_type sub".split())
 _PRODUCTS = frozenset(("reduce_prod", "cumprod"))
 # Algorithms that are exact for operands nearby.
 _BACKWARD_STABLE = frozenset(("ffi_call", "triangular_solve", "cholesky", "lu", "qr", "eigh", "eig", "svd"))
@@ -101,7 +104,7 @@ class Noise:
         if name not in _BACKWARD_STABLE:
             return list(operands)
         return [
-            x if dtype is None else x * self._factor(np.shape(x), dtype)
+            x if dtype is None else self._moved(x, dtype, by_parts=False)
             for x, dtype in zip(operands, dtypes, strict=True)
         ]
 
@@ -122,18 +125,19 @@ class Noise:
         ):
             return list(results)
         moved = [
-            x if dtype is None else x * self._factor(x.shape, dtype) for x, dtype in zip(results, dtypes, strict=True)
+            x if dtype is None else self._moved(x, dtype, by_parts=name in _BY_PARTS)
+            for x, dtype in zip(results, dtypes, strict=True)
         ]
         (x, *_), (dtype, *_) = results, dtypes
         if terms := _terms(name, params, operands):
             partial = _of_magnitudes(equation.primitive, params, operands)
             unit = float(jnp.finfo(np.float32).eps / jnp.finfo(dtype).eps) if name in _IN_FLOAT32 else 1.0
             of_sum = jnp.maximum(math.sqrt(terms) * jnp.abs(x), partial) * (unit / 4)
-            error = (self._factor(x.shape, dtype) - 1) * jnp.maximum(jnp.abs(x), of_sum)
-            moved[0] = jnp.where(_fits(x, dtype) & _fits(partial, dtype), x, x + error)
+            error = self._error(x, dtype) * jnp.maximum(jnp.abs(x), of_sum)
+            moved[0] = jnp.where(_fits(x, dtype) & _fits(partial, jnp.finfo(dtype).dtype), x, x + error)
         elif name == "fft":
             size = math.log2(max(2, math.prod(params["fft_lengths"]))) * jnp.sqrt(jnp.mean(jnp.abs(x) ** 2))
-            moved[0] = x + (self._factor(x.shape, dtype) - 1) * size
+            moved[0] = x + self._error(x, dtype) * size
         elif name in _PRODUCTS:
             axes = params["axes"] if "axes" in params else (params["axis"],)
             terms = math.prod(np.shape(operands[0])[axis] for axis in axes)
@@ -141,6 +145,20 @@ class Noise:
         elif name in _MAY_FIT:
             moved[0] = jnp.where(_fits(x, dtype), x, moved[0])
         return moved
+
+    def _moved(self, x: Any, dtype: Any, *, by_parts: bool) -> Any:
+        """Numbers of a dtype with errors."""
+        shape = np.shape(x)
+        if x.dtype.kind != "c":
+            return x * self._factor(shape, dtype)
+        if by_parts:
+            return lax.complex(*(part * self._factor(shape, dtype) for part in (lax.real(x), lax.imag(x))))
+        return x + x * self._error(x, dtype)
+
+    def _error(self, x: Any, dtype: Any) -> Any:
+        """Errors for numbers of a dtype, as parts of them."""
+        error = self._factor(np.shape(x), dtype) - 1
+        return lax.complex(error, self._factor(np.shape(x), dtype) - 1) if x.dtype.kind == "c" else error
 
     def _factor(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Factors for numbers of a dtype."""
@@ -162,7 +180,7 @@ def next_turn(turn: Any) -> Any:
 
 def _of_magnitudes(primitive: Any, params: dict[str, Any], operands: Sequence[Any]) -> Any:
     """The sums of magnitudes in place of numbers: about as large as partial sums can be."""
-    found = primitive.bind(*(jnp.abs(x) if x.dtype.kind in "fc" else x for x in operands), **params)
+    found = primitive.bind(*(jnp.abs(x).astype(x.dtype) if x.dtype.kind in "fc" else x for x in operands), **params)
     return jnp.abs(found[0] if primitive.multiple_results else found)
 
 

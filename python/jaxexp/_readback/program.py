@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxexp._errors import cause
+from jaxexp._kernel.artifact.words import dtype_and_shape
 
 from .array_type import Type
 from .refused import RefusedError, too_deep
@@ -55,7 +56,9 @@ class Step:
             raise RefusedError(self.name, f"{type(error).__name__}: {error}") from cause(error)
         for type_, result in zip(self.types, results, strict=True):
             if result.dtype != type_.dtype or result.shape != type_.shape:
-                raise RefusedError(self.name, f"became {result.dtype}{list(result.shape)} instead of {type_}")
+                raise RefusedError(
+                    self.name, f"became {dtype_and_shape(result.dtype, result.shape)} instead of {type_}"
+                )
         return results
 
 

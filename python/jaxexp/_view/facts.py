@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jaxexp._kernel.artifact import words
 from jaxexp._kernel.artifact.inspect import shown_node
 from jaxexp._kernel.artifact.inspection import facts_of, notes_of
-from jaxexp._kernel.artifact.words import bytes_in_words, counted, cut
+from jaxexp._kernel.artifact.words import bytes_in_words, counted, cut, dtype_and_shape
 
 if TYPE_CHECKING:
     from jaxexp._kernel.artifact.inspection import Inspection, Weight
@@ -217,7 +217,7 @@ def _made(
 ) -> Leaf:
     size = size if size is not None else _bytes(dtype, shape)
     text = None if sharding is None else cut(sharding)
-    return Leaf(cut(path), cut(f"{dtype}[{','.join(shape)}]"), shape, size, text, placement, tuple(filter(None, notes)))
+    return Leaf(cut(path), cut(dtype_and_shape(dtype, shape)), shape, size, text, placement, tuple(filter(None, notes)))
 
 
 def _bytes(dtype: str, shape: tuple[str, ...]) -> int | None:

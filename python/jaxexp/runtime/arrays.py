@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxexp import _runtime
 from jaxexp._errors import ExportError, RunError, cause
+from jaxexp._kernel.artifact.words import dtype_and_shape
 
 _OF_NUMPY = frozenset(
     """bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128""".split()
@@ -187,7 +188,9 @@ class Leaf:
         raise self._refused("an array", f"a {_type(value)}", None)
 
     def _refused(self, expected: str, found: str, called_with: np.ndarray | None) -> RunError:
-        called = "" if called_with is None else f", called with {called_with.dtype.name}{list(called_with.shape)}"
+        called = (
+            "" if called_with is None else f", called with {dtype_and_shape(called_with.dtype.name, called_with.shape)}"
+        )
         must = "must have" if expected.startswith("dtype") else "must be"
         exported = f"exported with {self._text}{called}"
         return RunError(f"{self.path} {must} {expected}, found {found} ({exported})", "argument")

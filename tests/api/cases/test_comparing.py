@@ -106,7 +106,7 @@ def test_integers_of_64_bits_are_not_rounded() -> None:
 
 def test_other_types_are_said() -> None:
     one = compared("r", "float32", np.zeros(2, np.float32), np.zeros((1, 2), np.float64), None, "dtype")
-    assert (one.verdict, one.why) == ("differs", "recorded float32[2], found float64[1, 2]")
+    assert (one.verdict, one.why) == ("differs", "recorded float32[2], found float64[1,2]")
 
 
 # --- functions that were changed --------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,19 @@ def test_dtypes(dtype: Any, tmp_path: Path) -> None:
     case = recorded(lambda x: x @ x, x, path=tmp_path)
     assert case.recorded["measured by"].startswith("float64")
     assert 4 < units(case) < 100
+
+
+def test_complex_numbers(tmp_path: Path) -> None:
+    """Without a warning of NumPy, or of JAX in its words; and in float64."""
+    x = (normal(64) + 1j * normal(64)).astype(np.complex64)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        case = recorded(lambda x: {"sum": x.sum(), "dot": x @ x, "fft": jnp.fft.fft(x)}, x, path=tmp_path)
+        gradient = recorded(lambda x: jnp.cumsum(x) * (1 + 2j), x, path=tmp_path, vjp_order=1)
+    assert [str(one.message) for one in caught if issubclass(one.category, np.exceptions.ComplexWarning)] == []
+    for one in (case, gradient):
+        assert one.recorded["measured by"].startswith("float64"), one.recorded
+        assert all(4 < units(one, i) < 200 for i in one.measured)
 
 
 def test_weights_and_derivatives(tmp_path: Path) -> None:

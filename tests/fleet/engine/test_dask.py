@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import logging.handlers
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -147,6 +149,8 @@ def test_a_check_on_the_command_line(client, tmp_path, capsys) -> None:
             f"{files[0]}: 1 of 1 case as recorded",
             "  equal    0: 1 result with the same bits",
             f"{files[1]}: no cases",
+            "",
+            "2 artifacts: 1 equal, 1 no cases",
         ]
 
 
@@ -215,8 +219,11 @@ def test_a_cluster_without_workers(lonely, folder, tmp_path, capsys) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_a_scheduler_that_is_killed(folder, tmp_path, capfd, monkeypatch) -> None:
-    """In the middle of the pass. Dask itself would wait whenever it is asked, and log that it gives up."""
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_scheduler_that_is_gone(how: int, folder, tmp_path, capfd, monkeypatch) -> None:
+    """Killed or hanging, in the middle of the pass. Dask itself would wait whenever it is asked, for half a minute or
+    for ever, and log that it gives up.
+    """
     command = [sys.executable, "-m", "dask", "scheduler", "--port", "0", "--no-dashboard", "--scheduler-file"]
     with subprocess.Popen([*command, tmp_path / "where"], stderr=subprocess.DEVNULL) as scheduler:
         while not (tmp_path / "where").exists() or not (tmp_path / "where").read_text():
@@ -226,7 +233,7 @@ def test_a_scheduler_that_is_killed(folder, tmp_path, capfd, monkeypatch) -> Non
 
         def submit_and_kill(self, fn: Any, *args: Any) -> Any:
             taken = submit(self, fn, *args)
-            scheduler.kill()
+            scheduler.send_signal(how)
             return taken
 
         monkeypatch.setattr(distributed.cfexecutor.ClientExecutor, "submit", submit_and_kill)
@@ -234,14 +241,43 @@ def test_a_scheduler_that_is_killed(folder, tmp_path, capfd, monkeypatch) -> Non
         loggers = [logging.getLogger(f"distributed.{name}") for name in ("client", "batched")]
         for logger in loggers:
             logger.addHandler(logged)
-        with importlib.import_module("dask").config.set({"distributed.comm.timeouts.connect": "1s"}):
+        began = time.monotonic()
+        try:
             assert start.main(["verify", "--quiet", "--dask", address, "--wait-for-workers", "3", str(folder)]) == 75
+        finally:
+            scheduler.kill()
+        assert time.monotonic() - began < 20
     err = capfd.readouterr().err
-    assert "the cluster is gone: its client has no connection to a scheduler" in err
+    assert "the cluster is gone: its scheduler does not answer" in err
     assert err.count("\n") == 1
     for logger in loggers:
         logger.removeHandler(logged)
     assert not logged.buffer
+
+
+@pytest.mark.timeout(120)
+def test_no_scheduler_at_the_address(folder, capsys) -> None:
+    """Nobody, for as long as the user waits; or another server."""
+
+    def answer(server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = server.accept()
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        threading.Thread(target=answer, args=(server,), daemon=True).start()
+        assert start.main(["verify", "--dask", address, "--wait-for-workers", "1", str(folder)]) != 0
+        err = capsys.readouterr().err
+        assert "not expected here" not in err
+        assert address in err
+        server.shutdown(socket.SHUT_RDWR)
+    began = time.monotonic()
+    assert start.main(["verify", "--dask", address, "--wait-for-workers", "1", str(folder)]) == 75
+    assert capsys.readouterr().err == f"jaxexp: no scheduler answers at {address}: start it, and try again\n"
+    assert time.monotonic() - began < 15
 
 
 def test_how_long_to_wait(folder, capsys) -> None:

@@ -240,7 +240,7 @@ def test_an_executor_that_says_that_it_has_no_workers(folder) -> None:
     class Client:
         asked = 0
 
-        def nthreads(self) -> dict[str, int]:
+        def nthreads(self, callback_timeout: float | None) -> dict[str, int]:
             Client.asked += 1
             return {"tcp://one": 1} if Client.asked < 3 else {}
 

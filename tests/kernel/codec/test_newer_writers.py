@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from kit import wire
 from kit.compare import assert_same_fields
 from kit.corpus import CASES, export_with
 from kit.goldens import arguments, blob_of
+from kit.vhlo import for_version
 
 NEWER = jax.__version__.replace("0.1", "9.1", 1)  # of the same length
 
@@ -91,19 +93,6 @@ def test_an_unknown_dtype_is_described() -> None:
     assert "found 77, which is unknown here" in (report.unreadable_here or "")
 
 
-def for_version(blob: bytearray, version: str, operation: str = "") -> bytearray:
-    """Says that a module is for another version of StableHLO, and optionally that it holds an operation unheard of."""
-    module = bytes(jaxexp.deserialize(bytes(blob)).mlir_module_serialized)
-    was = module_head.stablehlo_of(module_head.producer(module))
-    assert was is not None
-    assert len(was) == len(version)
-    changed = module.replace(was.encode(), version.encode(), 1)
-    if operation:
-        assert operation.encode() in changed
-        changed = changed.replace(operation.encode(), operation[:-1].encode() + b"9")
-    return bytearray(bytes(blob).replace(module, changed))
-
-
 def test_a_module_that_is_too_new() -> None:
     blob = for_version(artifact("sin"), "1.99.0", "sine_v2")
     exported = jaxexp.deserialize(blob)
@@ -121,10 +110,31 @@ def test_a_module_that_is_too_new() -> None:
             use()
         assert isinstance(raised.value, RuntimeError)  # as in jax.export
     report = jaxexp.compatibility(blob)
+    assert report.loaded_here
     assert "1.99.0" in (report.unreadable_here or "")
     assert report.custom_calls is None
     assert f"not known: JAX {jax.__version__} does not read the module" in str(report)
     assert "damaged" not in str(report)
+
+
+def test_errors_of_calls_name_the_file(tmp_path: Path) -> None:
+    """Of what `load` returned, also where the module is read only then."""
+    blob = for_version(artifact("sin"), "1.99.0", "sine_v2")
+    args = CASES["sin"].build().args
+    path, archive = tmp_path / "new.jaxexp", tmp_path / "new.zip"
+    path.write_bytes(blob)
+    with jaxexp.Archive.create(archive) as writer:
+        writer.add("sin", bytes(blob))
+    member = f"{archive}::sin"
+    for exported, name in (
+        (jaxexp.load(path), str(path)),
+        (jaxexp.load(member), member),
+        (jaxexp.Archive.open(archive)["sin"].load(), member),
+        (jaxexp.deserialize(blob), None),  # equal to the others, whose compiled code it shares
+    ):
+        with pytest.raises(jaxexp.DeserializationError) as raised:
+            exported.call(*args)
+        assert raised.value.file == name
 
 
 def test_a_module_that_only_claims_to_be_newer() -> None:

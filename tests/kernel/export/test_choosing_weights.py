@@ -143,7 +143,7 @@ def test_what_stays_is_said_once() -> None:
         with_weights(traced(lambda x: rule(x).sum() + solve(jnp.ones((4, 512)))), Named({"w": w, "other": other}))
     (warning,) = record
     text = str(warning.message)
-    assert "these arrays stay in its module: other (float32[512, 512], 1,048,576 bytes)" in text
+    assert "these arrays stay in its module: other (float32[512,512], 1,048,576 bytes)" in text
     assert "rules of their own, which close over them: w." in text
     with warnings.catch_warnings():
         warnings.simplefilter("error")

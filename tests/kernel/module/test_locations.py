@@ -34,6 +34,22 @@ def test_full_is_the_default(exported: jaxexp.Exported) -> None:
     assert __file__ in jaxexp.inspect(blob).absolute_paths
 
 
+@pytest.mark.parametrize("version", ["0.4.23", "0.6.2"])
+def test_names_of_scopes_are_no_paths(version: str) -> None:
+    """JAX begins that of an operation outside of all scopes with a slash."""
+    blob = goldens.blob_of(version, "poly")
+    assert b"\0/dimension_size" in bytes(blob)
+    assert jaxexp.inspect(blob).absolute_paths == ("/tmp/w/corpus/gen.py",)
+
+
+def test_a_file_is_a_path_even_if_a_scope_has_its_name() -> None:
+    def named(x: jax.Array) -> jax.Array:
+        with jax.named_scope(__file__):
+            return x + 1
+
+    assert __file__ in jaxexp.inspect(jaxexp.export(jax.jit(named))(X).serialize()).absolute_paths
+
+
 @pytest.mark.parametrize("keep", ["names", "none"])
 def test_no_path_and_no_line(exported: jaxexp.Exported, keep: str, tmp_path: Path) -> None:
     path = tmp_path / "f.jaxexp"

@@ -142,9 +142,9 @@ def test_each_device_reads_its_part(files: reading.Tensors, monkeypatch: pytest.
 
 def test_what_does_not_fit(files: reading.Tensors) -> None:
     for name, aval, message in [
-        ("f32", jax.ShapeDtypeStruct((16, 15), jnp.float32), r"expected float32\[16, 15\], found F32\[16, 16\]"),
-        ("f32", jax.ShapeDtypeStruct((16, 16), jnp.bfloat16), r"expected bfloat16\[16, 16\], found F32"),
-        ("f64", jax.ShapeDtypeStruct((8, 3), np.complex128), r"complex128\[8, 3\], held as F64\[8, 3, 2\], found F64"),
+        ("f32", jax.ShapeDtypeStruct((16, 15), jnp.float32), r"expected float32\[16,15\], found F32\[16,16\]"),
+        ("f32", jax.ShapeDtypeStruct((16, 16), jnp.bfloat16), r"expected bfloat16\[16,16\], found F32"),
+        ("f64", jax.ShapeDtypeStruct((8, 3), np.complex128), r"complex128\[8,3\], held as F64\[8,3,2\], found F64"),
         ("f32", jax.typeof(jax.random.key(0)), r"expected key<fry>\[\], found F32"),
     ]:
         with pytest.raises(WeightsError, match=rf"tensor '{name}': .*{message}") as error:

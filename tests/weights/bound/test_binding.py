@@ -110,10 +110,10 @@ def test_other_weights(program: jaxexp.Exported) -> None:
     ("change", "message"),
     [
         (lambda given: given.pop("head"), "tensor 'head': expected an array of this name, found none among 24"),
-        (lambda given: given.update(head=X), r"tensor 'head': expected float32\[32, 8\], found float32\[4, 32\]"),
+        (lambda given: given.update(head=X), r"tensor 'head': expected float32\[32,8\], found float32\[4,32\]"),
         (
             lambda given: given.update(head=given["head"].astype(jnp.bfloat16)),
-            r"expected float32\[32, 8\], found bfloat16\[32, 8\]",
+            r"expected float32\[32,8\], found bfloat16\[32,8\]",
         ),
     ],
 )

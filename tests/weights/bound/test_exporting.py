@@ -98,7 +98,7 @@ def test_there_is_nothing_to_take() -> None:
 def test_a_warning_is_about_the_line_that_exports() -> None:
     given = params()
     large = jnp.ones((512, 1024))
-    with pytest.warns(UserWarning, match=r"stay in its module: one \(float32\[512, 1024\]") as caught:
+    with pytest.warns(UserWarning, match=r"stay in its module: one \(float32\[512,1024\]") as caught:
         jaxexp.export(jax.jit(lambda x: apply(given, x) + large.sum()), weights=given)(X)
     assert [w.filename for w in caught] == [__file__]
 

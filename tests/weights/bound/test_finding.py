@@ -39,7 +39,7 @@ def test_leaves_that_are_no_arrays_are_left_out(tmp_path: Path) -> None:
     exported = jaxexp.export(jax.jit(closed(given)), weights=given)(X)
     assert len(exported.weights) == 7
     close(exported.with_weights({**given, **params(seed=1)}).call(X), apply(params(seed=1), X))
-    with pytest.raises(WeightsError, match=r"tensor 'head': expected float32\[32, 8\], found 'none'"):
+    with pytest.raises(WeightsError, match=r"tensor 'head': expected float32\[32,8\], found 'none'"):
         exported.with_weights({**given, "head": "none"})
 
 
@@ -68,14 +68,14 @@ def test_why_an_array_is_not_found() -> None:
         (view, r"another view of 'w', float32\[1024\]"),
         (view.copy(), r"a copy of 'w', float32\[1024\]"),
         (jnp.asarray(view), r"a copy of 'w', float32\[1024\]"),
-        (jnp.eye(SIZE), r"these arrays: one \(float32\[32, 32\], 4,096 bytes\)$"),
+        (jnp.eye(SIZE), r"these arrays: one \(float32\[32,32\], 4,096 bytes\)$"),
     ):
         with pytest.raises(ExportError, match=f"closes over no array that could be a weight: .*{why}"):
             weights_of(lambda x, used=used: x @ used, given)
     large = np.ones((1 << 10, 1 << 9), np.float32)
     given = {"used": jnp.eye(SIZE), "large": large}
     with pytest.warns(
-        UserWarning, match=re.escape("2,097,152 bytes: it is another view of 'large', float32[1024, 512]")
+        UserWarning, match=re.escape("2,097,152 bytes: it is another view of 'large', float32[1024,512]")
     ):
         assert weights_of(lambda x: x @ given["used"] + jnp.sum(large.reshape(-1)), given) == ["used"]
 
@@ -94,7 +94,7 @@ def test_dtypes_that_artifacts_lack_stay_inside(weights: Any, tmp_path: Path) ->
     def function(x: Any) -> Any:
         return x @ given["w"] + given["small"][0, 0].astype(jnp.float32)
 
-    said = r"(small \()?int2\[1024, 1024\], 1,048,576 bytes"
+    said = r"(small \()?int2\[1024,1024\], 1,048,576 bytes"
     with pytest.warns(UserWarning, match=f"these arrays stay in its module: {said}.* or artifacts have no such dtype"):
         exported = jaxexp.export(jax.jit(function), weights=given if weights == "named" else weights)(X)
     assert len(exported.weights) == 1

@@ -147,7 +147,7 @@ def test_floats_are_cast(place: Any, dtype: str, tmp_path: Path) -> None:
     with jax.enable_x64(True):
         given = place(original, tmp_path)
     model = bound()[0]
-    with pytest.raises(WeightsError, match=r"expected float32\[32, 8\], found .*; cast=True casts it$"):
+    with pytest.raises(WeightsError, match=r"expected float32\[32,8\], found .*; cast=True casts it$"):
         model.with_weights(given)
     tuned = model.with_weights(given, cast=True)
     tuned.save(tmp_path / "tuned.jaxexp")

@@ -84,11 +84,11 @@ def test_what_has_no_place_for_a_weight() -> None:
     model, given = bound()
     with pytest.raises(WeightsError, match=r"'layers/2/b': expected an array of this name, found none .*'layers/2/w'"):
         model.weights_into(params(layers=2))
-    with pytest.raises(WeightsError, match=r"'head': expected float32\[32, 8\], found float32\[32, 9\]"):
+    with pytest.raises(WeightsError, match=r"'head': expected float32\[32,8\], found float32\[32,9\]"):
         model.weights_into({**given, "head": jnp.zeros((32, 9))})
-    with pytest.raises(WeightsError, match=r"'head': expected float32\[32, 8\], found int32\[32, 8\]"):
+    with pytest.raises(WeightsError, match=r"'head': expected float32\[32,8\], found int32\[32,8\]"):
         model.weights_into({**given, "head": jnp.zeros((32, 8), int)})
-    with pytest.raises(WeightsError, match=r"'head': expected float32\[32, 8\], found 3"):
+    with pytest.raises(WeightsError, match=r"'head': expected float32\[32,8\], found 3"):
         model.weights_into({**given, "head": 3})
     with pytest.raises(WeightsError, match=r"'out': expected float32\[4\], found float32\[5\]"):
         tied = jnp.ones(4)

@@ -81,7 +81,7 @@ class Array {
   std::size_t size() const;        // how many numbers
   std::size_t size_bytes() const;  // in host memory
   bool is_on_device() const;
-  /// As in "float32[2, 3]".
+  /// As in "float32[2,3]".
   std::string str() const;
 
   /// Waits until the numbers are computed. Throws RunError where that failed.

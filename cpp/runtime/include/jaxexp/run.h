@@ -118,7 +118,7 @@ JAXEXP_RUN_API void jaxexp_function_free(jaxexp_function* function);
 JAXEXP_RUN_API const char* jaxexp_function_name(const jaxexp_function* function);
 JAXEXP_RUN_API size_t jaxexp_argument_count(const jaxexp_function* function);
 JAXEXP_RUN_API size_t jaxexp_result_count(const jaxexp_function* function);
-/* As in "args[0]['w']: float32[b, 4]". NULL for an index that is too large. Weights are no arguments. */
+/* As in "args[0]['w']: float32[b,4]". NULL for an index that is too large. Weights are no arguments. */
 JAXEXP_RUN_API const char* jaxexp_argument(const jaxexp_function* function, size_t index);
 JAXEXP_RUN_API const char* jaxexp_result(const jaxexp_function* function, size_t index);
 /* The path only, with the names that the artifact's author wrote: for programs, not for terminals. */

@@ -77,7 +77,7 @@ struct Value {
   /// people.
   std::string path;
 
-  /// As in "float32[b, 4]"; escaped, and a long text is cut.
+  /// As in "float32[b,4]"; escaped, and a long text is cut.
   std::string str() const;
 };
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxexp._kernel.artifact.cases import FLOAT0, Array, Tolerance, integers_of, storage
+from jaxexp._kernel.artifact.words import dtype_and_shape
 
 from .report import CLOSE, DIFFERS, EQUAL, Compared
 
@@ -50,7 +51,7 @@ def _words(array: Array) -> Array:
 
 
 def _type(array: Array) -> str:
-    return f"{array.dtype}{list(array.shape)}"
+    return dtype_and_shape(array.dtype, array.shape)
 
 
 def _place(array: Array, index: int) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ class Trace:
     """The fingerprints of a run.
 
     Attributes:
-        words: uint32[rows, 7 or 13]: `Row.identity`; then the six numbers of the first time that each operation ran;
+        words: uint32[rows,7 or 13]: `Row.identity`; then the six numbers of the first time that each operation ran;
             then those of all times, unless these are the same for each of them.
     """
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._kernel.artifact.cases import FLOAT0, Array, Case, Drawn, Tolerance, Value, storage
-from jaxexp._kernel.artifact.words import listed
+from jaxexp._kernel.artifact.words import dtype_and_shape, listed
 from jaxexp._kernel.call import first_argument, trees
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.paths import argument_paths, result_paths
@@ -131,8 +131,8 @@ def _arguments(chain: Chain, where: str, args: Any, kwargs: Any) -> list[Value]:
     made = [_argument(leaf, aval) for leaf, aval in zip(arranged, called.in_avals, strict=True)]
     for value, aval, path in zip(made, called.in_avals, argument_paths(called.in_tree), strict=True):
         if not fits_aval(value, aval):
-            expected = f"{name_of(aval.dtype)}[{', '.join(map(str, aval.shape))}]"
-            raise ExportError(f"{where}: {path} is {expected}, found {value.dtype}{list(value.shape)}")
+            expected = dtype_and_shape(name_of(aval.dtype), aval.shape)
+            raise ExportError(f"{where}: {path} is {expected}, found {dtype_and_shape(value.dtype, value.shape)}")
     return made
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxexp._errors import shown
 from jaxexp._kernel.artifact.cases import OF_TOLERANCES, UNSTABLE, Tolerance
-from jaxexp._kernel.artifact.words import counted, cut
+from jaxexp._kernel.artifact.words import counted, cut, dtype_and_shape
 from jaxexp._public import part_of, public
 
 # Of a result, a case and all cases: the worst one counts.
@@ -73,7 +73,7 @@ class Compared:
     tolerance_of: str = OF_DTYPE
 
     def __str__(self) -> str:
-        name = f"{self.path} {self.dtype}{list(self.shape)}"
+        name = f"{self.path} {dtype_and_shape(self.dtype, self.shape)}"
         if self.verdict == EQUAL:
             return shown(f"{name}: the same bits")
         if self.why:
@@ -103,7 +103,7 @@ class Culprit:
         place: the scope and the line of source code that the module names for it, such as
             ``"jit(f)/dot_general, f.py:12"``; empty if there are none.
         where: the loops, branches and calls around it, outermost first, such as ``("@layer", "while")``.
-        type: the type of its result, such as ``"float32[4, 2]"``.
+        type: the type of its result, such as ``"float32[4,2]"``.
         why: what is different about it, in words.
         error: by how much the result differs, relative to its size, which is the root of the sum of squares; infinite
             if integers differ, or NaNs and infinities.

@@ -28,7 +28,7 @@ from jaxexp._cli import (
     spreading,
     tolerances,
 )
-from jaxexp._cli.page import Column, Page
+from jaxexp._cli.page import Column, Page, quiet_option
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact.words import cut
@@ -132,6 +132,7 @@ class Outcome:
     help="How many bytes the random arguments of a case may take; by default 4 GiB.",
 )
 @click.option("--allow-none", is_flag=True, help="Artifacts without cases do not fail.")
+@quiet_option("as recorded")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact and environment."
 )
@@ -156,6 +157,7 @@ def command(
     tolerance: Tolerance | None,
     max_drawn_bytes: int,
     allow_none: bool,
+    quiet: bool,
     as_json: bool,
     junit_file: str | None,
     folders: inputs.Folders,
@@ -163,10 +165,10 @@ def command(
 ) -> int:
     """Make the calls again that were recorded in artifacts, and compare the results with the recorded ones.
 
-    FILE is an artifact, a member of an archive or a URL; or a folder or an archive, for all artifacts in it. The exit
-    status is 0 if all results are as recorded; 1 if one differs, a case cannot be called, or an artifact cannot be
-    loaded or has no cases; 2 if the command line makes no sense; 75 if the same command may succeed later. This runs
-    the functions: check only what you trust.
+    FILE is an artifact, a member of an archive or a URL; or a folder or an archive, for all artifacts in it. If there
+    are several, the last line has the totals by verdict. The exit status is 0 if all results are as recorded; 1 if one
+    differs, a case cannot be called, or an artifact cannot be loaded or has no cases; 2 if the command line makes no
+    sense; 75 if the same command may succeed later. This runs the functions: check only what you trust.
     """
     if plugin is not None and (pythons or is_matrix or is_bisecting or spread.is_asked_for):
         raise click.UsageError(
@@ -189,12 +191,14 @@ def command(
     if junit_file is not None:
         text = junit.text([(one.file, one.where, one.report, one.error, one.blamed) for one in found])
         outputs.write(junit_file, text.encode(), force=True)
+    shown = [one for one in found if not quiet or _is_bad(one, allow_none)]
     if as_json:
-        click.echo(json.dumps([one.to_json() for one in found], indent=2))
-    elif is_matrix:
-        _table(found).write()
+        click.echo(json.dumps([one.to_json() for one in shown], indent=2))
     else:
-        _lines(found, len(pythons) > 1).write()
+        page = _table(found, shown) if is_matrix else _lines(shown, len(pythons) > 1)
+        if not quiet:
+            _add_totals(page, found, folders)
+        page.write()
     for one in found if not as_json else ():
         if one.report is None:
             complaints.complain(one.error if one.where == HERE else f"{one.where}: {one.error}")
@@ -214,17 +218,16 @@ def _option(text: str) -> tuple[str, PluginOption]:
 
 
 def _status(found: Iterable[Outcome], allow_none: bool) -> int:
-    from jaxexp._api.cases.report import NONE
-
-    statuses = set()
-    for one in found:
-        if one.report is None:
-            statuses.add(one.status)
-        elif not one.report.ok and not (allow_none and one.verdict == NONE):
-            statuses.add(complaints.FAILED)
+    statuses = {one.status if one.report is None else complaints.FAILED for one in found if _is_bad(one, allow_none)}
     if not statuses:
         return 0
     return complaints.TRY_AGAIN if statuses == {complaints.TRY_AGAIN} else complaints.FAILED
+
+
+def _is_bad(one: Outcome, allow_none: bool) -> bool:
+    from jaxexp._api.cases.report import NONE
+
+    return one.report is None or not (one.report.ok or (allow_none and one.verdict == NONE))
 
 
 def _outcome(name: str, where: str, found: CheckReport | Exception) -> Outcome:
@@ -360,15 +363,28 @@ def _add(page: Page, one: Outcome, names_environments: bool) -> None:
         page.line(f"           {blamed}")
 
 
-def _table(found: Sequence[Outcome]) -> Page:
-    """A row for each artifact, and a column for each environment."""
+def _add_totals(page: Page, found: Sequence[Outcome], folders: inputs.Folders) -> None:
+    """A line for each environment in which several artifacts were checked."""
+    verdicts: dict[str, list[str]] = {}
+    for one in found:
+        if one.file:  # otherwise the process failed
+            verdicts.setdefault(one.where, []).append(one.verdict)
+    several = {where: those for where, those in verdicts.items() if len(those) > 1}
+    if several:
+        page.blank()
+    for where, those in several.items():
+        page.totals(those, folders.said(), f" in {where}" if len(verdicts) > 1 else "")
+
+
+def _table(found: Sequence[Outcome], shown: Sequence[Outcome]) -> Page:
+    """A row for each artifact that is shown, and a column for each environment."""
     page = Page()
     environments = list(dict.fromkeys(one.where for one in found))
     for number, where in enumerate(environments, start=1):
         page.line(f"{number}  {where}: {_environment(found, where)}")
     page.blank()
     verdicts = {(one.file, one.where): one.verdict for one in found}
-    names = list(dict.fromkeys(one.file for one in found if one.file))
+    names = list(dict.fromkeys(one.file for one in shown if one.file))
     rows = [[name, *(verdicts.get((name, where), _ERROR) for where in environments)] for name in names]
     heads = ["artifact", *map(str, range(1, len(environments) + 1))]
     page.table([Column(head) for head in heads], rows)

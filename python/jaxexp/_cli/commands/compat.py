@@ -7,7 +7,7 @@ import contextlib
 import importlib.metadata
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,8 +26,14 @@ if TYPE_CHECKING:
 
     _Described = tuple[str, Compatibility | Exception]
 
-_BY_JAXEXP = "jaxexp only"
-_MARKS = {"loaded": "good", complaints.REFUSED: "bad", complaints.DAMAGED: "bad", complaints.UNREADABLE: "bad"}
+_BY_JAXEXP, _UNCALLABLE = "jaxexp only", "not callable"
+_MARKS = {
+    "loaded": "good",
+    _UNCALLABLE: "bad",
+    complaints.REFUSED: "bad",
+    complaints.DAMAGED: "bad",
+    complaints.UNREADABLE: "bad",
+}
 
 _EXAMPLE = """\b
 Example:
@@ -52,12 +58,12 @@ def command(files: tuple[str, ...], reader: str | None, as_json: bool, folders: 
     """Say what artifacts are and which releases of JAX can load them.
 
     FILE is an artifact, or an archive or a folder, which stands for all artifacts in it. If there are several
-    artifacts, each gets a row: who wrote it, which releases load it, whether it is loaded here, and if not, why. The
-    totals follow. Nothing is run. JAX is imported, to parse the modules. If there is only one artifact, and some
-    releases refuse it, the last line says how 'migrate' helps. This is tried, but nothing is written. The exit status
-    is 0 if jaxexp loads all artifacts here, or, with --reader, if that release loads them. It is 1 if one is refused,
-    damaged, or cannot be read; and 75 if nothing else is wrong than that a server or cluster could not be reached: try
-    again.
+    artifacts, each gets a row: who wrote it, which releases load it, whether it is loaded here and can be called, and
+    if not, why. The totals follow. Nothing is run. JAX is imported, to parse the modules. If there is only one
+    artifact, and some releases refuse it, the last line says how 'migrate' helps. This is tried, but nothing is
+    written. The exit status is 0 if jaxexp loads all artifacts here, and can call them, or, with --reader, if that
+    release loads them. It is 1 if one is not callable, refused, damaged, or cannot be read; and 75 if nothing else is
+    wrong than that a server or cluster could not be reached: try again.
     """
     from jaxexp._compat.compatibility import release_of, to_json
 
@@ -66,7 +72,10 @@ def command(files: tuple[str, ...], reader: str | None, as_json: bool, folders: 
     found = _described(files, folders, spread)
     described_ = [(name, one) for name, one in found if not isinstance(one, Exception)]
     unreadable = [(name, one) for name, one in found if isinstance(one, Exception)]
-    refused = [name for name, one in described_ if _verdict(name, one, asked)[0] == complaints.REFUSED]
+    verdicts = {name: _verdict(name, one, asked)[0] for name, one in described_}
+    refused, uncallable = (
+        [name for name, verdict in verdicts.items() if verdict == state] for state in (complaints.REFUSED, _UNCALLABLE)
+    )
     if as_json:
         facts: list[dict[str, Any]] = [
             {"file": name, **_verdict_in_json(name, one, asked), **to_json(one)} for name, one in described_
@@ -86,15 +95,18 @@ def command(files: tuple[str, ...], reader: str | None, as_json: bool, folders: 
         else:
             _show_all(page, found, asked, files, folders)
         page.write()
+    reader = f"jaxexp with JAX {importlib.metadata.version('jax')}" if asked is None else f"JAX {asked}"
+    if uncallable:
+        them = "it" if len(uncallable) == 1 else "them"
+        complaints.complain(f"{reader} loads {listed(uncallable, repr, most=_NAMED)}, but cannot call {them}")
     if refused:
         remedy = f"; {_remedy_for(asked, *described_[0])}" if asked is not None and len(found) == 1 else ""
-        reader = f"jaxexp with JAX {importlib.metadata.version('jax')}" if asked is None else f"JAX {asked}"
         complaints.complain(f"{reader} does not load {listed(refused, repr, most=_NAMED)}{remedy}")
     if as_json:
         complaints.complain_of(unreadable)
     elif unreadable:
         complaints.complain(f"{len(unreadable):,} of {counted(len(found), 'artifact')} cannot be read")
-    return complaints.FAILED if refused else complaints.status_of(*(error for _, error in unreadable))
+    return complaints.FAILED if refused or uncallable else complaints.status_of(*(error for _, error in unreadable))
 
 
 def _described(files: tuple[str, ...], folders: inputs.Folders, spread: Spread) -> list[_Described]:
@@ -138,9 +150,7 @@ def _show_all(
     ]
     page.table([*about, state, Column("because of")], rows)
     page.blank()
-    totals = collections.Counter(verdict for verdict, _ in verdicts)
-    said = listed([f"{count:,} {verdict}" for verdict, count in totals.most_common()])
-    page.line(f"{counted(len(found), 'artifact')}: {said}{folders.said()}", "heading")
+    page.totals([verdict for verdict, _ in verdicts], folders.said())
     if many_alike:
         page.blank()
         columns = [Column(""), Column("artifacts", right=True), state, Column("because of")]
@@ -160,14 +170,14 @@ def _age(found: Compatibility | Exception) -> tuple[str, str]:
 
 
 def _verdict(name: str, found: Compatibility | Exception, asked: str | None) -> tuple[str, str]:
-    """Whether an artifact is loaded, here or by one release, and the reason why not."""
+    """Whether an artifact is loaded, and here also whether it can be called; and the reason why not."""
     if isinstance(found, Exception):
         return complaints.state_of(found), _reason(complaints.without_name(complaints.said(found), name, found))
     if asked is not None:
         reasons = [r.reason for r in found.refusals if number(r.first) <= number(asked) <= number(r.last)]
         return (complaints.REFUSED, reasons[0]) if reasons else ("loaded", "")
     if found.unreadable_here is not None:
-        return complaints.REFUSED, _reason(found.unreadable_here)
+        return _UNCALLABLE if found.loaded_here else complaints.REFUSED, _reason(found.unreadable_here)
     notes = [found.jax_export_refuses] if found.jax_export_refuses else []
     if found.generic_nodes:
         notes.append(f"generic nodes for {listed(found.generic_nodes, most=_NAMED)}")
@@ -196,7 +206,7 @@ def _advice(
     to_migrate = _BY_JAXEXP if asked is None else complaints.REFUSED
     if names := [name for (name, _), (verdict, _) in zip(found, verdicts, strict=True) if verdict == to_migrate]:
         release = importlib.metadata.version("jax") if asked is None else asked
-        given = files[0] if len(files) == 1 else names[0] if len(names) == 1 else "IN"
+        given = names if len(names) == 1 < len(files) else files if len(files) <= _NAMED else ("IN...",)
         them = "it" if len(names) == 1 else "them"
         yield "remedy", f"{_migrate(given, asked)} rewrites {them} for JAX {release}, if that is possible"
     if any(not isinstance(one, Exception) and one.generic_nodes for _, one in found):
@@ -231,13 +241,13 @@ def _remedies(name: str, found: Compatibility) -> Iterator[str]:
         buffer = at.read()
     with contextlib.suppress(ExportError):
         if found.jax_export_refuses and rewritten(buffer, None).jax_export_refuses is None:
-            yield f"{_migrate(name, None)} writes one that JAX {found.jax_export_version} loads"
+            yield f"{_migrate([name], None)} writes one that JAX {found.jax_export_version} loads"
     with contextlib.suppress(ExportError):
         to, new = rewritten_for_oldest(buffer)
         if new.readable_by(to) and not found.readable_by(to):
-            yield f"{_migrate(name, to)} writes one that JAX {to} loads; newer releases can be named, too"
+            yield f"{_migrate([name], to)} writes one that JAX {to} loads; newer releases can be named, too"
         elif _is_in(to, new.jaxexp_readers) and not _is_in(to, found.jaxexp_readers):
-            yield f"{_migrate(name, to)} writes one that jaxexp loads on JAX {to}"
+            yield f"{_migrate([name], to)} writes one that jaxexp loads on JAX {to}"
 
 
 def _remedy_for(asked: str, name: str, found: Compatibility) -> str:
@@ -251,16 +261,16 @@ def _remedy_for(asked: str, name: str, found: Compatibility) -> str:
     except ExportError as error:
         return f"'jaxexp migrate' cannot write it for that release: {error}"
     if new.readable_by(asked):
-        return f"{_migrate(name, asked)} writes one that it loads"
+        return f"{_migrate([name], asked)} writes one that it loads"
     reason = next(r.reason for r in new.refusals if number(r.first) <= number(asked) <= number(r.last))
     if _is_in(asked, new.jaxexp_readers) and not _is_in(asked, found.jaxexp_readers):
-        return f"{_migrate(name, asked)} writes one that jaxexp loads there; jax.export would still refuse {reason}"
+        return f"{_migrate([name], asked)} writes one that jaxexp loads there; jax.export would still refuse {reason}"
     return f"'jaxexp migrate' does not help: it would still have {reason}"
 
 
-def _migrate(name: str, to: str | None) -> str:
+def _migrate(given: Iterable[str], to: str | None) -> str:
     """A command line."""
-    return f"'jaxexp migrate {'' if to is None else f'--to {to} '}{shlex.quote(name)} NEW'"
+    return f"'jaxexp migrate {'' if to is None else f'--to {to} '}{shlex.join(given)} NEW'"
 
 
 def _is_in(version: str, spans: tuple[tuple[str, str], ...]) -> bool:

@@ -1,4 +1,4 @@
-"""`jaxexp migrate`: rewrites an old artifact."""
+"""`jaxexp migrate`: rewrites old artifacts."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from jaxexp._api.exported import Exported
 
 MIGRATED = "migrated"
+_NAMED = 4  # inputs in a line
 
 _EXAMPLE = """\b
 Example:
@@ -44,11 +45,12 @@ Example:
   jaxexp migrate --to 0.6.2 model.jaxexp for_old_servers.jaxexp
   jaxexp migrate --size batch=1,8 old.bin new.jaxexp
   jaxexp migrate --inputs samples.npz old.bin new.jaxexp
+  jaxexp migrate models-2024/ models-2025/ new/
   jaxexp migrate fleet.zip new/ --workers 8 --journal migrate.journal"""
 
 
-@click.command(epilog=_EXAMPLE, short_help="Rewrite an old artifact.")
-@click.argument("old", metavar="IN", type=completing.Artifact())
+@click.command(epilog=_EXAMPLE, short_help="Rewrite old artifacts.")
+@click.argument("old", metavar="IN...", nargs=-1, required=True, type=completing.Artifact())
 @click.argument("new", metavar="OUT", type=click.Path())
 @click.option(
     "--to",
@@ -78,7 +80,7 @@ Example:
 @importing.option
 @headers.option
 def command(
-    old: str,
+    old: tuple[str, ...],
     new: str,
     to: str | None,
     inputs: str | None,
@@ -91,8 +93,9 @@ def command(
 ) -> int:
     """Rewrite artifacts of any age, so that the installed JAX, or another release, can load them.
 
-    IN is an artifact, or a folder, an archive or a pattern of members. If IN stands for several artifacts, OUT is a
-    folder for them, and 'pack' makes an archive from it. Before a file appears, the new artifact is read again and
+    IN is an artifact, or a folder, an archive or a pattern of members. If there are several, or IN stands for several
+    artifacts, OUT is a folder for them, in which they have the names that they have in their own folders; 'pack' makes
+    an archive from it. Before a file appears, the new artifact is read again and
     compared with the old one. The weights of a member of an archive are written beside OUT. This imports JAX. The exit
     status is 0 if everything is migrated, 1 if something is not, and 75 if that is only because a server or cluster
     could not be reached, or somebody else has the journal: try again.
@@ -102,17 +105,19 @@ def command(
 
         with misused():
             check_choice(to, "--to")
-    if _stands_for_several(old):
+    first, *others = old
+    if others or _stands_for_several(first):
         if inputs is not None or sized:
             option = "--size" if sized else "--inputs"
-            raise click.UsageError(f"{option} is for one artifact, and {old!r} stands for several")
+            several = "there are several" if others else f"{first!r} stands for several"
+            raise click.UsageError(f"{option} is for one artifact, and {several}")
         folders = dataclasses.replace(folders, without=new)
         return _migrate_several(old, new, to, locations, force, as_json, folders, spread)
     if spread.is_asked_for:
-        raise click.UsageError(f"--workers, --dask and --journal are for several artifacts, and {old!r} is one")
+        raise click.UsageError(f"--workers, --dask and --journal are for several artifacts, and {first!r} is one")
     if not force:
         outputs.refuse_existing(new)
-    source = artifact(old)
+    source = artifact(first)
     try:
         done, said = _migrate_one(
             source, new, to, inputs, locations, sizes.combinations(sized) if sized else None, force
@@ -200,13 +205,20 @@ def _stands_for_several(old: str) -> bool:
 
 
 def _migrate_several(
-    old: str, new: str, to: str | None, locations: str, force: bool, as_json: bool, folders: Folders, spread: Spread
+    old: tuple[str, ...],
+    new: str,
+    to: str | None,
+    locations: str,
+    force: bool,
+    as_json: bool,
+    folders: Folders,
+    spread: Spread,
 ) -> int:
-    """Migrates everything that IN stands for; errors in some do not stop the others."""
+    """Migrates everything that each IN stands for; errors in some do not stop the others."""
     goes_on = spread.journal is not None and os.path.exists(spread.journal)
     if not force and not goes_on and os.path.lexists(new) and not (os.path.isdir(new) and not os.listdir(new)):
         raise click.ClickException(f"{new!r} exists: --force replaces files in it")
-    several, steps = given([old], folders, "migrate")
+    several, steps = given(old, folders, "migrate")
     done, failed = list[Result](), list[tuple[str, Exception]]()
     with progress.bar("migrating", steps) as advance, spread.means(processes=True) as means:
         for _, name, found in migrated_many(several, new, to, means, locations=locations):
@@ -222,7 +234,7 @@ def _migrate_several(
         _print_json(new, sorted(results, key=lambda result: result.file), [*folders.skipped, *folders.hidden])
     else:
         size = sum(result.bytes for result in done)
-        say(f"{old} -> {new}: {counted(len(done), 'artifact')}, {size:,} bytes{folders.said()}")
+        say(f"{listed(old, most=_NAMED)} -> {new}: {counted(len(done), 'artifact')}, {size:,} bytes{folders.said()}")
     complain_of(failed)
     return status_of(*(error for _, error in failed))
 

@@ -15,7 +15,7 @@ from jaxexp._cli.call_arguments import CallArguments
 from jaxexp._cli.complaints import FAILED, complain, misused
 from jaxexp._cli.page import Column, Page, say
 from jaxexp._errors import WeightsError
-from jaxexp._kernel.artifact.words import counted, listed
+from jaxexp._kernel.artifact.words import counted, dtype_and_shape, listed
 
 if TYPE_CHECKING:
     from jaxexp._api.exported import Exported
@@ -235,7 +235,7 @@ def _show(name: str, file: str, results: Mapping[str, Array]) -> None:
 
 
 def _type_of(array: Array) -> str:
-    return f"{array.dtype}[{','.join(map(str, array.shape))}]"
+    return dtype_and_shape(array.dtype, array.shape)
 
 
 def _range_of(array: Array) -> tuple[str, str, str, str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jaxexp._cli import complaints, completing, headers, importing, inputs, progress, signed_by, spreading
-from jaxexp._cli.page import Column, Page
+from jaxexp._cli.page import Column, Page, quiet_option
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import (
     DeserializationError,
@@ -87,7 +87,7 @@ class Verdict:
 @click.command(epilog=_EXAMPLE, short_help="Check that artifacts are whole.")
 @click.argument("paths", metavar="FILE...", nargs=-1, required=True, type=completing.Artifact())
 @inputs.folder_options
-@click.option("-q", "--quiet", is_flag=True, help="Show only the artifacts that are not whole.")
+@quiet_option("whole")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with a list of all artifacts.")
 @click.option(
     "--policy",

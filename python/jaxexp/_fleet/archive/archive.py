@@ -258,7 +258,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             policy: as in `load_many`.
 
         Returns:
-            One Exported for each name, as in `load_many`.
+            A list with one Exported for each name, as in `load_many`. Without names, the order is that of the archive.
 
         Raises:
             KeyError: there is no member with such a name.

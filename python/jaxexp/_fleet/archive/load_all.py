@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 def load_one(opened: Opened, name: str, policy: Policy | None = None) -> Exported:
     """A member as a function."""
     from jaxexp._api.many import Manner
+    from jaxexp._kernel.function.kept import kept_by
 
     loaded: Exported = load_all(opened, [name], Manner(1, "raise", policy))[0]
+    vars(kept_by(loaded))["file"] = opened.label(name)
     return loaded
 
 

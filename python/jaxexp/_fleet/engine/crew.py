@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import importlib
 import logging
+import math
 import multiprocessing
 import os
 import signal
@@ -25,6 +26,8 @@ _WINDOW = 128
 
 # What a cluster can lack.
 WORKERS, SCHEDULER = "workers", "scheduler"
+# How long a scheduler may take to answer, at least: a busy one is slow.
+_ANSWER = 5.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,9 +97,9 @@ class Crew:
         self._executor = self._own = self._make()
         return self._executor.submit(function, *args)
 
-    def lacks(self) -> str:
+    def lacks(self, patience: float | None) -> str:
         """What the executor needs before it can go on, as far as it can say; empty if nothing. Only a Dask cluster can
-        lack something.
+        lack something: also a scheduler that does not answer for so many seconds, but at least 5.
         """
         client = getattr(self._executor, "_client", None)
         count = getattr(client, "nthreads", None)
@@ -104,14 +107,19 @@ class Crew:
             return ""
         # A client without a scheduler tries to reach it for 30 seconds, and so would this call.
         if getattr(client, "status", "running") == "running":
-            with contextlib.suppress(Exception):  # of many types: there is no scheduler any more
-                return "" if count() else WORKERS
+            with contextlib.suppress(Exception):  # of many types: there is no scheduler any more, or it hangs
+                return "" if count(callback_timeout=_seconds(patience, _ANSWER)) else WORKERS
         return SCHEDULER
 
     def close(self, *, wait: bool) -> None:
         """Ends the executor if it is not the user's. Shares that have begun are finished, now or after this returns."""
         if self._own is not None:
             self._own.shutdown(wait=wait, cancel_futures=True)
+
+
+def _seconds(patience: float | None, least: float) -> float | None:
+    """A time limit for Dask: None for none."""
+    return max(patience, least) if patience is not None and patience < math.inf else None
 
 
 def _maker_of_another(pool: ProcessPoolExecutor) -> Callable[[], Executor] | None:
@@ -157,8 +165,8 @@ def _end_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def dask(address: str) -> Generator[Workers]:
-    """The workers of a Dask cluster.
+def dask(address: str, patience: float | None) -> Generator[Workers]:
+    """The workers of a Dask cluster. A scheduler may take so many seconds to answer, and no longer than Dask waits.
 
     Raises:
         ImportError: Dask is not installed.
@@ -175,25 +183,30 @@ def dask(address: str) -> Generator[Workers]:
     try:
         for logger in loggers:
             logger.setLevel(logging.CRITICAL)
-        with _client(distributed, address) as client:
+        with _client(distributed, address, patience) as client:
             yield client.get_executor()
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
 
 
-def _client(distributed: Any, address: str) -> Any:
+def _client(distributed: Any, address: str, patience: float | None) -> Any:
+    dask: Any = importlib.import_module("dask")
+    longest = dask.utils.parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"))
+    seconds = _seconds(patience, 1)
+
     class Client(distributed.Client):  # type: ignore[misc]
         def __init__(self) -> None:
             try:
-                super().__init__(address, set_as_default=False)
+                timeout = longest if seconds is None else min(seconds, longest)
+                super().__init__(address, timeout=timeout, set_as_default=False)
             except BaseException:
                 self.status = "closed"  # or else it waits for a minute when it is deleted, for what never began
                 raise
 
     try:
         return Client()
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, MemoryError) as error:
         raise ExportError(f"{address!r}: {error}; expected a scheduler, as in tcp://scheduler:8786") from cause(error)
     except OSError as error:
         if error.errno is not None:  # of a file that Dask's configuration names

@@ -108,6 +108,7 @@ class _Running:
         self, task: Task, inputs: Iterable[Input | Unusable], crew: Crew, journal: Journal, means: Means
     ) -> None:
         self._task, self._crew, self._journal, self._patience = task, crew, journal, means.wait_for_workers
+        self._lacking_since: float | None = None  # workers or a scheduler
         self._imports = means.imports
         self._inputs = inputs
         self._options = pickle.dumps(task.options)
@@ -198,7 +199,7 @@ class _Running:
                 worker.run, attempt, self._releases, self._task.home, self._options, crossing, self._imports
             )
         except Exception as error:
-            if self._crew.lacks() == SCHEDULER:
+            if self._crew.lacks(self._patience) == SCHEDULER:
                 raise self._gone() from cause(error)
             raise WorkerError(
                 f"{self._task.title}: the executor takes no more work ({_said(error)}). What is done is in the "
@@ -215,17 +216,17 @@ class _Running:
         """
         if self._patience is None:
             return finished.get()
-        waiting_since: float | None = None
         while True:
             with contextlib.suppress(queue.Empty):
                 return finished.get(timeout=_LOOK)
-            now = time.monotonic()
-            lack = self._crew.lacks()
+            asked = time.monotonic()  # the answer may take its time
+            lack = self._crew.lacks(self._patience)
             if not lack:
-                waiting_since = None
-            elif waiting_since is None:
-                waiting_since = now
-            elif now - waiting_since >= self._patience:
+                self._lacking_since = None
+                continue
+            if self._lacking_since is None:
+                self._lacking_since = asked
+            if time.monotonic() - self._lacking_since >= self._patience:
                 if lack == SCHEDULER:
                     raise self._gone()
                 raise WorkerError(
@@ -235,7 +236,7 @@ class _Running:
 
     def _gone(self) -> WorkerError:
         return WorkerError(
-            f"{self._task.title}: the cluster is gone: its client has no connection to a scheduler. Start the cluster, "
+            f"{self._task.title}: the cluster is gone: its scheduler does not answer. Start the cluster, "
             "and do this again. What is done is in the journal, if there is one"
         )
 
@@ -245,6 +246,7 @@ class _Running:
             return
         error = future.exception()
         if error is None:
+            self._lacking_since = None
             self._take(share, future.result())
         elif isinstance(error, Exception):
             self._bury(share, error)
@@ -309,7 +311,7 @@ class _Running:
         except WorkerError:
             raise
         except Exception as again:
-            if self._crew.lacks() == SCHEDULER:
+            if self._crew.lacks(self._patience) == SCHEDULER:
                 raise self._gone() from cause(error)
             raise UnfitWorkerError(
                 f"{self._task.title}: the workers cannot run jaxexp ({_said(again)}). They need jaxexp "

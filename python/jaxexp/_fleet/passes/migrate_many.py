@@ -175,7 +175,9 @@ class _Names:
         parents = {str(parent) for parent in PurePosixPath(name).parents} - {"."}
         if parents & self._folders.keys() or not self._takes(name, place.archive):
             label = place.name if place.archive is None else _label(place.archive)
-            error = ExportError(f"{label!r} would be written to the same place as another: {name!r}")
+            error = ExportError(
+                f"{label!r} would be written to the same place as another: {name!r}; migrate one into another folder"
+            )
             return Unusable(label, error, place)
         self._parents |= parents
         return place

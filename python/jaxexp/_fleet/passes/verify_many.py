@@ -61,8 +61,8 @@ def verify_many(
         journal: a file that remembers what is done. If the call is interrupted, the same call resumes from there;
             artifacts that have changed since are verified again.
         policy: what the artifacts may contain, as in `deserialize`. With it, the workers import JAX.
-        wait_for_workers: how many seconds to wait while the executor has no workers, which Dask's can tell; None for
-            as long as it takes. A worker may take its time.
+        wait_for_workers: how many seconds to wait while the executor has no workers, or no scheduler that answers,
+            which Dask's can tell; None for as long as it takes. A worker may take its time, and a scheduler 5 seconds.
 
     Returns:
         The errors of artifacts that are not whole, by name: a DeserializationError, a PolicyError, or an OSError if one

@@ -81,6 +81,7 @@ def load(
         >>> exported = load("model.jaxexp", signed_by=SignedBy(public_key="release.pub"))
     """
     from jaxexp._api import load as reading  # which imports JAX
+    from jaxexp._kernel.function.kept import kept_by
 
     found = source(artifact, "load", signed_by, stable)
     reading.refuse_both(found.name, policy, executables)
@@ -90,10 +91,13 @@ def load(
     with found.named():
         if found.is_file:
             assert found.path is not None
-            return reading.load_file(found.path, policy, verify, executables, signed_by, stable)
+            exported = reading.load_file(found.path, policy, verify, executables, signed_by, stable)
+            vars(kept_by(exported))["file"] = found.name
+            return exported
         buffer = found.read(None if policy is None else policy.check_size)
         exported = reading.load_bytes(buffer, policy, verify, executables)
         if (url := found.path) is not None:
+            vars(kept_by(exported))["file"] = url
             reading.refuse_weights_beside_url(exported, url)
             reading.give_cases(exported, lambda table: stored_beside(url, table))
         return exported

@@ -9,7 +9,7 @@ from jaxexp._errors import ExportError, cause
 from jaxexp._public import public
 
 from .node import NAME, Description, description_of, shown
-from .words import cut
+from .words import cut, dtype_and_shape
 
 
 @public
@@ -134,7 +134,7 @@ def _shown(value: Any) -> str:
         return f"({', '.join(map(_shown, value))}{',' * (len(value) == 1)})"
     shape = getattr(value, "shape", None)
     if shape and hasattr(value, "dtype"):
-        return f"{value.dtype}[{','.join(map(str, shape))}]"
+        return dtype_and_shape(value.dtype, shape)
     return repr(value)
 
 

@@ -44,7 +44,7 @@ class Value:
 
 def type_of(value: Value) -> str:
     """As in "float32[batch,4]"."""
-    return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    return words.dtype_and_shape(value.dtype, value.shape)
 
 
 def notes_of(value: Value) -> list[str]:

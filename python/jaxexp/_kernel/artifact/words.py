@@ -48,6 +48,11 @@ def listed(
     return text if most is None or len(names) <= most else f"{text} and {len(names) - most:,} more"
 
 
+def dtype_and_shape(dtype: object, shape: Iterable[object]) -> str:
+    """As in "float32[batch,4]"."""
+    return f"{dtype}[{','.join(map(str, shape))}]"
+
+
 def bytes_in_words(size: int) -> str:
     """As in "12 bytes", "3.4 kB" and "1.2 GB"."""
     value = float(size)

@@ -13,6 +13,7 @@ class Kept:
     """The values that one function keeps, as attributes; all may be thrown away. docs/design.md has a table of them."""
 
     eager_call: Callable[..., Any] | None = None  # each call reads it, also for functions that keep nothing
+    file: str | None = None  # the file or the member of an archive that `load` read, for errors of calls
 
 
 class Attributes:

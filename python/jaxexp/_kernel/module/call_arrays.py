@@ -18,6 +18,7 @@ import numpy as np
 
 from jaxexp import _jax
 from jaxexp._kernel.artifact import module_head
+from jaxexp._kernel.artifact.words import dtype_and_shape
 from jaxexp._kernel.function.data import ExportedData
 
 from . import mlir
@@ -276,8 +277,8 @@ class _Call:
 
     def _expected(self, routine: _Routine) -> str:
         def shown(array: str) -> str:
-            sizes = ", ".join({"k": "min(m, n)", "l": "n - 1"}.get(letter, letter) for letter in array[1:])
-            return f"{self.dtypes[array[0]]}[...{', ' if sizes else ''}{sizes}]"
+            sizes = ["...", *({"k": "min(m, n)", "l": "n - 1"}.get(letter, letter) for letter in array[1:])]
+            return dtype_and_shape(self.dtypes[array[0]], sizes)
 
         text = f"{_list(map(shown, routine.operands))} -> {_list(map(shown, routine.results))}"
         conditions = [f"{smaller} <= {larger}" for smaller, larger in routine.at_most]
@@ -287,7 +288,7 @@ class _Call:
     def _found(self, routine: _Routine) -> str:
         def shown(value: Any) -> str:
             sizes = [_size(value, axis).number for axis in range(self._rank(value))]
-            return f"{self._dtype(value)}[{_list('?' if size is None else str(size) for size in sizes)}]"
+            return dtype_and_shape(self._dtype(value), ("?" if size is None else size for size in sizes))
 
         text = f"{_list(map(shown, self.operands))} -> {_list(map(shown, self.results))}"
         numbers = [f"{name} = {(self.choices or {}).get(name)}" for name in routine.numbers]

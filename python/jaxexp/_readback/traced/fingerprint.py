@@ -5,7 +5,7 @@ each with a random weight that depends on its place, or two checksums where elem
 of their squares; and the largest element. If two runs make the same but for rounding, so are the sums but for as small
 a part of the root. Other arrays have other sums, unless somebody chose them so.
 
-Inside a program, a table of fingerprints is float32[2, rows, 4] and uint32[2, rows, 4]. It has a row for each result of
+Inside a program, a table of fingerprints is float32[2,rows,4] and uint32[2,rows,4]. It has a row for each result of
 an operation, of the first time that it ran, and of all times.
 """
 

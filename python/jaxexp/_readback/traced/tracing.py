@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxexp import _jax
 from jaxexp._errors import UnsupportedError
+from jaxexp._kernel.artifact.words import dtype_and_shape
 from jaxexp._kernel.call.specialize import specialize
 from jaxexp._kernel.function.data import ExportedData, described
 from jaxexp._kernel.module import main, mlir
@@ -61,12 +62,13 @@ class Row:
 
     @property
     def type(self) -> str:
-        return f"{self.dtype}{list(self.shape)}"
+        return dtype_and_shape(self.dtype, self.shape)
 
     @property
     def identity(self) -> int:
-        """32 bits that are equal for rows of the same operation, type and surroundings."""
-        return zlib.crc32("\0".join((_FORM, self.operation, self.type, *self.where)).encode())
+        """32 bits that are equal for rows of the same operation, type and surroundings. Artifacts keep them."""
+        parts = (_FORM, self.operation, f"{self.dtype}{list(self.shape)}", *self.where)
+        return zlib.crc32("\0".join(parts).encode())
 
     @property
     def is_float(self) -> bool:

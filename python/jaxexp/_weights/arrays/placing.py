@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxexp import _jax
 from jaxexp._errors import WeightsError, shown
+from jaxexp._kernel.artifact.words import dtype_and_shape
 from jaxexp._weights.files.dtypes import held_as
 from jaxexp._weights.files.header import ALIGNMENT, Tensor
 from jaxexp._weights.files.reading import HoldsTensors, TensorFile
@@ -25,8 +26,8 @@ def check(file: HoldsTensors, tensor: Tensor, aval: Any) -> None:
     """Raises a WeightsError if a tensor has another type, by its header, than the argument of a program."""
     needed = held_as(str(aval.dtype), aval.shape)
     if needed != (tensor.dtype, tensor.shape):
-        held = "" if needed is None or needed[1] == aval.shape else f", held as {needed[0]}{list(needed[1])}"
-        expected, found = f"{aval.dtype}{list(aval.shape)}{held}", f"{tensor.dtype}{list(tensor.shape)}"
+        held = "" if needed is None or needed[1] == aval.shape else f", held as {dtype_and_shape(*needed)}"
+        expected, found = f"{dtype_and_shape(aval.dtype, aval.shape)}{held}", str(tensor)
         raise WeightsError(tensor.name, expected, found, file=file.name)
 
 

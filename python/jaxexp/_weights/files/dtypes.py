@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxexp import _native
+from jaxexp._kernel.artifact.words import dtype_and_shape
 
 # How many bits an element takes, by its dtype's name in a header.
 BITS = _native.tensor_dtypes()
@@ -47,8 +48,8 @@ _BYTES_OF = {
 
 
 def type_of(array: Any) -> str:
-    """As in "float32[3, 4]", for messages."""
-    return f"{array.dtype}{list(array.shape)}"
+    """As in "float32[3,4]", for messages."""
+    return dtype_and_shape(array.dtype, array.shape)
 
 
 def held_as(dtype: str, shape: Sequence[int]) -> tuple[str, tuple[int, ...]] | None:

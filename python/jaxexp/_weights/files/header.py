@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
 from jaxexp._errors import WeightsError
+from jaxexp._kernel.artifact.words import dtype_and_shape
 from jaxexp._kernel.io.other_files import instead_of_weights
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Tensor:
         return self.end - self.start
 
     def __str__(self) -> str:
-        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+        return dtype_and_shape(self.dtype, self.shape)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
