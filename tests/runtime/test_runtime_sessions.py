@@ -217,7 +217,7 @@ def test_arrays_of_others(session: Session, tmp_path: Path) -> None:
         same(session(x, D, k={"n": np.int32(3)}), expected)
     with pytest.raises(
         jaxexp.RunError,
-        match="must be an array, found a OnDevice: a DLPack tensor has to be in host memory or on a device of the plugin",
+        match="must be an array, found a OnDevice: a DLPack tensor has to be in host memory or on a device of",
     ):
         session(OnDevice(X), D, k={"n": 3})
     with pytest.raises(jaxexp.RunError, match="must have dtype int32, found dtype int64"):
