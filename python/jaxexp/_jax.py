@@ -271,8 +271,8 @@ def key_dtype(implementation: str) -> Any:
     return _key_dtype(_key_implementations[implementation])
 
 
-def default_platform() -> str:
-    return str(xla_bridge.canonicalize_platform(xla_bridge.default_backend()))
+def platform_name(backend: str | None = None) -> str:
+    return str(xla_bridge.canonicalize_platform(backend or xla_bridge.default_backend()))
 
 
 def any_symbolic(avals: Sequence[Any]) -> bool:

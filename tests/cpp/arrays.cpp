@@ -127,17 +127,23 @@ void tensors_in(const Runtime& runtime, const Function& add) {
   const auto refuses = [&](const char* words, const auto& change) {
     const DLManagedTensorVersioned right = wrong.tensor;
     change(wrong.tensor);
-    const std::string said = refused([&] { Array::from_dlpack(&wrong.tensor); });
-    require(said.find(words) != said.npos && wrong.deleted == 0, words);
+    for (const std::string& said :
+         {refused([&] { Array::from_dlpack(&wrong.tensor); }), refused([&] { runtime.from_dlpack(&wrong.tensor); })})
+      require(said.find(words) != said.npos && wrong.deleted == 0, words);
     wrong.tensor = right;
   };
-  refuses("on a device of type 2", [](auto& it) { it.dl_tensor.device = {kDLCUDA, 0}; });
+  refuses("on device 0 of type 2", [](auto& it) { it.dl_tensor.device = {kDLCUDA, 0}; });
   refuses("code 2, 32 bits and 4 lanes", [](auto& it) { it.dl_tensor.dtype.lanes = 4; });
   refuses("of version 2", [](auto& it) { it.version.major = 2; });
   refuses("at a null pointer", [](auto& it) { it.dl_tensor.data = nullptr; });
   refuses("a byte for each number", [](auto& it) { it.dl_tensor.dtype = {kDLInt, 4, 1}; });
   require(refused([] { Array::from_dlpack(static_cast<DLManagedTensor*>(nullptr)); }) == "the DLPack tensor is null",
           "nothing is no tensor");
+  Tensor also(f32, {3}, numbers);
+  require(seen(add(runtime.from_dlpack(&also.tensor))[0]) == Floats({2, 3, 4}),
+          "a runtime takes those of the host, too");
+  require(refused([&] { runtime.stream(kDLCUDA, 0); }).find("or on a device of the plugin") != std::string::npos,
+          "only devices of CUDA and ROCm have streams");
 }
 
 void tensors_out(const Function& add, const Function& divided, const Function& int4) {

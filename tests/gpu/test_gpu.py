@@ -110,8 +110,9 @@ def test_golden_artifacts(version: str) -> None:
     args, kwargs = jax.device_put((args, kwargs), GPU)
     found = exported.call(*args, **kwargs)
     assert_on_the_gpu(found)
-    theirs = jax_export.deserialize(goldens.blob_of(version, "multi_platform")).call(*args, **kwargs)
-    compare.assert_same_values(found, theirs)
+    stored = np.load(goldens.RELEASES[version] / "multi_platform.npz")
+    for result, aval, index in zip(jax.tree.leaves(found), exported.out_avals, range(99), strict=False):
+        np.testing.assert_allclose(result, stored[f"out_{index}"].astype(aval.dtype), rtol=1e-4, atol=1e-5)
 
 
 def spd(a: Any) -> Any:
@@ -203,7 +204,7 @@ def test_code_from_a_file_is_used_in_another_process(tmp_path: Path) -> None:
         y = model.call(w, x)
         gradient = jax.grad(lambda w, x: model.call(w, x)["y"].sum(), (0, 1))
         assert not any("backend_compile" in event for event in compiled), compiled
-        assert all(one.why_not is None for one in model.executables), model.executables
+        assert all(one.used for one in model.executables), model.executables
         np.savez(into, y=y["y"], g=gradient(w, x)[0])
     """
     np.save(tmp_path / "w.npy", W)
@@ -230,8 +231,11 @@ def test_cases_of_a_cpu_hold_on_a_gpu(tmp_path: Path) -> None:
     exported = jaxexp.export(jax.jit(smooth), platforms=["cpu", "cuda"])(X)
     with jax.default_device(CPU):
         exported.save(path, cases=[(X,)], vjp_order=1)
+    (case,) = jaxexp.load(path).cases
+    assert case.recorded["platform"] == "cpu"
     report = jaxexp.load(path).check()
     assert report.ok, report
+    assert report.checked["platform"] == "cuda"
 
 
 # --- without JAX ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Sets JAX up, so import this before JAX: eight devices of the CPU and no GPU, if none is asked for; quick compilation."""
+"""Sets JAX up, so import this before JAX: eight devices of the CPU, no GPU if none is asked for; quick compilation."""
 
 import os
 

@@ -66,6 +66,8 @@ class Library:
             getattr(self.c, f"jaxexp_{name}").restype = ctypes.c_int64
         for name in "from_dlpack from_unversioned_dlpack to_dlpack to_unversioned_dlpack".split():
             getattr(self.c, f"jaxexp_array_{name}").restype = ctypes.c_void_p
+        for name in ("from_dlpack", "from_unversioned_dlpack"):
+            getattr(self.c, f"jaxexp_{name}").restype = ctypes.c_void_p
         for name in "argument_count result_count weight_count array_rank array_size_bytes runtime_device_count".split():
             getattr(self.c, f"jaxexp_{name}").restype = ctypes.c_size_t
         names = "argument_path result_path weight_name device_kind device_description"

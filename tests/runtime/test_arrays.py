@@ -147,18 +147,29 @@ def test_numpy_uses_a_result_where_it_is(library: Library, result: Handle, kind:
     assert found.flags.writeable is False
 
 
+@pytest.mark.parametrize("by_runtime", [False, True])
 @pytest.mark.parametrize("kind", ["dlpack", "unversioned_dlpack"])
-def test_an_array_of_numpy_is_used_where_it_is(library: Library, kind: str) -> None:
+def test_an_array_of_numpy_is_used_where_it_is(library: Library, runtime: Handle, kind: str, by_runtime: bool) -> None:
     numbers = np.arange(6, dtype=np.float32).reshape(2, 3)
     capsule = numbers.__dlpack__(max_version=(1, 0) if kind == "dlpack" else None)
     name = b"dltensor_versioned" if kind == "dlpack" else b"dltensor"
     of = ctypes.pythonapi.PyCapsule_GetPointer
     of.restype, of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
     tensor = ctypes.c_void_p(of(capsule, name))
-    array = Handle(library, "array", library.checked(f"array_from_{kind}", tensor))
+    name_of_function = f"from_{kind}" if by_runtime else f"array_from_{kind}"
+    arguments = (pointer(runtime), tensor) if by_runtime else (tensor,)
+    array = Handle(library, "array", library.checked(name_of_function, *arguments))
     ctypes.pythonapi.PyCapsule_SetName(ctypes.py_object(capsule), used := b"used_" + name)
     assert library.checked("array_data", pointer(array)) == numbers.ctypes.data, used
     np.testing.assert_array_equal(library.read(array), numbers)
+
+
+def test_streams_are_those_of_gpus(library: Library, runtime: Handle) -> None:
+    stream = ctypes.c_ssize_t()
+    with pytest.raises(
+        RunError, match="in host memory or on a device of the plugin, and this one is on device 3 of type 2"
+    ):
+        library.checked("stream", pointer(runtime), ctypes.c_int32(2), ctypes.c_int32(3), ctypes.byref(stream))
 
 
 def test_no_tensor(library: Library) -> None:

@@ -66,13 +66,14 @@ nb::tuple dlpack_device(const Array& array) {
   return nb::make_tuple(static_cast<int>(device.device_type), device.device_id);
 }
 
-/// The array of the tensor in a capsule, which is taken out of it.
-Array from_dlpack(nb::handle capsule) {
+}  // namespace
+
+Array from_dlpack(const Runtime& runtime, nb::handle capsule) {
   const auto taken = [&](auto* kind, const char* name, const char* used) {
     using Tensor = std::remove_pointer_t<decltype(kind)>;
     auto* const found = static_cast<Tensor*>(PyCapsule_GetPointer(capsule.ptr(), name));
     if (!found) throw nb::python_error();
-    Array array = Array::from_dlpack(found);
+    Array array = runtime.from_dlpack(found);
     PyCapsule_SetName(capsule.ptr(), used);
     return array;
   };
@@ -80,8 +81,6 @@ Array from_dlpack(nb::handle capsule) {
     return taken(static_cast<DLManagedTensorVersioned*>(nullptr), versioned_tensor, "used_dltensor_versioned");
   return taken(static_cast<DLManagedTensor*>(nullptr), tensor, "used_dltensor");
 }
-
-}  // namespace
 
 void define_runtime_array(nb::module_& m) {
   static PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&get_buffer)}, {0, nullptr}};
@@ -98,7 +97,6 @@ void define_runtime_array(nb::module_& m) {
       .def("to_dlpack", &to_dlpack, "versioned"_a, "A capsule with a tensor of DLPack, of version 1.0 or older.")
       .def("dlpack_device", &dlpack_device, nb::sig("def dlpack_device(self) -> tuple[int, int]"))
       .def("__str__", [](const Array& array) { return text(array.str()); });
-  m.def("from_dlpack", &from_dlpack, "capsule"_a, "The tensor in a capsule, which is in host memory.");
 }
 
 }  // namespace jaxexp::bindings

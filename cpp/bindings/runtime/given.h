@@ -9,6 +9,7 @@
 
 #include "bindings/base/nanobind.h"
 #include "jaxexp/array.h"
+#include "jaxexp/runtime.h"
 
 namespace jaxexp::bindings {
 
@@ -43,5 +44,8 @@ class Given {
   std::vector<View> views_;
   std::vector<Array> arrays_;
 };
+
+/// The array of the tensor in a capsule, which is taken out of it.
+Array from_dlpack(const Runtime& runtime, nb::handle capsule);
 
 }  // namespace jaxexp::bindings

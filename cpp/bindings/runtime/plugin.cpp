@@ -86,6 +86,10 @@ void define_plugin(nb::module_& m) {
            "A function on devices of these numbers. Paths may be empty.")
       .def("put", &put, "array"_a, "dtype"_a, "device"_a,
            nb::sig("def put(self, array: object, dtype: str, device: int) -> Array"))
+      .def("from_dlpack", &from_dlpack, "capsule"_a, nb::sig("def from_dlpack(self, capsule: object) -> Array"),
+           "The tensor in a capsule, which is taken out of it: in host memory, or on a device of the plugin.")
+      .def("stream", &Runtime::stream, "device_type"_a, "device_number"_a,
+           "The stream that has to wait for a tensor on a device of DLPack, before the tensor is taken.")
       .def("register_ffi", &register_ffi, "target"_a, "capsule"_a);
   m.def("use_lapack", &Runtime::use_lapack, "library"_a, nb::call_guard<nb::gil_scoped_release>(),
         nb::sig("def use_lapack(library: str | os.PathLike[str]) -> None"));

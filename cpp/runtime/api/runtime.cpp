@@ -13,6 +13,7 @@
 
 #include "jaxexp/archive.h"
 #include "runtime/api/given.h"
+#include "runtime/array/dlpack.h"
 #include "runtime/function/bound.h"
 #include "runtime/lapack/lapack.h"
 #include "runtime/plugin/few.h"
@@ -193,6 +194,18 @@ Array Runtime::put(const Array& array, std::size_t device) const {
   runtime::Numbers result{numbers.type, numbers.shape, nullptr, nullptr, {}};
   result.parts.push_back({std::nullopt, std::move(buffer)});
   return Array(std::make_shared<const runtime::Numbers>(std::move(result)));
+}
+
+Array Runtime::from_dlpack(DLManagedTensorVersioned* tensor) const {
+  return Array(std::make_shared<const runtime::Numbers>(runtime::from_dlpack(tensor, client_)));
+}
+
+Array Runtime::from_dlpack(DLManagedTensor* tensor) const {
+  return Array(std::make_shared<const runtime::Numbers>(runtime::from_dlpack(tensor, client_)));
+}
+
+std::intptr_t Runtime::stream(std::int32_t device_type, std::int32_t device_number) const {
+  return client_->stream(runtime::device_of(client_.get(), {static_cast<DLDeviceType>(device_type), device_number}));
 }
 
 const Artifact& Function::artifact() const { return bound_->callable()->artifact(); }

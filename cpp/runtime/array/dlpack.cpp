@@ -71,6 +71,13 @@ void gather(const DLTensor& tensor, const std::byte* from, std::size_t bytes, st
   }
 }
 
+DLDevice device_of(const Client& client, PJRT_Device* device) {
+  const std::string& platform = client.platform();
+  if (platform != "cuda" && platform != "rocm") return {kDLCPU, 0};
+  const auto number = JAXEXP_PJRT_CALL(client.api(), PJRT_Device_LocalHardwareId, "number a device", .device = device);
+  return {platform == "cuda" ? kDLCUDA : kDLROCM, number.local_hardware_id};
+}
+
 bool is_row_major(const DLTensor& tensor) {
   if (!tensor.strides) return true;
   std::int64_t stride = 1;
@@ -94,14 +101,14 @@ std::shared_ptr<const void> owner_of(Tensor* tensor) {
   return owner;
 }
 
+bool is_on_host(const DLDevice& device) {
+  return device.device_type == kDLCPU || device.device_type == kDLCUDAHost || device.device_type == kDLROCMHost;
+}
+
 template <class Tensor>
-Numbers taken(Tensor* managed, bool is_padded) {
+Numbers taken(const std::shared_ptr<const Client>& client, Tensor* managed, bool is_padded) {
   const DLTensor& tensor = managed->dl_tensor;
-  const DLDeviceType where = tensor.device.device_type;
-  if (where != kDLCPU && where != kDLCUDAHost && where != kDLROCMHost)
-    throw RunError(Reason::unsupported,
-                   "a DLPack tensor has to be in host memory, and this one is on a device of type " +
-                       std::to_string(static_cast<int>(where)) + ": copy it to the host first");
+  const Device* const device = is_on_host(tensor.device) ? nullptr : &device_of(client.get(), tensor.device);
   if (tensor.ndim < 0 || (tensor.ndim > 0 && !tensor.shape))
     throw RunError(Reason::argument, "the DLPack tensor has no shape");
   const ElementType* const type = type_of(tensor.dtype);
@@ -113,7 +120,21 @@ Numbers taken(Tensor* managed, bool is_padded) {
   const std::size_t size = size_bytes(numbers);
   if (size > 0 && !tensor.data)
     throw RunError(Reason::argument, "the numbers of the DLPack tensor are at a null pointer");
-  const auto* const first = static_cast<const std::byte*>(tensor.data) + tensor.byte_offset;
+  auto* const first = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
+  if (device) {
+    if (size > 0 && !is_row_major(tensor))
+      throw RunError(Reason::unsupported,
+                     "a DLPack tensor on a device has to be row-major without gaps, and this one is not: make a "
+                     "contiguous copy of it");
+    const auto release = [](void*, void* owner) {
+      auto* const done = static_cast<Tensor*>(owner);
+      if (done->deleter) done->deleter(done);
+    };
+    numbers.parts.push_back(
+        {std::nullopt, Buffer::on_device(client, {type, numbers.shape, first, release, managed}, *device)});
+    numbers.is_lent = true;
+    return numbers;
+  }
   if (size == 0 || is_row_major(tensor)) {
     numbers.data = first;
     numbers.owner = owner_of(managed);
@@ -136,20 +157,12 @@ struct Given {
   Shape shape, strides;
 };
 
-DLDevice device_of(const Buffer& buffer) {
-  const std::string& platform = buffer.client()->platform();
-  if (platform != "cuda" && platform != "rocm") return {kDLCPU, 0};
-  const auto number = JAXEXP_PJRT_CALL(buffer.client()->api(), PJRT_Device_LocalHardwareId, "number a device",
-                                       .device = buffer.device());
-  return {platform == "cuda" ? kDLCUDA : kDLROCM, number.local_hardware_id};
-}
-
 /// Whether the memory of this device is what DLPack means by the device, and has the numbers as they lie in host
 /// memory.
 bool is_shared(const Numbers& numbers) {
   if (numbers.parts.empty()) return false;
   const Part& first = numbers.parts.front();
-  return !first.block && device_of(*first.buffer).device_type != kDLCPU &&
+  return !first.block && device_of(*first.buffer->client(), first.buffer->device()).device_type != kDLCPU &&
          first.buffer->lies_as_on_host(*numbers.type, numbers.shape);
 }
 
@@ -164,7 +177,7 @@ Given<Tensor>* given(const std::shared_ptr<const Numbers>& numbers) {
   const void* data = nullptr;
   if (!buffer_on_host(*numbers) && is_shared(*numbers)) {
     const auto& buffer = numbers->parts.front().buffer;
-    tensor.device = device_of(*buffer);
+    tensor.device = device_of(*buffer->client(), buffer->device());
     given->pin.emplace(*numbers);
     data = buffer->data();
   } else {
@@ -183,17 +196,30 @@ Given<Tensor>* given(const std::shared_ptr<const Numbers>& numbers) {
 
 }  // namespace
 
-Numbers from_dlpack(DLManagedTensorVersioned* tensor) {
+const Device& device_of(const Client* client, const DLDevice& wanted) {
+  if (client)
+    for (const Device& device : client->devices()) {
+      const DLDevice found = device_of(*client, device.device);
+      if (found.device_type == wanted.device_type && found.device_id == wanted.device_id) return device;
+    }
+  throw RunError(Reason::unsupported, "a DLPack tensor has to be in host memory" +
+                                          std::string(client ? " or on a device of the plugin" : "") +
+                                          ", and this one is on device " + std::to_string(wanted.device_id) +
+                                          " of type " + std::to_string(static_cast<int>(wanted.device_type)) +
+                                          ": copy it to the host first");
+}
+
+Numbers from_dlpack(DLManagedTensorVersioned* tensor, const std::shared_ptr<const Client>& client) {
   if (!tensor) throw RunError(Reason::argument, "the DLPack tensor is null");
   if (tensor->version.major != DLPACK_MAJOR_VERSION)
     throw RunError(Reason::unsupported, "a DLPack tensor has to be of version 1, and this one is of version " +
                                             std::to_string(tensor->version.major));
-  return taken(tensor, (tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) != 0);
+  return taken(client, tensor, (tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) != 0);
 }
 
-Numbers from_dlpack(DLManagedTensor* tensor) {
+Numbers from_dlpack(DLManagedTensor* tensor, const std::shared_ptr<const Client>& client) {
   if (!tensor) throw RunError(Reason::argument, "the DLPack tensor is null");
-  return taken(tensor, false);
+  return taken(client, tensor, false);
 }
 
 DLManagedTensorVersioned* to_dlpack(const std::shared_ptr<const Numbers>& numbers) {

@@ -82,8 +82,8 @@ struct Numbers {
   std::shared_ptr<const void> owner;
   /// One for each device; devices may have the same part.
   std::vector<Part> parts;
-  /// Whether functions need the parts for other calls: the one that gets them may not donate them.
-  bool is_weight = false;
+  /// Whether others need the parts, too, such as other calls: the call that gets them may not donate them.
+  bool is_lent = false;
   /// Whether the first part is all of the array, in host memory; nothing: not known.
   std::optional<bool> is_on_host = {};
   Uses uses = {};

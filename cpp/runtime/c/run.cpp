@@ -460,6 +460,24 @@ jaxexp_array* jaxexp_array_from_unversioned_dlpack(DLManagedTensor* tensor, jaxe
   return guarded(error, [&] { return handle(jaxexp::Array::from_dlpack(tensor)); });
 }
 
+jaxexp_array* jaxexp_from_dlpack(const jaxexp_runtime* runtime, DLManagedTensorVersioned* tensor,
+                                 jaxexp_error** error) {
+  return guarded(error, [&] { return handle(given(runtime, "the runtime").value.from_dlpack(tensor)); });
+}
+
+jaxexp_array* jaxexp_from_unversioned_dlpack(const jaxexp_runtime* runtime, DLManagedTensor* tensor,
+                                             jaxexp_error** error) {
+  return guarded(error, [&] { return handle(given(runtime, "the runtime").value.from_dlpack(tensor)); });
+}
+
+int jaxexp_stream(const jaxexp_runtime* runtime, int32_t device_type, int32_t device_number, intptr_t* stream,
+                  jaxexp_error** error) {
+  return status(error, [&] {
+    if (!stream) refuse("the stream is NULL");
+    *stream = given(runtime, "the runtime").value.stream(device_type, device_number);
+  });
+}
+
 DLManagedTensorVersioned* jaxexp_array_to_dlpack(const jaxexp_array* array, jaxexp_error** error) {
   return guarded(error, [&] { return given(array, "the array").value.to_dlpack(); });
 }

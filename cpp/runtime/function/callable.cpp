@@ -402,7 +402,7 @@ bool Callable::has_in_place(std::size_t argument, const Numbers& numbers) const 
 std::shared_ptr<const Numbers> Callable::put(std::size_t argument, const Numbers& numbers) const {
   const Parameter& parameter = arguments_[argument];
   const Tiling& tiling = this->tiling(argument);
-  Numbers placed{numbers.type, numbers.shape, nullptr, nullptr, {}, /*is_weight=*/true};
+  Numbers placed{numbers.type, numbers.shape, nullptr, nullptr, {}, /*is_lent=*/true};
   Buffers buffers = place(numbers, parameter, tiling);
   for (std::size_t d = 0; d < devices_.size(); ++d)
     placed.parts.push_back({block(numbers, d, parameter, tiling), std::move(buffers[d])});
@@ -458,7 +458,7 @@ Arrays Callable::call(Arguments arguments, Times* times) const {
   }
   for (const std::uint32_t i : kept_) {
     const Numbers& numbers = *arguments[i];
-    if (numbers.is_weight || numbers.uses.are_pinned())
+    if (numbers.is_lent || numbers.uses.are_pinned())
       not_donated[nr_not_donated++] = static_cast<std::int64_t>(input);
     if (is_in_place(numbers, arguments_[i], compiled.arguments[i])) {
       for (std::size_t d = 0; d < nr_devices; ++d) {

@@ -6,17 +6,17 @@ namespace jaxexp::runtime::lapack {
 namespace {
 
 const Target* target_of(std::string_view name) {
-  static const Table& table = [] {
+  static const Table* const table = [] {
     auto* const made = new Table;  // is never freed, as handlers may run while the process exits
     add_solvers(*made);
     add_factorizations(*made);
     add_singular_values(*made);
     add_eigenvalues(*made);
     add_reductions(*made);
-    return std::ref(*made);
+    return made;
   }();
-  const auto found = table.find(name);
-  return found == table.end() ? nullptr : &found->second;
+  const auto found = table->find(name);
+  return found == table->end() ? nullptr : &found->second;
 }
 
 }  // namespace

@@ -40,6 +40,22 @@ std::shared_ptr<const Buffer> Buffer::from_host(const std::shared_ptr<const Clie
   return buffer;
 }
 
+std::shared_ptr<const Buffer> Buffer::on_device(const std::shared_ptr<const Client>& client, const Foreign& foreign,
+                                                const Device& device) {
+  const Api& api = client->api();
+  PJRT_Memory* const memory =
+      api.has(&PJRT_Api::PJRT_Device_DefaultMemory)
+          ? JAXEXP_PJRT_CALL(api, PJRT_Device_DefaultMemory, "say what memory a device has", .device = device.device)
+                .memory
+          : nullptr;
+  const auto made = JAXEXP_PJRT_CALL(
+      api, PJRT_Client_CreateViewOfDeviceBuffer, "use an array of another library", .client = client->get(),
+      .device_buffer_ptr = foreign.data, .dims = foreign.shape.data(), .num_dims = foreign.shape.size(),
+      .element_type = foreign.type->type, .device = device.device, .on_delete_callback = foreign.release,
+      .on_delete_callback_arg = foreign.owner, .stream = client->stream(device), .memory = memory);
+  return std::make_shared<const Buffer>(client, made.buffer);
+}
+
 PJRT_Buffer_Type Buffer::type() const {
   return JAXEXP_PJRT_CALL(api(), PJRT_Buffer_ElementType, "say the dtype of an array", .buffer = get()).type;
 }

@@ -32,6 +32,19 @@ class Buffer {
   static std::shared_ptr<const Buffer> from_host(const std::shared_ptr<const Client>& client, const Source& source,
                                                  const Device& device, PJRT_Memory* memory);
 
+  /// Numbers that another library has in a device's memory, row-major without gaps. They are there once the device's
+  /// stream has done what it has to do now.
+  struct Foreign {
+    const ElementType* type;
+    std::span<const std::int64_t> shape;
+    void* data;
+    void (*release)(void* data, void* owner);  // is called when nothing needs them any more
+    void* owner;
+  };
+  /// Uses them where they are. Throws RunError: then nothing is released.
+  static std::shared_ptr<const Buffer> on_device(const std::shared_ptr<const Client>& client, const Foreign& foreign,
+                                                 const Device& device);
+
   PJRT_Buffer* get() const { return buffer_.get(); }
   const std::shared_ptr<const Client>& client() const { return client_; }
 

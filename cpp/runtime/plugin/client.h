@@ -48,6 +48,10 @@ class Client {
   };
   MemoryUse memory_use(const Device& device) const;
 
+  /// The stream in which other libraries put what has to be done before their numbers on this device are there, in the
+  /// words of its platform; 0 where the plugin has none: then the numbers have to be there. Throws RunError.
+  std::intptr_t stream(const Device& device) const;
+
   /// For one call after the other: those of functions with ordered effects. Throws RunError in a forked process.
   std::unique_lock<std::mutex> in_order() const;
 

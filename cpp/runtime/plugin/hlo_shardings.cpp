@@ -1,4 +1,4 @@
-// The wire format of protocol buffers: https://protobuf.dev/programming-guides/encoding. The messages are those of
+// The messages are those of
 // https://github.com/openxla/xla/blob/main/xla/service/hlo.proto and xla/xla_data.proto.
 #include "runtime/plugin/hlo_shardings.h"
 
@@ -7,9 +7,12 @@
 #include <utility>
 
 #include "jaxexp/run_error.h"
+#include "runtime/plugin/protobuf.h"
 
 namespace jaxexp::runtime {
 namespace {
+
+using protobuf::Field;
 
 enum HloModule : std::uint64_t { spmd_output_sharding = 12, spmd_parameters_shardings = 14 };
 enum OpSharding : std::uint64_t {
@@ -27,47 +30,18 @@ enum AxisRef : std::uint64_t { mesh_axis_index = 1, sub_axis_info = 2 };
 enum SubAxis : std::uint64_t { pre_size = 1, sub_size = 2 };
 constexpr std::uint64_t module_with_config_module = 1, maximal = 1, tuple = 2, other = 3, most_devices = 1 << 20;
 
-struct Field {
-  std::uint64_t number;
-  std::uint64_t value;     // of a varint
-  std::string_view bytes;  // of what has a length
-};
-
 [[noreturn]] void refuse() {
   throw RunError(RunError::Reason::plugin, "the plugin shows a compiled module that cannot be read");
 }
 
-std::string_view take(std::string_view& message, std::uint64_t size) {
-  if (size > message.size()) refuse();
-  const auto taken = message.substr(0, size);
-  message.remove_prefix(size);
-  return taken;
-}
-
 std::uint64_t varint(std::string_view& message) {
-  std::uint64_t value = 0;
-  for (unsigned shift = 0; shift < 64; shift += 7) {
-    const auto byte = static_cast<std::uint8_t>(take(message, 1).front());
-    value |= std::uint64_t{byte & 0x7Fu} << shift;
-    if (byte < 0x80) return value;
-  }
+  if (const auto value = protobuf::varint(message)) return *value;
   refuse();
 }
 
 std::vector<Field> fields(std::string_view message) {
-  std::vector<Field> found;
-  while (!message.empty()) {
-    const std::uint64_t tag = varint(message);
-    Field& field = found.emplace_back(Field{tag >> 3, 0, {}});
-    switch (tag & 7) {
-      case 0: field.value = varint(message); break;
-      case 1: take(message, 8); break;
-      case 2: field.bytes = take(message, varint(message)); break;
-      case 5: take(message, 4); break;
-      default: refuse();
-    }
-  }
-  return found;
+  if (auto found = protobuf::fields(message)) return *std::move(found);
+  refuse();
 }
 
 /// The last number with this field's number, or `otherwise`.

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "runtime/plugin/client.h"
+#include "runtime/plugin/protobuf.h"
 #include "wire/base/digest.h"
 #include "wire/base/hexadecimal.h"
 #include "wire/compiled/cpu.h"
@@ -51,6 +52,22 @@ std::string library_of(const void* address) {
   throw RunError(RunError::Reason::unsupported, "nothing says which file the plugin is from");
 }
 
+/// The digest of a message whose fields come in any order, as maps in messages do; or of what is no message.
+std::string digest_of_fields(std::string_view message) {
+  const auto fields = protobuf::fields(message);
+  if (!fields) return digest_of(message);
+  std::vector<std::string> digests;
+  for (const protobuf::Field& field : *fields) {
+    const bool may_be_message = field.type == protobuf::Field::with_length;
+    digests.push_back(std::to_string(field.number) + ' ' + std::to_string(field.value) + ' ' +
+                      (may_be_message ? digest_of_fields(field.bytes) : digest_of(field.bytes)));
+  }
+  std::ranges::sort(digests);
+  std::string all;
+  for (const std::string& digest : digests) (all += digest) += '\n';
+  return digest_of(all);
+}
+
 std::string topology(const Client& client) {
   const Api& api = client.api();
   if (!api.has(&PJRT_Api::PJRT_Client_TopologyDescription) || !api.has(&PJRT_Api::PJRT_TopologyDescription_Serialize))
@@ -61,7 +78,7 @@ std::string topology(const Client& client) {
             .topology;
     const auto bytes =
         JAXEXP_PJRT_CALL(api, PJRT_TopologyDescription_Serialize, "serialize its topology", .topology = topology);
-    const std::string digest = digest_of({bytes.serialized_bytes, bytes.serialized_bytes_size});
+    const std::string digest = digest_of_fields({bytes.serialized_bytes, bytes.serialized_bytes_size});
     bytes.serialized_topology_deleter(bytes.serialized_topology);
     return digest;
   } catch (const RunError&) {

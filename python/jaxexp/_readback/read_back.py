@@ -59,7 +59,7 @@ def make_jaxpr(exported: ExportedData, args_specs: tuple[Any, ...], kwargs_specs
                 "Pass an array or a jax.ShapeDtypeStruct for each argument"
             )
     types = [jax.ShapeDtypeStruct(spec.shape, spec.dtype) for spec in specs]
-    platform, platforms = _jax.default_platform(), program.platforms
+    platform, platforms = _jax.platform_name(), program.platforms
     with jax.enable_x64(True):  # for the types of the arguments; the module decides about the rest
         avals = jax.make_jaxpr(lambda *leaves: leaves)(*types).in_avals
         function = raise_function(program, avals, platform if platform in platforms else platforms[0])

@@ -129,10 +129,10 @@ class Leaf:
         name: the name of the dtype, as the plugin has arrays of it.
     """
 
-    __slots__ = ("_dtype", "_text", "name", "path")
+    __slots__ = ("_dtype", "_plugin", "_text", "name", "path")
 
-    def __init__(self, path: str, dtype: str, text: str) -> None:
-        self.path, self._text = path, text
+    def __init__(self, plugin: _runtime.Plugin, path: str, dtype: str, text: str) -> None:
+        self._plugin, self.path, self._text = plugin, path, text
         self.name = "uint32" if dtype.startswith("key<") else "bool" if dtype == "float0" else dtype
         self._dtype: np.dtype[Any] | None = None
 
@@ -173,17 +173,17 @@ class Leaf:
         """An array of another library, or a scalar of NumPy's."""
         try:
             if not isinstance(value, (np.ndarray, np.generic)) and hasattr(value, "__dlpack_device__"):
-                if value.__dlpack_device__()[0] != _CPU:
-                    raise self._refused("an array in host memory", f"a {_type(value)} on another device", None)
+                kind, number = map(int, value.__dlpack_device__())
+                if kind != _CPU:
+                    stream = self._plugin.stream(kind, number)
+                    return self._plugin.from_dlpack(value.__dlpack__(stream=stream or None))
                 try:
                     return np.from_dlpack(value)
                 except (BufferError, RuntimeError):  # NumPy does not know its dtype, or its version of DLPack
-                    return _runtime.from_dlpack(value.__dlpack__())
+                    return self._plugin.from_dlpack(value.__dlpack__())
             if hasattr(value, "__array__"):
                 return np.asarray(value)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
-            if isinstance(error, ExportError):
-                raise
             raise self._refused("an array", f"a {_type(value)}: {error}", None) from cause(error)
         raise self._refused("an array", f"a {_type(value)}", None)
 

@@ -162,7 +162,7 @@ class Session:
         self.platform: str = plugin.platform
         self.arguments: tuple[Value, ...] = tuple(map(_value, function.arguments))
         self.results: tuple[Value, ...] = tuple(map(_value, function.results))
-        self._leaves = [Leaf(path, dtype, text) for path, dtype, _, text in function.arguments]
+        self._leaves = [Leaf(plugin, path, dtype, text) for path, dtype, _, text in function.arguments]
         self._dtypes = [leaf.name for leaf in self._leaves]
         in_nodes, out_nodes = program.trees(order)
         args, kwargs = tree_of(in_nodes, "in_tree").children
@@ -232,7 +232,7 @@ class Session:
         Raises:
             RunError: there is no such device, or it cannot hold the array.
         """
-        leaf = Leaf("the array", str(getattr(array, "dtype", "float32")), "any array")
+        leaf = Leaf(self._plugin, "the array", str(getattr(array, "dtype", "float32")), "any array")
         return Array(self._plugin.put(leaf.taken(array), leaf.name, device))
 
     @property

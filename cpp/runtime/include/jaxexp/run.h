@@ -201,6 +201,16 @@ struct DLManagedTensor; /* of DLPack before 1.0 */
  * caller's. */
 JAXEXP_RUN_API jaxexp_array* jaxexp_array_from_dlpack(struct DLManagedTensorVersioned* tensor, jaxexp_error** error);
 JAXEXP_RUN_API jaxexp_array* jaxexp_array_from_unversioned_dlpack(struct DLManagedTensor* tensor, jaxexp_error** error);
+/* The same, and also takes tensors in the memory of a device of the plugin, on CUDA or ROCm. Those are used where they
+ * are, have to be row-major without gaps, and no call donates them. Their numbers have to be there, or to be made in
+ * the stream (a cudaStream_t or hipStream_t) that jaxexp_stream gives for a device of DLPack: its type, such as
+ * kDLCUDA, and its number. A stream of 0: the plugin has none, so the numbers have to be there. */
+JAXEXP_RUN_API jaxexp_array* jaxexp_from_dlpack(const jaxexp_runtime* runtime, struct DLManagedTensorVersioned* tensor,
+                                                jaxexp_error** error);
+JAXEXP_RUN_API jaxexp_array* jaxexp_from_unversioned_dlpack(const jaxexp_runtime* runtime,
+                                                            struct DLManagedTensor* tensor, jaxexp_error** error);
+JAXEXP_RUN_API int jaxexp_stream(const jaxexp_runtime* runtime, int32_t device_type, int32_t device_number,
+                                 intptr_t* stream, jaxexp_error** error);
 /* A tensor that is only to be read, and outlives the array; whoever has it calls its deleter. Waits for the numbers. On
  * a CPU, CUDA or ROCm device they are where they were, others are copied to the host. */
 JAXEXP_RUN_API struct DLManagedTensorVersioned* jaxexp_array_to_dlpack(const jaxexp_array* array, jaxexp_error** error);

@@ -225,6 +225,17 @@ class Runtime {
   /// Puts an array on a device. Throws RunError.
   Array put(const Array& array, std::size_t device = 0) const;
 
+  /// Takes numbers of another library, as `Array::from_dlpack` does, and also where they are in the memory of a device
+  /// of this plugin, on CUDA or ROCm. There they are used where they are, have to be row-major without gaps, and no
+  /// call donates them. They have to be there, or to be made in `stream`, and must not change while something reads
+  /// them. Throws RunError: then the tensor is still the caller's.
+  Array from_dlpack(DLManagedTensorVersioned* tensor) const;
+  Array from_dlpack(DLManagedTensor* tensor) const;
+  /// The stream, a cudaStream_t or hipStream_t, that has to wait for the numbers that `from_dlpack` then takes from a
+  /// device of DLPack: its type, such as kDLCUDA, and its number. 0: the plugin has none, so they have to be there.
+  /// Throws RunError where it is no device of this plugin.
+  std::intptr_t stream(std::int32_t device_type, std::int32_t device_number) const;
+
  private:
   void check_device(std::size_t number) const;
 

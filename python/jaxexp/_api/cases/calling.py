@@ -15,6 +15,7 @@ from jaxexp._errors import ExportError, UnsupportedError
 from jaxexp._kernel.artifact.cases import FLOAT0, Array, storage
 from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.call.call import call_leaves
+from jaxexp._kernel.export.lower import platform_of
 from jaxexp._kernel.function.data import described
 from jaxexp._kernel.write.fitting import DTYPE_OF_FLOAT0, name_of
 
@@ -29,16 +30,16 @@ _WIDE = frozenset(("float64", "int64", "uint64", "complex128"))
 
 
 def environment() -> dict[str, str]:
-    """Where a case is recorded or checked by JAX."""
-    device = jax.devices()[0]
+    """Where a case is recorded or checked by JAX: on the default device, or on others of its kind."""
+    (device,) = jax.device_put(np.int32(0)).devices()
     return machine.described(
         {
             "jax": jax.__version__,
             "jaxlib": _jaxlib(),
-            "platform": device.platform,
+            "platform": platform_of(device),
             "platform version": " ".join(device.client.platform_version.split()),
             "device": device.device_kind,
-            "devices": str(len(jax.devices())),
+            "devices": str(len(jax.devices(device.platform))),
         }
     )
 

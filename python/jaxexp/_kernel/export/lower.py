@@ -69,7 +69,12 @@ def default_export_platform() -> str:
 
     One of ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``, or a platform that a plugin added.
     """
-    return _jax.default_platform()
+    return _jax.platform_name()
+
+
+def platform_of(device: Any) -> str:
+    """The platform that a device is for: ``"cuda"`` of NVIDIA's GPUs, which say that they are ``"gpu"``."""
+    return _jax.platform_name(device.platform)
 
 
 def lower(

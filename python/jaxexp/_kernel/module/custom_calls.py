@@ -77,7 +77,7 @@ def why_not_compiled(exported: ExportedData, error: Exception) -> str | None:
     """Which custom calls XLA lacks, and what to do about it; None if XLA's error has another reason."""
     if not module_head.may_name(exported.mlir_module_serialized, "custom_call"):
         return None
-    for platform in dict.fromkeys((_jax.default_platform(), *exported.platforms)):
+    for platform in dict.fromkeys((_jax.platform_name(), *exported.platforms)):
         missing = {target for target in targets_on(exported, platform) if not is_known(target, platform)}
         if any(_names(str(error), target) for target in missing):
             return (
