@@ -36,8 +36,11 @@ def operations(folder: Path) -> dict[str, tuple[Callable[[], Any], int]]:
             archive.add(f"version {i}", version)
     found[f"verify, {large}"] = partial(_native.Artifact, artifacts[large]), 3
     found[f"serialize, first time, {large}"] = loaded[large].serialize, 1
+    for name in ("tiny", large, "2,000 sharded", "VJP order 3"):
+        found[f"deserialize and look, first time, {name}"] = partial(_looked_at, artifacts[name]), 1
     found["load_many, 100 versions"] = partial(jaxexp.load_many, versions, workers=1), 3
     found["archive, open and load one"] = lambda: jaxexp.Archive.open(path)["version 50"].load(), 3
+    found["load_all, 100 versions"] = lambda: jaxexp.Archive.open(path).load_all(workers=1), 3
     return found
 
 

@@ -26,7 +26,7 @@ class Cache {
   /// `object_size` is how many bytes the object takes, roughly.
   void insert(std::string_view key, const nb::object& object, std::size_t object_size) {
     const std::size_t size = key.size() + overhead + object_size;
-    if (size > max_bytes_ / 4) return;
+    if (size > max_bytes_ / 2) return;
     Objects forgotten;  // outlives the lock: dropping Python objects may run any code
     nb::ft_lock_guard guard(mutex_);
     if (bytes_ + size > max_bytes_) {

@@ -47,6 +47,11 @@ struct JaxRefs {
   /// The names as a tuple, one for all lists of the same names. There are few kinds of lists.
   nb::object names_of(const NamedValues& fields) const;
 
+  /// Of a node of a treedef, which takes 60 to 67, and its part of a key.
+  static constexpr std::size_t bytes_of_node = 96;
+  /// Half of them are for 170,000 nodes, and a function uses at most 65,535 arguments: so all of its trees are kept.
+  static constexpr std::size_t bytes_of_trees = std::size_t{32} << 20;
+
 #define JAXEXP_MEMBER(name) nb::object name;
   JAXEXP_BOUND(JAXEXP_MEMBER)
   struct Names {
@@ -63,10 +68,10 @@ struct JaxRefs {
   // Avals of constant shapes without a sharding, trees without custom nodes, and NamedShardings: all that they are made
   // of is the same in every call.
   mutable Cache avals{std::size_t{4} << 20};
-  mutable Cache trees{std::size_t{16} << 20};
+  mutable Cache trees{bytes_of_trees};
   mutable Cache shardings{std::size_t{1} << 20};
   // What trees without custom nodes are in bytes.
-  mutable ObjectCache<EncodedTree> encoded_trees{std::size_t{16} << 20};
+  mutable ObjectCache<EncodedTree> encoded_trees{bytes_of_trees};
   // From the first symbolic dimension on.
   mutable std::shared_ptr<const Symbolic> symbolic;
 

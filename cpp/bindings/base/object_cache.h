@@ -42,7 +42,7 @@ class ObjectCache {
   void insert(nb::handle object, std::shared_ptr<const Value> value, std::size_t size) {
     size += overhead;
     const std::optional<Py_hash_t> hash = hash_of(object);
-    if (!hash || size > max_bytes_ / 4) return;
+    if (!hash || size > max_bytes_ / 2) return;
     Content forgotten;  // outlives the lock: dropping Python objects may run any code
     nb::ft_lock_guard guard(mutex_);
     if (bytes_ + size > max_bytes_) {

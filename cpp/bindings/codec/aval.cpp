@@ -16,11 +16,18 @@
 
 namespace jaxexp::bindings {
 
-Offset<schema::AbstractValue> Encoder::aval(nb::handle aval, bool& is_weak) {
+Encoder::Aval Encoder::aval(nb::handle aval) {
   Aval& known = this->known(avals_, aval);
-  is_weak = known.is_weak;
-  if (known.offset != 0) return known.offset;
-  is_weak = known.is_weak = nb::object(aval.attr(names_.weak_type)).is(nb::handle(Py_True));
+  if (known.table.IsNull()) known = written_aval(aval);
+  if (known.exported != exported_number_) {
+    known.exported = exported_number_;
+    known.number = distinct_avals_.number(known.table);
+  }
+  return known;
+}
+
+Encoder::Aval Encoder::written_aval(nb::handle aval) {
+  const bool is_weak = nb::object(aval.attr(names_.weak_type)).is(nb::handle(Py_True));
 
   const nb::tuple shape = tuple_of(aval.attr(names_.shape));
   Offsets<wire::String> dimensions;
@@ -39,7 +46,7 @@ Offset<schema::AbstractValue> Encoder::aval(nb::handle aval, bool& is_weak) {
         return schema::CreateAbstractValue(writer_.fbb(), schema::AbstractValueKind::shapedArray, dimension_vector,
                                            dtype, space);
       });
-  return known.offset = table.o;
+  return {table, is_weak};
 }
 
 Offset<wire::String> Encoder::dimension(nb::handle dimension) {

@@ -55,20 +55,8 @@ class Decoder {
   const Said& said() const { return said_; }
 
  private:
-  class TreeKey;
-  struct TreeState {
-    struct Run {
-      std::size_t start = 0, nodes = 0, leaves = 0;
-    };
-    nb::list nodes = new_list();
-    const nb::tuple leaf = nb::make_tuple(0, 0, nb::none(), nb::none(), 1, 1);
-    std::size_t leaves = 0;
-    wire::FlatMap<Run> runs;  // where the nodes of a subtree are, by its position
-  };
-
   // pytreedef.cpp
   nb::object tree(const schema::PyTreeDef& root, const nb::object& avals, const wire::Path& where);
-  void add_nodes(const schema::PyTreeDef& node, TreeState& state);
   nb::object pytree(const schema::PyTreeDef& node, const nb::object& leaves, Py_ssize_t& next_leaf,
                     const wire::Path& where);
   // aval.cpp

@@ -6,10 +6,8 @@ namespace jaxexp::bindings {
 using Kind = schema::PyTreeDefKind;
 
 void EncodedTree::add(Kind kind, Table table, std::span<const Table> children, std::span<const std::string_view> keys) {
-  const auto [number, is_new] = numbers_.insert(table.o);
-  if (!is_new) return;
   nodes_.push_back({kind, static_cast<std::uint32_t>(children.size())});
-  number = static_cast<std::uint32_t>(nodes_.size());
+  numbers_.insert(table.o).first = static_cast<std::uint32_t>(nodes_.size());
   for (const Table& child : children) children_.push_back(numbers_.insert(child.o).first - 1);
   for (std::string_view key : keys) {
     text_ += key;

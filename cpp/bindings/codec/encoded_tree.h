@@ -19,7 +19,9 @@ class EncodedTree {
  public:
   using Table = wire::Offset<schema::PyTreeDef>;
 
-  /// Notes a node that was just written as `table`, unless it is there already. Keys are those of a dict, in order.
+  bool contains(Table table) const { return numbers_.contains(table.o); }
+
+  /// Notes a node that was just written as `table` and is not there yet. Keys are those of a dict, in order.
   void add(schema::PyTreeDefKind kind, Table table, std::span<const Table> children,
            std::span<const std::string_view> keys);
 

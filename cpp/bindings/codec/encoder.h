@@ -17,6 +17,7 @@
 #include "wire/artifact/writer.h"
 #include "wire/base/error.h"
 #include "wire/base/flat_map.h"
+#include "wire/base/interner.h"
 
 namespace jaxexp::bindings {
 
@@ -46,14 +47,24 @@ class Encoder {
     std::uint32_t depth;
   };
 
+  struct Aval {
+    Offset<schema::AbstractValue> table;
+    bool is_weak = false;
+    std::uint32_t exported = 0, number = 0;  // its number among the distinct ones of the Exported with that number
+  };
+
   // pytreedef.cpp
   Offset<schema::PyTreeDef> tree(nb::handle treedef);
   TreeNode tree_of_state(const nb::tuple& nodes);
   TreeNode tree_of_node(nb::handle treedef, bool share, std::size_t level);
   TreeNode tree_node(schema::PyTreeDefKind kind, std::span<const TreeNode> children, nb::handle keys, nb::handle type,
                      nb::handle auxdata, bool share);
+  Offset<schema::PyTreeDef> plain_node(schema::PyTreeDefKind kind, std::size_t arity, std::span<PyObject*> keys,
+                                       bool share);
+  Offset<schema::PyTreeDef> custom_node(nb::handle type, nb::handle auxdata, bool share);
   // aval.cpp
-  Offset<schema::AbstractValue> aval(nb::handle aval, bool& is_weak);
+  Aval aval(nb::handle aval);
+  Aval written_aval(nb::handle aval);
   Offset<wire::String> dimension(nb::handle dimension);
   Offset<wire::String> dimension(std::string_view text);
   void note_constraints(nb::handle dimension);
@@ -76,17 +87,17 @@ class Encoder {
   /// A Python sequence as a tuple. Takes a handle, because accessors (as .attr returns) become any type unchecked.
   static nb::tuple tuple_of(nb::handle sequence) { return nb::tuple(sequence); }
 
-  /// Calls a function with every element of a Python sequence. Errors name the field and the index.
+  /// Calls a function with every element of a tuple. Errors name the field and the index.
   template <class Function>
-  void for_each(nb::handle sequence, const char* field, const Function& function) {
+  void for_each(const nb::tuple& sequence, std::string_view field, const Function& function) {
     std::int64_t index = 0;
-    for (nb::handle element : tuple_of(sequence)) at(field, index++), function(element);
+    for (nb::handle element : sequence) at(field, index++), function(element);
   }
   /// A vector of what `write` makes of each element of a Python sequence.
   template <class T, class Write>
-  OffsetVector<T> each(nb::handle sequence, const char* field, const Write& write) {
+  OffsetVector<T> each(nb::handle sequence, std::string_view field, const Write& write) {
     Offsets<T> offsets;
-    for_each(sequence, field, [&](nb::handle element) { offsets.push_back(write(element)); });
+    for_each(tuple_of(sequence), field, [&](nb::handle element) { offsets.push_back(write(element)); });
     return writer_.offsets<T>(offsets);
   }
 
@@ -127,6 +138,10 @@ class Encoder {
 
   /// The vectors that describe the arguments or the results.
   struct Values {
+    void reserve(std::size_t size) {
+      avals.reserve(size), aval_indices.reserve(size);
+      shardings.reserve(size), sharding_indices.reserve(size);
+    }
     Offsets<schema::AbstractValue> avals;
     Offsets<schema::Sharding> shardings;
     std::vector<std::uint32_t> aval_indices, sharding_indices;
@@ -143,16 +158,15 @@ class Encoder {
   void add_hlo_shardings(Values& values, nb::handle hlo_shardings, const char* field);
 
   std::vector<nb::object> kept_;
-  struct Aval {
-    std::uint32_t offset = 0;
-    bool is_weak = false;
-  };
-  wire::FlatMap<std::uint32_t> dimensions_, meshes_, specs_;  // offsets, by identity
+  wire::FlatMap<std::uint32_t> dimensions_, meshes_, specs_, keys_;  // offsets, by identity
   wire::FlatMap<Aval> avals_;
   Offset<schema::PyTreeDef> leaf_;
   std::optional<EncodedTree> encoded_tree_;  // while a tree is written that can be kept
+  wire::Interner nodes_;                     // by the offsets of children and keys
+  std::vector<std::uint32_t> node_;          // these offsets, of the node that is looked up
 
   // Of the Exported that is being written.
+  std::uint32_t exported_number_ = 0;             // from 1
   wire::FlatMap<std::uint32_t> named_shardings_;  // offsets, by identity; they contain numbers of meshes
   Distinct<schema::AbstractValue> distinct_avals_;
   Distinct<schema::AbstractMesh> distinct_meshes_;

@@ -29,6 +29,7 @@ Offset<schema::Exported> Encoder::exported(const Attributes& fields, const Said&
                                            std::span<const std::uint8_t> module, std::string_view jax_version,
                                            Offset<schema::Exported> vjp) {
   exported_.name = exported_path;
+  ++exported_number_;
   named_shardings_ = {};
   distinct_avals_ = {};
   distinct_meshes_ = {};
@@ -136,16 +137,18 @@ Offset<schema::Exported> Encoder::write_table(const Parts& parts, Offset<schema:
 Encoder::Values Encoder::values(nb::handle avals, const char* avals_field, nb::handle shardings,
                                 const char* shardings_field, const nb::object& weak) {
   Values values;
-  for_each(avals, avals_field, [&](nb::handle aval) {
-    bool is_weak = false;
-    values.avals.push_back(this->aval(aval, is_weak));
-    values.aval_indices.push_back(distinct_avals_.number(values.avals.back()) - 1);
-    if (notes_ && !weak.is_valid() && is_weak)
-      values.weak.push_back(static_cast<std::uint32_t>(values.avals.size() - 1));
+  const nb::tuple all_avals = tuple_of(avals), all_shardings = tuple_of(shardings);
+  values.reserve(all_avals.size());
+  const bool asks_avals = notes_ && !weak.is_valid();
+  for_each(all_avals, avals_field, [&](nb::handle one) {
+    const Aval aval = this->aval(one);
+    if (asks_avals && aval.is_weak) values.weak.push_back(static_cast<std::uint32_t>(values.avals.size()));
+    values.avals.push_back(aval.table);
+    values.aval_indices.push_back(aval.number - 1);
   });
   if (notes_ && weak.is_valid())
     for (nb::handle index : weak) values.weak.push_back(nb::cast<std::uint32_t>(index));
-  for_each(shardings, shardings_field, [&](nb::handle sharding) {
+  for_each(all_shardings, shardings_field, [&](nb::handle sharding) {
     std::uint32_t number = 0;
     if (!sharding.is_none()) number = distinct_shardings_.number(named_sharding(sharding));
     if (number == shardings_by_number_.size())
@@ -162,7 +165,7 @@ Encoder::Values Encoder::values(nb::handle avals, const char* avals_field, nb::h
 
 void Encoder::add_hlo_shardings(Values& values, nb::handle hlo_shardings, const char* field) {
   std::size_t i = 0;
-  for_each(hlo_shardings, field, [&](nb::handle hlo_sharding) {
+  for_each(tuple_of(hlo_shardings), field, [&](nb::handle hlo_sharding) {
     if (i < values.shardings.size() && values.sharding_indices[i] != 0)
       values.shardings[i] = sharding(distinct_shardings_.tables[values.sharding_indices[i] - 1], hlo_sharding);
     ++i;

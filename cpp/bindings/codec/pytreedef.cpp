@@ -3,31 +3,20 @@
 // Whole trees cross as the node list that pickling a treedef uses, which is several times faster than walking its
 // children or flattening a pytree. Nodes come in post-order, as (kind, arity, node data, custom type, leaves, nodes).
 #include <algorithm>
-#include <iterator>
 
 #include "bindings/base/errors.h"
 #include "bindings/base/no_collections.h"
 #include "bindings/base/owned.h"
 #include "bindings/codec/decoder.h"
+#include "bindings/codec/distinct_nodes.h"
 #include "bindings/codec/encoder.h"
+#include "bindings/codec/node_list.h"
 #include "wire/exported/library_node.h"
 #include "wire/exported/limits.h"
 
 namespace jaxexp::bindings {
-namespace {
 
 using Kind = schema::PyTreeDefKind;
-
-/// The kinds of nodes in jaxlib's node list: leaf, None, tuple, namedtuple, list, dict, and all others.
-constexpr Kind kinds[] = {Kind::leaf, Kind::none, Kind::tuple, Kind::custom, Kind::list, Kind::dict, Kind::custom};
-constexpr int named_tuple = 3;
-
-Kind kind_of(int state) { return kinds[std::min(static_cast<std::size_t>(state), std::size(kinds) - 1)]; }
-
-/// Of trees without custom nodes.
-int state_of(Kind kind) { return static_cast<int>(std::ranges::find(kinds, kind) - std::begin(kinds)); }
-
-}  // namespace
 
 Offset<schema::PyTreeDef> Encoder::tree(nb::handle treedef) {
   if (jax_.tree_state_known) {
@@ -37,9 +26,8 @@ Offset<schema::PyTreeDef> Encoder::tree(nb::handle treedef) {
     const nb::tuple nodes = tuple_of(treedef.attr(names_.__getstate__)()[1]);
     const auto table = tree_of_state(nodes).table;
     if (encoded_tree_) {
-      constexpr std::size_t bytes_of_node = 128;  // in a treedef, with a key
       encoded_tree_->finish();
-      const std::size_t size = encoded_tree_->size() + bytes_of_node * nb::len(nodes);
+      const std::size_t size = encoded_tree_->size() + JaxRefs::bytes_of_node * nb::len(nodes);
       jax_.encoded_trees.insert(treedef, std::make_shared<const EncodedTree>(std::move(*encoded_tree_)), size);
     }
     return table;
@@ -56,12 +44,18 @@ Encoder::TreeNode Encoder::tree_of_state(const nb::tuple& nodes) {
     if (!PyTuple_Check(node.ptr()) || PyTuple_GET_SIZE(node.ptr()) != 6) refuse(changed);
     return [=](Py_ssize_t i) { return nb::handle(PyTuple_GET_ITEM(node.ptr(), i)); };
   };
+  const auto number = [&](nb::handle field) {
+    const Py_ssize_t number = PyLong_AsSsize_t(field.ptr());
+    if (number >= 0) return static_cast<std::size_t>(number);
+    PyErr_Clear();
+    refuse(changed);
+  };
   const std::size_t size = nb::len(nodes);
   if (size == 0) refuse(changed);
-  const auto leaves = nb::cast<std::uint64_t>(fields_of(nodes[size - 1])(4));  // the root comes last
+  const std::size_t leaves = number(fields_of(nodes[size - 1])(4));  // the root comes last
   const auto weight = [&] {
     std::uint64_t sum = 0;
-    for (nb::handle node : nodes) sum += wire::weight_of(kind_of(nb::cast<int>(fields_of(node)(0))));
+    for (nb::handle node : nodes) sum += wire::weight_of(kind_of(number(fields_of(node)(0))));
     return sum;
   };
   const std::uint64_t most = wire::shared_tree_nodes(leaves);
@@ -72,14 +66,14 @@ Encoder::TreeNode Encoder::tree_of_state(const nb::tuple& nodes) {
   pending.reserve(16);
   for (nb::handle node : nodes) {
     const auto field = fields_of(node);
-    const auto state = nb::cast<int>(field(0));
+    const std::size_t state = number(field(0));
     const Kind kind = kind_of(state);
     if (kind == Kind::leaf && !leaf_.IsNull()) {
-      if (encoded_tree_) encoded_tree_->add(Kind::leaf, leaf_, {}, {});
+      if (encoded_tree_ && !encoded_tree_->contains(leaf_)) encoded_tree_->add(Kind::leaf, leaf_, {}, {});
       pending.push_back({leaf_, 1});
       continue;
     }
-    const auto arity = nb::cast<std::size_t>(field(1));
+    const std::size_t arity = number(field(1));
     const nb::handle data = field(2), type = field(3);
     if (arity > pending.size()) refuse(changed);
     const std::span children(pending.data() + (pending.size() - arity), arity);
@@ -108,115 +102,82 @@ Encoder::TreeNode Encoder::tree_of_node(nb::handle treedef, bool share, std::siz
   return tree_node(Kind::custom, children, {}, type, data, share);
 }
 
+/// The layers of a model are alike, so a node is looked up by what it is made of: it is rarely a new one.
 Encoder::TreeNode Encoder::tree_node(Kind kind, std::span<const TreeNode> children, nb::handle keys, nb::handle type,
                                      nb::handle auxdata, bool share) {
-  Offsets<schema::PyTreeDef> tables;
-  tables.reserve(children.size());
   std::uint32_t depth = 1;
+  node_.clear();
   for (const TreeNode& child : children) {
-    tables.push_back(child.table);
+    node_.push_back(child.table.o);
     depth = std::max(depth, child.depth + 1);
   }
   if (depth > wire::max_tree_depth)
     refuse("the tree has more than " + std::to_string(wire::max_tree_depth) + " levels");
+  if (kind == Kind::custom) return {custom_node(type, auxdata, share), depth};
 
-  OffsetVector<wire::String> key_vector;
-  std::vector<std::string_view> texts;
+  nb::object key_list;
+  std::span<PyObject*> key_objects;
   if (kind == Kind::dict) {
-    Offsets<wire::String> strings;
-    strings.reserve(children.size());
-    for (nb::handle key : tuple_of(keys)) {
-      // Dicts with keys that are not strings are written as custom nodes.
-      if (!PyUnicode_Check(key.ptr()))
-        return tree_node(Kind::custom, children, {}, reinterpret_cast<PyObject*>(&PyDict_Type), keys, share);
-      texts.push_back(utf8(key, "the key of a dict"));
-      strings.push_back(writer_.string(texts.back()));
-    }
-    key_vector = writer_.offsets<wire::String>(strings);
+    key_list = owned(PySequence_Fast(keys.ptr(), "keys have to be a sequence"));
+    key_objects = {PySequence_Fast_ITEMS(key_list.ptr()),
+                   static_cast<std::size_t>(PySequence_Fast_GET_SIZE(key_list.ptr()))};
   }
-  Offset<wire::String> name;
-  Offset<wire::Vector<std::int8_t>> auxdata_vector;
-  if (kind == Kind::custom) {
-    const nb::object name_and_auxdata = jax_.custom_node_name(type, auxdata, children.size());
-    const nb::object bytes = name_and_auxdata[1];
-    name = string(name_and_auxdata[0], "the serialized name of a pytree node type");
-    if (!PyBytes_Check(bytes.ptr()))
-      refuse("auxiliary data of a pytree node has to be bytes, found " + describe(bytes), Also::type_error);
-    const auto* data = reinterpret_cast<const std::int8_t*>(PyBytes_AS_STRING(bytes.ptr()));
-    auxdata_vector = writer_.scalars(std::span(data, static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))));
+  for (nb::handle key : key_objects) {
+    // Dicts with keys that are not strings are written as custom nodes.
+    if (!PyUnicode_Check(key.ptr()))
+      return tree_node(Kind::custom, children, {}, reinterpret_cast<PyObject*>(&PyDict_Type), keys, share);
+    std::uint32_t& offset = known(keys_, key);
+    if (offset == 0) offset = string(key, "the key of a dict").o;
+    node_.push_back(offset);
   }
-  const auto table = write_tree_node(writer_, kind, tables, key_vector, name, auxdata_vector, share);
-  if (kind == Kind::custom) encoded_tree_.reset();  // registered functions may say something else the next time
-  if (encoded_tree_) encoded_tree_->add(kind, table, tables, texts);
-  if (kind == Kind::leaf) leaf_ = table;
+  if (!share) return {plain_node(kind, children.size(), key_objects, share), depth};
+  std::uint32_t& table =
+      nodes_.insert(static_cast<std::uint8_t>(kind), wire::Writer::bytes_of<std::uint32_t>(node_)).first;
+  if (table == 0 || (encoded_tree_ && !encoded_tree_->contains(table)))
+    table = plain_node(kind, children.size(), key_objects, share).o;
   return {table, depth};
 }
 
-/// Puts together what describes a tree without custom nodes: kinds, arities and keys in pre-order. What a tree shares
-/// is described once; later occurrences are the number of the first one. So a key is no longer than the artifact,
-/// however large the tree is.
-class Decoder::TreeKey {
- public:
-  explicit TreeKey(std::string& key) : key_(key) {}
-
-  /// False where there is a custom node: such trees are made by building the pytree.
-  bool add(const schema::PyTreeDef& node) {
-    if (node.kind() == Kind::custom) return false;
-    if (node.kind() == Kind::leaf) {
-      key_ += static_cast<char>(Kind::leaf);
-      return true;
-    }
-    if (refers_back(nodes_, &node, node_again)) return true;
-    key_ += static_cast<char>(node.kind());
-    const std::uint32_t arity = wire::Values::length(node.children());
-    number(arity);
-    if (node.kind() == Kind::dict)
-      for (std::uint32_t i = 0; i < arity; ++i) add(*node.children_names()->Get(i));
-    for (std::uint32_t i = 0; i < arity; ++i)
-      if (!add(*node.children()->Get(i))) return false;
-    return true;
+/// Of the parts in `node_`, children first.
+Offset<schema::PyTreeDef> Encoder::plain_node(Kind kind, std::size_t arity, std::span<PyObject*> keys, bool share) {
+  const auto first_key = node_.begin() + static_cast<std::ptrdiff_t>(arity);
+  const Offsets<schema::PyTreeDef> children(node_.begin(), first_key);
+  OffsetVector<wire::String> key_vector;
+  if (kind == Kind::dict) key_vector = writer_.offsets<wire::String>(Offsets<wire::String>(first_key, node_.end()));
+  const auto table = write_tree_node(writer_, kind, children, key_vector, {}, {}, share);
+  if (encoded_tree_) {
+    std::vector<std::string_view> texts;
+    for (nb::handle key : keys) texts.push_back(utf8(key, "the key of a dict"));
+    encoded_tree_->add(kind, table, children, texts);
   }
+  if (kind == Kind::leaf) leaf_ = table;
+  return table;
+}
 
- private:
-  static constexpr char node_again = 100, name_again = 101, name = 102;  // no kinds of nodes
-
-  void add(const flatbuffers::String& text) {
-    if (refers_back(names_, &text, name_again)) return;
-    key_ += name;
-    number(text.size());
-    key_ += text.string_view();
-  }
-
-  bool refers_back(wire::FlatMap<std::uint32_t>& known, const void* table, char mark) {
-    const auto [index, is_new] = known.insert(reinterpret_cast<std::uintptr_t>(table));
-    if (is_new)
-      index = known_++;
-    else
-      key_ += mark, number(index);
-    return !is_new;
-  }
-
-  void number(std::uint32_t n) { key_.append(reinterpret_cast<const char*>(&n), sizeof n); }
-
-  std::string& key_;
-  std::uint32_t known_ = 0;
-  wire::FlatMap<std::uint32_t> nodes_, names_;  // the numbers of their first occurrences
-};
+/// Its children are in `node_`.
+Offset<schema::PyTreeDef> Encoder::custom_node(nb::handle type, nb::handle auxdata, bool share) {
+  encoded_tree_.reset();  // registered functions may say something else the next time
+  const Offsets<schema::PyTreeDef> children(node_.begin(), node_.end());
+  const nb::object name_and_auxdata = jax_.custom_node_name(type, auxdata, children.size());
+  const nb::object bytes = name_and_auxdata[1];
+  const auto name = string(name_and_auxdata[0], "the serialized name of a pytree node type");
+  if (!PyBytes_Check(bytes.ptr()))
+    refuse("auxiliary data of a pytree node has to be bytes, found " + describe(bytes), Also::type_error);
+  const auto* data = reinterpret_cast<const std::int8_t*>(PyBytes_AS_STRING(bytes.ptr()));
+  const auto vector = writer_.scalars(std::span(data, static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))));
+  return write_tree_node(writer_, Kind::custom, children, {}, name, vector, share);
+}
 
 nb::object Decoder::tree(const schema::PyTreeDef& root, const nb::object& avals, const wire::Path& where) {
-  key_.clear();
   described_.reset();
-  if (jax_.tree_state_known && TreeKey(key_).add(root)) {
-    if (nb::object known = jax_.trees.find(key_); known.is_valid()) return known;
-    TreeState state;
-    add_nodes(root, state);
+  if (DistinctNodes nodes; jax_.tree_state_known && nodes.add(root)) {
+    if (nb::object known = jax_.trees.find(nodes.key()); known.is_valid()) return known;
     const nb::object treedef = reading(where, "nodes that make a tree", [&] {
       const nb::object treedef = jax_.PyTreeDef.attr(names_.__new__)(jax_.PyTreeDef);
-      treedef.attr(names_.__setstate__)(nb::make_tuple(jax_.tree_registry, state.nodes));
+      treedef.attr(names_.__setstate__)(nb::make_tuple(jax_.tree_registry, nodes.node_list()));
       return treedef;
     });
-    constexpr std::size_t bytes_of_node = 128;  // in a treedef, with a key
-    jax_.trees.insert(key_, treedef, bytes_of_node * nb::len(state.nodes));
+    jax_.trees.insert(nodes.key(), treedef, JaxRefs::bytes_of_node * nodes.size());
     return treedef;
   }
   shareable_ = library_nodes_ = false;
@@ -232,34 +193,6 @@ nb::object Decoder::tree(const schema::PyTreeDef& root, const nb::object& avals,
     treedef = reading(where, "nodes that make a tree", [&] { return jax_.resolve_library_nodes(treedef); });
   }
   return treedef;
-}
-
-/// Appends the nodes of a tree without custom nodes, in post-order.
-void Decoder::add_nodes(const schema::PyTreeDef& node, TreeState& state) {
-  if (node.kind() == Kind::leaf) {
-    state.nodes.append(state.leaf);
-    ++state.leaves;
-    return;
-  }
-  const auto start = static_cast<std::size_t>(nb::len(state.nodes));
-  if (auto [run, is_new] = state.runs.insert(position(node)); !is_new) {
-    // A subtree that occurred before: its nodes are there already.
-    for (std::size_t i = run.start; i < run.start + run.nodes; ++i) state.nodes.append(nb::borrow(state.nodes[i]));
-    state.leaves += run.leaves;
-    return;
-  }
-  const std::size_t leaves_before = state.leaves;
-  const std::uint32_t arity = wire::Values::length(node.children());
-  for (std::uint32_t i = 0; i < arity; ++i) add_nodes(*node.children()->Get(i), state);
-  nb::object keys = nb::none();
-  if (node.kind() == Kind::dict) {
-    keys = new_list();
-    for (std::uint32_t i = 0; i < arity; ++i) nb::borrow<nb::list>(keys).append(string(*node.children_names()->Get(i)));
-  }
-  const std::size_t leaves = state.leaves - leaves_before,
-                    nodes = static_cast<std::size_t>(nb::len(state.nodes)) - start + 1;
-  state.nodes.append(nb::make_tuple(state_of(node.kind()), arity, keys, nb::none(), leaves, nodes));
-  state.runs.insert(position(node)).first = {start, nodes, leaves};
 }
 
 nb::object Decoder::pytree(const schema::PyTreeDef& node, const nb::object& leaves, Py_ssize_t& next_leaf,

@@ -56,6 +56,12 @@ class Writer {
                      bytes_of(std::span<const std::uint32_t>(fields.begin(), fields.size())), make);
   }
 
+  /// As the key of what is written once.
+  template <class T>
+  static std::string_view bytes_of(std::span<const T> elements) {
+    return {reinterpret_cast<const char*>(elements.data()), elements.size_bytes()};
+  }
+
   /// Stands for the module in its Exported until `finish`.
   static constexpr std::uint32_t module_placeholder = 0xFFFFFFFF;
   void module(Offset<schema::Exported> owner, std::span<const std::uint8_t> bytes) {
@@ -77,11 +83,6 @@ class Writer {
     Offset<schema::Exported> owner;
     std::span<const std::uint8_t> bytes;
   };
-
-  template <class T>
-  static std::string_view bytes_of(std::span<const T> elements) {
-    return {reinterpret_cast<const char*>(elements.data()), elements.size_bytes()};
-  }
 
   template <class T, class Make>
   Offset<T> shared(std::uint8_t kind, std::string_view key, const Make& make) {

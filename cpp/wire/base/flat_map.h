@@ -1,6 +1,7 @@
 // A hash table from non-zero 64-bit keys (buffer positions, object identities): what codec passes remember things in.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -17,21 +18,26 @@ struct Nothing {};
 template <class Value>
 class FlatMap {
  public:
+  // Positions are chosen by who writes the buffer.
+  FlatMap() : FlatMap(process_seed()) {}
+  explicit FlatMap(std::uint64_t factor) : factor_(factor | 1) {}
+
   /// The value of a key, and whether the key is new (its value is then a default one). Valid until the next insertion.
   std::pair<Value&, bool> insert(std::uint64_t key) {
-    if (2 * (used_ + 1) > slots_.size()) grow();
-    Slot& slot = find(key);
+    if (used_ >= most_) make_room();
+    const std::size_t place = find(key);
+    Slot& slot = slots_[place & mask_];
     const bool is_new = slot.key == 0;
-    if (is_new) slot.key = key, ++used_;
+    if (is_new) slot.key = key, ++used_, spend(place - home(key));
     return {slot.value, is_new};
   }
 
-  bool contains(std::uint64_t key) const {
-    if (slots_.empty()) return false;
-    return slots_[place(key)].key == key;
-  }
+  bool contains(std::uint64_t key) const { return used_ != 0 && slots_[find(key) & mask_].key == key; }
   bool empty() const { return used_ == 0; }
   std::size_t size() const { return used_; }
+
+  /// How many slots with other keys stand between a key and where it should be. There has to be one key.
+  std::size_t steps(std::uint64_t key) const { return find(key) - home(key); }
 
  private:
   struct Slot {
@@ -39,25 +45,50 @@ class FlatMap {
     [[no_unique_address]] Value value{};
   };
 
-  Slot& find(std::uint64_t key) { return slots_[place(key)]; }
+  std::size_t home(std::uint64_t key) const { return (key * factor_) >> 32; }
 
-  std::size_t place(std::uint64_t key) const {
-    const std::size_t mask = slots_.size() - 1;
-    std::size_t i = (key * factor_) >> 32;
-    while (slots_[i & mask].key != 0 && slots_[i & mask].key != key) ++i;
-    return i & mask;
+  /// Where a key is or would be, beyond the end where that is at the beginning.
+  std::size_t find(std::uint64_t key) const {
+    std::size_t place = home(key);
+    while (slots_[place & mask_].key != 0 && slots_[place & mask_].key != key) ++place;
+    return place;
   }
 
-  void grow() {
-    std::vector<Slot> old(slots_.empty() ? 16 : 4 * slots_.size());
+  /// Positions are at regular distances, which a few factors in a hundred bring together. Then the next insertion
+  /// takes another one.
+  void spend(std::size_t steps) {
+    if (steps == 0) return;
+    if (steps > steps_left_) most_ = 0;
+    steps_left_ -= std::min(steps, steps_left_);
+  }
+
+  void make_room() {
+    constexpr std::size_t first_size = 16, most_factors = 8;
+    const bool is_full = 2 * (used_ + 1) > slots_.size();
+    std::vector<Slot> old(!is_full ? slots_.size() : slots_.empty() ? first_size : 4 * slots_.size());
+    factors_ = is_full ? 1 : factors_ + 1;
+    if (!is_full) factor_ = factor_ * 0x5851F42D4C957F2D + 2;  // as odd as the last one
     old.swap(slots_);
+    mask_ = slots_.size() - 1;
+    most_ = slots_.size() / 2;
+    // Some keys collide whatever the factor is.
+    steps_left_ = factors_ < most_factors ? slots_.size() : ~std::size_t{0};
     for (Slot& slot : old)
-      if (slot.key != 0) find(slot.key) = std::move(slot);
+      if (slot.key != 0) place_again(std::move(slot));
+  }
+
+  void place_again(Slot&& slot) {
+    const std::size_t place = find(slot.key);
+    spend(place - home(slot.key));
+    slots_[place & mask_] = std::move(slot);
   }
 
   std::vector<Slot> slots_;
-  std::size_t used_ = 0;
-  std::uint64_t factor_ = process_seed() | 1;  // positions are chosen by who writes the buffer
+  std::size_t mask_ = 0, used_ = 0;
+  std::size_t most_ = 0;        // keys for these slots and this factor
+  std::size_t steps_left_ = 0;  // two for each of them
+  std::size_t factors_ = 0;     // that were tried for this size
+  std::uint64_t factor_;
 };
 
 }  // namespace jaxexp::wire

@@ -430,6 +430,13 @@ def test_hostile_metadata(text: str) -> None:
     assert error.value.path == "trailer.metadata['key']"
 
 
+def test_spaces_around_metadata() -> None:
+    blob = exported_case("sin").serialize(metadata={"key": "abcd"})
+    at = bytes(blob).index(b'"abcd"', wire.trailer_of(blob)[0])
+    blob[at : at + 6] = b"\t 12\n "
+    assert jaxexp.deserialize(bytes(wire.seal(blob))).metadata == {"key": 12}
+
+
 def test_keys_out_of_order() -> None:
     blob = exported_case("sin").serialize(metadata={"aaa": 1, "bbb": 2})
     at = bytes(blob).index(b"bbb", wire.trailer_of(blob)[0])

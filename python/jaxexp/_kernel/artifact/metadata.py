@@ -53,7 +53,8 @@ def _text(key: str, value: Any) -> str:
 
 def _value(key: str, text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        value, end = _DECODER.raw_decode(text := text.strip(_WHITESPACE))
+        return value if end == len(text) else _DECODER.decode(text)  # which says what is behind the value
     except (ValueError, RecursionError) as error:
         raise DeserializationError(f"trailer.metadata[{key!r}]", "JSON", str(error)) from cause(error)
 
@@ -68,3 +69,8 @@ def _finite(text: str) -> float:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name}, which is not JSON")
+
+
+_WHITESPACE = " \t\n\r"
+# json.loads would make another one for each text.
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
