@@ -272,7 +272,7 @@ def test_symbolic_dimensions(library: Library, runtime: Handle, tmp_path: Path) 
     expected = "args[2].shape[0] must have size a*b, found size 7, where a = 2, b = 3"
     assert expected in message((7, 3), (2,), (7, 3))
     assert "dimension variable 'b' -1, which has to be at least 1" in message((3, 3), (2,), (6, 3))
-    assert "args[0].shape[1] must have size 3, found size 4 (exported with float32[b + 2*a, 3], called" in message(
+    assert "args[0].shape[1] must have size 3, found size 4 (exported with float32[b + 2*a,3], called" in message(
         (7, 4), (2,), (6, 3)
     )
 

@@ -414,7 +414,7 @@ def test_inspect_needs_no_plugin(artifact: Path) -> None:
     done = subprocess.run([runtime.RUN, "--inspect", artifact], capture_output=True, text=True, check=True)
     inspection = jaxexp.inspect(artifact)
     for value in (*inspection.arguments, *inspection.results):
-        assert f"  {value.path}: {value.dtype}[{', '.join(map(str, value.shape))}]\n" in done.stdout
+        assert f"  {value.path}: {value.dtype}[{','.join(map(str, value.shape))}]\n" in done.stdout
     assert "VJPs: 1\n" in done.stdout
     assert "custom calls" not in done.stdout
 
