@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <string_view>
+#include <utility>
 
 #include "wire/artifact/stored_digest.h"
 #include "wire/base/unaligned.h"
@@ -274,12 +275,14 @@ void check_cases(const schema::Cases& cases, const Path& path, std::size_t most_
                  const std::function<void(const flatbuffers::String&, const Path&)>& check_text) {
   for (std::uint32_t i = 0; i < cases.recordings()->size(); ++i)
     check_recording(*cases.recordings()->Get(i), {&path, "recordings", i}, check_text);
-  check_different(check_tensors(*cases.files(), *cases.tensors(), path, check_text), path);
+  check_different(check_tensors(*cases.files(), *cases.tensors(), path, check_text), {&path, "tensors"});
   std::size_t left = most_data;
+  std::vector<std::string_view> names;
   for (std::uint32_t i = 0; i < cases.cases()->size(); ++i) {
     const schema::Case& one = *cases.cases()->Get(i);
     const Path place{&path, "cases", i};
     check_text(*one.name(), {&place, "name"});
+    names.push_back(one.name()->string_view());
     if (one.recording() >= cases.recordings()->size())
       throw Error({&place, "recording"}, "an index below " + std::to_string(cases.recordings()->size()),
                   std::to_string(one.recording()));
@@ -287,6 +290,7 @@ void check_cases(const schema::Cases& cases, const Path& path, std::size_t most_
     check_values(*one.results(), cases, {&place, "results"}, left);
     if (one.trace()) check_trace(*one.trace(), cases, {&place, "trace"}, left);
   }
+  check_different(std::move(names), {&path, "cases"});
 }
 
 void check_signatures(const schema::Cases& cases, const Path& path, const schema::Exported& root,

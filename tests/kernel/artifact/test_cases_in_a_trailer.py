@@ -141,6 +141,19 @@ def test_what_is_refused_beside(function: jaxexp.Exported, rest: Any, where: str
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize("orders", [(0, 0), (0, 1)])
+def test_names_are_different(function: jaxexp.Exported, orders: tuple[int, int]) -> None:
+    """Also those of calls of VJPs: reports and tensors are named by them."""
+    cases = [("n", order, [RESULT], [RESULT], 0, None) for order in orders]
+    for read in (
+        lambda: _native.Artifact(encoded(function, (cases, RECORDINGS, FILES, TENSORS))),
+        lambda: _native.with_cases(encoded(function, None), (cases, RECORDINGS, FILES, TENSORS)),
+    ):
+        with pytest.raises(DeserializationError, match="names that are different, found 'n' twice") as error:
+            read()
+        assert error.value.path == "trailer.cases.cases"
+
+
 def test_what_is_shared_is_refused() -> None:
     """Flat buffers may say one thing many times, which readers would copy as often."""
     assert "expected float32, found bool" in _error(with_cases(1, 1))
