@@ -278,7 +278,7 @@ def test_long_shapes_are_cut(artifact: Path, files: tuple[Path, Path]) -> None:
     x.write_bytes(b"\x93NUMPY\x02\x00" + len(head).to_bytes(4, "little") + head + bytes(4))
     said = fails(artifact, x, b)
     assert "must have rank 2, found rank 20000" in said
-    assert said.endswith("1, 1...)\n")
+    assert said.endswith("...)\n")
     assert len(said) < 600
 
 
