@@ -136,7 +136,7 @@ class Written:
         try:
             if self.file != path or not self.size == os.path.getsize(path) > 0:
                 return False
-            blob = files.opened(path)
+            blob: Any = files.opened(path)
             if _native.digest(blob).hex() != self.digest:
                 return False
             if (found := _native.Artifact(blob).weights()) is None:
