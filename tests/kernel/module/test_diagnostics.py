@@ -11,6 +11,8 @@ import pytest
 
 import jaxexp
 from jaxexp import _jax
+from jaxexp._cli.commands.view import page_of
+from jaxexp._fleet.places.source import source
 from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.module import mlir
 
@@ -70,8 +72,41 @@ def test_strings_of_bytes() -> None:
     old_options = with_functions(*NAMES, attribute=r'{options = "\FF\00\01"}')
     assert not module_head.has_only_text(old_options.mlir_module_serialized)
     np.testing.assert_array_equal(old_options.call(X), X)
-    with pytest.raises(jaxexp.DeserializationError, match="jaxlib does not parse"):
-        with_functions(b"\xff" * 18, b"\xff" * 18).call(X)
+
+
+def test_a_page_shows_strings_of_bytes() -> None:
+    with _jax.make_ir_context():
+        module = _jax.ir.Module.parse(
+            r"""func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+              %0 = stablehlo.tan %x {extra = "\FF<\1B"} : tensor<4xf32>
+              return %0 : tensor<4xf32>
+            }"""
+        )
+        serialized = mlir.serialize(module)
+    exported = dataclasses.replace(jaxexp.export(jax.jit(lambda x: x * 1))(X), mlir_module_serialized=serialized)
+    page = page_of(source(bytes(exported.serialize()), "view"))
+    assert r"extra = \\xff" in page  # in JSON
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ((b"\xff" + COMMANDS[:17],) * 2, "jaxlib does not parse"),
+        ((b"\xff" + COMMANDS[:17], NAMES[1]), "functions whose names are text"),
+    ],
+)
+def test_names_of_bytes(use: str, names: tuple[bytes, ...], said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    exported = with_functions(*names)
+    capfd.readouterr()
+    try:
+        found = str(USES[use](exported))
+        assert use == "compatibility"
+    except jaxexp.DeserializationError as error:
+        found = str(error)
+    assert said in found
+    assert found.isprintable()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_strings_of_text() -> None:
