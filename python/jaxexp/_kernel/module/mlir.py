@@ -62,22 +62,19 @@ def _deserialized(serialized: bytes, context: Any) -> Any:
     """What jaxlib's `deserialize_portable_artifact` returns, with its diagnostics in the error.
 
     That function prints them, with names from the module as they are. But MLIR's bindings end the process at a
-    diagnostic that is no text, so a module with strings of bytes, such as options of old custom calls, is left to it,
-    and its diagnostics are dropped.
+    diagnostic that is no text. So a module with strings of bytes, such as options of old custom calls, is left to it
+    when the same module with texts in their places was parsed.
 
     Raises:
-        ModuleError: the name of a function is no text.
+        ModuleError: the name of a function is no text, or hardly any string is.
     """
-    if not module_head.has_only_text(serialized):
-        handler = context.attach_diagnostic_handler(lambda _: True)
-        try:
-            module = _jax.deserialize_portable_artifact(serialized, context)
-        finally:
-            handler.detach()
-        _check_names(module)
-        return module
-    module = _jax.ir.Module.parse(serialized, context)
+    if (in_text := module_head.in_text(serialized)) is None:
+        raise not_text("most of its strings")
+    module = _jax.ir.Module.parse(in_text, context)
     run_passes(module, f"vhlo-to-version{{target={_jax.newest_stablehlo()}}}", "vhlo-legalize-to-stablehlo")
+    if in_text is not serialized:
+        module = _jax.deserialize_portable_artifact(serialized, context)
+        _check_names(module)
     return module
 
 
