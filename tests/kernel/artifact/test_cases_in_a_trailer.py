@@ -157,6 +157,7 @@ def test_names_are_different(function: jaxexp.Exported, orders: tuple[int, int])
 
 def test_texts_of_recordings_count_for_each_case(function: jaxexp.Exported) -> None:
     """A report shows them with each."""
+
     def artifact(count: int) -> _native.Artifact:
         cases = [(str(i), 0, [VALUE], [RESULT], 0, None) for i in range(count)]
         return _native.Artifact(encoded(function, (cases, [[("jax", "1" * 10_000)]], [], [])))
