@@ -312,19 +312,19 @@ def test_try_again(folder, tmp_path, run) -> None:
     assert run(*arguments)[0] == 1
 
 
-@pytest.mark.parametrize("command", ["ls", "inspect"])
-def test_a_folder_may_be_readable_later(command, folder, tmp_path, run, monkeypatch) -> None:
+@pytest.mark.parametrize(("command", "method"), [("ls", "read"), ("inspect", "mapped")])
+def test_a_folder_may_be_readable_later(command, method, folder, tmp_path, run, monkeypatch) -> None:
     """As one artifact is."""
     shutil.copy(folder / "hostile.jaxexp", tmp_path / "good.jaxexp")
     (tmp_path / "busy.jaxexp").touch()
-    mapped = Source.mapped
+    read = getattr(Source, method)
 
     def busy(self: Source):
         if self.name.endswith("busy.jaxexp"):
             raise ConnectionResetError(104, "Connection reset by peer", self.name)
-        return mapped(self)
+        return read(self)
 
-    monkeypatch.setattr(Source, "mapped", busy)
+    monkeypatch.setattr(Source, method, busy)
     status, out, err = run(command, tmp_path)
     assert (status, err.count("\n")) == (75, 1)
     assert "good" in out

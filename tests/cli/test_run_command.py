@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +158,7 @@ def test_dtypes_in_files(dtype: str, tmp_path: Path) -> None:
         arrays.write(str(tmp_path / "a.npz"), {name: np.asarray(value)})
         aval = jax.core.ShapedArray(np.shape(value), jnp.dtype(dtype))
         for found in (arrays.read(str(tmp_path / "a.npy")), arrays.read_all(str(tmp_path / "a.npz"))[name]):
-            np.testing.assert_array_equal(arrays.as_argument("", found, aval), np.asarray(value), strict=True)
+            np.testing.assert_array_equal(arrays.as_argument(found, aval).value(), np.asarray(value), strict=True)
 
 
 def test_other_byte_orders(here: Path, tmp_path: Path, good: Any) -> None:
@@ -446,3 +448,98 @@ def test_a_wrong_command_line_imports_no_jax(place: Path, subprocess_env: Any) -
     for arguments in (["--help"], ["scores.jaxexp", "--seed", "1"], ["scores.jaxexp", "-o", "y.txt"]):
         done = started(code, "run", *arguments, env=subprocess_env(), cwd=place)
         assert done.returncode == 0, arguments
+
+
+def _npy(descr: str, shape: str, data: bytes = b"", version: int = 1) -> bytes:
+    head = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY" + bytes([version, 0]) + len(head).to_bytes(2 if version == 1 else 4, "little") + head + data
+
+
+def _npz(path: Path, *members: tuple[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> Path:
+    with zipfile.ZipFile(path, "w", compression) as zipped, warnings.catch_warnings(action="ignore"):
+        for name, content in members:
+            zipped.writestr(name, content)
+    return path
+
+
+HUGE = _npy("'<f4'", "(9000000,)", bytes(36_000_000))
+
+
+@pytest.mark.parametrize("how", ["run", "expect", "record", "inputs", "npy"])
+def test_what_does_not_fit_is_not_unpacked(
+    how: str, here: Path, tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few bytes may unpack to any number of them."""
+    path = _npz(tmp_path / "huge.npz", ("arr_0.npy", HUGE))
+    if how == "npy":
+        path = tmp_path / "huge.npy"
+        path.write_bytes(HUGE)
+    else:
+        assert path.stat().st_size < 50_000
+    jaxexp.export(jax.jit(lambda x: x))(np.float32(1)).save(tmp_path / "one.jaxexp")
+    monkeypatch.setattr(np.lib.format, "read_array", lambda *_, **__: pytest.fail("it was unpacked"))
+    model = tmp_path / "one.jaxexp"
+    status, out, err = {
+        "run": lambda: run("run", model, path),
+        "npy": lambda: run("run", model, path),
+        "record": lambda: run("record", model, path),
+        "expect": lambda: run("run", model, "1", "--expect", path),
+        "inputs": lambda: run("migrate", "--inputs", path, model, tmp_path / "new.jaxexp"),
+    }[how]()
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    found = "expected shape (9000000,), found ()" if how == "expect" else "must have rank 0, found rank 1"
+    assert found in err
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz"])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (_npy("'|V0'", "(99999999999,)"), "expected dtype float32, found |V0"),
+        (_npy("'<U7'", "(0,)"), "expected dtype float32, found <U7"),
+        (_npy("'<f16'", "(0,)"), "expected dtype float32, found float128"),
+        (_npy("[('a', '<f4')]", "(0,)"), "expected dtype float32, found [('a', '<f4')]"),
+        (_npy("'|O'", "(2,)"), "it has Python objects"),
+        (_npy("'<f4'", "(2,)", bytes(7)), "it ends before its last number"),
+        (_npy("'<f4'", "(4611686018427387904, 4)"), "it ends before its last number"),
+        (_npy("'<f4'", "(-2,)", bytes(8)), "its head is not one that NumPy writes"),
+        (_npy("'<f4'", "(" + "1, " * 65 + ")", bytes(8)), "its head is not one that NumPy writes"),
+        (_npy("-" * 9000 + "1", "(2,)"), "its head is not one that NumPy writes"),
+        (_npy("'\x1b[31m'", "(2,)"), r"\x1b[31m"),
+        (_npy("'<f4'", "(2,)", bytes(8))[:-20], "not a file of numpy.save"),
+        (b"\x93NUMPY\x02\x00\xff\xff\xff\xff{" + bytes(20), "its head has 4,294,967,295 bytes, and NumPy reads"),
+        (b"\x93NUMPY\x09\x00" + bytes(20), "it is a file of another kind, or newer"),
+        (b"", "it is a file of another kind, or newer"),
+    ],
+)
+def test_heads_of_arrays(content: bytes, said: str, kind: str, tmp_path: Path, run: Any) -> None:
+    jaxexp.export(jax.jit(lambda x: x))(np.ones(2, np.float32)).save(tmp_path / "two.jaxexp")
+    path = _npz(tmp_path / "x.npz", ("arr_0.npy", content))
+    if kind == "npy":
+        path = tmp_path / "x.npy"
+        path.write_bytes(content)
+    status, out, err = run("run", tmp_path / "two.jaxexp", path)
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert f"jaxexp: '{path}'" in err
+    assert said in err
+    assert err.rstrip("\n").isprintable()
+
+
+def test_members_that_are_refused(tmp_path: Path, run: Any) -> None:
+    jaxexp.export(jax.jit(lambda x: x))(np.ones(2, np.float32)).save(tmp_path / "two.jaxexp")
+    good = _npy("'<f4'", "(2,)", bytes(8))
+    for members, compression, said in (
+        ([("notes.txt", b"no array")], zipfile.ZIP_DEFLATED, "its member 'notes.txt' is no array"),
+        ([("arr_0.npy", good)] * 2, zipfile.ZIP_DEFLATED, "it has 'arr_0' twice"),
+        ([("arr_0.npy", good)], zipfile.ZIP_LZMA, "'arr_0' is compressed in a way that"),
+    ):
+        path = _npz(tmp_path / "x.npz", *members, compression=compression)
+        status, _, err = run("run", tmp_path / "two.jaxexp", path)
+        assert (status, err.count("\n")) == (1, 1)
+        assert said in err
+    damaged = bytearray(_npz(tmp_path / "x.npz", ("arr_0.npy", good)).read_bytes())
+    damaged[60] ^= 255
+    (tmp_path / "x.npz").write_bytes(damaged)
+    status, _, err = run("run", tmp_path / "two.jaxexp", tmp_path / "x.npz")
+    assert (status, err.count("\n")) == (1, 1)
+    assert "is not a file of numpy.save or numpy.savez" in err

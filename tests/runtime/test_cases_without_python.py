@@ -19,6 +19,7 @@ from jaxexp._kernel.artifact.cases import storage
 from jaxexp.runtime import Session
 from kit import runtime
 from kit.weighted import X, bound
+from kit.wire import seal
 
 pytestmark = [
     pytest.mark.slow(reason="builds the C++ runtime, which takes minutes"),
@@ -233,6 +234,17 @@ def test_what_cannot_be_checked(tmp_path: Path) -> None:
     assert line.endswith("drawn: its random arguments take 160,000 bytes; --max-drawn-bytes allows 159,999")
     function.save(file)
     assert said(file, status=1) == [f"{file}: no cases"]
+
+
+def test_names_are_different(tmp_path: Path) -> None:
+    file = tmp_path / "f.jaxexp"
+    x = np.ones((2, 2), np.float32)
+    cases = [{"args": (x,), "name": name, "tolerance": "dtype"} for name in ("case a", "case b")]
+    jaxexp.export(jax.jit(lambda x: x + 1))(x).save(file, cases=cases)
+    file.write_bytes(seal(bytearray(file.read_bytes().replace(b"case b", b"case a"))))
+    done = runtime.run("--check", file)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "at trailer.cases.cases: expected names that are different, found 'case a' twice" in done.stderr
 
 
 def test_arrays_that_are_not_kept_are_counted(tmp_path: Path) -> None:

@@ -272,6 +272,16 @@ def test_files_that_are_refused(artifact: Path, files: tuple[Path, Path], tmp_pa
     assert "its member 'readme.txt' is no array" in fails(artifact, tmp_path / "c.npz")
 
 
+def test_long_shapes_are_cut(artifact: Path, files: tuple[Path, Path]) -> None:
+    x, b = files
+    head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({'1, ' * 20_000}), }}\n".encode()
+    x.write_bytes(b"\x93NUMPY\x02\x00" + len(head).to_bytes(4, "little") + head + bytes(4))
+    said = fails(artifact, x, b)
+    assert "must have rank 2, found rank 20000" in said
+    assert said.endswith("...)\n")
+    assert len(said) < 600
+
+
 def test_arguments_that_do_not_fit(artifact: Path, files: tuple[Path, Path], tmp_path: Path) -> None:
     """Status 2 where `jaxexp run` has it."""
     x, b = files

@@ -7,8 +7,12 @@
 #include <set>
 #include <thread>
 
+#include "wire/base/error.h"
+
 namespace jaxexp::runtime {
 namespace {
+
+constexpr std::size_t longest_shape = 300;  // in a message: files may have shapes of any length
 
 /// Copies a block without gaps into a larger array, row by row.
 void place(const Block& part, const std::byte* from, const Shape& strides, std::size_t bytes, std::byte* to) {
@@ -55,7 +59,7 @@ Shape row_major_strides(const Shape& shape, std::size_t bytes) {
 std::string description(const Shape& shape) {
   std::string text = "[";
   for (std::size_t d = 0; d < shape.size(); ++d) text += (d > 0 ? "," : "") + std::to_string(shape[d]);
-  return text + "]";
+  return wire::shortened(text + "]", longest_shape);
 }
 
 std::string description(const Numbers& numbers) { return std::string(numbers.type->name) + description(numbers.shape); }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <string_view>
+#include <utility>
 
 #include "wire/artifact/stored_digest.h"
 #include "wire/base/unaligned.h"
@@ -175,9 +176,11 @@ void check_trace(const schema::CaseValue& trace, const schema::Cases& cases, con
   if (trace.drawn()) throw Error(path, "the numbers of a table", "how to draw some");
 }
 
-void check_recording(const schema::Recording& recording, const Path& path,
-                     const std::function<void(const flatbuffers::String&, const Path&)>& check_text) {
+/// Returns how many bytes the texts have.
+std::size_t check_recording(const schema::Recording& recording, const Path& path,
+                            const std::function<void(const flatbuffers::String&, const Path&)>& check_text) {
   std::string_view last;
+  std::size_t size = 0;
   for (std::uint32_t i = 0; i < recording.facts()->size(); ++i) {
     const schema::Entry& fact = *recording.facts()->Get(i);
     const Path place{&path, "facts", i};
@@ -186,7 +189,9 @@ void check_recording(const schema::Recording& recording, const Path& path,
     if (i > 0 && last >= fact.key()->string_view())
       throw Error({&place, "key"}, "keys in ascending order", "'" + shortened(fact.key()->string_view()) + "'");
     last = fact.key()->string_view();
+    size += fact.key()->size() + fact.value()->size();
   }
+  return size;
 }
 
 /// The size of a constant dimension; nothing for an expression.
@@ -272,21 +277,29 @@ Offset<schema::Cases> write_cases(FlatBufferBuilder& fbb, const Cases& cases) {
 
 void check_cases(const schema::Cases& cases, const Path& path, std::size_t most_data,
                  const std::function<void(const flatbuffers::String&, const Path&)>& check_text) {
+  std::vector<std::size_t> recording_sizes;
   for (std::uint32_t i = 0; i < cases.recordings()->size(); ++i)
-    check_recording(*cases.recordings()->Get(i), {&path, "recordings", i}, check_text);
-  check_different(check_tensors(*cases.files(), *cases.tensors(), path, check_text), path);
-  std::size_t left = most_data;
+    recording_sizes.push_back(check_recording(*cases.recordings()->Get(i), {&path, "recordings", i}, check_text));
+  check_different(check_tensors(*cases.files(), *cases.tensors(), path, check_text), {&path, "tensors"});
+  std::size_t left = most_data, recordings_left = min_recording_texts + recording_texts_per_byte * most_data;
+  std::vector<std::string_view> names;
   for (std::uint32_t i = 0; i < cases.cases()->size(); ++i) {
     const schema::Case& one = *cases.cases()->Get(i);
     const Path place{&path, "cases", i};
     check_text(*one.name(), {&place, "name"});
+    names.push_back(one.name()->string_view());
     if (one.recording() >= cases.recordings()->size())
       throw Error({&place, "recording"}, "an index below " + std::to_string(cases.recordings()->size()),
                   std::to_string(one.recording()));
+    if (recording_sizes[one.recording()] > recordings_left)
+      throw Error({&place, "recording"}, "texts of recordings that are not much longer than the trailer",
+                  "longer ones");
+    recordings_left -= recording_sizes[one.recording()];
     check_values(*one.arguments(), cases, {&place, "arguments"}, left);
     check_values(*one.results(), cases, {&place, "results"}, left);
     if (one.trace()) check_trace(*one.trace(), cases, {&place, "trace"}, left);
   }
+  check_different(std::move(names), {&path, "cases"});
 }
 
 void check_signatures(const schema::Cases& cases, const Path& path, const schema::Exported& root,

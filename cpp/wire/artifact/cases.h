@@ -17,6 +17,10 @@ namespace jaxexp::wire {
 
 inline constexpr std::uint32_t max_case_rank = 64;
 
+/// How many bytes the texts of recordings may have, counted for each case, which a report shows with them: so many, and
+/// some for each byte of the trailer.
+inline constexpr std::size_t min_recording_texts = 1 << 20, recording_texts_per_byte = 16;
+
 struct Cases {
   /// The elements of an array.
   struct Data {

@@ -77,7 +77,7 @@ std::vector<std::string_view> check_tensors(
 void check_different(std::vector<std::string_view> names, const Path& path) {
   std::ranges::sort(names);
   if (const auto twice = std::ranges::adjacent_find(names); twice != names.end())
-    throw Error({&path, "tensors"}, "names that are different", "'" + shortened(*twice) + "' twice");
+    throw Error(path, "names that are different", "'" + shortened(*twice) + "' twice");
 }
 
 void check_weights(const schema::Weights& weights, const Path& path,
@@ -92,7 +92,7 @@ void check_weights(const schema::Weights& weights, const Path& path,
       throw Error({&place, "tensor"}, "an index below " + std::to_string(weights.tensors()->size()),
                   std::to_string(other.tensor()));
   }
-  check_different(std::move(names), path);
+  check_different(std::move(names), {&path, "tensors"});
 }
 
 std::vector<Weights::File> read_files(const Vectors::FilesRead& files) {

@@ -58,7 +58,7 @@ std::vector<std::string_view> check_tensors(
     const Vectors::FilesRead& files, const Vectors::TensorsRead& tensors, const Path& path,
     const std::function<void(const flatbuffers::String&, const Path&)>& check_text);
 
-/// Throws Error where two names of tensors are equal.
+/// Throws Error where two of the names are equal.
 void check_different(std::vector<std::string_view> names, const Path& path);
 
 flatbuffers::Offset<schema::Weights> write_weights(flatbuffers::FlatBufferBuilder& fbb, const Weights& weights);

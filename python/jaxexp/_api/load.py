@@ -133,10 +133,10 @@ def give_cases_beside(exported: Exported, path: str | os.PathLike[str], signed: 
     """
 
     def stored(table: Table) -> WithDigests:
-        from jaxexp._weights.arrays.stored import Stored, StoredChecked
+        from jaxexp._weights.arrays.stored import StoredChecked, StoredInPieces
 
         if signed is None:
-            return Stored(path, table)
+            return StoredInPieces(path, table)
         return StoredChecked(path, table, functools.partial(signed.check, used_by=os.fsdecode(path)))
 
     give_cases(exported, stored)

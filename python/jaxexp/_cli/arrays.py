@@ -6,46 +6,103 @@ are uint32 arrays with one more dimension. `jaxexp-run`, the program in C++, rea
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import functools
+import io
+import math
+import os
+import struct
 import zipfile
-from collections.abc import Mapping, Sequence
-from typing import Any
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO, Any
 
 import click
 import numpy as np
 
-from jaxexp._kernel.artifact.words import listed
+from jaxexp._errors import cause
+from jaxexp._kernel.artifact.words import cut, listed
 from jaxexp._kernel.io import files
 
 Array = np.ndarray[Any, Any]
 
+_MAGIC, _ZIP = b"\x93NUMPY", b"PK"
+_READERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+    (3, 0): np.lib.format.read_array_header_2_0,  # the same, but for names of fields
+}
+_MOST_HEAD = 10_000  # bytes, as in NumPy
+_MOST_DIMENSIONS = 64
+# What NumPy and zipfile raise for damaged files.
+_DAMAGED = ValueError, EOFError, RuntimeError, OverflowError, zlib.error, struct.error, zipfile.BadZipFile
 
-def read(path: str) -> Array:
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stored:
+    """An array in a file, of which only the head was read: what is behind it may take any memory.
+
+    Attributes:
+        where: the file, and the name of the array in it, for messages.
+        dtype, shape: what the head says.
+    """
+
+    where: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    _path: str
+    _open: Callable[[], IO[bytes]]
+
+    def array(self) -> Array:
+        """All of it.
+
+        Raises:
+            click.ClickException: the file is damaged.
+        """
+        with _explained(self._path), self._open() as file:
+            found: Array = np.lib.format.read_array(file, allow_pickle=False)
+            return found
+
+
+def read(path: str) -> Stored:
     """The array in a .npy file.
 
     Raises:
         click.ClickException: it is not such a file.
         OSError: it cannot be opened.
     """
-    found = _load(path)
-    if not isinstance(found, np.ndarray):
-        found.close()
-        raise click.ClickException(f"{path!r} is a .npz file, where one array is expected")
+    with _explained(path), files.regular(path) as file:
+        if file.read(len(_ZIP)) == _ZIP:
+            raise click.ClickException(f"{path!r} is a .npz file, where one array is expected")
+        file.seek(0)
+        size = os.fstat(file.fileno()).st_size
+        return _stored(repr(path), path, file, size, functools.partial(files.regular, path))
+
+
+def read_all(path: str) -> dict[str, Stored]:
+    """The arrays in a .npz file by their names; errors as in `read`. The file stays open while one of them is there."""
+    with files.regular(path) as file:
+        if file.read(len(_MAGIC)) == _MAGIC:
+            raise click.ClickException(f"{path!r} is a .npy file, where a .npz file is expected")
+    found: dict[str, Stored] = {}
+    with _explained(path):
+        zipped = zipfile.ZipFile(path)
+        for member in zipped.infolist():
+            name, suffix, _ = member.filename.rpartition(".npy")
+            if not suffix:
+                raise ValueError(f"its member {cut(member.filename)!r} is no array")
+            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise ValueError(f"{cut(name)!r} is compressed in a way that numpy.savez_compressed does not know")
+            if name in found:
+                raise ValueError(f"it has {cut(name)!r} twice")
+            again = functools.partial(zipped.open, member)
+            with again() as content:
+                found[name] = _stored(f"{path!r}, {cut(name)!r}", path, content, member.file_size, again)
     return found
 
 
-def read_all(path: str) -> dict[str, Array]:
-    """The arrays in a .npz file by their names; errors as in `read`."""
-    found = _load(path)
-    if isinstance(found, np.ndarray):
-        raise click.ClickException(f"{path!r} is a .npy file, where a .npz file is expected")
-    with found:
-        try:
-            return {name: found[name] for name in found.files}
-        except (ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise _unreadable(path, error) from error
-
-
-def read_named(path: str, paths: Sequence[str], what: str) -> dict[str, Array]:
+def read_named(path: str, paths: Sequence[str], what: str) -> dict[str, Stored]:
     """All arguments or results, by their paths, from a .npz file that names them so, or arr_0, arr_1, ...; or the only
     one from a .npy file.
 
@@ -58,67 +115,149 @@ def read_named(path: str, paths: Sequence[str], what: str) -> dict[str, Array]:
         if found.keys() == set(names):
             return {own: found[name] for own, name in zip(paths, names, strict=True)}
     raise click.ClickException(
-        f"{path!r} has the arrays {listed(found, most=8)}; expected {listed(paths, most=8)}, the paths of the {what}; "
-        "or arr_0, arr_1, ... in this order"
+        f"{path!r} has the arrays {listed(found, cut, most=8)}; expected {listed(paths, most=8)}, the paths of the "
+        f"{what}; or arr_0, arr_1, ... in this order"
     )
 
 
-def difference(expected: Array, found: Array) -> str | None:
+def _stored(where: str, path: str, file: IO[bytes], size: int, again: Callable[[], IO[bytes]]) -> Stored:
+    """An array in a file of this size, which `again` opens again. A ValueError if its head is not one of NumPy's."""
+    first = file.read(12)
+    if not first.startswith(_MAGIC) or (version := (first[6], first[7])) not in _READERS:
+        raise ValueError("it is a file of another kind, or newer")
+    start = 10 if version == (1, 0) else 12
+    length = int.from_bytes(first[8:start], "little")
+    if length > _MOST_HEAD:
+        raise ValueError(f"its head has {length:,} bytes, and NumPy reads at most {_MOST_HEAD:,}")
+    head = io.BytesIO(first[8:] + file.read(start + length - len(first)))
+    try:
+        shape, _, dtype = _READERS[version](head)
+    except (MemoryError, RecursionError):  # brackets in brackets
+        shape, dtype = (-1,), np.dtype(np.bool_)
+    if len(shape) > _MOST_DIMENSIONS or min(shape, default=0) < 0:
+        raise ValueError("its head is not one that NumPy writes")
+    if dtype.hasobject:
+        raise ValueError("it has Python objects")
+    if math.prod(shape) * dtype.itemsize > size - start - length:
+        raise ValueError("it ends before its last number")
+    return Stored(where, dtype, shape, path, again)
+
+
+@contextlib.contextmanager
+def _explained(path: str) -> Iterator[None]:
+    try:
+        yield
+    except _DAMAGED as error:
+        said = f"{path!r} is not a file of numpy.save or numpy.savez: {error}"
+        raise click.ClickException(said) from cause(error)
+
+
+def difference(expected: Stored, found: Array) -> str | None:
     """How a result differs from the expected one by more than rounding; None if it does not."""
     from jaxexp._compat.rounding import differing
 
-    if expected.dtype.kind == "V" and expected.dtype.itemsize == found.dtype.itemsize:
-        expected = expected.view(found.dtype)
     if expected.shape != found.shape:
-        return f"expected shape {expected.shape}, found {found.shape}"
-    differ = differing(expected.astype(found.dtype), found)
+        return f"expected shape {cut(str(expected.shape))}, found {found.shape}"
+    are_bytes = _are_bytes(expected.dtype, found.dtype)
+    if not are_bytes and expected.dtype.kind not in _NUMBERS:
+        return f"expected numbers, found dtype {cut(str(expected.dtype))}"
+    array = expected.array()
+    array = array.view(found.dtype) if are_bytes else array.astype(found.dtype)
+    differ = differing(array, found)
     if not (count := int(np.count_nonzero(differ))):
         return None
     first = tuple(map(int, np.unravel_index(np.argmax(differ), found.shape)))
-    return f"{count:,} of {found.size:,} numbers; expected {expected[first]}, found {found[first]} at {list(first)}"
+    return f"{count:,} of {found.size:,} numbers; expected {array[first]}, found {found[first]} at {list(first)}"
 
 
-def _load(path: str) -> Any:
-    try:
-        return np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise _unreadable(path, error) from error
+_NUMBERS = "biufc"
 
 
-def _unreadable(path: str, error: Exception) -> click.ClickException:
-    said = str(error)
-    if "allow_pickle" in said:  # for an array of objects, and for a file of another kind
-        said = "it has Python objects, or is a file of another kind"
-    return click.ClickException(f"{path!r} is not a file of numpy.save or numpy.savez: {said}")
+def _are_bytes(dtype: np.dtype[Any], of: np.dtype[Any]) -> bool:
+    """Whether elements are the bytes of those of another dtype."""
+    return dtype.char == "V" and dtype.names is None and dtype.subdtype is None and 0 < dtype.itemsize == of.itemsize
 
 
-def as_argument(where: str, array: Array, aval: Any) -> Any:
-    """An array from a file as the argument of a function with this abstract value.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Argument:
+    """An array in a file as an argument.
 
-    Other arrays that do not fit are returned as they are: the call explains them.
+    Attributes:
+        stored: the array.
+        aval: what a call takes it for.
+    """
+
+    stored: Stored
+    aval: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        shape: tuple[int, ...] = self.aval.shape
+        return shape
+
+    def value(self) -> Any:
+        """What is passed to a call."""
+        import jax
+
+        array, dtype = self.stored.array(), self.aval.dtype
+        if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=_key_impl(self.aval))
+        if array.dtype.char == "V":
+            return array.view(dtype)
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def as_argument(stored: Stored, aval: Any) -> Argument:
+    """An array in a file as the argument of a function with this abstract value, which may have another shape: `values`
+    explains that.
 
     Raises:
-        click.ClickException: the array has another dtype than bfloat16 or the like. The message begins with `where`.
+        click.ClickException: its dtype is none that a call could take.
     """
     import jax
 
-    if array.dtype.byteorder == ">":
-        array = array.astype(array.dtype.newbyteorder("="))
+    dtype, shape = stored.dtype, stored.shape
     if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
         key_shape = aval.dtype._impl.key_shape
-        is_key = array.dtype == np.uint32 and array.shape[-len(key_shape) :] == key_shape
-        return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=_key_impl(aval)) if is_key else array
-    if array.dtype.kind == "V" and array.dtype.names is None and array.dtype.itemsize == aval.dtype.itemsize:
-        return array.view(aval.dtype)
-    if aval.dtype.isbuiltin == _OF_ML_DTYPES and array.dtype != aval.dtype:
+        if dtype == np.uint32 and shape[-len(key_shape) :] == key_shape:
+            return Argument(stored, jax.core.ShapedArray(shape[: -len(key_shape)], aval.dtype))
+    elif _are_bytes(dtype, aval.dtype):
+        return Argument(stored, jax.core.ShapedArray(shape, aval.dtype))
+    elif aval.dtype.isbuiltin == _OF_ML_DTYPES and dtype != aval.dtype:
         raise click.ClickException(
-            f"{where}: expected dtype {aval.dtype}, found {array.dtype}. NumPy's files hold the bytes of {aval.dtype}: "
-            f"numpy.save(FILE, x.astype(ml_dtypes.{aval.dtype}).view('V{aval.dtype.itemsize}')) writes them"
+            f"{stored.where}: expected dtype {aval.dtype}, found {cut(str(dtype))}. NumPy's files hold the bytes of "
+            f"{aval.dtype}: numpy.save(FILE, x.astype(ml_dtypes.{aval.dtype}).view('V{aval.dtype.itemsize}')) writes "
+            "them"
         )
-    return array
+    if dtype.kind not in _NUMBERS or dtype.itemsize > _WIDEST[dtype.kind]:
+        raise click.ClickException(f"{stored.where}: expected dtype {aval.dtype}, found {cut(str(dtype))}")
+    return Argument(stored, jax.core.ShapedArray(shape, jax.dtypes.canonicalize_dtype(dtype.newbyteorder("="))))
 
 
 _OF_ML_DTYPES = 2  # dtypes that a package has added to NumPy's
+_WIDEST = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}  # bytes of an element
+
+
+def values(called: Any, given: Sequence[Any]) -> list[Any]:
+    """The arguments of a call. Those in files are read when all are known to fit.
+
+    Args:
+        called: the function, with the signature of its calls.
+        given: for each argument an `Argument`, or a value that was made for it.
+
+    Raises:
+        ExportError: one does not fit. The message is that of the call.
+    """
+    import jax
+
+    from jaxexp._kernel.call import primitive
+
+    avals = [
+        one.aval if isinstance(one, Argument) else jax.core.ShapedArray(one.shape, aval.dtype)
+        for one, aval in zip(given, called.in_avals, strict=True)
+    ]
+    primitive.check(called, avals)
+    return [one.value() if isinstance(one, Argument) else one for one in given]
 
 
 def parsed(text: str, aval: Any) -> Any:

@@ -88,7 +88,9 @@ class CallArguments:
             raise click.UsageError(
                 f"{listed(missing, self._described, most=8)} {are} not given: pass a .npy file{each}, or --random"
             )
-        leaves = [self._found[i] for i in range(len(self._avals))]
+        from jaxexp._cli import arrays
+
+        leaves = arrays.values(self._called, [self._found[i] for i in range(len(self._avals))])
         args, kwargs = jax.tree_util.tree_unflatten(self._called.in_tree, leaves)
         return args, kwargs
 
@@ -116,7 +118,7 @@ class CallArguments:
                     f"{self._described(index)} takes {error}, or a .npy file, not {text!r}"
                 ) from None
         try:
-            return arrays.as_argument(repr(text), arrays.read(text), aval)
+            return arrays.as_argument(arrays.read(text), aval)
         except FileNotFoundError:
             if text.endswith(".npy"):
                 raise
@@ -126,7 +128,7 @@ class CallArguments:
         """Takes the arrays in a .npz file by their paths, or in order."""
         from jaxexp._cli import arrays
 
-        for name, array in arrays.read_all(path).items():
+        for name, stored in arrays.read_all(path).items():
             where = f"{path!r}, {name!r},"
             numbered = re.fullmatch(r"arr_([0-9]{1,9})", name)
             if name in self._index:
@@ -140,7 +142,7 @@ class CallArguments:
                 raise self._one_more(where)
             else:
                 index = left[int(numbered[1])]
-            self._add(index, arrays.as_argument(f"{path!r}, {name!r}", array, self._avals[index]), where)
+            self._add(index, arrays.as_argument(stored, self._avals[index]), where)
 
     def _add(self, index: int, value: Any, where: str) -> None:
         if index in self._found:

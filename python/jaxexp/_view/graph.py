@@ -210,7 +210,8 @@ class _Reader:
                 return ""
         called = _CALLED.get(name)
         if called is not None and called in attributes:
-            return str(attributes[called].value)
+            attribute = attributes[called]
+            return _text(attribute) if isinstance(attribute, self.ir.StringAttr) else str(attribute.value)
         parts: list[str] = []
         left = LONGEST
         for attribute in sorted(map(_name_of, attributes)):
@@ -235,7 +236,7 @@ class _Reader:
         if found is None:
             ir = self.ir
             if isinstance(attribute, ir.StringAttr):
-                found = attribute.value[:LONGEST]
+                found = _text(attribute)[:LONGEST]
             elif isinstance(attribute, (ir.DenseElementsAttr, ir.TypeAttr)):
                 found = ""
             else:
@@ -271,6 +272,11 @@ class _Reader:
                 place, calls = found[operation]
                 one[1], one[2] = self._number(place.scope), self._number(place.source)
                 one[8] = self.calls.setdefault(calls, len(self.calls))
+
+
+def _text(attribute: Any) -> str:
+    """A string, which may have any bytes."""
+    return str(attribute.value_bytes, "utf-8", "backslashreplace")
 
 
 # The attribute that marks an argument as a dimension variable, or as the platform.

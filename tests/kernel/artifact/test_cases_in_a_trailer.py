@@ -14,6 +14,7 @@ import pytest
 import jaxexp
 from jaxexp import _native
 from jaxexp._errors import DeserializationError
+from jaxexp._kernel.artifact.cases import Case
 from jaxexp._kernel.artifact.chain import chain
 from jaxexp._kernel.codec import binding
 from kit.layout import with_cases
@@ -139,6 +140,36 @@ def test_what_is_refused_beside(function: jaxexp.Exported, rest: Any, where: str
         _native.Artifact(encoded(function, ([], *rest)))
     assert error.value.path == f"trailer.cases.{where}"
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("orders", [(0, 0), (0, 1)])
+def test_names_are_different(function: jaxexp.Exported, orders: tuple[int, int]) -> None:
+    """Also those of calls of VJPs: reports and tensors are named by them."""
+    cases = [("n", order, [RESULT], [RESULT], 0, None) for order in orders]
+    for read in (
+        lambda: _native.Artifact(encoded(function, (cases, RECORDINGS, FILES, TENSORS))),
+        lambda: _native.with_cases(encoded(function, None), (cases, RECORDINGS, FILES, TENSORS)),
+    ):
+        with pytest.raises(DeserializationError, match="names that are different, found 'n' twice") as error:
+            read()
+        assert error.value.path == "trailer.cases.cases"
+
+
+def test_texts_of_recordings_count_for_each_case(function: jaxexp.Exported) -> None:
+    """A report shows them with each."""
+
+    def artifact(count: int) -> _native.Artifact:
+        cases = [(str(i), 0, [VALUE], [RESULT], 0, None) for i in range(count)]
+        return _native.Artifact(encoded(function, (cases, [[("jax", "1" * 10_000)]], [], [])))
+
+    assert artifact(100).cases() is not None
+    with pytest.raises(DeserializationError, match="texts of recordings that are not much longer than the trailer"):
+        artifact(3_000)
+
+
+def test_indices_that_are_no_numbers() -> None:
+    words = "1 \u0663 02 x " + "9" * 5_000
+    assert Case("", 0, (), (), {"measured": words}).measured == {1, 2}
 
 
 def test_what_is_shared_is_refused() -> None:

@@ -11,6 +11,8 @@ import pytest
 
 import jaxexp
 from jaxexp import _jax
+from jaxexp._cli.commands.view import page_of
+from jaxexp._fleet.places.source import source
 from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.module import mlir
 
@@ -65,13 +67,53 @@ def test_nothing_is_printed(use: str, capfd: pytest.CaptureFixture[str]) -> None
     assert said.isprintable()
 
 
+def _is_changed(module: bytes) -> bool:
+    in_text = module_head.in_text(module)
+    assert in_text is not None
+    assert len(in_text) == len(module)
+    return in_text is not module
+
+
 def test_strings_of_bytes() -> None:
     """MLIR's bindings cannot say anything about these, and would end the process."""
     old_options = with_functions(*NAMES, attribute=r'{options = "\FF\00\01"}')
-    assert not module_head.has_only_text(old_options.mlir_module_serialized)
+    assert _is_changed(old_options.mlir_module_serialized)
     np.testing.assert_array_equal(old_options.call(X), X)
-    with pytest.raises(jaxexp.DeserializationError, match="jaxlib does not parse"):
-        with_functions(b"\xff" * 18, b"\xff" * 18).call(X)
+
+
+def test_a_page_shows_strings_of_bytes() -> None:
+    with _jax.make_ir_context():
+        module = _jax.ir.Module.parse(
+            r"""func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+              %0 = stablehlo.tan %x {extra = "\FF<\1B"} : tensor<4xf32>
+              return %0 : tensor<4xf32>
+            }"""
+        )
+        serialized = mlir.serialize(module)
+    exported = dataclasses.replace(jaxexp.export(jax.jit(lambda x: x * 1))(X), mlir_module_serialized=serialized)
+    page = page_of(source(bytes(exported.serialize()), "view"))
+    assert r"extra = \\xff" in page  # in JSON
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ((b"\xff" + COMMANDS[:17],) * 2, "redefinition of symbol named '?????????????????0'"),
+        ((b"\xff" + COMMANDS[:17], NAMES[1]), "functions whose names are text"),
+    ],
+)
+def test_names_of_bytes(use: str, names: tuple[bytes, ...], said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    exported = with_functions(*names)
+    capfd.readouterr()
+    try:
+        found = str(USES[use](exported))
+        assert use == "compatibility"
+    except jaxexp.DeserializationError as error:
+        found = str(error)
+    assert said in found
+    assert found.isprintable()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_strings_of_text() -> None:
@@ -79,4 +121,24 @@ def test_strings_of_text() -> None:
     with _jax.make_ir_context():
         for name in (*map(bytes.decode, NAMES), long, "\u00fc"):
             module = mlir.serialize(_jax.ir.Module.parse(f'module @"{name}" {{}}'))
-            assert module_head.has_only_text(module)
+            assert not _is_changed(module)
+
+
+def test_texts_in_place_of_bytes() -> None:
+    """Different strings stay different, and have their lengths."""
+    given = [rf"\{i:02X}" for i in range(128, 138)] + [r"\FF\FF", r"\FF\FE", "?0", "0", "\u00fc"]
+    assert _texts(given) is None  # "0" is taken
+    given.remove("0")
+    found = _texts(given)
+    assert found is not None
+    assert sorted(found[:10]) == [*"0123456789"]
+    assert sorted(found[10:12]) == ["?1", "?2"]
+    assert found[12:] == ["?0", "\u00fc"]
+
+
+def _texts(given: list[str]) -> list[str] | None:
+    with _jax.make_ir_context() as context:
+        quoted = ", ".join(f'"{text}"' for text in given)
+        module = mlir.serialize(_jax.ir.Module.parse(f"module attributes {{jax.given = [{quoted}]}} {{}}"))
+        in_text = module_head.in_text(module)
+        return in_text and [text.value for text in mlir.parse(in_text, context).operation.attributes["jax.given"]]

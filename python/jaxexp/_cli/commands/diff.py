@@ -9,8 +9,8 @@ import click
 
 from jaxexp._cli import completing, headers, inputs
 from jaxexp._cli.page import Column, Page
-from jaxexp._fleet.places.inspect import inspected as read
 from jaxexp._kernel.artifact import words
+from jaxexp._kernel.artifact.inspect import described
 from jaxexp._kernel.artifact.inspection import where_recorded
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ _Rows = dict[str, tuple[Any, Any]]
 
 def compared(old: inputs.Source, new: inputs.Source) -> dict[str, _Rows]:
     """The differences in each section: a name, and its values in both artifacts; None if one lacks it."""
-    inspected = read(old), read(new)
-    orders = min(len(found.module_bytes) for found in inspected)
-    a, b = (_facts(source, found, orders) for source, found in zip((old, new), inspected, strict=True))
+    both = _inspected(old), _inspected(new)
+    orders = min(len(found.module_bytes) for found, _ in both)
+    a, b = (_facts(found, buffer, orders) for found, buffer in both)
     return {
         section: {
             name: (a[section].get(name), b[section].get(name))
@@ -74,13 +74,20 @@ def compared(old: inputs.Source, new: inputs.Source) -> dict[str, _Rows]:
     }
 
 
+def _inspected(source: inputs.Source) -> tuple[Inspection, Any]:
+    """What an artifact says, and its bytes, of which all are needed: they are read once, and not mapped."""
+    with source.named():
+        buffer = source.read()
+        return described(buffer, False) if source.handle is None else source.handle.inspect(), buffer
+
+
 def _compared_members(old: str, new: str) -> _Rows:
     """The differences between two archives, from their indices."""
     a, b = ({name: handle.digest for name, handle in inputs.opened(path).items()} for path in (old, new))
     return {name: (a.get(name), b.get(name)) for name in sorted({*a, *b}) if a.get(name) != b.get(name)}
 
 
-def _facts(source: inputs.Source, found: Inspection, orders: int) -> dict[str, dict[str, Any]]:
+def _facts(found: Inspection, buffer: Any, orders: int) -> dict[str, dict[str, Any]]:
     """The facts to compare, by section and name. Operations are those of the first `orders` modules, which both
     artifacts have.
     """
@@ -117,20 +124,19 @@ def _facts(source: inputs.Source, found: Inspection, orders: int) -> dict[str, d
         "trailer": found.trailer,
         "metadata": None if found.metadata is None else json.dumps(found.metadata, sort_keys=True),
         **{f"case {case.name}": f"{case.bytes:,} bytes, with {where_recorded(case)}" for case in found.cases},
-        **_digests(source),
+        **_digests(buffer),
     }
     weights = {weight.name: f"{weight.bytes:,} bytes, {weight.digest[:16]}" for weight in found.weights}
     return {"signature": signature, "operations": operations, "sizes": sizes, "weights": weights, "origin": origin}
 
 
-def _digests(source: inputs.Source) -> dict[str, str]:
+def _digests(buffer: Any) -> dict[str, str]:
     """Digests of the actual bytes, not those in the trailer: modules may have equal operations and other constants."""
     import hashlib
 
     from jaxexp._kernel.artifact.chain import chain
     from jaxexp._native import Artifact
 
-    buffer = source.read()
     digests = {"all bytes": buffer}
     for order, link in enumerate(chain(Artifact(buffer))):
         digests["module" if order == 0 else f"VJP {order}: module"] = link.unchecked_module()

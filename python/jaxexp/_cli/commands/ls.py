@@ -91,16 +91,14 @@ def _of_source(source: inputs.Source, with_digest: bool) -> _Listed:
     from jaxexp._fleet.archive.summary import of_artifact
     from jaxexp._kernel.artifact.metadata import from_json
     from jaxexp._kernel.artifact.opened import opened
-    from jaxexp._kernel.io.files import Mapped
 
     if (handle := source.handle) is not None:
         return _Listed(source.name, handle.size, handle.digest, handle.metadata, handle.summary)
     with source.named():
-        buffer = source.mapped()
-        artifact = opened(buffer, in_place=isinstance(buffer, Mapped))
+        buffer = source.read()
+        artifact = opened(buffer)
         digest = _native.digest(buffer).hex() if with_digest else ""  # which reads all of the file
-        size = memoryview(buffer).nbytes
-        return _Listed(source.name, size, digest, from_json(artifact.metadata() or {}), of_artifact(artifact))
+        return _Listed(source.name, len(buffer), digest, from_json(artifact.metadata() or {}), of_artifact(artifact))
 
 
 def _print(listed: Sequence[Any], long: bool, what: str, more: str) -> None:

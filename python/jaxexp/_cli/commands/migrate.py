@@ -294,10 +294,8 @@ def _arguments(file: str, exported: Exported, path: str) -> functions.Arguments:
     from jaxexp._kernel.function.paths import argument_paths
 
     found = arrays.read_named(path, argument_paths(exported.in_tree), "arguments")
-    leaves = [
-        arrays.as_argument(f"{path!r}, {name}", array, aval)
-        for (name, array), aval in zip(found.items(), exported.in_avals, strict=True)
-    ]
+    given = [arrays.as_argument(array, aval) for array, aval in zip(found.values(), exported.in_avals, strict=True)]
+    leaves = arrays.values(exported, given)
     args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, leaves)
     _, placed = functions.placed(file, exported, (args, kwargs))
     return placed

@@ -67,9 +67,9 @@ def files_beside(path: str | os.PathLike[str], blob: Any) -> WithDigests | None:
     """
     if not (said := tables_of(_native.Artifact(blob))):
         return None
-    from jaxexp._weights.arrays.stored import Stored, Table, Together
+    from jaxexp._weights.arrays.stored import StoredInPieces, Table, Together
 
-    found = [Stored(path, Table.of_trailer(*one)) for one in said]
+    found = [StoredInPieces(path, Table.of_trailer(*one)) for one in said]
     for stored in found:
         stored.check_whole()
     return Together.of(*found)

@@ -131,18 +131,18 @@ class Written:
 
     def is_there(self, path: str) -> bool:
         """Whether this is the file at a path, with its weights beside it. A journal may say anything."""
-        from jaxexp._weights.arrays.stored import Stored, Table
+        from jaxexp._weights.arrays.stored import StoredInPieces, Table
 
         try:
             if self.file != path or not self.size == os.path.getsize(path) > 0:
                 return False
-            blob = files.mapped(path)
+            blob: Any = files.opened(path)
             if _native.digest(blob).hex() != self.digest:
                 return False
             if (found := _native.Artifact(blob).weights()) is None:
                 return not self.weights
             table = Table.of_trailer(*found)
-            Stored(path, table).check_files()
+            StoredInPieces(path, table).check_files()
             return self.weights in ((), tuple(_places(path, table)))
         except (OSError, ValueError):
             return False

@@ -65,7 +65,7 @@ def tensors_in(path: str) -> Tensors | None:
                     return None
         except OSError:  # another place, or what reads it says what is wrong
             return None
-    return reading.open_tensors(path)
+    return reading.open_tensors(path, places.FileInPieces)
 
 
 def _executables(path: str) -> OtherFile:

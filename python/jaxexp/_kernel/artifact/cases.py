@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -274,7 +275,7 @@ class Case:
     def measured(self) -> frozenset[int]:
         """The indices of the results whose tolerances were measured when the case was recorded, and not given."""
         return frozenset(
-            int(word) for word in self.recorded.get(MEASURED, "").split() if word.isascii() and word.isdigit()
+            int(word) for word in self.recorded.get(MEASURED, "").split() if re.fullmatch("[0-9]{1,9}", word)
         )
 
 

@@ -7,6 +7,8 @@ needs, so this file does not use it: `cpp/wire/bytecode` reads the tables.
 
 from __future__ import annotations
 
+import collections
+import itertools
 import re
 from typing import NamedTuple
 
@@ -62,8 +64,46 @@ def may_name(module: bytes | memoryview, *names: str) -> bool:
     return _native.module_may_name(module, *names)
 
 
-def has_only_text(module: bytes) -> bool:
-    """Whether all strings of a module are UTF-8: names, and values of attributes. Its structure was checked before."""
+def in_text(module: bytes) -> bytes | None:
+    """A module whose strings are UTF-8: names, and values of attributes. Each other string is replaced by a text of its
+    length that no other string is. The module's structure was checked before.
+
+    Returns:
+        The same object if all strings are text; None if there are more strings of one length than such texts.
+    """
+    lengths, start, end = _strings(module)
+    strings = module[start:end]
+    if _is_text(strings):  # each string ends with a zero, so all are text if the whole is
+        return module
+    ends = list(itertools.accumulate(reversed(lengths)))  # the last string has the first length
+    found = [strings[stop - length : stop - 1] for stop, length in zip(ends, reversed(lengths), strict=True)]
+    taken, numbers, texts = {*found}, collections.Counter[int](), dict[bytes, bytes]()
+    for string in found:
+        if string not in texts:
+            text = string
+            while text in taken and not _is_text(string):
+                number = b"%d" % numbers[len(string)]
+                if len(number) > len(string):
+                    return None
+                numbers[len(string)] += 1
+                text = number.rjust(len(string), b"?")
+            texts[string] = text
+            taken.add(text)
+    return b"".join([module[:start], *(texts[string] + b"\0" for string in found), module[end:]])
+
+
+def _is_text(string: bytes) -> bool:
+    try:
+        str(string, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _strings(module: bytes) -> tuple[list[int], int, int]:
+    """The lengths of a module's strings, each with the zero at its end, the last one first; and where they begin and
+    end.
+    """
     at = module.index(0, 5) + 1  # behind the magic bytes, a short version and the producer
     while True:
         kind, (length, at) = module[at], _varint(module, at + 1)
@@ -75,13 +115,11 @@ def has_only_text(module: bytes) -> bool:
         at += length
     end = at + length
     count, at = _varint(module, at)
+    lengths = []
     for _ in range(count):
-        _, at = _varint(module, at)
-    try:
-        str(memoryview(module)[at:end], "utf-8")  # each string ends with a zero, so all are valid if the whole is
-    except UnicodeDecodeError:
-        return False
-    return True
+        size, at = _varint(module, at)
+        lengths.append(size)
+    return lengths, at, end
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from jaxexp._errors import ExportError, UnsupportedError
 from jaxexp._kernel.function.convention import NEWEST_VERSION, OLDEST_VERSION, Arguments
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.sharding import axes_of, line_of
-from jaxexp._kernel.module import call_arrays, custom_calls, mlir, runnable
+from jaxexp._kernel.module import call_arrays, custom_calls, mlir, runnable, shardy_texts
 
 from .primitive import call_exported_p
 
@@ -173,16 +173,20 @@ _MESH_SYMBOLS = ("mesh", "empty_mesh", "single_device_0", "maximal_mesh_0")
 def _prepare_shardy(callee: Any, exported: ExportedData) -> None:
     """Converts the shardings in a module to the form of the caller's module: Shardy, with named meshes."""
     symbols = _jax.ir.SymbolTable(callee.operation)
-    as_attributes = mlir.has_shardy_attributes(callee)
+    are_texts = shardy_texts.are_in(callee)
     has_mesh = any(name in symbols and isinstance(symbols[name], _jax.MeshOp) for name in _MESH_SYMBOLS)
-    if (has_mesh or as_attributes) and not _jax.shardy_flag.value:
+    if (has_mesh or are_texts) and not _jax.shardy_flag.value:
         raise ExportError(
             f"calling {exported.fun_name}: it was exported with Shardy, which is turned off here. "
             "If export(..., compatibility=...) does that, for a release without Shardy, export without compatibility=, "
             "and pass it to save or serialize. Otherwise set jax_use_shardy_partitioner to True"
         )
-    round_trip = ["xla-sdy-round-trip-import-shardy-attrs"] if as_attributes and not has_mesh else []
-    mlir.run_passes(callee, *round_trip, "sdy-lift-inlined-meshes")
+    if are_texts and not has_mesh:
+        shardy_texts.import_(callee)
+        return
+    if are_texts:
+        shardy_texts.check(callee)
+    mlir.run_passes(callee, "sdy-lift-inlined-meshes")
 
 
 def _rename_meshes(callee: Any, taken: Any) -> None:

@@ -42,11 +42,11 @@ def parse(serialized: bytes, context: Any) -> Any:
     if not certain:  # a module for a newer version may not use anything new
         try:
             return _deserialized(serialized, context)
-        except MemoryError:
+        except (MemoryError, ModuleError):
             raise
         except Exception as error:  # of several types, such as RuntimeError and ValueError
             if not too_new:
-                found = f"one that jaxlib does not parse: {_what_is_wrong(error)}"
+                found = f"one that jaxlib does not parse: {what_is_wrong(error)}"
                 raise ModuleError(_MODULE, "a StableHLO module", found) from cause(error)
             why = cause(error)
     from jaxexp._kernel.releases import table
@@ -62,13 +62,30 @@ def _deserialized(serialized: bytes, context: Any) -> Any:
     """What jaxlib's `deserialize_portable_artifact` returns, with its diagnostics in the error.
 
     That function prints them, with names from the module as they are. But MLIR's bindings end the process at a
-    diagnostic that is no text, so a module with strings of bytes, such as options of old custom calls, is left to it.
+    diagnostic that is no text. So a module with strings of bytes, such as options of old custom calls, is left to it
+    when the same module with texts in their places was parsed.
+
+    Raises:
+        ModuleError: the name of a function is no text, or hardly any string is.
     """
-    if not module_head.has_only_text(serialized):
-        return _jax.deserialize_portable_artifact(serialized, context)
-    module = _jax.ir.Module.parse(serialized, context)
+    if (in_text := module_head.in_text(serialized)) is None:
+        raise not_text("most of its strings")
+    module = _jax.ir.Module.parse(in_text, context)
     run_passes(module, f"vhlo-to-version{{target={_jax.newest_stablehlo()}}}", "vhlo-legalize-to-stablehlo")
+    if in_text is not serialized:
+        module = _jax.deserialize_portable_artifact(serialized, context)
+        _check_names(module)
     return module
+
+
+def _check_names(module: Any) -> None:
+    """Values of attributes may be any bytes, but names of functions are text everywhere else."""
+    try:
+        for operation in iter_operations(module):
+            if "sym_name" in operation.attributes:
+                _jax.ir.StringAttr(operation.attributes["sym_name"]).value  # noqa: B018  (decodes it)
+    except RuntimeError as error:
+        raise not_text("functions whose names") from cause(error)
 
 
 def as_portable(content: bytes) -> bytes | None:
@@ -106,7 +123,7 @@ def text_of(module: bytes, elements: int | None = None) -> str:
         return str(parse(module, context).operation.get_asm(large_elements_limit=elements))
 
 
-def _what_is_wrong(error: Exception) -> str:
+def what_is_wrong(error: Exception) -> str:
     """The first diagnostic of an error of MLIR, whose first line names only what failed; otherwise the first line. A
     diagnostic may have a whole operation in it, of which the beginning is enough."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -240,17 +257,3 @@ def target_of(custom_call: Any) -> str:
 def not_text(what: str) -> ModuleError:
     """The error about names in a module of which jaxlib cannot decode one."""
     return ModuleError(_MODULE, f"{what} are text", "one that is not UTF-8")
-
-
-def has_shardy_attributes(module: Any) -> bool:
-    """Whether a module has its Shardy parts as frontend attributes, as old serialized modules have."""
-    attributes = module.operation.attributes
-    return "mhlo.frontend_attributes" in attributes and "xla.sdy.meshes" in _jax.ir.DictAttr(
-        attributes["mhlo.frontend_attributes"]
-    )
-
-
-def import_shardy_attributes(module: Any) -> None:
-    """Turns frontend attributes, which some plugins make of Shardy's dialect, back into the dialect, in place."""
-    if has_shardy_attributes(module):
-        run_passes(module, "xla-sdy-round-trip-import-shardy-attrs", "sdy-lift-inlined-meshes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -10,6 +11,7 @@ from jaxexp import _jax
 from . import mlir
 
 _SHARDING = "sdy.sharding"
+_MOST_DEVICES = (1 << 31) - 1  # which JAX counts in an int
 _MANUAL = "{manual}"
 
 
@@ -135,7 +137,10 @@ class _Rewriter:
         if list(mesh.device_ids):
             self.refuse("its module places devices on a mesh in an order of their own")
         axes = [_jax.sdy.MeshAxisAttr(axis) for axis in mesh.axes]
-        return tuple(axis.size for axis in axes), tuple(axis.name for axis in axes)
+        sizes = tuple(axis.size for axis in axes)
+        if math.prod(sizes) > _MOST_DEVICES:
+            self.refuse(f"its module has a mesh of more than {_MOST_DEVICES:,} devices")
+        return sizes, tuple(axis.name for axis in axes)
 
     def text(self, attribute: Any) -> Any:
         """A Shardy sharding as the text that GSPMD reads."""

@@ -14,7 +14,7 @@ from jaxexp import _jax
 from jaxexp._errors import TooOldReaderError, cause
 from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.function.data import E, ExportedData
-from jaxexp._kernel.module import composites, mlir, to_gspmd
+from jaxexp._kernel.module import composites, mlir, shardy_texts, to_gspmd
 from jaxexp._kernel.releases import features, stablehlo
 from jaxexp._kernel.releases.table import number
 
@@ -100,7 +100,7 @@ class _Rewriting:
 
         with _jax.make_ir_context() as context:
             module = mlir.parse(serialized, context)
-            mlir.import_shardy_attributes(module)
+            shardy_texts.import_(module)
             to_gspmd.without_shardy(module, refuse)
             return self._serialized(module)
 

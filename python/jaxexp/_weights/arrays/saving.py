@@ -97,7 +97,7 @@ def _with_second_name(folder: str, name: str) -> list[str]:
     """Gives a file its second name beside its own, and returns it; nothing if no program of jaxexp needs it."""
     path = os.path.join(folder, name)
     try:
-        found = reading.TensorFile(path, places.mapped(places.open_named(path))).content
+        found = reading.TensorFile(path, places.FileInPieces(places.open_named(path))).content
         second = os.path.join(folder, content.second_name(name, bytes.fromhex(found or "")))
     except (WeightsError, OSError, ValueError):
         return []

@@ -81,4 +81,4 @@ def _is_there(path: str, file: StoredFile, tensors: list[Source]) -> bool:
 
 
 def _opened(path: str) -> reading.TensorFile:
-    return reading.TensorFile(path, places.mapped(places.open_named(path)))
+    return reading.TensorFile(path, places.FileInPieces(places.open_named(path)))

@@ -16,6 +16,7 @@ from jaxexp._errors import ExportError, WeightsError
 from jaxexp._weights.files import reading
 from jaxexp._weights.files.dtypes import type_of
 from jaxexp._weights.files.header import Tensor
+from jaxexp._weights.files.places import taking
 from jaxexp._weights.files.reading import HoldsTensors
 from jaxexp._weights.files.writing import Source
 
@@ -46,7 +47,7 @@ class _Named:
         is_cast: whether tensors of other dtypes are cast.
         stable: whether the files are copied to memory, and not mapped.
         """
-        self._tensors = reading.open_tensors(path, stable)
+        self._tensors = reading.open_tensors(path, taking(stable))
         self.stable = stable
         self._path = os.fsdecode(path)
         self._types, self._names, self._is_cast = types, names, is_cast

@@ -76,7 +76,7 @@ def mapped(descriptor: int) -> MappedFile:
 
 
 def identity_of(found: os.stat_result) -> tuple[int, ...]:
-    """The identity of a file that is mapped."""
+    """The identity of a file that is open."""
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
@@ -97,17 +97,14 @@ def copied(descriptor: int) -> MappedFile:
 
 
 class FileInPieces:
-    """A file's bytes, read when they are needed: whoever cuts the file gets an error raised, and ends no process.
-
-    For one thread at a time.
-    """
-
-    identity = None
+    """A file's bytes, read when they are needed: whoever cuts the file gets an error raised, and ends no process."""
 
     def __init__(self, descriptor: int) -> None:
         """The descriptor is closed with this object. A WeightsError if the file is empty."""
         self._descriptor = descriptor
-        self.size = os.fstat(descriptor).st_size
+        found = os.fstat(descriptor)
+        self.identity = identity_of(found)
+        self.size = found.st_size
         if self.size == 0:
             raise WeightsError("", "a safetensors file", "an empty file")
 
@@ -116,10 +113,9 @@ class FileInPieces:
 
     def read(self, start: int, end: int) -> memoryview:
         """A part of the file, as a copy."""
-        os.lseek(self._descriptor, start, os.SEEK_SET)
         found = bytearray()
         while len(found) < end - start:
-            part = os.read(self._descriptor, min(end - start - len(found), _AT_ONCE))
+            part = os.pread(self._descriptor, min(end - start - len(found), _AT_ONCE), start + len(found))
             if not part:
                 raise _cut(self.size, start + len(found))
             found += part

@@ -108,7 +108,7 @@ class HoldsTensors(Protocol):
 
 def digest_of(file: HoldsTensors, tensor: Tensor) -> bytes:
     """The XXH3 digest of a tensor's bytes."""
-    if not isinstance(file, TensorFile) or file.identity is not None:
+    if not isinstance(file, TensorFile):
         return _native.digest(file.bytes_of(tensor))
     digester = _native.Digester()
     for piece in file.pieces_of(tensor):
@@ -164,11 +164,10 @@ class Tensors(Mapping[str, Tensor]):
         return self._file_of[name]
 
 
-def open_tensors(path: str | os.PathLike[str], stable: bool = False) -> Tensors:
+def open_tensors(path: str | os.PathLike[str], take: places.Take = places.mapped) -> Tensors:
     """Opens a safetensors file, or several of them by their index (``.safetensors.index.json``).
 
-    Only headers are read. If another program shortens a file while it is mapped, this process may end with SIGBUS. With
-    `stable`, files are copied to memory instead.
+    `take` makes the bytes of each file. Of one that is not copied, only the header is read.
 
     Raises:
         WeightsError: a file cannot be read; the error names it.
@@ -176,7 +175,6 @@ def open_tensors(path: str | os.PathLike[str], stable: bool = False) -> Tensors:
     """
     name = os.fsdecode(path)
     with files.named_in_errors(name):
-        take = places.taking(stable)
         if not name.endswith(places.INDEX_SUFFIX):
             return Tensors([TensorFile(name, take(places.open_named(name)))])
         weight_map = _native.read_weight_map(places.copied(places.open_named(name)).memory)

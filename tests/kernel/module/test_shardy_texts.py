@@ -1,0 +1,127 @@
+"""Shardings as texts in frontend attributes: XLA's passes end the process at what they do not expect there."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import jaxexp
+from jaxexp import _jax
+from jaxexp._kernel.module import mlir
+
+X = np.ones(4, np.float32)
+MESH = '{m = #sdy.mesh<["x"=1]>}'
+OF_OPERATION = '#sdy.sharding_per_value<[<@m, [{"x"}]>]>'
+RULE = "#sdy.op_sharding_rule<([i])->([i]) {i=4}, custom>"
+
+
+def _frontend(**texts: str | bytes) -> str:
+    def quoted(text: str | bytes) -> str:
+        return "".join(f"\\{byte:02X}" for byte in (text.encode() if isinstance(text, str) else text))
+
+    given = ", ".join(f'xla.sdy.{name} = "{quoted(text)}"' for name, text in texts.items())
+    return f"{{mhlo.frontend_attributes = {{{given}}}}}"
+
+
+def _function(meshes: str | bytes = MESH, argument: str = "", result: str = "", **operation: str) -> jaxexp.Exported:
+    of = {"argument": argument, "result": result}
+    argument, result = (_frontend(sharding=text) if text else "" for text in of.values())
+    target = "xla.sdy.FuncResultSharding" if "sharding" in operation else "Sharding"
+    return _of_text(
+        f"""module attributes {_frontend(meshes=meshes)} {{
+          func.func @main(%x: tensor<4xf32> {argument}) -> (tensor<4xf32> {result}) {{
+            %0 = stablehlo.custom_call @{target}(%x) {_frontend(**operation)} : (tensor<4xf32>) -> tensor<4xf32>
+            return %0 : tensor<4xf32>
+          }}
+        }}"""
+    )
+
+
+def _of_text(text: str) -> jaxexp.Exported:
+    with _jax.make_ir_context():
+        serialized = mlir.serialize(_jax.ir.Module.parse(text))
+    exported = jaxexp.export(jax.jit(lambda x: x * 1))(X)
+    return jaxexp.deserialize(dataclasses.replace(exported, mlir_module_serialized=serialized).serialize())
+
+
+USES: dict[str, Any] = {
+    "call": lambda exported: exported.call(X),
+    "older": lambda exported: exported.serialize(compatibility="max"),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"argument": '#sdy.sharding<@m, [{"x"}]>', "sharding": OF_OPERATION},
+        {"argument": r"#sdy.sharding<@m, [{\"x\"}]>", "meshes": MESH.replace('"', r"\"")},
+        {"argument": '#sdy.sharding<mesh<["y"=1]>, [{"y", ?}p1]>', "meshes": "{}"},
+        {"meshes": r'{m = #sdy.mesh<["\170"=1]>}', "sharding_rule": RULE},
+    ],
+)
+def test_what_is_read(use: str, texts: dict[str, str]) -> None:
+    USES[use](_function(**texts))
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "no attribute": {"meshes": "junk"},
+    "bytes": {"meshes": b"\xff{}"},
+    "deep": {"meshes": "{a=" * 100_000},
+    "deep, without brackets": {"meshes": "{m = affine_map<(d0)->(" + "-" * 100_000 + "d0)>}"},
+    "deep sharding": {"argument": "[" * 100_000},
+    "deep rule": {"sharding_rule": "<" * 100_000},
+    "another attribute": {"meshes": "{m = dense<0> : tensor<99999999999xf32>}"},
+    "an attribute of XLA": {"meshes": "{m = 8 : i64}"},
+    "no dictionary": {"meshes": '#sdy.mesh<["x"=1]>'},
+    "more": {"meshes": f"{MESH} {MESH}"},
+    "an escape that does not end": {"argument": "\\"},
+    "another escape": {"argument": r"\x41"},
+    "names that XLA cannot read again": {"meshes": r'{m = #sdy.mesh<["\303\274"=1]>}'},
+    "names that MLIR escapes": {"meshes": r'{m = #sdy.mesh<["\\C3"=1]>}'},
+    "a size of 0": {"meshes": '{m = #sdy.mesh<["x"=0]>}'},
+    "another mesh": {"argument": '#sdy.sharding<@other, [{"x"}]>'},
+    "another rank": {"argument": "#sdy.sharding<@m, [{}, {}]>"},
+    "of an operation": {"argument": OF_OPERATION},
+    "of a value": {"sharding": '#sdy.sharding<@m, [{"x"}]>'},
+    "no sharding": {"sharding": "#sdy.sharding_per_value<[]>"},
+    "two shardings": {"sharding": "#sdy.sharding_per_value<[<@m, [{}]>, <@m, [{}]>]>"},
+    "of a result": {"result": RULE},
+    "a rule of others": {"sharding_rule": RULE.replace("([i])->", "([i], [i])->")},
+    "many factors": {"sharding_rule": "#sdy.op_sharding_rule<([z_99999999999])->([i]) {i=4}, custom>"},
+    "no rule": {"sharding_rule": OF_OPERATION},
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str, use: str, capfd: pytest.CaptureFixture[str]) -> None:
+    exported = _function(**REFUSED[name])
+    with pytest.raises(jaxexp.DeserializationError, match="as XLA writes them for Shardy") as error:
+        USES[use](exported)
+    assert len(str(error.value)) < 1000
+    assert str(error.value).isprintable()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("frontend", ["{xla.sdy.meshes = 5 : i32}", '{xla.sdy.meshes = "{}", xla.sdy.sharding = [1]}'])
+def test_what_is_no_text(use: str, frontend: str) -> None:
+    exported = _of_text(
+        f"""module attributes {{mhlo.frontend_attributes = {frontend}}} {{
+          func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {{ return %x : tensor<4xf32> }}
+        }}"""
+    )
+    with pytest.raises(jaxexp.DeserializationError, match="that is no text"):
+        USES[use](exported)
+
+
+def test_too_many_devices() -> None:
+    most = (1 << 63) - 1
+    exported = _function(f'{{m = #sdy.mesh<["x"={most}, "y"={most}]>}}', argument='#sdy.sharding<@m, [{"x", "y"}]>')
+    with pytest.raises(jaxexp.ExportError, match="a mesh of more than 2,147,483,647 devices"):
+        exported.serialize(compatibility="0.4.35")
