@@ -19,26 +19,30 @@ using Records = wire::ArchiveRecords;
 void define_changes(nb::class_<Records>& records) {
   records.def(nb::init<>())
       .def(
-          "take", [](Records& records, const IndexView& view) { records.take(view.index()); }, "index"_a,
-          "Adds the members of an archive that is there.")
-      .def("__len__", [](const Records& records) { return records.members().size(); })
+          "build_on",
+          [](Records& records, const IndexView& view, std::uint64_t root_position) {
+            records.build_on(view.index(), root_position);
+          },
+          "index"_a, "root_position"_a, nb::keep_alive<1, 2>(),
+          "Adds the members of an archive that is there; of many, when they are needed.")
+      .def("__len__", &Records::size)
       .def("names",
-           [](const Records& records) {
+           [](Records& records) {
              std::vector<std::string_view> names;
              for (const auto& [name, record] : records.members()) names.push_back(name);
              return names;
            })
       .def(
           "get",
-          [](const Records& records, std::string_view name) {
-            const auto found = records.members().find(name);
-            return found == records.members().end() ? std::nullopt : std::optional(found->second);
+          [](Records& records, std::string_view name) {
+            const wire::Member* const found = records.get(name);
+            return found ? std::optional(*found) : std::nullopt;
           },
           "name"_a)
       .def("check_name", &Records::check_name, "name"_a, "Raises ValueError where a new member cannot have this name.")
       .def("put", &Records::put, "name"_a, "member"_a)
       .def_prop_ro(
-          "weights_file_count", [](const Records& records) { return records.weights().files().size(); },
+          "weights_file_count", [](Records& records) { return records.weights().files().size(); },
           "How many files of weights there are.")
       .def(
           "add_weights",
@@ -51,7 +55,7 @@ void define_changes(nb::class_<Records>& records) {
       .def(
           "remove",
           [](Records& records, std::string_view name) {
-            if (!records.members().contains(name)) throw nb::key_error("no such member");
+            if (!records.get(name)) throw nb::key_error("no such member");
             records.remove(name);
           },
           "name"_a);
@@ -75,7 +79,7 @@ void define_searches(nb::class_<Records>& records) {
           "digest"_a, "size"_a, "Where a member has a module of this content.")
       .def(
           "tensor",
-          [](const Records& records, const wire::Digest& digest) {
+          [](Records& records, const wire::Digest& digest) {
             const auto found = records.weights().find(digest);
             return found ? std::optional(std::pair(found->position, found->size)) : std::nullopt;
           },
@@ -83,7 +87,7 @@ void define_searches(nb::class_<Records>& records) {
       .def("sharing", &Records::sharing, "position"_a, "The members that share another's bytes at a position.")
       .def(
           "using",
-          [](const Records& records, std::uint64_t position, std::uint64_t size) {
+          [](Records& records, std::uint64_t position, std::uint64_t size) {
             return records.using_modules(position, position + size);
           },
           "position"_a, "size"_a, "The members whose modules are apart from them, within these bytes.");
@@ -93,14 +97,14 @@ void define_writing(nb::class_<Records>& records) {
   records
       .def(
           "last_bytes",
-          [](const Records& records, const wire::Member::Place& index, std::uint64_t position, nb::bytes comment) {
-            return last_bytes(records.files(), index, position, comment);
-          },
-          "index"_a, "position"_a, "comment"_a,
-          "What stands behind the index, whose place is given, from a position on: the ZIP file's directory and end.")
+          [](Records& records, const wire::Member::Place& index, std::uint64_t position, nb::bytes comment,
+             std::uint64_t section) { return last_bytes(records.files(section), index, position, comment); },
+          "index"_a, "position"_a, "comment"_a, "section"_a = 0,
+          "What stands behind the index, whose place is given, from a position on: the ZIP file's directory and end. "
+          "`section` is where the section begins that was written.")
       .def(
           "write",
-          [](const Records& records, std::string_view writer, std::uint64_t end) {
+          [](Records& records, std::string_view writer, std::uint64_t end) {
             const wire::IndexBytes index = records.write(writer, end);
             return std::tuple(nb::bytes(index.bytes.data(), index.bytes.size()), index.root_position, index.root_size,
                               index.root_digest);

@@ -123,7 +123,7 @@ def rebuilt(path: Path, change: Any) -> io.BytesIO:
     """An archive whose index was written by somebody who lies."""
     reader = Archive.open(path)._opened
     records = _native.ArchiveRecords()
-    records.take(reader.index)
+    records.build_on(reader.index, 0)
     members = {name: records.get(name) for name in records.names()}
     data = path.read_bytes()[: max(member.place.position + member.place.size for member in members.values())]
     change(members)

@@ -15,6 +15,7 @@ from jaxexp._errors import DeserializationError, ExportError
 from jaxexp._kernel.artifact.words import bytes_in_words, counted, cut
 from jaxexp._kernel.io.sources import open_source
 from jaxexp._public import PublicNames, public, public_dir
+from jaxexp._weights.files.header import is_text
 
 from .handle import Handle
 from .load_all import load_all
@@ -220,8 +221,8 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
                 ``[ab]`` one of the characters in brackets.
         """
         # Not `fnmatch.filter`, which takes backslashes for slashes on Windows.
-        matches = re.compile(fnmatch.translate(os.fspath(pattern))).match
-        return Archive(self._opened, tuple(filter(matches, self._listed())))
+        matches = re.compile(fnmatch.translate(pattern := os.fspath(pattern))).match
+        return Archive(self._opened, tuple(filter(matches, self._listed_from(_literal_beginning(pattern)))))
 
     @overload
     def load_all(
@@ -369,6 +370,19 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
 
     def _listed(self) -> Any:
         return self._opened.names if self._names is None else self._names
+
+    def _listed_from(self, beginning: str) -> Iterable[str]:
+        """The names that begin with a text, without a look at others."""
+        if self._names is None:
+            return self._opened.names_in(beginning)
+        following = range(bisect.bisect_left(self._names, beginning), len(self._names))
+        return itertools.takewhile(lambda name: name.startswith(beginning), map(self._names.__getitem__, following))
+
+
+def _literal_beginning(pattern: str) -> str:
+    """What all names begin with that match; empty where it cannot be the beginning of a name."""
+    beginning = re.split(r"[*?[]", pattern, maxsplit=1)[0]
+    return beginning if is_text(beginning) else ""
 
 
 def matching(archive: Archive, pattern: str) -> Archive:

@@ -69,7 +69,8 @@ def appended(path: str | os.PathLike[str]) -> Generator[Output]:
         with open_for_writing(path) as opened:
             refuse_unknown_rest(opened)
             with opened.placed():
-                records.take(opened.index)
+                pointer = opened.pointer
+                records.build_on(opened.index, pointer.index_position + pointer.root_position)
             end = opened.end
         file.truncate(end)  # an earlier append was interrupted
         output = Output(file, records, end, in_place=True)

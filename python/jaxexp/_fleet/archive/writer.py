@@ -342,7 +342,7 @@ class ArchiveWriter:
             raise ExportError(f"the archive cannot be finished: {error}") from cause(error)
         pointer = _native.ArchiveEnd(start, len(index), root_position, root_size, root_digest)
         place = self._write(_native.ARCHIVE_INDEX_NAME, index)
-        last = self._records.last_bytes(place, self._output.end, pointer.comment())
+        last = self._records.last_bytes(place, self._output.end, pointer.comment(), self._start)
         self._output.write_at(self._output.end, last)
         self._output.end += len(last)
         self._output.sync()
