@@ -69,14 +69,21 @@ void define_searches(nb::class_<Records>& records) {
             const std::string* const name = records.of_content(digest, size);
             return name ? std::optional(*name) : std::nullopt;
           },
-          "digest"_a, "size"_a, "A member that owns bytes of this content.")
+          "digest"_a, "size"_a, "A member of this content.")
       .def(
           "module",
           [](const Records& records, const wire::Digest& digest, std::uint32_t size) {
             const auto* const module = records.module(digest, size);
             return module ? std::optional(module->position) : std::nullopt;
           },
-          "digest"_a, "size"_a, "Where a member has a module of this content.")
+          "digest"_a, "size"_a, "Where a module of this content is.")
+      .def(
+          "owned_module",
+          [](const Records& records, const wire::Digest& digest, std::uint32_t size) {
+            const auto* const module = records.owned_module(digest, size);
+            return module ? std::optional(module->position) : std::nullopt;
+          },
+          "digest"_a, "size"_a, "Where a member has a module of this content inside its own bytes.")
       .def(
           "tensor",
           [](Records& records, const wire::Digest& digest) {

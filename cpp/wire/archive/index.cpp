@@ -201,14 +201,9 @@ void ArchiveIndex::check() const {
   all_checked_.store(true, std::memory_order_release);
 }
 
-void ArchiveIndex::check_blocks() const {
-  part_places();
-  for (std::uint32_t i = 0; i < block_count(); ++i) block(i);  // also one in which no member is looked up
-}
-
 void ArchiveIndex::check_names() const {
   if (names_checked_.load(std::memory_order_acquire)) return;
-  check_blocks();
+  for (std::uint32_t i = 0; i < block_count(); ++i) block(i);  // also one in which no member is looked up
   check_names(0, size());
   names_checked_.store(true, std::memory_order_release);
 }
@@ -232,7 +227,10 @@ const schema::Block& ArchiveIndex::block(std::uint32_t number) const {
   // Several threads may check it at the same time; they find the same.
   if (!checked_[number].load(std::memory_order_acquire)) {
     check_block(number);
-    checked_[number].store(true, std::memory_order_release);
+    const std::uint32_t size = listed(number).size;
+    // Otherwise many blocks could be one.
+    if (!checked_[number].exchange(true, std::memory_order_acq_rel) && (checked_bytes_ += size) > limit_)
+      refuse({&index_path, "blocks", number}, "blocks that fit into the file together", "larger ones");
   }
   const Listed place = listed(number);
   return *flatbuffers::GetRoot<schema::Block>(
@@ -539,8 +537,7 @@ std::vector<std::pair<std::uint64_t, std::uint64_t>> ArchiveIndex::part_places()
       check_within(place.position, place.size, {&index_path, "blocks", pages_[page].first_block + i});
       places.emplace_back(place.position, place.size);
       size += place.size;
-      // Otherwise many blocks could be one.
-      if (size > limit_) refuse({&index_path, "blocks"}, "blocks that fit into the file", "larger ones");
+      if (size > limit_) refuse({&index_path, "blocks"}, "blocks that fit into the file together", "larger ones");
     }
   }
   if (const schema::FilePartPlace weights = weights_place(); weights.size() != 0) {

@@ -132,7 +132,6 @@ class ArchiveIndex {
   const schema::Block& check_block(std::uint32_t number) const;
   /// Returns how many bytes its texts have.
   std::size_t check_member(const schema::Member& member, std::string_view previous, std::uint32_t number) const;
-  void check_blocks() const;
   void check_places() const;
   /// The bytes of a part, as they were written.
   std::span<const std::uint8_t> part(std::uint64_t position, std::uint32_t size, const Digest& expected,
@@ -146,6 +145,7 @@ class ArchiveIndex {
   std::uint32_t size_ = 0, block_count_ = 0;
   std::vector<Page> pages_;
   std::unique_ptr<std::atomic<bool>[]> checked_;  // blocks
+  mutable std::atomic<std::uint64_t> checked_bytes_ = 0;
   mutable std::atomic<bool> names_checked_ = false, all_checked_ = false, weights_checked_ = false;
 };
 

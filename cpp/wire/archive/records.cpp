@@ -140,16 +140,15 @@ void ArchiveRecords::remove(std::string_view name) {
 template <class Change>
 void ArchiveRecords::change(std::string_view name, const Member& member, const Change& change) {
   const Member::Place& place = member.place;
-  if (place.shared)
-    change(sharing_, std::pair(place.position, name));
-  else
-    change(contents_, std::tuple(member.digest, member.size, name));
+  if (place.shared) change(sharing_, std::pair(place.position, name));
+  if (!place.shared || base_) change(contents_, std::tuple(member.digest, member.size, name));
   for (std::size_t i = 0; i < member.modules.size(); ++i) {
     const Member::Module& module = member.modules[i];
-    if (place.apart)
-      change(using_, std::pair(module.position, name));
-    else if (!place.shared)
+    if (place.apart) change(using_, std::pair(module.position, name));
+    if (!place.apart && !place.shared)
       change(modules_, std::tuple(module.digest, module.size, name, i));
+    else if (base_)
+      change(used_modules_, std::tuple(module.digest, module.size, name, i));
   }
 }
 
@@ -167,9 +166,19 @@ const std::string* ArchiveRecords::of_content(const Digest& digest, std::uint32_
   return &members_.find(std::get<2>(*found))->first;
 }
 
+const Member::Module* ArchiveRecords::owned_module(const Digest& digest, std::uint32_t size) const {
+  return module_in(modules_, digest, size);
+}
+
 const Member::Module* ArchiveRecords::module(const Digest& digest, std::uint32_t size) const {
-  const auto found = modules_.lower_bound({digest, size, {}, 0});
-  if (found == modules_.end() || std::get<0>(*found) != digest || std::get<1>(*found) != size) return nullptr;
+  const Member::Module* const owned = owned_module(digest, size);
+  return owned ? owned : module_in(used_modules_, digest, size);
+}
+
+const Member::Module* ArchiveRecords::module_in(const Modules& modules, const Digest& digest,
+                                                std::uint32_t size) const {
+  const auto found = modules.lower_bound({digest, size, {}, 0});
+  if (found == modules.end() || std::get<0>(*found) != digest || std::get<1>(*found) != size) return nullptr;
   return &members_.find(std::get<2>(*found))->second.modules[std::get<3>(*found)];
 }
 

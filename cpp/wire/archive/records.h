@@ -48,11 +48,12 @@ class ArchiveRecords {
   void put(const std::string& name, Member member);
   void remove(std::string_view name);
 
-  /// A member that owns its bytes and has this content; null where none is known. Of an index that this builds on, only
-  /// members of blocks that were needed are known.
+  /// A member of this content; null where none is known. Of an index that this builds on, only members of blocks that
+  /// were needed are known.
   const std::string* of_content(const Digest& digest, std::uint32_t size) const;
-  /// A module of this content inside a member that owns its bytes and has its modules in them, likewise.
+  /// A module of this content, likewise; and one inside a member that owns its bytes and has its modules in them.
   const Member::Module* module(const Digest& digest, std::uint32_t size) const;
+  const Member::Module* owned_module(const Digest& digest, std::uint32_t size) const;
   /// The members that share another's bytes at a position.
   std::vector<std::string> sharing(std::uint64_t position);
   /// The members with modules that are apart from them, between two positions.
@@ -67,6 +68,7 @@ class ArchiveRecords {
 
  private:
   class Writing;
+  using Modules = std::set<std::tuple<Digest, std::uint32_t, std::string_view, std::size_t>>;  // with their numbers
 
   /// Takes over the block in which a name is, or would be; or all blocks.
   void need(std::string_view name);
@@ -81,6 +83,7 @@ class ArchiveRecords {
   /// those of `members_`.
   void know(std::string_view name, const Member& member);
   void forget(std::string_view name, const Member& member);
+  const Member::Module* module_in(const Modules& modules, const Digest& digest, std::uint32_t size) const;
   template <class Change>
   void change(std::string_view name, const Member& member, const Change& change);
 
@@ -96,8 +99,9 @@ class ArchiveRecords {
   std::optional<std::size_t> base_files_;
 
   std::set<std::tuple<Digest, std::uint32_t, std::string_view>> contents_;
-  std::set<std::tuple<Digest, std::uint32_t, std::string_view, std::size_t>> modules_;  // with the number of the module
-  std::set<std::pair<std::uint64_t, std::string_view>> sharing_, using_;                // by positions
+  /// Modules of members that own them; and where the owner may be in a block that was not needed, of others.
+  Modules modules_, used_modules_;
+  std::set<std::pair<std::uint64_t, std::string_view>> sharing_, using_;  // by positions
 };
 
 }  // namespace jaxexp::wire

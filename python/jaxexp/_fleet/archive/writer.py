@@ -322,7 +322,7 @@ class ArchiveWriter:
             if member.place.shared or not member.place.apart:  # members that share bytes follow their owner
                 continue
             sharing = self._records.sharing(member.place.position)
-            found = [(self._records.module(digest, size), size, digest) for _, size, digest in member.modules]
+            found = [(self._records.owned_module(digest, size), size, digest) for _, size, digest in member.modules]
             modules = [(position, size, digest) for position, size, digest in found if position is not None]
             if len(modules) < len(found):
                 blob = self._artifact_bytes(member)
