@@ -34,9 +34,10 @@ void ArchiveRecords::take(const ArchiveIndex& index) {
   if (const schema::ArchiveWeights* const weights = index.weights()) weights_.take(*weights);
 }
 
-void ArchiveRecords::build_on(const ArchiveIndex& index, std::uint64_t root_position) {
-  if (index.size() <= max_rewritten_members) return take(index);
+void ArchiveRecords::build_on(const ArchiveIndex& index, std::uint64_t root_position, std::uint32_t few) {
+  if (index.size() <= few) return take(index);
   base_ = &index;
+  few_ = few;
   base_root_position_ = root_position;
   size_ = index.size();
 }

@@ -33,8 +33,9 @@ class ArchiveRecords {
   /// Checks all of an index and takes over its members and its weights. Throws Error.
   void take(const ArchiveIndex& index);
   /// The same if there are few members. Of many, it takes over blocks when they are needed: the index has to live as long
-  /// as this. All functions may then throw Error. `root_position` is where its root is in the file.
-  void build_on(const ArchiveIndex& index, std::uint64_t root_position);
+  /// as this. All functions may then throw Error. `root_position` is where its root is in the file. Tests change what is
+  /// few.
+  void build_on(const ArchiveIndex& index, std::uint64_t root_position, std::uint32_t few = max_rewritten_members);
 
   std::size_t size() const { return size_; }
   /// All of them.
@@ -75,7 +76,7 @@ class ArchiveRecords {
   void need_block(std::uint32_t block);
   void need_all();
   /// Whether an index of changes is to be written.
-  bool writes_changes() const { return base_ && size_ > max_rewritten_members; }
+  bool writes_changes() const { return base_ && size_ > few_; }
   void write_all(Writing& writing);
   void write_changes(Writing& writing);
 
@@ -95,6 +96,7 @@ class ArchiveRecords {
   // taken over, how many files it has.
   const ArchiveIndex* base_ = nullptr;
   std::uint64_t base_root_position_ = 0;
+  std::uint32_t few_ = 0;
   std::set<std::uint32_t> needed_, changed_;
   std::optional<std::size_t> base_files_;
 

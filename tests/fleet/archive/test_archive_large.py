@@ -17,6 +17,7 @@ import pytest
 from jaxexp import Archive, DeserializationError, ExportError, _native
 from kit.archive_files import assert_sound
 from kit.archives import blob, exported, unzip
+from kit.served import serving
 
 pytestmark = pytest.mark.once(reason="an index is read without JAX")
 
@@ -199,6 +200,23 @@ def test_older_versions_say_what_is_needed(large: Path) -> None:
             look()
 
 
+def test_few_requests(large: Path) -> None:
+    """For the start and the end, the head of each append, pages, and blocks with their neighbours."""
+    pytest.importorskip("aiohttp")
+    for i in range(3):
+        add(large, **{f"m{i}/p5/new": blob(factor=5.0)})
+    with serving(large.read_bytes()) as server:
+        archive = Archive.open(server.url)
+        assert len(server.requests) <= 16
+        assert sum(size for command, size in server.requests if command == "GET") < large.stat().st_size
+        del server.requests[:]
+        assert archive["m1/p5/new"].read() == blob(factor=5.0)
+        assert archive["m7/p5/b08"].read() == versions()[7508 % 40]
+        assert len(server.requests) <= 3
+        assert list(archive) == list(Archive.open(large))
+        assert archive.verify() == {}
+
+
 @pytest.mark.sampled(one_in=10, reason="many places go the same way")
 @pytest.mark.parametrize("part", range(100))
 def test_damage_anywhere_in_the_index(part: int, large: Path) -> None:
@@ -229,6 +247,29 @@ def test_damage_in_an_earlier_index(large: Path) -> None:
         archive.verify()
     with pytest.raises(DeserializationError):
         Archive.compact(large)
+
+
+def test_blocks_that_are_larger_than_all_of_them(created: Path) -> None:
+    """Each says that it reaches to the end, with a digest that is right."""
+    pointer = Archive.open(created)._opened.pointer
+    index = bytearray(created.read_bytes()[pointer.index_position :][: pointer.index_size])
+    root = slice(pointer.root_position, pointer.root_position + pointer.root_size)
+    table = root.start + struct.unpack_from("<I", index, root.start)[0]
+    vtable = table - struct.unpack_from("<i", index, table)[0]
+    field = table + struct.unpack_from("<H", index, vtable + 4 + 2 * 3)[0]
+    vector = field + struct.unpack_from("<I", index, field)[0]
+    (count,) = struct.unpack_from("<I", index, vector)
+    places = range(vector + 4, vector + 4 + 36 * count, 36)
+    behind = struct.unpack_from("<I", index, places[-1] + 16)[0]
+    for place in places[:-1]:
+        (position,) = struct.unpack_from("<I", index, place + 16)
+        struct.pack_into("<I", index, place + 20, behind - position)
+        index[place : place + 16] = _native.digest(bytes(index[position:behind]))
+    known = bytes(index[root])
+    lying = _native.ArchiveIndex(bytes(index), known, _native.digest(known), pointer.index_position)
+    assert lying.find(NAMES[0]) == 0
+    with pytest.raises(DeserializationError, match="blocks that fit into the file together"):
+        lying.check()
 
 
 def test_an_exception_undoes_an_append(large: Path) -> None:

@@ -131,9 +131,13 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
     def append(path: str | os.PathLike[str], *, share_modules: bool = True) -> ArchiveWriter:
         """A writer that adds members to an archive, or removes some, to be used in a `with` block.
 
-        Nothing in the file is overwritten: new members, then a new index, are written after the old end. Programs
+        Nothing in the file is overwritten: new members, then an index, are written after the old end. Programs
         that open the archive see it as it was until the block ends, and still do if the block is interrupted. Only one
         process at a time can do this.
+
+        In an archive of more than 1,000 members, the index has only what changed: an append takes milliseconds. Then
+        `unzip` sees only what this append added, and older releases of jaxexp refuse the archive, until `compact`.
+        Removing members reads the whole index.
 
         Args:
             path: the file.
@@ -151,7 +155,8 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
 
     @staticmethod
     def compact(path: str | os.PathLike[str], *, share_modules: bool = True) -> None:
-        """Rewrites an archive without the members that were removed and without old indices.
+        """Rewrites an archive without the members that were removed, without old indices, and with a ZIP directory of all
+        members.
 
         At the end, the new file replaces the old one; programs that have the old file open keep it. Every artifact is
         verified first: if one is damaged, nothing changes.
