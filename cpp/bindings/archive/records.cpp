@@ -2,7 +2,9 @@
 #include "wire/archive/records.h"
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <tuple>
 #include <string_view>
 #include <vector>
 
@@ -16,6 +18,12 @@ namespace {
 
 using Records = wire::ArchiveRecords;
 
+using Take = nb::typed<nb::callable, void(nb::bytes)>;
+
+wire::Sink sink(const Take& take) {
+  return [&take](std::span<const std::uint8_t> bytes) { take(nb::bytes(bytes.data(), bytes.size())); };
+}
+
 void define_changes(nb::class_<Records>& records) {
   records.def(nb::init<>())
       .def(
@@ -27,18 +35,10 @@ void define_changes(nb::class_<Records>& records) {
           "Adds the members of an archive that is there; of many, when they are needed.")
       .def("__len__", &Records::size)
       .def("names",
-           [](Records& records) {
-             std::vector<std::string_view> names;
-             for (const auto& [name, record] : records.members()) names.push_back(name);
-             return names;
-           })
+           &Records::names)
       .def(
           "get",
-          [](Records& records, std::string_view name) {
-            const wire::Member* const found = records.get(name);
-            return found ? std::optional(*found) : std::nullopt;
-          },
-          "name"_a)
+          &Records::get, "name"_a)
       .def("check_name", &Records::check_name, "name"_a, "Raises ValueError where a new member cannot have this name.")
       .def("put", &Records::put, "name"_a, "member"_a)
       .def_prop_ro(
@@ -55,7 +55,7 @@ void define_changes(nb::class_<Records>& records) {
       .def(
           "remove",
           [](Records& records, std::string_view name) {
-            if (!records.get(name)) throw nb::key_error("no such member");
+            if (!records.contains(name)) throw nb::key_error("no such member");
             records.remove(name);
           },
           "name"_a);
@@ -65,10 +65,7 @@ void define_searches(nb::class_<Records>& records) {
   records
       .def(
           "of_content",
-          [](const Records& records, const wire::Digest& digest, std::uint32_t size) {
-            const std::string* const name = records.of_content(digest, size);
-            return name ? std::optional(*name) : std::nullopt;
-          },
+          &Records::of_content,
           "digest"_a, "size"_a, "A member of this content.")
       .def(
           "module",
@@ -103,20 +100,24 @@ void define_searches(nb::class_<Records>& records) {
 void define_writing(nb::class_<Records>& records) {
   records
       .def(
-          "last_bytes",
+          "write_directory",
           [](Records& records, const wire::Member::Place& index, std::uint64_t position, nb::bytes comment,
-             std::uint64_t section) { return last_bytes(records.files(section), index, position, comment); },
-          "index"_a, "position"_a, "comment"_a, "section"_a = 0,
-          "What stands behind the index, whose place is given, from a position on: the ZIP file's directory and end. "
-          "`section` is where the section begins that was written.")
+             std::uint64_t section, const Take& take) {
+            records.write_directory({std::string(wire::index_name), index.size, index.crc32, index.position - index.header},
+                                    position, {comment.c_str(), comment.size()}, section, sink(take));
+          },
+          "index"_a, "position"_a, "comment"_a, "section"_a, "take"_a,
+          "Gives away, piece by piece, what stands behind the index, whose place is given, from a position on: the ZIP "
+          "file's directory and end. `section` is where the section begins that was written.")
       .def(
           "write",
-          [](Records& records, std::string_view writer, std::uint64_t end) {
-            const wire::IndexBytes index = records.write(writer, end);
-            return std::tuple(nb::bytes(index.bytes.data(), index.bytes.size()), index.root_position, index.root_size,
-                              index.root_digest);
+          [](Records& records, std::string_view writer, std::uint64_t end, const Take& take) {
+            const wire::WrittenIndex index = records.write(writer, end, sink(take));
+            return std::tuple(index.size, index.root_position, index.root_size, index.root_digest);
           },
-          "writer"_a, "end"_a, "The bytes of the index; where its root is in them, its size and its digest.");
+          "writer"_a, "end"_a, "take"_a,
+          "Gives away the bytes of the index, piece by piece. Returns its size; where its root is in it, the root's size "
+          "and its digest.");
 }
 
 }  // namespace
