@@ -1,5 +1,5 @@
-"""What archives of 10^3 to 10^6 members cost: made, opened, appended to, and searched. `python -m bench archives [MEMBERS ...]`
-prints the table in docs/guide/archive.md.
+"""What archives of 10^3 to 10^6 members cost: made, opened, appended to, and searched. `python -m bench archives` prints
+the table in docs/guide/archive.md; numbers of members may follow.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ SIZES = (1_000, 10_000, 100_000, 1_000_000)
 STEPS = ("create", "append", "open", "glob")
 ROUNDS = 20
 
-HEAD = """\
-| members | make: peak memory, each member | append one: CPU, bytes written | open, and find one | `glob("m5/plat1/*")` |
-|---|---|---|---|---|"""
+COLUMNS = (
+    "members",
+    "make: peak memory, each member",
+    "append one: CPU, bytes written",
+    "open, and find one",
+    '`glob("m5/plat1/*")`',
+)
 
 
 def main(argv: list[str]) -> int:
     if argv and argv[0] in STEPS:
         globals()[f"_{argv[0]}"](Path(argv[1]), int(argv[2]))
         return 0
-    print(HEAD)
+    print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
     for members in map(int, argv) if argv else SIZES:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "fleet.zip"

@@ -95,7 +95,8 @@ void show(const wire::ArchiveIndex& index, std::uint64_t end) {
 wire::IndexBytes write(const wire::ArchiveIndex& index, std::uint64_t end) {
   wire::ArchiveRecords records;
   records.take(index);
-  tests::require(records.size() == index.size() && records.names().size() == index.size(), "all members are taken over");
+  tests::require(records.size() == index.size() && records.names().size() == index.size(),
+                 "all members are taken over");
   return records.write(index.writer(), end);
 }
 

@@ -50,7 +50,8 @@ std::vector<std::pair<std::size_t, std::size_t>> blocks_of(std::span<const std::
     for (const auto* page : *root->pages())
       for (std::uint32_t i = 0; i < blocks_in(bytes, *root, *page); ++i) {
         const auto block = paged_block(bytes, *root, *page, i);
-        if (const auto at = place_in(bytes, *root, block.position(), block.size())) blocks.emplace_back(*at, block.size());
+        if (const auto at = place_in(bytes, *root, block.position(), block.size()))
+          blocks.emplace_back(*at, block.size());
       }
   else
     for (const auto* place : *root->blocks())
@@ -81,9 +82,9 @@ void seal_index(Bytes& bytes) {
     for (std::uint32_t i = 0; i < blocks_in(bytes, *root, page); ++i) {
       const auto block = paged_block(bytes, *root, page, i);
       if (const auto at = place_in(bytes, *root, block.position(), block.size()))
-        digests.emplace_back(static_cast<std::size_t>(page.blocks_position() - root->end()) +
-                                 i * sizeof(wire::schema::PagedBlock),
-                             wire::digest(std::span(bytes).subspan(*at, block.size())));
+        digests.emplace_back(
+            static_cast<std::size_t>(page.blocks_position() - root->end()) + i * sizeof(wire::schema::PagedBlock),
+            wire::digest(std::span(bytes).subspan(*at, block.size())));
     }
   }
   // All before any: in a damaged root a digest may lie over another one's place.
@@ -176,8 +177,7 @@ Bytes paged_index_of(const std::vector<std::pair<std::string, wire::Member>>& me
     flatbuffers::FlatBufferBuilder fbb;
     const auto writer = fbb.CreateString("seed");
     const auto blocks = fbb.CreateVectorOfStructs(std::vector<wire::schema::BlockPlace>());
-    const auto names =
-        fbb.CreateVector(reinterpret_cast<const std::uint8_t*>(page_names.data()), page_names.size());
+    const auto names = fbb.CreateVector(reinterpret_cast<const std::uint8_t*>(page_names.data()), page_names.size());
     const auto page_vector = fbb.CreateVectorOfStructs(pages);
     fbb.Finish(wire::schema::CreateIndex(fbb, writer, 0, end, blocks, names, nullptr, page_vector), index_identifier);
     return Bytes(fbb.GetBufferPointer(), fbb.GetBufferPointer() + fbb.GetSize());

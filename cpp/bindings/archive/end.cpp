@@ -59,10 +59,11 @@ void define_archive_end(nb::module_& m) {
         "The name in the ZIP file of a file of weights, by its number.");
   m.attr("ARCHIVE_APART_FOLDER") = text(wire::apart_folder);
 
-  m.def("find_archive_end", &find_end, "size"_a, "read"_a, "may_walk"_a,
-        "Where the last complete archive in a file of this size ends, and what its last bytes say; where its last "
-        "section begins; and whether what an unfinished append left follows it. `read` gives ranges, by position and size. "
-        "Archives of earlier versions are walked through, or the end of the file is believed.");
+  m.def(
+      "find_archive_end", &find_end, "size"_a, "read"_a, "may_walk"_a,
+      "Where the last complete archive in a file of this size ends, and what its last bytes say; where its last "
+      "section begins; and whether what an unfinished append left follows it. `read` gives ranges, by position and size. "
+      "Archives of earlier versions are walked through, or the end of the file is believed.");
   m.def(
       "archive_section_head",
       [](std::uint64_t position, std::uint64_t end, std::optional<HasBuffer> last) {

@@ -144,8 +144,7 @@ std::optional<std::pair<std::uint64_t, std::uint64_t>> tensor(const IndexView& v
 }  // namespace
 
 IndexView::IndexView(HasBuffer index, HasBuffer root, const wire::Digest& root_digest, std::uint64_t end)
-    : buffer_(stable(index, alignof(std::uint64_t))),
-      root_(stable(root, alignof(std::uint64_t))) {
+    : buffer_(stable(index, alignof(std::uint64_t))), root_(stable(root, alignof(std::uint64_t))) {
   index_.emplace(buffer_->bytes(), root_->bytes(), root_digest, end);
 }
 
@@ -168,8 +167,7 @@ IndexView::IndexView(const ReadMany& read, std::uint64_t position, std::uint64_t
 
 IndexView::IndexView(const wire::FileBytes& file, nb::handle owner, std::uint64_t position, std::uint64_t size,
                      HasBuffer root, const wire::Digest& root_digest)
-    : buffer_(std::make_shared<const Buffer>(owner, /*in_parts=*/true)),
-      root_(stable(root, alignof(std::uint64_t))) {
+    : buffer_(std::make_shared<const Buffer>(owner, /*in_parts=*/true)), root_(stable(root, alignof(std::uint64_t))) {
   index_.emplace(all_of(file.bytes(), position, size), root_->bytes(), root_digest, position, size, &file);
 }
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <tuple>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "bindings/archive/index_view.h"
@@ -34,11 +34,8 @@ void define_changes(nb::class_<Records>& records) {
           "index"_a, "root_position"_a, nb::keep_alive<1, 2>(),
           "Adds the members of an archive that is there; of many, when they are needed.")
       .def("__len__", &Records::size)
-      .def("names",
-           &Records::names)
-      .def(
-          "get",
-          &Records::get, "name"_a)
+      .def("names", &Records::names)
+      .def("get", &Records::get, "name"_a)
       .def("check_name", &Records::check_name, "name"_a, "Raises ValueError where a new member cannot have this name.")
       .def("put", &Records::put, "name"_a, "member"_a)
       .def_prop_ro(
@@ -62,11 +59,7 @@ void define_changes(nb::class_<Records>& records) {
 }
 
 void define_searches(nb::class_<Records>& records) {
-  records
-      .def(
-          "of_content",
-          &Records::of_content,
-          "digest"_a, "size"_a, "A member of this content.")
+  records.def("of_content", &Records::of_content, "digest"_a, "size"_a, "A member of this content.")
       .def(
           "module",
           [](const Records& records, const wire::Digest& digest, std::uint32_t size) {
@@ -103,8 +96,9 @@ void define_writing(nb::class_<Records>& records) {
           "write_directory",
           [](Records& records, const wire::Member::Place& index, std::uint64_t position, nb::bytes comment,
              std::uint64_t section, const Take& take) {
-            records.write_directory({std::string(wire::index_name), index.size, index.crc32, index.position - index.header},
-                                    position, {comment.c_str(), comment.size()}, section, sink(take));
+            records.write_directory(
+                {std::string(wire::index_name), index.size, index.crc32, index.position - index.header}, position,
+                {comment.c_str(), comment.size()}, section, sink(take));
           },
           "index"_a, "position"_a, "comment"_a, "section"_a, "take"_a,
           "Gives away, piece by piece, what stands behind the index, whose place is given, from a position on: the ZIP "

@@ -66,8 +66,7 @@ bool has_module(const schema::Member& member, const schema::Module& module) {
 
 /// The size of the array of blocks.
 std::uint64_t page_size(const schema::PagePlace& place) {
-  return place.block_count() *
-         (place.index_position() == 0 ? sizeof(schema::PagedBlock) : sizeof(schema::BlockPlace));
+  return place.block_count() * (place.index_position() == 0 ? sizeof(schema::PagedBlock) : sizeof(schema::BlockPlace));
 }
 
 std::string zip_name(const schema::Member& member) {
@@ -121,8 +120,9 @@ void ArchiveIndex::read_pages() {
     members += place.member_count();
     if (blocks == 0 || blocks > blocks_in_page || blocks > place.member_count() ||
         place.member_count() > blocks * members_in_block || members > max_members)
-      refuse(path, "1 to " + std::to_string(blocks_in_page) + " blocks, with 1 to " + std::to_string(members_in_block) +
-                       " members each",
+      refuse(path,
+             "1 to " + std::to_string(blocks_in_page) + " blocks, with 1 to " + std::to_string(members_in_block) +
+                 " members each",
              std::to_string(blocks) + " with " + std::to_string(place.member_count()));
     if (i != 0 && pages_[i].first_name <= pages_[i - 1].first_name)
       refuse(path, "names in ascending order over all pages", "others");
@@ -233,8 +233,7 @@ const schema::Block& ArchiveIndex::block(std::uint32_t number) const {
       refuse({&index_path, "blocks", number}, "blocks that fit into the file together", "larger ones");
   }
   const Listed place = listed(number);
-  return *flatbuffers::GetRoot<schema::Block>(
-      at(place.position, place.size, {&index_path, "blocks", number}).data());
+  return *flatbuffers::GetRoot<schema::Block>(at(place.position, place.size, {&index_path, "blocks", number}).data());
 }
 
 const schema::Block& ArchiveIndex::check_block(std::uint32_t number) const {
@@ -448,8 +447,9 @@ ArchiveIndex::Listed ArchiveIndex::listed(const Blocks& blocks, std::uint32_t i)
             block.first_member(), block.name_position(), block.name_size()};
   }
   const auto block = load<schema::BlockPlace>(blocks.start + std::size_t{i} * sizeof(schema::BlockPlace));
-  return {block.digest(),       blocks.index_position + block.position(), block.size(),
-          block.first_member(), block.name_position(),                    block.name_size()};
+  return {block.digest(),        blocks.index_position + block.position(),
+          block.size(),          block.first_member(),
+          block.name_position(), block.name_size()};
 }
 
 ArchiveIndex::Listed ArchiveIndex::listed(std::uint32_t block) const {
@@ -461,7 +461,8 @@ std::uint32_t ArchiveIndex::first_member(std::uint32_t block) const {
   if (block == block_count()) return size();
   const std::uint32_t page = page_of(block);
   const Blocks blocks = this->blocks(page);
-  return pages_[page].first_member + (listed(blocks, block - pages_[page].first_block).first_member - blocks.first_number);
+  return pages_[page].first_member +
+         (listed(blocks, block - pages_[page].first_block).first_member - blocks.first_number);
 }
 
 std::string_view ArchiveIndex::first_name(std::uint32_t block) const {
@@ -496,18 +497,17 @@ std::vector<ArchiveIndex::Run> ArchiveIndex::runs(std::uint64_t root_position) c
     const std::uint32_t count = std::min(blocks_in_page, block_count() - first);
     const std::span places(all.start + first * sizeof(schema::BlockPlace), count * sizeof(schema::BlockPlace));
     const std::string_view name = first_name(first), last = first_name(first + count - 1);
-    if (last.data() < name.data())
-      refuse({&index_path, "blocks", first}, "names one behind the other", "others");
+    if (last.data() < name.data()) refuse({&index_path, "blocks", first}, "names one behind the other", "others");
     const std::span names(reinterpret_cast<const std::uint8_t*>(name.data()),
                           static_cast<std::size_t>(last.data() + last.size() - name.data()));
     Digester digester;
     digester.update(places);
     digester.update(names);
-    runs.push_back({schema::PagePlace(to_schema(digester.digest()), position_of(places.data()),
-                                      position_of(names.data()), end_, count,
-                                      first_member(first + count) - first_member(first),
-                                      static_cast<std::uint32_t>(names.size()), 0, 0),
-                    first, name});
+    runs.push_back(
+        {schema::PagePlace(to_schema(digester.digest()), position_of(places.data()), position_of(names.data()), end_,
+                           count, first_member(first + count) - first_member(first),
+                           static_cast<std::uint32_t>(names.size()), 0, 0),
+         first, name});
   }
   return runs;
 }

@@ -53,8 +53,8 @@ class ArchiveIndex {
   /// A member whose block has been checked: names, sizes and places are what they have to be. Throws Error.
   const schema::Member& member(std::uint32_t number) const;
 
-  /// What the ZIP file's directory lists, but for the index: all members, or with pages those of the last section, which
-  /// begins at a position. Throws Error.
+  /// What the ZIP file's directory lists, but for the index: all members, or with pages those of the last section,
+  /// which begins at a position. Throws Error.
   std::vector<ZipMember> files(std::uint64_t section) const;
 
   /// The header of a member that owns its bytes. Throws Error where `header`, which is in front of them, is another.
@@ -96,8 +96,8 @@ class ArchiveIndex {
   std::vector<Run> runs(std::uint64_t root_position) const;
   /// Where the weights are in the file; empty where there are none.
   schema::FilePartPlace weights_place() const;
-  /// Where the pages are, for an index that is not in memory yet; and where its blocks and weights are, if its pages are
-  /// there. The sizes of blocks are within that of the file. Throws Error.
+  /// Where the pages are, for an index that is not in memory yet; and where its blocks and weights are, if its pages
+  /// are there. The sizes of blocks are within that of the file. Throws Error.
   std::vector<std::pair<std::uint64_t, std::uint64_t>> page_places() const, part_places() const;
 
  private:

@@ -20,8 +20,7 @@ void IndexParts::read(const Fetch& fetch, std::span<const std::uint8_t> root, co
 std::vector<ArchiveIndex::Part> IndexParts::parts() const {
   std::vector<ArchiveIndex::Part> parts;
   for (const auto& [position, size, words] : pieces_)
-    parts.push_back(
-        {position, {reinterpret_cast<const std::uint8_t*>(words.data()) + position % word, size}});
+    parts.push_back({position, {reinterpret_cast<const std::uint8_t*>(words.data()) + position % word, size}});
   // Of those at one position, the last one is found, which is the largest.
   std::ranges::sort(parts, {}, [](const auto& part) { return std::pair(part.position, part.bytes.size()); });
   return parts;
@@ -32,7 +31,8 @@ void IndexParts::add(const Fetch& fetch, const Places& places) {
   fetch(places, [&](std::span<const std::uint8_t> bytes) {
     Piece piece{place->first, bytes.size(), std::vector<std::uint64_t>(bytes.size() / word + 2)};
     if (!bytes.empty())
-      std::memcpy(reinterpret_cast<std::uint8_t*>(piece.words.data()) + piece.position % word, bytes.data(), bytes.size());
+      std::memcpy(reinterpret_cast<std::uint8_t*>(piece.words.data()) + piece.position % word, bytes.data(),
+                  bytes.size());
     pieces_.push_back(std::move(piece));
     ++place;
   });

@@ -169,9 +169,8 @@ void ArchiveRecords::forget(const Members::Iterator& place) {
 
 std::optional<std::string_view> ArchiveRecords::of_content(const Digest& digest, std::uint32_t size) const {
   const auto found = contents_.lower_bound(Content(digest, size));
-  return found != contents_.end() && content(*found) == Content(digest, size)
-             ? std::optional((*found).record->name())
-             : std::nullopt;
+  return found != contents_.end() && content(*found) == Content(digest, size) ? std::optional((*found).record->name())
+                                                                              : std::nullopt;
 }
 
 const Member::Module* ArchiveRecords::owned_module(const Digest& digest, std::uint32_t size) const {
@@ -277,6 +276,27 @@ class ArchiveRecords::Writing {
       blocks.push_back(add_block(member, static_cast<std::uint32_t>(size)));
       count -= size;
     }
+  }
+
+  /// Adds the next blocks as a page, whose name is not in its place yet.
+  schema::PagePlace add_page(std::vector<Block>::const_iterator& block, std::uint32_t count) {
+    std::vector<std::uint8_t> bytes;
+    std::string names;
+    std::uint32_t members = 0;
+    for (std::uint32_t i = 0; i < count; ++i, ++block) {
+      const schema::PagedBlock place(to_schema(block->digest), block->position, block->size, members,
+                                     static_cast<std::uint32_t>(names.size()),
+                                     static_cast<std::uint32_t>(block->first_name.size()));
+      const auto* const start = reinterpret_cast<const std::uint8_t*>(&place);
+      bytes.insert(bytes.end(), start, start + sizeof place);
+      names += block->first_name;
+      members += block->member_count;
+    }
+    const std::size_t names_at = bytes.size();
+    bytes.insert(bytes.end(), names.begin(), names.end());
+    const std::uint64_t at = position + add(bytes);
+    return {
+        to_schema(digest(bytes)), at, at + names_at, 0, count, members, static_cast<std::uint32_t>(names.size()), 0, 0};
   }
 
   /// Adds the last part.
@@ -431,33 +451,14 @@ WrittenIndex ArchiveRecords::write_changes(Writing& writing) {
         writing.add_blocks(first, count, blocks);
       } else {
         const ArchiveIndex::BlockPlace place = base_->block_place(i);
-        blocks.push_back(
-            {place.digest, place.position, place.size, place.member_count, std::string(place.first_name)});
+        blocks.push_back({place.digest, place.position, place.size, place.member_count, std::string(place.first_name)});
       }
     }
-    auto block = blocks.begin();
+    auto block = blocks.cbegin();
     for (std::size_t left = (blocks.size() + blocks_in_page - 1) / blocks_in_page; left != 0; --left) {
-      const std::size_t count = (static_cast<std::size_t>(blocks.end() - block) + left - 1) / left;
-      std::vector<std::uint8_t> bytes;
-      std::string names;
-      std::uint32_t members = 0;
+      const std::size_t count = (static_cast<std::size_t>(blocks.cend() - block) + left - 1) / left;
       const std::string& first_name = block->first_name;
-      for (std::size_t i = 0; i < count; ++i, ++block) {
-        const schema::PagedBlock place(to_schema(block->digest), block->position, block->size, members,
-                                       static_cast<std::uint32_t>(names.size()),
-                                       static_cast<std::uint32_t>(block->first_name.size()));
-        const auto* const start = reinterpret_cast<const std::uint8_t*>(&place);
-        bytes.insert(bytes.end(), start, start + sizeof place);
-        names += block->first_name;
-        members += block->member_count;
-      }
-      const std::size_t names_at = bytes.size();
-      bytes.insert(bytes.end(), names.begin(), names.end());
-      const std::uint64_t position = writing.position + writing.add(bytes);
-      add_page(schema::PagePlace(to_schema(digest(bytes)), position, position + names_at, 0,
-                                 static_cast<std::uint32_t>(count), members, static_cast<std::uint32_t>(names.size()), 0,
-                                 0),
-               first_name);
+      add_page(writing.add_page(block, static_cast<std::uint32_t>(count)), first_name);
     }
   }
 
@@ -476,7 +477,8 @@ WrittenIndex ArchiveRecords::write_changes(Writing& writing) {
   flatbuffers::FlatBufferBuilder fbb(1 << 12);
   const auto written_by = fbb.CreateString(writing.writer.data(), writing.writer.size());
   const auto place_vector = fbb.CreateVectorOfStructs(&place, 1);
-  const auto name_vector = fbb.CreateVector(reinterpret_cast<const std::uint8_t*>(page_names.data()), page_names.size());
+  const auto name_vector =
+      fbb.CreateVector(reinterpret_cast<const std::uint8_t*>(page_names.data()), page_names.size());
   const auto page_vector = fbb.CreateVectorOfStructs(pages);
   return writing.end(fbb, schema::CreateIndex(fbb, written_by, 1, writing.position, place_vector, name_vector, nullptr,
                                               page_vector, weights.size() == 0 ? nullptr : &weights));

@@ -35,9 +35,9 @@ class ArchiveRecords {
  public:
   /// Checks all of an index and takes over its members and its weights. Throws Error.
   void take(const ArchiveIndex& index);
-  /// The same if there are few members. Of many, it takes over blocks when they are needed: the index has to live as long
-  /// as this. All functions may then throw Error. `root_position` is where its root is in the file. Tests change what is
-  /// few.
+  /// The same if there are few members. Of many, it takes over blocks when they are needed: the index has to live as
+  /// long as this. All functions may then throw Error. `root_position` is where its root is in the file. Tests change
+  /// what is few.
   void build_on(const ArchiveIndex& index, std::uint64_t root_position, std::uint32_t few = max_rewritten_members);
 
   std::size_t size() const { return size_; }
@@ -85,8 +85,8 @@ class ArchiveRecords {
   };
   using Members = SortedChunks<Record::Owner, ByName>;
 
-  /// Records by something else that they say, as far as `Key` has it: the ones of hostile files may all say the same, so
-  /// they are also in the order of their names. What is looked for is ordered, not hashed, for the same reason.
+  /// Records by something else that they say, as far as `Key` has it: the ones of hostile files may all say the same,
+  /// so they are also in the order of their names. What is looked for is ordered, not hashed, for the same reason.
   struct Known {
     const Record* record;
     std::uint32_t module;
@@ -132,8 +132,8 @@ class ArchiveRecords {
   std::size_t size_ = 0;
   ArchiveWeights weights_;
 
-  // The index that this builds on; which of its blocks were taken over, which of these changed, and once its weights were
-  // taken over, how many files it has.
+  // The index that this builds on; which of its blocks were taken over, which of these changed, and once its weights
+  // were taken over, how many files it has.
   const ArchiveIndex* base_ = nullptr;
   std::uint64_t base_root_position_ = 0;
   std::uint32_t few_ = 0;

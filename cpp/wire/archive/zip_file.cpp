@@ -118,9 +118,9 @@ void ZipDirectory::end(std::string_view comment) {
 std::string zip_end(std::vector<ZipMember>& members, std::uint64_t position, std::string_view comment) {
   std::ranges::sort(members, {}, &ZipMember::position);
   std::string all;
-  ZipDirectory directory(position, [&](std::span<const std::uint8_t> bytes) { all.append(bytes.begin(), bytes.end()); });
-  for (const ZipMember& member : members)
-    directory.add({}, member.name, member.size, member.crc32, member.position);
+  ZipDirectory directory(position,
+                         [&](std::span<const std::uint8_t> bytes) { all.append(bytes.begin(), bytes.end()); });
+  for (const ZipMember& member : members) directory.add({}, member.name, member.size, member.crc32, member.position);
   directory.end(comment);
   return all;
 }

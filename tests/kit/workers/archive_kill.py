@@ -2,7 +2,8 @@
 
 archive_kill.py ARCHIVE FOLDER-OF-ARTIFACTS create|append|append-to-many|compact bytes|moments COUNT SEED
 
-To many: to so many members that only changes are written. A child dies when the file that it writes has a size by chance (bytes), or is killed at a random moment (moments).
+To many: to so many members that only changes are written. A child dies when the file that it writes has a size by
+chance (bytes), or is killed at a random moment (moments).
 """
 
 import collections

@@ -155,8 +155,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
 
     @staticmethod
     def compact(path: str | os.PathLike[str], *, share_modules: bool = True) -> None:
-        """Rewrites an archive without the members that were removed, without old indices, and with a ZIP directory of all
-        members.
+        """Rewrites an archive without removed members and old indices, and with a ZIP directory of all members.
 
         At the end, the new file replaces the old one; programs that have the old file open keep it. Every artifact is
         verified first: if one is damaged, nothing changes.
