@@ -245,8 +245,13 @@ def test_damage_in_an_earlier_index(large: Path) -> None:
         archive["m0/p0/b00"]
     with pytest.raises(DeserializationError, match=r"index\.blocks\[0\]"):
         archive.verify()
-    with pytest.raises(DeserializationError):
-        Archive.compact(large)
+    for change in (Archive.compact, lambda path: add(path, **{"m0/p0/new": blob()})):
+        with pytest.raises(DeserializationError, match=r"fleet\.zip"):
+            change(large)
+    with pytest.raises(DeserializationError, match=r"fleet\.zip"), Archive.append(large) as writer:
+        writer.remove("m0/p0/b00")
+    assert large.read_bytes() == data
+    add(large, **{"m9/p0/new": blob()})
 
 
 def test_blocks_that_are_larger_than_all_of_them(created: Path) -> None:

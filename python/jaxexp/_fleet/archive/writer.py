@@ -173,7 +173,10 @@ class ArchiveWriter:
                 raise ValueError(f"it is a {type(name).__name__}, not a str")
             if not is_text(name):
                 raise ValueError("it is not UTF-8")
-            self._records.check_name(name)
+            with files.named_in_errors(self._path):  # it may read parts of the index
+                self._records.check_name(name)
+        except DeserializationError:  # which is a ValueError, too
+            raise
         except ValueError as error:
             raise ExportError(f"{name!r} cannot be the name of an archive's member: {error}") from cause(error)
 
@@ -186,13 +189,14 @@ class ArchiveWriter:
         """
         self._require_inside()
         members = {}
-        for name in names:
-            if name not in self:
-                raise KeyError(name)
-            members[name] = self._member(name).place
-        # First the members that use bytes of others: bytes that are no longer used need not be moved.
-        for name in sorted(members, key=lambda name: (not members[name].shared, not members[name].apart)):
-            self._remove(name)
+        with files.named_in_errors(self._path):
+            for name in names:
+                if name not in self:
+                    raise KeyError(name)
+                members[name] = self._member(name).place
+            # First the members that use bytes of others: bytes that are no longer used need not be moved.
+            for name in sorted(members, key=lambda name: (not members[name].shared, not members[name].apart)):
+                self._remove(name)
 
     def _remove(self, name: str) -> None:
         member = self._member(name)
@@ -338,7 +342,10 @@ class ArchiveWriter:
         start = self._output.end + len(_native.zip_local_header(_native.ARCHIVE_INDEX_NAME, 0, 0, self._output.end))
         try:
             index = _Pieces(self._output, start)
-            size, root_position, root_size, root_digest = self._records.write(files.WRITER, start, index.take)
+            with files.named_in_errors(self._path):
+                size, root_position, root_size, root_digest = self._records.write(files.WRITER, start, index.take)
+        except DeserializationError:
+            raise
         except ValueError as error:
             raise ExportError(f"the archive cannot be finished: {error}") from cause(error)
         header = _native.zip_local_header(_native.ARCHIVE_INDEX_NAME, size, index.crc32, self._output.end)
