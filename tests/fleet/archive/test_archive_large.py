@@ -11,13 +11,15 @@ import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from jaxexp import Archive, DeserializationError, ExportError, _native
+from jaxexp import Archive, DeserializationError, ExportError, _native, _runtime
 from kit.archive_files import assert_sound
 from kit.archives import blob, exported, unzip
 from kit.served import serving
+from kit.weighted import X, apply, bound, close, params
 
 pytestmark = pytest.mark.once(reason="an index is read without JAX")
 
@@ -82,6 +84,45 @@ def test_every_way_to_read(large: Path) -> None:
         assert archive.verify() == {}
         assert list(archive.glob("m0/p0/n*")) == ["m0/p0/new"]
     assert pickle.loads(pickle.dumps(Archive.open(large)["zz"])).read() == blob(factor=4.0)
+
+
+def test_in_cpp(large: Path) -> None:
+    add(large, **{"m0/p0/new": blob(factor=3.0), "zz": blob("tpu", factor=3.0)})
+    for name, platform in (("m0/p0/new", "cpu"), ("zz", "tpu"), ("m7/p5/b08", "cpu")):
+        for stable in (False, True):
+            program = _runtime.Program.of_archive(large, name, stable)
+            assert list(program.platforms) == [platform]
+    with pytest.raises(IndexError, match="'m0/p0/b00', 'm0/p0/b01'"):
+        _runtime.Program.of_archive(large, "missing", False)
+
+
+def test_weights(large: Path) -> None:
+    """The index of them is written again only if there are new ones, and each tensor is stored once."""
+    model, _ = bound()
+    tuned = {**params(), "head": params(seed=1)["head"]}
+
+    def added(name: str, function: Any) -> int:
+        before = large.stat().st_size
+        with Archive.append(large) as archive:
+            archive.add(name, function)
+        return large.stat().st_size - before
+
+    first = added("m5/model", model)
+    size = Archive.open(large).weight_bytes
+    assert first > size > 0
+    assert added("m1/new", blob(factor=3.0)) < 40_000
+    assert added("m5/tuned", model.with_weights(tuned)) < first
+    added("m8/again", model)
+    for archive in (Archive.open(large), Archive.open(io.BytesIO(large.read_bytes()))):
+        assert archive.weight_bytes == size + tuned["head"].nbytes
+        assert archive.verify() == {}
+        for name, weights in {"m5/model": params(), "m5/tuned": tuned, "m8/again": params()}.items():
+            close(archive[name].load().call(X), apply(weights, X))
+    with zipfile.ZipFile(large) as zipped:
+        assert zipped.namelist() == ["m8/again", ".jaxexp/index"]
+    Archive.compact(large)
+    close(Archive.open(large)["m5/tuned"].load().call(X), apply(tuned, X))
+    assert Archive.open(large).verify() == {}
 
 
 def test_any_changes(large: Path) -> None:
