@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
 #include <stdexcept>
 
 #include "wire/archive/limits.h"
@@ -42,12 +43,17 @@ void ArchiveRecords::build_on(const ArchiveIndex& index, std::uint64_t root_posi
 }
 
 void ArchiveRecords::need_block(std::uint32_t block) {
-  if (!needed_.insert(block).second) return;
+  if (needed_.contains(block)) return;
+  const std::uint32_t first = base_->first_member(block), end = base_->first_member(block + 1);
+  base_->member(first);  // throws where the block is damaged
+  needed_.insert(block);
+  is_whole_ = false;
   Member::Texts texts;
-  for (std::uint32_t i = base_->first_member(block); i < base_->first_member(block + 1); ++i) {
+  for (std::uint32_t i = first; i < end; ++i) {
     const schema::Member& member = base_->member(i);
     know(member.name()->string_view(), Member::of(member, texts));
   }
+  is_whole_ = true;
 }
 
 void ArchiveRecords::need(std::string_view name) {
@@ -359,6 +365,7 @@ class ArchiveRecords::Writing {
 };
 
 WrittenIndex ArchiveRecords::write(std::string_view writer, std::uint64_t end, const Sink& sink) {
+  if (!is_whole_) throw std::bad_alloc();
   Writing writing(writer, end, sink);
   return writes_changes() ? write_changes(writing) : write_all(writing);
 }

@@ -139,6 +139,7 @@ class ArchiveRecords {
   std::uint32_t few_ = 0;
   std::set<std::uint32_t> needed_, changed_;
   std::optional<std::size_t> base_files_;
+  bool is_whole_ = true;  // no block was taken over in part, because memory ran out
 
   Summaries summaries_;
   SortedChunks<Known, By<content>> contents_;

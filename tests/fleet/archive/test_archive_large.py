@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import pickle
@@ -291,6 +292,10 @@ def test_damage_in_an_earlier_index(large: Path) -> None:
             change(large)
     with pytest.raises(DeserializationError, match=r"fleet\.zip"), Archive.append(large) as writer:
         writer.remove("m0/p0/b00")
+    with pytest.raises(DeserializationError), Archive.append(large) as writer:
+        with contextlib.suppress(DeserializationError):
+            writer.add("m0/p0/new", blob())
+        writer.add("m0/p0/new", blob())  # whoever goes on loses no members of the block
     assert large.read_bytes() == data
     add(large, **{"m9/p0/new": blob()})
 
