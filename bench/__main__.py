@@ -1,4 +1,4 @@
-"""The command line: `python -m bench`, and with `compare`, `render` or `counts` behind it."""
+"""The command line: `python -m bench`, and with `compare`, `render`, `counts` or `archives` behind it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 # New processes find modules compiled, as pip leaves them.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-from bench import compare, counts, render, run
+from bench import archives, compare, counts, render, run
 
-COMMANDS = {"compare": compare.main, "render": render.main, "counts": counts.main}
+COMMANDS = {"compare": compare.main, "render": render.main, "counts": counts.main, "archives": archives.main}
 
 
 def main(argv: list[str]) -> int:

@@ -64,9 +64,10 @@ void Archive::append(const std::vector<std::pair<std::string, Bytes>>& artifacts
   const wire::ArchiveEnd end{bytes_.size(), size, static_cast<std::uint32_t>(index.root_position),
                              static_cast<std::uint32_t>(index.root_size), index.root_digest};
   bytes_.insert(bytes_.end(), index.bytes.begin(), index.bytes.end());
-  std::vector<wire::ZipMember> files = records_.files();
-  files.push_back({std::string(wire::index_name), size, 0, position});
-  add(bytes_, wire::zip_end(files, bytes_.size(), end.comment()));
+  const std::size_t behind = bytes_.size();
+  records_.write_directory(
+      {std::string(wire::index_name), size, 0, position}, behind, end.comment(), start,
+      [&](std::span<const std::uint8_t> part) { bytes_.insert(bytes_.end(), part.begin(), part.end()); });
   if (in_section) put_head(bytes_, start, bytes_.size());
 }
 

@@ -1,6 +1,7 @@
 // Fuzz target: the index of an archive, read as it is and with digests that are right: what it says is consistent, and
 // written again it says the same. So it is with the last bytes of an archive, which lead to the index.
 #include <algorithm>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -86,7 +87,7 @@ void show(const wire::ArchiveIndex& index, std::uint64_t end) {
   std::ranges::sort(own);
   for (std::size_t i = 1; i < own.size(); ++i)
     tests::require(own[i - 1].second <= own[i].first, "bytes have one owner");
-  std::vector<wire::ZipMember> files = index.files();
+  std::vector<wire::ZipMember> files = index.files(0);
   tests::require(files.size() == own.size(), "each owner is a file");
   tests::require(wire::zip_end(files, end, "comment").size() > 22, "and has a place in the directory");
 }
@@ -94,8 +95,40 @@ void show(const wire::ArchiveIndex& index, std::uint64_t end) {
 wire::IndexBytes write(const wire::ArchiveIndex& index, std::uint64_t end) {
   wire::ArchiveRecords records;
   records.take(index);
-  tests::require(records.members().size() == index.size(), "all members are taken over");
+  tests::require(records.size() == index.size() && records.names().size() == index.size(),
+                 "all members are taken over");
   return records.write(index.writer(), end);
+}
+
+/// An index that says what changed: a member with another name.
+void change(const wire::ArchiveIndex& index, const wire::IndexBytes& written, std::uint64_t end) {
+  constexpr std::uint64_t apart = 1 << 10;
+  const std::uint64_t behind = (end + written.bytes.size() + apart) / 8 * 8;
+  if (index.size() == 0 || behind < end) return;
+  wire::ArchiveRecords records;
+  records.build_on(index, end + written.root_position, 0);
+  const std::string name = index.member(index.size() / 2).name()->str(), other = name + "!";
+  if (other.size() > wire::max_name_size || index.find(other)) return;
+  try {
+    records.check_name(other);
+  } catch (const std::invalid_argument&) {
+    return;  // it begins the name of a folder
+  }
+  wire::Member member = *records.get(name);
+  records.remove(name);
+  records.put(other, member);
+  const wire::IndexBytes changes = records.write("change", behind);
+  const auto root = std::span(changes.bytes).subspan(changes.root_position, changes.root_size);
+  const wire::ArchiveIndex changed({{end, written.bytes}, {behind, changes.bytes}}, root, changes.root_digest, behind,
+                                   changes.bytes.size());
+  changed.check();
+  tests::require(changed.has_pages(), "it refers to the other");
+  tests::require(changed.size() == index.size(), "it has as many members");
+  for (std::uint32_t i = 0; i < index.size(); ++i) {
+    const std::string old = index.member(i).name()->str();
+    tests::require(changed.find(old == name ? other : old).has_value(), "a member is found by its name");
+  }
+  tests::require(!changed.find(name), "the old name is gone");
 }
 
 /// The bytes at the beginning as the end of an archive.
@@ -126,6 +159,7 @@ bool read(const Bytes& bytes) {
     again.check();
     show(again, end);
     tests::require(write(again, end).bytes == written.bytes, "what was written is written again");
+    change(again, written, end);
     return true;
   } catch (const wire::Error& error) {
     check_error(error);

@@ -3,13 +3,36 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "wire/base/digest.h"
+#include "wire/base/unaligned.h"
 
 namespace jaxexp::tests {
 namespace {
 
 using Bytes = std::vector<std::uint8_t>;
+
+/// Where a place of the file is in the bytes of an index.
+std::optional<std::size_t> place_in(std::span<const std::uint8_t> bytes, const wire::schema::Index& root,
+                                    std::uint64_t position, std::uint64_t size) {
+  const std::uint64_t at = position - root.end();
+  if (at > bytes.size() || size > bytes.size() - at) return std::nullopt;
+  return static_cast<std::size_t>(at);
+}
+
+/// How many PagedBlocks a page has that are in the bytes.
+std::uint32_t blocks_in(std::span<const std::uint8_t> bytes, const wire::schema::Index& root,
+                        const wire::schema::PagePlace& page) {
+  const std::uint64_t size = std::uint64_t{page.block_count()} * sizeof(wire::schema::PagedBlock);
+  return page.index_position() == 0 && place_in(bytes, root, page.blocks_position(), size) ? page.block_count() : 0;
+}
+
+wire::schema::PagedBlock paged_block(std::span<const std::uint8_t> bytes, const wire::schema::Index& root,
+                                     const wire::schema::PagePlace& page, std::uint32_t i) {
+  return wire::load<wire::schema::PagedBlock>(bytes.data() + (page.blocks_position() - root.end()) +
+                                              i * sizeof(wire::schema::PagedBlock));
+}
 
 }  // namespace
 
@@ -21,7 +44,16 @@ const wire::schema::Index* index_root(std::span<const std::uint8_t> bytes) {
 
 std::vector<std::pair<std::size_t, std::size_t>> blocks_of(std::span<const std::uint8_t> bytes) {
   std::vector<std::pair<std::size_t, std::size_t>> blocks;
-  if (const auto* root = index_root(bytes))
+  const auto* root = index_root(bytes);
+  if (!root) return blocks;
+  if (root->pages())
+    for (const auto* page : *root->pages())
+      for (std::uint32_t i = 0; i < blocks_in(bytes, *root, *page); ++i) {
+        const auto block = paged_block(bytes, *root, *page, i);
+        if (const auto at = place_in(bytes, *root, block.position(), block.size()))
+          blocks.emplace_back(*at, block.size());
+      }
+  else
     for (const auto* place : *root->blocks())
       if (place->position() <= bytes.size() && place->size() <= bytes.size() - place->position())
         blocks.emplace_back(place->position(), place->size());
@@ -31,7 +63,8 @@ std::vector<std::pair<std::size_t, std::size_t>> blocks_of(std::span<const std::
 void seal_index(Bytes& bytes) {
   const auto* root = index_root(bytes);
   if (!root) return;
-  std::vector<std::pair<std::size_t, wire::Digest>> digests;
+  using Digests = std::vector<std::pair<std::size_t, wire::Digest>>;
+  Digests digests, pages;
   for (const auto* place : *root->blocks())
     if (place->position() <= bytes.size() && place->size() <= bytes.size() - place->position())
       digests.emplace_back(place->digest().bytes()->Data() - bytes.data(),
@@ -40,8 +73,36 @@ void seal_index(Bytes& bytes) {
       place && place->position() <= bytes.size() && place->size() <= bytes.size() - place->position())
     digests.emplace_back(place->digest().bytes()->Data() - bytes.data(),
                          wire::digest(std::span(bytes).subspan(place->position(), place->size())));
+  if (const auto* place = root->page_weights())
+    if (const auto at = place_in(bytes, *root, place->position(), place->size()))
+      digests.emplace_back(place->digest().bytes()->Data() - bytes.data(),
+                           wire::digest(std::span(bytes).subspan(*at, place->size())));
+  for (std::uint32_t k = 0; root->pages() && k < root->pages()->size(); ++k) {
+    const auto& page = *root->pages()->Get(k);
+    for (std::uint32_t i = 0; i < blocks_in(bytes, *root, page); ++i) {
+      const auto block = paged_block(bytes, *root, page, i);
+      if (const auto at = place_in(bytes, *root, block.position(), block.size()))
+        digests.emplace_back(
+            static_cast<std::size_t>(page.blocks_position() - root->end()) + i * sizeof(wire::schema::PagedBlock),
+            wire::digest(std::span(bytes).subspan(*at, block.size())));
+    }
+  }
   // All before any: in a damaged root a digest may lie over another one's place.
-  for (const auto& [at, digest] : digests) std::ranges::copy(digest, bytes.begin() + static_cast<std::ptrdiff_t>(at));
+  const auto put = [&](const Digests& all) {
+    for (const auto& [at, digest] : all) std::ranges::copy(digest, bytes.begin() + static_cast<std::ptrdiff_t>(at));
+  };
+  put(digests);
+  if (!(root = index_root(bytes)) || !root->pages()) return;
+  for (const auto* page : *root->pages()) {
+    const std::size_t size = blocks_in(bytes, *root, *page) * sizeof(wire::schema::PagedBlock);
+    const auto names = place_in(bytes, *root, page->names_position(), page->names_size());
+    if (size == 0 || !names) continue;
+    wire::Digester digester;
+    digester.update(std::span(bytes).subspan(static_cast<std::size_t>(page->blocks_position() - root->end()), size));
+    digester.update(std::span(bytes).subspan(*names, page->names_size()));
+    pages.emplace_back(page->digest().bytes()->Data() - bytes.data(), digester.digest());
+  }
+  put(pages);
 }
 
 Bytes index_of(const std::vector<std::pair<std::string, wire::Member>>& members, std::size_t in_block,
@@ -95,6 +156,66 @@ Bytes index_of(const std::vector<std::pair<std::string, wire::Member>>& members,
     bytes.resize(aligned(bytes.size()));
     bytes.insert(bytes.end(), block.begin(), block.end());
   }
+  seal_index(bytes);
+  return bytes;
+}
+
+Bytes paged_index_of(const std::vector<std::pair<std::string, wire::Member>>& members, std::size_t in_block,
+                     std::size_t in_page, std::uint64_t end) {
+  const Bytes plain = index_of(members, in_block, end);
+  const auto& places = *index_root(plain)->blocks();
+  // What stands behind the root, which has a constant size: blocks, then pages with their names.
+  Bytes rest;
+  std::vector<wire::schema::PagePlace> pages((places.size() + in_page - 1) / in_page);
+  std::string page_names;
+  const auto name_of = [&](std::uint32_t block) { return members[places.Get(block)->first_member()].first; };
+  const auto first_member = [&](std::uint32_t block) {
+    return block < places.size() ? places.Get(block)->first_member() : static_cast<std::uint32_t>(members.size());
+  };
+  for (std::size_t k = 0; k < pages.size(); ++k) page_names += name_of(static_cast<std::uint32_t>(k * in_page));
+  const auto root_with = [&] {
+    flatbuffers::FlatBufferBuilder fbb;
+    const auto writer = fbb.CreateString("seed");
+    const auto blocks = fbb.CreateVectorOfStructs(std::vector<wire::schema::BlockPlace>());
+    const auto names = fbb.CreateVector(reinterpret_cast<const std::uint8_t*>(page_names.data()), page_names.size());
+    const auto page_vector = fbb.CreateVectorOfStructs(pages);
+    fbb.Finish(wire::schema::CreateIndex(fbb, writer, 0, end, blocks, names, nullptr, page_vector), index_identifier);
+    return Bytes(fbb.GetBufferPointer(), fbb.GetBufferPointer() + fbb.GetSize());
+  };
+  const std::size_t start = (root_with().size() + 7) / 8 * 8;
+  const auto add = [&](std::span<const std::uint8_t> part) {
+    rest.resize((rest.size() + 7) / 8 * 8);
+    rest.insert(rest.end(), part.begin(), part.end());
+    return end + start + rest.size() - part.size();
+  };
+  std::uint32_t name_position = 0;
+  for (std::size_t k = 0; k < pages.size(); ++k) {
+    const auto first = static_cast<std::uint32_t>(k * in_page);
+    const auto behind = static_cast<std::uint32_t>(std::min<std::size_t>(first + in_page, places.size()));
+    Bytes blocks;
+    std::string names;
+    for (std::uint32_t i = first; i < behind; ++i) {
+      const auto& place = *places.Get(i);
+      const std::uint64_t position = add(std::span(plain).subspan(place.position(), place.size()));
+      const std::string name = name_of(i);
+      const wire::schema::PagedBlock block(place.digest(), position, place.size(), place.first_member(),
+                                           static_cast<std::uint32_t>(names.size()),
+                                           static_cast<std::uint32_t>(name.size()));
+      const auto* const bytes = reinterpret_cast<const std::uint8_t*>(&block);
+      blocks.insert(blocks.end(), bytes, bytes + sizeof block);
+      names += name;
+    }
+    const std::uint64_t blocks_position = add(blocks);
+    const Bytes name_bytes(names.begin(), names.end());
+    const auto name_size = static_cast<std::uint32_t>(name_of(first).size());
+    pages[k] = wire::schema::PagePlace({}, blocks_position, add(name_bytes), 0, behind - first,
+                                       first_member(behind) - first_member(first),
+                                       static_cast<std::uint32_t>(names.size()), name_position, name_size);
+    name_position += name_size;
+  }
+  Bytes bytes = root_with();
+  bytes.resize(start);
+  bytes.insert(bytes.end(), rest.begin(), rest.end());
   seal_index(bytes);
   return bytes;
 }

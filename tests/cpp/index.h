@@ -27,4 +27,8 @@ void seal_index(std::vector<std::uint8_t>& bytes);
 std::vector<std::uint8_t> index_of(const std::vector<std::pair<std::string, wire::Member>>& members,
                                    std::size_t in_block, std::uint64_t end, const wire::ArchiveWeights& weights = {});
 
+/// The same as an index of changes that has everything itself: its blocks are in pages of `in_page`.
+std::vector<std::uint8_t> paged_index_of(const std::vector<std::pair<std::string, wire::Member>>& members,
+                                         std::size_t in_block, std::size_t in_page, std::uint64_t end);
+
 }  // namespace jaxexp::tests

@@ -103,6 +103,8 @@ std::vector<std::vector<std::uint8_t>> indexes() {
           tests::index_of(first(4), 64, 1 << 20),
           tests::index_of(first(4), 1, 1 << 20),
           tests::index_of(members, 4, 1 << 20),
+          tests::paged_index_of(first(4), 1, 2, 1 << 20),
+          tests::paged_index_of(members, 4, 3, 1 << 20),
           tests::index_of({}, 1, 1 << 20, weights())};
 }
 

@@ -111,7 +111,7 @@ std::string verify(const std::filesystem::path& path) {
     file.read(position, held);
     return std::span<const std::uint8_t>(held);
   };
-  const auto [end, said, rest] = wire::find_end(file.bytes().size(), read, true);
+  const auto [end, said, rest, section] = wire::find_end(file.bytes().size(), read, true);
   const auto part = file.bytes().subspan(said.index_position, said.index_size);
   file.fetch(part.subspan(said.root_position, said.root_size), false);
   const wire::ArchiveIndex index(part, part.subspan(said.root_position, said.root_size), said.root_digest,

@@ -79,7 +79,7 @@ wire::FoundEnd end_of(const wire::FileBytes& file) {
 
 /// Crews that read one file in parts: each verifies all members, by an index of which all look at the same blocks.
 void read_in_crews(const wire::FileBytes& file, std::size_t members) {
-  const auto [end, said, rest] = end_of(file);
+  const auto [end, said, rest, section] = end_of(file);
   const auto part = file.bytes().subspan(said.index_position, said.index_size);
   const auto root = part.subspan(said.root_position, said.root_size);
   file.fetch(root);

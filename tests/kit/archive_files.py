@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,23 @@ def assert_sound(path: Path, expected: dict[str, bytes]) -> None:
         # Whoever is not there under its own name has the bytes, or the modules, of somebody who is.
         for name in set(expected) - set(stored):
             assert f".jaxexp/apart/{name}" in names or expected[name] in (expected[other] for other in expected)
+
+
+def with_index(data: bytes, records: _native.ArchiveRecords, writer: str, position: int = 0) -> bytes:
+    """What begins at a position of a file with a section's head and members, and with an index and an end behind it."""
+    at = position + len(data)
+    header = len(_native.zip_local_header(_native.ARCHIVE_INDEX_NAME, 0, 0, at))
+    start = at + header
+    pieces: list[bytes] = []
+    size, root_position, root_size, digest = records.write(writer, start, pieces.append)
+    index = b"".join(pieces)
+    assert len(index) == size
+    place = _native.MemberPlace(start, size, zlib.crc32(index), header)
+    data += _native.zip_local_header(_native.ARCHIVE_INDEX_NAME, size, place.crc32, at) + index
+    pointer = _native.ArchiveEnd(start, size, root_position, root_size, digest)
+    pieces.clear()
+    records.write_directory(place, position + len(data), pointer.comment(), 0, pieces.append)
+    return data + b"".join(pieces)
 
 
 def of_one_section(data: bytes) -> bytes:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from jaxexp import _native
-from kit.archive_files import of_one_section
+from kit.archive_files import of_one_section, with_index
 from kit.archives import blob
 
 FAMILIES: dict[str, Callable[[int], bytes]] = {}
@@ -70,14 +70,7 @@ def archive(
         records.put(name, member)
     if weights is not None:
         weights(records, bodies)
-    at = len(data)
-    start = at + len(_native.zip_local_header(_native.ARCHIVE_INDEX_NAME, 0, 0, at))
-    index, root_position, root_size, digest = records.write("hostile", start)
-    crc32 = zlib.crc32(index)
-    data += _native.zip_local_header(_native.ARCHIVE_INDEX_NAME, len(index), crc32, at) + index
-    end = _native.ArchiveEnd(start, len(index), root_position, root_size, digest)
-    place = _native.MemberPlace(start, len(index), crc32, start - at)
-    return of_one_section(data + records.last_bytes(place, len(data), end.comment()))
+    return of_one_section(with_index(data, records, "hostile"))
 
 
 def _shared(size: int, **changes: object) -> bytes:

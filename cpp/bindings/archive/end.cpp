@@ -19,11 +19,11 @@ namespace {
 
 using ReadAt = nb::typed<nb::callable, nb::bytes(int, int)>;
 
-std::tuple<std::uint64_t, wire::ArchiveEnd, bool, bool> find_end(std::uint64_t size, const ReadAt& read,
-                                                                 bool may_walk) {
+std::tuple<std::uint64_t, wire::ArchiveEnd, std::uint64_t, bool> find_end(std::uint64_t size, const ReadAt& read,
+                                                                          bool may_walk) {
   nb::object held;
   std::optional<Buffer> buffer;
-  const auto [end, said, rest] = wire::find_end(
+  const auto [end, said, rest, section] = wire::find_end(
       size,
       [&](std::uint64_t position, std::size_t count) {
         held = read(position, count);
@@ -32,8 +32,7 @@ std::tuple<std::uint64_t, wire::ArchiveEnd, bool, bool> find_end(std::uint64_t s
         return bytes;
       },
       may_walk);
-  using Rest = wire::FoundEnd::Rest;
-  return {end, said, rest != Rest::nothing, rest == Rest::unfinished};
+  return {end, said, section, rest == wire::FoundEnd::Rest::unfinished};
 }
 
 }  // namespace
@@ -60,10 +59,11 @@ void define_archive_end(nb::module_& m) {
         "The name in the ZIP file of a file of weights, by its number.");
   m.attr("ARCHIVE_APART_FOLDER") = text(wire::apart_folder);
 
-  m.def("find_archive_end", &find_end, "size"_a, "read"_a, "may_walk"_a,
-        "Where the last complete archive in a file of this size ends, and what its last bytes say; whether anything "
-        "follows it, and whether that is what an unfinished append left. `read` gives ranges, by position and size. "
-        "Archives of earlier versions are walked through, or the end of the file is believed.");
+  m.def(
+      "find_archive_end", &find_end, "size"_a, "read"_a, "may_walk"_a,
+      "Where the last complete archive in a file of this size ends, and what its last bytes say; where its last "
+      "section begins; and whether what an unfinished append left follows it. `read` gives ranges, by position and size. "
+      "Archives of earlier versions are walked through, or the end of the file is believed.");
   m.def(
       "archive_section_head",
       [](std::uint64_t position, std::uint64_t end, std::optional<HasBuffer> last) {

@@ -21,23 +21,27 @@ namespace {
 namespace schema = wire::schema;
 
 /// Blocks have numbers of eight bytes, which are read where they lie.
-std::span<const std::uint8_t> part_of(std::span<const std::uint8_t> bytes, std::uint64_t position, std::uint64_t size) {
+std::vector<wire::ArchiveIndex::Part> all_of(std::span<const std::uint8_t> bytes, std::uint64_t position,
+                                             std::uint64_t size) {
   if (position > bytes.size() || size > bytes.size() - position) throw nb::value_error("an index lies in its file");
-  const auto part = bytes.subspan(position, size);
-  if (!Buffer::is_aligned(part, alignof(std::uint64_t)))
+  if (!Buffer::is_aligned(bytes.subspan(position, size), alignof(std::uint64_t)))
     throw wire::Error({nullptr, "index"}, "an index at a multiple of eight bytes",
                       "one at " + std::to_string(position));
-  return part;
+  return {{0, bytes}};
 }
 
 std::string_view text(const flatbuffers::String* string) { return string ? string->string_view() : ""; }
 
 std::string_view name(const IndexView& view, std::uint32_t number) { return text(view.index().member(number).name()); }
 
-std::vector<std::string_view> names(const IndexView& view) {
-  view.index().check_names();
+std::vector<std::string_view> names(const IndexView& view, std::string_view beginning) {
+  const wire::ArchiveIndex& index = view.index();
   std::vector<std::string_view> names;
-  for (std::uint32_t i = 0; i < view.index().size(); ++i) names.push_back(name(view, i));
+  if (beginning.empty()) index.check_names();
+  const std::uint32_t first = beginning.empty() ? 0 : index.lower_bound(beginning);
+  std::uint32_t end = first;
+  for (; end < index.size() && name(view, end).starts_with(beginning); ++end) names.push_back(name(view, end));
+  if (!beginning.empty()) index.check_names(first, end);
   return names;
 }
 
@@ -140,15 +144,32 @@ std::optional<std::pair<std::uint64_t, std::uint64_t>> tensor(const IndexView& v
 }  // namespace
 
 IndexView::IndexView(HasBuffer index, HasBuffer root, const wire::Digest& root_digest, std::uint64_t end)
-    : buffer_(stable(index, alignof(std::uint64_t))),
-      root_(stable(root, alignof(std::uint64_t))),
-      index_(buffer_->bytes(), root_->bytes(), root_digest, end) {}
+    : buffer_(stable(index, alignof(std::uint64_t))), root_(stable(root, alignof(std::uint64_t))) {
+  index_.emplace(buffer_->bytes(), root_->bytes(), root_digest, end);
+}
+
+IndexView::IndexView(const ReadMany& read, std::uint64_t position, std::uint64_t size, HasBuffer root,
+                     const wire::Digest& root_digest)
+    : root_(stable(root, alignof(std::uint64_t))) {
+  const auto fetch = [&](const wire::IndexParts::Places& places,
+                         const std::function<void(std::span<const std::uint8_t>)>& take) {
+    const nb::list given = nb::cast<nb::list>(read(places));
+    if (given.size() != places.size()) throw nb::value_error("as many ranges as were asked for");
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      const Buffer buffer(given[i]);
+      if (buffer.bytes().size() != places[i].second) throw nb::value_error("a range as long as was asked for");
+      take(buffer.bytes());
+    }
+  };
+  parts_.read(fetch, root_->bytes(), root_digest, position, size);
+  index_.emplace(parts_.parts(), root_->bytes(), root_digest, position, size);
+}
 
 IndexView::IndexView(const wire::FileBytes& file, nb::handle owner, std::uint64_t position, std::uint64_t size,
                      HasBuffer root, const wire::Digest& root_digest)
-    : buffer_(std::make_shared<const Buffer>(owner, /*in_parts=*/true)),
-      root_(stable(root, alignof(std::uint64_t))),
-      index_(part_of(file.bytes(), position, size), root_->bytes(), root_digest, position, &file) {}
+    : buffer_(std::make_shared<const Buffer>(owner, /*in_parts=*/true)), root_(stable(root, alignof(std::uint64_t))) {
+  index_.emplace(all_of(file.bytes(), position, size), root_->bytes(), root_digest, position, size, &file);
+}
 
 void define_archive_index(nb::module_& m) {
   nb::class_<IndexView>(m, "ArchiveIndex", "The index of an archive in a buffer that is kept while this lives.")
@@ -162,11 +183,20 @@ void define_archive_index(nb::module_& m) {
           },
           "file"_a, "position"_a, "size"_a, "root"_a, "root_digest"_a, nb::rv_policy::take_ownership,
           "The index in a file, of which each block is read when it is needed.")
+      .def_static(
+          "of_parts",
+          [](const ReadMany& read, std::uint64_t position, std::uint64_t size, HasBuffer root,
+             const wire::Digest& root_digest) { return new IndexView(read, position, size, root, root_digest); },
+          "read"_a, "position"_a, "size"_a, "root"_a, "root_digest"_a, nb::rv_policy::take_ownership,
+          "The index with such a root, of which all parts are read at once, wherever in the file they are.")
+      .def_prop_ro(
+          "has_pages", [](const IndexView& view) { return view.index().has_pages(); },
+          "Whether it refers to earlier indexes, because an append wrote only what it changed.")
       .def("__len__", [](const IndexView& view) { return view.index().size(); })
       .def(
           "find", [](const IndexView& view, std::string_view name) { return view.index().find(name); }, "name"_a,
           "The number of a member.")
-      .def("names", &names)
+      .def("names", &names, "beginning"_a = "", "The names of members, in ascending order, that begin with a text.")
       .def("name", &name, "number"_a)
       .def("member", &member, "number"_a, "What the index says of a member.")
       .def("extent", &extent, "number"_a,
@@ -184,10 +214,9 @@ void define_archive_index(nb::module_& m) {
       .def("tensor", &tensor, "digest"_a, "Where the weights have a tensor of this content: position and size.")
       .def(
           "last_bytes",
-          [](const IndexView& view, const wire::Member::Place& index, std::uint64_t position, nb::bytes comment) {
-            return last_bytes(view.index().files(), index, position, comment);
-          },
-          "index"_a, "position"_a, "comment"_a,
+          [](const IndexView& view, const wire::Member::Place& index, std::uint64_t position, nb::bytes comment,
+             std::uint64_t section) { return last_bytes(view.index().files(section), index, position, comment); },
+          "index"_a, "position"_a, "comment"_a, "section"_a = 0,
           "What has to stand behind the index, as `ArchiveRecords.last_bytes` has it.")
       .def(
           "check", [](const IndexView& view) { view.index().check(); }, nb::call_guard<nb::gil_scoped_release>(),

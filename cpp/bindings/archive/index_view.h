@@ -3,14 +3,21 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <tuple>
+#include <vector>
 
 #include "bindings/base/buffer.h"
 #include "wire/archive/index.h"
+#include "wire/archive/index_parts.h"
 
 namespace jaxexp::bindings {
 
 /// Position and size of a member's bytes, and of its modules if they are apart.
 using Extent = nb::typed<nb::tuple, int, int, nb::typed<nb::tuple, nb::typed<nb::tuple, int, int>, nb::ellipsis>>;
+
+/// Returns the bytes of ranges, given by position and size.
+using ReadMany = nb::typed<nb::callable, std::vector<nb::bytes>(std::vector<std::tuple<std::uint64_t, std::uint64_t>>)>;
 
 using Numbers = Argument<nb::list, int>;
 
@@ -18,15 +25,19 @@ using Numbers = Argument<nb::list, int>;
 class IndexView {
  public:
   IndexView(HasBuffer index, HasBuffer root, const wire::Digest& root_digest, std::uint64_t end);
+  /// Of an index in parts of a file that are fetched by a function.
+  IndexView(const ReadMany& read, std::uint64_t position, std::uint64_t size, HasBuffer root,
+            const wire::Digest& root_digest);
   /// Of an index in a file, which `owner` is.
   IndexView(const wire::FileBytes& file, nb::handle owner, std::uint64_t position, std::uint64_t size, HasBuffer root,
             const wire::Digest& root_digest);
 
-  const wire::ArchiveIndex& index() const { return index_; }
+  const wire::ArchiveIndex& index() const { return *index_; }
 
  private:
   std::shared_ptr<const Buffer> buffer_, root_;
-  wire::ArchiveIndex index_;
+  wire::IndexParts parts_;
+  std::optional<wire::ArchiveIndex> index_;
 };
 
 }  // namespace jaxexp::bindings

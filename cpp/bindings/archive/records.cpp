@@ -2,8 +2,10 @@
 #include "wire/archive/records.h"
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "bindings/archive/index_view.h"
@@ -16,29 +18,28 @@ namespace {
 
 using Records = wire::ArchiveRecords;
 
+using Take = nb::typed<nb::callable, void(nb::bytes)>;
+
+wire::Sink sink(const Take& take) {
+  return [&take](std::span<const std::uint8_t> bytes) { take(nb::bytes(bytes.data(), bytes.size())); };
+}
+
 void define_changes(nb::class_<Records>& records) {
   records.def(nb::init<>())
       .def(
-          "take", [](Records& records, const IndexView& view) { records.take(view.index()); }, "index"_a,
-          "Adds the members of an archive that is there.")
-      .def("__len__", [](const Records& records) { return records.members().size(); })
-      .def("names",
-           [](const Records& records) {
-             std::vector<std::string_view> names;
-             for (const auto& [name, record] : records.members()) names.push_back(name);
-             return names;
-           })
-      .def(
-          "get",
-          [](const Records& records, std::string_view name) {
-            const auto found = records.members().find(name);
-            return found == records.members().end() ? std::nullopt : std::optional(found->second);
+          "build_on",
+          [](Records& records, const IndexView& view, std::uint64_t root_position) {
+            records.build_on(view.index(), root_position);
           },
-          "name"_a)
+          "index"_a, "root_position"_a, nb::keep_alive<1, 2>(),
+          "Adds the members of an archive that is there; of many, when they are needed.")
+      .def("__len__", &Records::size)
+      .def("names", &Records::names)
+      .def("get", &Records::get, "name"_a)
       .def("check_name", &Records::check_name, "name"_a, "Raises ValueError where a new member cannot have this name.")
       .def("put", &Records::put, "name"_a, "member"_a)
       .def_prop_ro(
-          "weights_file_count", [](const Records& records) { return records.weights().files().size(); },
+          "weights_file_count", [](Records& records) { return records.weights().files().size(); },
           "How many files of weights there are.")
       .def(
           "add_weights",
@@ -51,31 +52,31 @@ void define_changes(nb::class_<Records>& records) {
       .def(
           "remove",
           [](Records& records, std::string_view name) {
-            if (!records.members().contains(name)) throw nb::key_error("no such member");
+            if (!records.contains(name)) throw nb::key_error("no such member");
             records.remove(name);
           },
           "name"_a);
 }
 
 void define_searches(nb::class_<Records>& records) {
-  records
-      .def(
-          "of_content",
-          [](const Records& records, const wire::Digest& digest, std::uint32_t size) {
-            const std::string* const name = records.of_content(digest, size);
-            return name ? std::optional(*name) : std::nullopt;
-          },
-          "digest"_a, "size"_a, "A member that owns bytes of this content.")
+  records.def("of_content", &Records::of_content, "digest"_a, "size"_a, "A member of this content.")
       .def(
           "module",
           [](const Records& records, const wire::Digest& digest, std::uint32_t size) {
             const auto* const module = records.module(digest, size);
             return module ? std::optional(module->position) : std::nullopt;
           },
-          "digest"_a, "size"_a, "Where a member has a module of this content.")
+          "digest"_a, "size"_a, "Where a module of this content is.")
+      .def(
+          "owned_module",
+          [](const Records& records, const wire::Digest& digest, std::uint32_t size) {
+            const auto* const module = records.owned_module(digest, size);
+            return module ? std::optional(module->position) : std::nullopt;
+          },
+          "digest"_a, "size"_a, "Where a member has a module of this content inside its own bytes.")
       .def(
           "tensor",
-          [](const Records& records, const wire::Digest& digest) {
+          [](Records& records, const wire::Digest& digest) {
             const auto found = records.weights().find(digest);
             return found ? std::optional(std::pair(found->position, found->size)) : std::nullopt;
           },
@@ -83,7 +84,7 @@ void define_searches(nb::class_<Records>& records) {
       .def("sharing", &Records::sharing, "position"_a, "The members that share another's bytes at a position.")
       .def(
           "using",
-          [](const Records& records, std::uint64_t position, std::uint64_t size) {
+          [](Records& records, std::uint64_t position, std::uint64_t size) {
             return records.using_modules(position, position + size);
           },
           "position"_a, "size"_a, "The members whose modules are apart from them, within these bytes.");
@@ -92,20 +93,25 @@ void define_searches(nb::class_<Records>& records) {
 void define_writing(nb::class_<Records>& records) {
   records
       .def(
-          "last_bytes",
-          [](const Records& records, const wire::Member::Place& index, std::uint64_t position, nb::bytes comment) {
-            return last_bytes(records.files(), index, position, comment);
+          "write_directory",
+          [](Records& records, const wire::Member::Place& index, std::uint64_t position, nb::bytes comment,
+             std::uint64_t section, const Take& take) {
+            records.write_directory(
+                {std::string(wire::index_name), index.size, index.crc32, index.position - index.header}, position,
+                {comment.c_str(), comment.size()}, section, sink(take));
           },
-          "index"_a, "position"_a, "comment"_a,
-          "What stands behind the index, whose place is given, from a position on: the ZIP file's directory and end.")
+          "index"_a, "position"_a, "comment"_a, "section"_a, "take"_a,
+          "Gives away, piece by piece, what stands behind the index, whose place is given, from a position on: the ZIP "
+          "file's directory and end. `section` is where the section begins that was written.")
       .def(
           "write",
-          [](const Records& records, std::string_view writer, std::uint64_t end) {
-            const wire::IndexBytes index = records.write(writer, end);
-            return std::tuple(nb::bytes(index.bytes.data(), index.bytes.size()), index.root_position, index.root_size,
-                              index.root_digest);
+          [](Records& records, std::string_view writer, std::uint64_t end, const Take& take) {
+            const wire::WrittenIndex index = records.write(writer, end, sink(take));
+            return std::tuple(index.size, index.root_position, index.root_size, index.root_digest);
           },
-          "writer"_a, "end"_a, "The bytes of the index; where its root is in them, its size and its digest.");
+          "writer"_a, "end"_a, "take"_a,
+          "Gives away the bytes of the index, piece by piece. Returns its size; where its root is in it, the root's size "
+          "and its digest.");
 }
 
 }  // namespace

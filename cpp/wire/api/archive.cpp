@@ -11,6 +11,7 @@
 #include "wire/api/translating.h"
 #include "wire/archive/find_end.h"
 #include "wire/archive/index.h"
+#include "wire/archive/index_parts.h"
 #include "wire/archive/weights.h"
 #include "wire/base/error.h"
 #include "wire/base/listed.h"
@@ -28,21 +29,29 @@ wire::FoundEnd end_of(std::span<const std::uint8_t> file) {
 
 struct Archive::State {
   explicit State(std::span<const std::uint8_t> file) : file(file) {
-    const auto [end, said, rest] = end_of(file);
+    const auto [end, said, rest, section] = end_of(file);
     this->end = end;
-    auto bytes = file.subspan(said.index_position, said.index_size);
+    const auto root = file.subspan(said.index_position + said.root_position, said.root_size);
     // Its tables are read where they lie, and were written for multiples of eight, where a mapped file begins.
-    if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(std::uint64_t) != 0) {
-      aligned = std::make_unique_for_overwrite<std::uint64_t[]>((bytes.size() + 7) / 8);
-      std::memcpy(aligned.get(), bytes.data(), bytes.size());
-      bytes = {reinterpret_cast<const std::uint8_t*>(aligned.get()), bytes.size()};
+    if (reinterpret_cast<std::uintptr_t>(file.data()) % alignof(std::uint64_t) == 0) {
+      index.emplace(std::vector<wire::ArchiveIndex::Part>{{0, file}}, root, said.root_digest, said.index_position,
+                    said.index_size);
+      return;
     }
-    index.emplace(bytes, bytes.subspan(said.root_position, said.root_size), said.root_digest, said.index_position);
+    aligned_root.resize((root.size() + 7) / 8);
+    std::memcpy(aligned_root.data(), root.data(), root.size());
+    const std::span copy(reinterpret_cast<const std::uint8_t*>(aligned_root.data()), root.size());
+    const auto fetch = [&](const wire::IndexParts::Places& places, const auto& take) {
+      for (const auto& [position, size] : places) take(file.subspan(position, size));
+    };
+    aligned.read(fetch, copy, said.root_digest, said.index_position, said.index_size);
+    index.emplace(aligned.parts(), copy, said.root_digest, said.index_position, said.index_size);
   }
 
   std::span<const std::uint8_t> file;
   std::size_t end;
-  std::unique_ptr<std::uint64_t[]> aligned;
+  std::vector<std::uint64_t> aligned_root;
+  wire::IndexParts aligned;
   std::optional<wire::ArchiveIndex> index;
 };
 

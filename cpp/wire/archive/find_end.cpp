@@ -47,7 +47,7 @@ class Search {
       throw Error(
           {}, "an index of " + std::to_string(said->index_size) + " bytes at " + std::to_string(said->index_position),
           "an archive of " + std::to_string(end_) + " bytes" + advice);
-    return {end_, *said, end_ == size_ ? Rest::nothing : rest_};
+    return {end_, *said, end_ == size_ ? Rest::nothing : rest_, section_};
   }
 
  private:
@@ -75,7 +75,7 @@ class Search {
     return may_walk_ ? walk() : believe();
   }
 
-  bool pass(std::uint64_t end) { return position_ = end_ = end, true; }
+  bool pass(std::uint64_t end) { return section_ = position_, position_ = end_ = end, true; }
 
   /// Of a section whose end the file does not have.
   bool cut(std::uint64_t end) {
@@ -176,7 +176,8 @@ class Search {
   const ReadAt& read_;
   const bool may_walk_;
   std::uint64_t position_ = 0;         // where the next section begins
-  std::uint64_t end_ = 0;              // of the last complete one
+  std::uint64_t section_ = 0;          // where the last complete one begins
+  std::uint64_t end_ = 0;              // of that one
   std::optional<Digest> last_digest_;  // of that one's last bytes
   Rest rest_ = Rest::unknown;
 };

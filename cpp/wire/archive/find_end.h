@@ -24,6 +24,7 @@ struct FoundEnd {
   std::uint64_t end;  // behind the archive's last byte
   ArchiveEnd said;    // by its last bytes
   Rest rest;
+  std::uint64_t section;  // where its last section begins
 };
 
 /// Follows the heads of sections from the start of a file (wire/archive/section.h). Archives that earlier versions

@@ -10,6 +10,7 @@
 #include "wire/archive/member_name.h"
 #include "wire/archive/weights.h"
 #include "wire/artifact/stored_digest.h"
+#include "wire/base/unaligned.h"
 #include "wire/base/utf8.h"
 #include "wire/exported/limits.h"
 #include "wire/exported/values.h"
@@ -63,6 +64,11 @@ bool has_module(const schema::Member& member, const schema::Module& module) {
          });
 }
 
+/// The size of the array of blocks.
+std::uint64_t page_size(const schema::PagePlace& place) {
+  return place.block_count() * (place.index_position() == 0 ? sizeof(schema::PagedBlock) : sizeof(schema::BlockPlace));
+}
+
 std::string zip_name(const schema::Member& member) {
   const std::string name = member.name()->str();
   return member.place()->apart() ? std::string(apart_folder) + name : name;
@@ -72,29 +78,73 @@ std::string zip_name(const schema::Member& member) {
 
 ArchiveIndex::ArchiveIndex(std::span<const std::uint8_t> index, std::span<const std::uint8_t> root,
                            const Digest& root_digest, std::uint64_t end, const FileBytes* file)
-    : index_(index), end_(end), file_(file) {
+    : ArchiveIndex({{end, index}}, root, root_digest, end, index.size(), file) {}
+
+ArchiveIndex::ArchiveIndex(std::vector<Part> parts, std::span<const std::uint8_t> root, const Digest& root_digest,
+                           std::uint64_t end, std::uint64_t size, const FileBytes* file)
+    : parts_(std::move(parts)), root_bytes_(root), end_(end), limit_(end + size), file_(file) {
   if (digest(root) != root_digest) refuse(index_path, "the bytes as they were written", std::string("others") + advice);
   root_ = &verified<schema::Index>(root, 1, index_path);
-  const std::uint32_t blocks = root_->blocks()->size();
-  if (size() > max_members || blocks > size() || size() > std::uint64_t{blocks} * members_in_block)
-    refuse({&index_path, "member_count"}, "as many members as are in its blocks", std::to_string(size()));
-  if (root_->end() != end)
+  if (root_->end() != end || limit_ < end)
     refuse({&index_path, "end"}, "members that end at byte " + std::to_string(end), std::to_string(root_->end()));
   check_text(root_->writer(), {&index_path, "writer"}, max_index_list_size);
-  checked_ = std::make_unique<std::atomic<bool>[]>(blocks);
+  if (has_pages()) {
+    read_pages();
+  } else {
+    size_ = root_->member_count();
+    block_count_ = root_->blocks()->size();
+    if (size_ > max_members || block_count_ > size_ || size_ > std::uint64_t{block_count_} * members_in_block)
+      refuse({&index_path, "member_count"}, "as many members as are in its blocks", std::to_string(size_));
+    pages_ = std::vector<Page>(1);
+    pages_[0].is_checked = true;  // with the root
+  }
+  checked_ = std::make_unique<std::atomic<bool>[]>(block_count_);
+}
+
+void ArchiveIndex::read_pages() {
+  const auto& pages = *root_->pages();
+  if (reinterpret_cast<std::uintptr_t>(pages.Data()) % alignof(schema::PagePlace) != 0)
+    refuse({&index_path, "pages"}, "a vector at a multiple of eight bytes", "one elsewhere");
+  pages_ = std::vector<Page>(pages.size());
+  const auto& names = *root_->names();
+  std::uint64_t bytes = 0, members = 0;
+  for (std::uint32_t i = 0; i < pages.size(); ++i) {
+    const Path path{&index_path, "pages", i};
+    const schema::PagePlace& place = *pages.Get(i);
+    if (place.name_position() > names.size() || place.name_size() > names.size() - place.name_position())
+      refuse(path, "a name inside the root", "one that leads out of it");
+    pages_[i].first_block = block_count_;
+    pages_[i].first_member = static_cast<std::uint32_t>(members);
+    pages_[i].first_name = {reinterpret_cast<const char*>(names.data()) + place.name_position(), place.name_size()};
+    const std::uint32_t blocks = place.block_count();
+    members += place.member_count();
+    if (blocks == 0 || blocks > blocks_in_page || blocks > place.member_count() ||
+        place.member_count() > blocks * members_in_block || members > max_members)
+      refuse(path,
+             "1 to " + std::to_string(blocks_in_page) + " blocks, with 1 to " + std::to_string(members_in_block) +
+                 " members each",
+             std::to_string(blocks) + " with " + std::to_string(place.member_count()));
+    if (i != 0 && pages_[i].first_name <= pages_[i - 1].first_name)
+      refuse(path, "names in ascending order over all pages", "others");
+    block_count_ += blocks;
+    bytes += page_size(place) + place.names_size();
+    if (bytes > limit_) refuse(path, "pages that fit into the file", "larger ones");
+  }
+  size_ = static_cast<std::uint32_t>(members);
 }
 
 std::optional<std::uint32_t> ArchiveIndex::find(std::string_view name) const {
-  // The last block whose first name is not behind the one that is looked for.
-  const auto blocks = std::views::iota(std::uint32_t{0}, root_->blocks()->size());
-  const auto behind = std::ranges::partition_point(blocks, [&](std::uint32_t i) { return first_name(i) <= name; });
-  if (behind == blocks.begin()) return std::nullopt;
-  const std::uint32_t found = *(behind - 1);
+  const std::uint32_t found = lower_bound(name);
+  return found < size() && member(found).name()->string_view() == name ? std::optional(found) : std::nullopt;
+}
+
+std::uint32_t ArchiveIndex::lower_bound(std::string_view name) const {
+  if (block_count() == 0 || name < first_name(0)) return 0;
+  const std::uint32_t found = block_of(name);
   const auto& members = *block(found).members();
   const auto member = std::partition_point(members.begin(), members.end(), [&](const schema::Member* member) {
     return member->name()->string_view() < name;
   });
-  if (member == members.end() || member->name()->string_view() != name) return std::nullopt;
   return first_member(found) + static_cast<std::uint32_t>(member - members.begin());
 }
 
@@ -103,27 +153,35 @@ const schema::Member& ArchiveIndex::member(std::uint32_t number) const {
   return *block(found).members()->Get(number - first_member(found));
 }
 
-std::vector<ZipMember> ArchiveIndex::files() const {
+std::vector<ZipMember> ArchiveIndex::files(std::uint64_t section) const {
+  const std::uint64_t begin = has_pages() ? section : 0;
   std::vector<ZipMember> files;
   for (std::uint32_t i = 0; i < size(); ++i) {
     const schema::Member& member = this->member(i);
     const schema::Place& place = *member.place();
-    if (!place.shared())
-      files.push_back({zip_name(member), place.size(), place.crc32(), place.position() - place.header()});
+    if (const std::uint64_t at = place.position() - place.header(); !place.shared() && at >= begin)
+      files.push_back({zip_name(member), place.size(), place.crc32(), at});
   }
-  if (const schema::ArchiveWeights* const found = weights()) append_zip_members(files, files_of(*found));
+  if (const schema::ArchiveWeights* const found = weights()) append_zip_members(files, files_of(*found), begin);
   return files;
 }
 
 const schema::ArchiveWeights* ArchiveIndex::weights() const {
-  const schema::PartPlace* const place = root_->weights();
-  if (!place) return nullptr;
+  const schema::FilePartPlace place = weights_place();
+  if (place.size() == 0) return nullptr;
+  const Path path{&index_path, "weights"};
   if (!weights_checked_.load(std::memory_order_acquire)) {
-    check_archive_weights(part(place->position(), place->size(), stored(place->digest()), {&index_path, "weights"}),
-                          end_);
+    check_archive_weights(part(place.position(), place.size(), stored(place.digest()), path), end_);
     weights_checked_.store(true, std::memory_order_release);
   }
-  return flatbuffers::GetRoot<schema::ArchiveWeights>(index_.data() + place->position());
+  return flatbuffers::GetRoot<schema::ArchiveWeights>(at(place.position(), place.size(), path).data());
+}
+
+schema::FilePartPlace ArchiveIndex::weights_place() const {
+  if (has_pages()) return root_->page_weights() ? *root_->page_weights() : schema::FilePartPlace();
+  const schema::PartPlace* const place = root_->weights();
+  return place ? schema::FilePartPlace(place->digest(), end_ + place->position(), place->size())
+               : schema::FilePartPlace();
 }
 
 void ArchiveIndex::check_header(std::uint32_t number, std::span<const std::uint8_t> header) const {
@@ -137,7 +195,6 @@ void ArchiveIndex::check_header(std::uint32_t number, std::span<const std::uint8
 
 void ArchiveIndex::check() const {
   if (all_checked_.load(std::memory_order_acquire)) return;
-  for (std::uint32_t i = 0; i < root_->blocks()->size(); ++i) block(i);  // also one in which no member is looked up
   check_names();
   weights();
   check_places();
@@ -146,10 +203,16 @@ void ArchiveIndex::check() const {
 
 void ArchiveIndex::check_names() const {
   if (names_checked_.load(std::memory_order_acquire)) return;
+  for (std::uint32_t i = 0; i < block_count(); ++i) block(i);  // also one in which no member is looked up
+  check_names(0, size());
+  names_checked_.store(true, std::memory_order_release);
+}
+
+void ArchiveIndex::check_names(std::uint32_t first, std::uint32_t end) const {
   // In their order, names with a common beginning follow each other. So `beginnings` has all names that the one at hand
   // begins with, and there are at most as many as it has bytes.
   std::vector<std::string_view> beginnings;
-  for (std::uint32_t i = 0; i < size(); ++i) {
+  for (std::uint32_t i = first; i < end; ++i) {
     const std::string_view name = member(i).name()->string_view();
     while (!beginnings.empty() && !name.starts_with(beginnings.back())) beginnings.pop_back();
     for (const std::string_view beginning : beginnings)
@@ -158,22 +221,25 @@ void ArchiveIndex::check_names() const {
                "'" + escaped(shortened(beginning)) + "', which is both");
     beginnings.push_back(name);
   }
-  names_checked_.store(true, std::memory_order_release);
 }
 
 const schema::Block& ArchiveIndex::block(std::uint32_t number) const {
   // Several threads may check it at the same time; they find the same.
   if (!checked_[number].load(std::memory_order_acquire)) {
     check_block(number);
-    checked_[number].store(true, std::memory_order_release);
+    const std::uint32_t size = listed(number).size;
+    // Otherwise many blocks could be one.
+    if (!checked_[number].exchange(true, std::memory_order_acq_rel) && (checked_bytes_ += size) > limit_)
+      refuse({&index_path, "blocks", number}, "blocks that fit into the file together", "larger ones");
   }
-  return *flatbuffers::GetRoot<schema::Block>(index_.data() + root_->blocks()->Get(number)->position());
+  const Listed place = listed(number);
+  return *flatbuffers::GetRoot<schema::Block>(at(place.position, place.size, {&index_path, "blocks", number}).data());
 }
 
 const schema::Block& ArchiveIndex::check_block(std::uint32_t number) const {
   const Path path{&index_path, "blocks", number};
-  const schema::BlockPlace& place = *root_->blocks()->Get(number);
-  const auto bytes = part(place.position(), place.size(), stored(place.digest()), path);
+  const Listed place = listed(number);
+  const auto bytes = part(place.position, place.size, stored(place.digest), path);
   const std::uint32_t first = first_member(number), end = first_member(number + 1);
   if ((number == 0 && first != 0) || end <= first || end - first > members_in_block)
     refuse(path, "1 to " + std::to_string(members_in_block) + " members",
@@ -191,16 +257,32 @@ const schema::Block& ArchiveIndex::check_block(std::uint32_t number) const {
   if (const std::size_t most = max_text_per_block_byte * bytes.size(); texts > most)
     refuse(path, "texts of at most " + std::to_string(most) + " bytes in total", std::to_string(texts));
   if (first_name(number) != block.members()->Get(0)->name()->string_view() ||
-      (number + 1 < root_->blocks()->size() && first_name(number + 1) <= previous))
+      (number + 1 < block_count() && first_name(number + 1) <= previous))
     refuse(path, "names in ascending order over all blocks", "others");
   return block;
 }
 
-std::span<const std::uint8_t> ArchiveIndex::part(std::uint32_t position, std::uint32_t size, const Digest& expected,
+std::span<const std::uint8_t> ArchiveIndex::at(std::uint64_t position, std::uint64_t size, const Path& path) const {
+  check_within(position, size, path);
+  const auto behind = std::ranges::upper_bound(parts_, position, {}, &Part::position);
+  if (behind != parts_.begin()) {
+    const auto& [start, bytes] = behind[-1];
+    if (position - start <= bytes.size() && size <= bytes.size() - (position - start))
+      return bytes.subspan(static_cast<std::size_t>(position - start), static_cast<std::size_t>(size));
+  }
+  refuse(path, "bytes that were read", "others");
+}
+
+void ArchiveIndex::check_within(std::uint64_t position, std::uint64_t size, const Path& path) const {
+  if (position > limit_ || size > limit_ - position)
+    refuse(path, "a part of the file in front of the index's end", "one that leads out of it");
+}
+
+std::span<const std::uint8_t> ArchiveIndex::part(std::uint64_t position, std::uint32_t size, const Digest& expected,
                                                  const Path& path) const {
-  if (position % 8 != 0 || position > index_.size() || size > index_.size() - position)
-    refuse(path, "a block inside the index", "one that leads out of it");
-  const auto bytes = index_.subspan(position, size);
+  const auto bytes = at(position, size, path);
+  if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(std::uint64_t) != 0)
+    refuse(path, "a part at a multiple of eight bytes", "one at " + std::to_string(position));
   if (file_) file_->fetch(bytes);
   if (digest(bytes) != expected) refuse(path, "the bytes as they were written", std::string("others") + advice);
   return bytes;
@@ -302,27 +384,167 @@ void ArchiveIndex::check_places() const {
 std::uint32_t ArchiveIndex::block_of(std::uint32_t member) const {
   if (member >= size())
     refuse({&index_path, "members", member}, "a number below " + std::to_string(size()), std::to_string(member));
-  const auto& blocks = *root_->blocks();
-  const auto behind = std::partition_point(blocks.begin() + 1, blocks.end(), [&](const schema::BlockPlace* block) {
-    return block->first_member() <= member;
-  });
-  const auto found = static_cast<std::uint32_t>(behind - blocks.begin()) - 1;
+  const auto page = std::ranges::upper_bound(pages_, member, {}, &Page::first_member) - 1;
+  const auto end = page + 1 == pages_.end() ? block_count() : page[1].first_block;
+  const auto blocks = std::views::iota(page->first_block + 1, end);
+  const auto behind = std::ranges::partition_point(blocks, [&](std::uint32_t i) { return first_member(i) <= member; });
+  const std::uint32_t found = page->first_block + static_cast<std::uint32_t>(behind - blocks.begin());
   // The search finds the right block if all are in order. A block's own check compares it with its neighbours.
   if (first_member(found) > member || first_member(found + 1) <= member)
     refuse({&index_path, "blocks", found}, "numbers of members in ascending order", "others");
   return found;
 }
 
+std::uint32_t ArchiveIndex::block_of(std::string_view name) const {
+  // The last page and the last block whose first name is not behind the one that is looked for.
+  auto page = std::ranges::upper_bound(pages_, name, {}, &Page::first_name);
+  if (page != pages_.begin()) --page;
+  const auto end = page + 1 == pages_.end() ? block_count() : page[1].first_block;
+  const auto blocks = std::views::iota(page->first_block + 1, end);
+  const auto behind = std::ranges::partition_point(blocks, [&](std::uint32_t i) { return first_name(i) <= name; });
+  return page->first_block + static_cast<std::uint32_t>(behind - blocks.begin());
+}
+
+std::uint32_t ArchiveIndex::page_of(std::uint32_t block) const {
+  return static_cast<std::uint32_t>(std::ranges::upper_bound(pages_, block, {}, &Page::first_block) - pages_.begin()) -
+         1;
+}
+
+ArchiveIndex::Blocks ArchiveIndex::blocks(std::uint32_t page) const {
+  if (!has_pages()) {
+    const auto& names = *root_->names();
+    return {root_->blocks()->Data(), end_, 0, 0, {names.data(), names.size()}};
+  }
+  const Path path{&index_path, "pages", page};
+  const schema::PagePlace& place = *root_->pages()->Get(page);
+  const auto blocks = at(place.blocks_position(), page_size(place), path);
+  const auto names = at(place.names_position(), place.names_size(), path);
+  // As for blocks, several threads find the same.
+  if (auto& is_checked = pages_[page].is_checked; !is_checked.load(std::memory_order_acquire)) {
+    if (file_) {
+      file_->fetch(blocks);
+      file_->fetch(names);
+    }
+    Digester digester;
+    digester.update(blocks);
+    digester.update(names);
+    if (digester.digest() != stored(place.digest()))
+      refuse(path, "the bytes as they were written", std::string("others") + advice);
+    is_checked.store(true, std::memory_order_release);
+  }
+  Blocks found{blocks.data(), place.index_position(), 0, 0, names};
+  const Listed first = listed(found, 0);
+  found.first_number = first.first_member;
+  found.first_name = first.name_position;
+  return found;
+}
+
+ArchiveIndex::Listed ArchiveIndex::listed(const Blocks& blocks, std::uint32_t i) {
+  // They may be at any address.
+  if (blocks.index_position == 0) {
+    const auto block = load<schema::PagedBlock>(blocks.start + std::size_t{i} * sizeof(schema::PagedBlock));
+    return {block.digest(),       block.position(),      block.size(),
+            block.first_member(), block.name_position(), block.name_size()};
+  }
+  const auto block = load<schema::BlockPlace>(blocks.start + std::size_t{i} * sizeof(schema::BlockPlace));
+  return {block.digest(),        blocks.index_position + block.position(),
+          block.size(),          block.first_member(),
+          block.name_position(), block.name_size()};
+}
+
+ArchiveIndex::Listed ArchiveIndex::listed(std::uint32_t block) const {
+  const std::uint32_t page = page_of(block);
+  return listed(blocks(page), block - pages_[page].first_block);
+}
+
 std::uint32_t ArchiveIndex::first_member(std::uint32_t block) const {
-  return block == root_->blocks()->size() ? size() : root_->blocks()->Get(block)->first_member();
+  if (block == block_count()) return size();
+  const std::uint32_t page = page_of(block);
+  const Blocks blocks = this->blocks(page);
+  return pages_[page].first_member +
+         (listed(blocks, block - pages_[page].first_block).first_member - blocks.first_number);
 }
 
 std::string_view ArchiveIndex::first_name(std::uint32_t block) const {
-  const schema::BlockPlace& place = *root_->blocks()->Get(block);
-  const auto& names = *root_->names();
-  if (place.name_position() > names.size() || place.name_size() > names.size() - place.name_position())
-    refuse({&index_path, "blocks", block}, "a name inside the root", "one that leads out of it");
-  return {reinterpret_cast<const char*>(names.data()) + place.name_position(), place.name_size()};
+  const std::uint32_t page = page_of(block);
+  if (has_pages() && pages_[page].first_block == block) return pages_[page].first_name;
+  const Blocks blocks = this->blocks(page);
+  const Listed place = listed(blocks, block - pages_[page].first_block);
+  const std::uint32_t position = place.name_position - blocks.first_name;
+  if (position > blocks.names.size() || place.name_size > blocks.names.size() - position)
+    refuse({&index_path, "blocks", block}, "a name inside the index", "one that leads out of it");
+  return {reinterpret_cast<const char*>(blocks.names.data()) + position, place.name_size};
+}
+
+ArchiveIndex::BlockPlace ArchiveIndex::block_place(std::uint32_t block) const {
+  const Listed place = listed(block);
+  return {stored(place.digest), place.position, place.size, first_member(block + 1) - first_member(block),
+          first_name(block)};
+}
+
+std::vector<ArchiveIndex::Run> ArchiveIndex::runs(std::uint64_t root_position) const {
+  std::vector<Run> runs;
+  if (has_pages()) {
+    for (std::uint32_t i = 0; i < pages_.size(); ++i)
+      runs.push_back({*root_->pages()->Get(i), pages_[i].first_block, pages_[i].first_name});
+    return runs;
+  }
+  const Blocks all = blocks(0);
+  const auto position_of = [&](const std::uint8_t* at) {
+    return root_position + static_cast<std::uint64_t>(at - root_bytes_.data());
+  };
+  for (std::uint32_t first = 0; first < block_count(); first += blocks_in_page) {
+    const std::uint32_t count = std::min(blocks_in_page, block_count() - first);
+    const std::span places(all.start + first * sizeof(schema::BlockPlace), count * sizeof(schema::BlockPlace));
+    const std::string_view name = first_name(first), last = first_name(first + count - 1);
+    if (last.data() < name.data()) refuse({&index_path, "blocks", first}, "names one behind the other", "others");
+    const std::span names(reinterpret_cast<const std::uint8_t*>(name.data()),
+                          static_cast<std::size_t>(last.data() + last.size() - name.data()));
+    Digester digester;
+    digester.update(places);
+    digester.update(names);
+    runs.push_back(
+        {schema::PagePlace(to_schema(digester.digest()), position_of(places.data()), position_of(names.data()), end_,
+                           count, first_member(first + count) - first_member(first),
+                           static_cast<std::uint32_t>(names.size()), 0, 0),
+         first, name});
+  }
+  return runs;
+}
+
+std::vector<std::pair<std::uint64_t, std::uint64_t>> ArchiveIndex::page_places() const {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> places;
+  const auto add = [&](std::uint64_t position, std::uint64_t size) {
+    check_within(position, size, {&index_path, "pages"});
+    places.emplace_back(position, size);
+  };
+  if (has_pages())
+    for (const schema::PagePlace* const place : *root_->pages()) {
+      add(place->blocks_position(), page_size(*place));
+      add(place->names_position(), place->names_size());
+    }
+  return places;
+}
+
+std::vector<std::pair<std::uint64_t, std::uint64_t>> ArchiveIndex::part_places() const {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> places;
+  std::uint64_t size = 0;
+  for (std::uint32_t page = 0; page < pages_.size(); ++page) {
+    const Blocks blocks = this->blocks(page);
+    const std::uint32_t end = page + 1 == pages_.size() ? block_count() : pages_[page + 1].first_block;
+    for (std::uint32_t i = 0; i < end - pages_[page].first_block; ++i) {
+      const Listed place = listed(blocks, i);
+      check_within(place.position, place.size, {&index_path, "blocks", pages_[page].first_block + i});
+      places.emplace_back(place.position, place.size);
+      size += place.size;
+      if (size > limit_) refuse({&index_path, "blocks"}, "blocks that fit into the file together", "larger ones");
+    }
+  }
+  if (const schema::FilePartPlace weights = weights_place(); weights.size() != 0) {
+    check_within(weights.position(), weights.size(), {&index_path, "weights"});
+    places.emplace_back(weights.position(), weights.size());
+  }
+  return places;
 }
 
 }  // namespace jaxexp::wire

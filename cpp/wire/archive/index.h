@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "archive_generated.h"
@@ -19,6 +20,12 @@ namespace jaxexp::wire {
 
 class ArchiveIndex {
  public:
+  /// Bytes of the file in memory, from a position on.
+  struct Part {
+    std::uint64_t position;
+    std::span<const std::uint8_t> bytes;
+  };
+
   /// `index` are its bytes, at a multiple of eight, and `root` is the root in them, or a copy of it; `end` is where the
   /// index begins in the file. Checks the root, which takes as long as hashing some 50 bytes for every 64 members; the
   /// rest is not touched. Throws Error. Where `file` is given, the index is a part of it, and each block is fetched
@@ -26,17 +33,29 @@ class ArchiveIndex {
   ArchiveIndex(std::span<const std::uint8_t> index, std::span<const std::uint8_t> root, const Digest& root_digest,
                std::uint64_t end, const FileBytes* file = nullptr);
 
-  std::uint32_t size() const { return root_->member_count(); }
+  /// The same for an index of `size` bytes that may refer to earlier ones. `parts` of the file ascend; the multiples of
+  /// eight among their positions are multiples of eight in memory.
+  ArchiveIndex(std::vector<Part> parts, std::span<const std::uint8_t> root, const Digest& root_digest,
+               std::uint64_t end, std::uint64_t size, const FileBytes* file = nullptr);
+
+  std::uint32_t size() const { return size_; }
   std::string_view writer() const { return root_->writer()->string_view(); }
+
+  /// Whether it is that of an append which wrote only what it changed.
+  bool has_pages() const { return root_->pages() != nullptr; }
 
   /// The number of a member. Throws Error where a block on the way to it is damaged.
   std::optional<std::uint32_t> find(std::string_view name) const;
 
+  /// The number of the first member whose name is not less. Throws Error likewise.
+  std::uint32_t lower_bound(std::string_view name) const;
+
   /// A member whose block has been checked: names, sizes and places are what they have to be. Throws Error.
   const schema::Member& member(std::uint32_t number) const;
 
-  /// The members of the ZIP file, but for the index. Throws Error.
-  std::vector<ZipMember> files() const;
+  /// What the ZIP file's directory lists, but for the index: all members, or with pages those of the last section,
+  /// which begins at a position. Throws Error.
+  std::vector<ZipMember> files(std::uint64_t section) const;
 
   /// The header of a member that owns its bytes. Throws Error where `header`, which is in front of them, is another.
   void check_header(std::uint32_t number, std::span<const std::uint8_t> header) const;
@@ -47,27 +66,86 @@ class ArchiveIndex {
   /// All blocks, and that no name is both a member's and a folder's. Throws Error.
   void check_names() const;
 
+  /// The latter among the names between two numbers. Throws Error.
+  void check_names(std::uint32_t first, std::uint32_t end) const;
+
   /// The same, the weights, and that no two members share bytes unless they say so. Throws Error.
   void check() const;
 
+  /// For whoever writes the next index, or has to fetch this one: its blocks by number, and runs of them.
+  struct BlockPlace {
+    Digest digest;
+    std::uint64_t position;  // in the file
+    std::uint32_t size, member_count;
+    std::string_view first_name;
+  };
+  struct Run {
+    schema::PagePlace place;  // without a name
+    std::uint32_t first_block;
+    std::string_view first_name;
+  };
+
+  std::uint32_t block_count() const { return block_count_; }
+  BlockPlace block_place(std::uint32_t block) const;
+  /// The block in which a name is, or would be; there has to be one.
+  std::uint32_t block_of(std::string_view name) const;
+  std::uint32_t block_of(std::uint32_t member) const;
+  std::uint32_t first_member(std::uint32_t block) const;
+  std::string_view first_name(std::uint32_t block) const;
+  /// All blocks in runs that can be pages, given where the root is in the file. Throws Error.
+  std::vector<Run> runs(std::uint64_t root_position) const;
+  /// Where the weights are in the file; empty where there are none.
+  schema::FilePartPlace weights_place() const;
+  /// Where the pages are, for an index that is not in memory yet; and where its blocks and weights are, if its pages
+  /// are there. The sizes of blocks are within that of the file. Throws Error.
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> page_places() const, part_places() const;
+
  private:
+  /// A run of blocks: the one that the root has, or a page.
+  struct Page {
+    std::uint32_t first_block = 0, first_member = 0;
+    std::string_view first_name;
+    mutable std::atomic<bool> is_checked = false;
+  };
+  /// What a page has in memory.
+  struct Blocks {
+    const std::uint8_t* start;  // of BlockPlaces or PagedBlocks
+    std::uint64_t index_position;
+    std::uint32_t first_number, first_name;  // which numbers and positions of names count from
+    std::span<const std::uint8_t> names;
+  };
+  /// One of its blocks, as BlockPlace and PagedBlock have it.
+  struct Listed {
+    schema::Digest digest;
+    std::uint64_t position;
+    std::uint32_t size, first_member, name_position, name_size;
+  };
+
+  void read_pages();
+  std::uint32_t page_of(std::uint32_t block) const;
+  Blocks blocks(std::uint32_t page) const;
+  static Listed listed(const Blocks& blocks, std::uint32_t i);
+  Listed listed(std::uint32_t block) const;
+  std::span<const std::uint8_t> at(std::uint64_t position, std::uint64_t size, const Path& path) const;
+  void check_within(std::uint64_t position, std::uint64_t size, const Path& path) const;
   const schema::Block& block(std::uint32_t number) const;
   const schema::Block& check_block(std::uint32_t number) const;
   /// Returns how many bytes its texts have.
   std::size_t check_member(const schema::Member& member, std::string_view previous, std::uint32_t number) const;
   void check_places() const;
   /// The bytes of a part, as they were written.
-  std::span<const std::uint8_t> part(std::uint32_t position, std::uint32_t size, const Digest& expected,
+  std::span<const std::uint8_t> part(std::uint64_t position, std::uint32_t size, const Digest& expected,
                                      const Path& path) const;
-  std::uint32_t block_of(std::uint32_t member) const;
-  std::uint32_t first_member(std::uint32_t block) const;
-  std::string_view first_name(std::uint32_t block) const;
 
-  std::span<const std::uint8_t> index_;
-  std::uint64_t end_;
+  std::vector<Part> parts_;
+  std::span<const std::uint8_t> root_bytes_;
+  std::uint64_t end_, limit_;  // where the index begins and ends in the file
   const FileBytes* file_;
   const schema::Index* root_;
+  std::uint32_t size_ = 0, block_count_ = 0;
+  std::vector<Page> pages_;
   std::unique_ptr<std::atomic<bool>[]> checked_;  // blocks
+  mutable std::atomic<std::uint64_t> checked_bytes_ = 0;
   mutable std::atomic<bool> names_checked_ = false, all_checked_ = false, weights_checked_ = false;
 };
 

@@ -9,6 +9,13 @@ namespace jaxexp::wire {
 /// What readers fetch and check to find one member.
 inline constexpr std::uint32_t members_in_block = 64;
 
+/// What an append writes anew beside a block: more, and an append writes more; fewer, and the root is larger.
+inline constexpr std::uint32_t blocks_in_page = 128;
+
+/// The index of up to so many members is written anew by each append, and so is the ZIP file's directory. An append to
+/// more writes what it changes.
+inline constexpr std::uint32_t max_rewritten_members = 1000;
+
 inline constexpr std::size_t member_alignment = 64;
 inline constexpr std::size_t max_members = std::size_t{1} << 24;
 inline constexpr std::size_t max_name_size = 1024;

@@ -36,6 +36,8 @@ struct Member {
     std::uint32_t argument_count = 0;
     Text results;
     std::uint32_t result_count = 0;
+
+    bool operator==(const Summary&) const = default;
   };
 
   Summary summary = {};

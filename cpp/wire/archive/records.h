@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -11,63 +11,142 @@
 #include <vector>
 
 #include "wire/archive/index.h"
+#include "wire/archive/limits.h"
 #include "wire/archive/member.h"
+#include "wire/archive/record.h"
+#include "wire/archive/sorted_chunks.h"
 #include "wire/archive/weights.h"
 #include "wire/archive/zip_file.h"
 
 namespace jaxexp::wire {
 
-/// The bytes of an index that was written.
-struct IndexBytes {
+/// An index that was written: its size, and where its root is in it.
+struct WrittenIndex {
+  std::size_t size = 0, root_position = 0, root_size = 0;
+  Digest root_digest = {};
+};
+
+/// The same with its bytes.
+struct IndexBytes : WrittenIndex {
   std::vector<std::uint8_t> bytes;
-  std::size_t root_position, root_size;
-  Digest root_digest;
 };
 
 class ArchiveRecords {
  public:
-  using Members = std::map<std::string, Member, std::less<>>;
-
   /// Checks all of an index and takes over its members and its weights. Throws Error.
   void take(const ArchiveIndex& index);
+  /// The same if there are few members. Of many, it takes over blocks when they are needed: the index has to live as
+  /// long as this. All functions may then throw Error. `root_position` is where its root is in the file. Tests change
+  /// what is few.
+  void build_on(const ArchiveIndex& index, std::uint64_t root_position, std::uint32_t few = max_rewritten_members);
 
-  const Members& members() const { return members_; }
-  ArchiveWeights& weights() { return weights_; }
-  const ArchiveWeights& weights() const { return weights_; }
+  std::size_t size() const { return size_; }
+  std::vector<std::string_view> names();
+  bool contains(std::string_view name) { return record(name) != nullptr; }
+  /// Nothing where there is no such member.
+  std::optional<Member> get(std::string_view name);
+  ArchiveWeights& weights();
   /// Throws std::invalid_argument where a new member cannot have this name, which may be a folder of other names.
-  void check_name(std::string_view name) const;
+  void check_name(std::string_view name);
   /// Throws std::invalid_argument where something in it is not allowed.
-  void put(const std::string& name, Member member);
+  void put(std::string_view name, const Member& member);
+  /// The member has to be there.
   void remove(std::string_view name);
 
-  /// A member that owns its bytes and has this content; null where there is none.
-  const std::string* of_content(const Digest& digest, std::uint32_t size) const;
-  /// A module of this content inside a member that owns its bytes and has its modules in them.
+  /// A member of this content; null where none is known. Of an index that this builds on, only members of blocks that
+  /// were needed are known.
+  std::optional<std::string_view> of_content(const Digest& digest, std::uint32_t size) const;
+  /// A module of this content, likewise; and one inside a member that owns its bytes and has its modules in them.
   const Member::Module* module(const Digest& digest, std::uint32_t size) const;
+  const Member::Module* owned_module(const Digest& digest, std::uint32_t size) const;
   /// The members that share another's bytes at a position.
-  std::vector<std::string> sharing(std::uint64_t position) const;
+  std::vector<std::string> sharing(std::uint64_t position);
   /// The members with modules that are apart from them, between two positions.
-  std::vector<std::string> using_modules(std::uint64_t begin, std::uint64_t end) const;
+  std::vector<std::string> using_modules(std::uint64_t begin, std::uint64_t end);
 
-  /// `end` is where the members' bytes end and the index begins. Throws std::length_error where it is too large.
-  IndexBytes write(std::string_view writer, std::uint64_t end) const;
+  /// Writes the index piece by piece. `end` is where the members' bytes end and the index begins. Throws
+  /// std::length_error where it is too large.
+  WrittenIndex write(std::string_view writer, std::uint64_t end, const Sink& sink);
+  IndexBytes write(std::string_view writer, std::uint64_t end);
 
-  /// The members of the ZIP file, but for the index.
-  std::vector<ZipMember> files() const;
+  /// Writes what stands behind the index, from a position on: the ZIP file's directory, and its end with a comment. The
+  /// directory has all members, or after `write` wrote only changes, those of the section that begins at a position.
+  void write_directory(const ZipMember& index, std::uint64_t position, std::string_view comment, std::uint64_t section,
+                       const Sink& sink);
 
  private:
-  /// What is looked for is ordered, not hashed: digests, positions and names are what hostile files say. Names are
-  /// those of `members_`.
+  class Writing;
+
+  struct ByName {
+    bool operator()(std::string_view a, std::string_view b) const { return a < b; }
+    bool operator()(const Record::Owner& a, std::string_view b) const { return a->name() < b; }
+    bool operator()(std::string_view a, const Record::Owner& b) const { return a < b->name(); }
+    bool operator()(const Record::Owner& a, const Record::Owner& b) const { return a->name() < b->name(); }
+  };
+  using Members = SortedChunks<Record::Owner, ByName>;
+
+  /// Records by something else that they say, as far as `Key` has it: the ones of hostile files may all say the same,
+  /// so they are also in the order of their names. What is looked for is ordered, not hashed, for the same reason.
+  struct Known {
+    const Record* record;
+    std::uint32_t module;
+  };
+  template <auto key>
+  struct By {
+    using Key = decltype(key(Known()));
+    bool operator()(const Known& a, const Known& b) const {
+      return std::tuple(key(a), a.record->name(), a.module) < std::tuple(key(b), b.record->name(), b.module);
+    }
+    bool operator()(const Known& a, const Key& b) const { return key(a) < b; }
+    bool operator()(const Key& a, const Known& b) const { return a < key(b); }
+  };
+  using Content = std::pair<Digest, std::uint32_t>;
+  static Content content(const Known& known) { return {known.record->digest, known.record->size}; }
+  static Content module_content(const Known& known) {
+    const Member::Module& module = known.record->modules()[known.module];
+    return {module.digest, module.size};
+  }
+  static std::uint64_t position(const Known& known) { return known.record->place.position; }
+  static std::uint64_t module_position(const Known& known) { return known.record->modules()[known.module].position; }
+  using Modules = SortedChunks<Known, By<module_content>>;
+
+  const Record* record(std::string_view name);
+  const Record* known(std::string_view name) const;
+
+  /// Takes over the block in which a name is, or would be; or all blocks.
+  void need(std::string_view name);
+  void need_block(std::uint32_t block);
+  void need_all();
+  /// Whether an index of changes is to be written.
+  bool writes_changes() const { return base_ && size_ > few_; }
+  WrittenIndex write_all(Writing& writing);
+  WrittenIndex write_changes(Writing& writing);
+
   void know(std::string_view name, const Member& member);
-  void forget(std::string_view name, const Member& member);
+  void forget(const Members::Iterator& place);
+  const Member::Module* module_in(const Modules& modules, const Digest& digest, std::uint32_t size) const;
   template <class Change>
-  void change(std::string_view name, const Member& member, const Change& change);
+  void change(const Record& record, const Change& change);
 
   Members members_;
+  std::size_t size_ = 0;
   ArchiveWeights weights_;
-  std::set<std::tuple<Digest, std::uint32_t, std::string_view>> contents_;
-  std::set<std::tuple<Digest, std::uint32_t, std::string_view, std::size_t>> modules_;  // with the number of the module
-  std::set<std::pair<std::uint64_t, std::string_view>> sharing_, using_;                // by positions
+
+  // The index that this builds on; which of its blocks were taken over, which of these changed, and once its weights
+  // were taken over, how many files it has.
+  const ArchiveIndex* base_ = nullptr;
+  std::uint64_t base_root_position_ = 0;
+  std::uint32_t few_ = 0;
+  std::set<std::uint32_t> needed_, changed_;
+  std::optional<std::size_t> base_files_;
+  bool is_whole_ = true;  // no block was taken over in part, because memory ran out
+
+  Summaries summaries_;
+  SortedChunks<Known, By<content>> contents_;
+  /// Modules of members that own them; and where the owner may be in a block that was not needed, of others.
+  Modules modules_, used_modules_;
+  SortedChunks<Known, By<position>> sharing_;
+  SortedChunks<Known, By<module_position>> using_;
 };
 
 }  // namespace jaxexp::wire

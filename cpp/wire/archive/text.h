@@ -22,6 +22,8 @@ class Text {
   operator const std::string&() const { return str(); }
   std::size_t size() const { return str().size(); }
 
+  friend bool operator==(const Text& a, const Text& b) { return a.text_ == b.text_ || a.str() == b.str(); }
+
  private:
   std::shared_ptr<const std::string> text_;
 };

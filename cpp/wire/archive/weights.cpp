@@ -85,9 +85,11 @@ std::span<const schema::WeightsFile> files_of(const schema::ArchiveWeights& weig
   return files.size() == 0 ? std::span<const schema::WeightsFile>() : std::span(files.Get(0), files.size());
 }
 
-void append_zip_members(std::vector<ZipMember>& members, std::span<const schema::WeightsFile> files) {
+void append_zip_members(std::vector<ZipMember>& members, std::span<const schema::WeightsFile> files,
+                        std::uint64_t begin) {
   for (std::size_t i = 0; i < files.size(); ++i)
-    members.push_back({weights_name(i), files[i].size(), files[i].crc32(), files[i].position() - files[i].header()});
+    if (const std::uint64_t at = files[i].position() - files[i].header(); at >= begin)
+      members.push_back({weights_name(i), files[i].size(), files[i].crc32(), at});
 }
 
 const schema::WeightsTensor* find_tensor(const schema::ArchiveWeights& weights, const Digest& digest) {

@@ -49,7 +49,8 @@ class ArchiveWeights {
   std::map<Digest, Tensor> tensors_;
 };
 
-/// The files as members of the ZIP file.
-void append_zip_members(std::vector<ZipMember>& members, std::span<const schema::WeightsFile> files);
+/// The files, from a position on, as members of the ZIP file.
+void append_zip_members(std::vector<ZipMember>& members, std::span<const schema::WeightsFile> files,
+                        std::uint64_t begin);
 
 }  // namespace jaxexp::wire

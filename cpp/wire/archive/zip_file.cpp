@@ -66,38 +66,63 @@ std::string zip_local_header(std::string_view name, std::uint64_t size, std::uin
   return std::move(header.str());
 }
 
-std::string zip_end(std::vector<ZipMember>& members, std::uint64_t position, std::string_view comment) {
-  std::ranges::sort(members, {}, &ZipMember::position);
+void ZipDirectory::put(const std::string& bytes) {
+  constexpr std::size_t most = std::size_t{1} << 20;
+  pending_ += bytes;
+  size_ += bytes.size();
+  if (pending_.size() < most) return;
+  sink_({reinterpret_cast<const std::uint8_t*>(pending_.data()), pending_.size()});
+  pending_.clear();
+}
+
+void ZipDirectory::add(std::string_view folder, std::string_view name, std::uint64_t size, std::uint32_t crc32,
+                       std::uint64_t position) {
+  const bool far = position >= most32, large = size >= most32;
+  const std::size_t numbers = (large ? 16 : 0) + (far ? 8 : 0);
+  const std::uint16_t needed = numbers ? version64 : version;
   Bytes bytes;
-  for (const ZipMember& member : members) {
-    const bool far = member.position >= most32, large = member.size >= most32;
-    const std::size_t numbers = (large ? 16 : 0) + (far ? 8 : 0);
-    const std::uint16_t needed = numbers ? version64 : version;
-    bytes.text("PK\1\2").u16(unix_version | needed).u16(needed).u16(names_are_utf8).u16(stored).u16(midnight);
-    bytes.u16(first_day).u32(member.crc32).u32(std::min(member.size, most32)).u32(std::min(member.size, most32));
-    bytes.u16(member.name.size())
-        .u16(numbers ? 4 + numbers : 0)
-        .u16(0)
-        .u16(0)
-        .u16(0)
-        .u32(mode)
-        .u32(far ? most32 : member.position)
-        .text(member.name);
-    if (numbers) bytes.u16(zip64).u16(numbers);
-    if (large) bytes.u64(member.size).u64(member.size);
-    if (far) bytes.u64(member.position);
-  }
-  const std::uint64_t count = members.size(), size = bytes.str().size();
-  if (count >= most16 || size >= most32 || position >= most32) {
-    const std::uint64_t at = position + size;
+  bytes.text("PK\1\2").u16(unix_version | needed).u16(needed).u16(names_are_utf8).u16(stored).u16(midnight);
+  bytes.u16(first_day).u32(crc32).u32(std::min(size, most32)).u32(std::min(size, most32));
+  bytes.u16(folder.size() + name.size())
+      .u16(numbers ? 4 + numbers : 0)
+      .u16(0)
+      .u16(0)
+      .u16(0)
+      .u32(mode)
+      .u32(far ? most32 : position)
+      .text(folder)
+      .text(name);
+  if (numbers) bytes.u16(zip64).u16(numbers);
+  if (large) bytes.u64(size).u64(size);
+  if (far) bytes.u64(position);
+  put(bytes.str());
+  ++count_;
+}
+
+void ZipDirectory::end(std::string_view comment) {
+  const std::uint64_t size = size_;
+  Bytes bytes;
+  if (count_ >= most16 || size >= most32 || position_ >= most32) {
+    const std::uint64_t at = position_ + size;
     bytes.text("PK\6\6").u64(44).u16(unix_version | version64).u16(version64).u32(0).u32(0);
-    bytes.u64(count).u64(count).u64(size).u64(position);
+    bytes.u64(count_).u64(count_).u64(size).u64(position_);
     bytes.text("PK\6\7").u32(0).u64(at).u32(1);
   }
-  const std::size_t shown = std::min(count, most16);
-  bytes.text("PK\5\6").u16(0).u16(0).u16(shown).u16(shown).u32(std::min(size, most32)).u32(std::min(position, most32));
+  const std::size_t shown = std::min(count_, most16);
+  bytes.text("PK\5\6").u16(0).u16(0).u16(shown).u16(shown).u32(std::min(size, most32)).u32(std::min(position_, most32));
   bytes.u16(comment.size()).text(comment);
-  return std::move(bytes.str());
+  put(bytes.str());
+  sink_({reinterpret_cast<const std::uint8_t*>(pending_.data()), pending_.size()});
+}
+
+std::string zip_end(std::vector<ZipMember>& members, std::uint64_t position, std::string_view comment) {
+  std::ranges::sort(members, {}, &ZipMember::position);
+  std::string all;
+  ZipDirectory directory(position,
+                         [&](std::span<const std::uint8_t> bytes) { all.append(bytes.begin(), bytes.end()); });
+  for (const ZipMember& member : members) directory.add({}, member.name, member.size, member.crc32, member.position);
+  directory.end(comment);
+  return all;
 }
 
 }  // namespace jaxexp::wire

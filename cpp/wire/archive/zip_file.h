@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace jaxexp::wire {
@@ -27,8 +29,30 @@ struct ZipMember {
   std::uint64_t position;  // of its header
 };
 
-/// What stands behind the last member, from `position` on: the central directory and the end with the comment. Puts the
-/// members in the order of their positions.
+/// Takes bytes that follow each other.
+using Sink = std::function<void(std::span<const std::uint8_t>)>;
+
+/// What stands behind the last member, from `position` on: the central directory and the end with the comment, written
+/// piece by piece.
+class ZipDirectory {
+ public:
+  ZipDirectory(std::uint64_t position, Sink sink) : position_(position), sink_(std::move(sink)) {}
+
+  /// Members come in the order of their positions.
+  void add(std::string_view folder, std::string_view name, std::uint64_t size, std::uint32_t crc32,
+           std::uint64_t position);
+  void end(std::string_view comment);
+
+ private:
+  void put(const std::string& bytes);
+
+  const std::uint64_t position_;
+  const Sink sink_;
+  std::string pending_;
+  std::uint64_t count_ = 0, size_ = 0;
+};
+
+/// The same as a whole. Puts the members in the order of their positions.
 std::string zip_end(std::vector<ZipMember>& members, std::uint64_t position, std::string_view comment);
 
 }  // namespace jaxexp::wire

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 
 import jaxexp
 from jaxexp import Archive, DeserializationError, _native
-from kit.archive_files import make, of_one_section
+from kit.archive_files import make, of_one_section, with_index
 from kit.archives import blob, plain
 
 pytestmark = pytest.mark.once(reason="an index is read without JAX")
@@ -123,20 +122,14 @@ def rebuilt(path: Path, change: Any) -> io.BytesIO:
     """An archive whose index was written by somebody who lies."""
     reader = Archive.open(path)._opened
     records = _native.ArchiveRecords()
-    records.take(reader.index)
+    records.build_on(reader.index, 0)
     members = {name: records.get(name) for name in records.names()}
     data = path.read_bytes()[: max(member.place.position + member.place.size for member in members.values())]
     change(members)
     lying = _native.ArchiveRecords()
     for name, member in members.items():
         lying.put(name, member)
-    header = len(_native.zip_local_header(_native.ARCHIVE_INDEX_NAME, 0, 0, len(data)))
-    start = len(data) + header
-    index, root_position, root_size, digest = lying.write("liar 1.0", start)
-    place = _native.MemberPlace(start, len(index), zlib.crc32(index), header)
-    data += _native.zip_local_header(_native.ARCHIVE_INDEX_NAME, len(index), place.crc32, len(data)) + index
-    pointer = _native.ArchiveEnd(start, len(index), root_position, root_size, digest)
-    return io.BytesIO(of_one_section(data + lying.last_bytes(place, len(data), pointer.comment())))
+    return io.BytesIO(of_one_section(with_index(data, lying, "liar 1.0")))
 
 
 class TestHostileIndex:

@@ -42,7 +42,7 @@ def run_worker(folder: Path, environment: dict[str, str], size: int, *arguments:
 
 
 @pytest.mark.sampled(one_in=3, reason="many cases go the same way")
-@pytest.mark.parametrize("how", ["create", "append", "compact"])
+@pytest.mark.parametrize("how", ["create", "append", "append-to-many", "compact"])
 def test_killed_at_any_byte(how: str, tmp_path: Path, subprocess_env) -> None:
     """Of what it writes: up to the last one the old archive is there, whole."""
     found = run_worker(tmp_path, subprocess_env(), 10_000, how, "bytes", "50", "0")
@@ -51,7 +51,7 @@ def test_killed_at_any_byte(how: str, tmp_path: Path, subprocess_env) -> None:
 
 
 @pytest.mark.slow(reason="100 processes each; which of them die while they write is up to the disk")
-@pytest.mark.parametrize("how", ["create", "append", "compact"])
+@pytest.mark.parametrize("how", ["create", "append", "append-to-many", "compact"])
 def test_killed_at_random_moments(how: str, tmp_path: Path, subprocess_env) -> None:
     """From outside, wherever the process is then: the artifacts are large, so mostly while it writes."""
     assert run_worker(tmp_path, subprocess_env(), 300_000, how, "moments", "100", "0") == {"died": 100}

@@ -21,7 +21,7 @@ import pytest
 import jaxexp
 from jaxexp import Archive, DeserializationError, ExportError, _native
 from jaxexp._fleet.archive.output import refuse_unknown_rest
-from kit.archive_files import assert_sound, make, of_one_section
+from kit.archive_files import assert_sound, make, of_one_section, with_index
 from kit.archives import blob
 from kit.places import TESTS, WORKERS
 
@@ -58,14 +58,7 @@ def other_archive(position: int) -> bytes:
     ).at(place, [])
     records = _native.ArchiveRecords()
     records.put(name, member)
-    data = head + header + artifact
-    at = position + len(data)
-    start = at + len(_native.zip_local_header(_native.ARCHIVE_INDEX_NAME, 0, 0, at))
-    index, root_position, root_size, digest = records.write("evil", start)
-    data += _native.zip_local_header(_native.ARCHIVE_INDEX_NAME, len(index), zlib.crc32(index), at) + index
-    pointer = _native.ArchiveEnd(start, len(index), root_position, root_size, digest)
-    place = _native.MemberPlace(start, len(index), zlib.crc32(index), start - at)
-    data += records.last_bytes(place, position + len(data), pointer.comment())
+    data = with_index(head + header + artifact, records, "evil", position)
     end = data[-_native.ARCHIVE_END_SIZE :]
     return _native.archive_section_head(position, position + len(data), end) + data[len(head) :]
 

@@ -1,8 +1,9 @@
 """Changes an archive again and again in child processes that are killed: test_archive_kill.py starts this.
 
-archive_kill.py ARCHIVE FOLDER-OF-ARTIFACTS create|append|compact bytes|moments COUNT SEED
+archive_kill.py ARCHIVE FOLDER-OF-ARTIFACTS create|append|append-to-many|compact bytes|moments COUNT SEED
 
-A child dies when the file that it writes has a size by chance (bytes), or is killed at a random moment (moments).
+To many: to so many members that only changes are written. A child dies when the file that it writes has a size by
+chance (bytes), or is killed at a random moment (moments).
 """
 
 import collections
@@ -20,9 +21,10 @@ ROUNDS = 3  # what a child may complete before it dies, and the round in which i
 
 class Worker:
     def __init__(self, archive: Path, folder: Path, how: str) -> None:
-        self.path, self.how = archive, how
+        self.path, self.how = archive, how.removesuffix("-to-many")
         self.artifacts = {file.name: file.read_bytes() for file in folder.iterdir()}
-        self.old = {f"old/{name}": artifact for name, artifact in self.artifacts.items()}
+        times = 60 if how == "append-to-many" else 1
+        self.old = {f"old/{name}/{i}": self.artifacts[name] for name in self.artifacts for i in range(times)}
         with Archive.create(self.path) as writer:
             for name, artifact in self.old.items():
                 writer.add(name, artifact)

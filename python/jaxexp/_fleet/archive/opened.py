@@ -54,8 +54,9 @@ class Opened:
         self.kept: dict[int, tuple[Exported, Any]] = {}  # each with the policy that it was loaded with
         self._open_again = open_again
         with self.placed():
-            # The end of the archive in its file; and whether an append left all that follows.
-            self.end, self.pointer, self.rest_is_known, self.index = _find_index(source)
+            # The end of the archive in its file; where its last section begins; and whether an append left all that
+            # follows.
+            self.end, self.pointer, self.section, self.rest_is_known, self.index = _find_index(source)
 
     @functools.cached_property
     def tensors(self) -> ArchivedTensors:
@@ -107,6 +108,13 @@ class Opened:
     def names(self) -> list[str]:
         with self.placed():
             return self.index.names()
+
+    def names_in(self, beginning: str) -> list[str]:
+        """The names that begin with a text, without a look at others."""
+        if not beginning:
+            return self.names
+        with self.placed():
+            return self.index.names(beginning)
 
     def numbers(self, names: Sequence[str] | None) -> Sequence[int]:
         """The numbers of members; None for all."""
@@ -258,13 +266,15 @@ def batches(extents: Iterable[Any]) -> Iterator[list[Any]]:
         yield batch
 
 
-def _find_index(source: Storage) -> tuple[int, _native.ArchiveEnd, bool, _native.ArchiveIndex]:
-    """Where the archive ends; its last bytes; whether an append left the rest of the file; and its index."""
+def _find_index(source: Storage) -> tuple[int, _native.ArchiveEnd, int, bool, _native.ArchiveIndex]:
+    """Where the archive ends; its last bytes; where its last section begins; whether an append left the rest of the
+    file; and its index.
+    """
     if source.size == 0:
         raise empty("an archive of artifacts")
     ranges = _Fetched(source)
     try:
-        end, pointer, _, rest_is_known = _native.find_archive_end(source.size, ranges, not source.takes_requests)
+        end, pointer, section, rest_is_known = _native.find_archive_end(source.size, ranges, not source.takes_requests)
     except DeserializationError as error:
         if other := instead_of_archive(ranges(0, min(HEAD, source.size))):
             error.found = other
@@ -272,10 +282,14 @@ def _find_index(source: Storage) -> tuple[int, _native.ArchiveEnd, bool, _native
     start, size, digest = pointer.index_position, pointer.index_size, pointer.root_digest
     if source.whole is not None:
         root = source.read(start + pointer.root_position, pointer.root_size)
-        return end, pointer, rest_is_known, _native.ArchiveIndex.of_file(source.whole, start, size, root, digest)
-    index = ranges(start, size)
-    root = index[pointer.root_position : pointer.root_position + pointer.root_size]
-    return end, pointer, rest_is_known, _native.ArchiveIndex(index, root, digest, start)
+        index = _native.ArchiveIndex.of_file(source.whole, start, size, root, digest)
+    else:
+        last = ranges(start, size)
+        root = last[pointer.root_position : pointer.root_position + pointer.root_size]
+        index = _native.ArchiveIndex(last, root, digest, start)
+        if index.has_pages:
+            index = _native.ArchiveIndex.of_parts(ranges.many, start, size, root, digest)
+    return end, pointer, section, rest_is_known, index
 
 
 class _Fetched:
@@ -292,10 +306,22 @@ class _Fetched:
             blocks = source.read_many(places)
             self._blocks = [(position, block) for (position, _), block in zip(places, blocks, strict=True)]
 
-    def __call__(self, position: int, size: int) -> bytes:
+    def many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Several ranges, with few requests."""
+        found = {place: block for place in ranges if (block := self._known(*place)) is not None}
+        unknown = [place for place in ranges if place not in found]
+        found.update(zip(unknown, self._source.read_many(unknown), strict=True))
+        return [found[place] for place in ranges]
+
+    def _known(self, position: int, size: int) -> bytes | None:
         for start, block in self._blocks:
             if start <= position and position + size <= start + len(block):
                 return block[position - start : position - start + size]
+        return None
+
+    def __call__(self, position: int, size: int) -> bytes:
+        if (known := self._known(position, size)) is not None:
+            return known
         if self._source.takes_requests:
             self._fetches += 1
             if self._fetches > _MOST_FETCHES:

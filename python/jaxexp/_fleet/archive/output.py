@@ -68,10 +68,12 @@ def appended(path: str | os.PathLike[str]) -> Generator[Output]:
         records = _native.ArchiveRecords()
         with open_for_writing(path) as opened:
             refuse_unknown_rest(opened)
-            with opened.placed():
-                records.take(opened.index)
             end = opened.end
         file.truncate(end)  # an earlier append was interrupted
+        # Opened again, because blocks of a large index are read later, with what is close to them in the file.
+        with open_for_writing(path) as opened, opened.placed():
+            pointer = opened.pointer
+            records.build_on(opened.index, pointer.index_position + pointer.root_position)
         output = Output(file, records, end, in_place=True)
         try:
             yield output

@@ -249,7 +249,7 @@ def _check_directory(opened: Opened) -> None:
                 _native.ARCHIVE_INDEX_NAME, pointer.index_size, crc32, begin
             ):
                 place = _native.MemberPlace(pointer.index_position, pointer.index_size, crc32, header)
-                if behind == opened.index.last_bytes(place, start, pointer.comment()):
+                if behind == opened.index.last_bytes(place, start, pointer.comment(), opened.section):
                     return
         raise DeserializationError(
             "", "the directory of a ZIP file with these members", "a different one; get another copy of the archive"

@@ -173,7 +173,10 @@ class ArchiveWriter:
                 raise ValueError(f"it is a {type(name).__name__}, not a str")
             if not is_text(name):
                 raise ValueError("it is not UTF-8")
-            self._records.check_name(name)
+            with files.named_in_errors(self._path):  # it may read parts of the index
+                self._records.check_name(name)
+        except DeserializationError:  # which is a ValueError, too
+            raise
         except ValueError as error:
             raise ExportError(f"{name!r} cannot be the name of an archive's member: {error}") from cause(error)
 
@@ -186,13 +189,14 @@ class ArchiveWriter:
         """
         self._require_inside()
         members = {}
-        for name in names:
-            if name not in self:
-                raise KeyError(name)
-            members[name] = self._member(name).place
-        # First the members that use bytes of others: bytes that are no longer used need not be moved.
-        for name in sorted(members, key=lambda name: (not members[name].shared, not members[name].apart)):
-            self._remove(name)
+        with files.named_in_errors(self._path):
+            for name in names:
+                if name not in self:
+                    raise KeyError(name)
+                members[name] = self._member(name).place
+            # First the members that use bytes of others: bytes that are no longer used need not be moved.
+            for name in sorted(members, key=lambda name: (not members[name].shared, not members[name].apart)):
+                self._remove(name)
 
     def _remove(self, name: str) -> None:
         member = self._member(name)
@@ -322,7 +326,7 @@ class ArchiveWriter:
             if member.place.shared or not member.place.apart:  # members that share bytes follow their owner
                 continue
             sharing = self._records.sharing(member.place.position)
-            found = [(self._records.module(digest, size), size, digest) for _, size, digest in member.modules]
+            found = [(self._records.owned_module(digest, size), size, digest) for _, size, digest in member.modules]
             modules = [(position, size, digest) for position, size, digest in found if position is not None]
             if len(modules) < len(found):
                 blob = self._artifact_bytes(member)
@@ -337,19 +341,47 @@ class ArchiveWriter:
         """Writes the index and the ZIP file's own directory, and when they are on the disk, the section's end."""
         start = self._output.end + len(_native.zip_local_header(_native.ARCHIVE_INDEX_NAME, 0, 0, self._output.end))
         try:
-            index, root_position, root_size, root_digest = self._records.write(files.WRITER, start)
+            index = _Pieces(self._output, start)
+            with files.named_in_errors(self._path):
+                size, root_position, root_size, root_digest = self._records.write(files.WRITER, start, index.take)
+        except DeserializationError:
+            raise
         except ValueError as error:
             raise ExportError(f"the archive cannot be finished: {error}") from cause(error)
-        pointer = _native.ArchiveEnd(start, len(index), root_position, root_size, root_digest)
-        place = self._write(_native.ARCHIVE_INDEX_NAME, index)
-        last = self._records.last_bytes(place, self._output.end, pointer.comment())
-        self._output.write_at(self._output.end, last)
-        self._output.end += len(last)
+        header = _native.zip_local_header(_native.ARCHIVE_INDEX_NAME, size, index.crc32, self._output.end)
+        self._output.write_at(self._output.end, header)
+        pointer = _native.ArchiveEnd(start, size, root_position, root_size, root_digest)
+        place = _native.MemberPlace(start, size, index.crc32, len(header))
+        directory = _Pieces(self._output, index.end)
+        self._records.write_directory(place, index.end, pointer.comment(), self._start, directory.take)
+        self._output.end = directory.end
         self._output.sync()
-        head = _native.archive_section_head(self._start, self._output.end, last[-_native.ARCHIVE_END_SIZE :])
+        head = _native.archive_section_head(self._start, self._output.end, directory.last)
         self._output.is_published = True  # from the first byte on: a reader may have seen it
         self._output.write_at(self._start, head)
         self._output.sync()
+
+
+class _Pieces:
+    """Writes bytes that come piece by piece.
+
+    Attributes:
+        end: behind the last piece.
+        crc32: of all of them.
+        last: the last bytes, as many as the end of an archive has.
+    """
+
+    def __init__(self, output: Output, position: int) -> None:
+        self._output = output
+        self.end = position
+        self.crc32 = 0
+        self.last = b""
+
+    def take(self, piece: bytes) -> None:
+        self._output.write_at(self.end, piece)
+        self.end += len(piece)
+        self.crc32 = zlib.crc32(piece, self.crc32)
+        self.last = (self.last + piece[-_native.ARCHIVE_END_SIZE :])[-_native.ARCHIVE_END_SIZE :]
 
 
 def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
