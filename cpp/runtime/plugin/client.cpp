@@ -2,9 +2,11 @@
 #include "runtime/plugin/client.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
+#include <charconv>
+#include <cstdint>
 #include <span>
-#include <sstream>
 #include <utility>
 
 #include "wire/base/error.h"
@@ -35,13 +37,18 @@ std::vector<PJRT_NamedValue> named_values(const Client::Options& options) {
   return values;
 }
 
+std::string shown(const Client::Options::mapped_type& option) {
+  if (const auto* text = std::get_if<std::string>(&option)) return *text;
+  if (const auto* integer = std::get_if<std::int64_t>(&option)) return std::to_string(*integer);
+  if (const auto* is_set = std::get_if<bool>(&option)) return *is_set ? "1" : "0";
+  std::array<char, 32> digits;
+  return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), std::get<float>(option)).ptr};
+}
+
 std::string shown(const Client::Options& options) {
-  std::ostringstream text;
-  for (const auto& [name, option] : options) {
-    text << (text.tellp() > 0 ? " " : "") << name << '=';
-    std::visit([&](const auto& value) { text << value; }, option);
-  }
-  return text.str();
+  std::string text;
+  for (const auto& [name, option] : options) text += (text.empty() ? "" : " ") + name + '=' + shown(option);
+  return text;
 }
 
 }  // namespace
