@@ -71,9 +71,16 @@ Offset<schema::Exported> Encoder::exported(const Attributes& fields, const Said&
   constexpr std::uint64_t largest_short = std::numeric_limits<std::uint16_t>::max();
   parts.convention = static_cast<std::uint16_t>(number(names_.calling_convention_version, 0, largest_short));
   std::vector<std::uint16_t> kept;
-  for (nb::handle index : tuple_of(field(names_.module_kept_var_idx)))
-    kept.push_back(
-        static_cast<std::uint16_t>(integer(index, 0, largest_short, "the index of an argument that is used")));
+  for (nb::handle index : tuple_of(field(names_.module_kept_var_idx))) {
+    const std::uint64_t kept_index =
+        integer(index, 0, std::numeric_limits<std::int64_t>::max(), "the index of an argument that is used");
+    if (kept_index > largest_short)
+      refuse(
+          "the format can say that a function uses arrays among the first 65,536 that it takes, and this one uses "
+          "the one with index " +
+          std::to_string(kept_index) + ": let it take fewer arrays, such as stacks of those of one shape");
+    kept.push_back(static_cast<std::uint16_t>(kept_index));
+  }
   const int global_constants = PyObject_IsTrue(field(names_.uses_global_constants).ptr());
   if (global_constants < 0) throw nb::python_error();
   parts.global_constants = global_constants != 0;
