@@ -18,6 +18,7 @@ _HOMES = {
     "Archive": "_fleet.archive.archive",
     "ArchiveWriter": "_fleet.archive.writer",
     "BoundExported": "_api.exported",
+    "BusyError": "_errors",
     "Case": "_kernel.artifact.cases",
     "CheckReport": "_api.cases.report",
     "Compatibility": "_compat.compatibility",

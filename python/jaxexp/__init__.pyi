@@ -9,6 +9,7 @@ from ._compat.compatibility import Compatibility as Compatibility
 from ._compat.foreign.from_stablehlo import from_stablehlo as from_stablehlo
 from ._compat.install import install as install
 from ._compat.install import uninstall as uninstall
+from ._errors import BusyError as BusyError
 from ._errors import DeserializationError as DeserializationError
 from ._errors import ExecutablesError as ExecutablesError
 from ._errors import ExportError as ExportError
@@ -67,6 +68,7 @@ __all__ = [
     "Archive",
     "ArchiveWriter",
     "BoundExported",
+    "BusyError",
     "Case",
     "CheckReport",
     "Compatibility",

@@ -221,8 +221,11 @@ class UnsupportedModuleError(UnsupportedArtifactError, RuntimeError):
     """A module that the installed jaxlib cannot read."""
 
 
+@public
 class BusyError(ExportError):
-    """A file that somebody else is changing at the moment."""
+    """A file that another writer is changing at the moment: an archive, a file of compiled code, or a journal. Nothing
+    was written; try again later.
+    """
 
 
 class WorkerError(ExportError):

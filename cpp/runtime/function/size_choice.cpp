@@ -40,8 +40,12 @@ SizeChoice::SizeChoice(std::string name, const std::set<std::string_view>& varia
     : name_(std::move(name)), pads_(options.pad), only_(options.only && !variables.empty()) {
   for (const auto& sizes : options.sizes) {
     auto found = variables_of(sizes, variables);
-    if (!found || variables.empty())
-      throw RunError(Reason::argument, name_ + " takes sets of sizes of at least 1 of " + runtime::listed(variables));
+    if (!found || variables.empty()) {
+      std::set<std::string_view> names;
+      for (const auto& [name, size] : sizes) names.insert(name);
+      throw RunError(Reason::argument, name_ + " takes sets of sizes of at least 1 of " + runtime::listed(variables) +
+                                           ", and not of " + runtime::listed(names));
+    }
     if (std::ranges::find(listed_, *found) == listed_.end()) listed_.push_back(std::move(*found));
   }
   if (listed_.size() > most_listed)

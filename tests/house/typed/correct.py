@@ -176,5 +176,7 @@ def without_jax(path: Path) -> None:
         session.call_by_path({"args[0]": 3})
         session.compile()
         session.save_executable(path)
+    except jaxexp.BusyError:
+        pass
     except jaxexp.RunError as error:
         assert_type(error.reason, str)

@@ -259,7 +259,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         Args:
             names: the members, in this order; None for all, in the order of the archive.
             workers: as in `load_many`.
-            on_error: as in `load_many`.
+            on_error: as in `load_many`, for members that are there.
             policy: as in `load_many`.
 
         Returns:

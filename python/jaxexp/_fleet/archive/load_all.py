@@ -31,7 +31,10 @@ def load_all(opened: Opened, names: Iterable[str] | None, manner: Manner) -> lis
     from jaxexp._api.many import load_slices  # imports JAX
 
     with opened.placed():
-        numbers = list(range(len(opened.index))) if names is None else opened.index.find_all(list(names))
+        try:
+            numbers = list(range(len(opened.index))) if names is None else opened.index.find_all(list(names))
+        except KeyError as error:
+            raise KeyError(f"{error.args[0]} is not in {opened.source.name!r}") from None
         if len(numbers) > 1:
             opened.index.check()
         extents = opened.index.extents(numbers)
