@@ -347,6 +347,16 @@ def test_migrate_with_inputs(folder, tmp_path, good, run) -> None:
     assert not (tmp_path / "other").exists()
 
 
+def test_migrate_calls_with_the_weights_of_the_file(tmp_path, good) -> None:
+    w = np.eye(3, dtype=np.float32)
+    exported = jaxexp.export(jax.jit(lambda x, y: x @ jax.numpy.asarray(w) + y), weights={"w": w})(arr(2, 3), arr(3))
+    exported.save(tmp_path / "old.jaxexp")
+    np.savez(tmp_path / "in.npz", arr(2, 3), arr(3))
+    good("run", tmp_path / "old.jaxexp", tmp_path / "in.npz")
+    good("migrate", "--inputs", tmp_path / "in.npz", tmp_path / "old.jaxexp", tmp_path / "new.jaxexp")
+    np.testing.assert_array_equal(jaxexp.load(tmp_path / "new.jaxexp").call(arr(2, 3), arr(3)), arr(2, 3) + arr(3))
+
+
 def test_migrate_calls_as_run_does(folder, tmp_path, good, run, monkeypatch) -> None:
     """On all devices, and with 64-bit arrays."""
     np.savez(tmp_path / "in.npz", arr(8, 4))

@@ -161,7 +161,7 @@ class TestReading:
         some = ["m3", "jax", "m3", "m17"]
         for workers in (None, 1, 2, 8):
             assert archive.load_all(some, workers=workers) == [jaxexp.deserialize(members[name]) for name in some]
-        with pytest.raises(KeyError, match="'absent' is not in .*fleet.zip"):
+        with pytest.raises(KeyError, match=r"'absent' is not in .*fleet.zip"):
             archive.load_all(["m3", "absent"])
 
     def test_file_objects(self, path: Path) -> None:

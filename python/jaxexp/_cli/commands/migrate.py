@@ -279,23 +279,26 @@ def _migrated(
         buffer = source.read()
         if inputs is None:
             return migrated(buffer, to, locations=locations, sizes=sets)
-        from jaxexp._api.exported import reader
-
-        old = reader.read(buffer)
+        old = functions.loaded(source)
         with functions.with_dtypes_of(old):
             return migrated(buffer, to, _arguments(source.name, old, inputs), locations=locations, sizes=sets)
 
 
 def _arguments(file: str, exported: Exported, path: str) -> functions.Arguments:
-    """Arguments of a call, from arrays by their paths, or in their order. They are placed as in the export."""
+    """Arguments of the program, from a call's arrays by their paths, or in their order. They, and the weights of the
+    function in front of them, are placed as in the export.
+    """
     import jax
 
     from jaxexp._cli import arrays
     from jaxexp._kernel.function.paths import argument_paths
 
-    found = arrays.read_named(path, argument_paths(exported.in_tree), "arguments")
-    given = [arrays.as_argument(array, aval) for array, aval in zip(found.values(), exported.in_avals, strict=True)]
-    leaves = arrays.values(exported, given)
-    args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, leaves)
-    _, placed = functions.placed(file, exported, (args, kwargs))
-    return placed
+    called = functions.as_called(exported)
+    found = arrays.read_named(path, argument_paths(called.in_tree), "arguments")
+    given = [arrays.as_argument(array, aval) for array, aval in zip(found.values(), called.in_avals, strict=True)]
+    leaves = arrays.values(called, given)
+    exported, placed = functions.placed(file, exported, jax.tree_util.tree_unflatten(called.in_tree, leaves))
+    if not exported.weights:
+        return placed
+    whole = [*exported.weights.arrays(), *jax.tree_util.tree_leaves(placed)]
+    return jax.tree_util.tree_unflatten(exported.unbound.in_tree, whole)
