@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -298,7 +298,8 @@ def _arguments(file: str, exported: Exported, path: str) -> functions.Arguments:
     given = [arrays.as_argument(array, aval) for array, aval in zip(found.values(), called.in_avals, strict=True)]
     leaves = arrays.values(called, given)
     exported, placed = functions.placed(file, exported, jax.tree_util.tree_unflatten(called.in_tree, leaves))
-    if not exported.weights:
+    weights: Any = exported.weights
+    if not weights:
         return placed
-    whole = [*exported.weights.arrays(), *jax.tree_util.tree_leaves(placed)]
+    whole = [*weights.arrays(), *jax.tree_util.tree_leaves(placed)]
     return jax.tree_util.tree_unflatten(exported.unbound.in_tree, whole)
