@@ -104,6 +104,11 @@ def recurrent(x: Any) -> Any:
     return lax.scan(lambda h, y: (jnp.tanh(y @ W + h), h), state, jnp.swapaxes(x, 0, 1))
 
 
+def until_large(row: Any) -> Any:
+    """Ends, unless all numbers of the row are 0."""
+    return lax.while_loop(lambda c: c.sum() < 9, lambda c: 2 * jnp.abs(c), row)
+
+
 def counted(x: Any, step: Callable[[Any, Any], Any], rows: Any) -> Any:
     """A loop that makes as many rounds as `x` has rows, and changes an array of as many as `rows`."""
     made = jnp.zeros((rows, 4))
@@ -231,6 +236,14 @@ MIXING = {
     "each loop of a row": mixed(
         "reduce", jax.vmap(lambda row: lax.while_loop(lambda c: c.sum() < 9, lambda c: jnp.abs(c) + 1, row))
     ),
+    "loop of each row in a loop": mixed("while", lambda x: lax.map(until_large, x)),
+    "loop of each row in a function": mixed("while", lambda x: lax.map(jax.jit(lambda row: 2 * until_large(row)), x)),
+    "loop of a row in a branch": mixed(
+        "while", lambda x: lax.map(lambda row: lax.cond(row[1] > 0, until_large, lambda row: row, row), x)
+    ),
+    "loop of each row in two loops": mixed(
+        "while", lambda x: lax.map(lambda row: lax.fori_loop(0, 3, lambda _, row: until_large(row), row), x)
+    ),
     "branch by a sum": mixed("reduce", lambda x: lax.cond(x.sum() > 0, lambda y: y * 2, lambda y: y, x)),
     "number of rows": mixed("return", lambda x: jnp.array(x.shape[0])),
     "times the number of rows": mixed("convert", lambda x: x * x.shape[0]),
@@ -261,6 +274,12 @@ def test_what_mixes_is_refused_by_its_name(name: str, load: Load, call: Call) ->
 def test_the_error_says_where(load: Load, call: Call) -> None:
     function = load(exported(lambda x: x - x.max()), "b=8")
     with pytest.raises(RunError, match=r"at 'jit\(<lambda>\)/reduce_max' \(\S*test_padding\.py:[0-9]+\) mixes what is"):
+        call(function, numbers((5, 4)))
+
+
+def test_a_loop_may_never_end_for_what_is_added(load: Load, call: Call) -> None:
+    function = load(exported(lambda x: lax.map(until_large, x)), "b=8")
+    with pytest.raises(RunError, match=r"its operation while at .* may never end for what is padded"):
         call(function, numbers((5, 4)))
 
 

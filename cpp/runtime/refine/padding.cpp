@@ -27,7 +27,7 @@ namespace {
 
 /// What keeps a value from beginning with the value without padding.
 struct Cause {
-  enum Kind { mixes, uses_size, is_unknown, has_effect } kind;
+  enum Kind { mixes, uses_size, is_unknown, has_effect, may_not_end } kind;
   const Operation* operation;
 };
 
@@ -126,7 +126,13 @@ class Comparison {
   std::array<Side, 2> sides_;
   std::deque<Cause> causes_;
   using Call = std::tuple<const Operation*, const Operation*, std::vector<bool>, Ranges>;
-  std::map<Call, Changes> called_;
+  struct Called {
+    Changes changes;
+    const Operation* endless;
+  };
+  std::map<Call, Called> called_;
+  /// A loop in what was looked at that numbers may keep going forever.
+  const Operation* endless_ = nullptr;
   unsigned depth_ = 0;
   std::uint64_t left_;  // operations that may still be looked at
 };
@@ -326,13 +332,19 @@ Changes Comparison::function(const Operation& given, const Operation& padded, st
   for (const Changed one : arguments) changed.push_back(one != nullptr);
   const Ranges ranges = ranges_of(given);
   const auto [found, is_new] = called_.try_emplace({&a, &b, std::move(changed), ranges});
-  if (is_new) found->second = block(body(a), body(b), arguments, ranges);
-  if (found->second.size() != given.results.size()) throw OtherCode();
-  return found->second;
+  if (is_new) {
+    const Operation* const before = std::exchange(endless_, nullptr);
+    Changes changes = block(body(a), body(b), arguments, ranges);
+    found->second = {std::move(changes), std::exchange(endless_, before)};
+  }
+  if (found->second.endless) endless_ = found->second.endless;
+  if (found->second.changes.size() != given.results.size()) throw OtherCode();
+  return found->second.changes;
 }
 
 /// What a loop carries is the same in every round, if it is so at first and a round leaves it so; and if as many rounds
-/// are made. Where a loop counts to a size, more are made, which have to leave what is kept.
+/// are made. Where a loop counts to a size, more are made, which have to leave what is kept, and to end, whatever is
+/// added.
 Changes Comparison::loop(const Operation& given, const Operation& padded, Changes carried) {
   const Block &condition = given.regions.at(0).at(0), &round = given.regions.at(1).at(0);
   const Block &condition_when_padded = padded.regions.at(0).at(0), &round_when_padded = padded.regions.at(1).at(0);
@@ -340,13 +352,18 @@ Changes Comparison::loop(const Operation& given, const Operation& padded, Change
   const auto count = this->count(0, given, made[0]), count_when_padded = this->count(1, padded, made[1]);
   const bool counts = count && count_when_padded && count->argument == count_when_padded->argument &&
                       count->first == count_when_padded->first && count->end <= count_when_padded->end;
+  const Operation* const before = std::exchange(endless_, count_when_padded ? nullptr : &given);
+  const auto endless = [&] { return std::exchange(endless_, endless_ ? endless_ : before); };
   Ranges ranges(carried.size());
   if (counts) ranges.at(count->argument) = Range{count->first, std::max(count->first, count->end - 1)};
   for (;;) {
     const Changes goes_on = block(condition, condition_when_padded, carried);
     const Changes next = block(round, round_when_padded, carried, ranges);
     if (goes_on.size() != 1 || next.size() != carried.size()) throw OtherCode();
-    if (goes_on[0] && (!counts || carried[count->argument])) return Changes(carried.size(), goes_on[0]);
+    if (goes_on[0] && (!counts || carried[count->argument])) {
+      endless();
+      return Changes(carried.size(), goes_on[0]);
+    }
     bool is_stable = true;
     for (std::size_t i = 0; i < carried.size(); ++i) {
       if (carried[i] || !next[i]) continue;
@@ -354,6 +371,8 @@ Changes Comparison::loop(const Operation& given, const Operation& padded, Change
       is_stable = false;
     }
     if (!is_stable) continue;
+    const Operation* const one = endless();
+    if (goes_on[0] && one) return Changes(carried.size(), cause(Cause::may_not_end, *one));
     for (std::size_t i = 0; goes_on[0] && i < carried.size(); ++i) {
       const Round more{&made[1], round_when_padded.first_argument + static_cast<Id>(i),
                        round_when_padded.first_argument + static_cast<Id>(count->argument)};
@@ -466,6 +485,7 @@ std::string described(const Tables& tables, const Cause& cause) {
     case Cause::uses_size: return text + " computes with a size that is padded";
     case Cause::is_unknown: return text + " is not known to keep what is padded apart";
     case Cause::has_effect: return text + " does more than compute its results";
+    case Cause::may_not_end: return text + " may never end for what is padded";
   }
   return text;
 }
