@@ -378,6 +378,8 @@ def test_policy(here: Path, tmp_path: Path, run: Any) -> None:
         (["b.npy", "w.npy", "missing.npy"], 1, "'missing.npy': No such file"),
         (["b.npy", "2", "x.npy"], 2, "args[0]['w'] (float32[4,3]) takes a .npy file, not '2'"),
         (["b.npy", "w.npy", "text.npy"], 1, "'text.npy' is not a file of numpy.save or numpy.savez"),
+        (["b.npy", "w.npy", "no_hash.npy"], 1, "'no_hash.npy' is not a file of numpy.save or numpy.savez"),
+        (["b.npy", "w.npy", "no_end.npy"], 1, "'no_end.npy' is not a file of numpy.save or numpy.savez"),
         (["b.npy", "w.npy", "empty.npy"], 1, "'empty.npy' is not a file of numpy.save or numpy.savez"),
         (
             ["b.npy", "w.npy", "objects.npy"],
@@ -389,6 +391,8 @@ def test_policy(here: Path, tmp_path: Path, run: Any) -> None:
     ],
 )
 def test_what_is_refused(here: Path, run: Any, arguments: list[str], status: int, said: str) -> None:
+    for name, head in (("no_hash", b"{[]: 1}"), ("no_end", b"(")):
+        Path(f"{name}.npy").write_bytes(b"\x93NUMPY\1\0" + len(head).to_bytes(2, "little") + head)
     np.save("long.npy", np.ones((2, 5), np.float32))
     np.save("one.npy", np.ones((1, 4), np.float32))
     np.save("ints.npy", np.ones((2, 4), np.int32))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import gc
+import os
 import pickle
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -206,6 +208,25 @@ class Foreign:
 class OnDevice(Foreign):
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, 0  # CUDA
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe"])
+def test_errors_show_no_file_that_a_location_names(kind: str, tmp_path: Path) -> None:
+    """XLA would open it. Its plugin does not know the operation."""
+    source = tmp_path / "source.py"
+    space = {"jax": jax}
+    exec(compile("\n\ndef f(x): return jax.lax.top_k(x, 2)", str(source), "exec"), space)
+    blob = jaxexp.export(jax.jit(space["f"]))(X).serialize(trailer=False)
+    path = tmp_path / "f.jaxexp"
+    # Not newer than the plugin, so that all that it says is shown.
+    path.write_bytes(re.sub(rb"StableHLO_v1\.\d\d", b"StableHLO_v1.13", blob))
+    if kind == "file":
+        source.write_text("secret\n" * 9)
+    else:
+        os.mkfifo(source)
+    with pytest.raises(jaxexp.RunError) as error:
+        Session(path, plugin="cpu").compile()
+    assert "secret" not in str(error.value)
 
 
 def test_arrays_of_others(session: Session, tmp_path: Path) -> None:

@@ -291,8 +291,9 @@ wire::Entries Callable::conditions(const Variables& sizes, const StaticModule& m
 }
 
 Executable Callable::make_executable(const StaticModule& module) const {
+  const auto changed = without_sources(module.bytes);
   try {
-    return Executable(client_, module.bytes, options());
+    return Executable(client_, changed ? std::span<const std::uint8_t>(*changed) : module.bytes, options());
   } catch (const PluginError& error) {
     explain(error.words);
     throw;
@@ -458,8 +459,7 @@ Arrays Callable::call(Arguments arguments, Times* times) const {
   }
   for (const std::uint32_t i : kept_) {
     const Numbers& numbers = *arguments[i];
-    if (numbers.is_lent || numbers.uses.are_pinned())
-      not_donated[nr_not_donated++] = static_cast<std::int64_t>(input);
+    if (numbers.is_lent || numbers.uses.are_pinned()) not_donated[nr_not_donated++] = static_cast<std::int64_t>(input);
     if (is_in_place(numbers, arguments_[i], compiled.arguments[i])) {
       for (std::size_t d = 0; d < nr_devices; ++d) {
         const Buffer& buffer = *numbers.parts[d].buffer;

@@ -430,6 +430,7 @@ ArchiveIndex::Blocks ArchiveIndex::blocks(std::uint32_t page) const {
     digester.update(names);
     if (digester.digest() != stored(place.digest()))
       refuse(path, "the bytes as they were written", std::string("others") + advice);
+    check_counts({blocks.data(), place.index_position(), 0, 0, names}, place, path);
     is_checked.store(true, std::memory_order_release);
   }
   Blocks found{blocks.data(), place.index_position(), 0, 0, names};
@@ -437,6 +438,18 @@ ArchiveIndex::Blocks ArchiveIndex::blocks(std::uint32_t page) const {
   found.first_number = first.first_member;
   found.first_name = first.name_position;
   return found;
+}
+
+/// An append adds up how many members the blocks have.
+void ArchiveIndex::check_counts(const Blocks& blocks, const schema::PagePlace& page, const Path& path) {
+  const std::uint32_t first = listed(blocks, 0).first_member;
+  for (std::uint32_t i = 0; i < page.block_count(); ++i) {
+    const std::uint32_t end =
+        i + 1 < page.block_count() ? listed(blocks, i + 1).first_member : first + page.member_count();
+    if (const std::uint32_t members = end - listed(blocks, i).first_member; members == 0 || members > members_in_block)
+      refuse(path, "blocks with 1 to " + std::to_string(members_in_block) + " members each",
+             "one with " + std::to_string(members));
+  }
 }
 
 ArchiveIndex::Listed ArchiveIndex::listed(const Blocks& blocks, std::uint32_t i) {

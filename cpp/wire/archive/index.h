@@ -124,6 +124,7 @@ class ArchiveIndex {
   void read_pages();
   std::uint32_t page_of(std::uint32_t block) const;
   Blocks blocks(std::uint32_t page) const;
+  static void check_counts(const Blocks& blocks, const schema::PagePlace& page, const Path& path);
   static Listed listed(const Blocks& blocks, std::uint32_t i);
   Listed listed(std::uint32_t block) const;
   std::span<const std::uint8_t> at(std::uint64_t position, std::uint64_t size, const Path& path) const;

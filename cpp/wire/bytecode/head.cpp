@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t longest_beginning = 256;
 
 /// How the builtin dialect numbers a string, and the locations that begin with one: a name, a file.
-constexpr std::uint64_t string_attribute = 2, file_location = 11, name_location = 14, file_range = 22;
+constexpr std::uint64_t string_attribute = 2, typed_string = 3, file_location = 11, name_location = 14, file_range = 22;
 constexpr std::uint64_t no_attribute = UINT64_MAX;
 
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
@@ -23,6 +23,31 @@ bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')
 bool is_absolute_path(std::string_view name) {
   if (name.size() > 3 && is_letter(name[0]) && name[1] == ':') return name[2] == '\\' || name[2] == '/';
   return name.size() > 1 && name[0] == '/' && name[1] != '/';
+}
+
+/// The names in a module's locations.
+struct Located {
+  std::set<std::string_view> files, scopes;
+};
+
+Located located(const Sections& sections, const Names& names) {
+  const Entries entries(sections.needed(Section::entries), sections.needed(Section::entry_offsets), names.dialects);
+  const auto kind_of = [&](std::size_t i, Cursor& entry) -> std::uint64_t {
+    return entries.encoded(i) && entries.dialect(i) == "builtin" ? entry.number() : no_attribute;
+  };
+  Located found;
+  for (std::size_t i = 0; i < entries.attributes(); ++i) {
+    Cursor location = entries.data(i);
+    const std::uint64_t kind = kind_of(i, location);
+    if (kind != name_location && kind != file_location && kind != file_range) continue;
+    const std::size_t first = location.index(entries.attributes(), "attributes");
+    Cursor attribute = entries.data(first);
+    if (const auto of_name = kind_of(first, attribute); of_name != string_attribute && of_name != typed_string)
+      continue;
+    (kind == name_location ? found.scopes : found.files)
+        .insert(names.strings[attribute.index(names.strings.size(), "strings")]);
+  }
+  return found;
 }
 
 }  // namespace
@@ -49,28 +74,21 @@ std::set<std::string_view> absolute_paths(std::span<const std::uint8_t> module, 
   Sections sections(module, where);
   sections.find();
   const Names names(sections);
-  std::set<std::string_view> paths, files, scopes;
+  std::set<std::string_view> paths;
   for (const std::string_view name : names.strings)
     if (is_absolute_path(name) && is_utf8({reinterpret_cast<const std::uint8_t*>(name.data()), name.size()}))
       paths.insert(name);
   if (paths.empty()) return paths;
   // JAX's name of an operation outside of all scopes begins with a slash, too: "/dimension_size[dimension=0]".
-  const Entries entries(sections.needed(Section::entries), sections.needed(Section::entry_offsets), names.dialects);
-  const auto kind_of = [&](std::size_t i, Cursor& entry) -> std::uint64_t {
-    return entries.encoded(i) && entries.dialect(i) == "builtin" ? entry.number() : no_attribute;
-  };
-  for (std::size_t i = 0; i < entries.attributes(); ++i) {
-    Cursor location = entries.data(i);
-    const std::uint64_t kind = kind_of(i, location);
-    if (kind != name_location && kind != file_location && kind != file_range) continue;
-    const std::size_t first = location.index(entries.attributes(), "attributes");
-    Cursor attribute = entries.data(first);
-    if (kind_of(first, attribute) != string_attribute) continue;
-    const std::string_view name = names.strings[attribute.index(names.strings.size(), "strings")];
-    if (is_absolute_path(name)) (kind == name_location ? scopes : files).insert(name);
-  }
+  const auto [files, scopes] = located(sections, names);
   std::erase_if(paths, [&](std::string_view name) { return scopes.contains(name) && !files.contains(name); });
   return paths;
+}
+
+std::set<std::string_view> source_files(std::span<const std::uint8_t> module, const Path& where) {
+  Sections sections(module, where);
+  sections.find();
+  return located(sections, Names(sections)).files;
 }
 
 std::optional<std::string_view> producer_of(std::span<const std::uint8_t> module) {

@@ -33,6 +33,9 @@ Head read_head(std::span<const std::uint8_t> module, const Path& where);
 /// no paths. Throws Error where it is damaged.
 std::set<std::string_view> absolute_paths(std::span<const std::uint8_t> module, const Path& where);
 
+/// The files of source code that a module's locations name: views into the module. Throws the same.
+std::set<std::string_view> source_files(std::span<const std::uint8_t> module, const Path& where);
+
 /// Who wrote a module, from its first bytes. Nothing where they are no MLIR bytecode.
 std::optional<std::string_view> producer_of(std::span<const std::uint8_t> module);
 

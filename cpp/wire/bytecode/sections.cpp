@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <string>
 
+#include "wire/base/utf8.h"
+
 namespace jaxexp::wire {
 namespace {
 
@@ -31,7 +33,11 @@ Sections::Sections(std::span<const std::uint8_t> module, const Path& where)
     : rest_(behind_first_word(module, where)),
       version_(rest_.number()),
       producer_(text(rest_.text())),
-      head_size_(rest_.place()) {}
+      head_size_(rest_.place()) {
+  // MLIR's bindings end the process where they quote one that is not.
+  if (!is_utf8({reinterpret_cast<const std::uint8_t*>(producer_.data()), producer_.size()}))
+    rest_.refuse("a producer that is not UTF-8");
+}
 
 void Sections::find() {
   while (!rest_.at_end()) {

@@ -13,6 +13,8 @@ import io
 import math
 import os
 import struct
+import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +38,10 @@ _READERS = {
 _MOST_HEAD = 10_000  # bytes, as in NumPy
 _MOST_DIMENSIONS = 64
 # What NumPy and zipfile raise for damaged files.
-_DAMAGED = ValueError, EOFError, RuntimeError, OverflowError, zlib.error, struct.error, zipfile.BadZipFile
+_DAMAGED = (
+    *(ValueError, TypeError, SyntaxError, EOFError, RuntimeError, OverflowError),
+    *(tokenize.TokenError, zlib.error, struct.error, zipfile.BadZipFile),
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,7 +136,9 @@ def _stored(where: str, path: str, file: IO[bytes], size: int, again: Callable[[
         raise ValueError(f"its head has {length:,} bytes, and NumPy reads at most {_MOST_HEAD:,}")
     head = io.BytesIO(first[8:] + file.read(start + length - len(first)))
     try:
-        shape, _, dtype = _READERS[version](head)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about heads that Python 2 wrote
+            shape, _, dtype = _READERS[version](head)
     except (MemoryError, RecursionError):  # brackets in brackets
         shape, dtype = (-1,), np.dtype(np.bool_)
     if len(shape) > _MOST_DIMENSIONS or min(shape, default=0) < 0:

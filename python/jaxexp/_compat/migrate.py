@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxexp import _jax
 from jaxexp._api.exported import Exported, reader
-from jaxexp._errors import ExportError, UnsupportedError
+from jaxexp._errors import ExportError, ModuleError, UnsupportedError, cause
 from jaxexp._kernel.call.sizes import checked_sizes
 from jaxexp._kernel.function import data, vjps
 from jaxexp._kernel.function.convention import OLDEST_VERSION
@@ -42,7 +42,14 @@ def migrated(
         weights = data.weights_in_trailer(old)
     checked = checked_sizes(old, sizes)
     how = Writing(order, to, metadata=old.metadata, weights=weights, locations=locations, sizes=checked)
-    blob = serialize(_up_to_date(old), how)
+    try:
+        blob = serialize(_up_to_date(old), how)
+    except RuntimeError as error:
+        if isinstance(error, ExportError):
+            raise
+        # Of jaxlib's bindings, which make strings of names that are no text.
+        found = f"one that jaxlib does not rewrite: {mlir.what_is_wrong(error)}"
+        raise ModuleError("mlir_module_serialized", "a module whose parts can be told", found) from cause(error)
     new: Exported = reader.read(bytes(blob))
     for before, after in zip(vjps.stored_chain(old), vjps.stored_chain(new), strict=True):
         _check_signatures(before, after, named_shardings=to is None)

@@ -323,6 +323,24 @@ def test_blocks_that_are_larger_than_all_of_them(created: Path) -> None:
         lying.check()
 
 
+def test_a_page_that_says_another_number_of_members(large: Path) -> None:
+    """An append would add up what it says."""
+    add(large, **{"m9/p5/new": blob(factor=5.0)})
+    pointer = Archive.open(large)._opened.pointer
+    data = large.read_bytes()
+    start = pointer.index_position + pointer.root_position
+    root = data[start : start + pointer.root_size]
+    whole = struct.pack("<II", 128, 128 * 64)  # blocks and members of a page
+    assert root.count(whole) == 1
+    for members in (128, 127 * 64, 129 * 64):
+        lying = root.replace(whole, struct.pack("<II", 128, members))
+        with pytest.raises(DeserializationError, match="1 to 64 members each"):
+            _native.ArchiveIndex.of_parts(
+                lambda places: [data[position : position + size] for position, size in places],
+                *(pointer.index_position, pointer.index_size, lying, _native.digest(lying)),
+            ).find(NAMES[0])
+
+
 def test_an_exception_undoes_an_append(large: Path) -> None:
     before = large.read_bytes()
     with pytest.raises(KeyError), Archive.append(large) as archive:

@@ -52,6 +52,15 @@ USES: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("use", USES.keys() - {"compatibility"})
+def test_a_producer_is_text(use: str) -> None:
+    """MLIR quotes it, too."""
+    blob = bytearray(jaxexp.export(jax.jit(lambda x: x * 1))(X).serialize(trailer=False))
+    blob[blob.index(b"StableHLO_v")] = 0xFF
+    with pytest.raises(jaxexp.DeserializationError, match="a producer that is not UTF-8"):
+        USES[use](jaxexp.deserialize(blob))
+
+
 @pytest.mark.parametrize("use", USES)
 def test_nothing_is_printed(use: str, capfd: pytest.CaptureFixture[str]) -> None:
     """MLIR quotes the name of a function that is there twice."""

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 import jaxexp
 from jaxexp import _jax
@@ -118,6 +119,29 @@ def test_what_is_no_text(use: str, frontend: str) -> None:
     )
     with pytest.raises(jaxexp.DeserializationError, match="that is no text"):
         USES[use](exported)
+
+
+@pytest.mark.parametrize("name", [b"ax\xffsx", b"ax\\sx", b"ax\nsx", "ax\u00fcx".encode()])
+def test_names_of_axes_at_which_xla_would_end_the_process(name: bytes) -> None:
+    exported = _on_a_mesh(name)
+    x = np.ones(8, np.float32)
+    with pytest.raises(jaxexp.DeserializationError, match="axes of meshes"):
+        exported.call(x)
+    with pytest.raises(jaxexp.ExportError):
+        jaxexp.migrate(exported.serialize(), "0.6.2")
+
+
+def test_names_of_axes_at_which_it_would_not() -> None:
+    assert _on_a_mesh(b'a" x.').call(np.ones(8, np.float32)).sum() == 16
+
+
+def _on_a_mesh(name: bytes) -> jaxexp.Exported:
+    placed = NamedSharding(jax.make_mesh((8,), ("axisx",)), PartitionSpec("axisx"))
+    exported = jaxexp.export(jax.jit(lambda x: 2 * x, in_shardings=placed))(np.ones(8, np.float32))
+    blob = exported.serialize(trailer=False)
+    at = blob.rindex(b"axisx\0")
+    assert len(name) == 5
+    return jaxexp.deserialize(blob[:at] + name + blob[at + 5 :])
 
 
 def test_too_many_devices() -> None:

@@ -84,7 +84,7 @@ def test_opening_decodes_nothing(blob: bytes, symbolic: bytes, tmp_path: Path) -
     ]  # fmt: skip
     for exported in opened:
         assert not is_decoded(exported)
-        assert attributes_of(exported).keys() <= OPENED | {"_origin"}
+        assert attributes_of(exported).keys() <= OPENED | {"_origin", "_kept"}
 
 
 def test_any_field_brings_all(blob: bytes) -> None:

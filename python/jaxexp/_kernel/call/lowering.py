@@ -183,10 +183,11 @@ def _prepare_shardy(callee: Any, exported: ExportedData) -> None:
         )
     if are_texts and not has_mesh:
         shardy_texts.import_(callee)
-        return
-    if are_texts:
-        shardy_texts.check(callee)
-    mlir.run_passes(callee, "sdy-lift-inlined-meshes")
+    else:
+        if are_texts:
+            shardy_texts.check(callee)
+        mlir.run_passes(callee, "sdy-lift-inlined-meshes")
+    shardy_texts.check_axes(callee)
 
 
 def _rename_meshes(callee: Any, taken: Any) -> None:

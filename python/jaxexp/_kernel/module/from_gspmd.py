@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from jaxexp import _jax
+from jaxexp._errors import cause
 
 from . import mlir
 
@@ -138,7 +139,10 @@ def _text(operation: Any) -> str:
 def _text_of(attributes: Any) -> str:
     raw = _jax.ir.StringAttr(attributes[_NAME]).value_bytes
     if raw.startswith(b"{"):
-        return str(raw, "utf-8")
+        try:
+            return str(raw, "utf-8")
+        except UnicodeDecodeError as error:
+            raise mlir.not_text("shardings") from cause(error)
     proto = _jax.OpSharding()  # JAX wrote long ones in this form
     proto.ParseFromString(raw)
     return repr(_jax.HloSharding.from_proto(proto))

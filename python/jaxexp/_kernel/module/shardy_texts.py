@@ -22,8 +22,9 @@ _SHARDING = "xla.sdy.sharding"
 _DEEPEST = 16  # brackets in brackets; Shardy has six
 # What XLA undoes before it reads a text, and writes itself.
 _ESCAPED = re.compile(rb"\\(?:([\"'\\])|([0-3][0-7]{2}))")
-# Words of Shardy's attributes; no others of MLIR, which begin with other words and a "<". XLA ends the process at names
-# with other characters when it reads what it wrote itself.
+# XLA ends the process at names with other characters when it reads what it wrote itself.
+_AXIS = re.compile(r"[ -\[\]-~]*")
+# Words of Shardy's attributes; no others of MLIR, which begin with other words and a "<". Names are as above.
 _TOKENS = re.compile(
     r'"[ !#-\[\]-~]*+"|->|(?:\#sdy(?:\.\w++)?+|\b(?:mesh|sharding|sharding_per_value|op_sharding_rule))(?=\s*+<)'
     r"|[\w.$@?]++(?!\s*+<)|(?P<opens>[\[{(<])|(?P<closes>[\]})>])|[=,:\s]",
@@ -67,6 +68,24 @@ def check(module: Any) -> None:
             known[key] = _read(name, attribute)
         if count is not None and len(_jax.sdy.TensorShardingPerValueAttr(known[key]).shardings) != count:
             raise _refused(f"{name} with another number of shardings than the operation has results")
+
+
+def check_axes(module: Any) -> None:
+    """Checks the names of axes in the meshes at the top of a module: XLA writes Shardy's parts as texts, too.
+
+    Raises:
+        ModuleError: XLA would end the process at such a text.
+    """
+    for operation in module.body.operations:
+        if not isinstance(operation, _jax.MeshOp):
+            continue
+        try:
+            names = [axis.name for axis in _jax.sdy.MeshAttr(operation.attributes["mesh"]).axes]
+        except RuntimeError as error:  # of the bindings, which make a string of it
+            raise mlir.not_text("axes of meshes whose names") from cause(error)
+        for name in names:
+            if not _AXIS.fullmatch(name):
+                raise ModuleError("mlir_module_serialized", "axes of meshes with names in ASCII", repr(cut(name)))
 
 
 def _texts(module: Any) -> Iterator[tuple[int | None, str, Any]]:

@@ -101,6 +101,7 @@ class _Rewriting:
         with _jax.make_ir_context() as context:
             module = mlir.parse(serialized, context)
             shardy_texts.import_(module)
+            shardy_texts.check_axes(module)
             to_gspmd.without_shardy(module, refuse)
             return self._serialized(module)
 
