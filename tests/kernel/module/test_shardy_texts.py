@@ -123,8 +123,7 @@ def test_what_is_no_text(use: str, frontend: str) -> None:
 
 @pytest.mark.parametrize("name", [b"ax\xffsx", b"ax\\sx", b"ax\nsx", "ax\u00fcx".encode()])
 def test_names_of_axes_at_which_xla_would_end_the_process(name: bytes) -> None:
-    exported = _on_a_mesh(name)
-    x = np.ones(8, np.float32)
+    exported, x = _on_a_mesh(name)
     with pytest.raises(jaxexp.DeserializationError, match="axes of meshes"):
         exported.call(x)
     with pytest.raises(jaxexp.ExportError):
@@ -132,16 +131,17 @@ def test_names_of_axes_at_which_xla_would_end_the_process(name: bytes) -> None:
 
 
 def test_names_of_axes_at_which_it_would_not() -> None:
-    assert _on_a_mesh(b'a" x.').call(np.ones(8, np.float32)).sum() == 16
+    exported, x = _on_a_mesh(b'a" x.')
+    assert exported.call(x).sum() == 16
 
 
-def _on_a_mesh(name: bytes) -> jaxexp.Exported:
+def _on_a_mesh(name: bytes) -> tuple[jaxexp.Exported, jax.Array]:
     placed = NamedSharding(jax.make_mesh((8,), ("axisx",)), PartitionSpec("axisx"))
     exported = jaxexp.export(jax.jit(lambda x: 2 * x, in_shardings=placed))(np.ones(8, np.float32))
     blob = exported.serialize(trailer=False)
     at = blob.rindex(b"axisx\0")
     assert len(name) == 5
-    return jaxexp.deserialize(blob[:at] + name + blob[at + 5 :])
+    return jaxexp.deserialize(blob[:at] + name + blob[at + 5 :]), jax.device_put(np.ones(8, np.float32), placed)
 
 
 def test_too_many_devices() -> None:

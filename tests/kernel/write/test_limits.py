@@ -20,6 +20,8 @@ from kit.corpus import CASES, arr, export_with, f32, spec
 
 GIGABYTE = 2**30
 
+sys.setrecursionlimit(max(sys.getrecursionlimit(), 10_000))  # nested trees are flattened by recursion
+
 
 def exported() -> Any:
     return export_with(jaxexp, CASES["sin"].build())

@@ -80,7 +80,8 @@ def check_axes(module: Any) -> None:
         if not isinstance(operation, _jax.MeshOp):
             continue
         try:
-            names = [axis.name for axis in _jax.sdy.MeshAttr(operation.attributes["mesh"]).axes]
+            axes = _jax.sdy.MeshAttr(operation.attributes["mesh"]).axes
+            names = [_jax.sdy.MeshAxisAttr(axis).name for axis in axes]
         except RuntimeError as error:  # of the bindings, which make a string of it
             raise mlir.not_text("axes of meshes whose names") from cause(error)
         for name in names:
