@@ -77,6 +77,13 @@ def recorded() -> Any:
     return Program(fun, args), {"reproducible": True}, {"cases": cases}
 
 
+def traced() -> Any:
+    """A call with a trace, of an operation in a loop and of one in a function; its tolerances are measured."""
+    fun = jax.jit(lambda w, x: jax.lax.fori_loop(0, 3, lambda _, y: jax.nn.softmax(y @ w), x).sum(0))
+    args = arr(4, 4), arr(2, 4, seed=1)
+    return Program(fun, args), {"reproducible": True}, {"cases": [{"args": args, "name": "traced", "trace": True}]}
+
+
 def sized() -> Any:
     """Sets of sizes to compile for, and rows that are apart, so that other calls can be padded to them."""
     b, n = jaxexp.symbolic_shape("batch, n", constraints=["mod(n, 2) == 0"])
@@ -120,7 +127,7 @@ def main() -> None:
         with CASES[name].context():
             program = CASES[name].build()
             cases[name] = write(folder, name, export_with(jaxexp, program), program, order)
-    for build in (other_keys, declared_batch, weak_types, constants, recorded, sized):
+    for build in (other_keys, declared_batch, weak_types, constants, recorded, sized, traced):
         if options.cases and build.__name__ not in options.cases:
             continue
         program, how, *more = build()

@@ -7,6 +7,8 @@ import pytest
 from jax import export as jax_export
 
 import jaxexp
+from jaxexp._api.cases import culprit
+from jaxexp._api.cases.calling import Chain
 from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.releases.table import number, release
 from kit import wire
@@ -46,6 +48,22 @@ def test_recorded_calls() -> None:
         assert [case.name for case in exported.cases] == ["0", "drawn", "gradient"]
         report = exported.check()
         assert report.ok, report
+
+
+def test_traces() -> None:
+    """They are still compared: a run of today makes the same rows."""
+    found = [(folder, "traced") for folder, cases in CASES.items() if "traced" in cases]
+    assert found
+    for artifact in found:
+        exported = jaxexp.deserialize(blob_of(*artifact))
+        assert exported.check().ok
+        (case,) = exported.cases
+        rows, here = Chain(exported).trace(0, [value.array() for value in case.arguments])
+        recorded = culprit.Trace.of_case(case.trace)
+        assert recorded is not None
+        assert len(rows) > 10
+        assert recorded.identities == here.identities
+        assert culprit.find(rows, here, recorded) is None
 
 
 def test_sizes() -> None:
