@@ -17,7 +17,7 @@ import tokenize
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import IO, Any
 
 import click
@@ -151,7 +151,7 @@ def _stored(where: str, path: str, file: IO[bytes], size: int, again: Callable[[
 
 
 @contextlib.contextmanager
-def _explained(path: str) -> Iterator[None]:
+def _explained(path: str) -> Generator[None]:
     try:
         yield
     except _DAMAGED as error:
@@ -222,14 +222,15 @@ def as_argument(stored: Stored, aval: Any) -> Argument:
         click.ClickException: its dtype is none that a call could take.
     """
     import jax
+    from jax.core import ShapedArray
 
     dtype, shape = stored.dtype, stored.shape
     if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
         key_shape = aval.dtype._impl.key_shape
         if dtype == np.uint32 and shape[-len(key_shape) :] == key_shape:
-            return Argument(stored, jax.core.ShapedArray(shape[: -len(key_shape)], aval.dtype))
+            return Argument(stored, ShapedArray(shape[: -len(key_shape)], aval.dtype))
     elif _are_bytes(dtype, aval.dtype):
-        return Argument(stored, jax.core.ShapedArray(shape, aval.dtype))
+        return Argument(stored, ShapedArray(shape, aval.dtype))
     elif aval.dtype.isbuiltin == _OF_ML_DTYPES and dtype != aval.dtype:
         raise click.ClickException(
             f"{stored.where}: expected dtype {aval.dtype}, found {cut(str(dtype))}. NumPy's files hold the bytes of "
@@ -238,7 +239,7 @@ def as_argument(stored: Stored, aval: Any) -> Argument:
         )
     if dtype.kind not in _NUMBERS or dtype.itemsize > _WIDEST[dtype.kind]:
         raise click.ClickException(f"{stored.where}: expected dtype {aval.dtype}, found {cut(str(dtype))}")
-    return Argument(stored, jax.core.ShapedArray(shape, jax.dtypes.canonicalize_dtype(dtype.newbyteorder("="))))
+    return Argument(stored, ShapedArray(shape, jax.dtypes.canonicalize_dtype(dtype.newbyteorder("="))))
 
 
 _OF_ML_DTYPES = 2  # dtypes that a package has added to NumPy's
@@ -255,12 +256,12 @@ def values(called: Any, given: Sequence[Any]) -> list[Any]:
     Raises:
         ExportError: one does not fit. The message is that of the call.
     """
-    import jax
+    from jax.core import ShapedArray
 
     from jaxexp._kernel.call import primitive
 
     avals = [
-        one.aval if isinstance(one, Argument) else jax.core.ShapedArray(one.shape, aval.dtype)
+        one.aval if isinstance(one, Argument) else ShapedArray(one.shape, aval.dtype)
         for one, aval in zip(given, called.in_avals, strict=True)
     ]
     primitive.check(called, avals)
