@@ -230,3 +230,17 @@ def test_a_damaged_member_is_not_unpacked(run: Any, saved: Path, tmp_path: Path)
     assert status == 1
     assert "tensor 'head': expected bytes with the digest" in error
     assert not list((tmp_path / "out").glob("*"))
+
+
+def test_a_folder_with_weights_is_migrated_through_an_archive(tmp_path, run, good) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    for name in "ab":
+        bound()[0].save(models / f"{name}.jaxexp")
+    status, _, err = run("migrate", models, tmp_path / "new")
+    assert status == 1
+    assert err.count("it has weights in files beside it") == 1  # in one line about both
+    assert "'jaxexp pack' makes an archive" in err
+    good("pack", tmp_path / "all.zip", models)
+    good("migrate", tmp_path / "all.zip", tmp_path / "other")
+    assert len(jaxexp.load(tmp_path / "other" / "a.jaxexp").weights) > 0

@@ -63,7 +63,8 @@ def kinds(reasons: Iterable[str]) -> list[str]:
 
 def without_name(text: str, name: str, error: Exception) -> str:
     """The message of an error about an artifact, without the artifact's name."""
-    for known in (getattr(error, "file", None), getattr(error, "filename", None), name):
+    # Workers have absolute paths.
+    for known in (getattr(error, "file", None), getattr(error, "filename", None), name, os.path.abspath(name)):
         if isinstance(known, str):
             text = text.replace(f" {known!r}:", ":").removeprefix(f"{known!r}: ")
     return text

@@ -258,9 +258,9 @@ def _write(
             deserialize(buffer, policy=policy)
         if (folders := apart(source, buffer, path)) is not None:
             raise ExportError(
-                f"{source.name!r} has weights in files beside it, so it has to be written into the same folder, "
-                f"{folders[0]!r}, and not into {folders[1]!r}; or 'jaxexp pack' makes an archive of such artifacts, whose "
-                "members can be written anywhere"
+                f"{source.name!r}: it has weights in files beside it, so it has to be written into the same folder, "
+                f"{folders[0]!r}, and not into {folders[1]!r}; or 'jaxexp pack' makes an archive of such artifacts, "
+                "whose members can be written anywhere"
             )
         weights = source.stored_weights()
         table = None if weights is None else _named_by_content(weights.table)
