@@ -86,14 +86,20 @@ bool is_row_major(const DLTensor& tensor) {
   return true;
 }
 
-/// Calls the tensor's deleter in the end.
+/// Calls the tensor's deleter, if it has one.
+template <class Tensor>
+void give_back(Tensor* tensor) {
+  if (tensor->deleter) tensor->deleter(tensor);
+}
+
+/// Gives the tensor back in the end.
 template <class Tensor>
 std::shared_ptr<const void> owner_of(Tensor* tensor) {
   // An owner of nothing first: if there is no memory for it, the tensor is still the caller's.
   struct Owner {
     Tensor* tensor = nullptr;
     ~Owner() {
-      if (tensor && tensor->deleter) tensor->deleter(tensor);
+      if (tensor) give_back(tensor);
     }
   };
   auto owner = std::make_shared<Owner>();
@@ -126,10 +132,7 @@ Numbers taken(const std::shared_ptr<const Client>& client, Tensor* managed, bool
       throw RunError(Reason::unsupported,
                      "a DLPack tensor on a device has to be row-major without gaps, and this one is not: make a "
                      "contiguous copy of it");
-    const auto release = [](void*, void* owner) {
-      auto* const done = static_cast<Tensor*>(owner);
-      if (done->deleter) done->deleter(done);
-    };
+    const auto release = [](void*, void* owner) { give_back(static_cast<Tensor*>(owner)); };
     numbers.parts.push_back(
         {std::nullopt, Buffer::on_device(client, {type, numbers.shape, first, release, managed}, *device)});
     numbers.is_lent = true;

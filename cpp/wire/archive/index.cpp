@@ -419,6 +419,7 @@ ArchiveIndex::Blocks ArchiveIndex::blocks(std::uint32_t page) const {
   const schema::PagePlace& place = *root_->pages()->Get(page);
   const auto blocks = at(place.blocks_position(), page_size(place), path);
   const auto names = at(place.names_position(), place.names_size(), path);
+  Blocks found{blocks.data(), place.index_position(), 0, 0, names};
   // As for blocks, several threads find the same.
   if (auto& is_checked = pages_[page].is_checked; !is_checked.load(std::memory_order_acquire)) {
     if (file_) {
@@ -430,10 +431,9 @@ ArchiveIndex::Blocks ArchiveIndex::blocks(std::uint32_t page) const {
     digester.update(names);
     if (digester.digest() != stored(place.digest()))
       refuse(path, "the bytes as they were written", std::string("others") + advice);
-    check_counts({blocks.data(), place.index_position(), 0, 0, names}, place, path);
+    check_counts(found, place, path);
     is_checked.store(true, std::memory_order_release);
   }
-  Blocks found{blocks.data(), place.index_position(), 0, 0, names};
   const Listed first = listed(found, 0);
   found.first_number = first.first_member;
   found.first_name = first.name_position;

@@ -25,11 +25,7 @@ void check_text(const Text& text, const char* what, std::size_t most = max_index
 
 void ArchiveRecords::take(const ArchiveIndex& index) {
   index.check();
-  Member::Texts texts;
-  for (std::uint32_t i = 0; i < index.size(); ++i) {
-    const schema::Member& member = index.member(i);
-    know(member.name()->string_view(), Member::of(member, texts));
-  }
+  know(index, 0, index.size());
   size_ = index.size();
   if (const schema::ArchiveWeights* const weights = index.weights()) weights_.take(*weights);
 }
@@ -48,11 +44,7 @@ void ArchiveRecords::need_block(std::uint32_t block) {
   base_->member(first);  // throws where the block is damaged
   needed_.insert(block);
   is_whole_ = false;
-  Member::Texts texts;
-  for (std::uint32_t i = first; i < end; ++i) {
-    const schema::Member& member = base_->member(i);
-    know(member.name()->string_view(), Member::of(member, texts));
-  }
+  know(*base_, first, end);
   is_whole_ = true;
 }
 
@@ -168,6 +160,14 @@ void ArchiveRecords::know(std::string_view name, const Member& member) {
   members_.insert(std::move(record));
 }
 
+void ArchiveRecords::know(const ArchiveIndex& index, std::uint32_t first, std::uint32_t end) {
+  Member::Texts texts;
+  for (std::uint32_t i = first; i < end; ++i) {
+    const schema::Member& member = index.member(i);
+    know(member.name()->string_view(), Member::of(member, texts));
+  }
+}
+
 void ArchiveRecords::forget(const Members::Iterator& place) {
   change(**place, [](auto& set, const Known& known) { set.take(set.lower_bound(known)); });
   members_.take(place);
@@ -273,6 +273,12 @@ class ArchiveRecords::Writing {
     index_.size = at + part.size();
     if (constexpr std::size_t most = std::size_t{1} << 20; pending_.size() >= most) flush();
     return static_cast<std::uint32_t>(at);
+  }
+
+  /// The same of a buffer, with its digest.
+  schema::PartPlace add(const flatbuffers::DetachedBuffer& buffer) {
+    const std::span<const std::uint8_t> part(buffer.data(), buffer.size());
+    return schema::PartPlace(to_schema(digest(part)), add(part), static_cast<std::uint32_t>(part.size()));
   }
 
   /// Adds members as blocks of nearly the same size.
@@ -399,11 +405,7 @@ WrittenIndex ArchiveRecords::write_all(Writing& writing) {
     names += block.first_name;
   }
   schema::PartPlace weights;
-  if (!weights_.empty()) {
-    const flatbuffers::DetachedBuffer written = weights_.write();
-    const std::span<const std::uint8_t> part(written.data(), written.size());
-    weights = schema::PartPlace(to_schema(digest(part)), writing.add(part), static_cast<std::uint32_t>(part.size()));
-  }
+  if (!weights_.empty()) weights = writing.add(weights_.write());
   flatbuffers::FlatBufferBuilder fbb(1 << 12);
   const auto written_by = fbb.CreateString(writing.writer.data(), writing.writer.size());
   const auto place_vector = fbb.CreateVectorOfStructs(places);
@@ -471,16 +473,12 @@ WrittenIndex ArchiveRecords::write_changes(Writing& writing) {
 
   schema::FilePartPlace weights = base_->weights_place();
   if (base_files_ && weights_.files().size() != *base_files_) {
-    const flatbuffers::DetachedBuffer written = weights_.write();
-    const std::span<const std::uint8_t> part(written.data(), written.size());
-    weights = schema::FilePartPlace(to_schema(digest(part)), writing.position + writing.add(part),
-                                    static_cast<std::uint32_t>(part.size()));
+    const schema::PartPlace part = writing.add(weights_.write());
+    weights = schema::FilePartPlace(part.digest(), writing.position + part.position(), part.size());
   }
 
-  const flatbuffers::DetachedBuffer block = notice();
-  const std::span<const std::uint8_t> notice(block.data(), block.size());
-  const schema::BlockPlace place(to_schema(digest(notice)), writing.add(notice),
-                                 static_cast<std::uint32_t>(notice.size()), 0, 0, 0);
+  const schema::PartPlace part = writing.add(notice());
+  const schema::BlockPlace place(part.digest(), part.position(), part.size(), 0, 0, 0);
   flatbuffers::FlatBufferBuilder fbb(1 << 12);
   const auto written_by = fbb.CreateString(writing.writer.data(), writing.writer.size());
   const auto place_vector = fbb.CreateVectorOfStructs(&place, 1);

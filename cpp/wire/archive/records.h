@@ -123,6 +123,7 @@ class ArchiveRecords {
   WrittenIndex write_changes(Writing& writing);
 
   void know(std::string_view name, const Member& member);
+  void know(const ArchiveIndex& index, std::uint32_t first, std::uint32_t end);
   void forget(const Members::Iterator& place);
   const Member::Module* module_in(const Modules& modules, const Digest& digest, std::uint32_t size) const;
   template <class Change>

@@ -44,10 +44,9 @@ def migrated(
     how = Writing(order, to, metadata=old.metadata, weights=weights, locations=locations, sizes=checked)
     try:
         blob = serialize(_up_to_date(old), how)
-    except RuntimeError as error:
-        if isinstance(error, ExportError):
-            raise
-        # Of jaxlib's bindings, which make strings of names that are no text.
+    except ExportError:
+        raise
+    except RuntimeError as error:  # of jaxlib's bindings, which make strings of names that are no text
         found = f"one that jaxlib does not rewrite: {mlir.what_is_wrong(error)}"
         raise ModuleError("mlir_module_serialized", "a module whose parts can be told", found) from cause(error)
     new: Exported = reader.read(bytes(blob))
