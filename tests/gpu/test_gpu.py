@@ -253,7 +253,8 @@ def test_a_session(tmp_path: Path) -> None:
     code = """
         import sys, numpy as np
         from jaxexp.runtime import Session
-        model = Session(sys.argv[1], plugin="cuda", pad=True, only_sizes=True)
+        options = {"preallocate": False}
+        model = Session(sys.argv[1], plugin="cuda", pad=True, only_sizes=True, options=options)
         assert model.platform == "cuda", model.platform
         for n in (1, 4, 5, 8):
             x = np.linspace(-1, 1, 6 * n, dtype=np.float32).reshape(n, 6)
