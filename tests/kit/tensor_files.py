@@ -18,6 +18,8 @@ def write(
     path: str | os.PathLike[str], sources: Sequence[writing.Source], *, max_file_size: int | None = None
 ) -> list[writing.WrittenFile]:
     written = writing.write_apart(path, sources, max_file_size=max_file_size)
+    for file in written:
+        writing.name_apart(os.path.dirname(path), file)
     writing.publish(path, written)
     return written
 

@@ -184,7 +184,20 @@ def test_matrices_that_fail(dtype: str, compare: Any) -> None:
         for function in (linalg.eig, linalg.eigh, linalg.schur):
             compare(function, np.stack([good, not_finite]))
         compare(linalg.eig, np.stack([good, infinite]))
+        compare(lambda x: linalg.svd(x, compute_uv=False), np.stack([good, infinite]))
         compare(lambda x: triangular(x - 3 * jnp.eye(4, dtype=dtype)), np.stack([good, np.zeros_like(good)]))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("algorithm", [linalg.SvdAlgorithm.DEFAULT, linalg.SvdAlgorithm.QR])
+def test_algorithms_that_would_never_end(algorithm: Any, loaded: Any, call: Any) -> None:
+    """LAPACK's do not for such a matrix, in JAX and SciPy, either."""
+    matrix = np.eye(3, dtype=np.float32)
+    matrix[0, 0] = np.inf
+    function = loaded(lambda x: linalg.svd(x, algorithm=algorithm), np.stack([np.eye(3, dtype=np.float32), matrix]))
+    for result in call(function, np.stack([np.eye(3, dtype=np.float32), matrix])):
+        assert np.isfinite(result[0]).all()
+        assert np.isnan(result[1]).all()
 
 
 def test_all_routines_of_jaxlib_are_tested() -> None:

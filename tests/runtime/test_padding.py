@@ -221,7 +221,7 @@ MIXING = {
     "concatenated": mixed("concatenate", lambda x: jnp.concatenate([x, x])),
     "trailing dimensions are merged": mixed("reshape", lambda x: x.T.reshape(-1)),
     "segments": mixed("scatter", lambda x: jax.ops.segment_sum(x, jnp.zeros(x.shape[0], int), 3)),
-    "loop while a row is small": mixed("reduce", lambda x: lax.while_loop(lambda c: (c < 9).any(), lambda c: c + 1, x)),
+    "loop while a row is small": mixed("while", lambda x: lax.while_loop(lambda c: (c < 9).any(), lambda c: c + 1, x)),
     "loop of as many rounds": mixed("while", lambda x: lax.fori_loop(0, x.shape[0], lambda i, c: c + x[i], x[0])),
     "scan over rows": mixed("compare", lambda x: lax.scan(lambda c, y: (c + y, c), x[0], x)),
     "scan from the last row": mixed("subtract", lambda x: history(x, reverse=True)),
@@ -234,7 +234,7 @@ MIXING = {
     "rows that a longer loop writes": mixed("compare", lambda x: counted(x, written, 2 * x.shape[0])),
     "rows that a loop leaves": mixed("compare", lambda x: counted(x, lambda c, i: c + 1, x.shape[0])),
     "each loop of a row": mixed(
-        "reduce", jax.vmap(lambda row: lax.while_loop(lambda c: c.sum() < 9, lambda c: jnp.abs(c) + 1, row))
+        "while", jax.vmap(lambda row: lax.while_loop(lambda c: c.sum() < 9, lambda c: jnp.abs(c) + 1, row))
     ),
     "loop of each row in a loop": mixed("while", lambda x: lax.map(until_large, x)),
     "loop of each row in a function": mixed("while", lambda x: lax.map(jax.jit(lambda row: 2 * until_large(row)), x)),
@@ -281,6 +281,23 @@ def test_a_loop_may_never_end_for_what_is_added(load: Load, call: Call) -> None:
     function = load(exported(lambda x: lax.map(until_large, x)), "b=8")
     with pytest.raises(RunError, match=r"its operation while at .* may never end for what is padded"):
         call(function, numbers((5, 4)))
+
+
+def until_all_are_one(x: Any) -> Any:
+    return lax.while_loop(lambda s: jnp.any(s != 1), lambda s: jnp.where(s == 1, 1.0, s / 2), x)
+
+
+def test_a_loop_whose_result_is_dropped_may_never_end(load: Load, call: Call) -> None:
+    def dropped(x: Any) -> Any:
+        return jnp.where(lax.iota(jnp.int32, x.shape[0])[:, None] < 100, x + 1, until_all_are_one(x))
+
+    def branch(x: Any) -> Any:
+        found = lax.cond(jnp.any(x == 0), lambda: lax.while_loop(lambda s: s[0, 0] < 1, lambda s: s - 1, x), lambda: x)
+        return jnp.where(lax.iota(jnp.int32, x.shape[0])[:, None] < 100, x + 1, found)
+
+    for function in (dropped, branch):
+        with pytest.raises(RunError, match=r"its operation while at .* may never end for what is padded"):
+            call(load(exported(function), "b=8"), numbers((5, 4)))
 
 
 def test_each_variable_by_itself(load: Load, call: Call) -> None:

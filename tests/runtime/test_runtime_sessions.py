@@ -7,6 +7,7 @@ import gc
 import os
 import pickle
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -385,3 +386,31 @@ def test_executables(path: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as missing:
         session.save_executable(tmp_path / "none" / "f.exe")
     assert missing.value.filename == str(tmp_path / "none" / "f.exe")
+
+
+@pytest.mark.parametrize("what", ["call", "deserialize", "verify"])
+def test_threads_that_nobody_waits_for(what: str, tmp_path: Path) -> None:
+    """They are in C++ when the interpreter ends."""
+    path = tmp_path / "f.jaxexp"
+    jaxexp.export(jax.jit(lambda x: x + 1))(np.ones(4, np.float32)).save(path)
+    code = """
+import sys, threading, time
+import numpy as np
+import jaxexp
+what, path = sys.argv[1:]
+if what == "call":
+    from jaxexp.runtime import Session
+    run, given = Session(path), np.ones(4, np.float32)
+else:
+    run, given = getattr(jaxexp, what), open(path, "rb").read()
+run(given)
+def again():
+    while True:
+        run(given)
+for _ in range(3):
+    threading.Thread(target=again, daemon=True).start()
+time.sleep(0.2)
+"""
+    for _ in range(4):
+        done = subprocess.run([sys.executable, "-c", code, what, path], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (done.returncode, done.stderr)

@@ -11,6 +11,7 @@
 #include "bindings/archive/member.h"
 #include "bindings/base/define.h"
 #include "bindings/base/owned.h"
+#include "bindings/base/unlocked.h"
 #include "wire/archive/weights.h"
 #include "wire/artifact/stored_digest.h"
 #include "wire/base/error.h"
@@ -219,7 +220,7 @@ void define_archive_index(nb::module_& m) {
           "index"_a, "position"_a, "comment"_a, "section"_a = 0,
           "What has to stand behind the index, as `ArchiveRecords.last_bytes` has it.")
       .def(
-          "check", [](const IndexView& view) { view.index().check(); }, nb::call_guard<nb::gil_scoped_release>(),
+          "check", [](const IndexView& view) { view.index().check(); }, nb::call_guard<Unlocked>(),
           "Checks all of it, and that members share no bytes by mistake.");
 }
 

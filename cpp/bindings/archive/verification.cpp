@@ -14,6 +14,7 @@
 #include "bindings/base/buffer.h"
 #include "bindings/base/define.h"
 #include "bindings/base/owned.h"
+#include "bindings/base/unlocked.h"
 #include "bindings/base/workers.h"
 #include "wire/archive/ranges.h"
 #include "wire/archive/verify_member.h"
@@ -130,7 +131,7 @@ class Verification {
     std::vector<Module> modules;
     for (const auto& [place, module] : found) modules.push_back(module);
     {
-      nb::gil_scoped_release release;
+      const Unlocked unlocked;
       wire::Crew::run(workers, modules.size(),
                       [&](std::size_t i) { modules[i].digest = wire::digest(modules[i].bytes); });
       remember(modules);
@@ -150,7 +151,7 @@ class Verification {
     std::vector<Module> modules;
     std::vector<Part> members = parts_of(numbers, first, modules);
     {
-      nb::gil_scoped_release release;
+      const Unlocked unlocked;
       for_all(file, modules, scratch_, workers,
               [](Module& module, wire::Known&) { module.digest = wire::digest(module.bytes); });
       remember(modules);

@@ -20,6 +20,7 @@
 #include "bindings/base/define.h"
 #include "bindings/base/errors.h"
 #include "bindings/base/owned.h"
+#include "bindings/base/unlocked.h"
 #include "bindings/codec/encoder.h"
 #include "bindings/codec/form.h"
 #include "wire/artifact/recorded.h"
@@ -245,7 +246,7 @@ class EncodedParts {
   void end_digests() {
     if (!made_.valid()) return;
     if (made_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-      nb::gil_scoped_release release;
+      const Unlocked unlocked;
       made_.wait();
     }
     made_.get();

@@ -9,6 +9,7 @@
 #include "bindings/base/file.h"
 #include "bindings/base/nanobind.h"
 #include "bindings/base/owned.h"
+#include "bindings/base/unlocked.h"
 
 namespace jaxexp::bindings {
 
@@ -27,7 +28,7 @@ inline constexpr std::size_t worth_releasing_gil = std::size_t{1} << 20;
 template <class Function>
 auto over(std::size_t size, const Function& function) {
   if (size < worth_releasing_gil) return function();
-  nb::gil_scoped_release release;
+  const Unlocked unlocked;
   return function();
 }
 

@@ -9,6 +9,7 @@
 #include "bindings/base/buffer.h"
 #include "bindings/base/errors.h"
 #include "bindings/base/owned.h"
+#include "bindings/base/unlocked.h"
 
 namespace jaxexp::bindings {
 
@@ -21,7 +22,7 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   const auto bytes = file.bytes();
   try {
     if (!InParts::is_wanted()) {
-      nb::gil_scoped_release release;
+      const Unlocked unlocked;
       file.fetch(bytes, /*is_digested=*/false);
     }
   } catch (...) {
@@ -39,7 +40,7 @@ nb::bytes read(const wire::FileBytes& file, std::uint64_t position, std::size_t 
     throw nb::value_error("a range has to lie inside the file");
   nb::bytes bytes = owned<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
   auto* const start = reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(bytes.ptr()));
-  nb::gil_scoped_release release;
+  const Unlocked unlocked;
   file.read(position, {start, size});
   return bytes;
 }

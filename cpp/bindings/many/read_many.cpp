@@ -17,6 +17,7 @@
 #include "bindings/base/no_collections.h"
 #include "bindings/base/owned.h"
 #include "bindings/base/text.h"
+#include "bindings/base/unlocked.h"
 #include "bindings/base/workers.h"
 #include "wire/artifact/fetch.h"
 #include "wire/artifact/known.h"
@@ -150,7 +151,7 @@ class Reading {
       crew_.emplace(threads, jobs, job);
     }
     ~Threads() {
-      nb::gil_scoped_release release;
+      const Unlocked unlocked;
       crew_.reset();
     }
     Threads(const Threads&) = delete;
@@ -159,7 +160,7 @@ class Reading {
     void wait_for(std::size_t job) {
       for (bool done = false; !done;) {
         {
-          nb::gil_scoped_release release;
+          const Unlocked unlocked;
           done = crew_->wait_for(job, std::chrono::milliseconds(50));
         }
         if (PyErr_CheckSignals() != 0) throw nb::python_error();

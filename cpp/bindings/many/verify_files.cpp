@@ -15,6 +15,7 @@
 #include "bindings/base/file.h"
 #include "bindings/base/owned.h"
 #include "bindings/base/text.h"
+#include "bindings/base/unlocked.h"
 #include "bindings/base/workers.h"
 #include "wire/artifact/opened.h"
 #include "wire/base/crew.h"
@@ -84,7 +85,7 @@ nb::list verify_files(const nb::list& given, std::size_t workers) {
   for (nb::handle path : given) paths.push_back(path_of(path));
   std::vector<Verdict> verdicts(paths.size());
   {
-    nb::gil_scoped_release release;
+    const Unlocked unlocked;
     wire::Crew::run(workers, paths.size(), [&](std::size_t i) { verify(paths[i], verdicts[i]); });
   }
   nb::list said = new_list();

@@ -3,6 +3,7 @@
 
 #include "bindings/base/owned.h"
 #include "bindings/base/text.h"
+#include "bindings/base/unlocked.h"
 #include "bindings/runtime/define.h"
 #include "bindings/runtime/given.h"
 
@@ -15,7 +16,7 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
     const Array& array = *nb::inst_ptr<Array>(self);
     const void* data = nullptr;
     {
-      const nb::gil_scoped_release release;
+      const Unlocked unlocked;
       data = array.data();
     }
     const auto size = static_cast<Py_ssize_t>(array.size_bytes());
@@ -40,7 +41,7 @@ nb::object to_dlpack(const Array& array, bool versioned) {
   if (versioned) {
     DLManagedTensorVersioned* made = nullptr;
     {
-      const nb::gil_scoped_release release;
+      const Unlocked unlocked;
       made = array.to_dlpack();
     }
     return owned(PyCapsule_New(made, versioned_tensor, [](PyObject* capsule) {
@@ -49,7 +50,7 @@ nb::object to_dlpack(const Array& array, bool versioned) {
   }
   DLManagedTensor* made = nullptr;
   {
-    const nb::gil_scoped_release release;
+    const Unlocked unlocked;
     made = array.to_unversioned_dlpack();
   }
   return owned(PyCapsule_New(made, tensor, [](PyObject* capsule) { delete_unused<DLManagedTensor>(capsule, tensor); }));
@@ -58,7 +59,7 @@ nb::object to_dlpack(const Array& array, bool versioned) {
 nb::tuple dlpack_device(const Array& array) {
   DLManagedTensorVersioned* made = nullptr;
   {
-    const nb::gil_scoped_release release;
+    const Unlocked unlocked;
     made = array.to_dlpack();
   }
   const DLDevice device = made->dl_tensor.device;
@@ -92,7 +93,7 @@ void define_runtime_array(nb::module_& m) {
             return new_tuple(array.shape().size(), [&](std::size_t i) { return nb::cast(array.shape()[i]); });
           },
           nb::sig("def shape(self) -> tuple[int, ...]"))
-      .def("wait", &Array::wait, nb::call_guard<nb::gil_scoped_release>(), "Waits until the numbers are computed.")
+      .def("wait", &Array::wait, nb::call_guard<Unlocked>(), "Waits until the numbers are computed.")
       .def("is_ready", &Array::is_ready)
       .def("to_dlpack", &to_dlpack, "versioned"_a, "A capsule with a tensor of DLPack, of version 1.0 or older.")
       .def("dlpack_device", &dlpack_device, nb::sig("def dlpack_device(self) -> tuple[int, int]"))

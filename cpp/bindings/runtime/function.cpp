@@ -12,6 +12,7 @@
 
 #include "bindings/base/owned.h"
 #include "bindings/base/text.h"
+#include "bindings/base/unlocked.h"
 #include "bindings/runtime/define.h"
 #include "bindings/runtime/given.h"
 
@@ -45,7 +46,7 @@ nb::tuple call(const Function& function, nb::handle objects, nb::handle dtypes) 
   const Given given(objects, dtypes);
   std::vector<Array> results;
   {
-    const nb::gil_scoped_release release;
+    const Unlocked unlocked;
     results = function.call(given.arrays());
   }
   return to_tuple(std::move(results));
@@ -55,12 +56,12 @@ void compile(const Function& function, const std::optional<nb::dict>& sizes) {
   std::map<std::string, std::int64_t> found;
   if (sizes)
     for (const auto& [name, size] : *sizes) found[nb::cast<std::string>(name)] = nb::cast<std::int64_t>(size);
-  const nb::gil_scoped_release release;
+  const Unlocked unlocked;
   sizes ? function.compile(found) : function.compile();
 }
 
 std::map<std::string, Array> weights(const Function& function) {
-  const nb::gil_scoped_release release;
+  const Unlocked unlocked;
   return function.weights();
 }
 
@@ -73,7 +74,7 @@ nb::dict weights_by_name(const Function& function) {
 }  // namespace
 
 void define_function(nb::module_& m) {
-  using Release = nb::call_guard<nb::gil_scoped_release>;
+  using Release = nb::call_guard<Unlocked>;
   nb::class_<Function>(m, "Function", "A function that is ready to be called, by several threads at once.")
       .def_prop_ro("name", [](const Function& f) { return text(f.artifact().function_name()); })
       .def_prop_ro(

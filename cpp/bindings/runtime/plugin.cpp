@@ -9,6 +9,7 @@
 
 #include "bindings/base/owned.h"
 #include "bindings/base/text.h"
+#include "bindings/base/unlocked.h"
 #include "bindings/runtime/define.h"
 #include "bindings/runtime/given.h"
 
@@ -35,14 +36,14 @@ Options to_options(const nb::dict& dict) {
 
 void start(Runtime* self, const std::filesystem::path& file, const nb::dict& options) {
   const Options given = to_options(options);
-  const nb::gil_scoped_release release;
+  const Unlocked unlocked;
   new (self) Runtime(file, given);
 }
 
 Function load(const Runtime& runtime, const Program& program, std::vector<std::size_t> devices,
               const std::filesystem::path& executables, const std::filesystem::path& weights, bool stable,
               const std::vector<std::map<std::string, std::int64_t>>& sizes, bool pad, bool only_sizes) {
-  const nb::gil_scoped_release release;
+  const Unlocked unlocked;
   return runtime.load(program.artifact, {.devices = std::move(devices),
                                          .executables = executables,
                                          .weights = weights,
@@ -56,7 +57,7 @@ Function load(const Runtime& runtime, const Program& program, std::vector<std::s
 
 Array put(const Runtime& runtime, nb::handle object, nb::handle dtype, std::size_t device) {
   const Given given(nb::make_tuple(object), nb::make_tuple(dtype));
-  const nb::gil_scoped_release release;
+  const Unlocked unlocked;
   return runtime.put(given.arrays().front(), device);
 }
 
@@ -64,7 +65,7 @@ Array put(const Runtime& runtime, nb::handle object, nb::handle dtype, std::size
 void register_ffi(const Runtime& runtime, const std::string& target, nb::handle capsule) {
   void* const address = PyCapsule_GetPointer(capsule.ptr(), PyCapsule_GetName(capsule.ptr()));
   if (!address) throw nb::python_error();
-  const nb::gil_scoped_release release;
+  const Unlocked unlocked;
   runtime.register_ffi(target, reinterpret_cast<FfiHandler*>(address));
 }
 
@@ -91,7 +92,7 @@ void define_plugin(nb::module_& m) {
       .def("stream", &Runtime::stream, "device_type"_a, "device_number"_a,
            "The stream that has to wait for a tensor on a device of DLPack, before the tensor is taken.")
       .def("register_ffi", &register_ffi, "target"_a, "capsule"_a);
-  m.def("use_lapack", &Runtime::use_lapack, "library"_a, nb::call_guard<nb::gil_scoped_release>(),
+  m.def("use_lapack", &Runtime::use_lapack, "library"_a, nb::call_guard<Unlocked>(),
         nb::sig("def use_lapack(library: str | os.PathLike[str]) -> None"));
 }
 

@@ -7,6 +7,7 @@
 
 #include "bindings/base/owned.h"
 #include "bindings/base/text.h"
+#include "bindings/base/unlocked.h"
 #include "bindings/runtime/define.h"
 #include "bindings/runtime/given.h"
 #include "jaxexp/archive.h"
@@ -25,14 +26,14 @@ using Bytes = std::vector<std::uint8_t>;
 /// `file` is where the bytes are from, if their weights are beside it.
 Program of_bytes(nb::handle bytes, const std::filesystem::path& file) {
   const View view(bytes, PyBUF_SIMPLE);
-  const nb::gil_scoped_release release;
+  const Unlocked unlocked;
   const auto* const begin = static_cast<const std::uint8_t*>(view.data());
   auto copy = std::make_shared<const Bytes>(begin, begin + view.size_bytes());
   return {Artifact(*copy), copy, file};
 }
 
 Program of_file(const std::filesystem::path& file) {
-  const nb::gil_scoped_release release;
+  const Unlocked unlocked;
   constexpr auto any_size = std::numeric_limits<std::uint64_t>::max();
   auto read = std::make_shared<const wire::FileBytes>(file, wire::FileBytes::Reading::at_once, any_size);
   return {Artifact(read->bytes()), read, file};
@@ -40,7 +41,7 @@ Program of_file(const std::filesystem::path& file) {
 
 Program of_archive(const std::filesystem::path& file, const std::string& member, bool stable) {
   using wire::MappedFile;
-  const nb::gil_scoped_release release;
+  const Unlocked unlocked;
   const auto how = stable ? MappedFile::How::read : MappedFile::How::mapped;
   const auto archive = translating([&] { return MappedFile::named(file, how); });
   return {Archive(archive.bytes()).artifact(member), archive.owner(), {}};
@@ -104,7 +105,7 @@ nb::object inventory(const Program& program, std::size_t order) {
   const wire::Path where{nullptr, "mlir_module_serialized"};
   std::optional<wire::Inventory> read;
   {
-    const nb::gil_scoped_release release;
+    const Unlocked unlocked;
     read = translating([&] { return wire::read_inventory(artifact.module(), where); });
   }
   if (!read) return nb::none();

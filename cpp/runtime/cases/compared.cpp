@@ -106,8 +106,10 @@ class Floats {
   bool is_same(std::size_t i, const Floats& other) const {
     return part(i, 0) == other.part(i, 0) && (parts_ == 1 || part(i, 1) == other.part(i, 1));
   }
+  /// Of a finite number. That of a complex one may overflow.
   double magnitude(std::size_t i) const {
-    return parts_ == 1 ? std::abs(part(i, 0)) : std::hypot(part(i, 0), part(i, 1));
+    constexpr double largest = std::numeric_limits<double>::max();
+    return parts_ == 1 ? std::abs(part(i, 0)) : std::min(std::hypot(part(i, 0), part(i, 1)), largest);
   }
   double distance(std::size_t i, const Floats& other) const {
     const double real = other.part(i, 0) - part(i, 0);

@@ -1,23 +1,10 @@
 // Eigenvalues and Schur forms.
 #include <algorithm>
-#include <cmath>
 
 #include "runtime/lapack/table.h"
 
 namespace jaxexp::runtime::lapack {
 namespace {
-
-bool is_finite(float number) { return std::isfinite(number); }
-bool is_finite(double number) { return std::isfinite(number); }
-template <class T>
-bool is_finite(const std::complex<T>& number) {
-  return std::isfinite(number.real()) && std::isfinite(number.imag());
-}
-
-template <class T>
-bool is_finite(const Arrays<T>& matrices, std::int64_t i) {
-  return std::all_of(matrices[i], matrices[i] + matrices.size(), [](const T& number) { return is_finite(number); });
-}
 
 /// Of symmetric, or Hermitian, matrices.
 template <class T>
@@ -70,8 +57,6 @@ void unpack(const T* packed, const T* imaginary, std::int64_t n, std::complex<T>
     ++j, packed += n, vectors += n;
   }
 }
-
-constexpr std::int32_t not_finite = -4;  // what LAPACK would say of a matrix that it does not accept
 
 /// Of any square matrices. The first of the results is `first`: real and imaginary parts of the values, or complex
 /// values; then left and right vectors.

@@ -1,6 +1,7 @@
 // Routines of Fortran, and the work space that they take.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <complex>
 #include <cstddef>
@@ -108,6 +109,16 @@ Arrays<T> copied(const Arrays<T>& source, const Buffer& result) {
   const auto found = result.matrices<T>(source.batch, source.rows, source.columns);
   found.copy(source);
   return found;
+}
+
+inline constexpr std::int32_t not_finite = -4;  // what LAPACK says of a matrix that it does not accept
+
+/// Whether a matrix has no infinity and no NaN. On some others, algorithms that iterate never end.
+template <class T>
+bool is_finite(const Arrays<T>& matrices, std::int64_t i) {
+  return std::all_of(matrices[i], matrices[i] + matrices.size(), [](const T& number) {
+    return std::isfinite(std::real(number)) && std::isfinite(std::imag(number));
+  });
 }
 
 /// What routines say of each matrix; 0 until they do.

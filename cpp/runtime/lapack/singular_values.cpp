@@ -42,6 +42,10 @@ void gesdd(const Decomposition<T>& d) {
   if constexpr (is_complex<T>)
     real_work = space<Real<T>>(d.mode == 'N' ? 7 * d.rank : d.rank * (5 * d.rank + 5 + 2 * most));
   for_each<T>(d.a.batch, [&](std::int64_t i, T* work, Int size) {
+    if (size != -1 && !is_finite(d.a, i)) {
+      *d.status[i] = not_finite;
+      return;
+    }
     Int info = 0;
     if constexpr (is_complex<T>)
       routine(d.mode, rows, columns, d.a[i], d.a.stride(), d.values[i], d.u[i], d.u.stride(), d.vt[i], d.vt.stride(),
@@ -59,6 +63,10 @@ void gesvd(const Decomposition<T>& d) {
   static const Routine<T> routine("gesvd");
   [[maybe_unused]] const auto real_work = space<Real<T>>(5 * d.rank);
   for_each<T>(d.a.batch, [&](std::int64_t i, T* work, Int size) {
+    if (size != -1 && !is_finite(d.a, i)) {
+      *d.status[i] = not_finite;
+      return;
+    }
     Int info = 0;
     if constexpr (is_complex<T>)
       routine(d.mode, d.mode, Int{d.a.rows}, Int{d.a.columns}, d.a[i], d.a.stride(), d.values[i], d.u[i], d.u.stride(),

@@ -361,6 +361,8 @@ Changes Comparison::loop(const Operation& given, const Operation& padded, Change
     const Changes next = block(round, round_when_padded, carried, ranges);
     if (goes_on.size() != 1 || next.size() != carried.size()) throw OtherCode();
     if (goes_on[0] && (!counts || carried[count->argument])) {
+      // It runs, whoever uses its results.
+      if (!count_when_padded || counts) throw Ended{{Cause::may_not_end, &given}};
       endless();
       return Changes(carried.size(), goes_on[0]);
     }
@@ -465,12 +467,15 @@ bool Comparison::is_left(Id value, const Round& round, const Shapes& array, std:
 
 Changes Comparison::branches(const Operation& given, const Operation& padded, Changed index) {
   Changes found(given.results.size(), index);
+  const Operation* const before = std::exchange(endless_, nullptr);
   for (std::size_t i = 0; i < given.regions.size(); ++i) {
     const Changes returned = block(given.regions[i].at(0), padded.regions[i].at(0), {});
     if (returned.size() != found.size()) throw OtherCode();
     for (std::size_t j = 0; j < found.size(); ++j)
       if (!found[j]) found[j] = returned[j];
   }
+  if (index && endless_) throw Ended{{Cause::may_not_end, endless_}};  // in a branch that is not taken without padding
+  if (!endless_) endless_ = before;
   return found;
 }
 

@@ -381,16 +381,16 @@ class BoundExported(Exported):
             trailer: must be True, because the names of the files are in the trailer.
             cases: as in `Exported.save`, without the weights.
             weights: the name of the file of weights, ``NAME.safetensors``, in the folder of `path`.
-            max_weights_file_size: how many bytes of weights a file may have. If there are more, they go to several
-                files ``NAME-00001-of-00003.safetensors`` and so on, with an index ``NAME.safetensors.index.json``. The
-                default is one file.
+            max_weights_file_size: how many bytes of weights a file may have. If there are more, they go to files
+                ``NAME-00001-of-00003.safetensors`` and so on, with an index ``NAME.safetensors.index.json``.
 
         Raises:
             ExportError: as in `Exported.serialize`; or a weight cannot be written, because its dtype has no place in
                 the format, or because not all of it is in this process; or another program wrote a file that the
                 weights would replace, or it is damaged, or another artifact in the folder needs it, or this one has its
-                cases there. Nothing is written.
+                cases there; or the path is a symbolic link. Nothing is written.
             WeightsError: the weights were loaded from files that are missing, or others, now.
+            BusyError: another writer saves weights or cases in the folder for a minute. Nothing is written.
             OSError: a file cannot be written. What was saved before is still there.
         """
         from jaxexp._weights.bound.save import save

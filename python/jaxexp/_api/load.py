@@ -104,7 +104,7 @@ def load_file(
             verify_modules(exported)
         if executables is not None:
             give_executables(exported, executables, code)
-        give_cases_beside(exported, path, signed)
+        give_cases_beside(exported, path, signed, verify=verify)
         if data.weights_in_trailer(exported) is None:
             return exported
         weights = stored_weights(exported, path, signed, stable)
@@ -113,9 +113,9 @@ def load_file(
     return BoundExported.of(exported, weights)
 
 
-def give_cases(exported: Exported, stored: Callable[[Table], WithDigests | None]) -> None:
+def give_cases(exported: Exported, stored: Callable[[Table], WithDigests | None], *, verify: bool = False) -> None:
     """Lets a function find the arrays of its cases in files beside its artifact, if there are some. `stored` finds
-    them, given what the trailer says of these files; None if they are missing.
+    them, given what the trailer says of these files; None if they are missing. With `verify`, they are read now.
     """
     cases = data.cases_of(exported)
     if cases is None or not cases.table.files:
@@ -124,10 +124,14 @@ def give_cases(exported: Exported, stored: Callable[[Table], WithDigests | None]
     from jaxexp._weights.arrays.stored import Table
 
     if (found := stored(Table.of_trailer(*cases.table, ()))) is not None:
+        if verify:
+            found.check_digests()
         data.note(exported, cases=cases.beside(reader_of(found)))
 
 
-def give_cases_beside(exported: Exported, path: str | os.PathLike[str], signed: SignedFiles | None = None) -> None:
+def give_cases_beside(
+    exported: Exported, path: str | os.PathLike[str], signed: SignedFiles | None = None, *, verify: bool = False
+) -> None:
     """The same for files on this machine, which are opened when they are needed. With `signed`, they are read now, and
     have to be among these.
     """
@@ -139,7 +143,7 @@ def give_cases_beside(exported: Exported, path: str | os.PathLike[str], signed: 
             return StoredInPieces(path, table)
         return StoredChecked(path, table, functools.partial(signed.check, used_by=os.fsdecode(path)))
 
-    give_cases(exported, stored)
+    give_cases(exported, stored, verify=verify)
 
 
 def stored_weights(

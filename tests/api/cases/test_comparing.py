@@ -48,6 +48,13 @@ def test_floats(expected: Any, found: Any, tolerance: Any, verdict: str) -> None
     assert of(expected, found, tolerance=tolerance).verdict == verdict
 
 
+@pytest.mark.parametrize("tolerance", [None, 1e-6])
+def test_magnitudes_that_overflow(tolerance: Any) -> None:
+    large = 1.3e308 + 1.3e308j
+    assert of([large, 1], [0, 1], np.complex128, tolerance).verdict == "differs"
+    assert of([large, 1], [large * (1 + 2**-52), 1], np.complex128, tolerance).verdict == "close"
+
+
 @pytest.mark.parametrize(
     ("dtype", "allowed"),
     [

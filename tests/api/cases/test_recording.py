@@ -16,6 +16,7 @@ import pytest
 
 import jaxexp
 from jaxexp import CheckReport, Drawn, Tolerance, _native
+from jaxexp._api.cases import recording
 from jaxexp._cli import start
 from kit.calls import exported_with_calls
 from kit.corpus import CASES
@@ -274,10 +275,48 @@ def test_damage_beside_is_found(tmp_path: Path) -> None:
     blob = bytearray(beside.read_bytes())
     blob[-1] ^= 1
     beside.write_bytes(blob)
-    with pytest.raises(jaxexp.WeightsError, match=r"f\.cases\.safetensors.*found the digest"):
-        jaxexp.verify(file)
+    for read in (jaxexp.verify, lambda file: jaxexp.load(file, verify=True)):
+        with pytest.raises(jaxexp.WeightsError, match=r"f\.cases\.safetensors.*found the digest"):
+            read(file)
     assert "found the digest" in str(jaxexp.verify_many([file])[str(file)])
     assert "found the digest" in str(jaxexp.check(file))
+
+
+def test_damage_in_an_archive_is_found(tmp_path: Path) -> None:
+    x, path = np.random.default_rng(0).standard_normal((200, 200), np.float32), tmp_path / "f.zip"
+    jaxexp.export(jax.jit(jnp.sin))(x).save(tmp_path / "f.jaxexp", cases=[(x,)])
+    with jaxexp.Archive.create(path) as archive:
+        archive.add_file("f", tmp_path / "f.jaxexp")
+        archive.add("g", jaxexp.export(jax.jit(jnp.cos))(x))
+    assert jaxexp.verify_many([path]) == {}
+    blob = bytearray(path.read_bytes())
+    blob[blob.index(x.tobytes()[1000:1040])] ^= 1
+    path.write_bytes(blob)
+    assert list(jaxexp.Archive.open(path).verify()) == ["f"]
+    assert list(jaxexp.verify_many([path])) == [f"{path}::f"]
+    handle = jaxexp.Archive.open(path)["f"]
+    for read in (lambda: jaxexp.verify(f"{path}::f"), lambda: handle.load(verify=True)):
+        with pytest.raises(jaxexp.WeightsError, match="found the digest"):
+            read()
+
+
+def test_a_file_that_is_saved_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, params = bound()
+    other = model.with_weights(jax.tree.map(lambda w: w + 1, params))
+    file, record = tmp_path / "m.jaxexp", recording.recorded
+    model.save(file)
+
+    def meanwhile(*args: Any, **how: Any) -> Any:
+        made = record(*args, **how)
+        other.save(file)
+        return made
+
+    monkeypatch.setattr(recording, "recorded", meanwhile)
+    with pytest.raises(jaxexp.BusyError, match="was saved by another writer meanwhile; record again"):
+        jaxexp.record(file, [(X,)])
+    jaxexp.verify(file)
+    assert jaxexp.load(file).cases == ()
+    np.testing.assert_array_equal(jaxexp.load(file).call(X), other.call(X))
 
 
 def test_damage_in_a_check(tmp_path: Path) -> None:

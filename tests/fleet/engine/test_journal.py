@@ -104,6 +104,7 @@ FOREIGN = {
     "text without an end": (b"Dear diary", "a journal, or an empty file"),
     "another program's number": (b"12345", "a journal, or an empty file"),
     "hexadecimal digits and more": (b"deadbeef" * 4 + b" of somebody", "a journal, or an empty file"),
+    "many zeros": (bytes(100_000), "a journal, or an empty file"),
     "binary": (bytes(range(256)) * 4, "a journal, or an empty file"),
     "another program's": (line({"jobs": 1}), "another one"),
     "a list": (line([1]), "another one"),

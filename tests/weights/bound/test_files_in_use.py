@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +17,7 @@ import pytest
 import jaxexp
 from jaxexp._fleet.places.verify import files_of
 from jaxexp._kernel.artifact.opened import opened
+from jaxexp._kernel.io import lock
 from jaxexp._kernel.write import serialize
 from jaxexp._weights.files.content import second_name
 
@@ -196,6 +200,79 @@ def test_an_error_leaves_what_has_a_second_name(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(OSError, match="the disk is full"):
         constant(1).save(path)
     assert value(path) == 1
+
+
+@pytest.mark.parametrize("values", [(2, 3), (1, 2), (2, 2)], ids=["others", "one as before", "equal"])
+def test_two_writers(values: tuple[float, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one, in another thread, begins while the first one's program is written, and waits."""
+    path, write = tmp_path / "m.jaxexp", serialize.save
+    constant(1).save(path)
+    second = threading.Thread(target=lambda: constant(values[1]).save(path))
+
+    def with_a_second(*args: Any) -> None:
+        if threading.current_thread() is not second:
+            second.start()
+            second.join(0.3)
+            assert second.is_alive()
+        write(*args)
+
+    monkeypatch.setattr(serialize, "save", with_a_second)
+    constant(values[0]).save(path)
+    second.join()
+    assert value(path) == values[1]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["m.jaxexp", "m.safetensors"]
+
+
+def test_a_writer_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.jaxexp"
+    constant(1).save(path)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    monkeypatch.setattr(lock, "PATIENCE", 0.1)
+
+    def other() -> None:
+        with pytest.raises(jaxexp.BusyError, match="another writer is saving files in"):
+            constant(2).save(path)
+
+    with lock.folder_locked(str(tmp_path)), ThreadPoolExecutor(1) as threads:
+        threads.submit(other).result()
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["m.jaxexp", "m.safetensors"])
+def test_an_interruption_when_a_file_has_its_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, replace = tmp_path / "m.jaxexp", os.replace
+    constant(1).save(path)
+
+    def interrupted(source: str, target: str) -> None:
+        replace(source, target)
+        if os.path.basename(target) == name:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        constant(2).save(path)
+    monkeypatch.undo()
+    assert value(path) == 2
+    constant(3).save(path)
+    assert value(path) == 3
+
+
+@pytest.mark.skipif(os.name == "nt", reason="few users may make links there")
+def test_links_are_not_saved_through(tmp_path: Path) -> None:
+    """The program would be where the link leads, and what it needs beside the link."""
+    path, link = tmp_path / "models" / "m.jaxexp", tmp_path / "current.jaxexp"
+    path.parent.mkdir()
+    constant(1).save(path)
+    link.symlink_to(path)
+    with pytest.raises(jaxexp.ExportError, match=r"found a symbolic link to '.*m\.jaxexp'.*: save under that path"):
+        constant(2).save(link)
+    x = np.ones((200, 200), np.float32)
+    exported = jaxexp.export(jax.jit(jnp.sin))(x)
+    with pytest.raises(jaxexp.ExportError, match="found a symbolic link"):
+        exported.save(link, cases=[(x,)])
+    assert value(path) == 1
+    exported.save(link)  # what needs no other file
+    assert jaxexp.inspect(path).fun_name == "sin"
 
 
 def test_verify_says_which_file_it_read(tmp_path: Path) -> None:

@@ -93,11 +93,12 @@ def _floats(about: dict[str, Any], expected: Array, found: Array) -> Compared:
         other_infinities = infinite & (before != after)
         is_finite = ~(nans[0] | nans[1] | infinite)
         distances = np.where(is_finite, np.abs(after - before), 0.0)
-        sizes = np.where(is_finite, np.abs(before), 0.0)
+        magnitudes = np.minimum(np.abs(before), np.finfo(np.float64).max)  # those of complex numbers may overflow
+        sizes = np.where(is_finite, magnitudes, 0.0)
         relative = np.where(distances > 0, distances / sizes, 0.0)
         tolerance = about["tolerance"]
         if tolerance is None:
-            largest = np.max(np.where(np.isfinite(before), np.abs(before), 0.0), initial=0.0)
+            largest = np.max(np.where(np.isfinite(before), magnitudes, 0.0), initial=0.0)
             allowed = np.full(distances.shape, rounding(expected.dtype) * float(largest))
         else:
             allowed = tolerance.absolute + tolerance.relative * sizes

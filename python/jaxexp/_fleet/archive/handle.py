@@ -117,9 +117,8 @@ class Handle:
 
             with self._placed():
                 verify_modules(exported)
-            weights: Any = exported.weights
-            if weights:
-                weights.check_digests()
+            if (stored := self.stored_files()) is not None:
+                stored.check_digests()
         return exported
 
     def load_and_keep(self, policy: Policy | None = None) -> Exported:

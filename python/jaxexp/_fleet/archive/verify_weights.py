@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, WeightsError
@@ -13,8 +13,11 @@ from jaxexp._weights.files import header
 from jaxexp._weights.files.header import Tensor
 from jaxexp._weights.files.writing import damaged
 
-from .member_weights import of_artifact
+from .member_weights import cases_of, of_artifact
 from .opened import Opened
+
+if TYPE_CHECKING:
+    from jaxexp._weights.arrays.stored import WithDigests
 
 _PIECE = 1 << 24
 
@@ -34,7 +37,7 @@ class InWeights(NamedTuple):
 def damaged_members(
     opened: Opened, numbers: Iterable[int], bad: dict[bytes, bytes] | None
 ) -> Iterator[tuple[str, DeserializationError]]:
-    """The members whose weights are damaged, with their errors.
+    """The members whose weights or cases are damaged, with their errors.
 
     `bad` are the damaged tensors of all files; None to read only the tensors that these members use.
     """
@@ -45,20 +48,27 @@ def damaged_members(
         label = opened.label(name := opened.index.name(number))
         try:
             with named_in_errors(label):
-                weights = of_artifact(opened, label, _native.Artifact(*opened.parts(number)))
-                for stored in () if weights is None else weights.table.tensors:
-                    file, tensor = weights.find(stored.name)  # type: ignore[union-attr]
-                    if bad is not None:
-                        found = bad.get(stored.digest, stored.digest)
-                    elif stored.digest in good:
-                        continue
-                    else:
-                        found = _native.digest(file.bytes_of(tensor))
-                    if found != stored.digest:
-                        raise damaged("", stored.name, stored.digest, found)
-                    good.add(stored.digest)
+                artifact = _native.Artifact(*opened.parts(number))
+                for of in (of_artifact, cases_of):
+                    if (tensors := of(opened, label, artifact)) is not None:
+                        _compare(tensors, bad, good)
         except DeserializationError as error:
             yield name, error
+
+
+def _compare(tensors: WithDigests, bad: dict[bytes, bytes] | None, good: set[bytes]) -> None:
+    """Compares tensors with their digests; a WeightsError if one is damaged."""
+    for stored in tensors.table.tensors:
+        file, tensor = tensors.find(stored.name)
+        if bad is not None:
+            found = bad.get(stored.digest, stored.digest)
+        elif stored.digest in good:
+            continue
+        else:
+            found = _native.digest(file.bytes_of(tensor))
+        if found != stored.digest:
+            raise damaged("", stored.name, stored.digest, found)
+        good.add(stored.digest)
 
 
 def check_seen(opened: Opened, seen: int) -> None:

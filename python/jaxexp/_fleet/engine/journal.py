@@ -94,9 +94,9 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 else:
                     self._take(said, number)
                 end += len(line)
-            if not line.strip(b"\0"):
-                pass  # zeros, where a crash kept the length of a line and lost the line
-            elif number == 1 and not first.startswith(line):
+            # A crash may keep the length of a line, and lose the line.
+            unfinished = first.startswith(line) or (len(line) <= len(first) and not line.strip(b"\0"))
+            if number == 1 and line and not unfinished:
                 raise self._wrong("", _ANY_JOURNAL, "something else")
         file.truncate(end)
         file.seek(end)

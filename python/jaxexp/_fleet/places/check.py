@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
-from jaxexp._errors import DeserializationError, ExportError
+from jaxexp._errors import BusyError, DeserializationError, ExportError
 from jaxexp._kernel.artifact.opened import opened
 from jaxexp._kernel.io import files, lock
 from jaxexp._public import public
@@ -78,6 +78,7 @@ def record(path: str | os.PathLike[str], cases: Iterable[Any], *, replace: bool 
     Raises:
         ExportError: as in `Exported.save`; or `path` is a URL.
         DeserializationError: the file is not an artifact, is damaged, or has no trailer; `migrate` writes one.
+        BusyError: another writer saves the file meanwhile. Its file stays.
         OSError: a file cannot be read or written.
         TypeError: a case is neither a tuple nor a dict.
 
@@ -90,7 +91,7 @@ def record(path: str | os.PathLike[str], cases: Iterable[Any], *, replace: bool 
     name = os.fsdecode(path)
     if is_url(name):
         raise ExportError(f"record writes files on this machine: {name!r} is a URL")
-    with lock.locked(name), files.named_in_errors(name):
+    with lock.locked(name) as read, files.named_in_errors(name):
         blob = memoryview(files.file_bytes(name, at_once=True))  # type: ignore[arg-type]  # a buffer
         if opened(blob).trailer() is None:
             raise DeserializationError(
@@ -101,5 +102,8 @@ def record(path: str | os.PathLike[str], cases: Iterable[Any], *, replace: bool 
         def write(placed: Cases) -> None:
             files.replace(name, [_native.with_cases(blob, placed.for_trailer())])
 
-        beside.save(name, made, write)
+        with lock.folder_locked(os.path.dirname(os.path.realpath(name))):
+            if not os.path.samestat(os.fstat(read.fileno()), os.stat(name)):
+                raise BusyError(f"{name!r} was saved by another writer meanwhile; record again")
+            beside.save(name, made, write)
     return made

@@ -29,7 +29,7 @@ def verify(artifact: Given, *, signed_by: SignedBy | None = None) -> None:
     """Checks that an artifact is whole: its structure, all digests, and the bytecode of its modules.
 
     This reads all of the artifact, but loads nothing and does not import JAX. Weights and cases in files beside it, or
-    weights in its archive, are read, too, and compared with their digests. For a URL, these files are expected in the
+    in its archive, are read, too, and compared with their digests. For a URL, these files are expected in the
     same folder and read by ranges. For a buffer or a file object, only the program is verified, because these files
     could be anywhere. Without digests (from `jax.export`, or written with ``trailer=False``), some damage cannot be
     noticed. The path of a file of executables, or of a safetensors file, is verified as what it is.
@@ -67,9 +67,9 @@ def verify(artifact: Given, *, signed_by: SignedBy | None = None) -> None:
     program = checked(found)
     if found.path is not None:
         files_of(found.path, program.artifact)
-    elif (weights := found.stored_weights()) is not None:
+    elif (stored := found.stored_files()) is not None:
         with found.named():
-            weights.check_digests()
+            stored.check_digests()
 
 
 class Signed(NamedTuple):

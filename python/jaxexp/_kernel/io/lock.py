@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import time
 from collections.abc import Generator
 from typing import IO
@@ -44,6 +45,52 @@ def replacing_locked(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
         if sys.platform == "win32":
             stack.close()  # an open file cannot be replaced there
         yield stack.enter_context(files.replacing(path))
+
+
+# How many seconds a writer waits for one that puts files in their places in the same folder, which takes moments.
+PATIENCE = 60.0
+_held = threading.local()
+
+
+@contextlib.contextmanager
+def folder_locked(folder: str) -> Generator[None]:
+    """A folder in which only this thread puts files in their places that belong together; or it has that already.
+
+    A BusyError if another one does so for too long. File systems and platforms that lock no folders have no such lock.
+    """
+    found = os.stat(folder or os.curdir)
+    own: frozenset[tuple[int, int]] = getattr(_held, "folders", frozenset())
+    if (key := (found.st_dev, found.st_ino)) in own:
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        if sys.platform != "win32":
+            _wait_for_folder(folder or os.curdir, stack)
+        _held.folders = own | {key}
+        try:
+            yield
+        finally:
+            _held.folders = own
+
+
+def _wait_for_folder(folder: str, stack: contextlib.ExitStack) -> None:
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return  # one that can be written to, but not listed
+    stack.callback(os.close, descriptor)
+    last = time.monotonic() + PATIENCE
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() >= last:
+                raise BusyError(f"another writer is saving files in {folder!r}; try again later") from error
+            time.sleep(0.005)
+        except OSError:
+            return
+        else:
+            return
 
 
 @contextlib.contextmanager

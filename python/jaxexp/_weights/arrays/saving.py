@@ -3,24 +3,27 @@
 Two files cannot be replaced at once. So a file of tensors has a second name, which begins with a dot and contains the
 digest of its content. A program looks there if the file with the plain name is missing or is another one:
 
-    1. the new weights are written under their second name
-    2. the old weights also get their second name
+    1. the new weights are written under a temporary name
+    2. the new and the old weights get their second names
     3. the new program takes the place of the old one
     4. the new weights take the plain name from the old ones
     5. the second name of the old weights is removed; also one that the old program found its weights under, unless
        another program does, too
+
+Only one writer at a time takes steps 2 to 5 in a folder: of two, one would remove what the other one's program needs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from jaxexp._errors import ExportError, WeightsError
+from jaxexp._kernel.io.lock import folder_locked
 from jaxexp._weights.files import content, places, reading, writing
 from jaxexp._weights.files.layout import index_name
-from jaxexp._weights.files.writing import Source
+from jaxexp._weights.files.writing import Source, WrittenFile
 
 from . import users
 from .stored import StoredFile, Table
@@ -46,8 +49,11 @@ def save(
         role: what the tensors are.
 
     Raises:
-        ExportError: jaxexp did not write a file that would be replaced, or an artifact needs it. Nothing is written.
+        ExportError: jaxexp did not write a file that would be replaced, or an artifact needs it; or the program is a
+            symbolic link. Nothing is written.
+        BusyError: another writer saves files in the folder for a minute. Nothing is written.
     """
+    check_is_no_link(program, role)
     program = os.fsdecode(program)
     folder = os.path.dirname(program)
     path = os.path.join(folder, name)
@@ -61,26 +67,61 @@ def save(
             )
 
     written = writing.write_apart(path, sources, max_file_size=max_file_size, check_target=check_target)
-    old: list[str] = []
     try:
-        own = users.used_by(program)
-        index = os.path.join(folder, index_name(name)) if len(written) > 1 else None
-        users.check(program, own, role, written, index)
-        left = _left_behind(folder, own, role)
+        with folder_locked(folder):
+            _replace(program, path, written, role, lambda: write_program(Table.of_written(written, sources)))
+    finally:
+        writing.discard(written)
+
+
+def check_is_no_link(program: str | os.PathLike[str], role: Role) -> None:
+    """Raises an ExportError for a symbolic link: the files would be beside it, and not beside the program."""
+    if os.path.islink(program):
+        raise ExportError(
+            f"saving {role}: expected {os.fsdecode(program)!r} to be a file, found a symbolic link to "
+            f"{os.path.realpath(os.fsdecode(program))!r}, which would not find its {role} beside the link: save under "
+            "that path"
+        )
+
+
+def _replace(
+    program: str, path: str, written: Sequence[WrittenFile], role: Role, write_program: Callable[[], None]
+) -> None:
+    """Steps 2 to 5."""
+    folder, name = os.path.split(path)
+    own = users.used_by(program)
+    index = os.path.join(folder, index_name(name)) if len(written) > 1 else None
+    users.check(program, own, role, written, index)
+    left = _left_behind(folder, own, role)
+    old: list[str] = []
+    new: list[str] = []
+    try:
         for file in written:
+            new += writing.name_apart(folder, file)
             old += _with_second_name(folder, file.name)
-        write_program(Table.of_written(written, sources))
+        write_program()
     except BaseException:
-        writing.discard(path, written)
+        # An interruption may come when the new program is there already.
+        if not _is_needed(program, role, written):
+            _unlink(new)
         raise
     writing.publish(path, written)
-    for second in old:
-        with contextlib.suppress(FileNotFoundError):  # if nothing changed, it had the name of the new one
-            os.unlink(second)
+    _unlink(old)  # if nothing changed, it had the name of the new one
     if left:
-        for second in left - {_second(file) for _, _, file in users.used_in(folder)}:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(folder, second))
+        needed = {_second(file) for _, _, file in users.used_in(folder)}
+        _unlink(os.path.join(folder, second) for second in left - needed)
+
+
+def _unlink(paths: Iterable[str]) -> None:
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def _is_needed(program: str, role: Role, written: Sequence[WrittenFile]) -> bool:
+    """Whether the program that is there names one of the files, as they are."""
+    new = {(file.name, file.content) for file in written}
+    return any(of == role and (file.name, file.content) in new for of, file in users.used_by(program))
 
 
 def _left_behind(folder: str, own: users.Used, role: Role) -> set[str]:

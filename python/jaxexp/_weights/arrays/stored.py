@@ -122,6 +122,10 @@ class Together(WithDigests):
     def sources(self) -> list[Source]:
         return [source for part in self._parts for source in part.sources()]
 
+    def check_digests(self) -> None:
+        for part in self._parts:
+            part.check_digests()
+
 
 class Stored(WithDigests):
     """The files of a table. Each is opened when one of its tensors is needed."""

@@ -6,6 +6,7 @@ import os
 
 from jaxexp._errors import ExportError
 from jaxexp._kernel.function.data import ExportedData
+from jaxexp._kernel.io.lock import folder_locked
 from jaxexp._kernel.write import serialize
 from jaxexp._kernel.write.options import Writing
 from jaxexp._weights.arrays import saving
@@ -26,6 +27,7 @@ def save(
 ) -> None:
     """`BoundExported.save`."""
     folder, program_name = os.path.split(os.fsdecode(path))
+    saving.check_is_no_link(path, "weights")
     if name is not None and (os.path.basename(name) != name or not name.endswith(_SUFFIX)):
         raise ExportError(
             f"saving {program.fun_name}: weights={name!r} has to be the name of a file in the folder of the program, "
@@ -52,8 +54,10 @@ def save(
 
     stored = weights.stored
     if stored is not None and max_file_size is None and _is_there(stored, folder, weights_name):
-        save_program(stored.table)
-        return
+        with folder_locked(folder):
+            if _is_there(stored, folder, weights_name):  # still: another writer may have replaced them
+                save_program(stored.table)
+                return
     saving.save(path, weights_name, weights.sources(), save_program, max_file_size=max_file_size)
 
 

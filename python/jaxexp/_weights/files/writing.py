@@ -67,15 +67,20 @@ def damaged(file: str, name: str, expected: bytes, found: bytes) -> WeightsError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A written file: its name without its folder, its size with and without the header, its tensors' digests, and
-    whether there was a file under its second name, which a program may need.
+    """A written file.
+
+    Attributes:
+        name: the name that it is to get, without its folder.
+        size: of the file, and `data_size` without its header.
+        digests: of its tensors, by their names.
+        temporary: its path until it gets its second name.
     """
 
     name: str
     size: int
     data_size: int
     digests: dict[str, bytes]
-    was_there: bool = False
+    temporary: str
 
     @property
     def content(self) -> bytes:
@@ -93,7 +98,7 @@ def write_apart(
     max_file_size: int | None = None,
     check_target: Callable[[str], None] = lambda path: None,
 ) -> list[WrittenFile]:
-    """Writes tensors to files that have only their second names until `publish` gives them their own.
+    """Writes tensors to files that have temporary names, until `name_apart` and `publish` give them theirs.
 
     Args:
         path: the file, ``NAME.safetensors``. If there are several, they are ``NAME-00001-of-00003.safetensors`` and so
@@ -116,13 +121,23 @@ def write_apart(
         for file in planned:
             written.append(_write(folder, file, by_name))
     except BaseException:
-        discard(path, written)
+        discard(written)
         raise
     return written
 
 
+def name_apart(folder: str, file: WrittenFile) -> list[str]:
+    """Gives a file that `write_apart` wrote its second name, and returns its path; nothing if there was one already,
+    which a program may need.
+    """
+    second = os.path.join(folder, file.second_name)
+    was_there = os.path.lexists(second)
+    os.replace(file.temporary, second)
+    return [] if was_there else [second]
+
+
 def publish(path: str | os.PathLike[str], written: Sequence[WrittenFile]) -> None:
-    """Gives their own names to files that `write_apart` wrote, and then writes their index."""
+    """Gives their own names to files that have their second ones, and then writes their index."""
     folder, name = os.path.split(os.fsdecode(path))
     for file in written:
         second, final = os.path.join(folder, file.second_name), os.path.join(folder, file.name)
@@ -134,13 +149,11 @@ def publish(path: str | os.PathLike[str], written: Sequence[WrittenFile]) -> Non
             index.write(_index(written))
 
 
-def discard(path: str | os.PathLike[str], written: Iterable[WrittenFile]) -> None:
-    """Removes files that `write_apart` wrote, under their second names. Those that were there stay."""
+def discard(written: Iterable[WrittenFile]) -> None:
+    """Removes those files that `write_apart` wrote that have still their temporary names."""
     for file in written:
-        if file.was_there:
-            continue
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(os.path.dirname(os.fsdecode(path)), file.second_name))
+            os.unlink(file.temporary)
 
 
 def head_of(planned: PlannedFile, content: str = _UNKNOWN) -> bytes:
@@ -174,18 +187,14 @@ def write_again(path: str, sources: Sequence[Source], size: int, content: bytes)
 def _write(folder: str, planned: PlannedFile, sources: dict[str, Source]) -> WrittenFile:
     head = head_of(planned)
     digests = {}
-    # Its second name is known once its content is.
     path = files.temporary_in(folder)
     with files.replacing(path) as file:
         file.write(head)
         for tensor in planned.tensors:
             digests[tensor.name] = _write_tensor(file, tensor.size, sources[tensor.name])
-        written = WrittenFile(planned.name, len(head) + planned.data_size, planned.data_size, digests)
+        written = WrittenFile(planned.name, len(head) + planned.data_size, planned.data_size, digests, path)
         file.seek(head.index(_UNKNOWN.encode()))  # the metadata come first
         file.write(written.content.hex().encode())
-    second = os.path.join(folder, written.second_name)
-    written = dataclasses.replace(written, was_there=os.path.lexists(second))
-    os.replace(path, second)
     return written
 
 
