@@ -21,9 +21,11 @@ from bench import disk, without_python
 from bench.agree import result_differences
 from bench.cases import Case
 from bench.measure import Reading
-from bench.processes import until_first_line
+from bench.processes import compilation_cache, until_first_line
 from bench.program import Program
 from bench.question import Question, Trial
+
+CACHED_ORACLE = "jax.export, warm cache"
 
 # What a new process runs. `timed` makes the results; it begins where JAX is there, and prints how long it took.
 _CHILD = """
@@ -126,16 +128,12 @@ def _trial(
     arguments.write_bytes(pickle.dumps(jax.tree.map(np.asarray, program.args)))
     artifact.write_bytes(program.artifact(oracle))
     ours = _Process(subject.__name__, str(artifact), arguments)
-    warm = _Process(
-        subject.__name__,
-        str(artifact),
-        arguments,
-        JAX_ENABLE_COMPILATION_CACHE="true",
-        JAX_COMPILATION_CACHE_DIR=str(cache),
-        JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
-        JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES="-1",
+    warm, theirs_warm = (
+        _Process(library.__name__, str(artifact), arguments, **compilation_cache(cache))
+        for library in (subject, oracle)
     )
-    warm.run()
+    for process in (warm, theirs_warm):
+        process.run()
     precompiled = _Process("executables", str(artifact), arguments)
     _precompile(artifact, arguments, precompiled.environment)
 
@@ -149,6 +147,7 @@ def _trial(
         beside={
             "live": reading(_Process("live", program.function.__name__, arguments)),
             "warm cache": reading(warm),
+            CACHED_ORACLE: reading(theirs_warm),
             "executables": reading(precompiled),
             "no function": reading(_Process("nothing", "", arguments)),
             **_native_contenders(program, is_whole=part == 0),
@@ -178,6 +177,7 @@ def _is_model(case: Case) -> bool:
 _BESIDE = {
     "live": "the same with the function's own code, under `jax.jit`",
     "warm cache": "the subject with JAX's persistent compilation cache, which has the compiled function",
+    CACHED_ORACLE: "`jax.export` with the same cache",
     "executables": "the subject with the compiled function in a file (`load(..., executables=)`)",
     "no function": "JAX puts the arguments on the device: what every library waits for",
 }

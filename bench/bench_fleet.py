@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bench import disk
+from bench import disk, floors
 from bench.agree import exported_differences
 from bench.bench_load import signature
 from bench.cases import Case
@@ -210,6 +210,12 @@ def _load_trial(case: Case, program: Program, subject: ModuleType, oracle: Modul
         "load": lambda: [vars(subject.load(file)) for file in files],
         "zipfile": lambda: _from_zip(oracle, zipped),
     }
+    rivals = {name: Rival(run) for name, run in beside.items()}
+    if subject.__name__ == "jaxexp":
+        from jaxexp import _native
+
+        members = [file.read_bytes() for file in files]
+        rivals["verify"] = Rival(lambda: [_native.Artifact(member) for member in members])
     return Trial(
         subject=Rival(lambda: _looked_at(subject, path)),
         oracle=Rival(lambda: _from_files(oracle, folder)),
@@ -218,7 +224,7 @@ def _load_trial(case: Case, program: Program, subject: ModuleType, oracle: Modul
             + _differences(fleet, subject.load_many(files), oracle, _SAMPLE)
             + _differences(fleet, _from_zip(oracle, zipped), oracle, _SAMPLE)
         ),
-        beside={name: Rival(run) for name, run in beside.items()},
+        beside=rivals,
     )
 
 
@@ -266,12 +272,17 @@ def _verify_trial(case: Case, program: Program, subject: ModuleType, oracle: Mod
         subject=Rival(verified),
         oracle=Rival(tested),
         wrong=wrong,
-        beside={"read(2)": Rival(lambda: _read(path, threads, buffers))},
+        beside={
+            "read(2)": Rival(lambda: _read(path, threads, buffers)),
+            "read and digest": Rival(lambda: _read(path, threads, buffers, floors.digest)),
+        },
     )
 
 
-def _read(path: Path, threads: ThreadPoolExecutor, buffers: list[bytearray]) -> int:
-    """Reads a file, a range of it in each thread, always into the same memory. Returns its size."""
+def _read(
+    path: Path, threads: ThreadPoolExecutor, buffers: list[bytearray], use: Callable[[memoryview], object] = len
+) -> int:
+    """Reads a file, a range of it in each thread, always into the same memory, and uses it. Returns its size."""
     share = path.stat().st_size // len(buffers) + 1
 
     def read(number: int, buffer: bytearray) -> int:
@@ -279,6 +290,7 @@ def _read(path: Path, threads: ThreadPoolExecutor, buffers: list[bytearray]) -> 
             file.seek(number * share)
             left = share
             while left > 0 and (count := file.readinto(memoryview(buffer)[:left])):
+                use(memoryview(buffer)[:count])
                 left -= count
         return share - left
 
@@ -336,7 +348,7 @@ QUESTIONS = (
         applies=_is_fleet,
     ),
     Question(
-        "load all",
+        "load all again",
         "Loading all functions of a fleet, and looking at the fields of each, so that all metadata is decoded: "
         "`Archive.open(path).load_all()` and `vars`, against a loop "
         "that reads each file and calls `jax.export.deserialize`. Both read files of the subject, from the page cache. "
@@ -349,6 +361,7 @@ QUESTIONS = (
             "opened": "the subject, without a look at the fields",
             "1 worker": "the same in one thread, with `load_all(workers=1)`",
             "2 workers": "the same in two threads",
+            "verify": "only jaxexp's verification and checks, in one thread",
             "load_many": "`load_many` of the subject over the files, and a look at the fields",
             "load": "a loop of `load` over the files, and a look at the fields",
             "zipfile": "`jax.export.deserialize` of each member of a `zipfile.ZipFile`",
@@ -356,7 +369,7 @@ QUESTIONS = (
         applies=_is_fleet,
     ),
     Question(
-        "load all, first",
+        "load all, first time",
         "The same, as when a server starts: once, in a new process for each sample, with the garbage "
         "collector on. All code is imported before the measurement.",
         _first_trial,
@@ -370,7 +383,8 @@ QUESTIONS = (
         "threads.",
         _verify_trial,
         beside={
-            "read(2)": f"reading the archive from the page cache in {_THREADS} threads, each into a buffer of 1 MiB"
+            "read(2)": f"reading the archive from the page cache in {_THREADS} threads, each into a buffer of 1 MiB",
+            "read and digest": "the same, and computing jaxexp's digest of each buffer",
         },
         applies=_is_fleet,
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from types import ModuleType
 
 from bench import floors
@@ -13,7 +12,7 @@ from bench.program import Program
 from bench.question import Question, Trial
 
 
-def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
+def trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
     order = case.vjp_order
     artifacts = [part.artifact(oracle, order) for part in program.parts]
     ours, theirs = [subject.deserialize(a) for a in artifacts], [oracle.deserialize(a) for a in artifacts]
@@ -34,34 +33,11 @@ def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType
     )
 
 
-def _first_trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
-    trial = _trial(case, program, subject, oracle)
-    assert isinstance(trial.subject, Rival)
-    run = trial.subject.run
-
-    def forget() -> None:
-        if subject.__name__ == "jaxexp":
-            from jaxexp._kernel.codec import binding
-
-            binding.bind.cache_clear()  # with the native module's caches
-            binding.bind()
-
-    return dataclasses.replace(trial, subject=Rival(lambda _: run(), prepare=forget), beside={})
-
-
-QUESTIONS = (
-    Question(
-        "serialize",
-        "`Exported.serialize` of a loaded function, with the VJPs that the case names. Both libraries "
-        "serialize the same function again and again, so jaxexp has kept the bytes of its trees.",
-        _trial,
-        beside={"memcpy": "one copy of the module into new memory"},
-        peak=True,
-    ),
-    Question(
-        "serialize, first time",
-        "The same, when jaxexp has seen none of its trees before.",
-        _first_trial,
-        quick=False,
-    ),
+QUESTION = Question(
+    "serialize again",
+    "The same of a loaded function. Both libraries serialize it again and again, so jaxexp has kept the bytes of its "
+    "trees.",
+    trial,
+    beside={"memcpy": "one copy of the module into new memory"},
+    peak=True,
 )

@@ -25,10 +25,11 @@ from bench.agree import result_differences
 from bench.cases import Case
 from bench.chain import Chain, chain, params_of
 from bench.measure import Reading, Rival
+from bench.processes import compilation_cache
 from bench.program import Program
 from bench.question import Question, Trial
 
-_BY_HAND = "arguments"
+_BY_HAND, _CACHED = "arguments", "arguments, warm cache"
 _MOST_IN_A_MODULE = 2048  # MiB; jax.export writes no more, and a VJP has the arrays a second time
 _TINY = 64  # the width of a function that a new process calls first
 
@@ -175,11 +176,14 @@ print(json.dumps([time.perf_counter() - start, anonymous() - before]))
 """
 
 
-def _in_new_process(reader: str, tiny: Path, path: Path, order: int, width: int, number: int) -> float:
+def _in_new_process(
+    reader: str, tiny: Path, path: Path, order: int, width: int, number: int, cache: Path | None = None
+) -> float:
     arguments = json.dumps([reader, str(tiny), str(path), order])
     child = subprocess.run(
         [sys.executable, "-c", _CHILD % (_TINY, width), arguments],
         cwd=disk.ROOT,
+        env={**os.environ, **(compilation_cache(cache) if cache else {})},
         capture_output=True,
         text=True,
         check=False,
@@ -195,8 +199,8 @@ def _load(case: Case, program: Program, subject: ModuleType, oracle: ModuleType,
     tiny = _Files.written(chain(2, _TINY), subject, oracle, order)
     width = program.specs[0].shape[1]
 
-    def reading(reader: str, small: Path, large: Path) -> Reading:
-        return Reading(lambda: _in_new_process(reader, small, large, order, width, number))
+    def reading(reader: str, small: Path, large: Path, cache: Path | None = None) -> Reading:
+        return Reading(lambda: _in_new_process(reader, small, large, order, width, number, cache))
 
     inside = None
     if tiny.theirs is not None and files.theirs is not None:
@@ -205,7 +209,10 @@ def _load(case: Case, program: Program, subject: ModuleType, oracle: ModuleType,
         subject=reading("jaxexp", tiny.ours, files.ours),
         oracle=inside,
         wrong=lambda: _differences(files, program, subject),
-        beside={_BY_HAND: reading("arguments", tiny.by_hand, files.by_hand)},
+        beside={
+            _BY_HAND: reading("arguments", tiny.by_hand, files.by_hand),
+            _CACHED: reading("arguments", tiny.by_hand, files.by_hand, disk.new_path()),
+        },
     )
 
 
@@ -276,6 +283,7 @@ def _of_weights(case: Case) -> bool:
 
 
 _BESIDE = {_BY_HAND: "`jax.export`, with the weights as an argument, and safetensors for their file"}
+_BESIDE_LOADED = {**_BESIDE, _CACHED: "the same with JAX's persistent compilation cache, which has the functions"}
 
 QUESTIONS = (
     Question(
@@ -295,7 +303,7 @@ QUESTIONS = (
         "From files to the result of a call, and with VJPs to a gradient with respect to the input; each sample is a "
         "new process.",
         partial(_load, number=0),
-        beside=_BESIDE,
+        beside=_BESIDE_LOADED,
         applies=_of_weights,
         quick=False,
     ),
@@ -303,7 +311,7 @@ QUESTIONS = (
         "anonymous memory of that",
         "How much the process's anonymous memory grows: pages of mapped files are not counted.",
         partial(_load, number=1),
-        beside=_BESIDE,
+        beside=_BESIDE_LOADED,
         applies=_of_weights,
         unit="byte",
         quick=False,

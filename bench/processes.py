@@ -5,8 +5,19 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from bench import disk
+
+
+def compilation_cache(folder: Path) -> dict[str, str]:
+    """Variables of a process that uses JAX's persistent compilation cache for everything."""
+    return {
+        "JAX_ENABLE_COMPILATION_CACHE": "true",
+        "JAX_COMPILATION_CACHE_DIR": str(folder),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
 
 
 def until_first_line(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float, str]:

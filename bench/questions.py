@@ -10,6 +10,7 @@ from bench import (
     bench_cold,
     bench_deserialize,
     bench_export,
+    bench_first,
     bench_fleet,
     bench_import,
     bench_load,
@@ -35,6 +36,7 @@ def _questions_in(file: ModuleType) -> tuple[Question, ...]:
 TOPICS = {
     file.__name__.removeprefix("bench.bench_"): _questions_in(file)
     for file in (
+        bench_first,
         bench_serialize,
         bench_deserialize,
         bench_save,

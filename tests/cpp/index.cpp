@@ -39,7 +39,10 @@ wire::schema::PagedBlock paged_block(std::span<const std::uint8_t> bytes, const 
 const wire::schema::Index* index_root(std::span<const std::uint8_t> bytes) {
   flatbuffers::Verifier verifier(bytes.data(), bytes.size());
   if (bytes.size() < 16 || !verifier.VerifyBuffer<wire::schema::Index>(nullptr)) return nullptr;
-  return flatbuffers::GetRoot<wire::schema::Index>(bytes.data());
+  const auto* root = flatbuffers::GetRoot<wire::schema::Index>(bytes.data());
+  // The verifier does not look where the structs of a vector begin.
+  const auto* pages = root->pages() ? root->pages()->Data() : nullptr;
+  return reinterpret_cast<std::uintptr_t>(pages) % alignof(wire::schema::PagePlace) == 0 ? root : nullptr;
 }
 
 std::vector<std::pair<std::size_t, std::size_t>> blocks_of(std::span<const std::uint8_t> bytes) {

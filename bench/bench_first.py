@@ -1,0 +1,168 @@
+"""How long do `serialize` and `deserialize` take the first time? Each sample is one run in a new process."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import importlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+
+from bench import bench_deserialize, bench_serialize, disk, floors
+from bench.cases import CASES, Case
+from bench.measure import Reading
+from bench.program import Program
+from bench.question import OWN_QUESTIONS, Question, Trial
+
+
+def _is_asked(case: Case) -> bool:
+    return case.family not in ("many", *OWN_QUESTIONS)
+
+
+# Ways to make what is timed. Each takes a library, a case and its artifact, so that a new process can run it by name.
+
+
+def writing(library: Any, case: Case, artifact: bytes) -> Callable[[], object]:
+    program = case.build()
+    exported = _with_vjps(library, library.export(program.fresh())(*program.specs), case.vjp_order)
+    return partial(exported.serialize, vjp_order=case.vjp_order)
+
+
+def _with_vjps(library: Any, exported: Any, order: int) -> Any:
+    """The function with its VJPs made, so that `serialize` lowers none."""
+    if order == 0:
+        return exported
+    vjp = _with_vjps(library, exported.vjp(), order - 1)
+    return dataclasses.replace(exported, _get_vjp=lambda _: vjp) if library is jax.export else exported
+
+
+def reading(library: Any, case: Case, artifact: bytes) -> Callable[[], object]:
+    return partial(bench_deserialize.looked_at, library.deserialize, artifact)
+
+
+def opening(library: Any, case: Case, artifact: bytes) -> Callable[[], object]:
+    return partial(library.deserialize, artifact)
+
+
+def building(library: Any, case: Case, artifact: bytes) -> Callable[[], object]:
+    return floors.building(library.deserialize(artifact))
+
+
+# In new processes.
+
+_CHILD = """
+import json, sys
+from bench import bench_first
+print(json.dumps(bench_first.seconds(*json.loads(sys.argv[1]))))
+"""
+
+
+def seconds(way: str, library_name: str, case_name: str, path: str) -> float:
+    """One run, after one of a function with other types, shapes and trees, so that code which is loaded late does not
+    count.
+    """
+    make, library = globals()[way], importlib.import_module(library_name)
+    (case,) = (case for case in CASES if case.name == case_name)
+    unlike = Case("unlike", _unlike, vjp_order=case.vjp_order)
+    make(library, unlike, _unlike().artifact(jax.export, case.vjp_order))()
+    run = make(library, case, Path(path).read_bytes())
+    gc.disable()
+    start = time.perf_counter()
+    kept = run()
+    took = time.perf_counter() - start
+    del kept
+    return took
+
+
+def _unlike() -> Program:
+    x = jnp.ones(7, np.float16)
+    return Program(lambda pair: {"z": pair[0] * pair[1]}, ([jax.ShapeDtypeStruct(x.shape, x.dtype)] * 2,), ([x, x],))
+
+
+def _fresh(case: Case, path: Path, way: Callable[..., object], library: ModuleType) -> Reading:
+    arguments = json.dumps([way.__name__, library.__name__, case.name, str(path)])
+
+    def read() -> float:
+        command = [sys.executable, "-c", _CHILD, arguments]
+        child = subprocess.run(command, cwd=disk.ROOT, capture_output=True, text=True, check=False)
+        if child.returncode != 0:
+            raise RuntimeError(f"a new process failed: {child.stderr.strip().splitlines()[-1:]}")
+        return float(json.loads(child.stdout.splitlines()[-1]))
+
+    return Reading(read)
+
+
+# Trials.
+
+
+def _file(case: Case, program: Program, oracle: ModuleType) -> Path:
+    path = disk.new_path()
+    path.write_bytes(program.artifact(oracle, case.vjp_order))
+    return path
+
+
+def _write_trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
+    sample = partial(_fresh, case, _file(case, program, oracle))
+    return Trial(
+        subject=sample(writing, subject),
+        oracle=sample(writing, oracle),
+        wrong=bench_serialize.trial(case, program, subject, oracle).wrong,
+    )
+
+
+def _read_trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
+    path = _file(case, program, oracle)
+    sample = partial(_fresh, case, path)
+
+    def wrong() -> list[str]:
+        exported = oracle.deserialize(path.read_bytes())
+        found = [] if floors.same_objects(floors.building(exported)(), exported) else ["the floor"]
+        return found + bench_deserialize.trial(case, program, subject, oracle, own=False).wrong()
+
+    return Trial(
+        subject=sample(reading, subject),
+        oracle=sample(reading, oracle),
+        wrong=wrong,
+        beside={"opened": sample(opening, subject), "objects": sample(building, oracle)},
+    )
+
+
+_NEW = (
+    "Each sample is the only run in a new process, which has done the same with one other function: its types, shapes "
+    "and trees occur in no case."
+)
+QUESTIONS = (
+    Question(
+        "serialize, first time",
+        "`Exported.serialize` of a function that was just exported, with the VJPs that the case names, which were made "
+        f"before. {_NEW}",
+        _write_trial,
+        applies=_is_asked,
+        patience=2,
+        quick=False,
+    ),
+    Question(
+        "deserialize, first time",
+        f"`deserialize` of `bytes` that `jax.export` wrote, and a look at all fields of the result. {_NEW}",
+        _read_trial,
+        beside={
+            "opened": "the subject, without a look at the fields",
+            "objects": "building the same Python objects, equal ones once, from parts in memory, without any parsing",
+        },
+        applies=_is_asked,
+        patience=2,
+        quick=False,
+    ),
+)
