@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <string_view>
 
 namespace jaxexp::wire {
 namespace {
@@ -43,8 +44,10 @@ void Growth::substitute(const Constraint& equality, const Size& by, const Path& 
   for (const Term& term : equality.left.terms) {
     const bool is_variable = term.factors.size() == 1 && term.factors.front().operation == Operation::none &&
                              term.factors.front().exponent == 1;
+    const bool is_new = is_variable ? !variables_.contains(term.factors.front().name) : is_new_remainder(equality.left);
+    if (!is_variable && !is_new) has_other_operations_ = true;
     // What an earlier equality makes of this side may be another variable.
-    if (substitutes() && !(is_variable && !variables_.contains(term.factors.front().name))) has_aliases_ = true;
+    if (substitutes() && !is_new) has_aliases_ = true;
     if (is_variable) {
       grow(variables_[std::string(term.factors.front().name)], by);
     } else {
@@ -55,6 +58,27 @@ void Growth::substitute(const Constraint& equality, const Size& by, const Path& 
     }
     grow(substituted_, by);
   }
+}
+
+/// Such as mod(a + 2*b, 8), if nothing that was substituted so far is in it, or equals it: many equalities like this
+/// say that many sizes are multiples of numbers.
+bool Growth::is_new_remainder(const Expression& left) {
+  const Term& term = left.terms.front();
+  if (has_aliases_ || has_other_operations_ || left.terms.size() != 1 || term.coefficient != 1 ||
+      term.factors.size() != 1)
+    return false;
+  const Factor& factor = term.factors.front();
+  if (factor.operation != Operation::mod || factor.exponent != 1 || !factor.operands[1].is_constant()) return false;
+  std::set<std::string_view> names;  // no two terms are of one variable, so a text stands for an expression
+  for (const Term& part : factor.operands[0].terms) {
+    const bool is_constant = part.factors.empty();
+    if (part.coefficient == 0 || part.factors.size() > 1) return false;
+    if (!is_constant && (part.factors.front().operation != Operation::none || part.factors.front().exponent != 1))
+      return false;
+    const std::string_view name = is_constant ? std::string_view() : part.factors.front().name;
+    if (!names.insert(name).second || variables_.contains(name)) return false;
+  }
+  return remainders_.insert(canonical(left)).second;
 }
 
 /// Without substitutions: terms are made, and sorted.

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -46,6 +47,7 @@ class Growth {
   Size done(Size size, const Path& path);
   void in_order(const Expression& expression, const Path& path);
   void spend(std::uint64_t steps, const Path& path);
+  bool is_new_remainder(const Expression& left);
 
   const std::uint64_t most_;
   std::uint64_t left_;
@@ -53,6 +55,8 @@ class Growth {
   Size operations_;                                     // for an operation, or a product
   Size substituted_;                                    // for any of them
   bool has_aliases_ = false;                            // whether other variables may be substituted, too
+  std::set<std::string> remainders_;                    // that equalities substitute
+  bool has_other_operations_ = false;                   // whether they substitute operations that are not in it
 };
 
 }  // namespace jaxexp::wire
