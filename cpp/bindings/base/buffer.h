@@ -9,6 +9,7 @@
 #include "bindings/base/file.h"
 #include "bindings/base/nanobind.h"
 #include "bindings/base/owned.h"
+#include "wire/base/large_steps.h"
 
 namespace jaxexp::bindings {
 
@@ -86,7 +87,11 @@ class Buffer {
 /// A copy, made while other threads run.
 inline std::shared_ptr<const Buffer> copied(std::span<const std::uint8_t> bytes) {
   const nb::object copy = owned(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes.size())));
-  over(bytes.size(), [&] { std::ranges::copy(bytes, PyBytes_AS_STRING(copy.ptr())); });
+  auto* const target = reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(copy.ptr()));
+  over(bytes.size(), [&] {
+    wire::in_large_steps({target, bytes.size()});
+    std::ranges::copy(bytes, target);
+  });
   return std::make_shared<const Buffer>(copy);
 }
 
