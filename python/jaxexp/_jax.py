@@ -407,7 +407,7 @@ def dimension_size(array: Any, axis: int) -> Any:
 
 def variable_of(dimension: Any) -> str | None:
     """The name of a dimension that is only a variable."""
-    return cast("str | None", dimension._to_var() if isinstance(dimension, DimExpr) else None)
+    return dimension._to_var() if isinstance(dimension, DimExpr) else None
 
 
 def memory_kind(aval: Any) -> str | None:

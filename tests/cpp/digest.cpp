@@ -1,8 +1,8 @@
 // Compares the loops of digest.cpp that this processor can run. Prints how many those are.
+#include "wire/base/digest.cpp"
+
 #include <cstdio>
 #include <vector>
-
-#include "wire/base/digest.cpp"
 
 namespace jaxexp::wire {
 namespace {

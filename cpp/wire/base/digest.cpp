@@ -97,9 +97,7 @@ Digester::Digester() : state_(std::make_unique<State>()) {
 
 Digester::~Digester() = default;
 
-void Digester::update(std::span<const std::uint8_t> part) {
-  loops().update(&state_->xxh3, part.data(), part.size());
-}
+void Digester::update(std::span<const std::uint8_t> part) { loops().update(&state_->xxh3, part.data(), part.size()); }
 
 Digest Digester::digest() const { return canonical(XXH3_128bits_digest(&state_->xxh3)); }
 

@@ -44,4 +44,3 @@ def test_large_copies(tmp_path: Path) -> None:
     assert wants_large_pages(_native.FileBytes(path).read(0, len(blob)))
     for how in ({}, {"at_once": True}):
         assert wants_large_pages(_native.FileBytes(path, **how))
-    assert not wants_large_pages(bytes(2**23))

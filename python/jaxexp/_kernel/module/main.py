@@ -126,7 +126,7 @@ def dim_values_of(module: Any, in_avals: Sequence[Any], in_tree: Any, arrays: Se
         ) from cause(error)
 
 
-class _Sizes(_jax.ShapeEvaluator):  # type: ignore[misc]
+class _Sizes(_jax.ShapeEvaluator):
     """Dimensions by the sizes of arrays.
 
     JAX asks each factor whether it is 1, and a traced size answers by an error whose message takes a look at all that
@@ -134,8 +134,8 @@ class _Sizes(_jax.ShapeEvaluator):  # type: ignore[misc]
     """
 
     def evaluate(self, dimension: Any) -> Any:
-        size = self.env.get(_jax.variable_of(dimension))
-        return super().evaluate(dimension) if size is None else size
+        name = _jax.variable_of(dimension)
+        return self.env[name] if name in self.env else super().evaluate(dimension)
 
 
 def _dim_values(avals: Sequence[Any], in_tree: Any) -> Callable[..., Any]:
