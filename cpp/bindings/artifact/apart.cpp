@@ -8,7 +8,7 @@
 #include "bindings/base/define.h"
 #include "bindings/base/owned.h"
 #include "wire/base/digest.h"
-#include "wire/base/large_steps.h"
+#include "wire/base/large_pages.h"
 
 namespace jaxexp::bindings {
 namespace {
@@ -31,7 +31,7 @@ nb::bytearray join(HasBuffer image, const nb::typed<nb::sequence, HasBuffer>& mo
   auto result = owned<nb::bytearray>(PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(joined.size())));
   auto* const target = reinterpret_cast<std::uint8_t*>(PyByteArray_AS_STRING(result.ptr()));
   over(joined.size(), [&] {
-    wire::in_large_steps({target, joined.size()});
+    wire::in_large_pages({target, joined.size()});
     joined.write(target);
   });
   return result;

@@ -9,7 +9,7 @@
 #include "bindings/base/file.h"
 #include "bindings/base/nanobind.h"
 #include "bindings/base/owned.h"
-#include "wire/base/large_steps.h"
+#include "wire/base/large_pages.h"
 
 namespace jaxexp::bindings {
 
@@ -89,7 +89,7 @@ inline nb::bytes copy_of(std::span<const std::uint8_t> bytes) {
   nb::bytes copy = owned<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes.size())));
   auto* const target = reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(copy.ptr()));
   over(bytes.size(), [&] {
-    wire::in_large_steps({target, bytes.size()});
+    wire::in_large_pages({target, bytes.size()});
     std::ranges::copy(bytes, target);
   });
   return copy;

@@ -9,7 +9,7 @@
 #include "bindings/base/buffer.h"
 #include "bindings/base/errors.h"
 #include "bindings/base/owned.h"
-#include "wire/base/large_steps.h"
+#include "wire/base/large_pages.h"
 
 namespace jaxexp::bindings {
 
@@ -41,7 +41,7 @@ nb::bytes read(const wire::FileBytes& file, std::uint64_t position, std::size_t 
   nb::bytes bytes = owned<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
   auto* const start = reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(bytes.ptr()));
   nb::gil_scoped_release release;
-  wire::in_large_steps({start, size});
+  wire::in_large_pages({start, size});
   file.read(position, {start, size});
   return bytes;
 }
