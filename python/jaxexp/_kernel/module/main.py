@@ -130,12 +130,12 @@ class _Sizes(_jax.ShapeEvaluator):
     """Dimensions by the sizes of arrays.
 
     JAX asks each factor whether it is 1, and a traced size answers by an error whose message takes a look at all that
-    was traced before. Most dimensions are only a variable. So they are looked up, or many of them would take minutes.
+    was traced before. Most dimensions are only a variable. So they are looked up: a hundred took seconds.
     """
 
-    def evaluate(self, dimension: Any) -> Any:
-        name = _jax.variable_of(dimension)
-        return self.env[name] if name in self.env else super().evaluate(dimension)
+    def evaluate(self, e: Any) -> Any:
+        name = _jax.variable_of(e)
+        return self.env[name] if name in self.env else super().evaluate(e)
 
 
 def _dim_values(avals: Sequence[Any], in_tree: Any) -> Callable[..., Any]:
