@@ -400,13 +400,14 @@ def lower_as_function(function: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
-def dim_values_from_shapes(avals: Sequence[Any], in_tree: Any) -> Callable[..., Any]:
-    """A function of the arrays: it returns the dimension variables of `avals`, and asserts what shapes require."""
+def dimension_size(array: Any, axis: int) -> Any:
+    """A size, as a value of the module: what `solve_dim_vars` solves for."""
+    return shape_poly.dimension_size_p.bind(array, dimension=axis)
 
-    def dim_values(*arrays: Any) -> Any:
-        return shape_poly.compute_dim_vars_from_arg_shapes(avals, *arrays, args_kwargs_tree=in_tree)
 
-    return dim_values
+def variable_of(dimension: Any) -> str | None:
+    """The name of a dimension that is only a variable."""
+    return dimension._to_var() if isinstance(dimension, DimExpr) else None
 
 
 def memory_kind(aval: Any) -> str | None:

@@ -389,6 +389,13 @@ def equalities_of_operations(size: int) -> bytes:
 
 
 @family
+def equalities_of_many_operations(size: int) -> bytes:
+    """None of which changes another."""
+    constraints = [f"mod(v{i} + 2*w{i}, 8) == 0" for i in range(min(900, 1 + size // 40))]
+    return with_constraints(constraints, (), "8*floordiv(v0 + 2*w0, 8)")
+
+
+@family
 def inequalities(size: int) -> bytes:
     count = min(1000, 2 + size // 100)
     terms = ["+".join(f"{1 + (i * 7 + j) % 9}*x{j}" for j in range(12)) + f" >= max(x0, {i})" for i in range(count)]

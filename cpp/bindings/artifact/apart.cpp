@@ -8,6 +8,7 @@
 #include "bindings/base/define.h"
 #include "bindings/base/owned.h"
 #include "wire/base/digest.h"
+#include "wire/base/large_pages.h"
 
 namespace jaxexp::bindings {
 namespace {
@@ -29,7 +30,10 @@ nb::bytearray join(HasBuffer image, const nb::typed<nb::sequence, HasBuffer>& mo
   const wire::Joined joined(buffers.front()->bytes(), spans);
   auto result = owned<nb::bytearray>(PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(joined.size())));
   auto* const target = reinterpret_cast<std::uint8_t*>(PyByteArray_AS_STRING(result.ptr()));
-  over(joined.size(), [&] { joined.write(target); });
+  over(joined.size(), [&] {
+    wire::in_large_pages({target, joined.size()});
+    joined.write(target);
+  });
   return result;
 }
 

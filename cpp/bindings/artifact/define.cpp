@@ -5,6 +5,7 @@
 #include "bindings/artifact/cases.h"
 #include "bindings/artifact/functions.h"
 #include "bindings/artifact/weights.h"
+#include "bindings/base/buffer.h"
 #include "wire/exported/dtype_name.h"
 
 namespace jaxexp::bindings {
@@ -37,6 +38,9 @@ void define_class(nb::module_& m) {
           "buffer may change.")
       .def_prop_ro("is_decoded", &Artifact::is_decoded, "Whether its fields are made.")
       .def("module", &Artifact::module, "The bytes of the StableHLO module: a read-only view into the buffer.")
+      .def(
+          "copied_module", [](const Artifact& artifact) { return copy_of(artifact.module_bytes()); },
+          "The same bytes, copied.")
       .def("unchecked_module", &Artifact::unchecked_module, "The same bytes, without a comparison with their digest.")
       .def_prop_ro("module_size", &Artifact::module_size, "How many bytes it has; it is not read.")
       .def_prop_ro(

@@ -25,6 +25,7 @@
 #include "bindings/codec/form.h"
 #include "wire/artifact/recorded.h"
 #include "wire/artifact/trailer.h"
+#include "wire/base/large_pages.h"
 #include "wire/exported/chain.h"
 #include "wire/exported/check.h"
 #include "wire/exported/limits.h"
@@ -172,6 +173,7 @@ nb::bytearray encode(const Chain& chain, std::string_view jax_version, const For
   Encoded encoded(chain, jax_version, form, notes);
   auto result = owned<nb::bytearray>(PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(encoded.size())));
   auto* target = reinterpret_cast<std::uint8_t*>(PyByteArray_AS_STRING(result.ptr()));
+  wire::in_large_pages({target, encoded.size()});
   target = std::ranges::copy(encoded.metadata(), target).out;
   for (std::size_t order = 0; order < encoded.functions(); ++order) {
     const std::size_t size = encoded.module(order).size();

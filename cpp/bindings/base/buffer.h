@@ -10,6 +10,7 @@
 #include "bindings/base/nanobind.h"
 #include "bindings/base/owned.h"
 #include "bindings/base/unlocked.h"
+#include "wire/base/large_pages.h"
 
 namespace jaxexp::bindings {
 
@@ -85,10 +86,18 @@ class Buffer {
 };
 
 /// A copy, made while other threads run.
+inline nb::bytes copy_of(std::span<const std::uint8_t> bytes) {
+  nb::bytes copy = owned<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes.size())));
+  auto* const target = reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(copy.ptr()));
+  over(bytes.size(), [&] {
+    wire::in_large_pages({target, bytes.size()});
+    std::ranges::copy(bytes, target);
+  });
+  return copy;
+}
+
 inline std::shared_ptr<const Buffer> copied(std::span<const std::uint8_t> bytes) {
-  const nb::object copy = owned(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes.size())));
-  over(bytes.size(), [&] { std::ranges::copy(bytes, PyBytes_AS_STRING(copy.ptr())); });
-  return std::make_shared<const Buffer>(copy);
+  return std::make_shared<const Buffer>(copy_of(bytes));
 }
 
 /// The buffer itself where it can be read in place. A copy of it where somebody could change the bytes later: what was

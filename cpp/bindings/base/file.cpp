@@ -10,6 +10,7 @@
 #include "bindings/base/errors.h"
 #include "bindings/base/owned.h"
 #include "bindings/base/unlocked.h"
+#include "wire/base/large_pages.h"
 
 namespace jaxexp::bindings {
 
@@ -41,6 +42,7 @@ nb::bytes read(const wire::FileBytes& file, std::uint64_t position, std::size_t 
   nb::bytes bytes = owned<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
   auto* const start = reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(bytes.ptr()));
   const Unlocked unlocked;
+  wire::in_large_pages({start, size});
   file.read(position, {start, size});
   return bytes;
 }

@@ -24,6 +24,7 @@
 #include "wire/artifact/layout.h"
 #include "wire/base/crew.h"
 #include "wire/base/file_bytes.h"
+#include "wire/base/large_pages.h"
 #include "wire/exported/values.h"
 
 namespace jaxexp::bindings {
@@ -285,6 +286,7 @@ bool put_together(const std::vector<Item*>& small, const wire::FileBytes& file) 
   const nb::object together = owned(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
   const auto buffer = std::make_shared<const Buffer>(together);
   auto* at = reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(together.ptr()));
+  wire::in_large_pages({at, size});
   for (Item* item : small) {
     item->position = static_cast<std::uint64_t>(item->part.data() - file.bytes().data());
     item->to_read = {at, item->part.size()};

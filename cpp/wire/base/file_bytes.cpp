@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "wire/base/error.h"
+#include "wire/base/large_pages.h"
 
 #ifdef _WIN32
 #include <fstream>
@@ -119,23 +120,13 @@ std::size_t read_at(int descriptor, std::optional<std::uint64_t> position, std::
   return done;
 }
 
-/// The part of memory that begins and ends at multiples of `unit`; empty where there is none.
-std::span<std::uint8_t> whole_units(std::uint8_t* start, std::size_t size, std::size_t unit) {
-  const std::size_t skipped = (unit - reinterpret_cast<std::uintptr_t>(start) % unit) % unit;
-  if (size < skipped + unit) return {};
-  return {start + skipped, (size - skipped) / unit * unit};
-}
-
-/// Makes memory that is written to as a whole be there in a few large steps, where the system can: otherwise it comes a
+/// Makes memory that was never written to be there, in a few large steps, where the system can: otherwise it comes a
 /// page at a time, which takes longer than reading the file.
-void in_large_steps([[maybe_unused]] std::uint8_t* start, [[maybe_unused]] std::size_t size) {
-#ifdef MADV_HUGEPAGE
-  if (const auto part = whole_units(start, size, std::size_t{1} << 21); !part.empty())
-    madvise(part.data(), part.size(), MADV_HUGEPAGE);
-#endif
+void in_large_steps(std::span<std::uint8_t> memory) {
+  in_large_pages(memory);
 #ifdef MADV_POPULATE_WRITE
   constexpr std::size_t page = 4096, worth_a_call = 32 * page;
-  if (const auto part = whole_units(start, size, page); part.size() >= worth_a_call)
+  if (const auto part = whole_units(memory, page); part.size() >= worth_a_call)
     madvise(part.data(), part.size(), MADV_POPULATE_WRITE);
 #endif
 }
@@ -215,6 +206,7 @@ FileBytes::FileBytes(const std::filesystem::path& path, Reading how, std::uint64
     }
   }
   memory_ = {new std::uint8_t[size], Release()};
+  in_large_pages({memory_.get(), size});
   bytes_ = {memory_.get(), read_at(file, std::nullopt, {memory_.get(), size})};
 }
 
@@ -237,7 +229,7 @@ void FileBytes::fetch(Bytes part, bool is_digested) const {
   auto gap = next != fetched.end() && next->first == first ? std::next(next) : next;
   while (at < end) {
     const std::size_t stop = gap == fetched.end() ? end : std::min(end, gap->first);
-    in_large_steps(memory_.get() + at, stop - at);
+    in_large_steps({memory_.get() + at, stop - at});
     if (read_at(parts_->file, at, {memory_.get() + at, stop - at}) != stop - at) parts_->changed();
     parts_->check(is_digested);
     at = stop;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <string_view>
 
 namespace jaxexp::wire {
 namespace {
@@ -43,18 +44,51 @@ void Growth::substitute(const Constraint& equality, const Size& by, const Path& 
   for (const Term& term : equality.left.terms) {
     const bool is_variable = term.factors.size() == 1 && term.factors.front().operation == Operation::none &&
                              term.factors.front().exponent == 1;
+    const bool is_new = is_variable ? !variables_.contains(term.factors.front().name) : is_new_quotient(equality);
+    if (!is_variable && !is_new) has_other_operations_ = true;
     // What an earlier equality makes of this side may be another variable.
-    if (substitutes() && !(is_variable && !variables_.contains(term.factors.front().name))) has_aliases_ = true;
+    if (substitutes() && !is_new) has_aliases_ = true;
     if (is_variable) {
       grow(variables_[std::string(term.factors.front().name)], by);
     } else {
       grow(operations_, by);
       for (const Factor& factor : term.factors)
-        for (const Expression& operand : factor.operands) grow(operations_, sum(operand, path));
+        for (const Expression& operand : factor.operands)
+          grow(operations_, is_new ? size_as_written(operand) : sum(operand, path));
       grow(substituted_, operations_);
     }
     grow(substituted_, by);
   }
+}
+
+/// Of mod(a + 2*b, 8), or of 8*floordiv(a + 2*b, 8) == a + 2*b, which JAX adds to it: whether nothing that was
+/// substituted so far is in the left side, or equals it. Many of these say that many sizes are multiples of numbers.
+bool Growth::is_new_quotient(const Constraint& equality) {
+  const Term& term = equality.left.terms.front();
+  if (has_aliases_ || has_other_operations_ || equality.left.terms.size() != 1 || term.factors.size() != 1)
+    return false;
+  Factor factor = term.factors.front();
+  const bool is_mod = factor.operation == Operation::mod;
+  if ((!is_mod && factor.operation != Operation::floordiv) || factor.exponent != 1) return false;
+  const Expression &dividend = factor.operands[0], &divisor = factor.operands[1];
+  if (!divisor.is_constant() || term.coefficient != (is_mod ? 1 : divisor.terms.front().coefficient)) return false;
+  if (!is_mod && canonical(equality.right) != canonical(dividend)) return false;
+  std::set<std::string_view> names;  // no two terms are of one variable, so a text stands for an expression
+  for (const Term& part : dividend.terms) {
+    const bool is_constant = part.factors.empty();
+    if (part.coefficient == 0 || part.factors.size() > 1) return false;
+    if (!is_constant && (part.factors.front().operation != Operation::none || part.factors.front().exponent != 1))
+      return false;
+    const std::string_view name = is_constant ? std::string_view() : part.factors.front().name;
+    if (!names.insert(name).second || variables_.contains(name)) return false;
+  }
+  const auto insert = [&](std::string_view name) {
+    factor.name = name;
+    return quotients_.insert(canonical(Expression{{Term{1, {factor}}}})).second;
+  };
+  const bool is_new = insert(factor.name);
+  insert("floordiv");
+  return is_new;
 }
 
 /// Without substitutions: terms are made, and sorted.
@@ -67,6 +101,13 @@ void Growth::in_order(const Expression& expression, const Path& path) {
   }
   const std::uint64_t terms = expression.terms.size();
   spend(2 + factors + terms * levels(terms), path);
+}
+
+/// Where nothing is substituted in a sum of variables.
+Growth::Size Growth::size_as_written(const Expression& sum) {
+  Size size{sum.terms.size(), sum.terms.size(), 1, false};
+  for (const Term& term : sum.terms) size.bits = std::max(size.bits, bits_of(term.coefficient));
+  return size;
 }
 
 Growth::Size Growth::sum(const Expression& expression, const Path& path) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -46,6 +47,8 @@ class Growth {
   Size done(Size size, const Path& path);
   void in_order(const Expression& expression, const Path& path);
   void spend(std::uint64_t steps, const Path& path);
+  bool is_new_quotient(const Constraint& equality);
+  static Size size_as_written(const Expression& sum);
 
   const std::uint64_t most_;
   std::uint64_t left_;
@@ -53,6 +56,8 @@ class Growth {
   Size operations_;                                     // for an operation, or a product
   Size substituted_;                                    // for any of them
   bool has_aliases_ = false;                            // whether other variables may be substituted, too
+  std::set<std::string> quotients_;                     // that equalities substitute, and remainders
+  bool has_other_operations_ = false;                   // whether they substitute operations that are not in it
 };
 
 }  // namespace jaxexp::wire

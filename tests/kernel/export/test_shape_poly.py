@@ -221,6 +221,38 @@ def test_constraints_reach_the_bytes_as_assertions_for_jax_export() -> None:
         jax_export.deserialize(exported.serialize()).call(arr(3))
 
 
+@pytest.mark.parametrize("constraint", ["mod(d{0}, 8) == 0", "mod(1 + 2*d{0} - e, 4) == 1", "d{0} == 2*c{0}"])
+def test_many_equalities(constraint: str) -> None:
+    """They substitute nothing in each other, so a reader has not to expect that what they substitute grows."""
+    constraints = [constraint.format(i) for i in range(12)]
+    scope = jaxexp.SymbolicScope(constraints)
+    shape = jaxexp.symbolic_shape("e, " + ", ".join(f"d{i}, c{i}, {i + 1}*d{i}" for i in range(12)), scope=scope)
+    exported = jaxexp.export(jax.jit(lambda x: x + 1))(spec(shape))
+    loaded = jaxexp.deserialize(exported.serialize())
+    assert str(loaded.in_avals) == str(exported.in_avals)
+    assert bytes(loaded.serialize()) == bytes(exported.serialize())
+
+
+def test_many_variables_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not asked whether they are the number 1, to which a traced value answers by an error that takes ever longer."""
+    questions = 0
+    error = jax.errors.TracerIntegerConversionError
+    make = error.__init__
+
+    def counted(self: Any, *args: Any) -> None:
+        nonlocal questions
+        questions += 1
+        make(self, *args)
+
+    shape = jaxexp.symbolic_shape(", ".join(f"d{i}" for i in range(12)))
+    monkeypatch.setattr(error, "__init__", counted)
+    exported = jaxexp.export(jax.jit(jnp.sin))(spec(shape))
+    assert questions == 0
+    monkeypatch.undo()
+    theirs = jax_export.export(jax.jit(jnp.sin))(spec(shape))
+    assert exported.mlir_module() == theirs.mlir_module()
+
+
 def test_a_dimension_serves_as_a_value() -> None:
     (b,) = jaxexp.symbolic_shape("b")
     fun = jax.jit(lambda x: (x / x.shape[0], jnp.array(x.shape[0] * 2), jax.lax.fori_loop(0, x.shape[0], _add, 0)))

@@ -119,11 +119,35 @@ def dim_values_of(module: Any, in_avals: Sequence[Any], in_tree: Any, arrays: Se
         ExportError: the shapes do not determine the variables.
     """
     try:
-        return lowered_inline(_jax.dim_values_from_shapes(in_avals, in_tree), module, in_avals, arrays)
+        return lowered_inline(_dim_values(in_avals, in_tree), module, in_avals, arrays)
     except ValueError as error:
         raise ExportError(
             f"the dimension variables do not follow from the argument shapes: {in_one_line(error)}"
         ) from cause(error)
+
+
+class _Sizes(_jax.ShapeEvaluator):
+    """Dimensions by the sizes of arrays.
+
+    JAX asks each factor whether it is 1, and a traced size answers by an error whose message takes a look at all that
+    was traced before. Most dimensions are only a variable. So they are looked up: a hundred took seconds.
+    """
+
+    def evaluate(self, e: Any) -> Any:
+        name = _jax.variable_of(e)
+        return self.env[name] if name in self.env else super().evaluate(e)
+
+
+def _dim_values(avals: Sequence[Any], in_tree: Any) -> Callable[..., Any]:
+    """A function of the arrays: it returns the dimension variables of `avals`, and asserts what shapes require."""
+
+    def dim_values(*arrays: Any) -> Any:
+        solution, assertions, sources = _jax.solve_dim_vars(tuple(avals), args_kwargs_tree=in_tree)
+        sizes = _Sizes({name: _jax.dimension_size(arrays[index], axis) for name, index, axis in sources})
+        assertions.shape_assertions(sizes)
+        return tuple(sizes.evaluate(solution[name]) for name in _jax.all_dim_vars(avals))
+
+    return dim_values
 
 
 def lowered_inline(
