@@ -47,6 +47,7 @@ _HOMES = {
     "WeightsError": "_errors",
     "check": "_fleet.places.check",
     "check_many": "_fleet.passes.check_many",
+    "compile_cache": "_kernel.io.compile_cache",
     "compatibility": "_fleet.places.releases",
     "compatibility_many": "_fleet.passes.compatibility_many",
     "default_export_platform": "_kernel.export.lower",

@@ -197,7 +197,7 @@ class Exported(Recorded, ExportedOfJax, metaclass=InPlaceOf):
             What is in the file for the function and for each VJP.
 
         Raises:
-            UnsupportedError: this code cannot be kept, for instance because of effects or several processes.
+            UnsupportedError: this code cannot be kept, for instance because of effects.
             ExportError: the arguments do not fit, there is no such VJP, or another process is writing to the file.
             DeserializationError: the file is not a file of executables, or it is damaged.
             OSError: the file cannot be written.
@@ -210,6 +210,16 @@ class Exported(Recorded, ExportedOfJax, metaclass=InPlaceOf):
         from jaxexp._readback.vmap.batching import batch_call
 
         return batch_call(primitive, *mapped, **params)
+
+    def _code_in_cache(self, *call: Any) -> Any:
+        from jaxexp._executables import store
+
+        return store.find(*call)
+
+    def _callable_with_cache(self, jitted: Any, flattened: Any, code_of: Any) -> Any:
+        from jaxexp._executables import store
+
+        return store.callable_of(self.fun_name, jitted, flattened, code_of)
 
     def raised(self) -> Callable[..., Any]:
         """The function read back from its module into JAX: an ordinary function that `jax.jit`, `jax.vmap`,

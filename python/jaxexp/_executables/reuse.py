@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -35,20 +36,27 @@ def compilation_for(devices: Sequence[Any]) -> tuple[str, str]:
     return f"{_jax.topology_of(list(devices)).fingerprint():016x}", hashed.hexdigest()[:32]
 
 
+_anew = threading.RLock()  # the setting is one for all threads
+
+
 @contextlib.contextmanager
 def compiling_anew() -> Generator[None]:
     """A context without JAX's persistent cache. Code from the cache, or from a file of executables, runs here, but
     if XLA serializes it again, the result does not run anywhere.
     """
     config: Any = jax.config  # its types lack its attributes
-    if config.jax_compilation_cache_dir is None or not config.jax_enable_compilation_cache:
+    if config.jax_compilation_cache_dir is None:
         yield
         return
-    _set_cache(False)
-    try:
-        yield
-    finally:
-        _set_cache(True)
+    with _anew:
+        if not config.jax_enable_compilation_cache:
+            yield
+            return
+        _set_cache(False)
+        try:
+            yield
+        finally:
+            _set_cache(True)
 
 
 def _set_cache(enabled: bool) -> None:
