@@ -31,6 +31,10 @@ def compilation_for(devices: Sequence[Any]) -> tuple[str, str]:
     """Digests of what the code for some devices depends on: the target in detail, and the compiler's options."""
     assignment = np.array(devices, object).reshape(1, -1)
     options = _jax.compile_options(1, len(devices), assignment, backend=devices[0].client)
+    # Where JAX's own cache is does not change the code.
+    for place in ("xla_gpu_per_fusion_autotune_cache_dir", "xla_gpu_kernel_cache_file"):
+        with contextlib.suppress(AttributeError):  # as in another release of XLA
+            setattr(options.executable_build_options.debug_options, place, "")
     hashed = hashlib.sha256()
     _jax.hash_options(hashed, options)
     return f"{_jax.topology_of(list(devices)).fingerprint():016x}", hashed.hexdigest()[:32]
