@@ -8,19 +8,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, shown
 from jaxexp._public import public
 
-from . import files, sources
-from .remote import failures, filesystem_of
+from . import files
 
 logger = logging.getLogger("jaxexp.executables")
 
@@ -106,6 +103,10 @@ class CompileCache:
         """The same from the URL, which also goes into the folder."""
         if self._url is None:
             return None
+        import tempfile  # few processes read URLs
+
+        from . import sources
+
         name = _native.store_name(dict(conditions))
         try:
             with contextlib.closing(sources.open_source(_joined(self._url, name), _options(self._url))) as remote:
@@ -203,6 +204,10 @@ def made(
         if local is not None:
             raise ExportError(f"local is the folder in front of a URL, and {os.fsdecode(where)!r} is a folder itself")
         return CompileCache(_folder(where), None, max_bytes)
+    from urllib.parse import urlsplit
+
+    from .remote import failures, filesystem_of
+
     for link in url.split("::"):
         if urlsplit(link).scheme in ("http", "ftp") and urlsplit(link).hostname not in _HERE:
             raise ExportError(
