@@ -235,6 +235,25 @@ def test_code_that_xla_does_not_load_is_removed(cache: Path, tmp_path: Path) -> 
     assert not in_another_process(lambda: jaxexp.load(path).call(X))[1]
 
 
+def test_code_that_does_not_run_is_removed(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        @staticmethod
+        def unsafe_call(*_: Any) -> None:
+            raise jax.errors.JaxRuntimeError("no such symbol")
+
+    path = saved(tmp_path, jnp.sin, X)
+    jaxexp.load(path).call(X)
+    with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "jaxexp.executables"):
+        patch.setattr("jaxexp._executables.executables.made_of", lambda *_: Broken())
+        found, steps = in_another_process(lambda: jaxexp.load(path).call(X))
+    assert steps["compiled"] == 1
+    np.testing.assert_allclose(found, np.sin(X), rtol=1e-6)
+    assert "is not used: it does not run: no such symbol" in caplog.text
+    assert entries(cache) == [], "the next process makes it again"
+
+
 def test_an_entry_under_another_name_is_not_used(cache: Path, tmp_path: Path) -> None:
     """Its conditions are compared, not only its name."""
     sin, cos = (saved(tmp_path, f, X).rename(tmp_path / f.__name__) for f in (jnp.sin, jnp.cos))
