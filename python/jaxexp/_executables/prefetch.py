@@ -72,7 +72,8 @@ def prefetch(
     """Compiles functions ahead of time, so that the first `Exported.call` of each does not wait for the compiler.
 
     The caller's thread lowers the modules. Meanwhile XLA compiles them in several threads. Nothing is executed. If
-    JAX's persistent compilation cache is configured (`jax.config.jax_compilation_cache_dir`), it is used.
+    JAX's persistent compilation cache is configured (`jax.config.jax_compilation_cache_dir`), it is used. With a
+    `compile_cache`, neither is read, and the first call of each function adds what was compiled here.
 
     The code is for calls outside of `jax.jit`, with the shapes and dtypes of the signature and with arguments in these
     places:

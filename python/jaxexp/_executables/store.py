@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import logging
 from collections import OrderedDict
@@ -99,17 +98,16 @@ class _Wanted:
                 turn.end()
 
     def _loaded(self, call: Mapping[str, str], code: bytes) -> Code | None:
-        why = executables.lacking(call, self._placement.devices[0])
-        if why is None:
-            try:
-                made = executables.made_of(code, self._name, call, self._placement, *self._avals)
-            except Exception as error:  # of any kind: the function can still be compiled
-                why = f"it cannot be loaded: {error}"
-            else:
-                self._log(f"uses code from {self._cache.name!r}")
-                return Code(made, functools.partial(self._give_up, call))
-        self._give_up(call, why)
-        return None
+        if (why := executables.lacking(call, self._placement.devices[0])) is not None:  # others may have them
+            self._log(f"code in {self._cache.name!r} is not used: {why}")
+            return None
+        try:
+            made = executables.made_of(code, self._name, call, self._placement, *self._avals)
+        except Exception as error:  # of any kind: the function can still be compiled
+            self._give_up(f"it cannot be loaded: {error}")
+            return None
+        self._log(f"uses code from {self._cache.name!r}")
+        return Code(made, self._give_up)
 
     def _added(self, compiled: Callable[[], Any]) -> Code:
         with reuse.compiling_anew():
@@ -126,7 +124,7 @@ class _Wanted:
             self._log(f"was compiled, and is added to {self._cache.name!r}")
         return Code(executable, None)
 
-    def _give_up(self, call: Mapping[str, str], why: str) -> None:
+    def _give_up(self, why: str) -> None:
         """Stops using code of the cache."""
         vars(data.kept_by(self._exported)).pop("stored_code", None)
         self._cache.remove(self._conditions)
