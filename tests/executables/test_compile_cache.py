@@ -25,6 +25,7 @@ import jaxexp
 from jaxexp import _native
 from jaxexp._executables import conditions
 from jaxexp._kernel.io import compile_cache
+from kit import served
 from kit.corpus import touch
 from kit.places import WORKERS
 
@@ -330,7 +331,7 @@ def test_threads_compile_once(cache: Path, tmp_path: Path) -> None:
     assert steps["compiled"] == 1
 
 
-@pytest.mark.processes(reason="which compile at the same time")
+@pytest.mark.slow(reason="starts eight processes, which import JAX")
 def test_eight_processes_compile_once(tmp_path: Path, subprocess_env: Callable[..., dict[str, str]]) -> None:
     path = saved(tmp_path, lambda x: jnp.linalg.matrix_power(jnp.tanh(x), 7), X)
     command = [sys.executable, WORKERS / "compile_cache.py", path]
@@ -505,6 +506,27 @@ def test_a_url(cache: Path, tmp_path: Path, local: bool) -> None:
         assert len(entries(front)) == 2
 
 
+def test_over_http(cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("aiohttp")
+    path = saved(tmp_path, jnp.sin, X)
+    jaxexp.load(path).call(X)
+    (entry,) = entries(cache)
+    with served.raw(served.ranges_of(entry.read_bytes())) as server:
+        jaxexp.compile_cache(f"{server.origin}/code/")
+        found, steps = in_another_process(lambda: jaxexp.load(path).call(X))
+        assert not steps
+        assert f" /code/{entry.name} HTTP".encode() in server.requests[-1]
+    np.testing.assert_allclose(found, np.sin(X), rtol=1e-6)
+    with served.raw(served.ranges_of(b"something else")) as server:
+        jaxexp.compile_cache(server.origin)
+        assert in_another_process(lambda: jaxexp.load(path).call(X))[1]["compiled"] == 1
+        assert "which is made again" in caplog.text
+    with served.raw(served.to(lambda: "http://127.0.0.1:9/")) as server:
+        jaxexp.compile_cache(server.origin)
+        assert in_another_process(lambda: jaxexp.load(path).call(X))[1]["compiled"] == 1
+        assert "the server answers 302" in caplog.text
+
+
 def test_a_server_that_does_not_answer(cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("aiohttp")
     jaxexp.compile_cache("http://127.0.0.1:9/code", local=tmp_path / "front")
@@ -516,6 +538,7 @@ def test_a_server_that_does_not_answer(cache: Path, tmp_path: Path, caplog: pyte
     assert len(entries(tmp_path / "front")) == 2
 
 
+@pytest.mark.processes(reason="which read the environment")
 @pytest.mark.parametrize(("value", "is_used"), [("cache", True), ("", False), ("http://cdn.example/code", False)])
 def test_the_environment(
     tmp_path: Path, subprocess_env: Callable[..., dict[str, str]], value: str, is_used: bool

@@ -107,6 +107,7 @@ def test_two_processes_call_what_one_exported(tmp_path: Path, environment: Any) 
     assert [outcome(*caller) for caller in callers] == [{"process": i, "compared": expected} for i in range(2)]
 
 
+@pytest.mark.slow(reason="starts five processes, which import JAX")
 def test_two_processes_use_what_two_others_compiled(tmp_path: Path, environment: Any) -> None:
     """Each of the two has code of its own."""
     worker = [sys.executable, os.fspath(WORKER)]
