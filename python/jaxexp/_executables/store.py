@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 from collections import OrderedDict
@@ -43,11 +44,11 @@ def find(
     try:
         placement = placing.placement_of(leaves)
     except placing.UnknownPlacementError as error:
-        logger.info("%s", shown(f"{data.described(exported)}: not in the compile cache: the call has {error}"))
+        _say(f"{data.described(exported)}: not in the compile cache: the call has {error}")
         return None
     if placement.devices[0].platform != "cpu" and len({device.process_index for device in placement.devices}) > 1:
         # XLA divides autotuning among the processes, and whoever compiles would wait for those that found their code.
-        logger.info("%s", shown(f"{data.described(exported)}: not in the compile cache: it runs in several processes"))
+        _say(f"{data.described(exported)}: not in the compile cache: it runs in several processes")
         return None
     call = conditions.of_call(leaves, placement, results)
     kept: OrderedDict[Any, Code] = data.kept(exported, "stored_code", lambda _: OrderedDict())
@@ -56,7 +57,7 @@ def find(
     if code is None:
         code = kept[key] = _Wanted(cache, exported, call, placement, in_avals, out_avals).code(compiled)
         if len(kept) > _MOST:
-            kept.pop(next(iter(kept)), None)
+            kept.popitem(last=False)
     return code
 
 
@@ -139,5 +140,11 @@ class _Wanted:
 
 def _say_why_not(name: str) -> str | None:
     if (why := reuse.why_not()) is not None:
-        logger.info("%s", shown(f"{name}: the compile cache is not used: {why}"))
+        _say(f"{name}: the compile cache is not used: {why}")
     return why
+
+
+@functools.lru_cache(1024)
+def _say(message: str) -> None:
+    """Logs why calls cannot use the cache: once, because a reason may hold for each of a million calls."""
+    logger.info("%s", shown(message))
