@@ -49,6 +49,7 @@ _HOMES = {
     "check_many": "_fleet.passes.check_many",
     "compatibility": "_fleet.places.releases",
     "compatibility_many": "_fleet.passes.compatibility_many",
+    "compile_cache": "_kernel.io.compile_cache",
     "default_export_platform": "_kernel.export.lower",
     "deserialize": "_api.load",
     "digests": "_fleet.places.digests",

@@ -59,6 +59,7 @@ from ._kernel.function.convention import NEWEST_VERSION as maximum_supported_ser
 from ._kernel.function.convention import OLDEST_VERSION as minimum_supported_calling_convention_version
 from ._kernel.function.convention import OLDEST_VERSION as minimum_supported_serialization_version
 from ._kernel.function.safety_check import DisabledSafetyCheck as DisabledSafetyCheck
+from ._kernel.io.compile_cache import compile_cache as compile_cache
 from ._policy.policy import Policy as Policy
 from ._signing.signed_by import SignedBy as SignedBy
 
@@ -99,6 +100,7 @@ __all__ = [
     "check_many",
     "compatibility",
     "compatibility_many",
+    "compile_cache",
     "default_export_platform",
     "deserialize",
     "digests",

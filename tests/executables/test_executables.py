@@ -307,7 +307,7 @@ def test_code_that_does_not_run_is_logged(
 
     path = saved(tmp_path, lambda x: x + 1, X)
     jaxexp.load(path).precompile(into=exe)
-    monkeypatch.setattr("jaxexp._executables.executables._make", lambda *_: Broken())
+    monkeypatch.setattr("jaxexp._executables.executables.made_of", lambda *_: Broken())
     model = jaxexp.load(path, executables=exe)
     with caplog.at_level(logging.INFO, "jaxexp.executables"):
         np.testing.assert_array_equal(model.call(X), X + 1)

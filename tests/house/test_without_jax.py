@@ -24,10 +24,10 @@ pytestmark = pytest.mark.processes(reason="in which JAX is hidden")
 FREE = """
     Archive ArchiveWriter BusyError Case CheckReport DeserializationError Digests Drawn ExecutablesError ExportError
     GenericNode Handle Inspection Policy PolicyError RunError SerializationError SignatureError SignedBy Summary
-    Tolerance TooOldReaderError UnsupportedError WeightsError check check_many compatibility compatibility_many digests
-    digests_many inspect load maximum_supported_calling_convention_version maximum_supported_serialization_version
-    migrate migrate_many minimum_supported_calling_convention_version minimum_supported_serialization_version record
-    sign verify verify_many
+    Tolerance TooOldReaderError UnsupportedError WeightsError check check_many compatibility compatibility_many
+    compile_cache digests digests_many inspect load maximum_supported_calling_convention_version
+    maximum_supported_serialization_version migrate migrate_many minimum_supported_calling_convention_version
+    minimum_supported_serialization_version record sign verify verify_many
 """.split()
 
 

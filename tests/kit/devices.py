@@ -5,6 +5,7 @@ import os
 DEVICES = 8
 
 os.environ["JAX_PLATFORMS"] = os.environ.get("JAXEXP_TEST_PLATFORMS", "cpu")
+os.environ.pop("JAXEXP_COMPILE_CACHE", None)
 os.environ["XLA_FLAGS"] = " ".join(
     [
         os.environ.get("XLA_FLAGS", ""),

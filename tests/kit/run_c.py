@@ -53,6 +53,8 @@ class Options(ctypes.Structure):
         ("size_count", ctypes.c_size_t),
         ("pad", ctypes.c_int),
         ("only_sizes", ctypes.c_int),
+        ("compile_cache", ctypes.c_char_p),
+        ("compile_cache_bytes", ctypes.c_uint64),
     )
 
 

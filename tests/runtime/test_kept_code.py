@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import ctypes
 import re
 import subprocess
@@ -245,3 +246,62 @@ def test_from_c(installed: Path, plugin: Path, artifact: Path, exe: Path) -> Non
 def test_the_command_says_what_it_takes() -> None:
     said = subprocess.run([runtime.RUN, "--help"], capture_output=True, text=True).stdout
     assert "--save-executable FILE" in said and "--executables FILE" in said
+
+
+# --- the compile cache ----------------------------------------------------------------------------------------------
+
+
+def test_processes_share_a_compile_cache(artifact: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    expected = call(artifact)[0]
+    x = artifact.parent / "x.npy"
+    commands = (artifact, x, "--compile-cache", cache, "--repeat", 1)
+    assert re.match(r"compiled in ", runtime.run(*commands).stdout)
+    (entry,) = cache.iterdir()
+    found = runtime.run(*commands)
+    assert re.match(rf"code from {re.escape(str(cache))} in [\d.]+ ms\n", found.stdout)
+    assert found.stderr == ""
+    np.testing.assert_array_equal(call(artifact, "--compile-cache", cache)[0], expected)
+    whole = entry.read_bytes()
+    for bad in (b"", whole[:100], whole[:-64], bytes([*whole[:-100], whole[-100] ^ 1, *whole[-99:]])):
+        entry.write_bytes(bad)
+        assert re.match(r"compiled in ", runtime.run(*commands).stdout)
+        assert entry.read_bytes()[:64] == whole[:64], "it was made again"
+        assert re.match(r"code from ", runtime.run(*commands).stdout)
+    assert list(cache.iterdir()) == [entry]
+
+
+def test_other_options_miss(artifact: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    for devices, entries in ((1, 1), (1, 1), (2, 2)):
+        call(artifact, "--compile-cache", cache, devices=devices)
+        assert len(list(cache.iterdir())) == entries
+
+
+def test_processes_that_start_together_compile_once(tmp_path: Path) -> None:
+    def function(x: Any) -> Any:
+        for _ in range(60):
+            x = jnp.tanh(x) @ x
+        return x
+
+    artifact = written(tmp_path / "f.jaxexp", function, jax.ShapeDtypeStruct(X.shape, X.dtype))
+    np.save(tmp_path / "x.npy", X)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        command = (artifact, tmp_path / "x.npy", "--compile-cache", tmp_path / "cache", "--repeat", 1)
+        done = list(pool.map(lambda _: runtime.run(*command), range(8)))
+    assert [one.returncode for one in done] == [0] * 8
+    assert sum(one.stdout.startswith("compiled in ") for one in done) == 1
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+def test_a_compile_cache_from_c(library: Library, runtime: Handle, artifact: Path, tmp_path: Path) -> None:
+    folder = str(tmp_path / "cache").encode()
+    for _ in range(2):
+        library.call(library.load_with(runtime, artifact, compile_cache=folder), library.array(X))
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+    small = {"compile_cache": f"{tmp_path}/small".encode(), "compile_cache_bytes": 10}
+    library.call(library.load_with(runtime, artifact, **small), library.array(X))
+    assert list((tmp_path / "small").iterdir()) == []
+    (tmp_path / "cache").chmod(0o777)
+    with pytest.raises(RunError, match="every user of this machine may write"):
+        library.load_with(runtime, artifact, compile_cache=folder)

@@ -414,3 +414,79 @@ time.sleep(0.2)
     for _ in range(4):
         done = subprocess.run([sys.executable, "-c", code, what, path], capture_output=True, text=True, check=False)
         assert done.returncode == 0, (done.returncode, done.stderr)
+
+
+# --- the compile cache ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Any:
+    jaxexp.compile_cache(tmp_path / "cache")
+    yield tmp_path / "cache"
+    jaxexp.compile_cache(None)
+
+
+@pytest.fixture
+def sine(tmp_path: Path) -> Path:
+    return saved(tmp_path, jnp.sin, X)
+
+
+def test_sessions_share_what_one_compiled(sine: Path, cache: Path) -> None:
+    first = Session(sine, plugin="cpu")
+    expected = first(X)
+    assert first.why_compiled == "the compile cache has no code of it"
+    (entry,) = cache.iterdir()
+    second = Session(sine, plugin="cpu")
+    same(second(X), expected)
+    assert second.why_compiled == ""
+    second.save_executable(cache.parent / "f.exe")  # of code that was compiled anew
+    third = Session(sine, plugin="cpu", executables=cache.parent / "f.exe")
+    same(third(X), expected)
+    assert third.why_compiled == ""
+    entry.write_bytes(entry.read_bytes()[:-100])
+    damaged = Session(sine, plugin="cpu")
+    same(damaged(X), expected)
+    assert damaged.why_compiled.startswith("expected ")
+    again = Session(sine, plugin="cpu")
+    same(again(X), expected)
+    assert again.why_compiled == ""
+
+
+def test_sizes_and_vjps_of_sessions_in_the_cache(tmp_path: Path, cache: Path) -> None:
+    spec = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("n, 3"), np.float32)
+    path = saved(tmp_path, jnp.sin, spec, vjp_order=1)
+    for count in (2, 2):
+        session = Session(path, plugin="cpu")
+        for n in (1, 2):
+            same(session(X[:n]), np.sin(X[:n]))
+        same(session.vjp()(X, X), (X * np.cos(X),))
+        assert len(list(cache.glob("*.exe"))) == count + 1
+
+
+def test_python_and_the_runtime_share_a_folder_and_no_code(sine: Path, cache: Path) -> None:
+    jax.clear_caches()
+    expected = jaxexp.load(sine).call(X)
+    same(Session(sine, plugin="cpu")(X), expected)
+    assert len(list(cache.glob("*.exe"))) == 2
+
+
+def test_a_folder_that_everybody_may_write_to(sine: Path, tmp_path: Path, cache: Path) -> None:
+    cache.chmod(0o777)
+    with pytest.raises(jaxexp.RunError, match="every user of this machine may write"):
+        Session(sine, plugin="cpu")
+
+
+def test_the_environment_names_a_folder(sine: Path, tmp_path: Path, subprocess_env: Any) -> None:
+    code = """
+    import sys
+    import numpy as np
+    from jaxexp.runtime import Session
+    session = Session(sys.argv[1], plugin="cpu")
+    session(np.arange(6, dtype=np.float32).reshape(2, 3))
+    print(session.why_compiled or "found")
+    """
+    env = {**subprocess_env(), "JAXEXP_COMPILE_CACHE": str(tmp_path / "named")}
+    assert [without_jax.run(code, env, sine).strip() for _ in range(2)] == [
+        "the compile cache has no code of it",
+        "found",
+    ]

@@ -1,16 +1,22 @@
 // Records are tuples: Python asks for a few of them, once.
 #include "bindings/base/define.h"
 
+#include <filesystem>
+#include <new>
+#include <optional>
 #include <string_view>
+#include <utility>
 
 #include "bindings/base/buffer.h"
 #include "bindings/base/errors.h"
 #include "bindings/base/owned.h"
 #include "bindings/base/text.h"
+#include "bindings/base/unlocked.h"
 #include "wire/base/digest.h"
 #include "wire/base/error.h"
 #include "wire/compiled/cpu.h"
 #include "wire/compiled/records.h"
+#include "wire/compiled/store.h"
 
 namespace jaxexp::bindings {
 namespace {
@@ -50,6 +56,64 @@ nb::bytes head(const Texts& conditions, const Texts& call, HasBuffer code) {
   return to_bytes(wire::executable_head(to_entries(conditions), to_entries(call), bytes.size(), digest));
 }
 
+/// Who takes it drops it: `with`, or the end of the object, which garbage collection may put off.
+class Turn {
+ public:
+  explicit Turn(wire::Store::Turn turn) : turn_(std::move(turn)) {}
+  void end() { turn_.reset(); }
+
+ private:
+  std::optional<wire::Store::Turn> turn_;
+};
+
+void open_store(wire::Store* self, nb::handle folder, std::uint64_t max_bytes) {
+  new (self) wire::Store(path_of(folder), max_bytes);
+}
+
+nb::object find(const wire::Store& store, const Texts& conditions) {
+  const wire::Entries wanted = to_entries(conditions);
+  std::optional<wire::Store::Entry> found;
+  {
+    const Unlocked unlocked;
+    found = store.find(wanted);
+  }
+  if (!found) return nb::none();
+  return nb::make_tuple(to_dict(found->call), nb::bytes(found->code.data(), found->code.size()));
+}
+
+bool put(const wire::Store& store, const Texts& conditions, const Texts& call, HasBuffer code) {
+  const Buffer buffer(code);
+  const wire::Entries named = to_entries(conditions), needed = to_entries(call);
+  const Unlocked unlocked;
+  return store.put(named, needed, buffer.bytes());
+}
+
+nb::object turn(const wire::Store& store, const Texts& conditions) {
+  std::optional<wire::Store::Turn> found = store.turn(to_entries(conditions));
+  return found ? nb::cast(Turn(std::move(*found))) : nb::none();
+}
+
+void define_store(nb::module_& m) {
+  nb::class_<Turn>(m, "CompilingTurn", "The right to compile what others would compile too: they wait.")
+      .def("end", &Turn::end);
+  nb::class_<wire::Store>(m, "ExecutableStore", "A folder with one file of executables for each set of conditions.")
+      .def("__init__", &open_store, "folder"_a, "max_bytes"_a,
+           nb::sig("def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None"))
+      .def("find", &find, "conditions"_a,
+           nb::sig("def find(self, conditions: dict[str, str]) -> tuple[dict[str, str], bytes] | None"),
+           "What a call needs, and the code; None if there is none.")
+      .def("put", &put, "conditions"_a, "call"_a, "code"_a,
+           "Adds an entry, and removes old ones if there are too many bytes. Whether there is room for it.")
+      .def(
+          "remove", [](const wire::Store& store, const Texts& conditions) { store.remove(to_entries(conditions)); },
+          "conditions"_a)
+      .def("turn", &turn, "conditions"_a, nb::sig("def turn(self, conditions: dict[str, str]) -> CompilingTurn | None"),
+           "None if somebody else has the turn.");
+  m.def(
+      "store_name", [](const Texts& conditions) { return to_text(wire::Store::name(to_entries(conditions))); },
+      "conditions"_a, "The name of a file in every store.");
+}
+
 }  // namespace
 
 void define_compiled(nb::module_& m) {
@@ -67,6 +131,7 @@ void define_compiled(nb::module_& m) {
   m.def(
       "cpu_features", [] { return to_text(wire::cpu_features()); },
       "What the processor offers to this process. Equal texts mean equal instruction sets.");
+  define_store(m);
 }
 
 }  // namespace jaxexp::bindings

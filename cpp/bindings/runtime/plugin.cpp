@@ -42,10 +42,13 @@ void start(Runtime* self, const std::filesystem::path& file, const nb::dict& opt
 
 Function load(const Runtime& runtime, const Program& program, std::vector<std::size_t> devices,
               const std::filesystem::path& executables, const std::filesystem::path& weights, bool stable,
-              const std::vector<std::map<std::string, std::int64_t>>& sizes, bool pad, bool only_sizes) {
+              const std::vector<std::map<std::string, std::int64_t>>& sizes, bool pad, bool only_sizes,
+              const std::filesystem::path& compile_cache, std::uint64_t compile_cache_bytes) {
   const Unlocked unlocked;
   return runtime.load(program.artifact, {.devices = std::move(devices),
                                          .executables = executables,
+                                         .compile_cache = compile_cache,
+                                         .compile_cache_bytes = compile_cache_bytes,
                                          .weights = weights,
                                          .stable = stable,
                                          .owner = program.owner,
@@ -80,10 +83,11 @@ void define_plugin(nb::module_& m) {
       .def_prop_ro("platform", [](const Runtime& r) { return text(r.platform()); })
       .def_prop_ro("nr_devices", &Runtime::nr_devices)
       .def("load", &load, "program"_a, "devices"_a, "executables"_a, "weights"_a, "stable"_a, "sizes"_a, "pad"_a,
-           "only_sizes"_a,
+           "only_sizes"_a, "compile_cache"_a, "compile_cache_bytes"_a,
            nb::sig("def load(self, program: Program, devices: collections.abc.Sequence[int], "
                    "executables: str | os.PathLike[str], weights: str | os.PathLike[str], stable: bool, "
-                   "sizes: collections.abc.Sequence[dict[str, int]], pad: bool, only_sizes: bool) -> Function"),
+                   "sizes: collections.abc.Sequence[dict[str, int]], pad: bool, only_sizes: bool, "
+                   "compile_cache: str | os.PathLike[str], compile_cache_bytes: int) -> Function"),
            "A function on devices of these numbers. Paths may be empty.")
       .def("put", &put, "array"_a, "dtype"_a, "device"_a,
            nb::sig("def put(self, array: object, dtype: str, device: int) -> Array"))

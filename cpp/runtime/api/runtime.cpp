@@ -33,12 +33,13 @@ using Reason = RunError::Reason;
 std::shared_ptr<const runtime::Bound> bound(const std::shared_ptr<const runtime::Client>& client, Artifact artifact,
                                             const std::shared_ptr<const void>& owner, const LoadOptions& options,
                                             const std::filesystem::path& file) {
-  const auto executables =
-      options.executables.empty() ? nullptr : runtime::opened(options.executables, wire::FileBytes::Reading::in_parts);
+  const runtime::CodeSources sources{
+      options.executables.empty() ? nullptr : runtime::opened(options.executables, wire::FileBytes::Reading::in_parts),
+      options.compile_cache.empty() ? nullptr : runtime::store_in(options.compile_cache, options.compile_cache_bytes)};
   runtime::SizeOptions sizes{artifact.sizes(), options.pad, options.only_sizes};
   sizes.sizes.insert(sizes.sizes.end(), options.sizes.begin(), options.sizes.end());
   auto callable = std::make_shared<const runtime::Callable>(client, std::move(artifact), owner, options.devices,
-                                                            executables, options.compile_options, std::move(sizes));
+                                                            sources, options.compile_options, std::move(sizes));
   auto weights =
       options.weights.empty()
           ? runtime::HostWeights::of(callable->artifact(), callable->arguments(), owner, file, options.stable)
@@ -292,7 +293,7 @@ std::optional<Function> Function::vjp() const {
   auto artifact = callable->artifact().vjp();
   if (!artifact) return std::nullopt;
   auto vjp = std::make_shared<const runtime::Callable>(callable->client(), std::move(*artifact), callable,
-                                                       callable->devices(), callable->executables(),
+                                                       callable->devices(), callable->sources(),
                                                        callable->compile_options(), callable->size_options());
   return Function(
       std::make_shared<const runtime::Bound>(std::move(vjp), bound_->weights(), /*is_vjp=*/true, bound_->stable()));

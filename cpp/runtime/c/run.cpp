@@ -160,8 +160,11 @@ jaxexp::LoadOptions loading(const jaxexp_load_options* options) {
   std::vector<std::map<std::string, std::int64_t>> sizes;
   for (std::size_t i = 0; i < found.size_count; ++i)
     sizes.push_back(jaxexp::runtime::sizes_in(&given(found.sizes[i], "a set of sizes")));
+  jaxexp::LoadOptions defaults;
   return {.devices = {found.devices, found.devices + found.device_count},
           .executables = text(found.executables),
+          .compile_cache = text(found.compile_cache),
+          .compile_cache_bytes = found.compile_cache_bytes ? found.compile_cache_bytes : defaults.compile_cache_bytes,
           .weights = text(found.weights),
           .stable = found.stable != 0,
           .member = text(found.member),

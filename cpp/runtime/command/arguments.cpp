@@ -74,6 +74,8 @@ Runs a function that jax.export or jaxexp has serialized, on a PJRT plugin.
   --save-executable FILE  add the compiled code to FILE, which is made if it is not there; the function is called only
                       if there are inputs, -o or --repeat, too
   --executables FILE  use the code in FILE, where it fits; FILE is trusted like a program
+  --compile-cache FOLDER  share compiled code with other processes in FOLDER, which is trusted like a program (default:
+                      $JAXEXP_COMPILE_CACHE)
   --repeat N          call the function N times more, and say how long that takes
   --check             make the calls again that were recorded in ARTIFACT, and compare the results with the recorded
                       ones; the exit status is 1 if one differs, or a call fails, or there are none
@@ -94,6 +96,7 @@ Arguments::Arguments(int count, char** texts) {
       {"--member", text(member)},
       {"--executables", text(executables)},
       {"--save-executable", text(save_executable)},
+      {"--compile-cache", text(compile_cache)},
       {"--weights", text(weights)},
       {"--lapack", text(lapack)},
       {"--repeat", [this](Text value) { repeat = parsed("--repeat", value); }},
@@ -128,6 +131,8 @@ Arguments::Arguments(int count, char** texts) {
   if (help || version) return;
   if (files.empty()) throw UsageError("an artifact is missing");
   if (const char* const named = std::getenv("JAXEXP_PLUGIN"); named && plugin.empty()) plugin = named;
+  if (const char* const named = std::getenv("JAXEXP_COMPILE_CACHE"); named && compile_cache.empty())
+    if (std::string_view(named).find("://") == std::string_view::npos) compile_cache = named;
   if (plugin.empty() && !inspect) throw UsageError("--plugin is missing, and so is $JAXEXP_PLUGIN");
   if (!out.empty() && !out.ends_with(".npy") && !out.ends_with(".npz"))
     throw UsageError("--out takes a file .npy or .npz, and not '" + out + "'");

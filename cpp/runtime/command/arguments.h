@@ -29,7 +29,7 @@ struct Arguments {
   /// Throws UsageError.
   Arguments(int count, char** texts);
 
-  std::string plugin, artifact, member, out, executables, save_executable, weights, lapack;
+  std::string plugin, artifact, member, out, executables, save_executable, compile_cache, weights, lapack;
   std::vector<std::string> inputs;
   std::vector<std::size_t> devices;
   Runtime::Options options;

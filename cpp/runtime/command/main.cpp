@@ -207,11 +207,12 @@ void call(const jaxexp::Function& function, const Arguments& arguments) {
     const auto start = Clock::now();
     function.compile();
     const std::string took = shown(milliseconds_since(start), 1);
-    const bool is_kept = !arguments.executables.empty() && function.why_compiled().empty();
-    say((is_kept ? "code from " + arguments.executables : "compiled") + " in " + took);
+    const std::string& place = arguments.executables.empty() ? arguments.compile_cache : arguments.executables;
+    const bool is_kept = !place.empty() && function.why_compiled().empty();
+    say((is_kept ? "code from " + place : "compiled") + " in " + took);
   }
   const auto [results, first] = timed_call(function, inputs);
-  if (const std::string why = function.why_compiled(); !why.empty())
+  if (const std::string why = function.why_compiled(); !why.empty() && !arguments.executables.empty())
     complain("compiled, because the code in " + arguments.executables + " is not used: " + why);
   const jaxexp::Artifact& artifact = function.artifact();
   if (arguments.out.empty()) {
@@ -234,6 +235,7 @@ int run(const Arguments& arguments) {
   if (!arguments.lapack.empty()) jaxexp::Runtime::use_lapack(arguments.lapack);
   const jaxexp::LoadOptions options{.devices = arguments.devices,
                                     .executables = arguments.executables,
+                                    .compile_cache = arguments.compile_cache,
                                     .weights = arguments.weights,
                                     .stable = arguments.stable,
                                     .member = arguments.member,

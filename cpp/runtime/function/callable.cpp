@@ -9,11 +9,11 @@
 #include <numeric>
 #include <utility>
 
-#include "runtime/function/kept_code.h"
 #include "runtime/plugin/compile_options.h"
 #include "runtime/plugin/few.h"
 #include "wire/base/error.h"
 #include "wire/base/hexadecimal.h"
+#include "wire/base/sha256.h"
 
 namespace jaxexp::runtime {
 namespace {
@@ -98,7 +98,7 @@ PJRT_Memory* memory(const Device& device, const Parameter& parameter) {
 }  // namespace
 
 Callable::Callable(std::shared_ptr<const Client> client, Artifact artifact, std::shared_ptr<const void> owner,
-                   std::vector<std::size_t> devices, File executables, Client::Options compile_options,
+                   std::vector<std::size_t> devices, CodeSources sources, Client::Options compile_options,
                    SizeOptions size_options)
     : owner_(std::move(owner)),
       client_(std::move(client)),
@@ -108,7 +108,7 @@ Callable::Callable(std::shared_ptr<const Client> client, Artifact artifact, std:
       results_(parameters(artifact_.results(), artifact_.nr_devices())),
       kept_(artifact_.kept_arguments()),
       program_(artifact_, client_),
-      executables_(std::move(executables)),
+      sources_(std::move(sources)),
       compile_options_(std::move(compile_options)),
       size_options_(std::move(size_options)),
       places_(results_.size()) {
@@ -159,26 +159,35 @@ Callable::Compiled Callable::make_compiled(const Variables& sizes) const {
   const Clock::time_point begin = Clock::now();
   const std::string name = std::string(artifact_.function_name()) + (sizes.empty() ? "" : " for " + str(sizes));
   const StaticModule module = static_module(sizes);
-  std::optional<Executable> executable;
-  std::optional<HloShardings> kept_shardings;
-  std::string why_not;
-  if (executables_) {
-    KeptCode found = find_code(client_, *executables_, conditions(sizes, module));
-    executable = std::move(found.executable);
-    if (executable) {
-      kept_shardings = std::move(found.shardings);
-      client_->say(name + ": has code from the file of executables, in " + milliseconds_since(begin));
-    } else {
-      why_not = wire::escaped(found.why_not);
+  KeptCode found;
+  wire::Entries here = sources_.file || sources_.store ? conditions(sizes, module) : wire::Entries{};
+  const char* place = "the file of executables";
+  if (sources_.file) found = find_code(client_, *sources_.file, here);
+  std::optional<wire::Store::Turn> turn;
+  if (!found.executable && sources_.store) {
+    here.emplace_back("SHA-256", wire::hexadecimal(wire::sha256(program_.module)));
+    KeptCode stored = find_stored_code(client_, *sources_.store, here, turn);
+    if (stored.executable || !sources_.file) {
+      found = std::move(stored);
+      place = "the compile cache";
     }
   }
-  if (!executable) {
-    executable = make_executable(module);
+  std::optional<HloShardings> kept_shardings;
+  std::string why_not = found.executable ? std::string() : wire::escaped(found.why_not);
+  if (found.executable) {
+    kept_shardings = std::move(found.shardings);
+    client_->say(name + ": has code from " + place + ", in " + milliseconds_since(begin));
+  } else {
+    found.executable = make_executable(module);
     client_->say(name + ": compiled in " + milliseconds_since(begin) +
-                 (why_not.empty() ? "" : ", and not taken from the file of executables: " + why_not));
+                 (why_not.empty() ? "" : std::string(", and not taken from ") + place + ": " + why_not));
+    const std::string why_not_stored =
+        sources_.store ? store_code(*found.executable, devices_.size() > 1, here, *sources_.store) : std::string();
+    if (!why_not_stored.empty())
+      client_->say(name + ": not added to the compile cache: " + wire::escaped(why_not_stored));
   }
-  Compiled compiled{std::move(*executable), {}, {}, make_platform_index(), std::move(kept_shardings),
-                    std::move(why_not)};
+  Compiled compiled{
+      std::move(*found.executable), {}, {}, make_platform_index(), std::move(kept_shardings), std::move(why_not)};
   for (const Parameter& argument : arguments_) compiled.arguments.push_back(argument.tiling);
   for (const Parameter& result : results_) compiled.results.push_back(result.tiling);
   if (devices_.size() > 1) ask_for_shardings(compiled);

@@ -18,11 +18,11 @@
 #include "jaxexp/artifact.h"
 #include "runtime/array/numbers.h"
 #include "runtime/function/by_sizes.h"
+#include "runtime/function/kept_code.h"
 #include "runtime/function/size_choice.h"
 #include "runtime/plugin/executable.h"
 #include "runtime/program/program.h"
 #include "runtime/signature/parameter.h"
-#include "wire/base/file_bytes.h"
 #include "wire/compiled/records.h"
 
 namespace jaxexp::runtime {
@@ -35,13 +35,10 @@ struct Times {
 /// May be called by several threads at once.
 class Callable {
  public:
-  using File = std::shared_ptr<const wire::FileBytes>;
-
   /// `owner` keeps the artifact's memory; null where the caller does. `devices` are indices of the client's devices;
-  /// none: the first ones. `executables` is a file of code that was compiled earlier, or null. `compile_options` are
-  /// XLA's. Throws RunError.
+  /// none: the first ones. `sources` have code that was compiled earlier. `compile_options` are XLA's. Throws RunError.
   Callable(std::shared_ptr<const Client> client, Artifact artifact, std::shared_ptr<const void> owner,
-           std::vector<std::size_t> devices, File executables, Client::Options compile_options,
+           std::vector<std::size_t> devices, CodeSources sources, Client::Options compile_options,
            SizeOptions size_options);
 
   const Artifact& artifact() const { return artifact_; }
@@ -49,7 +46,7 @@ class Callable {
   const std::vector<std::size_t>& devices() const { return devices_; }
   const std::vector<Parameter>& arguments() const { return arguments_; }
   std::size_t nr_results() const { return results_.size(); }
-  const File& executables() const { return executables_; }
+  const CodeSources& sources() const { return sources_; }
   const Client::Options& compile_options() const { return compile_options_; }
   const SizeOptions& size_options() const { return size_options_; }
 
@@ -119,7 +116,7 @@ class Callable {
   std::vector<Parameter> arguments_, results_;
   std::vector<std::uint32_t> kept_;
   Program program_;
-  File executables_;
+  CodeSources sources_;
   Client::Options compile_options_;
   SizeOptions size_options_;
 

@@ -1,7 +1,9 @@
 // Plugins hardly check what they load: all that decides what code does is compared here, and its digest.
 #include "runtime/function/kept_code.h"
 
+#include <chrono>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "jaxexp/deserialization_error.h"
@@ -13,17 +15,44 @@
 namespace jaxexp::runtime {
 namespace {
 
+std::string sentence(const wire::Error& error) { return "expected " + error.expected + ", found " + error.found; }
+
+/// What a call needs of code for several devices.
+wire::Entries call_of(const Executable& executable, bool has_shardings) {
+  return has_shardings ? call_entries(executable.shardings()) : wire::Entries{};
+}
+
 /// The code of a record that fits; where it cannot be used, says why.
 std::optional<Executable> load(const std::shared_ptr<const Client>& client, const wire::FileBytes& file,
                                const wire::ExecutableRecord& record, std::string& why_not) {
   try {
     return Executable::from_code(client, wire::read_code(file, record));
   } catch (const wire::Error& error) {
-    why_not = "expected " + error.expected + ", found " + error.found;
+    why_not = sentence(error);
   } catch (const RunError& error) {
     why_not = error.what();
   }
   return std::nullopt;
+}
+
+/// The code of an entry; where there is none, or none that can be used, says why.
+KeptCode find_entry(const std::shared_ptr<const Client>& client, const wire::Store& store,
+                    const wire::Entries& conditions) {
+  KeptCode found{std::nullopt, {}, "the compile cache has no code of it"};
+  try {
+    const auto entry = store.find(conditions);
+    if (!entry) return found;
+    found.executable = Executable::from_code(client, entry->code);
+    found.shardings = shardings_in(entry->call);
+  } catch (const wire::Error& error) {
+    found.why_not = sentence(error);
+  } catch (const RunError& error) {
+    found.why_not = error.what();
+    store.remove(conditions);
+  } catch (const std::system_error& error) {
+    found.why_not = error.what();
+  }
+  return found;
 }
 
 }  // namespace
@@ -65,7 +94,7 @@ KeptCode find_code(std::shared_ptr<const Client> client, const wire::FileBytes& 
       return found;
     }
   } catch (const wire::Error& error) {
-    found.why_not = "expected " + error.expected + ", found " + error.found;
+    found.why_not = sentence(error);
   } catch (const std::system_error& error) {
     found.why_not = error.what();
   }
@@ -86,7 +115,7 @@ bool has_code(const std::filesystem::path& path, const wire::Entries& conditions
 
 void keep_code(const Executable& executable, bool has_shardings, const wire::Entries& conditions,
                const std::filesystem::path& path) {
-  const wire::Entries call = has_shardings ? call_entries(executable.shardings()) : wire::Entries{};
+  const wire::Entries call = call_of(executable, has_shardings);
   try {
     wire::append_executable(path, conditions, call, executable.serialize());
   } catch (const wire::Error& error) {
@@ -95,6 +124,47 @@ void keep_code(const Executable& executable, bool has_shardings, const wire::Ent
     throw RunError(RunError::Reason::argument, path.string() + " is being changed by another writer; try again later");
   } catch (const std::system_error& error) {
     throw wire::file_error(error.code(), path);
+  }
+}
+
+std::shared_ptr<const wire::Store> store_in(const std::filesystem::path& folder, std::uint64_t max_bytes) {
+  if (wire::everybody_may_write(folder))
+    throw RunError(RunError::Reason::argument,
+                   wire::escaped(folder.string()) +
+                       ": every user of this machine may write to this folder, and a compile cache "
+                       "has native code: choose another one, or take that permission away");
+  try {
+    return std::make_shared<const wire::Store>(folder, max_bytes);
+  } catch (const std::system_error& error) {
+    throw wire::file_error(error.code(), folder);
+  }
+}
+
+KeptCode find_stored_code(std::shared_ptr<const Client> client, const wire::Store& store,
+                          const wire::Entries& conditions, std::optional<wire::Store::Turn>& turn) {
+  using std::chrono::steady_clock;
+  constexpr std::chrono::minutes patience(10);
+  const auto start = steady_clock::now();
+  for (;;) {
+    KeptCode found = find_entry(client, store, conditions);
+    // Whoever has the turn looks again: another process may have compiled meanwhile.
+    if (found.executable || turn || steady_clock::now() - start > patience) return found;
+    if (auto own = store.turn(conditions))
+      turn.emplace(std::move(*own));
+    else
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+std::string store_code(const Executable& executable, bool has_shardings, const wire::Entries& conditions,
+                       const wire::Store& store) {
+  try {
+    const auto code = executable.serialize();
+    return store.put(conditions, call_of(executable, has_shardings), code) ? std::string() : "it is too large";
+  } catch (const wire::Error& error) {
+    return sentence(error);
+  } catch (const std::exception& error) {  // of the plugin, or of the system
+    return error.what();
   }
 }
 

@@ -16,6 +16,7 @@ from jaxexp._kernel.function.conversion import ExportedOfJax
 from jaxexp._kernel.read.decode import reader_of
 from jaxexp._public import InPlaceOf, public
 
+from .called import Called
 from .recorded import Recorded, save_with_cases
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @public
-class Exported(Recorded, ExportedOfJax, metaclass=InPlaceOf):
+class Exported(Recorded, Called, ExportedOfJax, metaclass=InPlaceOf):
     """A JAX function that was lowered to StableHLO: its module, its signature, and access to its VJP.
 
     It has the fields, the constructor and the methods of `jax.export.Exported`. Objects come from `export`,
@@ -197,7 +198,7 @@ class Exported(Recorded, ExportedOfJax, metaclass=InPlaceOf):
             What is in the file for the function and for each VJP.
 
         Raises:
-            UnsupportedError: this code cannot be kept, for instance because of effects or several processes.
+            UnsupportedError: this code cannot be kept, for instance because of effects.
             ExportError: the arguments do not fit, there is no such VJP, or another process is writing to the file.
             DeserializationError: the file is not a file of executables, or it is damaged.
             OSError: the file cannot be written.
@@ -205,11 +206,6 @@ class Exported(Recorded, ExportedOfJax, metaclass=InPlaceOf):
         from jaxexp._executables.precompile import precompile
 
         return precompile(self, args, kwargs, into, mesh_or_device, vjp_order)
-
-    def _batch(self, primitive: Any, *mapped: Any, **params: Any) -> Any:
-        from jaxexp._readback.vmap.batching import batch_call
-
-        return batch_call(primitive, *mapped, **params)
 
     def raised(self) -> Callable[..., Any]:
         """The function read back from its module into JAX: an ordinary function that `jax.jit`, `jax.vmap`,

@@ -69,8 +69,14 @@ def of_machine(devices: Sequence[Any]) -> dict[str, str]:
         "target": target,
         "compile options": options,
         "partitioner": "Shardy" if _jax.shardy_flag.value else "GSPMD",
-        "processes": str(jax.process_count()),
+        "processes": _processes(),
     }
+
+
+def _processes() -> str:
+    """How many there are; of several, also which one this is, because each has code for its own devices."""
+    count = jax.process_count()
+    return "1" if count == 1 else f"{jax.process_index()} of {count}"
 
 
 def _flags(name: str) -> str:

@@ -22,7 +22,8 @@ from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.paths import argument_paths
 from jaxexp._public import public
 
-from . import conditions, placing, reuse
+from . import calls, conditions, placing, reuse
+from .calls import Code, CodeOf, Flattened
 from .file import ExecutablesFile, Record
 
 logger = logging.getLogger("jaxexp.executables")
@@ -52,7 +53,7 @@ class Executable:
     @property
     def arguments(self) -> str:
         """The dtypes and shapes of the arguments in one line, which is cut if it is long. Weights are only counted."""
-        return _shown_arguments(self.conditions.get("arguments", ""), self._weights)
+        return shown_arguments(self.conditions.get("arguments", ""), self._weights)
 
     def __repr__(self) -> str:
         state = "used" if self.used else "usable" if self.why is None else f"not used: {self.why}"
@@ -86,13 +87,13 @@ class Executables:
         in_avals: Sequence[Any],
         out_avals: Sequence[Any],
         results: Sequence[int] | None = None,
-    ) -> Any:
-        """JAX's object for the code of a call, ready to run; None if the file has none that fits.
+    ) -> Code | None:
+        """The code of a call, ready to run; None if the file has none that fits.
 
         The types are those of the arguments and of the wanted results, whose indices are `results`; None for all.
         """
         name = data.described(exported)
-        candidates = self._functions.get(_digest(exported))
+        candidates = self._functions.get(digest_of(exported))
         if not candidates:
             self._say(f"{name}: {self.name!r} has no code of this function")
             return None
@@ -105,58 +106,16 @@ class Executables:
             self._say(f"{name}: code in {self.name!r} is not used: the call has {error}")
             return None
         call = conditions.of_call(leaves, placement, results)
-        key = (placement.devices[0].client, placement.is_committed, _digest(exported), *call.values())
+        key = (placement.devices[0].client, placement.is_committed, digest_of(exported), *call.values())
         with self._lock:
             if key not in self._made:
                 self._made[key] = self._first_that_fits(exported, candidates, call, placement, in_avals, out_avals)
             made = self._made[key]
-            return None if made is None else made[0]
+            return None if made is None else Code(made[0], functools.partial(self._give_up, made[0]))
 
-    def callable_of(
-        self,
-        name: str,
-        jitted: Callable[[], Any],
-        flattened: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Sequence[Any], Any]],
-        code_of: Callable[[Sequence[Any]], Any],
-    ) -> Any:
-        """A callable that uses code from the file: the first call with arguments of some types looks for it, without a
-        trace. Later calls use the dispatch of `jax.jit`.
-
-        Args:
-            name: of the function.
-            jitted: makes the function's jitted callable, for calls that the file has no code for.
-            flattened: returns the flat arguments of a call, and the structure of its results.
-            code_of: what `find` returns for flat arguments.
-        """
-
-        def plain(*args: Any, **kwargs: Any) -> Any:
-            self._say_why_not(name)
-            return jitted()(*args, **kwargs)
-
-        def miss(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-            if reuse.why_not() is not None:
-                return plain(*args, **kwargs), None
-            leaves, out_tree = flattened(args, kwargs)
-            try:
-                code = code_of(leaves)
-            except (TypeError, ValueError):  # the call itself explains these
-                code = None
-            flat = None
-            if code is not None:
-                try:
-                    flat = code.unsafe_call(*leaves)
-                except jax.errors.JaxRuntimeError as error:
-                    self._give_up(code, f"it does not run: {error}")
-            if flat is None:
-                code = reuse.executable_of(jitted().lower(*args, **kwargs).compile())
-                flat = code.unsafe_call(*leaves)
-            results = jax.tree_util.tree_unflatten(out_tree, flat)
-            return results, reuse.for_dispatch(code, out_tree, leaves, flat)
-
-        if _jax.missing_for_reuse is None:
-            return reuse.dispatched(name, plain, miss)
-        self._say_why_not(name)
-        return jitted()
+    def callable_of(self, name: str, jitted: Callable[[], Any], flattened: Flattened, code_of: CodeOf) -> Any:
+        """What `calls.callable_of` returns, which says why code from the file is not used."""
+        return calls.callable_of(self._say_why_not, name, jitted, flattened, code_of)
 
     def _give_up(self, code: Any, why: str) -> None:
         """Stops using code that `find` returned."""
@@ -183,7 +142,7 @@ class Executables:
 
     def listed(self, exported: ExportedData) -> tuple[Executable, ...]:
         """The records for a function, or for another one of its name, and whether they are used."""
-        own, weights = conditions.of_function(exported), _weights_of(exported)
+        own, weights = conditions.of_function(exported), weights_of(exported)
         named = [r for r in self._file.records if r.conditions.get("function") == own["function"]]
         records = {record.position: record for record in (*named, *self._functions.get(own["module"], ()))}
         with self._lock:
@@ -211,7 +170,7 @@ class Executables:
             return "it is code of the C++ runtime"
         if (why := self._why_not_here(record)) is not None:
             return why
-        return _lacking(record, _devices_by_id()[record.conditions["devices"].split(",")[0]])
+        return lacking(record.call, _devices_by_id()[record.conditions["devices"].split(",")[0]])
 
     def _state(self, record: Record, own: Mapping[str, str], weights: int) -> Executable:
         recorded = types.MappingProxyType(dict(record.conditions))
@@ -257,8 +216,8 @@ class Executables:
     ) -> tuple[Any, Record] | None:
         own = conditions.of_function(exported)
         name = shown(data.described(exported))
-        weights = _weights_of(exported)
-        arguments = shown(_shown_arguments(call["arguments"], weights, 200))
+        weights = weights_of(exported)
+        arguments = shown(shown_arguments(call["arguments"], weights, 200))
         is_vjp = data.origin(exported)[1] > 0  # which takes weights one by one
         paths = functools.partial(argument_paths, exported.in_tree, 0 if is_vjp else weights)
         others = []
@@ -267,10 +226,10 @@ class Executables:
                 others.append(why)
                 self._calls[record.position] = why
                 continue
-            why = self._mismatch(record, own) or _lacking(record, placement.devices[0])
+            why = self._mismatch(record, own) or lacking(record.call, placement.devices[0])
             if why is None:
                 try:
-                    made = _make(self._file.code(record), record, placement, in_avals, out_avals)
+                    made = made_of(self._file.code(record), name, record.call, placement, in_avals, out_avals)
                 except Exception as error:  # of any kind: the function can still be compiled
                     why = f"it cannot be loaded: {error}"
                 else:
@@ -294,13 +253,13 @@ def attach(exported: ExportedData, path: str | os.PathLike[str], file: _native.F
     vars(data.kept_by(exported))["executables"] = Executables(path, file)
 
 
-def _weights_of(exported: ExportedData) -> int:
+def weights_of(exported: ExportedData) -> int:
     """How many of the first arguments of a loaded function are weights."""
     found = data.weights_in_trailer(exported)
     return 0 if found is None else len(found[1])
 
 
-def _shown_arguments(arguments: str, weights: int, most: int = 100) -> str:
+def shown_arguments(arguments: str, weights: int, most: int = 100) -> str:
     """The condition `arguments` in one line. Weights are only counted, because they are the same in all calls."""
     types = arguments.split("\n")
     if not 0 < weights <= len(types):
@@ -317,7 +276,7 @@ def _shortened(types: Sequence[str], most: int) -> str:
     return f"{head}, ..., {types[-1]}" if head else f"{line[:most]}..."
 
 
-def _digest(exported: ExportedData) -> str:
+def digest_of(exported: ExportedData) -> str:
     return data.kept(exported, "module_digest", lambda function: data.module_digest(function).hex())
 
 
@@ -325,9 +284,9 @@ def _devices_by_id() -> dict[str, Any]:
     return {str(device.id): device for device in jax.devices()}
 
 
-def _lacking(record: Record, device: Any) -> str | None:
+def lacking(call: Mapping[str, str], device: Any) -> str | None:
     """The custom calls that the code needs and this process lacks, after LAPACK's are registered; None if all exist."""
-    targets = record.call.get("custom calls", "").split()
+    targets = call.get("custom calls", "").split()
     if not targets:
         return None
     from jaxexp._kernel.module import custom_calls
@@ -338,16 +297,22 @@ def _lacking(record: Record, device: Any) -> str | None:
     return f"custom calls: nothing in this process implements {', '.join(missing)}" if missing else None
 
 
-def _make(
-    code: bytes, record: Record, placement: placing.Placement, in_avals: Sequence[Any], out_avals: Sequence[Any]
+def made_of(
+    code: bytes,
+    name: str,
+    needed: Mapping[str, str],
+    placement: placing.Placement,
+    in_avals: Sequence[Any],
+    out_avals: Sequence[Any],
 ) -> Any:
-    call: dict[str, Any] = json.loads(record.call["jax"])
+    """JAX's object for code of a function of this name, given what a call needs."""
+    call: dict[str, Any] = json.loads(needed["jax"])
     by_id = {device.id: device for device in jax.devices()}
     kept: list[int] = call["kept"]
     return reuse.executable_from(
         code,
         placement.devices,
-        name=record.conditions["function"],
+        name=name,
         committed=placement.is_committed or call["committed"],
         kept_var_idx=set(kept),
         input_avals=[in_avals[i] for i in kept],
@@ -358,7 +323,7 @@ def _make(
 
 
 def described(executable: Any, targets: Sequence[str]) -> dict[str, str]:
-    """What a call needs, for a record: `_make` reads it. An UnknownPlacementError if a placement has no text."""
+    """What a call needs, for a record: `made_of` reads it. An UnknownPlacementError if a placement has no text."""
     parts = reuse.parts_of(executable)
     if parts.host_callbacks or parts.keepalive or parts.mut is not None:
         raise placing.UnknownPlacementError("something tied to this process, such as a callback or a mutable array")

@@ -37,8 +37,6 @@ def precompile(
     """`Exported.precompile`."""
     if (missing := reuse.why_not()) is not None:
         raise UnsupportedError(f"precompiling {exported.fun_name}: {missing}")
-    if jax.process_count() > 1:
-        raise UnsupportedError(f"precompiling {exported.fun_name}: there are {jax.process_count()} processes, not one")
     if args is None:
         args, given = arguments_of(
             exported,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 from collections.abc import Iterable
 from typing import Any, Literal, Protocol, overload
 
@@ -15,8 +16,11 @@ from jaxexp._kernel.call.first_argument import as_called
 from jaxexp._kernel.function import data, sharding
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.paths import argument_paths
+from jaxexp._kernel.io import compile_cache
 from jaxexp._kernel.io.workers import worker_count
 from jaxexp._public import public
+
+from . import reuse
 
 # JAX keeps the code of this many functions: the ones that were used last.
 _MOST = 2048
@@ -68,7 +72,8 @@ def prefetch(
     """Compiles functions ahead of time, so that the first `Exported.call` of each does not wait for the compiler.
 
     The caller's thread lowers the modules. Meanwhile XLA compiles them in several threads. Nothing is executed. If
-    JAX's persistent compilation cache is configured (`jax.config.jax_compilation_cache_dir`), it is used.
+    JAX's persistent compilation cache is configured (`jax.config.jax_compilation_cache_dir`), it is used. With a
+    `compile_cache`, neither is read, and the first call of each function adds what was compiled here.
 
     The code is for calls outside of `jax.jit`, with the shapes and dtypes of the signature and with arguments in these
     places:
@@ -121,7 +126,9 @@ def prefetch(
             f"longer list; found {len(items):,}. With jax.config.jax_compilation_cache_dir set, compile the others in "
             "further calls"
         )
-    with concurrent.futures.ThreadPoolExecutor(worker_count(workers), "jaxexp-prefetch") as pool:
+    # What is compiled here is what the first call adds to the compile cache.
+    anew = contextlib.nullcontext() if compile_cache.current() is None else reuse.compiling_anew()
+    with anew, concurrent.futures.ThreadPoolExecutor(worker_count(workers), "jaxexp-prefetch") as pool:
         compiling: list[concurrent.futures.Future[Any]] = []
         try:
             for item in items:

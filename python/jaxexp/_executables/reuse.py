@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -30,9 +31,16 @@ def compilation_for(devices: Sequence[Any]) -> tuple[str, str]:
     """Digests of what the code for some devices depends on: the target in detail, and the compiler's options."""
     assignment = np.array(devices, object).reshape(1, -1)
     options = _jax.compile_options(1, len(devices), assignment, backend=devices[0].client)
+    # Where JAX's own cache is does not change the code.
+    for place in ("xla_gpu_per_fusion_autotune_cache_dir", "xla_gpu_kernel_cache_file"):
+        with contextlib.suppress(AttributeError):  # as in another release of XLA
+            setattr(options.executable_build_options.debug_options, place, "")
     hashed = hashlib.sha256()
     _jax.hash_options(hashed, options)
     return f"{_jax.topology_of(list(devices)).fingerprint():016x}", hashed.hexdigest()[:32]
+
+
+_anew = threading.RLock()  # the setting is one for all threads
 
 
 @contextlib.contextmanager
@@ -41,14 +49,18 @@ def compiling_anew() -> Generator[None]:
     if XLA serializes it again, the result does not run anywhere.
     """
     config: Any = jax.config  # its types lack its attributes
-    if config.jax_compilation_cache_dir is None or not config.jax_enable_compilation_cache:
+    if config.jax_compilation_cache_dir is None:
         yield
         return
-    _set_cache(False)
-    try:
-        yield
-    finally:
-        _set_cache(True)
+    with _anew:
+        if not config.jax_enable_compilation_cache:
+            yield
+            return
+        _set_cache(False)
+        try:
+            yield
+        finally:
+            _set_cache(True)
 
 
 def _set_cache(enabled: bool) -> None:

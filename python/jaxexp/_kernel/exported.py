@@ -310,6 +310,14 @@ class Function(ExportedData):
         """The rule of `jax.vmap` for calls. `jaxexp.Exported` implements it."""
         raise UnsupportedError(f"vmap of {self.fun_name}: only jaxexp.Exported has it, not {type(self).__name__}")
 
+    def _code_in_cache(self, *call: Any) -> Any:
+        """The code of a call in the compile cache. `jaxexp.Exported` has it."""
+        return None
+
+    def _callable_with_cache(self, jitted: Any, flattened: Any, code_of: Any) -> Any:
+        """A callable that asks `code_of` before it compiles. `jaxexp.Exported` makes it."""
+        return jitted()
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles a function as its artifact; a loaded one keeps the VJPs that it was loaded with."""
         data.check_picklable(self)

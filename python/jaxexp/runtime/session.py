@@ -13,7 +13,7 @@ import numpy as np
 from jaxexp import _runtime
 from jaxexp._errors import ExportError, RunError, cause
 from jaxexp._kernel.artifact.words import counted, listed
-from jaxexp._kernel.io import files
+from jaxexp._kernel.io import compile_cache, files
 
 from . import plugins
 from .arrays import Array, Leaf, dtype_of, to_numpy
@@ -103,7 +103,8 @@ class Session:
             weights: a file of tensors, or an index of several (``.safetensors.index.json``), instead of the one that
                 the artifact names.
             executables: a file that `save_executable` wrote. It has native code, so trust it as you trust a program.
-                Code that does not fit this plugin and machine is not used: `why_compiled` says why.
+                Code that does not fit this plugin and machine is not used: `why_compiled` says why. Code that is not
+                there may be in the folder of `jaxexp.compile_cache`.
             policy: what the artifact may contain, as in `jaxexp.load`.
             signed_by: who has to have signed the artifact, as in `jaxexp.load`. It may not have weights.
             stable: whether files of weights, and archives, are read when they are opened, instead of mapped, as in
@@ -145,12 +146,15 @@ class Session:
         if program.calls_lapack() and native.platform == "cpu":
             plugins.provide_lapack()
         code = os.fspath(executables or "")
+        cache = compile_cache.current()
+        folder, most = ("", 0) if cache is None else (cache.folder or "", cache.max_bytes)
         sets = [{name: operator.index(one[name]) for name in one} for one in sizes]
         try:
             with files.named_in_errors(code or name), files.named_in_os_errors(code):
                 function = native.load(
-                    program, list(devices or ()), code, os.fspath(weights or ""), stable, sets, pad, only_sizes
-                )
+                    program, list(devices or ()), code, os.fspath(weights or ""), stable, sets, pad, only_sizes,
+                    folder, most,
+                )  # fmt: skip
         except RunError as error:
             raise error if not name else RunError(f"{name}: {error}", error.reason) from None
         self._set(native, program, function, 0)
@@ -338,8 +342,9 @@ class Session:
 
     @property
     def why_compiled(self) -> str:
-        """Why the function was compiled in this process although ``executables`` was given. It is empty if code from
-        that file is used, if no file was given, and before the function is compiled.
+        """Why the function was compiled in this process although ``executables`` was given, or a
+        `jaxexp.compile_cache`. It is empty if code from there is used, if neither was given, and before the function is
+        compiled.
         """
         return self._function.why_compiled()
 

@@ -14,6 +14,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxexp
+from jaxexp._api.called import Called
 from kit.batches import ONE, operations, reload
 from kit.compare import assert_same_placement, assert_same_values
 from kit.corpus import CASES, arr, export_with, f32, mesh, spec, touch
@@ -188,7 +189,7 @@ def test_without_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls know no rule by themselves: it is a method of `Exported`."""
     loaded = reload(jaxexp.export(jax.jit(jnp.sin))(spec((3,))))
     jax.vmap(loaded.call)(arr(2, 3))
-    monkeypatch.delattr(jaxexp.Exported, "_batch")
+    monkeypatch.delattr(Called, "_batch")
     with pytest.raises(jaxexp.UnsupportedError, match=r"vmap of sin: only jaxexp\.Exported has it"):
         jax.vmap(loaded.call)(arr(2, 3))
 

@@ -107,6 +107,18 @@ def test_two_processes_call_what_one_exported(tmp_path: Path, environment: Any) 
     assert [outcome(*caller) for caller in callers] == [{"process": i, "compared": expected} for i in range(2)]
 
 
+@pytest.mark.slow(reason="starts five processes, which import JAX")
+def test_two_processes_use_what_two_others_compiled(tmp_path: Path, environment: Any) -> None:
+    """Each of the two has code of its own."""
+    worker = [sys.executable, os.fspath(WORKER)]
+    (exporter,) = run_together([[*worker, "export", os.fspath(tmp_path)]], environment(8), tmp_path)
+    outcome(*exporter)
+    for compiled in (1, 0):
+        found = [outcome(*one) for one in run_two([*worker, "cached"], environment(4), tmp_path)]
+        assert found == [{"process": i, "compiled": compiled, "used": [True]} for i in range(2)]
+        assert len(list((tmp_path / "cache").glob("*.exe"))) == 2
+
+
 @pytest.mark.sampled(one_in=0, reason="the other test starts two processes, too")
 @pytest.mark.skipif(not os.path.exists("/proc/self/smaps"), reason="only Linux tells which pages were read")
 def test_each_process_reads_its_part_of_the_weights(tmp_path: Path, environment: Any) -> None:

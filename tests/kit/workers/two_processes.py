@@ -2,6 +2,7 @@
 
 two_processes.py export FOLDER             exports for eight devices, and writes what to expect
 two_processes.py call FOLDER PORT INDEX    one of two processes of four devices each: loads, calls, compares
+two_processes.py cached FOLDER PORT INDEX  one of two processes that share a compile cache, and says what it compiled
 two_processes.py save FOLDER               exports a function with a sharded weight, and saves both
 two_processes.py read FOLDER PORT INDEX    loads and calls it, and says which part of the file of weights was read
 """
@@ -113,6 +114,28 @@ def call(folder: Path, port: str, index: str) -> dict[str, Any]:
     return {"process": int(index), "compared": compared}
 
 
+def cached(folder: Path, port: str, index: str) -> dict[str, Any]:
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=int(index), initialization_timeout=60)
+    jaxexp.compile_cache(folder / "cache")
+    expected = np.load(folder / "expected.npz")
+    model = jaxexp.load(folder / "auto.jaxexp")
+    args = [
+        jax.make_array_from_callback(x.shape, s, lambda index, x=x: x[index])
+        for x, s in zip(arguments(), model.in_shardings_jax(mesh("auto")), strict=True)
+    ]
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compiled.append(event))
+    compare(model.call(*args), expected["value"])
+    count = sum(event.endswith("backend_compile_duration") for event in compiled)
+    exe = folder / f"{index}.exe"
+    model.precompile(into=exe, mesh_or_device=mesh("auto"))
+    again = jaxexp.load(folder / "auto.jaxexp", executables=exe)
+    compare(again.call(*args), expected["value"])
+    jax.distributed.shutdown()
+    return {"process": int(index), "compiled": count, "used": [one.used for one in again.executables]}
+
+
 def compare(result: jax.Array, expected: np.ndarray) -> None:
     """The shards of this process, which are some and not all."""
     assert not result.is_fully_addressable
@@ -162,4 +185,8 @@ def resident(path: Path) -> int:
 
 if __name__ == "__main__":
     command, folder, *rest = sys.argv[1:]
-    print(json.dumps({"export": export, "call": call, "save": save, "read": read}[command](Path(folder), *rest)))
+    print(
+        json.dumps(
+            {"export": export, "call": call, "cached": cached, "save": save, "read": read}[command](Path(folder), *rest)
+        )
+    )

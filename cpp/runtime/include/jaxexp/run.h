@@ -102,6 +102,9 @@ typedef struct {
   int pad;        /* not 0: calls with other sizes run the code of the next larger set, where it is proved that what is
                    * added to their arguments does not change their results */
   int only_sizes; /* not 0: calls that need code for other sets fail */
+  const char* compile_cache;    /* a folder in which processes share compiled code, which is trusted like a program; or
+                                 * NULL */
+  uint64_t compile_cache_bytes; /* how many bytes the folder may have; 0: 4 GiB */
 } jaxexp_load_options;
 /* `options` may be NULL, here and below. */
 JAXEXP_RUN_API jaxexp_function* jaxexp_load_with(const jaxexp_runtime* runtime, const char* file,

@@ -63,9 +63,9 @@ class Function {
   /// RunError, DeserializationError where the file is something else, or std::system_error.
   void save_executable(const std::filesystem::path& file) const;
 
-  /// Why the function was compiled in this process, in spite of `LoadOptions::executables`; empty where code from that
-  /// file is used, where none was given, and before the function is compiled. With symbolic dimensions, it is about the
-  /// sizes that were used last.
+  /// Why the function was compiled in this process, in spite of `LoadOptions::executables` or `compile_cache`; empty
+  /// where code from there is used, where neither was given, and before the function is compiled. With symbolic
+  /// dimensions, it is about the sizes that were used last.
   std::string why_compiled() const;
 
   /// Calls the function with its arguments in the order of `arguments()`, and returns its results in the order of
@@ -133,6 +133,12 @@ struct LoadOptions {
   /// A file that `Function::save_executable` wrote. It has native code: name only a file that you trust like a program.
   /// What does not fit this plugin and this machine is not used, and the function is compiled as always.
   std::filesystem::path executables = {};
+  /// A folder in which processes share compiled code, which is made where it is missing: code that another process has
+  /// put there is used, and what this one compiles is added. It is native code: name only a folder where nobody else
+  /// can write whom you would not let run programs as you. RunError where every user of the machine can.
+  std::filesystem::path compile_cache = {};
+  /// How many bytes the folder may have. What was not used for longest is removed.
+  std::uint64_t compile_cache_bytes = std::uint64_t{4} << 30;
   /// A file of tensors, or an index of several ones, instead of what the artifact names.
   std::filesystem::path weights = {};
   /// Whether files of weights, also those of `Function::with_weights`, are read into memory when they are opened. They

@@ -11,10 +11,11 @@ import jax
 from jaxexp import _jax
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
+from jaxexp._kernel.io import compile_cache
 
 from . import first_argument, trees
 from .first_argument import flattened
-from .primitive import abstract_eval, call_exported_p, code_of, executables_of
+from .primitive import abstract_eval, call, call_exported_p, code_of, executables_of
 from .shared import MAKING, first_of_equals, have_same_nodes
 
 
@@ -43,7 +44,7 @@ def _callable(program: ExportedData, *, is_apart: bool) -> Any:
     """The function as a callable with the dispatch of `jax.jit`. It uses code from a file if one was given."""
     if (executables := executables_of(program)) is None:
         return shared_callable(program, is_apart)
-    own = data.bare(program)  # what JAX keeps with a callable must not lead back to the function
+    own: Any = data.bare(program)  # what JAX keeps with a callable must not lead back to the function
     code = functools.partial(code_of, executables, own)
     if not trees.has_generic_nodes(own):
         split = functools.partial(flattened, own, is_apart)
@@ -64,7 +65,8 @@ def shared_callable(program: ExportedData, is_apart: bool) -> Any:
             return _OfLeaves(data.bare(program), is_apart, _shared_of_leaves(first))
         made = _shared_callables(first)
         if is_apart not in made:
-            made[is_apart] = jitted_as(first, lambda traced, args, kwargs: call_traced(traced, is_apart, args, kwargs))
+            jitted = jitted_as(first, lambda traced, args, kwargs: call_traced(traced, is_apart, args, kwargs))
+            made[is_apart] = _with_cache(first, jitted, lambda own: functools.partial(flattened, own, is_apart))
     jitted = made[is_apart]
     return jitted if have_same_nodes(program.out_tree, first.out_tree) else _InOwnTree(program.out_tree, jitted)
 
@@ -87,7 +89,23 @@ def callable_of_leaves(program: ExportedData) -> Callable[..., Any]:
 
 
 def _jitted_leaves(exported: ExportedData) -> Callable[..., Any]:
-    return jitted_as(exported, lambda traced, leaves, _: call_exported_p.bind(*leaves, exported=traced))
+    jitted = jitted_as(exported, lambda traced, leaves, _: call_exported_p.bind(*leaves, exported=traced))
+    out_tree = jax.tree_util.tree_structure([0] * len(exported.out_avals))
+    return _with_cache(exported, jitted, lambda _: lambda leaves, _: (leaves, out_tree))
+
+
+def _with_cache(exported: Any, jitted: Any, flattened_by: Callable[[Any], Any]) -> Any:
+    """A jitted callable that looks into the compile cache before it compiles, if there is such a cache.
+
+    `flattened_by` returns what takes the arguments of a call apart, given a function that may be kept with it.
+    """
+    if compile_cache.current() is None:
+        return jitted
+    own: Any = data.bare(exported)
+    code = functools.partial(code_of, None, own)
+    cached = own._callable_with_cache(lambda: jitted, flattened_by(own), code)
+    cached.lower = jitted.lower
+    return cached
 
 
 def jitted_as(exported: ExportedData, apply: Callable[..., Any]) -> Callable[..., Any]:
@@ -142,8 +160,13 @@ class _OfLeaves:
 
 def _run(*args: Any, exported: ExportedData, **results: tuple[int, ...]) -> Any:
     """Runs the primitive outside of jit, as a gradient does: with the code of eager calls, if possible."""
+
+    def compiled() -> Any:
+        jitted: Any = jitted_as(exported, lambda traced, leaves, _: call(leaves, traced, **results))
+        return jitted.lower(*args).compile()
+
     executables = executables_of(exported)
-    if executables is not None and (code := code_of(executables, exported, args, **results)) is not None:
+    if executables is not None and (code := code_of(executables, exported, args, compiled, **results)) is not None:
         return code.unsafe_call(*args)
     first = first_of_equals(exported)
     # The Python code of the callable would lead back here.
@@ -151,6 +174,8 @@ def _run(*args: Any, exported: ExportedData, **results: tuple[int, ...]) -> Any:
         of_leaves: Callable[..., Any] | None = data.kept(first, "of_leaves", _of_leaves)
         if of_leaves is not None:
             return of_leaves(*args)
+    if compile_cache.current() is not None and (code := code_of(None, first, args, compiled, **results)) is not None:
+        return code.unsafe_call(*args)
     return _jax.apply_primitive(call_exported_p, *args, exported=first, **results)
 
 

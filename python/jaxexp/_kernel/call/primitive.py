@@ -12,7 +12,7 @@ Their rules are in `lowering` and `derivatives`; `call` has the one of `jax.vmap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -22,6 +22,7 @@ from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportTypeError, cause
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.sharding import in_call, meshes_of_call
+from jaxexp._kernel.io import compile_cache
 
 from . import constraints, hints
 
@@ -148,13 +149,24 @@ def executables_of(exported: ExportedData) -> Any:
 
 
 def code_of(
-    executables: Any, exported: ExportedData, leaves: Sequence[Any], results: tuple[int, ...] | None = None
+    executables: Any,
+    exported: Any,
+    leaves: Sequence[Any],
+    compiled: Callable[[], Any],
+    results: tuple[int, ...] | None = None,
 ) -> Any:
-    """JAX's object for the code of a call, if it is among a function's executables; else None.
+    """The code of a call, if it is among a function's executables, or in the compile cache; else None.
+
+    Args:
+        compiled: makes the `jax.stages.Compiled` of the call, for the compile cache.
 
     Raises:
         ExportError: the arguments do not fit.
     """
     in_avals = tuple(map(jax.typeof, leaves))
     out_avals, _ = abstract_eval(*in_avals, exported=exported, results=results)
-    return executables.find(exported, leaves, in_avals, out_avals, results)
+    call = exported, leaves, in_avals, out_avals, results
+    code = None if executables is None else executables.find(*call)
+    if code is None and compile_cache.current() is not None:
+        code = exported._code_in_cache(*call, compiled)
+    return code
