@@ -192,6 +192,8 @@ class _Tracer:
                     results, inner = self._while(operation, scope)
                 elif name in ("stablehlo.case", "stablehlo.if"):
                     results, inner = self._branches(operation, scope)
+                elif name == "sdy.manual_computation" and (devices := self._devices(operation)) is not None:
+                    results, inner = self._manual(operation, scope, *devices)
                 else:
                     # What nobody uses may be memory that nobody wrote, as of routines of LAPACK.
                     results, inner = [value for value in operation.results if _is_used(value)], None
@@ -323,6 +325,37 @@ class _Tracer:
         *results, floats, integers = _rebuilt(operation, types, list(operation.operands))
         return results, (floats, integers)
 
+    def _devices(self, operation: Any) -> tuple[Any, int] | None:
+        """How the tables of all devices that run the code of a `jax.shard_map` lie, and how many these are; None if no
+        array of it says on which mesh.
+        """
+        sdy = _jax.sdy
+        every = [one for name in ("out_shardings", "in_shardings") for one in _shardings(operation, name)]
+        name = str(every[0].mesh_or_ref).removeprefix("@") if every else ""
+        if name not in self._symbols:
+            return None
+        mesh: Any = sdy.MeshAttr(self._symbols[name].attributes["mesh"])
+        sizes = {axis.name: axis.size for axis in map(sdy.MeshAxisAttr, mesh.axes)}
+        manual: Any = sdy.ManualAxesAttr(operation.attributes["manual_axes"])
+        axes = [str(axis) for axis in manual]
+        first = sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(axis) for axis in axes], True)
+        others = [sdy.DimensionShardingAttr.get([], True)] * 2
+        return sdy.TensorShardingAttr.get(name, [first, *others]), math.prod(sizes[axis] for axis in axes)
+
+    def _manual(self, operation: Any, scope: _Scope, sharding: Any, devices: int) -> tuple[list[Any], Any]:
+        ir = _jax.ir
+        (block,) = operation.regions[0].blocks
+        inner = self._block(block)
+        scope.adopt(inner, "shard_map", block.arguments, list(operation.operands))
+        own = [ir.RankedTensorType(value.type) for value in (inner.floats, inner.integers)]
+        _return_more(block, [inner.floats, inner.integers], _jax.sdy.return_)
+        shardings = [*_shardings(operation, "out_shardings"), sharding, sharding]
+        operation.attributes["out_shardings"] = _jax.sdy.TensorShardingPerValueAttr.get(shardings)
+        every = [ir.RankedTensorType.get([2 * devices, *type_.shape[1:]], type_.element_type) for type_ in own]
+        types = [*(value.type for value in operation.results), *every]
+        *results, floats, integers = _rebuilt(operation, types, list(operation.operands))
+        return results, self._inline(fingerprint.of_devices, (devices, len(inner.rows)), [floats, integers])
+
 
 class _Parts:
     """The tables of a block: of single rows or several, and the small arrays that share one."""
@@ -380,6 +413,10 @@ def _return_more(block: Any, values: Sequence[Any], terminate: Callable[..., Any
     with _jax.ir.InsertionPoint(terminator):
         terminate([*terminator.operands, *values])
     terminator.operation.erase()
+
+
+def _shardings(operation: Any, name: str) -> list[Any]:
+    return [*map(_jax.sdy.TensorShardingAttr, _jax.sdy.TensorShardingPerValueAttr(operation.attributes[name]).shardings)]
 
 
 def _alone(value: Any) -> Any:
