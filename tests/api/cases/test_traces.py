@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import jaxexp
 from jaxexp._api.cases import culprit
 from jaxexp._api.cases.calling import Chain
 from jaxexp._readback.traced import fingerprint
+from jaxexp._view import graph
 from kit.calls import exported_with_calls
 from kit.corpus import CASES
 from kit.mutations import Mutation, different, mutations
@@ -34,7 +35,8 @@ def trace(exported: jaxexp.Exported, *args: Any) -> tuple[list[Any], Any, culpri
     """The results of a call, the rows of its trace, and the trace."""
     chain = Chain(exported)
     arguments = [np.asarray(leaf) for leaf in jax.tree.leaves(args)]
-    return chain.call(0, arguments), *chain.trace(0, arguments)
+    traced, found = chain.trace(0, arguments)
+    return chain.call(0, arguments), traced.rows, found
 
 
 def perceptron(w: Any, v: Any, x: Any) -> Any:
@@ -135,10 +137,10 @@ MODELS: dict[str, tuple[Callable[..., Any], ...]] = {
             }
             for _ in range(2)
         ],
-        np.array([3, 1, 4, 1, 5, 9]),
+        np.array([3, 1, 4, 1, 5, 9], np.int32),
     ),
     "recurrent": (recurrent, random(5, 5), random(3, 5), random(6, 3)),
-    "sorted and gathered": (sorted_and_gathered, random(4, 6), np.array([2, 0])),
+    "sorted and gathered": (sorted_and_gathered, random(4, 6), np.array([2, 0], np.int32)),
     "filtered": (filtered, random(3, 16)),
     "random numbers": (random_numbers, random(4, 3)),
     "root": (root, np.abs(random(5)) + 1),
@@ -163,9 +165,24 @@ def test_every_kind(name: str, tmp_path: Path) -> None:
     chain = Chain(loaded)
     for one in loaded.cases:
         assert one.trace is not None
-        rows, here = chain.trace(one.vjp_order, [value.array() for value in one.arguments])
+        traced, here = chain.trace(one.vjp_order, [value.array() for value in one.arguments])
         np.testing.assert_array_equal(here.words, one.trace.array())
-        assert culprit.find(rows, here, culprit.Trace.of_case(one.trace)) is None
+        assert culprit.find(traced.rows, here, culprit.Trace.of_case(one.trace)) is None
+        drawn = kinds(graph.read(traced.module))
+        assert all(row.operation == drawn[row.at[0]][row.at[1]] for row in traced.rows)
+
+
+def kinds(module: graph.Graph) -> dict[str, list[str]]:
+    """The kinds of a page's operations in the order in which it numbers them."""
+
+    def inside(block: dict[str, Any]) -> Iterator[str]:
+        for operation in block["o"]:
+            kind = module.texts[operation[0]]
+            yield kind if "." in kind else f"stablehlo.{kind}"
+            for inner in operation[6]:
+                yield from inside(inner)
+
+    return {name: [*inside(block)] for name, block in module.functions.items()}
 
 
 @pytest.mark.parametrize(
@@ -304,7 +321,8 @@ def test_what_later_trips_make(tmp_path: Path) -> None:
     runs = {
         args: chain.trace(0, [x, *(np.asarray(arg, np.int32) for arg in args)]) for args in ((5, 3), (5, 4), (4, 3))
     }
-    rows, recorded = runs[5, 3]
+    traced, recorded = runs[5, 3]
+    rows = traced.rows
     # These are other arguments, not other operations: what takes them is named.
     found = culprit.find(rows, runs[5, 4][1], recorded)
     assert found is not None
@@ -335,12 +353,12 @@ def test_why_no_operation_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_what_differs_when_run_again_is_not_recorded() -> None:
-    rows, one = Chain(jaxexp.export(jax.jit(jnp.sin))(random(4))).trace(0, [random(4)])
+    traced, one = Chain(jaxexp.export(jax.jit(jnp.sin))(random(4))).trace(0, [random(4)])
     words = one.words.copy()
     words[0, 3] ^= 1
     other = culprit.Trace(words)
-    assert culprit.find(rows, other, one) is not None
-    assert culprit.find(rows, other, culprit.Trace(one.where_as(other))) is None
+    assert culprit.find(traced.rows, other, one) is not None
+    assert culprit.find(traced.rows, other, culprit.Trace(one.where_as(other))) is None
 
 
 def test_large_traces_are_in_the_file_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

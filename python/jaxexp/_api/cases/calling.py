@@ -23,7 +23,7 @@ from jaxexp._kernel.write.fitting import DTYPE_OF_FLOAT0, name_of
 from . import machine
 
 if TYPE_CHECKING:
-    from jaxexp._readback.traced.tracing import Row, Traced
+    from jaxexp._readback.traced.tracing import Traced
 
     from .culprit import Trace
 
@@ -92,8 +92,8 @@ class Chain:
         """
         return self._called(self.program(order), arguments, weights)
 
-    def trace(self, order: int, arguments: Sequence[Array]) -> tuple[Sequence[Row], Trace]:
-        """The fingerprints of what the operations of a call make, and what each row of them is about.
+    def trace(self, order: int, arguments: Sequence[Array]) -> tuple[Traced, Trace]:
+        """The function that was called, with what each row of a trace is about; and the trace of a call.
 
         Raises:
             ExportError: as for `call`; or there are too many operations.
@@ -107,9 +107,9 @@ class Chain:
         shapes = *(a.shape for a in program.in_avals[: self.weights]), *(array.shape for array in arguments)
         if (order, shapes) not in self._traced:
             self._traced[order, shapes] = traced(program, shapes)
-        function, rows = self._traced[order, shapes]
-        *_, floats, integers = self._called(function, arguments)
-        return rows, Trace.of(rows, floats, integers)
+        found = self._traced[order, shapes]
+        *_, floats, integers = self._called(found.function, arguments)
+        return found, Trace.of(found.rows, floats, integers)
 
     def _called(self, program: Any, arguments: Sequence[Array], weights: Sequence[Array] | None = None) -> list[Array]:
         if program.ordered_effects or program.unordered_effects:

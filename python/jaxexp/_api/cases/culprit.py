@@ -12,7 +12,7 @@ from jaxexp._kernel.artifact.cases import Array, storage
 from jaxexp._readback.traced.tracing import Row
 
 from .comparing import ULPS, epsilon
-from .report import Culprit
+from .report import Culprit, Difference
 
 # How much more an operation may differ than what it takes: rounding grows by less in nearly all operations.
 _GROWTH = 16
@@ -70,8 +70,7 @@ class Trace:
 
 def find(rows: Sequence[Row], here: Trace, recorded: Trace) -> Culprit | None:
     """The first of the rows at which a run differs from the recorded one; None if they make the same."""
-    both = zip(here.identities, recorded.identities, strict=False)
-    alike = next((i for i, (mine, theirs) in enumerate(both) if mine != theirs), min(len(rows), len(recorded.words)))
+    alike = _alike(rows, here, recorded)
     first = _Comparison(rows, here, recorded, _FIRST)
     if (suspect := _earliest(range(alike), first.is_to_blame)) is not None:
         return _in_loop(rows, here, recorded, suspect) or first.blamed(suspect)
@@ -81,6 +80,26 @@ def find(rows: Sequence[Row], here: Trace, recorded: Trace) -> Culprit | None:
         if (suspect := _earliest(range(alike), is_first)) is not None:
             return first.blamed(suspect)
     return None
+
+
+def differences(rows: Sequence[Row], here: Trace, recorded: Trace) -> dict[tuple[str, int], Difference]:
+    """By how much the result of each operation differs, if it does: the most in all calls of its function."""
+    alike = _alike(rows, here, recorded)
+    found: dict[tuple[str, int], Difference] = {}
+    for half in (_FIRST, _ALL):
+        comparison = _Comparison(rows, here, recorded, half)
+        for index in range(alike):
+            if (error := comparison.error(index)) > 0:
+                own = error if comparison.is_to_blame(index) or not comparison.taken(index) else 0.0
+                before = found.get(rows[index].at, Difference(0.0, 0.0))
+                found[rows[index].at] = Difference(max(before.error, error), max(before.own, own))
+    return found
+
+
+def _alike(rows: Sequence[Row], here: Trace, recorded: Trace) -> int:
+    """How many rows are about the same operations."""
+    both = zip(here.identities, recorded.identities, strict=False)
+    return next((i for i, (mine, theirs) in enumerate(both) if mine != theirs), min(len(rows), len(recorded.words)))
 
 
 def _in_loop(rows: Sequence[Row], here: Trace, recorded: Trace, suspect: int) -> Culprit | None:
@@ -141,24 +160,25 @@ class _Comparison:
         difference = float(np.abs(both[0][_SUMS] - both[1][_SUMS]).max())
         return difference / size if difference > 0 else 0.0
 
-    def _taken(self, index: int) -> float:
+    def taken(self, index: int) -> float:
+        """The largest error of what an operation takes."""
         return max(map(self.error, self._rows[index].takes), default=0.0)
 
     def is_to_blame(self, index: int) -> bool:
-        error, taken = self.error(index), self._taken(index)
+        error, taken = self.error(index), self.taken(index)
         if math.isinf(error):
             return taken == 0
         return error > 0 and error > _GROWTH * max(taken, ULPS * _rounding(self._rows[index].dtype))
 
     def turns_over(self, index: int) -> bool:
         """Whether operands that differ as rounding may make other integers, as a comparison may."""
-        return math.isinf(self.error(index)) and not math.isinf(self._taken(index))
+        return math.isinf(self.error(index)) and not math.isinf(self.taken(index))
 
     def rounds(self, index: int) -> bool:
-        return self.error(index) > 0 and self._taken(index) == 0
+        return self.error(index) > 0 and self.taken(index) == 0
 
     def blamed(self, index: int) -> Culprit:
-        error, taken = self.error(index), self._taken(index)
+        error, taken = self.error(index), self.taken(index)
         row, half = self._rows[index], self._half
         what = "has other numbers" if math.isinf(error) else f"differs by about {error:.2g} of its size"
         operands = f"operands that differ by {taken:.2g} of theirs" if taken else "the same operands"
@@ -178,7 +198,7 @@ class _Comparison:
 
 
 def _culprit(row: Row, why: str, **more: Any) -> Culprit:
-    return Culprit(operation=row.operation, place=row.place, where=row.where, type=row.type, why=why, **more)
+    return Culprit(operation=row.operation, place=row.place, where=row.where, at=row.at, type=row.type, why=why, **more)
 
 
 def _rounding(dtype: str) -> float:

@@ -12,15 +12,15 @@ from jaxexp._kernel.artifact.cases import FLOAT0, Array, Case, Tolerance
 from jaxexp._kernel.artifact.words import bytes_in_words
 
 from .comparing import compared
-from .report import DIFFERS, OF_CASE, OF_CHECK, OF_DTYPE, OF_RECORDING, Checked, CheckReport, Compared, Culprit
+from .report import DIFFERS, OF_CASE, OF_CHECK, OF_DTYPE, OF_RECORDING, Checked, CheckReport, Compared, Differences
 
 if TYPE_CHECKING:
-    from jaxexp._readback.traced.tracing import Row
+    from jaxexp._readback.traced.tracing import Traced
 
     from .culprit import Trace
 
 Call = Callable[[int, Sequence[Array]], Sequence[Array]]
-Tracing = Callable[[int, Sequence[Array]], "tuple[Sequence[Row], Trace]"]
+Tracing = Callable[[int, Sequence[Array]], "tuple[Traced, Trace]"]
 
 # How many bytes of random numbers a case may draw, unless the caller says so: a few bytes describe any number of them.
 MOST_DRAWN = 1 << 32
@@ -66,31 +66,30 @@ def replayed(
         if checked.verdict != DIFFERS:
             return checked
         try:
-            found = _first(case, arguments, trace)
+            return dataclasses.replace(checked, **_first(case, arguments, trace))
         except Exception as error:
-            found = f"tracing failed: {explained(error)}"
-        named = {"unnamed": found} if isinstance(found, str) else {"culprit": found}
-        return dataclasses.replace(checked, **named)
+            return dataclasses.replace(checked, unnamed=f"tracing failed: {explained(error)}")
 
     return CheckReport(name=name, cases=tuple(map(of_case, cases)), checked=dict(checked))
 
 
-def _first(case: Case, arguments: Sequence[Array], trace: Tracing | None) -> Culprit | str:
-    """The first operation at which a case differs, or why none is named."""
+def _first(case: Case, arguments: Sequence[Array], trace: Tracing | None) -> dict[str, Any]:
+    """The fields of a report on the first operation at which a case differs, or on why none is named."""
     if case.trace is None:
-        return "no trace was recorded; 'record --trace', where the results are right, lets later checks name it"
+        why = "no trace was recorded; 'record --trace', where the results are right, lets later checks name it"
+        return {"unnamed": why}
     if trace is None:
-        return "a trace was recorded, which a check by JAX compares"
+        return {"unnamed": "a trace was recorded, which a check by JAX compares"}
     from . import culprit
 
     if (recorded := culprit.Trace.of_case(case.trace)) is None:
-        return "the trace has a form that this release of jaxexp does not know"
-    found = culprit.find(*trace(case.vjp_order, arguments), recorded)
-    return (
-        "none, when each one is looked at: what differs is how the compiler puts them together"
-        if found is None
-        else found
-    )
+        return {"unnamed": "the trace has a form that this release of jaxexp does not know"}
+    traced, here = trace(case.vjp_order, arguments)
+    found = culprit.find(traced.rows, here, recorded)
+    if found is None:
+        return {"unnamed": "none, when each one is looked at: what differs is how the compiler puts them together"}
+    operations = culprit.differences(traced.rows, here, recorded)
+    return {"culprit": found, "differences": Differences(traced.module, operations)}
 
 
 def drawn_and_read(case: Case, max_drawn_bytes: int) -> list[Array]:

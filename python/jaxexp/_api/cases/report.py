@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxexp._errors import shown
 from jaxexp._kernel.artifact.cases import OF_TOLERANCES, UNSTABLE, Tolerance
@@ -103,6 +103,8 @@ class Culprit:
         place: the scope and the line of source code that the module names for it, such as
             ``"jit(f)/dot_general, f.py:12"``; empty if there are none.
         where: the loops, branches and calls around it, outermost first, such as ``("@layer", "while")``.
+        at: the function of the module that it is in, and its number there: 0 is the first operation, and what ends a
+            block is not counted.
         type: the type of its result, such as ``"float32[4,2]"``.
         why: what is different about it, in words.
         error: by how much the result differs, relative to its size, which is the root of the sum of squares; infinite
@@ -117,6 +119,7 @@ class Culprit:
     operation: str
     place: str
     where: tuple[str, ...]
+    at: tuple[str, int]
     type: str
     why: str
     error: float = math.inf
@@ -142,6 +145,22 @@ class Culprit:
         return shown(f"{self.operation} {self.type}{place}{inside}{runs}: {self.why}{largest}")
 
 
+class Difference(NamedTuple):
+    """By how much the result of an operation differs from the recorded run, relative to its size; and how much of that
+    its operands do not explain.
+    """
+
+    error: float
+    own: float
+
+
+class Differences(NamedTuple):
+    """A module, and the operations of it whose results differ, by their functions and their numbers there."""
+
+    module: bytes
+    operations: Mapping[tuple[str, int], Difference]
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
     """How one case went.
@@ -154,6 +173,7 @@ class Checked:
         error: why there is no result; else None.
         culprit: the operation that differs first, if a result differs and a trace was recorded; else None.
         unnamed: if a result differs, why there is no culprit; else empty.
+        differences: if there is a culprit, all operations that differ, for a page. JSON has none of them.
     """
 
     name: str
@@ -163,6 +183,7 @@ class Checked:
     error: str | None = None
     culprit: Culprit | None = None
     unnamed: str = ""
+    differences: Differences | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
     def verdict(self) -> str:
@@ -257,10 +278,9 @@ class CheckReport:
     def _repr_html_(self) -> str:
         from jaxexp._view import card
 
-        heads = ("case", "result", "verdict", "largest difference", "worst number")
-        lines = [line for case in self.cases for line in _table_lines(case)]
+        lines = [line for case in self.cases for line in table_lines(case)]
         title = f"{self.name}: {self.verdict}, checked with {in_short(self.checked)}"
-        return card.table_card(title, heads, lines[:_MOST_LINES], len(lines) - _MOST_LINES)
+        return card.table_card(title, HEADS, lines[:MOST_LINES], len(lines) - MOST_LINES)
 
     def to_json(self) -> dict[str, Any]:
         """The report as values for `json.dumps`, with the verdicts."""
@@ -305,10 +325,13 @@ part_of(CheckReport, Checked)
 part_of(CheckReport, Compared)
 part_of(CheckReport, Culprit)
 
-_MOST_LINES = 200
+# Of a table about cases: what its columns are called, and how many lines are shown.
+HEADS = "case", "result", "verdict", "largest difference", "worst number"
+MOST_LINES = 200
 
 
-def _table_lines(case: Checked) -> Iterator[tuple[str, ...]]:
+def table_lines(case: Checked) -> Iterator[tuple[str, ...]]:
+    """Texts for each result of a case, and for the operation that is named."""
     if case.error is not None:
         yield case.name, "", FAILED, "", case.error
     for one in case.results:
@@ -363,6 +386,7 @@ def _culprit_of_json(said: Mapping[str, Any]) -> Culprit:
         operation=str(said["operation"]),
         place=str(said["place"]),
         where=tuple(map(str, said["where"])),
+        at=(str(said["at"][0]), int(said["at"][1])),
         type=str(said["type"]),
         why=str(said["why"]),
         error=float(said["error"]),

@@ -51,6 +51,8 @@ class Row:
         dtype: the result's dtype.
         shape: its shape.
         takes: the rows of its operands; arguments of the function have none.
+        at: the function that the operation is in, and its number there: in the order of the text, without those that
+            end a block.
     """
 
     operation: str
@@ -59,6 +61,7 @@ class Row:
     dtype: str
     shape: tuple[int, ...]
     takes: tuple[int, ...]
+    at: tuple[str, int]
 
     @property
     def type(self) -> str:
@@ -76,10 +79,13 @@ class Row:
 
 
 class Traced(NamedTuple):
-    """The function that also returns tables, behind its own results; and what their rows are about."""
+    """The function that also returns tables, behind its own results; what their rows are about; and the module of the
+    function itself, for its shapes.
+    """
 
     function: ExportedData
     rows: tuple[Row, ...]
+    module: bytes
 
 
 def traced(program: Any, shapes: Sequence[tuple[int, ...]]) -> Traced:
@@ -112,7 +118,7 @@ def traced(program: Any, shapes: Sequence[tuple[int, ...]]) -> Traced:
         out_shardings_hlo=(*program.out_shardings_hlo, None, None),
         _get_vjp=None,
     )
-    return Traced(function, tuple(rows))
+    return Traced(function, tuple(rows), bytes(program.mlir_module_serialized))
 
 
 def _flat(program: Any) -> Any:
@@ -147,9 +153,10 @@ class _Tracer:
         self._symbols = _jax.ir.SymbolTable(module.operation)
         self._helpers: dict[Any, str] = {}
         self._functions: dict[str, tuple[str, _Tables]] = {}
+        self._at = "main", 0  # the function that is rewritten, and how many of its operations were
 
     def main(self) -> list[Row]:
-        tables = self._trace(self._symbols["main"])
+        tables = self._trace("main", self._symbols["main"])
         mlir.run_passes(self._module, "symbol-dce")
         return [dataclasses.replace(row, takes=tuple(t for t in row.takes if t >= 0)) for row in tables.rows]
 
@@ -161,13 +168,15 @@ class _Tracer:
             copy.attributes["sym_name"] = _jax.ir.StringAttr.get(new)
             copy.attributes["sym_visibility"] = _jax.ir.StringAttr.get("private")
             self._symbols.insert(copy)
-            self._functions[name] = new, self._trace(self._symbols[new])
+            self._functions[name] = new, self._trace(name, self._symbols[new])
         return self._functions[name]
 
-    def _trace(self, function: Any) -> _Tables:
+    def _trace(self, name: str, function: Any) -> _Tables:
         ir = _jax.ir
         (block,) = function.regions[0].blocks
+        outer, self._at = self._at, (name, 0)
         tables = self._block(block)
+        self._at = outer
         _return_more(block, [tables.floats, tables.integers], _jax.return_op)
         type_ = function.type
         results = [*type_.results, tables.floats.type, tables.integers.type]
@@ -183,7 +192,8 @@ class _Tracer:
         tables = _Parts()
         for operation, point in zip(operations, everything[1:], strict=True):
             operation = operation.operation
-            name, source = operation.name, place(operation.location)
+            name, source, at = operation.name, place(operation.location), self._at
+            self._pass(1)
             takes = scope.takes(operation.operands)
             with _jax.ir.InsertionPoint(point), operation.location:
                 if name == "func.call":
@@ -195,6 +205,9 @@ class _Tracer:
                 elif name == "sdy.manual_computation" and (devices := self._devices(operation)) is not None:
                     results, inner = self._manual(operation, scope, *devices)
                 else:
+                    for region in operation.regions:
+                        for inside in region.blocks:
+                            self._pass(_size(inside))
                     # What nobody uses may be memory that nobody wrote, as of routines of LAPACK.
                     results, inner = [value for value in operation.results if _is_used(value)], None
                 if inner is not None:
@@ -207,7 +220,7 @@ class _Tracer:
                         is_size = type_.dtype.kind in "iub" and math.prod(type_.shape) <= _MOST_SIZES
                         if name != "stablehlo.constant" and not is_size:
                             value = _alone(value)
-                        scope.add(value, Row(name, (), source, type_.dtype.name, type_.shape, takes))
+                        scope.add(value, Row(name, (), source, type_.dtype.name, type_.shape, takes, at))
                         if 0 in type_.shape:
                             tables.add(self._nothing(1), [scope.made[value]])
                         elif math.prod(type_.shape) > _SMALL:
@@ -224,6 +237,10 @@ class _Tracer:
             floats, integers = self._joined(tables.parts, tables.order)
         returned = scope.takes(terminator.operands)
         return _Tables(scope.rows, list(scope.outside), returned, floats, integers)
+
+    def _pass(self, operations: int) -> None:
+        name, number = self._at
+        self._at = name, number + operations
 
     # --- values
 
@@ -290,6 +307,7 @@ class _Tracer:
     def _while(self, operation: Any, scope: _Scope) -> tuple[list[Any], Any]:
         ir = _jax.ir
         condition, body = (region.blocks[0] for region in operation.regions)
+        self._pass(_size(condition))
         inner = self._block(body)
         scope.adopt(inner, "while", body.arguments, list(operation.operands))
         unsigned = ir.RankedTensorType.get([], ir.IntegerType.get_unsigned(32))
@@ -406,6 +424,12 @@ class _Scope:
         for row in inner.rows:
             self.rows.append(dataclasses.replace(row, where=(where, *row.where), takes=tuple(map(resolve, row.takes))))
         return resolve
+
+
+def _size(block: Any) -> int:
+    """How many operations are in a block, without those that end one."""
+    every = [one for operation in block.operations for one in mlir.iter_operations(operation)]
+    return sum(not one.name.endswith(".return") for one in every)
 
 
 def _return_more(block: Any, values: Sequence[Any], terminate: Callable[..., Any]) -> None:
