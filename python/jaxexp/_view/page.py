@@ -95,8 +95,8 @@ def _check(found: Check) -> list[Markup]:
         swatches = [
             element("span", text, class_=f"swatch {look}")
             for look, text in (
-                ("own", "differs by more than its operands explain"),
-                ("reached", "differs because its operands do"),
+                ("own", "differs by more than its operands and rounding explain"),
+                ("reached", "differs as they explain"),
             )
         ]
         scale = element("span", "the stronger the colour, the larger the difference")

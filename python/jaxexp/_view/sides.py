@@ -43,7 +43,7 @@ class Errors(NamedTuple):
     Attributes:
         module: the module.
         operations: for an operation, by its function and its number there: by how much its result differs, relative to
-            its size, and how much of that its operands do not explain.
+            its size, and how much of that neither its operands nor rounding explain.
         first: the function and the number of the operation that is named as the first one.
     """
 

@@ -82,17 +82,22 @@ def find(rows: Sequence[Row], here: Trace, recorded: Trace) -> Culprit | None:
     return None
 
 
-def differences(rows: Sequence[Row], here: Trace, recorded: Trace) -> dict[tuple[str, int], Difference]:
-    """By how much the result of each operation differs, if it does: the most in all calls of its function."""
+def differences(
+    rows: Sequence[Row], here: Trace, recorded: Trace, named: Culprit
+) -> dict[tuple[str, int], Difference]:
+    """By how much the result of each operation differs, if it does: the most in all calls of its function. `named` is
+    what `find` returned.
+    """
     alike = _alike(rows, here, recorded)
     found: dict[tuple[str, int], Difference] = {}
     for half in (_FIRST, _ALL):
         comparison = _Comparison(rows, here, recorded, half)
         for index in range(alike):
             if (error := comparison.error(index)) > 0:
-                own = error if comparison.is_to_blame(index) or not comparison.taken(index) else 0.0
+                own = error if comparison.is_to_blame(index) else 0.0
                 before = found.get(rows[index].at, Difference(0.0, 0.0))
                 found[rows[index].at] = Difference(max(before.error, error), max(before.own, own))
+    found[named.at] = Difference(named.error, named.error)
     return found
 
 

@@ -88,7 +88,7 @@ def _first(case: Case, arguments: Sequence[Array], trace: Tracing | None) -> dic
     found = culprit.find(traced.rows, here, recorded)
     if found is None:
         return {"unnamed": "none, when each one is looked at: what differs is how the compiler puts them together"}
-    operations = culprit.differences(traced.rows, here, recorded)
+    operations = culprit.differences(traced.rows, here, recorded, found)
     return {"culprit": found, "differences": Differences(traced.module, operations)}
 
 

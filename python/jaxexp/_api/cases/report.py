@@ -147,7 +147,7 @@ class Culprit:
 
 class Difference(NamedTuple):
     """By how much the result of an operation differs from the recorded run, relative to its size; and how much of that
-    its operands do not explain.
+    neither its operands nor rounding explain.
     """
 
     error: float

@@ -265,7 +265,7 @@ function describe(node) {
   }
   if (list.length) rows.push(["takes", list.slice(0, 20).map((value) => origin(func, value)).join("\n")]);
   const [error, own] = errorOf(node.ops);
-  if (error) rows.push(["error", `${part(error)}\n${own ? "its operands do not explain it" : "because its operands differ"}`]);
+  if (error) rows.push(["error", `${part(error)}\n${own ? "more than its operands and rounding explain" : "as its operands or rounding explain"}`]);
   if (node.mark) rows.push(["differs", `${node.mark.toLocaleString("en")} without a counterpart`]);
   const shown = make("dl");
   for (const [name, text] of rows) if (text) shown.append(make("dt", "", name), make("dd", "", text));

@@ -113,13 +113,15 @@ class FileInPieces:
 
     def read(self, start: int, end: int) -> memoryview:
         """A part of the file, as a copy."""
-        found = bytearray()
-        while len(found) < end - start:
-            part = os.pread(self._descriptor, min(end - start - len(found), _AT_ONCE), start + len(found))
+        parts = []
+        at = start
+        while at < end:
+            part = os.pread(self._descriptor, min(end - at, _AT_ONCE), at)
             if not part:
-                raise _cut(self.size, start + len(found))
-            found += part
-        return memoryview(found).toreadonly()
+                raise _cut(self.size, at)
+            parts.append(part)
+            at += len(part)
+        return memoryview(parts[0] if len(parts) == 1 else b"".join(parts))  # one is not copied again
 
 
 Take: TypeAlias = "Callable[[int], MappedFile | FileInPieces]"
