@@ -298,3 +298,18 @@ def test_workers_and_a_journal(models: Path, run: Any) -> None:
     assert [one.verdict for one in found.values()] == ["equal", "differs"]
     with pytest.raises(TypeError, match="check_many takes many artifacts"):
         jaxexp.check_many(models)
+
+
+def test_a_page(models: Path, tmp_path: Path, run: Any) -> None:
+    page = tmp_path / "page.html"
+    for name, status, words in (("good", 0, "equal, checked with jax"), ("wrong", 1, "no trace was recorded")):
+        assert run("check", models / f"{name}.jaxexp", "--view", page)[0] == status
+        assert words in page.read_text(encoding="utf-8")
+    page.unlink()
+    assert run("check", models / "gone.jaxexp", "--view", page)[0] == 1
+    for more in ([models / "good.jaxexp"], ["--python", sys.executable], ["--plugin", "cpu"], ["--workers", "2"]):
+        found, _, err = run("check", models / "good.jaxexp", "--view", page, *more)
+        assert found == 2
+        assert "--view is for a check of one artifact in this process" in err
+    assert run("check", models, "--view", page)[0] != 0
+    assert not page.exists()
