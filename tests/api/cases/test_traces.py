@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 import jaxexp
 from jaxexp._api.cases import culprit
 from jaxexp._api.cases.calling import Chain
-from jaxexp._readback.traced import fingerprint
+from jaxexp._readback.traced import fingerprint, tracing
 from jaxexp._view import graph
 from kit.calls import exported_with_calls
 from kit.corpus import CASES
@@ -37,6 +37,13 @@ def trace(exported: jaxexp.Exported, *args: Any) -> tuple[list[Any], Any, culpri
     arguments = [np.asarray(leaf) for leaf in jax.tree.leaves(args)]
     traced, found = chain.trace(0, arguments)
     return chain.call(0, arguments), traced.rows, found
+
+
+def find(rows: Sequence[tracing.Row], here: culprit.Trace, recorded: culprit.Trace) -> jaxexp.CheckReport.Culprit:
+    named = culprit.find(rows, here, recorded)
+    assert named is not None
+    assert rows[named.row].at == named.culprit.at
+    return named.culprit
 
 
 def perceptron(w: Any, v: Any, x: Any) -> Any:
@@ -288,6 +295,78 @@ def test_regions_may_use_constants(tmp_path: Path) -> None:
     assert case.culprit.operation == "stablehlo.sort"
 
 
+def smallest(x: Any) -> Any:
+    return jax.lax.reduce_window(x, jnp.inf, jax.lax.min, (2, 2), (1, 2), "VALID")
+
+
+SINGLE = {
+    "dot_general": (lambda x: x @ x.T, random(3, 4)),
+    "reduce": (lambda x: jnp.sum(x, 0), random(3, 4)),
+    "reduce_window": (smallest, random(4, 6)),
+    "sort": (jnp.sort, random(7)),
+    "scatter": (lambda x: x.at[jnp.array([1, 1])].add(x[:2]), random(3, 4)),
+    "convolution": (lambda x: jax.lax.conv(x, x, (1, 1), "SAME"), random(2, 2, 4, 4)),
+    "fft": (lambda x: jnp.fft.rfft(x), random(8)),
+    "complex": (lambda x: jax.lax.complex(x, x), random(3)),
+    "exponential": (jnp.exp, random(5).astype(np.float16)),
+    "clamp": (lambda x: jax.lax.clamp(-1.0, x, 1.0), random(3, 4)),
+    "compare": (lambda x: x > 0.5, random(6)),
+    "cholesky": (lambda x: jax.lax.linalg.cholesky(x @ x.T + 9 * jnp.eye(3)), random(3, 3)),
+}
+
+
+@pytest.mark.parametrize("kind", SINGLE)
+def test_operations_in_float64(kind: str) -> None:
+    """They make the same, but for rounding, with all that is inside of them."""
+    function, x = SINGLE[kind]
+    exported = jaxexp.export(jax.jit(function))(x)
+    chain = Chain(exported)
+    plain, here = chain.trace(0, [x])
+    at = [row.at for row in plain.rows if row.operation == f"stablehlo.{kind}"][-1:]
+    if not at:
+        assert kind == "cholesky"  # which LAPACK does, in one precision
+        (at,) = [row.at for row in plain.rows if row.operation == "stablehlo.custom_call"][:1]
+        with pytest.raises(jaxexp.UnsupportedError, match="custom_call in float64"):
+            chain.trace(0, [x], at)
+        return
+    (row,) = [index for index, row in enumerate(plain.rows) if row.at == at[0]]
+    traced, run = chain.trace(0, [x], at[0])
+    wide = traced.rows[row + 1]
+    assert wide.operation == tracing.EXACT
+    assert wide.dtype == ("bool" if kind == "compare" else "complex128" if kind in ("fft", "complex") else "float64")
+    named = culprit.Named(row, culprit._culprit(plain.rows[row], ""))
+    wrong = here.words.copy()
+    wrong[row, 3:5] = np.float32(3).view(np.uint32)
+    for recorded, is_off in ((here, False), (culprit.Trace(wrong), True)):
+        found = culprit.with_exact(named, traced, run, recorded)
+        assert found.expected_error is not None
+        assert found.found_error is not None
+        assert found.found_error < (1e-3 if kind == "exponential" else 1e-6)
+        assert (found.expected_error > 0.1) == is_off
+
+
+def test_which_side_is_off(tmp_path: Path) -> None:
+    """Float64 says it of the operation with its operands, also in loops, and of the function."""
+
+    def function(x: Any) -> Any:
+        return jax.lax.fori_loop(0, 3, lambda i, y: jnp.mean(y, axis=0) * y, x)
+
+    exported = saved(function, random(4, 4), path=tmp_path / "f.jaxexp")
+    (case,) = changed(exported, "across dimensions = [0]", "across dimensions = [1]").cases
+    found, (result,) = case.culprit, case.results
+    assert found is not None
+    assert found.operation == "stablehlo.reduce"
+    assert found.where[0] == "while"
+    assert found.expected_error is not None
+    assert found.found_error is not None
+    assert found.found_error < 1e-6 < 0.1 < found.expected_error
+    assert "beside the same operation in float64, the recorded result is off by" in str(case.culprit)
+    assert result.in_float64 is not None
+    assert result.found is not None
+    assert float(result.in_float64) == pytest.approx(float(result.found), rel=1e-5)
+    assert f"found {result.found}, float64 gives {result.in_float64}" in str(result)
+
+
 def test_which_run_of_a_loop(tmp_path: Path) -> None:
     """The first one, a later one, or one too many."""
 
@@ -324,13 +403,11 @@ def test_what_later_trips_make(tmp_path: Path) -> None:
     traced, recorded = runs[5, 3]
     rows = traced.rows
     # These are other arguments, not other operations: what takes them is named.
-    found = culprit.find(rows, runs[5, 4][1], recorded)
-    assert found is not None
+    found = find(rows, runs[5, 4][1], recorded)
     assert (found.operation, found.is_first_run, found.runs) == ("stablehlo.compare", False, 5)
     assert "after the first of 5 runs" in str(found)
     assert found.where[-1] in ("while", "@_where")
-    found = culprit.find(rows, runs[4, 3][1], recorded)
-    assert found is not None
+    found = find(rows, runs[4, 3][1], recorded)
     assert "its condition ended it after 5 trips in the recorded run, 4 here" in str(found)
 
 
@@ -371,11 +448,11 @@ def test_large_traces_are_in_the_file_beside(tmp_path: Path, monkeypatch: pytest
     jaxexp.verify(tmp_path / "f.jaxexp")
 
 
-def named(found: culprit.Culprit | None, mutation: Mutation) -> bool:
+def is_named(found: culprit.Named | None, mutation: Mutation) -> bool:
     """Whether the operation that was changed is named, or the one that it belongs to."""
     if found is None:
         return False
-    name = found.operation
+    name = found.culprit.operation
     around = [one for one in mutation.around if one != "sdy.manual_computation"]  # its operations are told apart
     inserted = name == "stablehlo.convert" and "bfloat16" in mutation.how
     return name in (mutation.operation, mutation.becomes, *around) or inserted
@@ -397,7 +474,7 @@ def examine(name: str, one_in: int) -> tuple[int, list[str]]:
         if different(expected, results):
             changed += 1
             found = culprit.find(rows, here, recorded)
-            if not named(found, mutation):
+            if not is_named(found, mutation):
                 missed.append(f"{mutation.operation}, {mutation.how}: {found}")
         jax.clear_caches()  # compiled code takes places in memory, of which a process has only so many
     return changed, missed

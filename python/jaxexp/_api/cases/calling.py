@@ -92,8 +92,11 @@ class Chain:
         """
         return self._called(self.program(order), arguments, weights)
 
-    def trace(self, order: int, arguments: Sequence[Array]) -> tuple[Traced, Trace]:
-        """The function that was called, with what each row of a trace is about; and the trace of a call.
+    def trace(
+        self, order: int, arguments: Sequence[Array], at: tuple[str, int] | None = None
+    ) -> tuple[Traced, Trace]:
+        """The function that was called, with what each row of a trace is about; and the trace of a call. `at` is as `traced`
+        takes it.
 
         Raises:
             ExportError: as for `call`; or there are too many operations.
@@ -105,9 +108,10 @@ class Chain:
 
         program = self.program(order)
         shapes = *(a.shape for a in program.in_avals[: self.weights]), *(array.shape for array in arguments)
-        if (order, shapes) not in self._traced:
-            self._traced[order, shapes] = traced(program, shapes)
-        found = self._traced[order, shapes]
+        key = order, shapes, at
+        if key not in self._traced:
+            self._traced[key] = traced(program, shapes, at)
+        found = self._traced[key]
         *_, floats, integers = self._called(found.function, arguments)
         return found, Trace.of(found.rows, floats, integers)
 

@@ -119,6 +119,18 @@ def measured(
     return Measured(tolerances, {key: text for key, text in facts.items() if text})
 
 
+def exact(chain: Chain, order: int, arguments: Sequence[Array], results: Sequence[Array]) -> list[Array]:
+    """The results of a call in float64; those that were returned say how large they are.
+
+    Raises:
+        UnsupportedError: the function cannot be read back, is too large, or has nothing to widen.
+        Exception: whatever JAX raises.
+    """
+    call = _Call(chain=chain, order=order, weights=_weights(chain), arguments=arguments, results=results)
+    dtypes = [name_of(aval.dtype) for aval in chain.program(order).out_avals]
+    return _in_float64(call, [dtype for dtype in dtypes if _is_float(dtype)])(call.operands)
+
+
 def _is_float(dtype: str) -> bool:
     return dtype in _FLOATS
 

@@ -47,8 +47,9 @@ def check(exported: Any, tolerance: Any, max_drawn_bytes: int = MOST_DRAWN) -> C
     cases = _fitting(chain)
     paths = functools.cache(lambda order: result_paths(chain.program(order).out_tree))
     here = environment()
+    exact = functools.partial(measuring.exact, chain)
     return replayed(
-        exported.fun_name, cases, chain.call, paths, here, explained, tolerance, max_drawn_bytes, chain.trace
+        exported.fun_name, cases, chain.call, paths, here, explained, tolerance, max_drawn_bytes, chain.trace, exact
     )
 
 

@@ -47,6 +47,7 @@ class Compared:
         at: the index of the worst number; None if all are equal.
         expected: that number as recorded.
         found: that number as it is now.
+        in_float64: that number as the function in float64 gives it, if the result differs; None where that is not known.
         allowed: the largest difference that is allowed there.
         tolerance: what was allowed; None for the default of the dtype.
         tolerance_of: who gave it: ``"check"``; ``"case"``; ``"recording"``, if it was measured then; or ``"dtype"``.
@@ -68,6 +69,7 @@ class Compared:
     at: tuple[int, ...] | None = None
     expected: str | None = None
     found: str | None = None
+    in_float64: str | None = None
     allowed: float = 0.0
     tolerance: Tolerance | None = None
     tolerance_of: str = OF_DTYPE
@@ -91,6 +93,8 @@ class Compared:
         what = f"{name}: {self.differing:,} of {self.size:,} numbers differ by {largest}"
         allowed = f"allowed is {self.allowed:.3g}, {_WHOSE[self.tolerance_of]}"
         there = f"at {list(self.at or ())} recorded {self.expected}, found {self.found}"
+        if self.in_float64 is not None:
+            there += f", float64 gives {self.in_float64}"
         return shown("; ".join([what, *patterns, there, allowed]))
 
 
@@ -114,6 +118,9 @@ class Culprit:
         runs: how often it ran.
         expected: the largest number of the result in the recorded run; None if nothing is compared.
         found: the largest number now.
+        expected_error: by how much the recorded result differs from that of the operation in float64 with the operands
+            of this run, in the form of `error`; None if that is not known.
+        found_error: by how much the result of this run does.
     """
 
     operation: str
@@ -128,6 +135,8 @@ class Culprit:
     runs: int = 1
     expected: float | None = None
     found: float | None = None
+    expected_error: float | None = None
+    found_error: float | None = None
 
     def __str__(self) -> str:
         place = f" ({self.place})" if self.place else ""
@@ -142,7 +151,15 @@ class Culprit:
         largest = ""
         if self.expected != self.found:
             largest = f"; its largest number was {self.expected:.6g}, and is {self.found:.6g}"
-        return shown(f"{self.operation} {self.type}{place}{inside}{runs}: {self.why}{largest}")
+        exact = ""
+        if self.expected_error is not None and self.found_error is not None:
+            sides = (f"{side} is {_off(error)}" for side, error in (("the recorded result", self.expected_error), ("this one", self.found_error)))
+            exact = f"; beside the same operation in float64, {' and '.join(sides)}"
+        return shown(f"{self.operation} {self.type}{place}{inside}{runs}: {self.why}{largest}{exact}")
+
+
+def _off(error: float) -> str:
+    return f"off by {error:.2g} of its size" if math.isfinite(error) else "other numbers"
 
 
 class Difference(NamedTuple):
@@ -393,6 +410,8 @@ def _culprit_of_json(said: Mapping[str, Any]) -> Culprit:
         operands_error=float(said["operands_error"]),
         is_first_run=bool(said["is_first_run"]),
         runs=int(said["runs"]),
-        expected=None if said["expected"] is None else float(said["expected"]),
-        found=None if said["found"] is None else float(said["found"]),
+        **{name: None if said[name] is None else float(said[name]) for name in _OPTIONAL},
     )
+
+
+_OPTIONAL = "expected", "found", "expected_error", "found_error"

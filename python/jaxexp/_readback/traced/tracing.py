@@ -25,10 +25,13 @@ from jaxexp._readback import array_type
 from jaxexp._readback.operation import place
 from jaxexp._readback.refused import RefusedError
 
-from . import fingerprint
+from . import exact, fingerprint
 
 # Each call of a function has rows of its own for the function's operations.
 _MOST_ROWS = 1 << 16
+
+# The operation of a row in float64.
+EXACT = "in float64"
 
 # Of rows and fingerprints: others get another number, so that they are not compared with these.
 _FORM = "1"
@@ -88,16 +91,18 @@ class Traced(NamedTuple):
     module: bytes
 
 
-def traced(program: Any, shapes: Sequence[tuple[int, ...]]) -> Traced:
+def traced(program: Any, shapes: Sequence[tuple[int, ...]], at: tuple[str, int] | None = None) -> Traced:
     """Makes the function.
 
     Args:
         program: the function, which has no weights of its own.
         shapes: those of its arguments.
+        at: the place of an operation (`Row.at`), which is made in float64, too: behind each of its rows is one more, whose operation is `EXACT`, of
+            what it makes then of the same operands.
 
     Raises:
         ExportError: the shapes do not fit.
-        UnsupportedError: it has too many operations.
+        UnsupportedError: it has too many operations; or the operation has no float64.
     """
     program = _flat(program)
     if _jax.any_symbolic(program.in_avals):
@@ -105,7 +110,7 @@ def traced(program: Any, shapes: Sequence[tuple[int, ...]]) -> Traced:
         program = specialize(program, tuple(jax.ShapeDtypeStruct(shape, aval.dtype) for shape, aval in avals), {})
     with _jax.make_ir_context() as context, _jax.ir.Location.unknown(context), jax.enable_x64(True):
         module = mlir.parse(program.mlir_module_serialized, context)
-        rows = _Tracer(module, described(program)).main()
+        rows = _Tracer(module, described(program), at).main()
         serialized = mlir.serialize(module)
     tables = [_jax.ShapedArray(aval.shape, aval.dtype) for aval in fingerprint.avals(len(rows))]
     out_avals = (*program.out_avals, *tables)
@@ -148,8 +153,8 @@ class _Tables(NamedTuple):
 class _Tracer:
     """Rewrites one module, in its context, which is entered."""
 
-    def __init__(self, module: Any, name: str) -> None:
-        self._module, self._name = module, name
+    def __init__(self, module: Any, name: str, exact_at: tuple[str, int] | None) -> None:
+        self._module, self._name, self._exact_at = module, name, exact_at
         self._symbols = _jax.ir.SymbolTable(module.operation)
         self._helpers: dict[Any, str] = {}
         self._functions: dict[str, tuple[str, _Tables]] = {}
@@ -213,20 +218,22 @@ class _Tracer:
                 if inner is not None:
                     count = _jax.ir.RankedTensorType(inner[0].type).shape[1]
                     tables.add(inner, range(len(scope.rows) - count, len(scope.rows)))
+                wide = {}
+                if at == self._exact_at and results and inner is None:
+                    wide = dict(zip(operation.results, exact.results_of(operation), strict=True))
                 for value in results:
                     if name != "func.call" and (type_ := _type(value)) is not None:
                         # Regions of sort and reduce may use constants, but no other value; and sizes are computed
                         # with small integers.
+                        other = wide.get(value)
                         is_size = type_.dtype.kind in "iub" and math.prod(type_.shape) <= _MOST_SIZES
                         if name != "stablehlo.constant" and not is_size:
                             value = _alone(value)
                         scope.add(value, Row(name, (), source, type_.dtype.name, type_.shape, takes, at))
-                        if 0 in type_.shape:
-                            tables.add(self._nothing(1), [scope.made[value]])
-                        elif math.prod(type_.shape) > _SMALL:
-                            tables.add(self._fingerprints([value]), [scope.made[value]])
-                        else:
-                            tables.small.setdefault(str(value.type), []).append(value)
+                        self._keep(value, type_, scope, tables)
+                        if other is not None and (type_ := _type(other)) is not None:
+                            scope.add(other, Row(EXACT, (), source, type_.dtype.name, type_.shape, takes, at))
+                            self._keep(other, type_, scope, tables)
             if len(scope.rows) > _MOST_ROWS:
                 raise UnsupportedError(
                     f"tracing {self._name}: with each call written out, it has more than {_MOST_ROWS:,} operations"
@@ -237,6 +244,15 @@ class _Tracer:
             floats, integers = self._joined(tables.parts, tables.order)
         returned = scope.takes(terminator.operands)
         return _Tables(scope.rows, list(scope.outside), returned, floats, integers)
+
+    def _keep(self, value: Any, type_: array_type.Type, scope: _Scope, tables: _Parts) -> None:
+        """Computes the fingerprint of a value that has a row; that of a small one is computed with others."""
+        if 0 in type_.shape:
+            tables.add(self._nothing(1), [scope.made[value]])
+        elif math.prod(type_.shape) > _SMALL:
+            tables.add(self._fingerprints([value]), [scope.made[value]])
+        else:
+            tables.small.setdefault(str(value.type), []).append(value)
 
     def _pass(self, operations: int) -> None:
         name, number = self._at
