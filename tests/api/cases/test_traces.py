@@ -140,7 +140,10 @@ MODELS: dict[str, tuple[Callable[..., Any], ...]] = {
         [
             {
                 **{name: random(8, 2, 4) for name in "qkv"},
-                **{"scale": random(8), "out": random(8, 8), "up": random(8, 12), "down": random(12, 8)},
+                "scale": random(8),
+                "out": random(8, 8),
+                "up": random(8, 12),
+                "down": random(12, 8),
             }
             for _ in range(2)
         ],
@@ -254,7 +257,9 @@ def test_results_lie_as_the_code_says(tmp_path: Path) -> None:
     """Also where neither arguments nor results were given a mesh, and none has the axes of the code's."""
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
     placed = NamedSharding(mesh, P("model", "data"))
-    exported = saved(lambda x: jax.lax.with_sharding_constraint(x, placed) + 1, random(4, 8), path=tmp_path / "f.jaxexp")
+    exported = saved(
+        lambda x: jax.lax.with_sharding_constraint(x, placed) + 1, random(4, 8), path=tmp_path / "f.jaxexp"
+    )
     assert exported.check().verdict == "equal"
 
 

@@ -23,6 +23,7 @@ from jaxexp._kernel.write.fitting import DTYPE_OF_FLOAT0, name_of
 from . import machine
 
 if TYPE_CHECKING:
+    from jaxexp._readback.in_float64 import InFloat64
     from jaxexp._readback.traced.tracing import Traced
 
     from .culprit import Trace
@@ -62,6 +63,7 @@ class Chain:
         self.exported, self.weights = exported, len(exported.weights)
         self._programs: list[Any] = [exported.unbound]
         self._traced: dict[Any, Traced] = {}
+        self._in_float64: dict[Any, InFloat64] = {}
         self._mesh: Any = None
         self._arrays: Sequence[Any] = ()
 
@@ -92,11 +94,10 @@ class Chain:
         """
         return self._called(self.program(order), arguments, weights)
 
-    def trace(
-        self, order: int, arguments: Sequence[Array], at: tuple[str, int] | None = None
-    ) -> tuple[Traced, Trace]:
-        """The function that was called, with what each row of a trace is about; and the trace of a call. `at` is as `traced`
-        takes it.
+    def trace(self, order: int, arguments: Sequence[Array], at: tuple[str, int] | None = None) -> tuple[Traced, Trace]:
+        """The function that was called, with what each row of a trace is about; and the trace of a call.
+
+        `at` is as `traced` takes it.
 
         Raises:
             ExportError: as for `call`; or there are too many operations.
@@ -114,6 +115,19 @@ class Chain:
         found = self._traced[key]
         *_, floats, integers = self._called(found.function, arguments)
         return found, Trace.of(found.rows, floats, integers)
+
+    def in_float64(self, order: int, leaves: Sequence[Any]) -> InFloat64:
+        """The program for flat arguments like these in float64, which is compiled once for their shapes.
+
+        Raises:
+            Exception: as `jaxexp._readback.in_float64.in_float64` does.
+        """
+        from jaxexp._readback.in_float64 import in_float64
+
+        key = order, tuple(map(np.shape, leaves))
+        if key not in self._in_float64:
+            self._in_float64[key] = in_float64(self.program(order), leaves)
+        return self._in_float64[key]
 
     def _called(self, program: Any, arguments: Sequence[Array], weights: Sequence[Array] | None = None) -> list[Array]:
         if program.ordered_effects or program.unordered_effects:

@@ -90,9 +90,7 @@ def find(rows: Sequence[Row], here: Trace, recorded: Trace) -> Named | None:
     return None
 
 
-def differences(
-    rows: Sequence[Row], here: Trace, recorded: Trace, named: Culprit
-) -> dict[tuple[str, int], Difference]:
+def differences(rows: Sequence[Row], here: Trace, recorded: Trace, named: Culprit) -> dict[tuple[str, int], Difference]:
     """By how much the result of each operation differs, if it does: the most in all calls of its function. `named` is
     what `find` returned.
     """

@@ -20,7 +20,6 @@ from jaxexp._kernel.artifact import numbers
 from jaxexp._kernel.artifact.cases import MEASURED, MEASURED_BY, UNSTABLE, Array, Tolerance, integers_of
 from jaxexp._kernel.artifact.words import bytes_in_words, counted, cut
 from jaxexp._kernel.write.fitting import name_of
-from jaxexp._readback.in_float64 import in_float64
 
 from .calling import Chain, for_jax, of_result
 from .comparing import ULPS, epsilon, rounding
@@ -202,7 +201,7 @@ def _in_float64(call: _Call, dtypes: Sequence[str]) -> Callable[..., list[Array]
     held = sum(array.nbytes for array in (*call.operands, *call.results))
     _check_bytes("arguments and results", held)
     leaves = [for_jax(array, aval) for array, aval in zip(call.operands, program.in_avals, strict=True)]
-    function = in_float64(program, leaves)
+    function = call.chain.in_float64(call.order, leaves)
     _check_bytes("its numbers in between", function.nbytes)
     exact = function.errors(lambda count: np.zeros(count, bool), 0.0)
 

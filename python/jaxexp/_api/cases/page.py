@@ -8,7 +8,7 @@ from .report import HEADS, MOST_LINES, CheckReport, in_short, table_lines
 
 
 def of_report(found: CheckReport) -> Check:
-    """What the page shows of a report. Of the cases of a VJP that differ, the first one gives the module its colours."""
+    """What the page shows of a report. The first case that differs gives the module of its VJP the colours."""
     errors: dict[int, Errors] = {}
     words = []
     for case in found.cases:

@@ -47,7 +47,7 @@ class Compared:
         at: the index of the worst number; None if all are equal.
         expected: that number as recorded.
         found: that number as it is now.
-        in_float64: that number as the function in float64 gives it, if the result differs; None where that is not known.
+        in_float64: if the result differs, that number as the function gives it in float64; None if that is not known.
         allowed: the largest difference that is allowed there.
         tolerance: what was allowed; None for the default of the dtype.
         tolerance_of: who gave it: ``"check"``; ``"case"``; ``"recording"``, if it was measured then; or ``"dtype"``.
@@ -153,7 +153,10 @@ class Culprit:
             largest = f"; its largest number was {self.expected:.6g}, and is {self.found:.6g}"
         exact = ""
         if self.expected_error is not None and self.found_error is not None:
-            sides = (f"{side} is {_off(error)}" for side, error in (("the recorded result", self.expected_error), ("this one", self.found_error)))
+            sides = (
+                f"{side} is {_off(error)}"
+                for side, error in (("the recorded result", self.expected_error), ("this one", self.found_error))
+            )
             exact = f"; beside the same operation in float64, {' and '.join(sides)}"
         return shown(f"{self.operation} {self.type}{place}{inside}{runs}: {self.why}{largest}{exact}")
 

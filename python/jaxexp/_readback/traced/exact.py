@@ -10,7 +10,15 @@ from jaxexp._errors import UnsupportedError
 from jaxexp._kernel.module import mlir
 
 # What depends on the bits of floats, rounds on purpose, or runs code of its own; and what tells devices apart.
-_OTHERS = ("bitcast_convert", "reduce_precision", "custom_call", "composite", "rng", "rng_bit_generator", "partition_id")
+_OTHERS = (
+    "bitcast_convert",
+    "reduce_precision",
+    "custom_call",
+    "composite",
+    "rng",
+    "rng_bit_generator",
+    "partition_id",
+)
 # Of which precision, by which parts of floats.
 _OF_PRECISION = ("algorithm", "precision_config", "result_accuracy")
 

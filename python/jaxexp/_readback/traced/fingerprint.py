@@ -122,7 +122,10 @@ def of_devices(floats: Any, integers: Any) -> tuple[Any, Any]:
     largest, least = extremes.max(0), extremes.min(0)
     root = jnp.sqrt((roots * roots).sum(0))
     table = [(floats[..., :2] * weights).sum(0), root, jnp.where(largest >= -least, largest, least)]
-    runs, checks = integers[..., :1].max(0), (integers[..., 1:] * (_mixed(number, _ODD[1]) | np.uint32(1))).sum(0, dtype=np.uint32)
+    runs, checks = (
+        integers[..., :1].max(0),
+        (integers[..., 1:] * (_mixed(number, _ODD[1]) | np.uint32(1))).sum(0, dtype=np.uint32),
+    )
     return jnp.concatenate(table, axis=-1), jnp.concatenate([runs, checks], axis=-1)
 
 

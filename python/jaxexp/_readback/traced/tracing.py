@@ -97,8 +97,8 @@ def traced(program: Any, shapes: Sequence[tuple[int, ...]], at: tuple[str, int] 
     Args:
         program: the function, which has no weights of its own.
         shapes: those of its arguments.
-        at: the place of an operation (`Row.at`), which is made in float64, too: behind each of its rows is one more, whose operation is `EXACT`, of
-            what it makes then of the same operands.
+        at: the place of an operation (`Row.at`) that is made in float64, too: behind each of its rows is one more,
+            whose operation is `EXACT`, of what it makes then of the same operands.
 
     Raises:
         ExportError: the shapes do not fit.
@@ -456,7 +456,9 @@ def _return_more(block: Any, values: Sequence[Any], terminate: Callable[..., Any
 
 
 def _shardings(operation: Any, name: str) -> list[Any]:
-    return [*map(_jax.sdy.TensorShardingAttr, _jax.sdy.TensorShardingPerValueAttr(operation.attributes[name]).shardings)]
+    return [
+        *map(_jax.sdy.TensorShardingAttr, _jax.sdy.TensorShardingPerValueAttr(operation.attributes[name]).shardings)
+    ]
 
 
 def _alone(value: Any) -> Any:
