@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 import jaxexp
 from jaxexp._api.cases import culprit
 from jaxexp._api.cases.calling import Chain
-from jaxexp._readback.traced import fingerprint, tracing
+from jaxexp._readback.traced import fingerprint, rows
 from jaxexp._view import graph
 from kit.calls import exported_with_calls
 from kit.corpus import CASES
@@ -39,10 +39,10 @@ def trace(exported: jaxexp.Exported, *args: Any) -> tuple[list[Any], Any, culpri
     return chain.call(0, arguments), traced.rows, found
 
 
-def find(rows: Sequence[tracing.Row], here: culprit.Trace, recorded: culprit.Trace) -> jaxexp.CheckReport.Culprit:
-    named = culprit.find(rows, here, recorded)
+def find(of: Sequence[rows.Row], here: culprit.Trace, recorded: culprit.Trace) -> jaxexp.CheckReport.Culprit:
+    named = culprit.find(of, here, recorded)
     assert named is not None
-    assert rows[named.row].at == named.culprit.at
+    assert of[named.row].at == named.culprit.at
     return named.culprit
 
 
@@ -337,7 +337,7 @@ def test_operations_in_float64(kind: str) -> None:
     (row,) = [index for index, row in enumerate(plain.rows) if row.at == at[0]]
     traced, run = chain.trace(0, [x], at[0])
     wide = traced.rows[row + 1]
-    assert wide.operation == tracing.EXACT
+    assert wide.operation == rows.EXACT
     assert wide.dtype == ("bool" if kind == "compare" else "complex128" if kind in ("fft", "complex") else "float64")
     named = culprit.Named(row, culprit._culprit(plain.rows[row], ""))
     wrong = here.words.copy()

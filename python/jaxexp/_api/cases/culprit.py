@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxexp._kernel.artifact.cases import Array, storage
-from jaxexp._readback.traced.tracing import EXACT, Row, Traced
+from jaxexp._readback.traced.rows import EXACT, Row
+from jaxexp._readback.traced.tracing import Traced
 
 from .comparing import ULPS, epsilon
 from .report import Culprit, Difference

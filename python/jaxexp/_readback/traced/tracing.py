@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +16,6 @@ import numpy as np
 
 from jaxexp import _jax
 from jaxexp._errors import UnsupportedError
-from jaxexp._kernel.artifact.words import dtype_and_shape
 from jaxexp._kernel.call.specialize import specialize
 from jaxexp._kernel.function.data import ExportedData, described
 from jaxexp._kernel.module import main, mlir
@@ -26,59 +24,16 @@ from jaxexp._readback.operation import place
 from jaxexp._readback.refused import RefusedError
 
 from . import exact, fingerprint
+from .rows import EXACT, Parts, Row, Scope, Tables
 
 # Each call of a function has rows of its own for the function's operations.
 _MOST_ROWS = 1 << 16
-
-# The operation of a row in float64.
-EXACT = "in float64"
-
-# Of rows and fingerprints: others get another number, so that they are not compared with these.
-_FORM = "1"
 
 # Arrays of so many numbers are put together with others of their type: compilers take as long for each table.
 _SMALL = 4096
 
 # Sizes of arrays with symbolic shapes are computed with integers in arrays of at most this many.
 _MOST_SIZES = 16
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Row:
-    """A result of an operation.
-
-    Attributes:
-        operation: the operation's name, such as ``"stablehlo.add"``.
-        where: the loops, branches and calls around it, outermost first.
-        place: the scope and the line that the module names for it, perhaps empty.
-        dtype: the result's dtype.
-        shape: its shape.
-        takes: the rows of its operands; arguments of the function have none.
-        at: the function that the operation is in, and its number there: in the order of the text, without those that
-            end a block.
-    """
-
-    operation: str
-    where: tuple[str, ...]
-    place: str
-    dtype: str
-    shape: tuple[int, ...]
-    takes: tuple[int, ...]
-    at: tuple[str, int]
-
-    @property
-    def type(self) -> str:
-        return dtype_and_shape(self.dtype, self.shape)
-
-    @property
-    def identity(self) -> int:
-        """32 bits that are equal for rows of the same operation, type and surroundings. Artifacts keep them."""
-        parts = (_FORM, self.operation, f"{self.dtype}{list(self.shape)}", *self.where)
-        return zlib.crc32("\0".join(parts).encode())
-
-    @property
-    def is_float(self) -> bool:
-        return self.dtype.startswith(("float", "bfloat", "complex"))
 
 
 class Traced(NamedTuple):
@@ -136,20 +91,6 @@ def _flat(program: Any) -> Any:
     )
 
 
-class _Tables(NamedTuple):
-    """What was made of a block: rows, the MLIR values of their tables, and which rows the block returns.
-
-    A row that is taken or returned has its number; a value from outside of the block has -1 minus its index in
-    `outside`.
-    """
-
-    rows: list[Row]
-    outside: list[Any]
-    returned: tuple[int, ...]
-    floats: Any
-    integers: Any
-
-
 class _Tracer:
     """Rewrites one module, in its context, which is entered."""
 
@@ -157,7 +98,7 @@ class _Tracer:
         self._module, self._name, self._exact_at = module, name, exact_at
         self._symbols = _jax.ir.SymbolTable(module.operation)
         self._helpers: dict[Any, str] = {}
-        self._functions: dict[str, tuple[str, _Tables]] = {}
+        self._functions: dict[str, tuple[str, Tables]] = {}
         self._at = "main", 0  # the function that is rewritten, and how many of its operations were
 
     def main(self) -> list[Row]:
@@ -165,7 +106,7 @@ class _Tracer:
         mlir.run_passes(self._module, "symbol-dce")
         return [dataclasses.replace(row, takes=tuple(t for t in row.takes if t >= 0)) for row in tables.rows]
 
-    def _function(self, name: str) -> tuple[str, _Tables]:
+    def _function(self, name: str) -> tuple[str, Tables]:
         """A copy of a function that returns tables, too: its name and what was made of it."""
         if name not in self._functions:
             copy = self._symbols[name].operation.clone(_jax.ir.InsertionPoint(self._module.body))
@@ -176,7 +117,7 @@ class _Tracer:
             self._functions[name] = new, self._trace(name, self._symbols[new])
         return self._functions[name]
 
-    def _trace(self, name: str, function: Any) -> _Tables:
+    def _trace(self, name: str, function: Any) -> Tables:
         ir = _jax.ir
         (block,) = function.regions[0].blocks
         outer, self._at = self._at, (name, 0)
@@ -190,11 +131,11 @@ class _Tracer:
         function.attributes["res_attrs"] = ir.ArrayAttr.get([*attributes, ir.DictAttr.get({}), ir.DictAttr.get({})])
         return tables
 
-    def _block(self, block: Any) -> _Tables:
+    def _block(self, block: Any) -> Tables:
         """Computes fingerprints in a block, and puts them together in front of its terminator."""
         *operations, terminator = everything = list(block.operations)
-        scope = _Scope()
-        tables = _Parts()
+        scope = Scope()
+        tables = Parts()
         for operation, point in zip(operations, everything[1:], strict=True):
             operation = operation.operation
             name, source, at = operation.name, place(operation.location), self._at
@@ -243,9 +184,9 @@ class _Tracer:
                 tables.add(self._fingerprints(group), [scope.made[value] for value in group])
             floats, integers = self._joined(tables.parts, tables.order)
         returned = scope.takes(terminator.operands)
-        return _Tables(scope.rows, list(scope.outside), returned, floats, integers)
+        return Tables(scope.rows, list(scope.outside), returned, floats, integers)
 
-    def _keep(self, value: Any, type_: array_type.Type, scope: _Scope, tables: _Parts) -> None:
+    def _keep(self, value: Any, type_: array_type.Type, scope: Scope, tables: Parts) -> None:
         """Computes the fingerprint of a value that has a row; that of a small one is computed with others."""
         if 0 in type_.shape:
             tables.add(self._nothing(1), [scope.made[value]])
@@ -306,7 +247,7 @@ class _Tracer:
 
     # --- operations with code: their new results, and the values of their tables
 
-    def _call(self, operation: Any, scope: _Scope) -> tuple[list[Any], Any]:
+    def _call(self, operation: Any, scope: Scope) -> tuple[list[Any], Any]:
         callee = _jax.ir.FlatSymbolRefAttr(operation.attributes["callee"]).value
         name, inner = self._function(callee)
         types = list(self._symbols[name].type.results)
@@ -320,7 +261,7 @@ class _Tracer:
             scope.made[value] = resolve(number)
         return results, (floats, integers)
 
-    def _while(self, operation: Any, scope: _Scope) -> tuple[list[Any], Any]:
+    def _while(self, operation: Any, scope: Scope) -> tuple[list[Any], Any]:
         ir = _jax.ir
         condition, body = (region.blocks[0] for region in operation.regions)
         self._pass(_size(condition))
@@ -343,7 +284,7 @@ class _Tracer:
         *results, _, floats, integers = _rebuilt(operation, types, [*operation.operands, *begin])
         return results, (floats, integers)
 
-    def _branches(self, operation: Any, scope: _Scope) -> tuple[list[Any], Any]:
+    def _branches(self, operation: Any, scope: Scope) -> tuple[list[Any], Any]:
         blocks = [region.blocks[0] for region in operation.regions]
         each = [self._block(block) for block in blocks]
         counts = [len(inner.rows) for inner in each]
@@ -376,7 +317,7 @@ class _Tracer:
         others = [sdy.DimensionShardingAttr.get([], True)] * 2
         return sdy.TensorShardingAttr.get(name, [first, *others]), math.prod(sizes[axis] for axis in axes)
 
-    def _manual(self, operation: Any, scope: _Scope, sharding: Any, devices: int) -> tuple[list[Any], Any]:
+    def _manual(self, operation: Any, scope: Scope, sharding: Any, devices: int) -> tuple[list[Any], Any]:
         ir = _jax.ir
         (block,) = operation.regions[0].blocks
         inner = self._block(block)
@@ -389,57 +330,6 @@ class _Tracer:
         types = [*(value.type for value in operation.results), *every]
         *results, floats, integers = _rebuilt(operation, types, list(operation.operands))
         return results, self._inline(fingerprint.of_devices, (devices, len(inner.rows)), [floats, integers])
-
-
-class _Parts:
-    """The tables of a block: of single rows or several, and the small arrays that share one."""
-
-    def __init__(self) -> None:
-        self.parts: list[tuple[Any, Any]] = []
-        self.order: list[int] = []  # the numbers of the rows of the parts
-        self.small: dict[str, list[Any]] = {}
-
-    def add(self, table: tuple[Any, Any], numbers: Iterable[int]) -> None:
-        self.parts.append(table)
-        self.order += numbers
-
-
-class _Scope:
-    """The rows of a block, and which of them the values of the block are."""
-
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-        self.made: dict[Any, int] = {}
-        self.outside: dict[Any, int] = {}
-
-    def add(self, value: Any, row: Row) -> None:
-        self.made[value] = len(self.rows)
-        self.rows.append(row)
-
-    def number(self, value: Any) -> int:
-        if value in self.made:
-            return self.made[value]
-        return -1 - self.outside.setdefault(value, len(self.outside))
-
-    def takes(self, operands: Any) -> tuple[int, ...]:
-        return tuple(map(self.number, operands))
-
-    def adopt(self, inner: _Tables, where: str, arguments: Sequence[Any], given: Sequence[Any]) -> Callable[[int], int]:
-        """Adds the rows of a block inside this one, such as a loop's, whose arguments are given values. Returns what
-        makes numbers of the block numbers of this one.
-        """
-        start = len(self.rows)
-        value_of = dict(zip(arguments, given, strict=False))  # the tables of a function that was traced have no values
-
-        def resolve(number: int) -> int:
-            if number >= 0:
-                return start + number
-            value = inner.outside[-1 - number]
-            return self.number(value_of.get(value, value))
-
-        for row in inner.rows:
-            self.rows.append(dataclasses.replace(row, where=(where, *row.where), takes=tuple(map(resolve, row.takes))))
-        return resolve
 
 
 def _size(block: Any) -> int:
