@@ -253,6 +253,14 @@ def test_code_of_each_device(manual: tuple[str, ...], tmp_path: Path) -> None:
         assert (found.operation, found.where[: len(where)]) == (new, where)
 
 
+def test_code_of_each_device_may_do_nothing() -> None:
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    function = jax.shard_map(lambda x: x, mesh=mesh, in_specs=P("data"), out_specs=P("data"))
+    _, rows, found = trace(jaxexp.export(jax.jit(lambda x: function(x) + 1))(random(8)), random(8))
+    assert len(rows) == len(found.words)
+    assert {row.where for row in rows} == {()}
+
+
 def test_results_lie_as_the_code_says(tmp_path: Path) -> None:
     """Also where neither arguments nor results were given a mesh, and none has the axes of the code's."""
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
@@ -493,13 +501,28 @@ def test_changed_operations_are_named(name: str) -> None:
     assert len(missed) <= changed // 8, missed
 
 
+# How many changes of each model are tried, at least; and of which models only some are, because all take hours.
+LEAST = {
+    "perceptron": 11,
+    "convolution": 10,
+    "attention": 30,
+    "transformer": 40,
+    "recurrent": 10,
+    "sorted and gathered": 20,
+    "filtered": 6,
+    "random numbers": 8,
+    "root": 20,
+    "linear algebra": 35,
+    "sharded": 25,
+}
+ONE_IN = {"random numbers": 8, "transformer": 4}
+
+
 @pytest.mark.slow(reason="compiles hundreds of programs")
 @pytest.mark.once(reason="what is named does not depend on the release")
-def test_all_changed_operations_are_named() -> None:
-    changed, missed = 0, []
-    for name in MODELS:
-        of_model, of_model_missed = examine(name, 8 if name == "random numbers" else 1)
-        changed += of_model
-        missed += of_model_missed
-    assert changed >= 150
+@pytest.mark.parametrize("name", MODELS)
+def test_all_changed_operations_are_named(name: str) -> None:
+    assert sum(LEAST.values()) >= 200
+    changed, missed = examine(name, ONE_IN.get(name, 1))
+    assert changed >= LEAST[name]
     assert len(missed) <= 0.05 * changed, missed

@@ -115,18 +115,16 @@ def of_devices(floats: Any, integers: Any) -> tuple[Any, Any]:
     Each device has a weight of its own, so that what two of them exchange is seen.
     """
     devices = floats.shape[0] // 2
-    floats, integers = (table.reshape(devices, 2, -1, table.shape[-1]) for table in (floats, integers))
+    floats, integers = (table.reshape(devices, 2, *table.shape[1:]) for table in (floats, integers))
     number = lax.iota(np.uint32, devices)[:, None, None, None]
     weights = np.float32(1) + np.float32(0.5) * _weights(number, _ODD[0])
     roots, extremes = floats[..., 2:3], floats[..., 3:]
     largest, least = extremes.max(0), extremes.min(0)
     root = jnp.sqrt((roots * roots).sum(0))
     table = [(floats[..., :2] * weights).sum(0), root, jnp.where(largest >= -least, largest, least)]
-    runs, checks = (
-        integers[..., :1].max(0),
-        (integers[..., 1:] * (_mixed(number, _ODD[1]) | np.uint32(1))).sum(0, dtype=np.uint32),
-    )
-    return jnp.concatenate(table, axis=-1), jnp.concatenate([runs, checks], axis=-1)
+    checks = integers[..., 1:] * (_mixed(number, _ODD[1]) | np.uint32(1))
+    counted = [integers[..., :1].max(0), checks.sum(0, dtype=np.uint32)]
+    return jnp.concatenate(table, axis=-1), jnp.concatenate(counted, axis=-1)
 
 
 def in_order(floats: Any, integers: Any, order: tuple[int, ...]) -> tuple[Any, Any]:
