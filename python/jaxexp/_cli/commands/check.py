@@ -189,7 +189,7 @@ def command(
         raise click.UsageError("--option is for a plugin: give --plugin, too")
     if pythons and (spread.address or spread.journal):
         raise click.UsageError("--dask and --journal are for checks here: leave out --python")
-    if page_file is not None and (plugin is not None or pythons or spread.is_asked_for or len(files) > 1):
+    if page_file is not None and (plugin is not None or pythons or spread.is_asked_for or files[1:]):
         raise click.UsageError(
             "--view is for a check of one artifact in this process: leave out --plugin, --python, options of workers, "
             "and other artifacts"

@@ -133,7 +133,7 @@ def _memory(size: int) -> memoryview:
 
     found = np.empty(size + _ALIGNMENT, np.uint8)
     first = -found.ctypes.data % _ALIGNMENT
-    return memoryview(found)[first : first + size]
+    return found.data[first : first + size]
 
 
 _LARGE, _ALIGNMENT = 1 << 20, 64
