@@ -96,7 +96,8 @@ def test_what_differs(models: Path, run: Any) -> None:
     assert first == f"{file}: 0 of 1 case as recorded"
     assert case == "  differs  given: 1 of 2 results differs"
     assert result.strip().startswith("result['twice'] float32[2,3]: 5 of 6 numbers differ by at most 5 (relative 0.5, ")
-    assert result.endswith("at [1, 2] recorded 10.0, found 15.0; allowed is 1e-05, measured when it was recorded")
+    assert "at [1, 2] recorded 10.0, found 15.0, float64 gives 15; allowed is" in result
+    assert result.endswith("; allowed is 1e-05, measured when it was recorded")
     assert "no trace was recorded; 'record --trace', where the results are right, lets later checks name it" in unnamed
     assert recorded.strip().startswith(f"recorded with jax {jax.__version__}, ")
     assert checked.strip().startswith(f"checked with jax {jax.__version__}, ")
@@ -298,3 +299,18 @@ def test_workers_and_a_journal(models: Path, run: Any) -> None:
     assert [one.verdict for one in found.values()] == ["equal", "differs"]
     with pytest.raises(TypeError, match="check_many takes many artifacts"):
         jaxexp.check_many(models)
+
+
+def test_a_page(models: Path, tmp_path: Path, run: Any) -> None:
+    page = tmp_path / "page.html"
+    for name, status, words in (("good", 0, "equal, checked with jax"), ("wrong", 1, "no trace was recorded")):
+        assert run("check", models / f"{name}.jaxexp", "--view", page)[0] == status
+        assert words in page.read_text(encoding="utf-8")
+    page.unlink()
+    assert run("check", models / "gone.jaxexp", "--view", page)[0] == 1
+    for more in ([models / "good.jaxexp"], ["--python", sys.executable], ["--plugin", "cpu"], ["--workers", "2"]):
+        found, _, err = run("check", models / "good.jaxexp", "--view", page, *more)
+        assert found == 2
+        assert "--view is for a check of one artifact in this process" in err
+    assert run("check", models, "--view", page)[0] != 0
+    assert not page.exists()

@@ -156,8 +156,9 @@ def save(file: Path, dtype: str, table: list[Pair]) -> None:
 
 
 def comparable(lines: Iterable[str], dtype: str) -> list[str]:
-    """Lines without the environment, and with numbers for texts, which differ between releases of NumPy."""
+    """Lines without the environment and float64, and with numbers for texts, which differ between releases of NumPy."""
     kept = [line for line in [*lines][1:] if not line.lstrip().startswith(("recorded with", "checked with"))]
+    kept = [re.sub(r", float64 gives [^;]*", "", line) for line in kept]
     number = re.compile(r"(recorded|found) (\(?[-+.\w]+\)?)(?=[,;])")
     return [number.sub(lambda found: f"{found[1]} {as_number(found[2], dtype)}", line) for line in kept]
 

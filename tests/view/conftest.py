@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from kit.corpus import arr, mesh, spec
 from kit.pages import CHROMIUM, HOSTILE_NAME
 
 LAYERS = 2
+CHECKED = "changed.jaxexp"  # its page is that of a check
 # Screenshots to look at, where this names a folder.
 LOOK = os.environ.get("JAXEXP_SCREENSHOTS")
 
@@ -89,6 +91,26 @@ def with_hostile_names() -> jaxexp.Exported:
     return jaxexp.export(jax.jit(plus))({HOSTILE_NAME: 1.0})
 
 
+def changed(path: Path) -> None:
+    """Saves a model that no longer computes what was recorded: a layer is multiplied by another number."""
+
+    def model(x):
+        for i in range(3):
+            with jax.named_scope(f"layer{i}"):
+                x = jnp.tanh(x) * (0.5 + i)
+        return x.sum()
+
+    (batch,) = jaxexp.symbolic_shape("batch")
+    exported = jaxexp.export(jax.jit(model))(jax.ShapeDtypeStruct((batch, 4), "float32"))
+    x = np.arange(8, dtype=np.float32).reshape(2, 4) / 8
+    exported.save(path, cases=[{"args": (x,), "name": HOSTILE_NAME, "trace": True}])
+    loaded = jaxexp.load(path)
+    text = loaded.mlir_module()
+    assert text.count("dense<1.500000e+00>") == 1
+    text = text.replace("dense<1.500000e+00>", "dense<1.600000e+00>")
+    dataclasses.replace(loaded, mlir_module_serialized=text.encode()).save(path)
+
+
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory) -> Path:
     """Artifacts, to be read only."""
@@ -132,6 +154,7 @@ def folder(tmp_path_factory) -> Path:
         return x
 
     jaxexp.export(jax.jit(long))(spec((4,))).save(folder / "long.jaxexp")
+    changed(folder / CHECKED)
     with jaxexp.Archive.create(folder / "fleet.zip") as archive:
         archive.add("nested/scoped", (folder / "scoped.jaxexp").read_bytes())
     return folder
@@ -145,7 +168,10 @@ def pages(folder) -> Callable[..., str]:
     def page(*names: str) -> str:
         if names not in made:
             path = folder / f"{'-'.join(names).replace('/', '_')}.html"
-            assert start.main(["view", *(str(folder / name) for name in names), "-o", str(path)]) == 0
+            files = [str(folder / name) for name in names]
+            checks = names == (CHECKED,)
+            command = ["check", *files, "--view"] if checks else ["view", *files, "-o"]
+            assert start.main([*command, str(path)]) == int(checks)
             made[names] = path.read_text(encoding="utf-8")
         return made[names]
 

@@ -17,6 +17,21 @@ def node(page, title: str):
     return page.locator("#canvas .node", has=page.locator(f":scope > .title:text-is('{title}')")).first
 
 
+def test_the_operation_that_differs_first_is_shown(opened) -> None:
+    page = opened("changed.jaxexp")
+    assert page.locator("#about h3").text_content() == "constant"
+    assert "more than its operands and rounding explain" in page.locator("#about").text_content()
+    assert page.locator("#canvas .node.own.chosen").count() == 1
+    assert page.locator("#canvas .node.reached").count() > 1
+    fills = [
+        page.locator(f"#canvas .node.{look}:not(.open) > rect").first.evaluate("rect => getComputedStyle(rect).fill")
+        for look in ("own", "reached", "input")
+    ]
+    assert len({*fills}) == 3
+    page.locator("#none").click()
+    assert page.locator("#canvas .node.own, #canvas .node.reached").count() > 0
+
+
 def test_draws_shardings_on_the_mesh(opened) -> None:
     page = opened("sharded.jaxexp")
     assert page.locator("figure svg rect.part").count() == 8

@@ -169,3 +169,30 @@ def test_a_long_module_is_counted_and_not_drawn(folder, tmp_path, monkeypatch) -
     assert "functions" not in module
     assert "A page has room for 1,000" in module["why"]
     assert "700" in page.text, "sines are counted"
+
+
+def test_a_check_gives_colours(pages) -> None:
+    """The page of a check has its words, escaped, and the errors of operations of the module for the case's shapes."""
+    page = Page(pages("changed.jaxexp"))
+    assert page.problems == []
+    assert "check" in page.ids()
+    assert {name for name, _ in page.elements}.isdisjoint({"img", "link"})
+    assert "the first operation that differs: stablehlo.constant float32[]" in page.text
+    assert {("span", "swatch own"), ("span", "swatch reached")} <= {(n, a.get("class")) for n, a in page.elements}
+    (module,) = page.data()["modules"]
+    functions = dict(module["functions"])
+    errors = {(function, number): (error, own) for function, number, error, own in module["errors"]}
+    function, number = module["first"]
+    assert errors[function, number][0] == errors[function, number][1] > 0.05
+    first = functions[function]["o"][number]
+    assert (module["texts"][first[0]], module["texts"][first[4][0]]) == ("constant", "float32[]")
+    assert "float32[2,4]" in module["texts"]
+    later = [own for at, (_, own) in errors.items() if at != (function, number)]
+    assert later
+    assert not any(later)
+
+
+def test_only_a_page_of_a_check_has_one(pages) -> None:
+    page = Page(pages("scoped.jaxexp"))
+    assert "check" not in page.ids()
+    assert all("errors" not in module for module in page.data()["modules"])

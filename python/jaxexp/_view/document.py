@@ -7,6 +7,7 @@ import collections
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from . import blocks, card, dimensions, graph
 from .dimensions import Known
 from .graph import Graph
 from .markup import Markup, element, joined
-from .sides import Side, modules
+from .sides import Errors, Side, modules
 
 # How many arguments of a VJP of a VJP are named.
 _MOST_LABELS = 20_000
@@ -46,6 +47,8 @@ def data(sides: Sequence[Side]) -> Markup:
                 "takes": takes,
                 "functions": [(cut(name), _short_block(block)) for name, block in found.functions.items()],
             }
+            if one.check is not None and order in one.check.errors:
+                about |= _errors(one.check.errors[order])
         else:
             about["why"] = found
         found_modules.append(about)
@@ -53,6 +56,16 @@ def data(sides: Sequence[Side]) -> Markup:
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)
+
+
+def _errors(found: Errors) -> dict[str, Any]:
+    """The errors of operations, each with its function, its number there, and two numbers; None is infinite."""
+
+    def number(error: float) -> float | None:
+        return float(f"{error:.3g}") if math.isfinite(error) else None
+
+    every = [(cut(name), at, number(error), number(own)) for (name, at), (error, own) in found.operations.items()]
+    return {"errors": every, "first": found.first and (cut(found.first[0]), found.first[1])}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from . import card, figures, graph
 from .document import data, document
 from .graph import Graph
 from .markup import Markup, element
-from .sides import Side, modules
+from .sides import Check, Side, modules
 
 if TYPE_CHECKING:
     from jaxexp._kernel.artifact.inspection import Inspection
@@ -36,6 +36,7 @@ def page(new: Side, old: Side | None = None, differences: Differences | None = N
                 graph.compare(before, after)
     sections = [
         ("overview", "Overview", _overview(sides)),
+        ("check", "Check", [] if new.check is None else _check(new.check)),
         ("differences", "Differences", [] if old is None else _differences(old, new, differences or {})),
         ("signature", "Arguments and results", card.signature(new.facts, earlier)),
         ("weights", "Sizes", card.weights(new.facts, earlier)),
@@ -85,6 +86,23 @@ def _overview(sides: Sequence[Side]) -> list[Markup]:
         for name in {**old, **new}
     ]
     return [card.table(("", sides[0].where, sides[1].where), lines)]
+
+
+def _check(found: Check) -> list[Markup]:
+    parts = [element("p", found.title), card.table(found.heads, (tuple(map(cut, line)) for line in found.lines))]
+    parts += [element("p", cut(text, 2_000)) for text in found.words]
+    if found.errors:
+        swatches = [
+            element("span", text, class_=f"swatch {look}")
+            for look, text in (
+                ("own", "differs by more than its operands and rounding explain"),
+                ("reached", "differs as they explain"),
+            )
+        ]
+        scale = element("span", "the stronger the colour, the larger the difference")
+        link = element("a", "The module below", href="#module")
+        parts.append(element("p", [link, element("span", " has colours:"), *swatches, scale], class_="legend"))
+    return parts
 
 
 def _differences(old: Side, new: Side, differences: Differences) -> list[Markup]:

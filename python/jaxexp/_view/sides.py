@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from jaxexp._kernel.artifact.chain import chain
@@ -37,6 +37,38 @@ class Readers:
     facts: tuple[tuple[str, str], ...]
 
 
+class Errors(NamedTuple):
+    """By how much results of operations differ from those of another run of the same module.
+
+    Attributes:
+        module: the module.
+        operations: for an operation, by its function and its number there: by how much its result differs, relative to
+            its size, and how much of that neither its operands nor rounding explain.
+        first: the function and the number of the operation that is named as the first one.
+    """
+
+    module: bytes
+    operations: Mapping[tuple[str, int], tuple[float, float]]
+    first: tuple[str, int] | None
+
+
+class Check(NamedTuple):
+    """What a check of an artifact found.
+
+    Attributes:
+        title: the verdict.
+        heads, lines: a table of cases and their results.
+        words: what else there is to say.
+        errors: by the order of the VJP, where a call differs.
+    """
+
+    title: str
+    heads: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    words: Sequence[str]
+    errors: Mapping[int, Errors]
+
+
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Side:
     """An artifact on a page.
@@ -48,6 +80,7 @@ class Side:
         graphs: the graphs of its modules, or why one has none.
         kept: for the first modules, which arguments of its function each one takes.
         readers: who loads it.
+        check: what a check of it found, if there was one.
     """
 
     where: str
@@ -56,10 +89,12 @@ class Side:
     graphs: tuple[Graph | str, ...]
     kept: tuple[tuple[int, ...], ...]
     readers: Readers
+    check: Check | None = None
 
 
-def side(where: str, artifact: Artifact, found: Inspection, readers: Readers) -> Side:
+def side(where: str, artifact: Artifact, found: Inspection, readers: Readers, check: Check | None = None) -> Side:
     """Takes an artifact apart, as far as a page has room. This imports JAX."""
+    errors = {} if check is None else check.errors
     graphs: list[Graph | str] = []
     kept: list[tuple[int, ...]] = []
     left = graph.MOST_OPERATIONS
@@ -76,18 +111,19 @@ def side(where: str, artifact: Artifact, found: Inspection, readers: Readers) ->
                 "artifact together, so they are only counted."
             )
         else:
-            graphs.append(_graph(link))
+            graphs.append(_graph(errors[order].module if order in errors else link.module()))
             left -= count
     first = graphs[0]
     donated = first.donated if isinstance(first, Graph) else ()
-    return Side(cut(where), found, of_artifact(artifact, found, donated), tuple(graphs), tuple(kept), readers)
+    facts = of_artifact(artifact, found, donated)
+    return Side(cut(where), found, facts, tuple(graphs), tuple(kept), readers, check)
 
 
-def _graph(link: Artifact) -> Graph | str:
+def _graph(module: bytes | memoryview) -> Graph | str:
     from jaxexp._errors import ExportError
 
     try:
-        return graph.read(link.module())
+        return graph.read(module)
     except ExportError as error:
         return f"It is not drawn: {cut(str(error), 400)}"
 

@@ -21,7 +21,7 @@ from jaxexp import Case, CheckReport, Drawn
 from jaxexp._api.cases import measuring
 from jaxexp._api.cases.comparing import compared
 from jaxexp._cli import start
-from jaxexp._readback import widened
+from jaxexp._readback import in_float64, widened
 from kit.conditions import ILL, WELL, normal
 from kit.weighted import X, bound
 
@@ -309,3 +309,20 @@ def test_arguments_nearby_are_defined() -> None:
 def test_other_arrays_stay() -> None:
     for array in (np.arange(3), np.array([True]), np.zeros((0, 2), np.float32), np.array(3, ml_dtypes.int4)):
         assert measuring.perturbed(array, 1) is array
+
+
+def test_float64_is_compiled_once_for_all_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+
+    compile_ = in_float64.in_float64
+
+    def counted(*arguments: Any) -> Any:
+        compiled.append(arguments)
+        return compile_(*arguments)
+
+    monkeypatch.setattr(in_float64, "in_float64", counted)
+    exported = jaxexp.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct(jaxexp.symbolic_shape("n"), np.float32))
+    exported.save(tmp_path / "f.jaxexp", cases=[(normal(n),) for n in (3, 4, 3)])
+    assert len(compiled) == 2
+    assert jaxexp.load(tmp_path / "f.jaxexp").check().ok
+    assert len(compiled) == 2

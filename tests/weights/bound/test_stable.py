@@ -160,15 +160,15 @@ def test_a_look_at_all_bytes_maps_no_file(tmp_path: Path, monkeypatch: pytest.Mo
     target = weights if look is jaxexp.verify else tmp_path / "f.jaxexp"
     look(target)
     size, reads = weights.stat().st_size, []
-    read = os.pread
+    read = os.preadv
 
-    def cutting(descriptor: int, count: int, position: int) -> bytes:
-        reads.append(count)
+    def cutting(descriptor: int, targets: Any, position: int) -> int:
+        reads.append(position)
         if len(reads) == 4:  # after the header, and the first weight
             os.truncate(weights, size // 2)
-        return read(descriptor, count, position)
+        return read(descriptor, targets, position)
 
-    monkeypatch.setattr(os, "pread", cutting)
+    monkeypatch.setattr(os, "preadv", cutting)
     with pytest.raises(jaxexp.WeightsError, match="somebody cut the file while it was read") as caught:
         look(target)
     assert caught.value.file == str(weights)

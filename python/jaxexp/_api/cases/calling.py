@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.metadata
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,8 @@ from jaxexp._kernel.write.fitting import DTYPE_OF_FLOAT0, name_of
 from . import machine
 
 if TYPE_CHECKING:
-    from jaxexp._readback.traced.tracing import Row, Traced
+    from jaxexp._readback.in_float64 import InFloat64
+    from jaxexp._readback.traced.tracing import Traced
 
     from .culprit import Trace
 
@@ -61,6 +63,7 @@ class Chain:
         self.exported, self.weights = exported, len(exported.weights)
         self._programs: list[Any] = [exported.unbound]
         self._traced: dict[Any, Traced] = {}
+        self._in_float64: dict[Any, InFloat64] = {}
         self._mesh: Any = None
         self._arrays: Sequence[Any] = ()
 
@@ -91,8 +94,10 @@ class Chain:
         """
         return self._called(self.program(order), arguments, weights)
 
-    def trace(self, order: int, arguments: Sequence[Array]) -> tuple[Sequence[Row], Trace]:
-        """The fingerprints of what the operations of a call make, and what each row of them is about.
+    def trace(self, order: int, arguments: Sequence[Array], at: tuple[str, int] | None = None) -> tuple[Traced, Trace]:
+        """The function that was called, with what each row of a trace is about; and the trace of a call.
+
+        `at` is as `traced` takes it.
 
         Raises:
             ExportError: as for `call`; or there are too many operations.
@@ -104,11 +109,25 @@ class Chain:
 
         program = self.program(order)
         shapes = *(a.shape for a in program.in_avals[: self.weights]), *(array.shape for array in arguments)
-        if (order, shapes) not in self._traced:
-            self._traced[order, shapes] = traced(program, shapes)
-        function, rows = self._traced[order, shapes]
-        *_, floats, integers = self._called(function, arguments)
-        return rows, Trace.of(rows, floats, integers)
+        key = order, shapes, at
+        if key not in self._traced:
+            self._traced[key] = traced(program, shapes, at)
+        found = self._traced[key]
+        *_, floats, integers = self._called(found.function, arguments)
+        return found, Trace.of(found.rows, floats, integers)
+
+    def in_float64(self, order: int, leaves: Sequence[Any]) -> InFloat64:
+        """The program for flat arguments like these in float64, which is compiled once for their shapes.
+
+        Raises:
+            Exception: as `jaxexp._readback.in_float64.in_float64` does.
+        """
+        from jaxexp._readback.in_float64 import in_float64
+
+        key = order, tuple(map(np.shape, leaves))
+        if key not in self._in_float64:
+            self._in_float64[key] = in_float64(self.program(order), leaves)
+        return self._in_float64[key]
 
     def _called(self, program: Any, arguments: Sequence[Array], weights: Sequence[Array] | None = None) -> list[Array]:
         if program.ordered_effects or program.unordered_effects:
@@ -136,7 +155,7 @@ class Chain:
         if program.nr_devices == 1:
             return [None] * count
         if self._mesh is None:
-            self._mesh = self.exported.unbound.make_mesh(_devices(program.nr_devices))
+            self._mesh = _mesh(self.exported.unbound)
         found = program.in_shardings_jax(self._mesh)
         whole = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
         return [whole if one is None else one for one in found]
@@ -149,6 +168,21 @@ class Chain:
             on_mesh = self.exported if self._mesh is None else self.exported.with_mesh(self._mesh)
             self._arrays = on_mesh.weights.arrays()
         return self._arrays
+
+
+def _mesh(program: Any) -> Any:
+    """A mesh for the arguments of a function. JAX writes how results lie in terms of its axes: if the function says
+    nothing of axes, there is one for each prime factor of the number of devices, which suits results of any mesh.
+    """
+    devices = _devices(program.nr_devices)
+    if any(one is not None for one in (*program._in_named_shardings, *program._out_named_shardings)):
+        return program.make_mesh(devices)
+    factors: list[int] = []
+    while (left := len(devices) // math.prod(factors)) > 1:
+        factors.append(next(factor for factor in range(2, left + 1) if left % factor == 0))
+    names = tuple(f"devices_{index}" for index in range(len(factors)))
+    types = (jax.sharding.AxisType.Auto,) * len(factors)
+    return jax.make_mesh(tuple(factors), names, axis_types=types, devices=devices)
 
 
 def _devices(count: int) -> list[Any]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxexp._kernel.artifact.cases import Array, storage
-from jaxexp._readback.traced.tracing import Row
+from jaxexp._readback.traced.rows import EXACT, Row
+from jaxexp._readback.traced.tracing import Traced
 
 from .comparing import ULPS, epsilon
-from .report import Culprit
+from .report import Culprit, Difference
 
 # How much more an operation may differ than what it takes: rounding grows by less in nearly all operations.
 _GROWTH = 16
@@ -68,22 +70,72 @@ class Trace:
         return self._floats[row, min(half, self._floats.shape[1] - 1)]
 
 
-def find(rows: Sequence[Row], here: Trace, recorded: Trace) -> Culprit | None:
+class Named(NamedTuple):
+    """A row, and what is said of its operation."""
+
+    row: int
+    culprit: Culprit
+
+
+def find(rows: Sequence[Row], here: Trace, recorded: Trace) -> Named | None:
     """The first of the rows at which a run differs from the recorded one; None if they make the same."""
-    both = zip(here.identities, recorded.identities, strict=False)
-    alike = next((i for i, (mine, theirs) in enumerate(both) if mine != theirs), min(len(rows), len(recorded.words)))
+    alike = _alike(rows, here, recorded)
     first = _Comparison(rows, here, recorded, _FIRST)
     if (suspect := _earliest(range(alike), first.is_to_blame)) is not None:
         return _in_loop(rows, here, recorded, suspect) or first.blamed(suspect)
     if alike < len(rows):
-        return _culprit(rows[alike], "the recorded run has another operation in this place")
+        return Named(alike, _culprit(rows[alike], "the recorded run has another operation in this place"))
     for is_first in (first.turns_over, first.rounds):
         if (suspect := _earliest(range(alike), is_first)) is not None:
             return first.blamed(suspect)
     return None
 
 
-def _in_loop(rows: Sequence[Row], here: Trace, recorded: Trace, suspect: int) -> Culprit | None:
+def differences(rows: Sequence[Row], here: Trace, recorded: Trace, named: Culprit) -> dict[tuple[str, int], Difference]:
+    """By how much the result of each operation differs, if it does: the most in all calls of its function. `named` is
+    what `find` returned.
+    """
+    alike = _alike(rows, here, recorded)
+    found: dict[tuple[str, int], Difference] = {}
+    for half in (_FIRST, _ALL):
+        comparison = _Comparison(rows, here, recorded, half)
+        for index in range(alike):
+            if (error := comparison.error(index)) > 0:
+                own = error if comparison.is_to_blame(index) else 0.0
+                before = found.get(rows[index].at, Difference(0.0, 0.0))
+                found[rows[index].at] = Difference(max(before.error, error), max(before.own, own))
+    found[named.at] = Difference(named.error, named.error)
+    return found
+
+
+def _alike(rows: Sequence[Row], here: Trace, recorded: Trace) -> int:
+    """How many rows are about the same operations."""
+    both = zip(here.identities, recorded.identities, strict=False)
+    return next((i for i, (mine, theirs) in enumerate(both) if mine != theirs), min(len(rows), len(recorded.words)))
+
+
+def with_exact(named: Named, traced: Traced, run: Trace, recorded: Trace) -> Culprit:
+    """The operation that `find` named, with how far its results are from float64.
+
+    Args:
+        named: what `find` returned, of the first time that the operation ran.
+        traced, run: of a run that has rows of this operation in float64, too.
+        recorded: the recorded run.
+    """
+    plain = [index for index, row in enumerate(traced.rows) if row.operation != EXACT]
+    at = plain[named.row]
+    if at + 1 == len(traced.rows) or traced.rows[at + 1].operation != EXACT:
+        return named.culprit
+    rows, words = [traced.rows[index] for index in plain], run.words[plain]
+    exact = words.copy()
+    exact[named.row, 1:] = run.words[at + 1, 1:]
+    expected, found = (
+        _Comparison(rows, side, Trace(exact), _FIRST).error(named.row) for side in (recorded, Trace(words))
+    )
+    return dataclasses.replace(named.culprit, expected_error=expected, found_error=found)
+
+
+def _in_loop(rows: Sequence[Row], here: Trace, recorded: Trace, suspect: int) -> Named | None:
     """What is to blame in a loop whose first trip made the same in both runs; None if `suspect` is no such loop."""
     row = rows[suspect]
     if row.operation != "stablehlo.while":
@@ -100,7 +152,8 @@ def _in_loop(rows: Sequence[Row], here: Trace, recorded: Trace, suspect: int) ->
         return None
     trips = [int(run.integers(_ALL, body[0])[_RUNS]) for run in (recorded, here)]
     if trips[0] != trips[1]:
-        return _culprit(row, f"its condition ended it after {trips[0]:,} trips in the recorded run, {trips[1]:,} here")
+        why = f"its condition ended it after {trips[0]:,} trips in the recorded run, {trips[1]:,} here"
+        return Named(suspect, _culprit(row, why))
     later = _Comparison(rows, here, recorded, _ALL)
     blamed = _earliest(body, later.is_to_blame)
     return None if blamed is None else later.blamed(blamed)
@@ -141,31 +194,32 @@ class _Comparison:
         difference = float(np.abs(both[0][_SUMS] - both[1][_SUMS]).max())
         return difference / size if difference > 0 else 0.0
 
-    def _taken(self, index: int) -> float:
+    def taken(self, index: int) -> float:
+        """The largest error of what an operation takes."""
         return max(map(self.error, self._rows[index].takes), default=0.0)
 
     def is_to_blame(self, index: int) -> bool:
-        error, taken = self.error(index), self._taken(index)
+        error, taken = self.error(index), self.taken(index)
         if math.isinf(error):
             return taken == 0
         return error > 0 and error > _GROWTH * max(taken, ULPS * _rounding(self._rows[index].dtype))
 
     def turns_over(self, index: int) -> bool:
         """Whether operands that differ as rounding may make other integers, as a comparison may."""
-        return math.isinf(self.error(index)) and not math.isinf(self._taken(index))
+        return math.isinf(self.error(index)) and not math.isinf(self.taken(index))
 
     def rounds(self, index: int) -> bool:
-        return self.error(index) > 0 and self._taken(index) == 0
+        return self.error(index) > 0 and self.taken(index) == 0
 
-    def blamed(self, index: int) -> Culprit:
-        error, taken = self.error(index), self._taken(index)
+    def blamed(self, index: int) -> Named:
+        error, taken = self.error(index), self.taken(index)
         row, half = self._rows[index], self._half
         what = "has other numbers" if math.isinf(error) else f"differs by about {error:.2g} of its size"
         operands = f"operands that differ by {taken:.2g} of theirs" if taken else "the same operands"
         why = f"its result {what}, from {operands}"
         if not math.isinf(error) and error <= _GROWTH * ULPS * _rounding(row.dtype):
             why += ", as rounding may"
-        return _culprit(
+        culprit = _culprit(
             row,
             why,
             error=error,
@@ -175,10 +229,11 @@ class _Comparison:
             expected=float(self._recorded.floats(half, index)[_LARGEST]),
             found=float(self._here.floats(half, index)[_LARGEST]),
         )
+        return Named(index, culprit)
 
 
 def _culprit(row: Row, why: str, **more: Any) -> Culprit:
-    return Culprit(operation=row.operation, place=row.place, where=row.where, type=row.type, why=why, **more)
+    return Culprit(operation=row.operation, place=row.place, where=row.where, at=row.at, type=row.type, why=why, **more)
 
 
 def _rounding(dtype: str) -> float:

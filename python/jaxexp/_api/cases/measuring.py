@@ -20,7 +20,6 @@ from jaxexp._kernel.artifact import numbers
 from jaxexp._kernel.artifact.cases import MEASURED, MEASURED_BY, UNSTABLE, Array, Tolerance, integers_of
 from jaxexp._kernel.artifact.words import bytes_in_words, counted, cut
 from jaxexp._kernel.write.fitting import name_of
-from jaxexp._readback.in_float64 import in_float64
 
 from .calling import Chain, for_jax, of_result
 from .comparing import ULPS, epsilon, rounding
@@ -119,6 +118,18 @@ def measured(
     return Measured(tolerances, {key: text for key, text in facts.items() if text})
 
 
+def exact(chain: Chain, order: int, arguments: Sequence[Array], results: Sequence[Array]) -> list[Array]:
+    """The results of a call in float64; those that were returned say how large they are.
+
+    Raises:
+        UnsupportedError: the function cannot be read back, is too large, or has nothing to widen.
+        Exception: whatever JAX raises.
+    """
+    call = _Call(chain=chain, order=order, weights=_weights(chain), arguments=arguments, results=results)
+    dtypes = [name_of(aval.dtype) for aval in chain.program(order).out_avals]
+    return _in_float64(call, [dtype for dtype in dtypes if _is_float(dtype)])(call.operands)
+
+
 def _is_float(dtype: str) -> bool:
     return dtype in _FLOATS
 
@@ -190,7 +201,7 @@ def _in_float64(call: _Call, dtypes: Sequence[str]) -> Callable[..., list[Array]
     held = sum(array.nbytes for array in (*call.operands, *call.results))
     _check_bytes("arguments and results", held)
     leaves = [for_jax(array, aval) for array, aval in zip(call.operands, program.in_avals, strict=True)]
-    function = in_float64(program, leaves)
+    function = call.chain.in_float64(call.order, leaves)
     _check_bytes("its numbers in between", function.nbytes)
     exact = function.errors(lambda count: np.zeros(count, bool), 0.0)
 

@@ -47,8 +47,9 @@ def check(exported: Any, tolerance: Any, max_drawn_bytes: int = MOST_DRAWN) -> C
     cases = _fitting(chain)
     paths = functools.cache(lambda order: result_paths(chain.program(order).out_tree))
     here = environment()
+    exact = functools.partial(measuring.exact, chain)
     return replayed(
-        exported.fun_name, cases, chain.call, paths, here, explained, tolerance, max_drawn_bytes, chain.trace
+        exported.fun_name, cases, chain.call, paths, here, explained, tolerance, max_drawn_bytes, chain.trace, exact
     )
 
 
@@ -148,10 +149,10 @@ def _argument(leaf: Any, aval: Any) -> Value:
 
 
 def _value(array: Array, dtype: str, tolerance: Tolerance | None = None) -> Value:
-    """An array of the host as a part of a case, copied."""
+    """An array of the host as a part of a case, which has no copy of it."""
     beyond = storage(dtype).beyond
     shape = array.shape[: array.ndim - len(beyond)]
-    data = b"" if dtype == FLOAT0 else np.ascontiguousarray(array).tobytes()
+    data = b"" if dtype == FLOAT0 else np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
     return Value(dtype, tuple(map(int, shape)), None, tolerance, data)
 
 

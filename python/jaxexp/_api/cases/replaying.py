@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxexp._errors import ExportError
-from jaxexp._kernel.artifact.cases import FLOAT0, Array, Case, Tolerance
+from jaxexp._kernel.artifact.cases import FLOAT0, Array, Case, Tolerance, integers_of
 from jaxexp._kernel.artifact.words import bytes_in_words
 
 from .comparing import compared
-from .report import DIFFERS, OF_CASE, OF_CHECK, OF_DTYPE, OF_RECORDING, Checked, CheckReport, Compared, Culprit
+from .report import DIFFERS, OF_CASE, OF_CHECK, OF_DTYPE, OF_RECORDING, Checked, CheckReport, Compared, Differences
 
 if TYPE_CHECKING:
-    from jaxexp._readback.traced.tracing import Row
+    from jaxexp._readback.traced.tracing import Traced
 
     from .culprit import Trace
 
 Call = Callable[[int, Sequence[Array]], Sequence[Array]]
-Tracing = Callable[[int, Sequence[Array]], "tuple[Sequence[Row], Trace]"]
+Exact = Callable[[int, Sequence[Array], Sequence[Array]], Sequence[Array]]
+Tracing = Callable[..., "tuple[Traced, Trace]"]
 
 # How many bytes of random numbers a case may draw, unless the caller says so: a few bytes describe any number of them.
 MOST_DRAWN = 1 << 32
@@ -36,6 +38,7 @@ def replayed(
     tolerance: Any = None,
     max_drawn_bytes: int = MOST_DRAWN,
     trace: Tracing | None = None,
+    exact: Exact | None = None,
 ) -> CheckReport:
     """Checks the cases of a function.
 
@@ -48,7 +51,8 @@ def replayed(
         explained: the message of an error of a call.
         tolerance: for all results, in place of theirs.
         max_drawn_bytes: the most that the random arguments of a case may take.
-        trace: makes the trace of a call; None if whatever runs functions cannot.
+        trace: makes the trace of a call, as `Chain.trace` does; None if whatever runs functions cannot.
+        exact: makes a call in float64, given its results, too; None if whatever runs functions cannot.
 
     Raises:
         ExportError, TypeError: the tolerance is none.
@@ -65,32 +69,46 @@ def replayed(
             return Checked(**about, error=explained(error))
         if checked.verdict != DIFFERS:
             return checked
+        if exact is not None:
+            with contextlib.suppress(Exception):  # as of a function that cannot be read back
+                wide = exact(case.vjp_order, arguments, results)
+                with_exact = tuple(map(_with_exact, checked.results, wide))
+                checked = dataclasses.replace(checked, results=with_exact)
         try:
-            found = _first(case, arguments, trace)
+            return dataclasses.replace(checked, **_first(case, arguments, trace))
         except Exception as error:
-            found = f"tracing failed: {explained(error)}"
-        named = {"unnamed": found} if isinstance(found, str) else {"culprit": found}
-        return dataclasses.replace(checked, **named)
+            return dataclasses.replace(checked, unnamed=f"tracing failed: {explained(error)}")
 
     return CheckReport(name=name, cases=tuple(map(of_case, cases)), checked=dict(checked))
 
 
-def _first(case: Case, arguments: Sequence[Array], trace: Tracing | None) -> Culprit | str:
-    """The first operation at which a case differs, or why none is named."""
+def _with_exact(one: Compared, wide: Array) -> Compared:
+    """A comparison that also has the worst number in float64, if it differs."""
+    if one.verdict != DIFFERS or one.at is None or one.dtype == FLOAT0 or integers_of(one.dtype) is not None:
+        return one
+    return dataclasses.replace(one, in_float64=f"{wide[one.at]:.9g}")
+
+
+def _first(case: Case, arguments: Sequence[Array], trace: Tracing | None) -> dict[str, Any]:
+    """The fields of a report on the first operation at which a case differs, or on why none is named."""
     if case.trace is None:
-        return "no trace was recorded; 'record --trace', where the results are right, lets later checks name it"
+        why = "no trace was recorded; 'record --trace', where the results are right, lets later checks name it"
+        return {"unnamed": why}
     if trace is None:
-        return "a trace was recorded, which a check by JAX compares"
+        return {"unnamed": "a trace was recorded, which a check by JAX compares"}
     from . import culprit
 
     if (recorded := culprit.Trace.of_case(case.trace)) is None:
-        return "the trace has a form that this release of jaxexp does not know"
-    found = culprit.find(*trace(case.vjp_order, arguments), recorded)
-    return (
-        "none, when each one is looked at: what differs is how the compiler puts them together"
-        if found is None
-        else found
-    )
+        return {"unnamed": "the trace has a form that this release of jaxexp does not know"}
+    traced, here = trace(case.vjp_order, arguments)
+    if (named := culprit.find(traced.rows, here, recorded)) is None:
+        return {"unnamed": "none, when each one is looked at: what differs is how the compiler puts them together"}
+    found = named.culprit
+    if found.expected is not None and found.is_first_run:
+        with contextlib.suppress(Exception):  # as of an operation that has no float64
+            found = culprit.with_exact(named, *trace(case.vjp_order, arguments, found.at), recorded)
+    operations = culprit.differences(traced.rows, here, recorded, found)
+    return {"culprit": found, "differences": Differences(traced.module, operations)}
 
 
 def drawn_and_read(case: Case, max_drawn_bytes: int) -> list[Array]:

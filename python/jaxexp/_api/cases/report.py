@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxexp._errors import shown
 from jaxexp._kernel.artifact.cases import OF_TOLERANCES, UNSTABLE, Tolerance
@@ -47,6 +47,7 @@ class Compared:
         at: the index of the worst number; None if all are equal.
         expected: that number as recorded.
         found: that number as it is now.
+        in_float64: if the result differs, that number as the function gives it in float64; None if that is not known.
         allowed: the largest difference that is allowed there.
         tolerance: what was allowed; None for the default of the dtype.
         tolerance_of: who gave it: ``"check"``; ``"case"``; ``"recording"``, if it was measured then; or ``"dtype"``.
@@ -68,6 +69,7 @@ class Compared:
     at: tuple[int, ...] | None = None
     expected: str | None = None
     found: str | None = None
+    in_float64: str | None = None
     allowed: float = 0.0
     tolerance: Tolerance | None = None
     tolerance_of: str = OF_DTYPE
@@ -91,6 +93,8 @@ class Compared:
         what = f"{name}: {self.differing:,} of {self.size:,} numbers differ by {largest}"
         allowed = f"allowed is {self.allowed:.3g}, {_WHOSE[self.tolerance_of]}"
         there = f"at {list(self.at or ())} recorded {self.expected}, found {self.found}"
+        if self.in_float64 is not None:
+            there += f", float64 gives {self.in_float64}"
         return shown("; ".join([what, *patterns, there, allowed]))
 
 
@@ -103,6 +107,8 @@ class Culprit:
         place: the scope and the line of source code that the module names for it, such as
             ``"jit(f)/dot_general, f.py:12"``; empty if there are none.
         where: the loops, branches and calls around it, outermost first, such as ``("@layer", "while")``.
+        at: the function of the module that it is in, and its number there: 0 is the first operation, and what ends a
+            block is not counted.
         type: the type of its result, such as ``"float32[4,2]"``.
         why: what is different about it, in words.
         error: by how much the result differs, relative to its size, which is the root of the sum of squares; infinite
@@ -112,11 +118,15 @@ class Culprit:
         runs: how often it ran.
         expected: the largest number of the result in the recorded run; None if nothing is compared.
         found: the largest number now.
+        expected_error: by how much the recorded result differs from that of the operation in float64 with the operands
+            of this run, in the form of `error`; None if that is not known.
+        found_error: by how much the result of this run does.
     """
 
     operation: str
     place: str
     where: tuple[str, ...]
+    at: tuple[str, int]
     type: str
     why: str
     error: float = math.inf
@@ -125,6 +135,8 @@ class Culprit:
     runs: int = 1
     expected: float | None = None
     found: float | None = None
+    expected_error: float | None = None
+    found_error: float | None = None
 
     def __str__(self) -> str:
         place = f" ({self.place})" if self.place else ""
@@ -139,7 +151,34 @@ class Culprit:
         largest = ""
         if self.expected != self.found:
             largest = f"; its largest number was {self.expected:.6g}, and is {self.found:.6g}"
-        return shown(f"{self.operation} {self.type}{place}{inside}{runs}: {self.why}{largest}")
+        exact = ""
+        if self.expected_error is not None and self.found_error is not None:
+            sides = (
+                f"{side} is {_off(error)}"
+                for side, error in (("the recorded result", self.expected_error), ("this one", self.found_error))
+            )
+            exact = f"; beside the same operation in float64, {' and '.join(sides)}"
+        return shown(f"{self.operation} {self.type}{place}{inside}{runs}: {self.why}{largest}{exact}")
+
+
+def _off(error: float) -> str:
+    return f"off by {error:.2g} of its size" if math.isfinite(error) else "other numbers"
+
+
+class Difference(NamedTuple):
+    """By how much the result of an operation differs from the recorded run, relative to its size; and how much of that
+    neither its operands nor rounding explain.
+    """
+
+    error: float
+    own: float
+
+
+class Differences(NamedTuple):
+    """A module, and the operations of it whose results differ, by their functions and their numbers there."""
+
+    module: bytes
+    operations: Mapping[tuple[str, int], Difference]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +193,7 @@ class Checked:
         error: why there is no result; else None.
         culprit: the operation that differs first, if a result differs and a trace was recorded; else None.
         unnamed: if a result differs, why there is no culprit; else empty.
+        differences: if there is a culprit, all operations that differ, for a page. JSON has none of them.
     """
 
     name: str
@@ -163,6 +203,7 @@ class Checked:
     error: str | None = None
     culprit: Culprit | None = None
     unnamed: str = ""
+    differences: Differences | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
     def verdict(self) -> str:
@@ -257,10 +298,9 @@ class CheckReport:
     def _repr_html_(self) -> str:
         from jaxexp._view import card
 
-        heads = ("case", "result", "verdict", "largest difference", "worst number")
-        lines = [line for case in self.cases for line in _table_lines(case)]
+        lines = [line for case in self.cases for line in table_lines(case)]
         title = f"{self.name}: {self.verdict}, checked with {in_short(self.checked)}"
-        return card.table_card(title, heads, lines[:_MOST_LINES], len(lines) - _MOST_LINES)
+        return card.table_card(title, HEADS, lines[:MOST_LINES], len(lines) - MOST_LINES)
 
     def to_json(self) -> dict[str, Any]:
         """The report as values for `json.dumps`, with the verdicts."""
@@ -305,10 +345,13 @@ part_of(CheckReport, Checked)
 part_of(CheckReport, Compared)
 part_of(CheckReport, Culprit)
 
-_MOST_LINES = 200
+# Of a table about cases: what its columns are called, and how many lines are shown.
+HEADS = "case", "result", "verdict", "largest difference", "worst number"
+MOST_LINES = 200
 
 
-def _table_lines(case: Checked) -> Iterator[tuple[str, ...]]:
+def table_lines(case: Checked) -> Iterator[tuple[str, ...]]:
+    """Texts for each result of a case, and for the operation that is named."""
     if case.error is not None:
         yield case.name, "", FAILED, "", case.error
     for one in case.results:
@@ -363,12 +406,15 @@ def _culprit_of_json(said: Mapping[str, Any]) -> Culprit:
         operation=str(said["operation"]),
         place=str(said["place"]),
         where=tuple(map(str, said["where"])),
+        at=(str(said["at"][0]), int(said["at"][1])),
         type=str(said["type"]),
         why=str(said["why"]),
         error=float(said["error"]),
         operands_error=float(said["operands_error"]),
         is_first_run=bool(said["is_first_run"]),
         runs=int(said["runs"]),
-        expected=None if said["expected"] is None else float(said["expected"]),
-        found=None if said["found"] is None else float(said["found"]),
+        **{name: None if said[name] is None else float(said[name]) for name in _OPTIONAL},
     )
+
+
+_OPTIONAL = "expected", "found", "expected_error", "found_error"

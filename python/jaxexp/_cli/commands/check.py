@@ -33,6 +33,8 @@ from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact.words import cut
 
+from . import view
+
 if TYPE_CHECKING:
     from jaxexp._api.cases.report import CheckReport
     from jaxexp._kernel.artifact.cases import Tolerance
@@ -45,7 +47,8 @@ Example:
   jaxexp check models/ fleet.zip --junit results.xml
   jaxexp check model.jaxexp --python old/bin/python --python new/bin/python --matrix
   jaxexp check model.jaxexp --plugin cuda
-  jaxexp check model.jaxexp --bisect"""
+  jaxexp check model.jaxexp --bisect
+  jaxexp check model.jaxexp --view model.html"""
 
 HERE = "here"
 _ERROR = "error"  # the verdict on an artifact that cannot be loaded
@@ -123,6 +126,13 @@ class Outcome:
     help="Name the first flag or pass of XLA without which a case that differs is as recorded: checks it once more "
     "without each of them, in processes of their own.",
 )
+@click.option(
+    "--view",
+    "page_file",
+    metavar="PAGE",
+    type=click.Path(dir_okay=False),
+    help="Also write a page about the artifact: with its module as a graph, coloured by error if operations differ.",
+)
 @tolerances.option("How far results may be from the recorded ones, in place of what the cases say; 0: not at all.")
 @click.option(
     "--max-drawn-bytes",
@@ -154,6 +164,7 @@ def command(
     pythons: tuple[str, ...],
     is_matrix: bool,
     is_bisecting: bool,
+    page_file: str | None,
     tolerance: Tolerance | None,
     max_drawn_bytes: int,
     allow_none: bool,
@@ -178,9 +189,16 @@ def command(
         raise click.UsageError("--option is for a plugin: give --plugin, too")
     if pythons and (spread.address or spread.journal):
         raise click.UsageError("--dask and --journal are for checks here: leave out --python")
+    if page_file is not None and (plugin is not None or pythons or spread.is_asked_for or files[1:]):
+        raise click.UsageError(
+            "--view is for a check of one artifact in this process: leave out --plugin, --python, options of workers, "
+            "and other artifacts"
+        )
     own = functools.partial(_here, files, folders, spread, tolerance, max_drawn_bytes)
     found: list[Outcome] = []
-    if plugin is not None:
+    if page_file is not None:
+        found.append(_viewed(files[0], page_file, tolerance, max_drawn_bytes))
+    elif plugin is not None:
         found += _on_plugin(files, folders, plugin, plugin_options, tolerance, max_drawn_bytes)
     else:
         if is_matrix or not pythons:
@@ -244,6 +262,22 @@ def _here(
     how = How.of(tolerance, max_drawn_bytes)
     found = spread.results(files, folders, "check", lambda given, means: checked(given, means, how))
     return (_outcome(name, HERE, one) for name, one in found)
+
+
+def _viewed(file: str, page_file: str, tolerance: Tolerance | None, max_drawn_bytes: int) -> Outcome:
+    """Checks an artifact, and writes a page about it and what was found."""
+    from jaxexp._api.cases.page import of_report
+    from jaxexp._fleet.places.check import check
+
+    def written(source: inputs.Source) -> CheckReport:
+        given: Any = source.path if source.handle is None else source.handle
+        found = check(given, tolerance=tolerance, max_drawn_bytes=max_drawn_bytes)
+        outputs.write(page_file, view.page_of(source, check=of_report(found)).encode(), force=True)
+        return found
+
+    source = inputs.artifact(file)
+    reports, failed = inputs.read_each([source], written)
+    return _outcome(source.name, HERE, failed[0][1] if failed else reports[0])
 
 
 def _on_plugin(

@@ -19,7 +19,7 @@ from . import diff
 if TYPE_CHECKING:
     from jaxexp._compat.compatibility import Compatibility
     from jaxexp._kernel.artifact.inspection import Inspection
-    from jaxexp._view.sides import Readers, Side
+    from jaxexp._view.sides import Check, Readers, Side
 
 _EXAMPLE = """\b
 Example:
@@ -60,12 +60,12 @@ def command(file: str, other: str | None, output: str | None, show: bool, force:
         webbrowser.open(Path(output).absolute().as_uri())
 
 
-def page_of(source: inputs.Source, other: inputs.Source | None = None) -> str:
-    """The page about an artifact, or about the differences between two."""
+def page_of(source: inputs.Source, other: inputs.Source | None = None, check: Check | None = None) -> str:
+    """The page about an artifact, also about what a check of it found; or about the differences between two."""
     from jaxexp._view.page import page
 
     if other is None:
-        return page(_side(source))
+        return page(_side(source, check))
     differing = {
         section: {name: (diff.shown(a), diff.shown(b)) for name, (a, b) in rows.items()}
         for section, rows in diff.compared(source, other).items()
@@ -74,7 +74,7 @@ def page_of(source: inputs.Source, other: inputs.Source | None = None) -> str:
     return page(_side(other), _side(source), differing)
 
 
-def _side(source: inputs.Source) -> Side:
+def _side(source: inputs.Source, check: Check | None = None) -> Side:
     from jaxexp._compat.compatibility import compatibility_of
     from jaxexp._native import Artifact
     from jaxexp._view.sides import side
@@ -83,7 +83,7 @@ def _side(source: inputs.Source) -> Side:
         buffer = source.read()
         found: Inspection = read(source, True)
         readers = _readers(compatibility_of(buffer))
-        return side(source.name, Artifact(buffer), found, readers)
+        return side(source.name, Artifact(buffer), found, readers, check)
 
 
 def _readers(found: Compatibility) -> Readers:

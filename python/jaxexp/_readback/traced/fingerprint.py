@@ -109,6 +109,24 @@ def repeated(times: Any, floats: Any, integers: Any, new_floats: Any, new_intege
     )
 
 
+def of_devices(floats: Any, integers: Any) -> tuple[Any, Any]:
+    """The table of code that several devices run, from their tables: float32[2*devices,rows,4] and the same of uint32.
+
+    Each device has a weight of its own, so that what two of them exchange is seen.
+    """
+    devices = floats.shape[0] // 2
+    floats, integers = (table.reshape(devices, 2, *table.shape[1:]) for table in (floats, integers))
+    number = lax.iota(np.uint32, devices)[:, None, None, None]
+    weights = np.float32(1) + np.float32(0.5) * _weights(number, _ODD[0])
+    roots, extremes = floats[..., 2:3], floats[..., 3:]
+    largest, least = extremes.max(0), extremes.min(0)
+    root = jnp.sqrt((roots * roots).sum(0))
+    table = [(floats[..., :2] * weights).sum(0), root, jnp.where(largest >= -least, largest, least)]
+    checks = integers[..., 1:] * (_mixed(number, _ODD[1]) | np.uint32(1))
+    counted = [integers[..., :1].max(0), checks.sum(0, dtype=np.uint32)]
+    return jnp.concatenate(table, axis=-1), jnp.concatenate(counted, axis=-1)
+
+
 def in_order(floats: Any, integers: Any, order: tuple[int, ...]) -> tuple[Any, Any]:
     """A table with its rows in another order."""
     places = np.array(order)

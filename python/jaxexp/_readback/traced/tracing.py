@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +16,6 @@ import numpy as np
 
 from jaxexp import _jax
 from jaxexp._errors import UnsupportedError
-from jaxexp._kernel.artifact.words import dtype_and_shape
 from jaxexp._kernel.call.specialize import specialize
 from jaxexp._kernel.function.data import ExportedData, described
 from jaxexp._kernel.module import main, mlir
@@ -25,13 +23,11 @@ from jaxexp._readback import array_type
 from jaxexp._readback.operation import place
 from jaxexp._readback.refused import RefusedError
 
-from . import fingerprint
+from . import exact, fingerprint
+from .rows import EXACT, Parts, Row, Scope, Tables
 
 # Each call of a function has rows of its own for the function's operations.
 _MOST_ROWS = 1 << 16
-
-# Of rows and fingerprints: others get another number, so that they are not compared with these.
-_FORM = "1"
 
 # Arrays of so many numbers are put together with others of their type: compilers take as long for each table.
 _SMALL = 4096
@@ -40,58 +36,28 @@ _SMALL = 4096
 _MOST_SIZES = 16
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Row:
-    """A result of an operation.
-
-    Attributes:
-        operation: the operation's name, such as ``"stablehlo.add"``.
-        where: the loops, branches and calls around it, outermost first.
-        place: the scope and the line that the module names for it, perhaps empty.
-        dtype: the result's dtype.
-        shape: its shape.
-        takes: the rows of its operands; arguments of the function have none.
-    """
-
-    operation: str
-    where: tuple[str, ...]
-    place: str
-    dtype: str
-    shape: tuple[int, ...]
-    takes: tuple[int, ...]
-
-    @property
-    def type(self) -> str:
-        return dtype_and_shape(self.dtype, self.shape)
-
-    @property
-    def identity(self) -> int:
-        """32 bits that are equal for rows of the same operation, type and surroundings. Artifacts keep them."""
-        parts = (_FORM, self.operation, f"{self.dtype}{list(self.shape)}", *self.where)
-        return zlib.crc32("\0".join(parts).encode())
-
-    @property
-    def is_float(self) -> bool:
-        return self.dtype.startswith(("float", "bfloat", "complex"))
-
-
 class Traced(NamedTuple):
-    """The function that also returns tables, behind its own results; and what their rows are about."""
+    """The function that also returns tables, behind its own results; what their rows are about; and the module of the
+    function itself, for its shapes.
+    """
 
     function: ExportedData
     rows: tuple[Row, ...]
+    module: bytes
 
 
-def traced(program: Any, shapes: Sequence[tuple[int, ...]]) -> Traced:
+def traced(program: Any, shapes: Sequence[tuple[int, ...]], at: tuple[str, int] | None = None) -> Traced:
     """Makes the function.
 
     Args:
         program: the function, which has no weights of its own.
         shapes: those of its arguments.
+        at: the place of an operation (`Row.at`) that is made in float64, too: behind each of its rows is one more,
+            whose operation is `EXACT`, of what it makes then of the same operands.
 
     Raises:
         ExportError: the shapes do not fit.
-        UnsupportedError: it has too many operations.
+        UnsupportedError: it has too many operations; or the operation has no float64.
     """
     program = _flat(program)
     if _jax.any_symbolic(program.in_avals):
@@ -99,7 +65,7 @@ def traced(program: Any, shapes: Sequence[tuple[int, ...]]) -> Traced:
         program = specialize(program, tuple(jax.ShapeDtypeStruct(shape, aval.dtype) for shape, aval in avals), {})
     with _jax.make_ir_context() as context, _jax.ir.Location.unknown(context), jax.enable_x64(True):
         module = mlir.parse(program.mlir_module_serialized, context)
-        rows = _Tracer(module, described(program)).main()
+        rows = _Tracer(module, described(program), at).main()
         serialized = mlir.serialize(module)
     tables = [_jax.ShapedArray(aval.shape, aval.dtype) for aval in fingerprint.avals(len(rows))]
     out_avals = (*program.out_avals, *tables)
@@ -112,7 +78,7 @@ def traced(program: Any, shapes: Sequence[tuple[int, ...]]) -> Traced:
         out_shardings_hlo=(*program.out_shardings_hlo, None, None),
         _get_vjp=None,
     )
-    return Traced(function, tuple(rows))
+    return Traced(function, tuple(rows), bytes(program.mlir_module_serialized))
 
 
 def _flat(program: Any) -> Any:
@@ -125,35 +91,22 @@ def _flat(program: Any) -> Any:
     )
 
 
-class _Tables(NamedTuple):
-    """What was made of a block: rows, the MLIR values of their tables, and which rows the block returns.
-
-    A row that is taken or returned has its number; a value from outside of the block has -1 minus its index in
-    `outside`.
-    """
-
-    rows: list[Row]
-    outside: list[Any]
-    returned: tuple[int, ...]
-    floats: Any
-    integers: Any
-
-
 class _Tracer:
     """Rewrites one module, in its context, which is entered."""
 
-    def __init__(self, module: Any, name: str) -> None:
-        self._module, self._name = module, name
+    def __init__(self, module: Any, name: str, exact_at: tuple[str, int] | None) -> None:
+        self._module, self._name, self._exact_at = module, name, exact_at
         self._symbols = _jax.ir.SymbolTable(module.operation)
         self._helpers: dict[Any, str] = {}
-        self._functions: dict[str, tuple[str, _Tables]] = {}
+        self._functions: dict[str, tuple[str, Tables]] = {}
+        self._at = "main", 0  # the function that is rewritten, and how many of its operations were
 
     def main(self) -> list[Row]:
-        tables = self._trace(self._symbols["main"])
+        tables = self._trace("main", self._symbols["main"])
         mlir.run_passes(self._module, "symbol-dce")
         return [dataclasses.replace(row, takes=tuple(t for t in row.takes if t >= 0)) for row in tables.rows]
 
-    def _function(self, name: str) -> tuple[str, _Tables]:
+    def _function(self, name: str) -> tuple[str, Tables]:
         """A copy of a function that returns tables, too: its name and what was made of it."""
         if name not in self._functions:
             copy = self._symbols[name].operation.clone(_jax.ir.InsertionPoint(self._module.body))
@@ -161,13 +114,15 @@ class _Tracer:
             copy.attributes["sym_name"] = _jax.ir.StringAttr.get(new)
             copy.attributes["sym_visibility"] = _jax.ir.StringAttr.get("private")
             self._symbols.insert(copy)
-            self._functions[name] = new, self._trace(self._symbols[new])
+            self._functions[name] = new, self._trace(name, self._symbols[new])
         return self._functions[name]
 
-    def _trace(self, function: Any) -> _Tables:
+    def _trace(self, name: str, function: Any) -> Tables:
         ir = _jax.ir
         (block,) = function.regions[0].blocks
+        outer, self._at = self._at, (name, 0)
         tables = self._block(block)
+        self._at = outer
         _return_more(block, [tables.floats, tables.integers], _jax.return_op)
         type_ = function.type
         results = [*type_.results, tables.floats.type, tables.integers.type]
@@ -176,14 +131,15 @@ class _Tracer:
         function.attributes["res_attrs"] = ir.ArrayAttr.get([*attributes, ir.DictAttr.get({}), ir.DictAttr.get({})])
         return tables
 
-    def _block(self, block: Any) -> _Tables:
+    def _block(self, block: Any) -> Tables:
         """Computes fingerprints in a block, and puts them together in front of its terminator."""
         *operations, terminator = everything = list(block.operations)
-        scope = _Scope()
-        tables = _Parts()
+        scope = Scope()
+        tables = Parts()
         for operation, point in zip(operations, everything[1:], strict=True):
             operation = operation.operation
-            name, source = operation.name, place(operation.location)
+            name, source, at = operation.name, place(operation.location), self._at
+            self._pass(1)
             takes = scope.takes(operation.operands)
             with _jax.ir.InsertionPoint(point), operation.location:
                 if name == "func.call":
@@ -192,26 +148,33 @@ class _Tracer:
                     results, inner = self._while(operation, scope)
                 elif name in ("stablehlo.case", "stablehlo.if"):
                     results, inner = self._branches(operation, scope)
+                elif name == "sdy.manual_computation" and (devices := self._devices(operation)) is not None:
+                    results, inner = self._manual(operation, scope, *devices)
                 else:
+                    for region in operation.regions:
+                        for inside in region.blocks:
+                            self._pass(_size(inside))
                     # What nobody uses may be memory that nobody wrote, as of routines of LAPACK.
                     results, inner = [value for value in operation.results if _is_used(value)], None
                 if inner is not None:
                     count = _jax.ir.RankedTensorType(inner[0].type).shape[1]
                     tables.add(inner, range(len(scope.rows) - count, len(scope.rows)))
+                wide = {}
+                if at == self._exact_at and results and inner is None:
+                    wide = dict(zip(operation.results, exact.results_of(operation), strict=True))
                 for value in results:
                     if name != "func.call" and (type_ := _type(value)) is not None:
                         # Regions of sort and reduce may use constants, but no other value; and sizes are computed
                         # with small integers.
+                        other = wide.get(value)
                         is_size = type_.dtype.kind in "iub" and math.prod(type_.shape) <= _MOST_SIZES
                         if name != "stablehlo.constant" and not is_size:
                             value = _alone(value)
-                        scope.add(value, Row(name, (), source, type_.dtype.name, type_.shape, takes))
-                        if 0 in type_.shape:
-                            tables.add(self._nothing(1), [scope.made[value]])
-                        elif math.prod(type_.shape) > _SMALL:
-                            tables.add(self._fingerprints([value]), [scope.made[value]])
-                        else:
-                            tables.small.setdefault(str(value.type), []).append(value)
+                        scope.add(value, Row(name, (), source, type_.dtype.name, type_.shape, takes, at))
+                        self._keep(value, type_, scope, tables)
+                        if other is not None and (type_ := _type(other)) is not None:
+                            scope.add(other, Row(EXACT, (), source, type_.dtype.name, type_.shape, takes, at))
+                            self._keep(other, type_, scope, tables)
             if len(scope.rows) > _MOST_ROWS:
                 raise UnsupportedError(
                     f"tracing {self._name}: with each call written out, it has more than {_MOST_ROWS:,} operations"
@@ -221,7 +184,20 @@ class _Tracer:
                 tables.add(self._fingerprints(group), [scope.made[value] for value in group])
             floats, integers = self._joined(tables.parts, tables.order)
         returned = scope.takes(terminator.operands)
-        return _Tables(scope.rows, list(scope.outside), returned, floats, integers)
+        return Tables(scope.rows, list(scope.outside), returned, floats, integers)
+
+    def _keep(self, value: Any, type_: array_type.Type, scope: Scope, tables: Parts) -> None:
+        """Computes the fingerprint of a value that has a row; that of a small one is computed with others."""
+        if 0 in type_.shape:
+            tables.add(self._nothing(1), [scope.made[value]])
+        elif math.prod(type_.shape) > _SMALL:
+            tables.add(self._fingerprints([value]), [scope.made[value]])
+        else:
+            tables.small.setdefault(str(value.type), []).append(value)
+
+    def _pass(self, operations: int) -> None:
+        name, number = self._at
+        self._at = name, number + operations
 
     # --- values
 
@@ -271,7 +247,7 @@ class _Tracer:
 
     # --- operations with code: their new results, and the values of their tables
 
-    def _call(self, operation: Any, scope: _Scope) -> tuple[list[Any], Any]:
+    def _call(self, operation: Any, scope: Scope) -> tuple[list[Any], Any]:
         callee = _jax.ir.FlatSymbolRefAttr(operation.attributes["callee"]).value
         name, inner = self._function(callee)
         types = list(self._symbols[name].type.results)
@@ -285,9 +261,10 @@ class _Tracer:
             scope.made[value] = resolve(number)
         return results, (floats, integers)
 
-    def _while(self, operation: Any, scope: _Scope) -> tuple[list[Any], Any]:
+    def _while(self, operation: Any, scope: Scope) -> tuple[list[Any], Any]:
         ir = _jax.ir
         condition, body = (region.blocks[0] for region in operation.regions)
+        self._pass(_size(condition))
         inner = self._block(body)
         scope.adopt(inner, "while", body.arguments, list(operation.operands))
         unsigned = ir.RankedTensorType.get([], ir.IntegerType.get_unsigned(32))
@@ -307,7 +284,7 @@ class _Tracer:
         *results, _, floats, integers = _rebuilt(operation, types, [*operation.operands, *begin])
         return results, (floats, integers)
 
-    def _branches(self, operation: Any, scope: _Scope) -> tuple[list[Any], Any]:
+    def _branches(self, operation: Any, scope: Scope) -> tuple[list[Any], Any]:
         blocks = [region.blocks[0] for region in operation.regions]
         each = [self._block(block) for block in blocks]
         counts = [len(inner.rows) for inner in each]
@@ -323,56 +300,42 @@ class _Tracer:
         *results, floats, integers = _rebuilt(operation, types, list(operation.operands))
         return results, (floats, integers)
 
-
-class _Parts:
-    """The tables of a block: of single rows or several, and the small arrays that share one."""
-
-    def __init__(self) -> None:
-        self.parts: list[tuple[Any, Any]] = []
-        self.order: list[int] = []  # the numbers of the rows of the parts
-        self.small: dict[str, list[Any]] = {}
-
-    def add(self, table: tuple[Any, Any], numbers: Iterable[int]) -> None:
-        self.parts.append(table)
-        self.order += numbers
-
-
-class _Scope:
-    """The rows of a block, and which of them the values of the block are."""
-
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-        self.made: dict[Any, int] = {}
-        self.outside: dict[Any, int] = {}
-
-    def add(self, value: Any, row: Row) -> None:
-        self.made[value] = len(self.rows)
-        self.rows.append(row)
-
-    def number(self, value: Any) -> int:
-        if value in self.made:
-            return self.made[value]
-        return -1 - self.outside.setdefault(value, len(self.outside))
-
-    def takes(self, operands: Any) -> tuple[int, ...]:
-        return tuple(map(self.number, operands))
-
-    def adopt(self, inner: _Tables, where: str, arguments: Sequence[Any], given: Sequence[Any]) -> Callable[[int], int]:
-        """Adds the rows of a block inside this one, such as a loop's, whose arguments are given values. Returns what
-        makes numbers of the block numbers of this one.
+    def _devices(self, operation: Any) -> tuple[Any, int] | None:
+        """How the tables of all devices that run the code of a `jax.shard_map` lie, and how many these are; None if no
+        array of it says on which mesh.
         """
-        start = len(self.rows)
-        value_of = dict(zip(arguments, given, strict=False))  # the tables of a function that was traced have no values
+        sdy = _jax.sdy
+        every = [one for name in ("out_shardings", "in_shardings") for one in _shardings(operation, name)]
+        name = str(every[0].mesh_or_ref).removeprefix("@") if every else ""
+        if name not in self._symbols:
+            return None
+        mesh: Any = sdy.MeshAttr(self._symbols[name].attributes["mesh"])
+        sizes = {axis.name: axis.size for axis in map(sdy.MeshAxisAttr, mesh.axes)}
+        manual: Any = sdy.ManualAxesAttr(operation.attributes["manual_axes"])
+        axes = [str(axis) for axis in manual]
+        first = sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(axis) for axis in axes], True)
+        others = [sdy.DimensionShardingAttr.get([], True)] * 2
+        return sdy.TensorShardingAttr.get(name, [first, *others]), math.prod(sizes[axis] for axis in axes)
 
-        def resolve(number: int) -> int:
-            if number >= 0:
-                return start + number
-            value = inner.outside[-1 - number]
-            return self.number(value_of.get(value, value))
+    def _manual(self, operation: Any, scope: Scope, sharding: Any, devices: int) -> tuple[list[Any], Any]:
+        ir = _jax.ir
+        (block,) = operation.regions[0].blocks
+        inner = self._block(block)
+        scope.adopt(inner, "shard_map", block.arguments, list(operation.operands))
+        own = [ir.RankedTensorType(value.type) for value in (inner.floats, inner.integers)]
+        _return_more(block, [inner.floats, inner.integers], _jax.sdy.return_)
+        shardings = [*_shardings(operation, "out_shardings"), sharding, sharding]
+        operation.attributes["out_shardings"] = _jax.sdy.TensorShardingPerValueAttr.get(shardings)
+        every = [ir.RankedTensorType.get([2 * devices, *type_.shape[1:]], type_.element_type) for type_ in own]
+        types = [*(value.type for value in operation.results), *every]
+        *results, floats, integers = _rebuilt(operation, types, list(operation.operands))
+        return results, self._inline(fingerprint.of_devices, (devices, len(inner.rows)), [floats, integers])
 
-        for row in inner.rows:
-            self.rows.append(dataclasses.replace(row, where=(where, *row.where), takes=tuple(map(resolve, row.takes))))
-        return resolve
+
+def _size(block: Any) -> int:
+    """How many operations are in a block, without those that end one."""
+    every = [one for operation in block.operations for one in mlir.iter_operations(operation)]
+    return sum(not one.name.endswith(".return") for one in every)
 
 
 def _return_more(block: Any, values: Sequence[Any], terminate: Callable[..., Any]) -> None:
@@ -380,6 +343,12 @@ def _return_more(block: Any, values: Sequence[Any], terminate: Callable[..., Any
     with _jax.ir.InsertionPoint(terminator):
         terminate([*terminator.operands, *values])
     terminator.operation.erase()
+
+
+def _shardings(operation: Any, name: str) -> list[Any]:
+    return [
+        *map(_jax.sdy.TensorShardingAttr, _jax.sdy.TensorShardingPerValueAttr(operation.attributes[name]).shardings)
+    ]
 
 
 def _alone(value: Any) -> Any:

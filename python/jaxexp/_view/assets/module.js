@@ -19,13 +19,15 @@ const KIND = 0, SCOPE = 1, SOURCE = 2, OPERANDS = 3, TYPES = 4, MORE = 5, INNER 
 const TITLE = 0, ABOUT = 1, CALLED = 2, FIRST = 3, LAST = 4, GROUPS = 5;
 
 class Module {
-  constructor({name, texts, functions, labels, kinds, takes}) {
-    Object.assign(this, {texts, labels, kinds, takes, constants: false});
+  constructor({name, texts, functions, labels, kinds, takes, errors, first}) {
+    Object.assign(this, {texts, labels, kinds, takes, constants: false, errors: new Map()});
+    for (const [own, id, ...both] of errors ?? []) this.errors.set(`${id} ${own}`, both.map((error) => error ?? Infinity));
     this.functions = new Map(functions.map(([own, block]) => [own, new Function_(this, own, block)]));
     this.main = this.functions.get("main") ?? this.functions.values().next().value;
     // What is drawn is the function itself, with what `main` does before the call beside it.
     this.call = this.main.block.ops.find((op) => op.text(MORE) === WRAPPED && op.called && same(op.results, this.main.block.returned));
     this.root = this.call?.called ?? this.main;
+    this.first = first && this.functions.get(first[0])?.ops[first[1]];
     for (const one of [this.root, this.functions.get(WRAPPED)]) if (one) one.name = name;
   }
 
@@ -58,7 +60,7 @@ class Module {
 
 class Function_ {
   constructor(module, name, block) {
-    Object.assign(this, {module, name, ops: [], values: []});
+    Object.assign(this, {module, name, key: name, ops: [], values: []});
     this.block = this.read(block, null);
   }
 
@@ -94,6 +96,17 @@ class Operation {
   text(which) { return this.of.module.texts[this.raw[which] ?? 0]; }
   get kind() { return this.text(KIND); }
   get mark() { return this.raw[MARK] ?? 0; }
+
+  // By how much its result differs from that of another run, and how much of that it made itself: the most of all that is inside.
+  get error() {
+    if (!this.most) {
+      this.most = [0, 0];  // for a function that calls itself
+      const own = this.of.module.errors.get(`${this.id} ${this.of.key}`) ?? [0, 0];
+      this.most = errorOf([...this.blocks.flatMap((block) => block.ops), ...(this.called?.block.ops ?? [])], own);
+    }
+    return this.most;
+  }
+
   get types() { return this.raw[TYPES].map((type) => this.of.module.texts[type]); }
   get called() { return this.kind === "func.call" ? this.of.module.functions.get(this.text(MORE)) : undefined; }
   get opens() { return this.called !== undefined || this.blocks.some((block) => block.ops.length); }
@@ -345,6 +358,8 @@ function edges(nodes, func) {
 }
 
 function marked(ops) { return ops.reduce((sum, op) => sum + op.mark + op.blocks.reduce((inner, block) => inner + marked(block.ops), 0), 0); }
+
+function errorOf(ops, start = [0, 0]) { return ops.reduce((most, {error}) => most.map((one, i) => Math.max(one, error[i])), start); }
 
 function short(kind) { return kind.replace(/^(func|chlo|sdy)\./, ""); }
 

@@ -137,7 +137,13 @@ function drawLevel(parent, level, fonts, above = null) {
 
 function look(node) {
   const change = node.mark ? ` ${data.modules[view.at].side === 0 ? "removed" : "added"}` : "";
-  return `node ${node.type}${node.inside ? " open" : ""}${change}`;
+  return `node ${node.type}${node.inside ? " open" : ""}${change}${colour(errorOf(node.ops))}`;
+}
+
+// Red for what an operation adds to the error of its operands, yellow for what reached it, in four strengths.
+function colour([error, own]) {
+  if (!error) return "";
+  return ` ${own ? "own" : "reached"} strength${Math.min(4, Math.max(1, Math.ceil(Math.log10(own || error) / 2) + 4))}`;
 }
 
 function curve(x, y, toX, toY) {
@@ -258,11 +264,15 @@ function describe(node) {
     rows.push(["contains", node.sub], ["called at", node.called], ["scope", node.ops[0].text(SCOPE)], ["source", node.ops[0].text(SOURCE)]);
   }
   if (list.length) rows.push(["takes", list.slice(0, 20).map((value) => origin(func, value)).join("\n")]);
+  const [error, own] = errorOf(node.ops);
+  if (error) rows.push(["error", `${part(error)}\n${own ? "more than its operands and rounding explain" : "as its operands or rounding explain"}`]);
   if (node.mark) rows.push(["differs", `${node.mark.toLocaleString("en")} without a counterpart`]);
   const shown = make("dl");
   for (const [name, text] of rows) if (text) shown.append(make("dt", "", name), make("dd", "", text));
   view.about.replaceChildren(make("h3", "", node.title), shown);
 }
+
+function part(error) { return Number.isFinite(error) ? `${error.toPrecision(2)} of its size` : "other integers, NaN or infinities"; }
 
 function origin(func, value) {
   if (value < 0) return "from outside";
@@ -400,6 +410,7 @@ function show(at) {
     fit();
   }
   view.box.scrollTo((view.box.scrollWidth - view.box.clientWidth) / 2, 0);
+  if (view.modules[at]?.first) reveal(view.modules[at].first);
 }
 
 function start() {
@@ -441,7 +452,8 @@ function start() {
   window.addEventListener("afterprint", () => { folded.forEach((one) => { one.open = false; }); folded.clear(); });
   view.tabs.hidden = data.modules.length < 2;
   document.querySelector("#drawing").hidden = false;
-  show(Math.max(0, data.modules.findIndex(({side}) => side === 1)));
+  const named = data.modules.findIndex(({first}) => first);
+  show(named >= 0 ? named : Math.max(0, data.modules.findIndex(({side}) => side === 1)));
 }
 
 if (data.modules.length) start();

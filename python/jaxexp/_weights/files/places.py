@@ -113,14 +113,30 @@ class FileInPieces:
 
     def read(self, start: int, end: int) -> memoryview:
         """A part of the file, as a copy."""
-        found = bytearray()
-        while len(found) < end - start:
-            part = os.pread(self._descriptor, min(end - start - len(found), _AT_ONCE), start + len(found))
-            if not part:
-                raise _cut(self.size, start + len(found))
-            found += part
-        return memoryview(found).toreadonly()
+        target = _memory(end - start)
+        at = start
+        while at < end:
+            count = os.preadv(self._descriptor, [target[at - start : at - start + _AT_ONCE]], at)
+            if not count:
+                raise _cut(self.size, at)
+            at += count
+        return target.toreadonly()
 
+
+def _memory(size: int) -> memoryview:
+    """Memory to be filled. That of a large array is aligned as JAX wants it, which copies others; and NumPy asks for
+    large pages, because the first use of small ones takes longer than reading.
+    """
+    if size < _LARGE:
+        return memoryview(bytearray(size))
+    import numpy as np
+
+    found = np.empty(size + _ALIGNMENT, np.uint8)
+    first = -found.ctypes.data % _ALIGNMENT
+    return found.data[first : first + size]
+
+
+_LARGE, _ALIGNMENT = 1 << 20, 64
 
 Take: TypeAlias = "Callable[[int], MappedFile | FileInPieces]"
 
