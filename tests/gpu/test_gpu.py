@@ -238,6 +238,32 @@ def test_cases_of_a_cpu_hold_on_a_gpu(tmp_path: Path) -> None:
     assert report.checked["platform"] == "cuda"
 
 
+def test_processes_share_what_one_compiled(tmp_path: Path) -> None:
+    path, cache = saved(tmp_path, vjp_order=1), tmp_path / "cache"
+    np.savez(tmp_path / "given.npz", w=W, x=X)
+    code = """
+        import sys, numpy as np, jax, jaxexp
+        from jax import monitoring
+        compiled = []
+        monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compiled.append(event))
+        path, cache, given = sys.argv[1:]
+        jaxexp.compile_cache(cache)
+        model = jaxexp.load(path)
+        w, x = np.load(given).values()
+        y = model.call(w, x)["y"]
+        print(any("backend_compile" in event for event in compiled))
+        np.testing.assert_allclose(y, np.tanh(x @ w), rtol=1e-2, atol=1e-2)  # TF32
+        jax.grad(lambda w, x: model.call(w, x)["y"].sum(), (0, 1))(w, x)
+    """
+    said, entries = [], []
+    for _ in range(2):
+        said.append(run(code, path, cache, tmp_path / "given.npz", JAX_ENABLE_COMPILATION_CACHE="false").strip())
+        entries.append({file.name: file.stat().st_size for file in cache.glob("*.exe")})
+    assert said == ["True", "False"]
+    assert len(entries[0]) == 2
+    assert entries[1] == entries[0]
+
+
 # --- without JAX ----------------------------------------------------------------------------------------------------
 
 
@@ -290,6 +316,20 @@ def test_tensors_of_pytorch_are_not_copied(tmp_path: Path) -> None:
         np.testing.assert_array_equal(model(x), x.cpu().numpy() + 1)
     """
     session(code, path)
+
+
+def test_sessions_share_what_one_compiled(tmp_path: Path) -> None:
+    path = saved(tmp_path, smooth, X)
+    code = """
+        import sys, numpy as np
+        from jaxexp.runtime import Session
+        model = Session(sys.argv[1], plugin="cuda")
+        model(np.zeros((4, 6), np.float32))
+        print(model.why_compiled or "found")
+    """
+    env = {**os.environ, "JAXEXP_COMPILE_CACHE": str(tmp_path / "cache")}
+    said = [without_jax.run(code, env, path).strip() for _ in range(2)]
+    assert said == ["the compile cache has no code of it", "found"]
 
 
 def test_compiled_code_without_jax(tmp_path: Path) -> None:
