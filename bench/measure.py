@@ -30,7 +30,7 @@ class Effort:
         return Effort(self.sample, self.samples, self.total * factor, self.fewest, self.warm)
 
 
-FULL = Effort(sample=0.01, samples=25, total=8.0)
+FULL = Effort(sample=0.01, samples=25, total=5.0)
 ZERO = 1e-9  # stands for no bytes at all: pyperf takes only positive samples
 QUICK = Effort(sample=0.001, samples=5, total=0.25)
 

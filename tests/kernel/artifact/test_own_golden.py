@@ -58,12 +58,12 @@ def test_traces() -> None:
         exported = jaxexp.deserialize(blob_of(*artifact))
         assert exported.check().ok
         (case,) = exported.cases
-        rows, here = Chain(exported).trace(0, [value.array() for value in case.arguments])
+        traced, here = Chain(exported).trace(0, [value.array() for value in case.arguments])
         recorded = culprit.Trace.of_case(case.trace)
         assert recorded is not None
-        assert len(rows) > 10
+        assert len(traced.rows) > 10
         assert recorded.identities == here.identities
-        assert culprit.find(rows, here, recorded) is None
+        assert culprit.find(traced.rows, here, recorded) is None
 
 
 def test_sizes() -> None:

@@ -47,10 +47,10 @@ def load(
             from where it is to its end; or a buffer, as for `deserialize`. A str with ``://`` is a URL that fsspec
             supports; all of it is read.
         policy: what the artifact may contain, as in `deserialize`.
-        verify: whether to read all modules now, also those of VJPs, compare them with their digests, and check their
-            bytecode; otherwise this is done when a module is first used. With True, weights and cases are read and
-            compared with their digests, too; otherwise only the sizes of weights are checked, and the digest of their
-            content that their files state.
+        verify: whether to read all modules now, also those of VJPs, and compare them with their digests; otherwise
+            each module is compared when it is first used. With True, weights and cases are read and compared with
+            their digests, too; otherwise only the sizes of weights are checked, and the digest of their content that
+            their files state. The bytecode of a module is checked when it is used.
         executables: a file that `Exported.precompile` wrote. It has native code, which can do anything that the process
             may do, so trust it as you trust a program. Eager calls use the code that fits; if none does, they compile
             as always, and `Exported.executables` says why.

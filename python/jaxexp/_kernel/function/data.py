@@ -383,7 +383,7 @@ _DATA = {*_FIELDS, "_artifact", "_facts"}
 # Fields that a loaded function has before the others are decoded.
 _APART: dict[str, Callable[[Artifact], Any]] = {
     **{name: operator.attrgetter(name) for name in ("fun_name", "nr_devices", "platforms")},
-    "mlir_module_serialized": operator.methodcaller("copied_module"),
+    "mlir_module_serialized": _native.Artifact.copied_module,
 }
 
 
