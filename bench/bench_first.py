@@ -5,9 +5,6 @@ from __future__ import annotations
 import dataclasses
 import gc
 import importlib
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -23,6 +20,7 @@ import numpy as np
 from bench import bench_deserialize, bench_serialize, disk, floors
 from bench.cases import CASES, Case
 from bench.measure import Reading
+from bench.processes import json_of
 from bench.program import Program
 from bench.question import OWN_QUESTIONS, Question, Trial
 
@@ -92,16 +90,8 @@ def _unlike() -> Program:
 
 
 def _fresh(case: Case, path: Path, way: Callable[..., object], library: ModuleType) -> Reading:
-    arguments = json.dumps([way.__name__, library.__name__, case.name, str(path)])
-
-    def read() -> float:
-        command = [sys.executable, "-c", _CHILD, arguments]
-        child = subprocess.run(command, cwd=disk.ROOT, capture_output=True, text=True, check=False)
-        if child.returncode != 0:
-            raise RuntimeError(f"a new process failed: {child.stderr.strip().splitlines()[-1:]}")
-        return float(json.loads(child.stdout.splitlines()[-1]))
-
-    return Reading(read)
+    parameters = [way.__name__, library.__name__, case.name, str(path)]
+    return Reading(lambda: float(json_of(_CHILD, parameters)))
 
 
 # Trials.

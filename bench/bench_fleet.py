@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import gc
 import itertools
-import json
 import mmap
 import os
 import random
 import shutil
-import subprocess
-import sys
 import time
 import zipfile
 from collections.abc import Callable, Mapping
@@ -26,6 +23,7 @@ from bench.bench_load import signature
 from bench.cases import Case
 from bench.fleet import Fleet
 from bench.measure import Reading, Rival
+from bench.processes import json_of
 from bench.program import Program
 from bench.question import Question, Trial
 
@@ -95,12 +93,7 @@ print(json.dumps(getattr(bench_fleet, measure)(getattr(bench_fleet, way), import
 
 
 def _in_a_new_process(measure: Callable[..., Any], way: Callable[..., Any], library: ModuleType, path: Path) -> Any:
-    arguments = json.dumps([measure.__name__, way.__name__, library.__name__, str(path)])
-    command = [sys.executable, "-c", _CHILD, arguments]
-    child = subprocess.run(command, cwd=disk.ROOT, capture_output=True, text=True, check=False)
-    if child.returncode != 0:
-        raise RuntimeError(f"a new process failed: {child.stderr.strip().splitlines()[-1:]}")
-    return json.loads(child.stdout.splitlines()[-1])
+    return json_of(_CHILD, [measure.__name__, way.__name__, library.__name__, str(path)])
 
 
 def _seconds_of(way: Callable[..., Any], library: ModuleType, path: str) -> float:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import mmap
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +11,7 @@ from bench import disk
 from bench.agree import exported_differences
 from bench.cases import CASES, Case
 from bench.measure import Reading, Rival
+from bench.processes import json_of
 from bench.program import Program
 from bench.question import Question, Trial, single
 from bench.reader import reader
@@ -66,13 +64,9 @@ print(json.dumps(peak_of(run)))
 
 
 def _new_memory(library: ModuleType, tiny: Path, path: Path) -> float:
-    arguments = json.dumps([library.__name__, str(tiny), str(path)])
-    child = subprocess.run(
-        [sys.executable, "-c", _CHILD, arguments], cwd=disk.ROOT, capture_output=True, text=True, check=False
-    )
-    peak = json.loads(child.stdout.splitlines()[-1]) if child.returncode == 0 else None
+    peak = json_of(_CHILD, [library.__name__, str(tiny), str(path)])
     if peak is None:
-        raise RuntimeError(f"new memory cannot be measured here; {child.stderr.strip().splitlines()[-1:]}")
+        raise RuntimeError("new memory cannot be measured here")
     return float(peak)
 
 

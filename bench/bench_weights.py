@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from bench.agree import result_differences
 from bench.cases import Case
 from bench.chain import Chain, chain, params_of
 from bench.measure import Reading, Rival
-from bench.processes import compilation_cache
+from bench.processes import compilation_cache, json_of
 from bench.program import Program
 from bench.question import Question, Trial
 
@@ -179,18 +178,8 @@ print(json.dumps([time.perf_counter() - start, anonymous() - before]))
 def _in_new_process(
     reader: str, tiny: Path, path: Path, order: int, width: int, number: int, cache: Path | None = None
 ) -> float:
-    arguments = json.dumps([reader, str(tiny), str(path), order])
-    child = subprocess.run(
-        [sys.executable, "-c", _CHILD % (_TINY, width), arguments],
-        cwd=disk.ROOT,
-        env={**os.environ, **(compilation_cache(cache) if cache else {})},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if child.returncode:
-        raise RuntimeError(f"{reader} cannot be measured: {child.stderr.strip().splitlines()[-1:]}")
-    return float(json.loads(child.stdout.splitlines()[-1])[number])
+    program, environment = _CHILD % (_TINY, width), compilation_cache(cache) if cache else {}
+    return float(json_of(program, [reader, str(tiny), str(path), order], **environment)[number])
 
 
 def _load(case: Case, program: Program, subject: ModuleType, oracle: ModuleType, *, number: int) -> Trial:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bench import disk
 
@@ -18,6 +22,21 @@ def compilation_cache(folder: Path) -> dict[str, str]:
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
+
+
+def json_of(program: str, parameters: Sequence[object], **environment: str) -> Any:
+    """What a new process says in its last line, given parameters; both are JSON."""
+    child = subprocess.run(
+        [sys.executable, "-c", program, json.dumps(parameters)],
+        cwd=disk.ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if child.returncode != 0:
+        raise RuntimeError(f"a new process failed, given {parameters}: {child.stderr.strip().splitlines()[-1:]}")
+    return json.loads(child.stdout.splitlines()[-1])
 
 
 def until_first_line(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import logging
 import os
 import subprocess
@@ -18,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import monitoring
 from jax.sharding import NamedSharding, PartitionSpec
 
 import jaxexp
@@ -28,29 +26,9 @@ from jaxexp._kernel.io import compile_cache
 from kit import served
 from kit.corpus import touch
 from kit.places import WORKERS
+from kit.steps import counted
 
 X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
-STEPS = {
-    "/jax/core/compile/jaxpr_trace_duration": "traced",
-    "/jax/core/compile/jaxpr_to_mlir_module_duration": "lowered",
-    "/jax/core/compile/backend_compile_duration": "compiled",
-}
-
-
-@contextlib.contextmanager
-def counted() -> Iterator[collections.Counter[str]]:
-    """How often JAX traced, lowered and compiled inside."""
-    found: collections.Counter[str] = collections.Counter()
-
-    def listen(event: str, _: float, **__: Any) -> None:
-        if event in STEPS:
-            found[STEPS[event]] += 1
-
-    monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield found
-    finally:
-        monitoring.unregister_event_duration_listener(listen)
 
 
 @pytest.fixture

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import collections
-import contextlib
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,36 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import monitoring
 from jax.sharding import NamedSharding, PartitionSpec
 
 import jaxexp
 from jaxexp._executables import conditions
 from jaxexp._executables.file import ExecutablesFile, GrowingFile
 from kit.devices import DEVICES
+from kit.steps import counted
 
 X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
-STEPS = {
-    "/jax/core/compile/jaxpr_trace_duration": "traced",
-    "/jax/core/compile/jaxpr_to_mlir_module_duration": "lowered",
-    "/jax/core/compile/backend_compile_duration": "compiled",
-}
-
-
-@contextlib.contextmanager
-def counted() -> Iterator[collections.Counter[str]]:
-    """How often JAX traced, lowered and compiled inside."""
-    found: collections.Counter[str] = collections.Counter()
-
-    def listen(event: str, _: float, **__: Any) -> None:
-        if event in STEPS:
-            found[STEPS[event]] += 1
-
-    monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield found
-    finally:
-        monitoring.unregister_event_duration_listener(listen)
 
 
 def saved(tmp_path: Path, function: Any, *args: Any, vjp_order: int = 0, **kwargs: Any) -> Path:

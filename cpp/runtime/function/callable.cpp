@@ -165,7 +165,7 @@ Callable::Compiled Callable::make_compiled(const Variables& sizes) const {
   if (sources_.file) found = find_code(client_, *sources_.file, here);
   std::optional<wire::Store::Turn> turn;
   if (!found.executable && sources_.store) {
-    here.emplace_back("SHA-256", wire::hexadecimal(wire::sha256(program_.module)));
+    here.emplace_back("SHA-256", sha256_of_module());
     KeptCode stored = find_stored_code(client_, *sources_.store, here, turn);
     if (stored.executable || !sources_.file) {
       found = std::move(stored);
@@ -297,6 +297,11 @@ wire::Entries Callable::conditions(const Variables& sizes, const StaticModule& m
   entries.emplace_back("devices", std::move(ids));  // they are among the options, too, where nobody could read them
   entries.emplace_back("compile options", wire::hexadecimal(options()));
   return entries;
+}
+
+const std::string& Callable::sha256_of_module() const {
+  std::call_once(is_hashed_, [this] { sha256_of_module_ = wire::hexadecimal(wire::sha256(program_.module)); });
+  return sha256_of_module_;
 }
 
 Executable Callable::make_executable(const StaticModule& module) const {

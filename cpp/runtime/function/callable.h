@@ -96,6 +96,7 @@ class Callable {
   Executable make_executable(const StaticModule& module) const;
   std::string options() const;
   wire::Entries conditions(const Variables& sizes, const StaticModule& module) const;
+  const std::string& sha256_of_module() const;
   void explain(std::string_view error) const;
   Buffers make_platform_index() const;  // for each device
   void ask_for_shardings(Compiled& compiled) const;
@@ -120,6 +121,8 @@ class Callable {
   Client::Options compile_options_;
   SizeOptions size_options_;
 
+  mutable std::once_flag is_hashed_;
+  mutable std::string sha256_of_module_;
   mutable std::mutex mutex_;
   mutable std::unique_ptr<const Compiled> compiled_;
   mutable std::atomic<const Compiled*> known_ = nullptr;  // the same: nobody waits for the mutex

@@ -84,7 +84,7 @@ class _Wanted:
         # Not only the digest that finds accidents: nobody may make a module that gets, or makes, another one's code.
         self._conditions = {
             **conditions.of_function(exported),
-            "SHA-256": hashlib.sha256(data.module_view(exported)).hexdigest(),
+            "SHA-256": data.kept(exported, "module_sha256", _sha256_of_module),
             **conditions.of_machine(placement.devices),
             **call,
         }
@@ -136,6 +136,10 @@ class _Wanted:
             self._conditions["arguments"], executables.weights_of(self._exported), 200
         )
         logger.info("%s", shown(f"{self._name} of {arguments}: {what}"))
+
+
+def _sha256_of_module(exported: ExportedData) -> str:
+    return hashlib.sha256(data.module_view(exported)).hexdigest()
 
 
 def _say_why_not(name: str) -> str | None:

@@ -24,8 +24,8 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-    def _acquire(file: IO[bytes]) -> None:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    def _acquire(file: IO[bytes] | int) -> None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @contextlib.contextmanager
@@ -82,11 +82,9 @@ def _wait_for_folder(folder: str, stack: contextlib.ExitStack) -> None:
     last = time.monotonic() + PATIENCE
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _acquire(descriptor)
         except BlockingIOError as error:
-            if time.monotonic() >= last:
-                raise BusyError(f"another writer is saving files in {folder!r}; try again later") from error
-            time.sleep(0.005)
+            _wait(last, f"another writer is saving files in {folder!r}", error)
         except OSError:
             return
         else:
@@ -105,11 +103,16 @@ def locked(path: str | os.PathLike[str], mode: str = "r+b", *, patience: float =
             try:
                 _acquire(file)
             except OSError as error:
-                if time.monotonic() < last:
-                    time.sleep(0.005)
-                    continue
-                raise BusyError(f"{os.fsdecode(path)!r} is being changed by another writer; try again later") from error
+                _wait(last, f"{os.fsdecode(path)!r} is being changed by another writer", error)
+                continue
             # Another file may have taken its place between the two.
             if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
                 yield file
                 return
+
+
+def _wait(last: float, busy: str, error: OSError) -> None:
+    """Waits a moment for another attempt; a BusyError if `last` is over."""
+    if time.monotonic() >= last:
+        raise BusyError(f"{busy}; try again later") from error
+    time.sleep(0.005)

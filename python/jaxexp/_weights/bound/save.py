@@ -53,9 +53,9 @@ def save(
         serialize.save(program, path, how._replace(weights=table.with_other_names(weights.other_names)))
 
     stored = weights.stored
-    if stored is not None and max_file_size is None and _is_there(stored, folder, weights_name):
+    if stored is not None and max_file_size is None:
         with folder_locked(folder):
-            if _is_there(stored, folder, weights_name):  # still: another writer may have replaced them
+            if _is_there(stored, folder, weights_name):
                 save_program(stored.table)
                 return
     saving.save(path, weights_name, weights.sources(), save_program, max_file_size=max_file_size)
