@@ -1,7 +1,9 @@
-"""Sessions take signed artifacts without weights; files that nobody compared with a signature are refused."""
+"""Sessions use only what is signed: artifacts, their weights, executables, archives, and files of cases."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,17 @@ import pytest
 import jaxexp
 from jaxexp.runtime import Session
 from kit import without_jax
-from kit.signing import X
+from kit.signing import RESULT, X
 
 without_jax.skip_without_plugin()
+
+
+def session(name: Any, by: jaxexp.SignedBy, **options: Any) -> Session:
+    return Session(name, plugin="cpu", signed_by=by, **options)
+
+
+def member(folder: Path) -> str:
+    return f"{folder / 'fleet.zip'}::models/one"
 
 
 def test_signed_artifacts(keys: Path, by: jaxexp.SignedBy, tmp_path: Path) -> None:
@@ -26,24 +36,73 @@ def test_signed_artifacts(keys: Path, by: jaxexp.SignedBy, tmp_path: Path) -> No
     names: list[Any] = [tmp_path / "sin.jaxexp", f"{tmp_path / 'fleet.zip'}::sin"]
     for name in names:
         with pytest.raises(jaxexp.SignatureError):
-            Session(name, plugin="cpu", signed_by=by)
+            session(name, by)
     jaxexp.sign([tmp_path / "sin.jaxexp", tmp_path / "fleet.zip"], key=keys / "release.pem")
     for name in names:
-        np.testing.assert_allclose(Session(name, plugin="cpu", signed_by=by)(X), np.sin(X), rtol=1e-5)
+        np.testing.assert_allclose(session(name, by)(X), np.sin(X), rtol=1e-5)
         with pytest.raises(jaxexp.SignatureError):
-            Session(name, plugin="cpu", signed_by=jaxexp.SignedBy(public_key=keys / "other.pub"))
+            session(name, jaxexp.SignedBy(public_key=keys / "other.pub"))
     (tmp_path / "sin.jaxexp").write_bytes((tmp_path / "sin.jaxexp").read_bytes() + b"more")
     with pytest.raises(jaxexp.SignatureError):
-        Session(tmp_path / "sin.jaxexp", plugin="cpu", signed_by=by)
+        session(tmp_path / "sin.jaxexp", by)
 
 
-def test_what_no_signature_covers_here(signed: Path, by: jaxexp.SignedBy) -> None:
-    model = signed / "model.jaxexp"
-    for other in ({"executables": signed / "model.exe"}, {"weights": signed / "model.safetensors"}):
-        with pytest.raises(jaxexp.ExportError, match="signed_by covers the artifact only"):
-            Session(model, plugin="cpu", signed_by=by, **other)
-    for name in (model, f"{signed / 'fleet.zip'}::models/one"):
-        with pytest.raises(jaxexp.WeightsError, match=r"signed_by covers no weights here: jaxexp\.load reads signed"):
-            Session(name, plugin="cpu", signed_by=by)
+def test_weights(signed: Path, by: jaxexp.SignedBy) -> None:
+    handle = jaxexp.Archive.open(signed / "fleet.zip", signed_by=by)["models/one"]
+    models = [session(signed / "model.jaxexp", by), session(member(signed), by), Session(handle, plugin="cpu")]
+    shutil.rmtree(signed)  # all of it was read
+    for model in models:
+        np.testing.assert_allclose(model(X), RESULT, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.exe", "fleet.zip"])
+def test_a_changed_bit(name: str, signed: Path, by: jaxexp.SignedBy) -> None:
+    code = {"executables": signed / "model.exe"}
+    uses: dict[str, Callable[[], Session]] = {
+        "model.safetensors": lambda: session(signed / "model.jaxexp", by),
+        "model.exe": lambda: session(signed / "model.jaxexp", by, **code),
+        "fleet.zip": lambda: session(member(signed), by),
+    }
+    uses[name]()
+    data = bytearray((signed / name).read_bytes())
+    data[-1] ^= 1
+    (signed / name).write_bytes(data)
+    with pytest.raises(jaxexp.SignatureError, match=name):
+        uses[name]()
+    (signed / name).write_bytes(b"")  # what nothing could parse is refused for its signature, too
+    with pytest.raises(jaxexp.SignatureError, match=name):
+        uses[name]()
+
+
+def test_other_weights(signed: Path, by: jaxexp.SignedBy, keys: Path) -> None:
+    """A file that the caller names needs a signature of its own, or a place in that of the artifact."""
+    other = signed / "other.safetensors"
+    shutil.copy(signed / "model.safetensors", other)
+    model = session(signed / "model.jaxexp", by)
+    for use in (lambda: session(signed / "model.jaxexp", by, weights=other), lambda: model.with_weights(other)):
+        with pytest.raises(jaxexp.SignatureError, match=r"other\.safetensors"):
+            use()
+    jaxexp.sign([other], key=keys / "release.pem")
+    for use in (lambda: session(signed / "model.jaxexp", by, weights=other), lambda: model.with_weights(other)):
+        np.testing.assert_allclose(use()(X), RESULT, rtol=1e-5)
+
+
+def test_executables(signed: Path, by: jaxexp.SignedBy, keys: Path, tmp_path: Path) -> None:
+    code = tmp_path / "session.exe"
+    compiled = session(signed / "model.jaxexp", by)
+    compiled(X)
+    compiled.save_executable(code)
+    with pytest.raises(jaxexp.SignatureError, match=r"session\.exe"):
+        session(signed / "model.jaxexp", by, executables=code)
+    jaxexp.sign([code], key=keys / "release.pem")
+    model = session(signed / "model.jaxexp", by, executables=code)
+    np.testing.assert_allclose(model(X), RESULT, rtol=1e-5)
+    assert not model.why_compiled
+
+
+def test_without_files(signed: Path, by: jaxexp.SignedBy) -> None:
     with pytest.raises(jaxexp.ExportError, match="signed_by is for files on this machine"):
-        Session(model.read_bytes(), plugin="cpu", signed_by=by)
+        session((signed / "model.jaxexp").read_bytes(), by)
+    (signed / "model.safetensors").unlink()
+    with pytest.raises(jaxexp.WeightsError, match=r"model\.safetensors"):
+        session(signed / "model.jaxexp", by)

@@ -36,6 +36,18 @@ Given::Given(nb::handle objects, nb::handle dtypes) {
   }
 }
 
+CheckFile to_check(const nb::object& check_file) {
+  if (check_file.is_none()) return {};
+  return [&check_file](const std::filesystem::path& file, std::span<const std::uint8_t> bytes) {
+    const nb::gil_scoped_acquire locked;
+    auto* const begin = const_cast<char*>(reinterpret_cast<const char*>(bytes.data()));
+    const nb::object view =
+        owned(PyMemoryView_FromMemory(begin, static_cast<Py_ssize_t>(bytes.size()), PyBUF_READ));
+    check_file(nb::str(nb::cast(file)), view);
+    view.attr("release")();
+  };
+}
+
 namespace {
 
 nb::tuple to_tuple(std::vector<Array> arrays) {
@@ -97,8 +109,16 @@ void define_function(nb::module_& m) {
            "Results, which may still be computed. Arguments are Arrays, or have buffers, of these dtypes.")
       .def("vjp", &Function::vjp, Release())
       .def("weights", &weights_by_name, nb::sig("def weights(self) -> dict[str, Array]"))
-      .def("with_weights", &Function::with_weights, "file"_a, Release(),
-           nb::sig("def with_weights(self, file: str | os.PathLike[str]) -> Function"));
+      .def(
+          "with_weights",
+          [](const Function& f, const std::filesystem::path& file, const nb::object& check_file) {
+            const CheckFile check = to_check(check_file);
+            const Unlocked unlocked;
+            return f.with_weights(file, check);
+          },
+          "file"_a, "check_file"_a.none(),
+          nb::sig("def with_weights(self, file: str | os.PathLike[str], "
+                  "check_file: collections.abc.Callable[[str, memoryview], None] | None) -> Function"));
 }
 
 }  // namespace jaxexp::bindings

@@ -45,6 +45,9 @@ class Given {
   std::vector<Array> arrays_;
 };
 
+/// Calls a function of Python, or None, which has to outlive it.
+CheckFile to_check(const nb::object& check_file);
+
 /// The array of the tensor in a capsule, which is taken out of it.
 Array from_dlpack(const Runtime& runtime, nb::handle capsule);
 

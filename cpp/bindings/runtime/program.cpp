@@ -12,6 +12,7 @@
 #include "bindings/runtime/given.h"
 #include "jaxexp/archive.h"
 #include "wire/api/translating.h"
+#include "wire/base/aligned_memory.h"
 #include "wire/base/file_bytes.h"
 #include "wire/base/file_error.h"
 #include "wire/bytecode/bytecode.h"
@@ -21,15 +22,15 @@
 namespace jaxexp::bindings {
 namespace {
 
-using Bytes = std::vector<std::uint8_t>;
-
-/// `file` is where the bytes are from, if their weights are beside it.
-Program of_bytes(nb::handle bytes, const std::filesystem::path& file) {
+/// `file` is where the bytes are from, if their weights are beside it; `member` is not empty if they are an archive.
+Program of_bytes(nb::handle bytes, const std::filesystem::path& file, const std::string& member) {
   const View view(bytes, PyBUF_SIMPLE);
   const Unlocked unlocked;
-  const auto* const begin = static_cast<const std::uint8_t*>(view.data());
-  auto copy = std::make_shared<const Bytes>(begin, begin + view.size_bytes());
-  return {Artifact(*copy), copy, file};
+  const std::size_t size = view.size_bytes();
+  const auto copy = wire::aligned_memory(size);
+  std::copy_n(static_cast<const std::uint8_t*>(view.data()), size, copy.get());
+  const std::span<const std::uint8_t> all(copy.get(), size);
+  return {member.empty() ? Artifact(all) : Archive(all).artifact(member), copy, file};
 }
 
 Program of_file(const std::filesystem::path& file) {
@@ -166,9 +167,11 @@ nb::tuple described(const std::vector<Node>& nodes) {
 void define_program(nb::module_& m) {
   nb::class_<Program>(m, "Program", "An artifact that was verified.")
       .def_static(
-          "of_bytes", &of_bytes, "buffer"_a, "file"_a,
-          nb::sig("def of_bytes(buffer: typing_extensions.Buffer, file: str | os.PathLike[str]) -> Program"),
-          "A copy of the bytes. `file` is where they are from if their weights are beside it; else it is empty.")
+          "of_bytes", &of_bytes, "buffer"_a, "file"_a = "", "member"_a = "",
+          nb::sig("def of_bytes(buffer: typing_extensions.Buffer, file: str | os.PathLike[str] = '', member: str = '') "
+                  "-> Program"),
+          "A copy of the bytes: an artifact, or an archive with this member. `file` is where they are from if weights "
+          "are beside it.")
       .def_static("of_file", &of_file, "file"_a, nb::sig("def of_file(file: str | os.PathLike[str]) -> Program"))
       .def_static("of_archive", &of_archive, "file"_a, "member"_a, "stable"_a,
                   nb::sig("def of_archive(file: str | os.PathLike[str], member: str, stable: bool) -> Program"),

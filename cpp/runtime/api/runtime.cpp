@@ -28,22 +28,31 @@ namespace {
 
 using Reason = RunError::Reason;
 
+using Reading = wire::FileBytes::Reading;
+
+std::shared_ptr<const wire::FileBytes> opened_executables(const std::filesystem::path& file, const CheckFile& check) {
+  auto found = runtime::opened(file, check ? Reading::at_once : Reading::in_parts);
+  if (check) check(file, found->bytes());
+  return found;
+}
+
 /// A function with the weights that the options name, or else those that the artifact names, in its archive or beside
 /// `file`. `owner` keeps the artifact's memory.
 std::shared_ptr<const runtime::Bound> bound(const std::shared_ptr<const runtime::Client>& client, Artifact artifact,
                                             const std::shared_ptr<const void>& owner, const LoadOptions& options,
                                             const std::filesystem::path& file) {
   const runtime::CodeSources sources{
-      options.executables.empty() ? nullptr : runtime::opened(options.executables, wire::FileBytes::Reading::in_parts),
+      options.executables.empty() ? nullptr : opened_executables(options.executables, options.check_file),
       options.compile_cache.empty() ? nullptr : runtime::store_in(options.compile_cache, options.compile_cache_bytes)};
   runtime::SizeOptions sizes{artifact.sizes(), options.pad, options.only_sizes};
   sizes.sizes.insert(sizes.sizes.end(), options.sizes.begin(), options.sizes.end());
   auto callable = std::make_shared<const runtime::Callable>(client, std::move(artifact), owner, options.devices,
                                                             sources, options.compile_options, std::move(sizes));
-  auto weights =
-      options.weights.empty()
-          ? runtime::HostWeights::of(callable->artifact(), callable->arguments(), owner, file, options.stable)
-          : runtime::HostWeights::named(callable->artifact(), callable->arguments(), options.weights, options.stable);
+  const runtime::Opening opening{options.stable, options.check_file};
+  auto weights = options.weights.empty()
+                     ? runtime::HostWeights::of(callable->artifact(), callable->arguments(), owner, file, opening)
+                     : runtime::HostWeights::named(callable->artifact(), callable->arguments(), options.weights,
+                                                   opening);
   auto placed = weights ? std::make_shared<const runtime::PlacedWeights>(std::move(weights)) : nullptr;
   return std::make_shared<const runtime::Bound>(std::move(callable), std::move(placed), /*is_vjp=*/false,
                                                 options.stable);
@@ -157,13 +166,15 @@ Function Runtime::load(const std::filesystem::path& file, const LoadOptions& opt
   try {
     if (!options.member.empty()) {
       using wire::MappedFile;  // an archive may have more weights than memory has room for
-      const auto how = options.stable ? MappedFile::How::read : MappedFile::How::mapped;
+      const auto how = options.stable || options.check_file ? MappedFile::How::read : MappedFile::How::mapped;
       const auto archive = translating([&] { return MappedFile::named(file, how); });
+      if (options.check_file) options.check_file(file, archive.bytes());
       const Artifact artifact = runtime::artifact_in(archive.bytes(), options.member);
       name += "::" + options.member;
       return Function(bound(client_, artifact, archive.owner(), options, {}));
     }
     const auto bytes = opened_artifact(file);
+    if (options.check_file) options.check_file(file, bytes->bytes());
     return Function(bound(client_, runtime::artifact_in(bytes->bytes()), bytes, options, file));
   } catch (const WeightsError&) {  // which names a file of its own
     throw;
@@ -306,9 +317,10 @@ std::map<std::string, Array> Function::weights() const {
   return found;
 }
 
-Function Function::with_weights(const std::filesystem::path& file) const {
+Function Function::with_weights(const std::filesystem::path& file, const CheckFile& check_file) const {
   const auto& callable = bound_->callable();
-  auto host = runtime::HostWeights::named(callable->artifact(), callable->arguments(), file, bound_->stable());
+  auto host = runtime::HostWeights::named(callable->artifact(), callable->arguments(), file,
+                                          {bound_->stable(), check_file});
   return Function(std::make_shared<const runtime::Bound>(
       callable, std::make_shared<const runtime::PlacedWeights>(std::move(host)), bound_->is_vjp(), bound_->stable()));
 }

@@ -20,7 +20,17 @@ using wire::hexadecimal;
 using wire::MappedFile;
 using How = MappedFile::How;
 
-How how_of(bool stable) { return stable ? How::read : How::mapped; }
+/// A file that was opened by the way that `open` is told.
+template <class Open>
+MappedFile opened(const std::filesystem::path& path, const Opening& opening, const Open& open) {
+  MappedFile file = open(opening.stable || opening.check ? How::read : How::mapped);
+  if (opening.check) opening.check(path, file.bytes());
+  return file;
+}
+
+MappedFile opened_named(const std::filesystem::path& path, const Opening& opening) {
+  return opened(path, opening, [&](How how) { return MappedFile::named(path, how); });
+}
 
 constexpr std::string_view index_suffix = ".safetensors.index.json";
 
@@ -83,12 +93,13 @@ std::string shown(const std::filesystem::path& path, std::string_view name) {
 }
 
 /// A file whose name stands in the file at `path`.
-File open_beside(const std::filesystem::path& path, std::string_view name, How how) {
+File open_beside(const std::filesystem::path& path, std::string_view name, const Opening& opening) {
   reading(path.string(), [&] { wire::check_tensors_name(name); });
   const std::string file = shown(path, name);
   return reading(file, [&] {
     try {
-      return std::make_unique<const TensorFile>(file, MappedFile::beside(path, name, how));
+      const auto beside = [&](How how) { return MappedFile::beside(path, name, how); };
+      return std::make_unique<const TensorFile>(file, opened(file, opening, beside));
     } catch (const std::system_error& error) {
       if (error.code() != std::errc::no_such_file_or_directory) throw;
       throw wire::Error({}, "a file that '" + path.filename().string() + "' names",
@@ -102,19 +113,21 @@ bool is_saved_with(const TensorFile& file, const Weights::File& stored) {
 }
 
 /// The file that an artifact was saved with. Between two steps of saving, or after a process died there, it has only
-/// its second name; that is tried again, as the file may have got it in the meantime.
-File open_stored(const std::filesystem::path& artifact, const Weights::File& stored, How how) {
+/// its second name; that is tried again, as the file may have got it in the meantime. A file that is checked has the
+/// name under which it was signed.
+File open_stored(const std::filesystem::path& artifact, const Weights::File& stored, const Opening& opening) {
   const std::string content = hexadecimal(stored.content);
   const std::string plain(stored.name), second = wire::second_name(plain, content);
   for (const std::string& name : {second, plain, second}) {
+    if (opening.check) break;
     try {
-      File file = open_beside(artifact, name, how);
+      File file = open_beside(artifact, name, opening);
       if (is_saved_with(*file, stored)) return file;
     } catch (const WeightsError&) {
       // The last attempt says what is wrong with the file of the plain name.
     }
   }
-  File file = open_beside(artifact, plain, how);
+  File file = open_beside(artifact, plain, opening);
   if (!is_saved_with(*file, stored))
     throw WeightsError(file->name, "",
                        "the file that '" + artifact.filename().string() + "' was saved with (" +
@@ -125,15 +138,15 @@ File open_stored(const std::filesystem::path& artifact, const Weights::File& sto
   return file;
 }
 
-std::vector<File> open_index(const std::filesystem::path& index, How how) {
-  const auto map =
-      reading(index.string(), [&] { return wire::read_weight_map(MappedFile::named(index, How::read).bytes()); });
+std::vector<File> open_index(const std::filesystem::path& index, const Opening& opening) {
+  const auto map = reading(
+      index.string(), [&] { return wire::read_weight_map(opened_named(index, {true, opening.check}).bytes()); });
   std::map<std::string_view, const TensorFile*> by_name;
   std::vector<File> files;
   for (const auto& [tensor, name] : map) {
     const TensorFile*& file = by_name[name];
     if (!file) {
-      files.push_back(open_beside(index, name, how));
+      files.push_back(open_beside(index, name, opening));
       file = files.back().get();
     }
     if (!file->find(tensor))
@@ -147,11 +160,12 @@ std::vector<File> open_index(const std::filesystem::path& index, How how) {
   return files;
 }
 
-std::vector<File> open_named(const std::filesystem::path& path, How how) {
-  if (path.filename().string().ends_with(index_suffix)) return open_index(path, how);
+std::vector<File> open_named(const std::filesystem::path& path, const Opening& opening) {
+  if (path.filename().string().ends_with(index_suffix)) return open_index(path, opening);
   std::vector<File> files;
-  files.push_back(reading(
-      path.string(), [&] { return std::make_unique<const TensorFile>(path.string(), MappedFile::named(path, how)); }));
+  files.push_back(reading(path.string(), [&] {
+    return std::make_unique<const TensorFile>(path.string(), opened_named(path, opening));
+  }));
   return files;
 }
 
@@ -163,9 +177,10 @@ std::optional<FoundTensor> find_in(const std::vector<File>& files, std::string_v
 
 }  // namespace
 
-std::vector<FoundTensor> find_beside(const std::filesystem::path& artifact, const Weights& weights, bool stable) {
+std::vector<FoundTensor> find_beside(const std::filesystem::path& artifact, const Weights& weights,
+                                     const Opening& opening) {
   std::vector<File> files;
-  for (const Weights::File& stored : weights.files) files.push_back(open_stored(artifact, stored, how_of(stable)));
+  for (const Weights::File& stored : weights.files) files.push_back(open_stored(artifact, stored, opening));
   std::vector<FoundTensor> tensors;
   for (const Weights::Tensor& stored : weights.tensors) {
     const TensorFile& file = *files[stored.file];
@@ -192,8 +207,9 @@ std::vector<FoundTensor> find_in_archive(const Weights& weights, const std::shar
 }
 
 std::vector<FoundTensor> find_named(const std::filesystem::path& file, const std::vector<std::string>& names,
-                                    const std::vector<std::pair<std::string, std::size_t>>& other_names, bool stable) {
-  const std::vector<File> files = open_named(file, how_of(stable));
+                                    const std::vector<std::pair<std::string, std::size_t>>& other_names,
+                                    const Opening& opening) {
+  const std::vector<File> files = open_named(file, opening);
   std::vector<FoundTensor> tensors;
   for (const std::string& name : names) {
     auto found = find_in(files, name);

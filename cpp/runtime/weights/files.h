@@ -9,11 +9,18 @@
 #include <vector>
 
 #include "jaxexp/artifact.h"
+#include "jaxexp/runtime.h"
 #include "wire/tensors/header.h"
 
 namespace jaxexp::runtime {
 
-/// A tensor in a file that is mapped, or read where its bytes are to be stable.
+/// How files of tensors are opened: mapped, or read where their bytes are to be stable, or are checked.
+struct Opening {
+  bool stable = false;
+  CheckFile check = {};
+};
+
+/// A tensor in a file that was opened.
 struct FoundTensor {
   std::string file;   // for messages
   wire::Tensor type;  // without a dtype where the bytes have none
@@ -22,8 +29,9 @@ struct FoundTensor {
 };
 
 /// The tensors that an artifact names, in their order, in files beside it. Throws WeightsError where a file is missing,
-/// cannot be opened, is damaged, or another one than the artifact was saved with.
-std::vector<FoundTensor> find_beside(const std::filesystem::path& artifact, const Weights& weights, bool stable);
+/// cannot be opened, is damaged, or another one than the artifact was saved with; and what a check throws.
+std::vector<FoundTensor> find_beside(const std::filesystem::path& artifact, const Weights& weights,
+                                     const Opening& opening);
 
 /// The tensors that an artifact names, in the archive that it is in: their bytes have no types. `archive` keeps them;
 /// where it is null, the caller does. Throws WeightsError where one is missing.
@@ -32,6 +40,7 @@ std::vector<FoundTensor> find_in_archive(const Weights& weights, const std::shar
 /// The tensors of these names, in their order, in the file of tensors or the index that the caller names. Throws
 /// WeightsError. What a file has under one of `other_names` has to be the same as what it has under the name.
 std::vector<FoundTensor> find_named(const std::filesystem::path& file, const std::vector<std::string>& names,
-                                    const std::vector<std::pair<std::string, std::size_t>>& other_names, bool stable);
+                                    const std::vector<std::pair<std::string, std::size_t>>& other_names,
+                                    const Opening& opening);
 
 }  // namespace jaxexp::runtime

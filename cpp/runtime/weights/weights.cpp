@@ -71,7 +71,7 @@ HostWeights::HostWeights(std::vector<std::string> names, const std::vector<Param
 
 std::shared_ptr<const HostWeights> HostWeights::of(const Artifact& artifact, const std::vector<Parameter>& arguments,
                                                    const std::shared_ptr<const void>& owner,
-                                                   const std::filesystem::path& file, bool stable) {
+                                                   const std::filesystem::path& file, const Opening& opening) {
   const auto weights = artifact.weights();
   if (!weights || weights->tensors.empty()) return nullptr;
   Find find;
@@ -80,13 +80,13 @@ std::shared_ptr<const HostWeights> HostWeights::of(const Artifact& artifact, con
   } else if (file.empty()) {
     return nullptr;
   } else {
-    find = [artifact, path = from_the_root(file), stable] { return find_beside(path, *artifact.weights(), stable); };
+    find = [artifact, path = from_the_root(file), opening] { return find_beside(path, *artifact.weights(), opening); };
   }
-  return std::shared_ptr<const HostWeights>(new HostWeights(names_of(artifact), arguments, std::move(find)));
+  return made(names_of(artifact), arguments, std::move(find), opening.check != nullptr);
 }
 
 std::shared_ptr<const HostWeights> HostWeights::named(const Artifact& artifact, const std::vector<Parameter>& arguments,
-                                                      const std::filesystem::path& weights, bool stable) {
+                                                      const std::filesystem::path& weights, const Opening& opening) {
   std::vector<std::string> names = names_of(artifact);
   if (names.empty())
     throw RunError(RunError::Reason::argument, std::string(artifact.function_name()) +
@@ -94,10 +94,20 @@ std::shared_ptr<const HostWeights> HostWeights::named(const Artifact& artifact, 
   std::vector<std::pair<std::string, std::size_t>> others;
   if (const auto stored = artifact.weights())
     for (const Weights::OtherName& other : stored->other_names) others.emplace_back(other.name, other.tensor);
-  Find find = [names, others, path = from_the_root(weights), stable] {
-    return find_named(path, names, others, stable);
+  Find find = [names, others, path = from_the_root(weights), opening] {
+    return find_named(path, names, others, opening);
   };
-  return std::shared_ptr<const HostWeights>(new HostWeights(std::move(names), arguments, std::move(find)));
+  return made(std::move(names), arguments, std::move(find), opening.check != nullptr);
+}
+
+std::shared_ptr<const HostWeights> HostWeights::made(std::vector<std::string> names,
+                                                     const std::vector<Parameter>& arguments, Find find, bool is_now) {
+  std::shared_ptr<HostWeights> weights(new HostWeights(std::move(names), arguments, std::move(find)));
+  if (is_now) {
+    static_cast<void>(weights->numbers());
+    weights->find_ = nullptr;  // with the check, which may not outlive the load
+  }
+  return weights;
 }
 
 const std::vector<Numbers>& HostWeights::numbers() const {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <new>
 #include <system_error>
 
 #include "wire/base/error.h"
@@ -19,6 +18,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "wire/base/aligned_memory.h"
 #endif
 
 namespace jaxexp::wire {
@@ -82,10 +83,7 @@ Memory mapped(int descriptor, std::size_t size, const std::filesystem::path& pat
 }
 
 Memory read_whole(int descriptor, std::size_t size, const std::filesystem::path& path) {
-  // Plugins for the CPU use memory in place that is aligned as tensors in files of jaxexp are.
-  constexpr std::align_val_t alignment{64};
-  const std::shared_ptr<std::uint8_t> memory(static_cast<std::uint8_t*>(::operator new(size, alignment)),
-                                             [](std::uint8_t* bytes) { ::operator delete(bytes, alignment); });
+  const std::shared_ptr<std::uint8_t> memory = aligned_memory(size);
   for (std::size_t done = 0; done < size;) {
     constexpr std::size_t largest = std::size_t{1} << 30;  // some systems take no more at once
     const ssize_t count = read(descriptor, memory.get() + done, std::min(size - done, largest));

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp import _runtime
 from jaxexp._errors import WeightsError
-from jaxexp._fleet.places.source import source
+from jaxexp._fleet.places.source import Source, source
 from jaxexp._kernel.artifact.opened import opened
 from jaxexp._kernel.artifact.words import listed
 from jaxexp._kernel.io import files
 
 if TYPE_CHECKING:
-    from jaxexp._fleet.places.source import Given, Source
+    from typing_extensions import Buffer
+
+    from jaxexp._fleet.places.source import Given
     from jaxexp._policy.policy import Policy
+    from jaxexp._signing.reading import SignedFiles
     from jaxexp._signing.signed_by import SignedBy
 
-
 _REMOTE = "those are read from files on this machine: copy all files into one folder"
-_SIGNED = "signed_by covers no weights here: jaxexp.load reads signed weights"
+
+# Raises an error if a file, given by its path and its bytes, is not to be used.
+CheckFile = Callable[[str, "Buffer"], None]
 
 
 class Opened(NamedTuple):
@@ -30,14 +36,14 @@ class Opened(NamedTuple):
         source: where it is.
         buffer: its bytes, if they cannot be read again.
         policy: what its cases may have.
-        is_signed: whether only what is signed may be read, which files beside it are not.
+        check_file: refuses files that are not signed, if they have to be.
     """
 
     program: _runtime.Program
     source: Source
     buffer: Any
     policy: Policy | None
-    is_signed: bool
+    check_file: CheckFile | None
 
     @property
     def name(self) -> str:
@@ -62,8 +68,9 @@ def program_of(artifact: Given, policy: Policy | None, signed_by: SignedBy | Non
 
         check_is_policy(policy)
     found = source(artifact, "Session", signed_by, stable)
+    signed = _signed(found, signed_by)
     with found.named():
-        program, buffer = _opened(found, signed_by, stable, policy)
+        program, buffer = _opened(found, signed, stable, policy)
         if policy is not None:
             from jaxexp._policy.limits.limits import Limits
 
@@ -74,44 +81,52 @@ def program_of(artifact: Given, policy: Policy | None, signed_by: SignedBy | Non
                 Limits(policy).cases(
                     opened(found.read() if buffer is None else buffer), f"the artifact of {program.name}"
                 )
-    return Opened(program, found, buffer, policy, signed_by is not None)
+    if signed is None:
+        return Opened(program, found, buffer, policy, None)
+    used_by = found.path if found.handle is None else found.handle._opened.source.name
+    # Without the handle of a member: its archive is in memory, and the program has a copy.
+    return Opened(program, Source(found.name, path=found.path), buffer, policy, partial(signed.check, used_by=used_by))
+
+
+def _signed(found: Source, signed_by: SignedBy | None) -> SignedFiles | None:
+    """The files that may be used with an artifact; None for all."""
+    if found.handle is not None:
+        return found.handle._opened.signed
+    if signed_by is None:
+        return None
+    from jaxexp._signing.reading import SignedFiles
+
+    return SignedFiles(signed_by)
 
 
 def _opened(
-    found: Source, signed_by: SignedBy | None, stable: bool, policy: Policy | None
+    found: Source, signed: SignedFiles | None, stable: bool, policy: Policy | None
 ) -> tuple[_runtime.Program, Any]:
     """The program, and its bytes if they cannot be read again."""
     check_size = None if policy is None else policy.check_size
-    if found.handle is not None and signed_by is None:
+    if found.handle is not None:
         if check_size is not None:
             check_size(found.handle.size)
         archive = found.handle._opened.source
+        if signed is not None:
+            return _runtime.Program.of_bytes(archive.content, member=found.handle.name), found.read()
         if archive.whole is not None and archive.address is not None:  # a file on this machine
             # What was judged must stay what it is.
             own = stable or policy is not None
             return _runtime.Program.of_archive(archive.address[0], found.handle.name, own), None
     if found.is_file:
         assert found.path is not None
-        if signed_by is not None:
-            from jaxexp._signing.reading import SignedFiles
-
+        if signed is not None:
             # Types can say since Python 3.12 that it is a buffer.
-            signed: Any = SignedFiles(signed_by).opened(found.path, check_size=check_size)
-            return _without_weights(_runtime.Program.of_bytes(signed, ""), found, _SIGNED), signed
+            content: Any = signed.opened(found.path, check_size=check_size)
+            return _runtime.Program.of_bytes(content, found.path), content
         if check_size is not None:
             check_size(os.path.getsize(found.path))
         with files.named_in_os_errors(found.path):
             return _runtime.Program.of_file(found.path), None
     buffer = found.read(check_size)
-    program = _runtime.Program.of_bytes(buffer, "")
-    if found.handle is not None or found.path is not None:
-        _without_weights(program, found, _SIGNED if found.handle is not None and signed_by is not None else _REMOTE)
-    return program, buffer
-
-
-def _without_weights(program: _runtime.Program, found: Source, why: str) -> _runtime.Program:
-    """The program. Raises a WeightsError if it has weights, which are not read from where it is."""
-    if names := program.weights_files:
-        expected = f"a program without weights ({why})"
+    program = _runtime.Program.of_bytes(buffer)
+    if (found.handle is not None or found.path is not None) and (names := program.weights_files):
+        expected = f"a program without weights ({_REMOTE})"
         raise WeightsError("", expected, f"one with weights in {listed(names, repr, most=3)}", file=found.name)
-    return program
+    return program, buffer

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jaxexp._policy.policy import Policy
     from jaxexp._signing.signed_by import SignedBy
 
-    from .programs import Opened
+    from .programs import CheckFile, Opened
 
 
 class Value(NamedTuple):
@@ -106,7 +106,8 @@ class Session:
                 Code that does not fit this plugin and machine is not used: `why_compiled` says why. Code that is not
                 there may be in the folder of `jaxexp.compile_cache`.
             policy: what the artifact may contain, as in `jaxexp.load`.
-            signed_by: who has to have signed the artifact, as in `jaxexp.load`. It may not have weights.
+            signed_by: who has to have signed the artifact, its weights and the executables, as in `jaxexp.load`. All
+                files are read as a whole now, and compared with their signatures before anything looks at them.
             stable: whether files of weights, and archives, are read when they are opened, instead of mapped, as in
                 `jaxexp.load`.
             sizes: sets of sizes of the symbolic dimensions, as in ``[{"batch": 1}, {"batch": 8}]``, beside those that
@@ -122,10 +123,11 @@ class Session:
                 not have one size for each symbolic dimension.
             DeserializationError: the artifact is damaged. The error names the file.
             PolicyError: the artifact contains something that the policy does not allow.
-            SignatureError: the artifact is not signed by whom `signed_by` says.
-            WeightsError: the artifact has weights, and is behind a URL, or has to be signed.
-            ExportError: both `policy` and `executables` are given; or `signed_by` is given, and so are `executables` or
-                `weights`, or the artifact is not in a file on this machine.
+            SignatureError: a file is not signed by whom `signed_by` says.
+            WeightsError: the artifact has weights, and is behind a URL; or `signed_by` is given, and a file of weights
+                is missing, or another one than the artifact was saved with.
+            ExportError: both `policy` and `executables` are given; or `signed_by` is given, and the artifact is not in
+                a file on this machine.
             KeyError: the archive has no such member.
             OSError: a file cannot be opened.
             TypeError: an argument has the wrong type.
@@ -134,11 +136,6 @@ class Session:
             raise ExportError(
                 "a policy says what a program may contain, and executables are native code, which no policy can check. "
                 "Leave out one of the two"
-            )
-        if signed_by is not None and (executables is not None or weights is not None):
-            raise ExportError(
-                "signed_by covers the artifact only, because a session reads other files by itself: leave out "
-                "executables and weights, or load the function with jaxexp.load"
             )
         opened = program_of(artifact, policy, signed_by, stable)
         program, name = opened.program, opened.name
@@ -153,15 +150,19 @@ class Session:
             with files.named_in_errors(code or name), files.named_in_os_errors(code):
                 function = native.load(
                     program, list(devices or ()), code, os.fspath(weights or ""), stable, sets, pad, only_sizes,
-                    folder, most,
+                    folder, most, opened.check_file,
                 )  # fmt: skip
         except RunError as error:
             raise error if not name else RunError(f"{name}: {error}", error.reason) from None
-        self._set(native, program, function, 0)
         self._opened: Opened | None = opened
+        self._set(native, program, function, 0, opened.check_file)
 
-    def _set(self, plugin: _runtime.Plugin, program: _runtime.Program, function: _runtime.Function, order: int) -> None:
+    def _set(
+        self, plugin: _runtime.Plugin, program: _runtime.Program, function: _runtime.Function, order: int,
+        check_file: CheckFile | None,
+    ) -> None:  # fmt: skip
         self._plugin, self._program, self._function, self._order = plugin, program, function, order
+        self._check_file = check_file
         self.name: str = function.name
         self.platform: str = plugin.platform
         self.arguments: tuple[Value, ...] = tuple(map(_value, function.arguments))
@@ -178,13 +179,10 @@ class Session:
         self._kwargs = kwargs
         self._results = tree_of(out_nodes, "out_tree")
 
-    @classmethod
-    def _of(
-        cls, plugin: _runtime.Plugin, program: _runtime.Program, function: _runtime.Function, order: int
-    ) -> Session:
-        made = cls.__new__(cls)
+    def _with(self, function: _runtime.Function, order: int) -> Session:
+        made = type(self).__new__(type(self))
         made._opened = None
-        made._set(plugin, program, function, order)
+        made._set(self._plugin, self._program, function, order, self._check_file)
         return made
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -250,12 +248,14 @@ class Session:
 
     def with_weights(self, weights: str | os.PathLike[str]) -> Session:
         """The same function with the weights in another file of tensors, or an index of several. Nothing is compiled
-        again. The first call opens the file.
+        again. The first call opens the file; if files have to be signed, this does.
 
         Raises:
             RunError: the function takes no weights.
+            SignatureError: the session has `signed_by`, and the file is not signed.
+            WeightsError: the session has `signed_by`, and the file is missing, or does not fit.
         """
-        return self._of(self._plugin, self._program, self._function.with_weights(weights), self._order)
+        return self._with(self._function.with_weights(weights, self._check_file), self._order)
 
     def vjp(self) -> Session:
         """The function that takes all arguments, each array as an argument of its own, and then a cotangent for each
@@ -270,7 +270,7 @@ class Session:
         order = self._order + 1
         if function is None:
             raise self._refused(f"has no VJP of order {order}: it was saved with vjp_order={self._order}")
-        return self._of(self._plugin, self._program, function, order)
+        return self._with(function, order)
 
     def check(self, *, tolerance: Any = None, max_drawn_bytes: int = 1 << 32) -> CheckReport:
         """Makes the calls again that were recorded in the artifact, also those of its VJPs, and compares the results
@@ -286,6 +286,7 @@ class Session:
             ExportError: the tolerance is negative, or not finite.
             RunError: this is the session of a VJP, or has other weights.
             PolicyError: arrays of cases are larger than the policy of the session allows.
+            SignatureError: the session has `signed_by`, and a file of cases is not signed.
             DeserializationError: the artifact is damaged.
             OSError: its file cannot be opened again.
         """
@@ -294,7 +295,7 @@ class Session:
         if self._opened is None:
             raise self._refused("has no cases of its own: check the session that was loaded")
         opened = self._opened
-        cases = cases_in(opened.source, opened.buffer, opened.policy, only_inside=opened.is_signed)
+        cases = cases_in(opened.source, opened.buffer, opened.policy, opened.check_file)
         chain: list[Session] = [self]
 
         def session(order: int) -> Session:

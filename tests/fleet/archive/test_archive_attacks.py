@@ -181,6 +181,14 @@ def test_where_members_end(end: int, forged: Forged) -> None:
     assert_refused(forged.sealed(), "index.end: expected members that end at byte")
 
 
+def test_an_index_from_the_first_byte(forged: Forged) -> None:
+    """Its members have no bytes. Positions from byte 0 on are those of another kind of blocks, which are larger."""
+    old = forged.end
+    forged.put(forged.field(2), 0, "Q")
+    data = forged.sealed(index_position=0, index_size=old.index_position + old.index_size, root_position=forged.root)
+    assert_refused(data, r"index\.end: expected members before the index, found none")
+
+
 @pytest.mark.parametrize("name", ["index_position", "index_size", "root_position", "root_size"])
 @pytest.mark.parametrize("number", [0, 1, 7, 8, 1 << 20, (1 << 31) - 1, (1 << 32) - 1, (1 << 63) + 8, (1 << 64) - 1])
 def test_the_comment(name: str, number: int, forged: Forged) -> None:

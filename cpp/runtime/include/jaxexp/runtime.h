@@ -33,6 +33,12 @@ class Client;
 struct Times;
 }  // namespace runtime
 
+/// Is called with each file that a function uses, and with its bytes, before anything looks at them: the artifact or
+/// the archive, if it is loaded from a file, files of weights, their indices, and the file of executables. They are
+/// read as a whole for this, at once, and not opened again. What it throws, as where nobody signed the file, whatever
+/// opens the file throws.
+using CheckFile = std::function<void(const std::filesystem::path& file, std::span<const std::uint8_t> bytes)>;
+
 /// A function that is ready to be called. A copy is the same function. Several threads may call one at once.
 ///
 /// Where a process is forked after its first Runtime was made, the child can use no Runtime: everything that needs a
@@ -110,9 +116,9 @@ class Function {
   /// memory as long as that is there.
   std::map<std::string, Array> weights() const;
   /// The same function with the weights of another file of tensors, or index of several ones
-  /// (".safetensors.index.json"). The first call opens it, and throws WeightsError where that fails. Nothing is
-  /// compiled again. Throws RunError where the function takes no weights.
-  Function with_weights(const std::filesystem::path& file) const;
+  /// (".safetensors.index.json"). The first call opens it, and throws WeightsError where that fails; with `check_file`,
+  /// this does. Nothing is compiled again. Throws RunError where the function takes no weights.
+  Function with_weights(const std::filesystem::path& file, const CheckFile& check_file = {}) const;
   /// The same function, which takes its weights as arguments. Nothing is compiled again.
   Function unbound() const;
 
@@ -145,6 +151,8 @@ struct LoadOptions {
   /// are mapped otherwise: whoever shortens a mapped file ends the process with SIGBUS, and whoever writes to it
   /// changes what calls compute.
   bool stable = false;
+  /// What refuses files, if there is something. Entries of `compile_cache` are not among them.
+  CheckFile check_file = {};
   /// The function of this name, where the file is an archive. The archive is mapped, or read if `stable` says so; the
   /// function keeps it, and has its weights in it.
   std::string member = {};

@@ -38,10 +38,15 @@ class _InMemory(Storage):
         self.size = len(content)
         self._content = content
 
-    def read(self, position: int, size: int) -> bytes:
+    @property
+    def content(self) -> Any:
+        """All of it, as a buffer."""
         if self._content is None:
             raise ValueError(f"{self.name} is closed")
-        found: bytes = self._content.read(position, size)
+        return self._content
+
+    def read(self, position: int, size: int) -> bytes:
+        found: bytes = self.content.read(position, size)
         return found
 
     def close(self) -> None:

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from jaxexp._api.cases.report import CheckReport as CheckReport
     from jaxexp._kernel.artifact.cases import Case
     from jaxexp._policy.policy import Policy
+    from jaxexp._weights.arrays.stored import Stored
+    from jaxexp._weights.files.reading import Check
 
     from .source import Source
 
 
 def cases_in(
-    source: Source, buffer: Any = None, policy: Policy | None = None, *, only_inside: bool = False
+    source: Source, buffer: Any = None, policy: Policy | None = None, check: Check | None = None
 ) -> tuple[Case, ...]:
     """The cases in an artifact.
 
@@ -26,7 +28,7 @@ def cases_in(
         source: where it is.
         buffer: its bytes, if they cannot be read again.
         policy: what they may have.
-        only_inside: whether arrays in files beside the artifact are not read.
+        check: raises an error if a file beside the artifact is not to be used.
 
     Raises:
         PolicyError: their arrays are larger than the policy allows.
@@ -44,9 +46,16 @@ def cases_in(
             Limits(policy).cases(artifact, f"the artifact of {artifact.fun_name}")
     if (said := artifact.cases()) is None:
         return ()
-    table, path = of_trailer(said), None if only_inside else source.path
-    reader = None if table is None or path is None else reader_of(stored_beside(path, table))
-    return Cases.of_trailer(said, reader).all
+    table, path = of_trailer(said), source.path
+    if table is None or path is None:
+        return Cases.of_trailer(said).all
+    if check is None:
+        stored: Stored = stored_beside(path, table)
+    else:
+        from jaxexp._weights.arrays.stored import StoredChecked
+
+        stored = StoredChecked(path, table, check)
+    return Cases.of_trailer(said, reader_of(stored)).all
 
 
 def check_by(
