@@ -137,8 +137,8 @@ def _read_trial(case: Case, program: Program, subject: ModuleType, oracle: Modul
 
 _NEW = (
     "Each sample is the only run in a new process, which has done the same with one other function: its types, shapes "
-    "and trees occur in no case. Before the run, a block of 64 KiB is allocated and freed: the first large block makes the "
-    "C library put together what the export has freed, which takes up to 10 ms."
+    "and trees occur in no case. Before the run, a block of 64 KiB is allocated and freed: the first large block makes "
+    "the C library put together what the export has freed, which takes up to 10 ms."
 )
 QUESTIONS = (
     Question(

@@ -244,6 +244,8 @@ def test_arrays_of_others(session: Session, tmp_path: Path) -> None:
         session(OnDevice(X), D, k={"n": 3})
     with pytest.raises(jaxexp.RunError, match="must have dtype int32, found dtype int64"):
         session(X, D, k={"n": np.int64(3)})
+    with pytest.raises(jaxexp.RunError, match="must be an array, found a masked array, whose mask would be lost"):
+        session(np.ma.array(X, mask=X > 2), D, k={"n": 3})
 
 
 def test_dtypes_that_numpy_has_no_dlpack_for(tmp_path: Path) -> None:
@@ -351,6 +353,9 @@ def test_errors_are_those_of_jaxexp(tmp_path: Path, path: Path) -> None:
         Session(3, plugin="cpu")  # type: ignore[arg-type]
     with pytest.raises(jaxexp.ExportError, match="executables are native code"):
         Session(path, plugin="cpu", policy=jaxexp.Policy(), executables="f.exe")
+    for size in (0, -1, 1 << 63):
+        with pytest.raises(jaxexp.RunError, match=rf"the size of b is a number from 1 to 2\^63 - 1, not {size}"):
+            Session(path, plugin="cpu", sizes=[{"b": size}])
     jaxexp.export(jax.jit(jnp.sin), platforms=["tpu"])(X).save(tmp_path / "tpu.jaxexp")
     with pytest.raises(jaxexp.RunError, match=r"tpu\.jaxexp: .* was exported for tpu, and the plugin is for cpu") as of:
         Session(tmp_path / "tpu.jaxexp", plugin="cpu")

@@ -23,12 +23,13 @@ BEFORE = {
 #include <iostream>
 void show(const jaxexp::Artifact&);
 void compile(std::span<const std::uint8_t>);
+std::string sha256(std::span<const std::uint8_t>);
 enum { kDLCUDA = 2 };  // of dlpack.h
 void page(std::span<const std::uint8_t> bytes, std::span<const std::uint8_t> mapped, const jaxexp::Runtime& runtime,
           const jaxexp::Function& f, const jaxexp::Array& w, const jaxexp::Array& b, const jaxexp::Array& x,
           const jaxexp::Array& n, const jaxexp::Array& array, const jaxexp::Artifact& artifact, const std::string& file,
           std::size_t i, void (*log)(const std::string&), jaxexp::FfiHandler* handler,
-          DLManagedTensorVersioned* tensor) {
+          DLManagedTensorVersioned* tensor, const std::map<std::filesystem::path, std::string>& expected) {
 """,
     "c": """
 #include <jaxexp/run.h>

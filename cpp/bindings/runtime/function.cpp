@@ -41,8 +41,7 @@ CheckFile to_check(const nb::object& check_file) {
   return [&check_file](const std::filesystem::path& file, std::span<const std::uint8_t> bytes) {
     const nb::gil_scoped_acquire locked;
     auto* const begin = const_cast<char*>(reinterpret_cast<const char*>(bytes.data()));
-    const nb::object view =
-        owned(PyMemoryView_FromMemory(begin, static_cast<Py_ssize_t>(bytes.size()), PyBUF_READ));
+    const nb::object view = owned(PyMemoryView_FromMemory(begin, static_cast<Py_ssize_t>(bytes.size()), PyBUF_READ));
     check_file(nb::str(nb::cast(file)), view);
     view.attr("release")();
   };

@@ -49,10 +49,10 @@ std::shared_ptr<const runtime::Bound> bound(const std::shared_ptr<const runtime:
   auto callable = std::make_shared<const runtime::Callable>(client, std::move(artifact), owner, options.devices,
                                                             sources, options.compile_options, std::move(sizes));
   const runtime::Opening opening{options.stable, options.check_file};
-  auto weights = options.weights.empty()
-                     ? runtime::HostWeights::of(callable->artifact(), callable->arguments(), owner, file, opening)
-                     : runtime::HostWeights::named(callable->artifact(), callable->arguments(), options.weights,
-                                                   opening);
+  auto weights =
+      options.weights.empty()
+          ? runtime::HostWeights::of(callable->artifact(), callable->arguments(), owner, file, opening)
+          : runtime::HostWeights::named(callable->artifact(), callable->arguments(), options.weights, opening);
   auto placed = weights ? std::make_shared<const runtime::PlacedWeights>(std::move(weights)) : nullptr;
   return std::make_shared<const runtime::Bound>(std::move(callable), std::move(placed), /*is_vjp=*/false,
                                                 options.stable);
@@ -319,8 +319,8 @@ std::map<std::string, Array> Function::weights() const {
 
 Function Function::with_weights(const std::filesystem::path& file, const CheckFile& check_file) const {
   const auto& callable = bound_->callable();
-  auto host = runtime::HostWeights::named(callable->artifact(), callable->arguments(), file,
-                                          {bound_->stable(), check_file});
+  auto host =
+      runtime::HostWeights::named(callable->artifact(), callable->arguments(), file, {bound_->stable(), check_file});
   return Function(std::make_shared<const runtime::Bound>(
       callable, std::make_shared<const runtime::PlacedWeights>(std::move(host)), bound_->is_vjp(), bound_->stable()));
 }

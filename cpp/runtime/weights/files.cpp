@@ -139,8 +139,8 @@ File open_stored(const std::filesystem::path& artifact, const Weights::File& sto
 }
 
 std::vector<File> open_index(const std::filesystem::path& index, const Opening& opening) {
-  const auto map = reading(
-      index.string(), [&] { return wire::read_weight_map(opened_named(index, {true, opening.check}).bytes()); });
+  const auto map = reading(index.string(),
+                           [&] { return wire::read_weight_map(opened_named(index, {true, opening.check}).bytes()); });
   std::map<std::string_view, const TensorFile*> by_name;
   std::vector<File> files;
   for (const auto& [tensor, name] : map) {
@@ -163,9 +163,8 @@ std::vector<File> open_index(const std::filesystem::path& index, const Opening& 
 std::vector<File> open_named(const std::filesystem::path& path, const Opening& opening) {
   if (path.filename().string().ends_with(index_suffix)) return open_index(path, opening);
   std::vector<File> files;
-  files.push_back(reading(path.string(), [&] {
-    return std::make_unique<const TensorFile>(path.string(), opened_named(path, opening));
-  }));
+  files.push_back(reading(
+      path.string(), [&] { return std::make_unique<const TensorFile>(path.string(), opened_named(path, opening)); }));
   return files;
 }
 

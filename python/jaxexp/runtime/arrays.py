@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxexp import _runtime
 from jaxexp._errors import ExportError, RunError, cause
-from jaxexp._kernel.artifact.words import dtype_and_shape
+from jaxexp._kernel.artifact.words import dtype_and_shape, why_no_numbers
 
 _OF_NUMPY = frozenset(
     """bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128""".split()
@@ -171,6 +171,8 @@ class Leaf:
 
     def _foreign(self, value: Any) -> Any:
         """An array of another library, or a scalar of NumPy's."""
+        if why_not := why_no_numbers(value):
+            raise self._refused("an array", why_not, None)
         try:
             if not isinstance(value, (np.ndarray, np.generic)) and hasattr(value, "__dlpack_device__"):
                 kind, number = map(int, value.__dlpack_device__())

@@ -145,7 +145,7 @@ class Session:
         code = os.fspath(executables or "")
         cache = compile_cache.current()
         folder, most = ("", 0) if cache is None else (cache.folder or "", cache.max_bytes)
-        sets = [{name: operator.index(one[name]) for name in one} for one in sizes]
+        sets = [_checked_sizes(one) for one in sizes]
         try:
             with files.named_in_errors(code or name), files.named_in_os_errors(code):
                 function = native.load(
@@ -327,7 +327,7 @@ class Session:
         Raises:
             RunError: the plugin does not compile it, or sizes are missing or not needed.
         """
-        self._function.compile(None if sizes is None else {name: operator.index(sizes[name]) for name in sizes})
+        self._function.compile(None if sizes is None else _checked_sizes(sizes))
 
     def save_executable(self, path: str | os.PathLike[str]) -> None:
         """Adds the compiled code to a file, or makes the file, for the ``executables`` of a later session. Does nothing
@@ -383,6 +383,14 @@ class Session:
 
     def _refused(self, what: str) -> RunError:
         return RunError(f"{self.name} {what}", "argument")
+
+
+def _checked_sizes(given: Mapping[str, int]) -> dict[str, int]:
+    sizes = {name: operator.index(given[name]) for name in given}
+    for name, size in sizes.items():
+        if not 0 < size < 1 << 63:
+            raise RunError(f"the size of {name} is a number from 1 to 2^63 - 1, not {size}", "argument")
+    return sizes
 
 
 def _value(described: tuple[str, str, tuple[str, ...], str]) -> Value:

@@ -132,6 +132,8 @@ def test_cotangents_may_be_given(exported: jaxexp.Exported, tmp_path: Path) -> N
         ([(np.ones((4, 4), np.float32), ARGS[1])], r"args\[0\] is float32\[4,3\], found float32\[4,4\]"),
         ([(np.ones((4, 3)), ARGS[1])], r"args\[0\] is float32\[4,3\], found float64\[4,3\]"),
         ([ARGS, {"args": ARGS, "name": "0"}], "expected a name that no other case has, found '0'"),
+        ([{"args": ARGS, "name": "\ud800"}], r"expected a name that no other case has, found '\\ud800'"),
+        ([(np.ma.array(ARGS[0], mask=True), ARGS[1])], "expected an array, found a masked array"),
         ([{"args": ARGS, "vjp_order": 1}], "cannot be saved with vjp_order=0: case '0' calls the VJP of order 1"),
         ([{"args": ARGS, "vjp_order": -1}], "vjp_order is 0 for the function"),
         ([{"args": ARGS, "tolerance": -1.0}], "a tolerance has finite numbers that are not negative, not -1"),

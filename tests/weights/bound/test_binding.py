@@ -115,6 +115,10 @@ def test_other_weights(program: jaxexp.Exported) -> None:
             lambda given: given.update(head=given["head"].astype(jnp.bfloat16)),
             r"expected float32\[32,8\], found bfloat16\[32,8\]",
         ),
+        (
+            lambda given: given.update(head=np.ma.array(given["head"], mask=True)),
+            r"expected float32\[32,8\], found a masked array, whose mask would be lost: pass array\.filled",
+        ),
     ],
 )
 def test_weights_that_do_not_fit(program: jaxexp.Exported, change: Any, message: str) -> None:

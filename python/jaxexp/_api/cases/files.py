@@ -11,6 +11,7 @@ from jaxexp import _native
 from jaxexp._kernel.artifact.cases import Case, Cases, Table, Value, values_of, with_values
 from jaxexp._weights.arrays import saving, stored
 from jaxexp._weights.files.dtypes import held_as, size_of
+from jaxexp._weights.files.places import name_beside
 from jaxexp._weights.files.writing import Source, damaged
 
 if TYPE_CHECKING:
@@ -48,8 +49,7 @@ def save(path: str | os.PathLike[str], given: Sequence[Case], write: Callable[[C
     if not names:
         write_program(stored.Table((), ()))
         return
-    name = os.path.splitext(os.path.basename(os.fsdecode(path)))[0] + SUFFIX
-    saving.save(path, name, sources, write_program, role="cases")
+    saving.save(path, name_beside(os.fsdecode(path), SUFFIX), sources, write_program, role="cases")
 
 
 def _apart(given: Sequence[Case]) -> dict[int, tuple[str, Value]]:

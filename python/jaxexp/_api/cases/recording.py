@@ -12,7 +12,8 @@ import numpy as np
 
 from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._kernel.artifact.cases import FLOAT0, Array, Case, Drawn, Tolerance, Value, storage
-from jaxexp._kernel.artifact.words import dtype_and_shape, listed
+from jaxexp._kernel.artifact.node import is_name
+from jaxexp._kernel.artifact.words import dtype_and_shape, listed, why_no_numbers
 from jaxexp._kernel.call import first_argument, trees
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.paths import argument_paths, result_paths
@@ -75,8 +76,8 @@ def _made(chain: Chain, given: Any, names: set[str], here: Mapping[str, str]) ->
     own = options.get("name")
     if own is None:
         own = next(text for text in map(str, itertools.count(len(names))) if text not in names)
-    if not isinstance(own, str) or own in names:
-        raise ExportError(f"recording a case of {name}: expected a name that no other case has, found {own!r}")
+    if not isinstance(own, str) or not is_name(own) or own in names:
+        raise ExportError(f"recording a case of {name}: expected a name that no other case has, found {own!r:.200}")
     where = f"recording case {own!r} of {name}"
     order = options.get("vjp_order", 0)
     if type(order) is not int or order < 0:
@@ -140,6 +141,8 @@ def _arguments(chain: Chain, where: str, args: Any, kwargs: Any) -> list[Value]:
 def _argument(leaf: Any, aval: Any) -> Value:
     if isinstance(leaf, Drawn):
         return Value(leaf.dtype, leaf.shape, leaf)
+    if why_not := why_no_numbers(leaf):
+        raise ExportError(f"recording a case: expected an array, found {why_not}")
     dtype = getattr(leaf, "dtype", None)
     if dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
         return _value(np.asarray(jax.random.key_data(leaf)), name_of(dtype))

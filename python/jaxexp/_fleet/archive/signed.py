@@ -36,18 +36,13 @@ class _InMemory(Storage):
     def __init__(self, name: str, content: Any) -> None:
         self.name = name
         self.size = len(content)
-        self._content = content
-
-    @property
-    def content(self) -> Any:
-        """All of it, as a buffer."""
-        if self._content is None:
-            raise ValueError(f"{self.name} is closed")
-        return self._content
+        self.content = content
 
     def read(self, position: int, size: int) -> bytes:
+        if self.content is None:
+            raise ValueError(f"{self.name} is closed")
         found: bytes = self.content.read(position, size)
         return found
 
     def close(self) -> None:
-        self._content = None
+        self.content = None

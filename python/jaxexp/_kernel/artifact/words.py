@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from jaxexp._errors import shown
 
@@ -117,3 +118,11 @@ def custom_calls(
 def text(title: str, facts: Facts) -> str:
     """Facts for `print`, below a title."""
     return "\n".join([f"{shown(title)}:", *(f"  {label:<14}{shown(said)}" for label, said in facts)])
+
+
+def why_no_numbers(array: Any) -> str:
+    """Why an array of NumPy's is not taken for its numbers; empty if it is."""
+    ma = sys.modules.get("numpy.ma")  # which NumPy imports when somebody makes one
+    if ma is None or not isinstance(array, ma.MaskedArray):
+        return ""
+    return "a masked array, whose mask would be lost: pass array.filled(...)"

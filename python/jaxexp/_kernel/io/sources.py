@@ -39,6 +39,7 @@ class Storage:
         name: what messages call it.
         size: how many bytes there are.
         whole: the file, if it is on this machine, so that parts of it can be read into one buffer.
+        content: all of the bytes, if they are in memory.
         takes_requests: whether each range needs a request to another machine.
         address: what another process opens it with, or None.
     """
@@ -46,6 +47,7 @@ class Storage:
     name: str
     size: int
     whole: Any = None
+    content: Any = None
     takes_requests = False
     address: tuple[str, dict[str, Any]] | None = None
 

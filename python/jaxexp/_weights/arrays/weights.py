@@ -13,6 +13,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxexp._errors import ExportError, WeightsError
+from jaxexp._kernel.artifact.words import why_no_numbers
 from jaxexp._weights.files import reading
 from jaxexp._weights.files.dtypes import type_of
 from jaxexp._weights.files.header import Tensor
@@ -238,6 +239,8 @@ class Weights(Mapping[str, Any]):
         found = {}
         for name, type_ in self._types.items():
             leaf, advice = given[own[name]], REFUSED if is_cast else ""
+            if why_not := why_no_numbers(leaf):
+                raise WeightsError(own[name], type_of(type_), why_not)
             if is_array(leaf) and leaf.dtype != type_.dtype and is_castable(leaf.dtype, type_.dtype):
                 if is_cast:
                     leaf = cast(own[name], leaf, type_.dtype)

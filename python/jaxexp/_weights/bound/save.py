@@ -13,8 +13,7 @@ from jaxexp._weights.arrays import saving
 from jaxexp._weights.arrays.stored import Stored, Table
 from jaxexp._weights.arrays.weights import Weights
 from jaxexp._weights.files.layout import file_name
-
-_SUFFIX = ".safetensors"
+from jaxexp._weights.files.places import SUFFIX, is_name_beside, name_beside
 
 
 def save(
@@ -28,12 +27,12 @@ def save(
     """`BoundExported.save`."""
     folder, program_name = os.path.split(os.fsdecode(path))
     saving.check_is_no_link(path, "weights")
-    if name is not None and (os.path.basename(name) != name or not name.endswith(_SUFFIX)):
+    if name is not None and not is_name_beside(name):
         raise ExportError(
-            f"saving {program.fun_name}: weights={name!r} has to be the name of a file in the folder of the program, "
-            f"such as {os.path.splitext(program_name)[0] + _SUFFIX!r}"
+            f"saving {program.fun_name}: weights={name!r} has to be the name of a {SUFFIX} file in the folder of the "
+            f"program, such as {name_beside(program_name, SUFFIX)!r}"
         )
-    weights_name = name or os.path.splitext(program_name)[0] + _SUFFIX
+    weights_name = name or name_beside(program_name, SUFFIX)
     if weights_name == program_name:
         raise ExportError(
             f"saving {program.fun_name}: {program_name!r} would be the file of the weights, too: give the program "

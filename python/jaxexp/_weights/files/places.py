@@ -41,10 +41,23 @@ def open_beside(path: str | os.PathLike[str], name: str) -> int:
 
 def check_name(name: str) -> None:
     """Raises a WeightsError for what is not the name of a file of tensors in the same folder, on any system."""
-    is_plain = name == PurePosixPath(name).name == PureWindowsPath(name).name
-    if not is_plain or not name.endswith(SUFFIX) or not name.isprintable() or len(name.encode()) > LONGEST_NAME:
+    if not is_name_beside(name):
         shown = repr(name) if len(name) <= 2 * LONGEST_NAME else f"one of {len(name):,} characters"
         raise WeightsError("", f"the name of a {SUFFIX} file in the same folder", shown)
+
+
+def is_name_beside(name: str) -> bool:
+    """Whether a name is that of a file of tensors in the same folder, on any system."""
+    is_plain = name == PurePosixPath(name).name == PureWindowsPath(name).name
+    return is_plain and name.endswith(SUFFIX) and name.isprintable() and len(name.encode()) <= LONGEST_NAME
+
+
+def name_beside(program: str, suffix: str) -> str:
+    """What a file beside a program is called: like the program, but without characters that no name may have."""
+    stem = os.path.splitext(os.path.basename(program))[0]
+    if not is_name_beside(stem + suffix):
+        stem = "".join(c if c.isprintable() and c not in "/\\:" else "_" for c in stem)
+    return stem + suffix
 
 
 class MappedFile(NamedTuple):
