@@ -61,7 +61,7 @@ class CaseArrays {
  private:
   std::shared_ptr<const void> of_tensor(std::size_t index) {
     if (found_.empty())
-      found_ = table_.is_in_archive() ? find_in_archive(table_, nullptr) : find_beside(file_, table_, stable_);
+      found_ = table_.is_in_archive() ? find_in_archive(table_, nullptr) : find_beside(file_, table_, {stable_, {}});
     const FoundTensor& tensor = found_[index];
     const Weights::Tensor& stored = table_.tensors[index];
     if (const auto digest = wire::digest(tensor.bytes); digest != stored.digest)
