@@ -440,8 +440,9 @@ def test_a_folder_that_everybody_may_write_to_is_refused(tmp_path: Path) -> None
     folder = tmp_path / "open"
     folder.mkdir()
     folder.chmod(0o777)
-    with pytest.raises(jaxexp.ExportError, match=r"every user of this machine may write to the folder .*chmod o-w"):
-        jaxexp.compile_cache(folder)
+    for named in (folder, folder.as_uri(), folder.as_uri().replace("file:", "local:")):
+        with pytest.raises(jaxexp.ExportError, match=r"every user of this machine may write to the folder .*chmod o-w"):
+            jaxexp.compile_cache(named)
     folder.chmod(0o755)
     jaxexp.compile_cache(folder)
     jaxexp.compile_cache(tmp_path / "new" / "folder")
@@ -453,8 +454,12 @@ def test_what_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
         jaxexp.compile_cache(tmp_path / "file")
-    with pytest.raises(jaxexp.ExportError, match="anybody on the way could replace: use https"):
-        jaxexp.compile_cache("http://cdn.example/code")
+    for url in ("http://cdn.example/code", "ftp://cdn.example/code", "webhdfs://cdn.example/code"):
+        with pytest.raises(jaxexp.ExportError, match="anybody on the way could replace: use https"):
+            jaxexp.compile_cache(url)
+    for url in ("zip://x::https://cdn.example/code.zip", "simplecache::https://cdn.example/code", "dir://code"):
+        with pytest.raises(jaxexp.ExportError, match="leads through several"):
+            jaxexp.compile_cache(url)
     with pytest.raises(jaxexp.ExportError, match="local is the folder in front of a URL"):
         jaxexp.compile_cache(tmp_path, local=tmp_path / "other")
     with pytest.raises(jaxexp.ExportError, match="max_bytes"):

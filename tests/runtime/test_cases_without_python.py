@@ -139,6 +139,10 @@ def patterns(dtype: np.dtype, tolerance: tuple[float, float] | None) -> Iterator
         parts[1].imag[2] += 1e-5
         parts[1].real[0] = 3
         yield Pair(parts[0], parts[1], tolerance)
+        beside = [complex(nan, 1), complex(1, nan), complex(nan, inf), complex(nan, nan), 1, 2]
+        for i, other in enumerate((complex(nan, 1 + 2**-23), complex(2, nan), complex(nan, -inf), complex(nan, 0))):
+            changed = [other if i == j else one for j, one in enumerate(beside)]
+            yield Pair(np.array(beside, dtype), np.array(changed, dtype), tolerance)
 
 
 def save(file: Path, dtype: str, table: list[Pair]) -> None:

@@ -88,7 +88,8 @@ void compare_integers(Compared& compared, const Array& recorded, const Array& fo
   compared.found = after[compared.worst].str(recorded.dtype());
 }
 
-/// The floats of an array, of which a complex number has two.
+/// The floats of an array, of which a complex number has two. Those that are NaN in another array, too, count as equal,
+/// and as zeros.
 class Floats {
  public:
   explicit Floats(const Array& array)
@@ -96,35 +97,43 @@ class Floats {
 
   std::size_t parts() const { return parts_; }
   std::size_t size() const { return numbers_.size() / parts_; }
-  double part(std::size_t i, std::size_t which) const { return numbers_[i * parts_ + which]; }
-  bool is_nan(std::size_t i) const {
-    return any(i, [](double x) { return std::isnan(x); });
+  double part(std::size_t i, std::size_t which, const Floats& other) const {
+    return are_nan(i, which, other) ? 0 : at(i, which);
   }
-  bool is_infinite(std::size_t i) const {
-    return any(i, [](double x) { return std::isinf(x); });
+  bool are_nan(std::size_t i, std::size_t which, const Floats& other) const {
+    return std::isnan(at(i, which)) && std::isnan(other.at(i, which));
+  }
+  bool is_nan(std::size_t i, const Floats& other) const {
+    return any(i, other, [](double x) { return std::isnan(x); });
+  }
+  bool is_infinite(std::size_t i, const Floats& other) const {
+    return any(i, other, [](double x) { return std::isinf(x); });
   }
   bool is_same(std::size_t i, const Floats& other) const {
-    return part(i, 0) == other.part(i, 0) && (parts_ == 1 || part(i, 1) == other.part(i, 1));
+    return part(i, 0, other) == other.part(i, 0, *this) &&
+           (parts_ == 1 || part(i, 1, other) == other.part(i, 1, *this));
   }
   /// Of a finite number. That of a complex one may overflow.
-  double magnitude(std::size_t i) const {
+  double magnitude(std::size_t i, const Floats& other) const {
     constexpr double largest = std::numeric_limits<double>::max();
-    return parts_ == 1 ? std::abs(part(i, 0)) : std::min(std::hypot(part(i, 0), part(i, 1)), largest);
+    const double real = part(i, 0, other);
+    return parts_ == 1 ? std::abs(real) : std::min(std::hypot(real, part(i, 1, other)), largest);
   }
   double distance(std::size_t i, const Floats& other) const {
-    const double real = other.part(i, 0) - part(i, 0);
-    return parts_ == 1 ? std::abs(real) : std::hypot(real, other.part(i, 1) - part(i, 1));
+    const double real = other.part(i, 0, *this) - part(i, 0, other);
+    return parts_ == 1 ? std::abs(real) : std::hypot(real, other.part(i, 1, *this) - part(i, 1, other));
   }
   std::string text(std::size_t i) const {
-    if (parts_ == 1) return text_of(dtype_, part(i, 0));
-    const std::string imaginary = text_of(dtype_, part(i, 1));
-    return '(' + text_of(dtype_, part(i, 0)) + (imaginary.starts_with('-') ? "" : "+") + imaginary + "j)";
+    if (parts_ == 1) return text_of(dtype_, at(i, 0));
+    const std::string imaginary = text_of(dtype_, at(i, 1));
+    return '(' + text_of(dtype_, at(i, 0)) + (imaginary.starts_with('-') ? "" : "+") + imaginary + "j)";
   }
 
  private:
+  double at(std::size_t i, std::size_t which) const { return numbers_[i * parts_ + which]; }
   template <class Is>
-  bool any(std::size_t i, const Is& is) const {
-    return is(part(i, 0)) || (parts_ == 2 && is(part(i, 1)));
+  bool any(std::size_t i, const Floats& other, const Is& is) const {
+    return is(part(i, 0, other)) || (parts_ == 2 && is(part(i, 1, other)));
   }
 
   std::string_view dtype_;
@@ -132,38 +141,40 @@ class Floats {
   std::vector<double> numbers_;
 };
 
-double default_allowed(std::string_view dtype, const Floats& recorded) {
+double default_allowed(std::string_view dtype, const Floats& recorded, const Floats& found) {
   double largest = 0;
   for (std::size_t i = 0; i < recorded.size(); ++i)
-    if (!recorded.is_nan(i) && !recorded.is_infinite(i)) largest = std::max(largest, recorded.magnitude(i));
+    if (!recorded.is_nan(i, found) && !recorded.is_infinite(i, found))
+      largest = std::max(largest, recorded.magnitude(i, found));
   const double unit = epsilon(dtype);
   return std::max(unit, std::min(most_ulps * unit, most)) * largest;
 }
 
 void compare_floats(Compared& compared, const Array& recorded, const Array& found, const Case::Tolerance* tolerance) {
   const Floats before(recorded), after(found);
-  const double by_default = tolerance ? 0 : default_allowed(recorded.dtype(), before);
+  const double by_default = tolerance ? 0 : default_allowed(recorded.dtype(), before, after);
   const Bits bits = bits_of(recorded.dtype());
   const auto left = bytes_of(recorded), right = bytes_of(found);
   Worst worst(/*is_relative=*/true);
   compared.size = before.size();
   for (std::size_t i = 0; i < before.size(); ++i) {
-    const bool was_nan = before.is_nan(i), is_nan = after.is_nan(i);
-    const bool is_infinite = !was_nan && !is_nan && (before.is_infinite(i) || after.is_infinite(i));
-    const bool is_finite = !was_nan && !is_nan && !is_infinite;
+    const bool is_other_nan = before.is_nan(i, after) || after.is_nan(i, before);
+    const bool is_infinite = !is_other_nan && (before.is_infinite(i, after) || after.is_infinite(i, before));
+    const bool is_finite = !is_other_nan && !is_infinite;
     const bool is_other_infinity = is_infinite && !before.is_same(i, after);
-    compared.nans += was_nan != is_nan;
+    compared.nans += is_other_nan;
     compared.infinities += is_other_infinity;
     Judged judged;
     judged.distance = is_finite ? before.distance(i, after) : 0;
-    const double size = is_finite ? before.magnitude(i) : 0;
+    const double size = is_finite ? before.magnitude(i, after) : 0;
     judged.allowed = tolerance ? tolerance->absolute + tolerance->relative * size : by_default;
-    judged.is_pattern = was_nan != is_nan || is_other_infinity;
+    judged.is_pattern = is_other_nan || is_other_infinity;
     judged.is_wrong = judged.is_pattern || judged.distance > judged.allowed;
     compared.unequal += judged.is_pattern || judged.distance > 0;
     const double relative = judged.distance > 0 ? judged.distance / size : 0;
     if (std::isnan(relative) || relative > compared.max_relative) compared.max_relative = relative;
     for (std::size_t part = 0; is_finite && part < before.parts(); ++part) {
+      if (before.are_nan(i, part, after)) continue;
       const std::size_t at = (i * before.parts() + part) * bits.bytes;
       compared.max_ulps = std::max(compared.max_ulps, ulps(bits, &left[at], &right[at]));
     }

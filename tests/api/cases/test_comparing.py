@@ -56,6 +56,21 @@ def test_magnitudes_that_overflow(tolerance: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("expected", "found", "verdict"),
+    [
+        (complex(NAN, 1), complex(NAN, 1.5), "differs"),
+        (complex(NAN, 1), complex(NAN, 1 + 2**-23), "close"),
+        (complex(1, NAN), complex(2, NAN), "differs"),
+        (complex(NAN, 1), complex(1, NAN), "differs"),
+        (complex(NAN, NAN), complex(NAN, 1), "differs"),
+        (complex(NAN, INF), complex(NAN, -INF), "differs"),
+    ],
+)
+def test_what_is_left_beside_a_nan(expected: complex, found: complex, verdict: str) -> None:
+    assert of([1, expected], [1, found], np.complex64).verdict == verdict
+
+
+@pytest.mark.parametrize(
     ("dtype", "allowed"),
     [
         (np.float32, 64 * 2**-23),

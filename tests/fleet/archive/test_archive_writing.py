@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import gc
+import os
 import random
 import shutil
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -257,7 +261,7 @@ class TestWriting:
             archive.add("m", blob())
             m = archive._records.get("m")
             member = _native.Member(summary=m.summary, digest=m.digest, size=8, metadata=None, own_metadata=False)
-            archive._end = 5 << 30
+            archive._output.end = 5 << 30
             for i in range(count):
                 data = b"%08d" % i
                 place = archive._write(f"far/{i}", data)
@@ -275,3 +279,64 @@ class TestWriting:
             archive._opened.check()
         finally:
             path.unlink()
+
+
+@pytest.mark.parametrize("how", ["create", "append"])
+def test_threads_add_at_once(how: str, path: Path) -> None:
+    artifacts = {f"m/{i:03}": blob(factor=float(i % 7)) for i in range(200)}
+    if how == "append":
+        make(path, {"old": blob()})
+    taken = []
+
+    def add(name: str) -> None:
+        try:
+            archive.add(name, artifacts[name], metadata={"name": name})
+        except ExportError as error:
+            taken.append(str(error))
+
+    with getattr(Archive, how)(path) as archive, ThreadPoolExecutor(8) as threads:
+        list(threads.map(add, [*artifacts, *artifacts]))
+        threads.submit(archive.remove, "m/000")
+    del artifacts["m/000"]
+    assert len(taken) == 200
+    assert all("remove it first" in error for error in taken)
+    assert_sound(path, artifacts | ({"old": blob()} if how == "append" else {}))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", "ignore:.*fork:RuntimeWarning")
+@pytest.mark.parametrize("ending", ["exit", "error", "end"])
+@pytest.mark.parametrize("how", ["create", "append"])
+def test_a_forked_process_has_no_part_in_it(how: str, ending: str, path: Path) -> None:
+    make(path, {"old": blob()})
+    with contextlib.suppress(SystemExit), getattr(Archive, how)(path) as archive:
+        archive.add("a", blob())
+        process = os.getpid()
+        child = os.fork()
+        if child == 0:
+            refused = False
+            try:
+                with archive:
+                    with contextlib.suppress(ExportError):
+                        archive.add("b", blob())
+                        os._exit(1)
+                    refused = True
+                    if ending != "end":
+                        raise SystemExit if ending == "exit" else ValueError
+            except BaseException:
+                refused = refused and ending != "end"
+            del archive
+            gc.collect()
+            os._exit(0 if refused else 2)
+        assert os.waitpid(child, 0)[1] == 0
+        archive.add("c", blob(factor=2.0))
+    assert os.getpid() == process
+    assert_sound(path, {"a": blob(), "c": blob(factor=2.0)} | ({"old": blob()} if how == "append" else {}))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_a_pipe_is_not_replaced(path: Path) -> None:
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="not a regular file, so nothing takes its place"), Archive.create(path):
+        pass
+    assert path.is_fifo()

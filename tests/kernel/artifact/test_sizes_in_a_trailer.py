@@ -101,16 +101,17 @@ def test_inspect_shows_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ([{"b": 8}], "a set of sizes has a size of at least 1 for each of b, n, found {'b': 8}"),
+        ([{"b": 8}], r"a set of sizes has a size from 1 to 2\^63 - 1 for each of b, n, found {'b': 8}"),
+        ([{"b": 1 << 63, "n": 1}], r"a size from 1 to 2\^63 - 1 for each of b, n, found"),
         ([{"b": 8, "n": 2, "c": 1}], "for each of b, n, found"),
-        ([{"b": 0, "n": 2}], "a size of at least 1"),
+        ([{"b": 0, "n": 2}], "a size from 1 to"),
         ([{"b": 3, "n": 2}], r"args\[1\].shape\[0\] must be a multiple of 2, found 3 \(exported with the constraint"),
         (
             [{"b": 2, "n": 2}] * 2 + [{"b": 2 * i, "n": 1} for i in range(1, 65)],
             "there is room for 64 sets of sizes, found",
         ),
     ],
-    ids=["missing", "unknown", "zero", "constraint", "many"],
+    ids=["missing", "large", "unknown", "zero", "constraint", "many"],
 )
 def test_sizes_that_do_not_fit(sizes: Any, message: str) -> None:
     with pytest.raises(jaxexp.ExportError, match=message):

@@ -362,7 +362,9 @@ def test_names_that_an_artifact_may_not_contain(stem: str, beside: str, tmp_path
     jaxexp.verify(other)
 
 
-@pytest.mark.parametrize("name", ["a:b.safetensors", "a\nb.safetensors", "\ud800.safetensors", "../a.safetensors", "a.bin"])
+@pytest.mark.parametrize(
+    "name", ["a:b.safetensors", "a\nb.safetensors", "\ud800.safetensors", "../a.safetensors", "a.bin"]
+)
 def test_names_of_files_that_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"has to be the name of a \.safetensors file in the folder of the program"):
         bound()[0].save(tmp_path / "model.jaxexp", weights=name)

@@ -86,12 +86,15 @@ def _floats(about: dict[str, Any], expected: Array, found: Array) -> Compared:
     is_complex = expected.dtype.kind == "c"
     wide = np.complex128 if is_complex else np.float64
     before, after = expected.astype(wide).reshape(-1), found.astype(wide).reshape(-1)
-    nans = np.isnan(before), np.isnan(after)
-    other_nans = nans[0] != nans[1]
-    infinite = (np.isinf(before) | np.isinf(after)) & ~(nans[0] | nans[1])
+    parts = before.view(np.float64), after.view(np.float64)  # a complex number has two
+    both_nan = np.isnan(parts[0]) & np.isnan(parts[1])
+    for part in parts:
+        part[both_nan] = 0  # and equal; what is left of a complex number is compared
+    other_nans = np.isnan(before) | np.isnan(after)
+    infinite = (np.isinf(before) | np.isinf(after)) & ~other_nans
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         other_infinities = infinite & (before != after)
-        is_finite = ~(nans[0] | nans[1] | infinite)
+        is_finite = ~(other_nans | infinite)
         distances = np.where(is_finite, np.abs(after - before), 0.0)
         magnitudes = np.minimum(np.abs(before), np.finfo(np.float64).max)  # those of complex numbers may overflow
         sizes = np.where(is_finite, magnitudes, 0.0)
@@ -118,7 +121,7 @@ def _floats(about: dict[str, Any], expected: Array, found: Array) -> Compared:
         infinities=int(np.count_nonzero(other_infinities)),
         max_absolute=float(distances.max()),
         max_relative=float(relative.max()),
-        max_ulps=_ulps(about["dtype"], expected, found, is_finite),
+        max_ulps=_ulps(about["dtype"], expected, found, np.repeat(is_finite, 1 + is_complex) & ~both_nan),
         at=_place(expected, worst),
         expected=str(expected.reshape(-1)[worst]),
         found=str(found.reshape(-1)[worst]),
@@ -145,16 +148,15 @@ def epsilon(dtype: np.dtype[Any]) -> float:
 _LAYOUTS = {"float4_e2m1fn": (4, True), "float8_e8m0fnu": (8, False)}
 
 
-def _ulps(dtype: str, expected: Array, found: Array, is_finite: Array) -> int:
+def _ulps(dtype: str, expected: Array, found: Array, is_compared: Array) -> int:
     """The largest number of floats that lie between two that should be equal; of complex numbers, for their parts."""
     part = storage(dtype).dtype
     if part.kind == "c":
         part = np.dtype(np.float32 if part.itemsize == 8 else np.float64)
-        is_finite = np.repeat(is_finite, 2)
     bits, is_signed = _LAYOUTS.get(dtype, (8 * part.itemsize, True))
     sides = []
     for array in (expected, found):
-        raw = np.ascontiguousarray(array).reshape(-1).view(f"u{part.itemsize}")[is_finite].astype(np.uint64)
+        raw = np.ascontiguousarray(array).reshape(-1).view(f"u{part.itemsize}")[is_compared].astype(np.uint64)
         sign = np.uint64(1 << (bits - 1) if is_signed else 0)
         sides.append((raw & ~sign, (raw & sign) != 0))
     (left, left_minus), (right, right_minus) = sides

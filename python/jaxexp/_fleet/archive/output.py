@@ -74,11 +74,11 @@ def appended(path: str | os.PathLike[str]) -> Generator[Output]:
         with open_for_writing(path) as opened, opened.placed():
             pointer = opened.pointer
             records.build_on(opened.index, pointer.index_position + pointer.root_position)
-        output = Output(file, records, end, in_place=True)
+        output, process = Output(file, records, end, in_place=True), os.getpid()
         try:
             yield output
         except BaseException:
-            if not output.is_published:
+            if not output.is_published and process == os.getpid():
                 file.truncate(end)
             raise
 

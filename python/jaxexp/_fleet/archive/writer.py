@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 class ArchiveWriter:
     """Writes an archive in a `with` block. `Archive.create` and `Archive.append` return one.
 
-    Programs that open the archive see the changes when the block ends. An exception in the block undoes them.
+    Programs that open the archive see the changes when the block ends. An exception in the block undoes them. Several
+    threads may add and remove at once, until the block ends. A process that is forked inside of the block has no part
+    in it.
 
     An artifact that is in the archive already is not stored again: both names refer to the same bytes. If
     `share_modules` is true, modules that another member has are not stored again either. Then only the rest of the
@@ -52,6 +55,8 @@ class ArchiveWriter:
         self._path = os.fsdecode(path)
         self._share_modules = share_modules
         self._is_inside = False  # inside of the block, the only place to use it
+        self._lock = threading.RLock()
+        self._process = os.getpid()
         with contextlib.ExitStack() as stack:
             self._output = stack.enter_context(output)
             self._records = self._output.records
@@ -63,6 +68,18 @@ class ArchiveWriter:
             self._output.end += len(head)
             self._context = stack.pop_all()  # of the file; its exit sees how the block ended
         self._is_pending = True  # whether the block still has to end
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """A context for one change at a time. Raises an ExportError outside of the block."""
+        if self._process != os.getpid():
+            raise ExportError(
+                f"{self._path!r} is being written by another process, from which this one was forked: let that one "
+                "add what this one has exported"
+            )
+        with self._lock:
+            self._require_inside()
+            yield
 
     def _require_inside(self) -> None:
         if not self._is_inside:
@@ -106,11 +123,14 @@ class ArchiveWriter:
         if getattr(function, "weights", None):
             from jaxexp._weights.bound.archived import serialized
 
-            self._check_name(name)  # before weights are written
-            blob = serialized(function.unbound, function.weights, self._weights.add, vjp_order, strict)
-            self._add(name, memoryview(blob), own)
+            with self._changing():
+                self._check_name(name)  # before weights are written
+                blob = serialized(function.unbound, function.weights, self._weights.add, vjp_order, strict)
+                self._add(name, memoryview(blob), own)
         else:
-            self._add(name, _bytes_of(exported_or_bytes, vjp_order, strict), own)
+            added = _bytes_of(exported_or_bytes, vjp_order, strict)
+            with self._changing():
+                self._add(name, added, own)
 
     def add_file(self, name: str, path: str | os.PathLike[str], *, metadata: Mapping[str, Any] | None = None) -> None:
         """Adds an artifact's file as it is, with the weights and cases in files beside it.
@@ -136,12 +156,12 @@ class ArchiveWriter:
         self, name: str, blob: Any, weights: WithDigests | None, metadata: Mapping[str, Any] | None
     ) -> None:
         """Adds an artifact as it is, with the tensors that its trailer names, wherever they are now."""
-        self._require_inside()
         own = None if metadata is None else metadata_text(metadata)
-        self._check_name(name)  # before weights are written
-        if weights is not None:
-            self._weights.add(weights.sources())
-        self._add(name, memoryview(blob), own)
+        with self._changing():
+            self._check_name(name)  # before weights are written
+            if weights is not None:
+                self._weights.add(weights.sources())
+            self._add(name, memoryview(blob), own)
 
     def _add(self, name: str, blob: Any, own_metadata: str | None) -> bytes:
         """Adds an artifact from a buffer that does not change meanwhile. Returns the digest of what was added."""
@@ -187,9 +207,8 @@ class ArchiveWriter:
             KeyError: there is no such member; then none is removed.
             ExportError: this is not inside of the `with` block.
         """
-        self._require_inside()
         members = {}
-        with files.named_in_errors(self._path):
+        with self._changing(), files.named_in_errors(self._path):
             for name in names:
                 if name not in self:
                     raise KeyError(name)
@@ -215,14 +234,17 @@ class ArchiveWriter:
         return member
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and is_text(name) and self._records.get(name) is not None
+        with self._lock:
+            return isinstance(name, str) and is_text(name) and self._records.get(name) is not None
 
     def __len__(self) -> int:
-        return len(self._records)
+        with self._lock:
+            return len(self._records)
 
     def names(self) -> list[str]:
         """The names of the members, in ascending order."""
-        return self._records.names()
+        with self._lock:
+            return self._records.names()
 
     __dir__ = public_dir
 
@@ -231,7 +253,13 @@ class ArchiveWriter:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        with self._lock:
+            self._end(kind, error, trace)
+
+    def _end(self, kind: Any, error: Any, trace: Any) -> None:
         self._is_inside = self._is_pending = False
+        if self._process != os.getpid():
+            return
         if error is None:
             try:
                 self._finish()
@@ -242,7 +270,7 @@ class ArchiveWriter:
 
     def __del__(self) -> None:
         """Undoes what was begun, as an exception in the block would; the block can no longer end."""
-        if not getattr(self, "_is_pending", False):
+        if not getattr(self, "_is_pending", False) or self._process != os.getpid():
             return
         dropped = ExportError("a writer that is no longer used")
         with contextlib.suppress(Exception):

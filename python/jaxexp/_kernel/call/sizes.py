@@ -30,8 +30,8 @@ def checked_sizes(exported: ExportedData, sizes: Iterable[Mapping[str, int]] | N
             raise ExportTypeError(
                 f"saving {exported.fun_name}: sizes is a list of dicts such as {{'batch': 8}}, found {given!r} in it"
             ) from cause(error)
-        if not names or list(one) != names or min(one.values()) < 1:
-            expected = f"a size of at least 1 for each of {', '.join(names)}" if names else "no sizes"
+        if not names or list(one) != names or not all(0 < size < 1 << 63 for size in one.values()):
+            expected = f"a size from 1 to 2^63 - 1 for each of {', '.join(names)}" if names else "no sizes"
             because = "" if names else ", because it has no symbolic dimensions"
             raise ExportError(f"saving {exported.fun_name}: a set of sizes has {expected}{because}, found {given!r}")
         _check_constraints(exported, one)

@@ -25,6 +25,8 @@ VARIABLE = "JAXEXP_COMPILE_CACHE"
 MAX_BYTES = 4 << 30
 PATIENCE = 600  # seconds for which another process may compile what this one needs
 _HERE = ("localhost", "127.0.0.1", "::1")
+_UNPROTECTED = ("http", "ftp", "webhdfs")  # protocols in which anybody on the way can change bytes
+_ON_THIS_MACHINE = ("file", "local")
 
 Entry = tuple[dict[str, str], bytes]
 
@@ -109,7 +111,8 @@ class CompileCache:
 
         name = _native.store_name(dict(conditions))
         try:
-            with contextlib.closing(sources.open_source(_joined(self._url, name), _options(self._url))) as remote:
+            url = f"{self._url.rstrip('/')}/{name}"
+            with contextlib.closing(sources.open_source(url, _options(self._url))) as remote:
                 if remote.size > self.max_bytes:
                     raise OSError(f"{remote.name}: it has {remote.size:,} bytes, and {self.max_bytes:,} may be")
                 data = remote.read(0, remote.size)
@@ -175,8 +178,9 @@ def compile_cache(
         max_bytes: how many bytes the folder may have. Entries that were not used for longest are removed.
 
     Raises:
-        ExportError: every user of this machine may write to the folder; the URL begins with ``http://``, and so anybody
-            on the way could replace the code; `local` is given without a URL; or `max_bytes` is not positive.
+        ExportError: every user of this machine may write to the folder; the URL begins with ``http://``, ``ftp://`` or
+            ``webhdfs://``, and so anybody on the way could replace the code, or is a chain of URLs (``::``); `local` is
+            given without a URL; or `max_bytes` is not positive.
         ImportError: the URL needs a package that is not installed.
         OSError: the folder cannot be made, or nothing knows the protocol of the URL.
         TypeError: `where` is neither a path nor a URL.
@@ -204,15 +208,19 @@ def made(
         if local is not None:
             raise ExportError(f"local is the folder in front of a URL, and {os.fsdecode(where)!r} is a folder itself")
         return CompileCache(_folder(where), None, max_bytes)
-    from urllib.parse import urlsplit
+    from urllib.parse import unquote, urlsplit
 
     from .remote import failures, filesystem_of
 
-    for link in url.split("::"):
-        if urlsplit(link).scheme in ("http", "ftp") and urlsplit(link).hostname not in _HERE:
-            raise ExportError(
-                f"the compile cache {url!r} has native code, which anybody on the way could replace: use https"
-            )
+    place = urlsplit(url)
+    if "::" in url or place.scheme == "dir":
+        raise ExportError(f"a compile cache is a folder or one URL, and {url!r} leads through several: copy its files")
+    if place.scheme in _ON_THIS_MACHINE:
+        _check_permissions(unquote(place.path))
+    if place.scheme in _UNPROTECTED and place.hostname not in _HERE:
+        raise ExportError(
+            f"the compile cache {url!r} has native code, which anybody on the way could replace: use https"
+        )
     with failures(url):  # an unknown protocol, or a package that is missing
         filesystem_of(url, _options(url))
     return CompileCache(None if local is None else _folder(local), url, max_bytes)
@@ -223,7 +231,13 @@ def _folder(path: str | os.PathLike[str]) -> str:
     name = os.path.abspath(os.path.expanduser(os.fsdecode(path)))
     with files.named_in_os_errors(name):
         _native.ExecutableStore(name, 1)
-        status = os.stat(name)
+        _check_permissions(name)
+    return name
+
+
+def _check_permissions(name: str) -> None:
+    """Raises an ExportError if every user may write to a folder."""
+    status = os.stat(name)
     if os.name == "posix":
         if status.st_mode & 0o002:
             raise ExportError(
@@ -235,13 +249,6 @@ def _folder(path: str | os.PathLike[str]) -> str:
                 "%s",
                 shown(f"the compile cache {name!r} belongs to another user, whose programs this process may run"),
             )
-    return name
-
-
-def _joined(url: str, name: str) -> str:
-    """The URL of a file in a folder; in a chain of URLs, the first one has the path."""
-    first, *others = url.split("::")
-    return "::".join([f"{first.rstrip('/')}/{name}", *others])
 
 
 def _options(url: str) -> dict[str, Any]:

@@ -134,7 +134,9 @@ def replacing(path: str | os.PathLike[str], *, only_new: bool = False) -> Genera
     """
     final = os.path.realpath(os.fsdecode(path))
     replaced = os.stat(final) if os.path.exists(final) else None
-    temporary = temporary_in(os.path.dirname(final))
+    if replaced is not None and not stat.S_ISREG(replaced.st_mode) and not stat.S_ISDIR(replaced.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file, so nothing takes its place", os.fsdecode(path))
+    temporary, process = temporary_in(os.path.dirname(final)), os.getpid()
     try:
         with open(temporary, "x+b") as file:
             yield file
@@ -142,8 +144,9 @@ def replacing(path: str | os.PathLike[str], *, only_new: bool = False) -> Genera
                 os.chmod(temporary, stat.S_IMODE(replaced.st_mode))
         (_move_to_new if only_new else os.replace)(temporary, final)
     except BaseException as error:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+        if process == os.getpid():  # else it was forked from the one that writes the file
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
         if isinstance(error, OSError) and error.filename == temporary:
             # The user does not know the temporary file: name the folder if it is missing, else the file to be written.
             named = os.path.dirname(final) if isinstance(error, FileNotFoundError) else os.fsdecode(path)
