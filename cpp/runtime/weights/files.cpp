@@ -118,8 +118,9 @@ bool is_saved_with(const TensorFile& file, const Weights::File& stored) {
 File open_stored(const std::filesystem::path& artifact, const Weights::File& stored, const Opening& opening) {
   const std::string content = hexadecimal(stored.content);
   const std::string plain(stored.name), second = wire::second_name(plain, content);
-  for (const std::string& name : {second, plain, second}) {
-    if (opening.check) break;
+  std::vector<std::string> tried;
+  if (!opening.check) tried = {second, plain, second};
+  for (const std::string& name : tried) {
     try {
       File file = open_beside(artifact, name, opening);
       if (is_saved_with(*file, stored)) return file;

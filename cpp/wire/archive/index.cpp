@@ -95,7 +95,7 @@ ArchiveIndex::ArchiveIndex(std::vector<Part> parts, std::span<const std::uint8_t
     block_count_ = root_->blocks()->size();
     if (size_ > max_members || block_count_ > size_ || size_ > std::uint64_t{block_count_} * members_in_block)
       refuse({&index_path, "member_count"}, "as many members as are in its blocks", std::to_string(size_));
-    // Blocks that begin behind byte 0 of the file would be taken for PagedBlocks.
+    // Places that count from byte 0 stand for those of another kind, which are larger: see PagePlace.
     if (block_count_ > 0 && end == 0) refuse({&index_path, "end"}, "members before the index", "none");
     pages_ = std::vector<Page>(1);
     pages_[0].is_checked = true;  // with the root

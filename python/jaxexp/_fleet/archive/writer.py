@@ -72,16 +72,17 @@ class ArchiveWriter:
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
         """A context for one change at a time. Raises an ExportError outside of the block."""
-        if self._process != os.getpid():
-            raise ExportError(
-                f"{self._path!r} is being written by another process, from which this one was forked: let that one "
-                "add what this one has exported"
-            )
+        self._require_inside()  # in a forked process, nobody may release the lock
         with self._lock:
             self._require_inside()
             yield
 
     def _require_inside(self) -> None:
+        if self._process != os.getpid():
+            raise ExportError(
+                f"{self._path!r} is being written by another process, from which this one was forked: let that one "
+                "add what this one has exported"
+            )
         if not self._is_inside:
             how = "append" if self._output.in_place else "create"
             raise ExportError(
@@ -253,20 +254,17 @@ class ArchiveWriter:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        with self._lock:
-            self._end(kind, error, trace)
-
-    def _end(self, kind: Any, error: Any, trace: Any) -> None:
-        self._is_inside = self._is_pending = False
-        if self._process != os.getpid():
+        if self._process != os.getpid():  # it was forked from the one that writes
             return
-        if error is None:
-            try:
-                self._finish()
-            except BaseException as failure:
-                self._context.__exit__(type(failure), failure, failure.__traceback__)
-                raise
-        self._context.__exit__(kind, error, trace)
+        with self._lock:
+            self._is_inside = self._is_pending = False
+            if error is None:
+                try:
+                    self._finish()
+                except BaseException as failure:
+                    self._context.__exit__(type(failure), failure, failure.__traceback__)
+                    raise
+            self._context.__exit__(kind, error, trace)
 
     def __del__(self) -> None:
         """Undoes what was begun, as an exception in the block would; the block can no longer end."""
