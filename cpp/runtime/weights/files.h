@@ -3,21 +3,22 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "jaxexp/artifact.h"
-#include "jaxexp/runtime.h"
 #include "wire/tensors/header.h"
 
 namespace jaxexp::runtime {
 
-/// How files of tensors are opened: mapped, or read where their bytes are to be stable, or are checked.
+/// How files of tensors are opened: mapped, or read where their bytes are to be stable, or are checked, as CheckFile
+/// does it in jaxexp/runtime.h.
 struct Opening {
   bool stable = false;
-  CheckFile check = {};
+  std::function<void(const std::filesystem::path& file, std::span<const std::uint8_t> bytes)> check = {};
 };
 
 /// A tensor in a file that was opened.

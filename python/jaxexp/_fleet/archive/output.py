@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import zlib
 from collections.abc import Generator
 from typing import IO, Any
 
@@ -50,6 +51,28 @@ class Output:
         self._file.flush()
         if self.in_place:
             os.fsync(self._file.fileno())
+
+
+class Pieces:
+    """Writes bytes that come piece by piece.
+
+    Attributes:
+        end: behind the last piece.
+        crc32: of all of them.
+        last: the last bytes, as many as the end of an archive has.
+    """
+
+    def __init__(self, output: Output, position: int) -> None:
+        self._output = output
+        self.end = position
+        self.crc32 = 0
+        self.last = b""
+
+    def take(self, piece: bytes) -> None:
+        self._output.write_at(self.end, piece)
+        self.end += len(piece)
+        self.crc32 = zlib.crc32(piece, self.crc32)
+        self.last = (self.last + piece[-_native.ARCHIVE_END_SIZE :])[-_native.ARCHIVE_END_SIZE :]
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from jaxexp._public import public, public_dir
 from jaxexp._weights.files.header import is_text
 
 from . import member_weights
-from .output import Output, new, open_for_writing, refuse_unknown_rest
+from .output import Output, Pieces, new, open_for_writing, refuse_unknown_rest
 from .summary import metadata_text, stored_metadata, to_store
 from .weights_writer import WeightsWriter
 
@@ -367,7 +367,7 @@ class ArchiveWriter:
         """Writes the index and the ZIP file's own directory, and when they are on the disk, the section's end."""
         start = self._output.end + len(_native.zip_local_header(_native.ARCHIVE_INDEX_NAME, 0, 0, self._output.end))
         try:
-            index = _Pieces(self._output, start)
+            index = Pieces(self._output, start)
             with files.named_in_errors(self._path):
                 size, root_position, root_size, root_digest = self._records.write(files.WRITER, start, index.take)
         except DeserializationError:
@@ -378,7 +378,7 @@ class ArchiveWriter:
         self._output.write_at(self._output.end, header)
         pointer = _native.ArchiveEnd(start, size, root_position, root_size, root_digest)
         place = _native.MemberPlace(start, size, index.crc32, len(header))
-        directory = _Pieces(self._output, index.end)
+        directory = Pieces(self._output, index.end)
         self._records.write_directory(place, index.end, pointer.comment(), self._start, directory.take)
         self._output.end = directory.end
         self._output.sync()
@@ -386,28 +386,6 @@ class ArchiveWriter:
         self._output.is_published = True  # from the first byte on: a reader may have seen it
         self._output.write_at(self._start, head)
         self._output.sync()
-
-
-class _Pieces:
-    """Writes bytes that come piece by piece.
-
-    Attributes:
-        end: behind the last piece.
-        crc32: of all of them.
-        last: the last bytes, as many as the end of an archive has.
-    """
-
-    def __init__(self, output: Output, position: int) -> None:
-        self._output = output
-        self.end = position
-        self.crc32 = 0
-        self.last = b""
-
-    def take(self, piece: bytes) -> None:
-        self._output.write_at(self.end, piece)
-        self.end += len(piece)
-        self.crc32 = zlib.crc32(piece, self.crc32)
-        self.last = (self.last + piece[-_native.ARCHIVE_END_SIZE :])[-_native.ARCHIVE_END_SIZE :]
 
 
 def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
