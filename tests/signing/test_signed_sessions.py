@@ -55,6 +55,14 @@ def test_weights(signed: Path, by: jaxexp.SignedBy) -> None:
         np.testing.assert_allclose(model(X), RESULT, rtol=1e-5)
 
 
+def test_a_closed_archive(signed: Path, by: jaxexp.SignedBy) -> None:
+    archive = jaxexp.Archive.open(signed / "fleet.zip", signed_by=by)
+    handle = archive["models/one"]
+    archive.close()
+    with pytest.raises(ValueError, match="is closed"):
+        Session(handle, plugin="cpu")
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "model.exe", "fleet.zip"])
 def test_a_changed_bit(name: str, signed: Path, by: jaxexp.SignedBy) -> None:
     code = {"executables": signed / "model.exe"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,17 +14,13 @@ from jaxexp._kernel.artifact.words import listed
 from jaxexp._kernel.io import files
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
+    from jaxexp._fleet.places.cases import Check
     from jaxexp._fleet.places.source import Given
     from jaxexp._policy.policy import Policy
     from jaxexp._signing.reading import SignedFiles
     from jaxexp._signing.signed_by import SignedBy
 
 _REMOTE = "those are read from files on this machine: copy all files into one folder"
-
-# Raises an error if a file, given by its path and its bytes, is not to be used.
-CheckFile = Callable[[str, "Buffer"], None]
 
 
 class Opened(NamedTuple):
@@ -43,7 +38,7 @@ class Opened(NamedTuple):
     source: Source
     buffer: Any
     policy: Policy | None
-    check_file: CheckFile | None
+    check_file: Check | None
 
     @property
     def name(self) -> str:
@@ -109,7 +104,8 @@ def _opened(
             check_size(found.handle.size)
         archive = found.handle._opened.source
         if signed is not None:
-            return _runtime.Program.of_bytes(archive.content, member=found.handle.name), found.read()
+            buffer = found.read()
+            return _runtime.Program.of_bytes(archive.content, member=found.handle.name), buffer
         if archive.whole is not None and archive.address is not None:  # a file on this machine
             # What was judged must stay what it is.
             own = stable or policy is not None

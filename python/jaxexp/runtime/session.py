@@ -21,12 +21,12 @@ from .programs import program_of
 from .trees import Dict, MismatchError, Tree, tree_of
 
 if TYPE_CHECKING:
-    from jaxexp._fleet.places.cases import CheckReport
+    from jaxexp._fleet.places.cases import Check, CheckReport
     from jaxexp._fleet.places.source import Given
     from jaxexp._policy.policy import Policy
     from jaxexp._signing.signed_by import SignedBy
 
-    from .programs import CheckFile, Opened
+    from .programs import Opened
 
 
 class Value(NamedTuple):
@@ -159,7 +159,7 @@ class Session:
 
     def _set(
         self, plugin: _runtime.Plugin, program: _runtime.Program, function: _runtime.Function, order: int,
-        check_file: CheckFile | None,
+        check_file: Check | None,
     ) -> None:  # fmt: skip
         self._plugin, self._program, self._function, self._order = plugin, program, function, order
         self._check_file = check_file

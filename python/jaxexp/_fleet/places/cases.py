@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jaxexp._kernel.artifact.cases import Case
     from jaxexp._policy.policy import Policy
     from jaxexp._weights.arrays.stored import Stored
-    from jaxexp._weights.files.reading import Check
+    from jaxexp._weights.files.reading import Check as Check
 
     from .source import Source
 
