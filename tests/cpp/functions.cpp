@@ -88,6 +88,13 @@ void use_weights(const Runtime& runtime, const Function& add, const Function& we
   }
 }
 
+/// What is on another device is copied, and stays, whatever the function donates.
+void donate_from_elsewhere(const Runtime& runtime, const Function& add) {
+  const Array x = runtime.put(Array({3}, Floats{1, 2, 3}), 1);
+  for (int i = 0; i < 2; ++i) tests::require(add(x)[0].to<float>() == Floats({2, 3, 4}), "it is used where it is not");
+  tests::require(x.to<float>() == Floats({1, 2, 3}), "and stays there");
+}
+
 /// Every file that a function uses is checked first, and what is refused is not used.
 void check_files(const Runtime& runtime, const Files& files) {
   const std::filesystem::path weights = std::filesystem::path(files.weighted).replace_extension(".safetensors");
@@ -179,6 +186,7 @@ int main(int argc, char** argv) {
   const Function weighted = runtime.load(files.weighted);
   add.save_executable(files.executables);
   check_files(runtime, files);
+  donate_from_elsewhere(runtime, add);
   // Not compiled yet: several threads call it for the first time.
   const Function first = runtime.load(files.add);
   std::vector<std::thread> threads;

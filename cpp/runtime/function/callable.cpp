@@ -464,7 +464,12 @@ Arrays Callable::call(Arguments arguments, Times* times) const {
   Few<PJRT_Buffer*, 32> inputs(nr_devices * nr_inputs);
   Few<std::int64_t, 32> not_donated(nr_inputs);
   std::size_t nr_not_donated = 0;
-  Buffers placed;  // until the plugin has them
+  // First what is elsewhere: to read an array is to wait for calls that may donate it, of which this will be one.
+  std::vector<std::pair<std::uint32_t, Buffers>> placed;  // until the plugin has them
+  for (const std::uint32_t i : kept_)
+    if (const Tiling& tiling = compiled.arguments[i]; !is_in_place(*arguments[i], arguments_[i], tiling))
+      placed.emplace_back(i, place(*arguments[i], arguments_[i], tiling));
+  auto next_placed = placed.begin();
   const DonatingCall donating(program_.may_donate ? arguments : Arguments());
   std::size_t input = 0;
   if (program_.platform_index) {
@@ -474,19 +479,15 @@ Arrays Callable::call(Arguments arguments, Times* times) const {
   for (const std::uint32_t i : kept_) {
     const Numbers& numbers = *arguments[i];
     if (numbers.is_lent || numbers.uses.are_pinned()) not_donated[nr_not_donated++] = static_cast<std::int64_t>(input);
-    if (is_in_place(numbers, arguments_[i], compiled.arguments[i])) {
-      for (std::size_t d = 0; d < nr_devices; ++d) {
-        const Buffer& buffer = *numbers.parts[d].buffer;
-        if (numbers.uses.may_be_gone() && buffer.is_deleted())
-          throw RunError(Reason::argument,
-                         arguments_[i].path + " is gone: an earlier call donated its memory to its own results");
-        inputs[d * nr_inputs + input] = buffer.get();
-      }
-    } else {
-      const Buffers buffers = place(numbers, arguments_[i], compiled.arguments[i]);
-      for (std::size_t d = 0; d < nr_devices; ++d) inputs[d * nr_inputs + input] = buffers[d]->get();
-      placed.insert(placed.end(), buffers.begin(), buffers.end());
+    const bool is_placed = next_placed != placed.end() && next_placed->first == i;
+    for (std::size_t d = 0; d < nr_devices; ++d) {
+      const Buffer& buffer = is_placed ? *next_placed->second[d] : *numbers.parts[d].buffer;
+      if (!is_placed && numbers.uses.may_be_gone() && buffer.is_deleted())
+        throw RunError(Reason::argument,
+                       arguments_[i].path + " is gone: an earlier call donated its memory to its own results");
+      inputs[d * nr_inputs + input] = buffer.get();
     }
+    next_placed += is_placed;
     ++input;
   }
   const std::size_t nr_outputs = nr_devices * compiled.executable.nr_results();

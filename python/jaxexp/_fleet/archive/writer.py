@@ -7,7 +7,7 @@ import os
 import threading
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
@@ -70,7 +70,7 @@ class ArchiveWriter:
         self._is_pending = True  # whether the block still has to end
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
+    def _changing(self) -> Generator[None]:
         """A context for one change at a time. Raises an ExportError outside of the block."""
         self._require_inside()  # in a forked process, nobody may release the lock
         with self._lock:
