@@ -314,3 +314,13 @@ def test_a_page(models: Path, tmp_path: Path, run: Any) -> None:
         assert "--view is for a check of one artifact in this process" in err
     assert run("check", models, "--view", page)[0] != 0
     assert not page.exists()
+
+
+@pytest.mark.parametrize("option", ["--junit", "--view"])
+def test_a_report_takes_the_place_of_no_model(option: str, models: Path, run: Any) -> None:
+    file = next(path for path in sorted(models.rglob("*.jaxexp")) if path.stat().st_size)
+    before = file.read_bytes()
+    status, _, err = run("check", file, option, file)
+    assert status == 1
+    assert "has what models are made of, and a report does not take its place" in err
+    assert file.read_bytes() == before

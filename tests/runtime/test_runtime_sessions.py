@@ -279,6 +279,17 @@ def test_numbers_of_python(tmp_path: Path) -> None:
             session(*wrong)
 
 
+@pytest.mark.parametrize("name", ["int4", "uint4", "int8", "bfloat16"])
+def test_numbers_that_a_dtype_has_not(tmp_path: Path, name: str) -> None:
+    jaxexp.export(jax.jit(lambda x: x))(jax.ShapeDtypeStruct((), jnp.dtype(name))).save(tmp_path / "f.jaxexp")
+    session = Session(tmp_path / "f.jaxexp", plugin="cpu")
+    assert session(3) == 3
+    wrong: dict[str, list[Any]] = {"bfloat16": [1 << 70], "int8": [300, 1.5, float("nan")]}
+    for number in wrong.get(name, [300, 1.5, float("nan"), 1 << 70, -9]):
+        with pytest.raises(jaxexp.RunError, match=rf"must have dtype {name}, found the number"):
+            session(number)
+
+
 def test_results_stay_when_all_else_is_gone(path: Path) -> None:
     session = Session(path, plugin="cpu")
     (tree, small), expected = session(X, D, k={"n": 3}), function(X, D, k={"n": np.int32(3)})

@@ -55,6 +55,19 @@ def test_the_same_on_a_plugin(name: str, tmp_path: Path) -> None:
     ] or report.cases[0].vjp_order  # VJPs are flat
 
 
+@pytest.mark.parametrize("name", ["weights", "large"])
+def test_members_of_archives(name: str, tmp_path: Path) -> None:
+    function, cases = functions()[name]
+    function.save(tmp_path / "f.jaxexp", vjp_order=1, cases=cases)
+    with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
+        archive.add_file("m/f", tmp_path / "f.jaxexp")
+    (tmp_path / "f.jaxexp").unlink()
+    member = f"{tmp_path / 'fleet.zip'}::m/f"
+    assert Session(member, plugin="cpu").check().ok
+    with jaxexp.Archive.open(tmp_path / "fleet.zip") as archive:
+        assert Session(archive["m/f"], plugin="cpu").check().ok
+
+
 def test_what_a_session_says(tmp_path: Path) -> None:
     path = tmp_path / "f.jaxexp"
     function, cases = functions()["symbolic"]

@@ -114,3 +114,13 @@ def test_without_the_package(signed: Path, keys: Path, by: jaxexp.SignedBy, monk
     with pytest.raises(ImportError, match=said):
         jaxexp.Archive.open(signed / "fleet.zip", signed_by=by)
     jaxexp.load(signed / "model.jaxexp")
+
+
+@pytest.mark.parametrize("name", ["model.jaxexp", "model.safetensors", "model.exe", "fleet.zip"])
+def test_a_signature_takes_the_place_of_no_model(name: str, signed: Path, keys: Path) -> None:
+    before = (signed / name).read_bytes()
+    with pytest.raises(
+        jaxexp.ExportError, match="has what models are made of, and a signature does not take its place"
+    ):
+        jaxexp.sign(signed / "model.jaxexp", key=keys / "release.pem", signature=signed / name)
+    assert (signed / name).read_bytes() == before

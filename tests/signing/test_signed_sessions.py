@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -114,3 +115,36 @@ def test_without_files(signed: Path, by: jaxexp.SignedBy) -> None:
     (signed / "model.safetensors").unlink()
     with pytest.raises(jaxexp.WeightsError, match=r"model\.safetensors"):
         session(signed / "model.jaxexp", by)
+
+
+def test_an_index_of_weights(signed: Path, by: jaxexp.SignedBy, keys: Path) -> None:
+    """The signature of an index has the files that it names."""
+    part, index = signed / "part.safetensors", signed / "all.safetensors.index.json"
+    shutil.copy(signed / "model.safetensors", part)
+    index.write_text(json.dumps({"metadata": {}, "weight_map": {"w": part.name}}))
+    jaxexp.sign(index, key=keys / "release.pem")
+    np.testing.assert_allclose(session(signed / "model.jaxexp", by, weights=index)(X), RESULT, rtol=1e-5)
+    data = bytearray(part.read_bytes())
+    data[-1] ^= 1
+    part.write_bytes(data)
+    with pytest.raises(jaxexp.SignatureError, match=part.name):
+        session(signed / "model.jaxexp", by, weights=index)
+    with pytest.raises(jaxexp.WeightsError, match=part.name):
+        jaxexp.sign(index, key=keys / "release.pem")
+
+
+def test_cases(by: jaxexp.SignedBy, keys: Path, tmp_path: Path) -> None:
+    """Arrays of cases in files beside an artifact, or in its archive."""
+    x = np.ones((200, 200), np.float32)
+    jaxexp.export(jax.jit(jnp.sin))(x).save(tmp_path / "sin.jaxexp", cases=[(x,)])
+    with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
+        archive.add_file("sin", tmp_path / "sin.jaxexp")
+    jaxexp.sign([tmp_path / "sin.jaxexp", tmp_path / "fleet.zip"], key=keys / "release.pem")
+    models = [session(tmp_path / "sin.jaxexp", by), session(f"{tmp_path / 'fleet.zip'}::sin", by)]
+    assert all(model.check().ok for model in models)
+    beside = tmp_path / "sin.cases.safetensors"
+    data = bytearray(beside.read_bytes())
+    data[-1] ^= 1
+    beside.write_bytes(data)
+    with pytest.raises(jaxexp.SignatureError, match=beside.name):
+        models[0].check()

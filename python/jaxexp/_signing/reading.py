@@ -45,7 +45,7 @@ class SignedFiles:
         Args:
             path: the file.
             used_by: the artifact or the archive that the file belongs to. The file may be in the signature of that, or
-                have one of its own.
+                have one of its own, or be in one that was read before.
             check_size: is called with the size, before the file is read.
 
         Raises:
@@ -96,6 +96,9 @@ class SignedFiles:
             if statement.digest_of(path) is not None:
                 return statement
             looked_at.append(signature)
+        for statement in self._statements.values():  # as that of an index, for the files of weights that it names
+            if statement.digest_of(path) is not None:
+                return statement
         listed = " or ".join(map(repr, looked_at))
         own = "" if self._by.signature is not None or used_by is None else f", or a signature {path + SUFFIX!r}"
         raise SignatureError(path, f"this file, by its name, in the signature {listed}{own}", "it in none")

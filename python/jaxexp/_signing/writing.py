@@ -51,7 +51,7 @@ class Signer:
         replaced. `name` is what the statement calls them together.
 
         Raises:
-            ExportError: a file is elsewhere; or Sigstore did not sign.
+            ExportError: a file is elsewhere; `signature` is no signature; or Sigstore did not sign.
             OSError: a file cannot be read or written.
         """
         for path in paths:
@@ -62,6 +62,7 @@ class Signer:
                 )
         if os.path.islink(signature):
             raise ExportError(f"{signature!r} is a link: a signature takes the place of no file elsewhere. Remove it")
+        files.refuse_to_lose(signature, "a signature")
         with tempfile.TemporaryDirectory() as folder:
             written = os.path.join(folder, "signature")
             config = self._config.set_hashing_config(_Hashed(self._hashed(paths, signature, name)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 from typing import Any
@@ -163,10 +164,11 @@ class Leaf:
     def _number(self, value: Any, dtype: np.dtype[Any]) -> np.ndarray:
         """A number of Python's."""
         if dtype.kind in _SCALARS[type(value)]:
-            try:
-                return np.asarray(value, dtype)
-            except OverflowError:
-                pass
+            with contextlib.suppress(OverflowError, TypeError, ValueError):
+                array = np.asarray(value, dtype)
+                # The integers of ml_dtypes wrap around, and take fractions.
+                if dtype.kind != "V" or "int" not in self.name or (type(value) is int and int(array) == value):
+                    return array
         raise self._refused(f"dtype {self.name}", f"the number {value!r:.40}", None)
 
     def _foreign(self, value: Any) -> Any:

@@ -78,9 +78,13 @@ def program_of(artifact: Given, policy: Policy | None, signed_by: SignedBy | Non
                 )
     if signed is None:
         return Opened(program, found, buffer, policy, None)
-    used_by = found.path if found.handle is None else found.handle._opened.source.name
-    # Without the handle of a member: its archive is in memory, and the program has a copy.
-    return Opened(program, Source(found.name, path=found.path), buffer, policy, partial(signed.check, used_by=used_by))
+    if found.handle is None:
+        return Opened(program, found, buffer, policy, partial(signed.check, used_by=found.path))
+    used_by = found.handle._opened.source.name
+    said = opened(buffer).cases()
+    if said is None or not said[2]:  # else arrays of cases are read from the archive
+        found = Source(found.name)  # without the handle: its archive is in memory, and the program has a copy
+    return Opened(program, found, buffer, policy, partial(signed.check, used_by=used_by))
 
 
 def _signed(found: Source, signed_by: SignedBy | None) -> SignedFiles | None:

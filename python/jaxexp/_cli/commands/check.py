@@ -32,6 +32,7 @@ from jaxexp._cli.page import Column, Page, quiet_option
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact.words import cut
+from jaxexp._kernel.io import files as file_system
 
 from . import view
 
@@ -194,6 +195,8 @@ def command(
             "--view is for a check of one artifact in this process: leave out --plugin, --python, options of workers, "
             "and other artifacts"
         )
+    for report in filter(None, (page_file, junit_file)):
+        file_system.refuse_to_lose(report, "a report")
     own = functools.partial(_here, files, folders, spread, tolerance, max_drawn_bytes)
     found: list[Outcome] = []
     if page_file is not None:

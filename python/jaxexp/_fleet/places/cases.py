@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from jaxexp._api.cases.report import CheckReport as CheckReport
     from jaxexp._kernel.artifact.cases import Case
     from jaxexp._policy.policy import Policy
-    from jaxexp._weights.arrays.stored import Stored
+    from jaxexp._weights.arrays.stored import Table, WithDigests
     from jaxexp._weights.files.reading import Check as Check
 
     from .source import Source
@@ -46,16 +46,21 @@ def cases_in(
             Limits(policy).cases(artifact, f"the artifact of {artifact.fun_name}")
     if (said := artifact.cases()) is None:
         return ()
-    table, path = of_trailer(said), source.path
-    if table is None or path is None:
-        return Cases.of_trailer(said).all
-    if check is None:
-        stored: Stored = stored_beside(path, table)
-    else:
-        from jaxexp._weights.arrays.stored import StoredChecked
+    table = of_trailer(said)
+    stored: WithDigests | None = None
+    if source.handle is not None:
+        from jaxexp._fleet.archive.member_weights import cases_of
 
-        stored = StoredChecked(path, table, check)
-    return Cases.of_trailer(said, reader_of(stored)).all
+        stored = cases_of(source.handle._opened, source.name, artifact)
+    elif table is not None and source.path is not None:
+        stored = stored_beside(source.path, table) if check is None else _checked(source.path, table, check)
+    return Cases.of_trailer(said, None if stored is None else reader_of(stored)).all
+
+
+def _checked(path: str, table: Table, check: Check) -> WithDigests:
+    from jaxexp._weights.arrays.stored import StoredChecked
+
+    return StoredChecked(path, table, check)
 
 
 def check_by(

@@ -13,9 +13,11 @@ from jaxexp._public import public
 from jaxexp._signing.statement import SUFFIX
 from jaxexp._signing.writing import Signer
 
-from .other_files import checked_other_file
+from .other_files import checked_other_file, tensors_in
 from .source import Kind, Source, kind_of_file
 from .verify import checked, files_of
+
+_INDEX = ".safetensors.index.json"
 
 
 @public
@@ -39,7 +41,8 @@ def sign(
     This needs the package ``model-signing`` (extra ``jaxexp[sign]``).
 
     Args:
-        files: the paths of artifacts, archives, files of executables, and safetensors files.
+        files: the paths of artifacts, archives, files of executables, safetensors files, and indices of these
+            (``.safetensors.index.json``), with the files that they name.
         key: a PEM file with the private key of an elliptic curve: NIST P-256, P-384 or P-521.
         password: of the key, if it is encrypted. Not with a certificate.
         certificate: a PEM file with the certificate of the key, which becomes a part of the signature.
@@ -53,8 +56,8 @@ def sign(
         The paths of the signatures.
 
     Raises:
-        ExportError: neither `key` nor `sigstore` is given, or both; or they cannot sign; or a file is outside of the
-            folder of `signature`.
+        ExportError: neither `key` nor `sigstore` is given, or both; or they cannot sign; a file is outside of the
+            folder of `signature`; or there is an artifact, an archive, code or tensors in its place.
         DeserializationError: a file is damaged, or not one of these.
         ImportError: ``model-signing`` is not installed.
         OSError: a file cannot be read or written.
@@ -131,6 +134,11 @@ def _files_beside(path: str) -> list[str]:
             for error in archive.verify().values():
                 raise error
         return []
+    if path.endswith(_INDEX) and (tensors := tensors_in(path)) is not None:
+        beside = [file.name for file in tensors.files]
+        for file in beside:
+            checked_other_file(file)
+        return beside
     if checked_other_file(path) is not None:
         return []
     artifact: _native.Artifact = checked(source).artifact

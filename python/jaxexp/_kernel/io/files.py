@@ -12,8 +12,10 @@ from collections.abc import Callable, Generator, Iterable
 from typing import IO, Any
 
 from jaxexp import _native
-from jaxexp._errors import DeserializationError, PolicyError
+from jaxexp._errors import DeserializationError, ExportError, PolicyError
 from jaxexp._version import __version__
+
+from .other_files import HEAD, is_ours
 
 RELEASE = __version__
 # What a file says of who wrote it.
@@ -123,6 +125,16 @@ def replace(path: str | os.PathLike[str], parts: Iterable[Any]) -> None:
         return
     with replacing(path) as file:
         file.writelines(parts)
+
+
+def refuse_to_lose(path: str, what: str) -> None:
+    """Raises an ExportError if a file, in whose place `what` is to be written, is an artifact, an archive, code or
+    tensors.
+    """
+    if os.path.isfile(path):
+        with open(path, "rb") as file:
+            if is_ours(file.read(HEAD)):
+                raise ExportError(f"{path!r} has what models are made of, and {what} does not take its place")
 
 
 @contextlib.contextmanager

@@ -15,6 +15,13 @@ def is_tensors(head: bytes) -> bool:
     return head[4:8] == bytes(4) and head[8:9] == b"{"
 
 
+def is_ours(head: bytes) -> bool:
+    """Whether a file is one that people cannot do without, by its first `HEAD` bytes: an artifact, an archive, code or
+    tensors.
+    """
+    return head[4:8] == b"jaxe" or head[:4] in _ZIP or head.startswith(EXECUTABLES) or is_tensors(head)
+
+
 def instead_of_weights(head: bytes) -> str:
     """What a file is in place of weights, from the comma on; empty if its first 8 bytes do not say."""
     if head.startswith(_NUMPY):
