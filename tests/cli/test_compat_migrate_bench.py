@@ -7,6 +7,7 @@ import re
 import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export as jax_export
@@ -373,6 +374,23 @@ def test_migrate_calls_as_run_does(folder, tmp_path, good, run, monkeypatch) -> 
 
 
 # --- bench ------------------------------------------------------------------------------------------------------------
+
+
+def test_migrate_keeps_cases_with_their_files(tmp_path, run) -> None:
+    exported = jaxexp.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((200, 200), np.float32))
+    file = tmp_path / "f.jaxexp"
+    exported.save(file, cases=[(np.ones((200, 200), np.float32),), (jaxexp.Drawn((200, 200), "float32"),)])
+    status, out, _ = run("migrate", file, file, "--force")
+    assert (status, "left out" in out) == (0, False)
+    assert len(jaxexp.check(file).cases) == 2
+    (tmp_path / "new").mkdir()
+    status, out, _ = run("migrate", file, tmp_path / "new" / "f.jaxexp")
+    assert status == 0
+    assert "cases: 2 left out, with arrays that are not in files beside it" in out
+    status, _, _ = run("migrate", tmp_path, tmp_path, "--force")
+    assert status == 0
+    assert len(jaxexp.check(file).cases) == 2
+    assert jaxexp.check(file).ok
 
 
 @pytest.mark.slow(reason="measures for seconds")

@@ -364,6 +364,12 @@ def test_errors_are_those_of_jaxexp(tmp_path: Path, path: Path) -> None:
         Session(3, plugin="cpu")  # type: ignore[arg-type]
     with pytest.raises(jaxexp.ExportError, match="executables are native code"):
         Session(path, plugin="cpu", policy=jaxexp.Policy(), executables="f.exe")
+    for devices in ([-1], [1 << 40]):
+        with pytest.raises(jaxexp.RunError, match="devices are chosen by their numbers, from 0 on, and not by"):
+            Session(path, plugin="cpu", devices=devices)
+    for name in (1, "\ud800"):
+        with pytest.raises(jaxexp.RunError, match="sizes are given by the names of dimension variables, not by"):
+            Session(path, plugin="cpu").compile({name: 2})  # type: ignore[dict-item]
     for size in (0, -1, 1 << 63):
         with pytest.raises(jaxexp.RunError, match=rf"the size of b is a number from 1 to 2\^63 - 1, not {size}"):
             Session(path, plugin="cpu", sizes=[{"b": size}])

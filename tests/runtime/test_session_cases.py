@@ -87,3 +87,17 @@ def test_what_a_session_says(tmp_path: Path) -> None:
     assert case.unnamed == "a trace was recorded, which a check by JAX compares"
     jaxexp.load(path).save(path, trailer=False)
     assert Session(path, plugin="cpu").check().verdict == "no cases"
+
+
+def test_the_file_is_another_one_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, cases = functions()["large"]
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        function.save(tmp_path / folder / "f.jaxexp", cases=cases if folder == "a" else [*cases, *cases])
+    monkeypatch.chdir(tmp_path / "a")
+    session = Session("f.jaxexp", plugin="cpu")
+    monkeypatch.chdir(tmp_path / "b")
+    assert len(session.check().cases) == 1, "the folder does not matter"
+    function.save(tmp_path / "a" / "f.jaxexp")
+    with pytest.raises(jaxexp.DeserializationError, match="the file that the session was loaded from, found another"):
+        session.check()

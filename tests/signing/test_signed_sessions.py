@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +149,17 @@ def test_cases(by: jaxexp.SignedBy, keys: Path, tmp_path: Path) -> None:
     beside.write_bytes(data)
     with pytest.raises(jaxexp.SignatureError, match=beside.name):
         models[0].check()
+
+
+def test_threads_share_a_session(signed: Path, by: jaxexp.SignedBy, keys: Path) -> None:
+    """Each file is compared with its own signature."""
+    files = []
+    for i in range(12):
+        files.append(signed / f"w{i}.safetensors")
+        shutil.copy(signed / "model.safetensors", files[-1])
+    jaxexp.sign(files, key=keys / "release.pem")
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(3):
+            model = session(signed / "model.jaxexp", by)
+            for found in threads.map(model.with_weights, files):
+                np.testing.assert_allclose(found(X), RESULT, rtol=1e-5)

@@ -30,10 +30,11 @@ def migrated(
     weights: TableOfWeights | None = None,
     locations: str = "full",
     sizes: Sequence[Mapping[str, int]] | None = None,
+    case_files: bool = False,
 ) -> bytearray:
     """The result of the public function `migrate`, for an artifact in a buffer. `weights` is what its trailer says of
-    weights; by default that of the old one.
-    `sizes` are those of `Exported.save`.
+    weights; by default that of the old one. `sizes` are those of `Exported.save`. With `case_files`, files with arrays
+    of cases will be beside the new artifact, too; without, such cases are left out.
     """
     check_choice(to, "to=")
     old: Exported = reader.read(buffer)
@@ -41,7 +42,9 @@ def migrated(
     if weights is None:
         weights = data.weights_in_trailer(old)
     checked = checked_sizes(old, sizes)
-    how = Writing(order, to, metadata=old.metadata, weights=weights, locations=locations, sizes=checked)
+    how = Writing(
+        order, to, metadata=old.metadata, weights=weights, locations=locations, case_files=case_files, sizes=checked
+    )
     try:
         blob = serialize(_up_to_date(old), how)
     except ExportError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ class SignedFiles:
         self._by = checked(by)
         self._verifier = verifier(by)
         self._statements: dict[str, Statement] = {}
+        self._lock = threading.Lock()  # the verifier is set up anew for each signature
 
     def opened(
         self,
@@ -96,7 +98,7 @@ class SignedFiles:
             if statement.digest_of(path) is not None:
                 return statement
             looked_at.append(signature)
-        for statement in self._statements.values():  # as that of an index, for the files of weights that it names
+        for statement in list(self._statements.values()):  # as that of an index, for the files of weights that it names
             if statement.digest_of(path) is not None:
                 return statement
         listed = " or ".join(map(repr, looked_at))
@@ -107,9 +109,10 @@ class SignedFiles:
         return path + SUFFIX if self._by.signature is None else os.fsdecode(self._by.signature)
 
     def _statement(self, signature: str) -> Statement:
-        if signature not in self._statements:
-            self._statements[signature] = verified(self._by, self._verifier, signature)
-        return self._statements[signature]
+        with self._lock:
+            if signature not in self._statements:
+                self._statements[signature] = verified(self._by, self._verifier, signature)
+            return self._statements[signature]
 
 
 def unnamed(what: str) -> ExportError:

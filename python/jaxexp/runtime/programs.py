@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp import _runtime
-from jaxexp._errors import WeightsError
+from jaxexp._errors import DeserializationError, WeightsError
 from jaxexp._fleet.places.source import Source, source
 from jaxexp._kernel.artifact.opened import opened
 from jaxexp._kernel.artifact.words import listed
@@ -32,6 +32,7 @@ class Opened(NamedTuple):
         buffer: its bytes, if they cannot be read again.
         policy: what its cases may have.
         check_file: refuses files that are not signed, if they have to be.
+        version: which state of its file it is.
     """
 
     program: _runtime.Program
@@ -39,6 +40,12 @@ class Opened(NamedTuple):
     buffer: Any
     policy: Policy | None
     check_file: Check | None
+    version: tuple[int, ...] | None
+
+    def check_is_same(self) -> None:
+        """Raises a DeserializationError if the file, which is read again, is another one now."""
+        if self.version is not None and self.version != _version_of(self.source):
+            raise DeserializationError("", "the file that the session was loaded from", "another one", self.name)
 
     @property
     def name(self) -> str:
@@ -63,6 +70,7 @@ def program_of(artifact: Given, policy: Policy | None, signed_by: SignedBy | Non
 
         check_is_policy(policy)
     found = source(artifact, "Session", signed_by, stable)
+    version = _version_of(found)
     signed = _signed(found, signed_by)
     with found.named():
         program, buffer = _opened(found, signed, stable, policy)
@@ -76,15 +84,26 @@ def program_of(artifact: Given, policy: Policy | None, signed_by: SignedBy | Non
                 Limits(policy).cases(
                     opened(found.read() if buffer is None else buffer), f"the artifact of {program.name}"
                 )
+    if found.is_file and found.path is not None:  # which is read again, perhaps from another folder
+        found = Source(found.name, path=os.path.abspath(found.path))
     if signed is None:
-        return Opened(program, found, buffer, policy, None)
+        return Opened(program, found, buffer, policy, None, None if buffer is not None else version)
     if found.handle is None:
-        return Opened(program, found, buffer, policy, partial(signed.check, used_by=found.path))
+        return Opened(program, found, buffer, policy, partial(signed.check, used_by=found.path), None)
     used_by = found.handle._opened.source.name
     said = opened(buffer).cases()
     if said is None or not said[2]:  # else arrays of cases are read from the archive
         found = Source(found.name)  # without the handle: its archive is in memory, and the program has a copy
-    return Opened(program, found, buffer, policy, partial(signed.check, used_by=used_by))
+    return Opened(program, found, buffer, policy, partial(signed.check, used_by=used_by), None)
+
+
+def _version_of(found: Source) -> tuple[int, ...] | None:
+    """What changes with a file on this machine; None for what is none, or is not there."""
+    try:
+        state = os.stat(found.path) if found.is_file and found.path is not None else None
+    except OSError:  # opening it says what is wrong
+        return None
+    return None if state is None else (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
 
 
 def _signed(found: Source, signed_by: SignedBy | None) -> SignedFiles | None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxexp import _runtime
 from jaxexp._errors import ExportError, RunError, cause
+from jaxexp._kernel.artifact.node import is_name
 from jaxexp._kernel.artifact.words import counted, listed
 from jaxexp._kernel.io import compile_cache, files
 
@@ -145,11 +146,11 @@ class Session:
         code = os.fspath(executables or "")
         cache = compile_cache.current()
         folder, most = ("", 0) if cache is None else (cache.folder or "", cache.max_bytes)
-        sets = [_checked_sizes(one) for one in sizes]
+        sets, numbers = [_checked_sizes(one) for one in sizes], _checked_devices(devices or ())
         try:
             with files.named_in_errors(code or name), files.named_in_os_errors(code):
                 function = native.load(
-                    program, list(devices or ()), code, os.fspath(weights or ""), stable, sets, pad, only_sizes,
+                    program, numbers, code, os.fspath(weights or ""), stable, sets, pad, only_sizes,
                     folder, most, opened.check_file,
                 )  # fmt: skip
         except RunError as error:
@@ -295,6 +296,7 @@ class Session:
         if self._opened is None:
             raise self._refused("has no cases of its own: check the session that was loaded")
         opened = self._opened
+        opened.check_is_same()
         cases = cases_in(opened.source, opened.buffer, opened.policy, opened.check_file)
         chain: list[Session] = [self]
 
@@ -385,9 +387,18 @@ class Session:
         return RunError(f"{self.name} {what}", "argument")
 
 
+def _checked_devices(given: Iterable[int]) -> list[int]:
+    devices = list(map(operator.index, given))
+    if any(device < 0 or device >= 1 << 31 for device in devices):
+        raise RunError(f"devices are chosen by their numbers, from 0 on, and not by {devices}", "argument")
+    return devices
+
+
 def _checked_sizes(given: Mapping[str, int]) -> dict[str, int]:
     sizes = {name: operator.index(given[name]) for name in given}
     for name, size in sizes.items():
+        if not isinstance(name, str) or not is_name(name):
+            raise RunError(f"sizes are given by the names of dimension variables, not by {name!r}", "argument")
         if not 0 < size < 1 << 63:
             raise RunError(f"the size of {name} is a number from 1 to 2^63 - 1, not {size}", "argument")
     return sizes

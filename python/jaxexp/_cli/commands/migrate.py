@@ -28,7 +28,7 @@ from jaxexp._cli.inputs import Folders, Source, artifact, folder_options, given,
 from jaxexp._cli.page import say
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
-from jaxexp._fleet.passes.migrate_many import apart
+from jaxexp._fleet.passes.migrate_many import apart, is_in_its_folder
 from jaxexp._fleet.passes.migrate_many import migrated as migrated_many
 from jaxexp._kernel.artifact.words import counted, listed
 from jaxexp._native import Artifact
@@ -184,17 +184,17 @@ def _migrate_one(
     sets: list[sizes.Sizes] | None,
     force: bool,
 ) -> tuple[Result, str]:
-    """Migrates an artifact; also returns a line about its weights, or an empty text."""
+    """Migrates an artifact; also returns lines about its cases and weights, or an empty text."""
     _check_place(source, new)
-    blob = _migrated(source, to, inputs, locations, sets)
+    blob, left_out = _migrated(source, new, to, inputs, locations, sets)
     unpacked = _unpack_weights(source, new, force)
     outputs.write(new, blob, force=force)
-    said = ""
+    said = f"cases: {left_out} left out, with arrays that are not in files beside it\n" if left_out else ""
     if unpacked:
-        said = f"weights: written to {listed(unpacked)}, which the new artifact needs beside it"
+        said += f"weights: written to {listed(unpacked)}, which the new artifact needs beside it"
     elif files := _weight_files(blob):
-        said = f"weights: in {listed(files)}, which stay{'s' * (len(files) == 1)} beside it and which it needs"
-    return Result(source.name, MIGRATED, new, len(blob), tuple(unpacked)), said
+        said += f"weights: in {listed(files)}, which stay{'s' * (len(files) == 1)} beside it and which it needs"
+    return Result(source.name, MIGRATED, new, len(blob), tuple(unpacked)), said.rstrip()
 
 
 def _stands_for_several(old: str) -> bool:
@@ -271,17 +271,26 @@ def _unpack_weights(source: Source, new: str, force: bool) -> list[str]:
 
 
 def _migrated(
-    source: Source, to: str | None, inputs: str | None, locations: str, sets: list[sizes.Sizes] | None
-) -> bytearray:
+    source: Source, new: str, to: str | None, inputs: str | None, locations: str, sets: list[sizes.Sizes] | None
+) -> tuple[bytearray, int]:
+    """The new artifact, and how many cases it lacks."""
     from jaxexp._compat.migrate import migrated
 
     with source.named():
         buffer = source.read()
+        how: dict[str, Any] = {"sizes": sets, "case_files": is_in_its_folder(source, new)}
         if inputs is None:
-            return migrated(buffer, to, locations=locations, sizes=sets)
-        old = functions.loaded(source)
-        with functions.with_dtypes_of(old):
-            return migrated(buffer, to, _arguments(source.name, old, inputs), locations=locations, sizes=sets)
+            blob = migrated(buffer, to, locations=locations, **how)
+        else:
+            old = functions.loaded(source)
+            with functions.with_dtypes_of(old):
+                blob = migrated(buffer, to, _arguments(source.name, old, inputs), locations=locations, **how)
+        return blob, _nr_cases(buffer) - _nr_cases(blob)
+
+
+def _nr_cases(buffer: Any) -> int:
+    said = Artifact(buffer).cases()
+    return 0 if said is None else len(said[0])
 
 
 def _arguments(file: str, exported: Exported, path: str) -> functions.Arguments:

@@ -264,12 +264,20 @@ def _write(
             )
         weights = source.stored_weights()
         table = None if weights is None else _named_by_content(weights.table)
-        blob = migrated(buffer, to, None, table, locations)
+        blob = migrated(buffer, to, None, table, locations, case_files=is_in_its_folder(source, path))
         targets.make_folder(into, path)
         # First the weights, so that no program lacks them.
         beside = [] if weights is None or table is None else _write_weights(into, path, weights, table)
     files.replace(path, [blob])
     return dataclasses.asdict(Written(path, len(blob), _native.digest(blob).hex(), tuple(beside)))
+
+
+def is_in_its_folder(source: Source, path: str) -> bool:
+    """Whether a path is in the folder of an artifact's file, where the files are that it uses."""
+    if source.path is None or not source.is_file:
+        return False
+    folder, other = (os.path.realpath(os.path.dirname(file)) for file in (source.path, path))
+    return folder == other
 
 
 def apart(source: Source, buffer: Any, path: str) -> tuple[str, str] | None:
