@@ -124,7 +124,7 @@ class Function(ExportedData):
                 name in `mesh`. The order of the axes must be the exported one.
 
         Returns:
-            One NamedSharding per argument, None where it is unspecified.
+            One NamedSharding for each of `in_avals`, so those of weights come first; None where it is unspecified.
 
         Raises:
             ExportError: the mesh does not match, or `axis_names` does not map the axes one to one.
