@@ -100,6 +100,7 @@ std::int64_t of_each(const Known& known, std::size_t i) { return known.values[kn
 }  // namespace
 
 std::int64_t wrapped(std::int64_t number, const Element& element) {
+  if (element.bits == 0) return 0;  // of i0, which MLIR has
   if (element.bits == 1) return number & 1;
   if (element.bits >= 64) return number;
   const std::uint64_t low = bits(number) << (64 - element.bits);
