@@ -80,7 +80,7 @@ def bisected(report: CheckReport, check: Check, at_once: int) -> tuple[Blamed, .
     wrong = [case for case in report.cases if case.verdict == DIFFERS]
     if not wrong:
         return ()
-    flags = os.environ.get("XLA_FLAGS", "").split()
+    flags = _split(_flags_here())
     start = time.monotonic()
     suspects = [*_flags(flags, wrong), *_passes(flags, check)]
     limit = _MOST_TIME + 10 * (time.monotonic() - start)
@@ -111,9 +111,23 @@ def bisected(report: CheckReport, check: Check, at_once: int) -> tuple[Blamed, .
     return tuple(found.get(case.name) or none(case=case.name) for case in wrong)
 
 
+def _flags_here() -> str:
+    """XLA_FLAGS, or what is in the file that they name."""
+    text = os.environ.get("XLA_FLAGS", "").strip()
+    if text and not text.startswith("-") and os.path.isfile(text):
+        with open(text, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    return text
+
+
+def _split(flags: str) -> list[str]:
+    """Flags, as XLA takes them apart: quotes keep spaces."""
+    return re.findall(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""", flags)
+
+
 def _flags(flags: Sequence[str], cases: Iterable[Checked]) -> Iterator[_Suspect]:
     """Those that are set here, and were not where one of the cases was recorded: each alone, and all."""
-    recorded = [case.recorded.get("XLA_FLAGS", "").split() for case in cases]
+    recorded = [_split(case.recorded.get("XLA_FLAGS", "")) for case in cases]
     new = [flag for flag in flags if any(flag not in then for then in recorded)]
     for left_out in [*([flag] for flag in new), *([new] if len(new) > 1 else [])]:
         yield _Suspect(FLAG, " ".join(left_out), " ".join(flag for flag in flags if flag not in left_out))
@@ -123,7 +137,7 @@ def _passes(flags: Sequence[str], check: Check) -> Iterator[_Suspect]:
     disabled = [name for flag in flags if flag.startswith(f"{_DISABLED}=") for name in flag.split("=", 1)[1].split(",")]
     others = [flag for flag in flags if not flag.startswith((f"{_DISABLED}=", "--xla_dump"))]
     with tempfile.TemporaryDirectory() as folder:
-        check(" ".join([*flags, f"--xla_dump_to={folder}", "--xla_dump_hlo_pass_re=.*"]), None)
+        check(" ".join([*flags, f'--xla_dump_to="{folder}"', "--xla_dump_hlo_pass_re=.*"]), None)
         names = _ran(os.listdir(folder))
     for name in names:
         yield _Suspect(PASS, name, " ".join([*others, f"{_DISABLED}={','.join([*disabled, name])}"]))

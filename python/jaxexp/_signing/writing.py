@@ -35,8 +35,9 @@ class Signer:
                     sigstore["trust_config"] = Path(trust)
                 self._config.use_sigstore_signer(**sigstore)
             elif certificate is not None:
+                # The package takes no empty chain.
                 self._config.use_certificate_signer(
-                    private_key=key, signing_certificate=certificate, certificate_chain=chain
+                    private_key=key, signing_certificate=certificate, certificate_chain=chain or [certificate]
                 )
             else:
                 secret = password.encode() if isinstance(password, str) else password

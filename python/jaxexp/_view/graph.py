@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from jaxexp._kernel.artifact.words import cut
+
 from . import locations
 from .locations import Call
 
@@ -123,6 +125,7 @@ class _Reader:
         self.texts = {"": 0}
         self.calls: dict[tuple[Call, ...], int] = {(): 0}
         self.types: dict[Any, int] = {}
+        self.names: dict[str, str] = {}  # of functions, on the page
         self.attributes: dict[Any, str] = {}
         self.values_left = MOST_VALUES
         self.only_arrays = True
@@ -133,6 +136,7 @@ class _Reader:
             for view in self.module.body.operations
             if view.operation.name == "func.func"
         }
+        self.names = _different(found)
         functions: dict[str, dict[str, Any]] = {}
         order: list[tuple[Any, list[Any]]] = []  # operations, each with its item in the graph
         for name in sorted(found, key=lambda name: name != "main"):
@@ -140,7 +144,7 @@ class _Reader:
             made = self._block(blocks[0], {}, order, 0) if blocks else {"a": [], "o": [], "r": []}
             if dimensions := self._dimensions(found[name]):
                 made["d"] = dimensions
-            functions[name[:LONGEST]] = made
+            functions[self.names[name]] = made
         self._place(order)
         donated = self._donated(found["main"]) if "main" in found else ()
         return Graph(tuple(self.texts), functions, donated, tuple(self.calls))
@@ -211,7 +215,9 @@ class _Reader:
         called = _CALLED.get(name)
         if called is not None and called in attributes:
             attribute = attributes[called]
-            return _text(attribute) if isinstance(attribute, self.ir.StringAttr) else str(attribute.value)
+            if isinstance(attribute, self.ir.StringAttr):
+                return _text(attribute)
+            return self.names.get(attribute.value, attribute.value)
         parts: list[str] = []
         left = LONGEST
         for attribute in sorted(map(_name_of, attributes)):
@@ -272,6 +278,20 @@ class _Reader:
                 place, calls = found[operation]
                 one[1], one[2] = self._number(place.scope), self._number(place.source)
                 one[8] = self.calls.setdefault(calls, len(self.calls))
+
+
+def _different(names: Iterable[str]) -> dict[str, str]:
+    """What a page calls functions: names that are escaped and cut get numbers where they would be equal."""
+    found: dict[str, str] = {}
+    taken, numbers = set[str](), collections.Counter[str]()
+    for name in names:
+        short = beginning = cut(name, LONGEST)
+        while short in taken:
+            numbers[beginning] += 1
+            short = f"{beginning[: LONGEST - 12]} ({numbers[beginning] + 1})"
+        taken.add(short)
+        found[name] = short
+    return found
 
 
 def _text(attribute: Any) -> str:

@@ -6,6 +6,7 @@ its text is endless. The text of a whole module names each location once, and is
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any, NamedTuple
 
@@ -150,9 +151,7 @@ def _scope(names: list[str]) -> str:
     """The scopes in the name of an operation, as in ``jit(f)/layer0/attention/dot_general``."""
     if not names:
         return ""
-    parts = names[0].rstrip(":").split("/")[:-1]
-    while parts and parts[0].startswith("jit("):
-        del parts[0]
+    parts = itertools.dropwhile(lambda part: part.startswith("jit("), names[0].rstrip(":").split("/")[:-1])
     return "/".join(filter(None, map(_shown, parts)))
 
 

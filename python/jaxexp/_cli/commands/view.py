@@ -13,6 +13,7 @@ import click
 from jaxexp._cli import completing, headers, importing, inputs, outputs
 from jaxexp._cli.page import one_line
 from jaxexp._fleet.places.inspect import inspected as read
+from jaxexp._kernel.artifact.words import without_secrets
 
 from . import diff
 
@@ -83,7 +84,7 @@ def _side(source: inputs.Source, check: Check | None = None) -> Side:
         buffer = source.read()
         found: Inspection = read(source, True)
         readers = _readers(compatibility_of(buffer))
-        return side(source.name, Artifact(buffer), found, readers, check)
+        return side(without_secrets(source.name), Artifact(buffer), found, readers, check)
 
 
 def _readers(found: Compatibility) -> Readers:

@@ -25,7 +25,8 @@ from jaxexp._kernel.artifact import module_head
 BYTECODE = b"ML\xefR"  # with these bytes, MLIR bytecode begins
 
 # MLIR's messages about an operation, and about a type or an attribute.
-_UNKNOWN = re.compile(r"[Dd]ialect [`'](\w+)|[`'][!#]\"?(\w+)\"?[^']* created with unregistered")
+# One that is long is not looked through from each of its quotes.
+_UNKNOWN = re.compile(r"[Dd]ialect [`'](\w{1,99})|[`'][!#]\"?(\w{1,99})\"?[^']{0,999} created with unregistered")
 
 _QUOTED = re.compile(rb"\"(\w+\.[\w.]+)\"\s*\(")  # an operation in MLIR's generic form
 _MOST_NAMED = 6

@@ -126,3 +126,12 @@ def why_no_numbers(array: Any) -> str:
     if ma is None or not isinstance(array, ma.MaskedArray):
         return ""
     return "a masked array, whose mask would be lost: pass array.filled(...)"
+
+
+_USER = re.compile(r"(\w://)[^/?#@\s'\"]*@")
+_QUERY = re.compile(r"(\w://[^?\s'\"]*\?)[^\s'\"]*?(?=::|[\s'\"]|$)")
+
+
+def without_secrets(text: str) -> str:
+    """A text whose URLs have no user, no password and no query: for files that people pass on."""
+    return _QUERY.sub(r"\1...", _USER.sub(r"\1", text)) if "://" in text else text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax
@@ -29,23 +30,45 @@ def canonical(serialized: bytes) -> bytes:
 
 
 def _rename(module: Any) -> None:
-    """Numbers the functions of a module, but not main; and takes away its name and those of values."""
+    """Numbers the functions of a module, but not main; and takes away its name and those of values.
+
+    A name that is also a text in some attribute stays: custom calls have the names of functions as texts.
+    """
     ir, attributes = _jax.ir, module.operation.attributes
     if "sym_name" in attributes:
         del attributes["sym_name"]
     functions = [operation for operation in module.body.operations if operation.operation.name == "func.func"]
     names = [ir.StringAttr(function.attributes["sym_name"]).value for function in functions]
-    numbered = {name: f"function.{i}" for i, name in enumerate(names) if name != "main"}
+    operations = list(mlir.iter_operations(module))
+    kept = {"main", *(text for operation in operations for text in _texts(operation))} & {*names}
+    free = (number for number in map("function.{}".format, itertools.count()) if number not in kept)
+    numbered = {name: next(free) for name in names if name not in kept}
     for function, name in zip(functions, names, strict=True):
         if name in numbered:
             function.attributes["sym_name"] = ir.StringAttr.get(numbered[name])
         for key in ("arg_attrs", "res_attrs"):
             if key in function.attributes:
                 function.attributes[key] = _without_names(function.attributes[key])
-    for operation in mlir.iter_operations(module):
+    for operation in operations:
         for key, value in mlir.items(operation.attributes):
             if (renamed := _renamed(value, numbered)) is not value:
                 operation.attributes[key] = renamed
+
+
+def _texts(operation: Any) -> set[str]:
+    """The texts in the attributes of an operation, also those in arrays and dictionaries; without its own name."""
+    ir = _jax.ir
+    found = set[str]()
+    left = [value for key, value in mlir.items(operation.attributes) if key != "sym_name"]
+    while left:
+        value = left.pop()
+        if isinstance(value, ir.StringAttr):
+            found.add(value.value)
+        elif isinstance(value, ir.ArrayAttr):
+            left += value
+        elif isinstance(value, ir.DictAttr):
+            left += (part for _, part in mlir.items(value))
+    return found
 
 
 def _without_names(values: Any) -> Any:
@@ -64,6 +87,10 @@ def _renamed(value: Any, names: dict[str, str]) -> Any:
     if isinstance(value, ir.ArrayAttr):
         parts = [(part, _renamed(part, names)) for part in value]
         return ir.ArrayAttr.get([new for _, new in parts]) if any(new is not old for old, new in parts) else value
+    if isinstance(value, ir.DictAttr):
+        items = [(key, part, _renamed(part, names)) for key, part in mlir.items(value)]
+        is_same = all(new is old for _, old, new in items)
+        return value if is_same else ir.DictAttr.get({key: new for key, _, new in items})
     return value
 
 
