@@ -374,3 +374,57 @@ def test_a_child_without_parent_ends() -> None:
     text = "\n".join([*aliases, f"module {{ {main} }}"])
     command = [sys.executable, "-c", source._CHILD, "1", *sys.path]
     assert subprocess.run(command, input=text.encode(), capture_output=True, timeout=300).returncode < 0
+
+
+def with_map(first: str, second: str, named: str = "") -> str:
+    """Calls two functions; a custom call has the name of one."""
+    functions = "".join(
+        f'func.func private @"{name}"(%a: tensor<2xf32>) -> tensor<2xf32> {{ '
+        f"%0 = stablehlo.{operation} %a : tensor<2xf32>\n return %0 : tensor<2xf32> }}\n"
+        for name, operation in ((first, "sine"), (second, "negate"))
+    )
+    call = f"stablehlo.custom_call @my_map(%1) {{mhlo.backend_config = {{body = @{named}}}}} : (tensor<2xf32>)"
+    last = f"%2 = {call} -> tensor<2xf32>\n return %2" if named else "return %1"
+    return (
+        f"module @m {{\n{functions}func.func public @main(%a: tensor<2xf32>) -> tensor<2xf32> {{\n"
+        f'%0 = func.call @"{first}"(%a) : (tensor<2xf32>) -> tensor<2xf32>\n'
+        f'%1 = func.call @"{second}"(%0) : (tensor<2xf32>) -> tensor<2xf32>\n{last} : tensor<2xf32> }} }}'
+    )
+
+
+def test_digests_of_what_names_functions_in_attributes() -> None:
+    """The meaning of an attribute is not known: other names there may be other programs."""
+    allowed = [jaxexp.DisabledSafetyCheck.custom_call("my_map")]
+
+    def meaning(*names: str) -> str:
+        return jaxexp.digests(jaxexp.from_stablehlo(with_map(*names), disabled_checks=allowed).serialize()).meaning
+
+    assert meaning("a", "b", "a") != meaning("b", "a", "a")
+    assert meaning("a", "b", "a") == meaning("a", "c", "a")
+    assert meaning("a", "b") == meaning("b", "a") == meaning("function.1", "function.0")
+    assert meaning("function.0", "b", "function.0") != meaning("b", "function.0", "function.0")
+
+
+def test_pages_tell_functions_apart() -> None:
+    """Also those whose names begin alike, or are equal when they are escaped."""
+    from jaxexp._view import graph
+
+    for first, second in (("f" * 300 + "A", "f" * 300 + "B"), ("f\\0Ag", "f\\5Cng")):
+        found = graph.read(jaxexp.from_stablehlo(with_map(first, second)).mlir_module_serialized)
+        assert [found.texts[one[0]] for one in found.functions["main"]["o"]] == ["func.call"] * 2
+        called = [found.texts[one[5]] for one in found.functions["main"]["o"]]
+        made = [[found.texts[one[0]] for one in found.functions[name]["o"]] for name in called]
+        assert made == [["sine"], ["negate"]]
+        assert len(found.functions) == 3
+
+
+def test_a_long_attribute_of_another_dialect() -> None:
+    """Messages of MLIR have all of it."""
+    attribute = "`!a" * 1_000_000
+    text = (
+        "module @m { func.func public @main(%a: tensor<2xf32>) -> tensor<2xf32> {\n"
+        f'%0 = "stablehlo.slice"(%a) <{{start_indices=array<i64: 0>}}> {{a="{attribute}"}} : '
+        "(tensor<2xf32>) -> tensor<2xf32>\n return %0 : tensor<2xf32> } }"
+    )
+    with pytest.raises(jaxexp.ExportError, match="cannot import the module"):  # not after an hour
+        jaxexp.from_stablehlo(text)

@@ -36,6 +36,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "middle": middle,
         "signer": Pair.make("SECP384R1", middle, "signer"),
         "stranger": Pair.make(issuer=other, name="signer"),
+        "direct": Pair.make(issuer=root, name="direct"),
         "unfit": Pair.make(issuer=middle, name="unfit", signs=False),
     }.items():
         pair.write(folder, name)
@@ -221,3 +222,11 @@ def test_a_signature_by_a_key_is_none_of_sigstore(signed: Path, monkeypatch: pyt
             signed / "model.jaxexp",
             signed_by=jaxexp.SignedBy(identity="me@example.org", issuer="https://accounts.example.org"),
         )
+
+
+def test_a_certificate_that_the_root_issued(signed: Path, chain: Path) -> None:
+    model = signed / "model.jaxexp"
+    jaxexp.sign(model, key=chain / "direct.pem", certificate=chain / "direct.crt")
+    jaxexp.load(model, signed_by=jaxexp.SignedBy(certificates=chain / "root.crt"))
+    with pytest.raises(jaxexp.SignatureError):
+        jaxexp.load(model, signed_by=jaxexp.SignedBy(certificates=chain / "other.crt"))

@@ -137,7 +137,8 @@ def _passes(flags: Sequence[str], check: Check) -> Iterator[_Suspect]:
     disabled = [name for flag in flags if flag.startswith(f"{_DISABLED}=") for name in flag.split("=", 1)[1].split(",")]
     others = [flag for flag in flags if not flag.startswith((f"{_DISABLED}=", "--xla_dump"))]
     with tempfile.TemporaryDirectory() as folder:
-        check(" ".join([*flags, f'--xla_dump_to="{folder}"', "--xla_dump_hlo_pass_re=.*"]), None)
+        place = f'"{folder}"' if re.search(r"\s", folder) else folder
+        check(" ".join([*flags, f"--xla_dump_to={place}", "--xla_dump_hlo_pass_re=.*"]), None)
         names = _ran(os.listdir(folder))
     for name in names:
         yield _Suspect(PASS, name, " ".join([*others, f"{_DISABLED}={','.join([*disabled, name])}"]))

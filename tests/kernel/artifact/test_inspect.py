@@ -16,7 +16,7 @@ import pytest
 
 import jaxexp
 from jaxexp import _jax, _native
-from jaxexp._kernel.artifact import op_sharding
+from jaxexp._kernel.artifact import op_sharding, words
 from jaxexp._kernel.codec.dtypes import DTYPES
 from jaxexp._kernel.module import mlir
 from kit import wire
@@ -312,3 +312,18 @@ print(sorted({{"jax", "jaxlib", "numpy"}} & set(sys.modules)))
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{jaxexp.inspect(blob, check_modules=True)}\n[]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("models/a?b@c.jaxexp", "models/a?b@c.jaxexp"),
+        ("https://host/m.jaxexp", "https://host/m.jaxexp"),
+        ("https://me:secret@host:80/m.jaxexp?key=secret", "https://host:80/m.jaxexp?..."),
+        ("s3://me@bucket/f.zip?a=b&c=d::one", "s3://bucket/f.zip?...::one"),
+        ("cannot read 'https://a:b@h/x?y=z', found <html>", "cannot read 'https://h/x?...', found <html>"),
+        ("https://h/a@b/m.jaxexp", "https://h/a@b/m.jaxexp"),
+    ],
+)
+def test_texts_without_secrets(text: str, expected: str) -> None:
+    assert words.without_secrets(text) == expected
