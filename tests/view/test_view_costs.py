@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 
 import pytest
 
-from jaxexp import DeserializationError
+import jaxexp
+from jaxexp import DeserializationError, _jax
 from jaxexp._cli.commands.view import page_of
 from jaxexp._cli.inputs import Source
+from jaxexp._kernel.module import mlir
 from kit import costs, hostile
 
 SIZE, LARGE = 30_000, 300_000
@@ -17,7 +20,10 @@ sys.setrecursionlimit(max(sys.getrecursionlimit(), 30_000))  # nested trees are 
 
 
 def check(family: str, size: int, path) -> None:
-    blob = hostile.FAMILIES[family](size)
+    check_blob(hostile.FAMILIES[family](size), path)
+
+
+def check_blob(blob: bytes, path) -> None:
     path.write_bytes(blob)
 
     def look() -> str:
@@ -46,3 +52,20 @@ def test_cost_of_pages(family: str, tmp_path) -> None:
 @pytest.mark.parametrize("family", hostile.FAMILIES)
 def test_cost_of_pages_of_all_families(family: str, tmp_path) -> None:
     check(family, LARGE, tmp_path / "a.jaxexp")
+
+
+@pytest.mark.parametrize("begin", ["x", "jit(/"])
+def test_locations_that_share_a_name(begin: str, tmp_path) -> None:
+    """The text of a module has the name again for each of them."""
+    lines = [f"%{i} = stablehlo.sine %{i - 1} : tensor<2xf32>" for i in range(1, 3000)]
+    body = "\n".join(["%0 = stablehlo.sine %a : tensor<2xf32>", *lines, "return %2999 : tensor<2xf32>"])
+    text = f"module @m {{ func.func public @main(%a: tensor<2xf32>) -> tensor<2xf32> {{ {body} }} }}"
+    exported = jaxexp.from_stablehlo(text)
+    with _jax.make_ir_context() as context:
+        ir, name = _jax.ir, begin * (150_000 // len(begin))
+        module = mlir.parse(exported.mlir_module_serialized, context)
+        (main,) = module.body.operations
+        for i, view in enumerate(main.regions[0].blocks[0].operations):
+            view.operation.location = ir.Location.name(name, ir.Location.file("f.py", i + 1, 1))
+        module = mlir.serialize(module)
+    check_blob(bytes(dataclasses.replace(exported, mlir_module_serialized=module).serialize()), tmp_path / "a.jaxexp")

@@ -66,7 +66,8 @@ def read(module: bytes | memoryview) -> Graph:
     from jaxexp._kernel.module import mlir
 
     with _jax.make_ir_context() as context:
-        return _Reader(mlir.parse(bytes(module), context)).read()
+        blob = bytes(module)
+        return _Reader(mlir.parse(blob, context), blob).read()
 
 
 def compare(old: Graph, new: Graph) -> None:
@@ -118,10 +119,10 @@ def numbered(text: str, numbers: dict[str, int]) -> int:
 class _Reader:
     """A module that is being taken apart."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, blob: bytes) -> None:
         from jaxexp import _jax
 
-        self.module, self.ir = module, _jax.ir
+        self.module, self.blob, self.ir = module, blob, _jax.ir
         self.texts = {"": 0}
         self.calls: dict[tuple[Call, ...], int] = {(): 0}
         self.types: dict[Any, int] = {}
@@ -270,7 +271,7 @@ class _Reader:
         """Adds its name scope and its line to each operation."""
         if not self.only_arrays:  # the text of a module has all types in full
             return
-        found = locations.of_operations(self.module)
+        found = locations.of_operations(self.module, self.blob)
         if found is None:
             return
         for operation, one in order:

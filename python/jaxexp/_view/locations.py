@@ -6,6 +6,7 @@ its text is endless. The text of a whole module names each location once, and is
 
 from __future__ import annotations
 
+import collections
 import itertools
 import re
 from typing import Any, NamedTuple
@@ -22,6 +23,8 @@ _ALIAS = re.compile(r"#loc\d*")
 _TRANSFORMED = re.compile(r"((?:(?:vmap|jvp|transpose)\()+)([^()]*)(\)+)")
 _MOST_STEPS = 32  # from an operation to its line
 _MOST_CALLS = 100  # that an operation is inside of
+# Bytes of a name that are many, and of a text that takes too much memory.
+_LONG, _LONGEST_TEXT = 1 << 12, 1 << 27
 _KEPT = 64  # elements of a constant in the text
 
 
@@ -45,12 +48,14 @@ class Call(NamedTuple):
     at: str
 
 
-def of_operations(module: Any) -> dict[Any, tuple[Place, tuple[Call, ...]]] | None:
+def of_operations(module: Any, blob: bytes) -> dict[Any, tuple[Place, tuple[Call, ...]]] | None:
     """The places of all operations of a module, and the calls that led to them, outermost first; None if its text is
-    not as expected.
+    not as expected, or would be too long. `blob` is the bytes of the module.
     """
     from jaxexp._kernel.module import mlir
 
+    if _is_endless(list(mlir.iter_operations(module)), blob):
+        return None
     text = module.operation.get_asm(enable_debug_info=True, print_generic_op_form=True, large_elements_limit=_KEPT)
     named: dict[str, str] = {}
     last: list[str] = []
@@ -65,6 +70,17 @@ def of_operations(module: Any) -> dict[Any, tuple[Place, tuple[Call, ...]]] | No
     known: dict[str, tuple[Call, ...]] = {}
     places = {name: (place_of(name, named), calls_of(name, named, known)) for name in {*last}}
     return {operation: places[name] for operation, name in zip(operations, last, strict=True)}
+
+
+def _is_endless(operations: list[Any], blob: bytes) -> bool:
+    """Whether the text of a module, which repeats the names in its locations, may be much longer than the module."""
+    from jaxexp._kernel.artifact import module_head
+    from jaxexp._kernel.module import mlir
+
+    long = collections.Counter(length for length in module_head.lengths_of_strings(blob) if length > _LONG)
+    if long:  # which few modules have, and then in attributes
+        long -= collections.Counter(map(len, {text for operation in operations for text in mlir.texts(operation)}))
+    return max(long, default=0) * len(operations) > _LONGEST_TEXT
 
 
 def place_of(name: str, named: dict[str, str]) -> Place:

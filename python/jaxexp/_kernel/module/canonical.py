@@ -40,7 +40,8 @@ def _rename(module: Any) -> None:
     functions = [operation for operation in module.body.operations if operation.operation.name == "func.func"]
     names = [ir.StringAttr(function.attributes["sym_name"]).value for function in functions]
     operations = list(mlir.iter_operations(module))
-    kept = {"main", *(text for operation in operations for text in _texts(operation))} & {*names}
+    texts = {text for operation in operations for text in mlir.texts(operation)}
+    kept = {name for name in names if name == "main" or name.encode() in texts}
     free = (number for number in map("function.{}".format, itertools.count()) if number not in kept)
     numbered = {name: next(free) for name in names if name not in kept}
     for function, name in zip(functions, names, strict=True):
@@ -53,22 +54,6 @@ def _rename(module: Any) -> None:
         for key, value in mlir.items(operation.attributes):
             if (renamed := _renamed(value, numbered)) is not value:
                 operation.attributes[key] = renamed
-
-
-def _texts(operation: Any) -> set[str]:
-    """The texts in the attributes of an operation, also those in arrays and dictionaries; without its own name."""
-    ir = _jax.ir
-    found = set[str]()
-    left = [value for key, value in mlir.items(operation.attributes) if key != "sym_name"]
-    while left:
-        value = left.pop()
-        if isinstance(value, ir.StringAttr):
-            found.add(value.value)
-        elif isinstance(value, ir.ArrayAttr):
-            left += value
-        elif isinstance(value, ir.DictAttr):
-            left += (part for _, part in mlir.items(value))
-    return found
 
 
 def _without_names(values: Any) -> Any:

@@ -213,6 +213,20 @@ def items(attributes: Any) -> list[tuple[str, Any]]:
     return [(name, attributes[name]) for name in names]
 
 
+def texts(operation: Any) -> Iterator[bytes]:
+    """The texts in the attributes of an operation, also those in arrays and dictionaries; not its own name."""
+    ir = _jax.ir
+    left = [value for key, value in items(operation.attributes) if key != "sym_name"]
+    while left:
+        value = left.pop()
+        if isinstance(value, ir.StringAttr):
+            yield value.value_bytes
+        elif isinstance(value, ir.ArrayAttr):
+            left += value
+        elif isinstance(value, ir.DictAttr):
+            left += (part for _, part in items(value))
+
+
 def replace(operation: Any, values: Iterable[Any]) -> None:
     """Removes an operation. These values stand in for its results."""
     for old, new in zip(operation.results, values, strict=True):
