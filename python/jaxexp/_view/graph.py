@@ -218,7 +218,8 @@ class _Reader:
             attribute = attributes[called]
             if isinstance(attribute, self.ir.StringAttr):
                 return _text(attribute)
-            return self.names.get(attribute.value, attribute.value)
+            name = str(attribute.value)
+            return self.names.get(name, name)
         parts: list[str] = []
         left = LONGEST
         for attribute in sorted(map(_name_of, attributes)):
