@@ -12,6 +12,7 @@ from jaxexp._fleet.places.source import Source, source
 from jaxexp._kernel.artifact.opened import opened
 from jaxexp._kernel.artifact.words import listed
 from jaxexp._kernel.io import files
+from jaxexp._kernel.io.version import stamp
 
 if TYPE_CHECKING:
     from jaxexp._fleet.places.cases import Check
@@ -40,7 +41,7 @@ class Opened(NamedTuple):
     buffer: Any
     policy: Policy | None
     check_file: Check | None
-    version: tuple[int, ...] | None
+    version: tuple[int, int | str] | None
 
     def check_is_same(self) -> None:
         """Raises a DeserializationError if the file, which is read again, is another one now."""
@@ -97,13 +98,12 @@ def program_of(artifact: Given, policy: Policy | None, signed_by: SignedBy | Non
     return Opened(program, found, buffer, policy, partial(signed.check, used_by=used_by), None)
 
 
-def _version_of(found: Source) -> tuple[int, ...] | None:
+def _version_of(found: Source) -> tuple[int, int | str] | None:
     """What changes with a file on this machine; None for what is none, or is not there."""
     try:
-        state = os.stat(found.path) if found.is_file and found.path is not None else None
+        return stamp(found.path) if found.is_file and found.path is not None else None
     except OSError:  # opening it says what is wrong
         return None
-    return None if state is None else (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
 
 
 def _signed(found: Source, signed_by: SignedBy | None) -> SignedFiles | None:

@@ -17,8 +17,6 @@ from .other_files import checked_other_file, tensors_in
 from .source import Kind, Source, kind_of_file
 from .verify import checked, files_of
 
-_INDEX = ".safetensors.index.json"
-
 
 @public
 def sign(
@@ -134,7 +132,9 @@ def _files_beside(path: str) -> list[str]:
             for error in archive.verify().values():
                 raise error
         return []
-    if path.endswith(_INDEX) and (tensors := tensors_in(path)) is not None:
+    from jaxexp._weights.files.places import INDEX_SUFFIX
+
+    if path.endswith(INDEX_SUFFIX) and (tensors := tensors_in(path)) is not None:
         beside = [file.name for file in tensors.files]
         for file in beside:
             checked_other_file(file)
