@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import jaxexp
+from jaxexp._api.cases import machine
 from jaxexp._cli import bisecting
 from jaxexp._cli.bisecting import FLAG, LLVM, PASS
 
@@ -174,8 +175,8 @@ def test_nothing_to_bisect(exported: jaxexp.Exported) -> None:
 def test_flags_as_xla_takes_them_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     both = """--xla_a=1 --xla_b="one two" --xla_c='3 4'\n--xla_d"""
     expected = ["--xla_a=1", '--xla_b="one two"', "--xla_c='3 4'", "--xla_d"]
-    assert bisecting._split(both) == expected
+    assert machine.split(both) == expected
     (tmp_path / "flags").write_text(both)
     for flags in (both, str(tmp_path / "flags")):
         monkeypatch.setenv("XLA_FLAGS", flags)
-        assert bisecting._split(bisecting._flags_here()) == expected
+        assert machine.flags() == expected

@@ -75,12 +75,13 @@ def bisected(report: CheckReport, check: Check, at_once: int) -> tuple[Blamed, .
     Passes are those that changed a module of the function, in the order in which they run. What an artifact says of
     flags is not passed on to XLA: some flags make it write files.
     """
+    from jaxexp._api.cases import machine
     from jaxexp._api.cases.report import DIFFERS, FAILED
 
     wrong = [case for case in report.cases if case.verdict == DIFFERS]
     if not wrong:
         return ()
-    flags = _split(_flags_here())
+    flags = machine.flags()
     start = time.monotonic()
     suspects = [*_flags(flags, wrong), *_passes(flags, check)]
     limit = _MOST_TIME + 10 * (time.monotonic() - start)
@@ -111,23 +112,11 @@ def bisected(report: CheckReport, check: Check, at_once: int) -> tuple[Blamed, .
     return tuple(found.get(case.name) or none(case=case.name) for case in wrong)
 
 
-def _flags_here() -> str:
-    """XLA_FLAGS, or what is in the file that they name."""
-    text = os.environ.get("XLA_FLAGS", "").strip()
-    if text and not text.startswith("-") and os.path.isfile(text):
-        with open(text, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    return text
-
-
-def _split(flags: str) -> list[str]:
-    """Flags, as XLA takes them apart: quotes keep spaces."""
-    return re.findall(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""", flags)
-
-
 def _flags(flags: Sequence[str], cases: Iterable[Checked]) -> Iterator[_Suspect]:
     """Those that are set here, and were not where one of the cases was recorded: each alone, and all."""
-    recorded = [_split(case.recorded.get("XLA_FLAGS", "")) for case in cases]
+    from jaxexp._api.cases import machine
+
+    recorded = [machine.split(case.recorded.get("XLA_FLAGS", "")) for case in cases]
     new = [flag for flag in flags if any(flag not in then for then in recorded)]
     for left_out in [*([flag] for flag in new), *([new] if len(new) > 1 else [])]:
         yield _Suspect(FLAG, " ".join(left_out), " ".join(flag for flag in flags if flag not in left_out))

@@ -109,10 +109,11 @@ class SignedFiles:
         return path + SUFFIX if self._by.signature is None else os.fsdecode(self._by.signature)
 
     def _statement(self, signature: str) -> Statement:
+        place = os.path.abspath(signature)
         with self._lock:
-            if signature not in self._statements:
-                self._statements[signature] = verified(self._by, self._verifier, signature)
-            return self._statements[signature]
+            if place not in self._statements:
+                self._statements[place] = verified(self._by, self._verifier, signature)
+            return self._statements[place]
 
 
 def unnamed(what: str) -> ExportError:

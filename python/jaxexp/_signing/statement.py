@@ -28,22 +28,28 @@ class Statement:
 
     Attributes:
         signature: the path of the signature.
+        folder: its folder, wherever the process goes.
         digests: the SHA-256 of each file as a hexadecimal number, by its path from the folder of the signature.
     """
 
     signature: str
+    folder: str
     digests: Mapping[str, str]
 
     def digest_of(self, path: str) -> str | None:
         """The digest of a file, by its name and its place beside the signature; None if it is not listed."""
-        return self.digests.get(listed_name(path, self.signature))
+        return self.digests.get(listed_name(path, self.folder))
 
 
-def listed_name(path: str, signature: str) -> str:
+def folder_of(signature: str) -> str:
+    """The folder of a signature, as an absolute path."""
+    return os.path.dirname(os.path.abspath(signature))
+
+
+def listed_name(path: str, folder: str) -> str:
     """The name of a file in a signature: its path from the signature's folder. It begins with ``..`` if it is not
     inside of this folder.
     """
-    folder = os.path.dirname(os.path.abspath(signature))
     try:
         return os.path.relpath(os.path.abspath(path), folder).replace(os.sep, "/")
     except ValueError:  # another drive
@@ -78,7 +84,8 @@ def verified(by: SignedBy, config: Any, signature: str) -> Statement:
         what = ", ".join(others) if isinstance(others, list) else method
         raise SignatureError(signature, "the SHA-256 of each file", f"digests of another kind ({what})")
     # The signature of a single file calls it ".", and has its name elsewhere.
-    return Statement(signature, {manifest.model_name if n == "." else n: digest for n, _, digest in resources})
+    digests = {manifest.model_name if n == "." else n: digest for n, _, digest in resources}
+    return Statement(signature, folder_of(signature), digests)
 
 
 def _content(signature: str) -> bytes:

@@ -12,7 +12,7 @@ from jaxexp._errors import ExportError, cause
 from jaxexp._kernel.io import files
 
 from .package import model_signing, said
-from .statement import listed_name
+from .statement import folder_of, listed_name
 
 
 class Signer:
@@ -56,7 +56,7 @@ class Signer:
             OSError: a file cannot be read or written.
         """
         for path in paths:
-            if listed_name(path, signature).split("/")[0] == "..":
+            if listed_name(path, folder_of(signature)).split("/")[0] == "..":
                 raise ExportError(
                     f"{path!r} is not in the folder of the signature {signature!r}, which names files by their paths "
                     "from there: write the signature to a folder above all files"
@@ -79,10 +79,10 @@ class Signer:
     def _hashed(self, paths: Sequence[str], signature: str, name: str) -> Any:
         """The digests of files, as the package signs them. It would sign the name of the folder, too."""
         manifest, hashing = self._package.manifest, self._package.hashing
-        folder = Path(signature).absolute().parent
+        folder = folder_of(signature)
         config = hashing.Config().set_ignored_paths(paths=(), ignore_git_paths=False)
         config.set_allow_symlinks(any(os.path.islink(path) for path in paths))
-        found = config.hash(folder, files_to_hash=[folder / listed_name(path, signature) for path in paths])
+        found = config.hash(folder, files_to_hash=[Path(folder, listed_name(path, folder)) for path in paths])
         kind = manifest.SerializationType.from_args(found.serialization_type)
         items = [kind.new_item(one.identifier, one.digest) for one in found.resource_descriptors()]
         return manifest.Manifest(name, items, kind)

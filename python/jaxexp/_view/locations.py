@@ -54,7 +54,7 @@ def of_operations(module: Any, blob: bytes) -> dict[Any, tuple[Place, tuple[Call
     """
     from jaxexp._kernel.module import mlir
 
-    if _is_endless(list(mlir.iter_operations(module)), blob):
+    if _is_endless(module, blob):
         return None
     text = module.operation.get_asm(enable_debug_info=True, print_generic_op_form=True, large_elements_limit=_KEPT)
     named: dict[str, str] = {}
@@ -72,14 +72,16 @@ def of_operations(module: Any, blob: bytes) -> dict[Any, tuple[Place, tuple[Call
     return {operation: places[name] for operation, name in zip(operations, last, strict=True)}
 
 
-def _is_endless(operations: list[Any], blob: bytes) -> bool:
+def _is_endless(module: Any, blob: bytes) -> bool:
     """Whether the text of a module, which repeats the names in its locations, may be much longer than the module."""
     from jaxexp._kernel.artifact import module_head
     from jaxexp._kernel.module import mlir
 
     long = collections.Counter(length for length in module_head.lengths_of_strings(blob) if length > _LONG)
-    if long:  # which few modules have, and then in attributes
-        long -= collections.Counter(map(len, {text for operation in operations for text in mlir.texts(operation)}))
+    if not long:
+        return False
+    operations = list(mlir.iter_operations(module))  # most long texts are in their attributes
+    long -= collections.Counter(map(len, {text for operation in operations for text in mlir.texts(operation)}))
     return max(long, default=0) * len(operations) > _LONGEST_TEXT
 
 

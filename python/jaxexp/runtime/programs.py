@@ -85,17 +85,20 @@ def program_of(artifact: Given, policy: Policy | None, signed_by: SignedBy | Non
                 Limits(policy).cases(
                     opened(found.read() if buffer is None else buffer), f"the artifact of {program.name}"
                 )
+    check_file = None
+    if signed is not None:
+        used_by = found.path if found.handle is None else found.handle._opened.source.name
+        check_file = partial(signed.check, used_by=used_by)
+        if found.handle is not None and not _has_files_of_cases(buffer):
+            found = Source(found.name)  # without the handle: its archive is in memory, and the program has a copy
     if found.is_file and found.path is not None:  # which is read again, perhaps from another folder
         found = Source(found.name, path=os.path.abspath(found.path))
-    if signed is None:
-        return Opened(program, found, buffer, policy, None, None if buffer is not None else version)
-    if found.handle is None:
-        return Opened(program, found, buffer, policy, partial(signed.check, used_by=found.path), None)
-    used_by = found.handle._opened.source.name
+    return Opened(program, found, buffer, policy, check_file, version if buffer is None else None)
+
+
+def _has_files_of_cases(buffer: Any) -> bool:
     said = opened(buffer).cases()
-    if said is None or not said[2]:  # else arrays of cases are read from the archive
-        found = Source(found.name)  # without the handle: its archive is in memory, and the program has a copy
-    return Opened(program, found, buffer, policy, partial(signed.check, used_by=used_by), None)
+    return said is not None and bool(said[2])
 
 
 def _version_of(found: Source) -> tuple[int, int | str] | None:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import platform
+import re
 import sys
 from collections.abc import Mapping
 
@@ -24,7 +25,7 @@ def described(facts: Mapping[str, str]) -> dict[str, str]:
         "python": platform.python_version(),
         "system": f"{sys.platform} {platform.machine()}",
         "processor": _processor(),
-        "XLA_FLAGS": " ".join(sorted(os.environ.get("XLA_FLAGS", "").split())),
+        "XLA_FLAGS": " ".join(sorted(flags())),
     }
     return {key: value for key, value in {**facts, **here}.items() if value}
 
@@ -45,3 +46,17 @@ def explained(error: Exception) -> str:
     text = " ".join(map(str.strip, str(error).split("\n")))
     name = "" if isinstance(error, ExportError) else f"{type(error).__name__}: "
     return f"{name}{text if len(text) <= _LONGEST else f'{text[:_LONGEST]}...'}"
+
+
+def flags() -> list[str]:
+    """XLA_FLAGS, or those in the file that it names."""
+    text = os.environ.get("XLA_FLAGS", "").strip()
+    if text and not text.startswith("-") and os.path.isfile(text):
+        with open(text, encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    return split(text)
+
+
+def split(text: str) -> list[str]:
+    """Flags, as XLA takes them apart: quotes keep spaces."""
+    return re.findall(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""", text)

@@ -274,19 +274,19 @@ def _write(
 
 def is_in_its_folder(source: Source, path: str) -> bool:
     """Whether a path is in the folder of an artifact's file, where the files are that it uses."""
-    if source.path is None or not source.is_file:
-        return False
-    folder, other = (os.path.realpath(os.path.dirname(file)) for file in (source.path, path))
-    return folder == other
+    return source.is_file and source.path is not None and _folder(source.path) == _folder(path)
+
+
+def _folder(path: str) -> str:
+    return os.path.realpath(os.path.dirname(path))
 
 
 def apart(source: Source, buffer: Any, path: str) -> tuple[str, str] | None:
     """The folder with an artifact's weights and the folder of a path, if they differ; None if they are the same, or it
     does not matter."""
-    if source.path is None or _native.Artifact(buffer).weights() is None:
+    if source.path is None or is_in_its_folder(source, path) or _native.Artifact(buffer).weights() is None:
         return None
-    folder, other = (os.path.realpath(os.path.dirname(file)) for file in (source.path, path))
-    return None if folder == other else (folder, other)
+    return _folder(source.path), _folder(path)
 
 
 def _named_by_content(table: Table) -> Table:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from jaxexp._api.cases.report import CheckReport as CheckReport
     from jaxexp._kernel.artifact.cases import Case
     from jaxexp._policy.policy import Policy
-    from jaxexp._weights.arrays.stored import Table, WithDigests
+    from jaxexp._weights.arrays.stored import WithDigests
     from jaxexp._weights.files.reading import Check as Check
 
     from .source import Source
@@ -53,14 +53,8 @@ def cases_in(
 
         stored = cases_of(source.handle._opened, source.name, artifact)
     elif table is not None and source.path is not None:
-        stored = stored_beside(source.path, table) if check is None else _checked(source.path, table, check)
+        stored = stored_beside(source.path, table, check)
     return Cases.of_trailer(said, None if stored is None else reader_of(stored)).all
-
-
-def _checked(path: str, table: Table, check: Check) -> WithDigests:
-    from jaxexp._weights.arrays.stored import StoredChecked
-
-    return StoredChecked(path, table, check)
 
 
 def check_by(

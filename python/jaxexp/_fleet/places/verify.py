@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from jaxexp._signing.reading import SignedFiles
     from jaxexp._signing.signed_by import SignedBy
     from jaxexp._weights.arrays.stored import Stored, Table, WithDigests
+    from jaxexp._weights.files.reading import Check
 
     from .source import Given
 
@@ -104,11 +105,11 @@ def verify_signed(path: str, signed: SignedFiles) -> Signed:
         said = tables_of(artifact)
     if not said:
         return Signed(buffer, artifact)
-    from jaxexp._weights.arrays.stored import StoredChecked, Table
+    from jaxexp._weights.arrays.stored import Table
 
     folder, files = os.path.dirname(path), []
     for table in (Table.of_trailer(*found) for found in said):
-        StoredChecked(path, table, functools.partial(signed.check, used_by=path)).check_digests()
+        stored_beside(path, table, functools.partial(signed.check, used_by=path)).check_digests()
         files += [(os.path.join(folder, file.name), file.size) for file in table.files]
     return Signed(buffer, artifact, tuple(files))
 
@@ -173,10 +174,14 @@ def weights_beside(path: str, artifact: _native.Artifact) -> WithDigests | None:
     return None if found is None else stored_beside(path, Table.of_trailer(*found))
 
 
-def stored_beside(path: str, table: Table) -> Stored:
-    """The files of a table in the folder of a path or URL, read in pieces."""
-    from jaxexp._weights.arrays.stored import StoredBehind, StoredInPieces
+def stored_beside(path: str, table: Table, check: Check | None = None) -> Stored:
+    """The files of a table in the folder of a path or URL, read in pieces. With `check`, they are on this machine, and
+    read and checked now.
+    """
+    from jaxexp._weights.arrays.stored import StoredBehind, StoredChecked, StoredInPieces
 
+    if check is not None:
+        return StoredChecked(path, table, check)
     return StoredBehind(path, table, functools.partial(beside, path)) if is_url(path) else StoredInPieces(path, table)
 
 
