@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -25,10 +26,24 @@ def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType
     def by_hand() -> Any:
         return jax.tree.map(np.asarray, call(*arguments))
 
+    kept = disk.new_path().with_suffix(".npz")
+    leaves, tree = jax.tree.flatten((arguments, by_hand()))
+    np.savez(kept, *leaves)
+
+    def with_numpy() -> None:
+        with np.load(kept) as file:
+            given, expected = tree.unflatten([file[name] for name in file.files])
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), jax.tree.map(np.asarray, call(*given)), expected)
+
     def wrong() -> list[str]:
         return [] if recorded.check().ok else ["verdict"]
 
-    return Trial(subject=Rival(recorded.check), oracle=Rival(by_hand), wrong=wrong)
+    return Trial(
+        subject=Rival(recorded.check),
+        oracle=Rival(by_hand),
+        wrong=wrong,
+        beside={"with NumPy": Rival(with_numpy)},
+    )
 
 
 QUESTION = Question(
@@ -36,5 +51,9 @@ QUESTION = Question(
     "`check()` of a loaded function with one recorded call, whose large arrays are in a file. `jax.export` makes "
     "the same call with arrays of NumPy, reads its results, and compares nothing.",
     _trial,
+    beside={
+        "with NumPy": "a check by hand with `jax.export`: arguments and results are read from an `.npz` file, and "
+        "compared by `np.testing.assert_allclose`",
+    },
     applies=lambda case: case.name == "tiny" or case.family == "model",
 )

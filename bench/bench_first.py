@@ -19,7 +19,7 @@ import numpy as np
 
 from bench import bench_deserialize, bench_serialize, disk, floors
 from bench.cases import CASES, Case
-from bench.measure import Reading
+from bench.measure import Reading, settle
 from bench.processes import json_of
 from bench.program import Program
 from bench.question import OWN_QUESTIONS, Question, Trial
@@ -54,6 +54,11 @@ def opening(library: Any, case: Case, artifact: bytes) -> Callable[[], object]:
     return partial(library.deserialize, artifact)
 
 
+def flattening(library: Any, case: Case, artifact: bytes) -> Callable[[], object]:
+    exported = library.deserialize(artifact)
+    return lambda: [tree.__getstate__() for tree in (exported.in_tree, exported.out_tree)]
+
+
 def building(library: Any, case: Case, artifact: bytes) -> Callable[[], object]:
     return floors.building(library.deserialize(artifact))
 
@@ -67,11 +72,6 @@ print(json.dumps(bench_first.seconds(*json.loads(sys.argv[1]))))
 """
 
 
-# The first block of this size or more makes glibc put together all small ones that were freed. After the lowering of
-# thousands of arguments, that takes milliseconds, whoever asks for the block.
-_LARGE = 1 << 16
-
-
 def seconds(way: str, library_name: str, case_name: str, path: str) -> float:
     """One run, after one of a function with other types, shapes and trees, so that code which is loaded late does not
     count; nor does what `make` leaves to the allocator.
@@ -81,8 +81,8 @@ def seconds(way: str, library_name: str, case_name: str, path: str) -> float:
     unlike = Case("unlike", _unlike, vjp_order=case.vjp_order)
     make(library, unlike, _unlike().artifact(jax.export, case.vjp_order))()
     run = make(library, case, Path(path).read_bytes())
+    settle()
     gc.disable()
-    bytearray(_LARGE)
     start = time.perf_counter()
     kept = run()
     took = time.perf_counter() - start
@@ -115,6 +115,7 @@ def _write_trial(case: Case, program: Program, subject: ModuleType, oracle: Modu
         subject=sample(writing, subject),
         oracle=sample(writing, oracle),
         wrong=bench_serialize.trial(case, program, subject, oracle).wrong,
+        beside={"trees": sample(flattening, oracle)},
     )
 
 
@@ -137,8 +138,7 @@ def _read_trial(case: Case, program: Program, subject: ModuleType, oracle: Modul
 
 _NEW = (
     "Each sample is the only run in a new process, which has done the same with one other function: its types, shapes "
-    "and trees occur in no case. Before the run, a block of 64 KiB is allocated and freed: the first large block makes "
-    "the C library put together what the export has freed, which takes up to 10 ms."
+    "and trees occur in no case."
 )
 QUESTIONS = (
     Question(
@@ -146,6 +146,7 @@ QUESTIONS = (
         "`Exported.serialize` of a function that was just exported, with the VJPs that the case names, which were made "
         f"before. {_NEW}",
         _write_trial,
+        beside={"trees": "only JAX's own account of both trees, `PyTreeDef.__getstate__`"},
         applies=_is_asked,
         patience=2,
         quick=False,

@@ -69,6 +69,16 @@ def _from_zip(library: ModuleType, path: Path) -> list[Any]:
         return [library.deserialize(archive.read(name)) for name in archive.namelist()]
 
 
+def _members(folder: Path) -> list[bytes]:
+    return [path.read_bytes() for path in _sorted(folder)]
+
+
+def _verified(members: list[bytes]) -> list[Any]:
+    from jaxexp import _native
+
+    return list(map(_native.Artifact, members))
+
+
 def _handles(library: ModuleType, path: Path) -> Any:
     archive = library.Archive.open(path)
     return archive, [archive[name] for name in archive]
@@ -102,6 +112,16 @@ def _seconds_of(way: Callable[..., Any], library: ModuleType, path: str) -> floa
     loaded = way(library, Path(path))
     seconds = time.perf_counter() - start
     del loaded
+    return seconds
+
+
+def _seconds_of_verification(way: Callable[..., Any], library: ModuleType, path: str) -> float:
+    """Of the files of a folder; the way to load them is not used."""
+    members = _members(Path(path))
+    start = time.perf_counter()
+    verified = _verified(members)
+    seconds = time.perf_counter() - start
+    del verified
     return seconds
 
 
@@ -194,7 +214,7 @@ def _differences(fleet: Fleet, loaded: list[Any], oracle: ModuleType, count: int
 def _load_trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
     fleet = _fleet(program)
     files = list(fleet.files(subject).values())
-    path, folder, zipped = fleet.archive(subject), files[0].parent, fleet.zipped(subject)
+    path, folder, zipped = fleet.archive(subject), fleet.folder(subject), fleet.zipped(subject)
     beside: Mapping[str, Callable[[], object]] = {
         "opened": lambda: _from_archive(subject, path),
         "1 worker": lambda: _in_threads(subject, path, 1),
@@ -205,10 +225,8 @@ def _load_trial(case: Case, program: Program, subject: ModuleType, oracle: Modul
     }
     rivals = {name: Rival(run) for name, run in beside.items()}
     if subject.__name__ == "jaxexp":
-        from jaxexp import _native
-
-        members = [file.read_bytes() for file in files]
-        rivals["verify"] = Rival(lambda: [_native.Artifact(member) for member in members])
+        members = _members(folder)
+        rivals["verify"] = Rival(lambda: _verified(members))
     return Trial(
         subject=Rival(lambda: _looked_at(subject, path)),
         oracle=Rival(lambda: _from_files(oracle, folder)),
@@ -223,19 +241,23 @@ def _load_trial(case: Case, program: Program, subject: ModuleType, oracle: Modul
 
 def _first_trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
     fleet = _fleet(program)
-    folder = next(iter(fleet.files(subject).values())).parent
+    folder = fleet.folder(subject)
     ours = partial(_in_a_new_process, _seconds_of, _looked_at, subject, fleet.archive(subject))
     theirs = partial(_in_a_new_process, _seconds_of, _from_files, oracle, folder)
+    verifying = partial(_in_a_new_process, _seconds_of_verification, _from_files, subject, folder)
     return Trial(
         subject=Reading(ours),
         oracle=Reading(theirs),
         wrong=lambda: _differences(fleet, _from_archive(subject, fleet.archive(subject)), oracle, _SAMPLE),
+        beside={"verify": Reading(verifying)} if subject.__name__ == "jaxexp" else {},
     )
 
 
 def _verify_trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
     fleet = _fleet(program)
     path, zipped = fleet.archive(subject), fleet.zipped(subject)
+    members = _members(fleet.folder(subject))
+    checks = {"checks": Rival(lambda: _verified(members))} if subject.__name__ == "jaxexp" else {}
     threads = ThreadPoolExecutor(_THREADS)
     buffers = [bytearray(2**20) for _ in range(_THREADS)]
 
@@ -268,6 +290,7 @@ def _verify_trial(case: Case, program: Program, subject: ModuleType, oracle: Mod
         beside={
             "read(2)": Rival(lambda: _read(path, threads, buffers)),
             "read and digest": Rival(lambda: _read(path, threads, buffers, floors.digest)),
+            **checks,
         },
     )
 
@@ -322,6 +345,7 @@ _MEMORY = {
     "mapped": "the part of the subject's memory that is pages of files: the system takes them back when it needs "
     "memory, and all processes that have the archive open share them",
 }
+_VERIFY = "only jaxexp's verification and checks, in one thread, of files that are in memory"
 _NOT_WARM = "Each sample is a new process; code that is loaded late also counts."
 QUESTIONS = (
     Question(
@@ -354,7 +378,7 @@ QUESTIONS = (
             "opened": "the subject, without a look at the fields",
             "1 worker": "the same in one thread, with `load_all(workers=1)`",
             "2 workers": "the same in two threads",
-            "verify": "only jaxexp's verification and checks, in one thread",
+            "verify": _VERIFY,
             "load_many": "`load_many` of the subject over the files, and a look at the fields",
             "load": "a loop of `load` over the files, and a look at the fields",
             "zipfile": "`jax.export.deserialize` of each member of a `zipfile.ZipFile`",
@@ -364,8 +388,9 @@ QUESTIONS = (
     Question(
         "load all, first time",
         "The same, as when a server starts: once, in a new process for each sample, with the garbage "
-        "collector on. All code is imported before the measurement.",
+        "collector on. What `deserialize` needs is imported before, and jaxexp's code for archives meanwhile.",
         _first_trial,
+        beside={"verify": _VERIFY},
         applies=_is_fleet,
         quick=False,
     ),
@@ -378,6 +403,7 @@ QUESTIONS = (
         beside={
             "read(2)": f"reading the archive from the page cache in {_THREADS} threads, each into a buffer of 1 MiB",
             "read and digest": "the same, and computing jaxexp's digest of each buffer",
+            "checks": _VERIFY,
         },
         applies=_is_fleet,
     ),

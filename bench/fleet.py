@@ -51,6 +51,10 @@ class Fleet(Program):
 
         return self._once("files", library, write)
 
+    def folder(self, library: ModuleType) -> Path:
+        """The folder of these files, and of nothing else."""
+        return next(iter(self.files(library).values())).parent
+
     def zipped(self, library: ModuleType) -> Path:
         """The same files in a ZIP file, as they are."""
 

@@ -50,6 +50,11 @@ class Rival:
     def once(self) -> object:
         return self.run() if self.prepare is None else self.run(self.prepare())
 
+    def warm_up(self) -> None:
+        """A run that is not timed, unless each one is prepared, and so is not a repetition."""
+        if self.prepare is None:
+            self.sample(1)
+
     def sample(self, loops: int) -> float:
         """Seconds per run, over `loops` runs in a row."""
         run, result = self.run, None
@@ -87,6 +92,9 @@ class Reading:
 
     read: Callable[[], float]
 
+    def warm_up(self) -> None:
+        pass
+
     def sample(self, loops: int) -> float:
         return max(ZERO, self.read())
 
@@ -97,8 +105,19 @@ class Reading:
         return 1, time.perf_counter() - start
 
 
+def settle() -> None:
+    """Collects garbage, and has glibc put together what was freed, which it would do at the next block of this size,
+    whoever asks for it: after a rival that frees thousands of small blocks, that takes milliseconds.
+    """
+    gc.collect()
+    bytearray(1 << 16)
+
+
 def alternate(rivals: Mapping[str, Rival | Reading], effort: Effort) -> dict[str, list[float]]:
-    """Samples of each rival, equally many, taken in turns."""
+    """Samples of each rival, equally many, taken in turns.
+
+    A run that is not timed comes before each sample: what other rivals did to caches and to free memory does not count.
+    """
     plans = {name: rival.plan(effort) for name, rival in rivals.items()}
     in_a_round = sum(seconds for _, seconds in plans.values())
     rounds = max(effort.fewest, min(effort.samples, int(effort.total / max(in_a_round, 1e-9))))
@@ -111,8 +130,10 @@ def alternate(rivals: Mapping[str, Rival | Reading], effort: Effort) -> dict[str
     try:
         for turn in range(rounds):
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
+                if effort.warm:
+                    rivals[name].warm_up()
+                settle()
                 samples[name].append(rivals[name].sample(plans[name][0]))
-                gc.collect()
     finally:
         gc.enable()
         gc.unfreeze()

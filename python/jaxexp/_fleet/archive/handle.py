@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError
-from jaxexp._kernel.artifact.inspect import described
 from jaxexp._kernel.artifact.words import bytes_in_words, counted, cut, derivatives, lowered_for
 from jaxexp._kernel.io.files import named_in_errors
 from jaxexp._public import public, public_dir
@@ -162,6 +161,8 @@ class Handle:
 
     def inspect(self, *, check_modules: bool = False) -> Inspection:
         """Shows what the artifact says about itself, as `jaxexp.inspect` does."""
+        from jaxexp._kernel.artifact.inspect import described  # slow to import
+
         with self._placed():
             image, modules = self._opened.parts(self._number)
             return described(image, check_modules, modules)

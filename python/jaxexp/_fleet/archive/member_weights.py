@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
-from jaxexp._kernel.artifact.inspect import shown_node, values_of
 from jaxexp._kernel.artifact.opened import tables_of
 
 from .opened import Opened
@@ -30,6 +29,7 @@ def of_artifact(opened: Opened, label: str, artifact: _native.Artifact) -> WithD
     found = artifact.weights()
     if found is None or not opened.has_tensors(found):
         return None
+    from jaxexp._kernel.artifact.inspect import shown_node, values_of
     from jaxexp._weights.arrays.stored import Table
 
     arguments, _ = values_of(artifact, artifact.describe(shown_node), len(found[1]))

@@ -6,16 +6,17 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
 from jaxexp._errors import ExportError, shown
 from jaxexp._kernel.artifact.chain import chain
-from jaxexp._kernel.artifact.inspect import shown_node, values_of
-from jaxexp._kernel.artifact.inspection import Value
 from jaxexp._kernel.artifact.metadata import to_json
 from jaxexp._kernel.artifact.words import counted
 from jaxexp._public import public
+
+if TYPE_CHECKING:
+    from jaxexp._kernel.artifact.inspection import Value
 
 # How many arguments and results are listed, how many of them in one line, and how many bytes their list may have.
 _LISTED, _FEW, _LIST_SIZE = 32, 4, 1 << 12
@@ -95,6 +96,8 @@ def _noted(value: str) -> str:
 
 def to_store(artifact: _native.Artifact) -> _native.MemberSummary:
     """The summary of an artifact, as the index of an archive stores it."""
+    from jaxexp._kernel.artifact.inspect import shown_node, values_of  # slow to import; who reads needs neither
+
     facts = artifact.describe(shown_node)
     _, tensors, _ = artifact.weights() or ((), (), ())
     arguments, results = values_of(artifact, facts, len(tensors) + _LISTED)

@@ -149,7 +149,7 @@ def _memory(size: int) -> memoryview:
     return found.data[first : first + size]
 
 
-_LARGE, _ALIGNMENT = 1 << 20, 64
+_LARGE, _ALIGNMENT = 1 << 16, 64
 
 Take: TypeAlias = "Callable[[int], MappedFile | FileInPieces]"
 
