@@ -106,10 +106,15 @@ class Reading:
 
 
 def settle() -> None:
-    """Collects garbage, and has glibc put together what was freed, which it would do at the next block of this size,
-    whoever asks for it: after a rival that frees thousands of small blocks, that takes milliseconds.
-    """
+    """Collects garbage, and puts together what was freed."""
     gc.collect()
+    put_together()
+
+
+def put_together() -> None:
+    """Has glibc put together the small blocks that were freed, which it would do at the next block of this size,
+    whoever asks for it: after thousands of them, that takes milliseconds.
+    """
     bytearray(1 << 16)
 
 
@@ -130,9 +135,9 @@ def alternate(rivals: Mapping[str, Rival | Reading], effort: Effort) -> dict[str
     try:
         for turn in range(rounds):
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
+                settle()
                 if effort.warm:
                     rivals[name].warm_up()
-                settle()
                 samples[name].append(rivals[name].sample(plans[name][0]))
     finally:
         gc.enable()

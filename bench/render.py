@@ -263,10 +263,10 @@ def _how(results: Results) -> str:
         "",
         f"- The library that is compared with jax.export is called the subject. Here it is {subject}.",
         "- Both libraries run in one process, with the same bytes and the same objects. After a warm-up they take "
-        "turns, one sample in each round. Before each sample, the same runs once without being timed, so that what the "
-        "others have done to caches and to free memory does not count, except where each run needs something new. Then "
-        "the garbage collector runs, which it does not during a sample, and a block of 64 KiB is allocated, for which "
-        "the C library puts together what was freed.",
+        "turns, one sample in each round. Before each sample, the garbage collector runs, which it does not during a "
+        "sample, and a block of 64 KiB is allocated, for which the C library puts together what was freed. Then the "
+        "same runs once without being timed, except where each run needs something new: what the others have done to "
+        "caches and to free memory does not count.",
         f"- A sample is the mean over {amount(FULL.sample)} of runs, or one run if that takes longer. There are "
         f"{FULL.fewest} to {FULL.samples} rounds, fewer if a run takes long.",
         "- Times are medians. IQR is the interquartile range, divided by the median. The ratio is jax.export's median, "

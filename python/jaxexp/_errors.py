@@ -33,6 +33,16 @@ def in_one_line(error: Exception) -> str:
     return " ".join(map(str.strip, str(error).split("\n")))
 
 
+def of_file(error: Exception, file: str) -> Exception:
+    """The same error about another file that has the same bytes; as it is, if it names no file."""
+    if not isinstance(error, (DeserializationError, PolicyError)):
+        return error
+    made = type(error).__new__(type(error), *error.args)  # tblib, which Dask uses, makes `copy` share the attributes
+    made.__dict__.update(error.__dict__)
+    made.file = file
+    return made
+
+
 def cause(error: BaseException) -> BaseException | None:
     """What an error of jaxexp is raised from, if that is an error of others: Python prints it in tracebacks.
 

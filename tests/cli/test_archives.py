@@ -11,6 +11,7 @@ import pytest
 
 import jaxexp
 from jaxexp._cli import inputs
+from jaxexp._cli.commands import pack
 from jaxexp._fleet.passes import targets
 from kit.archives import blob
 from kit.command_line import NAMES
@@ -400,3 +401,11 @@ def test_pack_of_a_name_that_is_no_text(folder, tmp_path, good, run) -> None:
         assert not (tmp_path / "fleet.zip").exists()
     good("pack", tmp_path / "fleet.zip", f"café={os.fsdecode(file)}")
     assert list(jaxexp.Archive.open(tmp_path / "fleet.zip")) == ["café"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://me:SECRET@host/models/m.jaxexp", "https://host/models/m.jaxexp?token=SECRET", "s3://bucket/a/m.jaxexp"],
+)
+def test_pack_of_a_url_takes_the_name_of_the_file(url: str) -> None:
+    assert pack._name(inputs.Source(url, url)) == "m"

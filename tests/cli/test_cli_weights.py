@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -244,3 +245,17 @@ def test_a_folder_with_weights_is_migrated_through_an_archive(tmp_path, run, goo
     good("pack", tmp_path / "all.zip", models)
     good("migrate", tmp_path / "all.zip", tmp_path / "other")
     assert len(jaxexp.load(tmp_path / "other" / "a.jaxexp").weights) > 0
+
+
+@pytest.mark.parametrize("other", [{"v": np.ones((4, 4), np.float32)}, {"w": np.ones((2, 8), np.float32)}])
+def test_unpacked_members_with_the_same_bytes_as_other_weights(run: Any, other: dict[str, Any], tmp_path: Path) -> None:
+    x = np.ones((4, 4), np.float32)
+    with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
+        for name, weights in (("a", {"w": np.ones((4, 4), np.float32)}), ("b", other)):
+            (key,) = weights
+            function = jax.jit(lambda p, x, key=key: p[key].reshape(4, 4) @ x)
+            archive.add(name, jaxexp.export(function)(weights, x).bind(weights))
+    assert run("unpack", tmp_path / "fleet.zip", "-d", tmp_path / "out")[0] == 0
+    for name in "ab":
+        found = jaxexp.load(tmp_path / "out" / f"{name}.jaxexp").call(x)
+        np.testing.assert_array_equal(found, np.full((4, 4), 4.0))

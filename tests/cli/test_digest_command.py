@@ -71,9 +71,9 @@ def test_workers_and_a_journal(models: Path, good: Any, tmp_path: Path, monkeypa
     assert good(*with_journal, "--workers", 2) == alone
     read: list[str] = []
 
-    def noted(source: Source) -> Any:
+    def noted(source: Source, look: Any) -> Any:
         read.append(Path(source.name).name)
-        return digests_and_files(source)
+        return digests_and_files(source, look)
 
     monkeypatch.setattr(digests_many, "digests_and_files", noted)
     assert (good(*with_journal), read) == (alone, [])

@@ -545,3 +545,32 @@ def test_names_of_entries() -> None:
         text = "x" * size
         expected = hashlib.sha256(f"1:a{size}:{text}".encode()).hexdigest()
         assert _native.store_name({"a": text}) == f"{expected}.exe"
+
+
+def test_a_url_without_a_place_for_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever is wrong with the cache, calls go on."""
+    pytest.importorskip("fsspec")
+    folder = tmp_path / "cache"
+    path = saved(tmp_path, jnp.sin, X)
+    jaxexp.compile_cache(folder)
+    try:
+        expected = in_another_process(lambda: np.asarray(jaxexp.load(path).call(X)))[0]
+        assert entries(folder)
+        jaxexp.compile_cache(f"file://{folder}")
+
+        def none(*args: Any, **options: Any) -> Any:
+            raise FileNotFoundError("No usable temporary directory found")
+
+        monkeypatch.setattr("tempfile.TemporaryDirectory", none)
+        found, _ = in_another_process(lambda: np.asarray(jaxexp.load(path).call(X)))
+    finally:
+        jaxexp.compile_cache(None)
+    np.testing.assert_array_equal(found, expected)
+    assert "is not asked again" in caplog.text
+
+
+def test_no_url() -> None:
+    with pytest.raises(jaxexp.ExportError, match="is none"):
+        jaxexp.compile_cache("https://[x")

@@ -237,6 +237,8 @@ def test_arrays_of_others(session: Session, tmp_path: Path) -> None:
     fortran, big = np.asfortranarray(X), X.astype(">f4")
     for x in (Foreign(X), jnp.asarray(X), mapped, fortran, big, np.stack([X, X], -1)[..., 1]):
         same(session(x, D, k={"n": np.int32(3)}), expected)
+    for x in (jnp.asarray(X), fortran, big):
+        same(session(session.put(x), D, k={"n": 3}), expected)
     with pytest.raises(
         jaxexp.RunError,
         match="must be an array, found a OnDevice: a DLPack tensor has to be in host memory or on a device of",

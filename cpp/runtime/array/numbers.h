@@ -42,12 +42,14 @@ class Uses {
   /// From now on, no call donates the numbers. Those that may do so are over.
   void pin() const;
   void unpin() const { --pins_; }
-  bool are_pinned() const { return pins_ > 0; }
 
-  /// A call may donate the numbers, if they are not pinned then.
-  void begin_call() const {
+  /// Whether a call may donate the numbers: not while they are pinned. If it may, `end_call` has to follow.
+  bool begin_call() const {
     may_be_gone_ = true;
     ++calls_;
+    if (pins_ == 0) return true;
+    --calls_;  // whoever pins waits only for calls that began before
+    return false;
   }
   void end_call() const { --calls_; }
   /// Whether a call may have donated them.

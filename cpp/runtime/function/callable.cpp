@@ -70,17 +70,21 @@ class Stopwatch {
 /// Arguments that a call may donate, while it does.
 class DonatingCall {
  public:
-  explicit DonatingCall(Arguments arguments) : arguments_(arguments) {
-    for (const Numbers* const argument : arguments_) argument->uses.begin_call();
+  explicit DonatingCall(Arguments arguments) : arguments_(arguments), may_(arguments.size()) {
+    for (std::size_t i = 0; i < arguments_.size(); ++i) may_[i] = arguments_[i]->uses.begin_call();
   }
   DonatingCall(const DonatingCall&) = delete;
   DonatingCall& operator=(const DonatingCall&) = delete;
   ~DonatingCall() {
-    for (const Numbers* const argument : arguments_) argument->uses.end_call();
+    for (std::size_t i = 0; i < arguments_.size(); ++i)
+      if (may_[i]) arguments_[i]->uses.end_call();
   }
+  /// Whether it does: not what was pinned before.
+  bool may_donate(std::size_t i) { return i < arguments_.size() && may_[i] != 0; }
 
  private:
   Arguments arguments_;
+  Few<std::uint8_t, 32> may_;
 };
 
 PJRT_Memory* memory(const Device& device, const Parameter& parameter) {
@@ -470,7 +474,7 @@ Arrays Callable::call(Arguments arguments, Times* times) const {
     if (const Tiling& tiling = compiled.arguments[i]; !is_in_place(*arguments[i], arguments_[i], tiling))
       placed.emplace_back(i, place(*arguments[i], arguments_[i], tiling));
   auto next_placed = placed.begin();
-  const DonatingCall donating(program_.may_donate ? arguments : Arguments());
+  DonatingCall donating(program_.may_donate ? arguments : Arguments());
   std::size_t input = 0;
   if (program_.platform_index) {
     for (std::size_t d = 0; d < nr_devices; ++d) inputs[d * nr_inputs] = compiled.platform_index[d]->get();
@@ -478,7 +482,8 @@ Arrays Callable::call(Arguments arguments, Times* times) const {
   }
   for (const std::uint32_t i : kept_) {
     const Numbers& numbers = *arguments[i];
-    if (numbers.is_lent || numbers.uses.are_pinned()) not_donated[nr_not_donated++] = static_cast<std::int64_t>(input);
+    if (numbers.is_lent || (program_.may_donate && !donating.may_donate(i)))
+      not_donated[nr_not_donated++] = static_cast<std::int64_t>(input);
     const bool is_placed = next_placed != placed.end() && next_placed->first == i;
     for (std::size_t d = 0; d < nr_devices; ++d) {
       const Buffer& buffer = is_placed ? *next_placed->second[d] : *numbers.parts[d].buffer;

@@ -15,8 +15,9 @@ constexpr std::string_view pure[] = {"broadcast_in_dim", "concatenate", "constan
                                      "reshape",          "slice"};
 
 std::string key(std::string_view name, const std::vector<Id>& types, const std::vector<const Known*>& known) {
-  std::string text(name);
-  text.push_back(0);
+  std::string text;
+  put_number(text, name.size());  // names may have any characters
+  text += name;
   for (std::size_t i = 0; i < types.size(); ++i) {
     put_number(text, types[i]);
     put_number(text, known[i] ? known[i]->values.size() + 1 : 0);

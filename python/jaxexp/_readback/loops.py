@@ -167,7 +167,7 @@ class _Pattern:
             side, shape = self.is_row(array, update.inputs[2:], counter), self.types[array].shape[1:]
             row = self.source(update.inputs[1])
             made = self.maker.get(row)
-            if side is None or made is None or made.types[0].shape != (1, *shape):
+            if side is None or made is None or self.type_of(row).shape != (1, *shape):
                 continue
             if self._adds_axis(made, shape):
                 rows.append(_Row(array, made.inputs[0], False, side, frozenset({update})))

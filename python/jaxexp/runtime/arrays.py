@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 from typing import Any
@@ -11,14 +10,13 @@ import numpy as np
 
 from jaxexp import _runtime
 from jaxexp._errors import ExportError, RunError, cause
+from jaxexp._kernel.artifact import scalars
 from jaxexp._kernel.artifact.words import dtype_and_shape, why_no_numbers
 
 _OF_NUMPY = frozenset(
     """bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128""".split()
 )
 _CPU = 1  # DLPack's number for host memory
-# Python's numbers, by the kinds of NumPy's dtypes that they become.
-_SCALARS = {bool: "b", int: "iufcV", float: "fcV", complex: "c"}  # "V": those of ml_dtypes
 
 
 class Array:
@@ -150,7 +148,7 @@ class Leaf:
         if dtype is None:
             dtype = self._dtype = dtype_of(self.name)
         if type(value) is not np.ndarray:
-            value = self._number(value, dtype) if type(value) in _SCALARS else self._foreign(value)
+            value = self._number(value, dtype) if type(value) in scalars.KINDS else self._foreign(value)
             if isinstance(value, _runtime.Array):
                 return value
         if value.dtype != dtype:
@@ -163,12 +161,8 @@ class Leaf:
 
     def _number(self, value: Any, dtype: np.dtype[Any]) -> np.ndarray:
         """A number of Python's."""
-        if dtype.kind in _SCALARS[type(value)]:
-            with contextlib.suppress(OverflowError, TypeError, ValueError):
-                array = np.asarray(value, dtype)
-                # The integers of ml_dtypes wrap around, and take fractions.
-                if dtype.kind != "V" or "int" not in self.name or (type(value) is int and int(array) == value):
-                    return array
+        if (array := scalars.array_of(value, dtype, self.name)) is not None:
+            return array
         raise self._refused(f"dtype {self.name}", f"the number {value!r:.40}", None)
 
     def _foreign(self, value: Any) -> Any:

@@ -235,7 +235,9 @@ class Session:
         Raises:
             RunError: there is no such device, or it cannot hold the array.
         """
-        leaf = Leaf(self._plugin, "the array", str(getattr(array, "dtype", "float32")), "any array")
+        dtype = getattr(array, "dtype", "float32")
+        name = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]  # of "torch.float32"
+        leaf = Leaf(self._plugin, "the array", name, "any array")
         return Array(self._plugin.put(leaf.taken(array), leaf.name, device))
 
     @property

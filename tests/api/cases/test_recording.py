@@ -406,3 +406,24 @@ def test_tolerances(exported: jaxexp.Exported, tmp_path: Path) -> None:
     assert jaxexp.check(file, tolerance=(1e-3, 0)).cases[0].results[0].tolerance_of == "check"
     with pytest.raises(jaxexp.ExportError, match="not negative"):
         jaxexp.check(file, tolerance=-1)
+
+
+def test_cases_stay_where_their_sizes_fit(tmp_path: Path) -> None:
+    b, c = jaxexp.symbolic_shape("b, c")
+    spec = jax.ShapeDtypeStruct
+    exported = jaxexp.export(jax.jit(lambda x, y: (x + 1, y.sum())))(spec((b,), np.float32), spec((c,), np.float32))
+    exported.save(tmp_path / "f.jaxexp", cases=[(np.ones(3, np.float32), np.ones(5, np.float32))])
+    loaded = jaxexp.load(tmp_path / "f.jaxexp")
+    m, n = jaxexp.symbolic_shape("m, n")
+    for sizes, fit in (((m, n), 1), ((3, n), 1), ((m, m + 2), 1), ((m, m), 0), ((2 * m, m), 0), ((m, m + 1), 0)):
+        assert len(loaded.specialize(*(spec((size,), np.float32) for size in sizes)).cases) == fit, sizes
+
+
+@pytest.mark.parametrize(
+    ("dtype", "number"), [("int32", 1.5), ("bool", 7), ("int4", 9), ("int8", 300), ("float32", 1j), ("int32", True)]
+)
+def test_numbers_that_a_dtype_has_not(dtype: str, number: Any, tmp_path: Path) -> None:
+    exported = jaxexp.export(jax.jit(lambda x: x))(jax.ShapeDtypeStruct((), dtype))
+    with pytest.raises(jaxexp.ExportError, match=f"of dtype {dtype}, found the number"):
+        exported.save(tmp_path / "f.jaxexp", cases=[(number,)])
+    assert not (tmp_path / "f.jaxexp").exists()

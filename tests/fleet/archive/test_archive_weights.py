@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
+from numpy.testing import assert_array_equal
 
 import jaxexp
 from jaxexp import Archive, _native
@@ -310,3 +311,29 @@ def test_killed_writers_leave_no_program_without_weights(path: Path, tmp_path: P
         env=subprocess_env(), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stdout == "died 30\n", done.stderr
+
+
+def test_members_of_the_same_bytes_share_their_weights(tmp_path: Path) -> None:
+    """Many names for one artifact cost no more than one, and all of them are named when a weight is damaged."""
+    model, _ = bound()
+    with Archive.create(tmp_path / "fleet.zip") as archive:
+        for name in "abc":
+            archive.add(name, model)
+    with Archive.open(tmp_path / "fleet.zip") as archive:
+        first, *others = archive.load_all()
+        assert all(other.weights is first.weights for other in others)
+        assert_array_equal(others[0].call(X), model.call(X))
+        stored = model.weights["head"] if "head" in model.weights else next(iter(model.weights.values()))
+        content = (tmp_path / "fleet.zip").read_bytes()
+    at = content.index(np.asarray(stored).tobytes())
+    (tmp_path / "damaged.zip").write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    with Archive.open(tmp_path / "damaged.zip") as archive:
+        found = archive.verify()
+    assert [str(error.file).rpartition("::")[2] for error in found.values()] == list(found) == ["a", "b", "c"]
+
+
+def test_an_archive_that_was_opened_by_a_relative_path(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(path.parent)
+    archive = Archive.open(path.name)
+    monkeypatch.chdir("/")
+    assert archive["model"].load().call(X) is not None

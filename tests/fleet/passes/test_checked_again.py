@@ -71,3 +71,39 @@ def test_a_file_beside_it_goes(model: Path, checked: Callable[[], tuple[str, int
     assert checked() == checked() == ("failed", 1) == (jaxexp.check(model).verdict, 1)
     file.write_bytes(before)
     assert checked() == ("equal", 1)
+
+
+def test_weights_that_come_later(model: Path) -> None:
+    """`verify_many` looks again at an artifact whose weights were missing."""
+    journal, weights = model.parent / "journal", model.parent / "f.safetensors"
+    weights.rename(model.parent / "later")
+    (error,) = jaxexp.verify_many([model], journal=journal).values()
+    assert isinstance(error, jaxexp.WeightsError)
+    (model.parent / "later").rename(weights)
+    assert jaxexp.verify_many([model], journal=journal) == {}
+
+
+@pytest.mark.parametrize("how", ["verify", "digest"])
+def test_a_file_that_is_replaced_while_it_is_read(how: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal has the state of the file from before it was read."""
+    file = model.parent / "f.safetensors"
+    module, name = {
+        "verify": ("jaxexp._fleet.places.verify", "files_of"), "digest": ("jaxexp._fleet.places.digests", "_digests")
+    }[how]  # fmt: skip
+    owner = importlib.import_module(module)
+    real = getattr(owner, name)
+
+    def slow(*args: Any) -> Any:
+        found = real(*args)
+        changed(file)
+        return found
+
+    def run() -> Any:
+        if how == "verify":
+            return jaxexp.verify_many([model], journal=model.parent / "journal")
+        return dict(jaxexp.digests_many([model], journal=model.parent / "journal"))
+
+    monkeypatch.setattr(owner, name, slow)
+    before = run()
+    monkeypatch.setattr(owner, name, real)
+    assert run() != before

@@ -337,3 +337,43 @@ def test_one_call_of_symbolic_size() -> None:
     mapped = jax.vmap(rows_loaded().call, (0, None, None))
     outer = reload(jaxexp.export(jax.jit(mapped))(spec((m, b, 4)), spec((4, 2)), spec((b,), np.int32)))
     assert_same_values(outer.call(*ROWS), jax.vmap(rows, (0, None, None))(*ROWS))
+
+
+# --- specialize -----------------------------------------------------------------------------------------------------
+
+
+def scaled(x: Any, y: Any) -> Any:
+    return x * y.sum()
+
+
+def scaled_export() -> jaxexp.Exported:
+    b, c = dims("b, c")
+    return jaxexp.export(jax.jit(scaled), batch_dim="b")(spec((b,)), spec((c,)))
+
+
+@pytest.mark.parametrize("in_axes", [(0, 0), (0, None)])
+def test_an_argument_that_gets_the_name_of_the_batch_is_none(in_axes: tuple[int, int | None]) -> None:
+    (n,) = dims("b")
+    same = scaled_export().specialize(spec((n,)), spec((n,)))
+    x, y = arr(2, 3), arr(2, 3) + 1
+    given = x, y if in_axes[1] == 0 else y[0]
+    for exported in (same, reload(same)):
+        assert exported.batch_dim is None
+        assert_same_values(jax.vmap(exported.call, in_axes)(*given), jax.vmap(scaled, in_axes)(*given))
+
+
+def test_the_batch_gets_another_name() -> None:
+    (n,) = dims("n")
+    other = reload(scaled_export().specialize(spec((n,)), spec((4,))))
+    assert other.batch_dim == "n"
+    x, y = arr(2, 3), arr(4)
+    assert_same_values(jax.vmap(other.call, (0, None))(x, y), jax.vmap(scaled, (0, None))(x, y))
+
+
+def test_a_batch_that_gets_constraints() -> None:
+    """One call for both elements would have a batch of 16."""
+    (n,) = dims("b", constraints=["b <= 8"])
+    (b,) = dims("b")
+    small = jaxexp.export(jax.jit(lambda x: x * 2), batch_dim="b")(spec((b,))).specialize(spec((n,)))
+    for exported in (small, reload(small)):
+        assert_same_values(jax.vmap(exported.call)(arr(2, 8)), arr(2, 8) * 2)

@@ -134,3 +134,12 @@ def test_folders_of_other_file_systems(tmp_path: Path) -> None:
         (f"{url}a/one", 1), (f"{url}two", 2)
     ]  # fmt: skip
     assert [file for file, _ in listing.files_in(url, recursive=False)] == [f"{url}two"]
+
+
+def test_a_page_of_links_that_has_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links count, also if all of them lead to one file, or nowhere."""
+    monkeypatch.setattr(listing, "_MOST_LINKS", 100)
+    for place in ("a", "https://elsewhere/"):
+        with pytest.raises(OSError, match="more than 100 links"):
+            found({"/models/": link(place) * 101}.get)
+    assert found({"/models/": link("a") * 100}.get)[0] == ["a"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import tracemalloc
@@ -14,11 +15,11 @@ import pytest
 import safetensors
 import safetensors.numpy
 
+import jaxexp
 from jaxexp import _native
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, WeightsError
 from jaxexp._kernel.io import files
-from jaxexp._weights.files import dtypes, reading
-from jaxexp._weights.files.content import content_of
+from jaxexp._weights.files import dtypes, reading, writing
 from jaxexp._weights.files.header import ALIGNMENT
 from jaxexp._weights.files.writing import Source
 from kit.tensor_files import array_in, array_of, write
@@ -56,7 +57,7 @@ def test_the_package_reads_it(tmp_path: Path) -> None:
         assert found[name]["data"] == array.tobytes()
         assert written.digests[name] == _native.digest(np.ascontiguousarray(array).tobytes())
     with safetensors.safe_open(path, "numpy") as file:
-        assert file.metadata()["content"] == content_of(written.digests).hex()
+        assert file.metadata()["content"] == written.content.hex()
 
 
 def test_every_dtype_of_the_format(tmp_path: Path) -> None:
@@ -155,3 +156,33 @@ def test_an_error_leaves_what_was_there(tmp_path: Path) -> None:
         write(path, [Source("x", "U8", (), list)])
     assert path.read_bytes() == b"old"
     assert [file.name for file in tmp_path.iterdir()] == ["x.safetensors"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [source("v", np.zeros((4, 4), np.float32)), source("w", np.zeros((2, 8), np.float32)),
+     source("w", np.zeros((4, 4), np.int32))],
+    ids=["name", "shape", "dtype"],
+)  # fmt: skip
+def test_the_content_is_of_all_that_makes_a_tensor(other: Source, tmp_path: Path) -> None:
+    """Two files of the same bytes are not taken for each other."""
+    (one,) = write(tmp_path / "one.safetensors", [source("w", np.zeros((4, 4), np.float32))])
+    (two,) = write(tmp_path / "two.safetensors", [other])
+    assert one.size == two.size
+    assert one.content != two.content
+
+
+def test_files_of_the_first_content(tmp_path: Path) -> None:
+    """It was the digest of the tensors' digests. Such files are verified, and made again with it."""
+    tensors = [dataclasses.replace(source(name, array), digest=_native.digest(array.tobytes()))
+               for name, array in (("b", np.ones(4, np.float32)), ("a", np.zeros(4, np.float32)))]  # fmt: skip
+    first = _native.digest(b"".join(t.digest or b"" for t in sorted(tensors, key=lambda t: t.name)))
+    path = tmp_path / "x.safetensors"
+    (written,) = write(path, tensors)
+    assert written.content != first
+    path.write_bytes(path.read_bytes().replace(written.content.hex().encode(), first.hex().encode()))
+    jaxexp.verify(path)
+    writing.write_again(os.fspath(tmp_path / "again.safetensors"), tensors, written.size, first)
+    assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
+    with pytest.raises(WeightsError, match="content"):
+        writing.write_again(os.fspath(path), tensors[:1], written.size, first)

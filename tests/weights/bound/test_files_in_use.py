@@ -281,3 +281,44 @@ def test_verify_says_which_file_it_read(tmp_path: Path) -> None:
     hidden = hide(path)
     ((file, size),) = files_of(str(path), opened(path.read_bytes()))
     assert (file, size) == (str(hidden), hidden.stat().st_size)
+
+
+def renamed(name: str) -> jaxexp.BoundExported:
+    """The same bytes under a name."""
+    weights = {name: np.full((4, 64), 1.0, np.float32)}
+    return jaxexp.export(jax.jit(lambda p, x: x @ p[name]))(weights, X).bind(weights)
+
+
+def test_the_same_bytes_under_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody takes such a file for the one that is there: no save that fails, and none beside another artifact."""
+    renamed("w").save(tmp_path / "m.jaxexp")
+    with monkeypatch.context() as patched:
+        patched.setattr(serialize, "save", fails)
+        with pytest.raises(OSError, match="full"):
+            renamed("v").save(tmp_path / "m.jaxexp")
+    assert value(tmp_path / "m.jaxexp") == 1
+    with pytest.raises(jaxexp.ExportError, match="which would be lost"):
+        renamed("v").save(tmp_path / "other.jaxexp", weights="m.safetensors")
+    assert value(tmp_path / "m.jaxexp") == 1
+
+
+def fails(*args: Any, **options: Any) -> Any:
+    raise OSError("the disk is full")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows has other permissions")
+def test_private_files_are_private_from_the_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    constant(1).save(tmp_path / "m.jaxexp")
+    for path in tmp_path.iterdir():
+        path.chmod(0o600)
+    seen: list[int] = []
+    real = os.replace
+
+    def replace(source: Any, target: Any) -> None:
+        seen.extend(path.stat().st_mode & 0o777 for path in tmp_path.iterdir())
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    constant(2).save(tmp_path / "m.jaxexp")
+    assert set(seen) == {0o600}
+    assert value(tmp_path / "m.jaxexp") == 2

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from jaxexp._errors import ExportError, ExportTypeError
+from jaxexp._kernel.artifact import scalars
 from jaxexp._kernel.artifact.cases import FLOAT0, Array, Case, Drawn, Tolerance, Value, storage
 from jaxexp._kernel.artifact.node import is_name
 from jaxexp._kernel.artifact.words import dtype_and_shape, listed, why_no_numbers
@@ -146,9 +147,18 @@ def _argument(leaf: Any, aval: Any) -> Value:
     dtype = getattr(leaf, "dtype", None)
     if dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
         return _value(np.asarray(jax.random.key_data(leaf)), name_of(dtype))
-    if dtype is None:  # a number of Python
-        return _value(np.asarray(leaf, storage(name_of(aval.dtype)).dtype), name_of(aval.dtype))
+    if dtype is None:
+        return _value(_of_python(leaf, name_of(aval.dtype)), name_of(aval.dtype))
     return _value(np.asarray(leaf), name_of(dtype))
+
+
+def _of_python(leaf: Any, dtype: str) -> Array:
+    stored = storage(dtype).dtype
+    if type(leaf) not in scalars.KINDS:
+        return np.asarray(leaf, stored)
+    if (array := scalars.array_of(leaf, stored, dtype)) is None:
+        raise ExportError(f"recording a case: expected an array of dtype {dtype}, found the number {leaf!r:.40}")
+    return array
 
 
 def _value(array: Array, dtype: str, tolerance: Tolerance | None = None) -> Value:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 import click
 
@@ -16,6 +17,7 @@ from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError, WeightsError
 from jaxexp._fleet.passes.given import Place
 from jaxexp._fleet.passes.verify_many import verified
+from jaxexp._fleet.places.source import is_url, link_of_file
 from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.io.version import stamp
 
@@ -244,6 +246,8 @@ def _name(source: inputs.Source) -> str:
     if source.path is None:  # a member keeps its name
         assert source.handle is not None
         return source.handle.name
+    if is_url(source.path):  # which may have a password
+        return PurePath(unquote(urlsplit(link_of_file(source.path)).path)).with_suffix("").name
     path = PurePath(source.path).with_suffix("")
     # A member name is a path inside of the archive. A file elsewhere gets only its last part.
     inside = not path.is_absolute() and ".." not in path.parts

@@ -230,6 +230,7 @@ def _signed_archive(path: str, pattern: str | None, by: SignedBy, policy: Policy
     from jaxexp._fleet.archive.archive import Archive, matching
 
     archive = Archive.open(path, signed_by=by)
+    archive._opened.check_listed()
     if pattern is not None:
         archive = matching(archive, pattern)
         if not len(archive):

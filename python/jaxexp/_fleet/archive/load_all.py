@@ -61,14 +61,19 @@ def _bind_weights(opened: Opened, numbers: list[int], loaded: list[Any], manner:
 
     from .member_weights import cases_of, of_table
 
+    owners = dict(zip(numbers, opened.index.owners(numbers), strict=True))
+    weights: dict[int, Any] = {}  # members that share their bytes share these, too
+
     def bound(number: int, program: Any) -> Any:
         label = opened.label_of(number)
         give_cases(program, lambda _: cases_of(opened, label, artifact_of(program)))
-        found = weights_in_trailer(program)
-        if found is None or not opened.has_tensors(found):
-            return program
-        tensors = functools.partial(of_table, opened, label)
-        return BoundExported.of(program, stored(program, tensors))
+        owner = owners[number]
+        if owner not in weights:
+            found = weights_in_trailer(program)
+            has_weights = found is not None and opened.has_tensors(found)
+            weights[owner] = stored(program, functools.partial(of_table, opened, label)) if has_weights else None
+        own = weights[owner]
+        return program if own is None else BoundExported.of(program, own)
 
     _replace(opened, numbers, loaded, manner, bound)
 

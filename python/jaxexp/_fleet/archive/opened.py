@@ -89,6 +89,11 @@ class Opened:
         """A context that adds the name of the file, and of the member, to errors."""
         return named_in_errors(self.source.name if name is None else self.label(name))
 
+    def check_listed(self) -> None:
+        """Reads every file in the signature of a signed archive, as `SignedFiles.check_listed` does."""
+        if self.signed is not None:
+            self.signed.check_listed(self.source.name)
+
     def check(self) -> None:
         """Checks all of the index."""
         with self.placed():
@@ -232,7 +237,7 @@ class ArchivedTensors:
         if stable:
             self._source = copy.copy(source)  # a copy, which is never closed
         else:
-            with open(self.name, "rb") as file:
+            with open(self.name if source.address is None else source.address[0], "rb") as file:
                 found = os.fstat(file.fileno())
                 if found.st_size >= end:
                     self._mapping = mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ)

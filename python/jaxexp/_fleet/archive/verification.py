@@ -3,7 +3,6 @@ it, or the workers of a pass do parts of it."""
 
 from __future__ import annotations
 
-import copy
 import functools
 import itertools
 import zlib
@@ -11,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
-from jaxexp._errors import DeserializationError, PolicyError
+from jaxexp._errors import DeserializationError, of_file
 from jaxexp._fleet.engine import work
 from jaxexp._fleet.engine.engine import Finding, Task, findings
 from jaxexp._fleet.engine.errors import packed, unpacked
@@ -188,10 +187,7 @@ class Verification:
             for number in (unit, *self._others.get(unit, ())):
                 self._broken.add(number)
                 name = self._opened.index.name(number)
-                again = copy.copy(error)
-                if isinstance(again, (DeserializationError, PolicyError)):
-                    again.file = self._opened.label(name)
-                found.append((name, again))
+                found.append((name, of_file(error, self._opened.label(name))))
         return found
 
     def _errors_by_weights(self) -> list[tuple[str, Any]]:

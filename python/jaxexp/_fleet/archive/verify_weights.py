@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp import _native
-from jaxexp._errors import DeserializationError, WeightsError
+from jaxexp._errors import DeserializationError, WeightsError, of_file
 from jaxexp._kernel.io.files import named_in_errors
 from jaxexp._weights.files import header
 from jaxexp._weights.files.header import Tensor
@@ -36,24 +36,35 @@ class InWeights(NamedTuple):
 
 def damaged_members(
     opened: Opened, numbers: Iterable[int], bad: dict[bytes, bytes] | None
-) -> Iterator[tuple[str, DeserializationError]]:
+) -> Iterator[tuple[str, Exception]]:
     """The members whose weights or cases are damaged, with their errors.
 
     `bad` are the damaged tensors of all files; None to read only the tensors that these members use.
     """
     if not opened.has_weights or bad == {}:
         return
-    good: set[bytes] = set()
-    for number in numbers:
+    numbers, good = list(numbers), set[bytes]()
+    found: dict[int, DeserializationError | None] = {}
+    for number, owner in zip(numbers, opened.index.owners(numbers), strict=True):
         label = opened.label(name := opened.index.name(number))
-        try:
-            with named_in_errors(label):
-                artifact = _native.Artifact(*opened.parts(number))
-                for of in (of_artifact, cases_of):
-                    if (tensors := of(opened, label, artifact)) is not None:
-                        _compare(tensors, bad, good)
-        except DeserializationError as error:
-            yield name, error
+        if owner not in found:  # many members may share the bytes of one
+            found[owner] = _damage(opened, number, label, bad, good)
+        if (error := found[owner]) is not None:
+            yield name, of_file(error, label)
+
+
+def _damage(
+    opened: Opened, number: int, label: str, bad: dict[bytes, bytes] | None, good: set[bytes]
+) -> DeserializationError | None:
+    try:
+        with named_in_errors(label):
+            artifact = _native.Artifact(*opened.parts(number))
+            for of in (of_artifact, cases_of):
+                if (tensors := of(opened, label, artifact)) is not None:
+                    _compare(tensors, bad, good)
+    except DeserializationError as error:
+        return error
+    return None
 
 
 def _compare(tensors: WithDigests, bad: dict[bytes, bytes] | None, good: set[bytes]) -> None:

@@ -87,5 +87,5 @@ def in_worker(parts: Parts, options: None) -> list[Any]:
 
 
 def _facts(source: Source, kind: str, name: str) -> dict[str, Any]:
-    digests, files = digests_and_files(source)
-    return {**dataclasses.asdict(digests), "weights": files_beside.stamped(source.path, files)}
+    digests, files = digests_and_files(source, lambda names: files_beside.stamped(source.path, names))
+    return {**dataclasses.asdict(digests), "weights": files}

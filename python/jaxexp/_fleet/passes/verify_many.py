@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp import _native
-from jaxexp._errors import DeserializationError, ExportError
+from jaxexp._errors import DeserializationError, ExportError, WeightsError
 from jaxexp._fleet.archive import verification
 from jaxexp._fleet.archive.verification import Verification
 from jaxexp._fleet.engine import work
@@ -26,11 +26,13 @@ from jaxexp._kernel.io.other_files import HEAD, instead_of_artifact
 from jaxexp._kernel.io.version import stamp
 from jaxexp._public import public
 
+from . import files_beside
 from .given import Place, inputs, places
 
 if TYPE_CHECKING:
     from jaxexp._fleet.engine.crew import Workers
     from jaxexp._policy.policy import Policy
+    from jaxexp._weights.arrays.stored import Stored, Table
 
     from .given import GivenToMany
 
@@ -178,7 +180,9 @@ def _folder(path: str) -> str:
 
 
 def _is_current(part: Part, found: Any) -> bool:
-    """Whether the weights beside a file are unchanged."""
+    """Whether the weights beside a file are unchanged. What is wrong with them may have been mended since."""
+    if part.input.place[0] == FILE and isinstance(found.error, WeightsError):
+        return False
     try:
         return part.input.place[0] != FILE or all(stamp(name) == tuple(then) for name, *then in found.weights)
     except (OSError, ImportError):
@@ -279,10 +283,18 @@ def _in_remote(url: str) -> InFile:
 
 def _with_files(found: InFile, path: str, artifact: _native.Artifact) -> InFile:
     """Adds the result for the weights and cases beside an artifact that is whole."""
+    stamps: list[Any] = []
+
+    def stored(path: str, table: Table) -> Stored:
+        # Now, because a file may be replaced while it is read.
+        stamps.extend(files_beside.stamped(path, [file.name for file in table.files]))
+        return verify.stored_beside(path, table)
+
     try:
-        weights = [(file, *stamp(file)) for file, _ in verify.files_of(path, artifact)]
+        read = verify.files_of(path, artifact, stored)
     except ExportError as error:
         return found._replace(error=packed(error), bytes_behind=0)
+    weights = [(file, *stamped) for (file, _), (_, *stamped) in zip(read, stamps, strict=True)]
     return found._replace(weights=weights)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact.opened import opened
@@ -64,8 +65,12 @@ def digests_of(found: Source) -> Digests:
     return digests_and_files(found)[0]
 
 
-def digests_and_files(found: Source) -> tuple[Digests, tuple[str, ...]]:
-    """The same, and the names of the files of weights beside the artifact, which were read."""
+def digests_and_files(
+    found: Source, look: Callable[[Sequence[str]], Sequence[Any]] = lambda names: names
+) -> tuple[Digests, Sequence[Any]]:
+    """The same, and the names of the files of weights beside the artifact, or what `look` makes of them before they are
+    read.
+    """
     from jaxexp._api.exported import reader
     from jaxexp._compat.meaning import meaning_of
 
@@ -73,8 +78,9 @@ def digests_and_files(found: Source) -> tuple[Digests, tuple[str, ...]]:
         buffer = found.read()
         exported = reader.read(buffer)
         weights = _weights(found, buffer)
+        files = () if found.path is None or weights is None else look([file.name for file in weights.table.files])
         digests = Digests(hashlib.sha256(buffer).hexdigest(), meaning_of(exported, _digests(weights)))
-    return digests, () if found.path is None or weights is None else tuple(file.name for file in weights.table.files)
+    return digests, files
 
 
 def _weights(found: Source, buffer: object) -> WithDigests | None:

@@ -61,6 +61,8 @@ def verify(artifact: Given, *, signed_by: SignedBy | None = None) -> None:
         with found.named():
             verify_signed(found.path, SignedFiles(signed_by))
         return
+    if signed_by is not None and found.handle is not None:
+        found.handle._opened.check_listed()
     if found.path is not None and found.is_file:
         with found.named():
             if checked_other_file(found.path) is not None:

@@ -339,7 +339,7 @@ class Cases:
         kept = [case for case in self.all if keep(case)]
         if not kept:
             return None
-        recordings: list[list[tuple[str, str]]] = []
+        recordings: dict[tuple[tuple[str, str], ...], int] = {}
         index_of = {tensor[0]: index for index, tensor in enumerate(self.table.tensors)}
 
         def value(one: Value) -> Any:
@@ -352,10 +352,7 @@ class Cases:
             return _KINDS[one.dtype], list(one.shape), data, at, described, one.tolerance
 
         def recording(case: Case) -> int:
-            facts = sorted(case.recorded.items())
-            if facts not in recordings:
-                recordings.append(facts)
-            return recordings.index(facts)
+            return recordings.setdefault(tuple(sorted(case.recorded.items())), len(recordings))
 
         made = [
             (
@@ -370,7 +367,7 @@ class Cases:
         ]
         # Tensors that no case has stay in the table, which says what the files are.
         files, tensors = self.table if any(map(is_in_files, kept)) else NO_FILES
-        return made, recordings, list(files), list(tensors)
+        return made, list(map(list, recordings)), list(files), list(tensors)
 
     def beside(self, source: Source) -> Cases:
         """The same, whose arrays in files are read by this."""

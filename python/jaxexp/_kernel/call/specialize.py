@@ -14,7 +14,7 @@ from jaxexp._kernel.function.convention import OLDEST_VERSION
 from jaxexp._kernel.function.data import E, ExportedData
 from jaxexp._kernel.function.specs import check_one_scope
 from jaxexp._kernel.function.vjps import DerivedVjp
-from jaxexp._kernel.module import main, mlir, specialized
+from jaxexp._kernel.module import batch_dim, main, mlir, specialized
 
 from . import hints, trees
 from .primitive import SPECIALIZING, abstract_eval, check
@@ -33,6 +33,8 @@ def specialize(exported: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str,
     # With several platforms, the caller still chooses between them.
     needs_refinement = still_symbolic or (exported.uses_global_constants and len(exported.platforms) > 1)
     main.say_whether_polymorphic(module, needs_refinement)
+    if still_symbolic:
+        batch_dim.declare_again(module, exported, in_avals, out_avals)
     version = exported.calling_convention_version
     return dataclasses.replace(
         exported,

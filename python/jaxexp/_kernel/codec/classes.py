@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import sys
+import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -84,14 +85,16 @@ class _Registered:
     def __init__(self) -> None:
         self._by_name: dict[tuple[str, str], list[tuple[type, Any]]] = {}
         self._count = 0
+        self._lock = threading.Lock()
 
     def named(self, name: tuple[str, str]) -> Sequence[tuple[type, Any]]:
         """The classes of this name, each with what JAX has registered for it."""
         if len(_jax.registered_pytree_nodes) > self._count:
-            entries: list[tuple[type, Any]] = list(_jax.registered_pytree_nodes.items())
-            for cls, entry in entries[self._count :]:
-                self._by_name.setdefault(name_of(cls), []).append((cls, entry))
-            self._count = len(entries)
+            with self._lock:  # two threads would add a class twice
+                entries: list[tuple[type, Any]] = list(_jax.registered_pytree_nodes.items())
+                for cls, entry in entries[self._count :]:
+                    self._by_name.setdefault(name_of(cls), []).append((cls, entry))
+                self._count = len(entries)
         return self._by_name.get(name, ())
 
     def entry(self, cls: type) -> Any:

@@ -119,15 +119,23 @@ class CompileCache:
         except FileNotFoundError:
             return None
         except (OSError, DeserializationError) as error:
-            self.say(f"the compile cache {self.name!r} is not asked again by this process: {error}")
-            self._url = None  # each function would wait for it
+            self._never_again(error)  # each function would wait for it
             return None
-        with tempfile.TemporaryDirectory() as folder:  # read as any other file of a store
-            files.replace(os.path.join(folder, name), [data])
-            entry = self._entry(_native.ExecutableStore(folder, len(data)), conditions)
+        try:
+            with tempfile.TemporaryDirectory() as folder:  # read as any other file of a store
+                files.replace(os.path.join(folder, name), [data])
+                entry = self._entry(_native.ExecutableStore(folder, len(data)), conditions)
+        except OSError as error:  # there is no place for temporary files
+            self._never_again(error)
+            return None
         if entry is not None:
             self.add(conditions, *entry)
         return entry
+
+    def _never_again(self, error: Exception) -> None:
+        """Asks the URL for nothing any more."""
+        self.say(f"the compile cache {self.name!r} is not asked again by this process: {error}")
+        self._url = None
 
 
 _chosen = threading.Lock()
@@ -208,21 +216,24 @@ def made(
         if local is not None:
             raise ExportError(f"local is the folder in front of a URL, and {os.fsdecode(where)!r} is a folder itself")
         return CompileCache(_folder(where), None, max_bytes)
-    from urllib.parse import unquote, urlsplit
+    from urllib.parse import urlsplit
 
     from .remote import failures, filesystem_of
 
-    place = urlsplit(url)
+    try:
+        place = urlsplit(url)
+    except ValueError as error:
+        raise ExportError(f"a compile cache is a folder or a URL, and {url!r} is none: {error}") from None
     if "::" in url or place.scheme == "dir":
         raise ExportError(f"a compile cache is a folder or one URL, and {url!r} leads through several: copy its files")
-    if place.scheme in _ON_THIS_MACHINE:
-        _check_permissions(unquote(place.path))
     if place.scheme in _UNPROTECTED and place.hostname not in _HERE:
         raise ExportError(
             f"the compile cache {url!r} has native code, which anybody on the way could replace: use https"
         )
     with failures(url):  # an unknown protocol, or a package that is missing
-        filesystem_of(url, _options(url))
+        _, folder = filesystem_of(url, _options(url))
+    if place.scheme in _ON_THIS_MACHINE:
+        _check_permissions(folder)  # the one that is read: a URL has characters that mean others
     return CompileCache(None if local is None else _folder(local), url, max_bytes)
 
 

@@ -138,22 +138,23 @@ def refuse_to_lose(path: str, what: str) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str], *, only_new: bool = False) -> Generator[IO[bytes]]:
+def replacing(path: str | os.PathLike[str], *, only_new: bool = False, like: str | None = None) -> Generator[IO[bytes]]:
     """A new file, for writing and reading, that replaces `path` at the end, unless there is an exception.
 
-    It is made in the same folder, and takes the permissions of the file that it replaces. With `only_new`, a file that
-    is there at the end is kept, and a FileExistsError raised.
+    It is made in the same folder, and has the permissions of the file that it replaces, or of `like`, from the
+    beginning. With `only_new`, a file that is there at the end is kept, and a FileExistsError raised.
     """
     final = os.path.realpath(os.fsdecode(path))
-    replaced = os.stat(final) if os.path.exists(final) else None
+    old = final if like is None else like
+    replaced = os.stat(old) if os.path.exists(old) else None
     if replaced is not None and not stat.S_ISREG(replaced.st_mode) and not stat.S_ISDIR(replaced.st_mode):
         raise OSError(errno.EINVAL, "not a regular file, so nothing takes its place", os.fsdecode(path))
     temporary, process = temporary_in(os.path.dirname(final)), os.getpid()
     try:
-        with open(temporary, "x+b") as file:
-            yield file
+        with open(temporary, "x+b", opener=None if replaced is None else _private) as file:
             if replaced is not None:
                 os.chmod(temporary, stat.S_IMODE(replaced.st_mode))
+            yield file
         (_move_to_new if only_new else os.replace)(temporary, final)
     except BaseException as error:
         if process == os.getpid():  # else it was forked from the one that writes the file
@@ -164,6 +165,10 @@ def replacing(path: str | os.PathLike[str], *, only_new: bool = False) -> Genera
             named = os.path.dirname(final) if isinstance(error, FileNotFoundError) else os.fsdecode(path)
             raise OSError(error.errno, error.strerror, named) from None
         raise
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")

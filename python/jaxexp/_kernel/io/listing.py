@@ -13,7 +13,7 @@ from .remote import failures, filesystem_of
 from .version import of_info
 
 # Of a folder and all that is in it.
-_MOST_FOLDERS, _MOST_FILES, _MOST_BYTES = 10_000, 1_000_000, 1 << 28
+_MOST_FOLDERS, _MOST_FILES, _MOST_LINKS, _MOST_BYTES = 10_000, 1_000_000, 4_000_000, 1 << 28
 _DEEPEST = 32
 _LINK = re.compile(r"""<a\s[^<>]*?\bhref\s*=\s*(?:"([^"<>]*)"|'([^'<>]*)'|([^\s"'<>]+))""", re.IGNORECASE)
 _PORTS = {"http": 80, "https": 443}
@@ -91,8 +91,10 @@ def _too_much(what: str) -> str:
 def _names(folder: str, page: bytes) -> Iterator[str]:
     """What the links of a folder's page name in it, as parts of URLs."""
     here = urllib.parse.urlsplit(folder)
-    for quoted, in_quotes, bare in _LINK.findall(page.decode(errors="ignore")):
-        link = html.unescape(quoted or in_quotes or bare)
+    for number, found in enumerate(_LINK.finditer(page.decode(errors="ignore"))):
+        if number == _MOST_LINKS:
+            raise http.server_error(folder, _too_much(f"{_MOST_LINKS:,} links"))
+        link = html.unescape(next(filter(None, found.groups()), ""))
         try:
             there = urllib.parse.urlsplit(urllib.parse.urljoin(folder, link))
             is_below = _server(there) == _server(here) and there.path.startswith(here.path)

@@ -87,6 +87,24 @@ def declare(module: Any, name: str, in_avals: Sequence[Any]) -> None:
             attributes[_CONSTRAINTS] = _jax.ir.StringAttr.get(";".join(constraints))
 
 
+def declare_again(module: Any, exported: ExportedData, in_avals: Sequence[Any], out_avals: Sequence[Any]) -> None:
+    """Writes the declaration of a function into its module for other shapes, which may have another variable for the
+    batch. There is none any more if other arguments have this variable, too.
+    """
+    for name in (_NAME, _CONSTRAINTS):
+        if name in module.operation.attributes:
+            del module.operation.attributes[name]
+    if (batch := of(exported)) is None:
+        return
+    name = str(in_avals[batch.arguments.index(True)].shape[0])
+    try:
+        led = check(name, exported.fun_name, in_avals, exported.in_tree, out_avals, exported.out_tree)
+    except ExportError:
+        return
+    if led == (batch.arguments, batch.results):
+        declare(module, name, in_avals)
+
+
 def of(exported: ExportedData) -> BatchDim | None:
     """The batch dimension that a function was exported with; None if there is none, or it does not fit."""
     return data.kept(exported, "batch_dim", _read)

@@ -15,11 +15,27 @@ DTYPE_OF_FLOAT0 = _jax.float0
 
 def fits(case: Case, function: ExportedData, weights: int) -> bool:
     """Whether a case is a call of a function, or of a VJP, whose first arguments are this many weights."""
-    return _are_of(case.arguments, function.in_avals[weights:]) and _are_of(case.results, function.out_avals)
+    values, avals = (*case.arguments, *case.results), (*function.in_avals[weights:], *function.out_avals)
+    if len(case.results) != len(function.out_avals) or len(values) != len(avals):
+        return False
+    return all(map(fits_aval, values, avals)) and _have_sizes(values, avals)
 
 
-def _are_of(values: Sequence[Value], avals: Sequence[Any]) -> bool:
-    return len(values) == len(avals) and all(map(fits_aval, values, avals))
+def _have_sizes(values: Sequence[Value], avals: Sequence[Any]) -> bool:
+    """Whether there is one size for each dimension variable."""
+    dims = [
+        (dim, size)
+        for value, aval in zip(values, avals, strict=True)
+        for dim, size in zip(aval.shape, value.shape, strict=True)
+        if _jax.is_symbolic_dim(dim)
+    ]
+    sizes: dict[str, Any] = {}
+    for dim, size in dims:
+        if {str(dim)} == _jax.dim_vars(dim):
+            sizes.setdefault(str(dim), size)
+    known = [(dim, size) for dim, size in dims if _jax.dim_vars(dim) <= sizes.keys()]
+    found = _jax.evaluate_shape([dim for dim, _ in known], tuple(sizes), *sizes.values())
+    return list(found) == [size for _, size in known]
 
 
 def fits_aval(value: Value, aval: Any) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 from jaxexp import _native
 
@@ -14,9 +16,24 @@ CONTENT = "content"
 _SHORT = 16
 
 
-def content_of(digests: Mapping[str, bytes]) -> bytes:
-    """The XXH3 digest of the joined digests of tensors, in the order of the tensors' names in UTF-8."""
-    return _native.digest(b"".join(digests[name] for name in sorted(digests, key=str.encode)))
+# A tensor: its name, dtype and shape in the file, and the XXH3 digest of its bytes.
+Entry: TypeAlias = "tuple[str, str, tuple[int, ...], bytes]"
+
+
+def content_of(tensors: Iterable[Entry]) -> bytes:
+    """The XXH3 digest of all tensors, as JSON, in the order of their names in UTF-8."""
+    rows = [(name, dtype, shape, digest.hex()) for name, dtype, shape, digest in _sorted(tensors)]
+    return _native.digest(json.dumps(rows, separators=(",", ":")).encode())
+
+
+def is_content(content: str, tensors: Sequence[Entry]) -> bool:
+    """Whether this is the digest in hexadecimal, also as the first files had it: of the tensors' digests alone."""
+    first = _native.digest(b"".join(digest for *_, digest in _sorted(tensors)))
+    return content in (content_of(tensors).hex(), first.hex())
+
+
+def _sorted(tensors: Iterable[Entry]) -> list[Entry]:
+    return sorted(tensors, key=lambda tensor: tensor[0].encode())
 
 
 def own_name(name: str, content: bytes) -> str:

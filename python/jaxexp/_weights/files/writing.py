@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import stat
 from collections.abc import Callable, Iterable, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from jaxexp._errors import ExportError, WeightsError
 from jaxexp._kernel.io import files
 
 from . import header
-from .content import CONTENT, content_of, second_name
+from .content import CONTENT, content_of, is_content, second_name
 from .dtypes import size_of
 from .layout import PlannedFile, index_name, plan
 
@@ -73,6 +72,7 @@ class WrittenFile:
         name: the name that it is to get, without its folder.
         size: of the file, and `data_size` without its header.
         digests: of its tensors, by their names.
+        content: the digest of all of them.
         temporary: its path until it gets its second name.
     """
 
@@ -80,11 +80,8 @@ class WrittenFile:
     size: int
     data_size: int
     digests: dict[str, bytes]
+    content: bytes
     temporary: str
-
-    @property
-    def content(self) -> bytes:
-        return content_of(self.digests)
 
     @property
     def second_name(self) -> str:
@@ -141,8 +138,6 @@ def publish(path: str | os.PathLike[str], written: Sequence[WrittenFile]) -> Non
     folder, name = os.path.split(os.fsdecode(path))
     for file in written:
         second, final = os.path.join(folder, file.second_name), os.path.join(folder, file.name)
-        with contextlib.suppress(FileNotFoundError):
-            os.chmod(second, stat.S_IMODE(os.stat(final).st_mode))  # a file that was there keeps its permissions
         os.replace(second, final)
     if len(written) > 1:
         with files.replacing(os.path.join(folder, index_name(name))) as index:
@@ -168,16 +163,16 @@ def write_again(path: str, sources: Sequence[Source], size: int, content: bytes)
     """
     (planned,) = plan(os.path.basename(path), ((s.name, s.dtype, s.shape) for s in sources), None)
     by_name = {source.name: source for source in sources}
-    found = content_of({source.name: source.digest or b"" for source in sources})
+    entries = [(source.name, source.dtype, source.shape, source.digest or b"") for source in sources]
+    is_right = is_content(content.hex(), entries)
     # Another version may have written another name for itself, which is not needed.
     for metadata in ({"writer": files.WRITER, CONTENT: content.hex()}, {CONTENT: content.hex()}):
         head = header.compose(planned.tensors, metadata, size - planned.data_size)
-        if found == content and len(head) + planned.data_size == size:
+        if is_right and len(head) + planned.data_size == size:
             break
     else:
-        raise WeightsError(
-            "", f"tensors for a file of {size:,} bytes, content {content.hex()}", f"content {found.hex()}"
-        )
+        found = content_of(entries).hex()
+        raise WeightsError("", f"tensors for a file of {size:,} bytes, content {content.hex()}", f"content {found}")
     with files.replacing(path) as file:
         file.write(head)
         for tensor in planned.tensors:
@@ -188,14 +183,14 @@ def _write(folder: str, planned: PlannedFile, sources: dict[str, Source]) -> Wri
     head = head_of(planned)
     digests = {}
     path = files.temporary_in(folder)
-    with files.replacing(path) as file:
+    with files.replacing(path, like=os.path.join(folder, planned.name)) as file:
         file.write(head)
         for tensor in planned.tensors:
             digests[tensor.name] = _write_tensor(file, tensor.size, sources[tensor.name])
-        written = WrittenFile(planned.name, len(head) + planned.data_size, planned.data_size, digests, path)
+        content = content_of((t.name, t.dtype, t.shape, digests[t.name]) for t in planned.tensors)
         file.seek(head.index(_UNKNOWN.encode()))  # the metadata come first
-        file.write(written.content.hex().encode())
-    return written
+        file.write(content.hex().encode())
+    return WrittenFile(planned.name, len(head) + planned.data_size, planned.data_size, digests, content, path)
 
 
 def _write_tensor(file: IO[bytes], size: int, source: Source) -> bytes:
