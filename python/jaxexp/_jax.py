@@ -237,6 +237,7 @@ try:
     jit_dispatch, jit_keys, shard_argument = jaxlib.pjit, pxla.JitGlobalCppCacheKeys, pxla.cc_shard_arg
     dispatch_registry, for_dispatch = tree_util.dispatch_registry, pjit._get_fastpath_data
     modes = (*python_modes, config.no_execution)
+    callers_in_locations = config.traceback_in_locations_limit
     missing_for_reuse = None
 except (ImportError, AttributeError) as error:
     missing_for_reuse = _missing(error)

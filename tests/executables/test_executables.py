@@ -397,3 +397,30 @@ def test_a_vjp_that_was_not_serialized(tmp_path: Path, exe: Path) -> None:
     with pytest.raises(jaxexp.ExportError, match=r"has no VJP of order 1: it was serialized with vjp_order=0\."):
         model.precompile(into=exe, vjp_order=1)
     assert not exe.exists()
+
+
+def test_code_has_no_paths_of_those_who_compile(tmp_path: Path, exe: Path) -> None:
+    path = tmp_path / "model.jaxexp"
+    jaxexp.export(jax.jit(lambda x: jnp.sin(x).sum()), reproducible=True)(X).save(path, vjp_order=1)
+    jaxexp.load(path).precompile(into=exe)
+    jax.clear_caches()
+    jaxexp.compile_cache(tmp_path / "cache")
+    try:
+        jaxexp.load(path).call(X)
+    finally:
+        jaxexp.compile_cache(None)
+    (entry,) = (tmp_path / "cache").glob("*.exe")
+    for file in (exe, entry):
+        assert b".py" not in file.read_bytes()
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_code_and_a_search_for_nans(tmp_path: Path, exe: Path, is_warm: bool) -> None:
+    path = saved(tmp_path, lambda x: x * 2, X)
+    jaxexp.load(path).precompile(into=exe)
+    model = jaxexp.load(path, executables=exe)
+    if is_warm:
+        model.call(X)
+    with jax.debug_nans(True), pytest.raises(FloatingPointError, match="nan"):
+        model.call(np.full_like(X, np.nan))
+    np.testing.assert_array_equal(model.call(X), X * 2)

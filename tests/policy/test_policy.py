@@ -440,3 +440,10 @@ def test_sets_have_one_order() -> None:
     names = {f"name{i}" for i in range(50)}
     assert jaxexp.Policy(custom_calls=names).custom_calls == tuple(sorted(names))
     assert jaxexp.Policy(custom_calls=frozenset(names)) == jaxexp.Policy(custom_calls=names)
+
+
+def test_what_is_no_function_of_jaxexp() -> None:
+    other = jax.export.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((2,), np.float32))
+    for given in (other, "model.jaxexp", None):
+        with pytest.raises(TypeError, match="a policy checks a function of jaxexp, found <class"):
+            jaxexp.Policy().check(given)

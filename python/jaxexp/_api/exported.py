@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import types
 from collections.abc import Callable, Iterable, Mapping
@@ -105,11 +104,11 @@ class Exported(Recorded, Called, ExportedOfJax, metaclass=InPlaceOf):
                 file cannot be read.
             OSError: a file cannot be opened.
         """
-        from jaxexp._weights.bound.program import given
+        from jaxexp._weights.bound.program import without_arrays
         from jaxexp._weights.bound.renamed import with_named_weights
 
         program = data.without_cases(with_named_weights(self))
-        return BoundExported.of(program, given(program, {}).with_values(weights, rename, cast, stable))
+        return BoundExported.of(program, without_arrays(program, weights).with_values(weights, rename, cast, stable))
 
     def with_weights(
         self, weights: Any, *, rename: Rename | None = None, cast: bool = False, stable: bool = False
@@ -412,11 +411,13 @@ class BoundExported(Exported):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as its artifact, and the weights as arrays."""
-        bind = operator.methodcaller("bind", dict(self.weights))
-        return bind, (self.unbound,), self.weights.other_names
+        return _bound_again, (self.unbound, dict(self.weights), self.weights.other_names)
 
-    def __setstate__(self, other_names: dict[str, str]) -> None:
-        self.weights.other_names.update(other_names)
+
+def _bound_again(program: Exported, arrays: dict[str, Any], other_names: dict[str, str]) -> BoundExported:
+    from jaxexp._weights.bound.program import given
+
+    return BoundExported.of(program, given(program, arrays, other_names))
 
 
 _Unflattened = tuple[Exported, tuple[tuple[str, str], ...]]  # the program, and other names of its weights

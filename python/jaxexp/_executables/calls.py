@@ -59,7 +59,7 @@ def callable_of(
         leaves, out_tree = flattened(args, kwargs)
 
         def compiled() -> Any:
-            return jitted().lower(*args, **kwargs).compile()
+            return reuse.lowered(jitted(), *args, **kwargs).compile()
 
         try:
             code = code_of(leaves, compiled)

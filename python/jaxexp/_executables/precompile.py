@@ -110,7 +110,7 @@ class _Call:
         # A new function, so that JAX really compiles it.
         called: Any = jitted_as(self.exported, lambda traced, leaves, _: call(leaves, traced, self.results))
         with reuse.compiling_anew():
-            executable = reuse.executable_of(compiled(self.exported, called.lower(*self.leaves)))
+            executable = reuse.executable_of(compiled(self.exported, reuse.lowered(called, *self.leaves)))
         code, used = executables.serialized(executable)
         if used != list(devices):
             raise UnsupportedError(

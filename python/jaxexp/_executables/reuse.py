@@ -68,6 +68,12 @@ def _set_cache(enabled: bool) -> None:
     compilation_cache.reset_cache()  # otherwise it remembers whether it is in use
 
 
+def lowered(jitted: Any, *args: Any, **kwargs: Any) -> Any:
+    """What `jitted.lower` returns, without the places of callers: code goes to others, who have no use for paths."""
+    with _jax.callers_in_locations(0):
+        return jitted.lower(*args, **kwargs)
+
+
 def executable_of(compiled: Any) -> Any:
     """The object that a `jax.stages.Compiled` calls. Its `unsafe_call` takes and returns flat arrays."""
     return compiled._executable
@@ -114,7 +120,9 @@ def dispatched(name: str, plain: Callable[..., Any], miss: Callable[..., Any]) -
     def asked(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool]:
         return *miss(args, kwargs), False
 
-    return _jax.jit_dispatch(name, plain, asked, [], [], _jax.jit_keys(), _jax.dispatch_registry, _jax.shard_argument)
+    made = _jax.jit_dispatch(name, plain, asked, [], [], _jax.jit_keys(), _jax.dispatch_registry, _jax.shard_argument)
+    made._fun = plain  # JAX calls it again if there is a NaN in the results and somebody looks for NaNs
+    return made
 
 
 def for_dispatch(executable: Any, out_tree: Any, leaves: Sequence[Any], results: Sequence[Any]) -> Any:

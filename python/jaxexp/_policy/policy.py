@@ -136,11 +136,17 @@ class Policy:
         Raises:
             PolicyError: says what was found, where, and which field would allow it.
             DeserializationError: a module is damaged, or does not fit the signature.
+            TypeError: it is no function of jaxexp.
         """
         from jaxexp._kernel.function import data, vjps
 
         from .module.check import check_function
 
+        if data.ExportedData not in type(exported).__mro__:  # `isinstance` also knows those of `jax.export`
+            raise ExportTypeError(
+                f"a policy checks a function of jaxexp, found {type(exported)}: Exported.from_jax makes one of "
+                "jax.export's, and load one of a file"
+            )
         limits = Limits(self)
         if (artifact := data.artifact_of(exported)) is not None:
             self.check_size(artifact.size)

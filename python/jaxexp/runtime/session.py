@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jaxexp import _runtime
-from jaxexp._errors import ExportError, RunError, cause
+from jaxexp._errors import ExportError, RunError, cause, shown
 from jaxexp._kernel.artifact.node import is_name
 from jaxexp._kernel.artifact.words import counted, listed
 from jaxexp._kernel.io import compile_cache, files
@@ -354,7 +354,7 @@ class Session:
         return self._function.why_compiled()
 
     def __repr__(self) -> str:
-        return f"<Session {self.name} on {self.platform}, {counted(len(self.arguments), 'argument')}>"
+        return shown(f"<Session {self.name} on {self.platform}, {counted(len(self.arguments), 'argument')}>")
 
     @functools.cached_property
     def _result_dtypes(self) -> list[np.dtype[Any]]:

@@ -183,3 +183,10 @@ def test_the_example_of_the_documentation(tmp_path: Any, monkeypatch: Any, capsy
     assert repr(state) == re.findall(r"(GenericNode\(.*\))", page)[0].replace("Array(1, dtype=int32)", "1").replace(
         "float32[3]", "2"
     )
+
+
+def test_names_of_others_are_escaped() -> None:
+    node = jaxexp.GenericNode(described("a:B\x1b]0;x\x07\u202e"), [1, 2])
+    for text in (repr(node), str(node), str(jax.tree.structure(node))):
+        assert text.isprintable()
+        assert "\\x1b" in text

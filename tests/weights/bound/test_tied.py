@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from pathlib import Path
 from typing import Any
@@ -95,3 +96,21 @@ def test_inspection_and_view_show_ties(tmp_path: Path, capsys: pytest.CaptureFix
     text = page.read_text()
     for part in ("also head", ">1 array, 4,096 bytes, in model.safetensors<", 'class="leaf changed"'):
         assert part in text
+
+
+def test_a_program_that_is_bound_again(model: Any) -> None:
+    """As after `dataclasses.replace` of it."""
+    again = dataclasses.replace(model.unbound, fun_name="again").bind(model.weights)
+    assert again.weights.other_names == model.weights.other_names
+    with pytest.raises(WeightsError, match=DIFFERENT):
+        again.with_weights({"embed": tied()["embed"], "head": tied(1)["head"]})
+
+
+def test_weights_of_another_function_tie_nothing() -> None:
+    """It has a weight of its own under each name."""
+    given = {"embed": tied()["embed"], "head": tied(1)["head"]}
+    spec = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), given)
+    other = jaxexp.export(jax.jit(apply))(spec, X).bind(given)
+    assert other.weights.other_names == {}
+    with pytest.raises(WeightsError):
+        jaxexp.export(jax.jit(apply))(spec, X).bind(exported(tied()).weights)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 from jaxexp._errors import ExportError, cause
+from jaxexp._errors import shown as escaped
 from jaxexp._public import public
 
 from .node import NAME, Description, description_of, shown
@@ -115,7 +116,7 @@ class GenericNode:
         for key, child in zip(self._description.keys, self._children, strict=True):
             value = _shown(child)
             parts.append(f"{key.value}={value}" if key.kind == "attribute" else f"{key}: {value}")
-        return f"GenericNode({', '.join(parts)})"
+        return escaped(f"GenericNode({', '.join(parts)})")
 
     def _shown_names(self) -> str:
         return ", ".join(map(str, self._names[:20])) or "no children"

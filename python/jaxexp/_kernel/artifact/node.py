@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from jaxexp._errors import cause
+from jaxexp._errors import shown as escaped
 
 NAME = "jaxexp.node"  # the serialized name of nodes whose class was not registered
 _OWN = "jaxexp."  # the serialized names of jaxexp's own nodes begin with it
@@ -129,7 +130,8 @@ class Description:
     def __repr__(self) -> str:
         """JAX prints this for each node of a tree structure."""
         if self._text is None:
-            self._text = _cut(self.class_name if self.data is None else f"{self.class_name}: {shown(self.data)}")
+            text = self.class_name if self.data is None else f"{self.class_name}: {shown(self.data)}"
+            self._text = escaped(_cut(text))
         return self._text
 
 

@@ -25,6 +25,14 @@ def given(program: ExportedData, arrays: Mapping[str, Any], other_names: Mapping
     return Weights(_types(program), arrays, (), other_names)
 
 
+def without_arrays(program: ExportedData, like: Any) -> Weights:
+    """The weights of a program before there are arrays. They are tied as those of another function are, if `like` is
+    such weights of the same names.
+    """
+    found = given(program, {})
+    return given(program, {}, like.other_names) if isinstance(like, Weights) and list(like) == list(found) else found
+
+
 def of_leaves(program: ExportedData, leaves: Mapping[str, Any], other_names: dict[str, str]) -> Weights:
     """The same for whatever JAX puts in place of arrays: tracers, specs, axes."""
     return Weights.of_leaves(_types(program), leaves, other_names)
