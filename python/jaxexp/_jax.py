@@ -236,8 +236,7 @@ try:
     compile_options, hash_options = compiler.get_compile_options, cache_key._hash_serialized_compile_options
     jit_dispatch, jit_keys, shard_argument = jaxlib.pjit, pxla.JitGlobalCppCacheKeys, pxla.cc_shard_arg
     dispatch_registry, for_dispatch = tree_util.dispatch_registry, pjit._get_fastpath_data
-    modes = (*python_modes, config.no_execution)
-    callers_in_locations = config.traceback_in_locations_limit
+    modes, callers_in_locations = (*python_modes, config.no_execution), config.traceback_in_locations_limit
     missing_for_reuse = None
 except (ImportError, AttributeError) as error:
     missing_for_reuse = _missing(error)

@@ -118,6 +118,8 @@ def _message(error: BaseException) -> str:
         return f"{os.fsdecode(name)!r}: {error.strerror}" if name is not None else error.strerror or str(error)
     if isinstance(error, (ExportError, ImportError)):
         return str(error)
+    if isinstance(error, MemoryError):  # as for the sizes that somebody named; NumPy says for which array
+        return f"there is not enough memory: {error}" if str(error) else "there is not enough memory"
     raise error
 
 

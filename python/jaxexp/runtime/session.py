@@ -223,7 +223,7 @@ class Session:
         if len(set(paths)) < len(paths):
             raise self._refused("has several arguments of one path, because long paths are cut")
         if unknown := given.keys() - set(paths):
-            raise self._refused(f"has no argument {min(unknown)}; it has {listed(paths, most=10)}")
+            raise self._refused(f"has no argument {min(unknown, key=str)}; it has {listed(paths, most=10)}")
         if missing := [path for path in paths if path not in given]:
             raise self._refused(f"lacks the argument {missing[0]}")
         dtypes = self._result_dtypes
