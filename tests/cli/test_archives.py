@@ -408,4 +408,10 @@ def test_pack_of_a_name_that_is_no_text(folder, tmp_path, good, run) -> None:
     ["https://me:SECRET@host/models/m.jaxexp", "https://host/models/m.jaxexp?token=SECRET", "s3://bucket/a/m.jaxexp"],
 )
 def test_pack_of_a_url_takes_the_name_of_the_file(url: str) -> None:
-    assert pack._name(inputs.Source(url, url)) == "m"
+    assert pack._name(inputs.Source(url, url), url) == "m"
+
+
+def test_pack_of_a_folder_behind_a_url_takes_the_names_in_it() -> None:
+    folder = "https://me:SECRET@host/my%20models/"
+    assert pack._name(inputs.Source("m", folder + "a/m.b.jaxexp?x=1"), folder) == "a/m.b"
+    assert pack._name(inputs.Source("m", folder + "m.jaxexp"), folder) == "m"

@@ -239,15 +239,19 @@ def _of(path: str, folders: inputs.Folders) -> Iterator[tuple[str, inputs.Source
                 yield inside.relative_to(path).with_suffix("").as_posix(), inputs.Source(str(inside), str(inside))
     else:
         for source in inputs.artifacts(path):
-            yield _name(source), source
+            yield _name(source, path), source
 
 
-def _name(source: inputs.Source) -> str:
+def _name(source: inputs.Source, given: str) -> str:
+    """The name of what was found under a path or URL that was given."""
     if source.path is None:  # a member keeps its name
         assert source.handle is not None
         return source.handle.name
     if is_url(source.path):  # which may have a password
-        return PurePath(unquote(urlsplit(link_of_file(source.path)).path)).with_suffix("").name
+        place, folder = (unquote(urlsplit(link_of_file(url)).path) for url in (source.path, given))
+        is_in_folder = folder.endswith("/") and place.startswith(folder)
+        below = PurePath(place[len(folder) :] if is_in_folder else place.rpartition("/")[2])
+        return below.with_suffix("").as_posix()
     path = PurePath(source.path).with_suffix("")
     # A member name is a path inside of the archive. A file elsewhere gets only its last part.
     inside = not path.is_absolute() and ".." not in path.parts
