@@ -69,14 +69,8 @@ def _from_zip(library: ModuleType, path: Path) -> list[Any]:
         return [library.deserialize(archive.read(name)) for name in archive.namelist()]
 
 
-def _members(folder: Path) -> list[bytes]:
+def _members(library: ModuleType, folder: Path) -> list[bytes]:
     return [path.read_bytes() for path in _sorted(folder)]
-
-
-def _verified(members: list[bytes]) -> list[Any]:
-    from jaxexp import _native
-
-    return list(map(_native.Artifact, members))
 
 
 def _handles(library: ModuleType, path: Path) -> Any:
@@ -116,8 +110,7 @@ def _seconds_of(way: Callable[..., Any], library: ModuleType, path: str) -> floa
 
 
 def _seconds_of_verification(way: Callable[..., Any], library: ModuleType, path: str) -> float:
-    """Of the files of a folder; the way to load them is not used."""
-    members = _members(Path(path))
+    members = way(library, Path(path))
     start = time.perf_counter()
     verified = _verified(members)
     seconds = time.perf_counter() - start
@@ -143,6 +136,20 @@ def _resident() -> dict[str, int]:
 
 
 # Trials.
+
+
+def _verified(members: list[bytes]) -> list[Any]:
+    from jaxexp import _native
+
+    return list(map(_native.Artifact, members))
+
+
+def _verification(fleet: Fleet, library: ModuleType) -> dict[str, Rival]:
+    """What only jaxexp does."""
+    if library.__name__ != "jaxexp":
+        return {}
+    members = _members(library, fleet.folder(library))
+    return {"verify": Rival(lambda: _verified(members))}
 
 
 def _open_trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
@@ -223,10 +230,6 @@ def _load_trial(case: Case, program: Program, subject: ModuleType, oracle: Modul
         "load": lambda: [vars(subject.load(file)) for file in files],
         "zipfile": lambda: _from_zip(oracle, zipped),
     }
-    rivals = {name: Rival(run) for name, run in beside.items()}
-    if subject.__name__ == "jaxexp":
-        members = _members(folder)
-        rivals["verify"] = Rival(lambda: _verified(members))
     return Trial(
         subject=Rival(lambda: _looked_at(subject, path)),
         oracle=Rival(lambda: _from_files(oracle, folder)),
@@ -235,7 +238,7 @@ def _load_trial(case: Case, program: Program, subject: ModuleType, oracle: Modul
             + _differences(fleet, subject.load_many(files), oracle, _SAMPLE)
             + _differences(fleet, _from_zip(oracle, zipped), oracle, _SAMPLE)
         ),
-        beside=rivals,
+        beside={name: Rival(run) for name, run in beside.items()} | _verification(fleet, subject),
     )
 
 
@@ -244,7 +247,7 @@ def _first_trial(case: Case, program: Program, subject: ModuleType, oracle: Modu
     folder = fleet.folder(subject)
     ours = partial(_in_a_new_process, _seconds_of, _looked_at, subject, fleet.archive(subject))
     theirs = partial(_in_a_new_process, _seconds_of, _from_files, oracle, folder)
-    verifying = partial(_in_a_new_process, _seconds_of_verification, _from_files, subject, folder)
+    verifying = partial(_in_a_new_process, _seconds_of_verification, _members, subject, folder)
     return Trial(
         subject=Reading(ours),
         oracle=Reading(theirs),
@@ -256,8 +259,6 @@ def _first_trial(case: Case, program: Program, subject: ModuleType, oracle: Modu
 def _verify_trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
     fleet = _fleet(program)
     path, zipped = fleet.archive(subject), fleet.zipped(subject)
-    members = _members(fleet.folder(subject))
-    checks = {"checks": Rival(lambda: _verified(members))} if subject.__name__ == "jaxexp" else {}
     threads = ThreadPoolExecutor(_THREADS)
     buffers = [bytearray(2**20) for _ in range(_THREADS)]
 
@@ -290,7 +291,7 @@ def _verify_trial(case: Case, program: Program, subject: ModuleType, oracle: Mod
         beside={
             "read(2)": Rival(lambda: _read(path, threads, buffers)),
             "read and digest": Rival(lambda: _read(path, threads, buffers, floors.digest)),
-            **checks,
+            **_verification(fleet, subject),
         },
     )
 
@@ -403,7 +404,7 @@ QUESTIONS = (
         beside={
             "read(2)": f"reading the archive from the page cache in {_THREADS} threads, each into a buffer of 1 MiB",
             "read and digest": "the same, and computing jaxexp's digest of each buffer",
-            "checks": _VERIFY,
+            "verify": _VERIFY,
         },
         applies=_is_fleet,
     ),

@@ -105,12 +105,6 @@ class Reading:
         return 1, time.perf_counter() - start
 
 
-def settle() -> None:
-    """Collects garbage, and puts together what was freed."""
-    gc.collect()
-    put_together()
-
-
 def put_together() -> None:
     """Has glibc put together the small blocks that were freed, which it would do at the next block of this size,
     whoever asks for it: after thousands of them, that takes milliseconds.
@@ -135,7 +129,8 @@ def alternate(rivals: Mapping[str, Rival | Reading], effort: Effort) -> dict[str
     try:
         for turn in range(rounds):
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
-                settle()
+                gc.collect()
+                put_together()
                 if effort.warm:
                     rivals[name].warm_up()
                 samples[name].append(rivals[name].sample(plans[name][0]))

@@ -142,7 +142,7 @@ class Policy:
 
         from .module.check import check_function
 
-        if data.ExportedData not in type(exported).__mro__:  # `isinstance` also knows those of `jax.export`
+        if not isinstance(exported, data.ExportedData):
             raise ExportTypeError(
                 f"a policy checks a function of jaxexp, found {type(exported)}: Exported.from_jax makes one of "
                 "jax.export's, and load one of a file"

@@ -237,7 +237,8 @@ class ArchivedTensors:
         if stable:
             self._source = copy.copy(source)  # a copy, which is never closed
         else:
-            with open(self.name if source.address is None else source.address[0], "rb") as file:
+            assert source.address is not None  # a file on this machine has one
+            with open(source.address[0], "rb") as file:
                 found = os.fstat(file.fileno())
                 if found.st_size >= end:
                     self._mapping = mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ)

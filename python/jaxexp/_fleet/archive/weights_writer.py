@@ -56,8 +56,7 @@ class WeightsWriter:
     def _write(self, new: dict[bytes, Source]) -> None:
         names = {digest.hex(): digest for digest in new}
         (planned,) = plan("weights.safetensors", ((n, new[d].dtype, new[d].shape) for n, d in names.items()), None)
-        entries = ((name, new[digest].dtype, new[digest].shape, digest) for name, digest in names.items())
-        head = head_of(planned, content_of(entries).hex())
+        head = head_of(planned, content_of(planned.tensors, names).hex())
         size = len(head) + planned.data_size
         name, start = _native.archive_weights_name(self._records.weights_file_count), self._output.end
         header = len(_native.zip_local_header(name, size, 0, start))

@@ -181,10 +181,12 @@ def _folder(path: str) -> str:
 
 def _is_current(part: Part, found: Any) -> bool:
     """Whether the weights beside a file are unchanged. What is wrong with them may have been mended since."""
-    if part.input.place[0] == FILE and isinstance(found.error, WeightsError):
+    if part.input.place[0] != FILE:
+        return True
+    if isinstance(found.error, WeightsError):
         return False
     try:
-        return part.input.place[0] != FILE or all(stamp(name) == tuple(then) for name, *then in found.weights)
+        return all(stamp(name) == tuple(then) for name, *then in found.weights)
     except (OSError, ImportError):
         return False
 

@@ -86,8 +86,9 @@ def _weights(path: str) -> OtherFile:
     what = counted(len(file.header.tensors), "weight")
     if file.content is None:  # written by another program
         return OtherFile(what, False)
-    entries = [(name, t.dtype, t.shape, digest_of(file, t)) for name, t in file.header.tensors.items()]
-    if not is_content(file.content, entries):
-        found = content_of(entries).hex()
+    tensors = file.header.tensors
+    digests = {name: digest_of(file, tensor) for name, tensor in tensors.items()}
+    if not is_content(file.content, tensors.values(), digests):
+        found = content_of(tensors.values(), digests).hex()
         raise WeightsError("", f"content {file.content}, as its header says", f"content {found}", file=path)
     return OtherFile(what, True)

@@ -34,7 +34,7 @@ def serialized(
 
 def _file(sources: Sequence[Source], digests: dict[str, bytes]) -> StoredFile:
     """The file for the weights when they are taken out of the archive: the same for all functions that have them."""
-    content = content_of((source.name, source.dtype, source.shape, digests[source.name]) for source in sources)
+    content = content_of(sources, digests)
     name = own_name("weights.safetensors", content)
     (planned,) = plan(name, ((source.name, source.dtype, source.shape) for source in sources), None)
     return StoredFile(name, len(head_of(planned)) + planned.data_size, content)

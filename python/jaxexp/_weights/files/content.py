@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from jaxexp import _native
 
@@ -16,24 +16,30 @@ CONTENT = "content"
 _SHORT = 16
 
 
-# A tensor: its name, dtype and shape in the file, and the XXH3 digest of its bytes.
-Entry: TypeAlias = "tuple[str, str, tuple[int, ...], bytes]"
+class _Typed(Protocol):
+    """A tensor, as it is in a file or will be."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
 
 
-def content_of(tensors: Iterable[Entry]) -> bytes:
-    """The XXH3 digest of all tensors, as JSON, in the order of their names in UTF-8."""
-    rows = [(name, dtype, shape, digest.hex()) for name, dtype, shape, digest in _sorted(tensors)]
+def content_of(tensors: Iterable[_Typed], digests: Mapping[str, bytes]) -> bytes:
+    """The XXH3 digest of the names, dtypes, shapes and digests of a file's tensors, as JSON in the order of the names
+    in UTF-8. `digests` has those of the tensors by name.
+    """
+    in_order = sorted(tensors, key=lambda tensor: tensor.name.encode())
+    rows = [(tensor.name, tensor.dtype, tensor.shape, digests[tensor.name].hex()) for tensor in in_order]
     return _native.digest(json.dumps(rows, separators=(",", ":")).encode())
 
 
-def is_content(content: str, tensors: Sequence[Entry]) -> bool:
-    """Whether this is the digest in hexadecimal, also as the first files had it: of the tensors' digests alone."""
-    first = _native.digest(b"".join(digest for *_, digest in _sorted(tensors)))
-    return content in (content_of(tensors).hex(), first.hex())
-
-
-def _sorted(tensors: Iterable[Entry]) -> list[Entry]:
-    return sorted(tensors, key=lambda tensor: tensor[0].encode())
+def is_content(content: str, tensors: Iterable[_Typed], digests: Mapping[str, bytes]) -> bool:
+    """Whether this is that digest in hexadecimal, also as the first files had it: of the tensors' digests alone."""
+    first = _native.digest(b"".join(digests[name] for name in sorted(digests, key=str.encode)))
+    return content in (content_of(tensors, digests).hex(), first.hex())
 
 
 def own_name(name: str, content: bytes) -> str:

@@ -163,15 +163,15 @@ def write_again(path: str, sources: Sequence[Source], size: int, content: bytes)
     """
     (planned,) = plan(os.path.basename(path), ((s.name, s.dtype, s.shape) for s in sources), None)
     by_name = {source.name: source for source in sources}
-    entries = [(source.name, source.dtype, source.shape, source.digest or b"") for source in sources]
-    is_right = is_content(content.hex(), entries)
+    digests = {source.name: source.digest or b"" for source in sources}
+    is_right = is_content(content.hex(), sources, digests)
     # Another version may have written another name for itself, which is not needed.
     for metadata in ({"writer": files.WRITER, CONTENT: content.hex()}, {CONTENT: content.hex()}):
         head = header.compose(planned.tensors, metadata, size - planned.data_size)
         if is_right and len(head) + planned.data_size == size:
             break
     else:
-        found = content_of(entries).hex()
+        found = content_of(sources, digests).hex()
         raise WeightsError("", f"tensors for a file of {size:,} bytes, content {content.hex()}", f"content {found}")
     with files.replacing(path) as file:
         file.write(head)
@@ -187,7 +187,7 @@ def _write(folder: str, planned: PlannedFile, sources: dict[str, Source]) -> Wri
         file.write(head)
         for tensor in planned.tensors:
             digests[tensor.name] = _write_tensor(file, tensor.size, sources[tensor.name])
-        content = content_of((t.name, t.dtype, t.shape, digests[t.name]) for t in planned.tensors)
+        content = content_of(planned.tensors, digests)
         file.seek(head.index(_UNKNOWN.encode()))  # the metadata come first
         file.write(content.hex().encode())
     return WrittenFile(planned.name, len(head) + planned.data_size, planned.data_size, digests, content, path)
