@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -11,8 +12,10 @@ import pytest
 
 import jaxexp
 from jaxexp._cli import inputs
-from jaxexp._cli.commands import pack
+from jaxexp._cli.commands import ls, pack, view
 from jaxexp._fleet.passes import targets
+from jaxexp._fleet.passes.folders import Folders
+from jaxexp._fleet.places.source import path_in
 from kit.archives import blob
 from kit.command_line import NAMES
 from kit.weighted import bound
@@ -415,3 +418,37 @@ def test_pack_of_a_folder_behind_a_url_takes_the_names_in_it() -> None:
     folder = "https://me:SECRET@host/my%20models/"
     assert pack._name(inputs.Source("m", folder + "a/m.b.jaxexp?x=1"), folder) == "a/m.b"
     assert pack._name(inputs.Source("m", folder + "m.jaxexp"), folder) == "m"
+
+
+def test_no_name_has_the_secrets_of_a_url() -> None:
+    url = "https://me:SECRET@host/models/m.jaxexp?token=SECRET"
+    assert view._stem(url) == "m"
+    assert path_in(url) == "/models/m.jaxexp"
+    assert path_in("models/a?b@c.jaxexp") == "models/a?b@c.jaxexp"
+    assert path_in("zip://m.jaxexp::https://host/models.zip?token=SECRET") == "m.jaxexp"
+
+
+@pytest.mark.parametrize("option", ["--json", "--long"])
+def test_ls_of_members_that_share_long_metadata(option: str, fleet, run, monkeypatch) -> None:
+    assert run("ls", option, fleet)[0] == 0
+    monkeypatch.setattr(ls, "_MOST_TEXT", 100)
+    monkeypatch.setattr(ls, "_MOST_TEXT_PER_BYTE", 0)
+    status, out, err = run("ls", option, fleet)
+    assert (status, out) == (1, "")
+    assert "share long metadata: choose some by a GLOB" in err
+
+
+def test_deep_folders(tmp_path, good) -> None:
+    folder = tmp_path
+    for _ in range(150):
+        folder /= "a"
+    folder.mkdir(parents=True)
+    (folder / "m.jaxexp").write_bytes(blob())
+    frames = len(inspect.stack())
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(frames + 140)
+    try:
+        found = [path for path, _ in Folders().files(str(tmp_path))]
+    finally:
+        sys.setrecursionlimit(limit)
+    assert found == [folder / "m.jaxexp"]

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 from jax import export as jax_export
 
 import jaxexp
@@ -24,6 +25,7 @@ from kit.corpus import arr
 from kit.damaged import jax_blob
 from kit.places import GOLDEN
 from kit.vhlo import for_version
+from kit.weighted import bound, params
 
 # --- compat and migrate -----------------------------------------------------------------------------------------------
 
@@ -449,3 +451,32 @@ def test_bench_checks_that_both_load_the_same(folder, monkeypatch, run) -> None:
     assert status == 1
     assert "cannot load it: RuntimeError: too old" in json.loads(out)[0]["error"]
     assert err.count("\n") == 1
+
+
+def test_migrate_replaces_no_files_of_others(tmp_path, run, good) -> None:
+    """An archive names the files of weights that come out of it."""
+    model, _ = bound()
+    model.save(tmp_path / "m.jaxexp")
+    with jaxexp.Archive.create(tmp_path / "f.zip") as archive:
+        archive.add_file("m", tmp_path / "m.jaxexp")
+    out = tmp_path / "out"
+    out.mkdir()
+    weights, new = out / "m.safetensors", out / "new.jaxexp"
+    command = "migrate", "--force", f"{tmp_path / 'f.zip'}::m", new
+    safetensors.numpy.save_file({"mine": np.ones(3)}, weights)
+    before = weights.read_bytes()
+    status, _, err = run(*command)
+    assert (status, weights.read_bytes() == before, new.exists()) == (1, True, False)
+    assert "was not written by jaxexp, and is not replaced" in err
+    weights.unlink()
+    weights.symlink_to(tmp_path / "m.safetensors.elsewhere")
+    assert run(*command)[0] == 1
+    assert not (tmp_path / "m.safetensors.elsewhere").exists()
+    weights.unlink()
+    model.with_weights(params(seed=7)).save(out / "user.jaxexp", weights=weights.name)
+    status, _, err = run(*command)
+    assert (status, jaxexp.verify_many([out / "user.jaxexp"])) == (1, {})
+    assert "the weights of 'user.jaxexp', which would be lost" in err
+    (out / "user.jaxexp").unlink()
+    good(*command)
+    assert jaxexp.verify_many([new]) == {}

@@ -47,7 +47,8 @@ def test_what_is_there_is_not_compiled_again(model: Path, tmp_path: Path, good: 
     exe = tmp_path / "any.exe"
     good("precompile", model, "--size", "batch=2", "-o", exe)
     before = exe.read_bytes()
-    assert good("precompile", model, "--size", "batch=2", "-o", exe).endswith(": 1 executable, all there already\n")
+    said = good("precompile", model, "--size", "batch=2", "-o", exe)
+    assert said.endswith(": 1 executable, all there already, from whoever wrote this file\n")
     assert exe.read_bytes() == before
     more = good("precompile", model, "--size", "batch=2,3", "-o", exe)
     assert f"2 executables, {exe.stat().st_size - len(before):,} bytes more" in more

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import zipfile
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import jaxexp
+from kit.served import serving
 
 
 @pytest.fixture
@@ -125,3 +127,19 @@ def test_files_that_cannot_be_read(folder, policy, tmp_path, run) -> None:
         assert said in err
     policy.write_bytes(b"\xff\xfe")
     assert "is not a TOML file" in run("verify", "--policy", policy, folder / "hostile.jaxexp")[2]
+
+
+def test_files_that_are_too_large_are_not_read(tmp_path, policy, run) -> None:
+    policy.write_text("max_artifact_bytes = 1000\n")
+    large = tmp_path / "large.jaxexp"
+    large.write_bytes(b"no artifact")
+    os.truncate(large, 1 << 42)
+    status, out, err = run("verify", "--policy", policy, large)
+    assert (status, err) == (1, "jaxexp: 1 of 1 artifact is not allowed\n")
+    assert "max_artifact_bytes" in out
+    with serving(b"") as server:
+        server.others["/m.jaxexp"] = bytes(1 << 20)
+        url = server.url.replace("fleet.zip", "m.jaxexp")
+        (error,) = jaxexp.verify_many([url], policy=jaxexp.Policy(max_artifact_bytes=1000)).values()
+        assert isinstance(error, jaxexp.PolicyError)
+        assert sum(sent for _, sent in server.requests) < 1 << 17

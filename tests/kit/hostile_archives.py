@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from jaxexp import _native
+from kit import layout, mlir_bytes
 from kit.archive_files import of_one_section, with_index
 from kit.archives import blob
 
@@ -87,6 +88,17 @@ def _shared(size: int, **changes: object) -> bytes:
 @family
 def members_that_share_an_artifact(size: int) -> bytes:
     return _shared(size)
+
+
+@family
+def members_that_share_a_large_artifact(size: int) -> bytes:
+    def members(bodies: dict[str, Body]) -> Members:
+        yield "a", bodies["a"].member()
+        for i in range(size // 280):
+            yield f"b{i:06}", bodies["a"].member(shared=True)
+
+    large = layout.function(mlir_module_serialized=mlir_bytes.many_attributes(size // 6))
+    return archive({"a": layout.put_together(large)}, members)
 
 
 @family

@@ -277,3 +277,20 @@ def test_arrays_that_are_not_kept_are_counted(tmp_path: Path) -> None:
 def test_misused(options: list[str], message: str) -> None:
     done = runtime.run("--check", "f.jaxexp", *options)
     assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+
+
+def test_a_tensor_in_an_archive_has_the_size_that_a_case_says(tmp_path: Path) -> None:
+    """Or else memory behind the archive would be read."""
+    count, forged = 20_000, 1 << 28
+    good = tmp_path / "good.jaxexp"
+    x = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b"), np.float32)
+    jaxexp.export(jax.jit(lambda x: x + 1))(x).save(good, cases=[(np.ones(count, np.float32),)])
+    blob = good.read_bytes()
+    for old, new in ((count, forged), (4 * count, 4 * forged)):
+        blob = blob.replace(old.to_bytes(8, "little"), new.to_bytes(8, "little"))
+    with jaxexp.Archive.create(tmp_path / "f.zip") as archive:
+        archive.add_file("good", good)
+        archive.add("forged", seal(bytearray(blob)))
+    assert said(Path(f"{tmp_path / 'f.zip'}::good"), status=0)
+    lines = said(Path(f"{tmp_path / 'f.zip'}::forged"), status=1)
+    assert any("a tensor of 1073741824 bytes with the digest" in line for line in lines), lines

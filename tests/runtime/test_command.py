@@ -270,6 +270,12 @@ def test_files_that_are_refused(artifact: Path, files: tuple[Path, Path], tmp_pa
         file.writestr("readme.txt", "text")
     (tmp_path / "c.npz").write_bytes(buffer.getvalue())
     assert "its member 'readme.txt' is no array" in fails(artifact, tmp_path / "c.npz")
+    np.savez(tmp_path / "c.npz", a=np.ones(300))
+    content = (tmp_path / "c.npz").read_bytes()
+    record, end = content.rindex(b"PK\1\2"), content.rindex(b"PK\5\6")
+    twice = content[record:end] * 2 + content[end : end + 8] + b"\2\0\2\0" + content[end + 12 :]
+    (tmp_path / "c.npz").write_bytes(content[:record] + twice)
+    assert "it is a damaged .npz file" in fails(artifact, tmp_path / "c.npz")
 
 
 def test_long_shapes_are_cut(artifact: Path, files: tuple[Path, Path]) -> None:

@@ -22,7 +22,7 @@ import pytest
 import jaxexp
 from jaxexp.runtime import Array, Session, Value
 from jaxexp.runtime.arrays import dtype_of
-from kit import without_jax
+from kit import costs, layout, without_jax
 from kit.runtime import numpy_dtype
 
 without_jax.skip_without_plugin()
@@ -514,3 +514,39 @@ def test_the_environment_names_a_folder(sine: Path, tmp_path: Path, subprocess_e
         "the compile cache has no code of it",
         "found",
     ]
+
+
+def test_a_program_in_an_archive_is_copied(tmp_path: Path) -> None:
+    """Whoever cuts the archive, or writes to it, changes nothing, and ends no process."""
+    x = np.arange(3, dtype=np.float32)
+    path = tmp_path / "f.zip"
+    for change in (lambda: os.truncate(path, 10), lambda: path.write_bytes(bytes(path.stat().st_size))):
+        path.unlink(missing_ok=True)
+        with jaxexp.Archive.create(path) as archive:
+            for name in ("one", "two"):
+                archive.add(name, jaxexp.export(jax.jit(lambda x: x + 1))(jax.ShapeDtypeStruct((3,), np.float32)))
+        session = Session(f"{path}::two", plugin="cpu")
+        change()
+        np.testing.assert_array_equal(session(x), x + 1)
+
+
+def test_dimensions_of_one_text_are_parsed_once(tmp_path: Path) -> None:
+    path = of_dimensions(tmp_path, *[" + ".join(f"v{i}" for i in range(1_800))] * 1_000)
+    Session(of_dimensions(tmp_path, "b"), plugin="cpu")
+    _, _, memory = costs.measured(lambda: Session(path, plugin="cpu"))
+    assert memory < costs.allowed_memory(path.stat().st_size)
+
+
+def test_a_variable_may_be_called_like_a_number(tmp_path: Path) -> None:
+    """By digits of other scripts."""
+    assert Session(of_dimensions(tmp_path, "\u0663"), plugin="cpu").arguments[0].shape == ("\u0663",)
+
+
+def of_dimensions(folder: Path, *dims: str) -> Path:
+    """An artifact with an argument of these dimensions."""
+    path = folder / f"{len(dims)}.jaxexp"
+    module = jaxexp.export(jax.jit(lambda x: x))(jax.ShapeDtypeStruct((2,), np.float32)).mlir_module_serialized
+    path.write_bytes(
+        layout.of_values([layout.aval(*dims)], [0], module_kept_var_idx=[0], mlir_module_serialized=bytes(module))
+    )
+    return path

@@ -132,3 +132,42 @@ def test_what_is_left_open_is_left_to_the_plugin(operation: str, make_static: Ma
       %i = stablehlo.dynamic_iota %s, dim = 0 : (tensor<1xi32>) -> tensor<?xf32>
       %r = stablehlo.get_dimension_size %i, dim = 0 : (tensor<?xf32>) -> tensor<i32>"""
     assert "vhlo.dynamic_iota_v1" in make_static(of_size(body + shape), (3,))
+
+
+def test_a_long_message_takes_linear_time(make_static: MakeStatic) -> None:
+    digits = "1" * 500_000  # of which the message shows the beginning
+    body = f"""
+      %two = stablehlo.constant dense<2> : tensor<i32>
+      %holds = stablehlo.compare LT, %d, %two : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.custom_call @shape_assertion(%holds, %d) {{
+        api_version = 2 : i32, error_message = "{digits}", has_side_effect = true
+      }} : (tensor<i1>, tensor<i32>) -> ()
+      %r = stablehlo.add %d, %two : tensor<i32>"""
+    assert make_static(of_size(body), (3,)).startswith(digits[:10_000])
+
+
+def test_operands_count_for_each_size(make_static: MakeStatic) -> None:
+    """A function that is written for many sizes, with all of its operands."""
+    count = 4_000
+    operands, types = ", ".join(["%d"] * count), ", ".join(["tensor<i32>"] * count)
+    wide = f"""func.func private @f(%d: tensor<i32>) -> tensor<i32> {{
+      %r = stablehlo.custom_call @foo({operands}) {{api_version = 2 : i32}} : ({types}) -> tensor<i32>
+      return %r : tensor<i32>
+    }}"""
+    calls = [
+        f"%c{i} = stablehlo.constant dense<{i}> : tensor<i32>\n"
+        f"%r{i} = func.call @f(%c{i}) : (tensor<i32>) -> tensor<i32>"
+        for i in range(1_000)
+    ]
+    last = "%r = stablehlo.add %d, %d : tensor<i32>"
+    assert isinstance(make_static(of_size("\n".join([*calls[:10], last]), wide), (3,)), bytes)
+    refused = make_static(of_size("\n".join([*calls, last]), wide), (3,))
+    assert "its functions call others over and over with ever new sizes" in refused
+
+
+def test_operations_of_later_versions_may_have_no_operands(make_static: MakeStatic) -> None:
+    body = """
+      %q = stablehlo.custom_call @foo() {api_version = 2 : i32} : () -> tensor<i32>
+      %r = stablehlo.add %d, %q : tensor<i32>"""
+    later = of_size(body).replace(b"custom_call_v1", b"dynamic_pad_v2")
+    assert "vhlo.dynamic_pad_v2" in make_static(later, (3,))

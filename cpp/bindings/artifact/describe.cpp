@@ -1,4 +1,5 @@
 // An artifact in plain Python objects, for which no JAX is needed.
+#include <algorithm>
 #include <string>
 #include <string_view>
 
@@ -80,6 +81,16 @@ nb::object tree(const schema::PyTreeDef& root, LibraryNodes& library_nodes) {
   return text(wire::shortened(out, longest_tree));
 }
 
+/// How many bytes Python may need for the paths of a tree's leaves; those of further leaves are cut to so many. A leaf
+/// takes a few bytes in an artifact.
+constexpr std::size_t most_paths = std::size_t{8} << 20, cut_path = 32;
+
+/// Python may need four bytes for each character of a text that is not ASCII.
+std::size_t bytes_in_python(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; }) ? text.size()
+                                                                                                : 4 * text.size();
+}
+
 /// Where the leaves of a tree are. A child of a custom node has its name, where one is known.
 nb::tuple leaves(const schema::PyTreeDef& root, LibraryNodes& library_nodes) {
   nb::list found = new_list();
@@ -90,7 +101,12 @@ nb::tuple leaves(const schema::PyTreeDef& root, LibraryNodes& library_nodes) {
     const nb::object known = library_nodes[node];
     return known.is_none() ? wire::child_step(i) : nb::cast<std::string>(known[1][i]);
   };
-  wire::for_each_leaf(root, step, [&](const std::string& path) { found.append(text(path)); });
+  std::size_t left = most_paths;
+  wire::for_each_leaf(root, step, [&](const std::string& path) {
+    const std::size_t size = bytes_in_python(path);
+    found.append(text(size <= left ? path : wire::shortened(path, cut_path)));
+    left -= std::min(size, left);
+  });
   return nb::tuple(found);
 }
 

@@ -45,9 +45,9 @@ void check_modules(const wire::Opened& opened, Verdict& verdict) {
     const auto module = opened.module(function, order);
     const std::string path = wire::path_in_chain(order, "mlir_module_serialized");
     const wire::Path where{nullptr, path};
+    if (!read.insert(module.data()).second) continue;
     wire::check_bytecode(module, where);
-    if (read.insert(module.data()).second)
-      for (const std::string_view name : wire::absolute_paths(module, where)) verdict.absolute_paths.emplace(name);
+    for (const std::string_view name : wire::absolute_paths(module, where)) verdict.absolute_paths.emplace(name);
   }
 }
 

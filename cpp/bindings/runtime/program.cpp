@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "bindings/base/owned.h"
@@ -17,6 +18,7 @@
 #include "wire/base/file_error.h"
 #include "wire/bytecode/bytecode.h"
 #include "wire/bytecode/inventory.h"
+#include "wire/tensors/header.h"
 #include "wire/tensors/mapped_file.h"
 
 namespace jaxexp::bindings {
@@ -44,8 +46,9 @@ Program of_archive(const std::filesystem::path& file, const std::string& member,
   using wire::MappedFile;
   const Unlocked unlocked;
   const auto how = stable ? MappedFile::How::read : MappedFile::How::mapped;
-  const auto archive = translating([&] { return MappedFile::named(file, how); });
-  return {Archive(archive.bytes()).artifact(member), archive.owner(), {}};
+  const auto file_bytes = translating([&] { return MappedFile::named(file, how); });
+  const Archive archive(file_bytes.bytes());
+  return {stable ? archive.artifact(member) : archive.copied_artifact(member), file_bytes.owner(), {}};
 }
 
 /// The function, its VJP, and so on.
@@ -70,8 +73,11 @@ nb::tuple texts(const auto& all) {
 
 bool calls_lapack(const Program& program) {
   const wire::Path where{nullptr, "mlir_module_serialized"};
+  std::set<const std::uint8_t*> read;  // functions of a hostile artifact may share a module
   for (const Artifact& artifact : chain(program.artifact)) {
-    const auto contents = translating([&] { return wire::read_contents(artifact.module(), where); });
+    const auto module = artifact.module();
+    if (!read.insert(module.data()).second) continue;
+    const auto contents = translating([&] { return wire::read_contents(module, where); });
     if (!contents || !contents->custom_calls) continue;
     for (const auto& [target, count] : *contents->custom_calls)
       if (target.starts_with("lapack_") || target.starts_with("blas_")) return true;
@@ -135,13 +141,19 @@ nb::object inventory(const Program& program, std::size_t order) {
   return found;
 }
 
-/// How many weights it has outside of its modules, and how many bytes.
+/// How many weights it has outside of its modules, and how many bytes at most are read for them.
 nb::tuple weights(const Program& program) {
-  std::uint64_t bytes = 0;
   const auto found = program.artifact.weights();
   if (!found) return nb::make_tuple(0, 0);
-  for (const Weights::Tensor& tensor : found->tensors) bytes += tensor.size;
-  return nb::make_tuple(found->tensors.size(), bytes);
+  std::uint64_t of_tensors = 0, of_files = 0;
+  const auto add = [](std::uint64_t& sum, std::uint64_t size) {
+    sum += std::min(size, std::numeric_limits<std::uint64_t>::max() - sum);
+  };
+  for (const Weights::Tensor& tensor : found->tensors) add(of_tensors, tensor.size);
+  if (!found->is_in_archive())
+    for (const Weights::File& file : found->files)
+      add(of_files, file.size - std::min<std::uint64_t>(file.size, wire::max_header_size));
+  return nb::make_tuple(found->tensors.size(), std::max(of_tensors, of_files));
 }
 
 }  // namespace

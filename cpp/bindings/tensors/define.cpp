@@ -33,6 +33,7 @@ nb::tuple read(nb::handle head, std::uint64_t file_size) {
 
 void define_tensors(nb::module_& m) {
   m.attr("MAX_TENSORS_HEADER_SIZE") = wire::max_header_size;
+  m.attr("MAX_TENSORS_INDEX_SIZE") = wire::max_index_size;
   m.attr("MAX_TENSOR_RANK") = wire::max_tensor_rank;
   m.def(
       "tensor_dtypes",

@@ -105,24 +105,34 @@ class Translator {
   /// The devices of each group in their order, by where the group is on the other axes. None where an axis is not
   /// known.
   std::map<Integers, Integers> groups_of(const Mesh& mesh, const std::vector<MeshAxes::Axis>& axes) {
+    constexpr std::int64_t of_each_device = 8;  // beside its numbers
+    const auto each = static_cast<std::int64_t>(mesh.size() + axes.size()) + of_each_device;
+    const std::int64_t most = numbers_left_ / each;
     std::int64_t count = 1;
     for (const auto& [name, size] : mesh) {
-      if (size < 1 || size > devices_left_ / count) return {};
+      if (size < 1 || size > most / count) return {};
       count *= size;
     }
-    devices_left_ -= count;
+    numbers_left_ -= count * each;
+    std::map<std::string_view, std::size_t> places_in_mesh;
+    for (std::size_t i = 0; i < mesh.size(); ++i) places_in_mesh.emplace(mesh[i].first, i);
+    std::vector<std::size_t> places_of_axes;
+    for (const MeshAxes::Axis& axis : axes) {
+      const auto found = places_in_mesh.find(axis.name);
+      if (found == places_in_mesh.end()) return {};
+      places_of_axes.push_back(found->second);
+    }
     std::map<Integers, std::vector<std::pair<Integers, std::int64_t>>> places;
     for (std::int64_t device = 0; device < count; ++device) {
       Integers others(mesh.size()), place;
       std::int64_t left = device;
       for (std::size_t i = mesh.size(); i-- > 0; left /= mesh[i].second) others[i] = left % mesh[i].second;
-      for (const MeshAxes::Axis& axis : axes) {
-        const auto found = std::ranges::find(mesh, axis.name, &Mesh::value_type::first);
-        if (found == mesh.end()) return {};
-        std::int64_t& at = others[static_cast<std::size_t>(found - mesh.begin())];
-        const auto [before, size] = axis.part.value_or(std::pair<std::int64_t, std::int64_t>(1, found->second));
-        if (before < 1 || size < 1 || before > found->second || size > found->second / before) return {};
-        const std::int64_t behind = found->second / (before * size), index = at / behind % size;
+      for (std::size_t a = 0; a < axes.size(); ++a) {
+        const std::int64_t whole = mesh[places_of_axes[a]].second;
+        std::int64_t& at = others[places_of_axes[a]];
+        const auto [before, size] = axes[a].part.value_or(std::pair<std::int64_t, std::int64_t>(1, whole));
+        if (before < 1 || size < 1 || before > whole || size > whole / before) return {};
+        const std::int64_t behind = whole / (before * size), index = at / behind % size;
         place.push_back(index);
         at -= index * behind;
       }
@@ -139,7 +149,7 @@ class Translator {
   Tables& tables_;
   std::map<std::string_view, Mesh> meshes_;
   std::map<Id, std::optional<Id>> numbers_of_;  // what says groups, by what said them
-  std::int64_t devices_left_ = 1 << 20;         // of all groups together
+  std::int64_t numbers_left_ = 1 << 22;         // that are made of devices, for all groups together
 };
 
 }  // namespace

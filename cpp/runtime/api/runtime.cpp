@@ -96,9 +96,10 @@ std::shared_ptr<const wire::FileBytes> runtime::opened(const std::filesystem::pa
   }
 }
 
-Artifact runtime::artifact_in(std::span<const std::uint8_t> bytes, const std::string& member) {
+Artifact runtime::artifact_in(std::span<const std::uint8_t> bytes, const std::string& member, bool is_mapped) {
   try {
-    return member.empty() ? Artifact(bytes) : Archive(bytes).artifact(member);
+    if (member.empty()) return Artifact(bytes);
+    return is_mapped ? Archive(bytes).copied_artifact(member) : Archive(bytes).artifact(member);
   } catch (const std::out_of_range& error) {
     throw RunError(Reason::argument, error.what());
   } catch (const DeserializationError&) {
@@ -169,7 +170,7 @@ Function Runtime::load(const std::filesystem::path& file, const LoadOptions& opt
       const auto how = options.stable || options.check_file ? MappedFile::How::read : MappedFile::How::mapped;
       const auto archive = translating([&] { return MappedFile::named(file, how); });
       if (options.check_file) options.check_file(file, archive.bytes());
-      const Artifact artifact = runtime::artifact_in(archive.bytes(), options.member);
+      const Artifact artifact = runtime::artifact_in(archive.bytes(), options.member, how == MappedFile::How::mapped);
       name += "::" + options.member;
       return Function(bound(client_, artifact, archive.owner(), options, {}));
     }

@@ -108,16 +108,15 @@ Callable::Callable(std::shared_ptr<const Client> client, Artifact artifact, std:
       client_(std::move(client)),
       artifact_(std::move(artifact)),
       devices_(chosen(*client_, artifact_, std::move(devices))),
-      arguments_(parameters(artifact_.arguments(), artifact_.nr_devices())),
-      results_(parameters(artifact_.results(), artifact_.nr_devices())),
+      arguments_(parameters(artifact_.arguments(), artifact_.nr_devices(), expressions_)),
+      variables_(variables_in(expressions_)),
+      results_(parameters(artifact_.results(), artifact_.nr_devices(), expressions_)),
       kept_(artifact_.kept_arguments()),
       program_(artifact_, client_),
       sources_(std::move(sources)),
       compile_options_(std::move(compile_options)),
       size_options_(std::move(size_options)),
       places_(results_.size()) {
-  for (const Parameter& argument : arguments_)
-    for (const Dimension& dimension : argument.dimensions) dimension.collect_variables(variables_);
   choice_.emplace(std::string(artifact_.function_name()), variables_, size_options_);
 }
 

@@ -114,7 +114,10 @@ class Callable {
   std::shared_ptr<const Client> client_;
   Artifact artifact_;
   std::vector<std::size_t> devices_;
-  std::vector<Parameter> arguments_, results_;
+  Expressions expressions_;
+  std::vector<Parameter> arguments_;
+  std::set<std::string_view> variables_;  // those of the arguments' symbolic dimensions
+  std::vector<Parameter> results_;
   std::vector<std::uint32_t> kept_;
   Program program_;
   CodeSources sources_;
@@ -128,8 +131,7 @@ class Callable {
   mutable std::atomic<const Compiled*> known_ = nullptr;  // the same: nobody waits for the mutex
   enum class Place : signed char { unknown, on_host, elsewhere };
   mutable std::vector<std::atomic<Place>> places_;  // of results, which are checked then
-  std::set<std::string_view> variables_;            // those of the arguments' symbolic dimensions
-  std::optional<SizeChoice> choice_;                // where there are some
+  std::optional<SizeChoice> choice_;                // where there are dimension variables
   mutable BySizes<Compiled> by_sizes_;
 };
 

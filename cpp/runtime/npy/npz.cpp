@@ -55,11 +55,13 @@ std::vector<std::pair<std::string, Item>> read_npz(std::span<const std::uint8_t>
   if (end == std::string_view::npos) throw NpyError("it is no .npz file, or a damaged one");
   std::vector<std::pair<std::string, Item>> items;
   const std::uint64_t members = number(file, end + 10, 2);
-  std::size_t at = number(file, end + 16, 4);
+  std::size_t at = number(file, end + 16, 4), left = file.size();
   for (std::uint64_t i = 0; i < members; ++i) {
     const Member member(file, at);
     at = member.next;
     if (!member.name.ends_with(".npy")) throw NpyError("its member '" + member.name.substr(0, 80) + "' is no array");
+    if (member.size > left) throw NpyError("it is a damaged .npz file");  // members share bytes
+    left -= static_cast<std::size_t>(member.size);
     if (member.method != 0) throw NpyError("it is compressed: save it with np.savez, without compression");
     const auto header = part(file, member.position, local_size);
     if (number(header, 0, 4) != local_signature) throw NpyError("it is a damaged .npz file");

@@ -14,16 +14,17 @@ namespace {
 std::string filled(std::string_view text, const Integers& numbers) {
   std::string filled;
   while (!text.empty()) {
+    const std::size_t plain = std::min(text.find('{', 1), text.size());
     std::size_t number = 0;
-    const auto [end, error] = std::from_chars(text.data() + 1, text.data() + text.size(), number);
+    const auto [end, error] = std::from_chars(text.data() + 1, text.data() + plain, number);
     const auto digits = static_cast<std::size_t>(end - text.data());
-    if (text.front() == '{' && error == std::errc() && digits < text.size() && text[digits] == '}' &&
+    if (text.front() == '{' && error == std::errc() && digits < plain && text[digits] == '}' &&
         number < numbers.size()) {
       filled += std::to_string(numbers[number]);
       text.remove_prefix(digits + 1);
     } else {
-      filled.push_back(text.front());
-      text.remove_prefix(1);
+      filled += text.substr(0, plain);
+      text.remove_prefix(plain);
     }
   }
   return filled;

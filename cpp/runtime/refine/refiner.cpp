@@ -138,6 +138,7 @@ void Refiner::specialize(Function& function, const Types& types, const Numbers& 
   const Operation& in = *function.operation;
   const Block& body = in.regions.front().front();
   if (body.arguments.size() != types.size()) refuse("it calls a function with another number of arguments");
+  spend(types.size() / 16);
   if (++depth_ > max_depth) refuse("its functions call one another too deeply");
 
   Operation out;
@@ -200,6 +201,7 @@ void Refiner::specialize(Function& function, const Types& types, const Numbers& 
 
 /// The code of a region whose arguments have these types.
 Block Refiner::evaluated(const Block& block, const Types& types) {
+  spend(types.size() / 16);
   if (++depth_ > max_depth) refuse("its code nests too deeply");
   Block out;
   Block* const outer = std::exchange(block_, &out);
@@ -216,7 +218,7 @@ Block Refiner::evaluated(const Block& block, const Types& types) {
 }
 
 void Refiner::operation(const Operation& in) {
-  spend();
+  spend(1 + (in.operands.size() + in.results.size()) / 16);
   const Tables::Kind& kind = tables_.kind(in.kind);
   if (!kind.is_vhlo) return finish(in, begun(in));
   if (kind.base == "call") return call(in);

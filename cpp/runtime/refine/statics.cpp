@@ -5,10 +5,19 @@
 #include "runtime/refine/refiner.h"
 
 namespace jaxexp::runtime::refine {
+namespace {
+
+constexpr std::string_view with_sizes[] = {
+    "dynamic_broadcast_in_dim", "dynamic_conv",       "dynamic_gather",     "dynamic_iota", "dynamic_pad",
+    "dynamic_reshape",          "get_dimension_size", "real_dynamic_slice", "rng"};
+
+}  // namespace
 
 /// Whether an operation was one of these, and is written.
 bool Refiner::made_static(const Operation& in) {
   const std::string_view base = tables_.kind(in.kind).base;
+  if (std::ranges::find(with_sizes, base) == std::end(with_sizes)) return false;
+  if (in.operands.empty() || in.results.empty()) refuse_operation(in);  // of a version that is not known
   const auto shaped_as = [&](Operation out, const Shape& shape) {
     out.results = {shaped(in.results.at(0), shape)};
     finish(in, std::move(out));
@@ -54,11 +63,8 @@ bool Refiner::made_static(const Operation& in) {
     const Type* const operands[] = {&tables_.type(types[0]), &tables_.type(types[1])};
     return shaped_as(std::move(out), convolved({tables_, in, operands, 0}, padding));
   }
-  if (base == "real_dynamic_slice") {
-    dynamic_slice(in);
-    return true;
-  }
-  return false;
+  dynamic_slice(in);
+  return true;
 }
 
 /// An operation of another kind in the place of `in`, with these attributes and as many of its attributes as that kind

@@ -179,7 +179,9 @@ Type Tables::decoded(Id type) {
   if (coded.kind != vhlo::type::tensor && coded.kind != vhlo::type::encoded) return found;
   found.is_tensor = coded.kind == vhlo::type::tensor;
   if (!found.is_tensor) coded.at.number();  // what it says beside its shape
-  found.shape.resize(coded.at.count("dimensions"));
+  const std::size_t rank = coded.at.count("dimensions");
+  if (rank > most_integers) refuse("it has an array of more than " + std::to_string(most_integers) + " dimensions");
+  found.shape.resize(rank);
   for (std::int64_t& size : found.shape) size = coded.at.signed_number();
   found.element = static_cast<Id>(coded.at.number());
   found.is_dynamic = std::ranges::find(found.shape, dynamic_size) != found.shape.end();

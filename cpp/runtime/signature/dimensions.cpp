@@ -13,6 +13,7 @@ using wire::Expression;
 using wire::Factor;
 using wire::Operation;
 using wire::Term;
+using Shared = std::shared_ptr<const Expression>;
 
 Checked evaluate(const Expression& expression, const Variables& variables);
 
@@ -114,7 +115,7 @@ class Solver {
   }
 
  private:
-  const Expression& expression(std::size_t i) const { return std::get<Expression>(equations_[i].dimension->value); }
+  const Expression& expression(std::size_t i) const { return *std::get<Shared>(equations_[i].dimension->value); }
 
   void learn(std::string_view name, std::int64_t value) {
     variables_.emplace(name, value);
@@ -133,9 +134,11 @@ class Solver {
 
 }  // namespace
 
-Dimension::Dimension(std::string_view text) : text(text) {
+Dimension::Dimension(std::string_view text, Expressions& known) : text(text) {
   if (!wire::is_size(text)) {
-    value = wire::parse_dimension(text, {});
+    auto& expression = known[text];
+    if (!expression) expression = std::make_shared<const Expression>(wire::parse_dimension(text, {}));
+    value = expression;
     return;
   }
   std::int64_t size = 0;
@@ -144,11 +147,13 @@ Dimension::Dimension(std::string_view text) : text(text) {
 }
 
 Checked Dimension::evaluate(const Variables& variables) const {
-  return is_constant() ? Checked(constant()) : runtime::evaluate(std::get<Expression>(value), variables);
+  return is_constant() ? Checked(constant()) : runtime::evaluate(*std::get<Shared>(value), variables);
 }
 
-void Dimension::collect_variables(std::set<std::string_view>& names) const {
-  if (!is_constant()) collect(std::get<Expression>(value), names);
+std::set<std::string_view> variables_in(const Expressions& expressions) {
+  std::set<std::string_view> names;
+  for (const auto& [text, expression] : expressions) collect(*expression, names);
+  return names;
 }
 
 std::string str(const Variables& variables) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
@@ -17,20 +18,25 @@ namespace jaxexp::runtime {
 /// Values of dimension variables.
 using Variables = std::map<std::string_view, std::int64_t>;
 
+/// Expressions by their texts: many dimensions may have one, which is kept once.
+using Expressions = std::map<std::string_view, std::shared_ptr<const wire::Expression>>;
+
 /// A size, or an expression of dimension variables.
 struct Dimension {
   /// A view of the text is kept. The text comes from an artifact that was checked.
-  explicit Dimension(std::string_view text);
+  Dimension(std::string_view text, Expressions& known);
 
   bool is_constant() const { return std::holds_alternative<std::int64_t>(value); }
   std::int64_t constant() const { return std::get<std::int64_t>(value); }
   /// Nothing where a variable is unknown, a number does not fit into 64 bits, or a divisor is zero.
   Checked evaluate(const Variables& variables) const;
-  void collect_variables(std::set<std::string_view>& names) const;
 
   std::string_view text;
-  std::variant<std::int64_t, wire::Expression> value;
+  std::variant<std::int64_t, std::shared_ptr<const wire::Expression>> value;
 };
+
+/// The variables of expressions.
+std::set<std::string_view> variables_in(const Expressions& expressions);
 
 /// As in "a=2,b=3".
 std::string str(const Variables& variables);

@@ -18,10 +18,12 @@ constexpr Extended extended[] = {
 
 }  // namespace
 
-Parameter::Parameter(const Value& value, std::uint32_t nr_devices) : path(value.path), tiling(value, nr_devices) {
-  for (const std::string_view dimension : value.shape) dimensions.emplace_back(dimension);
+Parameter::Parameter(const Value& value, std::uint32_t nr_devices, Expressions& known)
+    : path(value.path), tiling(value, nr_devices) {
+  for (const std::string_view dimension : value.shape) dimensions.emplace_back(dimension, known);
   const auto* const found = std::ranges::find(extended, value.dtype, &Extended::name);
-  if (found != std::end(extended) && !found->last_dimension.empty()) dimensions.emplace_back(found->last_dimension);
+  if (found != std::end(extended) && !found->last_dimension.empty())
+    dimensions.emplace_back(found->last_dimension, known);
   type = element_type(found == std::end(extended) ? std::string_view(value.dtype) : found->type);
   if (!type)
     throw RunError(RunError::Reason::unsupported,
@@ -55,10 +57,10 @@ std::string Parameter::str() const {
   return text + ']';
 }
 
-std::vector<Parameter> parameters(const std::vector<Value>& values, std::uint32_t nr_devices) {
+std::vector<Parameter> parameters(const std::vector<Value>& values, std::uint32_t nr_devices, Expressions& known) {
   std::vector<Parameter> found;
   found.reserve(values.size());
-  for (const Value& value : values) found.emplace_back(value, nr_devices);
+  for (const Value& value : values) found.emplace_back(value, nr_devices, known);
   return found;
 }
 

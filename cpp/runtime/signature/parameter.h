@@ -15,7 +15,7 @@ namespace jaxexp::runtime {
 
 struct Parameter {
   /// Throws RunError where no plugin has its dtype.
-  Parameter(const Value& value, std::uint32_t nr_devices);
+  Parameter(const Value& value, std::uint32_t nr_devices, Expressions& known);
 
   bool is_symbolic() const;
   /// Its shape for these variables, which determine it.
@@ -33,6 +33,6 @@ struct Parameter {
 };
 
 /// For each value one. The artifact has to stay.
-std::vector<Parameter> parameters(const std::vector<Value>& values, std::uint32_t nr_devices);
+std::vector<Parameter> parameters(const std::vector<Value>& values, std::uint32_t nr_devices, Expressions& known);
 
 }  // namespace jaxexp::runtime

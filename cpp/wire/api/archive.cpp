@@ -73,7 +73,10 @@ bool Archive::contains(std::string_view name) const {
   return translating([&] { return state_->index->find(name).has_value(); });
 }
 
-Artifact Archive::artifact(std::string_view name) const {
+Artifact Archive::artifact(std::string_view name) const { return artifact(name, false); }
+Artifact Archive::copied_artifact(std::string_view name) const { return artifact(name, true); }
+
+Artifact Archive::artifact(std::string_view name, bool is_copied) const {
   return translating([&] {
     const auto number = state_->index->find(name);
     if (!number) {
@@ -94,7 +97,7 @@ Artifact Archive::artifact(std::string_view name) const {
       const auto* const tensor = weights ? wire::find_tensor(*weights, digest) : nullptr;
       return tensor ? state_->file.subspan(tensor->position(), tensor->size()) : std::span<const std::uint8_t>();
     };
-    return Artifact(state_->file.subspan(place.position(), place.size()), modules, find_tensor);
+    return Artifact(state_->file.subspan(place.position(), place.size()), modules, find_tensor, is_copied);
   });
 }
 

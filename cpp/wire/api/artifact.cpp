@@ -2,7 +2,8 @@
 #include "jaxexp/artifact.h"
 
 #include <algorithm>
-#include <cstring>
+#include <map>
+#include <memory>
 #include <utility>
 
 #include "wire/api/beside_weights.h"
@@ -152,14 +153,13 @@ std::string Value::str() const {
 
 struct Artifact::State {
   State(std::span<const std::uint8_t> buffer, std::span<const std::span<const std::uint8_t>> modules,
-        const FindTensor& find_tensor) {
+        const FindTensor& find_tensor, bool is_copied) {
     // Tables are read where they lie, and were written for multiples of four.
-    if (reinterpret_cast<std::uintptr_t>(buffer.data()) % alignof(std::uint32_t) != 0) {
-      aligned = std::make_unique_for_overwrite<std::uint32_t[]>((buffer.size() + 3) / 4);
-      std::memcpy(aligned.get(), buffer.data(), buffer.size());
-      buffer = {reinterpret_cast<const std::uint8_t*>(aligned.get()), buffer.size()};
-    }
-    opened.emplace(buffer, modules);
+    if (is_copied || reinterpret_cast<std::uintptr_t>(buffer.data()) % alignof(std::uint32_t) != 0)
+      buffer = copied(buffer);
+    std::vector<std::span<const std::uint8_t>> own(modules.begin(), modules.end());
+    if (is_copied) std::ranges::transform(own, own.begin(), [&](auto module) { return copied(module); });
+    opened.emplace(buffer, own);
     for (const auto& [order, function] : wire::Chain(opened->root())) functions.push_back(&function);
     if (!find_tensor) return;
     const auto found = [&](const wire::schema::Tensor* one) { return find_tensor(wire::stored(*one->digest())); };
@@ -176,18 +176,28 @@ struct Artifact::State {
 
   const wire::schema::Exported& function(std::size_t order) const { return *functions[order]; }
 
-  std::unique_ptr<std::uint32_t[]> aligned;
+  std::span<const std::uint8_t> copied(std::span<const std::uint8_t> bytes) {
+    auto& copy = copies[{bytes.data(), bytes.size()}];
+    if (!copy) {
+      copy = std::make_unique_for_overwrite<std::uint32_t[]>(bytes.size() / 4 + 1);
+      std::ranges::copy(bytes, reinterpret_cast<std::uint8_t*>(copy.get()));
+    }
+    return {reinterpret_cast<const std::uint8_t*>(copy.get()), bytes.size()};
+  }
+
+  /// Of the caller's bytes, by place and size: functions may share a module.
+  std::map<std::pair<const std::uint8_t*, std::size_t>, std::unique_ptr<std::uint32_t[]>> copies;
   std::optional<wire::Opened> opened;
   std::vector<const wire::schema::Exported*> functions;  // the primal, its VJP, the VJP's VJP, ...
   /// Each tensor of the weights, and of the cases; none where they are in no archive.
   std::vector<std::span<const std::uint8_t>> weights_in_archive, cases_in_archive;
 };
 
-Artifact::Artifact(std::span<const std::uint8_t> buffer) : Artifact(buffer, {}, nullptr) {}
+Artifact::Artifact(std::span<const std::uint8_t> buffer) : Artifact(buffer, {}, nullptr, false) {}
 
 Artifact::Artifact(std::span<const std::uint8_t> buffer, std::span<const std::span<const std::uint8_t>> modules,
-                   const FindTensor& find_tensor)
-    : state_(translating([&] { return std::make_shared<const State>(buffer, modules, find_tensor); })) {}
+                   const FindTensor& find_tensor, bool is_copied)
+    : state_(translating([&] { return std::make_shared<const State>(buffer, modules, find_tensor, is_copied); })) {}
 
 Artifact::Artifact(std::shared_ptr<const State> state, std::size_t order) : state_(std::move(state)), order_(order) {}
 

@@ -65,6 +65,7 @@ const schema::ArchiveWeights& check_archive_weights(std::span<const std::uint8_t
     check_file(file, i, previous_end, end);
     previous_end = file.position() + file.size();
   }
+  std::uint64_t left = end;
   for (std::uint32_t i = 0; i < weights.tensors()->size(); ++i) {
     const schema::WeightsTensor& tensor = *weights.tensors()->Get(i);
     const Path path{&weights_path, "tensors", i};
@@ -74,6 +75,8 @@ const schema::ArchiveWeights& check_archive_weights(std::span<const std::uint8_t
     if (behind == weights.files()->begin() || !is_within(**(behind - 1), tensor.position(), tensor.size()))
       throw Error(path, "bytes of a file of weights",
                   std::to_string(tensor.size()) + " at " + std::to_string(tensor.position()));
+    if (tensor.size() > left) throw Error(path, "tensors that share no bytes", "some that do");
+    left -= tensor.size();
     if (i != 0 && stored(weights.tensors()->Get(i - 1)->digest()) >= stored(tensor.digest()))
       throw Error(path, "digests in ascending order", "others");
   }

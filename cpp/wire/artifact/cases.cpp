@@ -21,6 +21,12 @@ namespace {
 using flatbuffers::FlatBufferBuilder, flatbuffers::Offset, flatbuffers::Vector;
 using CaseValues = Vector<Offset<schema::CaseValue>>;
 
+/// What an array takes in a trailer beside its shape and its elements, at least.
+constexpr std::size_t min_value_size = 16;
+
+/// What a fact takes in a report beside its texts.
+constexpr std::size_t fact_size = 64;
+
 constexpr std::uint8_t normal_distribution = 0, uniform_distribution = 1, integers_distribution = 2;
 
 Offset<schema::CaseValue> write_value(FlatBufferBuilder& fbb, const Cases::Value& value) {
@@ -136,7 +142,7 @@ void check_drawn(const schema::Drawn& drawn, int dtype, const Path& path) {
     refuse("whole numbers that the dtype has, the lower end below the upper one");
 }
 
-/// Checks an array, and takes its bytes from those that are left.
+/// Checks an array, and takes its bytes from those that are left: readers copy it as often as cases have it.
 void check_value(const schema::CaseValue& value, const schema::Cases& cases, const Path& path, std::size_t& left) {
   const std::uint64_t size = size_of(value, path);
   if ((value.data() != nullptr) + (value.tensor() != 0) + (value.drawn() != nullptr) != 1)
@@ -145,9 +151,10 @@ void check_value(const schema::CaseValue& value, const schema::Cases& cases, con
     if (value.data()->size() != size)
       throw Error({&path, "data"}, std::to_string(size) + " bytes for its dtype and shape",
                   std::to_string(value.data()->size()));
-    if (size > left) throw Error({&path, "data"}, "no more bytes than the trailer has", "the same bytes several times");
-    left -= static_cast<std::size_t>(size);
   }
+  const std::size_t stored = min_value_size + 8 * value.shape()->size() + (value.data() ? value.data()->size() : 0);
+  if (stored > left) throw Error(path, "no more bytes than the trailer has", "the same arrays several times");
+  left -= stored;
   if (value.tensor()) {
     const std::uint32_t count = cases.tensors()->size();
     if (value.tensor() > count)
@@ -176,7 +183,7 @@ void check_trace(const schema::CaseValue& trace, const schema::Cases& cases, con
   if (trace.drawn()) throw Error(path, "the numbers of a table", "how to draw some");
 }
 
-/// Returns how many bytes the texts have.
+/// Returns about how many bytes a report has of it.
 std::size_t check_recording(const schema::Recording& recording, const Path& path,
                             const std::function<void(const flatbuffers::String&, const Path&)>& check_text) {
   std::string_view last;
@@ -189,7 +196,7 @@ std::size_t check_recording(const schema::Recording& recording, const Path& path
     if (i > 0 && last >= fact.key()->string_view())
       throw Error({&place, "key"}, "keys in ascending order", "'" + shortened(fact.key()->string_view()) + "'");
     last = fact.key()->string_view();
-    size += fact.key()->size() + fact.value()->size();
+    size += fact.key()->size() + fact.value()->size() + fact_size;
   }
   return size;
 }
@@ -275,13 +282,13 @@ Offset<schema::Cases> write_cases(FlatBufferBuilder& fbb, const Cases& cases) {
   return schema::CreateCases(fbb, case_vector, recording_vector, files, tensors);
 }
 
-void check_cases(const schema::Cases& cases, const Path& path, std::size_t most_data,
+void check_cases(const schema::Cases& cases, const Path& path, std::size_t most_bytes,
                  const std::function<void(const flatbuffers::String&, const Path&)>& check_text) {
   std::vector<std::size_t> recording_sizes;
   for (std::uint32_t i = 0; i < cases.recordings()->size(); ++i)
     recording_sizes.push_back(check_recording(*cases.recordings()->Get(i), {&path, "recordings", i}, check_text));
   check_different(check_tensors(*cases.files(), *cases.tensors(), path, check_text), {&path, "tensors"});
-  std::size_t left = most_data, recordings_left = min_recording_texts + recording_texts_per_byte * most_data;
+  std::size_t left = most_bytes, recordings_left = min_recordings + recordings_per_byte * most_bytes;
   std::vector<std::string_view> names;
   for (std::uint32_t i = 0; i < cases.cases()->size(); ++i) {
     const schema::Case& one = *cases.cases()->Get(i);
@@ -292,8 +299,7 @@ void check_cases(const schema::Cases& cases, const Path& path, std::size_t most_
       throw Error({&place, "recording"}, "an index below " + std::to_string(cases.recordings()->size()),
                   std::to_string(one.recording()));
     if (recording_sizes[one.recording()] > recordings_left)
-      throw Error({&place, "recording"}, "texts of recordings that are not much longer than the trailer",
-                  "longer ones");
+      throw Error({&place, "recording"}, "recordings that are not much longer than the trailer", "longer ones");
     recordings_left -= recording_sizes[one.recording()];
     check_values(*one.arguments(), cases, {&place, "arguments"}, left);
     check_values(*one.results(), cases, {&place, "results"}, left);

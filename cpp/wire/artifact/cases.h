@@ -17,9 +17,9 @@ namespace jaxexp::wire {
 
 inline constexpr std::uint32_t max_case_rank = 64;
 
-/// How many bytes the texts of recordings may have, counted for each case, which a report shows with them: so many, and
-/// some for each byte of the trailer.
-inline constexpr std::size_t min_recording_texts = 1 << 20, recording_texts_per_byte = 16;
+/// How many bytes recordings may have in a report, which shows them with each case: so many, and some for each byte of
+/// the trailer.
+inline constexpr std::size_t min_recordings = 1 << 20, recordings_per_byte = 16;
 
 struct Cases {
   /// The elements of an array.
@@ -63,9 +63,9 @@ struct Cases {
 
 flatbuffers::Offset<schema::Cases> write_cases(flatbuffers::FlatBufferBuilder& fbb, const Cases& cases);
 
-/// Checks what the schema cannot say. `check_text` is called for each text, and `most_data` is how many bytes the data
-/// of all arrays may have together. Throws Error.
-void check_cases(const schema::Cases& cases, const Path& path, std::size_t most_data,
+/// Checks what the schema cannot say. `check_text` is called for each text, and `most_bytes` is how many bytes all
+/// arrays may have together. Throws Error.
+void check_cases(const schema::Cases& cases, const Path& path, std::size_t most_bytes,
                  const std::function<void(const flatbuffers::String&, const Path&)>& check_text);
 
 /// Checks that cases fit the functions of an artifact, whose first arguments are `weights` weights. Throws Error.

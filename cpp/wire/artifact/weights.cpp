@@ -55,13 +55,24 @@ std::uint32_t count_of_other_names(const schema::Weights& weights) {
   return weights.other_names() ? weights.other_names()->size() : 0;
 }
 
+void check_different(std::vector<std::string_view> names, const Path& path) {
+  std::ranges::sort(names);
+  if (const auto twice = std::ranges::adjacent_find(names); twice != names.end())
+    throw Error(path, "names that are different", "'" + shortened(*twice) + "' twice");
+}
+
 std::vector<std::string_view> check_tensors(
     const Vectors::FilesRead& files, const Vectors::TensorsRead& tensors, const Path& path,
     const std::function<void(const flatbuffers::String&, const Path&)>& check_text) {
+  std::vector<std::string_view> file_names;  // readers open each
   for (std::uint32_t i = 0; i < files.size(); ++i) {
     const Path file{&path, "files", i};
     check_text(*files.Get(i)->name(), {&file, "name"});
+    if (const std::size_t size = files.Get(i)->name()->size(); size > max_tensors_name_size)
+      throw Error({&file, "name"}, "at most " + std::to_string(max_tensors_name_size) + " bytes", std::to_string(size));
+    file_names.push_back(files.Get(i)->name()->string_view());
   }
+  check_different(std::move(file_names), {&path, "files"});
   std::vector<std::string_view> names;
   for (std::uint32_t i = 0; i < tensors.size(); ++i) {
     const schema::Tensor& tensor = *tensors.Get(i);
@@ -72,12 +83,6 @@ std::vector<std::string_view> check_tensors(
       throw Error({&place, "file"}, "an index below " + std::to_string(files.size()), std::to_string(tensor.file()));
   }
   return names;
-}
-
-void check_different(std::vector<std::string_view> names, const Path& path) {
-  std::ranges::sort(names);
-  if (const auto twice = std::ranges::adjacent_find(names); twice != names.end())
-    throw Error(path, "names that are different", "'" + shortened(*twice) + "' twice");
 }
 
 void check_weights(const schema::Weights& weights, const Path& path,

@@ -1,6 +1,7 @@
 // The weights of a trailer: which tensors, in files beside the artifact, are the values of its first arguments.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -12,6 +13,9 @@
 #include "wire/base/error.h"
 
 namespace jaxexp::wire {
+
+/// Readers show it with each tensor. File systems have names of up to 255 bytes.
+inline constexpr std::size_t max_tensors_name_size = 1024;
 
 struct Weights {
   struct File {
@@ -52,8 +56,8 @@ Vectors::Tensors write_tensors(flatbuffers::FlatBufferBuilder& fbb, const std::v
 std::vector<Weights::File> read_files(const Vectors::FilesRead& files);
 std::vector<Weights::Tensor> read_tensors(const Vectors::TensorsRead& tensors);
 
-/// Checks that each tensor is in a file, and returns the tensors' names. `check_text` is called for each text. Throws
-/// Error.
+/// Checks that files have different names, and that each tensor is in one of them. Returns the tensors' names.
+/// `check_text` is called for each text. Throws Error.
 std::vector<std::string_view> check_tensors(
     const Vectors::FilesRead& files, const Vectors::TensorsRead& tensors, const Path& path,
     const std::function<void(const flatbuffers::String&, const Path&)>& check_text);

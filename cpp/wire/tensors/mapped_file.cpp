@@ -30,6 +30,11 @@ constexpr std::size_t longest_name = 255;
 
 [[noreturn]] void not_regular() { throw Error({}, "a regular file", "something else"); }
 
+void check_size(std::uint64_t found, std::optional<std::uint64_t> expected) {
+  if (expected && found != *expected)
+    throw Error({}, "a file of " + std::to_string(*expected) + " bytes", "one of " + std::to_string(found));
+}
+
 std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
@@ -49,11 +54,12 @@ std::filesystem::path real_path(const std::filesystem::path& path) {
 
 constexpr int follow = 0, no_follow = 0;
 
-MappedFile::MappedFile(const std::filesystem::path& path, int, How) {
+MappedFile::MappedFile(const std::filesystem::path& path, int, How, std::optional<std::uint64_t> size) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status)) throw file_error(ENOENT, path);
   if (!std::filesystem::is_regular_file(status)) not_regular();
+  check_size(std::filesystem::file_size(path), size);
   auto file =
       std::make_shared<const FileBytes>(path, FileBytes::Reading::at_once, std::numeric_limits<std::uint64_t>::max());
   const auto bytes = file->bytes();
@@ -99,7 +105,7 @@ Memory read_whole(int descriptor, std::size_t size, const std::filesystem::path&
 
 }  // namespace
 
-MappedFile::MappedFile(const std::filesystem::path& path, int flags, How how) {
+MappedFile::MappedFile(const std::filesystem::path& path, int flags, How how, std::optional<std::uint64_t> size) {
   int descriptor;
   // Without waiting: a named pipe would wait for somebody who writes.
   do descriptor = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | flags);
@@ -113,14 +119,16 @@ MappedFile::MappedFile(const std::filesystem::path& path, int flags, How how) {
   if (fstat(descriptor, &found) != 0) throw file_error(errno, path);
   if (!S_ISREG(found.st_mode)) not_regular();
   size_ = static_cast<std::size_t>(found.st_size);
+  if (how == How::read) check_size(size_, size);
   if (size_ > 0) memory_ = (how == How::mapped ? mapped : read_whole)(descriptor, size_, path);
 }
 
 #endif
 
-MappedFile MappedFile::named(const std::filesystem::path& path, How how) { return {path, follow, how}; }
+MappedFile MappedFile::named(const std::filesystem::path& path, How how) { return {path, follow, how, std::nullopt}; }
 
-MappedFile MappedFile::beside(const std::filesystem::path& path, std::string_view name, How how) {
+MappedFile MappedFile::beside(const std::filesystem::path& path, std::string_view name, How how,
+                              std::optional<std::uint64_t> size) {
   check_tensors_name(name);
   const std::filesystem::path folder = folder_of(path);
   std::error_code error;  // the file itself need not be there
@@ -131,7 +139,7 @@ MappedFile MappedFile::beside(const std::filesystem::path& path, std::string_vie
     throw Error({}, "'" + escaped(name) + "' in the folder '" + folders[0].string() + "'",
                 "a link to '" + real.string() + "'");
   // What the name led to is no link any more, unless somebody put one there since.
-  return {real, no_follow, how};
+  return {real, no_follow, how, size};
 }
 
 void check_tensors_name(std::string_view name) {

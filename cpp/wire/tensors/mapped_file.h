@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,15 +24,17 @@ class MappedFile {
 
   /// Opens a file of tensors whose name stands in another file: it has to be in the same folder. (If that file is a
   /// link, as in a cache of downloads, it may also be in the folder that the link leads to.) Throws
-  /// std::system_error where it is not there, and Error where the name leads elsewhere, by itself or by a link.
-  static MappedFile beside(const std::filesystem::path& path, std::string_view name, How how);
+  /// std::system_error where it is not there, and Error where the name leads elsewhere, by itself or by a link, or
+  /// where it would be read and has another size.
+  static MappedFile beside(const std::filesystem::path& path, std::string_view name, How how,
+                           std::optional<std::uint64_t> size);
 
   std::span<const std::uint8_t> bytes() const { return {memory_.get(), size_}; }
   /// Keeps the bytes.
   std::shared_ptr<const void> owner() const { return memory_; }
 
  private:
-  MappedFile(const std::filesystem::path& path, int flags, How how);
+  MappedFile(const std::filesystem::path& path, int flags, How how, std::optional<std::uint64_t> size);
 
   std::shared_ptr<const std::uint8_t> memory_;
   std::size_t size_ = 0;

@@ -19,6 +19,7 @@ from .exported import BoundExported, Exported, reader
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from jaxexp._kernel.artifact.cases import Cases
     from jaxexp._native import FileBytes
     from jaxexp._policy.policy import Policy
     from jaxexp._signing.reading import SignedFiles
@@ -113,20 +114,26 @@ def load_file(
     return BoundExported.of(exported, weights)
 
 
-def give_cases(exported: Exported, stored: Callable[[Table], WithDigests | None], *, verify: bool = False) -> None:
-    """Lets a function find the arrays of its cases in files beside its artifact, if there are some. `stored` finds
-    them, given what the trailer says of these files; None if they are missing. With `verify`, they are read now.
+def give_cases(
+    exported: Exported, stored: Callable[[Table], WithDigests | None], *, verify: bool = False
+) -> Cases | None:
+    """Lets a function find the arrays of its cases in files beside its artifact, if there are some, and returns these
+    cases. `stored` finds the files, given what the trailer says of them; None if they are missing. With `verify`, they
+    are read now.
     """
     cases = data.cases_of(exported)
     if cases is None or not cases.table.files:
-        return
+        return None
     from jaxexp._api.cases.files import reader_of
     from jaxexp._weights.arrays.stored import Table
 
-    if (found := stored(Table.of_trailer(*cases.table, ()))) is not None:
-        if verify:
-            found.check_digests()
-        data.note(exported, cases=cases.beside(reader_of(found)))
+    if (found := stored(Table.of_trailer(*cases.table, ()))) is None:
+        return None
+    if verify:
+        found.check_digests()
+    cases = cases.beside(reader_of(found))
+    data.note(exported, cases=cases)
+    return cases
 
 
 def give_cases_beside(

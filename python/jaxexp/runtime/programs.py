@@ -133,9 +133,7 @@ def _opened(
             buffer = found.read()
             return _runtime.Program.of_bytes(archive.content, member=found.handle.name), buffer
         if archive.whole is not None and archive.address is not None:  # a file on this machine
-            # What was judged must stay what it is.
-            own = stable or policy is not None
-            return _runtime.Program.of_archive(archive.address[0], found.handle.name, own), None
+            return _runtime.Program.of_archive(archive.address[0], found.handle.name, stable), None
     if found.is_file:
         assert found.path is not None
         if signed is not None:

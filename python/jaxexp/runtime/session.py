@@ -408,4 +408,4 @@ def _checked_sizes(given: Mapping[str, int]) -> dict[str, int]:
 
 def _value(described: tuple[str, str, tuple[str, ...], str]) -> Value:
     path, dtype, shape, _ = described
-    return Value(path, dtype, tuple(int(dim) if dim.isdecimal() else dim for dim in shape))
+    return Value(path, dtype, tuple(int(dim) if dim.isascii() and dim.isdecimal() else dim for dim in shape))

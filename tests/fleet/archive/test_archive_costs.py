@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,6 +35,9 @@ WAYS: dict[str, Callable[[Path], object]] = {
     "list": lambda path: list(Archive.open(path)),
     "verify": lambda path: Archive.open(path).verify(workers=1),
     "load_all": lambda path: Archive.open(path).load_all(workers=1, on_error="return"),
+    "load_all of a file object": lambda path: Archive.open(io.BytesIO(path.read_bytes())).load_all(
+        workers=1, on_error="return"
+    ),
     "describe": described,
     "append": appended,
 }

@@ -337,3 +337,23 @@ def test_an_archive_that_was_opened_by_a_relative_path(path: Path, monkeypatch: 
     archive = Archive.open(path.name)
     monkeypatch.chdir("/")
     assert archive["model"].load().call(X) is not None
+
+
+def test_another_file_of_the_same_size_and_times(tmp_path: Path) -> None:
+    """Written over the one that was added before, as `cp -p` does it."""
+    model, _ = bound()
+    for seed in (0, 1):
+        (tmp_path / str(seed)).mkdir()
+        model.with_weights(params(seed=seed)).save(tmp_path / str(seed) / "m.jaxexp")
+    (tmp_path / "here").mkdir()
+    with Archive.create(tmp_path / "f.zip") as archive:
+        for seed in (0, 1):
+            for file in (tmp_path / str(seed)).iterdir():
+                with open(tmp_path / "here" / file.name, "r+b" if seed else "wb") as target:
+                    target.write(file.read_bytes())
+                os.utime(tmp_path / "here" / file.name, ns=(10**18, 10**18))
+            archive.add_file(str(seed), tmp_path / "here" / "m.jaxexp")
+    with Archive.open(tmp_path / "f.zip") as archive:
+        assert archive.verify() == {}
+        for seed in (0, 1):
+            close(archive[str(seed)].load().call(X), apply(params(seed=seed), X))

@@ -133,6 +133,8 @@ def test_what_is_refused(function: jaxexp.Exported, make: Callable[[], Any], whe
         (([[("b", ""), ("a", "")]], [], []), "recordings[0].facts[1].key", "keys in ascending order, found 'a'"),
         (([[]], FILES, TENSORS * 2), "tensors", "names that are different"),
         (([[]], [], TENSORS), "tensors[0].file", "an index below 0"),
+        (([[]], FILES * 2, TENSORS), "files", "names that are different, found 'f.cases.safetensors' twice"),
+        (([[]], [("f" * 1025, 1, bytes(16))], []), "files[0].name", "at most 1024 bytes, found 1025"),
     ],
 )
 def test_what_is_refused_beside(function: jaxexp.Exported, rest: Any, where: str, message: str) -> None:
@@ -158,13 +160,14 @@ def test_names_are_different(function: jaxexp.Exported, orders: tuple[int, int])
 def test_texts_of_recordings_count_for_each_case(function: jaxexp.Exported) -> None:
     """A report shows them with each."""
 
-    def artifact(count: int) -> _native.Artifact:
+    def artifact(count: int, facts: list[tuple[str, str]]) -> _native.Artifact:
         cases = [(str(i), 0, [VALUE], [RESULT], 0, None) for i in range(count)]
-        return _native.Artifact(encoded(function, (cases, [[("jax", "1" * 10_000)]], [], [])))
+        return _native.Artifact(encoded(function, (cases, [facts], [], [])))
 
-    assert artifact(100).cases() is not None
-    with pytest.raises(DeserializationError, match="texts of recordings that are not much longer than the trailer"):
-        artifact(3_000)
+    for facts in ([("jax", "1" * 10_000)], [(f"{i:03}", "") for i in range(150)]):
+        assert artifact(100, facts).cases() is not None
+        with pytest.raises(DeserializationError, match="recordings that are not much longer than the trailer"):
+            artifact(3_000, facts)
 
 
 def test_indices_that_are_no_numbers() -> None:
@@ -176,7 +179,7 @@ def test_what_is_shared_is_refused() -> None:
     """Flat buffers may say one thing many times, which readers would copy as often."""
     assert "expected float32, found bool" in _error(with_cases(1, 1))
     assert "tables inside the trailer" in _error(with_cases(1_000, 1_000))
-    assert "no more bytes than the trailer has, found the same bytes several times" in _error(with_cases(1, 20, 1_000))
+    assert "no more bytes than the trailer has, found the same arrays several times" in _error(with_cases(1, 20, 1_000))
 
 
 def _error(blob: bytes) -> str:

@@ -19,7 +19,7 @@ from jaxexp import _jax, _native
 from jaxexp._kernel.artifact import op_sharding, words
 from jaxexp._kernel.codec.dtypes import DTYPES
 from jaxexp._kernel.module import mlir
-from kit import wire
+from kit import layout, wire
 from kit.corpus import CASES, arr, export_with
 from kit.goldens import Pt, blob_of
 from kit.places import GOLDEN
@@ -327,3 +327,19 @@ print(sorted({{"jax", "jaxlib", "numpy"}} & set(sys.modules)))
 )
 def test_texts_without_secrets(text: str, expected: str) -> None:
     assert words.without_secrets(text) == expected
+
+
+def test_secrets_are_found_in_linear_time() -> None:
+    text = "a://" * 500_000
+    assert words.without_secrets(f"{text} {text}?b") == f"{text} {text}?..."
+
+
+def test_long_paths_of_many_leaves_are_cut() -> None:
+    leaves = layout.node(layout.DICT, layout.repeated(layout.node(layout.LEAF), 60_000), names=["k" * 200])
+    zeros = [0] * 60_000
+    tree = layout.node(layout.TUPLE, layout.node(layout.TUPLE, leaves), layout.node(layout.DICT))
+    root = layout.function(in_tree=tree, unique_avals=[layout.aval("1")], in_avals_idxs=zeros, in_shardings_idxs=zeros)
+    paths = [argument.path for argument in jaxexp.inspect(layout.put_together(root)).arguments]
+    assert "k" * 200 in paths[0]
+    assert len(paths[-1]) < 50
+    assert sum(map(len, paths)) < 12 << 20

@@ -143,3 +143,12 @@ def test_a_page_of_links_that_has_no_end(monkeypatch: pytest.MonkeyPatch) -> Non
         with pytest.raises(OSError, match="more than 100 links"):
             found({"/models/": link(place) * 101}.get)
     assert found({"/models/": link("a") * 100}.get)[0] == ["a"]
+
+
+def test_links_of_all_pages_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "_MOST_LINKS", 100)
+    pages_of = {"/models/": link("b/") + link("a") * 50, "/models/b/": link("c") * 49}
+    assert found(pages_of.get)[0] == ["a", "b/c"]
+    pages_of["/models/b/"] += link("c")
+    with pytest.raises(OSError, match="more than 100 links"):
+        found(pages_of.get)

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
 import socket
 import traceback
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,17 @@ def test_nor_does_it_through_a_cache(data: bytes, tmp_path: Path) -> None:
     with redirecting(data) as (first, other):
         cached = {"cache_storage": str(tmp_path)}
         assert list(Archive.open(f"simplecache::{first.url}", http={"headers": HEADERS}, **cached)) == ["a"]
+        assert max(secrets(first)) == COUNT
+        assert set(secrets(other)) == {0}
+
+
+def test_nor_does_it_where_options_name_the_url(data: bytes) -> None:
+    outer = io.BytesIO()
+    with zipfile.ZipFile(outer, "w") as file:
+        file.writestr("fleet.zip", data)
+    options = {"target_protocol": "http", "target_options": {"headers": HEADERS}}
+    with redirecting(outer.getvalue()) as (first, other):
+        assert list(Archive.open("zip://fleet.zip", fo=first.url, **options)) == ["a"]
         assert max(secrets(first)) == COUNT
         assert set(secrets(other)) == {0}
 

@@ -32,10 +32,15 @@ class Archive {
   /// that name, with names that there are, and DeserializationError where it, or its part of the index, is damaged.
   Artifact artifact(std::string_view name) const;
 
+  /// The same, which copies the member: of the archive, only the bytes of tensors have to stay what they are.
+  Artifact copied_artifact(std::string_view name) const;
+
   /// How many bytes behind the archive an interrupted append has left.
   std::size_t unfinished_bytes() const;
 
  private:
+  Artifact artifact(std::string_view name, bool is_copied) const;
+
   struct State;
   std::shared_ptr<const State> state_;
 };

@@ -226,7 +226,7 @@ class Artifact {
   using FindTensor = std::function<std::span<const std::uint8_t>(const Weights::Digest& digest)>;
   /// Of an archive's member whose modules are stored apart from it, if there are any.
   Artifact(std::span<const std::uint8_t> buffer, std::span<const std::span<const std::uint8_t>> modules,
-           const FindTensor& find_tensor);
+           const FindTensor& find_tensor, bool is_copied);
   Artifact(std::shared_ptr<const State> state, std::size_t order);
 
   std::shared_ptr<const State> state_;

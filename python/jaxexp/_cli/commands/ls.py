@@ -6,7 +6,7 @@ import dataclasses
 import fnmatch
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +17,7 @@ from jaxexp._cli.page import Column, Page
 from jaxexp._kernel.artifact.words import counted
 
 if TYPE_CHECKING:
+    from jaxexp._fleet.archive.archive import Archive
     from jaxexp._fleet.archive.summary import Summary
 
 _EXAMPLE = """\b
@@ -45,14 +46,30 @@ def command(place: str, pattern: str | None, long: bool, as_json: bool, folders:
         handles = list(opened.values())
         if as_json:
             # Rendered as texts, because members can share a long text of metadata, whose values take much more memory.
-            texts = [textwrap.indent(json.dumps(_facts(handle), indent=2), "  ") for handle in handles]
+            rendered = ((textwrap.indent(json.dumps(_facts(handle), indent=2), "  "),) for handle in handles)
+            texts = [text for (text,) in _in_proportion(rendered, opened)]
             for i, text in enumerate(texts):
                 click.echo(f"{',' if i else '['}\n{text}", nl=False)
             click.echo("\n]" if texts else "[]")
             return 0
         weights = opened.weight_bytes if pattern is None else 0
-        _print(handles, long, "member", f", and {weights:,} bytes of weights" if weights else "")
+        rows = list(_in_proportion((_row(handle, long) for handle in handles), opened))
+        _print(handles, rows, long, "member", f", and {weights:,} bytes of weights" if weights else "")
         return 0
+
+
+# How many characters a list may have: so many, and some for each byte of the archive.
+_MOST_TEXT, _MOST_TEXT_PER_BYTE = 1 << 26, 256
+
+
+def _in_proportion(rows: Iterable[tuple[str, ...]], archive: Archive) -> Iterator[tuple[str, ...]]:
+    """What is printed, which may be long: members can share metadata, which is printed for each."""
+    left = _MOST_TEXT + _MOST_TEXT_PER_BYTE * archive._opened.source.size
+    for row in rows:
+        left -= sum(map(len, row))
+        if left < 0:
+            raise click.ClickException(f"members of {archive.name!r} share long metadata: choose some by a GLOB")
+        yield row
 
 
 def _list_folder(folder: str, pattern: str | None, long: bool, as_json: bool, folders: inputs.Folders) -> int:
@@ -71,7 +88,7 @@ def _list_folder(folder: str, pattern: str | None, long: bool, as_json: bool, fo
         click.echo(json.dumps(facts, indent=2))
     elif listed:
         inside = [dataclasses.replace(one, name=one.name.removeprefix(start)) for one in listed]
-        _print(inside, long, "artifact", folders.said())
+        _print(inside, [_row(one, long) for one in inside], long, "artifact", folders.said())
     complaints.complain_of(failed)
     return complaints.status_of(*(error for _, error in failed))
 
@@ -101,10 +118,10 @@ def _of_source(source: inputs.Source, with_digest: bool) -> _Listed:
         return _Listed(source.name, len(buffer), digest, from_json(artifact.metadata() or {}), of_artifact(artifact))
 
 
-def _print(listed: Sequence[Any], long: bool, what: str, more: str) -> None:
+def _print(listed: Sequence[Any], rows: Sequence[tuple[str, ...]], long: bool, what: str, more: str) -> None:
     page = Page()
     every = [*(dataclasses.replace(column, optional=False) for column in _COLUMNS), *_LONG]
-    page.table(every if long else _COLUMNS, [_row(one, long) for one in listed])
+    page.table(every if long else _COLUMNS, rows)
     page.blank()
     page.line(f"{counted(len(listed), what)}, {sum(one.size for one in listed):,} bytes{more}", "heading")
     page.write()

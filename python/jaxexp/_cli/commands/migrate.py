@@ -30,6 +30,7 @@ from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
 from jaxexp._fleet.passes.migrate_many import apart, is_in_its_folder
 from jaxexp._fleet.passes.migrate_many import migrated as migrated_many
+from jaxexp._fleet.passes.targets import make_folder
 from jaxexp._kernel.artifact.words import counted, listed
 from jaxexp._native import Artifact
 
@@ -256,18 +257,31 @@ def _check_place(source: Source, new: str) -> None:
 
 
 def _unpack_weights(source: Source, new: str, force: bool) -> list[str]:
-    """Writes the weights of a member of an archive beside the new artifact, and returns the paths of these files."""
+    """Writes the weights of a member of an archive beside the new artifact, and returns the paths of these files. Even
+    with `force`, they replace no files that another program wrote, or that other artifacts use.
+    """
     with source.named():
         weights = source.stored_weights()
         if weights is None:
             return []
+        from jaxexp._weights.arrays import users
         from jaxexp._weights.arrays.unpacking import Unpacking
 
-        unpacking = Unpacking()
-        refuse = (lambda path: None) if force else outputs.refuse_existing
-        planned = unpacking.plan(os.path.dirname(new), weights, refuse)
+        unpacking, folder = Unpacking(), os.path.dirname(new)
+        if force:
+            users.check(new, users.used_by(new), "weights", weights.table.files, None)
+        planned = unpacking.plan(folder, weights, _refuse_others if force else outputs.refuse_existing)
+        for path, _ in planned:
+            make_folder(folder or os.curdir, path)
         unpacking.write(planned, weights)
         return [path for path, _ in planned]
+
+
+def _refuse_others(path: str) -> None:
+    from jaxexp._weights.files.reading import is_of_others
+
+    if is_of_others(path):
+        raise click.ClickException(f"{path!r} was not written by jaxexp, and is not replaced: choose another folder")
 
 
 def _migrated(

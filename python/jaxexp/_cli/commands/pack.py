@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 import click
 
@@ -17,7 +16,7 @@ from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError, WeightsError
 from jaxexp._fleet.passes.given import Place
 from jaxexp._fleet.passes.verify_many import verified
-from jaxexp._fleet.places.source import is_url, link_of_file
+from jaxexp._fleet.places.source import is_url, path_in
 from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.io.version import stamp
 
@@ -248,9 +247,11 @@ def _name(source: inputs.Source, given: str) -> str:
         assert source.handle is not None
         return source.handle.name
     if is_url(source.path):  # which may have a password
-        place, folder = (unquote(urlsplit(link_of_file(url)).path) for url in (source.path, given))
+        place, folder = path_in(source.path), path_in(given)
         is_in_folder = folder.endswith("/") and place.startswith(folder)
         below = PurePath(place[len(folder) :] if is_in_folder else place.rpartition("/")[2])
+        if not below.name:
+            raise click.ClickException(f"{source.name!r} has no name that a member can have: say NAME=FILE for it")
         return below.with_suffix("").as_posix()
     path = PurePath(source.path).with_suffix("")
     # A member name is a path inside of the archive. A file elsewhere gets only its last part.

@@ -63,7 +63,7 @@ def command(file: str, sized: tuple[str, ...], output: str | None, order: int) -
     page.table(columns, rows)
     page.write()
     added = os.path.getsize(into) - before
-    more = f"{added:,} bytes{' more' if before else ''}" if added else "all there already"
+    more = f"{added:,} bytes{' more' if before else ''}" if added else "all there already, from whoever wrote this file"
     say(f"{into}: {counted(len(rows), 'executable')}, {more}")
 
 

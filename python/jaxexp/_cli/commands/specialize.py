@@ -12,6 +12,7 @@ import click
 from jaxexp._cli import completing, functions, headers, importing, inputs, outputs, progress, sizes
 from jaxexp._cli.complaints import misused
 from jaxexp._cli.page import say
+from jaxexp._fleet.places.source import path_in
 from jaxexp._kernel.artifact.words import counted, listed
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def _to_archive(
 ) -> None:
     from jaxexp._fleet.archive.archive import Archive
 
-    first = PurePath(source.path).stem if source.path is not None else source.name.rpartition(inputs.MEMBER)[2]
+    first = PurePath(path_in(source.path)).stem if source.path is not None else source.name.rpartition(inputs.MEMBER)[2]
     made = {"-".join([first, *(f"{name}-{size}" for name, size in one.items())]): one for one in chosen}
     with progress.bar("specializing", len(made)) as advance:
         writer = Archive.append(path) if append else Archive.create(path)

@@ -13,6 +13,7 @@ import click
 from jaxexp._cli import completing, headers, importing, inputs, outputs
 from jaxexp._cli.page import one_line
 from jaxexp._fleet.places.inspect import inspected as read
+from jaxexp._fleet.places.source import path_in
 from jaxexp._kernel.artifact.words import without_secrets
 
 from . import diff
@@ -102,7 +103,7 @@ def _readers(found: Compatibility) -> Readers:
 def _stem(text: str) -> str:
     """The name of a page in the current folder."""
     path, member = inputs.split(text)
-    name = os.path.basename((member or path).rstrip("/"))
+    name = os.path.basename((member or path_in(path)).rstrip("/"))
     return name.removesuffix(".jaxexp").removesuffix(".bin") or "page"
 
 

@@ -43,9 +43,7 @@ def load_all(opened: Opened, names: Iterable[str] | None, manner: Manner) -> lis
         if opened.source.whole.is_changed():
             _check_digests(opened, numbers, loaded, manner)
     else:
-        loaded = []
-        for batch in batches(extents):
-            loaded += _load_copies(opened, numbers[len(loaded) : len(loaded) + len(batch)], batch, manner)
+        loaded = _load_copies(opened, numbers, extents, manner)
     _remember_metadata(opened, numbers, loaded)
     if opened.has_weights:
         _bind_weights(opened, numbers, loaded, manner)
@@ -56,18 +54,23 @@ def _bind_weights(opened: Opened, numbers: list[int], loaded: list[Any], manner:
     """Replaces programs by functions with their weights and cases. This reads no weights."""
     from jaxexp._api.exported import BoundExported
     from jaxexp._api.load import give_cases
-    from jaxexp._kernel.function.data import artifact_of, weights_in_trailer
+    from jaxexp._kernel.function.data import artifact_of, note, weights_in_trailer
     from jaxexp._weights.bound.program import stored
 
     from .member_weights import cases_of, of_table
 
     owners = dict(zip(numbers, opened.index.owners(numbers), strict=True))
-    weights: dict[int, Any] = {}  # members that share their bytes share these, too
+    weights: dict[int, Any] = {}  # members that share their bytes share these, and cases, too
+    with_cases: dict[int, Any] = {}  # the first of them, if its cases are here
 
     def bound(number: int, program: Any) -> Any:
-        label = opened.label_of(number)
-        give_cases(program, lambda _: cases_of(opened, label, artifact_of(program)))
-        owner = owners[number]
+        label, owner = opened.label_of(number), owners[number]
+        artifact = artifact_of(program)
+        if owner not in with_cases:
+            cases = give_cases(program, lambda _: cases_of(opened, label, artifact))
+            with_cases[owner] = None if cases is None else program
+        elif (first := with_cases[owner]) is not None and artifact is not None:
+            note(program, first, metadata=artifact.noted)
         if owner not in weights:
             found = weights_in_trailer(program)
             has_weights = found is not None and opened.has_tensors(found)
@@ -135,37 +138,51 @@ class _Values(Mapping[str, Any]):
 
 
 def _load_copies(opened: Opened, numbers: Sequence[int], extents: Sequence[Any], manner: Manner) -> list[Any]:
-    """Loads members from one buffer that they are copied into: with a policy, the code that runs has to be the code
-    that was checked. Members that are too large, or not what the index says, become errors.
+    """Loads members from buffers that they are copied into: with a policy, the code that runs has to be the code that
+    was checked. Members that are too large, or not what the index says, become errors. Members with the same bytes
+    share a copy.
     """
     from jaxexp._api.many import load_slices
 
-    refused: dict[int, Exception] = {}
+    loaded: list[Any] = [None] * len(numbers)
+    sharing: dict[Any, list[int]] = {}
+    for i, extent in enumerate(extents):
+        sharing.setdefault(extent, []).append(i)
 
-    def refuse(i: int, error: DeserializationError | PolicyError) -> None:
-        error.file = opened.label_of(numbers[i])
-        if manner.raises:
-            raise error
-        refused[i] = error
+    def passing(extent: Any, check: Callable[[int], None]) -> list[int]:
+        """The members at this place that pass a check; the others become its errors."""
+        passed = []
+        for i in sharing[extent]:
+            try:
+                check(numbers[i])
+                passed.append(i)
+            except (DeserializationError, PolicyError) as error:
+                error.file = opened.label_of(numbers[i])
+                if manner.raises:
+                    raise
+                loaded[i] = error
+        return passed
 
-    for i, (_, size, modules) in enumerate(extents):
-        try:
-            if manner.policy is not None:
-                manner.policy.check_size(size + sum(module for _, module in modules))
-        except PolicyError as error:
-            refuse(i, error)
-    admitted = [i for i in range(len(extents)) if i not in refused]
-    members = {}
-    for i, (image, modules) in zip(admitted, opened.parts_of([extents[i] for i in admitted]), strict=True):
-        try:
-            opened.check_fetched(numbers[i], image, modules)
-            members[i] = image, modules
-        except DeserializationError as error:
-            refuse(i, error)
-    owner, places = _in_one_buffer(members.values())
-    kept = [number for i, number in enumerate(numbers) if i not in refused]
-    found = iter(load_slices(owner, places, lambda i: opened.label_of(kept[i]), manner))
-    return [refused[i] if i in refused else next(found) for i in range(len(numbers))]
+    def load(batch: list[Any]) -> None:
+        found = opened.parts_of(batch)
+        owner, places = _in_one_buffer(found)
+        kept = []
+        for extent, place, parts in zip(batch, places, found, strict=True):
+            check = functools.partial(opened.check_fetched, found=opened.fetched_digest(*parts))
+            kept += [(i, place) for i in passing(extent, check)]
+        functions = load_slices(
+            owner, [place for _, place in kept], lambda i: opened.label_of(numbers[kept[i][0]]), manner
+        )
+        for (i, _), function in zip(kept, functions, strict=True):
+            loaded[i] = function
+
+    def check_size(extent: Any, number: int) -> None:
+        if manner.policy is not None:
+            manner.policy.check_size(extent[1] + sum(size for _, size in extent[2]))
+
+    for batch in batches([extent for extent in sharing if passing(extent, functools.partial(check_size, extent))]):
+        load(batch)
+    return loaded
 
 
 def _check_digests(opened: Opened, numbers: Sequence[int], loaded: list[Any], manner: Manner) -> None:

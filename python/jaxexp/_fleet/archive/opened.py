@@ -155,7 +155,7 @@ class Opened:
         """
         position, size, modules = self.index.extent(number)
         image, *parts = self.source.read_many([(position, size), *modules])
-        self.check_fetched(number, image, parts)
+        self.check_fetched(number, self.fetched_digest(image, parts))
         return image, parts
 
     def parts_of(self, extents: Sequence[Any]) -> list[tuple[bytes, list[bytes]]]:
@@ -173,17 +173,20 @@ class Opened:
             self.check_digest(number, _native.digest(image))
         return image
 
-    def check_fetched(self, number: int, image: bytes, modules: Sequence[bytes]) -> None:
-        """Compares a member that was fetched with the index. If the file was replaced meanwhile, the bytes may be
-        another artifact, and a whole one.
+    def fetched_digest(self, image: bytes, modules: Sequence[bytes]) -> bytes | None:
+        """The digest of a member that was fetched; None if it was read from a file on this machine."""
+        if self.source.whole is not None:
+            return None
+        return _native.digest(_native.join(image, modules) if modules else image)
+
+    def check_fetched(self, number: int, found: bytes | None) -> None:
+        """Compares the digest of a member that was fetched with the index. If the file was replaced meanwhile, the
+        bytes may be another artifact, and a whole one.
 
         Raises:
             DeserializationError: it is not what the index says.
         """
-        if self.source.whole is not None:
-            return
-        expected = self.index.member(number).digest
-        if (found := _native.digest(_native.join(image, modules) if modules else image)) != expected:
+        if found is not None and found != (expected := self.index.member(number).digest):
             raise DeserializationError(
                 "", f"an artifact of digest {expected.hex()}, as the index says",
                 f"one of {found.hex()}: it is damaged, or the file has changed since it was opened; open it again",

@@ -36,7 +36,7 @@ class WeightsWriter:
         new: dict[bytes, Source] = {}
         for source in sources:
             digest = self._seen.digest_of(source)
-            if digest is None:
+            if digest is None or source.digest not in (None, digest):
                 digest = source.checked(_digest(source))
                 unseen.append(source)
                 if self._records.tensor(digest) is None:

@@ -1,7 +1,7 @@
 """The journal of a pass: a file with the results so far. It only grows, and it is still usable after a crash.
 
 Each line is the digest of its text, a space, and the text: a JSON object. The first line says which pass it belongs
-to. An unfinished last line is cut off. Any other change raises an error.
+to. An unfinished last line is cut off. Any other change raises an error. URLs are written without their secrets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from jaxexp import _native
 from jaxexp._errors import JournalError
-from jaxexp._kernel.artifact.words import cut
+from jaxexp._kernel.artifact.words import cut, without_secrets
 from jaxexp._kernel.io.lock import locked
 
 Stretch = tuple[int, int, Any]  # the first unit, the one after the last, and the result
@@ -57,7 +57,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
 
     def done(self, name: str, identity: Any) -> list[Stretch]:
         """The finished stretches of an input, in order; none if its identity has changed. They are returned once."""
-        return _last_said(self._done.pop((name, _text_of(identity)), []))
+        return _last_said(self._done.pop((without_secrets(name), _text_of(identity)), []))
 
     def add(self, parts: Sequence[tuple[str, Any, int, int, Any]]) -> None:
         """Writes results: names, identities, stretches and findings. They are on the disk when this returns.
@@ -66,7 +66,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             OSError: it cannot be written.
         """
         if self._file is not None and parts:
-            _write(self._file, _line({"done": parts}))
+            _write(self._file, _line({"done": [(_public(name), *of, _public(found)) for name, *of, found in parts]}))
 
     def refused(self, name: str, error: Exception) -> JournalError:
         """The error for a result that no pass writes."""
@@ -138,6 +138,15 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
     def _wrong(self, where: str, expected: str, found: str) -> JournalError:
         found = f"{found}; name another file, or remove this one to begin again"
         return JournalError(where, expected, found, self.name)
+
+
+def _public(said: Any) -> Any:
+    """A value without the secrets of URLs in it."""
+    if isinstance(said, str):
+        return without_secrets(said)
+    if isinstance(said, dict):
+        return {key: _public(value) for key, value in said.items()}
+    return list(map(_public, said)) if isinstance(said, (list, tuple)) else said
 
 
 def _text_of(identity: Any) -> str:

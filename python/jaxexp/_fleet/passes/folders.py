@@ -43,13 +43,15 @@ class Folders:
         Raises:
             OSError: a folder cannot be read.
         """
-        for entry in sorted(Path(folder).iterdir()):
+        left = sorted(Path(folder).iterdir(), reverse=True)
+        while left:
+            entry = left.pop()
             if entry.name.startswith("."):
                 if self.recursive or not entry.is_dir():
                     self.hidden.append(str(entry))
             elif entry.is_dir():
                 if self.recursive and not entry.is_symlink() and not self._is_left_out(entry):
-                    yield from self.files(str(entry))
+                    left += sorted(entry.iterdir(), reverse=True)
             elif self._is_asked_for(entry.name):
                 if (kind := self._kind(entry)) is None:
                     self.skipped.append(str(entry))

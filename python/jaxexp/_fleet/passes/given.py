@@ -16,7 +16,7 @@ from jaxexp._errors import DeserializationError, ExportTypeError
 from jaxexp._fleet.archive.archive import Archive, matching, only, parts_of
 from jaxexp._fleet.archive.handle import Handle
 from jaxexp._fleet.engine.work import FILE, Input, Unusable
-from jaxexp._fleet.places.source import MEMBER, Kind, is_archive, is_url, link_of_file, split
+from jaxexp._fleet.places.source import MEMBER, Kind, is_archive, is_url, path_in, split
 from jaxexp._kernel.io import version as versions
 
 from .folders import Folders
@@ -112,7 +112,7 @@ def _at(text: str, folders: Folders) -> Iterator[Place | Unusable]:
     elif is_archive(path):
         yield _archive(path, "")
     elif is_url(path):
-        yield _remote(path, link_of_file(path).rpartition("/")[2])
+        yield _remote(path, path_in(path).rpartition("/")[2])
     else:
         yield Place(path, 0, os.path.basename(path))
 

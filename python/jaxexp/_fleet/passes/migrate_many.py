@@ -15,7 +15,7 @@ from jaxexp._errors import ExportError
 from jaxexp._fleet.archive.archive import Archive, parts_of
 from jaxexp._fleet.engine.crew import Means
 from jaxexp._fleet.engine.work import FILE, Input, Parts, Unusable
-from jaxexp._fleet.places.source import link_of_file
+from jaxexp._fleet.places.source import path_in
 from jaxexp._kernel.io import files
 from jaxexp._public import public
 
@@ -227,7 +227,7 @@ def _label(archive: Archive) -> str:
 
 def _folder_of(place: Place) -> str:
     assert place.archive is not None
-    return place.inside or os.path.basename(link_of_file(place.archive.name))
+    return place.inside or os.path.basename(path_in(place.archive.name))
 
 
 # --- in workers -----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp import _native
-from jaxexp._errors import DeserializationError, ExportError, WeightsError
+from jaxexp._errors import DeserializationError, ExportError, PolicyError, WeightsError
 from jaxexp._fleet.archive import verification
 from jaxexp._fleet.archive.verification import Verification
 from jaxexp._fleet.engine import work
@@ -229,17 +229,36 @@ def _named(error: Exception, name: str) -> Exception:
 
 def in_worker(parts: Parts, options: dict[str, Any]) -> list[Any]:
     """Reads files and parts of archives: returns an `InFile` for a file, and the result of `verification.read_part`."""
+    policy = options["policy"]
     paths = [place[1] for place, _ in parts if place[0] == FILE and not is_url(place[1])]
-    said = iter(_native.verify_files(paths, options["threads"]))
+    too_large = {} if policy is None else _too_large(paths, policy)
+    said = iter(_native.verify_files([path for path in paths if path not in too_large], options["threads"]))
 
     def found(place: tuple[Any, ...], numbers: Sequence[int]) -> Any:
         if place[0] != FILE:
             return verification.read_part(place, numbers, **options)
-        path, policy = place[1], options["policy"]
-        one = _in_remote(path) if is_url(path) else _in_local(path, *next(said))
+        if (path := place[1]) in too_large:
+            return too_large[path]
+        one = _in_remote(path, policy) if is_url(path) else _in_local(path, *next(said))
         return one if one.error is not None or policy is None else _allowed(path, one, policy)
 
     return work.each(parts, found)
+
+
+def _too_large(paths: Sequence[str], policy: Policy) -> dict[str, InFile]:
+    """The files that the policy does not let anybody read."""
+    found = {}
+    for path in paths:
+        try:
+            size = os.path.getsize(path)
+        except OSError:  # whoever reads it says what is wrong
+            continue
+        try:
+            with Source(path, path).named():
+                policy.check_size(size)
+        except PolicyError as error:
+            found[path] = InFile(size, error=packed(error))
+    return found
 
 
 def _in_local(
@@ -268,11 +287,11 @@ def _in_local(
     return _with_files(found, path, _native.Artifact(buffer))
 
 
-def _in_remote(url: str) -> InFile:
+def _in_remote(url: str, policy: Policy | None) -> InFile:
     size = 0
     try:
         with Source(url, url).named():
-            buffer = Source(url, url).read()
+            buffer = Source(url, url).read(None if policy is None else policy.check_size)
         size = memoryview(buffer).nbytes
         artifact = verify.checked(Source(url, buffer=buffer)).artifact
     except ExportError as error:

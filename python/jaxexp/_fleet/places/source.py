@@ -249,6 +249,16 @@ def link_of_file(url: str) -> str:
     return next((link for link in url.split(MEMBER) if "://" in link), url)
 
 
+def path_in(place: str) -> str:
+    """A path, or that of a URL, without what else a URL may have: a user, a password, a query."""
+    if not is_url(place):
+        return place
+    link = link_of_file(place)
+    if link.startswith(("http://", "https://")):
+        return urllib.parse.unquote(urllib.parse.urlsplit(link).path)
+    return link.partition("://")[2].partition("?")[0]
+
+
 def beside_url(url: str, name: str) -> str:
     """The URL of a file in the same folder as another one, with the same query if that is sent to a server."""
     link = link_of_file(url)

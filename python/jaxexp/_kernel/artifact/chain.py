@@ -26,8 +26,12 @@ def check_modules(artifact: Artifact) -> None:
     Raises:
         DeserializationError: one of them is damaged.
     """
+    checked = set()  # functions of a hostile artifact may share a module
     for order, link in enumerate(chain(artifact)):
         module = link.module()
+        if link.module_place in checked:
+            continue
+        checked.add(link.module_place)
         try:
             _native.check_bytecode(module)
         except DeserializationError as error:

@@ -142,7 +142,7 @@ def _cases(artifact: _native.Artifact) -> tuple[Case, ...]:
             bytes=size,
             drawn_bytes=drawn,
             file=files[0] if files else None,
-            recorded=dict(case.recorded),
+            recorded=case.recorded,
         )
 
     return tuple(map(of, cases.Cases.of_trailer(said).all))

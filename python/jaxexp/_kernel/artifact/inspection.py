@@ -6,6 +6,7 @@ Texts, the command line, cards and pages show the list that `facts_of` returns.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from jaxexp._public import part_of, public
@@ -94,7 +95,7 @@ class Case:
     bytes: int
     drawn_bytes: int
     file: str | None
-    recorded: dict[str, str] = dataclasses.field(hash=False)
+    recorded: Mapping[str, str] = dataclasses.field(hash=False)
 
 
 @public

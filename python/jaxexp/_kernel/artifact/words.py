@@ -129,9 +129,15 @@ def why_no_numbers(array: Any) -> str:
 
 
 _USER = re.compile(r"(\w://)[^/?#@\s'\"]*@")
-_QUERY = re.compile(r"(\w://[^?\s'\"]*\?)[^\s'\"]*?(?=::|[\s'\"]|$)")
+_WORD = re.compile(r"[^\s'\"]+")
 
 
 def without_secrets(text: str) -> str:
     """A text whose URLs have no user, no password and no query: for files that people pass on."""
-    return _QUERY.sub(r"\1...", _USER.sub(r"\1", text)) if "://" in text else text
+    return _WORD.sub(lambda word: _without_queries(word[0]), _USER.sub(r"\1", text)) if "://" in text else text
+
+
+def _without_queries(word: str) -> str:
+    start, mark, rest = word.partition("://")
+    links = (link.partition("?") for link in rest.split("::"))
+    return f"{start}{mark}{'::'.join(link + (f'{query}...' if query else '') for link, query, _ in links)}"

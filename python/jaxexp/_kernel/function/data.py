@@ -303,9 +303,9 @@ def _weak(noted: tuple[int, ...] | None, avals: Sequence[Any]) -> tuple[int, ...
     return tuple(i for i, aval in enumerate(avals) if aval.weak_type) if noted is None else noted
 
 
-def note(exported: E, **facts: Any) -> E:
-    """Adds facts to a function that was just made, and returns it."""
-    attributes_of(exported)["_facts"] = facts_of(exported)._replace(**facts)
+def note(exported: E, like: ExportedData | None = None, **facts: Any) -> E:
+    """Adds facts to those of a function that was just made, or of another one from the same bytes, and returns it."""
+    attributes_of(exported)["_facts"] = facts_of(exported if like is None else like)._replace(**facts)
     return exported
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import re
 import urllib.parse
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from .remote import failures, filesystem_of
 from .version import of_info
 
 # Of a folder and all that is in it.
-_MOST_FOLDERS, _MOST_FILES, _MOST_LINKS, _MOST_BYTES = 10_000, 1_000_000, 4_000_000, 1 << 28
+_MOST_FOLDERS, _MOST_FILES, _MOST_LINKS, _MOST_BYTES = 10_000, 1_000_000, 2_000_000, 1 << 28
 _DEEPEST = 32
 _LINK = re.compile(r"""<a\s[^<>]*?\bhref\s*=\s*(?:"([^"<>]*)"|'([^'<>]*)'|([^\s"'<>]+))""", re.IGNORECASE)
 _PORTS = {"http": 80, "https": 443}
@@ -57,7 +58,7 @@ def _files_below(filesystem: Any, url: str, recursive: bool) -> list[str]:
     """
     root = url.rstrip("/") + "/"
     files: set[str] = set()
-    folders, left = [""], _MOST_BYTES
+    folders, left, links = [""], _MOST_BYTES, itertools.count()
     known = set(folders)
     for folder in folders:  # which grow meanwhile
         try:
@@ -69,7 +70,7 @@ def _files_below(filesystem: Any, url: str, recursive: bool) -> list[str]:
         if len(page) > left:
             raise http.server_error(url, _too_much(f"{_MOST_BYTES:,} bytes of pages"))
         left -= len(page)
-        for name in _names(root + folder, page):
+        for name in _names(root + folder, page, links):
             path = folder + name
             if not path.endswith("/"):
                 files.add(path)
@@ -88,11 +89,11 @@ def _too_much(what: str) -> str:
     return f"the server lists more than {what} in this folder, so it is not read: name folders or files inside of it"
 
 
-def _names(folder: str, page: bytes) -> Iterator[str]:
-    """What the links of a folder's page name in it, as parts of URLs."""
+def _names(folder: str, page: bytes, links: Iterator[int]) -> Iterator[str]:
+    """What the links of a folder's page name in it, as parts of URLs. `links` counts those of all pages."""
     here = urllib.parse.urlsplit(folder)
-    for number, found in enumerate(_LINK.finditer(page.decode(errors="ignore"))):
-        if number == _MOST_LINKS:
+    for found in _LINK.finditer(page.decode(errors="ignore")):
+        if next(links) == _MOST_LINKS:
             raise http.server_error(folder, _too_much(f"{_MOST_LINKS:,} links"))
         link = html.unescape(next(filter(None, found.groups()), ""))
         try:

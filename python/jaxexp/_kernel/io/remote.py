@@ -26,7 +26,7 @@ def filesystem_of(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
 
 def _guarded(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options with which each http link of a URL goes through sessions of jaxexp."""
-    found = dict(options)
+    found = _with_guarded_targets(options)
     for i, link in enumerate(url.split("::")):
         protocol = link.partition("://")[0]
         if protocol in _HTTP:
@@ -35,6 +35,17 @@ def _guarded(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
             else:
                 given = found.get(protocol, {})
                 found[protocol] = {**given, "get_client": _client(given)}
+    return found
+
+
+def _with_guarded_targets(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for file systems that others are made inside of, by options in place of links."""
+    found = {key: _with_guarded_targets(value) if type(value) is dict else value for key, value in options.items()}
+    for what, url in (("target", found.get("fo")), ("remote", None)):
+        protocol = url.partition("://")[0] if isinstance(url, str) else None
+        if protocol in _HTTP or found.get(f"{what}_protocol") in _HTTP:
+            given = found.get(f"{what}_options") or {}
+            found[f"{what}_options"] = {**given, "get_client": _client(given)}
     return found
 
 

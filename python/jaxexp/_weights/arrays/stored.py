@@ -182,7 +182,7 @@ class Stored(WithDigests):
         file, identity = self.table.files[number], self._open(number).identity
         try:
             if identity is not None:
-                return places.identity_of(os.stat(os.path.join(os.path.dirname(self.path), file.name))) == identity
+                return places.is_still(identity, os.stat(os.path.join(os.path.dirname(self.path), file.name)))
             there = reading.open_beside(self.path, file.name, places.FileInPieces)
             for stored in self.table.tensors:
                 if stored.file == number:
@@ -198,10 +198,10 @@ class Stored(WithDigests):
         second = content.second_name(stored.name, stored.content)
         for name in self._tried(stored.name, second):
             with contextlib.suppress(FileNotFoundError, WeightsError):
-                file = self._open_beside(name)
+                file = self._open_beside(name, stored.size)
                 if stored.is_same(file):
                     return file
-        file = self._open_beside(stored.name)
+        file = self._open_beside(stored.name, stored.size)
         if not stored.is_same(file):
             program = os.path.basename(self.path)
             raise WeightsError(
@@ -217,14 +217,14 @@ class Stored(WithDigests):
         """The names to look for a file under, in this order."""
         return second, name, second
 
-    def _open_beside(self, name: str) -> TensorFile:
-        return reading.open_beside(self.path, name, places.taking(self.stable))
+    def _open_beside(self, name: str, size: int) -> TensorFile:
+        return reading.open_beside(self.path, name, places.taking(self.stable, size))
 
 
 class StoredInPieces(Stored):
     """The same files, read in pieces: for a look at all of their bytes, which nobody can end by cutting a file."""
 
-    def _open_beside(self, name: str) -> TensorFile:
+    def _open_beside(self, name: str, size: int) -> TensorFile:
         return reading.open_beside(self.path, name, places.FileInPieces)
 
 
@@ -265,7 +265,7 @@ class StoredChecked(Stored):
     def _tried(self, name: str, second: str) -> tuple[str, ...]:
         return (name,)  # no file is between two steps of saving, because it was checked after the last one
 
-    def _open_beside(self, name: str) -> TensorFile:
+    def _open_beside(self, name: str, size: int) -> TensorFile:
         return reading.open_beside(self.path, name, places.copied, self._check)
 
 
@@ -281,7 +281,7 @@ class StoredBehind(Stored):
     def _tried(self, name: str, second: str) -> tuple[str, ...]:
         return name, second  # no program saves there, and each try is a request
 
-    def _open_beside(self, name: str) -> TensorFile:
+    def _open_beside(self, name: str, size: int) -> TensorFile:
         with files.named_in_errors(self.path):
             places.check_name(name)
             if "::" in name:

@@ -41,7 +41,7 @@ def used_in(folder: str) -> list[tuple[str, Role, StoredFile]]:
     return [(name, role, file) for name in names for role, file in used_by(os.path.join(folder, name))]
 
 
-def check(program: str, own: Used, role: Role, written: Iterable[WrittenFile], index: str | None) -> None:
+def check(program: str, own: Used, role: Role, written: Iterable[WrittenFile | StoredFile], index: str | None) -> None:
     """Refuses to replace files that artifacts need as they are.
 
     A program may replace the files that it had for the same role, whoever else uses them, and files that no artifact
@@ -105,7 +105,7 @@ def _shards(index: str | None) -> list[str]:
     if index is None:
         return []
     try:
-        names = dict.fromkeys(_native.read_weight_map(places.copied(places.open_named(index)).memory).values())
+        names = dict.fromkeys(reading.read_index(index).values())
         for name in names:
             places.check_name(name)
     except (WeightsError, DeserializationError, OSError):

@@ -177,11 +177,23 @@ def open_tensors(path: str | os.PathLike[str], take: places.Take = places.mapped
     with files.named_in_errors(name):
         if not name.endswith(places.INDEX_SUFFIX):
             return Tensors([TensorFile(name, take(places.open_named(name)))])
-        weight_map = _native.read_weight_map(places.copied(places.open_named(name)).memory)
+        weight_map = read_index(name)
         tensor_files = [open_beside(name, shard, take) for shard in dict.fromkeys(weight_map.values())]
         found = Tensors(tensor_files)
         _check_map(found, weight_map)
         return found
+
+
+def read_index(path: str) -> dict[str, str]:
+    """The file of each tensor, by its name, as an index says.
+
+    Raises:
+        WeightsError: it is no index, or too large.
+        OSError: it cannot be opened.
+    """
+    found = places.FileInPieces(places.open_named(path))
+    # Native code says what is wrong with a larger one.
+    return _native.read_weight_map(found.read(0, min(found.size, _native.MAX_TENSORS_INDEX_SIZE + 1)))
 
 
 def open_beside(path: str | os.PathLike[str], name: str, take: places.Take, check: Check | None = None) -> TensorFile:
