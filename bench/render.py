@@ -286,11 +286,11 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) ->
 def _goals(results: Results, again: Results | None) -> str:
     def verdict(goal: Goal, measured: Sequence[float | None]) -> str:
         met = [goal.met(value) for value in measured if value is not None]
-        if len(met) < len(measured):
+        if not met:
             return "not measured"
         if not all(map(goal.is_clear, runs)):
             return "unclear"
-        if all(met):
+        if all(met) and len(met) == len(measured):
             return "met"
         return "met once" if any(met) else "**missed**"
 
@@ -323,6 +323,8 @@ def _again(results: Results, again: Results) -> str:
     )
     if count[GONE]:
         text += f" {count[GONE]} were not measured again."
+    if once := _measured_once(results, again):
+        text += f" Only the first run measured {', '.join(map(repr, once))}."
     text += " All sections above show the first run."
     rows = [
         (change.question, change.case, times(change.old), times(change.new), change.percent)
@@ -332,6 +334,12 @@ def _again(results: Results, again: Results) -> str:
     if not rows:
         return text
     return f"{text}\n\n" + _table(("question", "case", "ratio", "again", "change"), rows, left=2)
+
+
+def _measured_once(results: Results, again: Results) -> list[str]:
+    """The rivals that are in cells of the first run, and not in those of the second."""
+    both = ((cell, again.cells[place]) for place, cell in results.cells.items() if place in again.cells)
+    return sorted({rival for cell, other in both for rival in cell.rivals if rival not in other.rivals})
 
 
 def _section(question: Question, results: Results) -> str:

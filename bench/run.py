@@ -15,7 +15,7 @@ from types import ModuleType
 import jax
 import jax.export
 
-from bench import disk, render, report
+from bench import disk, render, report, without_python
 from bench.cases import CASES, Case
 from bench.measure import FULL, QUICK, ZERO, Effort, Reading, Rival, alternate, benchmark
 from bench.memory import gibibytes, peak_of
@@ -105,6 +105,7 @@ def peak(rival: Rival | Reading) -> int | None:
 
 def main(argv: Sequence[str]) -> int:
     options = arguments(argv)
+    without_python.check()
     subject, oracle = importlib.import_module(options.subject), jax.export
     questions = named(options.question) if options.question else list(QUESTIONS)
     if options.quick and not options.question:

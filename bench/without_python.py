@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from bench import disk
@@ -14,6 +15,16 @@ from bench import disk
 RUN, PLUGIN = (os.environ.get(name, "") for name in ("JAXEXP_RUN", "JAXEXP_PJRT_PLUGIN"))
 IS_THERE = bool(RUN and PLUGIN)
 COMMAND = (RUN, "--plugin", PLUGIN)
+
+
+def check() -> None:
+    """Ends the program if jaxexp-run was built without optimization, as tests do it: its times would say nothing."""
+    if IS_THERE:
+        done = subprocess.run([RUN, "--version"], check=True, capture_output=True, text=True)
+        if "without optimization" in done.stdout:
+            sys.exit(
+                f"$JAXEXP_RUN is {RUN}, which was built without optimization: docs/guide/run.md says how to build it"
+            )
 
 
 @functools.cache

@@ -26,6 +26,7 @@ from bench import (
     report,
     rivals,
     run,
+    without_python,
 )  # fmt: skip
 from bench import fleet as fleets
 from bench import served as serving
@@ -516,3 +517,17 @@ def test_peak_memory():
     assert memory.peak_of(lambda: None) < 2**22
     found = memory.peak_of(lambda: (bytearray(2**26), bytes(2**20))[1])
     assert found is None or 0.9 * 2**26 < found < 1.5 * 2**26
+
+
+def test_a_runtime_without_optimization_is_not_measured(tmp_path, monkeypatch) -> None:
+    program = tmp_path / "jaxexp-run"
+    monkeypatch.setattr(without_python, "RUN", str(program))
+    monkeypatch.setattr(without_python, "IS_THERE", True)
+    for said in ("", " (built without optimization)"):
+        program.write_text(f"#!/bin/sh\necho 'jaxexp-run 0.1.0{said}'\n")
+        program.chmod(0o755)
+        if said:
+            with pytest.raises(SystemExit, match="was built without optimization"):
+                without_python.check()
+        else:
+            without_python.check()

@@ -435,7 +435,7 @@ def test_ls_of_members_that_share_long_metadata(option: str, fleet, run, monkeyp
     monkeypatch.setattr(ls, "_MOST_TEXT_PER_BYTE", 0)
     status, out, err = run("ls", option, fleet)
     assert (status, out) == (1, "")
-    assert "share long metadata: choose some by a GLOB" in err
+    assert "would be too long: choose members by a GLOB" in err
 
 
 def test_deep_folders(tmp_path, good) -> None:

@@ -48,7 +48,7 @@ def test_what_is_there_is_not_compiled_again(model: Path, tmp_path: Path, good: 
     good("precompile", model, "--size", "batch=2", "-o", exe)
     before = exe.read_bytes()
     said = good("precompile", model, "--size", "batch=2", "-o", exe)
-    assert said.endswith(": 1 executable, all there already, from whoever wrote this file\n")
+    assert said.endswith(": 1 executable, nothing was compiled: the file had them all\n")
     assert exe.read_bytes() == before
     more = good("precompile", model, "--size", "batch=2,3", "-o", exe)
     assert f"2 executables, {exe.stat().st_size - len(before):,} bytes more" in more

@@ -18,7 +18,6 @@
 #include "wire/base/file_error.h"
 #include "wire/bytecode/bytecode.h"
 #include "wire/bytecode/inventory.h"
-#include "wire/tensors/header.h"
 #include "wire/tensors/mapped_file.h"
 
 namespace jaxexp::bindings {
@@ -141,19 +140,14 @@ nb::object inventory(const Program& program, std::size_t order) {
   return found;
 }
 
-/// How many weights it has outside of its modules, and how many bytes at most are read for them.
+/// How many weights it has outside of its modules, and how many bytes.
 nb::tuple weights(const Program& program) {
   const auto found = program.artifact.weights();
   if (!found) return nb::make_tuple(0, 0);
-  std::uint64_t of_tensors = 0, of_files = 0;
-  const auto add = [](std::uint64_t& sum, std::uint64_t size) {
-    sum += std::min(size, std::numeric_limits<std::uint64_t>::max() - sum);
-  };
-  for (const Weights::Tensor& tensor : found->tensors) add(of_tensors, tensor.size);
-  if (!found->is_in_archive())
-    for (const Weights::File& file : found->files)
-      add(of_files, file.size - std::min<std::uint64_t>(file.size, wire::max_header_size));
-  return nb::make_tuple(found->tensors.size(), std::max(of_tensors, of_files));
+  constexpr auto most = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t bytes = 0;
+  for (const Weights::Tensor& tensor : found->tensors) bytes += std::min(tensor.size, most - bytes);
+  return nb::make_tuple(found->tensors.size(), bytes);
 }
 
 }  // namespace

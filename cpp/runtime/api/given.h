@@ -24,9 +24,9 @@ std::map<std::string, std::int64_t> sizes_in(std::string_view text);
 std::shared_ptr<const wire::FileBytes> opened(const std::filesystem::path& file,
                                               wire::FileBytes::Reading how = wire::FileBytes::Reading::at_once);
 
-/// An artifact in the caller's memory; where a member is named, the one in that archive, of which it is a copy if the
-/// archive is a mapped file. Throws DeserializationError, and RunError where there is no such member, or none is named
-/// in an archive.
+/// An artifact in the caller's memory; where a member is named, the one in that archive, as a copy if the archive is a
+/// mapped file. Throws DeserializationError, and RunError where there is no such member, or none is named in an
+/// archive.
 Artifact artifact_in(std::span<const std::uint8_t> bytes, const std::string& member = {}, bool is_mapped = false);
 
 }  // namespace jaxexp::runtime

@@ -38,6 +38,12 @@ using jaxexp::command::Arguments;
 
 constexpr int failed = 1, misused = 2;  // exit statuses
 
+#if defined(__OPTIMIZE__) || (defined(_MSC_VER) && defined(NDEBUG))
+constexpr bool is_optimized = true;
+#else
+constexpr bool is_optimized = false;  // which benchmarks ask about
+#endif
+
 [[noreturn]] void refuse(const std::string& message) { throw RunError(RunError::Reason::argument, message); }
 
 /// A line of what this program prints. Whoever wrote an artifact chose the names in it.
@@ -267,7 +273,7 @@ int main(int count, char** texts) {
     if (arguments.help)
       std::cout << jaxexp::command::usage;
     else if (arguments.version)
-      std::cout << "jaxexp-run " JAXEXP_VERSION "\n";
+      std::cout << "jaxexp-run " JAXEXP_VERSION << (is_optimized ? "\n" : " (built without optimization)\n");
     else if (arguments.inspect)
       inspect_file(arguments);
     else

@@ -98,13 +98,12 @@ void Refiner::with_shape_operands(const Operation& in, Id indices) {
     if (place < 0 || static_cast<std::size_t>(place) >= in.operands.size()) refuse_operation(in);
     out.results.push_back(shaped(in.results[i], numbers(in, static_cast<std::size_t>(place))));
   }
-  const auto is_shape = [&](std::size_t operand) {
-    return std::ranges::find(*places, static_cast<std::int64_t>(operand)) != places->end();
-  };
+  std::vector<bool> is_shape(in.operands.size());
+  for (const std::int64_t place : *places) is_shape[static_cast<std::size_t>(place)] = true;
   const std::vector<Id> layouts = tables_.array(tables_.needed(in, "operand_layouts"));
   std::vector<Id> operands, left;
   for (std::size_t i = 0; i < out.operands.size(); ++i) {
-    if (is_shape(i)) continue;
+    if (is_shape[i]) continue;
     operands.push_back(out.operands[i]);
     if (i < layouts.size()) left.push_back(layouts[i]);
   }

@@ -92,16 +92,14 @@ std::string shown(const std::filesystem::path& path, std::string_view name) {
   return (path.parent_path() / std::filesystem::path(name)).string();
 }
 
-/// A file whose name stands in the file at `path`, and its size, if that does, too. A file that is checked is refused
-/// for its signature first.
+/// A file whose name stands in the file at `path`; `size` is what that file says of it, if anything.
 File open_beside(const std::filesystem::path& path, std::string_view name, const Opening& opening,
                  std::optional<std::uint64_t> size = {}) {
   reading(path.string(), [&] { wire::check_tensors_name(name); });
   const std::string file = shown(path, name);
   return reading(file, [&] {
     try {
-      const auto expected = opening.check ? std::nullopt : size;
-      const auto beside = [&](How how) { return MappedFile::beside(path, name, how, expected); };
+      const auto beside = [&](How how) { return MappedFile::beside(path, name, how, size); };
       return std::make_unique<const TensorFile>(file, opened(file, opening, beside));
     } catch (const std::system_error& error) {
       if (error.code() != std::errc::no_such_file_or_directory) throw;
@@ -200,14 +198,14 @@ std::vector<FoundTensor> find_beside(const std::filesystem::path& artifact, cons
 std::vector<FoundTensor> find_in_archive(const Weights& weights, const std::shared_ptr<const void>& archive) {
   std::vector<FoundTensor> tensors;
   for (const Weights::Tensor& stored : weights.tensors) {
-    const auto found = stored.in_archive;
+    const auto& found = stored.in_archive;
     if (found.data() == nullptr || found.size() != stored.size)
       throw WeightsError(
           "the archive", wire::shortened(stored.name),
           "a tensor of " + std::to_string(stored.size) + " bytes with the digest " + hexadecimal(stored.digest),
           found.data() == nullptr ? "none" : "one of " + std::to_string(found.size()) + " bytes");
-    const std::shared_ptr<const void> owner(archive, stored.in_archive.data());
-    tensors.push_back({"the archive", {std::string(stored.name), {}, {}, 0, stored.size}, stored.in_archive, owner});
+    const std::shared_ptr<const void> owner(archive, found.data());
+    tensors.push_back({"the archive", {std::string(stored.name), {}, {}, 0, stored.size}, found, owner});
   }
   return tensors;
 }

@@ -30,11 +30,6 @@ constexpr std::size_t longest_name = 255;
 
 [[noreturn]] void not_regular() { throw Error({}, "a regular file", "something else"); }
 
-void check_size(std::uint64_t found, std::optional<std::uint64_t> expected) {
-  if (expected && found != *expected)
-    throw Error({}, "a file of " + std::to_string(*expected) + " bytes", "one of " + std::to_string(found));
-}
-
 std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
@@ -54,12 +49,11 @@ std::filesystem::path real_path(const std::filesystem::path& path) {
 
 constexpr int follow = 0, no_follow = 0;
 
-MappedFile::MappedFile(const std::filesystem::path& path, int, How, std::optional<std::uint64_t> size) {
+MappedFile::MappedFile(const std::filesystem::path& path, int, How, std::optional<std::uint64_t>) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status)) throw file_error(ENOENT, path);
   if (!std::filesystem::is_regular_file(status)) not_regular();
-  check_size(std::filesystem::file_size(path), size);
   auto file =
       std::make_shared<const FileBytes>(path, FileBytes::Reading::at_once, std::numeric_limits<std::uint64_t>::max());
   const auto bytes = file->bytes();
@@ -119,8 +113,8 @@ MappedFile::MappedFile(const std::filesystem::path& path, int flags, How how, st
   if (fstat(descriptor, &found) != 0) throw file_error(errno, path);
   if (!S_ISREG(found.st_mode)) not_regular();
   size_ = static_cast<std::size_t>(found.st_size);
-  if (how == How::read) check_size(size_, size);
-  if (size_ > 0) memory_ = (how == How::mapped ? mapped : read_whole)(descriptor, size_, path);
+  const bool reads = how == How::read && size.value_or(size_) == size_;
+  if (size_ > 0) memory_ = (reads ? read_whole : mapped)(descriptor, size_, path);
 }
 
 #endif

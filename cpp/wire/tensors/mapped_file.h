@@ -24,8 +24,8 @@ class MappedFile {
 
   /// Opens a file of tensors whose name stands in another file: it has to be in the same folder. (If that file is a
   /// link, as in a cache of downloads, it may also be in the folder that the link leads to.) Throws
-  /// std::system_error where it is not there, and Error where the name leads elsewhere, by itself or by a link, or
-  /// where it would be read and has another size.
+  /// std::system_error where it is not there, and Error where the name leads elsewhere, by itself or by a link. A file
+  /// of another size than this one is mapped, and not read: the caller refuses it.
   static MappedFile beside(const std::filesystem::path& path, std::string_view name, How how,
                            std::optional<std::uint64_t> size);
 

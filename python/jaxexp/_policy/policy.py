@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from jaxexp._errors import ExportError, ExportTypeError, cause
 from jaxexp._kernel.artifact.chain import chain
-from jaxexp._native import MAX_TENSORS_HEADER_SIZE
 from jaxexp._public import public
 
 from .limits.limits import Limits
@@ -64,8 +63,7 @@ class Policy:
         max_array_bytes: the largest size of an array in a module, as far as its type says: dimensions that are not
             constant count as 1.
         max_weights: how many weights an artifact may have in files beside it.
-        max_weight_bytes: how many bytes they may have together, in the file as in memory; with tensors of others in the
-            same files.
+        max_weight_bytes: how many bytes they may have together, in the file as in memory.
         max_case_bytes: how many bytes the arrays of its cases may have together, also those in a file beside it, and
             random ones when they are drawn.
 
@@ -193,12 +191,9 @@ def _check_files(limits: Limits, artifact: Artifact) -> None:
     where = f"the artifact of {artifact.fun_name}"
     limits.cases(artifact, where)
     if (found := artifact.weights()) is not None:
-        files, tensors, _ = found
+        _, tensors, _ = found
         limits.at_most("max_weights", len(tensors), "weights", where)
-        # With stable=True, a file is read as a whole, also tensors of others.
-        of_files = sum(max(0, size - MAX_TENSORS_HEADER_SIZE) for _, size, _ in files)
-        size = max(of_files, sum(size for _, _, size, _ in tensors))
-        limits.at_most("max_weight_bytes", size, "bytes of weights", where)
+        limits.at_most("max_weight_bytes", sum(size for _, _, size, _ in tensors), "bytes of weights", where)
 
 
 def _with_known_fields(init: Callable[..., None]) -> Callable[..., None]:

@@ -32,7 +32,7 @@ class Archive {
   /// that name, with names that there are, and DeserializationError where it, or its part of the index, is damaged.
   Artifact artifact(std::string_view name) const;
 
-  /// The same, which copies the member: of the archive, only the bytes of tensors have to stay what they are.
+  /// The same as a copy, which uses only the tensors of the archive afterwards.
   Artifact copied_artifact(std::string_view name) const;
 
   /// How many bytes behind the archive an interrupted append has left.

@@ -68,7 +68,7 @@ def _in_proportion(rows: Iterable[tuple[str, ...]], archive: Archive) -> Iterato
     for row in rows:
         left -= sum(map(len, row))
         if left < 0:
-            raise click.ClickException(f"members of {archive.name!r} share long metadata: choose some by a GLOB")
+            raise click.ClickException(f"the list of {archive.name!r} would be too long: choose members by a GLOB")
         yield row
 
 

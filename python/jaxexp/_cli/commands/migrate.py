@@ -269,7 +269,7 @@ def _unpack_weights(source: Source, new: str, force: bool) -> list[str]:
 
         unpacking, folder = Unpacking(), os.path.dirname(new)
         if force:
-            users.check(new, users.used_by(new), "weights", weights.table.files, None)
+            users.check(new, users.used_by(new), "weights", weights.table.files, None, "choose another folder")
         planned = unpacking.plan(folder, weights, _refuse_others if force else outputs.refuse_existing)
         for path, _ in planned:
             make_folder(folder or os.curdir, path)

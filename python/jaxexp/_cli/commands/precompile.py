@@ -63,7 +63,7 @@ def command(file: str, sized: tuple[str, ...], output: str | None, order: int) -
     page.table(columns, rows)
     page.write()
     added = os.path.getsize(into) - before
-    more = f"{added:,} bytes{' more' if before else ''}" if added else "all there already, from whoever wrote this file"
+    more = f"{added:,} bytes{' more' if before else ''}" if added else "nothing was compiled: the file had them all"
     say(f"{into}: {counted(len(rows), 'executable')}, {more}")
 
 

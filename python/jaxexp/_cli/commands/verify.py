@@ -205,7 +205,7 @@ def _verified_signed(
 def _signed_file(path: str, signed: SignedFiles, policy: Policy | None) -> Verdict:
     from jaxexp._fleet.places.verify import verify_signed
 
-    buffer, artifact, weights = verify_signed(path, signed)
+    buffer, artifact, weights = verify_signed(path, signed, None if policy is None else policy.check_size)
     size = len(buffer)
     if artifact is None:
         return Verdict(path, "whole", size, True, None, what="another file")

@@ -166,7 +166,7 @@ def _load_copies(opened: Opened, numbers: Sequence[int], extents: Sequence[Any],
     def load(batch: list[Any]) -> None:
         found = opened.parts_of(batch)
         owner, places = _in_one_buffer(found)
-        kept = []
+        kept: list[tuple[int, Any]] = []
         for extent, place, parts in zip(batch, places, found, strict=True):
             check = functools.partial(opened.check_fetched, found=opened.fetched_digest(*parts))
             kept += [(i, place) for i in passing(extent, check)]
@@ -197,17 +197,21 @@ def _check_digests(opened: Opened, numbers: Sequence[int], loaded: list[Any], ma
     _replace(opened, numbers, loaded, manner, checked)
 
 
-def _in_one_buffer(members: Iterable[tuple[bytes, Sequence[bytes]]]) -> tuple[bytes, list[Any]]:
-    """Copies members and their modules into one buffer. Returns it, and their places in it."""
+def _in_one_buffer(members: Sequence[tuple[bytes, Sequence[bytes]]]) -> tuple[bytes, list[Any]]:
+    """Copies members and their modules into one buffer, an object once. Returns it, and their places in it."""
     pieces: list[Any] = []
+    known: dict[int, tuple[int, int]] = {}  # by the identity of an object
     end = 0
 
     def place(data: Any) -> tuple[int, int]:
         nonlocal end
+        if (there := known.get(id(data))) is not None:
+            return there
         position, size = end, len(data)
         padding = -size % 8  # numbers in artifacts are read in place
         pieces.extend((data, bytes(padding)))
         end += size + padding
+        known[id(data)] = position, size
         return position, size
 
     places = [(*place(member), tuple(place(module) for module in modules)) for member, modules in members]

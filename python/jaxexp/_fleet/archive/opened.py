@@ -159,10 +159,11 @@ class Opened:
         return image, parts
 
     def parts_of(self, extents: Sequence[Any]) -> list[tuple[bytes, list[bytes]]]:
-        """The bytes of several members and of their modules, by their extents."""
-        ranges = [place for position, size, modules, *_ in extents for place in ((position, size), *modules)]
-        found = iter(self.source.read_many(ranges))
-        return [(next(found), [next(found) for _ in modules]) for _, _, modules, *_ in extents]
+        """The bytes of several members and of their modules, by their extents. What several have is read once."""
+        places = list(dict.fromkeys(place for extent in extents for place in _places_of(extent)))
+        found = dict(zip(places, self.source.read_many(places), strict=True))
+        parts = ([found[place] for place in _places_of(extent)] for extent in extents)
+        return [(image, modules) for image, *modules in parts]
 
     def artifact_bytes(self, number: int) -> bytes:
         image, modules = self.parts(number)
@@ -262,17 +263,28 @@ class ArchivedTensors:
 
 
 def batches(extents: Iterable[Any]) -> Iterator[list[Any]]:
-    """Groups of members, of a limited size, by their extents. The next group begins when this one is done."""
+    """Groups of members, of a limited size, by their extents. The next group begins when this one is done. What several
+    of a group have counts once.
+    """
     batch: list[Any] = []
+    seen: set[tuple[int, int]] = set()
     size = 0
     for extent in extents:
         batch.append(extent)
-        size += extent[1] + sum(module for _, module in extent[2])  # modules stored apart count, too
+        new = set(_places_of(extent)) - seen
+        seen |= new
+        size += sum(count for _, count in new)
         if size >= _AT_ONCE:
             yield batch
-            batch, size = [], 0
+            batch, seen, size = [], set(), 0
     if batch:
         yield batch
+
+
+def _places_of(extent: Any) -> list[tuple[int, int]]:
+    """Where a member is: its own bytes, and its modules that are stored apart."""
+    position, size, modules, *_ = extent
+    return [(position, size), *modules]
 
 
 def _find_index(source: Storage) -> tuple[int, _native.ArchiveEnd, int, bool, _native.ArchiveIndex]:

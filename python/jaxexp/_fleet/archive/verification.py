@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
-from jaxexp._errors import DeserializationError, of_file
+from jaxexp._errors import DeserializationError, PolicyError, of_file
 from jaxexp._fleet.engine import work
 from jaxexp._fleet.engine.engine import Finding, Task, findings
 from jaxexp._fleet.engine.errors import packed, unpacked
@@ -75,9 +75,11 @@ def read_part(place: tuple[Any, ...], numbers: Sequence[int], *, threads: int, p
         if what == _WEIGHTS:
             seen, bad = damaged_in_files(opened, numbers)
             return InWeights(seen, {digest.hex(): found.hex() for digest, found in bad.items()})
-        wrong: list[tuple[int, Exception]] = [*_damaged(opened, numbers, threads)]
+        too_large = {} if policy is None else _too_large(opened, numbers, policy)
+        admitted = [number for number in numbers if number not in too_large]
+        wrong: list[tuple[int, Exception]] = [*too_large.items(), *_damaged(opened, admitted, threads)]
         if policy is not None:
-            wrong += _refused(opened, numbers, {number for number, _ in wrong}, policy)
+            wrong += _refused(opened, admitted, {number for number, _ in wrong}, policy)
         return [(number, packed(error)) for number, error in wrong]
 
 
@@ -217,6 +219,18 @@ def _damaged_in_ranges(opened: Opened, numbers: list[int], threads: int) -> Iter
     for extents in batches(verification.extent(number) for number in numbers):
         step = list(itertools.islice(pending, len(extents)))
         yield from verification.step(step, opened.parts_of(extents), threads)
+
+
+def _too_large(opened: Opened, numbers: Sequence[int], policy: Policy) -> dict[int, Exception]:
+    """The members that the policy does not let anybody read, with their errors."""
+    found: dict[int, Exception] = {}
+    for number, (_, size, modules) in zip(numbers, opened.index.extents(list(numbers)), strict=True):
+        try:
+            policy.check_size(size + sum(module for _, module in modules))
+        except PolicyError as error:
+            error.file = opened.label_of(number)
+            found[number] = error
+    return found
 
 
 def _refused(opened: Opened, numbers: Sequence[int], damaged: set[int], policy: Policy) -> list[tuple[int, Exception]]:

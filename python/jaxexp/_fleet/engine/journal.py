@@ -1,7 +1,8 @@
 """The journal of a pass: a file with the results so far. It only grows, and it is still usable after a crash.
 
 Each line is the digest of its text, a space, and the text: a JSON object. The first line says which pass it belongs
-to. An unfinished last line is cut off. Any other change raises an error. URLs are written without their secrets.
+to. An unfinished last line is cut off. Any other change raises an error. URLs are written as they
+were given, with their secrets, so only their owner may read the file.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import IO, Any
 
 from jaxexp import _native
 from jaxexp._errors import JournalError
-from jaxexp._kernel.artifact.words import cut, without_secrets
+from jaxexp._kernel.artifact.words import cut
 from jaxexp._kernel.io.lock import locked
 
 Stretch = tuple[int, int, Any]  # the first unit, the one after the last, and the result
@@ -46,7 +47,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         self._done: dict[tuple[str, str], list[Stretch]] = {}  # by name and identity of the input
         if path is None:
             return
-        with contextlib.suppress(FileExistsError), open(path, "xb"):
+        with contextlib.suppress(FileExistsError), open(path, "xb", opener=_private):
             pass
         with contextlib.ExitStack() as stack:
             self._file = stack.enter_context(locked(path))
@@ -57,7 +58,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
 
     def done(self, name: str, identity: Any) -> list[Stretch]:
         """The finished stretches of an input, in order; none if its identity has changed. They are returned once."""
-        return _last_said(self._done.pop((without_secrets(name), _text_of(identity)), []))
+        return _last_said(self._done.pop((name, _text_of(identity)), []))
 
     def add(self, parts: Sequence[tuple[str, Any, int, int, Any]]) -> None:
         """Writes results: names, identities, stretches and findings. They are on the disk when this returns.
@@ -66,7 +67,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             OSError: it cannot be written.
         """
         if self._file is not None and parts:
-            _write(self._file, _line({"done": [(_public(name), *of, _public(found)) for name, *of, found in parts]}))
+            _write(self._file, _line({"done": parts}))
 
     def refused(self, name: str, error: Exception) -> JournalError:
         """The error for a result that no pass writes."""
@@ -140,13 +141,8 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         return JournalError(where, expected, found, self.name)
 
 
-def _public(said: Any) -> Any:
-    """A value without the secrets of URLs in it."""
-    if isinstance(said, str):
-        return without_secrets(said)
-    if isinstance(said, dict):
-        return {key: _public(value) for key, value in said.items()}
-    return list(map(_public, said)) if isinstance(said, (list, tuple)) else said
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _text_of(identity: Any) -> str:

@@ -112,7 +112,7 @@ def _at(text: str, folders: Folders) -> Iterator[Place | Unusable]:
     elif is_archive(path):
         yield _archive(path, "")
     elif is_url(path):
-        yield _remote(path, path_in(path).rpartition("/")[2])
+        yield _remote(path, path_in(path).rpartition("/")[2] or "artifact")
     else:
         yield Place(path, 0, os.path.basename(path))
 

@@ -298,7 +298,8 @@ def _in_remote(url: str, policy: Policy | None) -> InFile:
         return InFile(size, error=packed(error))
     has_digests = artifact.trailer() is not None
     behind = size - artifact.size if has_digests else 0
-    paths = {path for link in chain(artifact) for path in _native.absolute_paths(link.module())}
+    modules = {link.module_place: link.module() for link in chain(artifact)}  # which functions may share
+    paths = {path for module in modules.values() for path in _native.absolute_paths(module)}
     return _with_files(InFile(size, has_digests, (), None, behind, "", sorted(paths)), url, artifact)
 
 

@@ -89,16 +89,16 @@ class Signed(NamedTuple):
     weights: tuple[tuple[str, int], ...] = ()
 
 
-def verify_signed(path: str, signed: SignedFiles) -> Signed:
+def verify_signed(path: str, signed: SignedFiles, check_size: Callable[[int], None] | None = None) -> Signed:
     """Verifies a file, its weights, and every file in its signature. Nothing is made of a file before its digest was
-    compared.
+    compared. `check_size` is called with the size of the file, before it is read.
 
     Raises:
         SignatureError: one of them is not signed, not what was signed, or missing.
         DeserializationError: an artifact is signed, and damaged.
         OSError: a file cannot be read.
     """
-    buffer: Any = signed.opened(path)  # which types can say since Python 3.12
+    buffer: Any = signed.opened(path, check_size=check_size)  # which types can say since Python 3.12
     signed.check_listed(path)
     with named_in_errors(path):
         if is_other_file(bytes(memoryview(buffer)[:9])):

@@ -41,11 +41,13 @@ def _guarded(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def _with_guarded_targets(options: Mapping[str, Any]) -> dict[str, Any]:
     """The same for file systems that others are made inside of, by options in place of links."""
     found = {key: _with_guarded_targets(value) if type(value) is dict else value for key, value in options.items()}
-    for what, url in (("target", found.get("fo")), ("remote", None)):
-        protocol = url.partition("://")[0] if isinstance(url, str) else None
-        if protocol in _HTTP or found.get(f"{what}_protocol") in _HTTP:
-            given = found.get(f"{what}_options") or {}
-            found[f"{what}_options"] = {**given, "get_client": _client(given)}
+    target, remote = (found.get(f"{what}_options") or {} for what in ("target", "remote"))
+    if isinstance(url := found.get("fo"), str) and "://" in url:
+        found["target_options"] = _guarded(url, target)
+    elif found.get("target_protocol") in _HTTP:
+        found["target_options"] = {**target, "get_client": _client(target)}
+    if found.get("remote_protocol") in _HTTP:
+        found["remote_options"] = {**remote, "get_client": _client(remote)}
     return found
 
 

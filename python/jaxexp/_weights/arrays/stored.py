@@ -266,7 +266,7 @@ class StoredChecked(Stored):
         return (name,)  # no file is between two steps of saving, because it was checked after the last one
 
     def _open_beside(self, name: str, size: int) -> TensorFile:
-        return reading.open_beside(self.path, name, places.copied, self._check)
+        return reading.open_beside(self.path, name, places.taking(True, size), self._check)
 
 
 class StoredBehind(Stored):

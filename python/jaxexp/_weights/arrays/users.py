@@ -41,7 +41,14 @@ def used_in(folder: str) -> list[tuple[str, Role, StoredFile]]:
     return [(name, role, file) for name in names for role, file in used_by(os.path.join(folder, name))]
 
 
-def check(program: str, own: Used, role: Role, written: Iterable[WrittenFile | StoredFile], index: str | None) -> None:
+def check(
+    program: str,
+    own: Used,
+    role: Role,
+    written: Iterable[WrittenFile | StoredFile],
+    index: str | None,
+    advice: str = "",
+) -> None:
     """Refuses to replace files that artifacts need as they are.
 
     A program may replace the files that it had for the same role, whoever else uses them, and files that no artifact
@@ -53,6 +60,7 @@ def check(program: str, own: Used, role: Role, written: Iterable[WrittenFile | S
         role: what the new files have.
         written: the new files.
         index: the path of the index that would be replaced, if there are several.
+        advice: what the user can do; by default, what `save` allows.
 
     Raises:
         ExportError: a file is in use.
@@ -64,22 +72,21 @@ def check(program: str, own: Used, role: Role, written: Iterable[WrittenFile | S
         path = index if content is None else os.path.join(folder, target)
         for other_role, file in own:
             if other_role != role and _key(file.name) == _key(target):
-                raise _in_use(role, path, other_role, name, name)
+                raise _in_use(role, path, other_role, name, name, advice)
         found = _there(folder, target)
         if found is None or found[1:] == content or (role, found) in own:
             continue
         all_used = used_in(folder) if all_used is None else all_used
         for user, other_role, file in all_used:
             if file[1:] == found[1:] and _key(file.name) == _key(target):
-                raise _in_use(role, path, other_role, user, name)
+                raise _in_use(role, path, other_role, user, name, advice)
 
 
-def _in_use(role: Role, path: str | None, other_role: Role, user: str, name: str) -> ExportError:
-    advice = "save under another path"
-    if role == "weights":
-        advice += ", or name another file with weights="
-    elif user == name:
+def _in_use(role: Role, path: str | None, other_role: Role, user: str, name: str, advice: str) -> ExportError:
+    if not advice and role == "cases" and user == name:
         advice = "save it with its weights in another file first, with weights="
+    elif not advice:
+        advice = f"save under another path{', or name another file with weights=' if role == 'weights' else ''}"
     return ExportError(
         f"saving {role} of {name!r}: expected {path!r} to be missing, or a file that no artifact needs, found the "
         f"{other_role} of {user!r}, which would be lost: {advice}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import functools
 import mmap
 import os
 import stat
@@ -90,25 +89,21 @@ def mapped(descriptor: int) -> MappedFile:
 
 
 def identity_of(found: os.stat_result) -> tuple[int, ...]:
-    """The identity of a file that is open. Its last number, when anything about the file changed, cannot be set."""
+    """The identity of a file that is open. Its last number is the time of any change (ctime), which nobody can set."""
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def is_still(identity: tuple[int, ...], found: os.stat_result) -> bool:
-    """Whether a file is one that is open and unchanged. A new name, which its last time tells, is no change."""
+    """Whether a file is one that is open, with the same content. Its ctime may differ: a new name changes that."""
     return identity_of(found)[:-1] == identity[:-1]
 
 
-def copied(descriptor: int, expected: int | None = None) -> MappedFile:
-    """The same as a copy in memory, which begins at a page, too; nobody else can change it. A file of another size than
-    is `expected` is not read.
-    """
+def copied(descriptor: int) -> MappedFile:
+    """The same as a copy in memory, which begins at a page, too; nobody else can change it."""
     with open(descriptor, "rb", buffering=0) as file:
         size = os.fstat(descriptor).st_size
         if size == 0:
             raise WeightsError("", "a safetensors file", "an empty file")
-        if expected is not None and size != expected:
-            raise WeightsError("", f"a file of {expected:,} bytes", f"one of {size:,}")
         memory = mmap.mmap(-1, size)
         done = 0
         with memoryview(memory) as target:
@@ -165,10 +160,12 @@ Take: TypeAlias = "Callable[[int], MappedFile | FileInPieces]"
 
 
 def taking(stable: bool, size: int | None = None) -> Take:
-    """What makes a file's bytes from its descriptor: a copy if they are to be stable, which refuses a file of another
-    size, otherwise a map.
+    """What makes a file's bytes from its descriptor: a copy if they are to be stable, otherwise a map. A file of
+    another size than this one is never copied: it will be refused.
     """
-    return functools.partial(copied, expected=size) if stable else mapped
+    if not stable:
+        return mapped
+    return lambda descriptor: (copied if size in (None, os.fstat(descriptor).st_size) else mapped)(descriptor)
 
 
 def _cut(expected: int, found: int) -> WeightsError:
