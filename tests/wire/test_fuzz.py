@@ -47,9 +47,10 @@ def test_native_target(target: str, programs: Path, seeds: Path, tmp_path: Path)
     assert done.returncode == 0, done.stdout[-5000:]
     runs, edges, corpus = map(int, re.search(r"Done (\d+) runs.*cov: (\d+), corpus: (\d+)", done.stdout).groups())
     assert runs == NATIVE_RUNS
-    # Some have little to find: an xla.OpSharding is small, and the end of an archive is one place in it.
+    # Some have little to find: an xla.OpSharding and a constraint are small, and an archive ends at one place.
     small = {
         "fuzz_op_sharding": (50, 20),
+        "fuzz_constraint": (300, 60),
         "fuzz_end": (300, 20),
         "fuzz_npy": (300, 30),
         "fuzz_dimension": (300, 40),

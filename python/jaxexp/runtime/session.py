@@ -12,8 +12,7 @@ import numpy as np
 
 from jaxexp import _runtime
 from jaxexp._errors import ExportError, RunError, cause, shown
-from jaxexp._kernel.artifact.node import is_name
-from jaxexp._kernel.artifact.words import counted, listed
+from jaxexp._kernel.artifact.words import counted, is_text, listed
 from jaxexp._kernel.io import compile_cache, files
 
 from . import plugins
@@ -399,7 +398,7 @@ def _checked_devices(given: Iterable[int]) -> list[int]:
 def _checked_sizes(given: Mapping[str, int]) -> dict[str, int]:
     sizes = {name: operator.index(given[name]) for name in given}
     for name, size in sizes.items():
-        if not isinstance(name, str) or not is_name(name):
+        if not isinstance(name, str) or not is_text(name):
             raise RunError(f"sizes are given by the names of dimension variables, not by {name!r}", "argument")
         if not 0 < size < 1 << 63:
             raise RunError(f"the size of {name} is a number from 1 to 2^63 - 1, not {size}", "argument")

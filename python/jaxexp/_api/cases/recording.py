@@ -13,8 +13,7 @@ import numpy as np
 from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._kernel.artifact import scalars
 from jaxexp._kernel.artifact.cases import FLOAT0, Array, Case, Drawn, Tolerance, Value, storage
-from jaxexp._kernel.artifact.node import is_name
-from jaxexp._kernel.artifact.words import dtype_and_shape, listed, why_no_numbers
+from jaxexp._kernel.artifact.words import dtype_and_shape, is_text, listed, why_no_numbers
 from jaxexp._kernel.call import first_argument, trees
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.paths import argument_paths, result_paths
@@ -77,7 +76,7 @@ def _made(chain: Chain, given: Any, names: set[str], here: Mapping[str, str]) ->
     own = options.get("name")
     if own is None:
         own = next(text for text in map(str, itertools.count(len(names))) if text not in names)
-    if not isinstance(own, str) or not is_name(own) or own in names:
+    if not isinstance(own, str) or not is_text(own) or own in names:
         raise ExportError(f"recording a case of {name}: expected a name that no other case has, found {own!r:.200}")
     where = f"recording case {own!r} of {name}"
     order = options.get("vjp_order", 0)

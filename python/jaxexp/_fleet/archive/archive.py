@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from jaxexp._errors import DeserializationError, ExportError
-from jaxexp._kernel.artifact.words import bytes_in_words, counted, cut
+from jaxexp._kernel.artifact.words import bytes_in_words, counted, cut, is_text
 from jaxexp._kernel.io.sources import open_source
 from jaxexp._public import PublicNames, public, public_dir
-from jaxexp._weights.files.header import is_text
 
 from .handle import Handle
 from .load_all import load_all

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, cause
+from jaxexp._kernel.artifact.words import is_text
 from jaxexp._kernel.io import files, lock
 from jaxexp._public import public, public_dir
-from jaxexp._weights.files.header import is_text
 
 from . import member_weights
 from .output import Output, Pieces, new, open_for_writing, refuse_unknown_rest

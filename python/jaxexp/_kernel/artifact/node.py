@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 from jaxexp._errors import cause
 from jaxexp._errors import shown as escaped
 
+from .words import is_text
+
 NAME = "jaxexp.node"  # the serialized name of nodes whose class was not registered
 _OWN = "jaxexp."  # the serialized names of jaxexp's own nodes begin with it
 VERSION = 1
@@ -197,7 +199,7 @@ def _listed_fields(auxdata: bytes) -> tuple[str, ...] | None:
         fields = json.loads(auxdata)
     except (ValueError, RecursionError):
         return None
-    if not all(isinstance(field, str) and is_name(field) for field in fields) or len(set(fields)) < len(fields):
+    if not all(isinstance(field, str) and is_text(field) for field in fields) or len(set(fields)) < len(fields):
         return None
     return tuple(fields)
 
@@ -244,18 +246,9 @@ def _texts(values: Any, count: int | None = None) -> list[str]:
 def _names(values: Any, count: int | None = None) -> list[str]:
     """Texts that are shown as they are."""
     for text in _texts(values, count):
-        if not is_name(text):
+        if not is_text(text):
             raise ValueError(f"the name {text!r:.40}, which has half of a surrogate pair")
     return values
-
-
-def is_name(text: str) -> bool:
-    """Whether a text can be printed: JSON may hold halves of surrogate pairs, which are no characters."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def is_printable(number: int) -> bool:

@@ -23,6 +23,16 @@ def cut(text: str, most: int = LONGEST) -> str:
     return shown(text if len(text) <= most else f"{text[: most - 1]}…")
 
 
+def is_text(name: str) -> bool:
+    """Whether a name is Unicode text, which can be written and printed: JSON's escapes also write halves of surrogate
+    pairs, which are no characters."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def where_they_differ(one: str, other: str) -> tuple[str, str]:
     """Two texts that differ; of long ones, the parts around the first difference."""
     if max(len(one), len(other)) <= 120:

@@ -23,9 +23,9 @@ from jaxexp._kernel.artifact.node import (
     Key,
     RegisteredDescription,
     canonical,
-    is_name,
     is_printable,
 )
+from jaxexp._kernel.artifact.words import is_text
 
 from . import auxdata, classes, registry, treedefs
 from .generic_node import GenericNode, generic_node
@@ -101,7 +101,7 @@ def _keys(nodetype: type, aux: Any, arity: int) -> list[Key]:
 def _key(key: Any, position: int) -> Key:
     position_only = Key("position", position)
     if isinstance(key, jax.tree_util.GetAttrKey):
-        return Key("attribute", key.name) if isinstance(key.name, str) and is_name(key.name) else position_only
+        return Key("attribute", key.name) if isinstance(key.name, str) and is_text(key.name) else position_only
     value = getattr(key, "key", None) if isinstance(key, jax.tree_util.DictKey) else getattr(key, "idx", None)
     if type(value) is str or (type(value) is int and is_printable(value)):
         return Key("item", value)
@@ -133,7 +133,7 @@ def node_data(description: Description) -> tuple[type, Any] | None:
     cannot print half of a character.
     """
     data = description.data
-    is_printed = not isinstance(data, str) or is_name(data)  # texts inside of others are printed with escapes
+    is_printed = not isinstance(data, str) or is_text(data)  # texts inside of others are printed with escapes
     return made(description) if is_printed and auxdata.equals_itself(data) else None
 
 

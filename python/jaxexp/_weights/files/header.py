@@ -81,12 +81,3 @@ def compose(tensors: Iterable[Tensor], metadata: Mapping[str, str], size: int | 
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-(LENGTH_SIZE + len(text)) % ALIGNMENT if size is None else size - LENGTH_SIZE - len(text))
     return len(text).to_bytes(LENGTH_SIZE, "little") + text
-
-
-def is_text(name: str) -> bool:
-    """Whether a name is Unicode text: JSON's escapes also write halves of surrogate pairs."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from jaxexp._errors import ExportError
+from jaxexp._kernel.artifact.words import is_text
 
 from . import header, places
 from .dtypes import size_of
@@ -59,7 +60,7 @@ _ROOM_FOR_METADATA = 4096
 
 def _measured(tensor: tuple[str, str, Sequence[int]]) -> Tensor:
     name, dtype, shape = tensor
-    if name == header.METADATA or not header.is_text(name):
+    if name == header.METADATA or not is_text(name):
         raise ExportError(f"a tensor in a safetensors file cannot be called {name!r}")
     if len(shape) > header.MAX_RANK:
         raise ExportError(f"the tensor {name!r} has rank {len(shape)}; at most {header.MAX_RANK} can be read again")
