@@ -14,6 +14,7 @@ import pytest
 
 import jaxexp
 from jaxexp._kernel.artifact.inspection import facts_of
+from kit import hostile
 from kit.command_line import NAMES
 from kit.corpus import arr, mesh, spec
 from kit.places import GOLDEN
@@ -80,6 +81,23 @@ def test_inspect_json(folder, good) -> None:
     facts = json.loads(good("inspect", "--json", *names))
     assert [fact.pop("file") for fact in facts] == names
     assert facts == [json.loads(json.dumps(jaxexp.inspect(name).to_dict())) for name in names]
+
+
+def test_shapes_that_many_values_share_are_written_out_for_none(tmp_path, good, run) -> None:
+    """13 kB whose signature has 450 million characters."""
+    path = tmp_path / "f"
+    path.write_bytes(hostile.FAMILIES["shapes_of_one_long_dimension"](11_000))
+    assert len(good("inspect", path)) < 10_000
+    assert len(str(jaxexp.inspect(path))) < 100_000
+    status, out, _ = run("inspect", "--json", path)
+    assert status == 1
+    (said,) = json.loads(out)
+    assert "characters, and --json writes at most" in said["error"]
+    exported = jaxexp.deserialize(path.read_bytes())
+    for args in ((), [np.int16(1)] * len(exported.in_avals)):
+        with pytest.raises(jaxexp.ExportError) as error:
+            exported.call(*args)
+        assert len(str(error.value)) < 100_000
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("**/*.bin"))[::7], ids=lambda p: f"{p.parent.name}-{p.stem}")

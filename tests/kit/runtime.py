@@ -118,14 +118,17 @@ def lapack(package: str = "scipy") -> Path:
 
 
 def run(
-    *arguments: object, devices: int = 1, plugin_file: Path | None = None, lapack_file: Path | str = ""
+    *arguments: object,
+    devices: int = 1,
+    plugin_file: Path | None = None,
+    lapack_file: Path | str = "",
+    stdout: Any = subprocess.PIPE,
 ) -> subprocess.CompletedProcess[str]:
     """Calls jaxexp-run with the plugin, and by default without a LAPACK that this machine may have."""
     options = ["--plugin", str(plugin_file or plugin()), "--option", f"cpu_device_count={devices}"]
     command = [str(RUN), *options, *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "JAXEXP_LAPACK": str(lapack_file)}
-    )
+    environment = {**os.environ, "JAXEXP_LAPACK": str(lapack_file)}
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def results(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import io
 import os
@@ -258,6 +259,12 @@ def test_files_that_are_refused(artifact: Path, files: tuple[Path, Path], tmp_pa
         good.replace(b"(2, 3)", b"(9, 9)"): "it ends before its last number",
         good.replace(b"(2, 3)", b"(3, 2)"): r"args\[0\]\['x'\].shape\[0\] must have size 2, found size 3 \(exp",
         good[:8] + b"\xff\xff" + good[10:]: "its head is damaged, or newer",
+        good[:7] + b"\x09" + good[8:]: "its head is damaged, or newer",
+        good.replace(b"(2, 3)", b"(02,3)"): "its head is not one that NumPy writes",
+        good.replace(b"(2, 3)", b"(-0, )"): "its head is not one that NumPy writes",
+        good.replace(b"'fortran_order': False", b"'descr':         '<f4'"): "its head is not one that NumPy writes",
+        good.replace(b"'fortran_order': False, ", b" " * 24): "its head is not one that NumPy writes",
+        good.replace(b"<f4", b"xV4"): "its dtype is 'xV4'",
     }.items():
         x.write_bytes(bad)
         assert re.search(message, fails(artifact, x, b)), bad[:80]
@@ -276,6 +283,92 @@ def test_files_that_are_refused(artifact: Path, files: tuple[Path, Path], tmp_pa
     twice = content[record:end] * 2 + content[end : end + 8] + b"\2\0\2\0" + content[end + 12 :]
     (tmp_path / "c.npz").write_bytes(content[:record] + twice)
     assert "it is a damaged .npz file" in fails(artifact, tmp_path / "c.npz")
+
+
+def npz(*arrays: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, *arrays)
+    return buffer.getvalue()
+
+
+def test_npz_files_that_numpy_does_not_read_so(artifact: Path, tmp_path: Path) -> None:
+    path, good = tmp_path / "in.npz", npz(X, B)
+    path.write_bytes(good)
+    succeeds(artifact, path)
+    at = good.index(X.tobytes())
+    flipped = good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]
+    renamed = good.replace(b"arr_0", b"arr_1", 1)
+    encrypted = bytearray(good)
+    encrypted[good.index(b"PK\1\2") + 8] |= 1
+    bad = {flipped: "damaged", renamed: "damaged", bytes(encrypted): "encrypted"}
+    for before in (npz(X * 0, B), b"text"):
+        bad[before + good] = "damaged .npz file, or has more in it"
+    bad[good + b"text"] = "damaged .npz file, or has more in it"
+    for content, message in bad.items():
+        path.write_bytes(content)
+        assert message in fails(artifact, path)
+
+
+def test_npz_files_with_a_directory_of_64_bits(artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of more than 2 GiB, or 65,535 arrays."""
+    monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 1)
+    content = npz(X, B)
+    assert b"PK\6\6" in content
+    (tmp_path / "in.npz").write_bytes(content)
+    succeeds(artifact, tmp_path / "in.npz", "-o", tmp_path / "y.npy")
+    np.testing.assert_array_equal(result(tmp_path / "y.npy"), X + B)
+    (tmp_path / "in.npz").write_bytes(npz(X * 0, B) + content)
+    assert "it is a damaged .npz file" in fails(artifact, tmp_path / "in.npz")
+
+
+def test_long_names_that_are_cut_to_the_same_text(tmp_path: Path) -> None:
+    long = "k" * 3000
+    exported = jaxexp.export(jax.jit(lambda tree: {f"{long}{name}": 2 * x for name, x in tree.items()}))(
+        dict.fromkeys("abc", B)
+    )
+    named = jaxexp.export(jax.jit(lambda tree: [tree[f"{long}{name}"] for name in "ab"]))(
+        {f"{long}{name}": B for name in "ab"}
+    )
+    for name, one in {"f": exported, "g": named}.items():
+        (tmp_path / name).write_bytes(one.serialize(compatibility=runtime.READER))
+    inputs = [f"args[0][{name}]={tmp_path / name}.npy" for name in "abc"]
+    for i, name in enumerate("abc"):
+        np.save(tmp_path / f"{name}.npy", B * i)
+    succeeds(tmp_path / "f", *inputs, "-o", tmp_path / "y.npz")
+    found = result(tmp_path / "y.npz")
+    assert sorted(found)[:2] == ["arr_1", "arr_2"]
+    np.testing.assert_array_equal(sorted(map(tuple, found.values())), [tuple(2 * B * i) for i in range(3)])
+    with np.load(tmp_path / "y.npz") as file:
+        cut = next(name for name in file.files if not name.startswith("arr_")).replace("result", "args[0]")
+    assert "has no argument" in fails(tmp_path / "g", f"{cut}={tmp_path / 'a.npy'}", tmp_path / "b.npy", status=2)
+
+
+def test_results_replace_files(artifact: Path, files: tuple[Path, Path], tmp_path: Path) -> None:
+    """A file is old or new, a link stays, and what is no file is written into."""
+    (tmp_path / "folder").mkdir()
+    target, link = tmp_path / "folder" / "y.npy", tmp_path / "link.npy"
+    target.write_bytes(b"old")
+    link.symlink_to(target)
+    with open(target, "rb") as old:
+        succeeds(artifact, *files, "-o", link)
+        assert old.read() == b"old"
+    np.testing.assert_array_equal(result(target), X + B)
+    assert link.is_symlink()
+    assert [path.name for path in target.parent.iterdir()] == ["y.npy"]
+    os.mkfifo(tmp_path / "pipe.npy")
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        reading = pool.submit((tmp_path / "pipe.npy").read_bytes)
+        succeeds(artifact, *files, "-o", tmp_path / "pipe.npy")
+        assert reading.result() == target.read_bytes()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_what_cannot_be_printed(artifact: Path, files: tuple[Path, Path]) -> None:
+    for arguments in ([artifact, *files], ["--inspect", artifact], ["--version"], ["--help"]):
+        with open("/dev/full", "w") as full:
+            done = runtime.run(*arguments, stdout=full)
+        assert done.returncode == 1
+        assert "standard output: No space left on device" in done.stderr
 
 
 def test_long_shapes_are_cut(artifact: Path, files: tuple[Path, Path]) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import concurrent.futures
 import ctypes
+import os
 import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +155,57 @@ def test_other_flags_are_named(
     np.testing.assert_allclose(found, np.tanh(X) @ X, rtol=1e-5, atol=1e-5)
 
 
+def test_flags_are_what_xla_reads(artifact: Path, exe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two flags of one name, the last one counts; and what does not begin like a flag is the name of a file."""
+    slow, fast = (f"--xla_cpu_enable_fast_math={value}" for value in ("false", "true"))
+    monkeypatch.setenv("XLA_FLAGS", f"{slow} {fast}")
+    save(artifact, exe)
+    assert call(artifact, "--executables", exe)[1] == ""
+    monkeypatch.setenv("XLA_FLAGS", f"{fast} {slow}")
+    assert f"XLA_FLAGS: compiled for {slow} {fast}, here it is {fast} {slow}" in call(artifact, "--executables", exe)[1]
+    file = tmp_path / "flags"
+    file.write_text(f"{slow}\n{fast}\n")
+    monkeypatch.setenv("XLA_FLAGS", str(file))
+    save(artifact, exe)
+    assert call(artifact, "--executables", exe)[1] == ""
+    file.write_text(slow)
+    assert "XLA_FLAGS: compiled for" in call(artifact, "--executables", exe)[1]
+
+
+COMPILES_LATER = """
+import os, sys, jaxexp
+from jaxexp.runtime import Session
+artifact, plugin, cache, meanwhile = sys.argv[1:]
+jaxexp.compile_cache(cache)
+session = Session(artifact, plugin=plugin)
+exec(meanwhile)
+session.compile()
+"""
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "flags", "entries"),
+    [
+        ("pass", "", 1),
+        ("os.environ.pop('XLA_FLAGS')", "--xla_cpu_enable_fast_math=true", 2),
+        ("os.environ['XLA_FLAGS'] = '--xla_cpu_enable_fast_math=true'", "", 2),
+        ("open('new', 'w').close(); os.replace('new', plugin)", "", 1),
+        ("os.remove(plugin)", "", 1),
+        ("os.chdir('/')", "", 1),
+    ],
+)
+def test_code_is_for_the_process_as_it_started(
+    meanwhile: str, flags: str, entries: int, artifact: Path, tmp_path: Path
+) -> None:
+    """The compiler is the one in memory, with the flags that it read, whatever files and variables are now."""
+    shutil.copyfile(runtime.plugin(), tmp_path / "plugin.so")
+    for then, found in (("pass", ""), (meanwhile, flags)):
+        environment = {**os.environ, "XLA_FLAGS": found}
+        command = [sys.executable, "-c", COMPILES_LATER, str(artifact), "./plugin.so", str(tmp_path / "cache"), then]
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    assert len(list((tmp_path / "cache").glob("*.exe"))) == entries
+
+
 def test_code_of_other_functions_is_no_reason(artifact: Path, exe: Path, tmp_path: Path) -> None:
     """A function may have the name of another one; and a VJP's code is its own."""
     x = jax.ShapeDtypeStruct(X.shape, X.dtype)
@@ -294,7 +348,9 @@ def test_processes_that_start_together_compile_once(tmp_path: Path) -> None:
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
-def test_a_compile_cache_from_c(library: Library, runtime: Handle, artifact: Path, tmp_path: Path) -> None:
+def test_a_compile_cache_from_c(
+    library: Library, runtime: Handle, artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = str(tmp_path / "cache").encode()
     for _ in range(2):
         library.call(library.load_with(runtime, artifact, compile_cache=folder), library.array(X))
@@ -302,6 +358,11 @@ def test_a_compile_cache_from_c(library: Library, runtime: Handle, artifact: Pat
     small = {"compile_cache": f"{tmp_path}/small".encode(), "compile_cache_bytes": 10}
     library.call(library.load_with(runtime, artifact, **small), library.array(X))
     assert list((tmp_path / "small").iterdir()) == []
+    monkeypatch.chdir(tmp_path)
+    function = library.load_with(runtime, artifact, compile_cache=b"beside")
+    monkeypatch.chdir("/")
+    library.call(function, library.array(X))
+    assert len(list((tmp_path / "beside").iterdir())) == 1, "the folder is the one that was checked"
     (tmp_path / "cache").chmod(0o777)
     with pytest.raises(RunError, match="every user of this machine may write"):
         library.load_with(runtime, artifact, compile_cache=folder)

@@ -23,7 +23,7 @@ import jaxexp
 from jaxexp.runtime import Array, Session, Value
 from jaxexp.runtime.arrays import dtype_of
 from kit import costs, layout, without_jax
-from kit.runtime import numpy_dtype
+from kit.runtime import READER, numpy_dtype
 
 without_jax.skip_without_plugin()
 
@@ -211,23 +211,38 @@ class OnDevice(Foreign):
         return 2, 0  # CUDA
 
 
+@pytest.mark.parametrize("line", [2, 1_000_000])
 @pytest.mark.parametrize("kind", ["file", "pipe"])
-def test_errors_show_no_file_that_a_location_names(kind: str, tmp_path: Path) -> None:
+def test_errors_show_no_file_that_a_location_names(kind: str, line: int, tmp_path: Path) -> None:
     """XLA would open it. Its plugin does not know the operation."""
     source = tmp_path / "source.py"
     space = {"jax": jax}
-    exec(compile("\n\ndef f(x): return jax.lax.top_k(x, 2)", str(source), "exec"), space)
+    exec(compile("\n" * line + "def f(x): return jax.lax.top_k(x, 2)", str(source), "exec"), space)
     blob = jaxexp.export(jax.jit(space["f"]))(X).serialize(trailer=False)
     path = tmp_path / "f.jaxexp"
     # Not newer than the plugin, so that all that it says is shown.
     path.write_bytes(re.sub(rb"StableHLO_v1\.\d\d", b"StableHLO_v1.13", blob))
     if kind == "file":
-        source.write_text("secret\n" * 9)
+        source.write_text("secret\n" * (line + 9))
     else:
         os.mkfifo(source)
     with pytest.raises(jaxexp.RunError) as error:
         Session(path, plugin="cpu").compile()
     assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("line", [2, 1_000_000])
+@pytest.mark.parametrize("name", ["main", "public", "lapack_spotrf_ffi"])
+def test_files_that_are_called_as_parts_of_the_module(
+    name: str, line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Modules have each text once."""
+    space = {"jnp": jnp}
+    exec(compile("\n" * line + "def f(x): return jnp.linalg.cholesky(x @ x.T + jnp.eye(2))", name, "exec"), space)
+    blob = jaxexp.export(jax.jit(space["f"]))(X).serialize(compatibility=READER)
+    monkeypatch.chdir(tmp_path)
+    Path(name).touch()
+    same(Session(blob, plugin="cpu")(X), space["f"](X))
 
 
 def test_arrays_of_others(session: Session, tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ std::shared_ptr<const runtime::Bound> bound(const std::shared_ptr<const runtime:
                                             const std::filesystem::path& file) {
   const runtime::CodeSources sources{
       options.executables.empty() ? nullptr : opened_executables(options.executables, options.check_file),
-      options.compile_cache.empty() ? nullptr : runtime::store_in(options.compile_cache, options.compile_cache_bytes)};
+      options.compile_cache.empty() ? nullptr
+                                    : runtime::store_in(options.compile_cache, options.compile_cache_bytes, *client)};
   runtime::SizeOptions sizes{artifact.sizes(), options.pad, options.only_sizes};
   sizes.sizes.insert(sizes.sizes.end(), options.sizes.begin(), options.sizes.end());
   auto callable = std::make_shared<const runtime::Callable>(client, std::move(artifact), owner, options.devices,

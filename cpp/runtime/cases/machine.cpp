@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <cstdlib>
 #include <fstream>
 #include <set>
 #include <sstream>
 #include <vector>
 
 #include "jaxexp/version.h"
+#include "runtime/plugin/flags.h"
 #include "wire/base/error.h"
 
 #if __has_include(<sys/utsname.h>)
@@ -51,8 +51,7 @@ std::string system_name() {
 }
 
 std::string flags() {
-  const char* const given = std::getenv("XLA_FLAGS");
-  std::istringstream words(given ? given : "");
+  std::istringstream words(xla_flags());
   std::multiset<std::string> sorted;
   for (std::string word; words >> word;) sorted.insert(word);
   std::string text;

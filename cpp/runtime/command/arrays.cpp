@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "runtime/command/scalars.h"
 #include "runtime/npy/npy.h"
 #include "wire/base/file_error.h"
+#include "wire/compiled/written_file.h"
 
 namespace jaxexp::command {
 namespace {
@@ -49,15 +51,20 @@ Array array(const File& file, const npy::Item& item, const Value& value) {
   return made;
 }
 
+constexpr std::string_view unnamed = "arr_";  // as np.savez names what has no name, with its number
+
 class Inputs {
  public:
   Inputs(const std::vector<Value>& values, bool is_vjp) : values_(values), found_(values.size()), is_vjp_(is_vjp) {
-    for (std::size_t i = 0; i < values.size(); ++i) index_[values[i].path] = i;
+    std::set<std::string> ambiguous;  // long paths are cut
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (!index_.emplace(values[i].path, i).second) ambiguous.insert(values[i].path);
     for (std::size_t i = 0; i < values.size(); ++i) {  // a shell takes quotes away: args[0]['w'] arrives as args[0][w]
       std::string unquoted = values[i].path;
       std::erase(unquoted, '\'');
-      index_.emplace(std::move(unquoted), i);
+      if (unquoted != values[i].path && !index_.emplace(unquoted, i).second) ambiguous.insert(unquoted);
     }
+    for (const std::string& path : ambiguous) index_.erase(path);
   }
 
   /// Takes PATH=INPUT; says whether it is one.
@@ -133,13 +140,11 @@ class Inputs {
   }
 
  private:
-  static constexpr std::string_view prefix = "arr_";  // as np.savez names what has no name
-
   static std::size_t position(const std::string& member, const std::string& where) {
     std::size_t index = 0;
     const char* const end = member.data() + member.size();
-    const auto [rest, error] = std::from_chars(member.data() + std::min(prefix.size(), member.size()), end, index);
-    if (!member.starts_with(prefix) || error != std::errc{} || rest != end)
+    const auto [rest, error] = std::from_chars(member.data() + std::min(unnamed.size(), member.size()), end, index);
+    if (!member.starts_with(unnamed) || error != std::errc{} || rest != end)
       refuse(where + " names no argument ('--inspect' lists them)");
     return index;
   }
@@ -157,6 +162,27 @@ std::string npy_file(const Array& array) {
   file.resize(head + array.size_bytes());
   array.copy_to(file.data() + head);
   return file;
+}
+
+/// Writes a file of another name, which then replaces this one; or into what is no file, such as a pipe.
+void write_file(const std::string& file, const std::string& bytes) {
+#ifndef _WIN32
+  namespace fs = std::filesystem;
+  try {
+    if (!fs::exists(file) || fs::is_regular_file(file)) {
+      const fs::path target = fs::weakly_canonical(file);  // a link stays
+      const wire::TemporaryName temporary(target.parent_path());
+      wire::WrittenFile(temporary.path(), O_CREAT | O_EXCL).write(bytes);
+      return fs::rename(temporary.path(), target);
+    }
+  } catch (const std::system_error& error) {
+    throw wire::file_error(error.code(), file);
+  }
+#endif
+  errno = 0;
+  std::ofstream stream(file, std::ios::binary);
+  stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  if (!stream.flush()) throw wire::file_error(errno == 0 ? EIO : errno, file);
 }
 
 }  // namespace
@@ -184,13 +210,15 @@ std::size_t write_results(const std::string& file, const std::vector<Array>& res
   } else {
     const auto values = function.results();
     std::vector<std::pair<std::string, std::string>> files;
-    for (std::size_t i = 0; i < results.size(); ++i) files.emplace_back(values[i].path, npy_file(results[i]));
+    std::set<std::string> names;
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      // Long paths are cut, and may be the same then. A number names those to readers of .npz files, too.
+      const bool is_free = names.insert(values[i].path).second;
+      files.emplace_back(is_free ? values[i].path : std::string(unnamed) + std::to_string(i), npy_file(results[i]));
+    }
     bytes = npy::npz(files);
   }
-  errno = 0;
-  std::ofstream stream(file, std::ios::binary);
-  stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  if (!stream.flush()) throw wire::file_error(errno == 0 ? EIO : errno, file);
+  write_file(file, bytes);
   return bytes.size();
 }
 

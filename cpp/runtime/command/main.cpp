@@ -1,6 +1,7 @@
 // jaxexp-run: runs a serialized function from the command line.
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -26,7 +27,9 @@
 #include "runtime/command/check.h"
 #include "runtime/command/shown.h"
 #include "wire/api/translating.h"
+#include "wire/base/file_error.h"
 #include "wire/bytecode/bytecode.h"
+#include "wire/tensors/mapped_file.h"
 
 namespace {
 
@@ -182,22 +185,29 @@ void repeat(const jaxexp::Function& function, const std::vector<Array>& inputs, 
 
 Artifact artifact_in(std::span<const std::uint8_t> bytes, const Arguments& arguments) {
   try {
-    return jaxexp::runtime::artifact_in(bytes, arguments.member);
+    return jaxexp::runtime::artifact_in(bytes, arguments.member, /*is_mapped=*/!arguments.member.empty());
   } catch (const RunError& error) {
     refuse(arguments.artifact + ": " + error.what());
   }
 }
 
 void inspect_file(const Arguments& arguments) {
-  const auto file = jaxexp::runtime::opened(arguments.artifact);
-  reading(arguments, [&] {
-    const Artifact artifact = artifact_in(file->bytes(), arguments);
-    const std::size_t order = arguments.vjp_order;
-    if (order == 0)
-      inspect(artifact, std::nullopt);
-    else
-      inspect(vjp_of(artifact, order), vjp_of(artifact, order - 1));
+  const auto show = [&](std::span<const std::uint8_t> bytes) {
+    reading(arguments, [&] {
+      const Artifact artifact = artifact_in(bytes, arguments);
+      const std::size_t order = arguments.vjp_order;
+      if (order == 0)
+        inspect(artifact, std::nullopt);
+      else
+        inspect(vjp_of(artifact, order), vjp_of(artifact, order - 1));
+    });
+  };
+  if (arguments.member.empty()) return show(jaxexp::runtime::opened(arguments.artifact)->bytes());
+  // An archive may have large weights, of which nothing is read.
+  const auto archive = reading(arguments, [&] {
+    return jaxexp::translating([&] { return jaxexp::wire::MappedFile::named(arguments.artifact); });
   });
+  show(archive.bytes());
 }
 
 /// Whether a function is compiled only when the sizes of its arguments are known.
@@ -236,7 +246,7 @@ void call(const jaxexp::Function& function, const Arguments& arguments) {
 }
 
 /// Returns the exit status.
-int run(const Arguments& arguments) {
+int call_or_check(const Arguments& arguments) {
   const jaxexp::Runtime runtime(std::filesystem::path(arguments.plugin), arguments.options);
   if (!arguments.lapack.empty()) jaxexp::Runtime::use_lapack(arguments.lapack);
   const jaxexp::LoadOptions options{.devices = arguments.devices,
@@ -265,19 +275,27 @@ int run(const Arguments& arguments) {
   return 0;
 }
 
+/// Returns the exit status.
+int run(const Arguments& arguments) {
+  if (arguments.help)
+    std::cout << jaxexp::command::usage;
+  else if (arguments.version)
+    std::cout << "jaxexp-run " JAXEXP_VERSION << (is_optimized ? "\n" : " (built without optimization)\n");
+  else if (arguments.inspect)
+    inspect_file(arguments);
+  else
+    return call_or_check(arguments);
+  return 0;
+}
+
 }  // namespace
 
 int main(int count, char** texts) {
   try {
-    const Arguments arguments(count, texts);
-    if (arguments.help)
-      std::cout << jaxexp::command::usage;
-    else if (arguments.version)
-      std::cout << "jaxexp-run " JAXEXP_VERSION << (is_optimized ? "\n" : " (built without optimization)\n");
-    else if (arguments.inspect)
-      inspect_file(arguments);
-    else
-      return run(arguments);
+    const int status = run(Arguments(count, texts));
+    errno = 0;
+    if (!std::cout.flush()) throw jaxexp::wire::file_error(errno == 0 ? EIO : errno, "standard output");
+    return status;
   } catch (const jaxexp::command::UsageError& error) {
     complain(std::string(error.what()) + ": 'jaxexp-run --help' says what there is");
     return misused;

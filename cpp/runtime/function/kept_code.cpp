@@ -127,12 +127,16 @@ void keep_code(const Executable& executable, bool has_shardings, const wire::Ent
   }
 }
 
-std::shared_ptr<const wire::Store> store_in(const std::filesystem::path& folder, std::uint64_t max_bytes) {
+std::shared_ptr<const wire::Store> store_in(const std::filesystem::path& folder, std::uint64_t max_bytes,
+                                            const Client& client) {
   if (wire::everybody_may_write(folder))
     throw RunError(RunError::Reason::argument,
                    wire::escaped(folder.string()) +
                        ": every user of this machine may write to this folder, and a compile cache "
                        "has native code: choose another one, or take that permission away");
+  if (wire::is_of_another_user(folder))
+    client.say(wire::escaped(folder.string()) +
+               ": this folder belongs to another user, whose programs this process may run");
   try {
     return std::make_shared<const wire::Store>(folder, max_bytes);
   } catch (const std::system_error& error) {

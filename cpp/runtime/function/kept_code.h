@@ -36,7 +36,8 @@ void keep_code(const Executable& executable, bool has_shardings, const wire::Ent
                const std::filesystem::path& path);
 
 /// Throws RunError where every user of the machine may write to the folder, and std::system_error.
-std::shared_ptr<const wire::Store> store_in(const std::filesystem::path& folder, std::uint64_t max_bytes);
+std::shared_ptr<const wire::Store> store_in(const std::filesystem::path& folder, std::uint64_t max_bytes,
+                                            const Client& client);
 
 /// The code in a store for these conditions. Where another process is compiling it, waits up to ten minutes for that;
 /// where there is none, `turn` says that this process compiles it. Does not throw on what is in the store.

@@ -27,20 +27,20 @@ class Head {
 
   Item item() {
     Item item;
+    bool has_dtype = false, has_order = false, has_shape = false;
     expect("{");
-    for (int keys = 0; !skip("}"); ++keys) {
-      if (keys == 3) refuse();
-      if (skip("'descr': '"))
-        dtype(item);
-      else if (skip("'fortran_order': "))
-        item.is_fortran_order = skip("True") || (expect("False"), false);
-      else if (skip("'shape': ("))
-        shape(item);
+    while (!skip("}")) {
+      if (!has_dtype && skip("'descr': '"))
+        has_dtype = true, dtype(item);
+      else if (!has_order && skip("'fortran_order': "))
+        has_order = true, item.is_fortran_order = skip("True") || (expect("False"), false);
+      else if (!has_shape && skip("'shape': ("))
+        has_shape = true, shape(item);
       else
         refuse();
       if (!skip(", ") && !text_.starts_with("}")) refuse();
     }
-    if (item.item_bytes == 0 || text_.find_first_not_of(" \n") != text_.npos) refuse();
+    if (!has_dtype || !has_order || !has_shape || text_.find_first_not_of(" \n") != text_.npos) refuse();
     return item;
   }
 
@@ -56,7 +56,8 @@ class Head {
     const auto [rest, error] = std::from_chars(descr.data() + digits, last, bytes);
     const auto* const known = std::ranges::find(kinds, descr, &Kind::descr);
     // NumPy calls the dtypes of ml_dtypes V1, V2 or f1.
-    const bool are_bytes = digits == 2 && (descr[1] == 'V' || (descr[1] == 'f' && bytes == 1)) && rest == last &&
+    const bool are_bytes = digits == 2 && (descr[0] == '|' || descr[0] == '<') && descr[2] != '0' &&
+                           (descr[1] == 'V' || (descr[1] == 'f' && bytes == 1)) && rest == last &&
                            error == std::errc{} && bytes <= 16;
     if ((known == std::end(kinds) && !are_bytes) || bytes == 0)
       throw NpyError("its dtype is '" + std::string(descr.substr(0, 20)) +
@@ -69,9 +70,10 @@ class Head {
     while (!skip(")")) {
       std::int64_t size = 0;
       const auto [rest, error] = std::from_chars(text_.data(), text_.data() + text_.size(), size);
-      if (error != std::errc{} || size < 0) refuse();
+      const auto digits = rest - text_.data();
+      if (error != std::errc{} || size < 0 || text_[0] == '-' || (text_[0] == '0' && digits > 1)) refuse();
       item.shape.push_back(size);
-      text_.remove_prefix(static_cast<std::size_t>(rest - text_.data()));
+      text_.remove_prefix(static_cast<std::size_t>(digits));
       if (!skip(", ") && !skip(",") && !text_.starts_with(")")) refuse();
     }
   }
@@ -98,7 +100,8 @@ Item read_npy(std::span<const std::uint8_t> file) {
   std::size_t length = 0;
   for (std::size_t i = 0; i < length_bytes; ++i) length |= std::size_t{file[8 + i]} << 8 * i;
   const std::size_t start = 8 + length_bytes;
-  if (file[6] < 1 || file[6] > 3 || length > file.size() - start) throw NpyError("its head is damaged, or newer");
+  if (file[6] < 1 || file[6] > 3 || file[7] != 0 || length > file.size() - start)
+    throw NpyError("its head is damaged, or newer");
   Item item = Head(text.substr(start, length)).item();
   const std::size_t left = file.size() - start - length;
   std::size_t size = std::ranges::count(item.shape, 0) > 0 ? 0 : item.item_bytes;

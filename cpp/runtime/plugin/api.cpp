@@ -1,12 +1,13 @@
 // Plugins are shared libraries of which one symbol is known: https://openxla.org/xla/pjrt/pjrt_integration
 #include "runtime/plugin/api.h"
 
+#include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <span>
 #include <utility>
 
+#include "runtime/plugin/flags.h"
 #include "runtime/plugin/shared_library.h"
 
 namespace jaxexp::runtime {
@@ -29,6 +30,21 @@ const PJRT_Api* table_of(const std::filesystem::path& library) {
   return table;
 }
 
+using Settings = std::vector<std::pair<std::string, std::string>>;
+
+Settings settings_now() { return {{"XLA_FLAGS", xla_flags()}, {"LIBTPU_INIT_ARGS", libtpu_flags()}}; }
+
+/// A plugin is initialized once in a process, however many runtimes use it.
+struct Initialized {
+  std::mutex mutex;
+  std::map<const PJRT_Api*, Settings> settings;
+};
+
+Initialized& initialized() {
+  static Initialized plugins;
+  return plugins;
+}
+
 }  // namespace
 
 Api::Api(const std::filesystem::path& library) : Api(table_of(library)) {}
@@ -46,15 +62,25 @@ Api::Api(const PJRT_Api* table) : table_(table) {
 
 void Api::initialize() {
   const PluginCall call;  // a mutex that another thread had when it forked stays locked
-  // A plugin is initialized once in a process, however many runtimes use it.
-  static std::mutex mutex;
-  static std::set<const PJRT_Api*> initialized;
-  const std::lock_guard lock(mutex);
-  if (initialized.contains(table_)) return;
+  Initialized& plugins = initialized();
+  const std::lock_guard lock(plugins.mutex);
+  if (plugins.settings.contains(table_)) return;
   watch_forks();
+  const Settings settings = settings_now();
   JAXEXP_PJRT_CALL(*this, PJRT_Plugin_Initialize, "initialize itself");
-  initialized.insert(table_);
+  plugins.settings.emplace(table_, settings);
   watch_exit();
+}
+
+Settings Api::settings() const {
+  Initialized& plugins = initialized();
+  Settings settings = settings_now();
+  const std::lock_guard lock(plugins.mutex);
+  const Settings& before = plugins.settings.at(table_);
+  for (std::size_t i = 0; i < settings.size(); ++i)
+    if (settings[i].second != before[i].second)
+      settings[i].second = before[i].second + " when it started, then " + settings[i].second;
+  return settings;
 }
 
 void Api::check(PJRT_Error* error, std::string_view task) const {

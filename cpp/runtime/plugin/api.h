@@ -89,6 +89,10 @@ class Api {
   /// As in "0.81".
   std::string version() const;
 
+  /// The variables of the environment that plugins read once. Where they have other values now, both, because a plugin
+  /// may have read either.
+  std::vector<std::pair<std::string, std::string>> settings() const;
+
   /// A list of numbers that the plugin says of itself, such as "stablehlo_current_version"; empty where it does not.
   std::vector<std::int64_t> attribute(std::string_view name) const;
 

@@ -68,6 +68,8 @@ class Client {
   Device describe(PJRT_Device* device) const;
 
   mutable std::mutex log_mutex_, order_mutex_;
+  mutable std::once_flag is_build_known_;
+  mutable std::string build_;
   mutable std::shared_ptr<const std::function<void(const std::string&)>> log_;
   const Api api_;
   Owned<PJRT_Client> client_;

@@ -1,9 +1,8 @@
 // A plugin's own version says little: builds of a day share it, and plugins for the CPU say "cpu".
 #include <algorithm>
-#include <cstdlib>
-#include <fstream>
-#include <iterator>
-#include <sstream>
+#include <cstdint>
+#include <optional>
+#include <span>
 
 #include "runtime/plugin/client.h"
 #include "runtime/plugin/protobuf.h"
@@ -11,8 +10,12 @@
 #include "wire/base/hexadecimal.h"
 #include "wire/compiled/cpu.h"
 
-#ifndef _WIN32
+#ifdef __linux__
+#include <link.h>
+#elif !defined(_WIN32)
 #include <dlfcn.h>
+
+#include "wire/tensors/mapped_file.h"
 #endif
 
 namespace jaxexp::runtime {
@@ -22,35 +25,66 @@ std::string digest_of(std::string_view bytes) {
   return wire::hexadecimal(wire::digest({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}));
 }
 
-/// The size of a library, and a digest of every sixteenth part of it: reading all of it takes longer than compiling a
-/// small function.
-std::string build_of(const std::string& path) {
-  constexpr std::streamoff step = 1 << 20, part = 1 << 16;
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  const std::streamoff size = file.tellg();
-  wire::Digester digester;
-  std::vector<char> bytes(part);
-  const auto add = [&](std::streamoff at) {
-    file.seekg(at);
-    file.read(bytes.data(), std::min(part, size - at));
-    digester.update({reinterpret_cast<const std::uint8_t*>(bytes.data()), static_cast<std::size_t>(file.gcount())});
-  };
-  for (std::streamoff at = 0; at < size; at += step) add(at);
-  add(std::max<std::streamoff>(size - part, 0));
-  if (!file) throw RunError(RunError::Reason::argument, "the plugin " + path + " cannot be read");
-  return std::to_string(size) + " bytes, " + wire::hexadecimal(digester.digest());
-}
+/// The sizes of the parts of a library that nobody changes, and a digest of every sixteenth part of them: reading all
+/// of it takes longer than compiling a small function. They are in memory: the file may be another one by now.
+class Build {
+ public:
+  void add(std::span<const std::uint8_t> bytes) {
+    constexpr std::size_t step = 1 << 20, part = 1 << 16;
+    (text_ += std::to_string(bytes.size())) += " bytes, ";
+    for (std::size_t at = 0; at < bytes.size(); at += step)
+      digester_.update(bytes.subspan(at, std::min(part, bytes.size() - at)));
+    digester_.update(bytes.last(std::min(part, bytes.size())));
+  }
+  std::string str() const { return text_ + wire::hexadecimal(digester_.digest()); }
+
+ private:
+  std::string text_;
+  wire::Digester digester_;
+};
+
+#ifdef __linux__
 
 /// The library that an address is in.
-std::string library_of(const void* address) {
+std::string build_at(const void* address) {
+  struct Search {
+    std::uintptr_t address;
+    std::optional<Build> build;
+  } search{reinterpret_cast<std::uintptr_t>(address), {}};
+  const auto visit = [](dl_phdr_info* library, std::size_t, void* data) {
+    Search& found = *static_cast<Search*>(data);
+    const std::span parts(library->dlpi_phdr, library->dlpi_phnum);
+    const auto has_address = [&](const ElfW(Phdr) & part) {
+      return part.p_type == PT_LOAD && found.address - (library->dlpi_addr + part.p_vaddr) < part.p_memsz;
+    };
+    if (std::ranges::none_of(parts, has_address)) return 0;
+    found.build.emplace();
+    for (const ElfW(Phdr) & part : parts)
+      if (part.p_type == PT_LOAD && (part.p_flags & PF_R) != 0 && (part.p_flags & PF_W) == 0)
+        found.build->add({reinterpret_cast<const std::uint8_t*>(library->dlpi_addr + part.p_vaddr), part.p_filesz});
+    return 1;
+  };
+  dl_iterate_phdr(visit, &search);
+  if (!search.build) throw RunError(RunError::Reason::unsupported, "nothing says which library the plugin is from");
+  return search.build->str();
+}
+
+#else
+
+std::string build_at(const void* address) {
 #ifndef _WIN32
   Dl_info info{};
-  if (dladdr(address, &info) != 0 && info.dli_fname) return info.dli_fname;
-#else
-  static_cast<void>(address);
+  if (dladdr(address, &info) != 0 && info.dli_fname) {
+    const wire::MappedFile file = wire::MappedFile::named(info.dli_fname, wire::MappedFile::How::mapped);
+    Build build;
+    build.add(file.bytes());
+    return build.str();
+  }
 #endif
-  throw RunError(RunError::Reason::unsupported, "nothing says which file the plugin is from");
+  throw RunError(RunError::Reason::unsupported, "nothing says which library the plugin is from");
 }
+
+#endif
 
 /// The digest of a message whose fields come in any order, as maps in messages do; or of what is no message.
 std::string digest_of_fields(std::string_view message) {
@@ -86,32 +120,23 @@ std::string topology(const Client& client) {
   }
 }
 
-/// The flags in an environment variable, in alphabetical order.
-std::string flags(const char* variable) {
-  const char* const value = std::getenv(variable);
-  std::istringstream words(value ? value : "");
-  std::vector<std::string> sorted{std::istream_iterator<std::string>(words), {}};
-  std::ranges::sort(sorted);
-  std::string text;
-  for (const std::string& word : sorted) (text += text.empty() ? "" : " ") += word;
-  return text;
-}
-
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> Client::identity(const Device& device) const {
-  return {
-      {"plugin", build_of(library_of(api().table()))},
+  std::call_once(is_build_known_, [this] { build_ = build_at(api().table()); });
+  std::vector<std::pair<std::string, std::string>> facts = {
+      {"plugin", build_},
       {"version of the PJRT C API", api().version()},
       {"platform", platform()},
       {"platform version", platform_version()},
       {"device", device.kind},
       {"processor", wire::cpu_features()},
-      {"XLA_FLAGS", flags("XLA_FLAGS")},
-      {"LIBTPU_INIT_ARGS", flags("LIBTPU_INIT_ARGS")},
       {"plugin options", options()},
       {"target", topology(*this)},
   };
+  const auto settings = api().settings();
+  facts.insert(facts.end(), settings.begin(), settings.end());
+  return facts;
 }
 
 }  // namespace jaxexp::runtime

@@ -140,40 +140,50 @@ File open_stored(const std::filesystem::path& artifact, const Weights::File& sto
   return file;
 }
 
-std::vector<File> open_index(const std::filesystem::path& index, const Opening& opening) {
+/// Files with each tensor of them: the first one of its name.
+struct Files {
+  void add(File file) {
+    for (const auto& [name, tensor] : file->by_name) by_tensor.emplace(name, file.get());
+    all.push_back(std::move(file));
+  }
+  std::optional<FoundTensor> find(std::string_view name) const {
+    const auto found = by_tensor.find(name);
+    if (found == by_tensor.end()) return std::nullopt;
+    return found->second->find(name);
+  }
+
+  std::vector<File> all;
+  std::map<std::string_view, const TensorFile*> by_tensor;
+};
+
+Files open_index(const std::filesystem::path& index, const Opening& opening) {
   const auto map = reading(index.string(),
                            [&] { return wire::read_weight_map(opened_named(index, {true, opening.check}).bytes()); });
   std::map<std::string_view, const TensorFile*> by_name;
-  std::vector<File> files;
+  Files files;
   for (const auto& [tensor, name] : map) {
     const TensorFile*& file = by_name[name];
     if (!file) {
-      files.push_back(open_beside(index, name, opening));
-      file = files.back().get();
+      files.add(open_beside(index, name, opening));
+      file = files.all.back().get();
     }
     if (!file->find(tensor))
       throw WeightsError(index.string(), wire::shortened(tensor), "this tensor in '" + name + "'", "none of this name");
   }
   std::size_t count = 0;
-  for (const File& file : files) count += file->header.tensors.size();
+  for (const File& file : files.all) count += file->header.tensors.size();
   if (count != map.size())
     throw WeightsError(index.string(), "", "every tensor of its files, once",
                        std::to_string(map.size()) + " of " + std::to_string(count));
   return files;
 }
 
-std::vector<File> open_named(const std::filesystem::path& path, const Opening& opening) {
+Files open_named(const std::filesystem::path& path, const Opening& opening) {
   if (path.filename().string().ends_with(index_suffix)) return open_index(path, opening);
-  std::vector<File> files;
-  files.push_back(reading(
-      path.string(), [&] { return std::make_unique<const TensorFile>(path.string(), opened_named(path, opening)); }));
+  Files files;
+  files.add(reading(path.string(),
+                    [&] { return std::make_unique<const TensorFile>(path.string(), opened_named(path, opening)); }));
   return files;
-}
-
-std::optional<FoundTensor> find_in(const std::vector<File>& files, std::string_view name) {
-  for (const File& file : files)
-    if (auto found = file->find(name)) return found;
-  return std::nullopt;
 }
 
 }  // namespace
@@ -213,15 +223,15 @@ std::vector<FoundTensor> find_in_archive(const Weights& weights, const std::shar
 std::vector<FoundTensor> find_named(const std::filesystem::path& file, const std::vector<std::string>& names,
                                     const std::vector<std::pair<std::string, std::size_t>>& other_names,
                                     const Opening& opening) {
-  const std::vector<File> files = open_named(file, opening);
+  const Files files = open_named(file, opening);
   std::vector<FoundTensor> tensors;
   for (const std::string& name : names) {
-    auto found = find_in(files, name);
+    auto found = files.find(name);
     if (!found) throw WeightsError(file.string(), wire::shortened(name), "a tensor of this name", "none");
     tensors.push_back(std::move(*found));
   }
   for (const auto& [other, index] : other_names) {
-    const auto found = find_in(files, other);
+    const auto found = files.find(other);
     if (found && (found->type.dtype != tensors[index].type.dtype || found->type.shape != tensors[index].type.shape ||
                   !std::ranges::equal(found->bytes, tensors[index].bytes)))
       throw WeightsError(file.string(), wire::shortened(other),

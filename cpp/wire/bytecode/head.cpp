@@ -18,6 +18,7 @@ constexpr std::size_t longest_beginning = 256;
 constexpr std::uint64_t string_attribute = 2, typed_string = 3, file_location = 11, name_location = 14, file_range = 22;
 constexpr std::uint64_t no_attribute = UINT64_MAX;
 
+bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
 bool is_absolute_path(std::string_view name) {
@@ -27,27 +28,40 @@ bool is_absolute_path(std::string_view name) {
 
 /// The names in a module's locations.
 struct Located {
-  std::set<std::string_view> files, scopes;
+  std::set<std::string_view> scopes;
+  std::vector<SourceLocation> files;
 };
 
-Located located(const Sections& sections, const Names& names) {
-  const Entries entries(sections.needed(Section::entries), sections.needed(Section::entry_offsets), names.dialects);
-  const auto kind_of = [&](std::size_t i, Cursor& entry) -> std::uint64_t {
-    return entries.encoded(i) && entries.dialect(i) == "builtin" ? entry.number() : no_attribute;
-  };
+/// The kind of an attribute of the builtin dialect, which `entry` begins with.
+std::uint64_t kind_of(const Entries& entries, std::size_t i, Cursor& entry) {
+  return entries.encoded(i) && entries.dialect(i) == "builtin" ? entry.number() : no_attribute;
+}
+
+Located located(const Entries& entries, const Names& names) {
   Located found;
   for (std::size_t i = 0; i < entries.attributes(); ++i) {
-    Cursor location = entries.data(i);
-    const std::uint64_t kind = kind_of(i, location);
+    Cursor location = entries.data(i), whole = location;
+    const std::uint64_t kind = kind_of(entries, i, location);
     if (kind != name_location && kind != file_location && kind != file_range) continue;
     const std::size_t first = location.index(entries.attributes(), "attributes");
     Cursor attribute = entries.data(first);
-    if (const auto of_name = kind_of(first, attribute); of_name != string_attribute && of_name != typed_string)
-      continue;
-    (kind == name_location ? found.scopes : found.files)
-        .insert(names.strings[attribute.index(names.strings.size(), "strings")]);
+    const auto of_name = kind_of(entries, first, attribute);
+    if (of_name != string_attribute && of_name != typed_string) continue;
+    const std::string_view name = names.strings[attribute.index(names.strings.size(), "strings")];
+    if (kind == name_location)
+      found.scopes.insert(name);
+    else
+      found.files.push_back({name, whole.bytes(whole.left())});
   }
   return found;
+}
+
+/// Whether the text of an attribute is one of a location, which MLIR writes in bytes.
+bool is_location(std::span<const std::uint8_t> entry) {
+  std::string_view text(reinterpret_cast<const char*>(entry.data()), entry.size());
+  while (!text.empty() && (text.starts_with("//") || is_space(text[0])))  // MLIR's lexer skips comments
+    text.remove_prefix(text[0] == '/' ? std::min(text.find_first_of("\r\n"), text.size()) : 1);
+  return text.starts_with("loc");
 }
 
 }  // namespace
@@ -80,15 +94,27 @@ std::set<std::string_view> absolute_paths(std::span<const std::uint8_t> module, 
       paths.insert(name);
   if (paths.empty()) return paths;
   // JAX's name of an operation outside of all scopes begins with a slash, too: "/dimension_size[dimension=0]".
-  const auto [files, scopes] = located(sections, names);
-  std::erase_if(paths, [&](std::string_view name) { return scopes.contains(name) && !files.contains(name); });
+  const Entries entries(sections.needed(Section::entries), sections.needed(Section::entry_offsets), names.dialects);
+  Located found = located(entries, names);
+  for (const SourceLocation& location : found.files) found.scopes.erase(location.file);
+  std::erase_if(paths, [&](std::string_view name) { return found.scopes.contains(name); });
   return paths;
 }
 
-std::set<std::string_view> source_files(std::span<const std::uint8_t> module, const Path& where) {
+Sources read_sources(std::span<const std::uint8_t> module, const Path& where) {
   Sections sections(module, where);
   sections.find();
-  return located(sections, Names(sections)).files;
+  const Names names(sections);
+  const Entries entries(sections.needed(Section::entries), sections.needed(Section::entry_offsets), names.dialects);
+  Sources sources{located(entries, names).files, {}};
+  for (std::size_t i = 0; i < entries.attributes(); ++i) {
+    Cursor entry = entries.data(i);
+    if (!entries.encoded(i) && is_location(entry.bytes(entry.left())))
+      throw Error(where, "locations that are no texts, as MLIR writes them", "a text");
+    if (entries.encoded(i) && kind_of(entries, i, entry) == string_attribute)
+      sources.texts.emplace_back(i, names.strings[entry.index(names.strings.size(), "strings")]);
+  }
+  return sources;
 }
 
 std::optional<std::string_view> producer_of(std::span<const std::uint8_t> module) {

@@ -33,8 +33,19 @@ Head read_head(std::span<const std::uint8_t> module, const Path& where);
 /// no paths. Throws Error where it is damaged.
 std::set<std::string_view> absolute_paths(std::span<const std::uint8_t> module, const Path& where);
 
-/// The files of source code that a module's locations name: views into the module. Throws the same.
-std::set<std::string_view> source_files(std::span<const std::uint8_t> module, const Path& where);
+/// A location that names a file of source code. Views into the module.
+struct SourceLocation {
+  std::string_view file;
+  std::span<const std::uint8_t> bytes;  // of the attribute
+};
+
+struct Sources {
+  std::vector<SourceLocation> locations;
+  std::vector<std::pair<std::uint64_t, std::string_view>> texts;  // attributes that are texts, by their numbers
+};
+
+/// What a module says about its source code. Throws the same.
+Sources read_sources(std::span<const std::uint8_t> module, const Path& where);
 
 /// Who wrote a module, from its first bytes. Nothing where they are no MLIR bytecode.
 std::optional<std::string_view> producer_of(std::span<const std::uint8_t> module);

@@ -20,7 +20,8 @@ namespace jaxexp::wire {
 class WrittenFile {};
 
 bool everybody_may_write(const std::filesystem::path&) { return false; }
-Store::Store(std::filesystem::path, std::uint64_t) {
+bool is_of_another_user(const std::filesystem::path&) { return false; }
+Store::Store(const std::filesystem::path&, std::uint64_t) {
   throw std::system_error(std::make_error_code(std::errc::function_not_supported));
 }
 std::optional<Store::Entry> Store::find(const Entries&) const { return std::nullopt; }
@@ -53,7 +54,12 @@ bool everybody_may_write(const fs::path& folder) {
   return stat(folder.c_str(), &found) == 0 && (found.st_mode & S_IWOTH) != 0;
 }
 
-Store::Store(fs::path folder, std::uint64_t max_bytes) : folder_(std::move(folder)), max_bytes_(max_bytes) {
+bool is_of_another_user(const fs::path& folder) {
+  struct stat found;
+  return stat(folder.c_str(), &found) == 0 && found.st_uid != 0 && found.st_uid != getuid();
+}
+
+Store::Store(const fs::path& folder, std::uint64_t max_bytes) : folder_(fs::absolute(folder)), max_bytes_(max_bytes) {
   if (const fs::path parent = folder_.parent_path(); !parent.empty()) fs::create_directories(parent);
   if (mkdir(folder_.c_str(), 0700) != 0 && errno != EEXIST) throw_errno();
   if (!fs::is_directory(folder_)) throw std::system_error(std::make_error_code(std::errc::not_a_directory));

@@ -18,12 +18,16 @@ class WrittenFile;
 /// Whether every user of the machine may add files to a folder, or replace them. False where there is none.
 bool everybody_may_write(const std::filesystem::path& folder);
 
+/// Whether a folder belongs to somebody else than this process's user and the system's administrator.
+bool is_of_another_user(const std::filesystem::path& folder);
+
 /// The module's SHA-256 has to be among the conditions: whoever can choose a module must not choose code for another.
 /// Methods may be called by several threads and processes at once.
 class Store {
  public:
-  /// Makes the folder where it is missing, for this user only. Throws std::system_error.
-  Store(std::filesystem::path folder, std::uint64_t max_bytes);
+  /// Makes the folder where it is missing, for this user only. It stays this one wherever the process goes. Throws
+  /// std::system_error.
+  Store(const std::filesystem::path& folder, std::uint64_t max_bytes);
 
   struct Entry {
     Entries call;

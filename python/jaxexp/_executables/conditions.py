@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from jaxexp import _jax, _native
-from jaxexp._kernel.artifact.words import dtype_and_shape, where_they_differ
+from jaxexp._kernel.artifact.words import where_they_differ
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._version import __version__
@@ -48,7 +48,7 @@ def of_call(leaves: Sequence[Any], placement: Placement, results: Sequence[int] 
 
 def _type_of(leaf: Any) -> str:
     aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
-    return dtype_and_shape(aval.dtype, aval.shape)
+    return f"{aval.dtype}[{','.join(map(str, aval.shape))}]"
 
 
 def of_machine(devices: Sequence[Any]) -> dict[str, str]:
@@ -80,7 +80,7 @@ def _processes() -> str:
 
 
 def _flags(name: str) -> str:
-    return " ".join(sorted(os.environ.get(name, "").split()))
+    return " ".join(os.environ.get(name, "").split())  # of two flags of one name, the last one counts
 
 
 @functools.cache

@@ -140,7 +140,7 @@ class Policy:
         """
         from jaxexp._kernel.function import data, vjps
 
-        from .module.check import check_function
+        from .module.check import check_functions
 
         if not isinstance(exported, data.ExportedData):
             raise ExportTypeError(
@@ -151,9 +151,8 @@ class Policy:
         if (artifact := data.artifact_of(exported)) is not None:
             self.check_size(artifact.size)
             _check_files(limits, artifact)
-        for order, link in enumerate(vjps.stored_chain(exported)):
-            limits.vjp_order(order, exported.fun_name)
-            check_function(limits, link)
+        limits.vjp_order(vjps.stored_orders(exported), exported.fun_name)
+        check_functions(limits, vjps.stored_chain(exported))
 
     def check_declared(self, artifact: Artifact) -> None:
         """Raises an error if an artifact says that it has something that is not allowed.

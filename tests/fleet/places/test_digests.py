@@ -50,6 +50,39 @@ def test_names_and_places_mean_nothing() -> None:
     assert meaning(same_program, W, X) == meaning(same_program, W, X, reproducible=True)
 
 
+def test_names_that_are_also_paths_of_results_mean_nothing() -> None:
+    """The paths of results are names of the user's, too."""
+
+    def result(x: jax.Array) -> jax.Array:
+        return x @ x
+
+    def other(x: jax.Array) -> jax.Array:
+        return x @ x
+
+    first, second = (meaning(lambda x, f=f: jax.jit(f)(x) + jax.jit(f)(2 * x), X) for f in (result, other))
+    assert first == second
+
+
+@pytest.mark.parametrize("number", [1j, np.array([1 + 2j, 3j], np.complex64)])
+def test_complex_constants(number: Any) -> None:
+    """jaxlib has no class for their numbers."""
+
+    def called(function: Callable[[jax.Array], jax.Array]) -> jax.stages.Wrapped:
+        return jax.jit(lambda x: jax.jit(function)(x) + jax.jit(function)(2 * x))
+
+    def first(x: jax.Array) -> jax.Array:
+        return number * x
+
+    def second(y: jax.Array) -> jax.Array:
+        return number * y
+
+    def other(x: jax.Array) -> jax.Array:
+        return (number + 1) * x
+
+    found = [meaning(called(function), X[0, :2]) for function in (first, second, other)]
+    assert found[0] == found[1] != found[2]
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator
@@ -195,6 +196,45 @@ def test_one_device_has_no_shardings(capfd: pytest.CaptureFixture[str]) -> None:
     assert "mhlo.sharding" not in lowered.as_text()
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "@Sharding(%x)",
+        '@Sharding(%x) {mhlo.sharding = "{devices=[2]<=[2]}", backend_config = "unspecified_dims=[,]"}',
+        "@SPMDFullToShardShape(%x)",
+        "@SPMDShardToFullShape(%x)",
+    ],
+)
+def test_calls_that_no_release_writes(call: str) -> None:
+    """They stay as they are."""
+    from jaxexp import _jax
+    from jaxexp._kernel.module import mlir, runnable
+
+    said = call if "{" in call else f'{call} {{backend_config = ""}}'
+    text = f"""func.func @main(%x: tensor<2xf32> {{mhlo.sharding = "{{devices=[2]<=[2]}}"}}) -> tensor<2xf32> {{
+        %0 = stablehlo.custom_call {said} : (tensor<2xf32>) -> tensor<2xf32>
+        return %0 : tensor<2xf32> }}"""
+    with _jax.make_ir_context():
+        serialized = mlir.serialize(_jax.ir.Module.parse(text))
+    two = NamedSharding(mesh((2,), ("d",)), P())
+    exported = jaxexp.export(jax.jit(lambda x: x + 1, in_shardings=two, out_shardings=two))(np.ones(2, np.float32))
+    exported = dataclasses.replace(exported, mlir_module_serialized=serialized)
+    with _jax.make_ir_context() as context:
+        text = str(runnable.parse(exported, context))
+    assert call.partition("(")[0] in text
+    assert "mhlo.sharding" in text
+    jaxexp.migrate(exported.serialize())
+
+
+def test_a_list_of_devices_is_not_as_long_as_there_are_devices() -> None:
+    from jaxexp._kernel.module import from_gspmd
+
+    with pytest.raises(from_gspmd.NotExpressibleError):
+        from_gspmd._tiling("{devices=[8]0,1,2,3,4,5,6,7}", 1 << 40)
+    ones = "1," * 200_000
+    assert from_gspmd._tiling(f"{{devices=[{ones}8]<=[{ones}8]}}", 8)[-1] == ((1, 8),)
+
+
 # How tilings cut the sequence of devices
 
 
@@ -252,6 +292,16 @@ def _tiles_of_xla(text: str, devices: int) -> Any:
         "{devices=[2,1,2]<=[4] last_tile_dims={manual}}",
         "{devices=[2,2]<=[8]}",
         "{devices=[2,3]<=[3,2]}",
+        # Texts that no JAX writes.
+        "{devices=[4]<=[4]T(1)}",
+        "{devices=[2,2]<=[2,2]T(0,0)}",
+        "{devices=[4]<=[2,2]T(0)}",
+        "{devices=[4,0]<=[4]}",
+        "{devices=[,]<=[4]}",
+        "{devices=[4]<=[,]}",
+        "{devices=[" + "9" * 5000 + "]<=[4]}",
+        "{devices=[4]0,1,2}",
+        "{devices=[4]<=[" + "2," * 100_000 + "2]}",
     ],
 )
 def test_no_tilings(text: str) -> None:

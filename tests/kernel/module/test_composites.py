@@ -126,6 +126,49 @@ def test_two_meanings_are_refused(name: str, caplog: pytest.LogCaptureFixture) -
     jaxexp.Policy(operations=[f"chlo.{name}"]).check(exported)
 
 
+def many_composites(count: int, name: str, version: int, function: str = NEGATE, said: str = "x = {i} : i64") -> Any:
+    calls = "\n".join(
+        f"""%{i + 1} = stablehlo.composite "chlo.{name}" %{i} {{composite_attributes = {{{said.format(i=i)}}},
+            decomposition = @f, version = {version} : i32}} : (TYPE) -> TYPE"""
+        for i in range(count)
+    )
+    text = f"{function}\nfunc.func @main(%0: TYPE) -> TYPE {{ {calls} return %{count} : TYPE }}"
+    return _jax.ir.Module.parse(text.replace("TYPE", "tensor<4xf32>"))
+
+
+def test_comparing_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compared takes longer than its bytes do: other attributes, of names that jaxlib knows or not."""
+    for name, version, most in (("lgamma", 9, composites._KINDS // composites._COST_OF_UNKNOWN), ("erf", 1, 20)):
+        if name == "erf":
+            monkeypatch.setattr(composites, "_KINDS", most)
+        with _jax.make_ir_context():
+            found = [meaning for *_, meaning in composites.of_chlo(many_composites(most, name, version))]
+            assert found == [Meaning.FUNCTION if name == "lgamma" else Meaning.TWO] * most
+            with pytest.raises(jaxexp.DeserializationError, match=f"expected at most {most} kinds of composites"):
+                list(composites.of_chlo(many_composites(most + 1, name, version)))
+            assert len(list(composites.of_chlo(many_composites(most + 1, "erf", 9)))) == most + 1, "XLA knows no such"
+            trusted = composites.of_chlo(many_composites(most + 1, name, version), is_trusted=lambda name: True)
+            assert list(trusted) == []
+            budget = composites.Budget()
+            list(composites.of_chlo(many_composites(most, name, version), budget))
+            with pytest.raises(jaxexp.DeserializationError, match="kinds of composites"):
+                list(composites.of_chlo(many_composites(1, name, version, said="y = {i} : i64"), budget))
+
+
+def test_a_function_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    class Functions(composites._Functions):
+        def _digest(self, name: str, order_matters: bool) -> str:
+            seen.append(name)
+            return super()._digest(name, order_matters)
+
+    monkeypatch.setattr(composites, "_Functions", Functions)
+    with _jax.make_ir_context():
+        list(composites.of_chlo(many_composites(30, "erf", 1, said="")))
+    assert seen == ["f"]
+
+
 def test_top_k_that_may_reorder_equal_numbers() -> None:
     """Releases before JAX 0.11 write a function that keeps the order."""
     result, places = "tensor<2xf32>", "tensor<2xi32>"

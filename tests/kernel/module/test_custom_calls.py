@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from typing import Any
 
 import jax
@@ -12,6 +13,8 @@ import pytest
 from jax import export as jax_export
 
 import jaxexp
+from jaxexp import _jax
+from jaxexp._kernel.module import mlir
 from kit.linear_algebra import ARTIFACTS, LAPACK, close, load, precision, stored
 
 pytestmark = pytest.mark.sampled(one_in=3, reason="many cases go the same way")
@@ -86,6 +89,44 @@ def test_other_errors_of_the_compiler_stay() -> None:
 def test_dropped_linear_algebra_says_which_jax() -> None:
     with pytest.raises(jaxexp.ExportError, match=r"lapack_sgone\. .* need the JAX release that exported the function"):
         calling("lapack_sgone").call(X)
+
+
+OLD_CALL = """func.func public @main(%x: ARRAY) -> ARRAY {
+    %c = stablehlo.constant dense<1> : tensor<i32>
+    %0:COUNT = stablehlo.custom_call @lapack_sgetrf(%c, %c, %c, %x) {
+        api_version = 2 : i32, operand_layouts = [SCALAR, SCALAR, SCALAR, LAYOUT], result_layouts = [LAYOUTS]
+    } : (tensor<i32>, tensor<i32>, tensor<i32>, ARRAY) -> (RESULTS)
+    return %0#0 : ARRAY }"""
+
+
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [
+        (3, "does not say how large its result 0 is"),
+        (1, "expected a module whose operations have the attributes .* found IndexError"),
+    ],
+)
+def test_old_calls_that_no_release_wrote(count: int, message: str) -> None:
+    """jaxlib does not check the number of an axis: 0 axes less 2 would be in front of the type."""
+    layouts = ", ".join(["LAYOUT", "LAYOUT", "SCALAR"][:count])
+    results = ", ".join(["ARRAY", "tensor<?xi32>", "tensor<i32>"][:count])
+    text = OLD_CALL.replace("COUNT", str(count)).replace("RESULTS", results).replace("LAYOUTS", layouts)
+    text = text.replace("SCALAR", "dense<> : tensor<0xindex>").replace("LAYOUT", "dense<0> : tensor<1xindex>")
+    text = text.replace("ARRAY", "tensor<?xf32>")
+    with _jax.make_ir_context():
+        serialized = mlir.serialize(_jax.ir.Module.parse(text))
+    spec = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b"), np.float32)
+    exported = dataclasses.replace(jaxexp.export(jax.jit(lambda x: x))(spec), mlir_module_serialized=serialized)
+    blob = exported.serialize()
+    loaded = jaxexp.deserialize(blob)
+    for use in (
+        lambda: jaxexp.deserialize(blob, policy=jaxexp.Policy()),
+        lambda: jaxexp.migrate(blob),
+        lambda: loaded.specialize(X),
+        lambda: loaded.call(X),
+    ):
+        with pytest.raises(jaxexp.ExportError, match=message):
+            use()
 
 
 def test_registered_targets_are_called() -> None:

@@ -68,7 +68,8 @@ JAXEXP_RUN_API int jaxexp_device_id(const jaxexp_runtime* runtime, size_t device
 JAXEXP_RUN_API int64_t jaxexp_device_memory_used(const jaxexp_runtime* runtime, size_t device);
 JAXEXP_RUN_API int64_t jaxexp_device_memory_limit(const jaxexp_runtime* runtime, size_t device);
 /* Calls `log` with one line about each function that is compiled, and why, about code from a file, and about weights.
- * Any thread may call it. It replaces the one before; NULL: nobody hears them. */
+ * Any thread may call it, while others that need the same function wait: it must not use that function. It replaces
+ * the one before; NULL: nobody hears them. */
 JAXEXP_RUN_API int jaxexp_set_log(const jaxexp_runtime* runtime, void (*log)(void* user, const char* line), void* user,
                                   jaxexp_error** error);
 

@@ -210,8 +210,8 @@ class Runtime {
   Device device(std::size_t number) const;
 
   /// Calls `log` with one line about each thing that is worth knowing, and takes time: a function that is compiled, and
-  /// why; code from a file; weights that are opened. Any thread may call it. It replaces the one before; null: nobody
-  /// hears them. It must not throw.
+  /// why; code from a file; weights that are opened. Any thread may call it, while others that need the same function
+  /// wait: it must not use that function, and must not throw. It replaces the one before; null: nobody hears them.
   void set_log(std::function<void(const std::string& line)> log) const;
 
   /// Loads a function from a file, verifies it, and compares what it needs with what the plugin has. Weights are in

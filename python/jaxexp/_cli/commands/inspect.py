@@ -11,6 +11,7 @@ import click
 
 from jaxexp._cli import compiled, complaints, completing, headers, importing, inputs, sizes, tensors
 from jaxexp._cli.page import Column, Page
+from jaxexp._errors import ExportError
 from jaxexp._fleet.places import executables
 from jaxexp._fleet.places.inspect import inspected as read
 from jaxexp._fleet.places.other_files import tensors_in
@@ -77,7 +78,7 @@ def command(
                     inputs.in_folder(text, folders, "inspect"), lambda one: (one.name, read(one, check, digests))
                 )
                 if as_json:
-                    found += [{"file": name, **one.to_dict()} for name, one in inspected]
+                    found += [_to_dict(name, one) for name, one in inspected]
                     found += [{"file": name, "error": complaints.said(error)} for name, error in failed]
                 elif inspected:
                     _show_folder(page, inspected, folders)
@@ -103,7 +104,7 @@ def command(
                     continue
                 inspection = read(source, check, digests)
                 if as_json:
-                    found.append({"file": source.name, **inspection.to_dict()})
+                    found.append(_to_dict(source.name, inspection))
                 else:
                     show(page, source.name, inspection)
         except BrokenPipeError:
@@ -120,6 +121,26 @@ def command(
         click.echo(json.dumps(found, indent=2))
     page.write()
     return complaints.status_of(*errors)
+
+
+_MOST_WRITTEN = 1 << 26  # characters of shapes
+
+
+def _to_dict(name: str, found: Inspection) -> dict[str, Any]:
+    """An inspection as JSON has it, where each value has its own shape, also one that many values share."""
+    lengths: dict[int, int] = {}
+    written = 0
+    for value in (*found.arguments, *found.results):
+        shape = value.shape
+        if id(shape) not in lengths:
+            lengths[id(shape)] = sum(len(str(size)) for size in shape)
+        written += lengths[id(shape)]
+    if written > _MOST_WRITTEN:
+        raise ExportError(
+            f"{name!r} has shapes of {written:,} characters, and --json writes at most {_MOST_WRITTEN:,}: "
+            "jaxexp.inspect in Python has all of them"
+        )
+    return {"file": name, **found.to_dict()}
 
 
 _Inspected = tuple[str, Inspection]

@@ -14,7 +14,7 @@ _SUBGROUPS = {_REPLICATED: "replicated", _MAXIMAL: "maximal", _MANUAL: "manual"}
 def text(proto: bytes) -> str:
     """The sharding as XLA prints it, such as ``{devices=[2,1]<=[2]}``; if damaged, a text with its length."""
     try:
-        return _text(proto)
+        return _text(proto, is_part=False)
     except (IndexError, ValueError, KeyError):
         return f"an HloSharding of {len(proto)} bytes that cannot be read"
 
@@ -61,11 +61,13 @@ def size_of(dimensions: Iterable[int]) -> int:
     return max(product, largest) if largest else 0
 
 
-def _text(proto: bytes) -> str:
+def _text(proto: bytes, is_part: bool) -> str:
     numbers: dict[int, list[int]] = {}
     parts: list[bytes] = []
     for field, value in _fields(proto):
         if field == _TUPLE and isinstance(value, bytes):
+            if is_part:
+                raise ValueError("a tuple in a tuple")
             parts.append(value)
         elif isinstance(value, bytes):
             numbers.setdefault(field, []).extend(_packed(value))
@@ -73,7 +75,7 @@ def _text(proto: bytes) -> str:
             numbers.setdefault(field, []).append(value)
     kind = numbers.get(_TYPE, [_REPLICATED])[-1]
     if kind == _TUPLE_TYPE:
-        return f"{{{', '.join(map(_text, parts))}}}"
+        return f"{{{', '.join(_text(part, is_part=True) for part in parts)}}}"
     devices = numbers.get(_TILE_DEVICES, [])
     if kind != _OTHER:
         return f"{{maximal device={devices[0]}}}" if kind == _MAXIMAL else f"{{{_SUBGROUPS[kind]}}}"

@@ -60,8 +60,14 @@ def listed(
 
 
 def dtype_and_shape(dtype: object, shape: Iterable[object]) -> str:
-    """As in "float32[batch,4]"."""
-    return f"{dtype}[{','.join(map(str, shape))}]"
+    """As in "float32[batch,4]"; a long one is cut, as many values may share a shape with long dimensions."""
+    sizes, left = [], LONGEST
+    for size in map(str, shape):
+        left -= len(size) + 1
+        sizes.append(size if left >= 0 else "…")
+        if left < 0:
+            break
+    return f"{dtype}[{','.join(sizes)}]"
 
 
 def bytes_in_words(size: int) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportTypeError, cause
+from jaxexp._kernel.artifact.words import cut
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.sharding import in_call, meshes_of_call
 from jaxexp._kernel.io import compile_cache
@@ -119,7 +120,7 @@ def _mismatch(
 ) -> None:
     where = _jax.describe_argument(exported.in_tree, index, axis)
     hint = hints.about_dtypes(*(aval.dtype for aval in avals)) if avals else ""
-    whole = f" (exported with {avals[0]}, {doing[1]} {avals[1]}){hint}" if avals else ""
+    whole = f" (exported with {cut(str(avals[0]))}, {doing[1]} {cut(str(avals[1]))}){hint}" if avals else ""
     raise ExportError(f"{doing[0]} {exported.fun_name}: {where} must have {expected}, found {found}{whole}")
 
 

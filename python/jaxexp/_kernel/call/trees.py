@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from jaxexp import _jax
 from jaxexp._errors import ExportError, Lines
 from jaxexp._kernel.artifact.node import Description, shown
-from jaxexp._kernel.artifact.words import where_they_differ
+from jaxexp._kernel.artifact.words import cut, where_they_differ
 from jaxexp._kernel.codec import library_nodes, treedefs
 from jaxexp._kernel.codec.generic_node import GenericNode
 from jaxexp._kernel.codec.treedefs import Node
@@ -240,7 +240,8 @@ def mismatch(exported: ExportedData, in_tree: Any, why: str = "", otherwise: str
     """
     # Any leaves will do to compare structures. The names of these say what they stand for.
     given = in_tree.unflatten([hints.leaf_named(hints.A_LEAF)] * in_tree.num_leaves)
-    expected = exported.in_tree.unflatten([hints.leaf_named(f"{hints.AN_ARRAY}, {a}") for a in exported.in_avals])
+    types = (cut(str(aval)) for aval in exported.in_avals)
+    expected = exported.in_tree.unflatten([hints.leaf_named(f"{hints.AN_ARRAY}, {type_}") for type_ in types])
     differences = [
         f"  {_jax.describe_key_path(path)}: expected {theirs}, found {ours}; "
         f"{hints.about_leaves(theirs, ours) or why_there}"

@@ -22,7 +22,7 @@ def canonical(serialized: bytes) -> bytes:
     Raises:
         ModuleError: the bytes are not a module.
     """
-    with _jax.make_ir_context() as context:
+    with mlir.reading(), _jax.make_ir_context() as context:
         module = mlir.parse(serialized, context)
         locations.reduce(module, "none")
         _rename(module)
@@ -39,6 +39,10 @@ def _rename(module: Any) -> None:
         del attributes["sym_name"]
     functions = [operation for operation in module.body.operations if operation.operation.name == "func.func"]
     names = [ir.StringAttr(function.attributes["sym_name"]).value for function in functions]
+    for function in functions:
+        for key in ("arg_attrs", "res_attrs"):
+            if key in function.attributes:
+                function.attributes[key] = _without_names(function.attributes[key])
     operations = list(mlir.iter_operations(module))
     texts = {text for operation in operations for text in mlir.texts(operation)}
     kept = {name for name in names if name == "main" or name.encode() in texts}
@@ -47,11 +51,8 @@ def _rename(module: Any) -> None:
     for function, name in zip(functions, names, strict=True):
         if name in numbered:
             function.attributes["sym_name"] = ir.StringAttr.get(numbered[name])
-        for key in ("arg_attrs", "res_attrs"):
-            if key in function.attributes:
-                function.attributes[key] = _without_names(function.attributes[key])
     for operation in operations:
-        for key, value in mlir.items(operation.attributes):
+        for key, value in mlir.readable_items(operation.attributes):
             if (renamed := _renamed(value, numbered)) is not value:
                 operation.attributes[key] = renamed
 
@@ -73,9 +74,9 @@ def _renamed(value: Any, names: dict[str, str]) -> Any:
         parts = [(part, _renamed(part, names)) for part in value]
         return ir.ArrayAttr.get([new for _, new in parts]) if any(new is not old for old, new in parts) else value
     if isinstance(value, ir.DictAttr):
-        items = [(key, part, _renamed(part, names)) for key, part in mlir.items(value)]
-        is_same = all(new is old for _, old, new in items)
-        return value if is_same else ir.DictAttr.get({key: new for key, _, new in items})
+        items = [(key, part, _renamed(part, names)) for key, part in mlir.readable_items(value)]
+        changed = {key: new for key, old, new in items if new is not old}
+        return ir.DictAttr.get({**dict(mlir.items(value)), **changed}) if changed else value
     return value
 
 

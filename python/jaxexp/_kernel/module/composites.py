@@ -11,7 +11,7 @@ import enum
 import functools
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from jaxexp import _jax
@@ -68,29 +68,77 @@ def two_meanings(name: str) -> ModuleError:
     )
 
 
-def of_chlo(module: Any) -> Iterator[tuple[Any, str, Meaning]]:
-    """Each composite with the name of an operation of CHLO, that name, and what the composite means."""
-    functions = _jax.ir.SymbolTable(module.operation)
-    digests: dict[tuple[str, bool], str] = {}  # by the text: there is a function for each operation
-    for operation in mlir.iter_operations(module):
+class Budget:
+    """How many kinds of composites are compared with what StableHLO writes, which takes milliseconds for each."""
+
+    def __init__(self) -> None:
+        self._kinds: set[tuple[str, ...]] = set()
+        self._left = _KINDS
+
+    def add(self, operations: int) -> None:
+        """What one more module of this size allows."""
+        self._left += operations // _OPERATIONS_OF_KIND
+
+    def spend(self, kind: tuple[str, ...], is_written: bool) -> None:
+        """Takes a kind from it, if that is new. A ModuleError if nothing is left."""
+        if kind in self._kinds:
+            return
+        self._kinds.add(kind)
+        self._left -= 1 if is_written else _COST_OF_UNKNOWN
+        if self._left < 0:
+            expected = f"at most {len(self._kinds) - 1:,} kinds of composites of CHLO in modules of this size"
+            raise ModuleError("mlir_module_serialized", expected, "more: to compare them all would take too long")
+
+
+# JAX writes no composites that jaxlib does not know, unless it is newer.
+_KINDS, _OPERATIONS_OF_KIND, _COST_OF_UNKNOWN = 512, 200, 8
+
+
+def of_chlo(
+    module: Any, budget: Budget | None = None, is_trusted: Callable[[str], bool] = lambda name: False
+) -> Iterator[tuple[Any, str, Meaning]]:
+    """Each composite with the name of an operation of CHLO, that name, and what the composite means. Those whose name
+    is trusted are left out.
+    """
+    found = list(mlir.iter_operations(module))
+    functions = _Functions(module)
+    budget = Budget() if budget is None else budget
+    budget.add(len(found))
+    for operation in found:
         if operation.name != _COMPOSITE:
             continue
         attributes = operation.attributes
         name = attributes["name"].value
-        if not _NAME.fullmatch(name):
+        if not _NAME.fullmatch(name) or is_trusted(name):
+            continue
+        if _VERSIONS.get(name, version := attributes["version"].value) != version:
+            yield operation, name, Meaning.FUNCTION
             continue
         said = str(attributes["composite_attributes"]) if "composite_attributes" in attributes else "{}"
         types = [", ".join(str(value.type) for value in values) for values in (operation.operands, operation.results)]
-        version, written = _written(name, said, *types)
-        if attributes["version"].value != version:
+        known, written = _written(name, said, *types)
+        budget.spend((name, said, *types), known is not None)
+        if known != version:
             yield operation, name, Meaning.FUNCTION
             continue
-        function = functions[attributes["decomposition"].value].operation
-        order_matters = _order_matters(said)
+        digest = functions.digest(attributes["decomposition"].value, _order_matters(said))
+        yield operation, name, Meaning.OPERATION if digest in written else Meaning.TWO
+
+
+class _Functions:
+    """The digests of a module's functions. There is one for each composite, and many are the same."""
+
+    def __init__(self, module: Any) -> None:
+        self._functions = _jax.ir.SymbolTable(module.operation)
+        self._digests: dict[tuple[str, bool], str] = {}  # by the text
+        self.digest = functools.cache(self._digest)
+
+    def _digest(self, name: str, order_matters: bool) -> str:
+        function = self._functions[name].operation
         key = function.get_asm(print_generic_op_form=True).partition("\n")[2], order_matters
-        if key not in digests:
-            digests[key] = _digest(function, order_matters)
-        yield operation, name, Meaning.OPERATION if digests[key] in written else Meaning.TWO
+        if key not in self._digests:
+            self._digests[key] = _digest(function, order_matters)
+        return self._digests[key]
 
 
 def _order_matters(said: str) -> bool:
@@ -118,6 +166,10 @@ _ASIN = """func.func @main(%x: {type}) -> {type} {{
 }}"""
 
 
+# The versions in which jaxlib writes operations as composites, as far as it wrote some.
+_VERSIONS: dict[str, int] = {}
+
+
 @functools.lru_cache(1024)
 def _written(name: str, said: str, operands: str, results: str) -> tuple[int | None, frozenset[str]]:
     """The version of an operation's composite, and the digests of the functions that StableHLO writes for it; no
@@ -132,25 +184,25 @@ def _written(name: str, said: str, operands: str, results: str) -> tuple[int | N
         return {returned} : {results}
     }}"""
     ir, order_matters = _jax.ir, _order_matters(said)
-    with _jax.make_ir_context() as context:
-        try:
-            module = mlir.parse(mlir.serialize(ir.Module.parse(text)), context)
-        except Exception:  # of several types: jaxlib does not know the operation, or not with these types
-            return None, frozenset()
-        found = [operation for operation in mlir.iter_operations(module) if operation.name == _COMPOSITE]
-        if len(found) != 1 or found[0].attributes["name"].value != name:
-            return None, frozenset()
-        attributes = found[0].attributes
-        functions = ir.SymbolTable(module.operation)
-        digests = {_digest(functions[attributes["decomposition"].value].operation, order_matters)}
-        for root in _ALSO_WRITTEN.get(name, ()):
-            element = str(ir.RankedTensorType(ir.Type.parse(operands)).element_type)
-            if element.startswith("complex"):
-                continue
-            other = ir.Module.parse(_ASIN.replace("ROOT", root).format(type=operands, element=element))
-            mlir.run_passes(other, "func.func(chlo-legalize-to-stablehlo)")
-            digests.add(_digest(ir.SymbolTable(other.operation)["main"].operation, order_matters))
-        return attributes["version"].value, frozenset(digests)
+    try:
+        module = mlir.parse(mlir.serialize(ir.Module.parse(text)), ir.Context.current)
+    except Exception:  # of several types: jaxlib does not know the operation, or not with these types
+        return None, frozenset()
+    found = [operation for operation in mlir.iter_operations(module) if operation.name == _COMPOSITE]
+    if len(found) != 1 or found[0].attributes["name"].value != name:
+        return None, frozenset()
+    _VERSIONS[name] = found[0].attributes["version"].value
+    attributes = found[0].attributes
+    functions = ir.SymbolTable(module.operation)
+    digests = {_digest(functions[attributes["decomposition"].value].operation, order_matters)}
+    for root in _ALSO_WRITTEN.get(name, ()):
+        element = str(ir.RankedTensorType(ir.Type.parse(operands)).element_type)
+        if element.startswith("complex"):
+            continue
+        other = ir.Module.parse(_ASIN.replace("ROOT", root).format(type=operands, element=element))
+        mlir.run_passes(other, "func.func(chlo-legalize-to-stablehlo)")
+        digests.add(_digest(ir.SymbolTable(other.operation)["main"].operation, order_matters))
+    return attributes["version"].value, frozenset(digests)
 
 
 def _split(types: str) -> list[str]:
@@ -165,6 +217,7 @@ def _digest(function: Any, order_matters: bool) -> str:
 
 
 def _of_block(block: Any, known: dict[Any, str], order_matters: bool, depth: int = 0) -> str:
+    """Adds its values to `known`: those of an inner block are not used outside of it."""
     known.update((argument, f"{depth}.{i}") for i, argument in enumerate(block.arguments))
     said = ""
     for operation in block.operations:
@@ -178,7 +231,7 @@ def _of_block(block: Any, known: dict[Any, str], order_matters: bool, depth: int
             *(known.get(value, "?") for value in mlir_operation.operands),
             *(str(result.type) for result in mlir_operation.results),
             *(
-                _of_block(inner, dict(known), order_matters, depth + 1)
+                _of_block(inner, known, order_matters, depth + 1)
                 for region in mlir_operation.regions
                 for inner in region.blocks
             ),

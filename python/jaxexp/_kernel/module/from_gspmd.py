@@ -12,14 +12,17 @@ ran on each device was a call between conversions to the parts of an array and b
 
 from __future__ import annotations
 
+import collections
 import itertools
 import math
+import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from jaxexp import _jax
-from jaxexp._errors import cause
+from jaxexp._errors import ModuleError, cause
+from jaxexp._kernel.artifact import op_sharding
 
 from . import mlir
 
@@ -45,7 +48,17 @@ def to_shardy(module: Any, nr_devices: int) -> None:
 
     Raises:
         NotExpressibleError: a part has no counterpart. The caller has to use the module as it was.
+        ModuleError: a sharding is no text.
     """
+    try:
+        _to_shardy(module, nr_devices)
+    except (ModuleError, MemoryError, NotExpressibleError):
+        raise
+    except Exception as error:  # of several types: calls without the operands or attributes that JAX writes
+        raise NotExpressibleError("a module that no release of JAX writes") from cause(error)
+
+
+def _to_shardy(module: Any, nr_devices: int) -> None:
     if nr_devices == 1:
         _drop(module)
         return
@@ -143,15 +156,15 @@ def _text_of(attributes: Any) -> str:
             return str(raw, "utf-8")
         except UnicodeDecodeError as error:
             raise mlir.not_text("shardings") from cause(error)
-    proto = _jax.OpSharding()  # JAX wrote long ones in this form
-    proto.ParseFromString(raw)
-    return repr(_jax.HloSharding.from_proto(proto))
+    return op_sharding.text(raw)  # JAX wrote long ones in this form, and XLA's own reader trusts it
 
 
+_NUMBERS = r"\d{1,10}+(?:,\d{1,10}+)*+"  # of devices, which have 32 bits
 _PATTERN = re.compile(
-    r"\{devices=\[(?P<tiles>[\d,]+)\]"
-    r"(<=\[(?P<shape>[\d,]+)\](T\((?P<order>[\d,]+)\))?|(?P<devices>[\d,]+))"
-    r"(?P<replicated> last_tile_dim_replicate)?\}"
+    rf"\{{devices=\[(?P<tiles>{_NUMBERS})\]"
+    rf"(<=\[(?P<shape>{_NUMBERS})\](T\((?P<order>{_NUMBERS})\))?|(?P<devices>{_NUMBERS}))"
+    r"(?P<replicated> last_tile_dim_replicate)?\}",
+    re.ASCII,
 )
 
 
@@ -166,29 +179,32 @@ def _tiling(text: str, nr_devices: int) -> _Tiling:
         [int(number) for number in match[name].split(",")] if match[name] else []
         for name in ("tiles", "shape", "order", "devices")
     )
-    if devices and devices != list(range(nr_devices)):
+    if devices and (len(devices) != nr_devices or any(device != i for i, device in enumerate(devices))):
         raise NotExpressibleError(f"the sharding {text}, whose order is not that of a mesh")
     shape = shape or [nr_devices]
-    if not math.prod(tiles) == math.prod(shape) == nr_devices:
+    order = order or [*range(len(shape))]
+    sizes = op_sharding.size_of(tiles), op_sharding.size_of(shape)
+    if 0 in (*tiles, *shape) or sizes != (nr_devices, nr_devices) or sorted(order) != [*range(len(shape))]:
         raise NotExpressibleError(f"the sharding {text} of {nr_devices} devices")
     # The cut for each axis of the matrix of devices, in the order in which the tiles take them.
-    ends = [math.prod(shape[i:]) for i in range(len(shape) + 1)]
-    left = [(ends[i + 1], ends[i]) for i in order or range(len(shape))]
+    ends = [*itertools.accumulate(reversed(shape), operator.mul, initial=1)][::-1]
+    left = collections.deque((ends[i + 1], ends[i]) for i in order)
     tiling = tuple(tuple(_take(tile, left, text)) for tile in tiles)
     return tiling[:-1] if match["replicated"] else tiling
 
 
-def _take(tile: int, left: list[_Cut], text: str) -> Iterator[_Cut]:
+def _take(tile: int, left: collections.deque[_Cut], text: str) -> Iterator[_Cut]:
     """Takes this many groups of devices from the front of the remaining ones."""
     while tile > 1:
-        low, high = left[0]
+        low, high = left.popleft()
         taken = math.gcd(tile, high // low)
         if taken not in (tile, high // low):
             raise NotExpressibleError(f"the sharding {text}, which splits an axis of its devices unevenly")
         if taken > 1:
             yield high // taken, high
         tile //= taken
-        left[:1] = [(low, high // taken)] if high // taken > low else []
+        if high // taken > low:
+            left.appendleft((low, high // taken))
 
 
 def _rank(value: Any) -> int:
@@ -232,10 +248,10 @@ def _constrain(call: Any, mesh: _Mesh) -> None:
     value, text = call.operands[0], _text(call)
     if text != _MANUAL:
         config = call.attributes["backend_config"] if "backend_config" in call.attributes else ""  # noqa: SIM401
-        unspecified = re.fullmatch(r"unspecified_dims=\[([\d,]*)\]", str(config).strip('"'))
+        unspecified = re.fullmatch(rf"unspecified_dims=\[({_NUMBERS})?\]", str(config).strip('"'), re.ASCII)
         if str(config) not in ("", '""') and unspecified is None:
             raise NotExpressibleError(f"the option {config} of a sharding")
-        dims = [int(i) for i in unspecified[1].split(",")] if unspecified else []
+        dims = [int(i) for i in unspecified[1].split(",")] if unspecified and unspecified[1] else []
         sharding = mesh.attribute(mesh.sharding(text, _rank(value), dims))
         with _jax.ir.InsertionPoint(call), call.location:
             value = _jax.ir.Operation.create(
@@ -246,15 +262,15 @@ def _constrain(call: Any, mesh: _Mesh) -> None:
 
 def _shard_map_bodies(calls: Iterable[tuple[str, Any]]) -> list[Any]:
     """The calls of functions that run on each device: their operands or results are parts of arrays."""
-    bodies: list[Any] = []
+    bodies: dict[Any, None] = {}
     for target, call in calls:
         found: Iterable[Any] = ()
         if target == "SPMDFullToShardShape":
             found = (use.owner for use in call.results[0].uses)
         elif target == "SPMDShardToFullShape":
             found = (_defining(_unannotated(call.operands[0])),)
-        bodies += (body.operation for body in found if body is not None and body.operation not in bodies)
-    return bodies
+        bodies.update((body.operation, None) for body in found if body is not None)
+    return [*bodies]
 
 
 def _defining(value: Any) -> Any:

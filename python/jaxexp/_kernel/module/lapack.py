@@ -109,8 +109,9 @@ class _OldCall:
         if self._shapes:
             return self._shapes[index]
         # Some old calls did not say the sizes of results of unknown sizes: these share the matrix's batch.
-        type_, batch = self.results[index].type, len(matrix.type.shape) - 2
-        if any(type_.is_dynamic_dim(axis) for axis in range(batch, type_.rank)):
+        type_, batch = self.results[index].type, matrix.type.rank - 2
+        # jaxlib does not check the number of an axis.
+        if batch < 0 or any(type_.is_dynamic_dim(axis) for axis in range(batch, type_.rank)):
             raise self._error(f"does not say how large its result {index} is")
         return _shape_of(type_, matrix)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 import jax
 
 from jaxexp import _jax, _native
-from jaxexp._errors import ExportRuntimeError, ModuleError, UnsupportedModuleError, cause
+from jaxexp._errors import ExportError, ExportRuntimeError, ModuleError, UnsupportedModuleError, cause
 from jaxexp._kernel.artifact import module_head
 
 _MODULE = "mlir_module_serialized"
@@ -56,6 +57,22 @@ def parse(serialized: bytes, context: Any) -> Any:
     raise UnsupportedModuleError(
         _MODULE, f"a module that JAX {jax.__version__} reads, for StableHLO up to {newest}", f"{too_new}{advice}"
     ) from why
+
+
+@contextlib.contextmanager
+def reading() -> Generator[None]:
+    """Raises a ModuleError for whatever jaxlib's bindings raise about a part of a module: they have no class for that.
+
+    A module that no JAX wrote may lack attributes and operands, or have others than its operations need.
+    """
+    try:
+        yield
+    except (ExportError, MemoryError):
+        raise
+    except Exception as error:
+        first_line = str(error).partition("\n")[0]
+        expected = "a module whose operations have the attributes and operands that JAX writes"
+        raise ModuleError(_MODULE, expected, f"{type(error).__name__}: {first_line}") from cause(error)
 
 
 def _deserialized(serialized: bytes, context: Any) -> Any:
@@ -213,10 +230,20 @@ def items(attributes: Any) -> list[tuple[str, Any]]:
     return [(name, attributes[name]) for name in names]
 
 
+def readable_items(attributes: Any) -> list[tuple[str, Any]]:
+    """`items` without the numbers of complex constants, for which jaxlib's bindings have no class."""
+    found = []
+    for i in range(len(attributes)):
+        name = attributes[i].name
+        with contextlib.suppress(TypeError):
+            found.append((name, attributes[name]))
+    return found
+
+
 def texts(operation: Any) -> Iterator[bytes]:
     """The texts in the attributes of an operation, also those in arrays and dictionaries; not its own name."""
     ir = _jax.ir
-    left = [value for key, value in items(operation.attributes) if key != "sym_name"]
+    left = [value for key, value in readable_items(operation.attributes) if key != "sym_name"]
     while left:
         value = left.pop()
         if isinstance(value, ir.StringAttr):
@@ -224,7 +251,7 @@ def texts(operation: Any) -> Iterator[bytes]:
         elif isinstance(value, ir.ArrayAttr):
             left += value
         elif isinstance(value, ir.DictAttr):
-            left += (part for _, part in items(value))
+            left += (part for _, part in readable_items(value))
 
 
 def replace(operation: Any, values: Iterable[Any]) -> None:

@@ -22,14 +22,15 @@ def parse(exported: ExportedData, context: Any) -> Any:
         DeserializationError: the bytes are not a module of a function with this signature.
         ExportError: the module calls a routine in a form that has no counterpart today.
     """
-    module = _with_shardings_of_today(exported, context)
-    signature.check(exported, module)
-    if may_call_lapack(exported):
-        from . import lapack
+    with mlir.reading():
+        module = _with_shardings_of_today(exported, context)
+        signature.check(exported, module)
+        if may_call_lapack(exported):
+            from . import lapack
 
-        for target, operation in mlir.custom_calls(module):
-            lapack.modernize(operation, target)
-    return module
+            for target, operation in mlir.custom_calls(module):
+                lapack.modernize(operation, target)
+        return module
 
 
 def may_call_lapack(exported: ExportedData) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from jaxexp import _jax
-from jaxexp._errors import DeserializationError, ExportError, PolicyError, cause
+from jaxexp._errors import DeserializationError, PolicyError
 from jaxexp._kernel.artifact import operations
 from jaxexp._kernel.artifact.targets import STABLE_CUSTOM_CALLS
 from jaxexp._kernel.codec import nodes
@@ -21,8 +22,14 @@ from . import devices
 _MODULE = "mlir_module_serialized"
 
 
-def check_function(limits: Limits, exported: ExportedData) -> None:
-    """What `Policy.check` does, for one function."""
+def check_functions(limits: Limits, chain: Iterable[ExportedData]) -> None:
+    """What `Policy.check` does, for a function and its VJPs."""
+    budget = composites.Budget()
+    for exported in chain:
+        _check_function(limits, exported, budget)
+
+
+def _check_function(limits: Limits, exported: ExportedData, budget: composites.Budget) -> None:
     where = data.described(exported)
     limits.sizes(where, len(data.module_view(exported)), len(exported.in_avals), len(exported.out_avals))
     limits.devices(exported.nr_devices, "devices", where)
@@ -33,17 +40,9 @@ def check_function(limits: Limits, exported: ExportedData) -> None:
         limits.unregistered_nodes({*nodes.unregistered(trees), *nodes.generic(trees)}, where)
     for effect in (*exported.ordered_effects, *exported.unordered_effects):
         limits.effect(f"{type(effect).__module__}.{type(effect).__qualname__}", where)
-    try:
-        # The module is checked after it is brought up to date, because that one runs.
-        with _jax.make_ir_context() as context:
-            _ModuleCheck(limits, where).run(runnable.parse(exported, context))
-    except (ExportError, MemoryError):
-        raise
-    except Exception as error:  # jaxlib has no special class for an attribute that it cannot read
-        first_line = str(error).partition("\n")[0]
-        raise DeserializationError(
-            _MODULE, "a module whose attributes can be read", f"{type(error).__name__}: {first_line}"
-        ) from cause(error)
+    # The module is checked after it is brought up to date, because that one runs.
+    with mlir.reading(), _jax.make_ir_context() as context:
+        _ModuleCheck(limits, where, budget).run(runnable.parse(exported, context))
 
 
 _CUSTOM_CALL = "stablehlo.custom_call"
@@ -52,8 +51,8 @@ _CUSTOM_CALL = "stablehlo.custom_call"
 class _ModuleCheck:
     """The module of one function, while it is compared with a policy."""
 
-    def __init__(self, limits: Limits, where: str) -> None:
-        self.limits, self.policy, self.where = limits, limits.policy, where
+    def __init__(self, limits: Limits, where: str, budget: composites.Budget) -> None:
+        self.limits, self.policy, self.where, self.budget = limits, limits.policy, where, budget
         self.function = "main"
         self.array_bytes: dict[Any, int] = {}  # by type
         self.attributes_with_devices: set[tuple[str, Any]] = set()  # that were looked at
@@ -68,8 +67,9 @@ class _ModuleCheck:
             self._devices(found[0], found[0].name)
         for operation in found[1:]:
             self._operation(operation, operation.name)
-        for _, name, meaning in composites.of_chlo(module):
-            if meaning is composites.Meaning.TWO and not self.limits.allows("operations", name):
+        is_trusted = functools.partial(self.limits.allows, "operations")
+        for _, name, meaning in composites.of_chlo(module, self.budget, is_trusted):
+            if meaning is composites.Meaning.TWO:
                 found_here = f"has a composite {name} with another function than StableHLO is known to write for {name}"
                 self._refuse_name("operations", f"{found_here}: XLA computes one, and other readers the other", name)
 
