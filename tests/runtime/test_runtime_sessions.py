@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import gc
 import os
 import pickle
@@ -243,6 +244,51 @@ def test_files_that_are_called_as_parts_of_the_module(
     monkeypatch.chdir(tmp_path)
     Path(name).touch()
     same(Session(blob, plugin="cpu")(X), space["f"](X))
+
+
+B = jaxexp.symbolic_shape("b")[0]
+
+
+@pytest.mark.parametrize(
+    ("said", "taken", "message"),
+    [
+        (["float32[3]"], ["int32[3]"], r"takes float32\[3\] as args\[0\], found int32\[3\]"),
+        (["float32[2,3]"], ["float32[3,2]"], r"takes float32\[2,3\] as args\[0\], found float32\[3,2\]"),
+        (["float32[6]"], ["float16[12]"], r"found float16\[12\]"),
+        (["bool[4]"], ["int8[4]"], r"takes bool\[4\] .* found int8\[4\]"),
+        (["complex64[2]"], ["complex128[1]"], r"found complex128\[1\]"),
+        (["float32[b]"], ["float32[4]"], r"takes float32\[b\] .* found float32\[4\]"),
+        (["float32[4]"], ["float32[4]", "float32[4]"], "takes 1 values, as the signature says, found one that takes 2"),
+    ],
+)
+def test_modules_of_other_functions(said: list[str], taken: list[str], message: str) -> None:
+    """The plugin compares nothing but the number of bytes."""
+
+    def exported(types: list[str]) -> jaxexp.Exported:
+        specs = []
+        for text in types:
+            dtype, _, shape = text.removesuffix("]").partition("[")
+            sizes = [B if size == "b" else int(size) for size in shape.split(",")]
+            specs.append(jax.ShapeDtypeStruct(sizes, dtype))
+        return jaxexp.export(jax.jit(lambda *args: args))(*specs)
+
+    with jax.enable_x64(True):
+        module = exported(taken).mlir_module_serialized
+        blob = dataclasses.replace(exported(said), mlir_module_serialized=module).serialize()
+    with pytest.raises(jaxexp.DeserializationError, match=message):
+        Session(blob, plugin="cpu")
+
+
+DTYPES = """bool int4 int8 int16 int32 int64 uint4 uint8 uint16 uint32 uint64 float16 float32 float64 bfloat16
+    complex64 complex128 float8_e5m2 float8_e4m3fn float8_e4m3b11fnuz float8_e5m2fnuz float8_e4m3fnuz float8_e4m3
+    float8_e3m4 float8_e8m0fnu float4_e2m1fn"""
+
+
+@pytest.mark.parametrize("dtype", DTYPES.split())
+def test_every_dtype_is_known_in_modules(dtype: str) -> None:
+    with jax.enable_x64(True):
+        spec = jax.ShapeDtypeStruct((3,), numpy_dtype(dtype))
+        Session(jaxexp.export(jax.jit(lambda x: x))(spec).serialize(), plugin="cpu")
 
 
 def test_arrays_of_others(session: Session, tmp_path: Path) -> None:

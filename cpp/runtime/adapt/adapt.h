@@ -5,12 +5,31 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "runtime/refine/shape.h"
 #include "wire/base/error.h"
 
 namespace jaxexp::runtime::adapt {
+
+/// What a main function takes or returns.
+struct ValueType {
+  /// As in "float32[?,4]".
+  std::string str() const;
+
+  std::string_view dtype;  // as JAX names it; empty where it is no array, or of a dtype that is unknown here
+  refine::Shape sizes;
+};
+
+struct MainTypes {
+  std::vector<ValueType> arguments, results;
+};
+
+/// Of a module that was checked (wire/bytecode/bytecode.h). Throws wire::Error where there is no main function, and
+/// RunError where its form is not known here.
+MainTypes types_of_main(std::span<const std::uint8_t> module, const wire::Path& where);
 
 /// Whether an operation, such as "vhlo.custom_call_v2", may be said in older words.
 bool may_have_older_words(std::string_view operation);

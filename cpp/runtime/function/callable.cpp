@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <functional>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
+#include "jaxexp/deserialization_error.h"
 #include "runtime/plugin/compile_options.h"
 #include "runtime/plugin/few.h"
 #include "wire/base/error.h"
@@ -118,6 +120,42 @@ Callable::Callable(std::shared_ptr<const Client> client, Artifact artifact, std:
       size_options_(std::move(size_options)),
       places_(results_.size()) {
   choice_.emplace(std::string(artifact_.function_name()), variables_, size_options_);
+  check_signature();
+}
+
+/// Nothing else ties the module to the signature: the plugin takes any bytes, as long as there are enough of them.
+void Callable::check_signature() const {
+  const auto found = program_.types_of_main();
+  if (!found) return;
+  const auto refuse = [](const std::string& expected, const std::string& type) {
+    constexpr std::size_t longest = 240;
+    throw DeserializationError("mlir_module_serialized", "a main function that " + wire::shortened(expected, longest),
+                               wire::shortened(type, longest));
+  };
+  const std::size_t others = program_.platform_index ? 1 : 0;
+  for (const auto& [what, types, count] : {std::tuple("takes", &found->arguments, kept_.size() + others),
+                                           std::tuple("returns", &found->results, results_.size())})
+    if (types->size() != count)
+      refuse(std::string(what) + ' ' + std::to_string(count) + " values, as the signature says",
+             "one that " + std::string(what) + ' ' + std::to_string(types->size()));
+  const auto fits = [](const Parameter& wanted, const adapt::ValueType& type) {
+    return wanted.type->name == type.dtype &&
+           std::ranges::equal(wanted.dimensions, type.sizes, [](const Dimension& dimension, std::int64_t size) {
+             // A module may know less about a shape than the signature.
+             return size == refine::dynamic_size || (dimension.is_constant() && dimension.constant() == size);
+           });
+  };
+  if (others > 0) {
+    const adapt::ValueType& index = found->arguments.front();
+    if ((index.dtype != "int32" && index.dtype != "int64") || !index.sizes.empty())
+      refuse("takes int32[] as the platform's index", index.str());
+  }
+  for (std::size_t i = 0; i < kept_.size(); ++i)
+    if (const Parameter& wanted = arguments_[kept_[i]]; !fits(wanted, found->arguments[others + i]))
+      refuse("takes " + wanted.str() + " as " + wanted.path, found->arguments[others + i].str());
+  for (std::size_t i = 0; i < results_.size(); ++i)
+    if (!fits(results_[i], found->results[i]))
+      refuse("returns " + results_[i].str() + " as " + results_[i].path, found->results[i].str());
 }
 
 void Callable::compile() const {

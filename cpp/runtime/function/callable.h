@@ -91,6 +91,7 @@ class Callable {
   std::vector<Shape> module_shapes(const Variables& sizes) const;
   Arrays cut(const Arrays& results, const Variables& given) const;
   const Tiling& tiling(std::size_t argument) const;
+  void check_signature() const;
   void keep_code(const Compiled& compiled, const Variables& sizes, const std::filesystem::path& path) const;
   StaticModule static_module(const Variables& sizes) const;
   Executable make_executable(const StaticModule& module) const;

@@ -76,6 +76,7 @@ Program::Program(const Artifact& artifact, const std::shared_ptr<const Client>& 
     uses_shardy = std::ranges::find(head.dialects, "sdy") != head.dialects.end();
     producer = head.producer;
     const auto contents = wire::read_contents(module, where);
+    has_known_functions_ = contents && contents->operations.contains("vhlo.func_v1");
     if (contents) adapt(artifact, *client, *contents, where);
     if (contents && contents->custom_calls)
       for (const auto& [target, count] : *contents->custom_calls) custom_calls.push_back(target);
@@ -84,6 +85,11 @@ Program::Program(const Artifact& artifact, const std::shared_ptr<const Client>& 
   // Attributes say so, whose names are jax.buffer_donor and tf.aliasing_output.
   const std::string_view text(reinterpret_cast<const char*>(module.data()), module.size());
   may_donate = text.find("donor") != text.npos || text.find("alias") != text.npos;
+}
+
+std::optional<adapt::MainTypes> Program::types_of_main() const {
+  if (!has_known_functions_) return std::nullopt;
+  return translating([&] { return adapt::types_of_main(module, {nullptr, "mlir_module_serialized"}); });
 }
 
 /// As far as it is known how; what is left is the plugin's to refuse.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "jaxexp/artifact.h"
+#include "runtime/adapt/adapt.h"
 #include "runtime/plugin/client.h"
 #include "runtime/refine/shape.h"
 #include "wire/base/error.h"
@@ -37,6 +38,10 @@ struct Program {
   std::optional<std::string> why_not_padded(std::span<const refine::Shape> given,
                                             std::span<const refine::Shape> padded) const;
 
+  /// What the module's main function takes and returns. Nothing where the module is newer than what is known here.
+  /// Throws as `with_shapes` does.
+  std::optional<adapt::MainTypes> types_of_main() const;
+
   /// What a failed compilation says about the module's custom calls: empty where it names none of them.
   std::string refused_custom_calls(std::string_view error) const;
   /// What a failed compilation may be due to where the module is written for a newer StableHLO than the plugin's:
@@ -60,6 +65,7 @@ struct Program {
   std::pair<Version, Version> stablehlo_versions(const Client& client) const;
   void provide_lapack(const std::shared_ptr<const Client>& client, const wire::Path& where);
 
+  bool has_known_functions_ = false;
   bool types_calls_ = false;           // untyped calls of LAPACK can be typed ones
   std::vector<std::uint8_t> changed_;  // the module, where it is not as in the artifact
 };

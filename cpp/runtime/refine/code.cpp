@@ -2,6 +2,7 @@
 // is not kept: it means nothing.
 #include "runtime/refine/code.h"
 
+#include <climits>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -20,7 +21,8 @@ constexpr unsigned has_attributes = 1, has_results = 2, has_operands = 4, has_su
 
 class Reader {
  public:
-  explicit Reader(std::uint64_t version) : version_(version) {}
+  explicit Reader(std::uint64_t version, unsigned most_sections = UINT_MAX)
+      : version_(version), most_sections_(most_sections) {}
 
   Code read(wire::Cursor section) {
     Code code;
@@ -114,8 +116,11 @@ class Reader {
     Scope inside;
     const bool in_section = found.is_isolated && version_ >= since::isolated_sections;
     wire::Cursor section = in_section ? at.section().second : at;
+    if (in_section && sections_ == most_sections_) return;
+    sections_ += in_section;
     for (std::uint64_t i = 0; i < count; ++i)
       found.regions.push_back(region(in_section ? section : at, found.is_isolated ? inside : outside));
+    sections_ -= in_section;
   }
 
   static void skip_use_order(wire::Cursor& at, std::size_t values) {
@@ -126,6 +131,8 @@ class Reader {
   }
 
   const std::uint64_t version_;
+  const unsigned most_sections_;  // in each other
+  unsigned sections_ = 0;
   Id values_ = 0;
 };
 
@@ -215,6 +222,10 @@ class Writer {
 }  // namespace
 
 Code read_code(wire::Cursor section, std::uint64_t version) { return Reader(version).read(section); }
+
+Block read_heads(wire::Cursor section, std::uint64_t version) {
+  return Reader(version, /*most_sections=*/1).read(section).top;  // that of the module
+}
 
 std::string written(const Block& top, std::uint64_t version) {
   std::string text;

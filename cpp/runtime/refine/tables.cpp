@@ -35,6 +35,51 @@ constexpr auto integers_of_vhlo = std::to_array<Bits>({{vhlo::type::boolean, 1, 
                                                        {18, 32, false},
                                                        {19, 64, false}});
 
+/// By the numbers of types; those of ml_dtypes have its names.
+constexpr std::string_view dtypes_of_vhlo[] = {
+    "bool",
+    "",
+    "bfloat16",
+    "float16",
+    "float32",
+    "float64",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "",
+    "",
+    "int4",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint4",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "",
+    "",
+    "",
+    "",
+    "",
+    "",
+    "",
+    "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+    "float8_e4m3b11fnuz",
+    "",
+    "int2",
+    "uint2",
+    "",
+    "",
+    "float8_e4m3",
+    "float8_e3m4",
+    "float4_e2m1fn",
+    "",
+    "",
+    "float8_e8m0fnu",
+};
+
 std::uint32_t dialect_of(const wire::Names& names, std::string_view name) {
   const auto found = std::ranges::find(names.dialects, name);
   if (found == names.dialects.end()) refuse("it is no portable artifact of StableHLO");
@@ -193,6 +238,16 @@ Element Tables::element(Id type) const {
   const auto found = std::ranges::find(integers_of_vhlo, coded.kind, &Bits::kind);
   if (!coded.is_vhlo || found == integers_of_vhlo.end()) return {coded.kind, 0, false, false};
   return {coded.kind, found->bits, true, found->is_signed};
+}
+
+std::string_view Tables::dtype(Id type) const {
+  Encoded coded = type_at(type);
+  if (!coded.is_vhlo) return {};
+  if (coded.kind == vhlo::type::complex) {
+    const std::string_view part = dtype(static_cast<Id>(coded.at.number()));
+    return part == "float32" ? "complex64" : part == "float64" ? "complex128" : "";
+  }
+  return coded.kind < std::size(dtypes_of_vhlo) ? dtypes_of_vhlo[coded.kind] : std::string_view();
 }
 
 Id Tables::add_type(std::string bytes) {

@@ -31,6 +31,7 @@ enum : std::uint64_t { type = 17, sub_axis = 21, axis = 22, groups_of_axes = 23 
 namespace type {
 enum : std::uint64_t {
   boolean = 0,
+  complex = 1,
   function = 8,
   si32 = 13,
   si64 = 14,
@@ -87,6 +88,8 @@ class Tables {
   bool has_dynamic_types();
   const Type& type(Id type);
   Element element(Id type) const;
+  /// As JAX names it; empty where it is not known.
+  std::string_view dtype(Id type) const;
   Id tensor_type(Id element, const Shape& shape);
   Id function_type(std::span<const Id> inputs, std::span<const Id> results);
   Id scalar_element(std::uint64_t kind);  // the type of numbers that VHLO has under this number

@@ -244,6 +244,30 @@ def test_no_weight_becomes_infinite(place: Any, name: str, array: Any, said: str
         model.with_weights(given, cast=True).call(np.zeros(4, jnp.bfloat16))  # a file is read by the call
 
 
+SMALL = "float4_e2m1fn float8_e4m3fn float8_e4m3b11fnuz float8_e8m0fnu float8_e5m2 float16 bfloat16 float32".split()
+
+
+@pytest.mark.parametrize("dtype", SMALL)
+@pytest.mark.parametrize("source", ["float32", "float16", "float8_e5m2", "float8_e4m3fn"])
+def test_floats_stay_the_numbers_that_they_are(source: str, dtype: str) -> None:
+    """Some dtypes have no infinity, no NaN, no zero or no negative numbers. NumPy makes others of what they lack."""
+    taken, given = (np.dtype(getattr(ml_dtypes, name, name)) for name in (dtype, source))
+    program = jaxexp.export(jax.jit(lambda w, x: w["w"].astype(np.float32) + x))({"w": np.ones(1, taken)}, np.float32(0))
+    for number in (1.0, 4.0, -4.0, 0.0, 1e4, -1e4, np.inf, -np.inf, np.nan):
+        old = np.array([number], given)
+        with np.errstate(all="ignore"):
+            before, after = (float(x) for x in (old.astype("f4")[0], old.astype("f4").astype(taken).astype("f4")[0]))
+        same = after == before or (np.isnan(after) and np.isnan(before)) or abs(after - before) < abs(before) / 2
+        try:
+            found = program.bind({"w": old}, cast=True).call(np.float32(0))
+        except WeightsError as error:
+            assert not same or given == taken
+            assert f"expected floats that fit into {dtype}, found {source}[1] with" in str(error)
+        else:
+            assert same, (number, found)
+            np.testing.assert_array_equal(found, np.float32([after]))
+
+
 def test_traced_arrays_are_cast() -> None:
     model, given = bound()
 

@@ -33,7 +33,8 @@ def cast(name: str, array: Any, dtype: Any, file: str | None = None) -> Any:
     """An array in another dtype, where it is; floats are rounded.
 
     Raises:
-        WeightsError: an integer does not fit into the dtype, or a float would become infinite.
+        WeightsError: an integer does not fit into the dtype, or a float would become infinite, the largest number or
+            NaN, or an infinity or NaN something else.
     """
     if is_integer := jnp.issubdtype(dtype, jnp.integer):
         _check_fits(name, array, dtype, file)
@@ -41,9 +42,11 @@ def cast(name: str, array: Any, dtype: Any, file: str | None = None) -> Any:
         return array.astype(dtype)
     with wherever(), np.errstate(over="ignore"):  # the error below says more than NumPy's warning
         old = array if isinstance(array, jax.Array) else np.asarray(array)
-        new = old.astype(dtype)
-        if not is_integer:
-            _check_finite(name, old, new, file)
+        is_small = not is_integer and np.dtype(old.dtype).itemsize < 4
+        wide = old.astype(np.float32) if is_small else old  # not every pair of small dtypes has a conversion
+        new = wide.astype(dtype)
+        if not is_integer and not _holds_all(old.dtype, new.dtype):
+            _check_kept(name, old, wide, new, file)
     if isinstance(new, np.ndarray):
         new.flags.writeable = False
     return new
@@ -63,14 +66,33 @@ def _check_fits(name: str, array: Any, dtype: Any, file: str | None) -> None:
         raise WeightsError(name, f"integers that fit into {dtype}", numbers, file=file)
 
 
-def _check_finite(name: str, array: Any, new: Any, file: str | None) -> None:
-    if jnp.finfo(array.dtype).max <= jnp.finfo(new.dtype).max:
-        return
-    finite = jnp.isfinite if isinstance(array, jax.Array) else np.isfinite
-    lost = finite(array) & ~finite(new)
+def _holds_all(dtype: Any, to: Any) -> bool:
+    """Whether a dtype of floats or complex numbers has the range of another one, and infinities and NaN if that has."""
+    ranges = jnp.finfo(dtype), jnp.finfo(to)
+    if float(ranges[1].min) > float(ranges[0].min) or float(ranges[1].max) < float(ranges[0].max):
+        return False
+    return all(has(to) or not has(dtype) for has in (_has_infinity, _has_nan))
+
+
+def _has_infinity(dtype: Any) -> bool:
+    return bool(np.isinf(np.asarray(np.inf, np.float32).astype(dtype).astype(np.complex128)))
+
+
+def _has_nan(dtype: Any) -> bool:
+    return bool(np.isnan(np.asarray(np.nan, np.float32).astype(dtype).astype(np.complex128)))
+
+
+def _check_kept(name: str, old: Any, wide: Any, new: Any, file: str | None) -> None:
+    """`wide` has the numbers of `old` in a dtype with which one can compute."""
+    xp: Any = jnp if isinstance(wide, jax.Array) else np
+    made = new.astype(np.float32) if np.dtype(new.dtype).itemsize < 4 else new
+    lost = xp.isfinite(wide) != xp.isfinite(made)
+    lost |= xp.isnan(wide) != xp.isnan(made)
+    if not _has_nan(new.dtype):  # such dtypes have their largest number instead
+        lost |= xp.abs(wide) > float(jnp.finfo(new.dtype).max)
     if lost.any():
-        first = array[lost][0]
-        raise WeightsError(name, f"floats that fit into {new.dtype}", f"{type_of(array)} with {first}", file=file)
+        found = f"{type_of(old)} with {wide[lost][0]}"
+        raise WeightsError(name, f"floats that fit into {new.dtype}", found, file=file)
 
 
 def cast_in_file(file: HoldsTensors, tensor: Tensor, aval: Any) -> tuple[HoldsTensors, Tensor]:
