@@ -79,6 +79,16 @@ def test_code_for_source_whose_lines_moved(tmp_path: Path, exe: Path, reproducib
     assert reproducible or (code.why or "").startswith("module: compiled for ")
 
 
+def test_weak_types_are_no_condition(tmp_path: Path, exe: Path) -> None:
+    """A loaded function has none, and the compiler knows none."""
+    exported = jaxexp.export(jax.jit(lambda x, factor: (x * factor, 1.0)))(X, 2.0)
+    exported.save(tmp_path / "f.jaxexp")
+    exported.precompile(into=exe)
+    loaded = jaxexp.load(tmp_path / "f.jaxexp", executables=exe)
+    np.testing.assert_array_equal(loaded.call(X, 2.0)[0], 2 * X)
+    assert [one.used for one in loaded.executables] == [True]
+
+
 def test_each_size_of_a_symbolic_function_has_its_code(tmp_path: Path, exe: Path) -> None:
     (n,) = jaxexp.symbolic_shape("n")
     path = saved(tmp_path, lambda x: (x @ x.T).sum(0), jax.ShapeDtypeStruct((n, 8), np.float32))

@@ -154,6 +154,20 @@ def test_repeats_are_parts() -> None:
     assert {about for _, about, _ in groups(found)[:-1]} == {"14 sine, 14 multiply, 14 add"}
 
 
+def test_two_long_repeats_are_two_parts() -> None:
+    """Neither is as long as a part may be, and both are longer."""
+
+    def twice(x):
+        for _ in range(2):
+            for _ in range(16):
+                x = jnp.sin(x)
+                x = jnp.cos(x)
+            x = jnp.tanh(x)
+        return x
+
+    assert titles(groups(folded(twice, spec((4,))))) == ["1 to 1 of 2 repeats", "2 to 2 of 2 repeats"]
+
+
 def test_groups_are_in_order_and_inside_of_each_other() -> None:
     main = folded(of_blocks, weights(), TOKENS).functions["main"]
     waiting = [(0, len(main["o"]) - 1, main["g"])]

@@ -52,8 +52,8 @@ struct Code {
 /// between blocks.
 Code read_code(wire::Cursor section, std::uint64_t version);
 
-/// The same without the code of functions, as far as it has sections of its own: since version 2 of bytecode. Takes time
-/// in proportion to the number of functions then. Their values have no numbers.
+/// The same without the code of functions, as far as it has sections of its own: since version 2 of bytecode. Takes
+/// time in proportion to the number of functions then. Their values have no numbers.
 Block read_heads(wire::Cursor section, std::uint64_t version);
 
 /// What `read_code` reads. Values are numbered anew, so each has to be used where it is known.

@@ -27,7 +27,7 @@ from .placing import Placement
 
 def of_function(exported: ExportedData) -> dict[str, str]:
     """The conditions that a function sets."""
-    signature = data.signature(exported, without_scope=True)
+    signature = data.signature(exported, without_scope=True, weak_types=False)
     described = [str(part) for i, part in enumerate(signature) if i not in (1, 3)]  # the trees only arrange arguments
     return {
         "function": data.described(exported),

@@ -12,6 +12,7 @@ from jaxexp._errors import ExportError, UnsupportedError
 from jaxexp._kernel.call.first_argument import apart, flattened, program_of
 from jaxexp._kernel.call.lowering import check_device_count
 from jaxexp._kernel.function.data import ExportedData
+from jaxexp._kernel.function.specs import is_taken_as
 
 from .array_type import plain
 from .function import Raised
@@ -58,7 +59,9 @@ def make_jaxpr(exported: ExportedData, args_specs: tuple[Any, ...], kwargs_specs
                 f"the jaxpr of {exported.fun_name}: its arguments have symbolic shapes, and a jaxpr has constant ones. "
                 "Pass an array or a jax.ShapeDtypeStruct for each argument"
             )
-    types = [jax.ShapeDtypeStruct(spec.shape, spec.dtype) for spec in specs]
+    wanted = (aval.dtype for aval in program.in_avals)
+    dtypes = [own if is_taken_as(spec.dtype, own) else spec.dtype for spec, own in zip(specs, wanted, strict=True)]
+    types = [jax.ShapeDtypeStruct(spec.shape, dtype) for spec, dtype in zip(specs, dtypes, strict=True)]
     platform, platforms = _jax.platform_name(), program.platforms
     with jax.enable_x64(True):  # for the types of the arguments; the module decides about the rest
         avals = jax.make_jaxpr(lambda *leaves: leaves)(*types).in_avals

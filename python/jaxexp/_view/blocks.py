@@ -323,7 +323,9 @@ class _Folding:
         size = max(_GROUP, -(-len(nodes) // _MOST_NODES))
         alike = [(node.name, node.kind, node.calls) for node in nodes]
         period = next((n for n in range(1, size + 1) if alike[n:] == alike[:-n]), 0)
-        size = -(-size // period) * period if period else size
+        if period:
+            whole = -(-size // period) * period
+            size = whole if whole < len(nodes) else size // period * period  # one part would be parted for ever
         parts, start = [], 0
         while start < len(nodes):
             end = start + size

@@ -408,6 +408,18 @@ def test_tolerances(exported: jaxexp.Exported, tmp_path: Path) -> None:
         jaxexp.check(file, tolerance=-1)
 
 
+def test_arrays_of_64_bits_are_taken_as_calls_take_them(tmp_path: Path) -> None:
+    i, x = np.arange(3), np.linspace(0, 1, 4)
+    exported = jaxexp.export(jax.jit(lambda i, x: x * i.sum()))(i, x)
+    exported.save(tmp_path / "f.jaxexp", cases=[(i, x)])
+    jaxexp.record(tmp_path / "f.jaxexp", [(i, x)])
+    assert jaxexp.check(tmp_path / "f.jaxexp").verdict == "equal"
+    assert exported.make_jaxpr(i, x).in_avals == list(exported.in_avals)
+    assert exported.specialize(i, x).in_avals == exported.in_avals
+    with jax.enable_x64(True), pytest.raises(jaxexp.ExportError, match="found int64"):
+        jaxexp.record(tmp_path / "f.jaxexp", [(i, x)])
+
+
 def test_cases_stay_where_their_sizes_fit(tmp_path: Path) -> None:
     b, c = jaxexp.symbolic_shape("b, c")
     spec = jax.ShapeDtypeStruct

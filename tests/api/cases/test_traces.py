@@ -182,6 +182,21 @@ def test_every_kind(name: str, tmp_path: Path) -> None:
         assert all(row.operation == drawn[row.at[0]][row.at[1]] for row in traced.rows)
 
 
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_keys_and_symbolic_shapes(shape: tuple[int, ...], tmp_path: Path) -> None:
+    keys = jax.random.split(jax.random.key(0), 3) if shape else jax.random.key(0)
+    x = np.ones(3, np.float32)
+    (b,) = jaxexp.symbolic_shape("b")
+    specs = jax.ShapeDtypeStruct((b,) if shape else (), keys.dtype), jax.ShapeDtypeStruct((b,), x.dtype)
+
+    def function(keys: Any, x: Any) -> Any:
+        return x + jax.random.uniform(keys[0] if shape else keys, x.shape)
+
+    exported = jaxexp.export(jax.jit(function))(*specs)
+    exported.save(tmp_path / "f.jaxexp", cases=[{"args": (keys, x), "trace": True}])
+    assert jaxexp.check(tmp_path / "f.jaxexp").verdict == "equal"
+
+
 def kinds(module: graph.Graph) -> dict[str, list[str]]:
     """The kinds of a page's operations in the order in which it numbers them."""
 

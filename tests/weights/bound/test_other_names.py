@@ -252,7 +252,8 @@ SMALL = "float4_e2m1fn float8_e4m3fn float8_e4m3b11fnuz float8_e8m0fnu float8_e5
 def test_floats_stay_the_numbers_that_they_are(source: str, dtype: str) -> None:
     """Some dtypes have no infinity, no NaN, no zero or no negative numbers. NumPy makes others of what they lack."""
     taken, given = (np.dtype(getattr(ml_dtypes, name, name)) for name in (dtype, source))
-    program = jaxexp.export(jax.jit(lambda w, x: w["w"].astype(np.float32) + x))({"w": np.ones(1, taken)}, np.float32(0))
+    weights = {"w": np.ones(1, taken)}
+    program = jaxexp.export(jax.jit(lambda w, x: w["w"].astype(np.float32) + x))(weights, np.float32(0))
     for number in (1.0, 4.0, -4.0, 0.0, 1e4, -1e4, np.inf, -np.inf, np.nan):
         old = np.array([number], given)
         with np.errstate(all="ignore"):

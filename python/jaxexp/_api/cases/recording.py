@@ -17,6 +17,7 @@ from jaxexp._kernel.artifact.words import dtype_and_shape, is_text, listed, why_
 from jaxexp._kernel.call import first_argument, trees
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.paths import argument_paths, result_paths
+from jaxexp._kernel.function.specs import is_taken_as
 from jaxexp._kernel.write.fitting import fits, fits_aval, name_of
 
 from . import measuring
@@ -148,6 +149,8 @@ def _argument(leaf: Any, aval: Any) -> Value:
         return _value(np.asarray(jax.random.key_data(leaf)), name_of(dtype))
     if dtype is None:
         return _value(_of_python(leaf, name_of(aval.dtype)), name_of(aval.dtype))
+    if dtype != aval.dtype and is_taken_as(dtype, aval.dtype):
+        return _value(np.asarray(leaf, aval.dtype), name_of(aval.dtype))
     return _value(np.asarray(leaf), name_of(dtype))
 
 

@@ -12,7 +12,7 @@ from jaxexp._errors import ExportError
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.convention import OLDEST_VERSION
 from jaxexp._kernel.function.data import E, ExportedData
-from jaxexp._kernel.function.specs import check_one_scope
+from jaxexp._kernel.function.specs import check_one_scope, is_taken_as
 from jaxexp._kernel.function.vjps import DerivedVjp
 from jaxexp._kernel.module import batch_dim, main, mlir, specialized
 
@@ -79,7 +79,7 @@ def _with_shape_of(spec: Any, exported: ExportedData, index: int) -> Any:
             f"specializing {exported.fun_name}: for {where}, pass something with a shape and a dtype, such as a "
             f"jax.ShapeDtypeStruct, not {spec!r}"
         )
-    if dtype != aval.dtype:
+    if not is_taken_as(dtype, aval.dtype):
         raise ExportError(
             f"specializing {exported.fun_name}: {where} has dtype {aval.dtype}, the spec says {dtype}"
             f"{hints.about_dtypes(aval.dtype, dtype)}"

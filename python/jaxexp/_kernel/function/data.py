@@ -326,18 +326,22 @@ def _module_as_it_is(exported: ExportedData) -> bytes | memoryview:
     return exported.mlir_module_serialized if artifact is None else artifact.unchecked_module()
 
 
-def signature(exported: ExportedData, *, without_scope: bool = False) -> tuple[Any, ...]:
+def signature(exported: ExportedData, *, without_scope: bool = False, weak_types: bool = True) -> tuple[Any, ...]:
     """Everything but the module and the VJP, for comparisons.
 
     Args:
         exported: the function.
         without_scope: whether symbolic dimensions of two scopes are equal if their expressions and the constraints of
             the scopes are the same. Otherwise such dimensions differ.
+        weak_types: whether avals of other weak types differ; a loaded function has none.
     """
     compared = {name: getattr(exported, name) for name in _COMPARED}
+    if not weak_types:
+        compared |= {name: tuple(a.strip_weak_type() for a in compared[name]) for name in ("in_avals", "out_avals")}
     if without_scope and _jax.any_symbolic(exported.in_avals):
-        compared["in_avals"] = (_jax.explicit_constraints(exported.in_avals), *map(_without_scope, exported.in_avals))
-        compared["out_avals"] = tuple(map(_without_scope, exported.out_avals))
+        constraints = _jax.explicit_constraints(exported.in_avals)
+        compared["in_avals"] = (constraints, *map(_without_scope, compared["in_avals"]))
+        compared["out_avals"] = tuple(map(_without_scope, compared["out_avals"]))
     return tuple(compared.values())
 
 

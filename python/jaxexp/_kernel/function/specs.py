@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError
@@ -27,6 +28,13 @@ def check_one_scope(fun_name: str, args_specs: Sequence[Any], kwargs_specs: dict
                     "come from two scopes: make them with one call of symbolic_shape or symbolic_args_specs, or pass "
                     "scope="
                 )
+
+
+def is_taken_as(dtype: Any, wanted: Any) -> bool:
+    """Whether JAX takes arrays of a dtype for those of another one: without 64 bits, NumPy's int64 for int32."""
+    return bool(dtype == wanted) or (
+        isinstance(dtype, np.dtype) and isinstance(wanted, np.dtype) and jax.dtypes.canonicalize_dtype(dtype) == wanted
+    )
 
 
 def dimension_variables(exported: ExportedData) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ def traced(program: Any, shapes: Sequence[tuple[int, ...]], at: tuple[str, int] 
 
     Args:
         program: the function, which has no weights of its own.
-        shapes: those of its arguments.
+        shapes: those of its arguments; of random keys, those of their data.
         at: the place of an operation (`Row.at`) that is made in float64, too: behind each of its rows is one more,
             whose operation is `EXACT`, of what it makes then of the same operands.
 
@@ -61,8 +61,8 @@ def traced(program: Any, shapes: Sequence[tuple[int, ...]], at: tuple[str, int] 
     """
     program = _flat(program)
     if _jax.any_symbolic(program.in_avals):
-        avals = zip(shapes, program.in_avals, strict=True)
-        program = specialize(program, tuple(jax.ShapeDtypeStruct(shape, aval.dtype) for shape, aval in avals), {})
+        specs = tuple(map(_spec, shapes, program.in_avals))
+        program = specialize(program, specs, {})
     with _jax.make_ir_context() as context, _jax.ir.Location.unknown(context), jax.enable_x64(True):
         module = mlir.parse(program.mlir_module_serialized, context)
         rows = _Tracer(module, described(program), at).main()
@@ -79,6 +79,11 @@ def traced(program: Any, shapes: Sequence[tuple[int, ...]], at: tuple[str, int] 
         _get_vjp=None,
     )
     return Traced(function, tuple(rows), bytes(program.mlir_module_serialized))
+
+
+def _spec(shape: tuple[int, ...], aval: Any) -> jax.ShapeDtypeStruct:
+    is_key = _jax.issubdtype(aval.dtype, _jax.extended_dtype)
+    return jax.ShapeDtypeStruct(shape[: len(aval.shape)] if is_key else shape, aval.dtype)
 
 
 def _flat(program: Any) -> Any:
