@@ -21,6 +21,8 @@ import numpy as np
 import pytest
 
 import jaxexp
+from jaxexp import _jax
+from jaxexp._kernel.module import mlir
 from jaxexp.runtime import Array, Session, Value
 from jaxexp.runtime.arrays import dtype_of
 from kit import costs, layout, without_jax
@@ -592,7 +594,7 @@ def test_a_program_in_an_archive_is_copied(tmp_path: Path) -> None:
 
 
 def test_dimensions_of_one_text_are_parsed_once(tmp_path: Path) -> None:
-    path = of_dimensions(tmp_path, *[" + ".join(f"v{i}" for i in range(1_800))] * 1_000)
+    path = of_dimensions(tmp_path, *[" + ".join(f"v{i}" for i in range(1_800))] * 250, count=8)
     Session(of_dimensions(tmp_path, "b"), plugin="cpu")
     _, _, memory = costs.measured(lambda: Session(path, plugin="cpu"))
     assert memory < costs.allowed_memory(path.stat().st_size)
@@ -603,11 +605,12 @@ def test_a_variable_may_be_called_like_a_number(tmp_path: Path) -> None:
     assert Session(of_dimensions(tmp_path, "\u0663"), plugin="cpu").arguments[0].shape == ("\u0663",)
 
 
-def of_dimensions(folder: Path, *dims: str) -> Path:
-    """An artifact with an argument of these dimensions."""
+def of_dimensions(folder: Path, *dims: str, count: int = 1) -> Path:
+    """An artifact with arguments of these dimensions."""
     path = folder / f"{len(dims)}.jaxexp"
-    module = jaxexp.export(jax.jit(lambda x: x))(jax.ShapeDtypeStruct((2,), np.float32)).mlir_module_serialized
-    path.write_bytes(
-        layout.of_values([layout.aval(*dims)], [0], module_kept_var_idx=[0], mlir_module_serialized=bytes(module))
-    )
+    with _jax.make_ir_context():
+        arguments = ", ".join(f"%x{i}: tensor<{'?x' * len(dims)}f32>" for i in range(count))
+        module = mlir.serialize(_jax.ir.Module.parse(f"func.func @main({arguments}) {{ return }}"))
+    said = {"module_kept_var_idx": [*range(count)], "mlir_module_serialized": bytes(module)}
+    path.write_bytes(layout.of_values([layout.aval(*dims)], [0] * count, **said))
     return path

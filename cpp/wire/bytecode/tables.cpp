@@ -56,7 +56,18 @@ constexpr std::array<std::uint8_t, 41> vhlo_bits = {1,  0, 16, 16, 32, 64, 8,  8
                                                     8,  8, 0,  2,  2,  0,  19, 8, 8, 4,  6, 6, 8};
 
 constexpr std::string_view vhlo = "vhlo";
-constexpr unsigned vhlo_dictionary = 6;
+constexpr unsigned vhlo_array = 1, vhlo_dictionary = 6, vhlo_string = 14, vhlo_tensor = 15;
+
+/// What the parts of meshes in VHLO are, by the kind of what has them: StableHLO takes that for granted. Of an array,
+/// `of_array` is what is in it. The second part may be missing.
+struct Parts {
+  unsigned kind, first, second, of_array = 0;
+};
+constexpr unsigned sub_axis = 21, axis_of_mesh = 24, axis_reference = 22;
+constexpr Parts parts_of_meshes[] = {{axis_reference, vhlo_string, sub_axis},
+                                     {23, vhlo_string, vhlo_array, axis_reference},
+                                     {axis_of_mesh, vhlo_string, 0},
+                                     {25, vhlo_array, vhlo_tensor, axis_of_mesh}};
 
 Layout layout_at(std::span<const Layout> layouts, std::uint64_t kind) {
   return kind < layouts.size() ? layouts[kind] : refused;
@@ -266,10 +277,13 @@ void AttributesAndTypes::finish(std::size_t at) {
   std::uint64_t expanded = 1;
   const bool is_vhlo = entries_.dialect(at) == vhlo;
   for (const std::uint32_t i : references) {
-    depth = std::max(depth, nodes_[i].depth);
     if (is_vhlo && i >= attributes_ && entries_.dialect(i) != vhlo)
       where_.refuse("a type of another dialect than VHLO");
+    if (is_vhlo && at < attributes_ && i < attributes_ && entries_.dialect(i) == "builtin")
+      where_.refuse("an attribute of another dialect in one of VHLO");
     if (nodes_[i].kind != vhlo_dictionary) node.holds_dictionaries_alone = false;
+    node.kind_of_parts = depth == 0 || nodes_[i].kind == node.kind_of_parts ? nodes_[i].kind : UINT8_MAX;
+    depth = std::max(depth, nodes_[i].depth);  // which is at least 1
     // Locations share all of their callers, and no code copies them.
     if (node.is != Class::location) expanded += nodes_[i].expanded;
   }
@@ -279,6 +293,7 @@ void AttributesAndTypes::finish(std::size_t at) {
   node.expanded = static_cast<std::uint32_t>(expanded);
   if (references.empty()) return;
   const Node& first = nodes_[references.front()];
+  if (is_vhlo && at < attributes_) check_mesh(node, references);
   if (node.is == Class::location) check_name(first.string);
   if (node.is == Class::dictionary) check_names(references);
   const bool is_in_vhlo_integer = is_vhlo && at < attributes_ && node.needs == Class::integer;
@@ -294,6 +309,18 @@ void AttributesAndTypes::finish(std::size_t at) {
     node.bits = element.bits;
   }
   if (node.bytes != unknown && first.is == Class::tensor) check_data(node, first);
+}
+
+void AttributesAndTypes::check_mesh(const Node& node, std::span<const std::uint32_t> references) const {
+  const auto* const parts = std::ranges::find(parts_of_meshes, node.kind, &Parts::kind);
+  if (parts == std::end(parts_of_meshes)) return;
+  for (std::size_t i = 0; i < references.size(); ++i) {
+    const Node& part = nodes_[references[i]];
+    const bool is_empty = references_of(references[i]).empty();
+    if (part.kind != (i == 0 ? parts->first : parts->second) ||
+        (part.kind == vhlo_array && !is_empty && part.kind_of_parts != parts->of_array))
+      where_.refuse("a part of a mesh of another kind than its place takes");
+  }
 }
 
 /// jaxlib's bindings for Python end the process at some names that are no text: of attributes, of scopes, of files.

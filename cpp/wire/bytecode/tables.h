@@ -98,6 +98,7 @@ class AttributesAndTypes {
     Class is = Class::unknown;
     Class needs = Class::unknown;  // of what it refers to first
     std::uint8_t kind = 0;
+    std::uint8_t kind_of_parts = 0;  // that all attributes have to which it refers; UINT8_MAX if they differ
     bool holds_dictionaries_alone = true;
     std::uint32_t string = no_string;
     std::int32_t bits = unknown;      // of a number in memory
@@ -111,6 +112,7 @@ class AttributesAndTypes {
   void refer(Cursor& entry, bool is_type);
   void follow_references();
   void finish(std::size_t at);
+  void check_mesh(const Node& node, std::span<const std::uint32_t> references) const;
   void check_data(const Node& node, const Node& type) const;
   void check_name(std::uint32_t string);
   void check_names(std::span<const std::uint32_t> dictionary);

@@ -144,8 +144,8 @@ def tensor(*shape: int, element: int = 0) -> bytes:
 
 
 def nested(depth: int) -> list[bytes]:
-    """Attributes 1 to `depth`: arrays, each of which holds the one before."""
-    return [entry(ARRAY, 1, i) for i in range(depth)]
+    """Attributes 1 to `depth`: arrays, each of which holds the one before, and the first one a string."""
+    return [entry(STRING, 0), *(entry(ARRAY, 1, i) for i in range(1, depth))]
 
 
 def regions(depth: int) -> bytes:
@@ -201,7 +201,16 @@ HARMFUL = {
     "an array of what is not there": bytecode([entry(ARRAY, 1, 7)]),
     "an array of too many": bytecode([entry(ARRAY, 1 << 60)]),
     "deep nesting": bytecode(nested(100_000)),
-    "exponential nesting": bytecode([entry(ARRAY, 2, i, i) for i in range(60)]),
+    "exponential nesting": bytecode([entry(STRING, 0), *(entry(ARRAY, 2, i, i) for i in range(1, 60))]),
+    "an attribute of another dialect in an array": bytecode([entry(ARRAY, 1, 0)]),
+    "an axis whose name is a location": bytecode([entry(22, 0, 0)]),
+    "an axis whose name is an array": bytecode([entry(STRING, 0), entry(ARRAY, 1, 1), entry(22, 2, 0)]),
+    "a part of an axis that is a string": bytecode([entry(STRING, 0), entry(22, 1, 1, 1)]),
+    "a mesh of strings": bytecode([entry(STRING, 0), entry(ARRAY, 1, 1), entry(25, 2, 0)]),
+    "a mesh of an axis and a string": bytecode(
+        [entry(STRING, 0), entry(24, 1, 4), entry(ARRAY, 3, 2, 1, 2), entry(25, 3, 0)]
+    ),
+    "groups of devices by strings": bytecode([entry(STRING, 0), entry(ARRAY, 1, 1), entry(23, 1, 2)]),
     "a constant that is too short": bytecode([entry(TENSOR_DATA, 1, 8, bytes(8))], [entry(FLOAT32), tensor(3)]),
     "a constant that is too long": bytecode([entry(TENSOR_DATA, 1, 16, bytes(16))], [entry(FLOAT32), tensor(3)]),
     "a constant of a type that is none": bytecode([entry(TENSOR_DATA, 0, 4, bytes(4))], [entry(FUNCTION, 0, 0)]),

@@ -76,6 +76,28 @@ def test_nothing_is_printed(use: str, capfd: pytest.CaptureFixture[str]) -> None
     assert said.isprintable()
 
 
+def test_a_diagnostic_that_is_no_text(capfd: pytest.CaptureFixture[str]) -> None:
+    """Shardy prints numbers of factors as letters, far beyond these, too. MLIR's bindings would end the process."""
+    rule = "#sdy.op_sharding_rule<([i])->([i]) {i=4}, custom>"
+    text = f"""func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {{
+        %0 = stablehlo.custom_call @f(%x) {{sdy.sharding_rule = {rule}}} : (tensor<4xf32>) -> tensor<4xf32>
+        return %0 : tensor<4xf32> }}"""
+    with _jax.make_ir_context():
+        serialized = bytearray(mlir.serialize(_jax.ir.Module.parse(text)))
+    found = [i for i, byte in enumerate(serialized) if byte == 2 * 9 + 1]  # kinds of attributes of Shardy
+    outcomes = set()
+    for i in found:
+        changed = serialized.copy()
+        changed[i] = 2 * 8 + 1
+        with _jax.make_ir_context() as context:
+            try:
+                mlir.parse(bytes(changed), context)
+            except jaxexp.DeserializationError as error:
+                outcomes.add("is not UTF-8" in str(error) or "TensorMapping" in str(error))
+    assert True in outcomes
+    assert capfd.readouterr() == ("", "")
+
+
 def _is_changed(module: bytes) -> bool:
     in_text = module_head.in_text(module)
     assert in_text is not None

@@ -87,7 +87,8 @@ def _deserialized(serialized: bytes, context: Any) -> Any:
     """
     if (in_text := module_head.in_text(serialized)) is None:
         raise not_text("most of its strings")
-    module = _jax.ir.Module.parse(in_text, context)
+    with _listening(context):
+        module = _jax.ir.Module.parse(in_text, context)
     run_passes(module, f"vhlo-to-version{{target={_jax.newest_stablehlo()}}}", "vhlo-legalize-to-stablehlo")
     if in_text is not serialized:
         module = _jax.deserialize_portable_artifact(serialized, context)
@@ -184,9 +185,37 @@ def string_attributes(serialized: bytes, *names: str) -> list[str | None]:
 
 def run_passes(module: Any, *passes: str) -> None:
     _jax.hlo.register_stablehlo_passes()
-    with module.context:
+    with module.context as context, _listening(context):
         pipeline = _jax.passmanager.PassManager.parse(f"builtin.module({','.join(passes)})")
         pipeline.run(module.operation)
+
+
+@contextlib.contextmanager
+def _listening(context: Any) -> Generator[None]:
+    """Raises errors of MLIR with their first diagnostic. MLIR's bindings would end the process at one that is no text,
+    which numbers in attributes may cause, too.
+    """
+    said: list[str] = []
+
+    def note(diagnostic: Any) -> bool:
+        if not said and diagnostic.severity == _jax.ir.DiagnosticSeverity.ERROR:
+            try:
+                said.append(diagnostic.message)
+            except Exception:  # of a type that depends on the release
+                said.append("something that is not UTF-8")
+        return True
+
+    before, context.emit_error_diagnostics = context.emit_error_diagnostics, True
+    handler = context.attach_diagnostic_handler(note)
+    try:
+        yield
+    except _jax.ir.MLIRError as error:
+        if not said:
+            raise
+        raise RuntimeError(f"error: {said[0]}") from cause(error)
+    finally:
+        handler.detach()
+        context.emit_error_diagnostics = before
 
 
 def free_name(stem: str, *tables: Any) -> str:
