@@ -198,11 +198,13 @@ def test_code_is_for_the_process_as_it_started(
     meanwhile: str, flags: str, entries: int, artifact: Path, tmp_path: Path
 ) -> None:
     """The compiler is the one in memory, with the flags that it read, whatever files and variables are now."""
-    shutil.copyfile(runtime.plugin(), tmp_path / "plugin.so")
+    plugin = tmp_path / "plugin.so"
+    shutil.copyfile(runtime.plugin(), plugin)
     for then, found in (("pass", ""), (meanwhile, flags)):
         environment = {**os.environ, "XLA_FLAGS": found}
         command = [sys.executable, "-c", COMPILES_LATER, str(artifact), "./plugin.so", str(tmp_path / "cache"), then]
         subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    plugin.unlink(missing_ok=True)  # it is large
     assert len(list((tmp_path / "cache").glob("*.exe"))) == entries
 
 
