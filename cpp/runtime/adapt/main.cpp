@@ -1,3 +1,4 @@
+// Only the heads of functions are read: their code takes much longer.
 #include <optional>
 #include <utility>
 

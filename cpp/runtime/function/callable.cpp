@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <functional>
 #include <numeric>
-#include <tuple>
 #include <utility>
 
 #include "jaxexp/deserialization_error.h"
@@ -133,11 +132,13 @@ void Callable::check_signature() const {
                                wire::shortened(type, longest));
   };
   const std::size_t others = program_.platform_index ? 1 : 0;
-  for (const auto& [what, types, count] : {std::tuple("takes", &found->arguments, kept_.size() + others),
-                                           std::tuple("returns", &found->results, results_.size())})
-    if (types->size() != count)
-      refuse(std::string(what) + ' ' + std::to_string(count) + " values, as the signature says",
-             "one that " + std::string(what) + ' ' + std::to_string(types->size()));
+  const auto check_count = [&](const std::string& what, std::size_t wanted, std::size_t count) {
+    if (count != wanted)
+      refuse(what + ' ' + std::to_string(wanted) + " values, as the signature says",
+             "one that " + what + ' ' + std::to_string(count));
+  };
+  check_count("takes", kept_.size() + others, found->arguments.size());
+  check_count("returns", results_.size(), found->results.size());
   const auto fits = [](const Parameter& wanted, const adapt::ValueType& type) {
     return wanted.type->name == type.dtype &&
            std::ranges::equal(wanted.dimensions, type.sizes, [](const Dimension& dimension, std::int64_t size) {

@@ -71,7 +71,7 @@ std::string build_at(const void* address) {
 
 #else
 
-std::string build_at(const void* address) {
+std::string build_at([[maybe_unused]] const void* address) {
 #ifndef _WIN32
   Dl_info info{};
   if (dladdr(address, &info) != 0 && info.dli_fname) {

@@ -281,7 +281,6 @@ void AttributesAndTypes::finish(std::size_t at) {
       where_.refuse("a type of another dialect than VHLO");
     if (is_vhlo && at < attributes_ && i < attributes_ && entries_.dialect(i) == "builtin")
       where_.refuse("an attribute of another dialect in one of VHLO");
-    if (nodes_[i].kind != vhlo_dictionary) node.holds_dictionaries_alone = false;
     node.kind_of_parts = depth == 0 || nodes_[i].kind == node.kind_of_parts ? nodes_[i].kind : UINT8_MAX;
     depth = std::max(depth, nodes_[i].depth);  // which is at least 1
     // Locations share all of their callers, and no code copies them.
@@ -309,6 +308,10 @@ void AttributesAndTypes::finish(std::size_t at) {
     node.bits = element.bits;
   }
   if (node.bytes != unknown && first.is == Class::tensor) check_data(node, first);
+}
+
+bool AttributesAndTypes::holds_dictionaries_alone(std::uint64_t attribute) const {
+  return references_of(attribute).empty() || nodes_[attribute].kind_of_parts == vhlo_dictionary;
 }
 
 void AttributesAndTypes::check_mesh(const Node& node, std::span<const std::uint32_t> references) const {

@@ -23,7 +23,7 @@ class AttributesAndTypes {
   /// The number of a kind of VHLO attribute; 0, which is none, for all others.
   unsigned vhlo_kind(std::uint64_t attribute) const { return nodes_[attribute].kind; }
   /// Whether an array holds nothing but dictionaries.
-  bool holds_dictionaries_alone(std::uint64_t attribute) const { return nodes_[attribute].holds_dictionaries_alone; }
+  bool holds_dictionaries_alone(std::uint64_t attribute) const;
   /// How wide an integer, or an element of a constant, is: 1 for truth values, 0 if it is no integer.
   std::int32_t integer_bits(std::uint64_t attribute) const;
   /// Whether an attribute that is a type is a function's.
@@ -99,7 +99,6 @@ class AttributesAndTypes {
     Class needs = Class::unknown;  // of what it refers to first
     std::uint8_t kind = 0;
     std::uint8_t kind_of_parts = 0;  // that all attributes have to which it refers; UINT8_MAX if they differ
-    bool holds_dictionaries_alone = true;
     std::uint32_t string = no_string;
     std::int32_t bits = unknown;      // of a number in memory
     std::int32_t rank = unknown;      // of a tensor type

@@ -48,7 +48,7 @@ def of_call(leaves: Sequence[Any], placement: Placement, results: Sequence[int] 
 
 def _type_of(leaf: Any) -> str:
     aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
-    return f"{aval.dtype}[{','.join(map(str, aval.shape))}]"
+    return f"{aval.dtype}[{','.join(map(str, aval.shape))}]"  # whole: `dtype_and_shape`, for people, cuts long ones
 
 
 def of_machine(devices: Sequence[Any]) -> dict[str, str]:

@@ -59,9 +59,10 @@ def make_jaxpr(exported: ExportedData, args_specs: tuple[Any, ...], kwargs_specs
                 f"the jaxpr of {exported.fun_name}: its arguments have symbolic shapes, and a jaxpr has constant ones. "
                 "Pass an array or a jax.ShapeDtypeStruct for each argument"
             )
-    wanted = (aval.dtype for aval in program.in_avals)
-    dtypes = [own if is_taken_as(spec.dtype, own) else spec.dtype for spec, own in zip(specs, wanted, strict=True)]
-    types = [jax.ShapeDtypeStruct(spec.shape, dtype) for spec, dtype in zip(specs, dtypes, strict=True)]
+    types = [
+        jax.ShapeDtypeStruct(spec.shape, aval.dtype if is_taken_as(spec.dtype, aval.dtype) else spec.dtype)
+        for spec, aval in zip(specs, program.in_avals, strict=True)
+    ]
     platform, platforms = _jax.platform_name(), program.platforms
     with jax.enable_x64(True):  # for the types of the arguments; the module decides about the rest
         avals = jax.make_jaxpr(lambda *leaves: leaves)(*types).in_avals

@@ -149,7 +149,7 @@ def _argument(leaf: Any, aval: Any) -> Value:
         return _value(np.asarray(jax.random.key_data(leaf)), name_of(dtype))
     if dtype is None:
         return _value(_of_python(leaf, name_of(aval.dtype)), name_of(aval.dtype))
-    if dtype != aval.dtype and is_taken_as(dtype, aval.dtype):
+    if is_taken_as(dtype, aval.dtype):
         return _value(np.asarray(leaf, aval.dtype), name_of(aval.dtype))
     return _value(np.asarray(leaf), name_of(dtype))
 

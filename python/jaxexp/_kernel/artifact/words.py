@@ -64,9 +64,10 @@ def dtype_and_shape(dtype: object, shape: Iterable[object]) -> str:
     sizes, left = [], LONGEST
     for size in map(str, shape):
         left -= len(size) + 1
-        sizes.append(size if left >= 0 else "…")
         if left < 0:
+            sizes.append("…")
             break
+        sizes.append(size)
     return f"{dtype}[{','.join(sizes)}]"
 
 
