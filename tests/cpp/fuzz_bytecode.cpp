@@ -1,12 +1,15 @@
 // Fuzz target: any bytes are MLIR bytecode as far as the check looks, or refused with one error that can be shown.
+#include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "target.h"
 #include "wire/base/error.h"
 #include "wire/bytecode/bytecode.h"
 #include "wire/bytecode/head.h"
 #include "wire/bytecode/inventory.h"
+#include "wire/bytecode/sources.h"
 
 namespace {
 
@@ -53,11 +56,32 @@ std::string verdict(std::span<const std::uint8_t> module) {
   }
 }
 
+/// A module that passes the check still does so, and has the same in it, when its locations name other files.
+void hide_some_sources(std::span<const std::uint8_t> module) {
+  const wire::Path where{nullptr, "module"};
+  const auto is_there = [](std::string_view name) { return name.size() % 2 == 0; };
+  std::optional<wire::Contents> contents;
+  std::optional<std::vector<std::uint8_t>> changed;
+  try {
+    contents = wire::read_contents(module, where);
+    changed = wire::without_sources(module, where, is_there);
+  } catch (const wire::Error&) {
+    return;
+  }
+  if (!contents || !changed) return;
+  tests::require(changed->size() == module.size(), "each location keeps its size");
+  tests::require(!wire::without_sources(*changed, where, is_there), "no file is named that is there");
+  const auto after = wire::read_contents(*changed, where);
+  tests::require(after && after->operations == contents->operations && after->custom_calls == contents->custom_calls,
+                 "the code is the same");
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   tests::require(verdict({data, size}) == verdict({data, size}), "a second look finds the same");
   tests::require(head({data, size}) == head({data, size}), "the same of the head");
+  hide_some_sources({data, size});
   tests::require(!wire::producer_of({data, size}) || wire::begins_like_bytecode({data, size}),
                  "bytecode has producers");
   return 0;

@@ -10,6 +10,7 @@
 #include "bindings/base/text.h"
 #include "wire/bytecode/bytecode.h"
 #include "wire/bytecode/head.h"
+#include "wire/bytecode/sources.h"
 
 namespace jaxexp::bindings {
 namespace {
@@ -67,6 +68,12 @@ nb::tuple absolute_paths(nb::handle module) {
   return nb::tuple(found);
 }
 
+nb::object without_sources(nb::handle module) {
+  const Buffer buffer(module);
+  const auto changed = over(buffer.bytes().size(), [&] { return wire::without_sources(buffer.bytes(), module_path); });
+  return changed ? nb::object(nb::bytes(changed->data(), changed->size())) : nb::none();
+}
+
 }  // namespace
 
 void define_bytecode(nb::module_& m) {
@@ -96,6 +103,9 @@ void define_bytecode(nb::module_& m) {
   m.def("absolute_paths", &absolute_paths, "module"_a,
         nb::sig("def absolute_paths(module: typing_extensions.Buffer) -> tuple[str, ...]"),
         "The absolute paths of source files that a module names, in ascending order.");
+  m.def("without_sources", &without_sources, "module"_a,
+        nb::sig("def without_sources(module: typing_extensions.Buffer) -> bytes | None"),
+        "The module with other locations in place of those that name a file which exists; None if it has none.");
   m.def("module_head", &head, "module"_a,
         nb::sig("def module_head(module: typing_extensions.Buffer) -> "
                 "tuple[str, frozenset[str], frozenset[str], frozenset[tuple[str, int]], frozenset[tuple[str, int]]]"),

@@ -322,7 +322,7 @@ class Function(ExportedData):
         """Pickles a function as its artifact; a loaded one keeps the VJPs that it was loaded with."""
         data.check_picklable(self)
         blob = bytes(self.serialize(vjps.stored_orders(self)))
-        return copyreg.__newobj__, (type(self),), (blob, data.facts_apart(self))  # type: ignore[attr-defined]
+        return copyreg.__newobj__, (type(self),), (blob, data.facts_of(self).apart())  # type: ignore[attr-defined]
 
     def __setstate__(self, state: Any) -> None:
         from jaxexp._kernel.read.decode import reader_of

@@ -68,7 +68,8 @@ def exported_with(pair: Any, **options: Any) -> jaxexp.Exported:
 def loaded_with(pair: Any, vjp_order: int = 2) -> jaxexp.Exported:
     exported = exported_with(pair)
     note(exported, cases=Cases(recorded(exported, [(WEIGHTS, pair(X, X), 2.0)])))
-    return jaxexp.deserialize(exported.serialize(vjp_order=vjp_order, metadata=METADATA))
+    blob = exported.serialize(vjp_order=vjp_order, metadata=METADATA)
+    return jaxexp.deserialize(blob, policy=jaxexp.Policy())
 
 
 def of_archive(function: jaxexp.Exported, folder: Path) -> jaxexp.Exported:
@@ -165,6 +166,10 @@ def returns_function(thing: Any) -> bool:
     return "Exported" in annotation
 
 
+def is_of_bytes(way: str) -> bool:
+    return any(word in way for word in ("load", "deserialize", "migrate", "save"))
+
+
 def comparable(function: jaxexp.Exported) -> dict[str, Any]:
     """Every fact in a form that compares across functions; trees by what is written of them."""
     unbound = function.unbound
@@ -186,8 +191,11 @@ def test_facts_of_a_loaded_function(way: str, pair: Any, tmp_path: Path) -> None
     assert "a" in before["in_tree"]
     assert "b" in before["out_tree"]
     assert before["cases"] == ["0"]
+    assert before["under_policy"]
     if "bind" in way or way.startswith("Bound"):
         before["cases"] = None  # they belong to their weights
+    if is_of_bytes(way):
+        before["under_policy"] = None  # bytes do not say who allowed them
     after = comparable(WAYS[way](function, tmp_path))
     assert after == before
 
@@ -198,7 +206,7 @@ def test_facts_of_an_exported_function(way: str, pair: Any, tmp_path: Path) -> N
     before = comparable(function)
     assert before["compatibility"] == OLDEST
     after = comparable(WAYS[way](function, tmp_path))
-    if any(word in way for word in ("load", "deserialize", "migrate", "save")):
+    if is_of_bytes(way):
         after["compatibility"] = OLDEST  # bytes do not say for whom they were written
         before["in_tree"], before["out_tree"] = after["in_tree"], after["out_tree"]  # only an artifact describes trees
     if "pickle" in way:
@@ -214,7 +222,9 @@ def test_facts_of_a_vjp(way: str, pair: Any, tmp_path: Path) -> None:
             vjp = without_vjp(vjp)
         before = comparable(vjp)
         assert before["name_and_order"] == (primal.fun_name, 1)
-        assert comparable(WAYS[way](vjp, tmp_path))["name_and_order"] == before["name_and_order"]
+        after = comparable(WAYS[way](vjp, tmp_path))
+        assert after["name_and_order"] == before["name_and_order"]
+        assert after["under_policy"] == facts_of(primal).under_policy
 
 
 def test_every_fact_is_compared() -> None:
@@ -228,6 +238,7 @@ def test_every_fact_is_compared() -> None:
         "in_tree",
         "out_tree",
         "compatibility",
+        "under_policy",
         "name_and_order",
     }
     assert said == set(Facts._fields)

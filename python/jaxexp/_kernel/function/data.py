@@ -224,30 +224,22 @@ def facts_of(exported: ExportedData) -> Facts:
     return _facts(exported) if known is None else known
 
 
-def facts_apart(exported: ExportedData) -> dict[str, Any] | None:
-    """The facts that have no place in an artifact; None if there are none."""
-    facts = facts_of(exported)
-    apart = {"name_and_order": facts.name_and_order, "compatibility": facts.compatibility}
-    return {name: fact for name, fact in apart.items() if fact is not None} or None
-
-
 def metadata_of(exported: ExportedData) -> Mapping[str, Any]:
     """The metadata of the artifact that a function was loaded from. No field is decoded for it."""
     attributes = attributes_of(exported)
     if (artifact := attributes.get("_artifact")) is not None:
         return artifact.noted or {}
-    known: Facts | None = attributes.get("_facts")
-    return {} if known is None else known.metadata or {}
+    return _noted(exported).metadata or {}
 
 
 def has_notes(exported: ExportedData) -> bool:
     """Whether a function has metadata, cases or sizes, which are in its artifact's trailer."""
     attributes = attributes_of(exported)
     artifact: Artifact | None = attributes.get("_artifact")
-    known: Facts | None = attributes.get("_facts")
     if artifact is not None and (artifact.noted or artifact.has_cases_or_sizes()):
         return True
-    return known is not None and bool(known.metadata or known.cases or known.sizes)
+    known = _noted(exported)
+    return bool(known.metadata or known.cases or known.sizes)
 
 
 def cases_of(exported: ExportedData) -> Cases | None:
@@ -279,14 +271,23 @@ def sizes_of(exported: ExportedData) -> Sequence[Mapping[str, int]]:
     attributes = attributes_of(exported)
     if (artifact := attributes.get("_artifact")) is not None:
         return artifact.sizes()
-    known: Facts | None = attributes.get("_facts")
-    return () if known is None else known.sizes or ()
+    return _noted(exported).sizes or ()
 
 
 def compatibility_of(exported: ExportedData) -> str | None:
     """The `compatibility` of the export. No field is decoded for it, since no artifact says it."""
-    known: Facts | None = attributes_of(exported).get("_facts")
-    return None if known is None else known.compatibility
+    return _noted(exported).compatibility
+
+
+def is_under_policy(exported: ExportedData) -> bool:
+    """Whether a policy allowed a function. No field is decoded for it, since no artifact says it."""
+    return bool(_noted(exported).under_policy)
+
+
+def _noted(exported: ExportedData) -> Facts:
+    """Facts that are known without decoding a field."""
+    known: Facts = attributes_of(exported).get("_facts", NO_FACTS)
+    return known
 
 
 def weak_arguments(exported: ExportedData) -> tuple[int, ...]:

@@ -38,6 +38,8 @@ class Facts(NamedTuple):
         weak_results: the same for the results.
         in_tree: how the artifact describes `in_tree`, if differently.
         out_tree: how it describes `out_tree`, if differently.
+        under_policy: True if a policy allowed it. Then no compiler sees the name of a file that is here, which it would
+            read for an error.
         cases: calls that were recorded. They go along as long as the weights are the same, and into artifacts and
             functions whose signatures they fit.
     """
@@ -50,6 +52,7 @@ class Facts(NamedTuple):
     weak_results: tuple[int, ...] | None = None
     in_tree: Written | None = None
     out_tree: Written | None = None
+    under_policy: bool | None = None
     cases: Cases | None = None
 
     def of(self, in_tree: Any, in_avals: Sequence[Any], out_tree: Any, out_avals: Sequence[Any]) -> Facts:
@@ -60,6 +63,11 @@ class Facts(NamedTuple):
             in_tree=_of_tree(self.in_tree, in_tree),
             out_tree=_of_tree(self.out_tree, out_tree),
         )
+
+    def apart(self) -> dict[str, Any] | None:
+        """The facts that have no place in an artifact; None if there are none."""
+        facts = {name: getattr(self, name) for name in ("name_and_order", "compatibility", "under_policy")}
+        return {name: fact for name, fact in facts.items() if fact is not None} or None
 
 
 NO_FACTS = Facts()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxexp import _jax
+from jaxexp import _jax, _native
 from jaxexp._kernel.artifact import module_head
-from jaxexp._kernel.function.data import ExportedData
+from jaxexp._kernel.function.data import ExportedData, is_under_policy
 
 from . import mlir, signature
 
@@ -40,6 +40,8 @@ def may_call_lapack(exported: ExportedData) -> bool:
 
 def _with_shardings_of_today(exported: ExportedData, context: Any) -> Any:
     serialized = exported.mlir_module_serialized
+    if is_under_policy(exported):
+        serialized = _native.without_sources(serialized) or serialized
     module = mlir.parse(serialized, context)
     if _jax.shardy_flag.value and _is_from_before_shardy(serialized):
         from . import from_gspmd

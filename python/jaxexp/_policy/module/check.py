@@ -43,6 +43,8 @@ def _check_function(limits: Limits, exported: ExportedData, budget: composites.B
     # The module is checked after it is brought up to date, because that one runs.
     with mlir.reading(), _jax.make_ir_context() as context:
         _ModuleCheck(limits, where, budget).run(runnable.parse(exported, context))
+    if data.is_loaded(exported):
+        data.note(exported, under_policy=True)
 
 
 _CUSTOM_CALL = "stablehlo.custom_call"
