@@ -349,9 +349,8 @@ const std::string& Callable::sha256_of_module() const {
 }
 
 Executable Callable::make_executable(const StaticModule& module) const {
-  const auto changed = translating([&] {
-    return wire::without_sources(module.bytes, {nullptr, "mlir_module_serialized"});
-  });
+  const auto changed =
+      translating([&] { return wire::without_sources(module.bytes, {nullptr, "mlir_module_serialized"}); });
   try {
     return Executable(client_, changed ? std::span<const std::uint8_t>(*changed) : module.bytes, options());
   } catch (const PluginError& error) {

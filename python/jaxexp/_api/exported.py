@@ -12,6 +12,7 @@ import jax
 from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.conversion import ExportedOfJax
+from jaxexp._kernel.module import meshes
 from jaxexp._kernel.read.decode import reader_of
 from jaxexp._public import InPlaceOf, public
 
@@ -333,7 +334,7 @@ class BoundExported(Exported):
         return self.weights.into(model)
 
     def with_mesh(self, mesh: Any, *, axis_names: Mapping[str, str] | None = None) -> BoundExported:
-        shardings = self.unbound.in_shardings_jax(mesh, axis_names=axis_names)[: len(self.weights)]
+        shardings = meshes.shardings_on(self.unbound, mesh, axis_names)[: len(self.weights)]
         return BoundExported.of(self.unbound, self.weights.on(shardings))
 
     def vjp(self) -> Exported:  # type: ignore[override]

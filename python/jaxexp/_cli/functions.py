@@ -91,6 +91,8 @@ def on_devices(file: str, exported: Exported) -> tuple[Exported, list[Any]]:
     """
     import jax
 
+    from jaxexp._kernel.module import meshes
+
     needed, devices, called = exported.nr_devices, jax.devices(), as_called(exported)
     if needed == 1:
         return exported, [None] * len(called.in_avals)
@@ -98,10 +100,7 @@ def on_devices(file: str, exported: Exported) -> tuple[Exported, list[Any]]:
         on_cpu = f"; JAX_NUM_CPU_DEVICES={needed} makes as many of a CPU" if devices[0].platform == "cpu" else ""
         raise click.ClickException(f"{file!r} is for {counted(needed, 'device')}, here are {len(devices)}{on_cpu}")
     mesh = exported.make_mesh()
-    shardings = called.in_shardings_jax(mesh)
-    if not any(shardings):
-        shardings = [jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())] * len(shardings)
-    return (exported.with_mesh(mesh) if exported.weights else exported), list(shardings)
+    return (exported.with_mesh(mesh) if exported.weights else exported), list(meshes.shardings_on(called, mesh))
 
 
 def placed(file: str, exported: Exported, arguments: Arguments) -> tuple[Exported, Arguments]:

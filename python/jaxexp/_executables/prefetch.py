@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Protocol, overload
 
 import jax
@@ -13,11 +13,12 @@ from jax.sharding import Mesh, SingleDeviceSharding
 from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._kernel.call.call import compiled, lowered
 from jaxexp._kernel.call.first_argument import as_called
-from jaxexp._kernel.function import data, sharding
+from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.paths import argument_paths
 from jaxexp._kernel.io import compile_cache
 from jaxexp._kernel.io.workers import worker_count
+from jaxexp._kernel.module import meshes
 from jaxexp._public import public
 
 from . import reuse
@@ -81,7 +82,7 @@ def prefetch(
     - without `mesh_or_device`: arrays that were not placed, such as NumPy arrays and results of `jax.numpy`;
     - with a device: arrays that `jax.device_put` placed on it;
     - with a mesh: arrays with the shardings of `Exported.in_shardings_jax(mesh)`; for arguments without a sharding,
-      arrays that were not placed.
+      arrays that were not placed, or if no argument has one, arrays that are whole on each device.
 
     A call with other arguments compiles again, as usual in JAX. Compiled code is kept as long as the function,
     unless you call `jax.clear_caches`, or use 2,048 other functions.
@@ -202,10 +203,10 @@ def arguments_of(exported: ExportedData, place: Any, doing: str, advice: str) ->
 
     Messages begin with `doing`; if a size is not known, `advice` says how to pass arguments.
     """
-    shardings: tuple[Any, ...]
+    shardings: Sequence[Any]
     exported = as_called(exported)
     if isinstance(place, Mesh):
-        shardings = tuple(sharding.on_mesh(stored, place) for stored in exported._in_named_shardings)
+        shardings = meshes.shardings_on(exported, place)
     elif place is None or isinstance(place, jax.Device):
         shardings = (None if place is None else SingleDeviceSharding(place),) * len(exported.in_avals)
     else:

@@ -14,6 +14,7 @@ from jaxexp._kernel.function import data, sharding, vjps
 from jaxexp._kernel.function.conversion import from_jax, to_jax
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.facts import Facts
+from jaxexp._kernel.module import meshes
 from jaxexp._kernel.write.options import PLAIN, Writing
 
 # The verbs are imported when they are first used, so loading a function does not wait for them. These two are called so
@@ -138,8 +139,9 @@ class Function(ExportedData):
     def make_mesh(self, devices: Sequence[Any] | None = None) -> Any:
         """A mesh like the one that the function was exported with: of the same axis sizes, names and types.
 
-        A function without shardings gets one axis, ``devices``. In artifacts of JAX before 0.9, axes have no names;
-        here they are ``_axis_0`` and so on.
+        If its arguments and results have no shardings, it is a mesh that the module uses inside; or else one of an axis
+        for each prime factor of the number of devices, named ``devices_0`` and so on, or ``devices`` if it is the only
+        one. In artifacts of JAX before 0.9, axes have no names; here they are ``_axis_0`` and so on.
 
         Args:
             devices: the devices of the mesh, as in `jax.make_mesh`. The default is the first of `jax.devices()`.
@@ -151,7 +153,7 @@ class Function(ExportedData):
             >>> mesh = exported.make_mesh()
             >>> result = exported.call(*map(jax.device_put, arguments, exported.in_shardings_jax(mesh)))
         """
-        return sharding.make_mesh(self, devices)
+        return meshes.make(self, devices)
 
     def specialize(self, *args_specs: Any, **kwargs_specs: Any) -> Self:
         """The same function with symbolic dimensions fixed, as a new Exported.

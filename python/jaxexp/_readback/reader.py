@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxexp import _jax
+from jaxexp._kernel.module.meshes import of_operation
 
 from .array_type import Type, is_wide
 from .array_type import read as read_type
@@ -114,12 +115,8 @@ class Reader:
 
     def _read_mesh(self, operation: Any) -> None:
         _check_attributes(operation.operation, _OF_MESHES)
-        mesh = _jax.sdy.MeshAttr(operation.attributes["mesh"])
-        if not len(mesh.device_ids):  # others have one device, or an order of devices that a type cannot express
-            axes = [_jax.sdy.MeshAxisAttr(axis) for axis in mesh.axes]
-            sizes, names = tuple(axis.size for axis in axes), tuple(axis.name for axis in axes)
-            types = (_jax.AxisType.Auto,) * len(axes)
-            self.meshes[operation.attributes["sym_name"].value] = _jax.AbstractMesh(sizes, names, types)
+        if (mesh := of_operation(operation)) is not None:
+            self.meshes[operation.attributes["sym_name"].value] = mesh
 
     # --- values
 

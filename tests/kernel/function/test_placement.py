@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import re
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -161,6 +162,40 @@ def test_a_mesh_like_that_of_the_export(golden: str) -> None:
 def test_a_mesh_for_a_function_without_shardings() -> None:
     exported = jaxexp.export(jax.jit(jnp.sin))(spec((8,)))
     assert exported.make_mesh().shape == {"devices": 1}
+    for nr_devices, shape in ((2, {"devices": 2}), (6, {"devices_0": 2, "devices_1": 3})):
+        assert dataclasses.replace(exported, nr_devices=nr_devices).make_mesh().shape == shape
+
+
+INSIDE = {
+    "shard_map": lambda m: jax.shard_map(lambda x: x * lax.axis_index("x"), mesh=m, in_specs=P("x"), out_specs=P("x")),
+    "with_sharding_constraint": lambda m: lambda x: lax.with_sharding_constraint(x * 2, NamedSharding(m, P("x"))),
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_a_mesh_that_is_only_inside(name: str, tmp_path: Path) -> None:
+    """Neither arguments nor results say anything: the tools and the words of the error take the mesh of the module."""
+    fun = jax.jit(INSIDE[name](mesh((4, 2), ("x", "y"))))
+    x = arr(8, 3)
+    exported = jaxexp.deserialize(jaxexp.export(fun)(x).serialize())
+    m = exported.make_mesh()
+    assert m.shape == {"x": 4, "y": 2}
+    assert exported.in_shardings_jax(m) == (None,)  # as in jax.export
+    with pytest.raises(jaxexp.ExportError, match=r"make_mesh\(\), or jax\.make_mesh") as error:
+        exported.call(x)
+    placement = re.search(r"jax\.device_put\(argument, (.*?)\), where mesh", str(error.value))
+    line = re.search(r"jax\.make_mesh\(.*\)", str(error.value))
+    assert placement is not None
+    assert line is not None
+    placed = jax.device_put(x, eval(placement[1], {"jax": jax, "mesh": eval(line[0])}))
+    expected = fun(placed)
+    assert_same_placement(exported.call(placed), expected)
+    assert_same_values(exported.bind(x).with_mesh(m).call(), expected)
+    exported.precompile(into=tmp_path / "f.jaxexe", mesh_or_device=m)
+    exported.save(tmp_path / "f.jaxexp")
+    loaded = jaxexp.load(tmp_path / "f.jaxexp", executables=tmp_path / "f.jaxexe")
+    assert_same_values(loaded.call(placed), expected)
+    assert [one.used for one in loaded.executables] == [True]
 
 
 @pytest.mark.parametrize("wrong", [((2, 4), ("x", "y")), ((4, 2), ("a", "b")), ((4, 2), ("x", "y"), Explicit)])

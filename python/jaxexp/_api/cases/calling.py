@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.metadata
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -155,7 +154,7 @@ class Chain:
         if program.nr_devices == 1:
             return [None] * count
         if self._mesh is None:
-            self._mesh = _mesh(self.exported.unbound)
+            self._mesh = self.exported.make_mesh(_devices(self.exported.nr_devices))
         found = program.in_shardings_jax(self._mesh)
         whole = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
         return [whole if one is None else one for one in found]
@@ -168,21 +167,6 @@ class Chain:
             on_mesh = self.exported if self._mesh is None else self.exported.with_mesh(self._mesh)
             self._arrays = on_mesh.weights.arrays()
         return self._arrays
-
-
-def _mesh(program: Any) -> Any:
-    """A mesh for the arguments of a function. JAX writes how results lie in terms of its axes: if the function says
-    nothing of axes, there is one for each prime factor of the number of devices, which suits results of any mesh.
-    """
-    devices = _devices(program.nr_devices)
-    if any(one is not None for one in (*program._in_named_shardings, *program._out_named_shardings)):
-        return program.make_mesh(devices)
-    factors: list[int] = []
-    while (left := len(devices) // math.prod(factors)) > 1:
-        factors.append(next(factor for factor in range(2, left + 1) if left % factor == 0))
-    names = tuple(f"devices_{index}" for index in range(len(factors)))
-    types = (jax.sharding.AxisType.Auto,) * len(factors)
-    return jax.make_mesh(tuple(factors), names, axis_types=types, devices=devices)
 
 
 def _devices(count: int) -> list[Any]:

@@ -9,6 +9,7 @@ from jaxexp import _jax
 from jaxexp._errors import ForeignModuleError, UnsupportedError
 from jaxexp._kernel.codec.dtypes import has_number
 from jaxexp._kernel.module import mlir
+from jaxexp._kernel.module.meshes import of_operation
 from jaxexp._readback.array_type import DTYPES
 
 Shape = tuple[Any, ...]
@@ -77,15 +78,14 @@ def shardings(module: Any, in_avals: Sequence[Any], out_avals: Sequence[Any]) ->
 
 
 def _mesh(operation: Any) -> Any:
-    mesh = _jax.sdy.MeshAttr(operation.attributes["mesh"])
-    if len(mesh.device_ids) > 1:
+    if (mesh := of_operation(operation)) is not None:
+        return mesh
+    if len(_jax.sdy.MeshAttr(operation.attributes["mesh"]).device_ids) > 1:
         raise UnsupportedError(
             f"the mesh @{operation.attributes['sym_name'].value} says in which order it takes devices, which the "
             "meshes in an artifact cannot"
         )
-    axes = [_jax.sdy.MeshAxisAttr(axis) for axis in mesh.axes]
-    types = (_jax.AxisType.Auto,) * len(axes)
-    return _jax.AbstractMesh(tuple(axis.size for axis in axes), tuple(axis.name for axis in axes), types)
+    return _jax.AbstractMesh((), ())
 
 
 def _sharding(meshes: dict[str, Any], attributes: Any, aval: Any, what: str) -> Any:

@@ -12,8 +12,8 @@ from jaxexp import _jax
 from jaxexp._errors import ExportError, UnsupportedError
 from jaxexp._kernel.function.convention import NEWEST_VERSION, OLDEST_VERSION, Arguments
 from jaxexp._kernel.function.data import ExportedData
-from jaxexp._kernel.function.sharding import axes_of, line_of
-from jaxexp._kernel.module import call_arrays, custom_calls, mlir, runnable, shardy_texts
+from jaxexp._kernel.function.sharding import line_of
+from jaxexp._kernel.module import call_arrays, custom_calls, meshes, mlir, runnable, shardy_texts
 
 from .primitive import call_exported_p
 
@@ -92,9 +92,13 @@ def check_device_count(axis_context: Any, exported: ExportedData) -> None:
 def _how_to_have_devices(exported: ExportedData) -> str:
     needed, there = exported.nr_devices, jax.device_count()
     if there >= needed:
+        mesh = meshes.of(exported)
+        is_said = any(one is not None for one in exported._in_named_shardings)
+        whole = "jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())"
         return (
-            "Place its arguments with jax.device_put(argument, exported.in_shardings_jax(mesh)[i]), where mesh is "
-            f"exported.make_mesh(), or {line_of(*axes_of(exported))}"
+            f"Place its arguments with jax.device_put(argument, "
+            f"{'exported.in_shardings_jax(mesh)[i]' if is_said else whole}), where mesh is exported.make_mesh(), or "
+            f"{line_of(mesh.axis_sizes, mesh.axis_names, mesh.axis_types)}"
         )
     return (
         f"This process has {there} {jax.default_backend()} device{'s' if there > 1 else ''}: call it where there are "

@@ -12,30 +12,11 @@ from jaxexp import _jax
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, cause
 
 
-def make_mesh(exported: Any, devices: Sequence[Any] | None) -> Any:
-    """`Exported.make_mesh`."""
-    sizes, names, types = axes_of(exported)
-    needed = math.prod(sizes)
-    there = list(jax.devices() if devices is None else devices)
-    if len(there) < needed or (devices is not None and len(there) > needed):
-        raise ExportError(
-            f"making a mesh for {exported.fun_name}: it was exported for {needed} devices, found {len(there)}"
-        )
-    return jax.make_mesh(sizes, names, axis_types=types, devices=there[:needed])
-
-
-def axes_of(exported: Any) -> tuple[tuple[int, ...], tuple[str, ...], tuple[Any, ...]]:
-    """The sizes, names and types of the axes of a function's mesh; one axis of all devices if it has no shardings."""
-    for one in (*exported._in_named_shardings, *exported._out_named_shardings):
-        if one is not None and not one.mesh.empty:
-            return one.mesh.axis_sizes, one.mesh.axis_names, one.mesh.axis_types
-    return (exported.nr_devices,), ("devices",), (_jax.AxisType.Auto,)
-
-
 def line_of(sizes: tuple[int, ...], names: tuple[str, ...], types: Sequence[Any]) -> str:
     """The line of Python that makes a mesh of these axes."""
     listed = [f"jax.sharding.AxisType.{one.name}" for one in types]
-    shown = f"({listed[0]},) * {len(listed)}" if len(set(listed)) == 1 else f"({', '.join(listed)})"
+    many = f" * {len(listed)}" if len(listed) > 1 else ""
+    shown = f"({listed[0]},){many}" if len(set(listed)) == 1 else f"({', '.join(listed)})"
     return f"jax.make_mesh({sizes}, {names}, axis_types={shown})"
 
 
