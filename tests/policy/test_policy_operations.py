@@ -59,6 +59,7 @@ def test_every_operation_was_looked_at() -> None:
         "func.constant",
         "stablehlo.async_start",  # its results have types that cannot be looked into
         "stablehlo.async_done",
+        "stablehlo.set_dimension_size",  # XLA believes the size
     }
     assert known - operations.OPERATIONS == left_out
 

@@ -1,4 +1,5 @@
-// Modules as plugins can run them: in the words of an older StableHLO, and without the tokens of ordered effects.
+// Modules as plugins can run them: in the words of an older StableHLO, without the tokens of ordered effects, and with
+// sorts that stay within their arrays.
 #pragma once
 
 #include <cstddef>
@@ -39,6 +40,10 @@ bool may_have_older_words(std::string_view operation);
 /// wire::Error with the path `where` where the module is damaged, and RunError where its form is not known here.
 std::optional<std::vector<std::uint8_t>> with_older_words(std::span<const std::uint8_t> module,
                                                           const wire::Path& where);
+
+/// The module with sorts that keep equal elements in their order. Nothing where all do. Throws the same.
+std::optional<std::vector<std::uint8_t>> with_stable_sorts(std::span<const std::uint8_t> module,
+                                                           const wire::Path& where);
 
 /// The module whose main function makes the tokens that it took, one for each of its ordered effects, and returns none.
 /// Throws the same, and RunError where it takes or returns others than `effects` tokens.

@@ -38,7 +38,20 @@ auto reading(const std::string& name, const Read& read) {
   }
 }
 
+/// Whether bytes are numbers of a dtype of less than a byte each; any bytes may be numbers of others.
+bool are_numbers(std::span<const std::uint8_t> bytes, std::string_view dtype) {
+  const bool is_float = dtype == "float4_e2m1fn", is_signed = dtype.starts_with("int");
+  const int bits = is_float || dtype.ends_with("int4") ? 4 : dtype.ends_with("int2") ? 2 : 8;
+  return std::ranges::all_of(bytes, [&](std::uint8_t byte) {
+    const int number = static_cast<std::int8_t>(byte);
+    return bits == 8 || byte < 1 << bits || (is_signed && number < 0 && number >= -(1 << (bits - 1)));
+  });
+}
+
 Array array(const File& file, const npy::Item& item, const Value& value) {
+  const auto differs = [&](const std::string& found) { refuse(value.path + " is " + value.str() + ", and not " + found); };
+  if (item.dtype.empty() && (npy::has_name(value.dtype) || !are_numbers(item.data, value.dtype)))
+    differs("the bytes of another dtype");
   const std::string& dtype = item.dtype.empty() ? value.dtype : item.dtype;  // as many bytes have to fit
   std::shared_ptr<const void> data(file, item.data.data());
   if (item.is_fortran_order) {
@@ -47,7 +60,7 @@ Array array(const File& file, const npy::Item& item, const Value& value) {
   }
   Array made(dtype, item.shape, std::move(data));
   if (made.size_bytes() != item.data.size())
-    refuse(value.path + " is " + value.str() + ", and not of numbers of " + std::to_string(item.item_bytes) + " bytes");
+    differs("of numbers of " + std::to_string(item.item_bytes) + " bytes");
   return made;
 }
 

@@ -12,11 +12,9 @@
 #include "jaxexp/deserialization_error.h"
 #include "runtime/plugin/compile_options.h"
 #include "runtime/plugin/few.h"
-#include "wire/api/translating.h"
 #include "wire/base/error.h"
 #include "wire/base/hexadecimal.h"
 #include "wire/base/sha256.h"
-#include "wire/bytecode/sources.h"
 
 namespace jaxexp::runtime {
 namespace {
@@ -349,8 +347,7 @@ const std::string& Callable::sha256_of_module() const {
 }
 
 Executable Callable::make_executable(const StaticModule& module) const {
-  const auto changed =
-      translating([&] { return wire::without_sources(module.bytes, {nullptr, "mlir_module_serialized"}); });
+  const auto changed = without_sources(module.bytes);
   try {
     return Executable(client_, changed ? std::span<const std::uint8_t>(*changed) : module.bytes, options());
   } catch (const PluginError& error) {

@@ -133,6 +133,8 @@ std::vector<std::uint8_t> row_major(const Item& item) {
   return numbers;
 }
 
+bool has_name(std::string_view dtype) { return std::ranges::find(kinds, dtype, &Kind::dtype) != std::end(kinds); }
+
 std::string npy_head(std::string_view dtype, std::size_t item_bytes, const std::vector<std::int64_t>& shape) {
   const auto* const known = std::ranges::find(kinds, dtype, &Kind::dtype);
   std::string dict = "{'descr': '";

@@ -39,6 +39,9 @@ std::vector<std::pair<std::string, Item>> read_npz(std::span<const std::uint8_t>
 std::vector<std::uint8_t> row_major(const Item& item);
 
 /// What stands before the numbers of an array in a .npy file. dtypes that NumPy does not have are written as bytes.
+/// Whether NumPy's files have a name for a dtype. They hold those of ml_dtypes as bytes.
+bool has_name(std::string_view dtype);
+
 std::string npy_head(std::string_view dtype, std::size_t item_bytes, const std::vector<std::int64_t>& shape);
 
 /// A .npz file of these .npy files, by their names without ".npy".

@@ -5,9 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -47,7 +49,15 @@ class Api {
   Arguments call(Function* PJRT_Api::* function, Arguments arguments, std::string_view task) const {
     if (!has(function)) refuse(task);
     const PluginCall call;
-    check((table_->*function)(&arguments), task);
+    PJRT_Error* error = nullptr;
+    try {
+      error = (table_->*function)(&arguments);
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& thrown) {  // which the C API does not know, and XLA does
+      throw PluginError(task, thrown.what());
+    }
+    check(error, task);
     return arguments;
   }
 

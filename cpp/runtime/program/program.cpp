@@ -14,6 +14,7 @@
 #include "wire/api/translating.h"
 #include "wire/bytecode/bytecode.h"
 #include "wire/bytecode/head.h"
+#include "wire/bytecode/sources.h"
 
 namespace jaxexp::runtime {
 namespace {
@@ -105,6 +106,10 @@ void Program::adapt(const Artifact& artifact, const Client& client, const wire::
       refuse(std::string(artifact.function_name()) + " has ordered effects (" + joined(effects) + "), and " +
              error.what());
     }
+  if (contents.operations.contains("vhlo.sort_v1")) try {
+      if (auto stable = adapt::with_stable_sorts(module, where)) take(std::move(*stable));
+    } catch (const RunError&) {  // of code that is not known here, such as that of a newer operation
+    }
   const auto [wanted, known] = stablehlo_versions(client);
   const auto is_newer = [](const auto& kind) { return adapt::may_have_older_words(kind.first); };
   if (wanted <= known || std::ranges::none_of(contents.operations, is_newer)) return;
@@ -120,6 +125,10 @@ std::pair<Version, Version> Program::stablehlo_versions(const Client& client) co
   const auto newest = client.api().attribute("stablehlo_current_version");
   if (!wanted || newest.size() != wanted->size()) return {};
   return {*wanted, {newest[0], newest[1], newest[2]}};
+}
+
+std::optional<std::vector<std::uint8_t>> without_sources(std::span<const std::uint8_t> module) {
+  return translating([&] { return wire::without_sources(module, {nullptr, "mlir_module_serialized"}); });
 }
 
 std::string Program::newer_stablehlo(const Client& client) const {

@@ -70,4 +70,8 @@ struct Program {
   std::vector<std::uint8_t> changed_;  // the module, where it is not as in the artifact
 };
 
+/// A module in which no location names a file that is here. Nothing where it is this one. Throws DeserializationError
+/// where the module is damaged.
+std::optional<std::vector<std::uint8_t>> without_sources(std::span<const std::uint8_t> module);
+
 }  // namespace jaxexp::runtime

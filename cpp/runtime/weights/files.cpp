@@ -64,7 +64,10 @@ wire::Header header_of(std::span<const std::uint8_t> file) {
 struct TensorFile {
   TensorFile(std::string name, MappedFile bytes)
       : name(std::move(name)), file(std::move(bytes)), header(header_of(file.bytes())) {
+    constexpr std::string_view dtype = "dtype:";
     for (const wire::Tensor& tensor : header.tensors) by_name.emplace(tensor.name, &tensor);
+    for (const auto& [key, said] : header.metadata)
+      if (key.starts_with(dtype)) dtypes.emplace(std::string_view(key).substr(dtype.size()), said);
   }
   TensorFile(const TensorFile&) = delete;
   TensorFile& operator=(const TensorFile&) = delete;
@@ -84,6 +87,7 @@ struct TensorFile {
   MappedFile file;
   wire::Header header;
   std::map<std::string_view, const wire::Tensor*> by_name;
+  std::map<std::string_view, std::string_view> dtypes;  // what the metadata say of tensors, by their names
 };
 
 using File = std::unique_ptr<const TensorFile>;
@@ -149,7 +153,10 @@ struct Files {
   std::optional<FoundTensor> find(std::string_view name) const {
     const auto found = by_tensor.find(name);
     if (found == by_tensor.end()) return std::nullopt;
-    return found->second->find(name);
+    auto tensor = found->second->find(name);
+    const auto of = found->second->dtypes.find(name);
+    tensor->of = of == found->second->dtypes.end() ? "" : std::string(of->second);
+    return tensor;
   }
 
   std::vector<File> all;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,6 +28,8 @@ struct FoundTensor {
   wire::Tensor type;  // without a dtype where the bytes have none
   std::span<const std::uint8_t> bytes;
   std::shared_ptr<const void> owner;
+  /// The dtype, by JAX's name, of a tensor in a file that the caller names: empty where its metadata do not say it.
+  std::optional<std::string> of = {};
 };
 
 /// The tensors that an artifact names, in their order, in files beside it. Throws WeightsError where a file is missing,

@@ -33,6 +33,15 @@ Held held_as(const ElementType& type, const Shape& shape) {
   return held;
 }
 
+/// What the numbers of a tensor are that has the right type in its file, by JAX's name. A file that an artifact was saved
+/// with has the dtypes of its arguments; another one says it if it has them under the names of others.
+std::string_view dtype_of(const FoundTensor& tensor, const ElementType& needed) {
+  if (!tensor.of) return needed.name;
+  if (const ElementType* const said = element_type(*tensor.of))
+    if (tensor.type.dtype == (said->in_files == "F4" ? "U8" : said->in_files)) return said->name;
+  return tensor.type.dtype == "I8" ? "int8" : tensor.type.dtype == "U8" ? "uint8" : needed.name;
+}
+
 /// Two elements of four bits in a byte as an element in each byte; the first one is in the lower bits.
 std::shared_ptr<const void> unpacked(std::span<const std::uint8_t> pairs) {
   auto numbers = std::make_shared<std::vector<std::uint8_t>>();
@@ -125,6 +134,11 @@ const std::vector<Numbers>& HostWeights::numbers() const {
       const wire::Tensor expected{{}, needed.dtype, needed.shape, 0, 0};
       throw WeightsError(tensor.file, wire::shortened(names_[i]), expected.str(),
                          is_untyped ? std::to_string(tensor.bytes.size()) + " bytes" : tensor.type.str());
+    }
+    if (const std::string_view of = dtype_of(tensor, *type); of != type->name) {
+      const std::string held = tensor.type.str() + " of ";
+      throw WeightsError(tensor.file, wire::shortened(names_[i]), held + std::string(type->name),
+                         held + std::string(of));
     }
     Numbers made{type, shape, tensor.bytes.data(), tensor.owner, {}};
     if (needed.dtype == "F4") made.owner = unpacked(tensor.bytes), made.data = made.owner.get();

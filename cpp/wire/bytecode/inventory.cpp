@@ -141,7 +141,7 @@ class Taking {
     Cursor data = tables_.data(type);
     const std::uint64_t kind = data.number();
     if (kind == (is_vhlo ? vhlo_tensor : builtin_tensor)) return array(type, data);
-    if (kind == (is_vhlo ? vhlo_bounded : builtin_bounded)) return found_.largest_array.reset();
+    if (kind == (is_vhlo ? vhlo_bounded : builtin_bounded)) return void(found_.unknown_types.insert("with bounds"));
     if (kind == (is_vhlo ? vhlo_tuple : builtin_tuple)) {
       for (const std::uint32_t part : tables_.elements(type)) value(part);
       return;

@@ -39,7 +39,7 @@ constexpr std::string_view vhlo = "vhlo.";
 struct Operation {
   bool registered;   // whether its properties are in the section for that
   bool is_exported;  // whether exports may have it
-  bool is_vhlo, is_module, is_function, is_mesh, is_return, is_custom_call;
+  bool is_vhlo, is_module, is_function, is_mesh, is_return, is_custom_call, is_composite;
   std::optional<std::size_t> calls;  // which attribute has the functions that it calls
   const KnownOperation* known;
   std::uint64_t count = 0;
@@ -51,10 +51,11 @@ inline Operation operation_of(std::string_view name, bool registered) {
       is_vhlo || name.starts_with("sdy.") || name == "builtin.module" || name == "builtin.unrealized_conversion_cast";
   if (is_vhlo) name.remove_prefix(vhlo.size());
   const bool is_custom_call = is_vhlo && name.starts_with("custom_call");
+  const bool is_composite = is_vhlo && name.starts_with("composite");
   std::optional<std::size_t> calls;
   if (is_custom_call)
     calls = 3;
-  else if (is_vhlo && name.starts_with("composite"))
+  else if (is_composite)
     calls = 1;
   else if (is_vhlo && name == "call_v1")
     calls = 0;
@@ -66,6 +67,7 @@ inline Operation operation_of(std::string_view name, bool registered) {
           .is_mesh = name == "sdy.mesh",
           .is_return = name == (is_vhlo ? "return_v1" : "sdy.return"),
           .is_custom_call = is_custom_call,
+          .is_composite = is_composite,
           .calls = calls,
           .known = known_operation(name)};
 }
@@ -108,6 +110,22 @@ class AttributeCheck {
     return false;
   }
 
+  /// Whether a dictionary has a text under a name.
+  bool has_text(std::uint64_t dictionary, std::string_view name) const {
+    const auto found = values(dictionary, {&name, 1}).front();
+    return found && tables_.string(*found) != AttributesAndTypes::no_string;
+  }
+
+  /// Whether a composite of the operation whose results' sizes StableHLO takes from an attribute has none there.
+  bool lacks_size(const Operation& kind, const Found& attributes) const {
+    constexpr unsigned integer = 9;
+    constexpr std::string_view top_k = "chlo.top_k", size = "k";
+    if (!kind.is_composite || tables_.string(attributes[2]) == AttributesAndTypes::no_string) return false;
+    if (names_.strings[tables_.string(attributes[2])] != top_k) return false;
+    const auto found = values(attributes[0], {&size, 1}).front();
+    return !found || tables_.vhlo_kind(*found) != integer;
+  }
+
   /// Before there were properties, attributes were in a dictionary, which equal operations share.
   void dictionary(const Cursor& at, const KnownOperation& known, std::optional<std::uint64_t> given, Found& found) {
     const std::uint64_t place = static_cast<std::uint64_t>(number_of(known)) << 32;
@@ -138,6 +156,10 @@ class AttributeCheck {
     for (std::size_t i = 0; i < known.dimensions.size(); ++i) {
       const char letter = known.dimensions[i];
       if (letter == '.') continue;
+      if (letter == 'e') {
+        if (!compares(tables_.choice(attributes[i]), tables_.holds_integers(operands.front()))) return false;
+        continue;
+      }
       const std::int64_t rank = tables_.rank(one_of(letter, operands, results));
       const auto numbers = tables_.numbers(attributes[i]);
       const auto is_below_rank = [&](std::int64_t least) {
@@ -150,10 +172,14 @@ class AttributeCheck {
         case 'q': {
           const std::int64_t places = letter == 'w' || letter == 'p' ? rank : rank - 2;
           if (numbers.count != places * (letter == 'p' || letter == 'q' ? 2 : 1)) return false;
+          if (!std::ranges::all_of(numbers.listed, is_small)) return false;
           break;
         }
         case 'n':
           if (numbers.count == 0) return false;
+          break;
+        case 'l':
+          if (!are_last_sizes(numbers, tables_.sizes(operands.front()), tables_.sizes(results.front()))) return false;
           break;
         default:
           if (numbers.count != static_cast<std::int64_t>(numbers.listed.size())) return false;
@@ -213,6 +239,31 @@ class AttributeCheck {
       if (!value) value = entries[i + 1];
     }
     return found;
+  }
+
+  /// Whether a number can be a size or a distance in an array. XLA adds and multiplies them, and larger ones overflow.
+  static bool is_small(std::int64_t number) {
+    return -AttributesAndTypes::max_elements <= number && number <= AttributesAndTypes::max_elements;
+  }
+
+  /// Whether elements are compared as what they are. JAX ends the process where it finds a size by another comparison.
+  static bool compares(std::uint64_t how, bool integers) {
+    constexpr std::uint64_t as_they_are = 0, as_signed_integers = 3, as_unsigned_integers = 4;
+    return how == as_they_are || (how == as_signed_integers || how == as_unsigned_integers) == integers;
+  }
+
+  /// Whether lengths are those of an FFT. XLA takes them for what it reads and writes, and StableHLO compares them with
+  /// the types for some kinds only.
+  static bool are_last_sizes(const AttributesAndTypes::Numbers& lengths, std::span<const std::int64_t> operand,
+                             std::span<const std::int64_t> result) {
+    const auto count = static_cast<std::size_t>(lengths.count);
+    if (lengths.listed.empty() || count > operand.size() || operand.size() != result.size()) return false;
+    for (std::size_t i = 1; i <= count; ++i) {
+      const std::int64_t length = lengths.listed.size() < count ? lengths.listed[0] : lengths.listed[count - i];
+      const std::int64_t before = operand[operand.size() - i], after = result[result.size() - i];
+      if (std::min(before, after) < 0 || length != std::max(before, after)) return false;
+    }
+    return true;
   }
 
   /// The type of the value whose dimensions a letter stands for.
@@ -545,12 +596,17 @@ class Module {
       if (!values.fit(pattern.substr(0, middle), operands) || !values.fit(pattern.substr(middle + 1), results))
         at.refuse("an operation " + std::string(kind.known->name) + " with operands or results of another one");
       if (!kind.known->dimensions.empty() && !attributes_->fit(*kind.known, found, operands, results))
-        at.refuse("an operation " + std::string(kind.known->name) + " with numbers of dimensions that do not fit");
+        at.refuse("an operation " + std::string(kind.known->name) + " with numbers of dimensions, or sizes, that do not fit");
     }
     if (call.target != AttributesAndTypes::no_string && is_hint(names_->strings[call.target]) &&
         (operands.empty() || results.size() != 1))
       at.refuse("a custom call " + std::string(names_->strings[call.target]) +
                 " with operands or results of another one");
+    if (kind.known && attributes_->lacks_size(kind, found))
+      at.refuse("an operation " + std::string(kind.known->name) + " of chlo.top_k without a number as its k");
+    if (call.target != AttributesAndTypes::no_string && names_->strings[call.target] == "shape_assertion" &&
+        !(dictionary && attributes_->has_text(*dictionary, "error_message")))
+      at.refuse("a custom call shape_assertion without a text as its error_message");
     const bool defines = region.values != 0;  // otherwise nothing refers to the results
     if (defines) define(at, scope, region, results);
     if (version_ >= since::use_lists && (has & has_use_lists)) use_order(at, region, defines ? results.size() : 0);

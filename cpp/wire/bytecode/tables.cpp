@@ -17,8 +17,6 @@ namespace {
 constexpr std::uint32_t max_depth = 256, max_location_depth = 4096;
 constexpr std::uint64_t max_expanded = std::uint64_t{1} << 26;
 constexpr std::uint64_t max_width = 1 << 16;
-constexpr std::int64_t max_elements = std::int64_t{1} << 46;
-constexpr std::int64_t dynamic_size = INT64_MIN;
 
 /// Fields, a letter each: (A)ttribute, (T)ype, lists of them (a, t), of pairs of attributes (d), of signed numbers (i),
 /// the same as a tensor's shape (x); an attribute that may be missing, marked in its number (O) or by one in front of
@@ -175,9 +173,10 @@ void AttributesAndTypes::read(Node& node, Cursor& entry, Layout layout) {
         bool is_dynamic = false;
         node.elements = 1;
         node.rank = 0;
+        node.first_size = static_cast<std::uint32_t>(sizes_.size());
         each("dimensions", [&] {
           ++node.rank;
-          const std::int64_t size = entry.signed_number();
+          const std::int64_t size = sizes_.emplace_back(entry.signed_number());
           if (size == dynamic_size) return void(is_dynamic = true);
           if (size < 0 || (size > 0 && node.elements > max_elements / size))
             entry.refuse("a dimension of " + std::to_string(size) + " elements");
@@ -221,6 +220,11 @@ char AttributesAndTypes::value_kind(std::uint64_t type) const {
 
 bool AttributesAndTypes::is_predicate(std::uint64_t type) const {
   return rank(type) == 0 && nodes_[references_of(attributes_ + type).back()].is == Class::truth;
+}
+
+bool AttributesAndTypes::holds_integers(std::uint64_t type) const {
+  const Class is = nodes_[references_of(attributes_ + type).back()].is;
+  return is == Class::integer || is == Class::truth;
 }
 
 AttributesAndTypes::Numbers AttributesAndTypes::numbers(std::uint64_t attribute) const {

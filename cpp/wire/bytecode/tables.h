@@ -61,9 +61,25 @@ class AttributesAndTypes {
   static constexpr char no_value = ' ';
   /// Whether a tensor type is that of one truth value.
   bool is_predicate(std::uint64_t type) const;
+  /// Whether the elements of a tensor type are integers, truth values included.
+  bool holds_integers(std::uint64_t type) const;
   /// How many dimensions a tensor type has.
   std::int64_t rank(std::uint64_t type) const { return nodes_[attributes_ + type].rank; }
 
+  /// Their sizes; `dynamic_size` for one that is open.
+  std::span<const std::int64_t> sizes(std::uint64_t type) const {
+    const Node& node = nodes_[attributes_ + type];
+    return std::span(sizes_).subspan(node.first_size, static_cast<std::size_t>(node.rank));
+  }
+  static constexpr std::int64_t dynamic_size = INT64_MIN;
+  static constexpr std::int64_t max_elements = std::int64_t{1} << 46;  // of an array
+
+  /// What a VHLO attribute of an enum says.
+  std::uint64_t choice(std::uint64_t attribute) const {
+    Cursor data = entries_.data(attribute);
+    data.number();  // its kind
+    return data.number();
+  }
   /// What a VHLO attribute has that is an integer or a constant.
   struct Numbers {
     std::int64_t count;                // of all of them
@@ -98,6 +114,7 @@ class AttributesAndTypes {
     Class is = Class::unknown;
     Class needs = Class::unknown;  // of what it refers to first
     std::uint8_t kind = 0;
+    std::uint32_t first_size = 0;  // into sizes_, of a tensor type
     std::uint8_t kind_of_parts = 0;  // that all attributes have to which it refers; UINT8_MAX if they differ
     std::uint32_t string = no_string;
     std::int32_t bits = unknown;      // of a number in memory
@@ -125,6 +142,7 @@ class AttributesAndTypes {
   std::uint64_t attributes_;
   std::vector<Node> nodes_;
   std::vector<std::uint32_t> references_;
+  std::vector<std::int64_t> sizes_;
 };
 
 }  // namespace jaxexp::wire

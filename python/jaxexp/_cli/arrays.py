@@ -181,8 +181,9 @@ _NUMBERS = "biufc"
 
 
 def _are_bytes(dtype: np.dtype[Any], of: np.dtype[Any]) -> bool:
-    """Whether elements are the bytes of those of another dtype."""
-    return dtype.char == "V" and dtype.names is None and dtype.subdtype is None and 0 < dtype.itemsize == of.itemsize
+    """Whether elements are the bytes of those of a dtype that NumPy's files have no name for."""
+    is_bytes = dtype.char == "V" and dtype.names is None and dtype.subdtype is None
+    return is_bytes and of.isbuiltin == _OF_ML_DTYPES and dtype.itemsize == of.itemsize
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -210,8 +211,20 @@ class Argument:
         if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
             return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=_key_impl(self.aval))
         if array.dtype.char == "V":
-            return array.view(dtype)
+            return self._of_bytes(array)
         return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+    def _of_bytes(self, array: Array) -> Array:
+        """The numbers that bytes in a file are; numbers of less than a byte have one each."""
+        dtype = self.aval.dtype
+        if bits := _BITS.get(dtype.name):
+            held = array.view(np.int8) if dtype.name.startswith("int") else array.view(np.uint8)
+            least = -(2 ** (bits - 1)) if dtype.name.startswith("int") else 0
+            if array.size and (held.min() < least or held.max() >= 2**bits):
+                raise click.ClickException(f"{self.stored.where}: expected bytes of {dtype}, found those of another dtype")
+        found: Array = array.view(dtype)
+        return found
 
 
 def as_argument(stored: Stored, aval: Any) -> Argument:
@@ -242,6 +255,7 @@ def as_argument(stored: Stored, aval: Any) -> Argument:
     return Argument(stored, ShapedArray(shape, jax.dtypes.canonicalize_dtype(dtype.newbyteorder("="))))
 
 
+_BITS = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4}  # of dtypes with less than a byte
 _OF_ML_DTYPES = 2  # dtypes that a package has added to NumPy's
 _WIDEST = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}  # bytes of an element
 

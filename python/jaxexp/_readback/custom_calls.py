@@ -66,6 +66,9 @@ def _approximate_top_k(operation: Operation) -> Many:
     order = _order(operation)
     if not operation.is_iota(1, axis) or places.shape != numbers.shape or order is None:
         operation.refuse("of ApproxTopK with other places or another order")
+    last, place = operation.constant(2), operation.constant(3)
+    if last is None or float(last) != _LAST[order] or place is None or int(place) != -1:
+        operation.refuse("of ApproxTopK with other initial values")
     options: dict[str, Any] = {
         "k": int(config.pop("top_k")),
         "reduction_dimension": axis,
@@ -78,6 +81,9 @@ def _approximate_top_k(operation: Operation) -> Many:
     return Many(lambda x, *_: order(x, **options))
 
 
+_LAST = {lax.approx_max_k: -np.inf, lax.approx_min_k: np.inf}  # what comes after all numbers
+
+
 def _order(operation: Operation) -> Callable[..., Any] | None:
     """JAX's function for the order of a call's comparator; None if JAX has none."""
     (name,) = operation.structure("called_computations", lambda a: [_jax.ir.FlatSymbolRefAttr(e).value for e in a])
@@ -86,6 +92,8 @@ def _order(operation: Operation) -> Callable[..., Any] | None:
         return None
     (step,) = block.steps
     if step.name != "stablehlo.compare" or step.inputs != block.parameters[:2]:
+        return None
+    if step.attributes.get("compare_type") == "TOTALORDER":
         return None
     orders = {"GT": lax.approx_max_k, "LT": lax.approx_min_k}
     return orders.get(step.attributes["comparison_direction"])

@@ -170,6 +170,8 @@ class Leaf:
         if why_not := why_no_numbers(value):
             raise self._refused("an array", why_not, None)
         try:
+            if callable(is_neg := getattr(value, "is_neg", None)) and is_neg():
+                value = value.resolve_neg()  # a view of PyTorch, which DLPack has as what is viewed
             if not isinstance(value, (np.ndarray, np.generic)) and hasattr(value, "__dlpack_device__"):
                 kind, number = map(int, value.__dlpack_device__())
                 if kind != _CPU:

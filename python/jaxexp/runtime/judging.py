@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _MODULE = "builtin.module"
 _UNTYPED_LAPACK = re.compile(r"(?:blas|lapack)_(\w+)(?<!_ffi)")
+# Their functions are not looked at without JAX, and XLA sorts with them.
+_WITH_COMPARATORS = frozenset(("ApproxTopK", "stablehlo.dynamic_approx_top_k"))
 # Operations that name devices.
 _COLLECTIVES = frozenset(
     f"stablehlo.{name}"
@@ -108,6 +110,7 @@ class _Judge:
             raise PolicyError("custom_calls", what, self.where, "jaxexp.load checks them, where JAX is installed")
         for target, has_side_effect in targets.items():
             is_stable = target in STABLE_CUSTOM_CALLS or _as_typed(target) in STABLE_CUSTOM_CALLS
+            is_stable = is_stable and target not in _WITH_COMPARATORS
             self.limits.custom_call(target, is_stable, self.where)
             if has_side_effect:
                 self.limits.side_effect(target, is_stable, self.where)

@@ -14,6 +14,7 @@ import jaxexp
 from jaxexp import _jax, _native
 from jaxexp._kernel.module import mlir
 from kit import other_modules, vhlo
+from kit.compare import assert_same_values
 from kit.corpus import arr
 
 FLOAT, TRUTH, FOUR = (f"!vhlo.tensor_v1<{of}>" for of in ("!vhlo.f32_v1", "!vhlo.bool_v1", "4x!vhlo.f32_v1"))
@@ -34,6 +35,10 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "pad": lambda x: jax.lax.pad(x, 0.0, ((1, 1, 1),)),
     "iota": lambda x: x.reshape(2, 2) + jax.lax.broadcasted_iota(x.dtype, (2, 2), 1),
     "reverse": lambda x: x[::-1],
+    "fft": jnp.fft.fft,
+    "fft2": lambda x: jnp.fft.fft2(x.reshape(2, 2)),
+    "rfft": jnp.fft.rfft,
+    "irfft": lambda x: jnp.fft.irfft(x + 0j),
 }
 
 TOKEN = r'%token = "vhlo.create_token_v1"() : () -> !vhlo.token_v1 "vhlo.return_v1"(%token) : (!vhlo.token_v1) -> ()'
@@ -130,6 +135,15 @@ CHANGES = {
     "a count out of range": ("iota", [dimension("iota_dimension", 2)], NUMBERS),
     "a dimension of no result": ("while", [dimensions("broadcast_dimensions", "4", "1")], NUMBERS),
     "a reversed dimension twice": ("reverse", [dimensions("dimensions", "0", "2")], NUMBERS),
+    "an FFT of less than there is": ("fft", [dimensions("fft_length", "1", "1")], NUMBERS),
+    "an FFT of more than there is": ("fft", [dimensions("fft_length", "8", "1")], NUMBERS),
+    "an FFT of nothing": ("fft", [dimensions("fft_length", "0", "1")], NUMBERS),
+    "an FFT of a length below 0": ("fft", [dimensions("fft_length", "-4", "1")], NUMBERS),
+    "an FFT without lengths": ("fft", [dimensions("fft_length", "", "0")], NUMBERS),
+    "an FFT of more dimensions": ("fft", [dimensions("fft_length", "4", "2")], NUMBERS),
+    "an FFT of another first length": ("fft2", [dimensions("fft_length", "[3, 2]", "2")], NUMBERS),
+    "a real FFT of another length": ("rfft", [dimensions("fft_length", "3", "1")], NUMBERS),
+    "an inverse of another length": ("irfft", [dimensions("fft_length", "4", "1")], NUMBERS),
 }  # fmt: skip
 
 
@@ -143,6 +157,20 @@ def test_other_values_and_numbers(what: str) -> None:
         assert count == 1, text
     with _jax.make_ir_context() as context, pytest.raises(jaxexp.DeserializationError, match=message):
         mlir.parse(vhlo.bytecode(text), context)
+
+
+def test_lengths_of_an_fft_of_open_size() -> None:
+    """Sizes that only a call knows: those in front of the lengths may be open, and no others."""
+    open_, text = "?x!vhlo.complex_v1<!vhlo.f32_v1>", vhlo.text_of(FUNCTIONS["fft2"], arr(4))
+    batch = jax.jit(lambda x: jnp.fft.rfft2(jnp.fft.irfft2(x, (4, 5))))
+    spec = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b, 4, 3"), jnp.complex64)
+    exported = jaxexp.deserialize(jaxexp.export(batch)(spec).serialize())
+    x = jnp.fft.rfft2(arr(7, 4, 5))
+    assert_same_values(exported.call(x), batch(x))
+    assert "2x2x!vhlo.complex_v1<!vhlo.f32_v1>" in text
+    changed = text.replace("2x2x!vhlo.complex_v1<!vhlo.f32_v1>", f"2x{open_}")
+    with pytest.raises(jaxexp.DeserializationError, match=NUMBERS):
+        _native.check_bytecode(vhlo.bytecode(changed))
 
 
 def test_what_may_be_missing() -> None:

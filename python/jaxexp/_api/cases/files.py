@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jaxexp import _native
 from jaxexp._kernel.artifact.cases import Case, Cases, Table, Value, values_of, with_values
 from jaxexp._weights.arrays import saving, stored
-from jaxexp._weights.files.dtypes import held_as, size_of
+from jaxexp._weights.files.dtypes import held_as, size_of, unnamed
 from jaxexp._weights.files.places import name_beside
 from jaxexp._weights.files.writing import Source, damaged
 
@@ -75,9 +75,10 @@ def _named(case: Case) -> Iterator[tuple[str, Value]]:
 
 def _source(name: str, value: Value) -> Source:
     """An array for a file of tensors, as what it is if the format has its dtype, else as bytes."""
-    held = held_as(*_held_type(value))
+    type_ = _held_type(value)
+    held = held_as(*type_)
     assert held is not None
-    return Source(name, *held, lambda: [value.buffer()])
+    return Source(name, *held, lambda: [value.buffer()], of=unnamed(*type_))
 
 
 def _held_type(value: Value) -> Type:

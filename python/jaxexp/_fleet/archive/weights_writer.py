@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 import zlib
 from collections.abc import Sequence
@@ -55,7 +56,8 @@ class WeightsWriter:
 
     def _write(self, new: dict[bytes, Source]) -> None:
         names = {digest.hex(): digest for digest in new}
-        (planned,) = plan("weights.safetensors", ((n, new[d].dtype, new[d].shape) for n, d in names.items()), None)
+        named = (dataclasses.replace(new[digest], name=name, of=None) for name, digest in names.items())
+        (planned,) = plan("weights.safetensors", named, None)
         head = head_of(planned, content_of(planned.tensors, names).hex())
         size = len(head) + planned.data_size
         name, start = _native.archive_weights_name(self._records.weights_file_count), self._output.end

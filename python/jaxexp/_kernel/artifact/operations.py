@@ -23,7 +23,7 @@ _UNDERSTOOD = {
         minimum multiply negate not optimization_barrier or outfeed pad partition_id popcnt power real
         real_dynamic_slice recv reduce reduce_precision reduce_scatter reduce_window remainder replica_id
         reshape return reverse rng rng_bit_generator round_nearest_afz round_nearest_even rsqrt scatter select
-        select_and_scatter send set_dimension_size shift_left shift_right_arithmetic shift_right_logical sign
+        select_and_scatter send shift_left shift_right_arithmetic shift_right_logical sign
         sine slice sort sqrt subtract tan tanh torch_index_select transpose triangular_solve tuple unary_einsum
         uniform_dequantize uniform_quantize while xor
     """,

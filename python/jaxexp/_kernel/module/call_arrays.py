@@ -183,7 +183,7 @@ class _Call:
         real, complex_ = _REAL.get(dtype, dtype), _COMPLEX.get(dtype, dtype)
         self.dtypes = {"T": dtype, "R": real, "C": complex_, "i": "int32", "u": "uint32"}
         self._attributes = attributes
-        self.choices = self._read_choices() if any(form.choices or form.numbers for form in self.forms) else {}
+        self.choices = choices(attributes) if any(form.choices or form.numbers for form in self.forms) else {}
 
     def why_wrong(self) -> Wrong | None:
         if self.choices is None:
@@ -239,22 +239,6 @@ class _Call:
             else:
                 yield from map(_shown, _numbers(form.choices[name]))
 
-    def _read_choices(self) -> dict[str, int] | None:
-        """The attributes that are numbers; None where XLA might read others than these."""
-        ir = _jax.ir
-        found = [
-            self._attributes[name] for name in ("backend_config", "mhlo.backend_config") if name in self._attributes
-        ]
-        if len(found) > 1 or not all(isinstance(attribute, ir.DictAttr) for attribute in found):
-            return None
-        choices = {}
-        for name, attribute in mlir.items(ir.DictAttr(found[0])) if found else ():
-            if isinstance(attribute, ir.BoolAttr):
-                choices[name] = int(ir.BoolAttr(attribute).value)
-            elif isinstance(attribute, ir.IntegerAttr):
-                choices[name] = int(ir.IntegerAttr(attribute).value)
-        return choices
-
     def _declared_batch(self) -> str | None:
         if "mhlo.frontend_attributes" not in self._attributes:
             return None
@@ -293,6 +277,23 @@ class _Call:
         text = f"{_list(map(shown, self.operands))} -> {_list(map(shown, self.results))}"
         numbers = [f"{name} = {(self.choices or {}).get(name)}" for name in routine.numbers]
         return f"{text} with {_list(numbers)}" if numbers else text
+
+
+def choices(attributes: Any) -> dict[str, int] | None:
+    """What the attributes of a call of a routine tell it, those that are numbers; None where XLA might read others than
+    these.
+    """
+    ir = _jax.ir
+    found = [attributes[name] for name in ("backend_config", "mhlo.backend_config") if name in attributes]
+    if len(found) > 1 or not all(isinstance(attribute, ir.DictAttr) for attribute in found):
+        return None
+    numbers = {}
+    for name, attribute in mlir.items(ir.DictAttr(found[0])) if found else ():
+        if isinstance(attribute, ir.BoolAttr):
+            numbers[name] = int(ir.BoolAttr(attribute).value)
+        elif isinstance(attribute, ir.IntegerAttr):
+            numbers[name] = int(ir.IntegerAttr(attribute).value)
+    return numbers
 
 
 def why_wrong(operation: Any, target: str) -> Wrong | None:

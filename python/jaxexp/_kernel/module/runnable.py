@@ -30,6 +30,10 @@ def parse(exported: ExportedData, context: Any) -> Any:
 
             for target, operation in mlir.custom_calls(module):
                 lapack.modernize(operation, target)
+        if is_under_policy(exported):
+            from . import confined
+
+            confined.confine(module, exported.uses_global_constants)
         return module
 
 

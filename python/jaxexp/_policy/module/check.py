@@ -48,6 +48,8 @@ def _check_function(limits: Limits, exported: ExportedData, budget: composites.B
 
 
 _CUSTOM_CALL = "stablehlo.custom_call"
+_APPROXIMATE = ("ApproxTopK", "stablehlo.dynamic_approx_top_k")
+_ORDERS = ("#stablehlo<comparison_direction GT>", "#stablehlo<comparison_direction LT>")
 
 
 class _ModuleCheck:
@@ -132,7 +134,10 @@ class _ModuleCheck:
             raise PolicyError("custom_calls", found, self.where, advice)
         if "called_computations" in attributes:
             for called in _jax.ir.ArrayAttr(attributes["called_computations"]):
-                self._known_symbol(_jax.ir.FlatSymbolRefAttr(called).value, target)
+                name = _jax.ir.FlatSymbolRefAttr(called).value
+                self._known_symbol(name, target)
+                if target in _APPROXIMATE and self.policy.custom_calls is not None:
+                    self._comparator(name, f"the custom call {target!r}{inside}")
         if "has_side_effect" in attributes and _jax.ir.BoolAttr(attributes["has_side_effect"]).value:
             self.limits.side_effect(target, is_stable, self.where, inside)
 
@@ -141,6 +146,21 @@ class _ModuleCheck:
             raise DeserializationError(
                 _MODULE, f"functions that a custom call ({target!r} {self._inside()}) may call", f"no @{name}"
             )
+
+    def _comparator(self, name: str, what: str) -> None:
+        """XLA sorts with the function, and leaves the array if it is no order."""
+        block = self.symbols[name].regions[0].blocks[0]
+        comparison, *others = block.operations
+        is_order = (
+            comparison.operation.name == "stablehlo.compare"
+            and [str(comparison.attributes["comparison_direction"]) in _ORDERS, len(others)] == [True, 1]
+            and list(comparison.operands) == list(block.arguments)[:2]
+            and list(others[0].operands) == list(comparison.results)
+        )
+        if not is_order:
+            found = f"has {what}, whose function @{name} is not the order of its first two arguments"
+            advice = "No release of JAX writes that. To allow any custom call, pass Policy(custom_calls=None)"
+            raise PolicyError("custom_calls", found, self.where, advice)
 
     # --- devices ---
 
@@ -206,6 +226,8 @@ def _bytes_of(type_: Any) -> int | None:
     ir = _jax.ir
     if isinstance(type_, ir.RankedTensorType):
         tensor = ir.RankedTensorType(type_)
+        if tensor.encoding is not None:  # bounds of sizes that change while it runs: XLA believes what a module says
+            return None
         bits = _bits_of(tensor.element_type)
         # XLA takes whole bytes for each element, also for booleans and int4.
         return None if bits is None else math.prod(_sizes(tensor)) * ((bits + 7) // 8)
@@ -217,13 +239,8 @@ def _bytes_of(type_: Any) -> int | None:
 
 
 def _sizes(tensor: Any) -> list[int]:
-    """The dimensions of a tensor type; a dynamic one as its bound, or 1 if it has none."""
-    extensions = _jax.hlo.TypeExtensions
-    sizes = [1 if tensor.is_dynamic_dim(axis) else tensor.get_dim_size(axis) for axis in range(tensor.rank)]
-    if tensor.encoding is not None and extensions.isinstance(tensor.encoding):
-        bounds = extensions(tensor.encoding).bounds
-        sizes = [max(size, bound) for size, bound in zip(sizes, bounds, strict=True)]
-    return sizes
+    """The dimensions of a tensor type, a dynamic one as 1."""
+    return [1 if tensor.is_dynamic_dim(axis) else tensor.get_dim_size(axis) for axis in range(tensor.rank)]
 
 
 def _bits_of(element: Any) -> int | None:

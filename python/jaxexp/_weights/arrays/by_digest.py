@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from jaxexp import _native
 from jaxexp._errors import WeightsError
-from jaxexp._weights.files.dtypes import held_as, size_of, type_of
+from jaxexp._weights.files.dtypes import held_as, size_of, type_of, unnamed
 from jaxexp._weights.files.header import Tensor
 from jaxexp._weights.files.reading import HoldsTensors
 from jaxexp._weights.files.writing import damaged
@@ -55,7 +55,7 @@ class ByDigest(WithDigests):
         if held is None or size_of(*held) != stored.size:
             expected = f"as many bytes as {type_of(type_)} has"
             raise WeightsError(name, expected, f"{stored.size:,}", file=self._label)
-        tensor = Tensor(name, *held, place[0], place[0] + place[1])
+        tensor = Tensor(name, *held, place[0], place[0] + place[1], unnamed(str(type_.dtype), type_.shape))
         # A file that was mapped when the archive was opened does not change.
         return (_Fetched(self._file, stored.digest) if self._file.identity is None else self._file), tensor
 

@@ -11,7 +11,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxexp._errors import WeightsError
-from jaxexp._weights.files.dtypes import dtype_of, held_as, type_of
+from jaxexp._weights.files.dtypes import dtype_of, held_as, type_of, unnamed
 from jaxexp._weights.files.header import Tensor
 from jaxexp._weights.files.reading import HoldsTensors
 
@@ -96,13 +96,12 @@ def cast_in_file(file: HoldsTensors, tensor: Tensor, aval: Any) -> tuple[HoldsTe
     """A tensor in the dtype of a program's argument, to which it is cast when it is read; the same one if it differs
     from the argument in something else, or in nothing.
     """
-    held = held_as(str(aval.dtype), aval.shape)
-    found = dtype_of(tensor.dtype)
-    if held is None or tensor.shape != tuple(aval.shape) or tensor.dtype == held[0] or found is None:
+    own = str(aval.dtype)
+    held, found = held_as(own, aval.shape), tensor.of or dtype_of(tensor.dtype)
+    if held is None or tensor.shape != tuple(aval.shape) or found in (None, own) or not is_castable(found, aval.dtype):
         return file, tensor
-    if not is_castable(found, aval.dtype):
-        return file, tensor
-    return _Cast(file, tensor, np.dtype(found), aval), dataclasses.replace(tensor, dtype=held[0], shape=held[1])
+    made = dataclasses.replace(tensor, dtype=held[0], shape=held[1], of=unnamed(own, aval.shape))
+    return _Cast(file, tensor, np.dtype(found), aval), made
 
 
 class _Cast:

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxexp import _native
 from jaxexp._errors import ExportError
-from jaxexp._weights.files.dtypes import held_as
+from jaxexp._weights.files.dtypes import held_as, unnamed
 from jaxexp._weights.files.writing import Source
 
 # Large enough for a disk, and small beside the rest of a process. A power of two, so that no element is cut.
@@ -24,7 +24,8 @@ def source(name: str, array: Any) -> Source:
 
     An ExportError if a file cannot hold its dtype, or if parts of it are only on devices of other processes.
     """
-    held = held_as(np.dtype(array.dtype).name if isinstance(array.dtype, np.dtype) else str(array.dtype), array.shape)
+    own = np.dtype(array.dtype).name if isinstance(array.dtype, np.dtype) else str(array.dtype)
+    held = held_as(own, array.shape)
     if held is None:
         raise ExportError(f"the weight {name!r} has dtype {array.dtype}, which a file of tensors cannot hold")
     if isinstance(array, jax.Array) and not _is_here(array):
@@ -35,7 +36,8 @@ def source(name: str, array: Any) -> Source:
     dtype, shape = held
     make = packed if dtype == "F4" else pieces
     origin = array if isinstance(array, jax.Array) else None
-    return Source(name, dtype, shape, lambda: (piece.data for piece in make(array)), origin)
+    of = unnamed(own, array.shape)
+    return Source(name, dtype, shape, lambda: (piece.data for piece in make(array)), origin, of=of)
 
 
 def pieces(array: Any) -> Iterator[np.ndarray[Any, Any]]:

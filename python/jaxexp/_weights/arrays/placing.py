@@ -13,7 +13,7 @@ import numpy as np
 from jaxexp import _jax
 from jaxexp._errors import WeightsError, shown
 from jaxexp._kernel.artifact.words import dtype_and_shape
-from jaxexp._weights.files.dtypes import held_as
+from jaxexp._weights.files.dtypes import held_as, unnamed
 from jaxexp._weights.files.header import ALIGNMENT, Tensor
 from jaxexp._weights.files.reading import HoldsTensors, TensorFile
 
@@ -23,10 +23,14 @@ logger = logging.getLogger("jaxexp.weights")
 
 
 def check(file: HoldsTensors, tensor: Tensor, aval: Any) -> None:
-    """Raises a WeightsError if a tensor has another type, by its header, than the argument of a program."""
-    needed = held_as(str(aval.dtype), aval.shape)
-    if needed != (tensor.dtype, tensor.shape):
-        held = "" if needed is None or needed[1] == aval.shape else f", held as {dtype_and_shape(*needed)}"
+    """Raises a WeightsError if a tensor has another type, by its header, than the argument of a program. If nothing says
+    what it is, it may be all that the file holds under that name.
+    """
+    own = str(aval.dtype)
+    needed = held_as(own, aval.shape)
+    if needed != (tensor.dtype, tensor.shape) or tensor.of not in (None, own):
+        is_other = needed is not None and unnamed(own, aval.shape) is not None
+        held = f", held as {dtype_and_shape(*needed)}" if is_other else ""
         expected, found = f"{dtype_and_shape(aval.dtype, aval.shape)}{held}", str(tensor)
         raise WeightsError(tensor.name, expected, found, file=file.name)
 

@@ -15,7 +15,7 @@ from jax.core import Tracer
 from jaxexp._errors import ExportError, WeightsError
 from jaxexp._kernel.artifact.words import why_no_numbers
 from jaxexp._weights.files import reading
-from jaxexp._weights.files.dtypes import type_of
+from jaxexp._weights.files.dtypes import dtype_of, type_of, unnamed
 from jaxexp._weights.files.header import Tensor
 from jaxexp._weights.files.places import taking
 from jaxexp._weights.files.reading import HoldsTensors
@@ -88,7 +88,11 @@ class _Named:
     def _found(self, name: str) -> tuple[HoldsTensors, Tensor]:
         given = self._names[name]
         file, tensor = self._tensors.file_of(given), self._tensors[given]
-        return cast_in_file(file, tensor, self._types[name]) if self._is_cast else (file, tensor)
+        type_ = self._types[name]
+        own = unnamed(str(type_.dtype), type_.shape)
+        if tensor.of is None and own is not None and own != "complex128":  # of which the shape is another one
+            tensor = dataclasses.replace(tensor, of=dtype_of(tensor.dtype))
+        return cast_in_file(file, tensor, type_) if self._is_cast else (file, tensor)
 
 
 class Weights(Mapping[str, Any]):

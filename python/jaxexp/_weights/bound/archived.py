@@ -36,5 +36,5 @@ def _file(sources: Sequence[Source], digests: dict[str, bytes]) -> StoredFile:
     """The file for the weights when they are taken out of the archive: the same for all functions that have them."""
     content = content_of(sources, digests)
     name = own_name("weights.safetensors", content)
-    (planned,) = plan(name, ((source.name, source.dtype, source.shape) for source in sources), None)
+    (planned,) = plan(name, sources, None)
     return StoredFile(name, len(head_of(planned)) + planned.data_size, content)

@@ -70,6 +70,12 @@ def dtype_of(name: str) -> str | None:
     return _OF_NAMES.get(name)
 
 
+def unnamed(dtype: str, shape: Sequence[int]) -> str | None:
+    """A JAX dtype if a file holds it under the name of another one; None if the name says what it is."""
+    held = held_as(dtype, shape)
+    return None if held is None or dtype in _NAMES or held[0] == "F4" else dtype
+
+
 _OF_NAMES = {name: dtype for dtype, name in _NAMES.items()}
 
 

@@ -12,6 +12,8 @@ from jaxexp._errors import WeightsError
 from jaxexp._kernel.artifact.words import dtype_and_shape
 from jaxexp._kernel.io.other_files import instead_of_weights
 
+from .dtypes import held_as, unnamed
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -26,6 +28,7 @@ ALIGNMENT = 64
 MAX_HEADER_SIZE = _native.MAX_TENSORS_HEADER_SIZE
 MAX_RANK = _native.MAX_TENSOR_RANK
 METADATA = "__metadata__"  # no tensor can have this name
+_DTYPE = "dtype:"  # and the name of a tensor, in the metadata: its JAX dtype
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,13 +40,14 @@ class Tensor:
     shape: tuple[int, ...]
     start: int
     end: int
+    of: str | None = None  # the JAX dtype, if it is known and not the one that the format calls `dtype`
 
     @property
     def size(self) -> int:
         return self.end - self.start
 
     def __str__(self) -> str:
-        return dtype_and_shape(self.dtype, self.shape)
+        return dtype_and_shape(self.dtype, self.shape) + (f" of {self.of}" if self.of else "")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,12 +73,23 @@ def read(head: Buffer, file_size: int) -> Header:
     Tensors must lie one after the other and fill the file. Each must have the size of its dtype and shape.
     """
     tensors, metadata, size = _native.read_tensors_header(head, file_size)
-    return Header({tensor[0]: Tensor(*tensor) for tensor in tensors}, metadata, size)
+    found = (Tensor(*tensor, of=_unnamed(metadata, *tensor[:3])) for tensor in tensors)
+    return Header({tensor.name: tensor for tensor in found}, metadata, size)
+
+
+def _unnamed(metadata: Mapping[str, str], name: str, dtype: str, shape: tuple[int, ...]) -> str | None:
+    """The JAX dtype of a tensor in a file that says so."""
+    said = metadata.get(_DTYPE + name)
+    if said is None or unnamed(said, whole := shape[:-1] if said == "complex128" else shape) is None:
+        return None
+    return said if held_as(said, whole) == (dtype, shape) else None
 
 
 def compose(tensors: Iterable[Tensor], metadata: Mapping[str, str], size: int | None = None) -> bytes:
     """The bytes in front of the tensors, padded so that these are aligned, or padded to `size` if they fit."""
-    entries: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
+    tensors = tuple(tensors)
+    said = {**metadata, **{_DTYPE + tensor.name: tensor.of for tensor in tensors if tensor.of}}
+    entries: dict[str, Any] = {METADATA: said} if said else {}
     for tensor in tensors:
         offsets = [tensor.start, tensor.end]
         entries[tensor.name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": offsets}

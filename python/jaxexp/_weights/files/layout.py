@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact.words import is_text
@@ -12,6 +13,19 @@ from jaxexp._kernel.artifact.words import is_text
 from . import header, places
 from .dtypes import size_of
 from .header import ALIGNMENT, LENGTH_SIZE, MAX_HEADER_SIZE, Tensor
+
+
+class Planned(Protocol):
+    """A tensor that is to be written; its fields are those of `Tensor`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> Sequence[int]: ...
+    @property
+    def of(self) -> str | None: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,8 +41,8 @@ class PlannedFile:
         return self.tensors[-1].end if self.tensors else 0
 
 
-def plan(name: str, tensors: Iterable[tuple[str, str, Sequence[int]]], max_file_size: int | None) -> list[PlannedFile]:
-    """Distributes tensors (name, dtype, shape) over files, of which each has at most `max_file_size` bytes of tensors.
+def plan(name: str, tensors: Iterable[Planned], max_file_size: int | None) -> list[PlannedFile]:
+    """Distributes tensors over files, of which each has at most `max_file_size` bytes of tensors.
 
     A larger tensor has a file to itself. An ExportError if a header would be too long to be read again, or if a name
     cannot stand in it.
@@ -58,15 +72,15 @@ def plan(name: str, tensors: Iterable[tuple[str, str, Sequence[int]]], max_file_
 _ROOM_FOR_METADATA = 4096
 
 
-def _measured(tensor: tuple[str, str, Sequence[int]]) -> Tensor:
-    name, dtype, shape = tensor
+def _measured(tensor: Planned) -> Tensor:
+    name, dtype, shape = tensor.name, tensor.dtype, tensor.shape
     if name == header.METADATA or not is_text(name):
         raise ExportError(f"a tensor in a safetensors file cannot be called {name!r}")
     if len(shape) > header.MAX_RANK:
         raise ExportError(f"the tensor {name!r} has rank {len(shape)}; at most {header.MAX_RANK} can be read again")
     size = size_of(dtype, shape)
     assert size is not None  # `held_as` chose the dtype
-    return Tensor(name, dtype, tuple(shape), 0, size)
+    return Tensor(name, dtype, tuple(shape), 0, size, tensor.of)
 
 
 def _placed(tensors: Iterable[Tensor]) -> Iterable[Tensor]:

@@ -134,7 +134,7 @@ def source_in(file: HoldsTensors, tensor: Tensor, digest: bytes | None) -> Sourc
             yield whole[start : start + PIECE]
 
     origin = None if file.identity is None else (*file.identity, tensor.start, tensor.end)
-    return Source(tensor.name, tensor.dtype, tensor.shape, pieces, origin, digest)
+    return Source(tensor.name, tensor.dtype, tensor.shape, pieces, origin, digest, tensor.of)
 
 
 class Tensors(Mapping[str, Tensor]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -35,6 +36,7 @@ class Source:
         pieces: makes its bytes, row by row, in pieces of any size.
         origin: the source of the bytes, if they cannot change: an array, or a key for part of a file. Otherwise None.
         digest: the XXH3 digest of its bytes, if it is known from elsewhere and must match.
+        of: as in `Tensor`.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Source:
     pieces: Callable[[], Iterable[Buffer]]
     origin: Any = None
     digest: bytes | None = None
+    of: str | None = None
 
     @property
     def size(self) -> int:
@@ -110,7 +113,7 @@ def write_apart(
     """
     folder, name = os.path.split(os.fsdecode(path))
     by_name = {source.name: source for source in sources}
-    planned = plan(name, ((s.name, s.dtype, s.shape) for s in sources), max_file_size)
+    planned = plan(name, sources, max_file_size)
     for target in [*(file.name for file in planned), *([index_name(name)] if len(planned) > 1 else [])]:
         check_target(os.path.join(folder, target))
     written: list[WrittenFile] = []
@@ -161,13 +164,15 @@ def write_again(path: str, sources: Sequence[Source], size: int, content: bytes)
 
     A WeightsError if these tensors do not make such a file, or if one of them is damaged.
     """
-    (planned,) = plan(os.path.basename(path), ((s.name, s.dtype, s.shape) for s in sources), None)
+    (planned,) = plan(os.path.basename(path), sources, None)
     by_name = {source.name: source for source in sources}
     digests = {source.name: source.digest or b"" for source in sources}
     is_right = is_content(content.hex(), sources, digests)
-    # Another version may have written another name for itself, which is not needed.
-    for metadata in ({"writer": files.WRITER, CONTENT: content.hex()}, {CONTENT: content.hex()}):
-        head = header.compose(planned.tensors, metadata, size - planned.data_size)
+    # Another version may have written another name for itself, which is not needed, and no dtypes.
+    metadata = ({"writer": files.WRITER, CONTENT: content.hex()}, {CONTENT: content.hex()})
+    without_dtypes = tuple(dataclasses.replace(tensor, of=None) for tensor in planned.tensors)
+    for tensors, said in itertools.product((planned.tensors, without_dtypes), metadata):
+        head = header.compose(tensors, said, size - planned.data_size)
         if is_right and len(head) + planned.data_size == size:
             break
     else:
