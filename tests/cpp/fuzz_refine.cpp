@@ -1,9 +1,10 @@
-// Fuzz target: a module that passes the check is made static, said in older words, and rid of tokens, or refused with
-// an error that can be shown. What is written passes the check, too, can be read again, and is the same each time.
+// Fuzz target: a module that passes the check is made static, said in older words, rid of tokens, and given stable
+// sorts, or refused with an error that can be shown. What is written can be read again, and is the same each time.
 // Whether its arguments can be padded is answered, too.
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "jaxexp/run_error.h"
@@ -50,12 +51,17 @@ std::vector<refine::Shape> shapes_for(Bytes module, std::int64_t added = 0) {
 
 using Changed = std::optional<std::vector<std::uint8_t>>;
 
-std::string outcome(Bytes module, const std::function<Changed()>& change) {
+/// Changed to other sizes, a module may not pass the check any more; otherwise it has to.
+enum class Keeps { validity, nothing };
+
+std::string outcome(Bytes module, Keeps keeps, const std::function<Changed()>& change) {
+  bool is_written = false;
   try {
     wire::check_bytecode(module, where);
     if (wire::Sections(module, where).version() > wire::newest_bytecode) return {};  // which the check lets pass
     const Changed found = change();
     if (!found) return "the same";
+    is_written = keeps == Keeps::validity;
     // Tables keep what nothing refers to any more.
     wire::check_bytecode(*found, where);
     wire::Sections sections(*found, where);
@@ -67,6 +73,7 @@ std::string outcome(Bytes module, const std::function<Changed()>& change) {
     tests::require(!text.empty() && text.find('\n') == text.npos && tests::is_utf8(text), "an error can be shown");
     return text;
   } catch (const wire::Error& error) {
+    tests::require(!is_written, "what is written passes the check");
     return error.expected + '|' + error.found;
   }
 }
@@ -75,17 +82,20 @@ std::string outcome(Bytes module, const std::function<Changed()>& change) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const Bytes module{data, size};
-  const std::function<Changed()> changes[] = {
-      [&] { return refine::with_shapes(module, where, shapes_for(module)); },
-      [&] { return adapt::with_older_words(module, where); },
-      [&] {
-        const auto why = refine::why_not_padded(module, where, shapes_for(module), shapes_for(module, size % 3));
-        if (why) throw RunError(RunError::Reason::argument, *why);
-        return Changed();
-      },
-      [&] { return Changed(adapt::without_tokens(module, where, size % 3)); },
+  const std::pair<Keeps, std::function<Changed()>> changes[] = {
+      {Keeps::nothing, [&] { return refine::with_shapes(module, where, shapes_for(module)); }},
+      {Keeps::validity, [&] { return adapt::with_older_words(module, where); }},
+      {Keeps::validity, [&] { return adapt::with_stable_sorts(module, where); }},
+      {Keeps::validity, [&] { return Changed(adapt::without_tokens(module, where, size % 3)); }},
+      {Keeps::nothing,
+       [&] {
+         const auto why = refine::why_not_padded(module, where, shapes_for(module), shapes_for(module, size % 3));
+         if (why) throw RunError(RunError::Reason::argument, *why);
+         return Changed();
+       }},
   };
-  for (const auto& change : changes)
-    tests::require(outcome(module, change) == outcome(module, change), "the same module for the same one");
+  for (const auto& [keeps, change] : changes)
+    tests::require(outcome(module, keeps, change) == outcome(module, keeps, change),
+                   "the same module for the same one");
   return 0;
 }

@@ -1,4 +1,4 @@
-"""A module that a policy allowed reads and writes no memory but its own, also where its code is none that JAX writes."""
+"""A module that a policy allowed reads and writes no memory but its own, also where its code is none of JAX's."""
 
 from __future__ import annotations
 

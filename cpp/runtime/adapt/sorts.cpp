@@ -1,5 +1,5 @@
-// XLA sorts with the C++ library, which leaves the array where a comparator is no order and the sort need not be stable.
-// A stable sort stays within, and is one of those that an unstable sort may be.
+// XLA sorts with the C++ library, which leaves the array where a comparator is no order and the sort need not be
+// stable. A stable sort stays within, and is one of those that an unstable sort may be.
 #include "runtime/adapt/adapt.h"
 #include "runtime/refine/parts.h"
 

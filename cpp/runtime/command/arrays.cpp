@@ -49,7 +49,9 @@ bool are_numbers(std::span<const std::uint8_t> bytes, std::string_view dtype) {
 }
 
 Array array(const File& file, const npy::Item& item, const Value& value) {
-  const auto differs = [&](const std::string& found) { refuse(value.path + " is " + value.str() + ", and not " + found); };
+  const auto differs = [&](const std::string& found) {
+    refuse(value.path + " is " + value.str() + ", and not " + found);
+  };
   if (item.dtype.empty() && (npy::has_name(value.dtype) || !are_numbers(item.data, value.dtype)))
     differs("the bytes of another dtype");
   const std::string& dtype = item.dtype.empty() ? value.dtype : item.dtype;  // as many bytes have to fit
@@ -59,8 +61,7 @@ Array array(const File& file, const npy::Item& item, const Value& value) {
     data = {numbers, numbers->data()};
   }
   Array made(dtype, item.shape, std::move(data));
-  if (made.size_bytes() != item.data.size())
-    differs("of numbers of " + std::to_string(item.item_bytes) + " bytes");
+  if (made.size_bytes() != item.data.size()) differs("of numbers of " + std::to_string(item.item_bytes) + " bytes");
   return made;
 }
 

@@ -33,8 +33,8 @@ Held held_as(const ElementType& type, const Shape& shape) {
   return held;
 }
 
-/// What the numbers of a tensor are that has the right type in its file, by JAX's name. A file that an artifact was saved
-/// with has the dtypes of its arguments; another one says it if it has them under the names of others.
+/// What the numbers of a tensor are that has the right type in its file, by JAX's name. A file that an artifact was
+/// saved with has the dtypes of its arguments; another one says it if it has them under the names of others.
 std::string_view dtype_of(const FoundTensor& tensor, const ElementType& needed) {
   if (!tensor.of) return needed.name;
   if (const ElementType* const said = element_type(*tensor.of))

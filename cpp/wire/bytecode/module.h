@@ -110,20 +110,21 @@ class AttributeCheck {
     return false;
   }
 
-  /// Whether a dictionary has a text under a name.
-  bool has_text(std::uint64_t dictionary, std::string_view name) const {
-    const auto found = values(dictionary, {&name, 1}).front();
-    return found && tables_.string(*found) != AttributesAndTypes::no_string;
-  }
-
-  /// Whether a composite of the operation whose results' sizes StableHLO takes from an attribute has none there.
-  bool lacks_size(const Operation& kind, const Found& attributes) const {
+  /// What lacks an attribute that StableHLO reads where it computes shapes; empty where nothing does.
+  std::string lacking(const Operation& kind, const Found& attributes, const CallAttributes& call,
+                      std::optional<std::uint64_t> dictionary) const {
     constexpr unsigned integer = 9;
-    constexpr std::string_view top_k = "chlo.top_k", size = "k";
-    if (!kind.is_composite || tables_.string(attributes[2]) == AttributesAndTypes::no_string) return false;
-    if (names_.strings[tables_.string(attributes[2])] != top_k) return false;
-    const auto found = values(attributes[0], {&size, 1}).front();
-    return !found || tables_.vhlo_kind(*found) != integer;
+    constexpr std::string_view size = "k", message = "error_message";
+    if (kind.known && kind.is_composite && is_text(tables_.string(attributes[2]), "chlo.top_k")) {
+      const auto found = values(attributes[0], {&size, 1}).front();
+      if (!found || tables_.vhlo_kind(*found) != integer) return "a composite chlo.top_k without a number as its k";
+    }
+    if (is_text(call.target, "shape_assertion")) {
+      const auto found = values(dictionary, {&message, 1}).front();
+      if (!found || tables_.string(*found) == AttributesAndTypes::no_string)
+        return "a custom call shape_assertion without a text as its error_message";
+    }
+    return {};
   }
 
   /// Before there were properties, attributes were in a dictionary, which equal operations share.
@@ -218,6 +219,10 @@ class AttributeCheck {
 
  private:
   std::uint64_t attribute(Cursor& at) const { return at.index(tables_.attributes(), "attributes"); }
+
+  bool is_text(std::uint32_t string, std::string_view text) const {
+    return string != AttributesAndTypes::no_string && names_.strings[string] == text;
+  }
 
   static bool has_word(std::string_view words, std::string_view word) {
     for (std::size_t end = 0; !words.empty(); words.remove_prefix(std::min(end + 1, words.size())))
@@ -596,17 +601,14 @@ class Module {
       if (!values.fit(pattern.substr(0, middle), operands) || !values.fit(pattern.substr(middle + 1), results))
         at.refuse("an operation " + std::string(kind.known->name) + " with operands or results of another one");
       if (!kind.known->dimensions.empty() && !attributes_->fit(*kind.known, found, operands, results))
-        at.refuse("an operation " + std::string(kind.known->name) + " with numbers of dimensions, or sizes, that do not fit");
+        at.refuse("an operation " + std::string(kind.known->name) +
+                  " with numbers of dimensions, or sizes, that do not fit");
     }
     if (call.target != AttributesAndTypes::no_string && is_hint(names_->strings[call.target]) &&
         (operands.empty() || results.size() != 1))
       at.refuse("a custom call " + std::string(names_->strings[call.target]) +
                 " with operands or results of another one");
-    if (kind.known && attributes_->lacks_size(kind, found))
-      at.refuse("an operation " + std::string(kind.known->name) + " of chlo.top_k without a number as its k");
-    if (call.target != AttributesAndTypes::no_string && names_->strings[call.target] == "shape_assertion" &&
-        !(dictionary && attributes_->has_text(*dictionary, "error_message")))
-      at.refuse("a custom call shape_assertion without a text as its error_message");
+    if (const auto lacking = attributes_->lacking(kind, found, call, dictionary); !lacking.empty()) at.refuse(lacking);
     const bool defines = region.values != 0;  // otherwise nothing refers to the results
     if (defines) define(at, scope, region, results);
     if (version_ >= since::use_lists && (has & has_use_lists)) use_order(at, region, defines ? results.size() : 0);

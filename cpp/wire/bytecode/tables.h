@@ -114,7 +114,7 @@ class AttributesAndTypes {
     Class is = Class::unknown;
     Class needs = Class::unknown;  // of what it refers to first
     std::uint8_t kind = 0;
-    std::uint32_t first_size = 0;  // into sizes_, of a tensor type
+    std::uint32_t first_size = 0;    // into sizes_, of a tensor type
     std::uint8_t kind_of_parts = 0;  // that all attributes have to which it refers; UINT8_MAX if they differ
     std::uint32_t string = no_string;
     std::int32_t bits = unknown;      // of a number in memory

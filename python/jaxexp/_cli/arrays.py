@@ -214,7 +214,6 @@ class Argument:
             return self._of_bytes(array)
         return array.astype(array.dtype.newbyteorder("="), copy=False)
 
-
     def _of_bytes(self, array: Array) -> Array:
         """The numbers that bytes in a file are; numbers of less than a byte have one each."""
         dtype = self.aval.dtype
@@ -222,7 +221,7 @@ class Argument:
             held = array.view(np.int8) if dtype.name.startswith("int") else array.view(np.uint8)
             least = -(2 ** (bits - 1)) if dtype.name.startswith("int") else 0
             if array.size and (held.min() < least or held.max() >= 2**bits):
-                raise click.ClickException(f"{self.stored.where}: expected bytes of {dtype}, found those of another dtype")
+                raise click.ClickException(f"{self.stored.where}: expected bytes of {dtype}, found others")
         found: Array = array.view(dtype)
         return found
 

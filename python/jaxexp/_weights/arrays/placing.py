@@ -23,8 +23,8 @@ logger = logging.getLogger("jaxexp.weights")
 
 
 def check(file: HoldsTensors, tensor: Tensor, aval: Any) -> None:
-    """Raises a WeightsError if a tensor has another type, by its header, than the argument of a program. If nothing says
-    what it is, it may be all that the file holds under that name.
+    """Raises a WeightsError if a tensor has another type, by its header, than the argument of a program. Its dtype may
+    be any that files hold under its name, if nothing says which.
     """
     own = str(aval.dtype)
     needed = held_as(own, aval.shape)
