@@ -150,6 +150,28 @@ def test_another_dtype_for_bfloat16(here: Path, tmp_path: Path, good: Any, run: 
     good("run", "several.jaxexp", tmp_path / "x.npy", "7", "-1.5", "-3", "false")
 
 
+OTHER_BYTES = {
+    "float16": ("bfloat16", 1.5),
+    "uint16": ("bfloat16", 3),
+    "int8": ("float8_e5m2", 1),
+    "int4": ("float8_e5m2", 1),
+}
+
+
+@pytest.mark.parametrize("dtype", OTHER_BYTES)
+def test_bytes_of_another_dtype(dtype: str, tmp_path: Path, run: Any) -> None:
+    """What NumPy has a name for is never in a file as bytes, and few bytes are numbers of four bits."""
+    spec = jax.ShapeDtypeStruct((2,), jnp.dtype(dtype))
+    jaxexp.export(jax.jit(lambda x: x.astype(np.float32)))(spec).save(tmp_path / "f.jaxexp")
+    other, value = OTHER_BYTES[dtype]
+    x = np.full(2, value, jnp.dtype(other))
+    np.save(tmp_path / "x.npy", x.view(f"V{x.itemsize}"))
+    status, _, err = run("run", tmp_path / "f.jaxexp", tmp_path / "x.npy")
+    assert (status, err.count("\n")) == (1, 1)
+    assert f"'{tmp_path}/x.npy': expected " in err
+    assert dtype in err
+
+
 @pytest.mark.parametrize("dtype", ["bool", "int4", "uint16", "float8_e5m2", "bfloat16", "float32", "complex64"])
 def test_dtypes_in_files(dtype: str, tmp_path: Path) -> None:
     array = np.arange(6).reshape(2, 3).astype(dtype)

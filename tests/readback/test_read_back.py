@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -11,9 +12,12 @@ import numpy as np
 import pytest
 
 import jaxexp
+from jaxexp import _jax
+from jaxexp._kernel.module import mlir
 from jaxexp._readback.table import OPERATIONS
 from kit.batches import reload
 from kit.corpus import arr, spec
+from kit.other_modules import serialized
 from kit.raising import assert_same_bits
 
 
@@ -104,6 +108,27 @@ def test_what_cannot_be_read_back_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(OPERATIONS, "stablehlo.cosine", lambda operation: operation.refuse("in this test"))
     with pytest.raises(jaxexp.UnsupportedError, match=r"stablehlo.cosine \(in this test\) at jit\(<lambda>\)/cos"):
         loaded(lambda x: jax.lax.cos(x), X).make_jaxpr()
+
+
+OTHER_TOP_K = {
+    "an order of all floats": (": (tensor<f32>, tensor<f32>) -> tensor<i1>", ", TOTALORDER {0}", "another order"),
+    "another last number": ("dense<0xFF800000>", "dense<0x7F800000>", "other initial values"),
+    "another place": ("dense<-1>", "dense<77>", "other initial values"),
+}
+
+
+@pytest.mark.parametrize("what", OTHER_TOP_K)
+def test_approximate_top_k_is_that_of_jax(what: str) -> None:
+    """XLA computes with what JAX leaves no choice of."""
+    old, new, message = OTHER_TOP_K[what]
+    exported = jaxexp.export(jax.jit(lambda x: jax.lax.approx_max_k(x, 1)))(arr(1, 4))
+    assert loaded(lambda x: jax.lax.approx_max_k(x, 1), arr(1, 4)).make_jaxpr()
+    with _jax.make_ir_context() as context:
+        text = str(mlir.parse(exported.mlir_module_serialized, context))
+    assert old in text
+    changed = dataclasses.replace(exported, mlir_module_serialized=serialized(text.replace(old, new.format(old), 1)))
+    with pytest.raises(jaxexp.UnsupportedError, match=message):
+        jaxexp.deserialize(changed.serialize()).make_jaxpr()
 
 
 @pytest.mark.parametrize("size", [1, 4])

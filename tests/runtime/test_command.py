@@ -212,6 +212,27 @@ def test_printed_numbers_are_those_of_results(seed: int, tmp_path: Path) -> None
             np.testing.assert_array_equal(found.reshape(result.shape), result, strict=True)
 
 
+def test_bytes_of_another_dtype(tmp_path: Path) -> None:
+    """What NumPy has a name for is never in a file as bytes, and few bytes are numbers of four bits."""
+    path = tmp_path / "f.jaxexp"
+    for dtype, x in {
+        "float16": np.asarray([1, 2], ml_dtypes.bfloat16).view("V2"),
+        "int8": np.asarray([1, 2], ml_dtypes.float8_e5m2).view("V1"),
+        "int4": np.asarray([1, 2], ml_dtypes.float8_e5m2).view("V1"),
+        "uint4": np.asarray([-3, 7], np.int8).view("V1"),
+    }.items():
+        exported = jaxexp.export(jax.jit(lambda x: x.astype(np.float32)))(jax.ShapeDtypeStruct((2,), jnp.dtype(dtype)))
+        path.write_bytes(exported.serialize(compatibility=runtime.READER))
+        for file in ("in.npy", "in.npz"):
+            (np.save if file == "in.npy" else np.savez)(tmp_path / file, x)
+            assert f"is {dtype}[2], and not the bytes of another dtype" in fails(path, tmp_path / file)
+    exported = jaxexp.export(jax.jit(lambda x: x.astype(np.float32)))(jax.ShapeDtypeStruct((2,), ml_dtypes.int4))
+    path.write_bytes(exported.serialize(compatibility=runtime.READER))
+    for held in (np.asarray([-3, 7], ml_dtypes.int4).view("V1"), np.asarray([-3, 7], np.int8).view("V1")):
+        np.save(tmp_path / "in.npy", held)
+        assert "[-3  7]" in succeeds(path, tmp_path / "in.npy")
+
+
 def test_rows_of_printed_numbers_stand_below_each_other(tmp_path: Path) -> None:
     path = tmp_path / "f.jaxexp"
     x = np.asarray([[[1, -20], [3, 4]], [[5, 6], [7, 8]]], np.int32)

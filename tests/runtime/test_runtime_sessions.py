@@ -209,6 +209,22 @@ class Foreign:
         return self.array
 
 
+class Negative(Foreign):
+    """A view of PyTorch's, which says by DLPack what it is a view of."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self.array.__dlpack__()
+
+    def is_neg(self) -> bool:
+        return True
+
+    def resolve_neg(self) -> np.ndarray:
+        return -self.array
+
+
 class OnDevice(Foreign):
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, 0  # CUDA
@@ -298,7 +314,7 @@ def test_arrays_of_others(session: Session, tmp_path: Path) -> None:
     mapped = np.memmap(tmp_path / "x", np.float32, "w+", shape=X.shape)
     mapped[:] = X
     fortran, big = np.asfortranarray(X), X.astype(">f4")
-    for x in (Foreign(X), jnp.asarray(X), mapped, fortran, big, np.stack([X, X], -1)[..., 1]):
+    for x in (Foreign(X), Negative(-X), jnp.asarray(X), mapped, fortran, big, np.stack([X, X], -1)[..., 1]):
         same(session(x, D, k={"n": np.int32(3)}), expected)
     for x in (jnp.asarray(X), fortran, big):
         same(session(session.put(x), D, k={"n": 3}), expected)
@@ -311,6 +327,28 @@ def test_arrays_of_others(session: Session, tmp_path: Path) -> None:
         session(X, D, k={"n": np.int64(3)})
     with pytest.raises(jaxexp.RunError, match="must be an array, found a masked array, whose mask would be lost"):
         session(np.ma.array(X, mask=X > 2), D, k={"n": 3})
+
+
+MAXIMA = {
+    "max": lambda x: (x.max(0), x.min(0), x.max(1), x.max()),
+    "cumulative": lambda x: (jax.lax.cummax(x, 0), jax.lax.cummin(x, 0)),
+    "window": lambda x: jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (2, 2), (1, 1), "SAME"),
+    "of two": lambda x: (jnp.maximum(x, 0.5), jnp.minimum(x, 0.5), jax.nn.relu(x), jnp.clip(x, -1, 0.5)),
+    "softmax": lambda x: (jax.nn.softmax(x, 0), jax.nn.logsumexp(x, 1)),
+}
+
+
+@pytest.mark.parametrize("name", MAXIMA)
+def test_nan_is_kept(name: str, tmp_path: Path) -> None:
+    """XLA's plugins lose it by default in maxima and minima."""
+    x = np.ones((3, 4), np.float32)
+    x[0] = x[1, 1] = np.nan
+    function = jax.jit(MAXIMA[name])
+    path = tmp_path / "f.jaxexp"
+    path.write_bytes(jaxexp.export(function)(x).serialize(compatibility=READER))
+    found = Session(path, plugin="cpu")(x)
+    for one, expected in zip(jax.tree.leaves(found), jax.tree.leaves(function(x)), strict=True):
+        np.testing.assert_allclose(one, expected, rtol=1e-6)
 
 
 def test_dtypes_that_numpy_has_no_dlpack_for(tmp_path: Path) -> None:

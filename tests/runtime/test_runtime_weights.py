@@ -180,6 +180,31 @@ def test_dtypes(name: str, library: Library, runtime: Handle, call: Call, tmp_pa
     np.testing.assert_array_equal(found, np.roll(np.asarray(w), 1, 1))
 
 
+def test_dtypes_that_files_have_no_names_for(library: Library, runtime: Handle, call: Call, tmp_path: Path) -> None:
+    """A file that the caller names says them; if it does not, it has int8 or uint8."""
+
+    def bound_to(name: str) -> Any:
+        w = jnp.asarray([1, 0, 1], getattr(ml_dtypes, name, name))
+        exported = jaxexp.export(jax.jit(lambda p, n: jnp.roll(p["w"], n)))({"w": w}, np.int32(1)).bind({"w": w})
+        return saved(exported, tmp_path / f"{name}.jaxexp"), exported
+
+    names = ["int4", "uint4", "int8", "uint8", "float8_e4m3b11fnuz"]
+    artifacts = {name: bound_to(name)[0] for name in names}
+    for name, artifact in artifacts.items():
+        for other in names:
+            file = str(tmp_path / f"{other}.safetensors").encode()
+            function = library.load_with(runtime, artifact, weights=file)
+            if other == name:
+                (found,) = call(function, np.int32(1))
+                np.testing.assert_array_equal(found.astype(np.float32), [1, 1, 0])
+            else:
+                held = "I8" if name.startswith("int") else "U8"
+                others = "I8" if other.startswith("int") else "U8"
+                expected = rf"{held}\[3\] of {name}, found {others}\[3\] of {other}" if held == others else held
+                with pytest.raises(RunError, match=f"expected {expected}"):
+                    call(function, np.int32(1))
+
+
 def test_wide_dtypes(library: Library, runtime: Handle, call: Call, tmp_path: Path) -> None:
     """complex128 is in the file as another dtype of another rank."""
     with jax.enable_x64(True):

@@ -320,10 +320,10 @@ std::string Callable::why_compiled() const {
   return compiled_ ? compiled_->why_compiled : std::string();
 }
 
-std::string Callable::options() const {
+std::string Callable::options(const Client::Options& of_xla) const {
   std::vector<int> ids;
   for (std::size_t d = 0; d < devices_.size(); ++d) ids.push_back(device(d).id);
-  return runtime::compile_options(ids, program_.uses_shardy, compile_options_);
+  return runtime::compile_options(ids, program_.uses_shardy, of_xla);
 }
 
 /// Everything that has to be the same where code of the function is used: the module, how it is compiled, the machine
@@ -337,7 +337,7 @@ wire::Entries Callable::conditions(const Variables& sizes, const StaticModule& m
   std::string ids;
   for (std::size_t d = 0; d < devices_.size(); ++d) (ids += d > 0 ? "," : "") += std::to_string(device(d).id);
   entries.emplace_back("devices", std::move(ids));  // they are among the options, too, where nobody could read them
-  entries.emplace_back("compile options", wire::hexadecimal(options()));
+  entries.emplace_back("compile options", wire::hexadecimal(options(as_in_jax(*client_, compile_options_))));
   return entries;
 }
 
@@ -348,8 +348,18 @@ const std::string& Callable::sha256_of_module() const {
 
 Executable Callable::make_executable(const StaticModule& module) const {
   const auto changed = without_sources(module.bytes);
+  const std::span<const std::uint8_t> bytes = changed ? *changed : module.bytes;
+  const Client::Options of_jax = as_in_jax(*client_, compile_options_);
+  const auto is_unknown = [&](const auto& option, const std::string& words) {
+    return !compile_options_.contains(option.first) && words.find(option.first) != std::string::npos;
+  };
   try {
-    return Executable(client_, changed ? std::span<const std::uint8_t>(*changed) : module.bytes, options());
+    try {
+      return Executable(client_, bytes, options(of_jax));
+    } catch (const PluginError& error) {
+      if (std::ranges::none_of(of_jax, [&](const auto& option) { return is_unknown(option, error.words); })) throw;
+      return Executable(client_, bytes, options(compile_options_));  // the plugin has other options
+    }
   } catch (const PluginError& error) {
     explain(error.words);
     throw;

@@ -95,7 +95,7 @@ class Callable {
   void keep_code(const Compiled& compiled, const Variables& sizes, const std::filesystem::path& path) const;
   StaticModule static_module(const Variables& sizes) const;
   Executable make_executable(const StaticModule& module) const;
-  std::string options() const;
+  std::string options(const Client::Options& of_xla) const;
   wire::Entries conditions(const Variables& sizes, const StaticModule& module) const;
   const std::string& sha256_of_module() const;
   void explain(std::string_view error) const;

@@ -5,6 +5,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "runtime/plugin/flags.h"
+
 namespace jaxexp::runtime {
 namespace {
 
@@ -36,6 +38,15 @@ std::string override_value(const Client::Options::mapped_type& value) {
 }
 
 }  // namespace
+
+Client::Options as_in_jax(const Client& client, Client::Options options) {
+  const std::string& platform = client.platform();
+  const bool is_gpu = platform == "cuda" || platform == "rocm" || platform == "gpu";
+  if (!is_gpu && platform != "cpu") return options;
+  const std::string name = is_gpu ? "xla_gpu_enable_fast_min_max" : "xla_cpu_enable_fast_min_max";
+  if (xla_flags().find(name) == std::string::npos) options.emplace(name, false);
+  return options;
+}
 
 std::string compile_options(std::span<const int> devices, bool uses_shardy, const Client::Options& overrides) {
   constexpr std::uint64_t executable_build_options = 3, env_option_overrides = 7;

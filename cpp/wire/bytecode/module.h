@@ -78,6 +78,14 @@ struct CallAttributes {
   std::uint32_t version = 0;                             // of the calling convention: the number of an attribute
 };
 
+/// Whether custom calls with a target only say something of their first operand. XLA trusts that there is one; behind
+/// it may be the sizes of the result.
+inline bool is_hint(std::string_view target) {
+  constexpr std::string_view hints[] = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape",
+                                        "annotate_device_placement"};
+  return std::ranges::find(hints, target) != std::end(hints);
+}
+
 /// The attributes of VHLO's operations, against what each kind of operation has.
 class AttributeCheck {
  public:
@@ -110,21 +118,25 @@ class AttributeCheck {
     return false;
   }
 
-  /// What lacks an attribute that StableHLO reads where it computes shapes; empty where nothing does.
-  std::string lacking(const Operation& kind, const Found& attributes, const CallAttributes& call,
+  /// Refuses a call that is a hint, and has operands or results of another one.
+  void refuse_hint(const Cursor& at, const CallAttributes& call) const {
+    const std::string_view target = names_.strings[call.target];
+    if (is_hint(target)) at.refuse("a custom call " + std::string(target) + " with operands or results of another one");
+  }
+
+  /// Refuses what lacks an attribute that StableHLO reads where it computes shapes.
+  void refuse_lacking(const Cursor& at, const Operation& kind, const Found& attributes, const CallAttributes& call,
                       std::optional<std::uint64_t> dictionary) const {
     constexpr unsigned integer = 9;
     constexpr std::string_view size = "k", message = "error_message";
     if (kind.known && kind.is_composite && is_text(tables_.string(attributes[2]), "chlo.top_k")) {
       const auto found = values(attributes[0], {&size, 1}).front();
-      if (!found || tables_.vhlo_kind(*found) != integer) return "a composite chlo.top_k without a number as its k";
+      if (!found || tables_.vhlo_kind(*found) != integer) at.refuse("a composite chlo.top_k without a number as its k");
     }
-    if (is_text(call.target, "shape_assertion")) {
-      const auto found = values(dictionary, {&message, 1}).front();
-      if (!found || tables_.string(*found) == AttributesAndTypes::no_string)
-        return "a custom call shape_assertion without a text as its error_message";
-    }
-    return {};
+    if (!is_text(call.target, "shape_assertion")) return;
+    const auto found = values(dictionary, {&message, 1}).front();
+    if (!found || tables_.string(*found) == AttributesAndTypes::no_string)
+      at.refuse("a custom call shape_assertion without a text as its error_message");
   }
 
   /// Before there were properties, attributes were in a dictionary, which equal operations share.
@@ -312,14 +324,6 @@ class AttributeCheck {
   Found in_dictionaries_;
   FlatMap<CallAttributes> calls_;  // custom calls, by their dictionaries
 };
-
-/// Whether custom calls with a target only say something of their first operand. XLA trusts that there is one; behind
-/// it may be the sizes of the result.
-inline bool is_hint(std::string_view target) {
-  constexpr std::string_view hints[] = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape",
-                                        "annotate_device_placement"};
-  return std::ranges::find(hints, target) != std::end(hints);
-}
 
 /// The custom calls of a module.
 class Calls {
@@ -604,11 +608,9 @@ class Module {
         at.refuse("an operation " + std::string(kind.known->name) +
                   " with numbers of dimensions, or sizes, that do not fit");
     }
-    if (call.target != AttributesAndTypes::no_string && is_hint(names_->strings[call.target]) &&
-        (operands.empty() || results.size() != 1))
-      at.refuse("a custom call " + std::string(names_->strings[call.target]) +
-                " with operands or results of another one");
-    if (const auto lacking = attributes_->lacking(kind, found, call, dictionary); !lacking.empty()) at.refuse(lacking);
+    if (call.target != AttributesAndTypes::no_string && (operands.empty() || results.size() != 1))
+      attributes_->refuse_hint(at, call);
+    attributes_->refuse_lacking(at, kind, found, call, dictionary);
     const bool defines = region.values != 0;  // otherwise nothing refers to the results
     if (defines) define(at, scope, region, results);
     if (version_ >= since::use_lists && (has & has_use_lists)) use_order(at, region, defines ? results.size() : 0);

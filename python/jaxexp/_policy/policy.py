@@ -124,6 +124,8 @@ class Policy:
             return cls(**fields)
         except ExportError as error:
             raise type(error)(f"{path!r}: {error}") from error
+        except ValueError as error:  # a number of too many digits
+            raise ExportError(f"{path!r}: {error}") from cause(error)
 
     def check(self, exported: ExportedData) -> None:
         """Raises an error if a function, or a VJP in its artifact, contains something that is not allowed.

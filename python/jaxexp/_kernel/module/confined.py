@@ -16,7 +16,7 @@ from . import call_arrays, mlir
 # Routines of LAPACK that leave results as they were if they fail, which the last result says.
 _FAILING = {"gesdd", "gesvd", "syevd", "heevd", "geev", "gees"}
 # Attributes that tell a routine not to compute some results, and which.
-_NOT_COMPUTED = {
+_NOT_COMPUTED: dict[str, dict[str, tuple[int, ...]]] = {
     "gesdd": {"mode": (-3, -2)},
     "gesvd": {"mode": (-3, -2)},
     "geev": {"compute_left": (-3,), "compute_right": (-2,)},

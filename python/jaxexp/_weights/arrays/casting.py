@@ -42,8 +42,8 @@ def cast(name: str, array: Any, dtype: Any, file: str | None = None) -> Any:
         return array.astype(dtype)
     with wherever(), np.errstate(over="ignore"):  # the error below says more than NumPy's warning
         old = array if isinstance(array, jax.Array) else np.asarray(array)
-        is_small = not is_integer and np.dtype(old.dtype).itemsize < 4
-        wide = old.astype(np.float32) if is_small else old  # not every pair of small dtypes has a conversion
+        is_small = np.dtype(old.dtype).itemsize < 4  # not every pair of small dtypes has a conversion
+        wide = old.astype(np.int32 if is_integer else np.float32) if is_small else old
         new = wide.astype(dtype)
         if not is_integer and not _holds_all(old.dtype, new.dtype):
             _check_kept(name, old, wide, new, file)

@@ -29,8 +29,8 @@ def check(file: HoldsTensors, tensor: Tensor, aval: Any) -> None:
     own = str(aval.dtype)
     needed = held_as(own, aval.shape)
     if needed != (tensor.dtype, tensor.shape) or tensor.of not in (None, own):
-        is_other = needed is not None and unnamed(own, aval.shape) is not None
-        held = f", held as {dtype_and_shape(*needed)}" if is_other else ""
+        is_named = needed is None or unnamed(own, aval.shape) is None
+        held = "" if needed is None or is_named else f", held as {dtype_and_shape(*needed)}"
         expected, found = f"{dtype_and_shape(aval.dtype, aval.shape)}{held}", str(tensor)
         raise WeightsError(tensor.name, expected, found, file=file.name)
 
