@@ -104,7 +104,7 @@ class Session:
                 return target.with_user(url.user).with_password(url.password) if same else target
         except ValueError:
             pass
-        raise RefusedAnswer(f"redirects to {place!r}, which is no http URL")
+        raise RefusedAnswer(f"redirects to {place.partition('?')[0]!r}, which is no http URL")  # queries have secrets
 
 
 class _Request:
