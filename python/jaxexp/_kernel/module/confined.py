@@ -26,8 +26,8 @@ _TARGET = re.compile(r"lapack_[sdcz](\w+)_ffi")
 _ON_GPUS = re.compile(r"(cu|hip)solver_ges(vdj?|dd)_ffi")
 
 
-def confine(module: Any, is_symbolic: bool) -> None:
-    """Changes a module, in place. If it is symbolic, sizes are computed from it when it is called."""
+def confine(module: Any) -> None:
+    """Changes a module, in place."""
     for operation in list(mlir.iter_operations(module)):
         if operation.name == "stablehlo.sort":
             # XLA sorts with the C++ library, which writes outside of the array if a comparator is no order, unless the
@@ -35,7 +35,7 @@ def confine(module: Any, is_symbolic: bool) -> None:
             operation.attributes["is_stable"] = _jax.ir.BoolAttr.get(True, module.context)
         elif operation.name == "stablehlo.custom_call":
             _clear_what_is_not_written(operation, mlir.target_of(operation))
-        elif is_symbolic and operation.name in ("stablehlo.divide", "stablehlo.remainder"):
+        elif operation.name in ("stablehlo.divide", "stablehlo.remainder"):
             _divide_by_no_zero(operation)
 
 
@@ -48,7 +48,7 @@ def _clear_what_is_not_written(call: Any, target: str) -> None:
         for result in results[2:4]:
             _replace(call, result, _zeros)
     named = _TARGET.fullmatch(target)
-    if named is None or named[1] not in _FAILING:
+    if named is None or named[1] not in _FAILING or len(results) < 3:
         return
     told = ((numbers, choices.get(name)) for name, numbers in _NOT_COMPUTED.get(named[1], {}).items())
     unwritten = {number % len(results) for numbers, choice in told if choice == ord("N") for number in numbers}
@@ -69,7 +69,9 @@ def _replace(call: Any, result: Any, make: Callable[[Any], Any]) -> None:
 
 
 def _divide_by_no_zero(operation: Any) -> None:
-    """JAX computes sizes with the processor's division, which ends the process where XLA has a number for it."""
+    """JAX computes what is constant once sizes are known with the processor's division, which ends the process where XLA
+    has a number for it: in a symbolic function, and in functions that one calls.
+    """
     element = _jax.ir.RankedTensorType(operation.result.type).element_type
     if not isinstance(element, _jax.ir.IntegerType):
         return

@@ -33,7 +33,7 @@ def parse(exported: ExportedData, context: Any) -> Any:
         if is_under_policy(exported):
             from . import confined
 
-            confined.confine(module, exported.uses_global_constants)
+            confined.confine(module)
         return module
 
 
