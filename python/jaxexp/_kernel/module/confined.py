@@ -69,8 +69,8 @@ def _replace(call: Any, result: Any, make: Callable[[Any], Any]) -> None:
 
 
 def _divide_by_no_zero(operation: Any) -> None:
-    """JAX computes what is constant once sizes are known with the processor's division, which ends the process where XLA
-    has a number for it: in a symbolic function, and in functions that one calls.
+    """JAX computes what is constant when sizes are known, also in functions that a symbolic one calls. The processor's
+    division ends the process where XLA has a number for it.
     """
     element = _jax.ir.RankedTensorType(operation.result.type).element_type
     if not isinstance(element, _jax.ir.IntegerType):
