@@ -152,10 +152,15 @@ def test_side_effects_of_stable_targets_need_no_entry() -> None:
     text = """module @f { func.func public @main(%arg0: tensor<2xf32>) -> tensor<2xf32> {
       %r = stablehlo.custom_call @NAME(%arg0) {has_side_effect = true} : (tensor<2xf32>) -> tensor<2xf32>
       return %r : tensor<2xf32> } }"""
-    jaxexp.deserialize(with_module(text.replace("NAME", "tpu_custom_call")), policy=jaxexp.Policy())
+    jaxexp.deserialize(with_module(text.replace("NAME", "AllocateBuffer")), policy=jaxexp.Policy())
+    kernel = with_module(text.replace("NAME", "tpu_custom_call"))
+    jaxexp.deserialize(kernel, policy=jaxexp.Policy(custom_calls=("tpu_custom_call",)))
+    with pytest.raises(jaxexp.PolicyError) as error:  # JAX parses it, also on a CPU
+        jaxexp.deserialize(kernel, policy=jaxexp.Policy())
+    assert error.value.field == "custom_calls"
     with pytest.raises(jaxexp.PolicyError) as error:
         jaxexp.deserialize(with_module(text.replace("NAME", "mine")), policy=jaxexp.Policy(custom_calls=("mine",)))
     assert error.value.field == "effects"
     strict = jaxexp.Policy(stable_custom_calls=False)
-    with pytest.raises(jaxexp.PolicyError, match="tpu_custom_call"):
-        jaxexp.deserialize(with_module(text.replace("NAME", "tpu_custom_call")), policy=strict)
+    with pytest.raises(jaxexp.PolicyError, match="AllocateBuffer"):
+        jaxexp.deserialize(with_module(text.replace("NAME", "AllocateBuffer")), policy=strict)

@@ -236,12 +236,23 @@ def test_division_by_zero_in_a_function_that_is_called() -> None:
     np.testing.assert_array_equal(outer.call(np.zeros(9, F32)), np.full(4, -1, F32))
 
 
-ASSERTIONS = {"a number": "error_message = 5 : i32", "a list": "error_message = [1, 2]", "nothing": "other = 1 : i32"}
+TEXT, WIDE = "without a text as its error_message", "whose error_message has more than numbers in braces"
+ASSERTIONS = {
+    "a number": ("error_message = 5 : i32", TEXT),
+    "a list": ("error_message = [1, 2]", TEXT),
+    "nothing": ("other = 1 : i32", TEXT),
+    "a width": ('error_message = "{0,+2000000000}"', WIDE),
+    "a style": ('error_message = "is {0:x}"', WIDE),
+    "no end": ('error_message = "is {0"', WIDE),
+    "a space": ('error_message = "{ 0}"', WIDE),
+}
 
 
 @pytest.mark.parametrize("what", ASSERTIONS)
 def test_assertions_say_something(what: str) -> None:
-    """JAX reads the words of an assertion, and crashes if there are none: with or without a policy."""
+    """JAX reads the words of an assertion, crashes if there are none, and does all that they tell it: with or without a
+    policy.
+    """
     (n,) = jaxexp.symbolic_shape("n")
     exported = jaxexp.export(jax.jit(lambda x: x * 2))(jax.ShapeDtypeStruct((n,), F32))
     with _jax.make_ir_context() as context:
@@ -249,9 +260,19 @@ def test_assertions_say_something(what: str) -> None:
         text = str(module)
     start = text.index('error_message = "')
     end = text.index('", ', start) + 1
-    changed = with_module(exported, text[:start] + ASSERTIONS[what] + text[end:])
-    with pytest.raises(jaxexp.DeserializationError, match="shape_assertion without a text"):
+    said, message = ASSERTIONS[what]
+    changed = with_module(exported, text[:start] + said + text[end:])
+    with pytest.raises(jaxexp.DeserializationError, match=message):
         jaxexp.deserialize(changed.serialize()).call(np.ones(3, F32))
+
+
+def test_numbers_and_braces_in_an_assertion() -> None:
+    (n,) = jaxexp.symbolic_shape("n")
+    exported = jaxexp.export(jax.jit(lambda x: x * 2))(jax.ShapeDtypeStruct((n + 2,), F32))
+    with _jax.make_ir_context() as context:
+        text = str(mlir.parse(exported.mlir_module_serialized, context))
+    changed = with_module(exported, text.replace('error_message = "', 'error_message = "{{0} of {0}: '))
+    assert_same_values(jaxexp.deserialize(changed.serialize()).call(np.ones(5, F32)), np.full(5, 2, F32))
 
 
 @pytest.mark.parametrize("how", ["FLOAT", "TOTALORDER"])

@@ -233,6 +233,18 @@ def test_bytes_of_another_dtype(tmp_path: Path) -> None:
         assert "[-3  7]" in succeeds(path, tmp_path / "in.npy")
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "int4", "float8_e5m2", "float32"])
+def test_empty_results_in_files(dtype: str, tmp_path: Path) -> None:
+    path = tmp_path / "f.jaxexp"
+    exported = jaxexp.export(jax.jit(lambda x: x.astype(dtype)))(np.zeros((0, 4), np.float32))
+    path.write_bytes(exported.serialize(compatibility=runtime.READER))
+    np.save(tmp_path / "x.npy", np.zeros((0, 4), np.float32))
+    succeeds(path, tmp_path / "x.npy", "-o", tmp_path / "y.npy")
+    found = np.load(tmp_path / "y.npy")
+    assert found.shape == (0, 4)
+    assert found.dtype == (np.float32 if dtype == "float32" else f"V{jnp.dtype(dtype).itemsize}")
+
+
 def test_rows_of_printed_numbers_stand_below_each_other(tmp_path: Path) -> None:
     path = tmp_path / "f.jaxexp"
     x = np.asarray([[[1, -20], [3, 4]], [[5, 6], [7, 8]]], np.int32)

@@ -170,7 +170,9 @@ class Inputs {
 };
 
 std::string npy_file(const Array& array) {
-  const std::size_t item_bytes = array.size() == 0 ? 0 : array.size_bytes() / array.size();
+  static constexpr std::uint64_t number[2] = {};  // as large as any
+  const Array one(array.dtype(), {1}, std::shared_ptr<const void>(std::shared_ptr<const void>(), number));
+  const std::size_t item_bytes = one.size_bytes();
   std::string file = npy::npy_head(array.dtype(), item_bytes, array.shape());
   const std::size_t head = file.size();
   file.resize(head + array.size_bytes());

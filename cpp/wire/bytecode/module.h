@@ -137,6 +137,19 @@ class AttributeCheck {
     const auto found = values(dictionary, {&message, 1}).front();
     if (!found || tables_.string(*found) == AttributesAndTypes::no_string)
       at.refuse("a custom call shape_assertion without a text as its error_message");
+    if (!is_template(names_.strings[tables_.string(*found)]))
+      at.refuse("a custom call shape_assertion whose error_message has more than numbers in braces");
+  }
+
+  /// Whether braces in a text have numbers in them, or stand for themselves, and nothing else. LLVM puts sizes in their
+  /// places, and would make them as wide as a text says.
+  static bool is_template(std::string_view text) {
+    for (std::size_t at = text.find('{'); at != text.npos; at = text.find('{', at)) {
+      const std::size_t end = text.find_first_not_of("0123456789", ++at);
+      if (end == text.npos || end - at > 9 || (end == at ? text[at] != '{' : text[end] != '}')) return false;
+      at = end + 1;
+    }
+    return true;
   }
 
   /// Before there were properties, attributes were in a dictionary, which equal operations share.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from jaxexp._errors import PolicyError
 from jaxexp._kernel.artifact.operations import as_parsed, is_attribute_understood, is_understood
-from jaxexp._kernel.artifact.targets import STABLE_CUSTOM_CALLS
+from jaxexp._kernel.artifact.targets import KNOWN_CUSTOM_CALLS, STABLE_CUSTOM_CALLS
 from jaxexp._policy.limits.limits import Limits
 
 from .trees import class_name, is_custom
@@ -109,11 +109,11 @@ class _Judge:
             what = "has custom calls in a form that is unknown here"
             raise PolicyError("custom_calls", what, self.where, "jaxexp.load checks them, where JAX is installed")
         for target, has_side_effect in targets.items():
-            is_stable = target in STABLE_CUSTOM_CALLS or _as_typed(target) in STABLE_CUSTOM_CALLS
-            is_stable = is_stable and target not in _WITH_COMPARATORS
-            self.limits.custom_call(target, is_stable, self.where)
+            names = {target, _as_typed(target)}
+            is_known = bool(names & KNOWN_CUSTOM_CALLS) and target not in _WITH_COMPARATORS
+            self.limits.custom_call(target, is_known, self.where)
             if has_side_effect:
-                self.limits.side_effect(target, is_stable, self.where)
+                self.limits.side_effect(target, bool(names & STABLE_CUSTOM_CALLS), self.where)
 
     def _arrays(self, found: dict[str, Any]) -> None:
         for name in found["unknown_types"]:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from jaxexp import _jax
 from jaxexp._errors import DeserializationError, PolicyError
 from jaxexp._kernel.artifact import operations
-from jaxexp._kernel.artifact.targets import STABLE_CUSTOM_CALLS
+from jaxexp._kernel.artifact.targets import KNOWN_CUSTOM_CALLS, STABLE_CUSTOM_CALLS
 from jaxexp._kernel.codec import nodes
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
@@ -126,8 +126,8 @@ class _ModuleCheck:
 
     def _custom_call(self, operation: Any) -> None:
         target, attributes = mlir.target_of(operation), operation.attributes
-        is_stable, inside = target in STABLE_CUSTOM_CALLS, f" {self._inside()}"
-        self.limits.custom_call(target, is_stable, self.where, inside)
+        inside = f" {self._inside()}"
+        self.limits.custom_call(target, target in KNOWN_CUSTOM_CALLS, self.where, inside)
         if self.policy.custom_calls is not None and (wrong := call_arrays.why_wrong(operation, target)):
             found = f"has the custom call {target!r}{inside}, whose {wrong}"
             advice = "No release of JAX writes that. To allow any custom call, pass Policy(custom_calls=None)"
@@ -139,7 +139,7 @@ class _ModuleCheck:
                 if target in _APPROXIMATE and self.policy.custom_calls is not None:
                     self._comparator(name, f"the custom call {target!r}{inside}")
         if "has_side_effect" in attributes and _jax.ir.BoolAttr(attributes["has_side_effect"]).value:
-            self.limits.side_effect(target, is_stable, self.where, inside)
+            self.limits.side_effect(target, target in STABLE_CUSTOM_CALLS, self.where, inside)
 
     def _known_symbol(self, name: str, target: str) -> None:
         if name not in self.symbols:
