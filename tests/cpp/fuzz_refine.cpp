@@ -86,6 +86,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       {Keeps::nothing, [&] { return refine::with_shapes(module, where, shapes_for(module)); }},
       {Keeps::validity, [&] { return adapt::with_older_words(module, where); }},
       {Keeps::validity, [&] { return adapt::with_stable_sorts(module, where); }},
+      {Keeps::validity, [&] { return adapt::without_layouts(module, where); }},
       {Keeps::validity, [&] { return Changed(adapt::without_tokens(module, where, size % 3)); }},
       {Keeps::nothing,
        [&] {

@@ -19,6 +19,8 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from jax.experimental.layout import Format, Layout
+from jax.sharding import SingleDeviceSharding
 
 import jaxexp
 from jaxexp import _jax
@@ -327,6 +329,20 @@ def test_arrays_of_others(session: Session, tmp_path: Path) -> None:
         session(X, D, k={"n": np.int64(3)})
     with pytest.raises(jaxexp.RunError, match="must be an array, found a masked array, whose mask would be lost"):
         session(np.ma.array(X, mask=X > 2), D, k={"n": 3})
+
+
+@pytest.mark.parametrize("of", [("in_shardings",), ("out_shardings",), ("in_shardings", "out_shardings")])
+def test_functions_with_layouts_of_their_own(of: tuple[str, ...], tmp_path: Path) -> None:
+    """A plugin would lay arguments and results out as the module says; here they are row-major."""
+    columns = Format(Layout((1, 0)), SingleDeviceSharding(jax.devices()[0]))
+    x = np.arange(15, dtype=np.float32).reshape(3, 5)
+    function = jax.jit(lambda x: x * 2, **dict.fromkeys(of, columns))
+    given = jax.device_put(x, columns) if "in_shardings" in of else x
+    exported = jaxexp.export(function)(given)
+    assert "layout_mode" in exported.mlir_module()
+    path = tmp_path / "f.jaxexp"
+    path.write_bytes(exported.serialize(compatibility=READER))
+    np.testing.assert_array_equal(Session(path, plugin="cpu")(x), 2 * x)
 
 
 MAXIMA = {

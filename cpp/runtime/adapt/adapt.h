@@ -1,5 +1,5 @@
-// Modules as plugins can run them: in the words of an older StableHLO, without the tokens of ordered effects, and with
-// sorts that stay within their arrays.
+// Modules as plugins can run them: in the words of an older StableHLO, without the tokens of ordered effects, with
+// sorts that stay within their arrays, and row-major.
 #pragma once
 
 #include <cstddef>
@@ -40,6 +40,9 @@ bool may_have_older_words(std::string_view operation);
 /// wire::Error with the path `where` where the module is damaged, and RunError where its form is not known here.
 std::optional<std::vector<std::uint8_t>> with_older_words(std::span<const std::uint8_t> module,
                                                           const wire::Path& where);
+
+/// The module whose arguments and results have no layouts of their own. Nothing where none has. Throws wire::Error.
+std::optional<std::vector<std::uint8_t>> without_layouts(std::span<const std::uint8_t> module, const wire::Path& where);
 
 /// The module with sorts that keep equal elements in their order. Nothing where all do. Throws the same.
 std::optional<std::vector<std::uint8_t>> with_stable_sorts(std::span<const std::uint8_t> module,

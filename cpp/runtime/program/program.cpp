@@ -106,6 +106,7 @@ void Program::adapt(const Artifact& artifact, const Client& client, const wire::
       refuse(std::string(artifact.function_name()) + " has ordered effects (" + joined(effects) + "), and " +
              error.what());
     }
+  if (auto plain = adapt::without_layouts(module, where)) take(std::move(*plain));
   if (contents.operations.contains("vhlo.sort_v1")) try {
       if (auto stable = adapt::with_stable_sorts(module, where)) take(std::move(*stable));
     } catch (const RunError&) {  // of code that is not known here, such as that of a newer operation

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from jaxexp._errors import WeightsError
 from jaxexp._weights.files import content, places, reading, writing
@@ -11,8 +13,11 @@ from jaxexp._weights.files.writing import Source
 
 from .stored import StoredFile, WithDigests
 
-# The identities of files that were written here, or whose bytes were compared with their digests: many programs may
-# need one file.
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+# The identities of files that were written here, or compared with tensors, and where these are: many programs may need
+# one file.
 _whole: set[object] = set()
 
 
@@ -51,7 +56,7 @@ class Unpacking:
             tensors = [s for s, t in zip(sources, weights.table.tensors, strict=True) if t.file == number]
             if not _is_there(path, file, tensors):
                 writing.write_again(path, tensors, file.size, file.content)
-                _whole.add(_opened(path).identity)
+                _whole.add(_key(_opened(path), tensors))
                 written += file.size
         return written
 
@@ -65,19 +70,40 @@ def _says_so(path: str, file: StoredFile) -> bool:
 
 
 def _is_there(path: str, file: StoredFile, tensors: list[Source]) -> bool:
-    """Whether there is this file, and it is whole."""
+    """Whether there is this file, and it is whole.
+
+    Raises:
+        WeightsError: it has other tensors with the same digests, which somebody can make.
+    """
     try:
         found = _opened(path)
         if not file.is_same(found):
             return False
-        if found.identity not in _whole:
-            for tensor in tensors:
-                assert tensor.digest is not None  # a table has it
-                reading.check_digest(found, found.header.tensors[tensor.name], tensor.digest)
-            _whole.add(found.identity)
-        return True
+        if (key := _key(found, tensors)) in _whole:
+            return True
+        for tensor in tensors:
+            assert tensor.digest is not None  # a table has it
+            reading.check_digest(found, found.header.tensors[tensor.name], tensor.digest)
     except (WeightsError, OSError, KeyError):
         return False
+    for tensor in tensors:
+        if _sha256(tensor.pieces()) != _sha256(found.pieces_of(found.header.tensors[tensor.name])):
+            other = "one of the same digest with other bytes: unpack into another folder"
+            raise WeightsError(tensor.name, "the tensor that is to be written", other, file=path)
+    if all(tensor.origin is not None for tensor in tensors):
+        _whole.add(key)
+    return True
+
+
+def _key(found: reading.TensorFile, tensors: Iterable[Source]) -> tuple[object, ...]:
+    return found.identity, *(tensor.origin for tensor in tensors)
+
+
+def _sha256(pieces: Iterable[Buffer]) -> bytes:
+    digester = hashlib.sha256()
+    for piece in pieces:
+        digester.update(piece)
+    return digester.digest()
 
 
 def _opened(path: str) -> reading.TensorFile:
