@@ -113,10 +113,10 @@ def test_an_assertion_that_does_not_hold(make_static: MakeStatic) -> None:
       %two = stablehlo.constant dense<2> : tensor<i32>
       %holds = stablehlo.compare LT, %d, %two : (tensor<i32>, tensor<i32>) -> tensor<i1>
       stablehlo.custom_call @shape_assertion(%holds, %d, %two) {
-        api_version = 2 : i32, error_message = "{0} {1} {2} {x} {", has_side_effect = true
+        api_version = 2 : i32, error_message = "{0} {1} {2} {{", has_side_effect = true
       } : (tensor<i1>, tensor<i32>, tensor<i32>) -> ()
       %r = stablehlo.add %d, %two : tensor<i32>"""
-    assert make_static(of_size(body), (3,)) == "3 2 {2} {x} {\n"
+    assert make_static(of_size(body), (3,)) == "3 2 {2} {{\n"
     assert isinstance(make_static(of_size(body), (1,)), bytes)
 
 
