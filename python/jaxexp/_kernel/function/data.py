@@ -221,7 +221,8 @@ def metadata_of(exported: ExportedData) -> Mapping[str, Any]:
     attributes = attributes_of(exported)
     if (artifact := attributes.get("_artifact")) is not None:
         return artifact.noted or {}
-    return _noted(exported).metadata or {}
+    known: Facts = attributes.get("_facts", NO_FACTS)
+    return known.metadata or {}
 
 
 def has_notes(exported: ExportedData) -> bool:
@@ -230,7 +231,7 @@ def has_notes(exported: ExportedData) -> bool:
     artifact: Artifact | None = attributes.get("_artifact")
     if artifact is not None and (artifact.noted or artifact.has_cases_or_sizes()):
         return True
-    known = _noted(exported)
+    known: Facts = attributes.get("_facts", NO_FACTS)
     return bool(known.metadata or known.cases or known.sizes)
 
 
@@ -263,23 +264,20 @@ def sizes_of(exported: ExportedData) -> Sequence[Mapping[str, int]]:
     attributes = attributes_of(exported)
     if (artifact := attributes.get("_artifact")) is not None:
         return artifact.sizes()
-    return _noted(exported).sizes or ()
+    known: Facts = attributes.get("_facts", NO_FACTS)
+    return known.sizes or ()
 
 
 def compatibility_of(exported: ExportedData) -> str | None:
     """The `compatibility` of the export. No field is decoded for it, since no artifact says it."""
-    return _noted(exported).compatibility
+    known: Facts = attributes_of(exported).get("_facts", NO_FACTS)
+    return known.compatibility
 
 
 def is_under_policy(exported: ExportedData) -> bool:
     """Whether a policy allowed a function. No field is decoded for it, since no artifact says it."""
-    return bool(_noted(exported).under_policy)
-
-
-def _noted(exported: ExportedData) -> Facts:
-    """Facts that are known without decoding a field."""
     known: Facts = attributes_of(exported).get("_facts", NO_FACTS)
-    return known
+    return bool(known.under_policy)
 
 
 def weak_arguments(exported: ExportedData) -> tuple[int, ...]:
