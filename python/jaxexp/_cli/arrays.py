@@ -218,8 +218,8 @@ class Argument:
         """The numbers that bytes in a file are; numbers of less than a byte have one each."""
         dtype = self.aval.dtype
         if bits := _BITS.get(dtype.name):
-            held = array.view(np.int8) if dtype.name.startswith("int") else array.view(np.uint8)
-            least = -(2 ** (bits - 1)) if dtype.name.startswith("int") else 0
+            is_signed = dtype.name.startswith("int")
+            held, least = array.view(np.int8 if is_signed else np.uint8), -(2 ** (bits - 1)) if is_signed else 0
             if array.size and (held.min() < least or held.max() >= 2**bits):
                 raise click.ClickException(f"{self.stored.where}: expected bytes of {dtype}, found others")
         found: Array = array.view(dtype)

@@ -129,9 +129,7 @@ class _ModuleCheck:
         inside = f" {self._inside()}"
         self.limits.custom_call(target, target in KNOWN_CUSTOM_CALLS, self.where, inside)
         if self.policy.custom_calls is not None and (wrong := call_arrays.why_wrong(operation, target)):
-            found = f"has the custom call {target!r}{inside}, whose {wrong}"
-            advice = "No release of JAX writes that. To allow any custom call, pass Policy(custom_calls=None)"
-            raise PolicyError("custom_calls", found, self.where, advice)
+            self._refuse_call(f"has the custom call {target!r}{inside}, whose {wrong}")
         if "called_computations" in attributes:
             for called in _jax.ir.ArrayAttr(attributes["called_computations"]):
                 name = _jax.ir.FlatSymbolRefAttr(called).value
@@ -153,14 +151,17 @@ class _ModuleCheck:
         comparison, *others = block.operations
         is_order = (
             comparison.operation.name == "stablehlo.compare"
-            and [str(comparison.attributes["comparison_direction"]) in _ORDERS, len(others)] == [True, 1]
+            and str(comparison.attributes["comparison_direction"]) in _ORDERS
+            and len(others) == 1
             and list(comparison.operands) == list(block.arguments)[:2]
             and list(others[0].operands) == list(comparison.results)
         )
         if not is_order:
-            found = f"has {what}, whose function @{name} is not the order of its first two arguments"
-            advice = "No release of JAX writes that. To allow any custom call, pass Policy(custom_calls=None)"
-            raise PolicyError("custom_calls", found, self.where, advice)
+            self._refuse_call(f"has {what}, whose function @{name} is not the order of its first two arguments")
+
+    def _refuse_call(self, found: str) -> NoReturn:
+        advice = "No release of JAX writes that. To allow any custom call, pass Policy(custom_calls=None)"
+        raise PolicyError("custom_calls", found, self.where, advice)
 
     # --- devices ---
 

@@ -16,7 +16,7 @@ CONTENT = "content"
 _SHORT = 16
 
 
-class _Typed(Protocol):
+class Typed(Protocol):
     """A tensor, as it is in a file or will be."""
 
     @property
@@ -27,7 +27,7 @@ class _Typed(Protocol):
     def shape(self) -> tuple[int, ...]: ...
 
 
-def content_of(tensors: Iterable[_Typed], digests: Mapping[str, bytes]) -> bytes:
+def content_of(tensors: Iterable[Typed], digests: Mapping[str, bytes]) -> bytes:
     """The XXH3 digest of the names, dtypes, shapes and digests of a file's tensors, as JSON in the order of the names
     in UTF-8. `digests` has those of the tensors by name.
     """
@@ -36,7 +36,7 @@ def content_of(tensors: Iterable[_Typed], digests: Mapping[str, bytes]) -> bytes
     return _native.digest(json.dumps(rows, separators=(",", ":")).encode())
 
 
-def is_content(content: str, tensors: Iterable[_Typed], digests: Mapping[str, bytes]) -> bool:
+def is_content(content: str, tensors: Iterable[Typed], digests: Mapping[str, bytes]) -> bool:
     """Whether this is that digest in hexadecimal, also as the first files had it: of the tensors' digests alone."""
     first = _native.digest(b"".join(digests[name] for name in sorted(digests, key=str.encode)))
     return content in (content_of(tensors, digests).hex(), first.hex())

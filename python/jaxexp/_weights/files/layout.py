@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Protocol
 
 from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact.words import is_text
 
 from . import header, places
+from .content import Typed
 from .dtypes import size_of
 from .header import ALIGNMENT, LENGTH_SIZE, MAX_HEADER_SIZE, Tensor
 
 
-class Planned(Protocol):
+class Planned(Typed, Protocol):
     """A tensor that is to be written; its fields are those of `Tensor`."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def shape(self) -> Sequence[int]: ...
     @property
     def of(self) -> str | None: ...
 
@@ -80,7 +75,7 @@ def _measured(tensor: Planned) -> Tensor:
         raise ExportError(f"the tensor {name!r} has rank {len(shape)}; at most {header.MAX_RANK} can be read again")
     size = size_of(dtype, shape)
     assert size is not None  # `held_as` chose the dtype
-    return Tensor(name, dtype, tuple(shape), 0, size, tensor.of)
+    return Tensor(name, dtype, shape, 0, size, tensor.of)
 
 
 def _placed(tensors: Iterable[Tensor]) -> Iterable[Tensor]:
