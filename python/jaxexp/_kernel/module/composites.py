@@ -193,8 +193,10 @@ def _written(name: str, said: str, operands: str, results: str) -> tuple[int | N
         return None, frozenset()
     _VERSIONS[name] = found[0].attributes["version"].value
     attributes = found[0].attributes
-    functions = ir.SymbolTable(module.operation)
-    digests = {_digest(functions[attributes["decomposition"].value].operation, order_matters)}
+    decomposition = attributes["decomposition"].value
+    # When jaxlib writes a module again, it takes complex logarithms and others apart, also in these functions.
+    modules = [module, mlir.parse(mlir.serialize(module), ir.Context.current)] if "complex<" in operands else [module]
+    digests = {_digest(ir.SymbolTable(one.operation)[decomposition].operation, order_matters) for one in modules}
     for root in _ALSO_WRITTEN.get(name, ()):
         element = str(ir.RankedTensorType(ir.Type.parse(operands)).element_type)
         if element.startswith("complex"):
