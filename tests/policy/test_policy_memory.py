@@ -13,7 +13,7 @@ import pytest
 
 import jaxexp
 from jaxexp import _jax
-from jaxexp._kernel.module import confined, mlir
+from jaxexp._kernel.module import confined, mlir, runnable
 from kit.compare import assert_same_values
 from kit.corpus import arr
 from kit.other_modules import serialized
@@ -162,6 +162,101 @@ def test_a_routine_that_fails_gives_zeros() -> None:
     assert failed[1] != 0
     np.testing.assert_allclose(vectors[0] @ vectors[0].T, np.eye(8), atol=1e-5)
     assert not vectors[1].any()
+
+
+def lapack(target: str, choices: str, arrays: str, results: str, at: int) -> str:
+    """A module that calls a routine and returns one of its results; arrays such as 2x3xf32."""
+
+    def layout(array: str) -> str:
+        rank = array.count("x")
+        order = [*range(rank)] if rank < 2 else [rank - 2, rank - 1, *reversed(range(rank - 2))]
+        return f"dense<{order or ''}> : tensor<{rank}xindex>"
+
+    given, made = arrays.split(), results.split()
+    names = ", ".join(f"%{i}: tensor<{array}>" for i, array in enumerate(given))
+    types = [", ".join(f"tensor<{array}>" for array in group) for group in (given, made)]
+    layouts = [", ".join(map(layout, group)) for group in (given, made)]
+    return f"""module @f {{ func.func public @main({names}) -> tensor<{made[at]}> {{
+      %r:{len(made)} = stablehlo.custom_call @{target}({", ".join(f"%{i}" for i in range(len(given)))}) {{
+        api_version = 4 : i32, backend_config = {{{choices}}}, operand_layouts = [{layouts[0]}],
+        result_layouts = [{layouts[1]}]}} : ({types[0]}) -> ({types[1]})
+      return %r#{at} : tensor<{made[at]}> }} }}"""
+
+
+GTSV = "lapack_sgtsv_ffi", ""
+SVD = "lapack_sgesdd_ffi", "mode = 65 : ui8"
+EMPTY = {
+    # Its loop over the columns runs once if there are none, and writes one.
+    "gtsv": (*GTSV, "1000xf32 1000xf32 1000xf32 1000x0xf32", "1000xf32 1000xf32 1000xf32 1000x0xf32 i32", 0),
+    "gtsv, info": (*GTSV, "2x9xf32 2x9xf32 2x9xf32 2x9x0xf32", "2x9xf32 2x9xf32 2x9xf32 2x9x0xf32 2xi32", 4),
+    "potrf": ("lapack_spotrf_ffi", "uplo = 76 : ui8", "2x0x0xf32", "2x0x0xf32 2xi32", 1),
+    "getrf": ("lapack_sgetrf_ffi", "", "2x0x3xf32", "2x0x3xf32 2x0xi32 2xi32", 0),
+    "gees": ("lapack_sgees_ffi", "mode = 86 : ui8, sort = 78 : ui8", "2x0x0xf32",
+             "2x0x0xf32 2x0x0xf32 2x0xf32 2x0xf32 2xi32 2xi32", 4),
+    "gesdd, rows": (*SVD, "0x64xf32", "0x64xf32 0xf32 0x0xf32 64x64xf32 i32", 3),
+    "gesdd, columns": (*SVD, "64x0xf32", "64x0xf32 0xf32 64x64xf32 0x0xf32 i32", 2),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_empty_matrices(name: str) -> None:
+    """Routines then write nothing, or behind an empty array."""
+    exported = jaxexp.from_stablehlo(lapack(*EMPTY[name]))
+    function = allowed(exported)
+    x = [np.ones(aval.shape, aval.dtype) for aval in exported.in_avals]
+    for found in (function.call(*x), jax.jit(function.call)(*x)):
+        assert not np.asarray(found).any()
+    with _jax.make_ir_context() as context:
+        assert not mlir.custom_calls(runnable.parse(function, context))
+
+
+def test_what_a_routine_leaves() -> None:
+    """Without columns, a product of reflectors is the identity."""
+    arrays = "3x0xf32 0xf32 3x4xf32"
+    text = lapack("lapack_sormqr_ffi", "left = true, transpose = false", arrays, "3x4xf32", 0)
+    with _jax.make_ir_context(), _jax.ir.Location.unknown():
+        module = _jax.ir.Module.parse(text)
+        confined.confine(module)
+        assert not mlir.custom_calls(module)
+        assert "return %arg2 " in str(module)
+
+
+def solve(x: Any) -> Any:
+    return jax.lax.linalg.tridiagonal_solve(x[..., 0], x[..., 1], x[..., 2], x[..., 3:])
+
+
+def test_matrices_that_may_be_empty() -> None:
+    """Where a size is open, it may not be 0. Without a policy, nothing is asserted."""
+    (b,) = jaxexp.symbolic_shape("b")
+    exported = jaxexp.export(jax.jit(solve))(jax.ShapeDtypeStruct((9, b + 2), F32))
+    x = np.ones((9, 5), F32) + np.eye(9, 5, 1, dtype=F32)
+    assert_same_values(allowed(exported).call(x), exported.call(x))
+    assert exported.call(x[:, :3]).shape == (9, 0)
+    with pytest.raises(jaxexp.ExportError, match="The custom call lapack_sgtsv_ffi has empty matrices"):
+        allowed(exported).call(x[:, :3])
+    batches = jaxexp.export(jax.jit(solve))(jax.ShapeDtypeStruct((b, 9, 3), F32))
+    with pytest.raises(jaxexp.PolicyError, match="not empty if one of their sizes is open"):
+        jaxexp.Policy().check(batches)
+
+
+LINALG = jax.lax.linalg
+OF_SQUARES = {
+    "cholesky": LINALG.cholesky,
+    "eigh": LINALG.eigh,
+    "eig": LINALG.eig,
+    "schur": LINALG.schur,
+    "triangular_solve": lambda a: LINALG.triangular_solve(a, a),
+}
+OF_MATRICES = {"lu": LINALG.lu, "qr": LINALG.qr, "svd": LINALG.svd, "gram": lambda a: LINALG.cholesky(a @ a.mT)}
+SQUARES, MATRICES = [(0, 0), (2, 0, 0), (0, 3, 3)], [(3, 0), (0, 3), (2, 0, 3)]
+
+
+@pytest.mark.parametrize("name", [*OF_SQUARES, *OF_MATRICES])
+def test_what_jax_computes_of_empty_matrices(name: str) -> None:
+    function = jax.jit((OF_SQUARES | OF_MATRICES)[name])
+    for shape in SQUARES if name in OF_SQUARES else SQUARES + MATRICES:
+        x = np.zeros(shape, F32)
+        assert_same_values(allowed(jaxexp.export(function)(x)).call(x), function(x))
 
 
 OF_RELEASES = [*sorted(GOLDEN.rglob("*_poly_*.bin"))[:12], *sorted(GOLDEN.rglob("svd*.bin"))[:4]]

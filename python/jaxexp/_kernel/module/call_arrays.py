@@ -38,12 +38,14 @@ class _Routine:
         choices: the letters that an attribute may be, or its truth value.
         numbers: the sizes that attributes repeat. "1" is one.
         at_most: pairs of sizes, of which the first may not be larger.
+        overwritten: operands that become results, by the number of the result, if nothing is computed.
     """
 
     arrays: str
     choices: Mapping[str, str | bool] = dataclasses.field(default_factory=dict)
     numbers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     at_most: Sequence[tuple[str, str]] = ()
+    overwritten: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     @property
     def operands(self) -> list[str]:
@@ -68,7 +70,7 @@ def _targets() -> dict[str, list[_Routine]]:
         "potrf": [_Routine("Tnn > Tnn i", triangle)],
         "getrf": [_Routine("Tmn > Tmn ik i")],
         "geqrf": [_Routine("Tmn > Tmn Tk")],
-        "geqp3": [_Routine("Tmn in > Tmn in Tk")],
+        "geqp3": [_Routine("Tmn in > Tmn in Tk", overwritten={1: 1})],
         "gehrd": [_Routine("Tnn > Tnn Tl i", numbers={"low": "1", "high": "n"})],
         "gesdd": singular_values,
         "gesvd": singular_values,
@@ -86,8 +88,8 @@ def _targets() -> dict[str, list[_Routine]]:
             **both,
             "orgqr" if real else "ungqr": householder,
             "ormqr" if real else "unmqr": [
-                _Routine("Tmq Tp Tmn > Tmn", {"left": True}, at_most=[("p", "q"), ("p", "m")]),
-                _Routine("Tnq Tp Tmn > Tmn", {"left": False}, at_most=[("p", "q"), ("p", "n")]),
+                _Routine("Tmq Tp Tmn > Tmn", {"left": True}, at_most=[("p", "q"), ("p", "m")], overwritten={0: 2}),
+                _Routine("Tnq Tp Tmn > Tmn", {"left": False}, at_most=[("p", "q"), ("p", "n")], overwritten={0: 2}),
             ],
             "syevd" if real else "heevd": [_Routine("Tnn > Tnn Rn i", {"mode": "NV", **triangle})],
             "sytrd" if real else "hetrd": [_Routine("Tnn > Tnn Rn Rl Tl i", triangle)],
@@ -196,6 +198,8 @@ class _Call:
         relations = self.relations(routine)
         if relations is None or any(relation.is_violated() for relation in relations):
             return Wrong("arrays", self._expected(routine), self._found(routine))
+        if self.is_open() and any(size.number == 0 for size in self.sizes_of_matrices()):
+            return Wrong("arrays", "not empty if one of their sizes is open", self._found(routine))
         batch = self._rank(self.operands[0]) - len(routine.operands[0][1:])
         declared = self._declared_batch()
         if declared is not None and declared != str(batch):  # by which the partitioner divides the arrays
@@ -208,6 +212,20 @@ class _Call:
 
     def relations(self, routine: _Routine) -> list[_Relation] | None:
         """What has to hold for sizes; None where arrays are missing, or have other dtypes or ranks."""
+        sizes = self._sizes(routine)
+        return None if sizes is None else list(_relations(sizes, routine.at_most))
+
+    def sizes_of_matrices(self) -> list[_Size]:
+        """If one is 0, there is nothing to compute, and LAPACK writes behind an array, or complains, or does not return."""
+        routine = self.routine() if self.target.startswith("lapack_") else None
+        sizes = self._sizes(routine) if routine else None
+        return [found[0] for name, found in sizes.items() if name in ("m", "n", "q")] if sizes else []
+
+    def is_open(self) -> bool:
+        """Whether sizes of its results are not known yet."""
+        return not all(_jax.ir.RankedTensorType(value.type).has_static_shape for value in self.results)
+
+    def _sizes(self, routine: _Routine) -> dict[str, list[_Size]] | None:
         arrays = [
             *zip(routine.operands, self.operands, strict=False),
             *zip(routine.results, self.results, strict=False),
@@ -224,7 +242,7 @@ class _Call:
                 sizes.setdefault(name, []).append(_size(value, axis))
         for attribute, name in routine.numbers.items():
             sizes[name].append(_Size((self.choices or {})[attribute]))
-        return list(_relations(sizes, routine.at_most))
+        return sizes
 
     def _chosen(self, routine: _Routine) -> bool:
         found = self.choices or {}
@@ -301,20 +319,44 @@ def why_wrong(operation: Any, target: str) -> Wrong | None:
     return _Call(operation, target).why_wrong() if target in _targets() else None
 
 
+def without_computing(operation: Any, target: str) -> list[Any] | None:
+    """The results of a call of LAPACK, of which `why_wrong` says nothing, if its matrices are empty: operands, and None
+    for zeros. None if there is something to compute.
+    """
+    call = _Call(operation, target) if target in _targets() else None
+    routine = call.routine() if call else None
+    if not call or not routine or not any(size.number == 0 for size in call.sizes_of_matrices()):
+        return None
+    kept = routine.overwritten
+    return [call.operands[kept[number]] if number in kept else None for number in range(len(call.results))]
+
+
 def assert_open_sizes(exported: ExportedData, module: Any) -> None:
     """Adds assertions about the sizes that the module of an exported function leaves open in such calls."""
     if not module_head.may_name(exported.mlir_module_serialized, *_NAMES):
         return
     for target, operation in mlir.custom_calls(module):
-        if target in _targets():
-            _assert_open_sizes(_Call(operation, target), operation)
+        if target not in _targets():
+            continue
+        call = _Call(operation, target)
+        routine = call.routine()
+        relations = (call.relations(routine) if routine else None) or ()
+        if not any(relation.is_violated() for relation in relations):  # a policy refuses what is violated
+            _assert(operation, relations, f"The custom call {target} has arrays of other sizes than its code reads and writes")
 
 
-def _assert_open_sizes(call: _Call, operation: Any) -> None:
-    routine = call.routine()
-    relations = (call.relations(routine) if routine else None) or ()
+def assert_not_empty(operation: Any, target: str) -> None:
+    """Adds an assertion that matrices of a call of LAPACK are not empty, where their sizes are open."""
+    if target in _targets():
+        sizes = _Call(operation, target).sizes_of_matrices()
+        relations = [_Relation(_Size(1), [size], at_most=True) for size in sizes]
+        _assert(operation, relations, f"The custom call {target} has empty matrices")
+
+
+def _assert(operation: Any, relations: Sequence[_Relation], message: str) -> None:
+    """Adds an assertion about the relations of open sizes, if there are any."""
     still_open = [relation for relation in relations if relation.is_open()]
-    if not still_open or any(relation.is_violated() for relation in relations):  # a policy refuses what is violated
+    if not still_open:
         return
     ir, hlo = _jax.ir, _jax.hlo
     with operation.location, ir.InsertionPoint.after(operation):
@@ -326,9 +368,7 @@ def _assert_open_sizes(call: _Call, operation: Any) -> None:
             "call_target_name": ir.StringAttr.get("shape_assertion"),
             "api_version": ir.IntegerAttr.get(number, 2),
             "has_side_effect": ir.BoolAttr.get(True),
-            "error_message": ir.StringAttr.get(
-                f"The custom call {call.target} has arrays of other sizes than its code reads and writes"
-            ),
+            "error_message": ir.StringAttr.get(message),
         }
         ir.Operation.create("stablehlo.custom_call", results=[], operands=[holds], attributes=attributes)
 

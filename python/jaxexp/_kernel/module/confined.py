@@ -34,9 +34,19 @@ def confine(module: Any) -> None:
             # sort is stable. Each stable sort is one of those that an unstable one may be.
             operation.attributes["is_stable"] = _jax.ir.BoolAttr.get(True, module.context)
         elif operation.name == "stablehlo.custom_call":
-            _clear_what_is_not_written(operation, mlir.target_of(operation))
+            _confine_call(operation, mlir.target_of(operation))
         elif operation.name in ("stablehlo.divide", "stablehlo.remainder"):
             _divide_by_no_zero(operation)
+
+
+def _confine_call(call: Any, target: str) -> None:
+    if (results := call_arrays.without_computing(call, target)) is not None:
+        with call.location, _jax.ir.InsertionPoint(call):
+            made = [_zeros(old) if new is None else new for old, new in zip(call.results, results, strict=True)]
+        mlir.replace(call, made)
+        return
+    call_arrays.assert_not_empty(call, target)
+    _clear_what_is_not_written(call, target)
 
 
 def _clear_what_is_not_written(call: Any, target: str) -> None:
