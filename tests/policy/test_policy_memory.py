@@ -191,8 +191,13 @@ EMPTY = {
     "gtsv, info": (*GTSV, "2x9xf32 2x9xf32 2x9xf32 2x9x0xf32", "2x9xf32 2x9xf32 2x9xf32 2x9x0xf32 2xi32", 4),
     "potrf": ("lapack_spotrf_ffi", "uplo = 76 : ui8", "2x0x0xf32", "2x0x0xf32 2xi32", 1),
     "getrf": ("lapack_sgetrf_ffi", "", "2x0x3xf32", "2x0x3xf32 2x0xi32 2xi32", 0),
-    "gees": ("lapack_sgees_ffi", "mode = 86 : ui8, sort = 78 : ui8", "2x0x0xf32",
-             "2x0x0xf32 2x0x0xf32 2x0xf32 2x0xf32 2xi32 2xi32", 4),
+    "gees": (
+        "lapack_sgees_ffi",
+        "mode = 86 : ui8, sort = 78 : ui8",
+        "2x0x0xf32",
+        "2x0x0xf32 2x0x0xf32 2x0xf32 2x0xf32 2xi32 2xi32",
+        4,
+    ),
     "gesdd, rows": (*SVD, "0x64xf32", "0x64xf32 0xf32 0x0xf32 64x64xf32 i32", 3),
     "gesdd, columns": (*SVD, "64x0xf32", "64x0xf32 0xf32 64x64xf32 0x0xf32 i32", 2),
 }
@@ -391,3 +396,67 @@ def test_top_k_has_a_number(k: str | None) -> None:
         pytest.skip("this release of JAX writes top_k in another way")
     with pytest.raises(jaxexp.DeserializationError, match=r"chlo\.top_k without a number"):
         jaxexp.deserialize(changed.serialize()).call(np.ones((3, 8), F32))
+
+
+# --- convolutions ----------------------------------------------------------------------------------------------------
+
+FAR = 2**24
+CONVOLUTION = """module @f {{
+  func.func public @main(%x: tensor<1x{rows}x5x1xf32>, %k: tensor<3x3x1x1xf32>) -> tensor<1x{out}x5x1xf32> {{
+  %0 = stablehlo.convolution(%x, %k) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+    window = {{stride = [{stride}, 1], pad = [[{low}, {high}], [1, 1]],
+               lhs_dilate = [{left}, 1], rhs_dilate = [{right}, 1]}}
+    {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
+    : (tensor<1x{rows}x5x1xf32>, tensor<3x3x1x1xf32>) -> tensor<1x{out}x5x1xf32>
+  return %0 : tensor<1x{out}x5x1xf32> }} }}"""
+
+
+def convolution(rows: int, low: int = 0, high: int = 0, stride: int = 1, left: int = 1, right: int = 1) -> str:
+    places = (rows - 1) * left + 1 + low + high
+    out = (places - (2 * right + 1)) // stride + 1
+    return CONVOLUTION.format(rows=rows, low=low, high=high, stride=stride, left=left, right=right, out=out)
+
+
+LARGE = {
+    "padding of": {"rows": 5, "high": FAR, "stride": FAR - 1},
+    "strides of": {"rows": 5, "stride": 2**32},
+    "dilations of": {"rows": 3, "left": 2**32, "low": -(2**33), "high": 6},
+    "places in a dimension": {"rows": 5, "left": 2**22, "stride": 2**23},
+}
+
+
+@pytest.mark.parametrize("what", LARGE)
+def test_convolutions_that_count_wrong_are_refused(what: str) -> None:
+    exported = jaxexp.from_stablehlo(convolution(**LARGE[what]))
+    with pytest.raises(jaxexp.PolicyError, match=f"(?s)stablehlo.convolution in its function @main with .*{what}"):
+        allowed(exported)
+    named = jaxexp.Policy(operations=("stablehlo.convolution",))
+    assert jaxexp.deserialize(exported.serialize(), policy=named).fun_name
+
+
+def test_the_largest_convolution() -> None:
+    """It gives what it is; one more, and it is refused."""
+    x, k = np.ones((1, 5, 5, 1), F32), np.zeros((3, 3, 1, 1), F32)
+    k[0, 1] = 1
+    exported = jaxexp.from_stablehlo(convolution(5, high=FAR - 6, stride=FAR - 4))
+    found = np.asarray(allowed(exported).call(x, k))
+    np.testing.assert_array_equal(found[0, :, :, 0], [[1] * 5, [0] * 5])
+    with pytest.raises(jaxexp.PolicyError, match="16,777,216 places"):
+        allowed(jaxexp.from_stablehlo(convolution(5, high=FAR - 5, stride=FAR - 4)))
+
+
+@pytest.mark.parametrize(("padding", "dilation", "rows"), [([(0, 0), (0, 0)], 4096, 4097), ("SAME", None, FAR)])
+def test_convolutions_of_open_sizes(padding: Any, dilation: int | None, rows: int) -> None:
+    def function(x: Any, k: Any) -> Any:
+        dilations = {} if dilation is None else {"lhs_dilation": (dilation, 1)}
+        numbers = "NHWC", "HWIO", "NHWC"
+        return jax.lax.conv_general_dilated(x, k, (2, 1), padding, **dilations, dimension_numbers=numbers)
+
+    (b,) = jaxexp.symbolic_shape("b")
+    k = arr(3, 1, 1, 1)
+    exported = jaxexp.export(jax.jit(function))(jax.ShapeDtypeStruct((1, b, 1, 1), F32), k)
+    loaded, x = allowed(exported), arr(1, 4, 1, 1)
+    assert_same_values(loaded.call(x, k), exported.call(x, k))
+    for attempt in (lambda x: loaded.call(x, k), lambda x: loaded.specialize(x, k)):
+        with pytest.raises(jaxexp.ExportError, match="A convolution has 2\\^24 places or more"):
+            attempt(np.zeros((1, rows, 1, 1), F32))

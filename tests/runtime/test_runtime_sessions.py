@@ -367,6 +367,23 @@ def test_nan_is_kept(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(one, expected, rtol=1e-6)
 
 
+def convolved(x: Any, k: Any) -> Any:
+    numbers = "NHWC", "HWIO", "NHWC"
+    return jax.lax.conv_general_dilated(x, k, (2, 1), [(0, 0)] * 2, (4096, 1), dimension_numbers=numbers)
+
+
+@pytest.mark.parametrize("rows", [4097, "b"])
+def test_convolutions_that_xla_counts_wrong(rows: Any, tmp_path: Path) -> None:
+    """From 2^24 places on, with those between the elements, it reads outside of the array."""
+    k, x = np.ones((3, 1, 1, 1), np.float32), np.ones((1, 4097, 1, 1), np.float32)
+    (rows,) = jaxexp.symbolic_shape(rows) if rows == "b" else (rows,)
+    path = saved(tmp_path, convolved, jax.ShapeDtypeStruct((1, rows, 1, 1), np.float32), k)
+    with pytest.raises(jaxexp.RunError, match="a convolution over 2\\^24 places or more"):
+        Session(path, plugin="cpu")(x, k)
+    path = saved(tmp_path, convolved, jax.ShapeDtypeStruct((1, 4096 if rows == 4097 else rows, 1, 1), np.float32), k)
+    same(Session(path, plugin="cpu")(x[:, :4096], k), convolved(x[:, :4096], k))
+
+
 def test_dtypes_that_numpy_has_no_dlpack_for(tmp_path: Path) -> None:
     array = jnp.arange(4, dtype=jnp.bfloat16)
     session = Session(saved(tmp_path, lambda x: x + x, array), plugin="cpu")

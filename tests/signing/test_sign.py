@@ -116,11 +116,18 @@ def test_without_the_package(signed: Path, keys: Path, by: jaxexp.SignedBy, monk
     jaxexp.load(signed / "model.jaxexp")
 
 
-@pytest.mark.parametrize("name", ["model.jaxexp", "model.safetensors", "model.exe", "fleet.zip"])
-def test_a_signature_takes_the_place_of_no_model(name: str, signed: Path, keys: Path) -> None:
+@pytest.mark.parametrize("name", ["model.jaxexp", "model.safetensors", "model.exe", "fleet.zip", "key.pem", "notes"])
+def test_a_signature_takes_the_place_of_nothing_else(name: str, signed: Path, keys: Path) -> None:
+    (signed / "key.pem").write_bytes((keys / "release.pem").read_bytes())
+    (signed / "notes").write_text('["mediaType"]')
     before = (signed / name).read_bytes()
-    with pytest.raises(
-        jaxexp.ExportError, match="has what models are made of, and a signature does not take its place"
-    ):
-        jaxexp.sign(signed / "model.jaxexp", key=keys / "release.pem", signature=signed / name)
+    with pytest.raises(jaxexp.ExportError, match="is no signature, and a signature does not take its place"):
+        jaxexp.sign(signed / "model.jaxexp", key=signed / "key.pem", signature=signed / name)
     assert (signed / name).read_bytes() == before
+
+
+def test_a_signature_takes_the_place_of_an_empty_file(signed: Path, keys: Path, by: jaxexp.SignedBy) -> None:
+    signature = signed / "model.jaxexp.sig"
+    signature.write_text("")
+    assert jaxexp.sign(signed / "model.jaxexp", key=keys / "release.pem") == [str(signature)]
+    jaxexp.load(signed / "model.jaxexp", signed_by=by)

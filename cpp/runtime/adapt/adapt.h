@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -47,6 +48,12 @@ std::optional<std::vector<std::uint8_t>> without_layouts(std::span<const std::ui
 /// The module with sorts that keep equal elements in their order. Nothing where all do. Throws the same.
 std::optional<std::vector<std::uint8_t>> with_stable_sorts(std::span<const std::uint8_t> module,
                                                            const wire::Path& where);
+
+/// The module whose calls of some targets have no layouts where they compute arrays without elements. Nothing where
+/// there are no such calls. Throws the same.
+std::optional<std::vector<std::uint8_t>> without_layouts_of_empty_results(
+    std::span<const std::uint8_t> module, const wire::Path& where,
+    const std::function<bool(std::string_view)>& is_meant);
 
 /// The module whose main function makes the tokens that it took, one for each of its ordered effects, and returns none.
 /// Throws the same, and RunError where it takes or returns others than `effects` tokens.

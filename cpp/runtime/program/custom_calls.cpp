@@ -41,6 +41,18 @@ std::string list(const std::vector<std::string_view>& targets) {
   return text;
 }
 
+bool has_handler(std::string_view target) { return lapack::handler_of(target) != nullptr; }
+
+/// As far as it is known how.
+std::optional<std::vector<std::uint8_t>> without_needless_layouts(std::span<const std::uint8_t> module,
+                                                                  const wire::Path& where) {
+  try {
+    return adapt::without_layouts_of_empty_results(module, where, has_handler);
+  } catch (const RunError&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 std::string Program::refused_custom_calls(std::string_view error) const {
@@ -55,6 +67,12 @@ std::string Program::refused_custom_calls(std::string_view error) const {
 
 void Program::provide_lapack(const std::shared_ptr<const Client>& client, const wire::Path& where) {
   if (client->platform() != "cpu" || !takes_handlers(*client)) return;
+  calls_lapack_ = std::ranges::any_of(custom_calls, has_handler);
+  if (!calls_lapack_) return;
+  if (auto changed = without_needless_layouts(module, where)) {
+    changed_ = std::move(*changed);
+    module = changed_;
+  }
   std::vector<NamedHandler> handlers;
   for (const std::string_view target : custom_calls)
     if (auto* const handler = lapack::handler_of(target); handler && !has_given_handler(*client, target))
@@ -85,6 +103,10 @@ std::optional<std::vector<std::uint8_t>> Program::with_shapes(std::span<const re
     // Assertions about shapes, which are gone now, share with other calls what says that they are untyped.
     if (made && types_calls_)
       if (auto typed = wire::with_typed_calls(*made, where, lapack::is_untyped)) made = std::move(typed);
+    if (made && calls_lapack_)
+      if (auto plain = without_needless_layouts(*made, where)) made = std::move(plain);
+    if (made && has_convolutions_)
+      if (const auto contents = wire::read_contents(*made, where); contents && contents->counts_far) refuse_far();
     return made;
   });
 }

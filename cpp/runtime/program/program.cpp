@@ -79,6 +79,12 @@ Program::Program(const Artifact& artifact, const std::shared_ptr<const Client>& 
     const auto contents = wire::read_contents(module, where);
     has_known_functions_ = contents && contents->operations.contains("vhlo.func_v1");
     if (contents) adapt(artifact, *client, *contents, where);
+    if (contents && client->platform() == "cpu") {
+      has_convolutions_ = std::ranges::any_of(contents->operations, [](const auto& kind) {
+        return kind.first.starts_with("vhlo.convolution") || kind.first.starts_with("vhlo.dynamic_conv");
+      });
+      if (contents->counts_far) refuse_far();
+    }
     if (contents && contents->custom_calls)
       for (const auto& [target, count] : *contents->custom_calls) custom_calls.push_back(target);
     provide_lapack(client, where);
@@ -86,6 +92,12 @@ Program::Program(const Artifact& artifact, const std::shared_ptr<const Client>& 
   // Attributes say so, whose names are jax.buffer_donor and tf.aliasing_output.
   const std::string_view text(reinterpret_cast<const char*>(module.data()), module.size());
   may_donate = text.find("donor") != text.npos || text.find("alias") != text.npos;
+}
+
+void Program::refuse_far() {
+  refuse(
+      "it has a convolution over 2^24 places or more in a dimension, or with a stride or a padding as large: XLA counts "
+      "them in 32-bit floats on CPUs, and would read outside of its arrays");
 }
 
 std::optional<adapt::MainTypes> Program::types_of_main() const {

@@ -65,7 +65,11 @@ struct Program {
   std::pair<Version, Version> stablehlo_versions(const Client& client) const;
   void provide_lapack(const std::shared_ptr<const Client>& client, const wire::Path& where);
 
+  [[noreturn]] static void refuse_far();
+
   bool has_known_functions_ = false;
+  bool has_convolutions_ = false;      // and XLA counts their places in floats
+  bool calls_lapack_ = false;          // with handlers of this library
   bool types_calls_ = false;           // untyped calls of LAPACK can be typed ones
   std::vector<std::uint8_t> changed_;  // the module, where it is not as in the artifact
 };

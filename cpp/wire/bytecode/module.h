@@ -14,6 +14,7 @@
 #include "wire/base/flat_map.h"
 #include "wire/bytecode/bytecode.h"
 #include "wire/bytecode/call_graph.h"
+#include "wire/bytecode/convolution.h"
 #include "wire/bytecode/cursor.h"
 #include "wire/bytecode/names.h"
 #include "wire/bytecode/operations.h"
@@ -39,7 +40,7 @@ constexpr std::string_view vhlo = "vhlo.";
 struct Operation {
   bool registered;   // whether its properties are in the section for that
   bool is_exported;  // whether exports may have it
-  bool is_vhlo, is_module, is_function, is_mesh, is_return, is_custom_call, is_composite;
+  bool is_vhlo, is_module, is_function, is_mesh, is_return, is_custom_call, is_composite, is_convolution, is_bitcast;
   std::optional<std::size_t> calls;  // which attribute has the functions that it calls
   const KnownOperation* known;
   std::uint64_t count = 0;
@@ -68,8 +69,17 @@ inline Operation operation_of(std::string_view name, bool registered) {
           .is_return = name == (is_vhlo ? "return_v1" : "sdy.return"),
           .is_custom_call = is_custom_call,
           .is_composite = is_composite,
+          .is_convolution = is_vhlo && name == "convolution_v1",
+          .is_bitcast = is_vhlo && name == "bitcast_convert_v1",
           .calls = calls,
           .known = known_operation(name)};
+}
+
+/// Whether truth values become other numbers by their bits, or come of them. JAX does not write that, and compilers
+/// have no one form of their bits.
+inline bool casts_truth_values(const AttributesAndTypes& tables, const Operation& kind,
+                               std::span<const std::uint32_t> operands, std::span<const std::uint32_t> results) {
+  return kind.is_bitcast && tables.holds_truth_values(operands.front()) != tables.holds_truth_values(results.front());
 }
 
 /// What a custom call says of itself.
@@ -467,6 +477,7 @@ class Module {
       if (operations_[i].count > 0)
         found.operations[names_->full_name_of(names_->operations[i])] += operations_[i].count;
     found.custom_calls = calls_.counted(*names_);
+    found.counts_far = counts_far_;
     return found;
   }
 
@@ -613,13 +624,12 @@ class Module {
     }
     Values values(*tables_);
     if (kind.known) {
-      const std::string_view pattern = kind.known->values;
-      const std::size_t middle = pattern.find('>');
-      if (!values.fit(pattern.substr(0, middle), operands) || !values.fit(pattern.substr(middle + 1), results))
+      if (!values.fit(kind.known->values, operands, results) || casts_truth_values(*tables_, kind, operands, results))
         at.refuse("an operation " + std::string(kind.known->name) + " with operands or results of another one");
       if (!kind.known->dimensions.empty() && !attributes_->fit(*kind.known, found, operands, results))
         at.refuse("an operation " + std::string(kind.known->name) +
                   " with numbers of dimensions, or sizes, that do not fit");
+      if (kind.is_convolution) counts_far_ = counts_far_ || counts_far(*tables_, found, operands);
     }
     if (call.target != AttributesAndTypes::no_string && (operands.empty() || results.size() != 1))
       attributes_->refuse_hint(at, call);
@@ -655,10 +665,7 @@ class Module {
       if (!known) continue;
       if (read.blocks == 0) at.refuse("an operation " + std::string(known->name) + " without code");
       const std::string_view pattern = patterns.substr(0, patterns.find(' '));
-      const std::size_t middle = pattern.find('>');
-      if (read.blocks != 1 || !read.is_returned || !values.fit(pattern.substr(0, middle), read.arguments) ||
-          !values.fit(pattern.substr(middle + 1), read.returned))
-        refuse();
+      if (read.blocks != 1 || !read.is_returned || !values.fit(pattern, read.arguments, read.returned)) refuse();
       if (i + 1 < needed) patterns.remove_prefix(pattern.size() + 1);
     }
   }
@@ -674,6 +681,7 @@ class Module {
   std::vector<Part> properties_;
   std::optional<AttributesAndTypes> tables_;
   std::optional<AttributeCheck> attributes_;
+  bool counts_far_ = false;
   std::uint64_t undefined_ = 0;  // values that the open regions still have to define
   Calls calls_;
   CallGraph graph_;

@@ -227,6 +227,10 @@ bool AttributesAndTypes::holds_integers(std::uint64_t type) const {
   return is == Class::integer || is == Class::truth;
 }
 
+bool AttributesAndTypes::holds_truth_values(std::uint64_t type) const {
+  return nodes_[references_of(attributes_ + type).back()].is == Class::truth;
+}
+
 AttributesAndTypes::Numbers AttributesAndTypes::numbers(std::uint64_t attribute) const {
   constexpr std::size_t size = sizeof(std::int64_t);
   const Node& type = nodes_[references_of(attribute).front()];

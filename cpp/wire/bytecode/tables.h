@@ -63,6 +63,7 @@ class AttributesAndTypes {
   bool is_predicate(std::uint64_t type) const;
   /// Whether the elements of a tensor type are integers, truth values included.
   bool holds_integers(std::uint64_t type) const;
+  bool holds_truth_values(std::uint64_t type) const;
   /// How many dimensions a tensor type has.
   std::int64_t rank(std::uint64_t type) const { return nodes_[attributes_ + type].rank; }
 

@@ -20,10 +20,14 @@ class Values {
  public:
   explicit Values(const AttributesAndTypes& tables) : tables_(&tables) {}
 
-  /// Whether values of these types are those of one side of a pattern.
-  bool fit(std::string_view pattern, std::span<const std::uint32_t> types);
+  /// Whether a pattern has values of these types before its ">", and of those behind it.
+  bool fit(std::string_view pattern, std::span<const std::uint32_t> taken, std::span<const std::uint32_t> given) {
+    const std::size_t middle = pattern.find('>');
+    return fit(pattern.substr(0, middle), taken) && fit(pattern.substr(middle + 1), given);
+  }
 
  private:
+  bool fit(std::string_view side, std::span<const std::uint32_t> types);
   bool fits(char letter, std::uint32_t type) const;
 
   const AttributesAndTypes* tables_;

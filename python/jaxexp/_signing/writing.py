@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Sequence
@@ -13,6 +14,9 @@ from jaxexp._kernel.io import files
 
 from .package import model_signing, said
 from .statement import folder_of, listed_name
+
+_BUNDLE = "application/vnd.dev.sigstore.bundle"  # what the media types of signatures begin with
+_LARGEST = 1 << 26  # bytes of a signature
 
 
 class Signer:
@@ -48,11 +52,12 @@ class Signer:
             raise ExportError(f"cannot sign with {_given(key, certificate)}: {said(error)}") from cause(error)
 
     def sign(self, paths: Sequence[str], signature: str, name: str) -> None:
-        """Writes the signature of some files, which have to be in its folder or below it; a file in its place is
-        replaced. `name` is what the statement calls them together.
+        """Writes the signature of some files, which have to be in its folder or below it. Another signature in its
+        place is replaced. `name` is what the statement calls the files together.
 
         Raises:
-            ExportError: a file is elsewhere; `signature` is no signature; or Sigstore did not sign.
+            ExportError: a file is elsewhere; there is something else in the place of `signature`; or Sigstore did not
+                sign.
             OSError: a file cannot be read or written.
         """
         for path in paths:
@@ -63,7 +68,8 @@ class Signer:
                 )
         if os.path.islink(signature):
             raise ExportError(f"{signature!r} is a link: a signature takes the place of no file elsewhere. Remove it")
-        files.refuse_to_lose(signature, "a signature")
+        if os.path.exists(signature) and not _is_signature(signature):
+            raise ExportError(f"{signature!r} is no signature, and a signature does not take its place")
         with tempfile.TemporaryDirectory() as folder:
             written = os.path.join(folder, "signature")
             config = self._config.set_hashing_config(_Hashed(self._hashed(paths, signature, name)))
@@ -96,6 +102,17 @@ class _Hashed:
 
     def hash(self, *_: Any, **__: Any) -> Any:
         return self._manifest
+
+
+def _is_signature(path: str) -> bool:
+    """Whether a file is a signature in the form of the package, or empty."""
+    try:
+        if os.path.getsize(path) == 0:
+            return True
+        found = json.loads(Path(path).read_bytes()) if os.path.getsize(path) <= _LARGEST else None
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and str(found.get("mediaType", "")).startswith(_BUNDLE)
 
 
 def _given(key: str | None, certificate: str | None) -> str:

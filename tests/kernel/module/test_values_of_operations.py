@@ -315,3 +315,13 @@ def test_values_of_shared_tuples() -> None:
     text = FLOAT_MODULE.format(f"{calls} %r = stablehlo.sine %x : tensor<f32>", "")
     with pytest.raises(jaxexp.DeserializationError, match="share large attributes over and over"):
         _native.check_bytecode(other_modules.serialized(f"!t0 = tuple<tensor<f32>>\n{names}\n{text}"))
+
+
+@pytest.mark.parametrize(("taken", "given"), [("64xi8", "64x8xi1"), ("64x8xi1", "64xi8")])
+def test_bits_are_no_truth_values(taken: str, given: str) -> None:
+    """JAX casts none, and a compiler of a plugin crashes at them."""
+    text = f"""func.func @main(%x: tensor<{taken}>) -> tensor<{given}> {{
+        %0 = stablehlo.bitcast_convert %x : (tensor<{taken}>) -> tensor<{given}>
+        return %0 : tensor<{given}> }}"""
+    with pytest.raises(jaxexp.DeserializationError, match="bitcast_convert_v1 with operands or results of another one"):
+        _native.check_bytecode(other_modules.serialized(text))

@@ -33,8 +33,8 @@ def sign(
 
     A signature is a file of the OpenSSF Model Signing format, which the command ``model_signing verify`` checks, too.
     It has the SHA-256 of a file, and of the files with its weights. Each file gets a signature of its own beside it,
-    called like the file and ``.sig``. A signature in its place is replaced. Every file is verified first, because a
-    signature of damaged bytes is of no use.
+    called like the file and ``.sig``. A signature in its place is replaced, and nothing else is. Every file is
+    verified first, because a signature of damaged bytes is of no use.
 
     This needs the package ``model-signing`` (extra ``jaxexp[sign]``).
 
@@ -55,7 +55,7 @@ def sign(
 
     Raises:
         ExportError: neither `key` nor `sigstore` is given, or both; or they cannot sign; a file is outside of the
-            folder of `signature`; or there is an artifact, an archive, code or tensors in its place.
+            folder of `signature`; or there is something else than a signature in its place.
         DeserializationError: a file is damaged, or not one of these.
         ImportError: ``model-signing`` is not installed.
         OSError: a file cannot be read or written.

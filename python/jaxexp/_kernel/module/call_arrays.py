@@ -21,7 +21,7 @@ from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.artifact.words import dtype_and_shape
 from jaxexp._kernel.function.data import ExportedData
 
-from . import mlir
+from . import assertions, mlir
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class _Call:
         return None if sizes is None else list(_relations(sizes, routine.at_most))
 
     def sizes_of_matrices(self) -> list[_Size]:
-        """If one is 0, there is nothing to compute, and LAPACK writes behind an array, or complains, or does not return."""
+        """If one is 0, there is nothing to compute, and LAPACK writes behind an array, or complains, or fails."""
         routine = self.routine() if self.target.startswith("lapack_") else None
         sizes = self._sizes(routine) if routine else None
         return [found[0] for name, found in sizes.items() if name in ("m", "n", "q")] if sizes else []
@@ -342,7 +342,8 @@ def assert_open_sizes(exported: ExportedData, module: Any) -> None:
         routine = call.routine()
         relations = (call.relations(routine) if routine else None) or ()
         if not any(relation.is_violated() for relation in relations):  # a policy refuses what is violated
-            _assert(operation, relations, f"The custom call {target} has arrays of other sizes than its code reads and writes")
+            others = f"The custom call {target} has arrays of other sizes than its code reads and writes"
+            _assert(operation, relations, others)
 
 
 def assert_not_empty(operation: Any, target: str) -> None:
@@ -358,19 +359,8 @@ def _assert(operation: Any, relations: Sequence[_Relation], message: str) -> Non
     still_open = [relation for relation in relations if relation.is_open()]
     if not still_open:
         return
-    ir, hlo = _jax.ir, _jax.hlo
-    with operation.location, ir.InsertionPoint.after(operation):
-        holds = _holds(still_open[0])
-        for relation in still_open[1:]:
-            holds = hlo.and_(holds, _holds(relation))
-        number = ir.IntegerType.get_signless(32)
-        attributes = {
-            "call_target_name": ir.StringAttr.get("shape_assertion"),
-            "api_version": ir.IntegerAttr.get(number, 2),
-            "has_side_effect": ir.BoolAttr.get(True),
-            "error_message": ir.StringAttr.get(message),
-        }
-        ir.Operation.create("stablehlo.custom_call", results=[], operands=[holds], attributes=attributes)
+    with operation.location, _jax.ir.InsertionPoint.after(operation):
+        assertions.insert(list(map(_holds, still_open)), message)
 
 
 def _holds(relation: _Relation) -> Any:

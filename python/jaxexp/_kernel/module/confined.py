@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxexp import _jax
 
-from . import call_arrays, mlir
+from . import call_arrays, convolutions, mlir
 
 # Routines of LAPACK that leave results as they were if they fail, which the last result says.
 _FAILING = {"gesdd", "gesvd", "syevd", "heevd", "geev", "gees"}
@@ -37,6 +37,8 @@ def confine(module: Any) -> None:
             _confine_call(operation, mlir.target_of(operation))
         elif operation.name in ("stablehlo.divide", "stablehlo.remainder"):
             _divide_by_no_zero(operation)
+        elif operation.name in convolutions.NAMES:
+            convolutions.assert_open_sizes(operation)
 
 
 def _confine_call(call: Any, target: str) -> None:

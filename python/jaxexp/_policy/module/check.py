@@ -14,7 +14,7 @@ from jaxexp._kernel.artifact.targets import KNOWN_CUSTOM_CALLS, STABLE_CUSTOM_CA
 from jaxexp._kernel.codec import nodes
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
-from jaxexp._kernel.module import call_arrays, composites, mlir, runnable
+from jaxexp._kernel.module import call_arrays, composites, convolutions, mlir, runnable
 from jaxexp._policy.limits.limits import Limits
 
 from . import devices
@@ -93,6 +93,8 @@ class _ModuleCheck:
             self._custom_call(operation)
         else:
             self._attributes(operation)
+        if name in convolutions.NAMES:
+            self._convolution(operation, name)
         self.limits.transfer(name, self.where, f" {self._inside()}")
         if self.policy.max_devices is not None:
             self._devices(operation, name)
@@ -138,6 +140,12 @@ class _ModuleCheck:
                     self._comparator(name, f"the custom call {target!r}{inside}")
         if "has_side_effect" in attributes and _jax.ir.BoolAttr(attributes["has_side_effect"]).value:
             self.limits.side_effect(target, target in STABLE_CUSTOM_CALLS, self.where, inside)
+
+    def _convolution(self, operation: Any, name: str) -> None:
+        too_large = convolutions.why_too_large(operation)
+        if too_large and not self.limits.allows("operations", name):
+            what = f"has the operation {name} {self._inside()} with {too_large}, which XLA counts wrong on a CPU"
+            self._refuse_name("operations", what, name)
 
     def _known_symbol(self, name: str, target: str) -> None:
         if name not in self.symbols:

@@ -1,0 +1,143 @@
+"""Convolutions over so many places that XLA counts them wrong on a CPU.
+
+Its code for CPUs counts in 32-bit floats, which have no odd numbers above 2^24. With more places, it reads outside of
+its arrays, and a distance of 2^32 ends the process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxexp import _jax
+
+from . import assertions
+
+NAMES = ("stablehlo.convolution", "stablehlo.dynamic_conv")
+LIMIT = 2**24
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Places:
+    """The places along one dimension: of the input with its padding, or of the kernel.
+
+    Attributes:
+        array: the input or the kernel.
+        axis: the dimension.
+        dilation: the distance of its elements.
+        padding: what is in front and behind; None where a value of the operation says it.
+    """
+
+    array: Any
+    axis: int
+    dilation: int
+    padding: Sequence[int] | None
+
+    def is_open(self) -> bool:
+        return self.padding is None or _type_of(self.array).is_dynamic_dim(self.axis)
+
+    def count(self) -> int:
+        """How many there are, if that is known, with the padding or without it."""
+        size = _type_of(self.array).get_dim_size(self.axis)
+        dilated = (size - 1) * self.dilation + 1 if size else 0
+        return max(dilated, dilated + sum(self.padding or ()))
+
+
+def why_too_large(operation: Any) -> str | None:
+    """What of a convolution is too large, in words; None if nothing is, as far as its sizes are known."""
+    for what, numbers in _numbers(operation).items():
+        if any(abs(number) >= LIMIT for number in numbers):
+            return f"{what} of {max(numbers, key=abs):,}"
+    counts = [places.count() for places in _places(operation) if not places.is_open()]
+    return f"{max(counts):,} places in a dimension" if counts and max(counts) >= LIMIT else None
+
+
+def assert_open_sizes(operation: Any) -> None:
+    """Adds an assertion that a convolution is not too large, where its sizes are open."""
+    still_open = [(number, places) for number, places in enumerate(_places(operation)) if places.is_open()]
+    if not still_open:
+        return
+    hlo = _jax.hlo
+    with operation.location, _jax.ir.InsertionPoint(operation):
+        holds: list[Any] = []
+        for number, places in still_open:
+            size = hlo.get_dimension_size(places.array, places.axis)
+            count = hlo.multiply(_wide(size), _constant(places.dilation))  # not less than there are
+            holds.append(_is_less(count, _constant(LIMIT)))
+            for padding in _padding(operation, number, places):
+                holds += [_is_less(_constant(-LIMIT), padding), _is_less(padding, _constant(LIMIT))]
+                count = hlo.add(count, padding)
+            holds.append(_is_less(count, _constant(LIMIT)))
+        assertions.insert(holds, "A convolution has 2^24 places or more in a dimension: XLA counts them wrong on a CPU")
+
+
+def _numbers(operation: Any) -> dict[str, list[int]]:
+    return {
+        "strides": _array(operation, "window_strides"),
+        "dilations": [*_array(operation, "lhs_dilation"), *_array(operation, "rhs_dilation")],
+        "padding": [number for pair in _pairs(operation) or () for number in pair],
+    }
+
+
+def _places(operation: Any) -> Iterator[_Places]:
+    """Those of the input in each dimension, then those of the kernel."""
+    dimensions = _jax.hlo.ConvDimensionNumbers(operation.attributes["dimension_numbers"])
+    pairs = _pairs(operation)
+    for number, axis in enumerate(dimensions.input_spatial_dimensions):
+        dilation = (_array(operation, "lhs_dilation") or [1] * (number + 1))[number]
+        yield _Places(operation.operands[0], axis, dilation, None if pairs is None else pairs[number])
+    for number, axis in enumerate(dimensions.kernel_spatial_dimensions):
+        dilation = (_array(operation, "rhs_dilation") or [1] * (number + 1))[number]
+        yield _Places(operation.operands[1], axis, dilation, (0, 0))
+
+
+def _padding(operation: Any, number: int, places: _Places) -> list[Any]:
+    """What is in front and behind, as values."""
+    hlo = _jax.hlo
+    if places.padding is not None:
+        return [_constant(size) for size in places.padding]
+    scalar = _jax.ir.RankedTensorType.get([], _type_of(operation.operands[2]).element_type)
+    pair = [hlo.slice(operation.operands[2], [number, side], [number + 1, side + 1], [1, 1]) for side in range(2)]
+    return [_wide(hlo.reshape(scalar, size)) for size in pair]
+
+
+def _pairs(operation: Any) -> list[list[int]] | None:
+    """The padding of each dimension; None where a value says it."""
+    if operation.name == "stablehlo.dynamic_conv":
+        return None
+    attributes = operation.attributes
+    if "padding" not in attributes:
+        dimensions = _jax.hlo.ConvDimensionNumbers(attributes["dimension_numbers"])
+        return [[0, 0]] * len(dimensions.input_spatial_dimensions)
+    found: list[list[int]] = np.array(_jax.ir.DenseIntElementsAttr(attributes["padding"])).tolist()
+    return found
+
+
+def _array(operation: Any, name: str) -> list[int]:
+    attributes = operation.attributes
+    return list(_jax.ir.DenseI64ArrayAttr(attributes[name])) if name in attributes else []
+
+
+def _type_of(value: Any) -> Any:
+    return _jax.ir.RankedTensorType(value.type)
+
+
+def _wide(value: Any) -> Any:
+    return _jax.hlo.convert(_jax.ir.RankedTensorType.get([], _jax.ir.IntegerType.get_signless(64)), value)
+
+
+def _constant(number: int) -> Any:
+    ir = _jax.ir
+    wide = ir.IntegerType.get_signless(64)
+    scalar = ir.RankedTensorType.get([], wide)
+    return _jax.hlo.constant(ir.DenseElementsAttr.get_splat(scalar, ir.IntegerAttr.get(wide, number)))
+
+
+def _is_less(left: Any, right: Any) -> Any:
+    hlo = _jax.hlo
+    return hlo.compare(
+        left, right, hlo.ComparisonDirectionAttr.get("LT"), compare_type=hlo.ComparisonTypeAttr.get("SIGNED")
+    )
