@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import pytest
 
 import jaxexp
 from jaxexp.runtime import Session, find_plugin, register_ffi, use_lapack
+from kit import native, without_jax
 from kit import runtime as built
-from kit import without_jax
 
 without_jax.skip_without_plugin()
 
@@ -130,6 +131,32 @@ def test_the_lapack_of_the_environment(subprocess_env: Any, tmp_path: Path) -> N
     assert without_jax.run(code, env, tmp_path / "e.jaxexp") == "found False\n"
     refused = without_jax.run(code, {**env, "JAXEXP_LAPACK": ""}, tmp_path / "e.jaxexp")
     assert "LAPACK is in jaxlib, and none was found here ($JAXEXP_LAPACK says that none is to be used)" in refused
+
+
+# LU of two matrices without rows, with its results as LAPACK lays them out.
+FACTORIZED = """func.func public @main(%x: tensor<2x0x3xf32>) -> (tensor<2x0x3xf32>, tensor<2x0xi32>, tensor<2xi32>) {
+  %r:3 = stablehlo.custom_call @lapack_sgetrf_ffi(%x) {api_version = 4 : i32, backend_config = {},
+    operand_layouts = [dense<[1, 2, 0]> : tensor<3xindex>],
+    result_layouts = [dense<[1, 2, 0]> : tensor<3xindex>, dense<[1, 0]> : tensor<2xindex>, dense<0> : tensor<1xindex>]}
+    : (tensor<2x0x3xf32>) -> (tensor<2x0x3xf32>, tensor<2x0xi32>, tensor<2xi32>)
+  return %r#0, %r#1, %r#2 : tensor<2x0x3xf32>, tensor<2x0xi32>, tensor<2xi32> }"""
+
+
+@pytest.mark.parametrize("find", [built.plugin, built.newer_plugin])
+def test_results_without_elements(find: Callable[[], Path], subprocess_env: Any, tmp_path: Path) -> None:
+    """Compilers that divide by their number end the process."""
+    try:
+        plugin = find()
+    except native.UnavailableError as missing:
+        pytest.skip(str(missing))
+    (tmp_path / "f.jaxexp").write_bytes(jaxexp.from_stablehlo(FACTORIZED).serialize(compatibility=built.READER))
+    code = """
+    import sys
+    import numpy as np
+    from jaxexp.runtime import Session
+    print(*Session(sys.argv[1], plugin=sys.argv[2])(np.zeros((2, 0, 3), np.float32)))
+    """
+    assert without_jax.run(code, subprocess_env(), tmp_path / "f.jaxexp", plugin) == "[] [] [0 0]\n"
 
 
 def test_what_is_no_lapack_and_no_handler(tmp_path: Path) -> None:
