@@ -114,6 +114,7 @@ OTHER_TOP_K = {
     "an order of all floats": (": (tensor<f32>, tensor<f32>) -> tensor<i1>", ", TOTALORDER {0}", "another order"),
     "another last number": ("dense<0xFF800000>", "dense<0x7F800000>", "other initial values"),
     "another place": ("dense<-1>", "dense<77>", "other initial values"),
+    "no axis": ("reduction_dim =", "an_axis =", "without reduction_dim"),
 }
 
 
@@ -129,6 +130,17 @@ def test_approximate_top_k_is_that_of_jax(what: str) -> None:
     changed = dataclasses.replace(exported, mlir_module_serialized=serialized(text.replace(old, new.format(old), 1)))
     with pytest.raises(jaxexp.UnsupportedError, match=message):
         jaxexp.deserialize(changed.serialize()).make_jaxpr()
+
+
+def test_a_state_of_random_bits_that_jax_has_not() -> None:
+    text = """func.func @main(%s: tensor<3xui64>) -> tensor<5xui32> {
+        %a, %b = stablehlo.rng_bit_generator %s, algorithm = PHILOX
+          : (tensor<3xui64>) -> (tensor<3xui64>, tensor<5xui32>)
+        return %b : tensor<5xui32> }"""
+    with jax.enable_x64(True):
+        exported = jaxexp.from_stablehlo(text)
+        with pytest.raises(jaxexp.UnsupportedError, match="a state that JAX has none of"):
+            exported.make_jaxpr()
 
 
 @pytest.mark.parametrize("size", [1, 4])

@@ -56,9 +56,16 @@ def _operation_of_mhlo(operation: Operation, name: str) -> Callable[..., Any] | 
     return made
 
 
+_APPROXIMATE = frozenset(
+    ("aggregate_to_topk", "is_fallback", "recall_target", "reduction_dim", "reduction_input_size_override", "top_k")
+)
+
+
 def _approximate_top_k(operation: Operation) -> Many:
     """The top numbers with their places; JAX's function counts the places itself."""
     config = operation.values("mhlo.backend_config")
+    if missing := _APPROXIMATE - config.keys():
+        operation.refuse(f"of ApproxTopK without {min(missing)}")
     axis = int(config.pop("reduction_dim"))
     config.pop("is_fallback")  # whether a platform may compute it exactly, which JAX decides
     numbers, places = operation.operands[:2] if len(operation.operands) == 4 else operation.refuse()

@@ -48,6 +48,9 @@ _ALGORITHMS = {
 def rng_bit_generator(operation: Operation) -> Many:
     algorithm = operation.keyword("rng_algorithm", _ALGORITHMS)
     bits: Any = operation.results[1]
+    before = operation.operands[0]
+    if (tuple(before.shape), str(before.dtype)) not in (((4,), "uint32"), ((2,), "uint64")):
+        operation.refuse("of a state that JAX has none of")
 
     def generate(state: Any) -> Sequence[Any]:
         return lax.rng_bit_generator(state, bits.shape, bits.dtype, algorithm)
