@@ -367,6 +367,52 @@ def test_nan_is_kept(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(one, expected, rtol=1e-6)
 
 
+# Of constants, as XLA's specification says: compilers of plugins get some of these wrong, as JAX's did before 0.11.
+CONSTANTS: dict[str, tuple[str, str, str, list[Any]]] = {
+    "quotient": ("i32", "[7, -7]", "stablehlo.divide %a, %zero", [-1, -1]),
+    "quotient without sign": ("ui8", "[7, 200]", "stablehlo.divide %a, %zero", [255, 255]),
+    "remainder": ("i32", "[7, -7]", "stablehlo.remainder %a, %zero", [7, -7]),
+    "quotient of a sum": ("i32", "[7, -7]", "stablehlo.divide %a, %sum", [-1, -1]),
+    "leading zeros": ("i32", "[-1, 1]", "stablehlo.count_leading_zeros %a", [0, 31]),
+    "maximum": ("f32", "[0x7FC00000, 1.0]", "stablehlo.maximum %a, %zero", [np.nan, 1]),
+    "maximum of a sum": ("f32", "[0x7FC00000, 1.0]", "stablehlo.maximum %sum, %a", [np.nan, 1]),
+    "minimum": ("f32", "[0x7FC00000, 1.0]", "stablehlo.minimum %zero, %a", [np.nan, 0]),
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_operations_of_constants(name: str, tmp_path: Path) -> None:
+    element, numbers, operation, expected = CONSTANTS[name]
+    type_, zero = f"tensor<2x{element}>", "0.0" if element == "f32" else "0"
+    result = f"{operation} : {type_}"
+    (tmp_path / "f.jaxexp").write_bytes(
+        jaxexp.from_stablehlo(f"""func.func @main(%x: {type_}) -> {type_} {{
+            %a = stablehlo.constant dense<{numbers}> : {type_}
+            %zero = stablehlo.constant dense<{zero}> : {type_}
+            %sum = stablehlo.add %zero, %zero : {type_}
+            %r = {result}
+            %y = stablehlo.add %r, %x : {type_}
+            return %y : {type_} }}""").serialize(compatibility=READER)
+    )
+    dtype = {"i32": np.int32, "ui8": np.uint8, "f32": np.float32}[element]
+    found = Session(tmp_path / "f.jaxexp", plugin="cpu")(np.zeros(2, dtype))
+    np.testing.assert_array_equal(found, np.array(expected, dtype))
+
+
+@pytest.mark.parametrize("element", ["i32", "ui32", "i1"])
+def test_comparisons_that_leave_the_sign_to_the_type(element: str, tmp_path: Path) -> None:
+    type_ = f"tensor<2x{element}>"
+    path = tmp_path / "f.jaxexp"
+    path.write_bytes(
+        jaxexp.from_stablehlo(f"""func.func @main(%x: {type_}, %y: {type_}) -> tensor<2xi1> {{
+            %r = stablehlo.compare LT, %x, %y : ({type_}, {type_}) -> tensor<2xi1>
+            return %r : tensor<2xi1> }}""").serialize(compatibility=READER)
+    )
+    dtype = {"i32": np.int32, "ui32": np.uint32, "i1": np.bool_}[element]
+    x, y = np.array([-5, 1]).astype(dtype), np.array([3, 0]).astype(dtype)
+    np.testing.assert_array_equal(Session(path, plugin="cpu")(x, y), x < y)
+
+
 def convolved(x: Any, k: Any) -> Any:
     numbers = "NHWC", "HWIO", "NHWC"
     return jax.lax.conv_general_dilated(x, k, (2, 1), [(0, 0)] * 2, (4096, 1), dimension_numbers=numbers)

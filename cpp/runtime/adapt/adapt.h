@@ -45,6 +45,16 @@ std::optional<std::vector<std::uint8_t>> with_older_words(std::span<const std::u
 /// The module whose arguments and results have no layouts of their own. Nothing where none has. Throws wire::Error.
 std::optional<std::vector<std::uint8_t>> without_layouts(std::span<const std::uint8_t> module, const wire::Path& where);
 
+/// The module whose comparisons of integers say whether these are signed. Nothing where all do. Throws the same as
+/// `with_older_words`.
+std::optional<std::vector<std::uint8_t>> with_typed_comparisons(std::span<const std::uint8_t> module,
+                                                                const wire::Path& where);
+
+/// The module whose divisions of integers are by no 0, with the results of these, and whose maxima and minima of
+/// constants are not known before it runs. Nothing where there are none, and where sizes are open. Throws the same.
+std::optional<std::vector<std::uint8_t>> with_guarded_constants(std::span<const std::uint8_t> module,
+                                                                const wire::Path& where);
+
 /// The module with sorts that keep equal elements in their order. Nothing where all do. Throws the same.
 std::optional<std::vector<std::uint8_t>> with_stable_sorts(std::span<const std::uint8_t> module,
                                                            const wire::Path& where);

@@ -4,6 +4,8 @@
 
 #include <bit>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "runtime/plugin/flags.h"
 
@@ -39,12 +41,21 @@ std::string override_value(const Client::Options::mapped_type& value) {
 
 }  // namespace
 
+bool folds_wrong(const Client& client) {
+  const auto known = client.api().attribute("stablehlo_current_version");
+  return known.size() == 3 && known < std::vector<std::int64_t>{1, 20, 0};
+}
+
 Client::Options as_in_jax(const Client& client, Client::Options options) {
   const std::string& platform = client.platform();
   const bool is_gpu = platform == "cuda" || platform == "rocm" || platform == "gpu";
   if (!is_gpu && platform != "cpu") return options;
   const std::string name = is_gpu ? "xla_gpu_enable_fast_min_max" : "xla_cpu_enable_fast_min_max";
-  if (xla_flags().find(name) == std::string::npos) options.emplace(name, false);
+  const auto set = [&](const std::string& option, Client::Options::mapped_type value) {
+    if (xla_flags().find(option) == std::string::npos) options.emplace(option, std::move(value));
+  };
+  set(name, false);
+  if (!is_gpu && folds_wrong(client)) set("xla_disable_hlo_passes", "constant_folding");
   return options;
 }
 

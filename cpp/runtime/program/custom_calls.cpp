@@ -103,6 +103,8 @@ std::optional<std::vector<std::uint8_t>> Program::with_shapes(std::span<const re
     // Assertions about shapes, which are gone now, share with other calls what says that they are untyped.
     if (made && types_calls_)
       if (auto typed = wire::with_typed_calls(*made, where, lapack::is_untyped)) made = std::move(typed);
+    if (made && has_guards_)
+      if (auto guarded = adapt::with_guarded_constants(*made, where)) made = std::move(guarded);
     if (made && calls_lapack_)
       if (auto plain = without_needless_layouts(*made, where)) made = std::move(plain);
     if (made && has_convolutions_)

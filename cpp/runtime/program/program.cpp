@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/adapt/adapt.h"
+#include "runtime/plugin/compile_options.h"
 #include "runtime/program/releases.h"
 #include "wire/api/translating.h"
 #include "wire/bytecode/bytecode.h"
@@ -119,6 +120,19 @@ void Program::adapt(const Artifact& artifact, const Client& client, const wire::
              error.what());
     }
   if (auto plain = adapt::without_layouts(module, where)) take(std::move(*plain));
+  if (contents.compares_untyped) try {
+      if (auto typed = adapt::with_typed_comparisons(module, where)) take(std::move(*typed));
+    } catch (const RunError&) {
+    }
+  has_guards_ =
+      folds_wrong(client) && std::ranges::any_of(contents.operations, [](const auto& kind) {
+        constexpr std::string_view of[] = {"vhlo.divide_v1", "vhlo.remainder_v1", "vhlo.maximum_v1", "vhlo.minimum_v1"};
+        return std::ranges::find(of, kind.first) != std::end(of);
+      });
+  if (has_guards_) try {
+      if (auto guarded = adapt::with_guarded_constants(module, where)) take(std::move(*guarded));
+    } catch (const RunError&) {
+    }
   if (contents.operations.contains("vhlo.sort_v1")) try {
       if (auto stable = adapt::with_stable_sorts(module, where)) take(std::move(*stable));
     } catch (const RunError&) {  // of code that is not known here, such as that of a newer operation

@@ -68,6 +68,7 @@ struct Program {
   [[noreturn]] static void refuse_far();
 
   bool has_known_functions_ = false;
+  bool has_guards_ = false;            // where XLA computes operations of constants wrong
   bool has_convolutions_ = false;      // and XLA counts their places in floats
   bool calls_lapack_ = false;          // with handlers of this library
   bool types_calls_ = false;           // untyped calls of LAPACK can be typed ones

@@ -40,7 +40,8 @@ constexpr std::string_view vhlo = "vhlo.";
 struct Operation {
   bool registered;   // whether its properties are in the section for that
   bool is_exported;  // whether exports may have it
-  bool is_vhlo, is_module, is_function, is_mesh, is_return, is_custom_call, is_composite, is_convolution, is_bitcast;
+  bool is_vhlo, is_module, is_function, is_mesh, is_return, is_custom_call, is_composite, is_convolution, is_bitcast,
+      is_comparison;
   std::optional<std::size_t> calls;  // which attribute has the functions that it calls
   const KnownOperation* known;
   std::uint64_t count = 0;
@@ -71,6 +72,7 @@ inline Operation operation_of(std::string_view name, bool registered) {
           .is_composite = is_composite,
           .is_convolution = is_vhlo && name == "convolution_v1",
           .is_bitcast = is_vhlo && name == "bitcast_convert_v1",
+          .is_comparison = is_vhlo && name == "compare_v1",
           .calls = calls,
           .known = known_operation(name)};
 }
@@ -478,6 +480,7 @@ class Module {
         found.operations[names_->full_name_of(names_->operations[i])] += operations_[i].count;
     found.custom_calls = calls_.counted(*names_);
     found.counts_far = counts_far_;
+    found.compares_untyped = compares_untyped_;
     return found;
   }
 
@@ -630,6 +633,8 @@ class Module {
         at.refuse("an operation " + std::string(kind.known->name) +
                   " with numbers of dimensions, or sizes, that do not fit");
       if (kind.is_convolution) counts_far_ = counts_far_ || counts_far(*tables_, found, operands);
+      if (kind.is_comparison && tables_->choice(found[0]) == 0 && tables_->holds_integers(operands.front()))
+        compares_untyped_ = true;
     }
     if (call.target != AttributesAndTypes::no_string && (operands.empty() || results.size() != 1))
       attributes_->refuse_hint(at, call);
@@ -681,7 +686,7 @@ class Module {
   std::vector<Part> properties_;
   std::optional<AttributesAndTypes> tables_;
   std::optional<AttributeCheck> attributes_;
-  bool counts_far_ = false;
+  bool counts_far_ = false, compares_untyped_ = false;
   std::uint64_t undefined_ = 0;  // values that the open regions still have to define
   Calls calls_;
   CallGraph graph_;
