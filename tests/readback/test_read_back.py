@@ -132,6 +132,18 @@ def test_approximate_top_k_is_that_of_jax(what: str) -> None:
         jaxexp.deserialize(changed.serialize()).make_jaxpr()
 
 
+@pytest.mark.parametrize("sizes", [(2, 2), (2, 3)])
+def test_a_broadcast_that_transposes(sizes: tuple[int, int]) -> None:
+    """JAX does not write that, and takes it for nothing where the shape stays the same."""
+    rows, columns = sizes
+    taken, given = f"tensor<{rows}x{columns}xf32>", f"tensor<{columns}x{rows}xf32>"
+    exported = jaxexp.from_stablehlo(f"""func.func @main(%x: {taken}) -> {given} {{
+        %y = stablehlo.broadcast_in_dim %x, dims = [1, 0] : ({taken}) -> {given}
+        return %y : {given} }}""")
+    x = arr(rows, columns)
+    assert_same_bits([exported.call(x), exported.raised()(x), jax.vmap(exported.call)(x[None])[0]], [x.T] * 3)
+
+
 def test_a_state_of_random_bits_that_jax_has_not() -> None:
     text = """func.func @main(%s: tensor<3xui64>) -> tensor<5xui32> {
         %a, %b = stablehlo.rng_bit_generator %s, algorithm = PHILOX

@@ -430,6 +430,15 @@ def test_convolutions_that_xla_counts_wrong(rows: Any, tmp_path: Path) -> None:
     same(Session(path, plugin="cpu")(x[:, :4096], k), convolved(x[:, :4096], k))
 
 
+def test_a_padding_that_takes_away_in_front_and_adds_behind(tmp_path: Path) -> None:
+    def convolved_(x: Any, k: Any) -> Any:
+        return jax.lax.conv_general_dilated(x, k, (1,), [(-9, 4)], dimension_numbers=("NWC", "WIO", "NWC"))
+
+    path = saved(tmp_path, convolved_, np.ones((1, 9, 4), np.float32), np.ones((3, 4, 4), np.float32))
+    with pytest.raises(jaxexp.RunError, match="a negative padding in front and a positive one behind"):
+        Session(path, plugin="cpu")
+
+
 def test_dtypes_that_numpy_has_no_dlpack_for(tmp_path: Path) -> None:
     array = jnp.arange(4, dtype=jnp.bfloat16)
     session = Session(saved(tmp_path, lambda x: x + x, array), plugin="cpu")

@@ -108,7 +108,8 @@ std::optional<std::vector<std::uint8_t>> Program::with_shapes(std::span<const re
     if (made && calls_lapack_)
       if (auto plain = without_needless_layouts(*made, where)) made = std::move(plain);
     if (made && has_convolutions_)
-      if (const auto contents = wire::read_contents(*made, where); contents && contents->counts_far) refuse_far();
+      if (const auto contents = wire::read_contents(*made, where); contents && contents->reads_outside)
+        refuse_reading_outside();
     return made;
   });
 }

@@ -84,7 +84,7 @@ Program::Program(const Artifact& artifact, const std::shared_ptr<const Client>& 
       has_convolutions_ = std::ranges::any_of(contents->operations, [](const auto& kind) {
         return kind.first.starts_with("vhlo.convolution") || kind.first.starts_with("vhlo.dynamic_conv");
       });
-      if (contents->counts_far) refuse_far();
+      if (contents->reads_outside) refuse_reading_outside();
     }
     if (contents && contents->custom_calls)
       for (const auto& [target, count] : *contents->custom_calls) custom_calls.push_back(target);
@@ -95,10 +95,10 @@ Program::Program(const Artifact& artifact, const std::shared_ptr<const Client>& 
   may_donate = text.find("donor") != text.npos || text.find("alias") != text.npos;
 }
 
-void Program::refuse_far() {
+void Program::refuse_reading_outside() {
   refuse(
-      "it has a convolution over 2^24 places or more in a dimension, or with a stride or a padding as large: XLA counts "
-      "them in 32-bit floats on CPUs, and would read outside of its arrays");
+      "it has a convolution over 2^24 places or more in a dimension, with a stride or a padding as large, or with a "
+      "negative padding in front and a positive one behind: on CPUs, XLA would read outside of its arrays");
 }
 
 std::optional<adapt::MainTypes> Program::types_of_main() const {

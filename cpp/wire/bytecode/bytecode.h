@@ -29,7 +29,7 @@ struct Contents {
   std::map<std::string, std::uint64_t> operations;  // by names such as "vhlo.add_v1"
   /// By the targets, which are views into the module; nothing where a custom call has a form that is not known here.
   std::optional<std::map<std::string_view, std::uint64_t>> custom_calls;
-  bool counts_far = false;        // a convolution does, as wire/bytecode/convolution.h says it
+  bool reads_outside = false;     // a convolution may, as wire/bytecode/convolution.h says it
   bool compares_untyped = false;  // integers, by an operation that leaves open whether they are signed
 };
 

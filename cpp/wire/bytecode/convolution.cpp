@@ -27,11 +27,13 @@ class List {
 
 }  // namespace
 
-bool counts_far(const AttributesAndTypes& tables, std::span<const std::uint32_t> attributes,
-                std::span<const std::uint32_t> operands) {
+bool reads_outside(const AttributesAndTypes& tables, std::span<const std::uint32_t> attributes,
+                   std::span<const std::uint32_t> operands) {
   const auto list = [&](std::size_t attribute) { return List(tables, attributes[attribute]); };
   const List padding = list(paddings);
   if (list(strides).are_far() || padding.are_far()) return true;
+  for (std::size_t i = 0; i + 1 < padding.size(); i += 2)
+    if (padding[i] < 0 && padding[i + 1] > 0) return true;
   const auto places = [&](std::size_t operand, std::size_t of_dimensions, std::size_t of_distances) {
     const List dimensions = list(of_dimensions), distances = list(of_distances);
     if (distances.are_far()) return true;

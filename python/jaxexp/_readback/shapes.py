@@ -23,7 +23,10 @@ def constant(operation: Operation) -> Callable[..., Any]:
 
 def broadcast_in_dim(operation: Operation) -> Callable[..., Any]:
     shape, dimensions = operation.results[0].shape, operation.integers("broadcast_dimensions")
-    return lambda x: lax.broadcast_in_dim(x, shape, dimensions)
+    order = sorted(range(len(dimensions)), key=dimensions.__getitem__)  # JAX takes increasing dimensions
+    if order == list(range(len(order))):
+        return lambda x: lax.broadcast_in_dim(x, shape, dimensions)
+    return lambda x: lax.broadcast_in_dim(lax.transpose(x, order), shape, sorted(dimensions))
 
 
 def reshape(operation: Operation) -> Callable[..., Any]:

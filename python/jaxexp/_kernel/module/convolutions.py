@@ -1,7 +1,7 @@
-"""Convolutions over so many places that XLA counts them wrong on a CPU.
+"""Convolutions for which XLA reads outside of its arrays on a CPU.
 
-Its code for CPUs counts in 32-bit floats, which have no odd numbers above 2^24. With more places, it reads outside of
-its arrays, and a distance of 2^32 ends the process.
+Its code for CPUs counts places in 32-bit floats, which have no odd numbers above 2^24, and a distance of 2^32 ends the
+process. Before JAX 0.12, it adds up a padding that takes away in front and adds behind.
 """
 
 from __future__ import annotations
@@ -46,11 +46,14 @@ class _Places:
         return max(dilated, dilated + sum(self.padding or ()))
 
 
-def why_too_large(operation: Any) -> str | None:
-    """What of a convolution is too large, in words; None if nothing is, as far as its sizes are known."""
+def why_wrong(operation: Any) -> str | None:
+    """What of a convolution XLA cannot compute, in words; None if nothing is known."""
     for what, numbers in _numbers(operation).items():
         if any(abs(number) >= LIMIT for number in numbers):
             return f"{what} of {max(numbers, key=abs):,}"
+    for low, high in _pairs(operation) or ():
+        if low < 0 < high:
+            return f"padding of ({low}, {high})"
     counts = [places.count() for places in _places(operation) if not places.is_open()]
     return f"{max(counts):,} places in a dimension" if counts and max(counts) >= LIMIT else None
 
@@ -68,10 +71,11 @@ def assert_open_sizes(operation: Any) -> None:
             count = hlo.multiply(_wide(size), _constant(places.dilation))  # not less than there are
             holds.append(_is_less(count, _constant(LIMIT)))
             for padding in _padding(operation, number, places):
-                holds += [_is_less(_constant(-LIMIT), padding), _is_less(padding, _constant(LIMIT))]
+                least = -LIMIT if places.padding is not None else -1  # JAX leaves no other padding open
+                holds += [_is_less(_constant(least), padding), _is_less(padding, _constant(LIMIT))]
                 count = hlo.add(count, padding)
             holds.append(_is_less(count, _constant(LIMIT)))
-        assertions.insert(holds, "A convolution has 2^24 places or more in a dimension: XLA counts them wrong on a CPU")
+        assertions.insert(holds, "A convolution has 2^24 places or more in a dimension, or negative padding")
 
 
 def _numbers(operation: Any) -> dict[str, list[int]]:

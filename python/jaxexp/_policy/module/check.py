@@ -142,10 +142,10 @@ class _ModuleCheck:
             self.limits.side_effect(target, target in STABLE_CUSTOM_CALLS, self.where, inside)
 
     def _convolution(self, operation: Any, name: str) -> None:
-        too_large = convolutions.why_too_large(operation)
-        if too_large and not self.limits.allows("operations", name):
-            what = f"has the operation {name} {self._inside()} with {too_large}, which XLA counts wrong on a CPU"
-            self._refuse_name("operations", what, name)
+        wrong = convolutions.why_wrong(operation)
+        if wrong and not self.limits.allows("operations", name):
+            found = f"has the operation {name} {self._inside()} with {wrong}"
+            self._refuse_name("operations", f"{found}, for which XLA reads outside of its arrays on a CPU", name)
 
     def _known_symbol(self, name: str, target: str) -> None:
         if name not in self.symbols:
