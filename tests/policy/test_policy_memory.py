@@ -421,7 +421,7 @@ LARGE = {
     "padding of": {"rows": 5, "high": FAR, "stride": FAR - 1},
     "strides of": {"rows": 5, "stride": 2**32},
     "dilations of": {"rows": 3, "left": 2**32, "low": -(2**33), "high": 6},
-    r"padding of \(-9, 4\)": {"rows": 9, "low": -9, "high": 4},
+    r"padding of \(-10, 5\)": {"rows": 9, "low": -10, "high": 5},
     "places in a dimension": {"rows": 5, "left": 2**22, "stride": 2**23},
 }
 
@@ -461,3 +461,41 @@ def test_convolutions_of_open_sizes(padding: Any, dilation: int | None, rows: in
     for attempt in (lambda x: loaded.call(x, k), lambda x: loaded.specialize(x, k)):
         with pytest.raises(jaxexp.ExportError, match="A convolution has 2\\^24 places or more in a dimension, or"):
             attempt(np.zeros((1, rows, 1, 1), F32))
+
+
+CROPPED = {  # rows, padding, dilation, and by an operation of its own, in front of the convolution
+    "in front": (9, (-2, 2), 1, (0, 0)),
+    "all": (9, (-9, 4), 1, (0, 0)),
+    "both": (9, (-2, -1), 1, (0, 0)),
+    "with more by a pad": (9, (-5, 0), 1, (0, 4)),
+    "and taken by both": (9, (-3, -1), 1, (0, 4)),
+    "between elements": (9, (-5, -2), 3, (0, 4)),
+    "behind": (9, (2, -5), 2, (0, 0)),
+}
+
+
+@pytest.mark.parametrize("rows", [9, "b"])
+@pytest.mark.parametrize("name", CROPPED)
+def test_convolutions_that_take_away(name: str, rows: Any) -> None:
+    """XLA adds the paddings of both operations."""
+    size, padding, dilation, first = CROPPED[name]
+
+    def function(x: Any, k: Any) -> Any:
+        x = jax.lax.pad(x, np.float32(0), [(0, 0, 0), (*first, 0), (0, 0, 0)])
+        how = {"lhs_dilation": (dilation,), "dimension_numbers": ("NWC", "WIO", "NWC")}
+        return jax.lax.conv_general_dilated(x, k, (1,), [padding], **how)
+
+    (rows,) = jaxexp.symbolic_shape(rows, constraints=["b >= 8"]) if rows == "b" else (rows,)
+    k, x = np.array(arr(3, 4, 4)), np.array(arr(2, size, 4))
+    exported = jaxexp.export(jax.jit(function))(jax.ShapeDtypeStruct((2, rows, 4), F32), k)
+    padded = np.pad(x, ((0, 0), first, (0, 0)))
+    places = np.zeros((2, (padded.shape[1] - 1) * dilation + 1, 4), F32)
+    places[:, ::dilation] = padded
+    places = np.pad(places, ((0, 0), tuple(max(0, side) for side in padding), (0, 0)))
+    places = places[:, max(0, -padding[0]) : places.shape[1] - max(0, -padding[1])]
+    expected = np.stack([np.einsum("bwi,wio->bo", places[:, i : i + 3], k) for i in range(places.shape[1] - 2)], 1)
+    if name == "all" and rows != 9:
+        with pytest.raises(jaxexp.ExportError, match="takes away more than it has|negative size"):
+            allowed(exported).call(x[:, :8], k)
+    for found in (allowed(exported).call(x, k), jax.vmap(allowed(exported).call, (0, None))(x[None], k)[0]):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)

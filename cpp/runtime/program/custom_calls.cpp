@@ -108,8 +108,7 @@ std::optional<std::vector<std::uint8_t>> Program::with_shapes(std::span<const re
     if (made && calls_lapack_)
       if (auto plain = without_needless_layouts(*made, where)) made = std::move(plain);
     if (made && has_convolutions_)
-      if (const auto contents = wire::read_contents(*made, where); contents && contents->reads_outside)
-        refuse_reading_outside();
+      if (const auto contents = wire::read_contents(*made, where)) refuse_convolutions(*contents);
     return made;
   });
 }

@@ -14,6 +14,7 @@
 #include "runtime/program/releases.h"
 #include "wire/api/translating.h"
 #include "wire/bytecode/bytecode.h"
+#include "wire/bytecode/convolution.h"
 #include "wire/bytecode/head.h"
 #include "wire/bytecode/sources.h"
 
@@ -84,7 +85,7 @@ Program::Program(const Artifact& artifact, const std::shared_ptr<const Client>& 
       has_convolutions_ = std::ranges::any_of(contents->operations, [](const auto& kind) {
         return kind.first.starts_with("vhlo.convolution") || kind.first.starts_with("vhlo.dynamic_conv");
       });
-      if (contents->reads_outside) refuse_reading_outside();
+      refuse_convolutions(*contents);
     }
     if (contents && contents->custom_calls)
       for (const auto& [target, count] : *contents->custom_calls) custom_calls.push_back(target);
@@ -95,7 +96,9 @@ Program::Program(const Artifact& artifact, const std::shared_ptr<const Client>& 
   may_donate = text.find("donor") != text.npos || text.find("alias") != text.npos;
 }
 
-void Program::refuse_reading_outside() {
+void Program::refuse_convolutions(const wire::Contents& contents) {
+  const bool pads = contents.operations.contains("vhlo.pad_v1") || contents.operations.contains("vhlo.dynamic_pad_v1");
+  if (!(contents.doubts & wire::Doubts::reads_outside) && !(pads && contents.doubts & wire::Doubts::takes_away)) return;
   refuse(
       "it has a convolution over 2^24 places or more in a dimension, with a stride or a padding as large, or with a "
       "negative padding in front and a positive one behind: on CPUs, XLA would read outside of its arrays");

@@ -65,7 +65,8 @@ struct Program {
   std::pair<Version, Version> stablehlo_versions(const Client& client) const;
   void provide_lapack(const std::shared_ptr<const Client>& client, const wire::Path& where);
 
-  [[noreturn]] static void refuse_reading_outside();
+  /// Throws RunError where a CPU's compiler would read outside of its arrays.
+  static void refuse_convolutions(const wire::Contents& contents);
 
   bool has_known_functions_ = false;
   bool has_guards_ = false;            // where XLA computes operations of constants wrong

@@ -29,7 +29,7 @@ struct Contents {
   std::map<std::string, std::uint64_t> operations;  // by names such as "vhlo.add_v1"
   /// By the targets, which are views into the module; nothing where a custom call has a form that is not known here.
   std::optional<std::map<std::string_view, std::uint64_t>> custom_calls;
-  bool reads_outside = false;     // a convolution may, as wire/bytecode/convolution.h says it
+  unsigned doubts = 0;            // of its convolutions: wire/bytecode/convolution.h
   bool compares_untyped = false;  // integers, by an operation that leaves open whether they are signed
 };
 

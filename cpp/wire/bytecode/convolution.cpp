@@ -27,13 +27,16 @@ class List {
 
 }  // namespace
 
-bool reads_outside(const AttributesAndTypes& tables, std::span<const std::uint32_t> attributes,
+unsigned doubts_of(const AttributesAndTypes& tables, std::span<const std::uint32_t> attributes,
                    std::span<const std::uint32_t> operands) {
   const auto list = [&](std::size_t attribute) { return List(tables, attributes[attribute]); };
   const List padding = list(paddings);
-  if (list(strides).are_far() || padding.are_far()) return true;
-  for (std::size_t i = 0; i + 1 < padding.size(); i += 2)
-    if (padding[i] < 0 && padding[i + 1] > 0) return true;
+  if (list(strides).are_far() || padding.are_far()) return Doubts::reads_outside;
+  bool takes_away = false;
+  for (std::size_t i = 0; i + 1 < padding.size(); i += 2) {
+    if (padding[i] < 0 && padding[i + 1] > 0) return Doubts::reads_outside;
+    takes_away = takes_away || padding[i] < 0;
+  }
   const auto places = [&](std::size_t operand, std::size_t of_dimensions, std::size_t of_distances) {
     const List dimensions = list(of_dimensions), distances = list(of_distances);
     if (distances.are_far()) return true;
@@ -48,7 +51,8 @@ bool reads_outside(const AttributesAndTypes& tables, std::span<const std::uint32
     }
     return false;
   };
-  return places(0, input_dimensions, input_distances) || places(1, kernel_dimensions, kernel_distances);
+  const bool are_many = places(0, input_dimensions, input_distances) || places(1, kernel_dimensions, kernel_distances);
+  return are_many ? Doubts::reads_outside : takes_away ? Doubts::takes_away : 0;
 }
 
 }  // namespace jaxexp::wire

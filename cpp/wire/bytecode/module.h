@@ -479,7 +479,7 @@ class Module {
       if (operations_[i].count > 0)
         found.operations[names_->full_name_of(names_->operations[i])] += operations_[i].count;
     found.custom_calls = calls_.counted(*names_);
-    found.reads_outside = reads_outside_;
+    found.doubts = doubts_;
     found.compares_untyped = compares_untyped_;
     return found;
   }
@@ -632,7 +632,7 @@ class Module {
       if (!kind.known->dimensions.empty() && !attributes_->fit(*kind.known, found, operands, results))
         at.refuse("an operation " + std::string(kind.known->name) +
                   " with numbers of dimensions, or sizes, that do not fit");
-      if (kind.is_convolution) reads_outside_ = reads_outside_ || reads_outside(*tables_, found, operands);
+      if (kind.is_convolution) doubts_ |= doubts_of(*tables_, found, operands);
       if (kind.is_comparison && tables_->choice(found[0]) == 0 && tables_->holds_integers(operands.front()))
         compares_untyped_ = true;
     }
@@ -686,7 +686,8 @@ class Module {
   std::vector<Part> properties_;
   std::optional<AttributesAndTypes> tables_;
   std::optional<AttributeCheck> attributes_;
-  bool reads_outside_ = false, compares_untyped_ = false;
+  unsigned doubts_ = 0;
+  bool compares_untyped_ = false;
   std::uint64_t undefined_ = 0;  // values that the open regions still have to define
   Calls calls_;
   CallGraph graph_;

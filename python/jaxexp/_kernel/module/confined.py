@@ -38,7 +38,7 @@ def confine(module: Any) -> None:
         elif operation.name in ("stablehlo.divide", "stablehlo.remainder"):
             _divide_by_no_zero(operation)
         elif operation.name in convolutions.NAMES:
-            convolutions.assert_open_sizes(operation)
+            convolutions.confine(operation)
 
 
 def _confine_call(call: Any, target: str) -> None:

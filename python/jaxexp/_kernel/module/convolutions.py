@@ -1,7 +1,8 @@
 """Convolutions for which XLA reads outside of its arrays on a CPU.
 
 Its code for CPUs counts places in 32-bit floats, which have no odd numbers above 2^24, and a distance of 2^32 ends the
-process. Before JAX 0.12, it adds up a padding that takes away in front and adds behind.
+process. Before JAX 0.12, it does not know where it is if a padding takes away in front and adds behind, and it adds
+paddings by other operations, too.
 """
 
 from __future__ import annotations
@@ -41,9 +42,15 @@ class _Places:
 
     def count(self) -> int:
         """How many there are, if that is known, with the padding or without it."""
+        return max(self._dilated(), self._dilated() + sum(self.padding or ()))
+
+    def left(self) -> int:
+        """How many of the array are left of what a negative padding in front takes away, if that is known."""
+        return self._dilated() + min(0, self.padding[0] if self.padding else 0)
+
+    def _dilated(self) -> int:
         size = _type_of(self.array).get_dim_size(self.axis)
-        dilated = (size - 1) * self.dilation + 1 if size else 0
-        return max(dilated, dilated + sum(self.padding or ()))
+        return (size - 1) * self.dilation + 1 if size else 0
 
 
 def why_wrong(operation: Any) -> str | None:
@@ -51,14 +58,47 @@ def why_wrong(operation: Any) -> str | None:
     for what, numbers in _numbers(operation).items():
         if any(abs(number) >= LIMIT for number in numbers):
             return f"{what} of {max(numbers, key=abs):,}"
-    for low, high in _pairs(operation) or ():
-        if low < 0 < high:
-            return f"padding of ({low}, {high})"
-    counts = [places.count() for places in _places(operation) if not places.is_open()]
+    known = [places for places in _places(operation) if not places.is_open()]
+    for low, high in (places.padding for places in known if places.left() < 0):
+        return f"padding of ({low}, {high})"
+    counts = [places.count() for places in known]
     return f"{max(counts):,} places in a dimension" if counts and max(counts) >= LIMIT else None
 
 
-def assert_open_sizes(operation: Any) -> None:
+def confine(operation: Any) -> None:
+    """Changes a convolution, in place, so that XLA reads nothing else than its arrays."""
+    _assert_open_sizes(operation)
+    _take_away_first(operation)
+
+
+def _take_away_first(operation: Any) -> None:
+    """Takes away what a negative padding in front does, by an operation of its own, which XLA does not add."""
+    pairs = _pairs(operation) or []
+    if all(low >= 0 for low, _ in pairs):
+        return
+    ir, hlo, array = _jax.ir, _jax.hlo, operation.operands[0]
+    type_ = _type_of(array)
+    sizes, front, between = list(type_.shape), [0] * type_.rank, [0] * type_.rank
+    dilations = _array(operation, "lhs_dilation") or [1] * len(pairs)
+    axes = hlo.ConvDimensionNumbers(operation.attributes["dimension_numbers"]).input_spatial_dimensions
+    for number, axis in enumerate(axes):
+        if pairs[number][0] < 0:
+            front[axis], between[axis] = pairs[number][0], dilations[number] - 1
+            if not type_.is_dynamic_dim(axis):
+                sizes[axis] = (sizes[axis] - 1) * dilations[number] + 1 + front[axis]
+            pairs[number], dilations[number] = [0, pairs[number][1]], 1
+    if any(not type_.is_dynamic_dim(axis) and sizes[axis] < 0 for axis in axes):
+        return  # more than there is is taken away, which `why_wrong` says
+    with operation.location, ir.InsertionPoint(operation):
+        scalar = ir.RankedTensorType.get([], type_.element_type)
+        none = hlo.convert(scalar, _jax.ir_constant(np.bool_(False)))
+        taken = ir.RankedTensorType.get(sizes, type_.element_type)
+        operation.operands[0] = hlo.pad(array, none, front, [0] * type_.rank, between, results=[taken])
+    operation.attributes["padding"] = ir.DenseElementsAttr.get(np.array(pairs, np.int64))
+    operation.attributes["lhs_dilation"] = ir.DenseI64ArrayAttr.get(dilations)
+
+
+def _assert_open_sizes(operation: Any) -> None:
     """Adds an assertion that a convolution is not too large, where its sizes are open."""
     still_open = [(number, places) for number, places in enumerate(_places(operation)) if places.is_open()]
     if not still_open:
@@ -70,12 +110,15 @@ def assert_open_sizes(operation: Any) -> None:
             size = hlo.get_dimension_size(places.array, places.axis)
             count = hlo.multiply(_wide(size), _constant(places.dilation))  # not less than there are
             holds.append(_is_less(count, _constant(LIMIT)))
+            if places.padding is not None and places.padding[0] < 0:
+                taken = _constant(-places.padding[0] + places.dilation - 2)
+                holds.append(_is_less(taken, count))
             for padding in _padding(operation, number, places):
                 least = -LIMIT if places.padding is not None else -1  # JAX leaves no other padding open
                 holds += [_is_less(_constant(least), padding), _is_less(padding, _constant(LIMIT))]
                 count = hlo.add(count, padding)
             holds.append(_is_less(count, _constant(LIMIT)))
-        assertions.insert(holds, "A convolution has 2^24 places or more in a dimension, or negative padding")
+        assertions.insert(holds, "A convolution has 2^24 places or more in a dimension, or takes away more than it has")
 
 
 def _numbers(operation: Any) -> dict[str, list[int]]:
