@@ -344,11 +344,6 @@ def constraints_of(dimension: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(constraint.debug_str for constraint in dimension.scope._explicit_constraints))
 
 
-def in_scope(shape: Sequence[Any], scope: Any) -> tuple[Any, ...]:
-    """A shape, with its symbolic dimensions in another scope."""
-    return tuple(symbolic_shape(str(dim), scope=scope)[0] if is_symbolic_dim(dim) else dim for dim in shape)
-
-
 def lowering_parameters(override_lowering_rules: Any, *, global_constants: bool = False) -> Any:
     return mlir.LoweringParameters(
         override_lowering_rules=override_lowering_rules,

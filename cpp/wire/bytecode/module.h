@@ -84,6 +84,12 @@ inline bool casts_truth_values(const AttributesAndTypes& tables, const Operation
   return kind.is_bitcast && tables.holds_truth_values(operands.front()) != tables.holds_truth_values(results.front());
 }
 
+/// Whether integers are compared, and only their type says whether they have signs.
+inline bool leaves_sign_open(const AttributesAndTypes& tables, const Operation& kind,
+                             std::span<const std::uint32_t> attributes, std::span<const std::uint32_t> operands) {
+  return kind.is_comparison && tables.choice(attributes.front()) == 0 && tables.holds_integers(operands.front());
+}
+
 /// What a custom call says of itself.
 struct CallAttributes {
   std::uint32_t target = AttributesAndTypes::no_string;  // the number of a string
@@ -633,8 +639,7 @@ class Module {
         at.refuse("an operation " + std::string(kind.known->name) +
                   " with numbers of dimensions, or sizes, that do not fit");
       if (kind.is_convolution) doubts_ |= doubts_of(*tables_, found, operands);
-      if (kind.is_comparison && tables_->choice(found[0]) == 0 && tables_->holds_integers(operands.front()))
-        compares_untyped_ = true;
+      compares_untyped_ = compares_untyped_ || leaves_sign_open(*tables_, kind, found, operands);
     }
     if (call.target != AttributesAndTypes::no_string && (operands.empty() || results.size() != 1))
       attributes_->refuse_hint(at, call);

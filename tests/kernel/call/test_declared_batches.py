@@ -249,11 +249,12 @@ def test_other_arguments_are_mapped() -> None:
     assert_same_values(mapped(*both), live(*both))
 
 
-def test_constraints_that_are_none() -> None:
-    """Constraints are stored next to the declaration; nonsense there leaves the loop, too."""
-    constrained = with_attribute(rows_loaded(constraints=("b <= 8",)), '"b <"', "jaxexp.batch_constraints")
-    assert rows_loaded(constraints=("b <= 8",)).batch_dim == "b"
-    assert constrained.batch_dim is None
+def test_constraints_are_only_in_the_trailer() -> None:
+    """It limits what they may cost. Earlier, they were beside the declaration, too, where anything may stand now."""
+    for text in ('"b <"', f'"{"*".join(f"(b + {i})" for i in range(60))} >= 1"'):
+        loaded = with_attribute(rows_loaded(constraints=("b <= 8",)), text, "jaxexp.batch_constraints")
+        assert loaded.batch_dim == "b"
+        assert operations(jax.vmap(loaded.call, (0, None, None)), arr(2, 3, 4), *ROWS[1:]) == ONE
 
 
 @pytest.mark.parametrize("constraint", ["b <= 8", "mod(b, 4) == 3"])

@@ -77,7 +77,7 @@ class Exporting:
             main.wrap_main(module, lowering.in_avals, lowering.in_tree, lowering.has_platform_index)
         main.say_whether_polymorphic(module, lowering.uses_global_constants)
         if self.batch_dim is not None:
-            batch_dims.declare(module, self.batch_dim, lowering.in_avals)
+            batch_dims.declare(module, self.batch_dim)
         if self.reproducible:  # then the lowering is of this export only
             locations.reduce(module, "names", self.outside)
         dumped = _jax.dump_module_to_file(module, "export")

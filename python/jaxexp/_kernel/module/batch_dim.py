@@ -6,7 +6,6 @@ the signature first, and ignores it if it does not fit.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,19 +19,14 @@ from jaxexp._kernel.function.paths import result_paths
 from . import mlir
 
 _NAME = "jaxexp.batch_dim"
-_CONSTRAINTS = "jaxexp.batch_constraints"  # of the symbolic scope, for which the format has no place; separated by ";"
 
 
 class BatchDim(NamedTuple):
-    """A dimension variable that is a batch, and the arguments and results that it leads.
-
-    `constrained` is the function with the constraints on its dimension variables; a loaded function lacks them.
-    """
+    """A dimension variable that is a batch, and the arguments and results that it leads."""
 
     name: str
     arguments: tuple[bool, ...]
     results: tuple[bool, ...]
-    constrained: ExportedData
 
 
 def check(
@@ -78,22 +72,18 @@ def _text(aval: Any) -> str:
     return f"({', '.join(map(str, aval.shape))})"
 
 
-def declare(module: Any, name: str, in_avals: Sequence[Any]) -> None:
+def declare(module: Any, name: str) -> None:
     """Writes the declaration into a module."""
     with module.context:
-        attributes = module.operation.attributes
-        attributes[_NAME] = _jax.ir.StringAttr.get(name)
-        if constraints := _jax.explicit_constraints(in_avals):
-            attributes[_CONSTRAINTS] = _jax.ir.StringAttr.get(";".join(constraints))
+        module.operation.attributes[_NAME] = _jax.ir.StringAttr.get(name)
 
 
 def declare_again(module: Any, exported: ExportedData, in_avals: Sequence[Any], out_avals: Sequence[Any]) -> None:
     """Writes the declaration of a function into its module for other shapes, which may have another variable for the
     batch. There is none any more if other arguments have this variable, too.
     """
-    for name in (_NAME, _CONSTRAINTS):
-        if name in module.operation.attributes:
-            del module.operation.attributes[name]
+    if _NAME in module.operation.attributes:
+        del module.operation.attributes[_NAME]
     if (batch := of(exported)) is None:
         return
     name = str(in_avals[batch.arguments.index(True)].shape[0])
@@ -102,7 +92,7 @@ def declare_again(module: Any, exported: ExportedData, in_avals: Sequence[Any], 
     except ExportError:
         return
     if led == (batch.arguments, batch.results):
-        declare(module, name, in_avals)
+        declare(module, name)
 
 
 def of(exported: ExportedData) -> BatchDim | None:
@@ -116,18 +106,16 @@ def _read(exported: ExportedData) -> BatchDim | None:
         return None
     if not module_head.may_name(data.module_view(exported), _NAME):
         return None
-    name, constraints = mlir.string_attributes(exported.mlir_module_serialized, _NAME, _CONSTRAINTS)
+    (name,) = mlir.string_attributes(exported.mlir_module_serialized, _NAME)
     if name is None:
         return None
     try:
         arguments, results = check(
             name, exported.fun_name, exported.in_avals, exported.in_tree, exported.out_avals, exported.out_tree
         )
-        scope = _jax.SymbolicScope(constraints.split(";") if constraints else ())
-        in_avals = tuple(aval.update(shape=_jax.in_scope(aval.shape, scope)) for aval in exported.in_avals)
-    except ValueError:  # an ExportError, or a text that is not a constraint
+    except ExportError:
         return None
-    return BatchDim(name, arguments, results, dataclasses.replace(exported, in_avals=in_avals))
+    return BatchDim(name, arguments, results)
 
 
 def of_vjp(primal: ExportedData) -> str | None:

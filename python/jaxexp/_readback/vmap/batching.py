@@ -34,9 +34,8 @@ def batch_call(
         led = led[0], tuple(led[1][i] for i in results)
 
     def fits(avals: Sequence[Any]) -> bool:
-        assert batch is not None
         try:
-            abstract_eval(*avals[: len(exported.in_avals)], exported=batch.constrained)
+            abstract_eval(*avals[: len(exported.in_avals)], exported=exported)
         except ExportError:
             return False
         return True
