@@ -59,8 +59,8 @@ def why_wrong(operation: Any) -> str | None:
         if any(abs(number) >= LIMIT for number in numbers):
             return f"{what} of {max(numbers, key=abs):,}"
     known = [places for places in _places(operation) if not places.is_open()]
-    for low, high in (places.padding for places in known if places.left() < 0):
-        return f"padding of ({low}, {high})"
+    if taken := [tuple(places.padding or ()) for places in known if places.left() < 0]:
+        return f"padding of {taken[0]}"
     counts = [places.count() for places in known]
     return f"{max(counts):,} places in a dimension" if counts and max(counts) >= LIMIT else None
 
