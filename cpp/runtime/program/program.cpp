@@ -123,30 +123,23 @@ void Program::adapt(const Artifact& artifact, const Client& client, const wire::
              error.what());
     }
   if (auto plain = adapt::without_layouts(module, where)) take(std::move(*plain));
-  if (contents.compares_untyped) try {
-      if (auto typed = adapt::with_typed_comparisons(module, where)) take(std::move(*typed));
-    } catch (const RunError&) {
+  const auto take_if_known = [&](const auto& change) {
+    try {
+      if (auto changed = change(module, where)) take(std::move(*changed));
+    } catch (const RunError&) {  // of code that is not known here, such as that of a newer operation
     }
+  };
+  if (contents.compares_untyped) take_if_known(adapt::with_typed_comparisons);
   has_guards_ =
       folds_wrong(client) && std::ranges::any_of(contents.operations, [](const auto& kind) {
         constexpr std::string_view of[] = {"vhlo.divide_v1", "vhlo.remainder_v1", "vhlo.maximum_v1", "vhlo.minimum_v1"};
         return std::ranges::find(of, kind.first) != std::end(of);
       });
-  if (has_guards_) try {
-      if (auto guarded = adapt::with_guarded_constants(module, where)) take(std::move(*guarded));
-    } catch (const RunError&) {
-    }
-  if (contents.operations.contains("vhlo.sort_v1")) try {
-      if (auto stable = adapt::with_stable_sorts(module, where)) take(std::move(*stable));
-    } catch (const RunError&) {  // of code that is not known here, such as that of a newer operation
-    }
+  if (has_guards_) take_if_known(adapt::with_guarded_constants);
+  if (contents.operations.contains("vhlo.sort_v1")) take_if_known(adapt::with_stable_sorts);
   const auto [wanted, known] = stablehlo_versions(client);
   const auto is_newer = [](const auto& kind) { return adapt::may_have_older_words(kind.first); };
-  if (wanted <= known || std::ranges::none_of(contents.operations, is_newer)) return;
-  try {
-    if (auto older = adapt::with_older_words(module, where)) take(std::move(*older));
-  } catch (const RunError&) {
-  }
+  if (wanted > known && std::ranges::any_of(contents.operations, is_newer)) take_if_known(adapt::with_older_words);
 }
 
 /// That of the module, and the plugin's; none where one of them is not known.

@@ -79,7 +79,7 @@ def _take_away_first(operation: Any) -> None:
     ir, hlo, array = _jax.ir, _jax.hlo, operation.operands[0]
     type_ = _type_of(array)
     sizes, front, between = list(type_.shape), [0] * type_.rank, [0] * type_.rank
-    dilations = _array(operation, "lhs_dilation") or [1] * len(pairs)
+    dilations = _dilations(operation, "lhs_dilation", len(pairs))
     axes = hlo.ConvDimensionNumbers(operation.attributes["dimension_numbers"]).input_spatial_dimensions
     for number, axis in enumerate(axes):
         if pairs[number][0] < 0:
@@ -124,7 +124,7 @@ def _assert_open_sizes(operation: Any) -> None:
 def _numbers(operation: Any) -> dict[str, list[int]]:
     return {
         "strides": _array(operation, "window_strides"),
-        "dilations": [*_array(operation, "lhs_dilation"), *_array(operation, "rhs_dilation")],
+        "dilations": _array(operation, "lhs_dilation") + _array(operation, "rhs_dilation"),
         "padding": [number for pair in _pairs(operation) or () for number in pair],
     }
 
@@ -132,13 +132,14 @@ def _numbers(operation: Any) -> dict[str, list[int]]:
 def _places(operation: Any) -> Iterator[_Places]:
     """Those of the input in each dimension, then those of the kernel."""
     dimensions = _jax.hlo.ConvDimensionNumbers(operation.attributes["dimension_numbers"])
-    pairs = _pairs(operation)
-    for number, axis in enumerate(dimensions.input_spatial_dimensions):
-        dilation = (_array(operation, "lhs_dilation") or [1] * (number + 1))[number]
-        yield _Places(operation.operands[0], axis, dilation, None if pairs is None else pairs[number])
-    for number, axis in enumerate(dimensions.kernel_spatial_dimensions):
-        dilation = (_array(operation, "rhs_dilation") or [1] * (number + 1))[number]
-        yield _Places(operation.operands[1], axis, dilation, (0, 0))
+    array, kernel, *_ = operation.operands
+    axes = dimensions.input_spatial_dimensions
+    paddings: list[Any] = _pairs(operation) or [None] * len(axes)
+    for axis, dilation, padding in zip(axes, _dilations(operation, "lhs_dilation", len(axes)), paddings, strict=True):
+        yield _Places(array, axis, dilation, padding)
+    axes = dimensions.kernel_spatial_dimensions
+    for axis, dilation in zip(axes, _dilations(operation, "rhs_dilation", len(axes)), strict=True):
+        yield _Places(kernel, axis, dilation, (0, 0))
 
 
 def _padding(operation: Any, number: int, places: _Places) -> list[Any]:
@@ -161,6 +162,10 @@ def _pairs(operation: Any) -> list[list[int]] | None:
         return [[0, 0]] * len(dimensions.input_spatial_dimensions)
     found: list[list[int]] = np.array(_jax.ir.DenseIntElementsAttr(attributes["padding"])).tolist()
     return found
+
+
+def _dilations(operation: Any, name: str, count: int) -> list[int]:
+    return _array(operation, name) or [1] * count
 
 
 def _array(operation: Any, name: str) -> list[int]:
