@@ -67,6 +67,52 @@ def test_a_sort_without_an_order_stays_within_its_array(name: str, size: int) ->
             np.testing.assert_array_equal(np.sort(np.asarray(found)), np.sort(x))
 
 
+# In place of %d, another number each time, or one of other code.
+NO_FUNCTIONS = {
+    "random": "%d = stablehlo.rng %z, %z, %shape, distribution = UNIFORM",
+    "from outside": '%d, %u = "stablehlo.infeed"(%token) <{infeed_config = ""}>',
+    "a call": "%d = func.call @g(%a)",
+    "a custom call": "%d = stablehlo.custom_call @jaxexp_other(%a)",
+    "a composite": '%d = stablehlo.composite "some.thing" %a {decomposition = @g}',
+}
+TYPES = {
+    "random": "(tensor<f32>, tensor<f32>, tensor<0xi64>) -> tensor<f32>",
+    "from outside": "(!stablehlo.token) -> (tensor<f32>, !stablehlo.token)",
+}
+COMPARED_BY_OTHERS = """module @f { func.func public @main(%x: tensor<33xf32>) -> tensor<33xf32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %shape = stablehlo.constant dense<> : tensor<0xi64>
+  %token = stablehlo.create_token : !stablehlo.token
+  %0 = "stablehlo.sort"(%x) <{dimension = 0 : i64, is_stable = true}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %truth = stablehlo.compare LT, %a, %b, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+      %t = "stablehlo.if"(%truth) ({
+        OTHER : TYPES
+        %s = stablehlo.compare LT, %d, %b, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+        stablehlo.return %s : tensor<i1>
+      }, { stablehlo.return %truth : tensor<i1> }) : (tensor<i1>) -> tensor<i1>
+      stablehlo.return %t : tensor<i1>
+  }) : (tensor<33xf32>) -> tensor<33xf32>
+  return %0 : tensor<33xf32> }
+  func.func private @g(%x: tensor<f32>) -> tensor<f32> { return %x : tensor<f32> } }"""
+
+
+@pytest.mark.parametrize("name", NO_FUNCTIONS)
+def test_sorts_compare_elements_alone(name: str) -> None:
+    """A stable sort, too, leaves its array if two comparisons of the same elements differ."""
+    types = TYPES.get(name, "(tensor<f32>) -> tensor<f32>")
+    exported = jaxexp.export(jax.jit(lambda x: x))(arr(33))
+    plain = COMPARED_BY_OTHERS.replace("OTHER : TYPES", "%d = stablehlo.negate %a : tensor<f32>")
+    assert with_module(exported, plain).call(arr(33)).shape == (33,)
+    text = COMPARED_BY_OTHERS.replace("OTHER", NO_FUNCTIONS[name]).replace("TYPES", types)
+    blob = with_module(exported, text).serialize()
+    message = "a sort that may compare the same elements with different results"
+    with pytest.raises(jaxexp.DeserializationError, match=message):
+        jaxexp.deserialize(blob, policy=jaxexp.Policy(custom_calls=None, effects=None))
+    with pytest.raises(jaxexp.DeserializationError, match=message):
+        jaxexp.deserialize(blob).call(arr(33))
+
+
 def test_sorts_of_trusted_functions_stay_as_they_are() -> None:
     exported = jaxexp.export(jax.jit(lambda x: jax.lax.sort((x, -x), is_stable=False)))(arr(9))
     blob = exported.serialize()
@@ -283,10 +329,28 @@ def test_golden_artifacts_compute_the_same(path: Any) -> None:
     assert_same_values(confined_.call(*jax.tree.unflatten(plain.in_tree, args)[0]), expected)
 
 
+ALLOCATING = """module @f { func.func public @main(%x: tensor<64xf32>) -> tensor<64xf32> {
+  %0 = stablehlo.custom_call @AllocateBuffer() : () -> tensor<64xf32> return %0 : tensor<64xf32> } }"""
+
+
 def test_memory_that_is_asked_for_is_zeros() -> None:
-    text = """module @f { func.func public @main(%x: tensor<64xf32>) -> tensor<64xf32> {
-      %0 = stablehlo.custom_call @AllocateBuffer() : () -> tensor<64xf32> return %0 : tensor<64xf32> } }"""
-    assert not np.asarray(allowed(jaxexp.from_stablehlo(text)).call(arr(64))).any()
+    assert not np.asarray(allowed(jaxexp.from_stablehlo(ALLOCATING)).call(arr(64))).any()
+
+
+def test_jax_gets_what_runs() -> None:
+    """Also for VJPs, and on the way back, but not of a function that is trusted."""
+    trusted = dataclasses.replace(jaxexp.from_stablehlo(ALLOCATING), fun_name="f")
+    assert trusted.to_jax().mlir_module_serialized == trusted.mlir_module_serialized
+    converted = allowed(trusted).to_jax()
+    for function in (converted, jaxexp.Exported.from_jax(converted)):
+        assert not np.asarray(function.call(arr(64))).any()
+
+    doubled = jax.custom_vjp(lambda x: x * 2)
+    doubled.defvjp(lambda x: (x * 2, x), lambda _, ct: (jax.lax.sort((ct, -ct), is_stable=False)[0],))
+    exported = jaxexp.export(jax.jit(doubled))(arr(9))
+    assert "is_stable = true" not in exported.vjp().mlir_module()
+    function = jaxexp.deserialize(exported.serialize(vjp_order=1), policy=jaxexp.Policy()).to_jax()
+    assert "is_stable = true" in function.vjp().mlir_module()
 
 
 # --- sizes -----------------------------------------------------------------------------------------------------------

@@ -179,7 +179,7 @@ class Reading {
       auto source = std::make_shared<Artifact::Source>();
       source->bytes = item.part;
       if (!item.buffer) {
-        item.file.emplace(item.path, how_read_, most_file_bytes_);
+        item.file = wire::FileBytes::of_artifact(item.path, how_read_, most_file_bytes_);
         source->bytes = item.file->bytes();
         if (source->bytes.empty()) throw wire::Error({}, "a serialized Exported", "an empty file");
       }

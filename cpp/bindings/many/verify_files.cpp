@@ -1,7 +1,6 @@
 // Reads and verifies files in threads; Python hears of it when all are done.
 #include <cstdint>
 #include <filesystem>
-#include <limits>
 #include <new>
 #include <optional>
 #include <set>
@@ -53,7 +52,7 @@ void check_modules(const wire::Opened& opened, Verdict& verdict) {
 
 void verify(const std::filesystem::path& path, Verdict& verdict) {
   try {
-    const wire::FileBytes file(path, wire::FileBytes::Reading::at_once, std::numeric_limits<std::uint64_t>::max());
+    const wire::FileBytes file = wire::FileBytes::of_artifact(path, wire::FileBytes::Reading::at_once);
     verdict.size = file.bytes().size();
     if (verdict.size == 0) throw wire::Error({}, "a serialized Exported", "an empty file");
     const wire::Opened opened(file.bytes());

@@ -36,8 +36,10 @@ Program of_bytes(nb::handle bytes, const std::filesystem::path& file, const std:
 
 Program of_file(const std::filesystem::path& file) {
   const Unlocked unlocked;
-  constexpr auto any_size = std::numeric_limits<std::uint64_t>::max();
-  auto read = std::make_shared<const wire::FileBytes>(file, wire::FileBytes::Reading::at_once, any_size);
+  const auto read = translating([&] {
+    return std::make_shared<const wire::FileBytes>(
+        wire::FileBytes::of_artifact(file, wire::FileBytes::Reading::at_once));
+  });
   return {Artifact(read->bytes()), read, file};
 }
 

@@ -78,11 +78,12 @@ RunError has_no_members(const std::string& member) {
 /// The bytes of an artifact. In a name such as "fleet.zip::resnet/b8", no file may be meant.
 std::shared_ptr<const wire::FileBytes> opened_artifact(const std::filesystem::path& file) {
   try {
-    return runtime::opened(file);
+    return translating(
+        [&] { return std::make_shared<const wire::FileBytes>(wire::FileBytes::of_artifact(file, Reading::at_once)); });
   } catch (const std::system_error& error) {
-    const std::string name = file.string();
-    if (name.find("::") == name.npos) throw;
-    throw wire::file_error(error.code(), name + " (name a member of an archive" + by_option + ")");
+    std::string name = file.string();
+    if (name.find("::") != name.npos) name += std::string(" (name a member of an archive") + by_option + ")";
+    throw wire::file_error(error.code(), name);
   }
 }
 

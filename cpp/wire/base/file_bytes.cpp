@@ -262,6 +262,16 @@ void FileBytes::read(std::uint64_t position, std::span<std::uint8_t> target, boo
 
 #endif
 
+FileBytes FileBytes::of_artifact(const std::filesystem::path& path, Reading how, std::uint64_t most) {
+  constexpr std::uint64_t largest = std::uint64_t{1} << 32;
+  try {
+    return FileBytes(path, how, std::min(most, largest));
+  } catch (const TooLarge& found) {
+    if (found.size > most) throw;
+    throw Error({}, "an artifact of at most 4 GiB", "a file of " + std::to_string(found.size) + " bytes");
+  }
+}
+
 FileBytes::~FileBytes() = default;
 FileBytes::FileBytes(FileBytes&&) noexcept = default;
 FileBytes& FileBytes::operator=(FileBytes&&) noexcept = default;

@@ -31,6 +31,11 @@ class FileBytes {
   /// Throws std::system_error, with an errno, where the file cannot be read; TooLarge where it has more than `most`
   /// bytes, and then nothing is read.
   FileBytes(const std::filesystem::path& path, Reading how, std::uint64_t most);
+
+  /// The file of an artifact, whose offsets lead to 2 GiB. Throws Error, too, where it has more than 4 GiB and not more
+  /// than `most`, and then nothing is read.
+  static FileBytes of_artifact(const std::filesystem::path& path, Reading how, std::uint64_t most = UINT64_MAX);
+
   ~FileBytes();
   FileBytes(FileBytes&&) noexcept;
   FileBytes& operator=(FileBytes&&) noexcept;

@@ -41,7 +41,8 @@ struct Operation {
   bool registered;   // whether its properties are in the section for that
   bool is_exported;  // whether exports may have it
   bool is_vhlo, is_module, is_function, is_mesh, is_return, is_custom_call, is_composite, is_convolution, is_bitcast,
-      is_comparison;
+      is_comparison, is_sort;
+  bool is_repeatable;                // whether its results are a function of its operands
   std::optional<std::size_t> calls;  // which attribute has the functions that it calls
   const KnownOperation* known;
   std::uint64_t count = 0;
@@ -61,20 +62,25 @@ inline Operation operation_of(std::string_view name, bool registered) {
     calls = 1;
   else if (is_vhlo && name == "call_v1")
     calls = 0;
-  return {.registered = registered,
-          .is_exported = is_exported,
-          .is_vhlo = is_vhlo,
-          .is_module = name == "builtin.module",
-          .is_function = is_vhlo && name == "func_v1",
-          .is_mesh = name == "sdy.mesh",
-          .is_return = name == (is_vhlo ? "return_v1" : "sdy.return"),
-          .is_custom_call = is_custom_call,
-          .is_composite = is_composite,
-          .is_convolution = is_vhlo && name == "convolution_v1",
-          .is_bitcast = is_vhlo && name == "bitcast_convert_v1",
-          .is_comparison = is_vhlo && name == "compare_v1",
-          .calls = calls,
-          .known = known_operation(name)};
+  constexpr std::string_view others[] = {"infeed_v", "recv_v", "rng_v"};
+  const KnownOperation* known = known_operation(name);
+  return {
+      .registered = registered,
+      .is_exported = is_exported,
+      .is_vhlo = is_vhlo,
+      .is_module = name == "builtin.module",
+      .is_function = is_vhlo && name == "func_v1",
+      .is_mesh = name == "sdy.mesh",
+      .is_return = name == (is_vhlo ? "return_v1" : "sdy.return"),
+      .is_custom_call = is_custom_call,
+      .is_composite = is_composite,
+      .is_convolution = is_vhlo && name == "convolution_v1",
+      .is_bitcast = is_vhlo && name == "bitcast_convert_v1",
+      .is_comparison = is_vhlo && name == "compare_v1",
+      .is_sort = is_vhlo && name == "sort_v1",
+      .is_repeatable = known && !calls && std::ranges::none_of(others, [&](auto of) { return name.starts_with(of); }),
+      .calls = calls,
+      .known = known};
 }
 
 /// Whether truth values become other numbers by their bits, or come of them. JAX does not write that, and compilers
@@ -88,6 +94,22 @@ inline bool casts_truth_values(const AttributesAndTypes& tables, const Operation
 inline bool leaves_sign_open(const AttributesAndTypes& tables, const Operation& kind,
                              std::span<const std::uint32_t> attributes, std::span<const std::uint32_t> operands) {
   return kind.is_comparison && tables.choice(attributes.front()) == 0 && tables.holds_integers(operands.front());
+}
+
+/// Whether lengths are those of an FFT. XLA takes them for what it reads and writes, and StableHLO compares them with
+/// the types for some kinds only. Half of a spectrum is compared when its size is known.
+inline bool are_last_sizes(const AttributesAndTypes::Numbers& lengths, std::uint64_t kind,
+                           std::span<const std::int64_t> operand, std::span<const std::int64_t> result) {
+  constexpr std::uint64_t inverse_of_real = 3;
+  const auto count = static_cast<std::size_t>(lengths.count);
+  if (lengths.listed.empty() || count > operand.size() || operand.size() != result.size()) return false;
+  for (std::size_t i = 1; i <= count; ++i) {
+    const std::int64_t length = lengths.listed.size() < count ? lengths.listed[0] : lengths.listed[count - i];
+    const std::int64_t before = operand[operand.size() - i], after = result[result.size() - i];
+    const bool is_half = i == 1 && kind == inverse_of_real;
+    if (after < 0 || (before < 0 && !is_half) || length != std::max(before, after)) return false;
+  }
+  return true;
 }
 
 /// What a custom call says of itself.
@@ -223,7 +245,9 @@ class AttributeCheck {
           if (numbers.count == 0) return false;
           break;
         case 'l':
-          if (!are_last_sizes(numbers, tables_.sizes(operands.front()), tables_.sizes(results.front()))) return false;
+          if (!are_last_sizes(numbers, tables_.choice(attributes.back()), tables_.sizes(operands.front()),
+                              tables_.sizes(results.front())))
+            return false;
           break;
         default:
           if (numbers.count != static_cast<std::int64_t>(numbers.listed.size())) return false;
@@ -298,20 +322,6 @@ class AttributeCheck {
   static bool compares(std::uint64_t how, bool integers) {
     constexpr std::uint64_t as_they_are = 0, as_signed_integers = 3, as_unsigned_integers = 4;
     return how == as_they_are || (how == as_signed_integers || how == as_unsigned_integers) == integers;
-  }
-
-  /// Whether lengths are those of an FFT. XLA takes them for what it reads and writes, and StableHLO compares them with
-  /// the types for some kinds only.
-  static bool are_last_sizes(const AttributesAndTypes::Numbers& lengths, std::span<const std::int64_t> operand,
-                             std::span<const std::int64_t> result) {
-    const auto count = static_cast<std::size_t>(lengths.count);
-    if (lengths.listed.empty() || count > operand.size() || operand.size() != result.size()) return false;
-    for (std::size_t i = 1; i <= count; ++i) {
-      const std::int64_t length = lengths.listed.size() < count ? lengths.listed[0] : lengths.listed[count - i];
-      const std::int64_t before = operand[operand.size() - i], after = result[result.size() - i];
-      if (std::min(before, after) < 0 || length != std::max(before, after)) return false;
-    }
-    return true;
   }
 
   /// The type of the value whose dimensions a letter stands for.
@@ -438,6 +448,20 @@ inline void use_order(Cursor& at, Region& region, std::uint64_t values) {
       uses = std::max(uses, std::min(at.number(), max_uses) + 1);
     if (coded & 1) region.ordered.emplace_back(region.first_value + region.defined - values + value, uses);
   }
+}
+
+/// Notes which function an operation is, or calls.
+inline void follow_calls(CallGraph& graph, AttributesAndTypes& tables, const Operation& kind,
+                         const AttributeCheck::Found& found, unsigned depth) {
+  constexpr std::size_t name = 3;  // of a function's attributes
+  if (found.empty()) return;
+  if (kind.is_function) graph.begin(tables.hash(tables.string(found[name])));
+  if (!kind.calls) return;
+  const std::uint32_t called = found[*kind.calls];
+  if (!kind.is_custom_call) return graph.call(tables.hash(tables.string(called)), depth);
+  for (const std::uint32_t each : tables.elements(called))
+    if (const std::uint32_t string = tables.string(each); string != AttributesAndTypes::no_string)
+      graph.call(tables.hash(string), depth);
 }
 
 /// Who needs to see nothing of a module but that it is fine.
@@ -567,19 +591,6 @@ class Module {
     return static_cast<std::uint32_t>(type);
   }
 
-  /// Notes which function an operation is, or calls.
-  void follow_calls(const Operation& kind, const AttributeCheck::Found& found, unsigned depth) {
-    constexpr std::size_t name = 3;  // of a function's attributes
-    if (found.empty()) return;
-    if (kind.is_function) graph_.begin(tables_->hash(tables_->string(found[name])));
-    if (!kind.calls) return;
-    const std::uint32_t called = found[*kind.calls];
-    if (!kind.is_custom_call) return graph_.call(tables_->hash(tables_->string(called)), depth);
-    for (const std::uint32_t each : tables_->elements(called))
-      if (const std::uint32_t string = tables_->string(each); string != AttributesAndTypes::no_string)
-        graph_.call(tables_->hash(string), depth);
-  }
-
   void operation(Cursor& at, Scope& scope, Region& region) {
     const std::uint64_t number = at.index(operations_.size(), "operations");
     Operation& kind = operations_[number];
@@ -591,6 +602,8 @@ class Module {
     constexpr unsigned top = 1, body = 2;
     if (!kind.is_module && (kind.is_function || kind.is_mesh) != (region.depth == top))
       at.refuse("a function, or another operation, where it cannot be,");
+    if (sorts_ > 0 && !kind.is_repeatable)
+      at.refuse("a sort that may compare the same elements with different results");
     const unsigned has = at.byte();
     attribute(at);  // the location
     std::optional<std::uint64_t> dictionary;
@@ -609,7 +622,7 @@ class Module {
       attributes_->dictionary(at, *kind.known, dictionary, found);
     }
     observer_.operation(number, dictionary, own);
-    follow_calls(kind, found, region.depth - body);
+    follow_calls(graph_, *tables_, kind, found, region.depth - body);
     CallAttributes call;
     if (kind.is_custom_call)
       calls_.note(call = attributes_->call(kind, own, has & has_properties ? std::nullopt : dictionary));
@@ -649,7 +662,9 @@ class Module {
     if (version_ >= since::use_lists && (has & has_use_lists)) use_order(at, region, defines ? results.size() : 0);
     if (region.is_returned) at.refuse("an operation behind one that returns");
     if ((region.is_returned = kind.is_return)) region.returned = std::move(operands);
+    sorts_ += kind.is_sort;
     regions(at, scope, region.depth + 1, has & has_regions, kind.known, values);
+    sorts_ -= kind.is_sort;
   }
 
   void regions(Cursor& at, Scope& outside, unsigned depth, bool has_some, const KnownOperation* known, Values& values) {
@@ -693,6 +708,7 @@ class Module {
   std::optional<AttributeCheck> attributes_;
   unsigned doubts_ = 0;
   bool compares_untyped_ = false;
+  unsigned sorts_ = 0;  // around what is read: XLA sorts outside of an array if they do not compare elements alone
   std::uint64_t undefined_ = 0;  // values that the open regions still have to define
   Calls calls_;
   CallGraph graph_;

@@ -14,8 +14,14 @@ from jaxexp._kernel.io import files
 def write(path: str, data: Any, *, force: bool) -> None:
     """Writes a file whole or not at all; replaces another one only with `force`."""
     if not force:
-        refuse_existing(path)
+        refuse_to_replace(path)
     files.replace(path, [data])
+
+
+def refuse_to_replace(path: str) -> None:
+    """Refuses what is there, but for a pipe or a device, which is written to."""
+    if not files.is_stream(path):
+        refuse_existing(path)
 
 
 def refuse_existing(path: str) -> None:

@@ -343,10 +343,14 @@ class Function(ExportedData):
     def to_jax(self) -> Any:
         """The same function as a `jax.export.Exported` of the installed JAX.
 
+        Its module has the same bytes, unless a policy allowed it: then it is what `call` runs.
+
         Raises:
             ExportError: a class in its trees has other children here than in the artifact, as in `call`.
+            DeserializationError: a policy allowed it, and the module is damaged.
         """
         from jaxexp._kernel.call import trees
+        from jaxexp._kernel.module import runnable
 
         trees.has_generic_nodes(self)  # which compares classes with the artifact
-        return to_jax(self)
+        return to_jax(self, runnable.module_of)

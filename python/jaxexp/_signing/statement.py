@@ -75,7 +75,7 @@ def verified(by: SignedBy, config: Any, signature: str) -> Statement:
             config.set_hashing_config(signed).verify(folder, copy)
         manifest = signed.manifest
         method = manifest.serialization_type["method"]
-        resources = [(one.identifier, one.digest.algorithm, one.digest.digest_hex) for one in _resources(manifest)]
+        resources = [(one.identifier, str(one.digest.algorithm), one.digest.digest_hex) for one in _resources(manifest)]
     except (OSError, MemoryError):
         raise
     except Exception as error:  # of any kind: the package lets errors of its parsers pass

@@ -388,6 +388,16 @@ def test_save_writes_into_a_pipe(tmp_path) -> None:
     assert pipe.is_fifo()
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="pipes have no paths")
+def test_save_writes_into_a_pipe_without_a_name() -> None:
+    """As /dev/stdout may be."""
+    exported = export_with(jaxexp, CASES["sin"].build())
+    source, target = os.pipe()
+    with open(source, "rb") as reading, open(target, "wb"):
+        exported.save(f"/dev/fd/{target}")
+        assert reading.read(len(blob := exported.serialize())) == blob
+
+
 def test_install_leaves_names_alone_that_jaxexp_lacks(monkeypatch) -> None:
     monkeypatch.setattr(jax_export, "__all__", [*jax_export.__all__, "name_of_a_newer_jax"])
     monkeypatch.setattr(jax_export, "name_of_a_newer_jax", "theirs", raising=False)

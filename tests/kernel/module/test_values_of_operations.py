@@ -160,13 +160,19 @@ def test_other_values_and_numbers(what: str) -> None:
 
 
 def test_lengths_of_an_fft_of_open_size() -> None:
-    """Sizes that only a call knows: those in front of the lengths may be open, and no others."""
+    """Sizes that only a call knows: those in front of the lengths may be open, and half of a spectrum; no others."""
     open_, text = "?x!vhlo.complex_v1<!vhlo.f32_v1>", vhlo.text_of(FUNCTIONS["fft2"], arr(4))
     batch = jax.jit(lambda x: jnp.fft.rfft2(jnp.fft.irfft2(x, (4, 5))))
     spec = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b, 4, 3"), jnp.complex64)
     exported = jaxexp.deserialize(jaxexp.export(batch)(spec).serialize())
     x = jnp.fft.rfft2(arr(7, 4, 5))
     assert_same_values(exported.call(x), batch(x))
+    half = jax.jit(lambda x: jax.lax.fft(x, jax.lax.FftType.IRFFT, (5,)))
+    spec = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b, h"), jnp.complex64)
+    exported = jaxexp.deserialize(jaxexp.export(half)(spec).serialize())
+    assert_same_values(exported.call(x[0]), half(x[0]))
+    with pytest.raises(ValueError, match="IRFFT requires innermost dimension"):
+        exported.call(x[0, :, :2])
     assert "2x2x!vhlo.complex_v1<!vhlo.f32_v1>" in text
     changed = text.replace("2x2x!vhlo.complex_v1<!vhlo.f32_v1>", f"2x{open_}")
     with pytest.raises(jaxexp.DeserializationError, match=NUMBERS):

@@ -12,6 +12,7 @@ import random
 import re
 import struct
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -144,6 +145,30 @@ def test_load_names_the_file(tmp_path) -> None:
     (tmp_path / "empty").touch()
     with pytest.raises(jaxexp.DeserializationError, match="empty file"):
         jaxexp.load(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        jaxexp.load,
+        jaxexp.verify,
+        lambda path: jaxexp.load(path, policy=jaxexp.Policy()),
+        lambda path: jaxexp.load_many([path])[0],
+        lambda path: raise_(jaxexp.verify_many([path])[str(path)]),
+    ],
+    ids=["load", "verify", "policy", "load_many", "verify_many"],
+)
+def test_files_that_are_too_large(read: Callable[[Path], object], tmp_path: Path) -> None:
+    """This one takes no room here, and would take all of the memory."""
+    path = tmp_path / "large.jaxexp"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    with pytest.raises(jaxexp.DeserializationError, match="expected an artifact of at most 4 GiB, found a file of 1"):
+        read(path)
+
+
+def raise_(error: Exception) -> None:
+    raise error
 
 
 @pytest.mark.parametrize("size", [0, 2, 3, 5, 0xFFFE])

@@ -69,7 +69,7 @@ def command(
     if the module cannot become an artifact.
     """
     if not force:
-        outputs.refuse_existing(output)
+        outputs.refuse_to_replace(output)
     from jaxexp._compat.foreign.from_stablehlo import from_stablehlo
     from jaxexp._kernel.function.safety_check import DisabledSafetyCheck
 

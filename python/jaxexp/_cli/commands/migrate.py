@@ -117,7 +117,7 @@ def command(
     if spread.is_asked_for:
         raise click.UsageError(f"--workers, --dask and --journal are for several artifacts, and {first!r} is one")
     if not force:
-        outputs.refuse_existing(new)
+        outputs.refuse_to_replace(new)
     source = artifact(first)
     try:
         done, said = _migrate_one(

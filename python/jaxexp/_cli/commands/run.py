@@ -124,7 +124,7 @@ def command(
         if not output.endswith((".npy", ".npz")):
             raise click.UsageError(f"-o takes a file .npy or .npz, not {output!r}")
         if not force:
-            outputs.refuse_existing(output)
+            outputs.refuse_to_replace(output)
     chosen = sizes.parsed(sized)
     source = inputs.artifact(file)
     exported = _loaded(source, executables, policy)

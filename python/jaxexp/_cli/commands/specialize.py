@@ -63,7 +63,7 @@ def command(file: str, sized: tuple[str, ...], output: str, to: str | None, appe
     if not is_archive and len(chosen) > 1:
         raise click.UsageError(f"{len(chosen):,} functions need an archive: name one, as in -o fleet.zip")
     if not append and not force:
-        outputs.refuse_existing(output)
+        outputs.refuse_to_replace(output)
     source = inputs.artifact(file)
     exported = functions.loaded(source)
     order = _orders(exported)

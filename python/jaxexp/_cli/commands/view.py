@@ -51,7 +51,7 @@ def command(file: str, other: str | None, output: str | None, show: bool, force:
         output = _temporary() if show else f"{_stem(other or file)}.html"
         force = force or show
     if output != "-" and not force:
-        outputs.refuse_existing(output)
+        outputs.refuse_to_replace(output)
     page = page_of(inputs.artifact(file), None if other is None else inputs.artifact(other)).encode()
     if output == "-":
         click.echo(page, nl=False)

@@ -39,7 +39,6 @@ SUFFIXES, _PERHAPS = (".jaxexp", ".jax_export"), ("", ".bin")
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _HEAD = 64
 _TOO_SHORT = 12
-_LARGEST = 1 << 32  # bytes of an artifact, of which offsets lead to 2 GiB
 # In the first member of an archive: its name starts after the 30 bytes of a ZIP file's local header.
 _SECTION = slice(30, 45)
 
@@ -125,7 +124,7 @@ class Source:
                     raise files.empty("a serialized Exported")
                 if check_size is not None:
                     check_size(remote.size)
-                if remote.size > _LARGEST:  # before it fills the memory
+                if remote.size > files.LARGEST:  # before it fills the memory
                     raise DeserializationError("", "an artifact of at most 4 GiB", f"a file of {remote.size:,} bytes")
                 return remote.read(0, remote.size)
         return self.buffer if self.file is None else _rest(self.file, check_size)

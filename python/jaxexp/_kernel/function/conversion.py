@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -36,14 +37,17 @@ def from_jax(cls: type[E], exported: Any, convert: Callable[[Any], Any]) -> E:
     return cls(**fields, _facts=getattr(exported, _FACTS, NO_FACTS))
 
 
-def to_jax(exported: ExportedData) -> Any:
-    """A function as a `jax.export.Exported`."""
+def to_jax(exported: ExportedData, module_of: Callable[[Any], bytes]) -> Any:
+    """A function as a `jax.export.Exported`. `module_of` has the module that JAX may run, of it and of its VJPs."""
     exporter: Any = _jax.jax_exporter
     names = [field.name for field in dataclasses.fields(exporter.Exported)]
-    fields = {name: getattr(exported, name) for name in names if name != "_get_vjp"}
+    fields = {name: getattr(exported, name) for name in names if name not in ("_get_vjp", "mlir_module_serialized")}
+    fields["mlir_module_serialized"] = module_of(exported)
     checks = map(str, exported.disabled_safety_checks)
     fields["disabled_safety_checks"] = tuple(map(exporter.DisabledSafetyCheck, checks))
-    fields["_get_vjp"] = ConvertedVjp(exported, to_jax) if exported.has_vjp() else None
+    fields["_get_vjp"] = (
+        ConvertedVjp(exported, functools.partial(to_jax, module_of=module_of)) if exported.has_vjp() else None
+    )
     converted = exporter.Exported(**fields)
     object.__setattr__(converted, _FACTS, facts_of(exported))
     return converted

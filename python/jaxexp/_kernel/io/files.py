@@ -15,11 +15,12 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, PolicyError
 from jaxexp._version import __version__
 
-from .other_files import HEAD, is_ours
+from .other_files import HEAD, instead_of_artifact, is_ours
 
 RELEASE = __version__
 # What a file says of who wrote it.
 WRITER = f"jaxexp {RELEASE}"
+LARGEST = 1 << 32  # bytes of an artifact, of which offsets lead to 2 GiB
 
 
 class named_in_errors:  # noqa: N801  (used as a function)
@@ -38,13 +39,16 @@ class named_in_errors:  # noqa: N801  (used as a function)
 
 
 def opened(path: str | os.PathLike[str]) -> _native.FileBytes:
-    """The bytes of an artifact's file; an error if it is empty.
+    """The bytes of an artifact's file; an error if it is empty or too large.
 
     A small file is read at once. The modules of a large one are read when they are needed.
     """
-    file = file_bytes(path)
-    if not len(file):
-        raise empty("a serialized Exported")
+    try:
+        file = file_bytes(path)
+    except MemoryError:
+        _check_size(path, os.path.getsize(path))
+        raise
+    _check_size(path, len(file))
     return file
 
 
@@ -92,22 +96,27 @@ def regular(path: str | os.PathLike[str]) -> IO[bytes]:
 def mapped(path: str | os.PathLike[str]) -> Mapped:
     """The bytes of an artifact's file, mapped into memory: for short looks, which may read only some pages."""
     with regular(path) as file:
-        _size(file)
+        if not os.fstat(file.fileno()).st_size:
+            raise empty("a serialized Exported")
         return Mapped(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def read(path: str | os.PathLike[str], check_size: Callable[[int], None]) -> bytes:
     """The bytes of an artifact's file, read after `check_size` was called with its size."""
     with regular(path) as file:
-        check_size(_size(file))
+        size = os.fstat(file.fileno()).st_size
+        check_size(size)
+        _check_size(path, size)
         return file.read()
 
 
-def _size(file: IO[bytes]) -> int:
-    size = os.fstat(file.fileno()).st_size
-    if size == 0:
+def _check_size(path: str | os.PathLike[str], size: int) -> None:
+    if not size:
         raise empty("a serialized Exported")
-    return size
+    if size > LARGEST:
+        with open(path, "rb") as file:
+            found = instead_of_artifact(f"a file of {size:,} bytes", "", file.read(HEAD))
+        raise DeserializationError("", "an artifact of at most 4 GiB", found)
 
 
 def empty(expected: str) -> DeserializationError:
@@ -117,14 +126,22 @@ def empty(expected: str) -> DeserializationError:
 
 def replace(path: str | os.PathLike[str], parts: Iterable[Any]) -> None:
     """Writes the parts of a file in order; a pipe or a device is written to, not replaced."""
-    final = os.path.realpath(os.fsdecode(path))
-    if os.path.exists(final) and not stat.S_ISREG(os.stat(final).st_mode):
+    if is_stream(path):
         parts = list(parts)  # so that errors in them come before anybody reads the first one
-        with open(final, "wb") as file:
+        with open(path, "wb") as file:
             file.writelines(parts)
         return
     with replacing(path) as file:
         file.writelines(parts)
+
+
+def is_stream(path: str | os.PathLike[str]) -> bool:
+    """Whether a path leads to a pipe or a device, which is written to and not replaced."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def refuse_to_lose(path: str, what: str) -> None:
@@ -153,7 +170,7 @@ def replacing(path: str | os.PathLike[str], *, only_new: bool = False, like: str
     try:
         with open(temporary, "x+b", opener=None if replaced is None else _private) as file:
             if replaced is not None:
-                os.chmod(temporary, stat.S_IMODE(replaced.st_mode))
+                os.chmod(temporary, replaced.st_mode & 0o777)
             yield file
         (_move_to_new if only_new else os.replace)(temporary, final)
     except BaseException as error:

@@ -37,6 +37,16 @@ def parse(exported: ExportedData, context: Any) -> Any:
         return module
 
 
+def module_of(exported: ExportedData) -> bytes:
+    """The bytes of a module for those who run it in another way than through `parse`: as they are, unless a policy
+    allowed it.
+    """
+    if not is_under_policy(exported):
+        return exported.mlir_module_serialized
+    with _jax.make_ir_context() as context:
+        return mlir.serialize(parse(exported, context))
+
+
 def may_call_lapack(exported: ExportedData) -> bool:
     """Whether a module may have custom calls of LAPACK."""
     return module_head.may_name(exported.mlir_module_serialized, *_LAPACK)
