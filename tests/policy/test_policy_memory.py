@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ import jaxexp
 from jaxexp import _jax
 from jaxexp._kernel.module import confined, mlir, runnable
 from kit.compare import assert_same_values
-from kit.corpus import arr
+from kit.corpus import arr, mesh
 from kit.other_modules import serialized
 from kit.places import GOLDEN
 
@@ -351,6 +352,27 @@ def test_jax_gets_what_runs() -> None:
     assert "is_stable = true" not in exported.vjp().mlir_module()
     function = jaxexp.deserialize(exported.serialize(vjp_order=1), policy=jaxexp.Policy()).to_jax()
     assert "is_stable = true" in function.vjp().mlir_module()
+
+
+# --- devices ---------------------------------------------------------------------------------------------------------
+
+
+def test_devices_meet_in_the_same_operation_only() -> None:
+    """JAX gives all collective operations one channel, by which others would meet in branches, of other sizes."""
+    devices, spec = mesh((2,), ("x",)), jax.sharding.PartitionSpec("x")
+
+    def of_a_device(x: Any) -> Any:
+        small = lambda y: y.at[:1].set(jax.lax.psum(y[:1], "x"))  # noqa: E731
+        large = lambda y: jax.lax.psum(y, "x")  # noqa: E731
+        return jax.lax.cond(x.sum() > 0, small, large, jax.lax.ppermute(x, "x", [(0, 1), (1, 0)]))
+
+    function = jax.jit(jax.shard_map(of_a_device, mesh=devices, in_specs=spec, out_specs=spec, check_vma=False))
+    x = jax.device_put(arr(8), jax.sharding.NamedSharding(devices, spec))
+    exported = jaxexp.export(function)(x)
+    confined_ = allowed(exported)
+    assert_same_values(confined_.call(x), function(x))
+    channels = [re.findall(r"handle = (\d+)", jax.jit(f.call).lower(x).as_text()) for f in (exported, confined_)]
+    assert len(channels[0]) == len(set(channels[1])) == 3 > len(set(channels[0]))
 
 
 # --- sizes -----------------------------------------------------------------------------------------------------------

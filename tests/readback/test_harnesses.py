@@ -1,14 +1,10 @@
-"""JAX's own examples of its primitives, thousands of small functions that its tests share.
+"""JAX's own examples of its primitives.
 
 Raised, each gives the bits of a call. Mapped, it gives the bits of the live function mapped.
 """
 
 from __future__ import annotations
 
-import collections
-import functools
-import importlib
-import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,6 +15,7 @@ import pytest
 
 import jaxexp
 from jaxexp._readback.function import Raised, raised
+from kit.harnesses import harnesses, is_key, numbers
 from kit.raising import assert_same_bits
 
 pytestmark = pytest.mark.slow(reason="thousands of functions, each compiled four times")
@@ -32,20 +29,8 @@ OTHER_BATCHES = "rng_bit_generator"
 ROUNDED_OTHERWISE = "random_gamma"
 
 
-@functools.cache
-def harnesses() -> Sequence[Any]:
-    """Of each group of examples so many that run on CPU, always the same ones."""
-    module = importlib.import_module("jax._src.internal_test_util.test_harnesses")
-    groups: dict[str, list[Any]] = collections.defaultdict(list)
-    for harness in module.all_harnesses:
-        if harness.filter("cpu"):
-            groups[harness.group_name].append(harness)
-    chosen = [random.Random(0).sample(group, min(len(group), MOST_OF_A_GROUP)) for group in groups.values()]
-    return [harness for group in chosen for harness in group]
-
-
 def test_there_are_enough() -> None:
-    assert len(harnesses()) > 2000
+    assert len(harnesses(MOST_OF_A_GROUP)) > 2000
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +43,7 @@ def released() -> Iterator[None]:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_primitives(part: int) -> None:
     wrong = {}
-    for harness in harnesses()[part::PARTS]:
+    for harness in harnesses(MOST_OF_A_GROUP)[part::PARTS]:
         try:
             compare(harness)
         except Exception as error:
@@ -89,15 +74,6 @@ def compare(harness: Any) -> None:
 def raised_for(exported: jaxexp.Exported, leaves: Sequence[Any]) -> Raised:
     in_avals = [jax.typeof(leaf).strip_weak_type() for leaf in leaves]
     return raised(exported, in_avals, "cpu")
-
-
-def is_key(array: Any) -> bool:
-    return bool(jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key))
-
-
-def numbers(results: Any) -> list[Any]:
-    """Keys as the integers that they are made of."""
-    return [jax.random.key_data(x) if is_key(x) else x for x in jax.tree.leaves(results)]
 
 
 def other_rows(leaf: Any) -> Any:

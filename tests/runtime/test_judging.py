@@ -114,6 +114,27 @@ def test_shardings_are_not_read() -> None:
     assert refused(data, Policy()) == (None, None)
 
 
+def test_devices_may_meet_in_branches() -> None:
+    """A Session runs the channels as they are, which JAX makes one."""
+    devices, spec = mesh((2,), ("x",)), jax.sharding.PartitionSpec("x")
+
+    def twice(x: Any) -> Any:
+        return jax.lax.psum(x, "x") + jax.lax.ppermute(x, "x", [(0, 1), (1, 0)])
+
+    def in_a_loop(x: Any) -> Any:
+        return jax.lax.fori_loop(0, jax.lax.axis_index("x") * 0 + 3, lambda _, y: twice(y), x)
+
+    found = {}
+    for function in (twice, in_a_loop):
+        sharded = jax.shard_map(function, mesh=devices, in_specs=spec, out_specs=spec, check_vma=False)
+        x = jax.device_put(np.ones(8, np.float32), jax.sharding.NamedSharding(devices, spec))
+        found[function.__name__] = made(sharded, x)
+    collectives = ("stablehlo.collective_permute", "stablehlo.all_reduce")
+    assert refused(found["twice"], Policy()) == (None, None)
+    assert refused(found["in_a_loop"], Policy()) == (None, "operations")
+    assert refused(found["in_a_loop"], Policy(operations=collectives)) == (None, None)
+
+
 def test_a_session_takes_a_policy(tmp_path: Path, subprocess_env: Any) -> None:
     (tmp_path / "f.jaxexp").write_bytes(made(calls("kernel"), checks=("kernel",)))
     with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:

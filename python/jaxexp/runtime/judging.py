@@ -32,6 +32,7 @@ _COLLECTIVES = frozenset(
         "all_gather all_reduce all_to_all collective_broadcast collective_permute collective_reduce reduce_scatter"
     ).split()
 )
+_BRANCHES = frozenset(("stablehlo.case", "stablehlo.if", "stablehlo.while"))
 _NAME_DEVICES = re.compile(
     r"mhlo\.sharding|mhlo\.frontend_attributes|(xla\.)?sdy\..*|\w*shardings?|mesh|replica_groups"
 )
@@ -76,6 +77,8 @@ class _Judge:
             what = "has a module in a version of MLIR bytecode that is unknown here"
             raise PolicyError("operations", what, self.where, "jaxexp.load checks it, where JAX is installed")
         self._operations(found)
+        if said["nr_devices"] > 1:
+            self._collectives(found["operations"])
         self._custom_calls(found["custom_calls"])
         self._arrays(found)
         if self.policy.max_devices is not None:
@@ -103,6 +106,15 @@ class _Judge:
         for name in found["attributes"]:
             if not is_attribute_understood(name) and not self.limits.allows("operations", name):
                 self._refuse("operations", f"has the attribute {name}, which is unknown here", name)
+
+    def _collectives(self, operations: dict[str, int]) -> None:
+        """Devices in different branches would meet in different operations, if these share a channel as JAX's do."""
+        named = [(as_parsed(name), count) for name, count in operations.items()]
+        met = [one for one in named if one[0] in _COLLECTIVES and not self.limits.allows("operations", one[0])]
+        if sum(count for _, count in met) > 1 and any(name in _BRANCHES for name, _ in named):
+            name = min(met)[0]
+            what = f"has {name} and branches, where devices may meet with arrays of other sizes"
+            self._refuse("operations", what, name)
 
     def _custom_calls(self, targets: dict[str, bool] | None) -> None:
         if targets is None:

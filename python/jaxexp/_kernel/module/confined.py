@@ -5,11 +5,13 @@ is safe only in the way in which JAX uses it.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxexp import _jax
+from jaxexp._kernel.artifact.operations import TRANSFERS
 
 from . import call_arrays, convolutions, mlir
 
@@ -28,7 +30,12 @@ _ON_GPUS = re.compile(r"(cu|hip)solver_ges(vdj?|dd)_ffi")
 
 def confine(module: Any) -> None:
     """Changes a module, in place."""
+    channels = itertools.count(1)
     for operation in list(mlir.iter_operations(module)):
+        if "channel_handle" in operation.attributes and operation.name not in TRANSFERS:
+            # Devices meet where channels are equal, and XLA takes their arrays for equally large. In branches, JAX's
+            # one channel for all operations would let other operations meet.
+            _give_channel(operation, next(channels))
         if operation.name == "stablehlo.sort":
             # XLA sorts with the C++ library, which writes outside of the array if a comparator is no order, unless the
             # sort is stable. Each stable sort is one of those that an unstable one may be.
@@ -39,6 +46,12 @@ def confine(module: Any) -> None:
             _divide_by_no_zero(operation)
         elif operation.name in convolutions.NAMES:
             convolutions.confine(operation)
+
+
+def _give_channel(operation: Any, channel: int) -> None:
+    old = str(operation.attributes["channel_handle"])
+    new = re.sub(r"handle = -?\d+", f"handle = {channel}", old)
+    operation.attributes["channel_handle"] = _jax.ir.Attribute.parse(new, operation.context)
 
 
 def _confine_call(call: Any, target: str) -> None:
