@@ -170,7 +170,7 @@ def test_results_that_are_not_computed_are_zeros(name: str, symbolic: bool) -> N
             config = str(call.attributes["mhlo.backend_config"])
             assert choice in config
             call.attributes["mhlo.backend_config"] = _jax.ir.Attribute.parse(config.replace(choice, "mode = 78 : ui8"))
-        confined.confine(module)
+        confined.confine(module, b"")
         for number in unwritten:  # nobody uses them in what JAX writes, except for those of gees
             users = {use.owner.operation.name for use in call.results[number].uses}
             assert users <= {"stablehlo.compare", "stablehlo.get_dimension_size"}
@@ -268,7 +268,7 @@ def test_what_a_routine_leaves() -> None:
     text = lapack("lapack_sormqr_ffi", "left = true, transpose = false", arrays, "3x4xf32", 0)
     with _jax.make_ir_context(), _jax.ir.Location.unknown():
         module = _jax.ir.Module.parse(text)
-        confined.confine(module)
+        confined.confine(module, b"")
         assert not mlir.custom_calls(module)
         assert "return %arg2 " in str(module)
 
@@ -373,6 +373,14 @@ def test_devices_meet_in_the_same_operation_only() -> None:
     assert_same_values(confined_.call(x), function(x))
     channels = [re.findall(r"handle = (\d+)", jax.jit(f.call).lower(x).as_text()) for f in (exported, confined_)]
     assert len(channels[0]) == len(set(channels[1])) == 3 > len(set(channels[0]))
+
+    open_ = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("2*b"), F32, sharding=x.sharding)
+    with pytest.raises(jaxexp.PolicyError, match=r"has branches and \S+ of open sizes"):
+        allowed(jaxexp.export(function)(open_))
+    straight = jax.shard_map(
+        lambda x: jax.lax.psum(x, "x"), mesh=devices, in_specs=spec, out_specs=spec, check_vma=False
+    )
+    assert_same_values(allowed(jaxexp.export(jax.jit(straight))(open_)).call(x), jax.jit(straight)(x))
 
 
 # --- sizes -----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jaxexp._errors import PolicyError
-from jaxexp._kernel.artifact.operations import as_parsed, is_attribute_understood, is_understood
+from jaxexp._kernel.artifact.operations import BRANCHES, COLLECTIVES, as_parsed, is_attribute_understood, is_understood
 from jaxexp._kernel.artifact.targets import KNOWN_CUSTOM_CALLS, STABLE_CUSTOM_CALLS
 from jaxexp._policy.limits.limits import Limits
 
@@ -25,14 +25,6 @@ _MODULE = "builtin.module"
 _UNTYPED_LAPACK = re.compile(r"(?:blas|lapack)_(\w+)(?<!_ffi)")
 # Their functions are not looked at without JAX, and XLA sorts with them.
 _WITH_COMPARATORS = frozenset(("ApproxTopK", "stablehlo.dynamic_approx_top_k"))
-# Operations that name devices.
-_COLLECTIVES = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        "all_gather all_reduce all_to_all collective_broadcast collective_permute collective_reduce reduce_scatter"
-    ).split()
-)
-_BRANCHES = frozenset(("stablehlo.case", "stablehlo.if", "stablehlo.while"))
 _NAME_DEVICES = re.compile(
     r"mhlo\.sharding|mhlo\.frontend_attributes|(xla\.)?sdy\..*|\w*shardings?|mesh|replica_groups"
 )
@@ -110,8 +102,8 @@ class _Judge:
     def _collectives(self, operations: dict[str, int]) -> None:
         """Devices in different branches would meet in different operations, if these share a channel as JAX's do."""
         named = [(as_parsed(name), count) for name, count in operations.items()]
-        met = [one for one in named if one[0] in _COLLECTIVES and not self.limits.allows("operations", one[0])]
-        if sum(count for _, count in met) > 1 and any(name in _BRANCHES for name, _ in named):
+        met = [one for one in named if one[0] in COLLECTIVES and not self.limits.allows("operations", one[0])]
+        if sum(count for _, count in met) > 1 and any(name in BRANCHES for name, _ in named):
             name = min(met)[0]
             what = f"has {name} and branches, where devices may meet with arrays of other sizes"
             self._refuse("operations", what, name)
@@ -143,7 +135,7 @@ class _Judge:
             self._not_understood("max_devices", "a number of devices in its module that is unknown here")
         self.limits.devices(math.prod(counts), "devices in its module's attributes", self.where)
         names = [name for name in (*found["attributes"], *found["call_attributes"]) if _NAME_DEVICES.fullmatch(name)]
-        names += [name for name in found["operations"] if name.startswith("sdy.") or as_parsed(name) in _COLLECTIVES]
+        names += [name for name in found["operations"] if name.startswith("sdy.") or as_parsed(name) in COLLECTIVES]
         if names:
             self._not_understood("max_devices", f"{min(names)}, whose devices are not counted without JAX")
 

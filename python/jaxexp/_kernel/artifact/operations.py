@@ -76,6 +76,15 @@ _VERSIONED = re.compile(r"vhlo\.(\w+)_v\d+")
 
 # Operations that exchange data with the host, or with another program.
 TRANSFERS = frozenset(f"stablehlo.{name}" for name in ("infeed", "outfeed", "send", "recv"))
+# Operations in which devices meet.
+COLLECTIVES = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "all_gather all_reduce all_to_all collective_broadcast collective_permute collective_reduce reduce_scatter"
+    ).split()
+)
+# Operations by which devices may go different ways.
+BRANCHES = frozenset(("stablehlo.case", "stablehlo.if", "stablehlo.while"))
 
 
 def as_parsed(operation: str) -> str:

@@ -5,13 +5,14 @@ is safe only in the way in which JAX uses it.
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxexp import _jax
-from jaxexp._kernel.artifact.operations import TRANSFERS
+from jaxexp._kernel.artifact.operations import COLLECTIVES
 
 from . import call_arrays, convolutions, mlir
 
@@ -28,13 +29,13 @@ _TARGET = re.compile(r"lapack_[sdcz](\w+)_ffi")
 _ON_GPUS = re.compile(r"(cu|hip)solver_ges(vdj?|dd)_ffi")
 
 
-def confine(module: Any) -> None:
-    """Changes a module, in place."""
-    channels = itertools.count(1)
+def confine(module: Any, serialized: bytes) -> None:
+    """Changes a module, in place; `serialized` is what it was parsed from."""
+    # Devices meet where channels are equal, and XLA takes their arrays for equally large. With JAX's one channel for
+    # all operations, devices in different branches would meet in other ones, of this module or of its caller.
+    channels = itertools.count(int.from_bytes(hashlib.sha256(serialized).digest()[:6], "little") + 2)
     for operation in list(mlir.iter_operations(module)):
-        if "channel_handle" in operation.attributes and operation.name not in TRANSFERS:
-            # Devices meet where channels are equal, and XLA takes their arrays for equally large. In branches, JAX's
-            # one channel for all operations would let other operations meet.
+        if operation.name in COLLECTIVES and "channel_handle" in operation.attributes:
             _give_channel(operation, next(channels))
         if operation.name == "stablehlo.sort":
             # XLA sorts with the C++ library, which writes outside of the array if a comparator is no order, unless the

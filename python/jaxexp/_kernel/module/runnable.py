@@ -33,7 +33,7 @@ def parse(exported: ExportedData, context: Any) -> Any:
         if is_under_policy(exported):
             from . import confined
 
-            confined.confine(module)
+            confined.confine(module, exported.mlir_module_serialized)
         return module
 
 

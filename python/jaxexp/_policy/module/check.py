@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from jaxexp import _jax
@@ -71,6 +71,7 @@ class _ModuleCheck:
             self._devices(found[0], found[0].name)
         for operation in found[1:]:
             self._operation(operation, operation.name)
+        self._meetings(found[1:])
         is_trusted = functools.partial(self.limits.allows, "operations")
         for _, name, meaning in composites.of_chlo(module, self.budget, is_trusted):
             if meaning is composites.Meaning.TWO:
@@ -146,6 +147,17 @@ class _ModuleCheck:
         if wrong and not self.limits.allows("operations", name):
             found = f"has the operation {name} {self._inside()} with {wrong}"
             self._refuse_name("operations", f"{found}, for which XLA reads outside of its arrays on a CPU", name)
+
+    def _meetings(self, found: Sequence[Any]) -> None:
+        """What runs has a channel for each collective operation. Of one with open sizes, there may be several."""
+        if all(operation.name not in operations.BRANCHES for operation in found):
+            return
+        for operation in found:
+            name = operation.name
+            is_open = name in operations.COLLECTIVES and any(map(_is_open, operation.operands))
+            if is_open and not self.limits.allows("operations", name):
+                what = f"has branches and {name} of open sizes, where devices may meet with arrays of other sizes"
+                self._refuse_name("operations", what, name)
 
     def _known_symbol(self, name: str, target: str) -> None:
         if name not in self.symbols:
@@ -223,6 +235,10 @@ class _ModuleCheck:
                 self._refuse_name("operations", f"has {what()} of type {type_}, which is unknown here", str(type_))
             self.array_bytes[type_] = size or 0
         self.limits.at_most("max_array_bytes", self.array_bytes[type_], f"bytes in {what()}", self.where)
+
+
+def _is_open(value: Any) -> bool:
+    return not _jax.ir.RankedTensorType(value.type).has_static_shape
 
 
 def _name_of(attribute: Any) -> str:
