@@ -45,9 +45,8 @@ def to_jax(exported: ExportedData, module_of: Callable[[Any], bytes]) -> Any:
     fields["mlir_module_serialized"] = module_of(exported)
     checks = map(str, exported.disabled_safety_checks)
     fields["disabled_safety_checks"] = tuple(map(exporter.DisabledSafetyCheck, checks))
-    fields["_get_vjp"] = (
-        ConvertedVjp(exported, functools.partial(to_jax, module_of=module_of)) if exported.has_vjp() else None
-    )
+    convert = functools.partial(to_jax, module_of=module_of)
+    fields["_get_vjp"] = ConvertedVjp(exported, convert) if exported.has_vjp() else None
     converted = exporter.Exported(**fields)
     object.__setattr__(converted, _FACTS, facts_of(exported))
     return converted
