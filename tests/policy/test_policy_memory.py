@@ -80,6 +80,14 @@ TYPES = {
     "random": "(tensor<f32>, tensor<f32>, tensor<0xi64>) -> tensor<f32>",
     "from outside": "(!stablehlo.token) -> (tensor<f32>, !stablehlo.token)",
 }
+ONE_OF_FOUR = """%one = stablehlo.slice %four [1:2] : (tensor<4xf32>) -> tensor<1xf32>
+      %d = stablehlo.reshape %one : (tensor<1xf32>) -> tensor<f32>"""
+ARRAYS = {
+    "of its own": f"%four = stablehlo.broadcast_in_dim %a, dims = [] : (tensor<f32>) -> tensor<4xf32>\n{ONE_OF_FOUR}",
+    "a constant": f"%four = stablehlo.constant dense<[1.0, 2.0, 3.0, 4.0]> : tensor<4xf32>\n{ONE_OF_FOUR}",
+    "from around it": """%d = stablehlo.reduce(%x init: %z) applies stablehlo.add across dimensions = [0]
+      : (tensor<33xf32>, tensor<f32>) -> tensor<f32>""",
+}
 COMPARED_BY_OTHERS = """module @f { func.func public @main(%x: tensor<33xf32>) -> tensor<33xf32> {
   %z = stablehlo.constant dense<0.0> : tensor<f32>
   %shape = stablehlo.constant dense<> : tensor<0xi64>
@@ -98,16 +106,16 @@ COMPARED_BY_OTHERS = """module @f { func.func public @main(%x: tensor<33xf32>) -
   func.func private @g(%x: tensor<f32>) -> tensor<f32> { return %x : tensor<f32> } }"""
 
 
-@pytest.mark.parametrize("name", NO_FUNCTIONS)
+@pytest.mark.parametrize("name", [*NO_FUNCTIONS, *ARRAYS])
 def test_sorts_compare_elements_alone(name: str) -> None:
-    """A stable sort, too, leaves its array if two comparisons of the same elements differ."""
+    """A stable sort, too, leaves its array if two comparisons of the same elements differ. Arrays are on the stack."""
     types = TYPES.get(name, "(tensor<f32>) -> tensor<f32>")
     exported = jaxexp.export(jax.jit(lambda x: x))(arr(33))
     plain = COMPARED_BY_OTHERS.replace("OTHER : TYPES", "%d = stablehlo.negate %a : tensor<f32>")
     assert with_module(exported, plain).call(arr(33)).shape == (33,)
-    text = COMPARED_BY_OTHERS.replace("OTHER", NO_FUNCTIONS[name]).replace("TYPES", types)
+    text = COMPARED_BY_OTHERS.replace("OTHER : TYPES", ARRAYS.get(name, f"{NO_FUNCTIONS.get(name)} : {types}"))
     blob = with_module(exported, text).serialize()
-    message = "a sort that may compare the same elements with different results"
+    message = "a sort that (may compare the same elements with different results|compares elements by arrays)"
     with pytest.raises(jaxexp.DeserializationError, match=message):
         jaxexp.deserialize(blob, policy=jaxexp.Policy(custom_calls=None, effects=None))
     with pytest.raises(jaxexp.DeserializationError, match=message):

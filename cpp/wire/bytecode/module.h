@@ -96,6 +96,16 @@ inline bool leaves_sign_open(const AttributesAndTypes& tables, const Operation& 
   return kind.is_comparison && tables.choice(attributes.front()) == 0 && tables.holds_integers(operands.front());
 }
 
+/// An operation of a comparison. XLA sorts outside of an array if two comparisons of the same elements differ, and has
+/// the arrays of a comparison on its stack.
+inline void check_comparison(const Cursor& at, const AttributesAndTypes& tables, const Operation& kind,
+                             std::span<const std::uint32_t> operands, std::span<const std::uint32_t> results) {
+  if (!kind.is_repeatable) at.refuse("a sort that may compare the same elements with different results");
+  for (const auto values : {operands, results})
+    if (std::ranges::any_of(values, [&](std::uint32_t type) { return tables.rank(type) != 0; }))
+      at.refuse("a sort that compares elements by arrays");
+}
+
 /// Whether lengths are those of an FFT. XLA takes them for what it reads and writes, and StableHLO compares them with
 /// the types for some kinds only. Half of a spectrum is compared when its size is known.
 inline bool are_last_sizes(const AttributesAndTypes::Numbers& lengths, std::uint64_t kind,
@@ -602,8 +612,6 @@ class Module {
     constexpr unsigned top = 1, body = 2;
     if (!kind.is_module && (kind.is_function || kind.is_mesh) != (region.depth == top))
       at.refuse("a function, or another operation, where it cannot be,");
-    if (sorts_ > 0 && !kind.is_repeatable)
-      at.refuse("a sort that may compare the same elements with different results");
     const unsigned has = at.byte();
     attribute(at);  // the location
     std::optional<std::uint64_t> dictionary;
@@ -640,6 +648,7 @@ class Module {
         ++scope.uses[value];
       }
     }
+    if (sorts_ > 0) check_comparison(at, *tables_, kind, operands, results);
     if (has & has_successors) {
       if (kind.known) at.refuse("an operation " + std::string(kind.known->name) + " with successors");
       for (std::uint64_t left = at.count("successors"); left > 0; --left) at.index(region.blocks, "blocks");
@@ -708,7 +717,7 @@ class Module {
   std::optional<AttributeCheck> attributes_;
   unsigned doubts_ = 0;
   bool compares_untyped_ = false;
-  unsigned sorts_ = 0;  // around what is read: XLA sorts outside of an array if they do not compare elements alone
+  unsigned sorts_ = 0;           // around what is read
   std::uint64_t undefined_ = 0;  // values that the open regions still have to define
   Calls calls_;
   CallGraph graph_;
