@@ -87,6 +87,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       {Keeps::validity, [&] { return adapt::with_older_words(module, where); }},
       {Keeps::validity, [&] { return adapt::with_stable_sorts(module, where); }},
       {Keeps::validity, [&] { return adapt::with_typed_comparisons(module, where); }},
+      {Keeps::validity, [&] { return adapt::with_wide_indices(module, where); }},
       {Keeps::validity, [&] { return adapt::with_guarded_constants(module, where); }},
       {Keeps::validity,
        [&] { return adapt::without_layouts_of_empty_results(module, where, [](std::string_view) { return true; }); }},

@@ -413,6 +413,23 @@ def test_comparisons_that_leave_the_sign_to_the_type(element: str, tmp_path: Pat
     np.testing.assert_array_equal(Session(path, plugin="cpu")(x, y), x < y)
 
 
+@pytest.mark.parametrize("size", [300, "b"])
+@pytest.mark.parametrize(
+    ("dtype", "index"), [("int8", 50), ("int8", 127), ("uint8", 50), ("uint8", 255), ("int16", 50)]
+)
+def test_scatters_with_narrow_indices(dtype: str, index: int, size: Any, tmp_path: Path) -> None:
+    """XLA before JAX 0.12 writes nothing to an array that is longer than the type of the indices can say."""
+    numbers = jax.lax.ScatterDimensionNumbers((0,), (), (0,))
+    (size,) = jaxexp.symbolic_shape("b", constraints=["b >= 3"]) if size == "b" else (size,)
+    specs = jax.ShapeDtypeStruct((size,), np.float32), jax.ShapeDtypeStruct((1,), dtype)
+    mode = jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
+    path = saved(tmp_path, lambda x, i: jax.lax.scatter(x, i, jnp.full(3, -1.0), numbers, mode=mode), *specs)
+    expected = np.arange(300, dtype=np.float32)
+    found = Session(path, plugin="cpu")(expected, np.array([index], dtype))
+    expected[index : index + 3] = -1
+    np.testing.assert_array_equal(found, expected)
+
+
 def convolved(x: Any, k: Any) -> Any:
     numbers = "NHWC", "HWIO", "NHWC"
     return jax.lax.conv_general_dilated(x, k, (2, 1), [(0, 0)] * 2, (4096, 1), dimension_numbers=numbers)

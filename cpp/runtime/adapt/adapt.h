@@ -55,6 +55,10 @@ std::optional<std::vector<std::uint8_t>> with_typed_comparisons(std::span<const 
 std::optional<std::vector<std::uint8_t>> with_guarded_constants(std::span<const std::uint8_t> module,
                                                                 const wire::Path& where);
 
+/// The module whose scatters have indices of 32 bits or more. Nothing where all have. Throws the same.
+std::optional<std::vector<std::uint8_t>> with_wide_indices(std::span<const std::uint8_t> module,
+                                                           const wire::Path& where);
+
 /// The module with sorts that keep equal elements in their order. Nothing where all do. Throws the same.
 std::optional<std::vector<std::uint8_t>> with_stable_sorts(std::span<const std::uint8_t> module,
                                                            const wire::Path& where);

@@ -136,6 +136,8 @@ void Program::adapt(const Artifact& artifact, const Client& client, const wire::
         return std::ranges::find(of, kind.first) != std::end(of);
       });
   if (has_guards_) take_if_known(adapt::with_guarded_constants);
+  if (contents.operations.contains("vhlo.scatter_v1") || contents.operations.contains("vhlo.scatter_v2"))
+    take_if_known(adapt::with_wide_indices);
   if (contents.operations.contains("vhlo.sort_v1")) take_if_known(adapt::with_stable_sorts);
   const auto [wanted, known] = stablehlo_versions(client);
   const auto is_newer = [](const auto& kind) { return adapt::may_have_older_words(kind.first); };
