@@ -103,7 +103,7 @@ inline void check_comparison(const Cursor& at, const AttributesAndTypes& tables,
   if (!kind.is_repeatable) at.refuse("a sort that may compare the same elements with different results");
   for (const auto values : {operands, results})
     if (std::ranges::any_of(values, [&](std::uint32_t type) { return tables.rank(type) != 0; }))
-      at.refuse("a sort that compares elements by arrays");
+      at.refuse("a sort that compares by more than numbers");
 }
 
 /// Whether lengths are those of an FFT. XLA takes them for what it reads and writes, and StableHLO compares them with
