@@ -6,7 +6,7 @@ import collections
 import functools
 import importlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -22,6 +22,17 @@ def harnesses(most_of_a_group: int) -> Sequence[Any]:
             groups[harness.group_name].append(harness)
     chosen = [random.Random(0).sample(group, min(len(group), most_of_a_group)) for group in groups.values()]
     return [harness for group in chosen for harness in group]
+
+
+def assert_each(chosen: Sequence[Any], compare: Callable[[Any], None]) -> None:
+    """Compares all of them, and names each that differs."""
+    wrong = {}
+    for harness in chosen:
+        try:
+            compare(harness)
+        except Exception as error:
+            wrong[harness.fullname] = f"{type(error).__name__}: {error}"[:500]
+    assert not wrong, "\n".join(f"{name}: {why}" for name, why in wrong.items())
 
 
 def is_key(array: Any) -> bool:

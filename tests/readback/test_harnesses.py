@@ -15,7 +15,7 @@ import pytest
 
 import jaxexp
 from jaxexp._readback.function import Raised, raised
-from kit.harnesses import harnesses, is_key, numbers
+from kit.harnesses import assert_each, harnesses, is_key, numbers
 from kit.raising import assert_same_bits
 
 pytestmark = pytest.mark.slow(reason="thousands of functions, each compiled four times")
@@ -42,13 +42,7 @@ def released() -> Iterator[None]:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_primitives(part: int) -> None:
-    wrong = {}
-    for harness in harnesses(MOST_OF_A_GROUP)[part::PARTS]:
-        try:
-            compare(harness)
-        except Exception as error:
-            wrong[harness.fullname] = f"{type(error).__name__}: {error}"[:500]
-    assert not wrong, "\n".join(f"{name}: {why}" for name, why in wrong.items())
+    assert_each(harnesses(MOST_OF_A_GROUP)[part::PARTS], compare)
 
 
 def compare(harness: Any) -> None:

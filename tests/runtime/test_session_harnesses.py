@@ -12,7 +12,7 @@ import pytest
 import jaxexp
 from jaxexp.runtime import Session
 from kit import runtime, without_jax
-from kit.harnesses import harnesses, is_key, numbers
+from kit.harnesses import assert_each, harnesses, is_key, numbers
 
 without_jax.skip_without_plugin()
 pytestmark = [
@@ -41,14 +41,8 @@ def released() -> Iterator[None]:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_primitives(part: int) -> None:
-    wrong = {}
-    for harness in harnesses(MOST_OF_A_GROUP)[part::PARTS]:
-        if UNSTABLE not in harness.fullname:
-            try:
-                compare(harness)
-            except Exception as error:
-                wrong[harness.fullname] = f"{type(error).__name__}: {error}"[:500]
-    assert not wrong, "\n".join(f"{name}: {why}" for name, why in wrong.items())
+    chosen = harnesses(MOST_OF_A_GROUP)[part::PARTS]
+    assert_each([harness for harness in chosen if UNSTABLE not in harness.fullname], compare)
 
 
 def compare(harness: Any) -> None:

@@ -125,7 +125,7 @@ class Source:
                 if check_size is not None:
                     check_size(remote.size)
                 if remote.size > files.LARGEST:  # before it fills the memory
-                    raise DeserializationError("", "an artifact of at most 4 GiB", f"a file of {remote.size:,} bytes")
+                    raise files.too_large(f"a file of {remote.size:,} bytes")
                 return remote.read(0, remote.size)
         return self.buffer if self.file is None else _rest(self.file, check_size)
 

@@ -116,7 +116,12 @@ def _check_size(path: str | os.PathLike[str], size: int) -> None:
     if size > LARGEST:
         with open(path, "rb") as file:
             found = instead_of_artifact(f"a file of {size:,} bytes", "", file.read(HEAD))
-        raise DeserializationError("", "an artifact of at most 4 GiB", found)
+        raise too_large(found)
+
+
+def too_large(found: str) -> DeserializationError:
+    """The error for a file of more than `LARGEST` bytes."""
+    return DeserializationError("", "an artifact of at most 4 GiB", found)
 
 
 def empty(expected: str) -> DeserializationError:

@@ -50,9 +50,8 @@ def confine(module: Any, serialized: bytes) -> None:
 
 
 def _give_channel(operation: Any, channel: int) -> None:
-    old = str(operation.attributes["channel_handle"])
-    new = re.sub(r"handle = -?\d+", f"handle = {channel}", old)
-    operation.attributes["channel_handle"] = _jax.ir.Attribute.parse(new, operation.context)
+    old = _jax.hlo.ChannelHandle(operation.attributes["channel_handle"])
+    operation.attributes["channel_handle"] = _jax.hlo.ChannelHandle.get(channel, old.channel_type, operation.context)
 
 
 def _confine_call(call: Any, target: str) -> None:
