@@ -135,6 +135,18 @@ def test_devices_may_meet_in_branches() -> None:
     assert refused(found["in_a_loop"], Policy(operations=collectives)) == (None, None)
 
 
+@pytest.mark.parametrize(("name", "operation"), [("all_gather", "all_gather"), ("psum_scatter", "reduce_scatter")])
+def test_sizes_of_groups_are_not_compared(name: str, operation: str) -> None:
+    devices, spec = mesh((2,), ("x",)), jax.sharding.PartitionSpec("x")
+    sharded = jax.shard_map(
+        lambda x: getattr(jax.lax, name)(x, "x", tiled=True),
+        mesh=devices, in_specs=spec, out_specs=spec, check_vma=False,
+    )  # fmt: skip
+    data = made(sharded, jax.device_put(np.ones(8, np.float32), jax.sharding.NamedSharding(devices, spec)))
+    assert refused(data, Policy()) == (None, "operations")
+    assert refused(data, Policy(operations=[f"stablehlo.{operation}"])) == (None, None)
+
+
 def test_a_session_takes_a_policy(tmp_path: Path, subprocess_env: Any) -> None:
     (tmp_path / "f.jaxexp").write_bytes(made(calls("kernel"), checks=("kernel",)))
     with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:

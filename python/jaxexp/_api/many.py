@@ -144,6 +144,7 @@ def load_many(
             results[i] = refused[i]
         elif isinstance(results[i], int):
             results[i] = _size_error(policy, results[i])
+    failed = _without_refused(results, failed, manner)
     failed = _with_weights(items, results, failed, stable=stable)
     return _finish(results, failed, lambda i: _place(items[i], i), manner)
 
@@ -169,6 +170,7 @@ def _load_signed(items: list[Any], reader: _native.ReadMany, manner: Manner, by:
     results, failed = reader.items(given, False, None)
     for i in failed:
         results[i] = refused.get(i, results[i])
+    failed = _without_refused(results, failed, manner)
     failed = _with_weights(items, results, failed, signed)
     return _finish(results, failed, lambda i: _place(items[i], i), manner)
 
@@ -189,7 +191,7 @@ def load_slices(
         As `load_many`.
     """
     results, failed = manner.reader().slices(owner, list(extents))
-    return _finish(results, failed, name, manner)
+    return _finish(results, _without_refused(results, failed, manner), name, manner)
 
 
 def _with_weights(
@@ -238,9 +240,7 @@ def _size_error(policy: Policy, size: int) -> PolicyError | None:
 
 
 def _finish(results: list[Any], failed: list[int], name: Callable[[int], str], manner: Manner) -> list[Any]:
-    """Checks the policy, adds file names to errors, and raises the first error if `on_error` says so."""
-    if manner.policy is not None:
-        failed = sorted({*failed, *_refused(results, set(failed), manner.policy, manner.raises)})
+    """Adds file names to errors, and raises the first error if `on_error` says so."""
     for i in failed:
         error = results[i]
         if isinstance(error, (DeserializationError, PolicyError)):
@@ -262,17 +262,19 @@ def _finish(results: list[Any], failed: list[int], name: Callable[[int], str], m
 _OTHER_PLACES = "load_many reads files and buffers; Archive.load_all loads members of an archive, and load from a URL"
 
 
-def _refused(results: list[Any], failed: set[int], policy: Policy, only_first: bool) -> list[int]:
-    """Replaces functions that the policy does not allow with errors."""
-    refused = []
+def _without_refused(results: list[Any], failed: list[int], manner: Manner) -> list[int]:
+    """Replaces functions that the policy does not allow with errors; returns the indices of all errors."""
+    if manner.policy is None:
+        return failed
+    refused = set(failed)
     for i, exported in enumerate(results):
-        if i in failed:
+        if i in refused:
             continue
         try:
-            policy.check(exported)
+            manner.policy.check(exported)
         except ExportError as error:
             results[i] = error
-            refused.append(i)
-            if only_first:
+            refused.add(i)
+            if manner.raises:
                 break
-    return refused
+    return sorted(refused)

@@ -29,11 +29,14 @@ def of_function(exported: ExportedData) -> dict[str, str]:
     """The conditions that a function sets."""
     signature = data.signature(exported, without_scope=True, weak_types=False)
     described = [str(part) for i, part in enumerate(signature) if i not in (1, 3)]  # the trees only arrange arguments
-    return {
+    conditions = {
         "function": data.described(exported),
         "module": module_of(exported),
         "signature": hashlib.sha256("\n".join(described).encode()).hexdigest(),
     }
+    if data.is_under_policy(exported):  # it runs another module
+        conditions["policy"] = "allowed"
+    return conditions
 
 
 def module_of(exported: ExportedData) -> str:

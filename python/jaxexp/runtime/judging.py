@@ -11,7 +11,14 @@ import re
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jaxexp._errors import PolicyError
-from jaxexp._kernel.artifact.operations import BRANCHES, COLLECTIVES, as_parsed, is_attribute_understood, is_understood
+from jaxexp._kernel.artifact.operations import (
+    BRANCHES,
+    COLLECTIVES,
+    RESIZING,
+    as_parsed,
+    is_attribute_understood,
+    is_understood,
+)
 from jaxexp._kernel.artifact.targets import KNOWN_CUSTOM_CALLS, STABLE_CUSTOM_CALLS
 from jaxexp._policy.limits.limits import Limits
 
@@ -89,6 +96,8 @@ class _Judge:
             parsed = as_parsed(name)
             if not is_understood(name) and not self.limits.allows("operations", name, parsed):
                 self._refuse("operations", f"has the operation {parsed}, which is unknown here", parsed)
+            if parsed in RESIZING and not self.limits.allows("operations", name, parsed):
+                self._refuse("operations", f"has {parsed}, whose sizes are not compared without JAX", parsed)
             self.limits.transfer(parsed, self.where)
         if found["operations"].get(_MODULE, 0) > 1:  # one inside has symbols of its own
             self._refuse("operations", f"has the operation {_MODULE} in its module, which is unknown here", _MODULE)

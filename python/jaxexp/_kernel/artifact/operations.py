@@ -84,6 +84,8 @@ COLLECTIVES = frozenset(
     ).split()
 )
 # Operations by which devices may go different ways.
+# Those that change a size, and the attribute with its dimension. For groups of one device, XLA believes any size.
+RESIZING = {"stablehlo.all_gather": "all_gather_dim", "stablehlo.reduce_scatter": "scatter_dimension"}
 BRANCHES = frozenset(("stablehlo.case", "stablehlo.if", "stablehlo.while"))
 
 

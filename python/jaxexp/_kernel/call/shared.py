@@ -35,14 +35,17 @@ def first_of_equals(exported: ExportedData) -> ExportedData:
 
 
 class _Content:
-    """A function as a key: its signature, its module and its VJPs, wherever its symbolic dimensions come from."""
+    """A function as a key: its signature, its module and its VJPs, wherever its symbolic dimensions come from, and
+    whether a policy allowed it, for which it runs other code.
+    """
 
-    __slots__ = ("_hash", "_module", "_signature", "exported")
+    __slots__ = ("_hash", "_is_under_policy", "_module", "_signature", "exported")
 
     def __init__(self, exported: ExportedData) -> None:
         self.exported = exported
         self._module = data.module_view(exported)
         self._signature = data.signature(exported, without_scope=True)
+        self._is_under_policy = data.is_under_policy(exported)
         self._hash = hash((self._signature, len(self._module)))
 
     def __hash__(self) -> int:
@@ -54,6 +57,7 @@ class _Content:
         try:
             return (
                 self._hash == other._hash
+                and self._is_under_policy == other._is_under_policy
                 and self._signature == other._signature
                 and _native.equal_bytes(self._module, other._module)
                 and _have_equal_vjps(self.exported, other.exported)

@@ -98,6 +98,7 @@ class ExportedData(Attributes):
             return True
         is_equal = (
             hash(self) == hash(other)
+            and is_under_policy(self) == is_under_policy(other)
             and signature(self) == signature(other)
             and _native.equal_bytes(_module_as_it_is(self), _module_as_it_is(other))
             and self._get_vjp == other._get_vjp
@@ -300,6 +301,18 @@ def note(exported: E, like: ExportedData | None = None, **facts: Any) -> E:
     return exported
 
 
+def allow(exported: ExportedData) -> None:
+    """Notes that a policy allowed a function, so that it runs other code: what calls have kept of it is forgotten."""
+    if is_under_policy(exported):
+        return
+    note(exported, under_policy=True)
+    before = vars(attributes_of(exported).pop("_kept", Kept()))
+    left = {name: before[name] for name in ("file", "vjp") if name in before}
+    if "first" in before:  # JAX's caches know this object by what it was
+        left["first"] = bare(exported)
+    vars(kept_by(exported)).update(left)
+
+
 def module_size(exported: ExportedData) -> int:
     """How many bytes the module has. This does not read it."""
     artifact = _artifact_with_module(exported)
@@ -351,6 +364,8 @@ def _vjp(exported: E) -> E:
     if not is_loaded(vjp):  # an artifact says it
         name, order = origin(exported)
         note(vjp, name_and_order=(name, order + 1))
+    if is_under_policy(exported):
+        note(vjp, under_policy=True)
     if (executables := vars(exported._kept).get("executables")) is not None:  # a file has the code of VJPs, too
         vars(kept_by(vjp))["executables"] = executables
     return vjp

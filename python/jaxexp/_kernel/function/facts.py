@@ -38,8 +38,8 @@ class Facts(NamedTuple):
         weak_results: the same for the results.
         in_tree: how the artifact describes `in_tree`, if differently.
         out_tree: how it describes `out_tree`, if differently.
-        under_policy: True if a policy allowed it. Then no compiler sees the name of a file that is here, which it would
-            read for an error.
+        under_policy: True if a policy allowed it. Then what runs is another module, as `_kernel/module/confined.py`
+            says, so it is no other function's equal. No artifact says it.
         cases: calls that were recorded. They go along as long as the weights are the same, and into artifacts and
             functions whose signatures they fit.
     """

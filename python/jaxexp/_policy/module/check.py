@@ -11,13 +11,14 @@ from jaxexp import _jax
 from jaxexp._errors import DeserializationError, PolicyError
 from jaxexp._kernel.artifact import operations
 from jaxexp._kernel.artifact.targets import KNOWN_CUSTOM_CALLS, STABLE_CUSTOM_CALLS
+from jaxexp._kernel.call import first_argument
 from jaxexp._kernel.codec import nodes
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.module import call_arrays, composites, convolutions, mlir, runnable
 from jaxexp._policy.limits.limits import Limits
 
-from . import devices
+from . import collectives, devices
 
 _MODULE = "mlir_module_serialized"
 
@@ -25,8 +26,12 @@ _MODULE = "mlir_module_serialized"
 def check_functions(limits: Limits, chain: Iterable[ExportedData]) -> None:
     """What `Policy.check` does, for a function and its VJPs."""
     budget = composites.Budget()
+    checked = list[ExportedData]()
     for exported in chain:
         _check_function(limits, exported, budget)
+        checked += exported, first_argument.program_of(exported)
+    for exported in filter(data.is_loaded, checked):
+        data.allow(exported)
 
 
 def _check_function(limits: Limits, exported: ExportedData, budget: composites.Budget) -> None:
@@ -43,8 +48,6 @@ def _check_function(limits: Limits, exported: ExportedData, budget: composites.B
     # The module is checked after it is brought up to date, because that one runs.
     with mlir.reading(), _jax.make_ir_context() as context:
         _ModuleCheck(limits, where, budget).run(runnable.parse(exported, context))
-    if data.is_loaded(exported):
-        data.note(exported, under_policy=True)
 
 
 _CUSTOM_CALL = "stablehlo.custom_call"
@@ -71,7 +74,7 @@ class _ModuleCheck:
             self._devices(found[0], found[0].name)
         for operation in found[1:]:
             self._operation(operation, operation.name)
-        self._meetings(found[1:])
+        self._collectives(found[1:])
         is_trusted = functools.partial(self.limits.allows, "operations")
         for _, name, meaning in composites.of_chlo(module, self.budget, is_trusted):
             if meaning is composites.Meaning.TWO:
@@ -148,16 +151,12 @@ class _ModuleCheck:
             found = f"has the operation {name} {self._inside()} with {wrong}"
             self._refuse_name("operations", f"{found}, for which XLA reads outside of its arrays on a CPU", name)
 
-    def _meetings(self, found: Sequence[Any]) -> None:
-        """What runs has a channel for each collective operation. Of one with open sizes, there may be several."""
-        if all(operation.name not in operations.BRANCHES for operation in found):
-            return
+    def _collectives(self, found: Sequence[Any]) -> None:
+        has_branches = any(operation.name in operations.BRANCHES for operation in found)
         for operation in found:
-            name = operation.name
-            is_open = name in operations.COLLECTIVES and any(map(_is_open, operation.operands))
-            if is_open and not self.limits.allows("operations", name):
-                what = f"has branches and {name} of open sizes, where devices may meet with arrays of other sizes"
-                self._refuse_name("operations", what, name)
+            wrong = collectives.why_wrong(operation, self.symbols, has_branches=has_branches)
+            if wrong and not self.limits.allows("operations", operation.name):
+                self._refuse_name("operations", f"has {wrong}", operation.name)
 
     def _known_symbol(self, name: str, target: str) -> None:
         if name not in self.symbols:
@@ -235,10 +234,6 @@ class _ModuleCheck:
                 self._refuse_name("operations", f"has {what()} of type {type_}, which is unknown here", str(type_))
             self.array_bytes[type_] = size or 0
         self.limits.at_most("max_array_bytes", self.array_bytes[type_], f"bytes in {what()}", self.where)
-
-
-def _is_open(value: Any) -> bool:
-    return not _jax.ir.RankedTensorType(value.type).has_static_shape
 
 
 def _name_of(attribute: Any) -> str:

@@ -1,0 +1,172 @@
+"""Whatever is made of a function that a policy allowed, in whichever way it was loaded, runs the code that the policy
+wants, and never what was compiled for an equal function that no policy saw.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxexp
+
+POLICY = jaxexp.Policy()
+LATE = "check after calls"
+N = 2000
+# All keys are equal. So a stable sort leaves the values in their order, and an unstable one does not.
+KEYS, VALUES = np.zeros(N, np.float32), np.arange(N, dtype=np.float32)
+WEIGHTS = {"w": VALUES}
+EXPECTED = VALUES * VALUES
+
+
+def ordered(values: Any, keys: Any) -> Any:
+    _, found = jax.lax.sort((keys, values["w"]), num_keys=1, is_stable=False)
+    return found * jnp.arange(N, dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def blob() -> bytes:
+    return bytes(jaxexp.export(jax.jit(ordered))(WEIGHTS, KEYS).serialize(vjp_order=2))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled() -> Iterator[None]:
+    jax.clear_caches()
+    yield
+    jaxexp.compile_cache(None)
+
+
+def saved(blob: bytes, folder: Path) -> Path:
+    (folder / "plain.jaxexp").write_bytes(blob)
+    return folder / "plain.jaxexp"
+
+
+def saved_with_weights(blob: bytes, folder: Path) -> Path:
+    jaxexp.deserialize(blob).bind(WEIGHTS).save(folder / "bound.jaxexp", vjp_order=2)
+    return folder / "bound.jaxexp"
+
+
+def archived(path: Path, folder: Path) -> jaxexp.Archive:
+    with jaxexp.Archive.create(folder / "all.zip") as writer:
+        writer.add("f", jaxexp.load(path), vjp_order=2)
+    return jaxexp.Archive.open(folder / "all.zip")
+
+
+def checked_after_calls(function: jaxexp.Exported, *args: Any) -> jaxexp.Exported:
+    function.call(*args)
+    jax.grad(lambda *args: function.call(*args).sum(), argnums=len(args) - 1)(*args)
+    POLICY.check(function)
+    return function
+
+
+LOADED: dict[str, Callable[[bytes, Path], jaxexp.Exported]] = {
+    "deserialize": lambda blob, _: jaxexp.deserialize(blob, policy=POLICY),
+    "load": lambda blob, folder: jaxexp.load(saved(blob, folder), policy=POLICY),
+    "load_many": lambda blob, folder: jaxexp.load_many([saved(blob, folder)] * 2, policy=POLICY)[1],
+    "load_all": lambda blob, folder: archived(saved(blob, folder), folder).load_all(policy=POLICY)[0],
+    "Handle.load": lambda blob, folder: archived(saved(blob, folder), folder)["f"].load(policy=POLICY),
+    LATE: lambda blob, _: checked_after_calls(jaxexp.deserialize(blob), WEIGHTS, KEYS),
+}
+LOADED_WITH_WEIGHTS: dict[str, Callable[[bytes, Path], Any]] = {
+    "load": lambda blob, folder: jaxexp.load(saved_with_weights(blob, folder), policy=POLICY),
+    "load_many": lambda blob, folder: jaxexp.load_many([saved_with_weights(blob, folder)], policy=POLICY)[0],
+    "load_all": lambda blob, folder: archived(saved_with_weights(blob, folder), folder).load_all(policy=POLICY)[0],
+    "Handle.load": lambda blob, folder: archived(saved_with_weights(blob, folder), folder)["f"].load(policy=POLICY),
+    LATE: lambda blob, folder: checked_after_calls(jaxexp.load(saved_with_weights(blob, folder)), KEYS),
+}
+MADE: dict[str, Callable[[jaxexp.Exported], jaxexp.Exported]] = {
+    "itself": lambda f: f,
+    "replace": lambda f: dataclasses.replace(f, fun_name="other"),
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda f: pickle.loads(pickle.dumps(f)),
+    "from_jax": lambda f: jaxexp.Exported.from_jax(f.to_jax()),
+    "specialize": lambda f: f.specialize(*jax.tree_util.tree_unflatten(f.in_tree, f.in_avals)[0]),
+    "unbound": lambda f: f.bind(WEIGHTS).unbound,
+}
+MADE_WITH_WEIGHTS: dict[str, Callable[[Any], Any]] = {
+    "itself": lambda f: f,
+    "with_weights": lambda f: f.with_weights(WEIGHTS),
+    "pickle": lambda f: pickle.loads(pickle.dumps(f)),
+    "as a pytree": lambda f: jax.tree_util.tree_map(lambda leaf: leaf, f),
+    "specialize": lambda f: f.specialize(jax.ShapeDtypeStruct((N,), np.float32)),
+    "unbound": lambda f: f.unbound.bind(WEIGHTS),
+}
+
+
+def pairs(loaded: Iterable[str], made: Iterable[str]) -> list[tuple[str, str]]:
+    """Each way to load a function, and each way to make another of it: of one that was loaded, and of one that a policy
+    saw late.
+    """
+    return [(way, "itself") for way in loaded] + [("load", way) for way in made] + [(LATE, way) for way in made]
+
+
+def assert_stable(call: Callable[..., Any], *args: Any) -> None:
+    mapped = jax.vmap(call, in_axes=(None,) * (len(args) - 1) + (0,))
+    results = {
+        "call": call(*args),
+        "jit": jax.jit(call)(*args),
+        "vjp": jax.vjp(call, *args)[0],
+        "vmap": mapped(*args[:-1], args[-1][None])[0],
+    }
+    for what, found in results.items():
+        np.testing.assert_array_equal(found, EXPECTED, err_msg=what)
+
+
+def gradient(function: jaxexp.Exported) -> Any:
+    return jax.grad(lambda weights: function.call(weights, KEYS).sum())(WEIGHTS)["w"]
+
+
+def test_the_sort_is_unstable(blob: bytes, tmp_path: Path) -> None:
+    """Or else nothing here could fail."""
+    function = jaxexp.deserialize(blob)
+    assert not np.array_equal(function.call(WEIGHTS, KEYS), EXPECTED)
+    assert not np.array_equal(gradient(function), VALUES)
+    assert not np.array_equal(jaxexp.load(saved_with_weights(blob, tmp_path)).call(KEYS), EXPECTED)
+
+
+@pytest.mark.parametrize(("loaded", "made"), pairs(LOADED, MADE))
+def test_functions(loaded: str, made: str, blob: bytes, tmp_path: Path) -> None:
+    function = MADE[made](LOADED[loaded](blob, tmp_path))
+    assert_stable(function.call, WEIGHTS, KEYS)
+    np.testing.assert_array_equal(gradient(function), VALUES)
+
+
+@pytest.mark.parametrize(("loaded", "made"), pairs(LOADED_WITH_WEIGHTS, MADE_WITH_WEIGHTS))
+def test_functions_with_weights(loaded: str, made: str, blob: bytes, tmp_path: Path) -> None:
+    function = MADE_WITH_WEIGHTS[made](LOADED_WITH_WEIGHTS[loaded](blob, tmp_path))
+    assert_stable(function.call, KEYS)
+    np.testing.assert_array_equal(gradient(function.unbound), VALUES)
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["checked first", "trusted first"])
+def test_equal_functions_share_nothing_across_a_policy(is_first: bool, blob: bytes, tmp_path: Path) -> None:
+    """Neither in the process nor in a compile cache nor what `prefetch` compiles."""
+    for _ in range(2):  # the second time, code comes from the folder
+        jaxexp.compile_cache(tmp_path / "cache")
+        checked = jaxexp.deserialize(blob, policy=POLICY) if is_first else None
+        trusted = jaxexp.deserialize(blob)
+        jaxexp.prefetch([trusted])
+        gradient(trusted)
+        assert not np.array_equal(trusted.call(WEIGHTS, KEYS), EXPECTED)
+        checked = checked or jaxexp.deserialize(blob, policy=POLICY)
+        assert checked != trusted
+        assert_stable(checked.call, WEIGHTS, KEYS)
+        np.testing.assert_array_equal(gradient(checked), VALUES)
+        assert not np.array_equal(jaxexp.deserialize(blob).call(WEIGHTS, KEYS), EXPECTED)
+        jaxexp.compile_cache(None)
+        jax.clear_caches()
+
+
+def test_two_allowed_functions_are_equal(blob: bytes) -> None:
+    one, other = (jaxexp.deserialize(blob, policy=POLICY) for _ in range(2))
+    assert one == other
+    assert hash(one) == hash(other) == hash(jaxexp.deserialize(blob))
