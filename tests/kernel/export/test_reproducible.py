@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import jaxexp
+from jaxexp import _jax
 from kit.corpus import CASES
 from kit.places import GOLDEN, TESTS, WORKERS
 
@@ -104,6 +105,25 @@ def test_with_weights_symbolic_shapes_and_an_old_reader() -> None:
     first, second = one(), (lambda: one())()
     assert first == second
     assert jaxexp.inspect(first).absolute_paths == ()
+
+
+def test_settings_of_locations_make_no_difference() -> None:
+    @jax.custom_vjp
+    def scaled(x: jax.Array) -> jax.Array:
+        return x * 2
+
+    scaled.defvjp(lambda x: (scaled(x), None), lambda _, cotangent: (cotangent * 2,))
+
+    def bytes_of() -> bytes:
+        function = jax.jit(lambda x: scaled(model([x, x], x)))
+        return bytes(jaxexp.export(function, reproducible=True)(X).serialize(vjp_order=1))
+
+    expected = bytes_of()
+    with _jax.config_states["jax_include_full_tracebacks_in_locations"](False):
+        assert bytes_of() == expected
+    for limit in (1, 3, 100, -1):
+        with _jax.config_states["jax_traceback_in_locations_limit"](limit):
+            assert bytes_of() == expected
 
 
 def test_functions_are_not_traced_again_afterwards() -> None:

@@ -15,6 +15,8 @@ from jaxexp import _jax
 
 # Not in the keys of JAX's caches, but `export` reads them.
 _OF_EXPORT = ("jax_export_calling_convention_version", "jax_export_ignore_forward_compatibility")
+# JAX's defaults.
+_OF_LOCATIONS = {"jax_include_full_tracebacks_in_locations": True, "jax_traceback_in_locations_limit": 10}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,10 +52,16 @@ class Surroundings:
             yield
 
 
-def anew() -> Any:
-    """A context in which JAX's caches have no trace and no lowering from outside of it."""
-    # Each value of this setting has entries of its own.
-    return _jax.jit_cache(_jax.JitCache(capacity=256))
+@contextlib.contextmanager
+def anew() -> Generator[None]:
+    """A context in which JAX's caches have no trace and no lowering from outside of it, and locations have the same
+    calls whatever is set.
+    """
+    # Each value of the first setting has entries of its own.
+    with _jax.jit_cache(_jax.JitCache(capacity=256)), contextlib.ExitStack() as settings:
+        for name, value in _OF_LOCATIONS.items():
+            settings.enter_context(_jax.config_states[name](value))
+        yield
 
 
 def _set_meshes(stack: list[Any]) -> None:

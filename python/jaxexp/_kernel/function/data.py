@@ -301,18 +301,6 @@ def note(exported: E, like: ExportedData | None = None, **facts: Any) -> E:
     return exported
 
 
-def allow(exported: ExportedData) -> None:
-    """Notes that a policy allowed a function, so that it runs other code: what calls have kept of it is forgotten."""
-    if is_under_policy(exported):
-        return
-    note(exported, under_policy=True)
-    before = vars(attributes_of(exported).pop("_kept", Kept()))
-    left = {name: before[name] for name in ("file", "vjp") if name in before}
-    if "first" in before:  # JAX's caches know this object by what it was
-        left["first"] = bare(exported)
-    vars(kept_by(exported)).update(left)
-
-
 def module_size(exported: ExportedData) -> int:
     """How many bytes the module has. This does not read it."""
     artifact = _artifact_with_module(exported)

@@ -15,6 +15,7 @@ from jaxexp._kernel.call import first_argument
 from jaxexp._kernel.codec import nodes
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
+from jaxexp._kernel.function.kept import Kept
 from jaxexp._kernel.module import call_arrays, composites, convolutions, mlir, runnable
 from jaxexp._policy.limits.limits import Limits
 
@@ -31,7 +32,19 @@ def check_functions(limits: Limits, chain: Iterable[ExportedData]) -> None:
         _check_function(limits, exported, budget)
         checked += exported, first_argument.program_of(exported)
     for exported in filter(data.is_loaded, checked):
-        data.allow(exported)
+        _allow(exported)
+
+
+def _allow(exported: ExportedData) -> None:
+    """Notes that a function is allowed, so that it runs other code: what calls have kept of it is forgotten."""
+    if data.is_under_policy(exported):
+        return
+    before = vars(data.attributes_of(exported).pop("_kept", Kept()))
+    left = {name: before[name] for name in ("file", "vjp") if name in before}
+    data.note(exported, under_policy=True)
+    if "first" in before:  # JAX's caches know this object by what it was
+        left["first"] = data.bare(exported)
+    vars(data.kept_by(exported)).update(left)
 
 
 def _check_function(limits: Limits, exported: ExportedData, budget: composites.Budget) -> None:
