@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import gc
 import os
 import random
@@ -21,6 +22,7 @@ import pytest
 import jaxexp
 from jaxexp import Archive, DeserializationError, ExportError, _native
 from jaxexp._fleet.archive.output import Output
+from kit import forged
 from kit.archive_files import X, assert_sound, exported_again, make
 from kit.archives import blob, plain
 
@@ -214,6 +216,33 @@ class TestWriting:
                     archive.remove(second)
                 assert_sound(path.with_name("two.zip"), {n: m for n, m in left.items() if n != second})
 
+    def test_modules_of_one_digest_are_told_apart(self, path: Path) -> None:
+        """Somebody else's module must not take the place of the one that is removed."""
+
+        def exported(constant: np.ndarray, name: str) -> jaxexp.Exported:
+            function = jax.jit(lambda x: x + constant)
+            made = jaxexp.export(function, reproducible=True)(jax.ShapeDtypeStruct((2048,), np.uint32))
+            return dataclasses.replace(made, fun_name=name)
+
+        somewhere = np.arange(2048, dtype=np.uint32)
+        position = exported(somewhere, "f").mlir_module_serialized.index(somewhere.tobytes())
+        ours, theirs = forged.pair(2048, position)
+        assert not np.array_equal(ours, theirs)
+        modules = [exported(constant, "f").mlir_module_serialized for constant in (ours, theirs)]
+        assert modules[0] != modules[1]
+        assert len({_native.digest(module) for module in modules}) == 1
+        with Archive.create(path) as archive:
+            archive.add("first", exported(ours, "first"))
+            archive.add("second", exported(ours, "second"))
+        with Archive.open(path) as opened:
+            assert opened["second"].shares_modules
+        with Archive.append(path) as archive:
+            archive.add("other", exported(theirs, "other"))
+            archive.remove("first")
+        with Archive.open(path) as opened:
+            for name, constant in (("second", ours), ("other", theirs)):
+                np.testing.assert_array_equal(opened[name].load().call(np.zeros(2048, np.uint32)), constant)
+
     @pytest.mark.parametrize("seed", range(6))
     def test_like_a_dict(self, seed: int, path: Path) -> None:
         source = random.Random(seed)
@@ -340,3 +369,30 @@ def test_a_pipe_is_not_replaced(path: Path) -> None:
     with pytest.raises(OSError, match="not a regular file, so nothing takes its place"), Archive.create(path):
         pass
     assert path.is_fifo()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning", "ignore:os.fork:RuntimeWarning")
+def test_a_forked_process_does_not_keep_the_lock(path: Path) -> None:
+    """It may live for long, such as one that loads data."""
+    told, tell = os.pipe()
+    ended, end = os.pipe()
+    with Archive.create(path) as archive:
+        archive.add("a", blob())
+    with Archive.append(path) as archive:
+        child = os.fork()
+        if not child:
+            os.close(end)
+            os.write(tell, b".")
+            os.read(ended, 1)  # until the parent has added something
+            os._exit(0)
+        os.read(told, 1)
+        archive.add("b", blob(version=1))
+    with Archive.append(path) as archive:
+        archive.add("c", blob(version=2))
+    os.close(end)
+    os.waitpid(child, 0)
+    for descriptor in (told, tell, ended):
+        os.close(descriptor)
+    with Archive.open(path) as opened:
+        assert list(opened) == ["a", "b", "c"]

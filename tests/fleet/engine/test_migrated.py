@@ -136,6 +136,20 @@ def test_the_journal_of_another_place_does_not_count(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no limit on the size of files")
 @pytest.mark.processes(reason="kills some")
+def test_weights_that_changed_are_written_again(tmp_path: Path) -> None:
+    """Also if their size is the same, and the journal has them."""
+    weights = {"w": jnp.arange(4.0)}
+    function = jax.jit(lambda x: x + weights["w"])
+    with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
+        archive.add("a", jaxexp.export(function, weights=weights)(jax.ShapeDtypeStruct((4,), jnp.float32)))
+    for _ in range(2):
+        assert jaxexp.migrate_many([tmp_path / "fleet.zip"], tmp_path / "new", journal=tmp_path / "journal") == {}
+        jaxexp.verify(tmp_path / "new" / "a.jaxexp")
+        (file,) = (tmp_path / "new").glob("*.safetensors")
+        content = file.read_bytes()
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
 def test_workers_that_die_while_they_write(tmp_path: Path) -> None:
     """The largest artifact is too large for them: nothing of it is left, and all others are there."""
     folder, new, journal = tmp_path / "in", tmp_path / "new", tmp_path / "journal"

@@ -15,7 +15,9 @@ import pytest
 
 import jaxexp
 from jaxexp._errors import ExportError, WeightsError
+from jaxexp._weights.arrays.pieces import digest
 from jaxexp._weights.bound.likeness import Likeness
+from kit import forged
 from kit.weighted import SIZE, X, apply, bound, close, closed, params
 
 
@@ -85,6 +87,18 @@ def test_no_large_array_is_no_error() -> None:
         exported = jaxexp.export(jax.jit(function), weights=True)(X)
         assert type(exported) is jaxexp.Exported
         close(exported.call(X), function(X))
+
+
+def test_arrays_of_one_digest_are_two_weights() -> None:
+    pair = forged.pair(4096, len("uint32(4096,)"))
+    one, other, again = map(jnp.asarray, (*pair, pair[0].copy()))
+    assert len({digest(array, b"uint32(4096,)") for array in (one, other)}) == 1
+    function = jax.jit(lambda x: (x + one, x * other, x - again))
+    x = np.full(4096, 3, np.uint32)
+    exported = jaxexp.export(function, weights=True)(x)
+    assert len(exported.weights) == 2
+    for found, expected in zip(exported.call(x), function(x), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("weights", ["named", True])

@@ -320,12 +320,16 @@ class ArchiveWriter:
         places = []
         for offset, size, digest in modules:
             position = self._records.module(digest, size)
-            if position is None or self._output.read(position, size) != bytes(blob[offset : offset + size]):
+            if position is None or not self._has(position, blob[offset : offset + size]):
                 return None
             places.append((position, size, digest))
         with contextlib.suppress(DeserializationError):  # its layout cannot be cut
             return _native.cut(blob), places
         return None
+
+    def _has(self, position: int, module: Any) -> bool:
+        """Whether a module lies there. The bytes are compared, because equal digests can be forged."""
+        return self._output.read(position, len(module)) == bytes(module)
 
     def _artifact_bytes(self, member: _native.Member) -> bytes | bytearray:
         stored = self._output.read(member.place.position, member.place.size)
@@ -352,9 +356,12 @@ class ArchiveWriter:
             if member.place.shared or not member.place.apart:  # members that share bytes follow their owner
                 continue
             sharing = self._records.sharing(member.place.position)
-            found = [(self._records.owned_module(digest, size), size, digest) for _, size, digest in member.modules]
-            modules = [(position, size, digest) for position, size, digest in found if position is not None]
-            if len(modules) < len(found):
+            modules = []
+            for old, size, digest in member.modules:
+                position = self._records.owned_module(digest, size)
+                if position is not None and self._has(position, self._output.read(old, size)):
+                    modules.append((position, size, digest))
+            if len(modules) < len(member.modules):
                 blob = self._artifact_bytes(member)
                 self._store(name, blob, member, _native.Artifact(blob).modules())
             else:

@@ -142,7 +142,7 @@ class Written:
             if (found := _native.Artifact(blob).weights()) is None:
                 return not self.weights
             table = Table.of_trailer(*found)
-            StoredInPieces(path, table).check_files()
+            StoredInPieces(path, table).check_digests()
             return self.weights in ((), tuple(_places(path, table)))
         except (OSError, ValueError):
             return False

@@ -342,8 +342,9 @@ def _without_scope(aval: Any) -> tuple[Any, ...]:
 
 
 def _hash(exported: ExportedData) -> int:
-    # The module takes part by its length: walking it would cost more than the calls that need the hash.
-    return hash((signature(exported), module_size(exported)))
+    # The module takes part by its length: walking it would cost more than the calls that need the hash. The policy does
+    # because a late one has to separate a function from itself in JAX's caches.
+    return hash((signature(exported), module_size(exported), is_under_policy(exported)))
 
 
 def _vjp(exported: E) -> E:

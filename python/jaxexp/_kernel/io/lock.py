@@ -47,9 +47,38 @@ def replacing_locked(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
         yield stack.enter_context(files.replacing(path))
 
 
+_held = threading.local()
+_locked = set[int]()  # descriptors of this process
+
+
+def _leave_locks() -> None:
+    """In a forked process: its copies of locked files would keep them locked, and it has no part in writing them."""
+    vars(_held).clear()
+    if not _locked:
+        return
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in _locked:
+        os.dup2(nothing, descriptor, inheritable=False)
+    os.close(nothing)
+    _locked.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_locks)
+
+
+@contextlib.contextmanager
+def _known(descriptor: int) -> Generator[None]:
+    """While a file is locked, or may be."""
+    _locked.add(descriptor)
+    try:
+        yield
+    finally:
+        _locked.discard(descriptor)
+
+
 # How many seconds a writer waits for one that puts files in their places in the same folder, which takes moments.
 PATIENCE = 60.0
-_held = threading.local()
 
 
 @contextlib.contextmanager
@@ -79,6 +108,7 @@ def _wait_for_folder(folder: str, stack: contextlib.ExitStack) -> None:
     except OSError:
         return  # one that can be written to, but not listed
     stack.callback(os.close, descriptor)
+    stack.enter_context(_known(descriptor))
     last = time.monotonic() + PATIENCE
     while True:
         try:
@@ -99,7 +129,7 @@ def locked(path: str | os.PathLike[str], mode: str = "r+b", *, patience: float =
     """
     last = time.monotonic() + patience
     while True:
-        with open(path, mode, buffering=0) as file:
+        with open(path, mode, buffering=0) as file, _known(file.fileno()):
             try:
                 _acquire(file)
             except OSError as error:

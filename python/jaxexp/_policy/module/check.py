@@ -40,11 +40,8 @@ def _allow(exported: ExportedData) -> None:
     if data.is_under_policy(exported):
         return
     before = vars(data.attributes_of(exported).pop("_kept", Kept()))
-    left = {name: before[name] for name in ("file", "vjp") if name in before}
     data.note(exported, under_policy=True)
-    if "first" in before:  # JAX's caches know this object by what it was
-        left["first"] = data.bare(exported)
-    vars(data.kept_by(exported)).update(left)
+    vars(data.kept_by(exported)).update({name: before[name] for name in ("file", "vjp") if name in before})
 
 
 def _check_function(limits: Limits, exported: ExportedData, budget: composites.Budget) -> None:

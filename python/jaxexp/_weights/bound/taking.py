@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import hashlib
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from jaxexp._errors import ExportError, shown
 from jaxexp._kernel.artifact.words import listed
 from jaxexp._kernel.codec.dtypes import has_number
 from jaxexp._weights.arrays.names import identities, is_array, named_leaves
-from jaxexp._weights.arrays.pieces import digest
+from jaxexp._weights.arrays.pieces import digest, pieces
 from jaxexp._weights.files.dtypes import held_as, type_of
 
 from . import lifting
@@ -57,7 +58,7 @@ class Named:
             if key in self._by_identity:
                 return self._by_identity[key]
         found = self._contents(constant.shape, constant.dtype)
-        names = found.get(_content(constant), []) if found else []
+        names = found.get(_secure_digest(constant), []) if found else []
         return names[0] if len(names) == 1 else None
 
     @functools.cached_property
@@ -73,7 +74,7 @@ class Named:
                 if not isinstance(leaf, np.ndarray) or leaf.shape != key[0]:
                     continue
                 if leaf.dtype != dtype == jax.dtypes.canonicalize_dtype(leaf.dtype):
-                    found.setdefault(_content(leaf.astype(dtype)), []).append(name)
+                    found.setdefault(_secure_digest(leaf.astype(dtype)), []).append(name)
         return self._by_content[key]
 
 
@@ -83,7 +84,8 @@ class ByContent:
     def name(self, constant: Any) -> str | None:
         if size_of(constant) < LEAST:
             return None
-        return f"{constant.dtype}-{_content(constant).hex()}"
+        type_ = f"{constant.dtype}{tuple(constant.shape)}"
+        return f"{constant.dtype}-{digest(constant, type_.encode()).hex()}"
 
 
 class Taking:
@@ -169,6 +171,8 @@ def with_weights(traced: Any, chosen: Named | ByContent) -> tuple[Any, dict[str,
             continue
         name = names.get(id(value)) or chosen.name(value)
         if name is not None and constant.is_liftable and _can_be_weight(value):
+            if isinstance(chosen, ByContent):
+                name = _told_apart(name, value, weights)
             names[id(value)] = name
             weights.setdefault(name, value)
         elif name is not None or size_of(value) >= _WORTH_A_WARNING:
@@ -217,9 +221,19 @@ def _spec(weight: Any) -> Any:
     return jax.ShapeDtypeStruct(weight.shape, weight.dtype, sharding=weight.sharding if several else None)
 
 
-def _content(array: Any) -> bytes:
-    """The digest of an array with its type."""
-    return digest(array, f"{array.dtype}{tuple(array.shape)}".encode())
+def _told_apart(name: str, array: Any, weights: Mapping[str, Any]) -> str:
+    """The name of an array, or a longer one if another array has that: equal digests can be forged."""
+    first = weights.get(name, array)
+    if first is array or (secure := _secure_digest(array)) == _secure_digest(first):
+        return name
+    return f"{name}-{secure.hex()}"
+
+
+def _secure_digest(array: Any) -> bytes:
+    hashed = hashlib.sha256()
+    for piece in pieces(array):
+        hashed.update(piece.data)
+    return hashed.digest()
 
 
 def _can_be_weight(array: Any) -> bool:
