@@ -20,6 +20,7 @@ from kit.weighted import bound
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="forks the processes that it kills"),
     pytest.mark.processes(reason="kills some"),
+    pytest.mark.once(reason="files, whoever wrote what is in them"),
 ]
 
 COMMANDS = {
