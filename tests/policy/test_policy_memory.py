@@ -362,6 +362,48 @@ def test_jax_gets_what_runs() -> None:
     assert "is_stable = true" in function.vjp().mlir_module()
 
 
+# --- types -----------------------------------------------------------------------------------------------------------
+
+# Each says that its result is float32[4,4], and XLA computes another array, which a call of LAPACK would take for that.
+UNTYPED = {
+    "einsum": """%r = "stablehlo.einsum"(%x, %x) <{einsum_config = "i,j->ij"}>
+      : (tensor<300xf32>, tensor<300xf32>) -> tensor<4x4xf32>""",
+    "torch_index_select": """%y = stablehlo.reshape %x : (tensor<300xf32>) -> tensor<1x300xf32>
+      %i = stablehlo.constant dense<0> : tensor<300xi32>
+      %r = "stablehlo.torch_index_select"(%y, %i) <{dim = 0 : i64, batch_dims = 0 : i64}>
+      : (tensor<1x300xf32>, tensor<300xi32>) -> tensor<4x4xf32>""",
+    "dynamic_broadcast_in_dim": """%y = stablehlo.slice %x [0:1] : (tensor<300xf32>) -> tensor<1xf32>
+      %s = stablehlo.constant dense<4> : tensor<2xi32>
+      %r = "stablehlo.dynamic_broadcast_in_dim"(%y, %s) <{broadcast_dimensions = array<i64: 1>,
+        known_nonexpanding_dimensions = array<i64: 0>}> : (tensor<1xf32>, tensor<2xi32>) -> tensor<4x4xf32>""",
+    "rng_bit_generator": """%s = stablehlo.constant dense<0> : tensor<2xui64>
+      %t, %r = "stablehlo.rng_bit_generator"(%s) <{rng_algorithm = #stablehlo<rng_algorithm THREE_FRY>}>
+      : (tensor<2xui64>) -> (tensor<2xui64>, tensor<4x4xf32>)""",
+}
+
+
+@pytest.mark.parametrize("name", UNTYPED)
+def test_operations_whose_types_xla_does_not_compare(name: str) -> None:
+    function = f"func.func public @main(%x: tensor<300xf32>) -> tensor<4x4xf32> {{ {UNTYPED[name]}"
+    exported = jaxexp.from_stablehlo(f"module @f {{ {function}\n return %r : tensor<4x4xf32> }} }}")
+    with pytest.raises(jaxexp.PolicyError, match="XLA may compute other arrays than the module says") as caught:
+        allowed(exported)
+    assert name in str(caught.value)
+    jaxexp.deserialize(exported.serialize(), policy=jaxexp.Policy(operations=[f"stablehlo.{name}"]))
+
+
+def test_calls_have_layouts() -> None:
+    """By these, XLA notices an operand of another size than its type says."""
+    exported = jaxexp.export(jax.jit(jnp.linalg.cholesky), platforms=["cpu"])(jnp.eye(4))
+    with _jax.make_ir_context() as context:
+        module = mlir.parse(exported.mlir_module_serialized, context)
+        for _, call in mlir.custom_calls(module):
+            del call.attributes["operand_layouts"], call.attributes["result_layouts"]
+        changed = dataclasses.replace(exported, mlir_module_serialized=mlir.serialize(module))
+    with pytest.raises(jaxexp.PolicyError, match="whose attributes have to be with the layouts of its operands"):
+        allowed(changed)
+
+
 # --- devices ---------------------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from jaxexp._kernel.artifact.operations import (
     BRANCHES,
     COLLECTIVES,
     RESIZING,
+    UNTYPED,
     as_parsed,
     is_attribute_understood,
     is_understood,
@@ -96,8 +97,8 @@ class _Judge:
             parsed = as_parsed(name)
             if not is_understood(name) and not self.limits.allows("operations", name, parsed):
                 self._refuse("operations", f"has the operation {parsed}, which is unknown here", parsed)
-            if parsed in RESIZING and not self.limits.allows("operations", name, parsed):
-                self._refuse("operations", f"has {parsed}, whose sizes are not compared without JAX", parsed)
+            if (parsed in RESIZING or parsed in UNTYPED) and not self.limits.allows("operations", name, parsed):
+                self._refuse("operations", f"has {parsed}, whose types are not compared without JAX", parsed)
             self.limits.transfer(parsed, self.where)
         if found["operations"].get(_MODULE, 0) > 1:  # one inside has symbols of its own
             self._refuse("operations", f"has the operation {_MODULE} in its module, which is unknown here", _MODULE)

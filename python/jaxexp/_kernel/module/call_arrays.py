@@ -190,6 +190,8 @@ class _Call:
     def why_wrong(self) -> Wrong | None:
         if self.choices is None:
             return Wrong("attributes", "in one dictionary", "in another form")
+        if "operand_layouts" not in self._attributes:  # with these, XLA compares the arrays with their types
+            return Wrong("attributes", "with the layouts of its operands", "without them")
         routine = self.routine()
         if routine is None:
             names = sorted({name for form in self.forms for name in (*form.choices, *form.numbers)})

@@ -107,6 +107,7 @@ class _ModuleCheck:
             self._custom_call(operation)
         else:
             self._attributes(operation)
+        self._types(operation, name)
         if name in convolutions.NAMES:
             self._convolution(operation, name)
         self.limits.transfer(name, self.where, f" {self._inside()}")
@@ -154,6 +155,20 @@ class _ModuleCheck:
                     self._comparator(name, f"the custom call {target!r}{inside}")
         if "has_side_effect" in attributes and _jax.ir.BoolAttr(attributes["has_side_effect"]).value:
             self.limits.side_effect(target, target in STABLE_CUSTOM_CALLS, self.where, inside)
+
+    def _types(self, operation: Any, name: str) -> None:
+        """All other checks believe the types of results. XLA does not compare these with what it computes."""
+        found = None
+        if name in operations.UNTYPED:
+            found = f"the operation {name}"
+        elif name == "stablehlo.dynamic_broadcast_in_dim":
+            said = [known for known in map(_name_of, operation.attributes) if known.startswith("known_")]
+            found = f"{name} with {said[0]}" if said else None
+        elif name == "stablehlo.rng_bit_generator" and not _is_of_integers(operation.results[1].type):
+            found = f"{name} of other elements than integers"
+        if found and not self.limits.allows("operations", name):
+            what = f"has {found} {self._inside()}, for which XLA may compute other arrays than the module says"
+            self._refuse_name("operations", what, name)
 
     def _convolution(self, operation: Any, name: str) -> None:
         wrong = convolutions.why_wrong(operation)
@@ -244,6 +259,10 @@ class _ModuleCheck:
                 self._refuse_name("operations", f"has {what()} of type {type_}, which is unknown here", str(type_))
             self.array_bytes[type_] = size or 0
         self.limits.at_most("max_array_bytes", self.array_bytes[type_], f"bytes in {what()}", self.where)
+
+
+def _is_of_integers(type_: Any) -> bool:
+    return isinstance(_jax.ir.RankedTensorType(type_).element_type, _jax.ir.IntegerType)
 
 
 def _name_of(attribute: Any) -> str:
