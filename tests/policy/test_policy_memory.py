@@ -394,14 +394,14 @@ def test_operations_whose_types_xla_does_not_compare(name: str) -> None:
 
 def test_calls_have_layouts() -> None:
     """By these, XLA notices an operand of another size than its type says."""
-    exported = jaxexp.export(jax.jit(jnp.linalg.cholesky), platforms=["cpu"])(jnp.eye(4))
-    with _jax.make_ir_context() as context:
-        module = mlir.parse(exported.mlir_module_serialized, context)
-        for _, call in mlir.custom_calls(module):
-            del call.attributes["operand_layouts"], call.attributes["result_layouts"]
-        changed = dataclasses.replace(exported, mlir_module_serialized=mlir.serialize(module))
-    with pytest.raises(jaxexp.PolicyError, match="whose attributes have to be with the layouts of its operands"):
-        allowed(changed)
+    text = f"""module @f {{ func.func public @main(%x: tensor<300xf32>) -> tensor<4x4xf32> {{ {UNTYPED["einsum"]}
+      %l:3 = stablehlo.custom_call @lapack_sgetrf_ffi(%r) {{api_version = 4 : i32, backend_config = {{}}}}
+        : (tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4xi32>, tensor<i32>)
+      return %l#0 : tensor<4x4xf32> }} }}"""
+    policy = jaxexp.Policy(operations=["stablehlo.einsum"])
+    function = jaxexp.deserialize(jaxexp.from_stablehlo(text).serialize(), policy=policy)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="operand"):
+        function.call(arr(300))
 
 
 # --- devices ---------------------------------------------------------------------------------------------------------

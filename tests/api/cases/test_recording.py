@@ -302,18 +302,23 @@ def test_damage_in_an_archive_is_found(tmp_path: Path) -> None:
             read()
 
 
-def test_a_file_that_is_saved_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, params = bound()
-    other = model.with_weights(jax.tree.map(lambda w: w + 1, params))
-    file, record = tmp_path / "m.jaxexp", recording.recorded
+@pytest.mark.parametrize(
+    ("module", "step"), [(recording, "recorded"), (_native, "with_cases")], ids=["calls are made", "it is written"]
+)
+def test_a_file_that_is_saved_meanwhile_stays(
+    module: Any, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = jaxexp.export(jax.jit(lambda x: x + 1))(X)
+    other = jaxexp.export(jax.jit(lambda x: x * 100))(X)
+    file, do = tmp_path / "m.jaxexp", getattr(module, step)
     model.save(file)
 
     def meanwhile(*args: Any, **how: Any) -> Any:
-        made = record(*args, **how)
+        made = do(*args, **how)
         other.save(file)
         return made
 
-    monkeypatch.setattr(recording, "recorded", meanwhile)
+    monkeypatch.setattr(module, step, meanwhile)
     with pytest.raises(jaxexp.BusyError, match="was saved by another writer meanwhile; record again"):
         jaxexp.record(file, [(X,)])
     jaxexp.verify(file)

@@ -15,11 +15,13 @@ import numpy as np
 import pytest
 
 import jaxexp
+from jaxexp import _native
 from jaxexp._fleet.places.verify import files_of
 from jaxexp._kernel.artifact.opened import opened
 from jaxexp._kernel.io import lock
 from jaxexp._kernel.write import serialize
 from jaxexp._weights.files.content import second_name
+from kit import forged
 
 X = np.ones((2, 4), np.float32)
 
@@ -93,6 +95,23 @@ def test_equal_weights_of_a_neighbour_are_shared(tmp_path: Path) -> None:
     for name in ("a.jaxexp", "a.bin"):
         constant(1).save(tmp_path / name)
     assert [value(tmp_path / name) for name in ("a.jaxexp", "a.bin")] == [1, 1]
+
+
+def test_weights_of_one_digest_are_not_equal(tmp_path: Path) -> None:
+    ours, theirs = forged.pair(4096, 0)
+
+    def saved(array: np.ndarray, name: str) -> Path:
+        weights = {"w": array}
+        exported = jaxexp.export(jax.jit(lambda x: x + jnp.asarray(weights["w"])), weights=weights)
+        exported(np.zeros(4096, np.uint32)).save(tmp_path / name)
+        return tmp_path / name
+
+    assert _native.digest(ours.tobytes()) == _native.digest(theirs.tobytes())
+    path = saved(ours, "a.jaxexp")
+    saved(ours, "a.same")
+    with pytest.raises(jaxexp.ExportError, match=r"found the weights of 'a\.jaxexp', which would be lost"):
+        saved(theirs, "a.other")
+    np.testing.assert_array_equal(jaxexp.load(path).call(np.zeros(4096, np.uint32)), ours)
 
 
 def large(path: Path) -> None:

@@ -100,10 +100,11 @@ def record(path: str | os.PathLike[str], cases: Iterable[Any], *, replace: bool 
         made = recorded(load(name), cases, add=not replace)
 
         def write(placed: Cases) -> None:
-            files.replace(name, [_native.with_cases(blob, placed.for_trailer())])
+            with files.replacing(name) as file:
+                file.write(_native.with_cases(blob, placed.for_trailer()))
+                if not os.path.samestat(os.fstat(read.fileno()), os.stat(name)):
+                    raise BusyError(f"{name!r} was saved by another writer meanwhile; record again")
 
         with lock.folder_locked(os.path.dirname(os.path.realpath(name))):
-            if not os.path.samestat(os.fstat(read.fileno()), os.stat(name)):
-                raise BusyError(f"{name!r} was saved by another writer meanwhile; record again")
             beside.save(name, made, write)
     return made

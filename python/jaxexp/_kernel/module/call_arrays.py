@@ -190,8 +190,6 @@ class _Call:
     def why_wrong(self) -> Wrong | None:
         if self.choices is None:
             return Wrong("attributes", "in one dictionary", "in another form")
-        if "operand_layouts" not in self._attributes:  # with these, XLA compares the arrays with their types
-            return Wrong("attributes", "with the layouts of its operands", "without them")
         routine = self.routine()
         if routine is None:
             names = sorted({name for form in self.forms for name in (*form.choices, *form.numbers)})
@@ -331,6 +329,19 @@ def without_computing(operation: Any, target: str) -> list[Any] | None:
         return None
     kept = routine.overwritten
     return [call.operands[kept[number]] if number in kept else None for number in range(len(call.results))]
+
+
+def give_layouts(operation: Any, target: str) -> None:
+    """Has a call say the layouts of its arrays, as JAX does. XLA then compares the arrays with their types."""
+    if target in _targets() and "operand_layouts" not in operation.attributes:
+        for name, values in (("operand_layouts", operation.operands), ("result_layouts", operation.results)):
+            ranks = [_jax.ir.RankedTensorType(value.type).rank for value in values]
+            operation.attributes[name] = _jax.ir.ArrayAttr.get([_row_major(rank) for rank in ranks])
+
+
+def _row_major(rank: int) -> Any:
+    ir = _jax.ir
+    return ir.DenseElementsAttr.get(np.arange(rank)[::-1].astype(np.int64), type=ir.IndexType.get())
 
 
 def assert_open_sizes(exported: ExportedData, module: Any) -> None:

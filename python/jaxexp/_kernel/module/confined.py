@@ -55,6 +55,7 @@ def _give_channel(operation: Any, channel: int) -> None:
 
 
 def _confine_call(call: Any, target: str) -> None:
+    call_arrays.give_layouts(call, target)
     if (results := call_arrays.without_computing(call, target)) is not None:
         with call.location, _jax.ir.InsertionPoint(call):
             made = [_zeros(old) if new is None else new for old, new in zip(call.results, results, strict=True)]
