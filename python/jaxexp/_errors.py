@@ -223,6 +223,10 @@ class FatalArtifactError(DeserializationError):
     """An artifact that killed every worker that read it."""
 
 
+class ChangedArtifactError(DeserializationError):
+    """An artifact, or a file with it, that is no longer what it was when it was opened. It may be whole now."""
+
+
 class UnsupportedArtifactError(DeserializationError, NotImplementedError):
     """An artifact that uses something this process does not know, such as an effect type that was never defined."""
 

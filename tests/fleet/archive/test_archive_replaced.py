@@ -18,7 +18,7 @@ import pytest
 import jaxexp
 from jaxexp import Archive, DeserializationError
 from kit.archive_files import make
-from kit.archives import platforms
+from kit.archives import blob, platforms
 from kit.served import serving
 from kit.weighted import X, apply, bound, close, params
 
@@ -229,3 +229,38 @@ def test_the_same_date_and_tag_are_no_change(states: list[bytes], weights: list[
         model = Archive.open(server.url)["model/v1"].load()
         server.headers = {"ETag": '"1"', "Last-Modified": "Fri, 02 Jan 2026 00:00:00 GMT"}
         close(model.call(np.asarray(X)), apply(weights[0], X))
+
+
+class ChangingOnce(dict[str, str]):
+    """Headers of a server at which the same file is uploaded again after so many answers."""
+
+    def __init__(self, answers: int) -> None:
+        super().__init__({"ETag": '"1"'})
+        self.left = answers
+
+    def items(self) -> Any:
+        self.left -= 1
+        return {"ETag": '"1"' if self.left >= 0 else '"2"'}.items()
+
+
+@pytest.mark.parametrize("answers", [3, 5])
+@pytest.mark.parametrize("name", ["migrate_many", "digests_many", "verify_many"])
+def test_a_journal_does_not_keep_that_a_file_changed(name: str, answers: int, tmp_path: Path) -> None:
+    members = {f"{number:02}": blob(factor=float(number)) for number in range(20)}
+    data = make(tmp_path / "fleet.zip", members).read_bytes()
+
+    def errors() -> list[Any]:
+        journal = tmp_path / "journal"
+        if name == "migrate_many":
+            return list(jaxexp.migrate_many([server.url], tmp_path / "new", journal=journal).values())
+        if name == "verify_many":
+            return list(jaxexp.verify_many([server.url], journal=journal).values())
+        found = jaxexp.digests_many([server.url], journal=journal)
+        return [one for _, one in found if isinstance(one, Exception)]
+
+    with serving(data) as server:
+        server.headers = ChangingOnce(answers)
+        first = errors()
+        assert first
+        assert all("has changed since it was opened" in str(error) for error in first)
+        assert errors() == []

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
-from jaxexp._errors import DeserializationError, ExportError, cause
+from jaxexp._errors import ChangedArtifactError, DeserializationError, ExportError, cause
 from jaxexp._kernel.io.files import empty, named_in_errors
 from jaxexp._kernel.io.other_files import HEAD, instead_of_archive
 from jaxexp._kernel.io.sources import Storage
@@ -188,7 +188,7 @@ class Opened:
             DeserializationError: it is not what the index says.
         """
         if found is not None and found != (expected := self.index.member(number).digest):
-            raise DeserializationError(
+            raise ChangedArtifactError(
                 "", f"an artifact of digest {expected.hex()}, as the index says",
                 f"one of {found.hex()}: it is damaged, or the file has changed since it was opened; open it again",
             )  # fmt: skip
@@ -200,7 +200,7 @@ class Opened:
             DeserializationError: it is not what the index says.
         """
         if found != self.index.member(number).digest:
-            raise DeserializationError("", "the file as it was when it was opened", "a changed one: open it again")
+            raise ChangedArtifactError("", "the file as it was when it was opened", "a changed one: open it again")
 
     def close(self) -> None:
         """Releases the file and the functions that are kept for it."""
@@ -248,7 +248,7 @@ class ArchivedTensors:
                     self._mapping = mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ)
             last = end - _native.ARCHIVE_END_SIZE
             if self._mapping is None or self._mapping[last:] != source.read(last, _native.ARCHIVE_END_SIZE):
-                raise DeserializationError("", "the file as it was when it was opened", "another one: open it again")
+                raise ChangedArtifactError("", "the file as it was when it was opened", "another one: open it again")
             self.identity = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
     def place(self, digest: bytes) -> tuple[int, int] | None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jaxexp._errors import DeserializationError, WeightsError
+from jaxexp._errors import ChangedArtifactError, DeserializationError, WeightsError
 from jaxexp._fleet.archive.archive import parts_of
 from jaxexp._fleet.archive.handle import Handle
 from jaxexp._fleet.archive.parts import input_of, opened_in_worker
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _SHARE_BYTES, _UNIT_BYTES = 1 << 24, 1 << 18
 
 # Errors that may be gone while the artifact is the same.
-_ELSEWHERE = (OSError, ImportError, WeightsError)
+_ELSEWHERE = (OSError, ImportError, WeightsError, ChangedArtifactError)
 
 Result = tuple[Place, str, Any]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp import _native
-from jaxexp._errors import DeserializationError, ExportError, PolicyError, WeightsError
+from jaxexp._errors import ChangedArtifactError, DeserializationError, ExportError, PolicyError, WeightsError
 from jaxexp._fleet.archive import verification
 from jaxexp._fleet.archive.verification import Verification
 from jaxexp._fleet.engine import work
@@ -183,7 +183,7 @@ def _is_current(part: Part, found: Any) -> bool:
     """Whether the weights beside a file are unchanged. What is wrong with them may have been mended since."""
     if part.input.place[0] != FILE:
         return True
-    if isinstance(found.error, WeightsError):
+    if isinstance(found.error, (WeightsError, ChangedArtifactError)):
         return False
     try:
         return all(stamp(name) == tuple(then) for name, *then in found.weights)

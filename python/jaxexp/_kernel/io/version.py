@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from jaxexp._errors import DeserializationError
+from jaxexp._errors import ChangedArtifactError
 
 from .remote import failures, filesystem_of
 
@@ -32,10 +32,10 @@ class Version:
             if (known := self._known.setdefault(what, value)) != value:
                 raise self.changed(f"{what} {known}", f"{what} {value}")
 
-    def changed(self, expected: str, found: str) -> DeserializationError:
+    def changed(self, expected: str, found: str) -> ChangedArtifactError:
         """The error for a file that is no longer the one that was opened."""
         found += ": the file has changed since it was opened, so open it again"
-        return DeserializationError("", expected, found, file=self._name)
+        return ChangedArtifactError("", expected, found, file=self._name)
 
 
 def described(url: str) -> tuple[int, str]:
