@@ -40,10 +40,10 @@ def why_wrong(operation: Any, symbols: Any, *, has_branches: bool) -> str | None
 def _has_size_of_groups(operation: Any, operand: Any, result: Any, axis: int, symbols: Any) -> bool:
     """Whether the larger one of two arrays has the parts of all devices in a group, or has once its size is known."""
     part, whole = (operand, result) if operation.name == "stablehlo.all_gather" else (result, operand)
-    sizes = [None if _type_of(one).is_dynamic_dim(axis) else _type_of(one).get_dim_size(axis) for one in (part, whole)]
     members = _members(operation.attributes["replica_groups"], symbols)
-    if None in sizes:  # it is computed from the groups
+    if any(_type_of(array).is_dynamic_dim(axis) for array in (part, whole)):  # it is computed from the groups
         return members is not None and _type_of(result).is_dynamic_dim(axis)
+    sizes = _type_of(part).get_dim_size(axis), _type_of(whole).get_dim_size(axis)
     return sizes[0] == sizes[1] or (members is not None and sizes[0] * members == sizes[1])
 
 
