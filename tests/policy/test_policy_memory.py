@@ -376,6 +376,12 @@ UNTYPED = {
       %s = stablehlo.constant dense<4> : tensor<2xi32>
       %r = "stablehlo.dynamic_broadcast_in_dim"(%y, %s) <{broadcast_dimensions = array<i64: 1>,
         known_nonexpanding_dimensions = array<i64: 0>}> : (tensor<1xf32>, tensor<2xi32>) -> tensor<4x4xf32>""",
+    "all_reduce": """%y = stablehlo.slice %x [0:16] : (tensor<300xf32>) -> tensor<16xf32>
+      %z = stablehlo.reshape %y : (tensor<16xf32>) -> tensor<4x4xf32>
+      %w = "stablehlo.all_reduce"(%z) <{replica_groups = dense<0> : tensor<1x1xi64>}> ({
+        ^bb0(%a: tensor<f64>, %b: tensor<f64>): %s = stablehlo.add %a, %b : tensor<f64>
+        stablehlo.return %s : tensor<f64> }) : (tensor<4x4xf32>) -> tensor<4x4xf64>
+      %r = stablehlo.convert %w : (tensor<4x4xf64>) -> tensor<4x4xf32>""",
     "rng_bit_generator": """%s = stablehlo.constant dense<0> : tensor<2xui64>
       %t, %r = "stablehlo.rng_bit_generator"(%s) <{rng_algorithm = #stablehlo<rng_algorithm THREE_FRY>}>
       : (tensor<2xui64>) -> (tensor<2xui64>, tensor<4x4xf32>)""",

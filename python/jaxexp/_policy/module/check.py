@@ -61,6 +61,8 @@ def _check_function(limits: Limits, exported: ExportedData, budget: composites.B
 
 
 _CUSTOM_CALL = "stablehlo.custom_call"
+# StableHLO lets their regions compute with wider elements, which XLA does not.
+_KEEPING_ELEMENTS = ("stablehlo.all_reduce", "stablehlo.reduce_scatter", "stablehlo.select_and_scatter")
 _APPROXIMATE = ("ApproxTopK", "stablehlo.dynamic_approx_top_k")
 _ORDERS = ("#stablehlo<comparison_direction GT>", "#stablehlo<comparison_direction LT>")
 
@@ -166,6 +168,10 @@ class _ModuleCheck:
             found = f"{name} with {said[0]}" if said else None
         elif name == "stablehlo.rng_bit_generator" and not _is_of_integers(operation.results[1].type):
             found = f"{name} of other elements than integers"
+        elif name in _KEEPING_ELEMENTS:
+            pairs = zip(operation.operands, operation.results, strict=False)
+            if any(_element_of(operand.type) != _element_of(result.type) for operand, result in pairs):
+                found = f"{name} to other elements than it takes"
         if found and not self.limits.allows("operations", name):
             what = f"has {found} {self._inside()}, for which XLA may compute other arrays than the module says"
             self._refuse_name("operations", what, name)
@@ -262,7 +268,11 @@ class _ModuleCheck:
 
 
 def _is_of_integers(type_: Any) -> bool:
-    return isinstance(_jax.ir.RankedTensorType(type_).element_type, _jax.ir.IntegerType)
+    return isinstance(_element_of(type_), _jax.ir.IntegerType)
+
+
+def _element_of(type_: Any) -> Any:
+    return _jax.ir.RankedTensorType(type_).element_type
 
 
 def _name_of(attribute: Any) -> str:
