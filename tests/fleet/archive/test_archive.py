@@ -22,7 +22,7 @@ import pytest
 
 import jaxexp
 from jaxexp import Archive, DeserializationError, ExportError
-from kit.archive_files import X, assert_sound, exported_again, make
+from kit.archive_files import X, assert_sound, make
 from kit.archives import blob, exported, plain, unzip
 from kit.places import ROOT
 
@@ -152,7 +152,7 @@ class TestReading:
             Archive.open(path)["model"].load(policy=small)
         errors = Archive.open(path).load_all(policy=small, on_error="return")
         assert [type(error) for error in errors] == [jaxexp.PolicyError]
-        assert Archive.open(path)["model"].load(policy=jaxexp.Policy()) == exported_again()
+        assert bytes(Archive.open(path)["model"].load(policy=jaxexp.Policy()).serialize()) == blob()
 
     def test_load_all(self, path: Path) -> None:
         members = {f"m{i}": blob(factor=1.0 + i % 3, version=i) for i in range(20)} | {"jax": plain()}
