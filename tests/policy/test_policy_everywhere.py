@@ -175,6 +175,14 @@ def test_equal_functions_share_nothing_across_a_policy(is_first: bool, blob: byt
         jax.clear_caches()
 
 
+def test_what_was_made_of_a_function_may_be_checked_later(blob: bytes) -> None:
+    trusted = jaxexp.deserialize(blob)
+    for function in (MADE["specialize"](trusted), MADE["replace"](trusted), MADE["from_jax"](trusted)):
+        POLICY.check(function)
+        np.testing.assert_array_equal(function.call(WEIGHTS, KEYS), EXPECTED)
+        np.testing.assert_array_equal(gradient(function), VALUES)
+
+
 def test_two_allowed_functions_are_equal(blob: bytes) -> None:
     one, other = (jaxexp.deserialize(blob, policy=POLICY) for _ in range(2))
     assert one == other

@@ -130,7 +130,7 @@ class Policy:
     def check(self, exported: ExportedData) -> None:
         """Raises an error if a function, or a VJP in its artifact, contains something that is not allowed.
 
-        `load` and `deserialize` call this. A loaded function that is allowed runs with other code from then on, as
+        `load` and `deserialize` call this. A function that is allowed runs with other code from then on, as
         docs/guide/policy.md says. So it is no longer equal to one that no policy saw, and has another hash.
 
         Args:

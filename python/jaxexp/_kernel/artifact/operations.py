@@ -83,12 +83,12 @@ COLLECTIVES = frozenset(
         "all_gather all_reduce all_to_all collective_broadcast collective_permute collective_reduce reduce_scatter"
     ).split()
 )
-# Operations whose results XLA computes without a look at the types that the module says. JAX writes none of them.
-UNTYPED = frozenset(("stablehlo.einsum", "stablehlo.torch_index_select", "stablehlo.unary_einsum"))
-# Operations by which devices may go different ways.
 # Those that change a size, and the attribute with its dimension. For groups of one device, XLA believes any size.
 RESIZING = {"stablehlo.all_gather": "all_gather_dim", "stablehlo.reduce_scatter": "scatter_dimension"}
+# Operations by which devices may go different ways.
 BRANCHES = frozenset(("stablehlo.case", "stablehlo.if", "stablehlo.while"))
+# Operations whose results XLA computes without a look at the types that the module says. JAX writes none of them.
+UNTYPED = frozenset(("stablehlo.einsum", "stablehlo.torch_index_select", "stablehlo.unary_einsum"))
 
 
 def as_parsed(operation: str) -> str:

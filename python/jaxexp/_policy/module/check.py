@@ -31,7 +31,7 @@ def check_functions(limits: Limits, chain: Iterable[ExportedData]) -> None:
     for exported in chain:
         _check_function(limits, exported, budget)
         checked += exported, first_argument.program_of(exported)
-    for exported in filter(data.is_loaded, checked):
+    for exported in checked:
         _allow(exported)
 
 
