@@ -376,6 +376,12 @@ UNTYPED = {
       %s = stablehlo.constant dense<4> : tensor<2xi32>
       %r = "stablehlo.dynamic_broadcast_in_dim"(%y, %s) <{broadcast_dimensions = array<i64: 1>,
         known_nonexpanding_dimensions = array<i64: 0>}> : (tensor<1xf32>, tensor<2xi32>) -> tensor<4x4xf32>""",
+    "real_dynamic_slice": """%s = stablehlo.constant dense<0> : tensor<1xi64>
+      %e = stablehlo.constant dense<300> : tensor<1xi64>
+      %t = stablehlo.constant dense<1> : tensor<1xi64>
+      %y = stablehlo.real_dynamic_slice %x, %s, %e, %t
+      : (tensor<300xf32>, tensor<1xi64>, tensor<1xi64>, tensor<1xi64>) -> tensor<16xf32>
+      %r = stablehlo.reshape %y : (tensor<16xf32>) -> tensor<4x4xf32>""",
     "all_reduce": """%y = stablehlo.slice %x [0:16] : (tensor<300xf32>) -> tensor<16xf32>
       %z = stablehlo.reshape %y : (tensor<16xf32>) -> tensor<4x4xf32>
       %w = "stablehlo.all_reduce"(%z) <{replica_groups = dense<0> : tensor<1x1xi64>}> ({
@@ -396,6 +402,21 @@ def test_operations_whose_types_xla_does_not_compare(name: str) -> None:
         allowed(exported)
     assert name in str(caught.value)
     jaxexp.deserialize(exported.serialize(), policy=jaxexp.Policy(operations=[f"stablehlo.{name}"]))
+
+
+def test_open_sizes_without_dimension_variables() -> None:
+    """Nobody computes them, so the next operation may say any size."""
+    exported = jaxexp.export(jax.jit(lambda x: x[:4] * 2))(arr(9))
+    text = """module @f { func.func public @main(%x: tensor<9xf32>) -> tensor<4xf32> {
+      %y = "stablehlo.negate"(%x) : (tensor<9xf32>) -> tensor<?xf32>
+      %r = "stablehlo.negate"(%y) : (tensor<?xf32>) -> tensor<4xf32>
+      return %r : tensor<4xf32> } }"""
+    lying = with_module(exported, text)
+    with pytest.raises(jaxexp.PolicyError, match="whose open sizes nobody computes without dimension variables"):
+        allowed(lying)
+    computed = dataclasses.replace(lying, uses_global_constants=True)
+    with pytest.raises(jaxexp.ExportError, match="its module refuses these shapes"):
+        allowed(computed).call(arr(9))
 
 
 def test_calls_have_layouts() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from jaxexp.runtime import Session
 from jaxexp.runtime.judging import judge
 from kit import goldens, without_jax
 from kit.corpus import mesh
+from kit.other_modules import serialized
 
 without_jax.skip_without_plugin()
 
@@ -145,6 +147,30 @@ def test_sizes_of_groups_are_not_compared(name: str, operation: str) -> None:
     data = made(sharded, jax.device_put(np.ones(8, np.float32), jax.sharding.NamedSharding(devices, spec)))
     assert refused(data, Policy()) == (None, "operations")
     assert refused(data, Policy(operations=[f"stablehlo.{operation}"])) == (None, None)
+
+
+LYING = {
+    "stablehlo.real_dynamic_slice": """%s = stablehlo.constant dense<0> : tensor<1xi64>
+      %e = stablehlo.constant dense<9> : tensor<1xi64>
+      %t = stablehlo.constant dense<1> : tensor<1xi64>
+      %r = stablehlo.real_dynamic_slice %x, %s, %e, %t
+      : (tensor<9xf32>, tensor<1xi64>, tensor<1xi64>, tensor<1xi64>) -> tensor<4xf32>""",
+    "tensor<?xf32>": """%y = "stablehlo.negate"(%x) : (tensor<9xf32>) -> tensor<?xf32>
+      %r = "stablehlo.negate"(%y) : (tensor<?xf32>) -> tensor<4xf32>""",
+}
+
+
+@pytest.mark.parametrize("name", LYING)
+def test_sizes_that_nobody_computes(name: str) -> None:
+    exported = jaxexp.export(jax.jit(lambda x: x[:4] * 2))(np.ones(9, np.float32))
+    text = f"module @f {{ func.func public @main(%x: tensor<9xf32>) -> tensor<4xf32> {{ {LYING[name]}"
+    module = serialized(f"{text}\n return %r : tensor<4xf32> }} }}")
+    data = bytes(dataclasses.replace(exported, mlir_module_serialized=module).serialize())
+    assert refused(data, Policy()) == ("operations", "operations")
+    assert refused(data, Policy(operations=["tensor<*", "stablehlo.real_dynamic_slice"])) == (None, None)
+    (b,) = jaxexp.symbolic_shape("b")
+    symbolic = jax.jit(lambda x: (jnp.flip(x[1:]), jnp.pad(x, 1), jnp.zeros_like(x), x.reshape(-1, 1)))
+    assert refused(made(symbolic, jax.ShapeDtypeStruct((b,), np.float32)), Policy()) == (None, None)
 
 
 def test_a_session_takes_a_policy(tmp_path: Path, subprocess_env: Any) -> None:

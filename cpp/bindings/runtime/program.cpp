@@ -102,6 +102,7 @@ nb::dict facts(const Program& program, std::size_t order) {
   found["platforms"] = texts(artifact.platforms());
   found["runs_anywhere"] = std::ranges::find(checks, "platform") != checks.end();
   found["effects"] = texts(effects);
+  found["has_open_sizes"] = artifact.has_dynamic_shapes();
   found["arguments"] = artifact.arguments().size();
   found["results"] = artifact.results().size();
   found["module_bytes"] = artifact.module().size();
@@ -138,6 +139,7 @@ nb::object inventory(const Program& program, std::size_t order) {
   found["custom_calls"] = calls;
   found["unknown_types"] = listed(read->unknown_types);
   found["largest_array"] = nb::cast(read->largest_array);
+  found["has_open_sizes"] = read->has_open_sizes;
   found["device_counts"] = counts;
   return found;
 }

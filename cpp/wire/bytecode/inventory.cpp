@@ -151,12 +151,16 @@ class Taking {
 
   void array(std::uint64_t type, Cursor shape) {
     const std::int32_t bits = tables_.bits(type);
-    if (!found_.largest_array) return;
-    if (bits <= 0) return found_.largest_array.reset();
     std::uint64_t bytes = static_cast<std::uint64_t>((bits + 7) / 8);
-    for (std::uint64_t left = shape.number(); left > 0; --left)
-      if (const std::int64_t size = shape.signed_number(); size >= 0) bytes *= static_cast<std::uint64_t>(size);
-    found_.largest_array = std::max(*found_.largest_array, bytes);
+    for (std::uint64_t left = shape.number(); left > 0; --left) {
+      const std::int64_t size = shape.signed_number();
+      if (size >= 0)
+        bytes *= static_cast<std::uint64_t>(size);
+      else
+        found_.has_open_sizes = true;
+    }
+    if (bits <= 0) return found_.largest_array.reset();
+    if (found_.largest_array) found_.largest_array = std::max(*found_.largest_array, bytes);
   }
 
   static bool has(std::string_view names, std::string_view name) {

@@ -25,6 +25,7 @@ struct Inventory {
   std::optional<std::map<std::string_view, bool>> custom_calls = std::map<std::string_view, bool>();
   std::set<std::string> unknown_types;             // of values, which are no arrays, tuples and tokens
   std::optional<std::uint64_t> largest_array = 0;  // in bytes, each dynamic dimension as 1; nothing if it is not known
+  bool has_open_sizes = false;                     // of arrays
   std::map<std::string_view, std::optional<std::int64_t>> device_counts;  // of the module, if it says any
 };
 

@@ -16,6 +16,7 @@ from jaxexp._kernel.artifact.operations import (
     COLLECTIVES,
     RESIZING,
     UNTYPED,
+    UNTYPED_IF_CONSTANT,
     as_parsed,
     is_attribute_understood,
     is_understood,
@@ -77,6 +78,8 @@ class _Judge:
             what = "has a module in a version of MLIR bytecode that is unknown here"
             raise PolicyError("operations", what, self.where, "jaxexp.load checks it, where JAX is installed")
         self._operations(found)
+        if not said["has_open_sizes"]:
+            self._constant_sizes(found)
         if said["nr_devices"] > 1:
             self._collectives(found["operations"])
         self._custom_calls(found["custom_calls"])
@@ -108,6 +111,15 @@ class _Judge:
         for name in found["attributes"]:
             if not is_attribute_understood(name) and not self.limits.allows("operations", name):
                 self._refuse("operations", f"has the attribute {name}, which is unknown here", name)
+
+    def _constant_sizes(self, found: dict[str, Any]) -> None:
+        """Only where a function's own sizes are open are those inside computed, and compared with types."""
+        for name in filter(lambda name: as_parsed(name) in UNTYPED_IF_CONSTANT, found["operations"]):
+            if not self.limits.allows("operations", name, as_parsed(name)):
+                what = f"has {as_parsed(name)} without dimension variables, whose types are not compared"
+                self._refuse("operations", what, as_parsed(name))
+        if found["has_open_sizes"] and not self.limits.allows("operations", name := "tensor<?>"):
+            self._refuse("operations", "has open sizes, which nobody computes without dimension variables", name)
 
     def _collectives(self, operations: dict[str, int]) -> None:
         """Devices in different branches would meet in different operations, if these share a channel as JAX's do."""

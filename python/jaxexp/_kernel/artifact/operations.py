@@ -89,6 +89,14 @@ RESIZING = {"stablehlo.all_gather": "all_gather_dim", "stablehlo.reduce_scatter"
 BRANCHES = frozenset(("stablehlo.case", "stablehlo.if", "stablehlo.while"))
 # Operations whose results XLA computes without a look at the types that the module says. JAX writes none of them.
 UNTYPED = frozenset(("stablehlo.einsum", "stablehlo.torch_index_select", "stablehlo.unary_einsum"))
+# Those whose types are compared where the sizes of a module are made constant for a call. JAX writes them there only.
+UNTYPED_IF_CONSTANT = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "dynamic_broadcast_in_dim dynamic_conv dynamic_gather dynamic_iota dynamic_pad dynamic_reshape "
+        "real_dynamic_slice"
+    ).split()
+)
 
 
 def as_parsed(operation: str) -> str:

@@ -57,7 +57,7 @@ def _check_function(limits: Limits, exported: ExportedData, budget: composites.B
         limits.effect(f"{type(effect).__module__}.{type(effect).__qualname__}", where)
     # The module is checked after it is brought up to date, because that one runs.
     with mlir.reading(), _jax.make_ir_context() as context:
-        _ModuleCheck(limits, where, budget).run(runnable.parse(exported, context))
+        _ModuleCheck(limits, where, budget, exported.uses_global_constants).run(runnable.parse(exported, context))
 
 
 _CUSTOM_CALL = "stablehlo.custom_call"
@@ -70,8 +70,10 @@ _ORDERS = ("#stablehlo<comparison_direction GT>", "#stablehlo<comparison_directi
 class _ModuleCheck:
     """The module of one function, while it is compared with a policy."""
 
-    def __init__(self, limits: Limits, where: str, budget: composites.Budget) -> None:
+    def __init__(self, limits: Limits, where: str, budget: composites.Budget, is_refined: bool) -> None:
+        """`is_refined` says whether open sizes are computed for each call, where all types are compared."""
         self.limits, self.policy, self.where, self.budget = limits, limits.policy, where, budget
+        self.is_refined = is_refined
         self.function = "main"
         self.array_bytes: dict[Any, int] = {}  # by type
         self.attributes_with_devices: set[tuple[str, Any]] = set()  # that were looked at
@@ -163,6 +165,8 @@ class _ModuleCheck:
         found = None
         if name in operations.UNTYPED:
             found = f"the operation {name}"
+        elif name in operations.UNTYPED_IF_CONSTANT and not self.is_refined:
+            found = f"the operation {name} without dimension variables"
         elif name == "stablehlo.dynamic_broadcast_in_dim":
             said = [known for known in map(_name_of, operation.attributes) if known.startswith("known_")]
             found = f"{name} with {said[0]}" if said else None
@@ -261,10 +265,21 @@ class _ModuleCheck:
     def _array(self, type_: Any, what: Callable[[], str]) -> None:
         if type_ not in self.array_bytes:
             size = _bytes_of(type_)
+            if not self.is_refined and _is_open(type_) and not self.limits.allows("operations", str(type_)):
+                found = f"has {what()} of type {type_}, whose open sizes nobody computes without dimension variables"
+                self._refuse_name("operations", found, str(type_))
             if size is None and not self.limits.allows("operations", str(type_)):
                 self._refuse_name("operations", f"has {what()} of type {type_}, which is unknown here", str(type_))
             self.array_bytes[type_] = size or 0
         self.limits.at_most("max_array_bytes", self.array_bytes[type_], f"bytes in {what()}", self.where)
+
+
+def _is_open(type_: Any) -> bool:
+    """Whether a size of an array is open, or of one in a tuple."""
+    ir = _jax.ir
+    if isinstance(type_, ir.TupleType):
+        return any(_is_open(ir.TupleType(type_).get_type(i)) for i in range(ir.TupleType(type_).num_types))
+    return isinstance(type_, ir.RankedTensorType) and not ir.RankedTensorType(type_).has_static_shape
 
 
 def _is_of_integers(type_: Any) -> bool:
