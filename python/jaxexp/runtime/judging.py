@@ -78,7 +78,7 @@ class _Judge:
             what = "has a module in a version of MLIR bytecode that is unknown here"
             raise PolicyError("operations", what, self.where, "jaxexp.load checks it, where JAX is installed")
         self._operations(found)
-        if not said["has_open_sizes"]:
+        if not (said["has_open_sizes"] and found["has_open_sizes"]):
             self._constant_sizes(found)
         if said["nr_devices"] > 1:
             self._collectives(found["operations"])
@@ -113,7 +113,7 @@ class _Judge:
                 self._refuse("operations", f"has the attribute {name}, which is unknown here", name)
 
     def _constant_sizes(self, found: dict[str, Any]) -> None:
-        """Only where a function's own sizes are open are those inside computed, and compared with types."""
+        """Only where sizes are open, and the artifact says so, are they computed for each call, and types compared."""
         for name in filter(lambda name: as_parsed(name) in UNTYPED_IF_CONSTANT, found["operations"]):
             if not self.limits.allows("operations", name, as_parsed(name)):
                 what = f"has {as_parsed(name)} without dimension variables, whose types are not compared"
