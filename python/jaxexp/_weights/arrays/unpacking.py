@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from jaxexp._errors import WeightsError
 from jaxexp._weights.files import content, places, reading, writing
 from jaxexp._weights.files.writing import Source
 
 from .stored import StoredFile, WithDigests
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 # The identities of files that were written here, or compared with tensors, and where these are: many programs may need
 # one file.
@@ -87,7 +82,7 @@ def _is_there(path: str, file: StoredFile, tensors: list[Source]) -> bool:
     except (WeightsError, OSError, KeyError):
         return False
     for tensor in tensors:
-        if _sha256(tensor.pieces()) != _sha256(found.pieces_of(found.header.tensors[tensor.name])):
+        if content.sha256(tensor.pieces()) != content.sha256(found.pieces_of(found.header.tensors[tensor.name])):
             other = "one of the same digest with other bytes: unpack into another folder"
             raise WeightsError(tensor.name, "the tensor that is to be written", other, file=path)
     if all(tensor.origin is not None for tensor in tensors):
@@ -97,13 +92,6 @@ def _is_there(path: str, file: StoredFile, tensors: list[Source]) -> bool:
 
 def _key(found: reading.TensorFile, tensors: Iterable[Source]) -> tuple[object, ...]:
     return found.identity, *(tensor.origin for tensor in tensors)
-
-
-def _sha256(pieces: Iterable[Buffer]) -> bytes:
-    digester = hashlib.sha256()
-    for piece in pieces:
-        digester.update(piece)
-    return digester.digest()
 
 
 def _opened(path: str) -> reading.TensorFile:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import hashlib
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ from jaxexp._kernel.artifact.words import listed
 from jaxexp._kernel.codec.dtypes import has_number
 from jaxexp._weights.arrays.names import identities, is_array, named_leaves
 from jaxexp._weights.arrays.pieces import digest, pieces
+from jaxexp._weights.files.content import sha256
 from jaxexp._weights.files.dtypes import held_as, type_of
 
 from . import lifting
@@ -230,10 +230,7 @@ def _told_apart(name: str, array: Any, weights: Mapping[str, Any]) -> str:
 
 
 def _secure_digest(array: Any) -> bytes:
-    hashed = hashlib.sha256()
-    for piece in pieces(array):
-        hashed.update(piece.data)
-    return hashed.digest()
+    return sha256(piece.data for piece in pieces(array))
 
 
 def _can_be_weight(array: Any) -> bool:

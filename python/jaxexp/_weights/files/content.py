@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from jaxexp import _native
 
 from . import places
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 # The key for the digest in a file's metadata, in hexadecimal.
 CONTENT = "content"
@@ -25,6 +29,14 @@ class Typed(Protocol):
     def dtype(self) -> str: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
+
+
+def sha256(pieces: Iterable[Buffer]) -> bytes:
+    """The SHA-256 of bytes, for comparisons where somebody may have made an equal XXH3 digest."""
+    digester = hashlib.sha256()
+    for piece in pieces:
+        digester.update(piece)
+    return digester.digest()
 
 
 def content_of(tensors: Iterable[Typed], digests: Mapping[str, bytes]) -> bytes:
