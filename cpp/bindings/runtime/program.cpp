@@ -133,6 +133,7 @@ nb::object inventory(const Program& program, std::size_t order) {
     calls = targets;
   }
   found["operations"] = operations;
+  found["unchecked"] = listed(read->unchecked);
   found["unreadable"] = listed(read->unreadable);
   found["attributes"] = listed(read->attributes);
   found["call_attributes"] = listed(read->call_attributes);

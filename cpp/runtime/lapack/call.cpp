@@ -32,6 +32,38 @@ std::string name_of(XLA_FFI_DataType type) {
   }
 }
 
+/// How many bytes a number takes; 0 for those that no routine has.
+std::size_t size_of(XLA_FFI_DataType type) {
+  switch (type) {
+    case XLA_FFI_DataType_F32: return sizeof(float);
+    case XLA_FFI_DataType_F64: return sizeof(double);
+    case XLA_FFI_DataType_C64: return sizeof(std::complex<float>);
+    case XLA_FFI_DataType_C128: return sizeof(std::complex<double>);
+    case XLA_FFI_DataType_S32: return sizeof(std::int32_t);
+    case XLA_FFI_DataType_U8: return sizeof(std::uint8_t);
+    case XLA_FFI_DataType_PRED: return sizeof(bool);
+    default: return 0;
+  }
+}
+
+/// Nobody sees memory that a routine left as it was, because it failed, or does not know a result.
+void clear(const XLA_FFI_CallFrame& frame) {
+  for (std::int64_t i = 0; i < frame.rets.size; ++i) {
+    if (frame.rets.types[i] != XLA_FFI_RetType_BUFFER)
+      throw CallError("a call of LAPACK has a result that is no array");
+    const auto& result = *static_cast<const XLA_FFI_Buffer*>(frame.rets.rets[i]);
+    bool is_argument = false;
+    for (std::int64_t j = 0; j < frame.args.size; ++j)
+      is_argument = is_argument || (frame.args.types[j] == XLA_FFI_ArgType_BUFFER &&
+                                    static_cast<const XLA_FFI_Buffer*>(frame.args.args[j])->data == result.data);
+    if (is_argument) continue;
+    std::size_t bytes = size_of(result.dtype);
+    if (bytes == 0) throw CallError("a call of LAPACK has a result of type " + name_of(result.dtype));
+    for (std::int64_t j = 0; j < result.rank; ++j) bytes *= static_cast<std::size_t>(result.dims[j]);
+    if (bytes > 0) std::memset(result.data, 0, bytes);
+  }
+}
+
 XLA_FFI_Error* error(const XLA_FFI_CallFrame& frame, const char* message, XLA_FFI_Error_Code code) {
   XLA_FFI_Error_Create_Args arguments{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, message, code};
   return frame.api->XLA_FFI_Error_Create(&arguments);
@@ -39,13 +71,16 @@ XLA_FFI_Error* error(const XLA_FFI_CallFrame& frame, const char* message, XLA_FF
 
 }  // namespace
 
-XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, void (*function)(const Call&)) noexcept {
+XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, void (*function)(const Call&), Most most) noexcept {
   if (XLA_FFI_Metadata* const metadata = asked_for(*frame)) {
     answer(*metadata, frame->api);
     return nullptr;
   }
   if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE) return nullptr;
   try {
+    if (frame->args.size > most.arguments || frame->rets.size > most.results)
+      throw CallError("a call of LAPACK has more arguments or results than its routine");
+    clear(*frame);
     function(Call(*frame));
     return nullptr;
   } catch (const CallError& problem) {

@@ -153,12 +153,18 @@ class Call {
   const XLA_FFI_CallFrame& frame_;
 };
 
-/// Runs a function that takes a Call. Its exceptions become errors of the FFI.
-XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, void (*function)(const Call&)) noexcept;
+/// How many arguments and results a call may have.
+struct Most {
+  std::int64_t arguments = INT64_MAX, results = INT64_MAX;
+};
 
-template <void (*function)(const Call&)>
+/// Runs a function that takes a Call, with results that are zeros where they do not share the memory of an argument.
+/// Its exceptions become errors of the FFI.
+XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, void (*function)(const Call&), Most most) noexcept;
+
+template <void (*function)(const Call&), Most most = Most{}>
 XLA_FFI_Error* handler(XLA_FFI_CallFrame* frame) {
-  return handle(frame, function);
+  return handle(frame, function, most);
 }
 
 }  // namespace jaxexp::runtime::lapack

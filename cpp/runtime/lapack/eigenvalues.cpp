@@ -164,11 +164,11 @@ void untyped_gees(const Call& call) {
 template <class T>
 void add_all(Table& table) {
   const auto symmetric = is_complex<T> ? "heevd" : "syevd";
-  add<T>(table, symmetric, handler<typed_syevd<T>>);
+  add<T>(table, symmetric, handler<typed_syevd<T>, Most{1, 3}>);
   add_untyped<T>(table, symmetric, handler<untyped_syevd<T>>);
-  add<T>(table, "geev", handler<typed_geev<T>>);
+  add<T>(table, "geev", handler<typed_geev<T>, Most{1, is_complex<T> ? 4 : 5}>);
   add_untyped<T>(table, "geev", handler<untyped_geev<T>>);
-  add<T>(table, "gees", handler<typed_gees<T>>);
+  add<T>(table, "gees", handler<typed_gees<T>, Most{1, is_complex<T> ? 5 : 6}>);
   add_untyped<T>(table, "gees", handler<untyped_gees<T>>);
 }
 

@@ -147,16 +147,16 @@ void ormqr(const Call& call) {
 template <class T>
 void add_all(Table& table) {
   const auto orthogonal = is_complex<T> ? "ungqr" : "orgqr";
-  add<T>(table, "potrf", handler<typed_potrf<T>>);
+  add<T>(table, "potrf", handler<typed_potrf<T>, Most{1, 2}>);
   add_untyped<T>(table, "potrf", handler<untyped_potrf<T>>);
-  add<T>(table, "getrf", handler<getrf<T, 0>>);
+  add<T>(table, "getrf", handler<getrf<T, 0>, Most{1, 3}>);
   add_untyped<T>(table, "getrf", handler<getrf<T, 3>>);
-  add<T>(table, "geqrf", handler<typed_geqrf<T>>);
+  add<T>(table, "geqrf", handler<typed_geqrf<T>, Most{1, 2}>);
   add_untyped<T>(table, "geqrf", handler<untyped_geqrf<T>>);
-  add<T>(table, "geqp3", handler<geqp3<T>>);
-  add<T>(table, orthogonal, handler<typed_orgqr<T>>);
+  add<T>(table, "geqp3", handler<geqp3<T>, Most{2, 3}>);
+  add<T>(table, orthogonal, handler<typed_orgqr<T>, Most{2, 1}>);
   add_untyped<T>(table, orthogonal, handler<untyped_orgqr<T>>);
-  add<T>(table, is_complex<T> ? "unmqr" : "ormqr", handler<ormqr<T>>);
+  add<T>(table, is_complex<T> ? "unmqr" : "ormqr", handler<ormqr<T>, Most{3, 1}>);
 }
 
 }  // namespace

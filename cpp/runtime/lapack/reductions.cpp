@@ -9,15 +9,18 @@ void gehrd(Int low, Int high, const Buffer& matrix, const Call& call) {
   const auto a = copied(square<T>(matrix), call.result(0));
   const Int n = a.rows;
   const auto status = statuses(call.result(2), a.batch);
+  const auto tau = call.result(1).vectors<T>(a.batch, std::max<Int>(n - 1, 0));
   if (a.is_empty()) return;
-  const auto tau = call.result(1).vectors<T>(a.batch, n - 1);
   if (low < 1 || low > high || high > n) throw CallError("a call of LAPACK must have 1 <= low <= high <= the size");
   static const Routine<T> routine("gehrd");
-  for_each<T>(a.batch, [&](std::int64_t i, T* work, Int size) {
-    Int info = 0;
-    routine(n, low, high, a[i], n, tau[i], work, size, &info);
-    *status[i] = static_cast<std::int32_t>(info);
-  });
+  for_each<T>(
+      a.batch,
+      [&](std::int64_t i, T* work, Int size) {
+        Int info = 0;
+        routine(n, low, high, a[i], n, tau[i], work, size, &info);
+        *status[i] = static_cast<std::int32_t>(info);
+      },
+      n);  // some releases of LAPACK ask for less than they want where there is nothing to do
 }
 
 template <class T>
@@ -36,10 +39,10 @@ void sytrd(char uplo, const Buffer& matrix, const Call& call) {
   const auto a = copied(square<T>(matrix), call.result(0));
   const Int n = a.rows;
   const auto status = statuses(call.result(4), a.batch);
-  if (a.is_empty()) return;
   const auto diagonal = call.result(1).vectors<Real<T>>(a.batch, n);
-  const auto beside = call.result(2).vectors<Real<T>>(a.batch, n - 1);
-  const auto tau = call.result(3).vectors<T>(a.batch, n - 1);
+  const auto beside = call.result(2).vectors<Real<T>>(a.batch, std::max<Int>(n - 1, 0));
+  const auto tau = call.result(3).vectors<T>(a.batch, std::max<Int>(n - 1, 0));
+  if (a.is_empty()) return;
   static const Routine<T> routine(is_complex<T> ? "hetrd" : "sytrd");
   for_each<T>(a.batch, [&](std::int64_t i, T* work, Int size) {
     Int info = 0;
@@ -62,9 +65,9 @@ void untyped_sytrd(const Call& call) {
 template <class T>
 void add_all(Table& table) {
   const auto tridiagonal = is_complex<T> ? "hetrd" : "sytrd";
-  add<T>(table, "gehrd", handler<typed_gehrd<T>>);
+  add<T>(table, "gehrd", handler<typed_gehrd<T>, Most{1, 3}>);
   add_untyped<T>(table, "gehrd", handler<untyped_gehrd<T>>);
-  add<T>(table, tridiagonal, handler<typed_sytrd<T>>);
+  add<T>(table, tridiagonal, handler<typed_sytrd<T>, Most{1, 5}>);
   add_untyped<T>(table, tridiagonal, handler<untyped_sytrd<T>>);
 }
 

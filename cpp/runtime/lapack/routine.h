@@ -82,15 +82,15 @@ Space<T> space(std::int64_t size) {
 }
 
 /// Calls `run(i, work, size)` for each matrix of a batch, which is not empty. A first call, for the first matrix with
-/// the size -1, asks the routine how much work space it wants.
+/// the size -1, asks the routine how much work space it wants; it gets `least` or more.
 template <class T, class Run>
-void for_each(std::int64_t batch, const Run& run) {
+void for_each(std::int64_t batch, const Run& run, Int least = 1) {
   T best{};
   run(std::int64_t{0}, &best, Int{-1});
   // Single precision may have rounded the size down.
   const Real<T> size = std::nextafter(std::real(best), std::numeric_limits<Real<T>>::infinity());
   if (!(size < static_cast<Real<T>>(INT32_MAX))) throw CallError("LAPACK wants too much work space for these matrices");
-  const Int taken = std::max<Int>(static_cast<Int>(std::ceil(size)), 1);
+  const Int taken = std::max(static_cast<Int>(std::ceil(size)), least);
   const auto work = space<T>(taken);
   for (std::int64_t i = 0; i < batch; ++i) run(i, work.get(), taken);
 }

@@ -97,9 +97,9 @@ void typed_gesvd(const Call& call) {
 
 template <class T>
 void add_all(Table& table) {
-  add<T>(table, "gesdd", handler<typed_gesdd<T>>);
+  add<T>(table, "gesdd", handler<typed_gesdd<T>, Most{1, 5}>);
   add_untyped<T>(table, "gesdd", handler<untyped_gesdd<T>>);
-  add<T>(table, "gesvd", handler<typed_gesvd<T>>);
+  add<T>(table, "gesvd", handler<typed_gesvd<T>, Most{1, 5}>);
 }
 
 }  // namespace

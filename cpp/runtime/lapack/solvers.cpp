@@ -70,9 +70,9 @@ void gtsv(const Call& call) {
 
 template <class T>
 void add_all(Table& table) {
-  add<T>(table, "trsm", handler<typed_trsm<T>>);
+  add<T>(table, "trsm", handler<typed_trsm<T>, Most{3, 1}>);
   add_untyped<T>(table, "trsm", handler<untyped_trsm<T>>, "blas_");
-  add<T>(table, "gtsv", handler<gtsv<T>>);
+  add<T>(table, "gtsv", handler<gtsv<T>, Most{4, 5}>);
 }
 
 }  // namespace

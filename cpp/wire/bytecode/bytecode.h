@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,8 +30,9 @@ struct Contents {
   std::map<std::string, std::uint64_t> operations;  // by names such as "vhlo.add_v1"
   /// By the targets, which are views into the module; nothing where a custom call has a form that is not known here.
   std::optional<std::map<std::string_view, std::uint64_t>> custom_calls;
-  unsigned doubts = 0;            // of its convolutions: wire/bytecode/convolution.h
-  bool compares_untyped = false;  // integers, by an operation that leaves open whether they are signed
+  std::set<std::string> unchecked;  // the kinds of those with types that XLA does not check: wire/bytecode/types.h
+  unsigned doubts = 0;              // of its convolutions: wire/bytecode/convolution.h
+  bool compares_untyped = false;    // integers, by an operation that leaves open whether they are signed
 };
 
 /// Checks a module as `check_bytecode` does, and counts. Nothing for a version of bytecode that is not known here.

@@ -4,6 +4,7 @@
 #include <array>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "wire/bytecode/module.h"
@@ -37,8 +38,10 @@ class Taking {
   explicit Taking(const Module<Seen>& module) : module_(module), names_(module.names()), tables_(module.tables()) {}
 
   Inventory inventory() {
-    found_.operations = module_.contents().operations;
-    if (!module_.contents().custom_calls) found_.custom_calls.reset();
+    Contents contents = module_.contents();
+    found_.operations = std::move(contents.operations);
+    found_.unchecked = std::move(contents.unchecked);
+    if (!contents.custom_calls) found_.custom_calls.reset();
     for (const auto& [kind, dictionary] : module_.observer().without_properties)
       look_at(kind, dictionary, std::nullopt);
     for (const auto& [kind, dictionary, own] : module_.observer().with_properties) look_at(kind, dictionary, own);
@@ -159,6 +162,8 @@ class Taking {
       else
         found_.has_open_sizes = true;
     }
+    // On CPUs, XLA has too little memory for arrays of them.
+    if (bits == 2) found_.unknown_types.insert("integers of 2 bits");
     if (bits <= 0) return found_.largest_array.reset();
     if (found_.largest_array) found_.largest_array = std::max(*found_.largest_array, bytes);
   }

@@ -16,6 +16,7 @@ namespace jaxexp::wire {
 /// Views are into the module. What is not understood is in here as such: an inventory leaves nothing out.
 struct Inventory {
   std::map<std::string, std::uint64_t> operations;  // how many of each kind, by names such as "vhlo.add_v1"
+  std::set<std::string> unchecked;                  // the kinds of those with types that XLA does not check
   std::set<std::string> unreadable;                 // the kinds of those whose attributes cannot be read here
   /// The names of attributes: of operations, of functions' arguments and results, of the module. Those that VHLO's
   /// operations always have are left out.

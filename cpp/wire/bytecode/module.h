@@ -20,6 +20,7 @@
 #include "wire/bytecode/operations.h"
 #include "wire/bytecode/sections.h"
 #include "wire/bytecode/tables.h"
+#include "wire/bytecode/types.h"
 #include "wire/bytecode/values.h"
 
 namespace jaxexp::wire {
@@ -40,12 +41,14 @@ constexpr std::string_view vhlo = "vhlo.";
 struct Operation {
   bool registered;   // whether its properties are in the section for that
   bool is_exported;  // whether exports may have it
-  bool is_vhlo, is_module, is_function, is_mesh, is_return, is_custom_call, is_composite, is_convolution, is_bitcast,
-      is_comparison, is_sort;
+  bool is_vhlo, is_module, is_function, is_mesh, is_return, is_custom_call, is_composite, is_convolution, is_comparison,
+      is_sort;
+  TypeRule rule;
   bool is_repeatable;                // whether its results are a function of its operands
   std::optional<std::size_t> calls;  // which attribute has the functions that it calls
   const KnownOperation* known;
   std::uint64_t count = 0;
+  bool is_unchecked = false;  // at some place
 };
 
 inline Operation operation_of(std::string_view name, bool registered) {
@@ -75,9 +78,9 @@ inline Operation operation_of(std::string_view name, bool registered) {
       .is_custom_call = is_custom_call,
       .is_composite = is_composite,
       .is_convolution = is_vhlo && name == "convolution_v1",
-      .is_bitcast = is_vhlo && name == "bitcast_convert_v1",
       .is_comparison = is_vhlo && name == "compare_v1",
       .is_sort = is_vhlo && name == "sort_v1",
+      .rule = type_rule(name),
       .is_repeatable = known && !calls && std::ranges::none_of(others, [&](auto of) { return name.starts_with(of); }),
       .calls = calls,
       .known = known};
@@ -87,7 +90,8 @@ inline Operation operation_of(std::string_view name, bool registered) {
 /// have no one form of their bits.
 inline bool casts_truth_values(const AttributesAndTypes& tables, const Operation& kind,
                                std::span<const std::uint32_t> operands, std::span<const std::uint32_t> results) {
-  return kind.is_bitcast && tables.holds_truth_values(operands.front()) != tables.holds_truth_values(results.front());
+  return kind.rule == TypeRule::bits &&
+         tables.holds_truth_values(operands.front()) != tables.holds_truth_values(results.front());
 }
 
 /// Whether integers are compared, and only their type says whether they have signs.
@@ -128,12 +132,21 @@ struct CallAttributes {
   std::uint32_t version = 0;                             // of the calling convention: the number of an attribute
 };
 
-/// Whether custom calls with a target only say something of their first operand. XLA trusts that there is one; behind
-/// it may be the sizes of the result.
+/// Whether custom calls with a target only say something of their first operand.
 inline bool is_hint(std::string_view target) {
   constexpr std::string_view hints[] = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape",
                                         "annotate_device_placement"};
   return std::ranges::find(hints, target) != std::end(hints);
+}
+
+/// Whether a custom call has the values of one that only says something: an array, behind it the sizes of the result
+/// where these are open, and a result. XLA ends the process at others.
+inline bool may_be_hint(const AttributesAndTypes& tables, std::span<const std::uint32_t> operands,
+                        std::span<const std::uint32_t> results) {
+  if (operands.empty() || results.size() != 1) return false;
+  if (operands.size() == 1) return true;
+  return tables.value_kind(results.front()) == 'x' &&
+         std::ranges::count(tables.sizes(results.front()), AttributesAndTypes::dynamic_size) > 0;
 }
 
 /// The attributes of VHLO's operations, against what each kind of operation has.
@@ -515,9 +528,12 @@ class Module {
 
   Contents contents() const {
     Contents found;
-    for (std::size_t i = 0; i < operations_.size(); ++i)
-      if (operations_[i].count > 0)
-        found.operations[names_->full_name_of(names_->operations[i])] += operations_[i].count;
+    for (std::size_t i = 0; i < operations_.size(); ++i) {
+      if (operations_[i].count == 0) continue;
+      const std::string name = names_->full_name_of(names_->operations[i]);
+      found.operations[name] += operations_[i].count;
+      if (operations_[i].is_unchecked) found.unchecked.insert(name);
+    }
     found.custom_calls = calls_.counted(*names_);
     found.doubts = doubts_;
     found.compares_untyped = compares_untyped_;
@@ -655,15 +671,17 @@ class Module {
     }
     Values values(*tables_);
     if (kind.known) {
-      if (!values.fit(kind.known->values, operands, results) || casts_truth_values(*tables_, kind, operands, results))
+      if (!values.fit(kind.known->values, operands, results) || casts_truth_values(*tables_, kind, operands, results) ||
+          (kind.rule == TypeRule::cast && !is_cast(*tables_, operands.front(), results.front())))
         at.refuse("an operation " + std::string(kind.known->name) + " with operands or results of another one");
       if (!kind.known->dimensions.empty() && !attributes_->fit(*kind.known, found, operands, results))
         at.refuse("an operation " + std::string(kind.known->name) +
                   " with numbers of dimensions, or sizes, that do not fit");
       if (kind.is_convolution) doubts_ |= doubts_of(*tables_, found, operands);
+      kind.is_unchecked = kind.is_unchecked || is_unchecked(*tables_, kind.rule, found, operands, results);
       compares_untyped_ = compares_untyped_ || leaves_sign_open(*tables_, kind, found, operands);
     }
-    if (call.target != AttributesAndTypes::no_string && (operands.empty() || results.size() != 1))
+    if (call.target != AttributesAndTypes::no_string && !may_be_hint(*tables_, operands, results))
       attributes_->refuse_hint(at, call);
     attributes_->refuse_lacking(at, kind, found, call, dictionary);
     const bool defines = region.values != 0;  // otherwise nothing refers to the results

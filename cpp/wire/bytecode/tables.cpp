@@ -75,6 +75,19 @@ std::int32_t number_at(std::span<const std::uint8_t> numbers, std::uint64_t kind
   return kind < numbers.size() ? numbers[kind] : 0;
 }
 
+/// Builtin types of numbers: integers, which have signs or not, and others; and VHLO's numbers of the same.
+struct Like {
+  std::uint64_t kind;
+  std::int32_t bits;
+  bool is_unsigned;
+  unsigned vhlo;
+};
+constexpr std::uint64_t builtin_integer = 0, without_sign = 2;
+constexpr Like likes[] = {
+    {0, 1, false, 0},  {0, 2, false, 31},  {0, 2, true, 32},  {0, 4, false, 10},  {0, 4, true, 15},  {0, 8, false, 11},
+    {0, 8, true, 16},  {0, 16, false, 12}, {0, 16, true, 17}, {0, 32, false, 13}, {0, 32, true, 18}, {0, 64, false, 14},
+    {0, 64, true, 19}, {1, 64, false, 9},  {3, 16, false, 2}, {4, 16, false, 3},  {5, 32, false, 4}, {6, 64, false, 5}};
+
 /// In memory, a number takes whole bytes.
 std::int32_t in_bytes(std::int32_t bits) { return (bits + 7) / 8 * 8; }
 
@@ -229,6 +242,25 @@ bool AttributesAndTypes::holds_integers(std::uint64_t type) const {
 
 bool AttributesAndTypes::holds_truth_values(std::uint64_t type) const {
   return nodes_[references_of(attributes_ + type).back()].is == Class::truth;
+}
+
+unsigned AttributesAndTypes::element(std::uint64_t type) const {
+  std::size_t at = references_of(attributes_ + type).back();
+  const bool is_complex = nodes_[at].is == Class::complex;
+  if (is_complex) at = references_of(at).front();
+  if (nodes_[at].bits <= 0) return unknown_element;
+  Cursor data = entries_.data(at);
+  const std::uint64_t kind = data.number();
+  auto number = static_cast<unsigned>(kind);
+  if (entries_.dialect(at) != vhlo) {
+    const bool is_unsigned = kind == builtin_integer && (data.number() & 3) == without_sign;
+    const auto* const like = std::ranges::find_if(likes, [&](const Like& one) {
+      return one.kind == kind && one.bits == nodes_[at].bits && one.is_unsigned == is_unsigned;
+    });
+    if (like == std::end(likes)) return unknown_element;
+    number = like->vhlo;
+  }
+  return is_complex ? number + complex_numbers : number;
 }
 
 AttributesAndTypes::Numbers AttributesAndTypes::numbers(std::uint64_t attribute) const {

@@ -64,6 +64,10 @@ class AttributesAndTypes {
   /// Whether the elements of a tensor type are integers, truth values included.
   bool holds_integers(std::uint64_t type) const;
   bool holds_truth_values(std::uint64_t type) const;
+  /// What the elements of a tensor type are, by VHLO's number, also if they are builtin ones; `complex_numbers` more
+  /// for complex ones, and `unknown_element` for all others.
+  unsigned element(std::uint64_t type) const;
+  static constexpr unsigned complex_numbers = 64, unknown_element = UINT8_MAX;
   /// How many dimensions a tensor type has.
   std::int64_t rank(std::uint64_t type) const { return nodes_[attributes_ + type].rank; }
 

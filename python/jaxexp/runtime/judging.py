@@ -21,7 +21,7 @@ from jaxexp._kernel.artifact.operations import (
     is_attribute_understood,
     is_understood,
 )
-from jaxexp._kernel.artifact.targets import KNOWN_CUSTOM_CALLS, STABLE_CUSTOM_CALLS
+from jaxexp._kernel.artifact.targets import KNOWN_CUSTOM_CALLS, STABLE_CUSTOM_CALLS, TRUSTING
 from jaxexp._policy.limits.limits import Limits
 
 from .trees import class_name, is_custom
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 _MODULE = "builtin.module"
 _UNTYPED_LAPACK = re.compile(r"(?:blas|lapack)_(\w+)(?<!_ffi)")
-# Their functions are not looked at without JAX, and XLA sorts with them.
-_WITH_COMPARATORS = frozenset(("ApproxTopK", "stablehlo.dynamic_approx_top_k"))
+# Without JAX, nobody looks at their arrays, or at the functions with which XLA sorts.
+_NOT_COMPARED = TRUSTING | {"ApproxTopK", "stablehlo.dynamic_approx_top_k"}
 _NAME_DEVICES = re.compile(
     r"mhlo\.sharding|mhlo\.frontend_attributes|(xla\.)?sdy\..*|\w*shardings?|mesh|replica_groups"
 )
@@ -102,6 +102,9 @@ class _Judge:
                 self._refuse("operations", f"has the operation {parsed}, which is unknown here", parsed)
             if (parsed in RESIZING or parsed in UNTYPED) and not self.limits.allows("operations", name, parsed):
                 self._refuse("operations", f"has {parsed}, whose types are not compared without JAX", parsed)
+            if name in found["unchecked"] and not self.limits.allows("operations", name, parsed):
+                what = f"has {parsed} of types that XLA does not check"
+                self._refuse("operations", what, parsed)
             self.limits.transfer(parsed, self.where)
         if found["operations"].get(_MODULE, 0) > 1:  # one inside has symbols of its own
             self._refuse("operations", f"has the operation {_MODULE} in its module, which is unknown here", _MODULE)
@@ -136,7 +139,7 @@ class _Judge:
             raise PolicyError("custom_calls", what, self.where, "jaxexp.load checks them, where JAX is installed")
         for target, has_side_effect in targets.items():
             names = {target, _as_typed(target)}
-            is_known = bool(names & KNOWN_CUSTOM_CALLS) and target not in _WITH_COMPARATORS
+            is_known = bool(names & KNOWN_CUSTOM_CALLS) and target not in _NOT_COMPARED
             self.limits.custom_call(target, is_known, self.where)
             if has_side_effect:
                 self.limits.side_effect(target, bool(names & STABLE_CUSTOM_CALLS), self.where)

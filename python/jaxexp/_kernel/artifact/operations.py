@@ -99,6 +99,13 @@ UNTYPED_IF_CONSTANT = frozenset(
 )
 
 
+# Those that combine elements in a region. StableHLO lets it compute with wider elements, which XLA does not.
+REDUCTIONS = frozenset(
+    f"stablehlo.{name}"
+    for name in ("all_reduce collective_reduce reduce reduce_scatter reduce_window scatter select_and_scatter").split()
+)
+
+
 def as_parsed(operation: str) -> str:
     """The name in a module of an operation in a portable artifact, if it is one of VHLO; others stay as they are."""
     return _VERSIONED.sub(r"stablehlo.\1", operation)

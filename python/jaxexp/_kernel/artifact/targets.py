@@ -41,6 +41,13 @@ STABLE_CUSTOM_CALLS = frozenset(
 # with nothing but MLIR's own checks, also on a CPU.
 KNOWN_CUSTOM_CALLS = STABLE_CUSTOM_CALLS - {"tpu_custom_call", "mosaic_gpu_v2"}
 
+# Targets whose code trusts the arrays that it gets, beside LAPACK's, which `call_arrays.py` compares. XLA takes some of
+# them apart, and reads operands that may be missing.
+TRUSTING = frozenset(
+    "Qr Eigh LuDecomposition ProductOfElementaryHouseholderReflectors cusparse_gtsv2_ffi "
+    "cu_threefry2x32_ffi hip_threefry2x32_ffi".split()
+)
+
 # The targets of host callbacks in all releases. Their operands or attributes are addresses in the exporting process.
 _PYTHON_CALLBACK = re.compile(r"xla_(ffi_|buffer_|partitioned_)*python_\w*callback")
 

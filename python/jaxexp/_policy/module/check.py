@@ -19,7 +19,7 @@ from jaxexp._kernel.function.kept import Kept
 from jaxexp._kernel.module import call_arrays, composites, convolutions, mlir, runnable
 from jaxexp._policy.limits.limits import Limits
 
-from . import collectives, devices
+from . import collectives, devices, types
 
 _MODULE = "mlir_module_serialized"
 
@@ -61,8 +61,6 @@ def _check_function(limits: Limits, exported: ExportedData, budget: composites.B
 
 
 _CUSTOM_CALL = "stablehlo.custom_call"
-# StableHLO lets their regions compute with wider elements, which XLA does not.
-_KEEPING_ELEMENTS = ("stablehlo.all_reduce", "stablehlo.reduce_scatter", "stablehlo.select_and_scatter")
 _APPROXIMATE = ("ApproxTopK", "stablehlo.dynamic_approx_top_k")
 _ORDERS = ("#stablehlo<comparison_direction GT>", "#stablehlo<comparison_direction LT>")
 
@@ -161,23 +159,9 @@ class _ModuleCheck:
             self.limits.side_effect(target, target in STABLE_CUSTOM_CALLS, self.where, inside)
 
     def _types(self, operation: Any, name: str) -> None:
-        """All other checks believe the types of results. XLA does not compare these with what it computes."""
-        found = None
-        if name in operations.UNTYPED:
-            found = f"the operation {name}"
-        elif name in operations.UNTYPED_IF_CONSTANT and not self.is_refined:
-            found = f"the operation {name} without dimension variables"
-        elif name == "stablehlo.dynamic_broadcast_in_dim":
-            said = [known for known in map(_name_of, operation.attributes) if known.startswith("known_")]
-            found = f"{name} with {said[0]}" if said else None
-        elif name == "stablehlo.rng_bit_generator" and not _is_of_integers(operation.results[1].type):
-            found = f"{name} of other elements than integers"
-        elif name in _KEEPING_ELEMENTS:
-            pairs = zip(operation.operands, operation.results, strict=False)
-            if any(_element_of(operand.type) != _element_of(result.type) for operand, result in pairs):
-                found = f"{name} to other elements than it takes"
-        if found and not self.limits.allows("operations", name):
-            what = f"has {found} {self._inside()}, for which XLA may compute other arrays than the module says"
+        wrong = types.why_wrong(operation, is_refined=self.is_refined)
+        if wrong and not self.limits.allows("operations", name):
+            what = f"has {wrong} {self._inside()}, of types that XLA does not check"
             self._refuse_name("operations", what, name)
 
     def _convolution(self, operation: Any, name: str) -> None:
@@ -282,14 +266,6 @@ def _is_open(type_: Any) -> bool:
     return isinstance(type_, ir.RankedTensorType) and not ir.RankedTensorType(type_).has_static_shape
 
 
-def _is_of_integers(type_: Any) -> bool:
-    return isinstance(_element_of(type_), _jax.ir.IntegerType)
-
-
-def _element_of(type_: Any) -> Any:
-    return _jax.ir.RankedTensorType(type_).element_type
-
-
 def _name_of(attribute: Any) -> str:
     """The name of an attribute: maps of attributes give names, or in older releases attributes with names."""
     return attribute if isinstance(attribute, str) else str(attribute.name)
@@ -302,7 +278,7 @@ def _bytes_of(type_: Any) -> int | None:
         tensor = ir.RankedTensorType(type_)
         if tensor.encoding is not None:  # bounds of sizes that change while it runs: XLA believes what a module says
             return None
-        bits = _bits_of(tensor.element_type)
+        bits = types.bits_of(tensor.element_type)
         # XLA takes whole bytes for each element, also for booleans and int4.
         return None if bits is None else math.prod(_sizes(tensor)) * ((bits + 7) // 8)
     if isinstance(type_, ir.TupleType):
@@ -315,15 +291,3 @@ def _bytes_of(type_: Any) -> int | None:
 def _sizes(tensor: Any) -> list[int]:
     """The dimensions of a tensor type, a dynamic one as 1."""
     return [1 if tensor.is_dynamic_dim(axis) else tensor.get_dim_size(axis) for axis in range(tensor.rank)]
-
-
-def _bits_of(element: Any) -> int | None:
-    ir = _jax.ir
-    if isinstance(element, ir.ComplexType):
-        half = _bits_of(ir.ComplexType(element).element_type)
-        return None if half is None else 2 * half
-    if isinstance(element, ir.IntegerType):
-        return int(ir.IntegerType(element).width)
-    if isinstance(element, ir.FloatType):
-        return int(ir.FloatType(element).width)
-    return 64 if isinstance(element, ir.IndexType) else None

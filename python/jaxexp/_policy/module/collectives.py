@@ -31,9 +31,13 @@ def why_wrong(operation: Any, symbols: Any, *, has_branches: bool) -> str | None
         return f"branches and {name} of open sizes, where devices may meet with arrays of other sizes"
     if name in RESIZING:
         axis = _jax.ir.IntegerAttr(operation.attributes[RESIZING[name]]).value
-        for operand, result in zip(operation.operands, operation.results, strict=True):
+        pairs = list(zip(operation.operands, operation.results, strict=True))
+        for operand, result in pairs:
             if not _has_size_of_groups(operation, operand, result, axis, symbols):
                 return f"{name} from {operand.type} to {result.type}, which are not the sizes for its groups of devices"
+        # XLA takes the number of parts from the first array.
+        if len({operand.type == result.type for operand, result in pairs}) > 1:
+            return f"{name} that changes the sizes of some of its arrays only"
     return None
 
 

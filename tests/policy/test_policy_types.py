@@ -1,0 +1,74 @@
+"""What a policy allows has the types that its module says, for other checks believe them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import pytest
+
+import jaxexp
+from jaxexp import _jax, _runtime
+from jaxexp._kernel.artifact import operations
+from jaxexp.runtime.judging import judge
+from kit.operations import OPERATIONS
+from kit.other_modules import serialized
+
+# What has no arrays of its own, or exchanges them with others.
+OTHERS = """after_all collective_reduce composite create_token custom_call get_tuple_element infeed outfeed recv return
+  send tuple uniform_dequantize uniform_quantize""".split()
+NAMES = sorted({operation.name for operation in OPERATIONS})
+
+
+def test_all_operations_are_tried() -> None:
+    known = {name for name in operations.OPERATIONS if name.startswith("stablehlo.")}
+    refused = operations.UNTYPED | operations.UNTYPED_IF_CONSTANT
+    assert known - refused - set(NAMES) == {f"stablehlo.{name}" for name in OTHERS}
+
+
+def is_valid(text: str, context: Any) -> bool:
+    try:
+        with context, _jax.ir.Location.unknown():
+            _jax.ir.Module.parse(text)
+    except _jax.ir.MLIRError:
+        return False
+    return True
+
+
+def outcome(check: Any) -> str:
+    try:
+        check()
+    except (jaxexp.PolicyError, jaxexp.DeserializationError) as error:
+        return type(error).__name__
+    return "allowed"
+
+
+def computed(exported: jaxexp.Exported) -> list[tuple[tuple[int, ...], Any]] | None:
+    """The types of the results that XLA computes; None if it refuses the module."""
+    try:
+        program = jax.jit(exported.call).lower(*exported.in_avals).compiler_ir("hlo")
+    except (ValueError, jax.errors.JaxRuntimeError):
+        return None
+    shape = program.program_shape().result_shape()
+    return [(one.dimensions(), one.numpy_dtype()) for one in (shape.tuple_shapes() if shape.is_tuple() else [shape])]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_types_are_those_that_xla_computes(name: str) -> None:
+    """Each with one type changed in each way, and with several: what StableHLO and a policy allow is as it says."""
+    context, count = _jax.make_ir_context(), 0
+    for operation in (one for seed in OPERATIONS if seed.name == name for one in (seed, *seed.changes())):
+        if not is_valid(operation.module(), context):
+            continue
+        blob = bytes(jaxexp.from_stablehlo(serialized(operation.module())).serialize())
+        found = [
+            outcome(lambda: jaxexp.deserialize(blob, policy=jaxexp.Policy())),  # noqa: B023
+            outcome(lambda: judge(jaxexp.Policy(), _runtime.Program.of_bytes(blob, ""))),  # noqa: B023
+        ]
+        assert found[1] != "allowed" if name in operations.RESIZING else found[0] == found[1], operation
+        if found[0] == "allowed":
+            exported = jaxexp.deserialize(blob, policy=jaxexp.Policy())
+            said = [(aval.shape, aval.dtype) for aval in exported.out_avals]
+            assert computed(exported) in (said, None), operation
+            count += 1
+    assert count > 0
