@@ -72,3 +72,52 @@ def test_types_are_those_that_xla_computes(name: str) -> None:
             assert computed(exported) in (said, None), operation
             count += 1
     assert count > 0
+
+
+def refused(text: str, *, unless: str) -> None:
+    blob = bytes(jaxexp.from_stablehlo(serialized(text)).serialize())
+    for check in (
+        lambda: jaxexp.deserialize(blob, policy=jaxexp.Policy()),
+        lambda: judge(jaxexp.Policy(), _runtime.Program.of_bytes(blob, "")),
+    ):
+        with pytest.raises(jaxexp.PolicyError) as caught:
+            check()
+        assert caught.value.field == "operations"
+    policy = jaxexp.Policy(operations=[unless])
+    jaxexp.deserialize(blob, policy=policy)
+    judge(policy, _runtime.Program.of_bytes(blob, ""))
+
+
+@pytest.mark.parametrize("element", ["i2", "ui2"])
+def test_numbers_of_two_bits(element: str) -> None:
+    """XLA's code for CPUs writes a byte for each, and has memory for a quarter of that."""
+    refused(
+        f"""module @f {{ func.func public @main(%x: tensor<9xi8>) -> tensor<9xi8> {{
+      %y = stablehlo.convert %x : (tensor<9xi8>) -> tensor<9x{element}>
+      %r = stablehlo.convert %y : (tensor<9x{element}>) -> tensor<9xi8>
+      return %r : tensor<9xi8> }} }}""",
+        unless=f"tensor<*x{element}>",
+    )
+
+
+def test_remainders_of_complex_numbers() -> None:
+    """XLA's compiler crashes at them."""
+    refused(
+        """module @f { func.func public @main(%x: tensor<9xcomplex<f32>>) -> tensor<9xcomplex<f32>> {
+      %r = stablehlo.remainder %x, %x : tensor<9xcomplex<f32>>
+      return %r : tensor<9xcomplex<f32>> } }""",
+        unless="stablehlo.remainder",
+    )
+
+
+def test_all_arrays_are_gathered_alike() -> None:
+    """From the first one, XLA takes the number of parts of all."""
+    refused(
+        """module @f {
+      func.func public @main(%x: tensor<3xf32>, %y: tensor<3xf32>) -> (tensor<6xf32>, tensor<3xf32>) {
+      %r:2 = "stablehlo.all_gather"(%x, %y) <{all_gather_dim = 0 : i64,
+        replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}>
+        : (tensor<3xf32>, tensor<3xf32>) -> (tensor<6xf32>, tensor<3xf32>)
+      return %r#0, %r#1 : tensor<6xf32>, tensor<3xf32> } }""",
+        unless="stablehlo.all_gather",
+    )

@@ -15,6 +15,8 @@ import pytest
 import jaxexp
 from jaxexp import Policy, _runtime
 from jaxexp._errors import UnsupportedModuleError
+from jaxexp._kernel.artifact import targets
+from jaxexp._kernel.module import call_arrays
 from jaxexp.runtime import Session
 from jaxexp.runtime.judging import judge
 from kit import goldens, without_jax
@@ -201,3 +203,12 @@ def test_a_session_takes_a_policy(tmp_path: Path, subprocess_env: Any) -> None:
     assert printed[-1].startswith("policy= takes a jaxexp.Policy or None")
     with pytest.raises(jaxexp.PolicyError, match="is for the platform 'cpu'"):
         Session(names[0], plugin="cpu", policy=Policy(platforms=("tpu",)))
+
+
+def test_targets_whose_arrays_are_not_compared() -> None:
+    """The table of arrays needs JAX. LAPACK's are compared in each call."""
+    known = {target for target in call_arrays._targets() if not target.startswith("lapack_")}
+    assert known == targets.TRUSTING
+    for target in known & targets.STABLE_CUSTOM_CALLS:
+        data = made(calls(target), checks=(target,))
+        assert refused(data, Policy())[1] == "custom_calls"

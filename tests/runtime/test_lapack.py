@@ -26,7 +26,10 @@ pytestmark = [
 
 
 TARGETS = [name for name, *_ in jaxlib.lapack.registrations()["cpu"] if name.startswith("lapack_")]
-UNSTABLE = [jaxexp.DisabledSafetyCheck.custom_call(target) for target in (*TARGETS, "lapack_spotrf", "jaxexp_other")]
+UNSTABLE = [
+    jaxexp.DisabledSafetyCheck.custom_call(target)
+    for target in (*TARGETS, "lapack_spotrf", "lapack_sgeqrf", "jaxexp_other")
+]
 
 
 def library_of(package: str) -> Path:
@@ -223,6 +226,21 @@ WRONG: dict[str, tuple[str, Any, tuple[Any, ...], dict[str, Any]]] = {
     "a small result": ("spotrf", (f32(2, 3), i32()), (f32(3, 3),), {"uplo": L}),
     "a small batch of results": ("spotrf", (f32(3, 3), i32()), (f32(2, 3, 3),), {"uplo": L}),
     "few results": ("sgetrf", (f32(3, 3), i32(3)), (f32(3, 3),), {}),
+    "many results": ("sgetrf", (f32(3, 3), i32(3), i32(), f32(9)), (f32(3, 3),), {}),
+    "many arguments": ("spotrf", (f32(3, 3), i32()), (f32(3, 3), f32(3, 3)), {"uplo": L}),
+    "more of a result than LAPACK knows": (
+        "sgeqrf",
+        (f32(3, 3), f32(3), jax.ShapeDtypeStruct((), np.int16)),
+        (f32(3, 3),),
+        {},
+    ),
+    "factors of an empty matrix": (
+        "sgehrd",
+        (f32(0, 0), f32(9), i32()),
+        (f32(0, 0),),
+        {"low": np.int32(1), "high": np.int32(0)},
+    ),
+    "a diagonal of an empty matrix": ("ssytrd", (f32(0, 0), f32(9), f32(0), f32(0), i32()), (f32(0, 0),), {"uplo": L}),
     "few pivots": ("sgetrf", (f32(3, 3), i32(2), i32()), (f32(3, 3),), {}),
     "no arguments": ("sgetrf", (f32(3, 3), i32(3), i32()), (), {}),
     "no attribute": ("spotrf", (f32(3, 3), i32()), (f32(3, 3),), {}),
@@ -277,6 +295,28 @@ def test_calls_that_do_not_fit_are_refused(what: str, loaded: Any, call: Any) ->
     with pytest.raises(RunError, match="a call of LAPACK") as raised:
         call(function, *arguments)
     assert raised.value.reason == Reason.PLUGIN
+
+
+def test_results_that_are_not_computed_are_zeros(loaded: Any, call: Any) -> None:
+    """Nobody sees what was in memory: where there is nothing to do, and in the scratch memory of old calls."""
+    x = np.eye(3, dtype=np.float32)
+
+    def nothing_to_do(x: Any) -> Any:
+        results = (f32(3, 3), f32(2), i32())
+        return jax.ffi.ffi_call("lapack_sgehrd_ffi", results)(x, low=np.int32(2), high=np.int32(2))[1:]
+
+    def scratch(x: Any) -> Any:
+        results = (f32(3, 3), f32(3), i32(), f32(100_000))
+        sizes = [np.int32(size) for size in (1, 3, 3, 100_000)]
+        return jax.ffi.ffi_call("lapack_sgeqrf", results, custom_call_api_version=2)(*sizes, x)[3]
+
+    for function in (nothing_to_do, scratch):
+        compiled = loaded(function, x)
+        for _ in range(3):
+            freed = [np.full(size, 1234.5, np.float32) for size in (2, 3, 100_000) for _ in range(10)]
+            del freed
+            for result in call(compiled, x):
+                assert not result.any()
 
 
 @pytest.mark.parametrize("name", linear_algebra.ARTIFACTS)

@@ -162,8 +162,10 @@ class Taking {
       else
         found_.has_open_sizes = true;
     }
-    // On CPUs, XLA has too little memory for arrays of them.
-    if (bits == 2) found_.unknown_types.insert("integers of 2 bits");
+    constexpr unsigned signed_of_two_bits = 31;
+    if (bits == 2)  // on CPUs, XLA has too little memory for some of them
+      found_.unknown_types.insert(tables_.element(type - tables_.attributes()) == signed_of_two_bits ? "tensor<?xi2>"
+                                                                                                     : "tensor<?xui2>");
     if (bits <= 0) return found_.largest_array.reset();
     if (found_.largest_array) found_.largest_array = std::max(*found_.largest_array, bytes);
   }

@@ -15,7 +15,7 @@ from jaxexp import _jax, _native
 from jaxexp._kernel.module import mlir
 from kit import other_modules, vhlo
 from kit.compare import assert_same_values
-from kit.corpus import arr
+from kit.corpus import arr, mesh
 
 FLOAT, TRUTH, FOUR = (f"!vhlo.tensor_v1<{of}>" for of in ("!vhlo.f32_v1", "!vhlo.bool_v1", "4x!vhlo.f32_v1"))
 
@@ -204,6 +204,43 @@ def test_casts_of_nothing() -> None:
             _native.check_bytecode(vhlo.bytecode(changed))
 
 
+CASTS = {
+    "the same": ("4xf32", True),
+    "another size": ("400xf32", False),
+    "an open size": ("?xf32", False),
+    "another rank": ("4x1xf32", False),
+    "other elements": ("4xi32", False),
+    "other elements of the same size": ("4xui32", False),
+    "complex elements": ("4xcomplex<f32>", False),
+}
+
+
+@pytest.mark.parametrize("name", CASTS)
+def test_casts_change_nothing(name: str) -> None:
+    """They are between a type of VHLO and the same builtin one. jaxlib's passes crash at others."""
+    type_, is_allowed = CASTS[name]
+    there = f'%there = "builtin.unrealized_conversion_cast"(%arg0) : ({FOUR}) -> tensor<{type_}>'
+    back = f'%back = "builtin.unrealized_conversion_cast"(%there) : (tensor<{type_}>) -> {FOUR}'
+    text = re.sub(r"%0\b", f"{there}\n{back}\n%0", vhlo.text_of(FUNCTIONS["reverse"], arr(4)), count=1)
+    if is_allowed:
+        _native.check_bytecode(vhlo.bytecode(text))
+        return
+    with pytest.raises(jaxexp.DeserializationError, match="unrealized_conversion_cast with operands or results"):
+        _native.check_bytecode(vhlo.bytecode(text))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int4", "uint8", "int64", "bfloat16", "float16", "float64", "complex64"])
+def test_casts_of_sharded_functions(dtype: str) -> None:
+    """What Shardy says of an array needs builtin types."""
+    devices = mesh((2,), ("x",))
+    sharding = jax.sharding.NamedSharding(devices, jax.sharding.PartitionSpec("x"))
+    with jax.enable_x64(True):
+        x = jax.ShapeDtypeStruct((4, 3), dtype, sharding=sharding)
+        exported = jaxexp.export(jax.jit(lambda x: jax.lax.with_sharding_constraint(x.T.T, sharding)))(x)
+    assert "sdy.sharding_constraint" in exported.mlir_module()
+    _native.check_bytecode(exported.mlir_module_serialized)
+
+
 def test_operations_of_shardy_beside_functions() -> None:
     text = "module { %0 = sdy.constant dense<1.0> : tensor<f32> }"
     with pytest.raises(jaxexp.DeserializationError, match="where it cannot be"):
@@ -279,6 +316,20 @@ def test_hints_about_nothing(target: str) -> None:
     call = f"%r = stablehlo.custom_call @{target}() : () -> tensor<f32>"
     with pytest.raises(jaxexp.DeserializationError, match=f"a custom call {target} with operands"):
         _native.check_bytecode(other_modules.serialized(FLOAT_MODULE.format(call, "")))
+
+
+@pytest.mark.parametrize("target", ["Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"])
+def test_hints_about_several_arrays(target: str) -> None:
+    """XLA ends the process at these. Only where sizes are open may these stand behind the array."""
+    call = f"%r = stablehlo.custom_call @{target}(%x, %x) : (tensor<f32>, tensor<f32>) -> tensor<f32>"
+    with pytest.raises(jaxexp.DeserializationError, match=f"a custom call {target} with operands"):
+        _native.check_bytecode(other_modules.serialized(FLOAT_MODULE.format(call, "")))
+    sized = f"""%i = stablehlo.constant dense<4> : tensor<1xi64>
+      %y = "stablehlo.dynamic_iota"(%i) <{{iota_dimension = 0 : i64}}> : (tensor<1xi64>) -> tensor<?xf32>
+      %z = stablehlo.custom_call @{target}(%y, %i) {{indices_of_shape_operands = dense<1> : tensor<1xi64>}}
+        : (tensor<?xf32>, tensor<1xi64>) -> tensor<?xf32>
+      %r = stablehlo.sine %x : tensor<f32>"""
+    _native.check_bytecode(other_modules.serialized(FLOAT_MODULE.format(sized, "")))
 
 
 REPLACED = {
