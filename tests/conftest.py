@@ -37,8 +37,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--sample",
-        action="store_true",
-        help="of tests that are marked as sampled, one case in so many as the mark says",
+        metavar="PART",
+        nargs="?",
+        type=int,
+        const=-1,
+        help="of tests that are marked as sampled, one case in so many as the mark says: the first of these, or those "
+        "of a part (0, 1, 2, ...), of which each third one also has the tests that a sample leaves out",
     )
 
 
@@ -107,8 +111,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if item.get_closest_marker("slow"):
                 item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
     rooms = config.getoption("--brief")
-    if config.getoption("--sample"):
-        keep(sample(items), items, config)
+    part = config.getoption("--sample")
+    if part is not None:
+        keep(sample(items, part), items, config)
     if rooms is not None:
         keep(brief(items, set(rooms.split(","))), items, config)
 
@@ -118,12 +123,18 @@ def keep(chosen: set[pytest.Item], items: list[pytest.Item], config: pytest.Conf
     items[:] = [item for item in items if item in chosen]
 
 
-def sample(items: list[pytest.Item]) -> set[pytest.Item]:
-    """All tests, but of each that is marked as sampled the first case of so many."""
+def sample(items: list[pytest.Item], part: int = -1) -> set[pytest.Item]:
+    """All tests, but of each that is marked as sampled one case in so many, which differ from part to part.
+
+    Args:
+        items: the tests.
+        part: a number from 0 on. In -1 are the first cases, and no test that samples leave out.
+    """
     chosen, seen = set(), collections.Counter[str]()
     for item in items:
         mark, test = item.get_closest_marker("sampled"), item.nodeid.partition("[")[0]
-        if mark is None or (mark.kwargs["one_in"] and seen[test] % mark.kwargs["one_in"] == 0):
+        one_in = mark.kwargs["one_in"] if mark else 1
+        if (seen[test] - max(part, 0)) % one_in == 0 if one_in else part >= 0 and part % 3 == 0:
             chosen.add(item)
         seen[test] += 1
     return chosen

@@ -53,6 +53,7 @@ def computed(exported: jaxexp.Exported) -> list[tuple[tuple[int, ...], Any]] | N
     return [(one.dimensions(), one.numpy_dtype()) for one in (shape.tuple_shapes() if shape.is_tuple() else [shape])]
 
 
+@pytest.mark.sampled(one_in=3, reason="a module for each change of each operation")
 @pytest.mark.parametrize("name", NAMES)
 def test_types_are_those_that_xla_computes(name: str) -> None:
     """Each with one type changed in each way, and with several: what StableHLO and a policy allow is as it says."""
