@@ -202,7 +202,7 @@ bool Comparison::noted_constant(Side& side, const Operation& operation) {
     if (value.row->size() > 1) {
       if (kind.base == "reshape") return false;
       const Integers dimensions = tables_.needed_integers(operation, "broadcast_dimensions");
-      if (dimensions.back() + 1 != static_cast<std::int64_t>(shape.size())) return false;
+      if (dimensions.empty() || dimensions.back() + 1 != static_cast<std::int64_t>(shape.size())) return false;
     }
   } else {
     return false;

@@ -274,6 +274,7 @@ class AttributeCheck {
           break;
         default:
           if (numbers.count != static_cast<std::int64_t>(numbers.listed.size())) return false;
+          if (letter == 'm' && numbers.count != tables_.rank(operands.front())) return false;
           if (letter == 'v' && numbers.listed.front() == rank) break;
           if (!is_below_rank(letter == 'd' ? -rank : 0)) return false;
           if (letter != 'v' && letter != 'd') std::ranges::copy(numbers.listed, std::back_inserter(dimensions[letter]));
@@ -351,6 +352,7 @@ class AttributeCheck {
   static std::uint32_t one_of(char letter, std::span<const std::uint32_t> operands,
                               std::span<const std::uint32_t> results) {
     switch (letter) {
+      case 'm':
       case 'r':
       case 'R': return results.front();
       case 'b':

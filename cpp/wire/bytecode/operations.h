@@ -20,11 +20,12 @@ struct KnownOperation {
   /// A letter for what the numbers in each attribute have to be; empty where they may be any, as for a dot.
   ///
   /// Dimensions of the first operand (a, o), of the one in the middle (b), of the last one (c), of the first result
-  /// (r): different ones in all attributes with this letter, and in capitals all that there are. One dimension of the
-  /// first operand, perhaps counted from the end (d); a place in front of or behind a dimension of the operand in the
-  /// middle (v). At least one number (n). As many numbers as the first operand has dimensions (w), or pairs (p); the
-  /// same without the two dimensions of a convolution that are not spatial (y, q). The lengths of the last dimensions,
-  /// of the operand or of the result, whichever is longer (l). How elements of the operands are compared (e).
+  /// (r): different ones in all attributes with this letter, and in capitals all that there are. The same of the first
+  /// result, one for each of the first operand (m). One dimension of the first operand, perhaps counted from the end
+  /// (d); a place in front of or behind a dimension of the operand in the middle (v). At least one number (n). As many
+  /// numbers as the first operand has dimensions (w), or pairs (p); the same without the two dimensions of a
+  /// convolution that are not spatial (y, q). The lengths of the last dimensions, of the operand or of the result,
+  /// whichever is longer (l). How elements of the operands are compared (e).
   std::string_view dimensions = {};
   /// The names of the attributes that are its own, with spaces between them.
   std::string_view names = {};
