@@ -371,7 +371,8 @@ class BoundExported(Exported):
 
         Args:
             path: the file of the program; an existing one is replaced. An existing file of weights, or an index, is
-                replaced only if jaxexp wrote it, and no other artifact in the folder needs it.
+                replaced only if jaxexp wrote it, and no other artifact in the folder needs it. But an artifact may
+                replace its own file: others that share it lose it.
             vjp_order: as in `Exported.serialize`. All orders share the weights.
             compatibility, metadata, strict, locations, sizes: as in `Exported.serialize`.
             trailer: must be True, because the names of the files are in the trailer.
