@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 import jaxexp
-from jaxexp import Policy, _runtime
+from jaxexp import Policy
 from jaxexp._errors import UnsupportedModuleError
 from jaxexp._kernel.artifact import targets
 from jaxexp._kernel.module import call_arrays
 from jaxexp.runtime import Session
-from jaxexp.runtime.judging import judge
 from kit import goldens, without_jax
 from kit.corpus import mesh
 from kit.other_modules import serialized
+from kit.policies import refused
 
 without_jax.skip_without_plugin()
 
@@ -30,21 +30,6 @@ STRICT = Policy(
     stable_custom_calls=False, max_devices=1, max_array_bytes=1 << 20, max_operations=10_000, platforms=("cpu",),
     unregistered_nodes=False,
 )  # fmt: skip
-
-
-def refused(data: bytes, policy: Policy) -> tuple[str | None, str | None]:
-    """The fields of the policy that refuse an artifact, with JAX and without; None where it is allowed."""
-    found: list[str | None] = [None, None]
-    checks: tuple[Callable[[], Any], ...] = (
-        lambda: jaxexp.deserialize(data, policy=policy),
-        lambda: judge(policy, _runtime.Program.of_bytes(data, "")),
-    )
-    for number, check in enumerate(checks):
-        try:
-            check()
-        except jaxexp.PolicyError as error:
-            found[number] = error.field
-    return found[0], found[1]
 
 
 @pytest.mark.parametrize("version", goldens.RELEASES)

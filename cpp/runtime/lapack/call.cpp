@@ -1,6 +1,7 @@
 #include "runtime/lapack/call.h"
 
 #include <exception>
+#include <iterator>
 
 namespace jaxexp::runtime::lapack {
 namespace {
@@ -19,31 +20,29 @@ void answer(XLA_FFI_Metadata& metadata, const XLA_FFI_Api* api) {
   metadata.api_version.minor_version = api ? api->api_version.minor_version : XLA_FFI_API_MINOR;
 }
 
-std::string name_of(XLA_FFI_DataType type) {
-  switch (type) {
-    case XLA_FFI_DataType_F32: return "float32";
-    case XLA_FFI_DataType_F64: return "float64";
-    case XLA_FFI_DataType_C64: return "complex64";
-    case XLA_FFI_DataType_C128: return "complex128";
-    case XLA_FFI_DataType_S32: return "int32";
-    case XLA_FFI_DataType_U8: return "uint8";
-    case XLA_FFI_DataType_PRED: return "bool";
-    default: return std::to_string(type) + " of XLA";
-  }
+/// The numbers that routines have.
+struct Number {
+  XLA_FFI_DataType type;
+  const char* name;
+  std::size_t bytes;
+};
+constexpr Number numbers[] = {{data_type<float>(), "float32", sizeof(float)},
+                              {data_type<double>(), "float64", sizeof(double)},
+                              {data_type<std::complex<float>>(), "complex64", sizeof(std::complex<float>)},
+                              {data_type<std::complex<double>>(), "complex128", sizeof(std::complex<double>)},
+                              {data_type<std::int32_t>(), "int32", sizeof(std::int32_t)},
+                              {data_type<std::uint8_t>(), "uint8", sizeof(std::uint8_t)},
+                              {data_type<bool>(), "bool", sizeof(bool)}};
+
+/// Null for all others.
+const Number* number_of(XLA_FFI_DataType type) {
+  const auto* const found = std::ranges::find(numbers, type, &Number::type);
+  return found == std::end(numbers) ? nullptr : found;
 }
 
-/// How many bytes a number takes; 0 for those that no routine has.
-std::size_t size_of(XLA_FFI_DataType type) {
-  switch (type) {
-    case XLA_FFI_DataType_F32: return sizeof(float);
-    case XLA_FFI_DataType_F64: return sizeof(double);
-    case XLA_FFI_DataType_C64: return sizeof(std::complex<float>);
-    case XLA_FFI_DataType_C128: return sizeof(std::complex<double>);
-    case XLA_FFI_DataType_S32: return sizeof(std::int32_t);
-    case XLA_FFI_DataType_U8: return sizeof(std::uint8_t);
-    case XLA_FFI_DataType_PRED: return sizeof(bool);
-    default: return 0;
-  }
+std::string name_of(XLA_FFI_DataType type) {
+  const Number* const number = number_of(type);
+  return number ? number->name : std::to_string(type) + " of XLA";
 }
 
 /// Nobody sees memory that a routine left as it was, because it failed, or does not know a result.
@@ -57,8 +56,9 @@ void clear(const XLA_FFI_CallFrame& frame) {
       is_argument = is_argument || (frame.args.types[j] == XLA_FFI_ArgType_BUFFER &&
                                     static_cast<const XLA_FFI_Buffer*>(frame.args.args[j])->data == result.data);
     if (is_argument) continue;
-    std::size_t bytes = size_of(result.dtype);
-    if (bytes == 0) throw CallError("a call of LAPACK has a result of type " + name_of(result.dtype));
+    const Number* const number = number_of(result.dtype);
+    if (!number) throw CallError("a call of LAPACK has a result of type " + name_of(result.dtype));
+    std::size_t bytes = number->bytes;
     for (std::int64_t j = 0; j < result.rank; ++j) bytes *= static_cast<std::size_t>(result.dims[j]);
     if (bytes > 0) std::memset(result.data, 0, bytes);
   }

@@ -30,14 +30,14 @@ def why_wrong(operation: Any, *, is_refined: bool) -> str | None:
         return f"{name} from {operation.operands[0].type} to {operation.results[0].type}" if is_wrong else None
     if name == "stablehlo.rng_bit_generator":
         return _why_wrong_random_bits(operation)
-    if name == "stablehlo.remainder" and isinstance(element_of(operation.results[0].type), _jax.ir.ComplexType):
+    if name == "stablehlo.remainder" and isinstance(_element_of(operation.results[0].type), _jax.ir.ComplexType):
         return f"{name} of complex numbers"
     if name in REDUCTIONS and not _keeps_elements(operation):
         return f"{name} to other elements than it takes"
     return None
 
 
-def element_of(type_: Any) -> Any:
+def _element_of(type_: Any) -> Any:
     """The type of an array's elements."""
     return _jax.ir.RankedTensorType(type_).element_type
 
@@ -67,7 +67,7 @@ def _shape(type_: Any) -> list[int | None]:
 def _shape_of_bits(operation: Any) -> list[int | None] | None:
     """The shape that the bits of an array have as elements of another type; None if they cannot be that."""
     operand, result = operation.operands[0].type, operation.results[0].type
-    before, after = bits_of(element_of(operand)), bits_of(element_of(result))
+    before, after = bits_of(_element_of(operand)), bits_of(_element_of(result))
     shape = _shape(operand)
     if before is None or after is None or max(before, after) % min(before, after):
         return None
@@ -82,7 +82,7 @@ def _why_wrong_random_bits(operation: Any) -> str | None:
     state, bits = operation.results
     if state.type != operation.operands[0].type:
         return f"{operation.name} from the state {operation.operands[0].type} to {state.type}"
-    element = element_of(bits.type)
+    element = _element_of(bits.type)
     is_unsigned = isinstance(element, _jax.ir.IntegerType) and _jax.ir.IntegerType(element).is_unsigned
     return None if is_unsigned else f"{operation.name} of other elements than unsigned integers"
 
@@ -90,6 +90,6 @@ def _why_wrong_random_bits(operation: Any) -> str | None:
 def _keeps_elements(operation: Any) -> bool:
     """Whether arrays have the elements of the results: first those that are reduced, last initial values or updates."""
     operands, results = [
-        [element_of(value.type) for value in values] for values in (operation.operands, operation.results)
+        [_element_of(value.type) for value in values] for values in (operation.operands, operation.results)
     ]
     return operands[: len(results)] == results == operands[-len(results) :]
