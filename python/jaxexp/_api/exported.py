@@ -371,8 +371,8 @@ class BoundExported(Exported):
 
         Args:
             path: the file of the program; an existing one is replaced. An existing file of weights, or an index, is
-                replaced only if jaxexp wrote it, and no other artifact in the folder needs it. But an artifact may
-                replace its own file: others that share it lose it.
+                replaced only if jaxexp wrote it, and no other artifact in the folder needs it. An artifact may replace
+                its own file: for others that share it, the old one stays under a hidden name.
             vjp_order: as in `Exported.serialize`. All orders share the weights.
             compatibility, metadata, strict, locations, sizes: as in `Exported.serialize`.
             trailer: must be True, because the names of the files are in the trailer.

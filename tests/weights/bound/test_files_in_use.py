@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -95,6 +96,27 @@ def test_equal_weights_of_a_neighbour_are_shared(tmp_path: Path) -> None:
     for name in ("a.jaxexp", "a.bin"):
         constant(1).save(tmp_path / name)
     assert [value(tmp_path / name) for name in ("a.jaxexp", "a.bin")] == [1, 1]
+
+
+def test_who_shares_a_file_keeps_it(tmp_path: Path) -> None:
+    path, other = tmp_path / "m.jaxexp", tmp_path / "other.jaxexp"
+    constant(1).save(path)
+    shutil.copyfile(path, other)
+    constant(2).save(path)
+    constant(3).save(path)
+    assert [value(path), value(other)] == [3, 1]
+    other.unlink()
+    constant(1).save(path)
+    constant(4).save(path)
+    assert sorted(os.listdir(tmp_path)) == ["m.jaxexp", "m.safetensors"]
+
+
+def test_who_shares_cases_keeps_them(tmp_path: Path) -> None:
+    path, other = tmp_path / "m.jaxexp", tmp_path / "other.jaxexp"
+    large(path)
+    shutil.copyfile(path, other)
+    assert jaxexp.record(path, [(np.zeros(65536, np.float32),)])
+    assert [jaxexp.load(one).check().verdict for one in (path, other)] == ["equal", "equal"]
 
 
 def test_weights_of_one_digest_are_not_equal(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ digest of its content. A program looks there if the file with the plain name is 
     2. the new and the old weights get their second names
     3. the new program takes the place of the old one
     4. the new weights take the plain name from the old ones
-    5. the second name of the old weights is removed; also one that the old program found its weights under, unless
-       another program does, too
+    5. the second name of the old weights is removed, and one that the old program found its weights under, unless
+       another program needs them
 
 Only one writer at a time takes steps 2 to 5 in a folder: of two, one would remove what the other one's program needs.
 """
@@ -92,13 +92,12 @@ def _replace(
     own = users.used_by(program)
     index = os.path.join(folder, index_name(name)) if len(written) > 1 else None
     users.check(program, own, role, written, index)
-    left = _left_behind(folder, own, role)
-    old: list[str] = []
+    old = _left_behind(folder, own, role)
     new: list[str] = []
     try:
         for file in written:
             new += writing.name_apart(folder, file)
-            old += _with_second_name(folder, file.name)
+            old |= _with_second_name(folder, file.name)
         write_program()
     except BaseException:
         # An interruption may come when the new program is there already.
@@ -106,10 +105,9 @@ def _replace(
             _unlink(new)
         raise
     writing.publish(path, written)
-    _unlink(old)  # if nothing changed, it had the name of the new one
-    if left:
+    if old := old - {file.second_name for file in written}:  # they have their own names
         needed = {_second(file) for _, _, file in users.used_in(folder)}
-        _unlink(os.path.join(folder, second) for second in left - needed)
+        _unlink(os.path.join(folder, second) for second in old - needed)
 
 
 def _unlink(paths: Iterable[str]) -> None:
@@ -134,20 +132,20 @@ def _second(file: StoredFile) -> str:
     return content.second_name(file.name, file.content)
 
 
-def _with_second_name(folder: str, name: str) -> list[str]:
+def _with_second_name(folder: str, name: str) -> set[str]:
     """Gives a file its second name beside its own, and returns it; nothing if no program of jaxexp needs it."""
     path = os.path.join(folder, name)
     try:
         found = reading.TensorFile(path, places.FileInPieces(places.open_named(path))).content
-        second = os.path.join(folder, content.second_name(name, bytes.fromhex(found or "")))
+        second = content.second_name(name, bytes.fromhex(found or ""))
     except (WeightsError, OSError, ValueError):
-        return []
+        return set()
     if found is None:
-        return []
+        return set()
     try:
-        os.link(path, second)
+        os.link(path, os.path.join(folder, second))
     except FileExistsError:  # from a process that died, or because the new content is the same
         pass
     except OSError:  # a file system without links
-        os.rename(path, second)
-    return [second]
+        os.rename(path, os.path.join(folder, second))
+    return {second}
