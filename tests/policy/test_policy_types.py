@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jaxexp
@@ -103,3 +106,53 @@ def test_all_arrays_are_gathered_alike() -> None:
       return %r#0, %r#1 : tensor<6xf32>, tensor<3xf32> } }""",
         unless="stablehlo.all_gather",
     )
+
+
+def check_symbolic_call(call: str, operands: str, *results: str, is_allowed: bool) -> None:
+    """A custom call with open sizes, in a function of float32[b], whose last result is converted to that."""
+    exported = jaxexp.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b"), np.float32))
+    text = f"""module @f {{
+      func.func public @main(%x: tensor<?xf32>) -> tensor<?xf32> {{
+        %one = stablehlo.constant dense<1> : tensor<1xi32>
+        %padding = stablehlo.constant dense<0> : tensor<1x2xi32>
+        %zero = stablehlo.constant dense<0.0> : tensor<f32>
+        %state = stablehlo.constant dense<0> : tensor<2xui64>
+        %b = stablehlo.get_dimension_size %x, dim = 0 : (tensor<?xf32>) -> tensor<i32>
+        %size = stablehlo.reshape %b : (tensor<i32>) -> tensor<1xi32>
+        %r:{len(results)} = stablehlo.custom_call @stablehlo.dynamic_{call} : ({operands}) -> ({", ".join(results)})
+        %y = stablehlo.convert %r#{len(results) - 1} : ({results[-1]}) -> tensor<?xf32>
+        return %y : tensor<?xf32>
+      }}
+      func.func private @sum(%x: tensor<f32>, %y: tensor<f32>) -> tensor<f32> {{
+        %s = stablehlo.add %x, %y : tensor<f32>
+        return %s : tensor<f32>
+      }}
+    }}"""
+    blob = bytes(dataclasses.replace(exported, mlir_module_serialized=serialized(text)).serialize())
+    assert refused(blob, jaxexp.Policy()) == ((None, None) if is_allowed else ("operations", "operations"))
+    assert refused(blob, jaxexp.Policy(operations=["stablehlo.custom_call"])) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("state", "bits", "is_allowed"),
+    [
+        ("ui64", "ui32", True),
+        ("ui64", "ui8", True),
+        ("ui64", "f32", False),
+        ("ui64", "i32", False),
+        ("f64", "ui32", False),
+    ],
+)
+def test_random_bits_of_open_sizes(state: str, bits: str, *, is_allowed: bool) -> None:
+    call = "rng_bit_generator(%state, %size) {api_version = 2 : i32, rng_algorithm = #stablehlo<rng_algorithm DEFAULT>}"
+    results = f"tensor<2x{state}>", f"tensor<?x{bits}>"
+    check_symbolic_call(call, "tensor<2xui64>, tensor<1xi32>", *results, is_allowed=is_allowed)
+
+
+@pytest.mark.parametrize(("element", "is_allowed"), [("f32", True), ("f64", False), ("i32", False)])
+def test_windows_of_open_sizes(element: str, *, is_allowed: bool) -> None:
+    call = """reduce_window(%x, %zero, %size, %one, %one, %one, %padding)
+      {api_version = 2 : i32, called_computations = [@sum]}"""
+    of_sizes = "tensor<1xi32>, tensor<1xi32>, tensor<1xi32>, tensor<1xi32>, tensor<1x2xi32>"
+    operands = f"tensor<?xf32>, tensor<f32>, {of_sizes}"
+    check_symbolic_call(call, operands, f"tensor<?x{element}>", is_allowed=is_allowed)

@@ -298,6 +298,7 @@ def test_files_that_are_refused(artifact: Path, files: tuple[Path, Path], tmp_pa
         good.replace(b"'fortran_order': False", b"'descr':         '<f4'"): "its head is not one that NumPy writes",
         good.replace(b"'fortran_order': False, ", b" " * 24): "its head is not one that NumPy writes",
         good.replace(b"<f4", b"xV4"): "its dtype is 'xV4'",
+        good.replace(b"<f4", b"|V"): "its dtype is '|V'",
     }.items():
         x.write_bytes(bad)
         assert re.search(message, fails(artifact, x, b)), bad[:80]

@@ -56,9 +56,9 @@ class Head {
     const auto [rest, error] = std::from_chars(descr.data() + digits, last, bytes);
     const auto* const known = std::ranges::find(kinds, descr, &Kind::descr);
     // NumPy calls the dtypes of ml_dtypes V1, V2 or f1.
-    const bool are_bytes = digits == 2 && (descr[0] == '|' || descr[0] == '<') && descr[2] != '0' &&
-                           (descr[1] == 'V' || (descr[1] == 'f' && bytes == 1)) && rest == last &&
-                           error == std::errc{} && bytes <= 16;
+    const bool are_bytes = error == std::errc{} && rest == last && digits == 2 && bytes <= 16 &&
+                           (descr[0] == '|' || descr[0] == '<') && descr[2] != '0' &&
+                           (descr[1] == 'V' || (descr[1] == 'f' && bytes == 1));
     if ((known == std::end(kinds) && !are_bytes) || bytes == 0)
       throw NpyError("its dtype is '" + std::string(descr.substr(0, 20)) +
                      "', where a little-endian number is expected");

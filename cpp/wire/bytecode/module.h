@@ -181,12 +181,6 @@ class AttributeCheck {
     return false;
   }
 
-  /// Refuses a call that is a hint, and has operands or results of another one.
-  void refuse_hint(const Cursor& at, const CallAttributes& call) const {
-    const std::string_view target = names_.strings[call.target];
-    if (is_hint(target)) at.refuse("a custom call " + std::string(target) + " with operands or results of another one");
-  }
-
   /// Refuses what lacks an attribute that StableHLO reads where it computes shapes.
   void refuse_lacking(const Cursor& at, const Operation& kind, const Found& attributes, const CallAttributes& call,
                       std::optional<std::uint64_t> dictionary) const {
@@ -683,8 +677,12 @@ class Module {
       kind.is_unchecked = kind.is_unchecked || is_unchecked(*tables_, kind.rule, found, operands, results);
       compares_untyped_ = compares_untyped_ || leaves_sign_open(*tables_, kind, found, operands);
     }
-    if (call.target != AttributesAndTypes::no_string && !may_be_hint(*tables_, operands, results))
-      attributes_->refuse_hint(at, call);
+    if (call.target != AttributesAndTypes::no_string) {
+      const std::string_view target = names_->strings[call.target];
+      if (is_hint(target) && !may_be_hint(*tables_, operands, results))
+        at.refuse("a custom call " + std::string(target) + " with operands or results of another one");
+      kind.is_unchecked = kind.is_unchecked || is_unchecked_call(*tables_, target, operands, results);
+    }
     attributes_->refuse_lacking(at, kind, found, call, dictionary);
     const bool defines = region.values != 0;  // otherwise nothing refers to the results
     if (defines) define(at, scope, region, results);

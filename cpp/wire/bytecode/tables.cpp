@@ -17,10 +17,11 @@ namespace {
 constexpr std::uint32_t max_depth = 256, max_location_depth = 4096;
 constexpr std::uint64_t max_expanded = std::uint64_t{1} << 26;
 constexpr std::uint64_t max_width = 1 << 16;
+constexpr std::int64_t max_devices = 1 << 20;  // of a mesh: StableHLO lists them
 
 /// Fields, a letter each: (A)ttribute, (T)ype, lists of them (a, t), of pairs of attributes (d), of signed numbers (i),
 /// the same as a tensor's shape (x); an attribute that may be missing, marked in its number (O) or by one in front of
-/// it (o); a (v)arint, the (W)idth of an integer; a string's number (S), (B)ytes.
+/// it (o); a (v)arint, the (W)idth of an integer, the si(z)e of a part of a mesh; a string's number (S), (B)ytes.
 ///
 /// Others say what this is: a (L)ocation; a type of integers (I), (F)loating-point or (C)omplex numbers, truth values
 /// (N), functions (U), to(K)ens, tu(P)les, buffers in (M)emory, futures (Q); the bounds of dynamic dimensions (D); a
@@ -39,12 +40,12 @@ constexpr std::array<Layout, 21> builtin_types = {"IW",   "I", "tt", "F",   "F",
                                                   "AiTA", "",  "xT", "AxT", "t", "T", "AT", "T", "iT", refused};
 constexpr std::array<Layout, 26> vhlo_attributes = {refused, "a",   "v",    "v",  "v",  "v",  "d",   "v", "Tf",
                                                     "Tn",    "ivi", "v",    "v",  "v",  "S",  "TBc", "v", "T",
-                                                    "iD",    "v",   "vvvA", "vv", "Ao", "AA", "Av",  "AO"};
+                                                    "iD",    "v",   "vvvA", "zz", "Ao", "AA", "Az",  "AO"};
 constexpr std::array<Layout, 43> vhlo_types = {
     "N",     "TC", "F", "F", "F", "F",  "F",    "F", "ttU", "I",     "I",     "I",     "I", "I", "I",
     "I",     "I",  "I", "I", "I", "xT", "AxTe", "K", "tP",  refused, refused, refused, "F", "F", "F",
     refused, "I",  "I", "",  "F", "F",  "F",    "F", "F",   "F",     "F",     "iTM",   "tQ"};
-constexpr std::array<Layout, 18> shardy_attributes = {"a", "Sv",   "Yai", "vv", "SO", "a*", "mAaa*", "a", "i",
+constexpr std::array<Layout, 18> shardy_attributes = {"a", "Sz",   "Yai", "zz", "SO", "a*", "mAaa*", "a", "i",
                                                       "a", "iaa*", "a",   "a",  "a*", "a",  "mAaaa", "a", "mAaaa*"};
 
 /// How wide numbers are, by the number of their type; 0 for all other types.
@@ -149,6 +150,11 @@ void AttributesAndTypes::read(Node& node, Cursor& entry, Layout layout) {
         break;
       case 'i': each("numbers", [&] { entry.number(); }); break;
       case 'v': entry.number(); break;
+      case 'z':
+        node.elements = entry.signed_number();
+        if (node.elements < 1 || node.elements > max_devices)
+          entry.refuse("a part of a mesh of " + std::to_string(node.elements) + " devices");
+        break;
       case 'O':
         if (const std::uint64_t coded = entry.number(); coded & 1)
           references_.push_back(static_cast<std::uint32_t>(entry.indexed(coded >> 1, attributes_, "attributes")));
@@ -333,6 +339,7 @@ void AttributesAndTypes::finish(std::size_t at) {
   if (references.empty()) return;
   const Node& first = nodes_[references.front()];
   if (is_vhlo && at < attributes_) check_mesh(node, references);
+  if (node.is == Class::mesh || (is_vhlo && node.kind_of_parts == axis_of_mesh)) check_axes(references);
   if (node.is == Class::location) check_name(first.string);
   if (node.is == Class::dictionary) check_names(references);
   const bool is_in_vhlo_integer = is_vhlo && at < attributes_ && node.needs == Class::integer;
@@ -363,6 +370,16 @@ void AttributesAndTypes::check_mesh(const Node& node, std::span<const std::uint3
     if (part.kind != (i == 0 ? parts->first : parts->second) ||
         (part.kind == vhlo_array && !is_empty && part.kind_of_parts != parts->of_array))
       where_.refuse("a part of a mesh of another kind than its place takes");
+  }
+}
+
+/// XLA multiplies the sizes, and divides by what comes of it.
+void AttributesAndTypes::check_axes(std::span<const std::uint32_t> axes) const {
+  std::int64_t devices = 1;
+  for (const std::uint32_t axis : axes) {
+    const std::int64_t size = std::max<std::int64_t>(nodes_[axis].elements, 1);
+    if (size > max_devices / devices) where_.refuse("a mesh of more than " + std::to_string(max_devices) + " devices");
+    devices *= size;
   }
 }
 

@@ -125,7 +125,7 @@ class AttributesAndTypes {
     std::int32_t bits = unknown;      // of a number in memory
     std::int32_t rank = unknown;      // of a tensor type
     std::uint32_t expanded = 1;       // how many entries it is when shared ones are counted again
-    std::int64_t elements = unknown;  // of a tensor type of constant shape
+    std::int64_t elements = unknown;  // of a tensor type of constant shape; or devices in a part of a mesh
     std::int64_t bytes = unknown;     // of a constant's data
   };
 
@@ -134,6 +134,7 @@ class AttributesAndTypes {
   void follow_references();
   void finish(std::size_t at);
   void check_mesh(const Node& node, std::span<const std::uint32_t> references) const;
+  void check_axes(std::span<const std::uint32_t> axes) const;
   void check_data(const Node& node, const Node& type) const;
   void check_name(std::uint32_t string);
   void check_names(std::span<const std::uint32_t> dictionary);

@@ -21,6 +21,8 @@ constexpr auto rules = std::to_array<std::pair<std::string_view, TypeRule>>({
     {"rng_bit_generator", TypeRule::random_bits},
     {"scatter", TypeRule::reduction},
     {"select_and_scatter", TypeRule::reduction},
+    {"stablehlo.dynamic_reduce_window", TypeRule::reduction},
+    {"stablehlo.dynamic_rng_bit_generator", TypeRule::random_bits},
 });
 
 /// Whether the bits of an array's elements are those of the result's elements, all in their places.
@@ -86,6 +88,16 @@ bool is_unchecked(const AttributesAndTypes& tables, TypeRule rule, std::span<con
     case TypeRule::remainder: return is_complex(tables.element(results.front()));
     default: return false;
   }
+}
+
+bool is_unchecked_call(const AttributesAndTypes& tables, std::string_view target,
+                       std::span<const std::uint32_t> operands, std::span<const std::uint32_t> results) {
+  const TypeRule rule = target.starts_with("stablehlo.") ? type_rule(target) : TypeRule::none;
+  if (rule == TypeRule::none) return false;
+  const auto is_array = [&](std::uint32_t type) { return tables.value_kind(type) == 'x'; };
+  const std::size_t arrays = rule == TypeRule::reduction ? 2 * results.size() : 1;  // behind them are sizes
+  return results.empty() || operands.size() < arrays || !std::ranges::all_of(operands, is_array) ||
+         !std::ranges::all_of(results, is_array) || is_unchecked(tables, rule, {}, operands.first(arrays), results);
 }
 
 }  // namespace jaxexp::wire

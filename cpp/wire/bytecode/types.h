@@ -23,4 +23,8 @@ bool is_cast(const AttributesAndTypes& tables, std::uint32_t operand, std::uint3
 bool is_unchecked(const AttributesAndTypes& tables, TypeRule rule, std::span<const std::uint32_t> attributes,
                   std::span<const std::uint32_t> operands, std::span<const std::uint32_t> results);
 
+/// The same for a custom call, which becomes an operation when sizes are known.
+bool is_unchecked_call(const AttributesAndTypes& tables, std::string_view target,
+                       std::span<const std::uint32_t> operands, std::span<const std::uint32_t> results);
+
 }  // namespace jaxexp::wire

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from jaxexp import _native
 from jaxexp._errors import UnsupportedError
+from jaxexp._kernel.call import first_argument
 from jaxexp._kernel.function import data, sharding, vjps
 from jaxexp._kernel.function.conversion import from_jax, to_jax
 from jaxexp._kernel.function.data import ExportedData
@@ -231,7 +232,8 @@ class Function(ExportedData):
         plain = vjp_order == 0 and compatibility is None and trailer and metadata is None and not strict
         if plain and locations == "full" and sizes is None:
             return _serialize(self, PLAIN)
-        return _serialize(self, self._writing(vjp_order, compatibility, trailer, metadata, strict, locations, sizes))
+        how = self._writing(vjp_order, compatibility, trailer, metadata, strict, locations, sizes)
+        return _serialize(first_argument.program_of(self), how)
 
     def _writing(
         self,

@@ -15,6 +15,7 @@ from jaxexp._kernel.module import mlir
 from kit import mlir_bytes, named_devices
 from kit.corpus import CASES, arr, export_with
 from kit.modules import modules
+from kit.other_modules import serialized
 from kit.places import WORKERS
 
 
@@ -184,6 +185,9 @@ HARMLESS = {
     "some nesting": bytecode(nested(100)),
     "a buffer": bytecode(types=[entry(FLOAT32), entry(41, 1, 8, 0)]),
     "a mesh": bytecode([entry(14, 0), entry(24, 1, 4), entry(ARRAY, 1, 2), entry(25, 3, 0)]),
+    "a mesh of a million devices": bytecode(
+        [entry(14, 0), entry(24, 1, 2 << 10), entry(ARRAY, 2, 2, 2), entry(25, 3, 0)]
+    ),
     "an axis of Shardy in a list": mlir_bytes.module(["sdy"], [(0, [])], [entry(4, 0, 0), entry(11, 1, 0)], number(0)),
     "some regions": bytecode(code=regions(100)),
 }
@@ -210,6 +214,11 @@ HARMFUL = {
     "a mesh of an axis and a string": bytecode(
         [entry(STRING, 0), entry(24, 1, 4), entry(ARRAY, 3, 2, 1, 2), entry(25, 3, 0)]
     ),
+    "a mesh of an axis without devices": bytecode([entry(STRING, 0), entry(24, 1, 0)]),
+    "a mesh of too many devices": bytecode(
+        [entry(STRING, 0), entry(24, 1, 2 << 11), entry(24, 1, 2 << 10), entry(ARRAY, 2, 2, 3), entry(25, 4, 0)]
+    ),
+    "a part of an axis without devices": bytecode([entry(21, 0, 2)]),
     "groups of devices by strings": bytecode([entry(STRING, 0), entry(ARRAY, 1, 1), entry(23, 1, 2)]),
     "a constant that is too short": bytecode([entry(TENSOR_DATA, 1, 8, bytes(8))], [entry(FLOAT32), tensor(3)]),
     "a constant that is too long": bytecode([entry(TENSOR_DATA, 1, 16, bytes(16))], [entry(FLOAT32), tensor(3)]),
@@ -497,3 +506,27 @@ def test_damage_never_crashes(subprocess_env) -> None:
     refused, parsed = map(int, done.stdout.split())
     assert refused > 300
     assert parsed > 100
+
+
+@pytest.mark.parametrize("form", ["sdy.mesh @mesh = <[{}]>", "sdy.sharding = #sdy.sharding<mesh<[{}]>, [{{}}]>"])
+def test_the_most_devices_of_a_mesh(form: str) -> None:
+    """XLA takes a mesh for one of 4 devices if its sizes are that modulo 2**64, and divides by 0 if they are 0."""
+
+    def module(x: int, y: int) -> bytes:
+        mesh = form.format(f'"x"={x}, "y"={y}')
+        top, attribute = (mesh, "") if "@mesh" in mesh else ("", mesh)
+        return serialized(f"""{top} func.func public @main(%x: tensor<8xf32> {{{attribute}}}) -> tensor<8xf32> {{
+          return %x : tensor<8xf32> }}""")
+
+    _native.check_bytecode(module(1024, 1024))
+    for sizes in [(2048, 1024), (1 << 32, 1 << 32), ((1 << 62) + 1, 4), (4, (1 << 62) + 1), (1 << 21, 1)]:
+        with pytest.raises(jaxexp.DeserializationError, match=r"found a (part of a )?mesh of .* devices"):
+            _native.check_bytecode(module(*sizes))
+
+
+def test_the_most_devices_of_a_part_of_an_axis() -> None:
+    sharding = '#sdy.sharding<mesh<["x"=8]>, [{"x":(4611686018427387905)4}]>'  # 4 modulo 2**64
+    module = serialized(f"""func.func public @main(%x: tensor<8xf32> {{sdy.sharding = {sharding}}}) -> tensor<8xf32> {{
+        return %x : tensor<8xf32> }}""")
+    with pytest.raises(jaxexp.DeserializationError, match="found a part of a mesh of 4611686018427387905 devices"):
+        _native.check_bytecode(module)

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from jax import export as jax_export
 
+import jaxexp
 from kit.derivatives import pull_back
 from kit.linear_algebra import ARTIFACTS, close, load, precision, stored
+from kit.other_modules import with_module
 
 DERIVATIVES = [name for name in ARTIFACTS if "_vjp_" in name]
 
@@ -241,3 +243,20 @@ def test_untyped_targets_are_covered() -> None:
         assert {f"lapack_{p}{routine}" for p in "sd"} <= seen
         assert {f"lapack_{p}{complex_names.get(routine, routine)}" for p in "cz"} <= seen
     assert {f"blas_{p}trsm" for p in "sdcz"} <= seen
+
+
+@pytest.mark.parametrize("policy", [None, jaxexp.Policy(max_operations=1000)])
+def test_a_call_that_no_release_wrote(policy: jaxexp.Policy | None) -> None:
+    """Damage of the module, as everything else in it that no export has."""
+    data = with_module(
+        """module @f { func.func public @main(%x: tensor<2xf32>) -> tensor<2xf32> {
+      %a = stablehlo.reshape %x : (tensor<2xf32>) -> tensor<1x2xf32>
+      %r:3 = stablehlo.custom_call @lapack_sgetrf(%a, %a) {api_version = 2 : i32}
+        : (tensor<1x2xf32>, tensor<1x2xf32>) -> (tensor<1x2xf32>, tensor<1xi32>, tensor<i32>)
+      %y = stablehlo.reshape %r#0 : (tensor<1x2xf32>) -> tensor<2xf32>
+      return %y : tensor<2xf32> } }"""
+    )
+    with pytest.raises(
+        jaxexp.DeserializationError, match=r"a call of lapack_sgetrf as .* found one that has no operand_l"
+    ):
+        jaxexp.deserialize(data, policy=policy).call(np.ones(2, np.float32))

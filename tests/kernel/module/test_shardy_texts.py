@@ -84,6 +84,10 @@ REFUSED: dict[str, dict[str, Any]] = {
     "another escape": {"argument": r"\x41"},
     "names that XLA cannot read again": {"meshes": r'{m = #sdy.mesh<["\303\274"=1]>}'},
     "names that MLIR escapes": {"meshes": r'{m = #sdy.mesh<["\\C3"=1]>}'},
+    "sizes that are 4 together, modulo 2**64": {"meshes": '{m = #sdy.mesh<["x"=4611686018427387905, "y"=4]>}'},
+    "too many devices": {"meshes": '{m = #sdy.mesh<["x"=1048576, "y"=2]>}'},
+    "too many devices in a mesh of its own": {"argument": '#sdy.sharding<mesh<["x"=65536, "y"=65536]>, [{"x"}]>'},
+    "a part of an axis, of too many devices": {"argument": '#sdy.sharding<@m, [{"x":(4611686018427387905)4}]>'},
     "a size of 0": {"meshes": '{m = #sdy.mesh<["x"=0]>}'},
     "another mesh": {"argument": '#sdy.sharding<@other, [{"x"}]>'},
     "another rank": {"argument": "#sdy.sharding<@m, [{}, {}]>"},
@@ -142,10 +146,3 @@ def _on_a_mesh(name: bytes) -> tuple[jaxexp.Exported, jax.Array]:
     at = blob.rindex(b"axisx\0")
     assert len(name) == 5
     return jaxexp.deserialize(blob[:at] + name + blob[at + 5 :]), jax.device_put(np.ones(8, np.float32), placed)
-
-
-def test_too_many_devices() -> None:
-    most = (1 << 63) - 1
-    exported = _function(f'{{m = #sdy.mesh<["x"={most}, "y"={most}]>}}', argument='#sdy.sharding<@m, [{"x", "y"}]>')
-    with pytest.raises(jaxexp.ExportError, match="a mesh of more than 2,147,483,647 devices"):
-        exported.serialize(compatibility="0.4.35")

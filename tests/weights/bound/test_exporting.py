@@ -31,6 +31,14 @@ def test_the_program_takes_the_weights_first() -> None:
     assert re.fullmatch(rf"BoundExported\(<lambda>: 7 weights; {types}, module of [\d.]+ kB\)", repr(exported))
 
 
+@pytest.mark.parametrize("options", [{"locations": "names"}, {"compatibility": "0.4.30"}], ids=["locations", "reader"])
+def test_the_program_is_serialized_in_other_forms(options: dict[str, str]) -> None:
+    exported, given = bound()
+    blob = exported.serialize(**options)
+    assert blob == exported.unbound.serialize(**options)
+    close(jaxexp.deserialize(blob).bind(given).call(X), apply(given, X))
+
+
 def test_nothing_of_the_weights_is_in_the_program() -> None:
     """In none of its VJPs, either."""
     small = len(bound(1)[0].serialize(vjp_order=2))

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from jaxexp import _jax
-from jaxexp._errors import ExportError
+from jaxexp._errors import ModuleError
 
 
 def modernize(operation: Any, target: str) -> None:
@@ -97,7 +97,7 @@ class _OldCall:
         constant = _constant(self.arguments[index])
         # As text, since not every JAX can read the value of a complex constant.
         if constant is None or not any(one in str(constant) for one in _ONES):
-            raise self._error(f"scales its result, with operand {index},")
+            raise self._error(f"scales its result, with operand {index}")
 
     def configuration(self) -> dict[str, Any]:
         """The configuration of a typed call, unchanged."""
@@ -133,10 +133,11 @@ class _OldCall:
             raise self._error(f"has no {name}")
         return _jax.ir.ArrayAttr(self._operation.attributes[name])
 
-    def _error(self, problem: str) -> ExportError:
-        return ExportError(
-            f"the custom call {self._target} has another form in today's jaxlib. The one in this module cannot be "
-            f"brought into that form, because it {problem}, unlike those that releases of JAX wrote: {self._operation}"
+    def _error(self, problem: str) -> ModuleError:
+        return ModuleError(
+            "mlir_module_serialized",
+            f"a call of {self._target} as a release of JAX wrote it, which becomes today's",
+            f"one that {problem}",
         )
 
 

@@ -19,8 +19,8 @@ def parse(exported: ExportedData, context: Any) -> Any:
     that the installed JAX runs.
 
     Raises:
-        DeserializationError: the bytes are not a module of a function with this signature.
-        ExportError: the module calls a routine in a form that has no counterpart today.
+        DeserializationError: the bytes are not a module of a function with this signature, or it calls a routine in a
+            form that has no counterpart today.
     """
     with mlir.reading():
         module = _with_shardings_of_today(exported, context)

@@ -6,6 +6,7 @@ brackets, they end the process. So whatever runs such a pass, or compiles the mo
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +20,9 @@ from . import mlir
 _FRONTEND = "mhlo.frontend_attributes"
 _MESHES = "xla.sdy.meshes"
 _SHARDING = "xla.sdy.sharding"
+_RULE = "xla.sdy.sharding_rule"
 _DEEPEST = 16  # brackets in brackets; Shardy has six
+_MOST_DEVICES = 1 << 20  # of a mesh, as in `cpp/wire/bytecode/tables.cpp`: XLA divides by products of its sizes
 # What XLA undoes before it reads a text, and writes itself.
 _ESCAPED = re.compile(rb"\\(?:([\"'\\])|([0-3][0-7]{2}))")
 # XLA ends the process at names with other characters when it reads what it wrote itself.
@@ -124,7 +127,7 @@ def _read(name: str, attribute: Any) -> Any:
     while at < len(plain):
         token = _TOKENS.match(plain, at)
         depth += 0 if token is None else (token["opens"] is not None) - (token["closes"] is not None)
-        if token is None or depth > _DEEPEST:
+        if token is None or depth > _DEEPEST or (name != _RULE and _is_too_large(token[0])):
             raise _refused(f"{name} = {cut(plain)!r}")
         at = token.end()
     try:
@@ -134,7 +137,28 @@ def _read(name: str, attribute: Any) -> Any:
     parts = [part for _, part in mlir.items(_jax.ir.DictAttr(made))] if isinstance(made, _jax.ir.DictAttr) else [made]
     if isinstance(made, _jax.ir.DictAttr) != (name == _MESHES) or not all(map(_CLASSES[name].isinstance, parts)):
         raise _refused(f"{name} = {cut(plain)!r}")
+    for mesh in (mesh for part in parts for mesh in _meshes(part)):
+        if math.prod(_jax.sdy.MeshAxisAttr(axis).size for axis in mesh.axes) > _MOST_DEVICES:
+            raise _refused(f"{name} with a mesh of more than {_MOST_DEVICES} devices")
     return made
+
+
+def _is_too_large(token: str) -> bool:
+    """Whether a token is a number of devices that no mesh has."""
+    is_small = token.isdecimal() and len(token) < 8 and int(token) <= _MOST_DEVICES
+    return token[0].isdecimal() and not is_small
+
+
+def _meshes(part: Any) -> Iterator[Any]:
+    """The meshes in an attribute of Shardy."""
+    sdy = _jax.sdy
+    if sdy.MeshAttr.isinstance(part):
+        yield sdy.MeshAttr(part)
+    elif sdy.TensorShardingAttr.isinstance(part):
+        yield from _meshes(sdy.TensorShardingAttr(part).mesh_or_ref)
+    elif sdy.TensorShardingPerValueAttr.isinstance(part):
+        for sharding in sdy.TensorShardingPerValueAttr(part).shardings:
+            yield from _meshes(sharding)
 
 
 def _refused(found: str) -> ModuleError:
@@ -149,5 +173,5 @@ _CLASSES: dict[str, Any] = {
     "xla.sdy.in_shardings": _jax.sdy.TensorShardingPerValueAttr,
     "xla.sdy.out_shardings": _jax.sdy.TensorShardingPerValueAttr,
     "xla.sdy.manual_axes": _jax.sdy.ManualAxesAttr,
-    "xla.sdy.sharding_rule": _jax.sdy.OpShardingRuleAttr,
+    _RULE: _jax.sdy.OpShardingRuleAttr,
 }

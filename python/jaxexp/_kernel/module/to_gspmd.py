@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -11,7 +10,6 @@ from jaxexp import _jax
 from . import mlir
 
 _SHARDING = "sdy.sharding"
-_MOST_DEVICES = (1 << 31) - 1  # which JAX counts in an int
 _MANUAL = "{manual}"
 
 
@@ -138,8 +136,6 @@ class _Rewriter:
             self.refuse("its module places devices on a mesh in an order of their own")
         axes = [_jax.sdy.MeshAxisAttr(axis) for axis in mesh.axes]
         sizes = tuple(axis.size for axis in axes)
-        if math.prod(sizes) > _MOST_DEVICES:
-            self.refuse(f"its module has a mesh of more than {_MOST_DEVICES:,} devices")
         return sizes, tuple(axis.name for axis in axes)
 
     def text(self, attribute: Any) -> Any:

@@ -6,7 +6,12 @@ from typing import Any
 
 from jaxexp import _jax
 from jaxexp._kernel.artifact.operations import REDUCTIONS, UNTYPED, UNTYPED_IF_CONSTANT
+from jaxexp._kernel.module import mlir
 
+# Custom calls that become operations when sizes are known. Sizes are their last operands.
+_OPERATIONS_OF_CALLS = {
+    f"stablehlo.dynamic_{name}": f"stablehlo.{name}" for name in ("reduce_window", "rng_bit_generator")
+}
 _EXPANDING = ("known_expanding_dimensions", "known_nonexpanding_dimensions")
 
 
@@ -18,6 +23,8 @@ def why_wrong(operation: Any, *, is_refined: bool) -> str | None:
         is_refined: whether open sizes are computed for each call, where all types are compared.
     """
     name = operation.name
+    if name == "stablehlo.custom_call":
+        name = _OPERATIONS_OF_CALLS.get(mlir.target_of(operation), name)
     if name in UNTYPED:
         return f"the operation {name}"
     if name in UNTYPED_IF_CONSTANT and not is_refined:
@@ -29,7 +36,7 @@ def why_wrong(operation: Any, *, is_refined: bool) -> str | None:
         is_wrong = _shape(operation.results[0].type) != _shape_of_bits(operation)
         return f"{name} from {operation.operands[0].type} to {operation.results[0].type}" if is_wrong else None
     if name == "stablehlo.rng_bit_generator":
-        return _why_wrong_random_bits(operation)
+        return _why_wrong_random_bits(operation, name)
     if name == "stablehlo.remainder" and isinstance(_element_of(operation.results[0].type), _jax.ir.ComplexType):
         return f"{name} of complex numbers"
     if name in REDUCTIONS and not _keeps_elements(operation):
@@ -78,18 +85,24 @@ def _shape_of_bits(operation: Any) -> list[int | None] | None:
     return shape
 
 
-def _why_wrong_random_bits(operation: Any) -> str | None:
+def _why_wrong_random_bits(operation: Any, name: str) -> str | None:
+    if len(operation.results) != 2:
+        return f"{name} with {len(operation.results)} results"
     state, bits = operation.results
     if state.type != operation.operands[0].type:
-        return f"{operation.name} from the state {operation.operands[0].type} to {state.type}"
+        return f"{name} from the state {operation.operands[0].type} to {state.type}"
     element = _element_of(bits.type)
     is_unsigned = isinstance(element, _jax.ir.IntegerType) and _jax.ir.IntegerType(element).is_unsigned
-    return None if is_unsigned else f"{operation.name} of other elements than unsigned integers"
+    return None if is_unsigned else f"{name} of other elements than unsigned integers"
 
 
 def _keeps_elements(operation: Any) -> bool:
     """Whether arrays have the elements of the results: first those that are reduced, last initial values or updates."""
-    operands, results = [
-        [_element_of(value.type) for value in values] for values in (operation.operands, operation.results)
-    ]
+    results = [_element_of(result.type) for result in operation.results]
+    values = list(operation.operands)
+    if operation.name == "stablehlo.custom_call":
+        if len(values) < 2 * len(results):
+            return False
+        values = values[: 2 * len(results)]  # behind them are sizes
+    operands = [_element_of(value.type) for value in values]
     return operands[: len(results)] == results == operands[-len(results) :]
