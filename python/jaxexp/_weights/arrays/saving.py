@@ -92,7 +92,7 @@ def _replace(
     own = users.used_by(program)
     index = os.path.join(folder, index_name(name)) if len(written) > 1 else None
     users.check(program, own, role, written, index)
-    old = _left_behind(folder, own, role)
+    old = _left_behind(folder, own, role)  # second names
     new: list[str] = []
     try:
         for file in written:
