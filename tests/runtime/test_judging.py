@@ -20,7 +20,7 @@ from jaxexp._kernel.module import call_arrays
 from jaxexp.runtime import Session
 from kit import goldens, without_jax
 from kit.corpus import mesh
-from kit.other_modules import serialized
+from kit.other_modules import serialized, with_module
 from kit.policies import refused
 
 without_jax.skip_without_plugin()
@@ -101,6 +101,15 @@ def test_shardings_are_not_read() -> None:
     assert refused(data, Policy(max_devices=2)) == ("max_devices", "max_devices")
     assert refused(data, Policy(max_devices=4)) == (None, "max_devices")
     assert refused(data, Policy()) == (None, None)
+
+
+@pytest.mark.parametrize("count", ["0 : i32", "-1 : i32", '"4"'])
+def test_modules_for_no_number_of_devices(count: str) -> None:
+    data = with_module(f"""module @f attributes {{mhlo.num_partitions = {count}}} {{
+      func.func public @main(%x: tensor<2xf32>) -> tensor<2xf32> {{ return %x : tensor<2xf32> }} }}""")
+    for check in (lambda: jaxexp.deserialize(data, policy=Policy()), lambda: Session(data, policy=Policy())):
+        with pytest.raises(jaxexp.DeserializationError, match=r"a positive number as mhlo\.num_partitions, found"):
+            check()
 
 
 def test_devices_may_meet_in_branches() -> None:

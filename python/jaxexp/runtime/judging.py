@@ -10,7 +10,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from jaxexp._errors import PolicyError
+from jaxexp._errors import DeserializationError, PolicyError
 from jaxexp._kernel.artifact.operations import (
     BRANCHES,
     COLLECTIVES,
@@ -77,6 +77,9 @@ class _Judge:
         if found is None:
             what = "has a module in a version of MLIR bytecode that is unknown here"
             raise PolicyError("operations", what, self.where, "jaxexp.load checks it, where JAX is installed")
+        for name, count in found["device_counts"].items():
+            if count is None or not 0 < count < 1 << 31:  # the native module sees no signs in 32 bits
+                raise DeserializationError("mlir_module_serialized", f"a positive number as {name}", str(count))
         self._operations(found)
         if not (said["has_open_sizes"] and found["has_open_sizes"]):
             self._constant_sizes(found)
@@ -155,10 +158,9 @@ class _Judge:
         self.limits.at_most("max_array_bytes", largest, "bytes in its largest array", self.where)
 
     def _devices(self, found: dict[str, Any]) -> None:
-        counts = found["device_counts"].values()
-        if any(count is None or count < 1 for count in counts):
-            self._not_understood("max_devices", "a number of devices in its module that is unknown here")
-        self.limits.devices(math.prod(counts), "devices in its module's attributes", self.where)
+        self.limits.devices(
+            math.prod(found["device_counts"].values()), "devices in its module's attributes", self.where
+        )
         names = [name for name in (*found["attributes"], *found["call_attributes"]) if _NAME_DEVICES.fullmatch(name)]
         names += [name for name in found["operations"] if name.startswith("sdy.") or as_parsed(name) in COLLECTIVES]
         if names:
