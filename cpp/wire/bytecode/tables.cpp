@@ -29,15 +29,16 @@ constexpr std::int64_t max_devices = 1 << 20;  // of a mesh: StableHLO lists the
 /// (c)onstant tensor; the bounds that (e)ncode something in a tensor's type; a (m)esh. What stands behind one of these
 /// five, or behind a (*), is not read, but for what is on a mesh.
 using Layout = const char*;
-/// What no export has, such as quantized and unranked types: it might contain itself, which the parser would follow for
-/// ever.
+/// What no export has, such as quantized types, vectors and arrays of no known rank: some might contain themselves,
+/// which the parser would follow for ever, and of others the parser believes what they are made of.
 constexpr Layout refused = nullptr;
 
 constexpr std::array<Layout, 23> builtin_attributes = {"a",  "d",  "S",   "ST",   "YA",  "Aa",  "T",   "",
                                                        "Tn", "Tf", "LAA", "LAvv", "La",  "LaA", "LAA", "L",
                                                        "T*", "T*", "TBc", "T*",   "TAA", "A",   "LA*"};
-constexpr std::array<Layout, 21> builtin_types = {"IW",   "I", "tt", "F",   "F", "F", "F",  "F", "F",  "TC",   "iTA",
-                                                  "AiTA", "",  "xT", "AxT", "t", "T", "AT", "T", "iT", refused};
+constexpr std::array<Layout, 21> builtin_types = {"IW",  "I", "tt",    "F",     "F",     "F",     "F",
+                                                  "F",   "F", "TC",    refused, refused, "",      "xT",
+                                                  "AxT", "t", refused, refused, refused, refused, refused};
 constexpr std::array<Layout, 26> vhlo_attributes = {refused, "a",   "v",    "v",  "v",  "v",  "d",   "v", "Tf",
                                                     "Tn",    "ivi", "v",    "v",  "v",  "S",  "TBc", "v", "T",
                                                     "iD",    "v",   "vvvA", "zz", "Ao", "AA", "Az",  "AO"};
@@ -346,12 +347,16 @@ void AttributesAndTypes::finish(std::size_t at) {
   if ((node.needs != Class::unknown && first.is != Class::unknown && first.is != node.needs) ||
       (is_in_vhlo_integer && first.bits == 2))  // StableHLO's reader has no numbers of two bits
     where_.refuse("an attribute or type of another kind than its place takes");
-  if (node.is == Class::complex && first.bits > 0) node.bits = 2 * in_bytes(first.bits);
-  if (node.is == Class::tensor) {
+  if (node.is == Class::complex) {
+    if (first.is != Class::floating || (first.bits != 32 && first.bits != 64))
+      where_.refuse("complex numbers of other parts than floating-point ones of 32 or 64 bits");
+    node.bits = 2 * first.bits;
+  }
+  if (node.is == Class::tensor || node.is == Class::buffer) {
     const Node& element = nodes_[references.back()];
     const bool is_number = element.is == Class::integer || element.is == Class::floating ||
                            element.is == Class::complex || element.is == Class::truth;
-    if (element.is != Class::unknown && !is_number) where_.refuse("a tensor of other elements than numbers");
+    if (!is_number) where_.refuse("a tensor of other elements than numbers");
     node.bits = element.bits;
   }
   if (node.bytes != unknown && first.is == Class::tensor) check_data(node, first);

@@ -104,12 +104,15 @@ def bytecode(
     more_attributes: int = 0,
     kind: tuple[int, bytes] = (0, b"module"),
     names: tuple[bytes, ...] = (),
+    of_types: int = 1,
 ) -> bytes:
-    """A module with an unknown location, these attributes and types of VHLO, and operations of one kind."""
+    """A module with an unknown location, these attributes and types of VHLO, and operations of one kind. If `of_types`
+    is 0, the types are builtin ones.
+    """
     attributes = [UNKNOWN_LOCATION, *vhlo]
     groups = [(0, attributes[:1]), *([(1, vhlo)] if vhlo else [])]
     offsets = [number(len(attributes) + more_attributes), number(len(types))]
-    for dialect, entries in [*groups, *([(1, types)] if types else [])]:
+    for dialect, entries in [*groups, *([(of_types, types)] if types else [])]:
         offsets += [number(dialect), number(len(entries)), *(number(2 * len(e) + 1) for e in entries)]
     return b"".join(
         [
@@ -245,6 +248,15 @@ HARMFUL = {
         [entry(STRING, 0), entry(STRING, 3), entry(DICTIONARY, 2, 1, 1, 2, 1)], names=(b"builtin",)
     ),
     "a dictionary with a name that is no string": bytecode([entry(DICTIONARY, 1, 0, 0)]),
+    "complex numbers of an array": bytecode(types=[entry(FLOAT32), tensor(3), entry(1, 1)]),
+    "complex numbers of a function": bytecode(types=[entry(FUNCTION, 0, 0), entry(1, 0)]),
+    "complex numbers of complex numbers": bytecode(types=[entry(FLOAT32), entry(1, 0), entry(1, 1)]),
+    "complex numbers of 8 bits": bytecode(types=[entry(27), entry(1, 0)]),
+    "a buffer of functions": bytecode(types=[entry(FUNCTION, 0, 0), entry(41, 1, 8, 0)]),
+    **{
+        f"a builtin type of kind {kind}": bytecode(types=[entry(5), entry(kind, 0, 0, 0, 0)], of_types=0)
+        for kind in (10, 11, 16, 17, 18, 19, 20)
+    },
     "a number of two bits": bytecode([entry(INTEGER, 0, 1)], [entry(INT2)]),
     "a sharding on no mesh": mlir_bytes.module(["sdy"], [(0, [])], [entry(6, 0, 0, 0, 0)], number(0)),
     "a type of no known rank": bytecode(types=[entry(FLOAT32), entry(25, 0)]),
