@@ -326,7 +326,8 @@ void AttributesAndTypes::finish(std::size_t at) {
   for (const std::uint32_t i : references) {
     if (is_vhlo && i >= attributes_ && entries_.dialect(i) != vhlo)
       where_.refuse("a type of another dialect than VHLO");
-    if (is_vhlo && at < attributes_ && i < attributes_ && entries_.dialect(i) == "builtin")
+    if (is_vhlo && at < attributes_ && i < attributes_ && entries_.dialect(i) == "builtin" &&
+        !(node.is == Class::dictionary && is_dense_array(i)))
       where_.refuse("an attribute of another dialect in one of VHLO");
     node.kind_of_parts = depth == 0 || nodes_[i].kind == node.kind_of_parts ? nodes_[i].kind : UINT8_MAX;
     depth = std::max(depth, nodes_[i].depth);  // which is at least 1
@@ -360,6 +361,12 @@ void AttributesAndTypes::finish(std::size_t at) {
     node.bits = element.bits;
   }
   if (node.bytes != unknown && first.is == Class::tensor) check_data(node, first);
+}
+
+/// Such as the sizes of groups of operands, which JAX writes among the attributes of a composite.
+bool AttributesAndTypes::is_dense_array(std::size_t builtin) const {
+  constexpr std::uint64_t dense_array = 17;
+  return entries_.data(builtin).number() == dense_array;
 }
 
 bool AttributesAndTypes::holds_dictionaries_alone(std::uint64_t attribute) const {

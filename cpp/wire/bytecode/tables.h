@@ -133,6 +133,7 @@ class AttributesAndTypes {
   void refer(Cursor& entry, bool is_type);
   void follow_references();
   void finish(std::size_t at);
+  bool is_dense_array(std::size_t builtin) const;
   void check_mesh(const Node& node, std::span<const std::uint32_t> references) const;
   void check_axes(std::span<const std::uint32_t> axes) const;
   void check_data(const Node& node, const Node& type) const;

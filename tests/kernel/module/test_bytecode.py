@@ -542,3 +542,12 @@ def test_the_most_devices_of_a_part_of_an_axis() -> None:
         return %x : tensor<8xf32> }}""")
     with pytest.raises(jaxexp.DeserializationError, match="found a part of a mesh of 4611686018427387905 devices"):
         _native.check_bytecode(module)
+
+
+@pytest.mark.parametrize("platform", ["cuda", "rocm", "tpu"])
+def test_cumulative_sums_for_other_platforms(platform: str) -> None:
+    """For GPUs, JAX 0.12 writes a scan as a composite, with a builtin array among its attributes."""
+    exported = jaxexp.export(jax.jit(jnp.cumsum), platforms=("cpu", platform))(arr(6))
+    loaded = jaxexp.deserialize(exported.serialize(vjp_order=1), policy=jaxexp.Policy())
+    assert loaded.call(jnp.ones(6)).tolist() == [1, 2, 3, 4, 5, 6]
+    assert jax.grad(lambda x: loaded.call(x).sum())(jnp.ones(6)).tolist() == [6, 5, 4, 3, 2, 1]
