@@ -585,6 +585,7 @@ class Module {
   void block(Cursor& at, Scope& scope, Region& region) {
     const std::uint64_t coded = at.number();
     if (coded & 1) {
+      if (region.depth == 0) at.refuse("arguments outside of all operations");
       std::vector<std::uint32_t> arguments(at.count("block arguments"));
       for (std::uint32_t& type : arguments) {
         const std::uint64_t argument = at.number();

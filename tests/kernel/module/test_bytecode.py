@@ -239,6 +239,7 @@ HARMFUL = {
     "values that nothing defines": bytecode(
         code=number(2) + number(0) + bytes([16]) + number(0) + number(2) + number(1) + number(3) + number(0) + bytes(3)
     ),
+    "arguments outside of all operations": bytecode(code=number(1) + number(0) + bytes(8)),
     "deep regions": bytecode(code=regions(100_000)),
     "an attribute as text": of_text(b"unit"),
     "a convolution as text": of_text(b"#stablehlo.conv<[b,200000000,f]x[0,i,o]->[b,0,f]>"),
