@@ -496,7 +496,6 @@ class Module {
  public:
   Module(std::span<const std::uint8_t> bytes, const Path& where)
       : sections_(bytes, where), version_(sections_.version()), weight_left_((1u << 20) + 4 * bytes.size()) {}
-
   const Names& names() const { return *names_; }
   const AttributesAndTypes& tables() const { return *tables_; }
   const Observer& observer() const { return observer_; }
