@@ -181,6 +181,12 @@ class AttributeCheck {
     return false;
   }
 
+  /// Refuses a call that is a hint, and has operands or results of another one.
+  void refuse_hint(const Cursor& at, const CallAttributes& call) const {
+    const std::string_view target = names_.strings[call.target];
+    if (is_hint(target)) at.refuse("a custom call " + std::string(target) + " with operands or results of another one");
+  }
+
   /// Refuses what lacks an attribute that StableHLO reads where it computes shapes.
   void refuse_lacking(const Cursor& at, const Operation& kind, const Found& attributes, const CallAttributes& call,
                       std::optional<std::uint64_t> dictionary) const {
@@ -496,6 +502,7 @@ class Module {
  public:
   Module(std::span<const std::uint8_t> bytes, const Path& where)
       : sections_(bytes, where), version_(sections_.version()), weight_left_((1u << 20) + 4 * bytes.size()) {}
+
   const Names& names() const { return *names_; }
   const AttributesAndTypes& tables() const { return *tables_; }
   const Observer& observer() const { return observer_; }
@@ -678,10 +685,8 @@ class Module {
       compares_untyped_ = compares_untyped_ || leaves_sign_open(*tables_, kind, found, operands);
     }
     if (call.target != AttributesAndTypes::no_string) {
-      const std::string_view target = names_->strings[call.target];
-      if (is_hint(target) && !may_be_hint(*tables_, operands, results))
-        at.refuse("a custom call " + std::string(target) + " with operands or results of another one");
-      kind.is_unchecked = kind.is_unchecked || is_unchecked_call(*tables_, target, operands, results);
+      if (!may_be_hint(*tables_, operands, results)) attributes_->refuse_hint(at, call);
+      kind.is_unchecked |= is_unchecked_call(*tables_, names_->strings[call.target], operands, results);
     }
     attributes_->refuse_lacking(at, kind, found, call, dictionary);
     const bool defines = region.values != 0;  // otherwise nothing refers to the results

@@ -92,6 +92,18 @@ def check_axes(module: Any) -> None:
                 raise ModuleError("mlir_module_serialized", "axes of meshes with names in ASCII", repr(cut(name)))
 
 
+def meshes_in(attribute: Any) -> Iterator[Any]:
+    """The meshes in an attribute of Shardy: itself, or those of its shardings that refer to no mesh of the module."""
+    sdy = _jax.sdy
+    if sdy.MeshAttr.isinstance(attribute):
+        yield sdy.MeshAttr(attribute)
+    elif sdy.TensorShardingAttr.isinstance(attribute):
+        yield from meshes_in(sdy.TensorShardingAttr(attribute).mesh_or_ref)
+    elif sdy.TensorShardingPerValueAttr.isinstance(attribute):
+        for sharding in sdy.TensorShardingPerValueAttr(attribute).shardings:
+            yield from meshes_in(sharding)
+
+
 def _texts(module: Any) -> Iterator[tuple[int | None, str, Any]]:
     """The texts in a module: each with how many shardings it has to have, if that is known, and its name."""
     for operation in mlir.iter_operations(module):
@@ -137,7 +149,7 @@ def _read(name: str, attribute: Any) -> Any:
     parts = [part for _, part in mlir.items(_jax.ir.DictAttr(made))] if isinstance(made, _jax.ir.DictAttr) else [made]
     if isinstance(made, _jax.ir.DictAttr) != (name == _MESHES) or not all(map(_CLASSES[name].isinstance, parts)):
         raise _refused(f"{name} = {cut(plain)!r}")
-    for mesh in (mesh for part in parts for mesh in _meshes(part)):
+    for mesh in (mesh for part in parts for mesh in meshes_in(part)):
         if math.prod(_jax.sdy.MeshAxisAttr(axis).size for axis in mesh.axes) > _MOST_DEVICES:
             raise _refused(f"{name} with a mesh of more than {_MOST_DEVICES} devices")
     return made
@@ -147,18 +159,6 @@ def _is_too_large(token: str) -> bool:
     """Whether a token is a number of devices that no mesh has."""
     is_small = token.isdecimal() and len(token) < 8 and int(token) <= _MOST_DEVICES
     return token[0].isdecimal() and not is_small
-
-
-def _meshes(part: Any) -> Iterator[Any]:
-    """The meshes in an attribute of Shardy."""
-    sdy = _jax.sdy
-    if sdy.MeshAttr.isinstance(part):
-        yield sdy.MeshAttr(part)
-    elif sdy.TensorShardingAttr.isinstance(part):
-        yield from _meshes(sdy.TensorShardingAttr(part).mesh_or_ref)
-    elif sdy.TensorShardingPerValueAttr.isinstance(part):
-        for sharding in sdy.TensorShardingPerValueAttr(part).shardings:
-            yield from _meshes(sharding)
 
 
 def _refused(found: str) -> ModuleError:

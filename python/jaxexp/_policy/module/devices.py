@@ -13,6 +13,7 @@ from typing import Any
 from jaxexp import _jax
 from jaxexp._kernel.artifact.op_sharding import check_tiles, size_of
 from jaxexp._kernel.artifact.op_sharding import devices as devices_of_proto
+from jaxexp._kernel.module.shardy_texts import meshes_in
 
 _OF_XLA = "mhlo.sharding"
 _FRONTEND = "mhlo.frontend_attributes"
@@ -55,18 +56,16 @@ def of_attribute(name: str, attribute: Any) -> int:
         if str(attribute).startswith(_MESH_OF_MODULE):
             return 0  # that mesh is counted
         raise NotUnderstoodError(name)
-    if sdy.MeshAttr.isinstance(attribute):
-        mesh = sdy.MeshAttr(attribute)
-        size = size_of(sdy.MeshAxisAttr(axis).size for axis in mesh.axes)
-        return max(size, *(device + 1 for device in mesh.device_ids), 0)
-    if sdy.TensorShardingAttr.isinstance(attribute):
-        mesh = sdy.TensorShardingAttr(attribute).mesh_or_ref
-        return of_attribute(name, mesh) if sdy.MeshAttr.isinstance(mesh) else 0  # otherwise it is one of the module's
-    if sdy.TensorShardingPerValueAttr.isinstance(attribute):
-        return _largest(of_attribute(name, one) for one in sdy.TensorShardingPerValueAttr(attribute).shardings)
+    if any(one.isinstance(attribute) for one in (sdy.MeshAttr, sdy.TensorShardingAttr, sdy.TensorShardingPerValueAttr)):
+        return _largest(map(_of_mesh, meshes_in(attribute)))  # a mesh of the module is counted there
     if isinstance(attribute, ir.StringAttr):
         return of_shardy(name, attribute.value_bytes)
     return of_shardy(name, str(attribute).encode())
+
+
+def _of_mesh(mesh: Any) -> int:
+    size = size_of(_jax.sdy.MeshAxisAttr(axis).size for axis in mesh.axes)
+    return max(size, *(device + 1 for device in mesh.device_ids), 0)
 
 
 def _largest(numbers: Iterable[int]) -> int:
