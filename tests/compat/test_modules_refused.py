@@ -48,7 +48,7 @@ DAMAGED = {
     "found one for 9,223,372,036,854,775,807": identity(
         of_module="mhlo.num_partitions = 9223372036854775807 : i64"
     ),
-    "found one for 1,000,000,000,000": identity(around='sdy.mesh @m = <["x"=1000000, "y"=1000000]>'),
+    "found a mesh of more than 1048576 devices": identity(around='sdy.mesh @m = <["x"=1000000, "y"=1000000]>'),
     "found #sdy.sharding<mesh<": identity(of_argument='sdy.sharding = #sdy.sharding<mesh<["x"=2]>, [{"x"}]>'),
     "found a function that calls itself": identity(
         body="%0 = call @main(%x) : (tensor<2xf32>) -> tensor<2xf32>"
