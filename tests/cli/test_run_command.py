@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import warnings
 import zipfile
@@ -175,7 +176,9 @@ def test_bytes_of_another_dtype(dtype: str, tmp_path: Path, run: Any) -> None:
 @pytest.mark.parametrize("dtype", ["bool", "int4", "uint16", "float8_e5m2", "bfloat16", "float32", "complex64"])
 def test_dtypes_in_files(dtype: str, tmp_path: Path) -> None:
     array = np.arange(6).reshape(2, 3).astype(dtype)
-    for name, value in (("rows", array), ("columns", np.asfortranarray(array)), ("scalar", array[0, 1])):
+    unpickled = pickle.loads(pickle.dumps(array))  # whose dtype is another object, and not a built-in one
+    columns = np.asfortranarray(array)
+    for name, value in (("rows", array), ("columns", columns), ("scalar", array[0, 1]), ("unpickled", unpickled)):
         arrays.write(str(tmp_path / "a.npy"), {name: np.asarray(value)})
         arrays.write(str(tmp_path / "a.npz"), {name: np.asarray(value)})
         aval = jax.core.ShapedArray(np.shape(value), jnp.dtype(dtype))

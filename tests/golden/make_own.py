@@ -107,7 +107,7 @@ def plain(leaf: Any) -> np.ndarray:
     if jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     value = np.asarray(leaf)
-    if value.dtype.isbuiltin == 1:
+    if value.dtype.isbuiltin != 2:  # which is for dtypes of packages
         return value
     return value.astype(np.int8 if "int" in value.dtype.name else np.float32)
 

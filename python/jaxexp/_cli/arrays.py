@@ -373,4 +373,5 @@ def write(path: str, arrays: Mapping[str, Array]) -> None:
 
 def _as_held(array: Array) -> Array:
     """An array whose dtype NumPy's files have a name for, or that has the bytes of its elements."""
-    return array if array.dtype.isbuiltin == 1 else np.asarray(array, order="C").view(f"V{array.dtype.itemsize}")
+    is_known = array.dtype.isbuiltin != _OF_ML_DTYPES  # an unpickled float32 is not built in
+    return array if is_known else np.asarray(array, order="C").view(f"V{array.dtype.itemsize}")

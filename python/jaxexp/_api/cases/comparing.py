@@ -137,7 +137,7 @@ def rounding(dtype: np.dtype[Any]) -> float:
 
 def epsilon(dtype: np.dtype[Any]) -> float:
     """The distance from 1 to the next float."""
-    if dtype.isbuiltin == 1:
+    if dtype.isbuiltin != 2:  # which is for dtypes of packages
         return float(np.finfo(dtype).eps)
     import ml_dtypes  # whose dtype it is
 
