@@ -43,8 +43,12 @@ def module_of(exported: ExportedData) -> bytes:
     """
     if not is_under_policy(exported):
         return exported.mlir_module_serialized
+    from . import call_arrays
+
     with _jax.make_ir_context() as context:
-        return mlir.serialize(parse(exported, context))
+        module = parse(exported, context)
+        call_arrays.assert_open_sizes(exported, module)
+        return mlir.serialize(module)
 
 
 def may_call_lapack(exported: ExportedData) -> bool:
