@@ -114,34 +114,41 @@ def _leaving(array: Any, aval: Any) -> Any:
     return array
 
 
-def raised(exported: ExportedData, in_avals: Sequence[Any], platform: str) -> Raised:
+def raised(
+    exported: ExportedData, in_avals: Sequence[Any], platform: str, change: Callable[[Any], None] | None = None
+) -> Raised:
     """A function for arguments of these shapes.
 
     Args:
         exported: the function.
         in_avals: its arguments. Their shapes are constant and fit its signature.
         platform: where it will run: one of the function's platforms; any, if it has only one and its check is disabled.
+        change: changes the module, in place, before it is read.
 
     Raises:
         RefusedError: an operation in the module cannot be raised.
     """
     raise_or_refuse = data.kept(exported, "raised", lambda _: functools.lru_cache(_MOST)(_raised_or_refused))
-    found = raise_or_refuse(exported, tuple(map(plain, in_avals)), platform)
+    found = raise_or_refuse(exported, tuple(map(plain, in_avals)), platform, change)
     if isinstance(found, RefusedError):
         raise RefusedError(found.operation, found.why, found.location)
     return found
 
 
-def _raised_or_refused(exported: ExportedData, in_avals: tuple[Any, ...], platform: str) -> Raised | RefusedError:
+def _raised_or_refused(
+    exported: ExportedData, in_avals: tuple[Any, ...], platform: str, change: Callable[[Any], None] | None
+) -> Raised | RefusedError:
     try:
-        return _raise(exported, in_avals, platform)
+        return _raise(exported, in_avals, platform, change)
     except RefusedError as error:
         return error.with_traceback(None)
     except RecursionError:
         return too_deep()
 
 
-def _raise(exported: ExportedData, in_avals: tuple[Any, ...], platform: str) -> Raised:
+def _raise(
+    exported: ExportedData, in_avals: tuple[Any, ...], platform: str, change: Callable[[Any], None] | None
+) -> Raised:
     out_avals = tuple(map(plain, abstract_eval(*in_avals, exported=exported)[0]))
     if exported.ordered_effects:
         raise RefusedError("an ordered effect")
@@ -167,6 +174,8 @@ def _raise(exported: ExportedData, in_avals: tuple[Any, ...], platform: str) -> 
         except ModuleError as error:
             found = f"expected {error.expected}, found {error.found}"
             raise RefusedError("stablehlo.composite", found) from cause(error)
+        if change is not None:
+            change(module)
         if runnable.may_call_lapack(exported):
             _jax.initialize_lapack()
         reader = Reader(module, OPERATIONS, index, partitioned=exported.nr_devices > 1)

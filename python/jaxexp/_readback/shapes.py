@@ -21,8 +21,10 @@ def constant(operation: Operation) -> Callable[..., Any]:
     return lambda: value
 
 
-def broadcast_in_dim(operation: Operation) -> Callable[..., Any]:
+def broadcast_in_dim(operation: Operation) -> Callable[..., Any] | None:
     shape, dimensions = operation.results[0].shape, operation.integers("broadcast_dimensions")
+    if not shape:
+        return None  # the start of a reduction has to be known as a constant, and JAX may lower it to this
     order = sorted(range(len(dimensions)), key=dimensions.__getitem__)  # JAX takes increasing dimensions
     if order == list(range(len(order))):
         return lambda x: lax.broadcast_in_dim(x, shape, dimensions)

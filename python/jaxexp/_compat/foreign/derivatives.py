@@ -19,6 +19,8 @@ from jaxexp._readback.array_type import is_wide
 from jaxexp._readback.read_back import on_any_platform
 from jaxexp._readback.refused import RefusedError
 
+from . import expansions
+
 
 class _ReadBackVjp(DerivedVjp):
     """The VJP of a function that was exported again from what was read back."""
@@ -40,7 +42,7 @@ def as_written(exported: E) -> E:
         raise UnsupportedError("differentiable=True needs constant shapes: give sizes in shapes=, or leave it out")
 
     def flat(*leaves: Any) -> Any:
-        return tuple(on_any_platform(exported, leaves))
+        return tuple(on_any_platform(exported, leaves, expansions.read))
 
     flat.__name__ = flat.__qualname__ = exported.fun_name
     jitted: Any = jax.jit(
