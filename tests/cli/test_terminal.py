@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 
 import jax
@@ -245,6 +246,17 @@ def test_output_in_another_encoding(folder, subprocess_env, tmp_path) -> None:
     done = started(code, "inspect", tmp_path / "f", env=subprocess_env(PYTHONIOENCODING="latin-1", PYTHONUTF8="0"))
     assert (done.returncode, done.stderr) == (0, "")
     assert r"\u6f22" in done.stdout
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.skipif(os.name == "nt", reason="a shell of POSIX closes them")
+def test_closed_streams(folder, subprocess_env, closed: str) -> None:
+    """Nobody reads the output then; the exit status says what there is to say."""
+    for name, status in (("scores.jaxexp", 0), ("none.jaxexp", 1)):
+        command = f'exec "$0" -m jaxexp verify "$1" {closed}'
+        arguments = ["sh", "-c", command, sys.executable, str(folder / name)]
+        done = subprocess.run(arguments, env=subprocess_env(), capture_output=True, text=True, check=False)
+        assert (done.returncode, "AttributeError" in done.stderr) == (status, False)
 
 
 def test_progress_counts(monkeypatch, capsys) -> None:

@@ -81,6 +81,9 @@ def commands(ctx: click.Context, traceback: bool) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Runs a command; any error becomes one line on stderr."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started the process: nobody reads it
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):  # a terminal with another encoding gets \N escapes, not an error
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
