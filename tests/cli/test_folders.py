@@ -13,6 +13,7 @@ import jax
 import pytest
 
 import jaxexp
+from jaxexp._cli import outputs
 from kit import wire
 from kit.damaged import jax_blob
 from kit.goldens import blob_of
@@ -238,3 +239,15 @@ def test_what_view_draws_has_a_verdict(tmp_path: Path, good: Any, run: Any) -> N
         found, out, _ = run("compat", tmp_path)
         assert (found, f"2 artifacts: 2 {here}" in out) == (status, True)
         (tmp_path / "again.bin").unlink()
+
+
+def test_a_file_that_has_just_appeared_is_kept(folder: Path, tmp_path: Path, monkeypatch: Any, run: Any) -> None:
+    """Between the look at a path and the writing of its file."""
+    output = tmp_path / "new.jaxexp"
+    monkeypatch.setattr(outputs, "refuse_existing", lambda path: Path(path).write_text("another"))
+    status, _, err = run("migrate", folder / "scores.jaxexp", output)
+    assert (status, "File exists" in err) == (1, True), err
+    assert output.read_text() == "another"
+    assert run("migrate", folder / "scores.jaxexp", output, "--force")[0] == 0
+    assert jaxexp.load(output).fun_name == jaxexp.load(folder / "scores.jaxexp").fun_name
+    assert [path.name for path in tmp_path.iterdir()] == ["new.jaxexp"]

@@ -12,10 +12,10 @@ from jaxexp._kernel.io import files
 
 
 def write(path: str, data: Any, *, force: bool) -> None:
-    """Writes a file whole or not at all; replaces another one only with `force`."""
+    """Writes a file whole or not at all; replaces another one only with `force`, even one that has just appeared."""
     if not force:
         refuse_to_replace(path)
-    files.replace(path, [data])
+    files.replace(path, [data], only_new=not force)
 
 
 def refuse_to_replace(path: str) -> None:

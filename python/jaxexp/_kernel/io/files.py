@@ -129,14 +129,16 @@ def empty(expected: str) -> DeserializationError:
     return DeserializationError("", expected, "an empty file")
 
 
-def replace(path: str | os.PathLike[str], parts: Iterable[Any]) -> None:
-    """Writes the parts of a file in order; a pipe or a device is written to, not replaced."""
+def replace(path: str | os.PathLike[str], parts: Iterable[Any], *, only_new: bool = False) -> None:
+    """Writes the parts of a file in order; a pipe or a device is written to, not replaced. `only_new` is as in
+    `replacing`.
+    """
     if is_stream(path):
         parts = list(parts)  # so that errors in them come before anybody reads the first one
         with open(path, "wb") as file:
             file.writelines(parts)
         return
-    with replacing(path) as file:
+    with replacing(path, only_new=only_new) as file:
         file.writelines(parts)
 
 
