@@ -15,7 +15,7 @@ from typing import Any
 from jaxexp import _jax
 from jaxexp._kernel.module import mlir
 
-# Derivatives of the others are right. JAX has none of `zeta`.
+# Functions of one argument. Of the others, `polygamma` has NaN in its order 0, and JAX has no derivative of `zeta`.
 _FUNCTIONS = "lgamma", "digamma", "bessel_i1e", "erfc", "erf_inv"
 _ELEMENTS = {"f16", "bf16", "f32", "f64"}
 _CONSTANT, _BROADCAST = "stablehlo.constant", "stablehlo.broadcast_in_dim"
@@ -39,7 +39,9 @@ class _Step:
 
 
 def read(module: Any) -> None:
-    """Replaces what equals the expansion that the installed jaxlib makes by CHLO's operation, in place."""
+    """Replaces what equals the expansion that the installed jaxlib makes by CHLO's operation, in place. Operations of
+    these kinds that nothing uses are removed.
+    """
     results = (value.type for operation in mlir.iter_operations(module) for value in operation.results)
     elements = {_element(type_) for type_ in results if isinstance(type_, _jax.ir.RankedTensorType)}
     names = set()
@@ -48,13 +50,19 @@ def read(module: Any) -> None:
             names |= {step.name for step in steps}
             _replace(module, function, steps)
     for operation in reversed(list(mlir.iter_operations(module))):
-        if operation.name in names and not any(list(result.uses) for result in operation.results):
+        if operation.name in names and not _is_used(operation):
             operation.erase()
+
+
+def _is_used(operation: Any) -> bool:
+    return any(True for result in operation.results for _ in result.uses)
 
 
 def _replace(module: Any, function: str, steps: Sequence[_Step]) -> None:
     for operation in mlir.iter_operations(module):
-        if operation.name != steps[-1].name or (argument := _argument(operation.results[0], steps)) is None:
+        if operation.name != steps[-1].name or not _is_used(operation):  # a longer expansion had it
+            continue
+        if (argument := _argument(operation.results[0], steps)) is None:
             continue
         with _jax.ir.InsertionPoint(operation), operation.location:
             types = [operation.results[0].type]
@@ -70,10 +78,11 @@ def _argument(result: Any, steps: Sequence[_Step]) -> Any | None:
         number, value = left.pop()
         step = steps[number - 1] if number else None
         if number in known:
-            if known[number] != value and (step is None or step.name != _CONSTANT):
+            if known[number] == value:
+                continue
+            if step is None or step.name != _CONSTANT:  # a constant may be there several times
                 return None
-            continue
-        known[number] = value
+        known.setdefault(number, value)
         if list(value.type.shape) != shape:
             return None
         if step is not None:
@@ -81,7 +90,7 @@ def _argument(result: Any, steps: Sequence[_Step]) -> Any | None:
             if found is None or found[0] != (step.name, step.said, step.element):
                 return None
             left += zip(step.operands, found[1], strict=True)
-    return known[0]
+    return known[0] if _element(known[0].type) == _element(result.type) else None
 
 
 def _step(value: Any) -> tuple[tuple[str, tuple[str, ...], str], list[Any]] | None:
@@ -128,7 +137,8 @@ def _expansion(function: str, element: str) -> Sequence[_Step] | None:
         *operations, _ = block.operations
         for operation in operations:
             (result,) = operation.operation.results
-            if (found := _step(result)) is None:  # a composite, whose function is another one
+            found = _step(result)
+            if found is None or found[0][0] == "stablehlo.composite":  # which is read back as the function
                 return None
             said, operands = found
             steps.append(_Step(*said, tuple(map(known.index, operands))))
