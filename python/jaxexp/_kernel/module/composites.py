@@ -166,14 +166,12 @@ _ASIN = """func.func @main(%x: {type}) -> {type} {{
 }}"""
 
 
-# The versions in which jaxlib writes operations as composites, as far as it wrote some.
-_VERSIONS: dict[str, int] = {}
+def portable(name: str, said: str, operands: str, results: str) -> Any:
+    """A module whose main function is one operation of CHLO, as jaxlib has it in portable artifacts: a composite or an
+    expansion. The MLIR context is entered.
 
-
-@functools.lru_cache(1024)
-def _written(name: str, said: str, operands: str, results: str) -> tuple[int | None, frozenset[str]]:
-    """The version of an operation's composite, and the digests of the functions that StableHLO writes for it; no
-    version if the installed jaxlib has no such composite. XLA knows the names that jaxlib writes.
+    Raises:
+        Exception: of several types: jaxlib does not know the operation, or not with these types.
     """
     arguments = [f"%{i}: {type_}" for i, type_ in enumerate(_split(operands))]
     values = ", ".join(f"%{i}" for i in range(len(arguments)))
@@ -183,9 +181,21 @@ def _written(name: str, said: str, operands: str, results: str) -> tuple[int | N
         %r:{count} = "{name}"({values}) {said} : ({operands}) -> ({results})
         return {returned} : {results}
     }}"""
+    return mlir.parse(mlir.serialize(_jax.ir.Module.parse(text)), _jax.ir.Context.current)
+
+
+# The versions in which jaxlib writes operations as composites, as far as it wrote some.
+_VERSIONS: dict[str, int] = {}
+
+
+@functools.lru_cache(1024)
+def _written(name: str, said: str, operands: str, results: str) -> tuple[int | None, frozenset[str]]:
+    """The version of an operation's composite, and the digests of the functions that StableHLO writes for it; no
+    version if the installed jaxlib has no such composite. XLA knows the names that jaxlib writes.
+    """
     ir, order_matters = _jax.ir, _order_matters(said)
     try:
-        module = mlir.parse(mlir.serialize(ir.Module.parse(text)), ir.Context.current)
+        module = portable(name, said, operands, results)
     except Exception:  # of several types: jaxlib does not know the operation, or not with these types
         return None, frozenset()
     found = [operation for operation in mlir.iter_operations(module) if operation.name == _COMPOSITE]

@@ -268,19 +268,15 @@ def _shard_map_bodies(calls: Iterable[tuple[str, Any]]) -> list[Any]:
         if target == "SPMDFullToShardShape":
             found = (use.owner for use in call.results[0].uses)
         elif target == "SPMDShardToFullShape":
-            found = (_defining(_unannotated(call.operands[0])),)
+            found = (mlir.origin(_unannotated(call.operands[0])),)
         bodies.update((body.operation, None) for body in found if body is not None)
     return [*bodies]
 
 
-def _defining(value: Any) -> Any:
-    return value.owner if isinstance(value, _jax.ir.OpResult) else None
-
-
 def _calls(value: Any, target: str) -> bool:
     """Whether a value is the result of a custom call with this target."""
-    operation = _defining(value)
-    return operation is not None and _is_call(operation.operation, target)
+    operation = mlir.origin(value)
+    return operation is not None and _is_call(operation, target)
 
 
 def _unannotated(value: Any) -> Any:
@@ -329,7 +325,7 @@ def _make_manual(body: Any, mesh: _Mesh) -> None:
             remark.erase()
     body.erase()
     for operation in {operation.operation: None for operation in entering}:
-        if not any(True for _ in operation.results[0].uses):
+        if not mlir.is_used(operation.results[0]):
             operation.erase()
 
 

@@ -24,6 +24,8 @@ import numpy as np
 from jaxexp import _jax
 from jaxexp._errors import ModuleError
 
+from . import mlir
+
 
 def modernize(operation: Any, target: str) -> None:
     """Replaces an old call by today's; leaves others as they are."""
@@ -124,7 +126,7 @@ class _OldCall:
         return _jax.hlo.dynamic_broadcast_in_dim(type_, _jax.ir_constant(np.int32(0)), shape, [])
 
     def erase(self) -> None:
-        if used := [i for i, result in enumerate(self.results) if any(True for _ in result.uses)]:
+        if used := [i for i, result in enumerate(self.results) if mlir.is_used(result)]:
             raise self._error(f"lends its scratch memory, results {used}, to other operations")
         self._operation.erase()
 
@@ -143,8 +145,8 @@ class _OldCall:
 
 def _constant(value: Any) -> Any:
     """The operation that makes a value, if it is a constant; otherwise None."""
-    is_constant = isinstance(value, _jax.ir.OpResult) and value.owner.name == "stablehlo.constant"
-    return value.owner if is_constant else None
+    operation = mlir.origin(value)
+    return operation if operation is not None and operation.name == "stablehlo.constant" else None
 
 
 _ONES = ("dense<1.000000e+00>", "dense<(1.000000e+00,0.000000e+00)>")

@@ -283,6 +283,17 @@ def texts(operation: Any) -> Iterator[bytes]:
             left += (part for _, part in readable_items(value))
 
 
+def origin(value: Any) -> Any | None:
+    """The operation that has this result; None for an argument of a block."""
+    owner = value.owner
+    return None if isinstance(owner, _jax.ir.Block) else owner.operation
+
+
+def is_used(value: Any) -> bool:
+    """Whether an operation takes this value."""
+    return next(iter(value.uses), None) is not None
+
+
 def replace(operation: Any, values: Iterable[Any]) -> None:
     """Removes an operation. These values stand in for its results."""
     for old, new in zip(operation.results, values, strict=True):

@@ -160,7 +160,7 @@ class _Tracer:
                         for inside in region.blocks:
                             self._pass(_size(inside))
                     # What nobody uses may be memory that nobody wrote, as of routines of LAPACK.
-                    results, inner = [value for value in operation.results if _is_used(value)], None
+                    results, inner = [value for value in operation.results if mlir.is_used(value)], None
                 if inner is not None:
                     count = _jax.ir.RankedTensorType(inner[0].type).shape[1]
                     tables.add(inner, range(len(scope.rows) - count, len(scope.rows)))
@@ -361,10 +361,6 @@ def _alone(value: Any) -> Any:
     barrier = _jax.ir.Operation.create("stablehlo.optimization_barrier", results=[value.type], operands=[value])
     value.replace_all_uses_except(barrier.result, barrier)
     return barrier.result
-
-
-def _is_used(value: Any) -> bool:
-    return next(iter(value.uses), None) is not None
 
 
 def _type(value: Any) -> array_type.Type | None:
