@@ -5,12 +5,11 @@
 #include <optional>
 #include <vector>
 
+#include "errors.h"
 #include "seal.h"
-#include "target.h"
 #include "view.h"
 #include "wire/artifact/apart.h"
 #include "wire/base/digest.h"
-#include "wire/base/error.h"
 
 namespace {
 
@@ -40,9 +39,7 @@ std::optional<Bytes> join(const Bytes& image, const Modules& modules) {
     joined.write(artifact.data());
     return artifact;
   } catch (const wire::Error& error) {
-    tests::require(!error.expected.empty() && !error.found.empty(), "an error says what was expected and found");
-    for (const std::string& text : {error.path, error.expected, error.found})
-      tests::require(text.size() < 1000 && tests::is_utf8(text), "an error's texts are short and can be shown");
+    tests::check_error(error);
     return std::nullopt;
   }
 }
@@ -67,7 +64,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     modules = modules_of(wire::Opened(bytes));
     image = wire::cut(bytes);
   } catch (const wire::Error& error) {
-    tests::require(!error.expected.empty() && !error.found.empty(), "an error says what was expected and found");
+    tests::check_error(error);
     return 0;
   }
   image.shrink_to_fit();

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "errors.h"
 #include "index.h"
-#include "target.h"
 #include "wire/archive/end.h"
 #include "wire/archive/index.h"
 #include "wire/archive/limits.h"
@@ -15,18 +15,11 @@
 #include "wire/archive/weights.h"
 #include "wire/archive/zip_file.h"
 #include "wire/artifact/stored_digest.h"
-#include "wire/base/error.h"
 
 namespace {
 
 using namespace jaxexp;
 using Bytes = std::vector<std::uint8_t>;
-
-void check_error(const wire::Error& error) {
-  tests::require(!error.expected.empty() && !error.found.empty(), "an error says what was expected and found");
-  for (const std::string& text : {error.path, error.expected, error.found})
-    tests::require(text.size() < 1000 && tests::is_utf8(text), "an error's texts are short and can be shown");
-}
 
 /// Members one by one, as a reader looks them up that has not checked the whole index.
 void look_up(const wire::ArchiveIndex& index) {
@@ -37,7 +30,7 @@ void look_up(const wire::ArchiveIndex& index) {
       tests::require(wire::wrong_with_name(member.name()->string_view()).empty(), "a name is one");
       static_cast<void>(index.find(member.name()->string_view()));
     } catch (const wire::Error& error) {
-      check_error(error);
+      tests::check_error(error);
     }
   }
   for (const char* name : {"", "a", "m/1", "zz"}) {
@@ -45,7 +38,7 @@ void look_up(const wire::ArchiveIndex& index) {
       if (const auto number = index.find(name))
         tests::require(index.member(*number).name()->str() == name, "it is found");
     } catch (const wire::Error& error) {
-      check_error(error);
+      tests::check_error(error);
     }
   }
 }
@@ -162,7 +155,7 @@ bool read(const Bytes& bytes) {
     change(again, written, end);
     return true;
   } catch (const wire::Error& error) {
-    check_error(error);
+    tests::check_error(error);
     return false;
   }
 }

@@ -6,13 +6,12 @@
 #include <vector>
 
 #include "archive.h"
-#include "target.h"
+#include "errors.h"
 #include "wire/archive/end.h"
 #include "wire/archive/find_end.h"
 #include "wire/archive/section.h"
 #include "wire/archive/zip_file.h"
 #include "wire/base/digest.h"
-#include "wire/base/error.h"
 
 namespace {
 
@@ -60,7 +59,7 @@ std::optional<wire::FoundEnd> find(std::span<const std::uint8_t> file, bool may_
     tests::require(reads <= 16 + file.size() / 16, "ranges are as many as records");
     return found;
   } catch (const wire::Error& error) {
-    tests::require(!error.expected.empty() && !error.found.empty(), "an error says what was expected and found");
+    tests::check_error(error);
     return std::nullopt;
   }
 }

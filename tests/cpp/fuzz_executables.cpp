@@ -11,12 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "errors.h"
 #include "executables.h"
 #include "jaxexp/run_error.h"
 #include "runtime/function/kept_record.h"
 #include "runtime/signature/tiling.h"
-#include "target.h"
-#include "wire/base/error.h"
 #include "wire/compiled/append.h"
 #include "wire/compiled/records.h"
 
@@ -51,12 +50,6 @@ Bytes written() {
   return {text.begin(), text.end()};
 }
 
-void check_error(const wire::Error& error) {
-  tests::require(!error.expected.empty() && !error.found.empty(), "an error says what was expected and found");
-  for (const std::string& text : {error.path, error.expected, error.found})
-    tests::require(text.size() < 1000 && tests::is_utf8(text), "an error's texts are short and can be shown");
-}
-
 /// What the runtime makes of a record before any plugin sees its code.
 void use(const wire::ExecutableRecord& record) {
   static const wire::Entries here{{"function", "double"}, {"module", ""}, {"plugin", "1"}};
@@ -89,7 +82,7 @@ bool is_damaged(const wire::FileBytes& file, const wire::ExecutableRecord& recor
     tests::require(wire::read_code(file, record).size() == record.size, "code has its size");
     return false;
   } catch (const wire::Error& error) {
-    check_error(error);
+    tests::check_error(error);
     return true;
   }
 }
@@ -117,7 +110,7 @@ std::optional<wire::ExecutableRecords> read(const Bytes& bytes) {
     tests::require(wire::read_executables(file, found.end).records.empty(), "behind the last one there is none");
     return found;
   } catch (const wire::Error& error) {
-    check_error(error);
+    tests::check_error(error);
     return std::nullopt;
   }
 }
@@ -134,7 +127,7 @@ void append(const Bytes& bytes, const std::optional<wire::ExecutableRecords>& fo
   try {
     wire::append_executable(path(), conditions, call, code);
   } catch (const wire::Error& error) {
-    check_error(error);
+    tests::check_error(error);
     tests::require(!before && written() == bytes, "what cannot be read stays as it is");
     return;
   }

@@ -4,13 +4,12 @@
 #include <string>
 #include <vector>
 
+#include "errors.h"
 #include "index.h"
 #include "seal.h"
-#include "target.h"
 #include "wire/archive/verify_member.h"
 #include "wire/archive/zip_file.h"
 #include "wire/base/digest.h"
-#include "wire/base/error.h"
 
 namespace {
 
@@ -28,7 +27,7 @@ std::string verified(const wire::ArchiveIndex& index, const Bytes& part, std::si
     wire::verify_member(index, 0, {memory.get() + shift, part.size()}, modules, known, aligned);
     return "";
   } catch (const wire::Error& error) {
-    tests::require(!error.expected.empty() && !error.found.empty(), "an error says what was expected and found");
+    tests::check_error(error);
     return error.path + "|" + error.expected + "|" + error.found;
   }
 }

@@ -2,8 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "target.h"
-#include "wire/base/error.h"
+#include "errors.h"
 #include "wire/tensors/header.h"
 #include "wire/tensors/mapped_file.h"
 
@@ -39,23 +38,13 @@ void check_name(const std::string& name) {
   tests::require(wire::second_name(name, "00").ends_with(".00.safetensors"), "it has a second name");
 }
 
-template <class Read>
-void attempt(const Read& read) {
-  try {
-    read();
-  } catch (const wire::Error& error) {
-    tests::require(!error.expected.empty() && !error.found.empty(), "an error says both sides");
-    tests::require(error.path.size() + error.expected.size() + error.found.size() < 2000, "an error is short");
-  }
-}
-
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::vector<std::uint8_t> file(data, data + size);
   file.shrink_to_fit();
-  attempt([&] { check(wire::read_header(file, file.size()), file.size()); });
-  attempt([&] {
+  tests::attempt([&] { check(wire::read_header(file, file.size()), file.size()); });
+  tests::attempt([&] {
     for (const auto& [tensor, name] : wire::read_weight_map(file)) {
       tests::require(tests::is_utf8(tensor) && tests::is_utf8(name), "names are UTF-8");
       check_name(name);
@@ -65,6 +54,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::vector<std::uint8_t> whole(8 + size);
   for (std::size_t i = 0; i < 8; ++i) whole[i] = static_cast<std::uint8_t>(static_cast<std::uint64_t>(size) >> 8 * i);
   std::copy(file.begin(), file.end(), whole.begin() + 8);
-  attempt([&] { check(wire::read_header(whole, whole.size()), whole.size()); });
+  tests::attempt([&] { check(wire::read_header(whole, whole.size()), whole.size()); });
   return 0;
 }

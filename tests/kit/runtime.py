@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,41 +16,13 @@ import numpy as np
 from . import native
 from .places import ROOT, TESTS
 
-BUILT = ROOT / "build" / "runtime"
-INSTALLED = BUILT / "installed"
+INSTALLED = native.INSTALLED
 RUN = INSTALLED / "bin" / "jaxexp-run"
 NEWER = ROOT / "build" / "newer_plugin"
 # What the plugin of the package xla-cpu-pjrt understands: StableHLO 1.13.3.
 READER = "jax-0.8.1"
 
-
-@functools.cache
-def build(*, shared: bool = False) -> Path:
-    """Builds and installs `cpp`, and returns where. Raises native.UnavailableError."""
-    folder, installed = (BUILT / "shared", BUILT / "shared" / "installed") if shared else (BUILT / "cmake", INSTALLED)
-    if shutil.which("c++") is None and shutil.which("g++") is None:
-        raise native.UnavailableError("there is no C++ compiler")
-    cmake = native.cmake()
-    # What is not optimized is built in half the time.
-    options = [
-        "-DCMAKE_BUILD_TYPE=Debug",
-        "-DCMAKE_CXX_FLAGS=-O0 -g0",
-        "-DJAXEXP_WERROR=ON",
-        f"-DBUILD_SHARED_LIBS={'ON' if shared else 'OFF'}",
-    ]
-    if importlib.util.find_spec("ninja"):
-        options += ["-G", "Ninja"]
-    commands = [
-        [cmake, "-S", str(ROOT / "cpp"), "-B", str(folder), f"-DPython_EXECUTABLE={sys.executable}", *options],
-        [cmake, "--build", str(folder), "--parallel", str(min(os.cpu_count() or 1, 4))],
-        [cmake, "--install", str(folder), "--prefix", str(installed)],
-    ]
-    with native.alone(BUILT):
-        for command in commands:
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-            if done.returncode != 0:
-                raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-5000:]}")
-    return installed
+build = native.libraries
 
 
 def program(name: str, folder: Path) -> Path:
@@ -79,7 +49,7 @@ def plugin() -> Path:
 
 def newer_plugin() -> Path:
     """A newer one: $JAXEXP_NEWER_PJRT_PLUGIN, or that of lammps-jax-pjrt-cpu in this environment or in NEWER, where
-    `make test-all` puts it, because it asks for an old JAX. Raises native.UnavailableError.
+    `make runtime` puts it, because it asks for an old JAX. Raises native.UnavailableError.
     """
     if named := os.environ.get("JAXEXP_NEWER_PJRT_PLUGIN"):
         return Path(named)

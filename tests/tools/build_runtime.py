@@ -1,4 +1,7 @@
-"""Builds the C++ runtime and installs it into build/runtime/installed: what `make runtime` does."""
+"""Builds the libraries and programs of cpp/ and installs them into build/cpp/installed: what `make runtime` does.
+
+It needs CMake, Ninja and flatc, and no other package.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from kit import native, runtime
+from kit import native
 
 
 def main() -> int:
     try:
-        print(runtime.build())
+        print(native.libraries())
     except native.UnavailableError as missing:
         print(missing, file=sys.stderr)
         return 1

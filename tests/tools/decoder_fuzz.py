@@ -1,7 +1,4 @@
-"""Artifacts whose fields were changed one by one, and what `deserialize` has to make of them.
-
-python tests/tools/decoder_fuzz.py SECONDS [SEED]
-"""
+"""Artifacts whose fields were changed one by one: what `reader_fuzz.py decoder` makes, and what has to come out."""
 
 from __future__ import annotations
 
@@ -10,25 +7,16 @@ import contextlib
 import dataclasses
 import functools
 import random
-import sys
-import time
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import jaxexp
-from kit import (
-    corpus,  # noqa: F401  (registers the node types and effects that the artifacts use)
-    costs,
-)
+from kit import corpus  # noqa: F401  (registers the node types and effects that the artifacts use)
 from kit.parts import CycleError, Part, put_together, take_apart, walk
 from kit.places import GOLDEN
 from kit.wire import LAYOUT
-from tools.fuzz_loop import fuzz_for
 
 TEXTS: list[Any] = [
     "", " ", "0", "-1", "1", "2", "007", "1_000", "+3", "9223372036854775807", "9223372036854775808", "1" * 400, "1.5",
@@ -42,11 +30,6 @@ TEXTS: list[Any] = [
 ]  # fmt: skip
 RANGES = {"b": (-128, 127), "h": (-(2**15), 2**15 - 1), "H": (0, 2**16 - 1), "I": (0, 2**32 - 1), "?": (0, 1)}
 SMALL = [*range(8), 9, 10, 12, 29, 30, 31, 32, 127, 255, 256, 1000]
-
-
-# Every so many artifacts are read in all ways: each reading is one that the promise about cost is for.
-OTHER_WAYS, WAYS = 4, 8
-WORST = [0.0]
 
 
 class Changer:
@@ -190,37 +173,20 @@ def sources(largest: int = 20_000) -> list[bytes]:
     return [*blobs, bytes(unchecked.serialize(vjp_order=2))]
 
 
-def run(blobs: list[bytes], seed: int, count: int) -> collections.Counter[str]:
-    """Makes so many changed artifacts and looks at each; what fails says which seed made it."""
-    outcomes: collections.Counter[str] = collections.Counter()
-    for i in range(seed, seed + count):
-        source = random.Random(i)
-        root = take_apart(source.choice(blobs))
+def make(source: random.Random) -> bytes:
+    """An artifact with a few changes; those that make a table its own part are no artifact."""
+    while True:
+        root = take_apart(source.choice(sources()))
         changer = Changer(root, source)
-        changes = [changer.change() for _ in range(source.choice([1, 1, 1, 2, 3, 6]))]
-        try:
-            blob = put_together(root)
-        except CycleError:
-            outcomes["cycle"] += 1
-            continue
-        start = time.process_time()
-        try:
-            outcomes[look_at(blob)] += 1
-            if i % OTHER_WAYS == 0:
-                look_in_other_ways(blob)
-        except Exception as error:
-            error.add_note(f"decoder_fuzz.py: seed {i}, changed {', '.join(changes)}")
-            raise
-        WORST.append((time.process_time() - start) / (WAYS * costs.allowed_seconds(len(blob), 1)))
-        WORST[:] = [max(WORST)]
-        assert WORST[0] <= 1 or WORST[0] <= costs.slowness(), f"seed {i} took more than its bytes allow"
-    return outcomes
+        for _ in range(source.choice([1, 1, 1, 2, 3, 6])):
+            changer.change()
+        with contextlib.suppress(CycleError):
+            return put_together(root)
 
 
-def main() -> None:
-    blobs = sources()
-    fuzz_for(sys.argv[1:], 50, functools.partial(run, blobs), WORST)
-
-
-if __name__ == "__main__":
-    main()
+def look_in_all_ways(blob: bytes) -> str:
+    """Only some of the artifacts: most readings are quick, and these are not."""
+    outcome = look_at(blob)
+    if sum(blob) % 4 == 0:
+        look_in_other_ways(blob)
+    return outcome

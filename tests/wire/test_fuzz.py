@@ -1,7 +1,7 @@
 """A short run of every fuzz target: `make fuzz` runs them for as long as one likes.
 
-The numbers of runs and the seeds are fixed, so a failure here is one everywhere. The targets in C++ are slow tests, as
-they are built with sanitizers before they run; the Python decoder's run with every `make test`.
+The numbers of runs and the seeds are fixed, so a failure here is one everywhere. Those in C++ are built with sanitizers
+before they run: `make sanitize` runs them for a shorter time, and the night these tests.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import random
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,29 +29,33 @@ DECODER_RUNS = int(os.environ.get("JAXEXP_DECODER_FUZZ_RUNS", "1500"))
 TARGETS = sorted(path.stem for path in (TESTS / "cpp").glob("fuzz_*.cpp"))
 
 
-instrumented = pytest.mark.slow(reason="builds the codec with sanitizers, which takes minutes")
+def instrumented(test: Callable[..., None]) -> Callable[..., None]:
+    """A test of what is built with sanitizers, which takes minutes."""
+    for mark in (
+        pytest.mark.cpp,
+        pytest.mark.long(promise="hostile bytes do no harm to C++", sibling="test_fuzz.py::test_python_decoder"),
+    ):
+        test = mark(test)
+    return test
 
 
 @pytest.fixture(scope="session")
-def seeds(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def seeds(sanitized: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("seeds")
-    assert fuzz.make_seeds(programs, folder) > 200
+    assert fuzz.make_seeds(sanitized, folder) > 200
     return folder
 
 
 @instrumented
 @pytest.mark.parametrize("target", TARGETS)
-def test_native_target(target: str, programs: Path, seeds: Path, tmp_path: Path) -> None:
-    command = [programs / target, f"-runs={NATIVE_RUNS}", "-max_len=2048", f"-artifact_prefix={tmp_path}/"]
-    command.append(fuzz.seeds_of(target, seeds))
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
+def test_native_target(target: str, sanitized: Path, seeds: Path, tmp_path: Path) -> None:
+    done = fuzz.short_run(sanitized / target, NATIVE_RUNS, seeds, f"-artifact_prefix={tmp_path}/")
     assert done.returncode == 0, done.stdout[-5000:]
     runs, edges, corpus = map(int, re.search(r"Done (\d+) runs.*cov: (\d+), corpus: (\d+)", done.stdout).groups())
     assert runs == NATIVE_RUNS
     # Some have little to find: an xla.OpSharding and a constraint are small, and an archive ends at one place.
     small = {
         "fuzz_op_sharding": (50, 20),
-        "fuzz_constraint": (300, 60),
         "fuzz_end": (300, 20),
         "fuzz_npy": (300, 30),
         "fuzz_dimension": (300, 40),
@@ -64,46 +69,48 @@ def test_native_target(target: str, programs: Path, seeds: Path, tmp_path: Path)
 
 @instrumented
 @pytest.mark.parametrize("family", hostile.FAMILIES)
-def test_large_artifacts(family: str, programs: Path, seeds: Path, tmp_path: Path) -> None:
+def test_large_artifacts(family: str, sanitized: Path, seeds: Path, tmp_path: Path) -> None:
     """Seeds are small, and what grows with the square of a size shows in large ones only."""
     path = tmp_path / family
     path.write_bytes(hostile.FAMILIES[family](LARGE))
     for target in TARGETS:
         if fuzz.seeds_of(target, seeds).name == "artifacts":
-            done = subprocess.run([programs / target, path], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+            done = subprocess.run([sanitized / target, path], cwd=tmp_path, capture_output=True, text=True, timeout=300)
             assert done.returncode == 0, f"{target}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
 
 
 @instrumented
-def test_native_driver_notices(programs: Path, tmp_path: Path) -> None:
+def test_native_driver_notices(sanitized: Path, tmp_path: Path) -> None:
     """What a target makes of bytes that are no artifact, and of an option that does not exist."""
     (tmp_path / "no_artifact").write_bytes(b"\xff" * 64)
-    replayed = subprocess.run([programs / TARGETS[0], tmp_path / "no_artifact"], capture_output=True, text=True)
+    replayed = subprocess.run([sanitized / TARGETS[0], tmp_path / "no_artifact"], capture_output=True, text=True)
     assert replayed.returncode == 0
     assert "Done 1 runs" in replayed.stdout
-    assert subprocess.run([programs / TARGETS[0], "-nothing=1"], capture_output=True).returncode == 2
+    assert subprocess.run([sanitized / TARGETS[0], "-nothing=1"], capture_output=True).returncode == 2
 
 
-@pytest.mark.sampled(one_in=4, reason="many cases go the same way")
+@pytest.mark.wide(one_in=4, promise="fields of artifacts are what they were, or refused")
 @pytest.mark.parametrize("part", range(4))
 def test_python_decoder(part: int) -> None:
     """Fields changed one by one: a consistent function or a DeserializationError, and both of them often."""
     count = DECODER_RUNS // 4
-    outcomes = decoder_fuzz.run(decoder_fuzz.sources(), seed=part * count, count=count)
+    outcomes = reader_fuzz.run("decoder", seed=part * count, count=count)
     assert outcomes["read"] > count // 10
     assert outcomes["refused"] > count // 10
 
 
-READERS = {"scopes": 300, "archives": 150, "nodes": 300, "devices": 300, "locations": 100, "signatures": 300}
+READERS = {"scopes": 100, "archives": 50, "nodes": 100, "devices": 80, "locations": 30, "signatures": 80}
+PARTS = [(kind, part) for kind in READERS for part in range(4)]
 
 
-@pytest.mark.parametrize("kind", READERS)
-def test_other_readers(kind: str) -> None:
-    """Symbolic scopes, metadata, whole archives, tree nodes, modules and signatures: the same, and both outcomes."""
+@pytest.mark.wide(one_in=4, promise="what Python reads by itself is the same each time, or refused")
+@pytest.mark.parametrize(("kind", "part"), PARTS)
+def test_other_readers(kind: str, part: int) -> None:
+    """Both outcomes are frequent."""
     if kind == "signatures":
         pytest.importorskip("model_signing", reason="comes with the extra 'sign'")
     count = READERS[kind]
-    outcomes = reader_fuzz.run(kind, seed=0, count=count)
+    outcomes = reader_fuzz.run(kind, seed=part * count, count=count)
     assert outcomes["read"] > count // 50
     assert outcomes["refused"] > count // 5
 
@@ -139,11 +146,7 @@ def test_shared_parts_stay_shared() -> None:
 
 def test_changes_reach_every_field() -> None:
     """A field that is never changed would be a hole in the test above."""
-    changed = set()
-    blobs = decoder_fuzz.sources()
-    for seed in range(5000):
-        source = random.Random(seed)
-        changer = decoder_fuzz.Changer(take_apart(source.choice(blobs)), source)
-        changed.add(changer.change())
-    everything = {f"{kind}.{field}" for kind, fields in decoder_fuzz.LAYOUT.items() for field in fields}
-    assert everything == changed
+    source = random.Random(0)
+    changers = [decoder_fuzz.Changer(take_apart(blob), source) for blob in decoder_fuzz.sources()]
+    changed = {source.choice(changers).change() for _ in range(5000)}
+    assert changed == {f"{kind}.{field}" for kind, fields in decoder_fuzz.LAYOUT.items() for field in fields}
