@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
 SECONDS ?= 60
+export PYTHON VENV JOBS PYTEST_ARGS
 DEMO_DIR ?= build/demo
 
 BIN := $(VENV)/bin
@@ -27,12 +28,17 @@ CHECKED := python tests bench demo docs/conf.py cpp/example noxfile.py
 SPELT := $(CHECKED) cpp schema docs *.md Makefile pyproject.toml
 WORKFLOWS := $(wildcard .github/workflows/*.yml)
 CPP := $(shell find cpp tests/cpp -name third_party -prune -o \( -name '*.h' -o -name '*.cpp' \) -print)
+# The libraries of cpp/, with assertions: compiled once, for the modules of each Python and for the tests of C++.
+PREBUILT := $(CURDIR)/build/cpp/installed
+LINKED := -C cmake.define.JAXEXP_PREBUILT=$(PREBUILT) -C cmake.define.CMAKE_CXX_FLAGS=-D_GLIBCXX_ASSERTIONS
+# What is measured is what people get: compiled by itself, without assertions.
+MEASURED := $(CURDIR)/build/measured-$(PYTAG)
 # Installed beside the package and not in a folder that pip throws away: so only what has changed is compiled again.
 REQUIRED := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], "cmake", "ninja", sep="\n")
 DOCS_REQUIRED := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all docs runtime fuzz sanitize bench counts matrix wheel interop shadow lint format clean
+.PHONY: help setup demo check test night docs runtime fuzz sanitize bench counts matrix wheel interop shadow lint format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -46,37 +52,37 @@ demo: $(INSTALLED)  ## train, export, save; load in a new process and compare wi
 check: $(INSTALLED)  ## half a minute of tests, mostly of what has changed (ROOMS="kernel/codec cli" to choose)
 	@$(BIN)/python tests/tools/check.py $(ROOMS) -- -n $(JOBS) $(PYTEST_ARGS)
 
-test: $(INSTALLED)  ## the test suite, with a sample of the cases of large tests (PYTEST_ARGS=... is passed on), then lint
-	@$(BIN)/pytest -n $(JOBS) -m "not slow" --sample --junitxml=build/junit/test.xml $(PYTEST_ARGS)
-	@$(MAKE) --no-print-directory lint
+test:  ## what gates a commit: the tests and lint; builds and installs first (PYTEST_ARGS=... is passed on)
+	@$(PYTHON) tests/tools/steps.py test
 
-test-all: $(INSTALLED) $(DOCS) $(NEWER_PLUGIN)  ## the test suite with all cases, rare failures and the documentation's site, then lint
-	@$(BIN)/pytest -n $(JOBS) --junitxml=build/junit/test.xml $(PYTEST_ARGS)
-	@$(MAKE) --no-print-directory lint
+night:  ## all cases, all pairs of Python and JAX, other processors, sanitizers, fuzzing, mutants (PART=1/4 for a part)
+	@$(PYTHON) tests/tools/steps.py night $(PART)
+
+setup: $(INSTALLED)  ## build and install jaxexp into the environment, with all that the tests need
 
 docs: $(INSTALLED) $(DOCS)  ## build the documentation into build/docs, and check its links
 	@$(BIN)/python tests/tools/site.py
 
-runtime: $(INSTALLED)  ## build the C++ runtime, and install it into build/runtime/installed
+runtime: $(INSTALLED) $(NEWER_PLUGIN)  ## build the C++ libraries and programs, and install them into build/cpp/installed
 	@$(BIN)/python tests/tools/build_runtime.py
 
 # With libFuzzer where there is a Clang, else with a driver of our own; what crashes stays in build/fuzz.
 fuzz: $(INSTALLED)  ## fuzz the codec with hostile bytes, for SECONDS=n in total (TARGETS="verify decoder" for some targets)
 	@$(BIN)/python tests/tools/fuzz.py $(SECONDS) $(TARGETS) --keep build/fuzz
 
-sanitize: $(INSTALLED)  ## the codec's tests under ASan, UBSan, LeakSanitizer and ThreadSanitizer (STEPS="build asan" for some steps)
+sanitize: $(INSTALLED)  ## the codec's tests under ASan, UBSan, LeakSanitizer and ThreadSanitizer (STEPS="fuzz asan" for some, STEPS=--all for all cases)
 	@$(BIN)/python tests/tools/sanitize.py $(STEPS)
 
 # A partial run is not for docs/benchmarks.md.
-bench: $(INSTALLED)  ## compare with jax.export, write docs/benchmarks.md (QUICK=1: a minute, and no docs; BENCH_ARGS=...: no docs)
-	@$(BIN)/python -m bench $(if $(QUICK),--quick,$(if $(BENCH_ARGS),,--render)) $(BENCH_ARGS)
+bench: $(MEASURED)/.installed  ## compare with jax.export, write docs/benchmarks.md (QUICK=1: a minute, and no docs; BENCH_ARGS=...: no docs)
+	@PYTHONPATH=$(MEASURED) $(BIN)/python -m bench $(if $(QUICK),--quick,$(if $(BENCH_ARGS),,--render)) $(BENCH_ARGS)
 
-# `make test-all` compares with them.
-counts: $(INSTALLED)  ## count the instructions of core operations with valgrind, and keep them in bench/counts.json
-	@$(BIN)/python -m bench counts --update
+# The night compares with them.
+counts: $(MEASURED)/.installed  ## count the instructions of core operations with valgrind, and keep them in bench/counts.json
+	@PYTHONPATH=$(MEASURED) $(BIN)/python -m bench counts --update
 
-matrix: $(NOX)  ## the tests that depend on JAX, on every supported Python and JAX (NOX_ARGS=... is passed on)
-	@$(BIN)/nox $(NOX_ARGS)
+matrix: $(NOX) $(INSTALLED)  ## the tests that depend on JAX, on every supported Python and JAX (NOX_ARGS=... is passed on)
+	@JAXEXP_BUILD="$(LINKED)" $(BIN)/nox $(NOX_ARGS)
 
 wheel: $(NOX)  ## build the wheel from the source distribution for each Python here, and use it without a compiler
 	@$(BIN)/nox --session wheel $(NOX_ARGS)
@@ -129,9 +135,15 @@ $(INSTALLED): $(CREATED) $(SOURCES)
 	@mkdir -p build
 	@$(BIN)/python -c '$(REQUIRED)' > build/requirements.txt
 	@$(PIP) install -r build/requirements.txt
-	@$(PIP) install --no-build-isolation -C build-dir=build/install-$(PYTAG) '.[dev]'
+	@$(BIN)/python tests/tools/build_runtime.py
+	@$(PIP) install --no-build-isolation -C build-dir=build/install-$(PYTAG) $(LINKED) '.[dev]'
 # Beside the sources: types for type checkers and editors, the modules for PYTHONPATH=python. git ignores them.
 	@cp $(VENV)/lib/python$(PYTAG)/site-packages/jaxexp/_native* $(VENV)/lib/python$(PYTAG)/site-packages/jaxexp/_runtime* python/jaxexp/
+	@touch $@
+
+$(MEASURED)/.installed: $(INSTALLED)
+	@echo "building jaxexp as it is measured (a few minutes)"
+	@$(PIP) install --no-build-isolation --no-deps --upgrade --target $(MEASURED) -C build-dir=build/measured-cmake-$(PYTAG) .
 	@touch $@
 
 $(NOX): $(CREATED)

@@ -1,4 +1,4 @@
-"""The test matrix: jaxexp built on each supported pair of Python and JAX, and tested in what depends on them.
+"""The test matrix: jaxexp built on each supported pair of Python and JAX, and tested in what depends on JAX.
 
 The session *wheel* builds and tries what a release would give to people.
 """
@@ -15,8 +15,6 @@ from pathlib import Path
 import nox
 
 PAIRS = nox.project.load_toml("pyproject.toml")["tool"]["jaxexp"]["pairs"]
-RESULTS = Path("build/junit").absolute()
-RESULTS.mkdir(parents=True, exist_ok=True)  # nox writes its report there even if no session ran
 
 
 def pyenv_roots() -> list[Path]:
@@ -40,11 +38,8 @@ def folder_of(python: str) -> Path | None:
     return None
 
 
-# .ci/run names here what `make test-all` has covered already, as in "3.11+0.10.2".
-done = os.environ.get("MATRIX_DONE", "").split()
-wanted = [python for python, jax in PAIRS.items() if f"{python}+{jax}" not in done]
-present = [python for python in wanted if folder_of(python)]
-absent = [python for python in wanted if not folder_of(python)]
+present = [python for python in PAIRS if folder_of(python)]
+absent = [python for python in PAIRS if not folder_of(python)]
 # nox looks for interpreters only on PATH.
 os.environ["PATH"] = os.pathsep.join([*(str(folder_of(python)) for python in present), os.environ["PATH"]])
 
@@ -52,22 +47,19 @@ nox.options.sessions = ["matrix"] * bool(present) + [f"matrix-{python}" for pyth
 nox.options.default_venv_backend = "venv"
 nox.options.download_python = "never"
 nox.options.reuse_venv = "yes"
-nox.options.report = str(RESULTS / "matrix.json")
 
 
 @nox.session(python=present)
 def matrix(session: nox.Session) -> None:
-    """The test suite against an installed jaxexp, without what one pair is enough for."""
+    """What depends on JAX, or what `nox -s matrix-3.12 -- ARGUMENTS` asks for, with jaxexp built for this pair."""
     jax = PAIRS[str(session.python)]
     constraints = Path(session.create_tmp()) / "constraints.txt"
     constraints.write_text(f"jax=={jax}\njaxlib=={jax}\n")
     session.log(f"Python {session.python} with JAX {jax}")
-    session.install("-qq", "-c", str(constraints), ".[test]")
-    report = f"--junitxml={RESULTS / f'{session.name}.xml'}"
-    # A part for `make test-all`, and the next ones for the matrix.
-    part = os.environ.get("MATRIX_PART")
-    sample = [f"--sample={int(part) + 1 + present.index(str(session.python))}"] if part else []
-    session.run("pytest", "-n", "2", "-m", "not slow and not once", report, *sample, *session.posargs)
+    # `make matrix` has compiled the libraries of cpp/, which do not depend on Python.
+    how = os.environ.get("JAXEXP_BUILD", "").split()
+    session.install("-qq", "-c", str(constraints), *how, ".[test,cpu]")
+    session.run("pytest", "-n", os.environ.get("JOBS", "2"), *(session.posargs or ["--gate", "-m", "jax"]))
 
 
 @nox.session(python=[python for python in PAIRS if folder_of(python)])

@@ -1,4 +1,4 @@
-"""How the tests run: on eight CPU devices, with every warning an error, all of them or the first of each kind.
+"""How the tests run: on eight CPU devices, with every warning an error, all of them or what gates a commit.
 
 Each has a time limit.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import faulthandler
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from kit.devices import DEVICES  # before JAX
@@ -20,12 +21,13 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 from _pytest.junitxml import xml_key
 
 from kit import native
+from kit.collected import COLLECTED
 from kit.compiled import HARMLESS, forget_if_too_many, keep_compiled_programs
 from kit.places import TESTS
 
 keep_compiled_programs()
 
-SLOW_SECONDS = 3600  # the limit of a slow test, which may build C++ on a busy machine
+LONG_SECONDS = 3600  # the limit of a long test, on a busy machine
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,13 +38,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "other file, one test; nothing that is slow or starts processes",
     )
     parser.addoption(
-        "--sample",
-        metavar="PART",
-        nargs="?",
-        type=int,
-        const=-1,
-        help="of tests that are marked as sampled, one case in so many as the mark says: the first of these, or those "
-        "of a part (0, 1, 2, ...), of which each third one also has the tests that a sample leaves out",
+        "--gate",
+        action="store_true",
+        help="what gates a commit: nothing that is marked as long, and of what is marked as wide the fixed part",
     )
 
 
@@ -104,18 +102,20 @@ def pytest_enter_pdb() -> None:
     faulthandler.cancel_dump_traceback_later()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    cases_in_a_row(items)
+    """Before -m and -k choose, so that the fixed part of a wide test is the same whatever else runs."""
     if config.getoption("timeout") is None:
         for item in items:
-            if item.get_closest_marker("slow"):
-                item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.timeout(LONG_SECONDS))
+    config.stash[COLLECTED] = list(items)
     rooms = config.getoption("--brief")
-    part = config.getoption("--sample")
-    if part is not None:
-        keep(sample(items, part), items, config)
+    if config.getoption("--gate") or rooms is not None:
+        keep(gate(items), items, config)
     if rooms is not None:
         keep(brief(items, set(rooms.split(","))), items, config)
+    cases_in_a_row(items)
 
 
 def keep(chosen: set[pytest.Item], items: list[pytest.Item], config: pytest.Config) -> None:
@@ -123,18 +123,12 @@ def keep(chosen: set[pytest.Item], items: list[pytest.Item], config: pytest.Conf
     items[:] = [item for item in items if item in chosen]
 
 
-def sample(items: list[pytest.Item], part: int = -1) -> set[pytest.Item]:
-    """All tests, but of each that is marked as sampled one case in so many, which differ from part to part.
-
-    Args:
-        items: the tests.
-        part: a number from 0 on. In -1 are the first cases, and no test that samples leave out.
-    """
+def gate(items: list[pytest.Item]) -> set[pytest.Item]:
+    """See the option of this name. A wide test's fixed part is every n-th of its cases, from the first one on."""
     chosen, seen = set(), collections.Counter[str]()
     for item in items:
-        mark, test = item.get_closest_marker("sampled"), item.nodeid.partition("[")[0]
-        one_in = mark.kwargs["one_in"] if mark else 1
-        if (seen[test] - max(part, 0)) % one_in == 0 if one_in else part >= 0 and part % 3 == 0:
+        mark, test = item.get_closest_marker("wide"), item.nodeid.partition("[")[0]
+        if not item.get_closest_marker("long") and seen[test] % (mark.kwargs["one_in"] if mark else 1) == 0:
             chosen.add(item)
         seen[test] += 1
     return chosen
@@ -159,7 +153,7 @@ def brief(items: list[pytest.Item], rooms: set[str]) -> set[pytest.Item]:
     """See the option of this name."""
     chosen: dict[tuple[Path, str], pytest.Item] = {}
     for item in items:
-        if any(map(item.get_closest_marker, ("slow", "once", "processes"))):
+        if any(map(item.get_closest_marker, ("cpp", "processes"))):
             continue
         if "subprocess_env" in getattr(item, "fixturenames", ()):
             continue
@@ -168,10 +162,20 @@ def brief(items: list[pytest.Item], rooms: set[str]) -> set[pytest.Item]:
     return set(chosen.values())
 
 
-@pytest.fixture(scope="session")
-def programs() -> Path:
-    """The folder of the C++ tests' programs, built with AddressSanitizer and UBSan."""
+def _built(build: Callable[[], Path]) -> Path:
     try:
-        return native.build()
+        return build()
     except native.UnavailableError as missing:
         pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def programs() -> Path:
+    """The folder of the small programs of tests/cpp, which link the libraries that are built once."""
+    return _built(native.programs)
+
+
+@pytest.fixture(scope="session")
+def sanitized() -> Path:
+    """The folder of all programs of tests/cpp, built with AddressSanitizer and UBSan, which takes minutes."""
+    return _built(native.sanitized)

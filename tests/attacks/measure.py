@@ -5,7 +5,6 @@ With `--json`, as a line of JSON for each file; `tests/kernel/artifact/test_atta
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import os
@@ -14,26 +13,14 @@ import time
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-
-import jaxexp
-
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+import jaxexp  # noqa: E402
+from kit import costs  # noqa: E402
+
 MEGABYTE = 2**20
 HIGHEST_CPU_SECONDS = 30  # of all files together, which take less than one: some attacks would take hours
-
-
-def kilobytes(field: str) -> int:
-    """A field of this process's status, on Linux; 0 elsewhere."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next(int(line.split()[1]) for line in lines if line.startswith(field + ":"))
-
-
-def forget_peak() -> None:
-    if sys.platform == "linux":
-        Path("/proc/self/clear_refs").write_text("5")
 
 
 def read(blob: bytes) -> str:
@@ -54,38 +41,28 @@ def limit_resources() -> None:
     if sys.platform == "linux":
         import resource
 
-        used = kilobytes("VmSize") * 1024
+        used = costs.kilobytes("VmSize") * 1024
         resource.setrlimit(resource.RLIMIT_AS, (used + 64 * MEGABYTE, resource.RLIM_INFINITY))
         seconds = int(time.process_time()) + HIGHEST_CPU_SECONDS
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
-    as_json = parser.parse_args().json
-    manifest = json.loads((HERE / "manifest.json").read_text())
-    blobs = {name: (HERE / f"{name}.bin").read_bytes() for name in manifest}
+    blobs = {name: (HERE / f"{name}.bin").read_bytes() for name in json.loads((HERE / "manifest.json").read_text())}
     read(blobs["dimension_maxima_in_maxima"])  # so that what is loaded once is loaded
     read(blobs["leaves"])
     gc.collect()
     limit_resources()
-    if not as_json:
-        print("| file | bytes | ms | MB | outcome |\n|---|---|---|---|---|")
     for name, blob in blobs.items():
-        forget_peak()
-        before = kilobytes("VmRSS")
-        found = read(blob)
-        megabytes = max(0, kilobytes("VmHWM") - before) / 1024
+        found, _, memory = costs.measured(lambda blob=blob: read(blob))
         # Processor time comes in ticks that are longer than most of these.
         start = time.perf_counter()
         read(blob)
-        milliseconds = 1e3 * (time.perf_counter() - start)
-        if as_json:
-            print(json.dumps({"name": name, "found": found, "ms": milliseconds, "MB": megabytes}), flush=True)
+        line = {"name": name, "found": found, "ms": 1e3 * (time.perf_counter() - start), "MB": memory / MEGABYTE}
+        if "--json" in sys.argv:
+            print(json.dumps(line), flush=True)
         else:
-            outcome = "refused" if found else "loads"
-            print(f"| {name} | {len(blob):,} | {milliseconds:.2f} | {megabytes:.1f} | {outcome} |")
+            print(f"{name:34} {line['ms']:8.2f} ms {line['MB']:6.1f} MB  {'refused' if found else 'loads'}")
 
 
 if __name__ == "__main__":

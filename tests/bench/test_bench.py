@@ -36,8 +36,6 @@ from bench.results import ORACLE, SUBJECT, Cell, Results
 from kit.benchmarks import ABOUT, QUESTION, results_of
 from kit.places import ROOT
 
-pytestmark = pytest.mark.once(reason="the harness is the same with every JAX")
-
 ONCE = measure.Effort(sample=0.0, samples=1, total=0.0, fewest=1, warm=False)
 CASE = {case.name: case for case in CASES}
 SMALL = [case for case in CASES if case.size <= 200 and case.vjp_order <= 1 and not case.large]
@@ -66,20 +64,21 @@ def clock(monkeypatch):
     return clock
 
 
-def test_a_sample_is_the_mean_of_its_loops(clock):
-    rival = measure.Rival(clock.passing(2.0), finish=clock.passing(1.0))
-    assert rival.sample(4) == (4 * 2.0 + 1.0) / 4
+def measured(question, case, subject=jaxexp, program=None):
+    """The results of one question about one case, asked once."""
+    results = Results(ABOUT)
+    run.measure(results, QUESTION[question], case, program or case.build(), subject, jax.export, ONCE)
+    disk.clear()
+    return results
 
 
-def test_preparations_are_not_timed(clock):
+def test_samples(clock):
+    """The mean of loops that fill a sample; preparations are not timed."""
+    assert measure.Rival(clock.passing(2.0), finish=clock.passing(1.0)).sample(4) == (4 * 2.0 + 1.0) / 4
     given = []
     rival = measure.Rival(lambda x: given.append(x) or clock.passing(2.0)(), prepare=lambda: clock.passing(5.0)() or 7)
-    assert rival.sample(1) == 2.0
-    assert given == [7]
+    assert (rival.sample(1), given) == (2.0, [7])
     assert rival.plan(measure.Effort(sample=100.0, samples=9, total=9.0)) == (1, 7.0)
-
-
-def test_loops_fill_a_sample(clock):
     effort = measure.Effort(sample=0.01, samples=9, total=9.0)
     assert measure.Rival(clock.passing(0.001)).plan(effort) == (10, pytest.approx(0.01))
     assert measure.Rival(clock.passing(3.0)).plan(effort) == (1, pytest.approx(3.0))
@@ -107,91 +106,71 @@ def test_readings_are_samples_as_they_are():
 
 
 def test_medians_spread_and_ratio():
-    cell = results_of(
-        {("serialize again", "tiny"): {SUBJECT: [1.0, 2.0, 9.0], ORACLE: [30.0, 20.0, 10.0], "memcpy": [0.5]}}
-    )
-    cell = cell.cell("serialize again", "tiny")
-    assert cell.median(SUBJECT) == 2.0
-    assert cell.ratio == 10.0
-    assert compare.ratios(cell) == [30.0, 10.0, 10.0 / 9.0]
+    samples = {SUBJECT: [1.0, 2.0, 9.0], ORACLE: [30.0, 20.0, 10.0], "memcpy": [0.5]}
+    cell = results_of({("serialize again", "tiny"): samples}).cell("serialize again", "tiny")
+    assert (cell.median(SUBJECT), cell.ratio, compare.ratios(cell)) == (2.0, 10.0, [30.0, 10.0, 10.0 / 9.0])
     assert list(cell.beside) == ["memcpy"]
     assert measure.spread(measure.benchmark("x", [1.0, 2.0, 3.0, 4.0, 5.0], {})) == 2.0 / 3.0
     assert Cell("serialize again", "tiny").ratio is None
-
-
-def test_nothing_has_no_ratio():
+    place = "load, new memory", "1 MiB constant"
     samples = {SUBJECT: [measure.ZERO, measure.ZERO, 6144.0], ORACLE: [2e6, 2e6, 2e6]}
-    cell = results_of({("load, new memory", "1 MiB constant"): samples}).cell("load, new memory", "1 MiB constant")
-    assert cell.ratio is None
+    cell = results_of({place: samples}).cell(*place)
+    assert cell.ratio is None, "nothing has no ratio"
     assert "\N{MULTIPLICATION SIGN}" not in (row := report.row(cell, None)) and row.count("%") == 1
 
 
 def test_files_keep_everything(tmp_path):
-    results = results_of(
-        {("serialize again", "2,000 sharded"): {SUBJECT: [1.0, 2.0], ORACLE: [3.0, 4.0]}}, machine="Zoë, 2"
-    )
+    place = "serialize again", "2,000 sharded"
+    results = results_of({place: {SUBJECT: [1.0, 2.0], ORACLE: [3.0, 4.0]}}, machine="Zoë, 2")
     results.mistakes.append("load, tiny: failed: OSError: no")
     results.dump(tmp_path / "new" / "x.json")
     loaded = Results.load(tmp_path / "new" / "x.json")
-    assert loaded.about == results.about
-    assert loaded.mistakes == results.mistakes
-    assert compare.ratios(loaded.cell("serialize again", "2,000 sharded")) == [3.0, 2.0]
+    assert (loaded.about, loaded.mistakes) == (results.about, results.mistakes)
+    assert compare.ratios(loaded.cell(*place)) == [3.0, 2.0]
 
 
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [
-        (1.2345e-7, "second", "0.123 µs"),
-        (9.996e-4, "second", "1,000 µs"),
-        (0.0123, "second", "12.3 ms"),
-        (61.0, "second", "61.0 s"),
-        (378.0, "byte", "378 B"),
-        (2e6, "byte", "2.00 MB"),
-    ],
-)
-def test_amounts(value, unit, text):
-    assert report.amount(value, unit) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "short"), [("50.0x", "50x"), ("100x", "100x"), ("1.50x", "1.5x"), ("2.00 MB", "2 MB")]
-)
-def test_short_amounts(text, short):
-    assert report.short(text) == short
+def test_amounts():
+    for value, unit, text in (
+        (1.2345e-7, "second", "0.123 µs"), (9.996e-4, "second", "1,000 µs"), (0.0123, "second", "12.3 ms"),
+        (61.0, "second", "61.0 s"), (378.0, "byte", "378 B"), (2e6, "byte", "2.00 MB"),
+    ):  # fmt: skip
+        assert report.amount(value, unit) == text
+    for text, short in (("50.0x", "50x"), ("100x", "100x"), ("1.50x", "1.5x"), ("2.00 MB", "2 MB")):
+        assert report.short(text) == short
 
 
 # Questions and cases.
 
 
-@pytest.mark.sampled(one_in=4, reason="many cases go the same way")
+@pytest.mark.wide(one_in=11, promise="the functions of all cases can be built and called")
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
 def test_cases_build(case):
     program = case.build()
     expected = jax.tree.map(lambda x: (x.shape, x.dtype), jax.eval_shape(program.fresh(), *program.args))
     found = jax.tree.map(lambda x: (x.shape, x.dtype), program.function(*program.args))
-    assert found == expected
-    assert jax.tree.structure(program.specs) == jax.tree.structure(program.args)
+    assert (found, jax.tree.structure(program.specs)) == (expected, jax.tree.structure(program.args))
     assert case.family not in ("parameters", "sharded") or len(jax.tree.leaves(program.specs)) == case.size
 
 
-def test_a_thousand_artifacts_are_different():
-    program = CASE["1,000 artifacts"].build()
-    signatures = {jax.tree.structure(part.specs).num_leaves for part in program.parts}
-    assert len(program.parts) == 1000
-    assert len(signatures) > 1
-    shapes = [str([(x.shape, x.dtype) for x in jax.tree.leaves(part.specs)]) for part in program.parts]
-    assert len(set(shapes)) == 1000
+def distinct(indices):
+    return len({str(jax.tree.flatten_with_path(fleets.member(index, 1).specs)) for index in indices}) == len(indices)
 
 
-def signature_of(program):
-    return str(jax.tree.flatten_with_path(program.specs))
-
-
-def test_ten_thousand_are_distinct():
-    assert len({signature_of(fleets.member(index, 1)) for index in range(10_000)}) == 10_000
+def test_members_of_a_fleet_are_distinct():
+    assert distinct(range(0, 10_000, 17))
     sizes = [fleets.constant(index, 0, 1).nbytes for index in range(100)]
-    assert min(sizes) == 0
-    assert max(sizes) == 2**18
+    assert (min(sizes), max(sizes)) == (0, 2**18)
+
+
+@pytest.mark.long(
+    promise="all members of a large fleet are distinct", sibling="test_bench.py::test_members_of_a_fleet_are_distinct"
+)
+def test_all_members_of_large_fleets_are_distinct():
+    assert distinct(range(10_000))
+    parts = CASE["1,000 artifacts"].build().parts
+    shapes = {str([(x.shape, x.dtype) for x in jax.tree.leaves(part.specs)]) for part in parts}
+    assert len(parts) == len(shapes) == 1000
+    assert len({jax.tree.structure(part.specs).num_leaves for part in parts}) > 1
 
 
 @pytest.fixture(scope="module")
@@ -201,8 +180,10 @@ def fleet():
     disk.clear()
 
 
-def test_versions_differ_in_a_constant(fleet):
-    loaded = {name: jaxexp.load(path) for name, path in fleet.files(jaxexp).items()}
+def test_a_fleet(fleet):
+    """Versions differ in a constant; the same artifacts are in files, in a zip and in an archive."""
+    blobs = {name: path.read_bytes() for name, path in fleet.files(jaxexp).items()}
+    loaded = {name: jaxexp.deserialize(blob) for name, blob in blobs.items()}
     assert list(loaded) == list(fleet.names) == [f"predict_{i:05}-v{v:02}" for i in range(2) for v in range(3)]
     for index in range(2):
         first, *others = (loaded[f"predict_{index:05}-v{version:02}"] for version in range(3))
@@ -211,15 +192,10 @@ def test_versions_differ_in_a_constant(fleet):
             assert (other.in_avals, other.in_tree, other.out_avals) == (first.in_avals, first.in_tree, first.out_avals)
             assert len(other.mlir_module_serialized) == len(first.mlir_module_serialized)
             table = fleets.constant(index, version, 3)
-            params, inputs = (
-                jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), s) for s in fleets.member(index, 3).specs
-            )
+            specs = fleets.member(index, 3).specs
+            params, inputs = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), specs)
             logits = other.call(params, {**inputs, "step": np.int32(7)})["logits"]
             np.testing.assert_array_equal(logits, np.full(logits.shape, table[7].astype(logits.dtype)))
-
-
-def test_what_a_fleet_is_written_to(fleet):
-    blobs = {name: path.read_bytes() for name, path in fleet.files(jaxexp).items()}
     with zipfile.ZipFile(fleet.zipped(jaxexp)) as archive:
         assert {info.filename: archive.read(info) for info in archive.infolist()} == blobs
         assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_STORED}
@@ -287,11 +263,11 @@ def test_a_fleet_that_is_wrong_leaves_its_cells_empty(fleet):
     assert mistakes["verify"] == [f"verify, 6 versions: wrong: damage to {fleet.names[3]}: noticed []"]
 
 
-@pytest.mark.parametrize("size", [0, 1, 1000, 256_003])
-def test_all_bytes_are_read(tmp_path, size):
-    (tmp_path / "f").write_bytes(bytes(size))
-    with ThreadPoolExecutor(3) as threads:
-        assert bench_fleet._read(tmp_path / "f", threads, [bytearray(1000) for _ in range(3)]) == size
+def test_all_bytes_are_read(tmp_path):
+    for size in (0, 1, 1000, 256_003):
+        (tmp_path / "f").write_bytes(bytes(size))
+        with ThreadPoolExecutor(3) as threads:
+            assert bench_fleet._read(tmp_path / "f", threads, [bytearray(1000) for _ in range(3)]) == size
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/status is Linux's")
@@ -301,64 +277,57 @@ def test_growth_of_resident_memory():
     assert 0.9 * 2**26 < found["RssAnon"] < 1.5 * 2**26
 
 
-IN_PROCESSES = {
-    "load, new memory", "import", "import names", "open archive", "cold signature", "load all again",
+SLOW = {
+    "load, new memory", "import", "import names", "read back", "first vmap", "open archive", "cold signature",
+    "load all again",
     "load all, first time", "verify", "memory of handles", "memory of all", "cold start", "cold first call",
     "anonymous memory of that", "load weights, first call", "serialize, first time", "deserialize, first time",
     *(question.name for question in bench_served.QUESTIONS),
 }  # fmt: skip
 # These are measured only where somebody installed or built them.
 OPTIONAL = {"C++", "C++, executables", "PJRT by hand", "session", "session, executables", "ONNX Runtime", "torch"}
-in_processes = pytest.mark.slow(reason="starts up to five processes")
+long = pytest.mark.long(promise="all questions can be asked", sibling="test_bench.py::test_questions_run")
 
 
-@pytest.mark.sampled(one_in=3, reason="questions are asked in the same way")
+@pytest.mark.wide(one_in=6, promise="all questions can be asked")
 @pytest.mark.parametrize(
-    "question",
+    "name",
     [
-        pytest.param(q, marks=[in_processes] if q.name in IN_PROCESSES else [], id=q.name)
+        pytest.param(q.name, marks=[long] if q.name in SLOW else [])
         for q in QUESTIONS
-        if q.name != "round trip in little memory"
+        if not q.name.startswith("round trip")
     ],
 )
-def test_questions_run(question):
+def test_questions_run(name):
+    question = QUESTION[name]
     case = next(case for case in sorted(CASES, key=lambda case: not case.quick) if question.applies(case))
-    results = Results(ABOUT)
-    run.measure(results, question, case, case.build(), jaxexp, jax.export, ONCE)
-    disk.clear()
+    results = measured(name, case)
     assert results.mistakes == []
-    cell = results.cell(question.name, case.name)
+    cell = results.cell(name, case.name)
     assert cell.subject.get_nvalue() == cell.oracle.get_nvalue() == 1
     assert cell.beside.keys() | (question.beside.keys() & OPTIONAL) == question.beside.keys()
     assert cell.subject.get_unit() == question.unit
     assert case.name in report.row(cell, None)
 
 
-@pytest.mark.parametrize(
-    "question", [q for q in QUESTIONS if q.name in ("export weights", "save weights", "disk for weights")]
-)
-def test_weights_that_jax_export_cannot_write(question):
+def test_weights_that_jax_export_cannot_write():
     """As for 4 GiB: their cells have no oracle."""
     case = Case("4 GiB", lambda: cases.chain(2, 64), family="weights", size=4096)
-    results = Results(ABOUT)
-    run.measure(results, question, case, case.build(), jaxexp, jax.export, ONCE)
-    disk.clear()
-    cell = results.cell(question.name, case.name)
-    assert results.mistakes == []
-    assert cell.oracle is None and cell.subject is not None and "arguments" in cell.beside
-    assert cell.ratio is None and "4 GiB" in report.row(cell, None)
+    for name in ("export weights", "save weights", "disk for weights"):
+        results = measured(name, case)
+        cell = results.cell(name, case.name)
+        assert results.mistakes == []
+        assert cell.oracle is None and cell.subject is not None and "arguments" in cell.beside
+        assert cell.ratio is None and "4 GiB" in report.row(cell, None)
 
 
-@pytest.mark.slow(reason="writes and reads a gigabyte")
+@long
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits memory in this way")
 def test_a_round_trip_in_little_memory():
-    question = QUESTION["round trip in little memory"]
     case = Case("1 GiB", lambda: cases.chain(1, 64), family="limited weights", size=1024)
-    results = Results(ABOUT)
-    run.measure(results, question, case, case.build(), jaxexp, jax.export, ONCE)
-    disk.clear()
+    results = measured("round trip in little memory", case)
     assert results.mistakes == []
-    assert results.cell(question.name, case.name).subject.get_nvalue() == 1
+    assert results.cell("round trip in little memory", case.name).subject.get_nvalue() == 1
 
 
 def test_cases_that_the_machine_has_no_memory_for_are_left_out(monkeypatch, tmp_path, capsys):
@@ -382,11 +351,10 @@ def nothing_else(monkeypatch):
     monkeypatch.setattr(bench_served.without_python, "IS_THERE", False)
 
 
-@pytest.mark.slow(reason="starts processes that import JAX")
+@long
 def test_what_is_not_installed_is_left_out(nothing_else):
-    case, results = served("16 numbers"), Results(ABOUT)
-    run.measure(results, QUESTION["served, cold start"], case, case.build(), jaxexp, jax.export, ONCE)
-    disk.clear()
+    case = served("16 numbers")
+    results = measured("served, cold start", case)
     assert results.mistakes == []
     assert results.cell("served, cold start", case.name).beside.keys() == {"executables"}
 
@@ -396,16 +364,16 @@ def test_a_runtime_that_is_wrong_leaves_the_cell_empty(nothing_else, monkeypatch
         def __init__(self, result):
             self.result, self.start = result, lambda: 1.0
 
-    case, results = served("16 numbers"), Results(ABOUT)
+    case = served("16 numbers")
     x = np.arange(16.0)
     servers = {"jaxexp": Server(lambda: x + 1), "jax.export": Server(lambda: x + 1), "torch": Server(lambda: x)}
     monkeypatch.setattr(bench_served, "_served", lambda *_: servers)
-    run.measure(results, QUESTION["served, cold start"], case, case.build(), jaxexp, jax.export, ONCE)
+    results = measured("served, cold start", case)
     assert results.mistakes == ["served, cold start, served 16 numbers: wrong: result of torch"]
     assert results.cell("served, cold start", case.name).subject is None
 
 
-@pytest.mark.slow(reason="imports other runtimes")
+@pytest.mark.long(promise="rivals compute the same", sibling="test_bench.py::test_questions_run")
 @pytest.mark.parametrize("how", ["ONNX Runtime", "torch"])
 @pytest.mark.parametrize("name", models.SERVED)
 def test_equal_models(how, name, tmp_path):
@@ -421,8 +389,7 @@ def test_equal_models(how, name, tmp_path):
 def test_calls_of_several_threads_are_counted(monkeypatch):
     times, called = iter([1.0, 7.0]), []
     monkeypatch.setattr(serving.time, "perf_counter", lambda: next(times))
-    assert serving.seconds_of_a_call(called.append, 5, threads=3, calls=4) == 6 / 12
-    assert called == [5] * 12
+    assert (serving.seconds_of_a_call(called.append, 5, threads=3, calls=4), called) == (6 / 12, [5] * 12)
 
 
 def test_questions_of_a_file():
@@ -434,24 +401,21 @@ def test_questions_of_a_file():
 SYMBOLIC = Case("5 symbolic", lambda: cases._symbolic(5))
 
 
-@pytest.mark.parametrize("case", [CASE["20 sharded"], CASE["deep tree"], SYMBOLIC], ids=lambda case: case.name)
-def test_the_floor_builds_what_is_decoded(case):
-    artifact = case.build().artifact(jax.export)
-    built = bench_first.building(jax.export, case, artifact)()
-    decoded = jaxexp.deserialize(artifact)
-    for name in ("in_tree", "out_tree", "_in_named_shardings", "_out_named_shardings", "module_kept_var_idx"):
-        assert built[name] == getattr(decoded, name), name
-    assert list(map(str, built["in_avals"])) == list(map(str, decoded.in_avals))
+def test_the_floor_builds_what_is_decoded():
+    for case in (CASE["20 sharded"], CASE["deep tree"], SYMBOLIC):
+        artifact = case.build().artifact(jax.export)
+        built = bench_first.building(jax.export, case, artifact)()
+        decoded = jaxexp.deserialize(artifact)
+        for name in ("in_tree", "out_tree", "_in_named_shardings", "_out_named_shardings", "module_kept_var_idx"):
+            assert built[name] == getattr(decoded, name), (case.name, name)
+        assert list(map(str, built["in_avals"])) == list(map(str, decoded.in_avals))
 
 
 def test_other_libraries_of_the_same_api_can_be_measured():
     for name in ("serialize again", "deserialize own again", "save", "load"):
-        results = Results(ABOUT)
-        case = CASE["tiny"]
-        run.measure(results, QUESTION[name], case, case.build(), jax.export, jax.export, ONCE)
+        results = measured(name, CASE["tiny"], jax.export)
         assert results.mistakes == []
         assert results.cell(name, "tiny").subject is not None
-    disk.clear()
 
 
 def library(deserialize):
@@ -469,19 +433,12 @@ def refused(blob):
 
 
 def test_a_wrong_result_leaves_its_cells_empty():
-    results = Results(ABOUT)
-    case = CASE["tiny"]
-    run.measure(results, QUESTION["metadata size"], case, case.build(), library(renamed), jax.export, ONCE)
+    results = measured("metadata size", CASE["tiny"], library(renamed))
     cell = results.cell("metadata size", "tiny")
     assert results.mistakes == ["metadata size, tiny: wrong: fun_name"]
-    assert cell.subject is None
-    assert cell.ratio is None
-    assert cell.oracle is not None
-    assert "|  |  | " in render.page(results)
-    assert "wrong: fun_name" in render.page(results)
+    assert cell.subject is None and cell.ratio is None and cell.oracle is not None
+    assert "|  |  | " in render.page(results) and "wrong: fun_name" in render.page(results)
 
-
-def test_wrong_numbers_are_noticed():
     class Doubling:
         def __init__(self, blob):
             self.inner = jax.export.deserialize(blob)
@@ -489,10 +446,7 @@ def test_wrong_numbers_are_noticed():
         def call(self, *args):
             return self.inner.call(*args) * 2
 
-    results = Results(ABOUT)
-    case = CASE["tiny"]
-    run.measure(results, QUESTION["call"], case, case.build(), library(Doubling), jax.export, ONCE)
-    assert results.mistakes == ["call, tiny: wrong: result"]
+    assert measured("call", CASE["tiny"], library(Doubling)).mistakes == ["call, tiny: wrong: result"]
 
 
 def test_a_failing_cell_does_not_stop_the_others(monkeypatch, tmp_path, capsys):
@@ -512,13 +466,6 @@ def test_a_failing_cell_does_not_stop_the_others(monkeypatch, tmp_path, capsys):
     assert Results.load(path).cell("metadata size", "tiny").ratio > 0
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's high-water mark of memory is Linux's")
-def test_peak_memory():
-    assert memory.peak_of(lambda: None) < 2**22
-    found = memory.peak_of(lambda: (bytearray(2**26), bytes(2**20))[1])
-    assert found is None or 0.9 * 2**26 < found < 1.5 * 2**26
-
-
 def test_a_runtime_without_optimization_is_not_measured(tmp_path, monkeypatch) -> None:
     program = tmp_path / "jaxexp-run"
     monkeypatch.setattr(without_python, "RUN", str(program))
@@ -531,3 +478,10 @@ def test_a_runtime_without_optimization_is_not_measured(tmp_path, monkeypatch) -
                 without_python.check()
         else:
             without_python.check()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's high-water mark of memory is Linux's")
+def test_peak_memory():
+    assert memory.peak_of(lambda: None) < 2**22
+    found = memory.peak_of(lambda: (bytearray(2**26), bytes(2**20))[1])
+    assert found is None or 0.9 * 2**26 < found < 1.5 * 2**26

@@ -1,17 +1,20 @@
 """The benchmarks' results: compared with earlier ones, and drawn."""
 
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
 import xml.etree.ElementTree
 
 import pytest
 
-from bench import chart, compare, goals, measure, render, report
+from bench import chart, compare, counts, goals, measure, render, report
 from bench.cases import CASES
 from bench.questions import QUESTIONS
 from bench.results import ORACLE, PEAK, SUBJECT, Results
 from kit.benchmarks import ABOUT, QUESTION, results_of
 from kit.places import ROOT
-
-pytestmark = pytest.mark.once(reason="the harness is the same with every JAX")
 
 # Comparing.
 
@@ -44,44 +47,32 @@ def test_compare_flags_a_regression(tmp_path, capsys):
     assert "1 got worse, 1 better, 1 the same" in printed
 
 
-def test_compare_is_about_ratios_not_machines(tmp_path):
-    old = results_of({("serialize again", "tiny"): both(1e-5, 1e-3)})
-    new = results_of({("serialize again", "tiny"): both(3e-5, 3e-3, seed=1)})
-    assert comparison(tmp_path, old, new) == 0
+AGAIN = "serialize again", "tiny"
 
 
-def test_compare_ignores_noise(tmp_path):
+def test_compare_is_about_ratios_not_machines_or_noise(tmp_path):
+    """Also where the runs had different numbers of rounds."""
+    old = results_of({AGAIN: both(1e-5, 1e-3)})
+    assert comparison(tmp_path, old, results_of({AGAIN: both(3e-5, 3e-3, seed=1)})) == 0
     wide = [1e-5 * (1 + i % 2 * 4) for i in range(6)]
-    old = results_of({("serialize again", "tiny"): {SUBJECT: wide, ORACLE: [1e-3] * 6}})
-    new = results_of({("serialize again", "tiny"): {SUBJECT: [1.5 * x for x in wide], ORACLE: [1e-3] * 6}})
-    assert comparison(tmp_path, old, new) == 0  # 50% slower, which such samples do not prove
-    small = results_of({("serialize again", "tiny"): both(1.1e-5, seed=1)})
-    assert comparison(tmp_path, results_of({("serialize again", "tiny"): both(1e-5)}), small) == 0  # proven, but small
-    assert (
-        comparison(tmp_path, results_of({("serialize again", "tiny"): both(1e-5)}), small, "--threshold", "0.05") == 1
-    )
-
-
-def test_compare_takes_different_numbers_of_rounds(tmp_path):
-    old = results_of({("serialize again", "tiny"): both(1e-5)})
-    new = results_of({("serialize again", "tiny"): {rival: samples[:7] for rival, samples in both(2e-5).items()}})
-    assert comparison(tmp_path, old, new) == 1
-    assert comparison(tmp_path, new, new) == 0
-
-
-def test_compare_takes_no_memory_below_a_megabyte_seriously(tmp_path):
+    noisy_ones = [results_of({AGAIN: {SUBJECT: [n * x for x in wide], ORACLE: [1e-3] * 6}}) for n in (1, 1.5)]
+    assert comparison(tmp_path, *noisy_ones) == 0  # 50% slower, which such samples do not prove
+    small = results_of({AGAIN: both(1.1e-5, seed=1)})
+    assert comparison(tmp_path, old, small) == 0  # proven, but small
+    assert comparison(tmp_path, old, small, "--threshold", "0.05") == 1
+    fewer = results_of({AGAIN: {rival: samples[:7] for rival, samples in both(2e-5).items()}})
+    assert (comparison(tmp_path, old, fewer), comparison(tmp_path, fewer, fewer)) == (1, 0)
+    # No memory below a megabyte is taken seriously.
     place = PEAK + "deserialize again", "512 MiB constant"
     nothing, little, much = (results_of({place: {SUBJECT: [x], ORACLE: [5e8]}}) for x in (measure.ZERO, 3e5, 3e7))
-    assert comparison(tmp_path, nothing, little) == 0
-    assert comparison(tmp_path, nothing, much) == 1
+    assert (comparison(tmp_path, nothing, little), comparison(tmp_path, nothing, much)) == (0, 1)
 
 
 def test_compare_knows_sizes_and_empty_cells(tmp_path, capsys):
     size = "metadata size", "tiny"
     old = results_of({size: {SUBJECT: [100.0] * 3, ORACLE: [500.0] * 3}, ("call", "tiny"): both(1e-5)})
     grown = results_of({size: {SUBJECT: [130.0] * 3, ORACLE: [500.0] * 3}, ("call", "tiny"): both(1e-5)})
-    assert comparison(tmp_path, old, old) == 0
-    assert comparison(tmp_path, old, grown) == 1
+    assert (comparison(tmp_path, old, old), comparison(tmp_path, old, grown)) == (0, 1)
     wrong = results_of({size: {ORACLE: [500.0] * 3}})
     assert comparison(tmp_path, old, wrong) == 1
     assert "not measured" in capsys.readouterr().out  # a partial run is no regression by itself
@@ -145,8 +136,7 @@ def test_render_writes_the_page_and_the_charts(tmp_path):
     assert "1.00 MB / 500 MB" in page
     assert readme.startswith("before\n")
     assert readme.endswith("\nafter\n")
-    assert "docs/benchmarks/headline.svg" in readme
-    assert "old" not in readme
+    assert "docs/benchmarks/headline.svg" in readme and "old" not in readme
 
 
 def test_the_readme_has_a_place_for_the_chart():
@@ -172,11 +162,8 @@ def test_goals_are_honest():
     assert verdicts["deserialize again, 2,000 parameters: times faster than jax.export"]  # 100 of 100
     assert not verdicts["serialize, first time, 2,000 parameters: times faster than jax.export"]  # 100 of 120
     assert verdicts["save, 512 MiB constant: divided by write(2) of the same bytes"]  # 1.11 of 1.15
-    assert (
-        not verdicts[  # 0.9 / (0.9 - 0.9 / 2)
-            "load all again, 10,000 distinct, opened, 2 workers: divided by 1 worker without half of the verification"
-        ]
-    )
+    workers = "load all again, 10,000 distinct, opened, 2 workers: divided by 1 worker without half of the verification"
+    assert not verdicts[workers]  # 0.9 / (0.9 - 0.9 / 2)
     assert not verdicts["vjp(), every case: first time divided by second"]  # 0.9 of 100
     page = render.page(results)
     assert page.count("| met |") == sum(verdicts.values())
@@ -238,24 +225,21 @@ def test_a_row_whose_samples_spread_is_unclear():
             results
         )
         assert "0 of" in render.page(results) and "1 are unclear" in render.page(results)
-    results = results_of(
-        {place: {SUBJECT: [1e-5] * 9, ORACLE: [1e-2] * 9, "memcpy": wide}, (place[0], "deep tree"): both(1)}
-    )
+    steady = {SUBJECT: [1e-5] * 9, ORACLE: [1e-2] * 9, "memcpy": wide}
+    results = results_of({place: steady, (place[0], "deep tree"): both(1)})
     assert goal.is_clear(results)
     results.add(measure.benchmark("x", wide, {"question": place[0], "case": "deep tree", "rival": SUBJECT}))
     assert goal.is_clear(results)  # another case
 
 
-def test_a_goal_about_every_case_takes_the_worst():
+def test_goals_about_several_cases():
+    """One about every case takes the worst; one about two cases is about their quotient."""
     goal = next(goal for goal in goals.GOALS if goal.question == "export" and not goal.cases)
     results = results_of({("export", "tiny"): both(1e-3), ("export", "20 sharded"): both(2e-3)})
     assert goal.measured(results) == pytest.approx(0.5, rel=0.01)
     results.add(measure.benchmark("x", [1.0], {"question": "export", "case": "deep tree", "rival": ORACLE}))
     assert goal.measured(results) is None  # a wrong one among them
     assert goal.measured(Results(ABOUT)) is None
-
-
-def test_a_goal_about_two_cases_is_about_their_quotient():
     goal = next(goal for goal in goals.GOALS if goal.over)
     numbers = dict(zip((*goal.cases, goal.over), (1.1e-3, 1e-3), strict=True))
     results = results_of({(goal.question, case): {SUBJECT: [x], ORACLE: [1.0]} for case, x in numbers.items()})
@@ -268,8 +252,7 @@ def test_charts_show_every_value():
     svg = chart.bars("Title & more", "note", {"fast": 120.0, "slow": 0.5})
     texts = [element.text for element in xml.etree.ElementTree.fromstring(svg).iter() if element.text]
     assert {"Title & more", "fast", "slow"} <= set(texts)
-    assert report.times(120.0) in texts
-    assert report.times(0.5) in texts
+    assert report.times(120.0) in texts and report.times(0.5) in texts
     assert report.short(report.times(1.0)) in texts
 
     marks = chart.dots("t", "n", ["a", "b", "unused"], {"x": {"a": 3.0}, "y": {"a": 5.0, "b": 70.0}})
@@ -279,5 +262,27 @@ def test_charts_show_every_value():
     lines = [chart.Line("x", 0, {20.0: 1e-5, 200.0: 1e-4}), chart.Line("y", 1, {20.0: 2e-3}, dashed=True)]
     drawn = chart.panels("t", "n", [chart.Panel("p", lines), chart.Panel("empty", [chart.Line("z", 2, {})])], "things")
     assert drawn.count("<polygon") == 3
-    assert "things" in drawn
-    assert "empty" not in drawn
+    assert "things" in drawn and "empty" not in drawn
+
+
+def test_a_small_loss_is_seen_and_noise_is_not():
+    known = {"a": 1000, "b": 1000, "c": 1000, "d": 1000}
+    found = {"a": 1029, "b": 1031, "c": 960, "e": 5}
+    lines = counts.differences(known, found)
+    assert [line.partition(":")[0] for line in lines] == ["b", "c", "d", "e"]
+    assert "+3.1%" in lines[0]
+    assert not counts.differences(known, known)
+    kept = json.loads(counts.FILE.read_text())
+    assert len(kept["counts"]) >= 12
+    assert all(number > 1000 for number in kept["counts"].values())
+
+
+@pytest.mark.long(
+    promise="no core operation takes more instructions than before",
+    sibling="test_compare_and_render.py::test_a_small_loss_is_seen_and_noise_is_not",
+)
+def test_no_operation_takes_more_instructions():
+    done = subprocess.run([sys.executable, "-m", "bench", "counts"], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode == counts.CANNOT:
+        pytest.skip(done.stdout.strip())
+    assert done.returncode == 0, done.stdout + done.stderr

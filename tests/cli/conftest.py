@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import jax
@@ -77,6 +78,36 @@ def good(run):
         return out
 
     return good
+
+
+@pytest.fixture
+def refused(run):
+    """Runs a command that has to fail with one line on stderr, and none on stdout: that line."""
+
+    def refused(said: str, *arguments: object, status: int = 1) -> str:
+        found, out, err = run(*arguments)
+        assert (found, out, err.count("\n")) == (status, "", 1), (arguments, out, err)
+        assert said in err and "not expected" not in err, err
+        return err
+
+    return refused
+
+
+@pytest.fixture
+def lines_on(run, monkeypatch):
+    """Runs a command as on a terminal with so many columns, without colours: its lines, none of which is longer."""
+
+    def lines_on(columns: int, *arguments: object, status: int | None = 0) -> list[str]:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+            patch.setenv("COLUMNS", str(columns))
+            patch.setenv("NO_COLOR", "1")
+            found, out, _ = run(*arguments)
+        assert status in (None, found), arguments
+        assert max(map(len, out.splitlines())) <= columns, arguments
+        return out.splitlines()
+
+    return lines_on
 
 
 @pytest.fixture(scope="session")

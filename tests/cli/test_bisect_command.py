@@ -32,6 +32,11 @@ f = jax.jit(lambda x: {"product": jnp.exp(x) * jnp.exp(-x), "sine": jnp.sin(x)})
 x = np.array([1, 100, 2], np.float32)
 jaxexp.export(f)(jax.ShapeDtypeStruct((3,), np.float32)).save(sys.argv[1], cases=[{"args": (x,), "name": "large"}])
 """
+pytestmark = pytest.mark.jax
+IN_PROCESSES = pytest.mark.long(
+    promise="checks in processes find the flag or the pass that makes a case differ",
+    sibling="test_bisect_command.py::test_the_first_one_is_named",
+)
 WITHOUT = "--xla_disable_hlo_passes=algsimp"
 
 
@@ -40,7 +45,7 @@ def record(path: Path, flags: str, said: str) -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(RECORD), path, said], check=True, env=environment)
 
 
-@pytest.mark.slow(reason="checks in a process for each pass")
+@IN_PROCESSES
 @pytest.mark.processes(reason="checks in processes of their own")
 def test_a_pass(tmp_path: Path, run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", "")
@@ -52,7 +57,7 @@ def test_a_pass(tmp_path: Path, run: Callable[..., tuple[int, str, str]], monkey
     assert "pass algsimp" in (tmp_path / "report.xml").read_text()
 
 
-@pytest.mark.slow(reason="checks in a process for each pass")
+@IN_PROCESSES
 @pytest.mark.processes(reason="checks in processes of their own")
 def test_a_flag(tmp_path: Path, run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "f.jaxexp"
@@ -62,14 +67,8 @@ def test_a_flag(tmp_path: Path, run: Callable[..., tuple[int, str, str]], monkey
     status, out, _ = run("check", file, "--bisect", "--json", "--python", sys.executable)
     ((blamed,),) = [one["blamed"] for one in json.loads(out)]
     assert status == 1
-    assert blamed == {
-        "case": "large",
-        "kind": FLAG,
-        "name": WITHOUT,
-        "without": "2 results with the same bits",
-        "tried": 2,
-        "unusable": 0,
-    }
+    without = "2 results with the same bits"
+    assert blamed == {"case": "large", "kind": FLAG, "name": WITHOUT, "without": without, "tried": 2, "unusable": 0}
 
 
 class Fake:
@@ -140,36 +139,23 @@ def test_what_is_tried(exported: jaxexp.Exported, monkeypatch: pytest.MonkeyPatc
     )
 
 
-@pytest.mark.parametrize(
-    ("without", "kind", "name", "tried", "unusable"),
-    [
+def test_the_first_one_is_named(exported: jaxexp.Exported, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the passes before, the process ends."""
+    monkeypatch.setenv("XLA_FLAGS", "")
+    for without, kind, name, tried, unusable in (
         ("--xla_disable_hlo_passes=algsimp", PASS, "algsimp", 1, 0),
         ("--xla_disable_hlo_passes=fusion", PASS, "fusion", 2, 1),
         ("--xla_backend_optimization_level=0", LLVM, "--xla_backend_optimization_level=0", 3, 2),
-    ],
-)
-def test_the_first_one_is_named(
-    without: str,
-    kind: str,
-    name: str,
-    tried: int,
-    unusable: int,
-    exported: jaxexp.Exported,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Without the passes before, the process ends."""
-    monkeypatch.setenv("XLA_FLAGS", "")
-    fake = Fake(exported, lambda flags: "close" if without in flags else None)
-    (found,) = bisecting.bisected(exported.check(tolerance=0), fake, 1)
-    assert (found.kind, found.name, found.tried, found.unusable) == (kind, name, tried, unusable)
-    assert found.without == "within the tolerance; result by at most 0.5, 2,097,152 ulps"
+    ):
+        fake = Fake(exported, lambda flags, without=without: "close" if without in flags else None)
+        (found,) = bisecting.bisected(exported.check(tolerance=0), fake, 1)
+        assert (found.kind, found.name, found.tried, found.unusable) == (kind, name, tried, unusable)
+        assert found.without == "within the tolerance; result by at most 0.5, 2,097,152 ulps"
 
-
-def test_nothing_to_bisect(exported: jaxexp.Exported) -> None:
     def check(flags: str, seconds: float | None) -> jaxexp.CheckReport | None:
         raise AssertionError
 
-    assert bisecting.bisected(exported.check(tolerance=1e9), check, 1) == ()
+    assert bisecting.bisected(exported.check(tolerance=1e9), check, 1) == (), "nothing to bisect"
 
 
 def test_flags_as_xla_takes_them_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

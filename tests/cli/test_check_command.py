@@ -19,6 +19,7 @@ import jaxexp
 from jaxexp._cli.commands import check as check_command
 from kit import without_jax
 
+pytestmark = pytest.mark.jax
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
@@ -66,43 +67,19 @@ def test_record_and_check(models: Path, good: Any, run: Any) -> None:
     assert "cases         1 recorded with JAX" in good("inspect", file)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "message"),
-    [
-        (["none.jaxexp"], 2, "args[0] (float32[b,3]) is not given"),
-        (["none.jaxexp", "--size", "b=2"], 2, "--size is for random numbers"),
-        (["none.jaxexp", "--random"], 1, "say how large b is"),
-        (["none.jaxexp", "--random", "--size", "b=2", "--tolerance", "-1"], 2, "--tolerance takes one number or two"),
-        (["none.jaxexp", "--random", "--size", "b=2", "--vjp-order", "1"], 1, "has no VJP"),
-        (["good.jaxexp", "--random", "--size", "b=2", "--name", "given"], 1, "a name that no other case has"),
-        (["fleet.zip::good", "--random"], 2, "is a member of an archive, which is not changed"),
-    ],
-)
-def test_what_cannot_be_recorded(arguments: list[str], status: int, message: str, models: Path, run: Any) -> None:
-    with jaxexp.Archive.create(models / "fleet.zip") as writer:
-        writer.add_file("good", models / "good.jaxexp")
-    before = {path: path.read_bytes() for path in models.iterdir()}
-    found, out, err = run("record", models / arguments[0], *arguments[1:])
-    assert (found, out) == (status, ""), err
-    assert message in err
-    assert {path: path.read_bytes() for path in models.iterdir()} == before
-
-
 def test_what_differs(models: Path, run: Any) -> None:
     file = models / "wrong.jaxexp"
     status, out, err = run("check", file)
     assert (status, err) == (1, "")
     first, case, result, unnamed, recorded, checked = out.splitlines()
-    assert first == f"{file}: 0 of 1 case as recorded"
-    assert case == "  differs  given: 1 of 2 results differs"
+    assert (first, case) == (f"{file}: 0 of 1 case as recorded", "  differs  given: 1 of 2 results differs")
     assert result.strip().startswith("result['twice'] float32[2,3]: 5 of 6 numbers differ by at most 5 (relative 0.5, ")
     assert "at [1, 2] recorded 10.0, found 15.0, float64 gives 15; allowed is" in result
     assert result.endswith("; allowed is 1e-05, measured when it was recorded")
     assert "no trace was recorded; 'record --trace', where the results are right, lets later checks name it" in unnamed
     assert recorded.strip().startswith(f"recorded with jax {jax.__version__}, ")
     assert checked.strip().startswith(f"checked with jax {jax.__version__}, ")
-    assert run("check", file, "--tolerance", "1")[0] == 0
-    assert run("check", file, "--tolerance", "0,5")[0] == 0
+    assert (run("check", file, "--tolerance", "1")[0], run("check", file, "--tolerance", "0,5")[0]) == (0, 0)
     assert run("check", file, "--tolerance", "0,4.9")[0] == 1
 
 
@@ -127,12 +104,14 @@ def test_totals(models: Path, run: Any) -> None:
     assert "artifacts" not in out
 
 
+@pytest.mark.processes(reason="checks in another process, too")
 def test_the_first_operation_that_differs(models: Path, good: Any, run: Any) -> None:
     """Said in words, as JSON, and in the form of JUnit; by a check in another process, too."""
     file = models / "good.jaxexp"
     said = good("record", file, "--random", "--size", "b=2", "--trace", "--replace")
-    assert said == f"{file}: 1 case; recorded '0', 2 results, {len_of_trace(file)} fingerprints of operations\n"
     changed = jaxexp.load(file)
+    count = changed.cases[0].trace.shape[0]
+    assert said == f"{file}: 1 case; recorded '0', 2 results, {count} fingerprints of operations\n"
     text = changed.mlir_module().replace("dense<2.000000e+00>", "dense<3.000000e+00>")
     dataclasses.replace(changed, mlir_module_serialized=text.encode()).save(file)
     status, out, err = run("check", file)
@@ -141,8 +120,11 @@ def test_the_first_operation_that_differs(models: Path, good: Any, run: Any) -> 
     assert line.startswith("the first operation that differs: stablehlo.constant float32[]")
     assert ": its result differs by about 0." in line
     assert line.endswith(" of its size, from the same operands; its largest number was 2, and is 3")
-    status, out, err = run("check", file, "--json", "--junit", models / "found.xml", "--python", sys.executable)
+    given = "--json", "--junit", models / "found.xml", "--python", sys.executable, "--tolerance", "0"
+    status, out, err = run("check", file, *given)
     (found,) = json.loads(out)
+    assert (status, err, found["where"], found["verdict"]) == (1, "", sys.executable, "differs")
+    assert found["report"]["cases"][0]["results"][0]["tolerance_of"] == "check"
     culprit = found["report"]["cases"][0]["culprit"]
     assert (culprit["operation"], culprit["expected"], culprit["found"]) == ("stablehlo.constant", 2.0, 3.0)
     failure = ElementTree.parse(models / "found.xml").getroot().find("testsuite/testcase/failure")
@@ -150,46 +132,44 @@ def test_the_first_operation_that_differs(models: Path, good: Any, run: Any) -> 
     assert line in str(failure.text)
 
 
-def len_of_trace(file: Path) -> int:
-    (case,) = jaxexp.load(file).cases
-    assert case.trace is not None
-    return case.trace.shape[0]
-
-
-def test_diff_and_view(models: Path, run: Any, good: Any) -> None:
+def test_diff_and_pages(models: Path, tmp_path: Path, run: Any, good: Any) -> None:
     status, out, _ = run("diff", models / "good.jaxexp", models / "none.jaxexp")
     assert status == 1
     (line,) = (line for line in out.splitlines() if "case given" in line)
     assert f" bytes, with JAX {jax.__version__} on cpu " in line
-    good("view", models / "good.jaxexp", "-o", models / "page.html")
-    assert f"1 recorded with JAX {jax.__version__} on cpu" in (models / "page.html").read_text()
+    page = tmp_path / "page.html"
+    good("view", models / "good.jaxexp", "-o", page)
+    assert f"1 recorded with JAX {jax.__version__} on cpu" in page.read_text()
+    for name, status, words in (("good", 0, "equal, checked with jax"), ("wrong", 1, "no trace was recorded")):
+        assert run("check", models / f"{name}.jaxexp", "--view", page)[0] == status
+        assert words in page.read_text(encoding="utf-8")
+    page.unlink()
+    assert run("check", models, "--view", page)[0] != 0
+    assert not page.exists()
 
 
-def test_statuses(models: Path, run: Any, damaged: Path) -> None:
-    assert run("check", models / "good.jaxexp") == (0, f"{models / 'good.jaxexp'}: 1 of 1 case as recorded\n"
-                                                    "  equal    given: 2 results with the same bits\n", "")  # fmt: skip
-    assert run("check", models / "none.jaxexp") == (1, f"{models / 'none.jaxexp'}: no cases\n", "")
-    assert run("check", models / "none.jaxexp", "--allow-none")[0] == 0
+def test_statuses(models: Path, run: Any, good: Any, damaged: Path) -> None:
+    whole, none = models / "good.jaxexp", models / "none.jaxexp"
+    said = f"{whole}: 1 of 1 case as recorded\n  equal    given: 2 results with the same bits\n"
+    assert run("check", whole) == (0, said, "")
+    assert run("check", none) == (1, f"{none}: no cases\n", "")
+    assert run("check", none, "--allow-none")[0] == 0
+    good("pack", models / "fleet.zip", whole, models / "wrong.jaxexp")
     status, out, err = run("check", models, "--allow-none")
-    assert status == 1
+    assert (status, err) == (1, "")
     assert [line.split(": ")[1] for line in out.splitlines() if line.startswith(str(models))] == [
-        "1 of 1 case as recorded", "no cases", "0 of 1 case as recorded"
+        "1 of 1 case as recorded", "0 of 1 case as recorded", "1 of 1 case as recorded", "no cases",
+        "0 of 1 case as recorded",
     ]  # fmt: skip
-    status, out, err = run("check", models / "good.jaxexp", damaged / "cut", models / "missing.jaxexp")
+    assert f"{models}/fleet.zip::wrong: 0 of 1" in out
+    status, out, err = run("check", whole, damaged / "cut", models / "missing.jaxexp")
     assert status == 1
     assert "as recorded" in out
-    assert "the file was cut or damaged" in err
-    assert "missing.jaxexp" in err
-    for wrong in (["--tolerance", "nan"], ["--plugin", "cpu", "--matrix"], ["--python", "x", "--journal", "y"]):
-        assert run("check", models / "good.jaxexp", *wrong)[0] == 2
-    assert run("check", models / "good.jaxexp", "--python", "/no/such/python")[0] == 2
-    assert "give --plugin, too" in run("check", models / "good.jaxexp", "--option", "a=1")[2]
-    for wrong in ("a", "=1"):
-        assert "is not NAME=VALUE" in run("check", models / "good.jaxexp", "--plugin", "cpu", "--option", wrong)[2]
+    assert "the file was cut or damaged" in err and "missing.jaxexp" in err
 
 
-def test_json(models: Path, run: Any) -> None:
-    status, out, _ = run("check", "--json", models, models / "missing.jaxexp")
+def test_json_and_junit(models: Path, run: Any) -> None:
+    status, out, _ = run("check", "--json", models, models / "missing.jaxexp", "--junit", models / "found.xml")
     assert status == 1
     found = json.loads(out)
     assert [(Path(one["file"]).name, one["where"], one["verdict"]) for one in found] == [
@@ -198,17 +178,8 @@ def test_json(models: Path, run: Any) -> None:
     ]  # fmt: skip
     (case,) = found[2]["report"]["cases"]
     (wrong,) = (one for one in case["results"] if one["verdict"] == "differs")
-    assert (wrong["path"], wrong["at"], wrong["expected"], wrong["found"]) == (
-        "result['twice']",
-        [1, 2],
-        "10.0",
-        "15.0",
-    )
+    assert [wrong[key] for key in ("path", "at", "expected", "found")] == ["result['twice']", [1, 2], "10.0", "15.0"]
     assert found[3]["status"] == 1
-
-
-def test_junit(models: Path, run: Any) -> None:
-    assert run("check", models, models / "missing.jaxexp", "--junit", models / "found.xml")[0] == 1
     suites = list(ElementTree.parse(models / "found.xml").getroot())
     counts = [[suite.get(name) for name in ("tests", "failures", "errors", "skipped")] for suite in suites]
     assert counts == [["1", "0", "0", "0"], ["1", "0", "0", "1"], ["1", "1", "0", "0"], ["1", "0", "1", "0"]]
@@ -218,28 +189,19 @@ def test_junit(models: Path, run: Any) -> None:
     assert "at [1, 2] recorded 10.0, found 15.0" in str(failure.text)
 
 
-def test_archives(models: Path, good: Any, run: Any) -> None:
-    good("pack", models / "fleet.zip", models / "good.jaxexp", models / "wrong.jaxexp")
-    status, out, err = run("check", models / "fleet.zip")
-    assert (status, err) == (1, "")
-    names = [line.split(": ")[0].rpartition("::")[2] for line in out.splitlines() if "fleet.zip" in line]
-    assert names == ["good", "wrong"]
-
-
 def test_plugins(models: Path, good: Any, run: Any) -> None:
     without_jax.skip_without_plugin()
     good("pack", models / "fleet.zip", models / "good.jaxexp")
     assert "as recorded" in good("check", "--plugin", "cpu", f"{models / 'fleet.zip'}::good", models / "good.jaxexp")
     status, out, err = run("check", "--plugin", "cpu", models)
     assert status == 1
-    assert "at [1, 2] recorded 10.0, found 15.0" in out
-    assert "checked with jaxexp" in out
+    assert "at [1, 2] recorded 10.0, found 15.0" in out and "checked with jaxexp" in out
     status, out, err = run("check", "--plugin", str(models / "no.so"), models / "good.jaxexp")
     assert status == 1
     assert "no.so" in err
 
 
-@pytest.mark.slow(reason="starts a process, since a plugin is started once in each")
+@pytest.mark.long(promise="options reach a plugin", sibling="test_check_command.py::test_values_of_options")
 @pytest.mark.processes(reason="a plugin is started once in each process")
 def test_options_of_plugins(tmp_path: Path) -> None:
     without_jax.skip_without_plugin()
@@ -256,12 +218,10 @@ def test_options_of_plugins(tmp_path: Path) -> None:
     assert (found.returncode, "1 of 1 case as recorded" in found.stdout) == (0, True), found.stderr
 
 
-@pytest.mark.parametrize(
-    ("text", "value"), [("8", 8), ("-1.5", -1.5), ("true", True), ("false", False), ("a=b", "a=b"), ("", "")]
-)
-def test_values_of_options(text: str, value: object) -> None:
-    name, found = check_command._option(f"name={text}")
-    assert (name, found, type(found)) == ("name", value, type(value))
+def test_values_of_options() -> None:
+    for text, value in (("8", 8), ("-1.5", -1.5), ("true", True), ("false", False), ("a=b", "a=b"), ("", "")):
+        name, found = check_command._option(f"name={text}")
+        assert (name, found, type(found)) == ("name", value, type(value))
 
 
 @pytest.mark.processes(reason="environments are processes")
@@ -273,7 +233,7 @@ def test_environments(models: Path, run: Any, tmp_path: Path) -> None:
     for script in (broken, other):
         script.chmod(script.stat().st_mode | stat.S_IXUSR)
     pythons = [part for path in (sys.executable, broken, other) for part in ("--python", path)]
-    status, out, err = run("check", models / "good.jaxexp", models / "wrong.jaxexp", *pythons, "--matrix", "-j", "2")
+    status, out, err = run("check", models / "good.jaxexp", models / "wrong.jaxexp", *pythons, "--matrix")
     assert status == 1
     rows = [line.split()[-4:] for line in out.splitlines() if line.strip().endswith("error")]
     assert rows == [["equal", "equal", "error", "error"], ["differs", "differs", "error", "error"]]
@@ -299,28 +259,3 @@ def test_workers_and_a_journal(models: Path, run: Any) -> None:
     assert [one.verdict for one in found.values()] == ["equal", "differs"]
     with pytest.raises(TypeError, match="check_many takes many artifacts"):
         jaxexp.check_many(models)
-
-
-def test_a_page(models: Path, tmp_path: Path, run: Any) -> None:
-    page = tmp_path / "page.html"
-    for name, status, words in (("good", 0, "equal, checked with jax"), ("wrong", 1, "no trace was recorded")):
-        assert run("check", models / f"{name}.jaxexp", "--view", page)[0] == status
-        assert words in page.read_text(encoding="utf-8")
-    page.unlink()
-    assert run("check", models / "gone.jaxexp", "--view", page)[0] == 1
-    for more in ([models / "good.jaxexp"], ["--python", sys.executable], ["--plugin", "cpu"], ["--workers", "2"]):
-        found, _, err = run("check", models / "good.jaxexp", "--view", page, *more)
-        assert found == 2
-        assert "--view is for a check of one artifact in this process" in err
-    assert run("check", models, "--view", page)[0] != 0
-    assert not page.exists()
-
-
-@pytest.mark.parametrize("option", ["--junit", "--view"])
-def test_a_report_takes_the_place_of_no_model(option: str, models: Path, run: Any) -> None:
-    file = next(path for path in sorted(models.rglob("*.jaxexp")) if path.stat().st_size)
-    before = file.read_bytes()
-    status, _, err = run("check", file, option, file)
-    assert status == 1
-    assert "has what models are made of, and a report does not take its place" in err
-    assert file.read_bytes() == before

@@ -1,12 +1,11 @@
-"""The command line as a whole: how it starts, and how it ends when something is wrong."""
+"""The command line as a whole: how it starts, and how it ends when something is wrong; where `jaxexp view` writes."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tomllib
-import zipfile
+import webbrowser
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ COMMANDS = (
 )  # fmt: skip
 
 
-# --- starting ---------------------------------------------------------------------------------------------------------
+MAIN = "from jaxexp._cli.start import main; sys.exit(main())"
 
 
 def test_entry_points_are_the_same(folder, subprocess_env) -> None:
@@ -35,7 +34,7 @@ def test_entry_points_are_the_same(folder, subprocess_env) -> None:
     script = Path(sys.executable).with_name("jaxexp")
     if script.exists():
         starts.append([str(script)])
-    for arguments in (["--version"], ["inspect", "scores.jaxexp"], ["inspect", "missing"], ["diff", "scores.jaxexp"]):
+    for arguments in (["--version"], ["inspect", "missing"]):
         results = [
             subprocess.run([*start, *arguments], cwd=folder, env=subprocess_env(), capture_output=True, check=False)
             for start in starts
@@ -45,175 +44,58 @@ def test_entry_points_are_the_same(folder, subprocess_env) -> None:
 
 
 def test_without_a_command(good) -> None:
-    assert good() == good("--help")
-
-
-def test_version(good) -> None:
+    assert (good(), good("archive")) == (good("--help"), good("archive", "--help"))
     assert good("--version") == f"jaxexp {jaxexp.__version__}\n"
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "archive rm", "archive compact"])
-def test_help_has_an_example(good, name: str) -> None:
-    text = good(*name.split(), "--help")
-    assert text.startswith(f"Usage: jaxexp {name}")
-    examples = [line for line in text.partition("Example:\n")[2].splitlines() if line.strip()]
-    assert examples and all(line.startswith(f"    jaxexp {name}") and len(line) <= 80 for line in examples)
-    assert name.split()[-1] in good(*name.split()[:-1], "--help")
+def test_help_has_an_example(good) -> None:
+    for name in (*COMMANDS, "archive rm", "archive compact"):
+        text = good(*name.split(), "--help")
+        assert text.startswith(f"Usage: jaxexp {name}")
+        examples = [line for line in text.partition("Example:\n")[2].splitlines() if line.strip()]
+        assert examples and all(line.startswith(f"    jaxexp {name}") and len(line) <= 80 for line in examples), name
+        assert name.split()[-1] in good(*name.split()[:-1], "--help")
 
 
-@pytest.mark.parametrize(
-    ("absent", "named"), [(["click"], "click"), (["rich"], "rich"), (["click", "rich"], "click and rich")]
-)
-def test_without_the_extra(subprocess_env, absent: list[str], named: str) -> None:
-    code = f"""
-import sys
-import zipfile
-sys.modules.update(dict.fromkeys({absent}))
-from jaxexp._cli.start import main
-sys.exit(main())
-"""
-    done = started(code, "--version", env=subprocess_env())
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.count("\n") == 1
-    assert f"needs {named}," in done.stderr
-    assert done.stderr.endswith(f": pip install {' '.join(absent)}\n")
+def test_without_the_extra(subprocess_env) -> None:
+    for absent in (["click"], ["rich"], ["click", "rich"]):
+        code = f"import sys, zipfile; sys.modules.update(dict.fromkeys({absent})); {MAIN}"
+        done = started(code, "--version", env=subprocess_env())
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+        assert f"needs {' and '.join(absent)}," in done.stderr
+        assert done.stderr.endswith(f": pip install {' '.join(absent)}\n")
 
 
-def imported(env: dict[str, str], *arguments: object) -> tuple[int, set[str]]:
-    """The status of a command, and what it imported."""
-    code = """
-import sys
-import zipfile
-from jaxexp._cli.start import main
-status = main(sys.argv[1:])
-print("\\n" + " ".join({name.partition(".")[0] for name in sys.modules}))
-sys.exit(status)
-"""
-    done = started(code, *arguments, env=env)
-    return done.returncode, set(done.stdout.splitlines()[-1].split())
-
-
+@pytest.mark.processes(reason="one, whose last command imports JAX")
 def test_what_needs_no_jax_imports_none(folder, fleet, tmp_path, subprocess_env) -> None:
-    env = subprocess_env()
-    scores, sharded = folder / "scores.jaxexp", folder / "sharded.jaxexp"
-    for arguments in (
-        ["inspect", scores, sharded],
-        ["inspect", "--json", "--check", scores],
-        ["verify", folder],
-        ["verify", "--json", scores],
-        ["diff", scores, scores],
-        ["ls", "--long", fleet],
-        ["ls", "--json", fleet],
-        ["inspect", f"{fleet}::b8"],
-        ["verify", fleet],
-        ["unpack", fleet, "-d", tmp_path],
-        ["pack", tmp_path / "a.zip", scores],
-    ):
-        status, modules = imported(env, *arguments)
-        assert status == 0
-        assert "click" in modules
-        assert not modules & {"jax", "jaxlib", "numpy", "rich"}
-    assert "jax" in imported(env, "inspect", "--mlir", scores)[1]
-
-
-# --- how errors end ---------------------------------------------------------------------------------------------------
-
-
-def test_errors_are_one_line(folder, fleet, damaged, tmp_path, run) -> None:
-    """With the status 2 where the command line makes no sense, else 1."""
-    scores = folder / "scores.jaxexp"
-    misused = (
-        ["nothing"],
-        ["inspect"],
-        ["inspect", "--colour", scores],
-        ["inspect", "--mlir", "--json", scores],
-        ["inspect", "--mlir", "--jaxpr", scores],
-        ["view", fleet],
-        ["inspect", "--mlir", damaged],
-        ["inspect", "--import", "no_such_module", scores],
-        ["verify"],
-        ["verify", "-j", "0", scores],
-        ["verify", "--workers", "many", scores],
-        ["compat", "--reader", "7.7", scores],
-        ["compat", "--reader", "max", scores],
-        ["migrate", "--to", "yesterday", scores, tmp_path / "new"],
-        ["migrate", "--inputs", damaged / "text", f"{fleet}::*", tmp_path / "new"],
-        ["migrate", "--workers", "2", scores, tmp_path / "new"],
-        ["run"],
-        ["run", scores],
-        ["run", scores, "--random", "-o", tmp_path / "y.txt"],
-        ["specialize", scores, "--size", "batch=4"],
-        ["specialize", scores, "--size", "batch", "-o", tmp_path / "new"],
-        ["from-stablehlo", scores],
-        ["from-stablehlo", scores, "--shape", "batch, 4", "-o", tmp_path / "new"],
-        ["from-stablehlo", damaged / "missing", "-o", tmp_path / "new"],
-        ["precompile", scores, "--size", "batch=two"],
-        ["pack", tmp_path / "a.zip"],
-        ["pack", tmp_path / "a.zip", scores, "-m", "nothing"],
-        ["archive", "nothing"],
-        ["archive", "rm", fleet],
-        ["completion", "tcsh"],
-    )
-    failed = (
-        ["inspect", damaged / "missing"],
-        ["view", damaged],
-        ["ls", damaged, "nothing*"],
-        ["inspect", damaged / "cut"],
-        ["inspect", damaged / "text"],
-        ["inspect", f"{damaged / 'missing'}::member"],
-        ["verify", damaged / "missing"],
-        ["compat", damaged / "empty"],
-        ["migrate", damaged / "cut", tmp_path / "new"],
-        ["migrate", scores, tmp_path / "no" / "folder"],
-        ["migrate", "--inputs", damaged / "text", scores, tmp_path / "new"],
-        ["run", damaged / "cut"],
-        ["run", damaged / "missing", "--random"],
-        ["run", f"{fleet}::nothing"],
-        ["specialize", damaged / "flipped", "--size", "batch=4", "-o", tmp_path / "new"],
-        ["specialize", scores, "-o", tmp_path / "new"],
-        ["from-stablehlo", damaged / "text", "-o", tmp_path / "new"],
-        ["precompile", damaged / "empty", "-o", tmp_path / "new"],
-        ["bench", damaged / "missing"],
-        ["archive", "rm", fleet, "nothing"],
-        ["archive", "rm", scores, "nothing"],
-        ["archive", "compact", damaged / "missing"],
-    )
-    for arguments in (*misused, *failed):
-        status, out, err = run(*arguments)
-        assert status == (2 if arguments in misused else 1), arguments
-        assert err.startswith("jaxexp: "), arguments
-        assert err.count("\n") == 1, (arguments, err)
-        assert err.endswith("\n")
-        assert "Traceback" not in err
-        assert "not expected" not in err, arguments
-        if arguments[0] != "verify":
-            assert out == ""
-    assert not list(tmp_path.iterdir())
-
-
-def test_what_errors_suggest(folder, fleet, tmp_path, run) -> None:
-    scores = folder / "scores.jaxexp"
-    with zipfile.ZipFile(tmp_path / "other.zip", "w") as file:
-        file.writestr("readme.txt", "text")
-    for arguments, said in (
-        (["inspec", scores], "No such command 'inspec'. Did you mean 'inspect'? 'jaxexp --help' has examples"),
-        (["nothing"], "No such command 'nothing'. 'jaxexp --help' has examples"),
-        (["inspect", "--checkk", scores], "Did you mean '--check'? 'jaxexp inspect --help' has examples"),
-        (["completion"], "Choose from: bash, zsh, fish. 'jaxexp completion --help' has examples"),
-        (["view", folder], f"{str(folder)!r} is a folder: 'jaxexp ls {folder}' lists what is in it"),
-        (["inspect", "--vjp", 1, scores], "--vjp chooses the VJP that --mlir or --jaxpr prints: add one"),
-        (["inspect", "--jaxpr", scores], "say how large batch is, as in --size batch=4; or --mlir prints the module"),
-        (["view", fleet], f"is an archive: name a member as {fleet}::NAME"),
-        (["inspect", tmp_path / "other.zip"], "expected an archive"),
-    ):
-        status, out, err = run(*arguments)
-        assert status > 0 and out == ""
-        assert said in err
+    """Nor does a command line that makes no sense."""
+    scores = str(folder / "scores.jaxexp")
+    free = [
+        (0, ["inspect", scores, str(folder / "sharded.jaxexp")]), (0, ["inspect", "--json", "--check", scores]),
+        (0, ["verify", str(folder)]), (0, ["verify", "--json", scores]), (0, ["diff", scores, scores]),
+        (0, ["ls", "--long", str(fleet)]), (0, ["ls", "--json", str(fleet)]), (0, ["inspect", f"{fleet}::b8"]),
+        (0, ["verify", str(fleet)]), (0, ["unpack", str(fleet), "-d", str(tmp_path)]),
+        (0, ["pack", str(tmp_path / "a.zip"), scores]), (0, ["run", "--help"]), (2, ["run", scores, "--seed", "1"]),
+        (2, ["run", scores, "-o", "y.txt"]),
+    ]  # fmt: skip
+    code = f"""
+import contextlib, io, sys
+from jaxexp._cli.start import main
+for expected, command in {free!r}:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        status = main(command)
+    assert status == expected, (command, status)
+    assert "click" in sys.modules
+    assert not {{"jax", "jaxlib", "numpy", "rich"}} & {{name.partition(".")[0] for name in sys.modules}}, command
+assert main(["inspect", "--mlir", {scores!r}]) == 0
+assert "jax" in sys.modules
+"""
+    done = started(code, env=subprocess_env())
+    assert done.returncode == 0, done.stderr
 
 
 def test_traceback_of_what_is_expected(damaged, run) -> None:
     for name in ("missing", "cut"):
-        assert "Traceback" not in run("inspect", damaged / name)[2]
         status, _, err = run("--traceback", "inspect", damaged / name)
         assert status == 1
         assert "Traceback (most recent call last)" in err
@@ -242,17 +124,27 @@ def test_interrupted(monkeypatch, folder, run) -> None:
         assert run(command, folder / "scores.jaxexp") == (130, "", "jaxexp: interrupted\n")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no such pipes")
-@pytest.mark.parametrize("arguments", [["inspect"], ["inspect", "--json"], ["inspect", "--mlir"], ["verify"]])
-def test_a_reader_who_has_left(folder, subprocess_env, arguments: list[str]) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    done = subprocess.run(
-        [sys.executable, "-m", "jaxexp", *arguments, str(folder / "scores.jaxexp")],
-        env=subprocess_env(),
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        check=False,
-    )
-    os.close(writing)
-    assert (done.returncode, done.stderr) == (141, b"")  # not 1, which says that something is damaged
+def test_where_the_page_goes(folder, fleet, good, refused, tmp_path, monkeypatch) -> None:
+    """It is named after the artifact, is on stdout, or in a file that does not exist."""
+    monkeypatch.chdir(tmp_path)
+    assert good("view", folder / "sharded.jaxexp") == "sharded.html\n"
+    assert Path("sharded.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert good("view", folder / "hostile.jaxexp", "-o", "-").startswith("<!doctype html>")
+    assert good("view", f"{fleet}::inner/b16") == "b16.html\n"
+    assert good("view", f"{fleet}::b8", f"{fleet}::inner/b16", "-o", "two.html") == "two.html\n"
+    path = tmp_path / "page.html"
+    path.write_text("mine")
+    refused(f"'{path}' exists: --force replaces it", "view", folder / "sharded.jaxexp", "-o", path)
+    assert path.read_text() == "mine"
+    good("view", folder / "sharded.jaxexp", "-o", path, "--force")
+    assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_opens_a_browser(folder, good, tmp_path, monkeypatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    good("view", folder / "sharded.jaxexp", "-o", tmp_path / "page.html", "--open")
+    assert opened == [(tmp_path / "page.html").as_uri()]
+    good("view", folder / "sharded.jaxexp", "--open")
+    assert Path(opened[1].removeprefix("file://")).read_text(encoding="utf-8").startswith("<!doctype html>")
+    Path(opened[1].removeprefix("file://")).unlink()

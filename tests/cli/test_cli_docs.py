@@ -19,7 +19,10 @@ if sys.platform == "win32":
 from tools import picture_cli
 from tools.record_cli import CONSOLE, PAGE, PROMPT, VERSIONS, recorded, versions
 
-pytestmark = pytest.mark.once(reason="sessions look alike with every JAX")
+recorded_anew = pytest.mark.long(
+    promise="the page and the picture of the command line show what it prints",
+    sibling="test_cli_docs.py::test_every_command_has_a_session",
+)
 
 
 def sessions(text: str) -> list[tuple[str, list[str]]]:
@@ -42,7 +45,7 @@ def names(lines: list[str]) -> list[str]:
     return [re.sub(r"[0-9a-f]*\d[0-9a-f.,]*", "0", re.split(r"\s{2,}", row.strip())[0]) for row in rows]
 
 
-@pytest.mark.sampled(one_in=0, reason="half a hundred commands, which other tests run, too")
+@recorded_anew
 @pytest.mark.processes(reason="runs every command of the page")
 def test_sessions_are_those_of_today() -> None:
     page = PAGE.read_text()
@@ -64,26 +67,12 @@ def test_sessions_are_those_of_today() -> None:
 def test_every_command_has_a_session() -> None:
     ran = {command.split()[1] for command, _ in sessions(PAGE.read_text()) if command.startswith("jaxexp ")}
     assert ran >= {
-        "inspect",
-        "verify",
-        "digest",
-        "run",
-        "diff",
-        "compat",
-        "migrate",
-        "specialize",
-        "from-stablehlo",
-        "precompile",
-        "pack",
-        "ls",
-        "unpack",
-        "archive",
-        "bench",
-        "completion",
-    }
+        "inspect", "verify", "digest", "run", "diff", "compat", "migrate", "specialize", "from-stablehlo", "precompile",
+        "pack", "ls", "unpack", "archive", "bench", "completion",
+    }  # fmt: skip
 
 
-@pytest.mark.sampled(one_in=0, reason="commands that other tests run, too")
+@recorded_anew
 @pytest.mark.processes(reason="runs the commands of the picture")
 def test_the_picture_is_that_of_today() -> None:
     """Without colours: `python tests/tools/picture_cli.py` draws it again."""

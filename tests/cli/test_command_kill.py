@@ -20,17 +20,16 @@ from kit.weighted import bound
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="forks the processes that it kills"),
     pytest.mark.processes(reason="kills some"),
-    pytest.mark.once(reason="files, whoever wrote what is in them"),
 ]
 
 COMMANDS = {
+    "pack": "pack --force old.zip models",
     "migrate": "migrate --force --to 0.7.2 models/1.jaxexp models/2.jaxexp",
     "migrate in place": "migrate --force --to 0.7.2 models/1.jaxexp models/1.jaxexp",
     "migrate a member": "migrate --force weighted.zip::m out/there.jaxexp",
     "migrate many": "migrate --to 0.7.2 models new --journal journal",
     "migrate members": "migrate --force weighted.zip out --journal journal",
     "migrate many in place": "migrate --force --to 0.7.2 models models --journal journal",
-    "pack": "pack --force old.zip models",
     "unpack": "unpack --force weighted.zip -d out",
 }
 
@@ -54,15 +53,14 @@ def before(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.sampled(one_in=3, reason="many cases go the same way")
+@pytest.mark.wide(one_in=8, promise="a command that is killed leaves old files or new ones, and can be repeated")
 @pytest.mark.parametrize("name", COMMANDS)
-def test_killed_at_any_byte(name: str, before: Path, tmp_path: Path, subprocess_env) -> None:
+def test_killed_at_any_byte(name: str, before: Path, tmp_path: Path, subprocess_env, good, monkeypatch) -> None:
     command, after = COMMANDS[name].split(), tmp_path / "after"
     shutil.copytree(before, after)
-    python = [sys.executable, "-W", "ignore"]
-    subprocess.run([*python, "-m", "jaxexp", *command], cwd=after, env=subprocess_env(), check=True)
-    done = subprocess.run(
-        [*python, WORKERS / "command_kill.py", tmp_path / "there", before, after, "5", "0", *command],
-        env=subprocess_env(), capture_output=True, text=True,
-    )  # fmt: skip
+    monkeypatch.chdir(after)
+    good(*command)
+    worker = WORKERS / "command_kill.py"
+    python = [sys.executable, "-W", "ignore", worker, tmp_path / "there", before, after, "5", "0", *command]
+    done = subprocess.run(python, env=subprocess_env(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

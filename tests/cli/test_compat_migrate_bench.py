@@ -27,7 +27,7 @@ from kit.places import GOLDEN
 from kit.vhlo import for_version
 from kit.weighted import bound, params
 
-# --- compat and migrate -----------------------------------------------------------------------------------------------
+pytestmark = pytest.mark.jax
 
 
 def test_compat(folder, good, run) -> None:
@@ -49,8 +49,7 @@ def test_compat(folder, good, run) -> None:
     assert status == 1
     assert "scores" in out
     assert err.count("\n") == 1
-    assert str(folder / "scores.jaxexp") in err
-    assert str(old) not in err
+    assert str(folder / "scores.jaxexp") in err and str(old) not in err
 
 
 def remedies(text: str) -> list[str]:
@@ -88,8 +87,7 @@ def test_compat_says_what_migrate_does_for_one_reader(folder, tmp_path, good, ru
     assert "loaded" in good("compat", "--reader", "0.6.2", tmp_path / "new")
 
     jaxexp.export(jax.jit(jax.random.normal))(jax.random.key(0)).save(tmp_path / "key")
-    status, _, err = run("compat", "--reader", "0.5.3", tmp_path / "key")
-    assert (status, err.count("\n")) == (1, 1)
+    err = run("compat", "--reader", "0.5.3", tmp_path / "key")[2]
     assert "; 'jaxexp migrate' cannot write it for that release: " in err
     assert "args[0] has dtype key<fry>; write for JAX 0.6.0 or newer" in err
 
@@ -173,14 +171,12 @@ def test_compat_of_an_archive(folder, fleet, good, run) -> None:
     assert "loads it" in good("compat", f"{fleet}::h")
 
 
-def test_migrate(folder, tmp_path, good, run) -> None:
+def test_migrate(tmp_path, good, refused) -> None:
     old, new = GOLDEN / "jax-0.4.30" / "poly.bin", tmp_path / "new.jaxexp"
     assert f"{old} -> {new}" in good("migrate", old, new)
     jax_export.deserialize(bytearray(new.read_bytes()))
     before = new.read_bytes()
-    status, _, err = run("migrate", old, new)
-    assert status == 1
-    assert "--force" in err
+    refused("--force", "migrate", old, new)
     assert new.read_bytes() == before
     good("migrate", "--force", "--to", "jax-0.6.2", old, new)
     assert jaxexp.compatibility(new.read_bytes()).readable_by("0.6.2")
@@ -296,8 +292,7 @@ def test_try_again(folder, tmp_path, run) -> None:
     gone, damaged = "http://127.0.0.1:1/model.jaxexp", tmp_path / "damaged.jaxexp"
     damaged.write_bytes((folder / "scores.jaxexp").read_bytes()[:-9])
     for command in (("verify",), ("compat",), ("digest",), ("inspect",)):
-        assert run(*command, gone)[0] == 75
-        assert run(*command, gone, folder / "hostile.jaxexp")[0] == 75
+        assert (run(*command, gone)[0], run(*command, gone, folder / "hostile.jaxexp")[0]) == (75, 75)
         assert run(*command, gone, damaged)[0] == 1
     for more, status in ((), 75), ((damaged,), 1), ((folder / "hostile.jaxexp",), 75):
         assert run("pack", "--keep-going", "--force", tmp_path / "new.zip", gone, *more)[0] == status
@@ -315,52 +310,50 @@ def test_try_again(folder, tmp_path, run) -> None:
     assert run(*arguments)[0] == 1
 
 
-@pytest.mark.parametrize(("command", "method"), [("ls", "read"), ("inspect", "mapped")])
-def test_a_folder_may_be_readable_later(command, method, folder, tmp_path, run, monkeypatch) -> None:
+def test_a_folder_may_be_readable_later(folder, tmp_path, run, monkeypatch) -> None:
     """As one artifact is."""
     shutil.copy(folder / "hostile.jaxexp", tmp_path / "good.jaxexp")
     (tmp_path / "busy.jaxexp").touch()
-    read = getattr(Source, method)
 
-    def busy(self: Source):
+    def busy(self: Source, read):
         if self.name.endswith("busy.jaxexp"):
             raise ConnectionResetError(104, "Connection reset by peer", self.name)
         return read(self)
 
-    monkeypatch.setattr(Source, method, busy)
-    status, out, err = run(command, tmp_path)
-    assert (status, err.count("\n")) == (75, 1)
-    assert "good" in out
+    for method in ("read", "mapped"):
+        read = getattr(Source, method)
+        monkeypatch.setattr(Source, method, lambda self, read=read: busy(self, read))
+    for command in ("ls", "inspect"):
+        status, out, err = run(command, tmp_path)
+        assert (status, err.count("\n"), "good" in out) == (75, 1, True)
     (tmp_path / "cut.jaxexp").write_bytes((folder / "scores.jaxexp").read_bytes()[:-9])
-    assert run(command, tmp_path)[0] == 1
+    for command in ("ls", "inspect"):
+        assert run(command, tmp_path)[0] == 1
 
 
-def test_migrate_with_inputs(folder, tmp_path, good, run) -> None:
+def test_migrate_with_inputs(folder, tmp_path, good, refused) -> None:
+    """By their paths or in order; calls are made with the weights of the file."""
+    scores = folder / "scores.jaxexp"
     np.savez(tmp_path / "in.npz", arr(3), np.eye(4, 3, dtype=np.float32), arr(3, 4))
-    good("migrate", "--inputs", tmp_path / "in.npz", folder / "scores.jaxexp", tmp_path / "new")
+    good("migrate", "--inputs", tmp_path / "in.npz", scores, tmp_path / "new")
     with np.load(tmp_path / "in.npz") as given:
-        paths = [value.path for value in jaxexp.inspect(folder / "scores.jaxexp").arguments]
+        paths = [value.path for value in jaxexp.inspect(scores).arguments]
         np.savez(tmp_path / "named.npz", **dict(reversed([*zip(paths, given.values(), strict=True)])))
-    good("migrate", "--inputs", tmp_path / "named.npz", folder / "scores.jaxexp", tmp_path / "named")
+    good("migrate", "--inputs", tmp_path / "named.npz", scores, tmp_path / "named")
     assert (tmp_path / "named").read_bytes() == (tmp_path / "new").read_bytes()
     np.savez(tmp_path / "few.npz", arr(3))
-    status, _, err = run("migrate", "--inputs", tmp_path / "few.npz", folder / "scores.jaxexp", tmp_path / "other")
-    assert status == 1
-    assert "has the arrays arr_0; expected args[0]['b'], args[0]['w'], args[1], the paths of the arguments" in err
+    said = "has the arrays arr_0; expected args[0]['b'], args[0]['w'], args[1], the paths of the arguments"
+    refused(said, "migrate", "--inputs", tmp_path / "few.npz", scores, tmp_path / "other")
     assert not (tmp_path / "other").exists()
-
-
-def test_migrate_calls_with_the_weights_of_the_file(tmp_path, good) -> None:
     w = np.eye(3, dtype=np.float32)
     exported = jaxexp.export(jax.jit(lambda x, y: x @ jax.numpy.asarray(w) + y), weights={"w": w})(arr(2, 3), arr(3))
     exported.save(tmp_path / "old.jaxexp")
     np.savez(tmp_path / "in.npz", arr(2, 3), arr(3))
-    good("run", tmp_path / "old.jaxexp", tmp_path / "in.npz")
     good("migrate", "--inputs", tmp_path / "in.npz", tmp_path / "old.jaxexp", tmp_path / "new.jaxexp")
     np.testing.assert_array_equal(jaxexp.load(tmp_path / "new.jaxexp").call(arr(2, 3), arr(3)), arr(2, 3) + arr(3))
 
 
-def test_migrate_calls_as_run_does(folder, tmp_path, good, run, monkeypatch) -> None:
+def test_migrate_calls_as_run_does(folder, tmp_path, good, refused, monkeypatch) -> None:
     """On all devices, and with 64-bit arrays."""
     np.savez(tmp_path / "in.npz", arr(8, 4))
     good("migrate", "--inputs", tmp_path / "in.npz", folder / "sharded.jaxexp", tmp_path / "sharded")
@@ -371,11 +364,8 @@ def test_migrate_calls_as_run_does(folder, tmp_path, good, run, monkeypatch) -> 
     for new, old in (("sharded", folder / "sharded.jaxexp"), ("wide", tmp_path / "wide.jaxexp")):
         assert (tmp_path / new).read_bytes() == jaxexp.migrate(old)
     monkeypatch.setattr(jax, "devices", lambda: [jax.local_devices()[0]])
-    status, _, err = run("migrate", "--inputs", tmp_path / "in.npz", folder / "sharded.jaxexp", tmp_path / "none")
-    assert (status, "is for 8 devices, here are 1; JAX_NUM_CPU_DEVICES=8 makes" in err) == (1, True)
-
-
-# --- bench ------------------------------------------------------------------------------------------------------------
+    command = "migrate", "--inputs", tmp_path / "in.npz", folder / "sharded.jaxexp", tmp_path / "none"
+    refused("is for 8 devices, here are 1; JAX_NUM_CPU_DEVICES=8 makes", *command)
 
 
 def test_migrate_keeps_cases_with_their_files(tmp_path, run) -> None:
@@ -390,14 +380,14 @@ def test_migrate_keeps_cases_with_their_files(tmp_path, run) -> None:
     assert status == 0
     assert "cases: 2 left out, with arrays that are not in files beside it" in out
     status, _, _ = run("migrate", tmp_path, tmp_path, "--force")
-    assert status == 0
-    assert len(jaxexp.check(file).cases) == 2
+    assert (status, len(jaxexp.check(file).cases)) == (0, 2)
     assert jaxexp.check(file).ok
 
 
-@pytest.mark.slow(reason="measures for seconds")
+@pytest.mark.long(
+    promise="without a file, two functions of its own are timed", sibling="test_compat_migrate_bench.py::test_bench"
+)
 def test_bench_of_no_file(good) -> None:
-    """Then of two functions of its own."""
     rows = json.loads(good("bench", "--json", "--rounds", 2))
     assert [(row["file"], row["what"]) for row in rows] == [
         (name, what) for name in ("1 layer", "100 layers") for what in ("signature", "all")
@@ -411,24 +401,17 @@ def assert_rows_of_bench(rows) -> None:
         assert row["ratio"] == pytest.approx(row["jax.export"] / row["jaxexp"])
 
 
-def test_bench(folder, good) -> None:
-    rows = json.loads(good("bench", "--json", "--rounds", 2, folder / "scores.jaxexp"))
-    assert [row["what"] for row in rows] == ["signature", "all"]
-    assert_rows_of_bench(rows)
-    text = good("bench", "--rounds", 1, folder / "scores.jaxexp")
-    assert text.count("scores.jaxexp") == 2
-    assert "jax.export" in text
-
-
-def test_bench_goes_on_after_an_error(folder, damaged, run) -> None:
+def test_bench(folder, damaged, run) -> None:
+    """It goes on after an error."""
     files = [damaged / "cut", damaged / "missing", folder / "hostile.jaxexp"]
-    status, out, err = run("bench", "--json", "--rounds", 1, *files)
-    assert status == 1
-    cut, missing, *timed = json.loads(out)
+    status, out, err = run("bench", "--rounds", 1, *files)
+    assert (status, out.count("hostile.jaxexp"), "jax.export" in out) == (1, 2, True)
+    assert [str(name) in line for name, line in zip(files, err.splitlines(), strict=False)] == [True, True]
+    cut, missing, *timed = json.loads(run("bench", "--json", "--rounds", 1, *files)[1])
     assert [row["what"] for row in timed] == ["signature", "all"]
+    assert_rows_of_bench(timed)
     assert cut["error"].startswith("cannot read the artifact: at trailer")
     assert "No such file" in missing["error"]
-    assert [str(name) in line for name, line in zip(files, err.splitlines(), strict=False)] == [True, True]
 
 
 def test_bench_checks_that_both_load_the_same(folder, monkeypatch, run) -> None:

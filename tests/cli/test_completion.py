@@ -9,28 +9,38 @@ import sys
 import pytest
 
 import jaxexp
-from jaxexp._cli import completing
-from kit.command_line import NAMES, started
-
-CODE = "import sys; from jaxexp._cli.start import main; sys.exit(main())"
+from jaxexp._cli import completing, start
+from kit.command_line import NAMES
 
 
 @pytest.fixture
-def offered(fleet, subprocess_env):
-    """What is offered for a line whose end is still to be typed."""
+def completed(capsys, monkeypatch):
+    """What a shell that asks in these variables gets."""
 
-    def offered(line: str, folder=fleet.parent) -> list[str]:
-        env = subprocess_env(_JAXEXP_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD="9")
-        done = started(CODE, env=env, cwd=folder)
-        assert (done.returncode, done.stderr) == (0, "")
-        return done.stdout.splitlines()
+    def completed(**variables: str) -> list[str]:
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            with pytest.raises(SystemExit) as ended:
+                start.main([])
+        out, err = capsys.readouterr()
+        assert (ended.value.code, err) == (0, "")
+        return out.splitlines()
 
-    return offered
+    return completed
 
 
-@pytest.mark.parametrize("shell", completing.SHELLS)
-def test_scripts(good, shell: str) -> None:
-    assert f"{completing.VARIABLE}={shell}_complete" in good("completion", shell)
+@pytest.fixture
+def offered(fleet, completed, monkeypatch):
+    """What is offered for a line whose end is still to be typed, in the folder of the archive."""
+    monkeypatch.chdir(fleet.parent)
+    return lambda line: completed(_JAXEXP_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD="9")
+
+
+def test_scripts(good, completed) -> None:
+    for shell in completing.SHELLS:
+        assert f"{completing.VARIABLE}={shell}_complete" in good("completion", shell)
+    assert "_JAXEXP_COMPLETE=bash_complete" in "".join(completed(_JAXEXP_COMPLETE="bash_source"))
 
 
 def test_commands_options_and_files(offered) -> None:
@@ -39,10 +49,8 @@ def test_commands_options_and_files(offered) -> None:
     assert "plain,--include" in offered("jaxexp verify --i")
     assert offered("jaxexp specialize --si") == ["plain,--size"]
     assert offered("jaxexp run model.jaxexp --exec") == ["plain,--executables"]
-    assert offered("jaxexp run model.jaxexp x") == ["file,x"]
-    assert offered("jaxexp prec") == ["plain,precompile"]
-    assert offered("jaxexp inspect flee") == ["file,flee"]
-    assert offered("jaxexp completion z") == ["plain,zsh"]
+    assert (offered("jaxexp run model.jaxexp x"), offered("jaxexp prec")) == (["file,x"], ["plain,precompile"])
+    assert (offered("jaxexp inspect flee"), offered("jaxexp completion z")) == (["file,flee"], ["plain,zsh"])
 
 
 def test_members(offered, fleet) -> None:
@@ -70,14 +78,8 @@ def test_in_bash(folder, tmp_path, good, subprocess_env) -> None:
     )
 
     def replies(line: str, *words: str) -> list[str]:
-        done = subprocess.run(
-            ["bash", "-c", script, "bash", line, *words],
-            cwd=tmp_path,
-            env=subprocess_env(),
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        command = ["bash", "-c", script, "bash", line, *words]
+        done = subprocess.run(command, cwd=tmp_path, env=subprocess_env(), capture_output=True, text=True, check=True)
         return done.stdout.splitlines()
 
     assert replies("jaxexp inspect fleet.zip::", "jaxexp", "inspect", "fleet.zip", "::") == [

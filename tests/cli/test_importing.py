@@ -1,4 +1,4 @@
-"""The option `--import`: modules that register the classes in artifacts."""
+"""What commands import: modules of `--import`, which register classes of artifacts; nothing of the current folder."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from kit import wire
+import jaxexp
+from kit import in_forks, wire
 from kit.goldens import blob_of
 
+pytestmark = pytest.mark.jax
 MODULE = """
 import collections
 import jaxexp
@@ -32,52 +36,83 @@ def place(tmp_path: Path, monkeypatch: Any) -> Path:
             wire.write(blob, f"{tree}.custom_name", "corpus.Im")
     (tmp_path / "point.bin").write_bytes(blob)
     (tmp_path / "my_types.py").write_text(MODULE.format(name="Im"))
-    (tmp_path / "broken_types.py").write_text("import jaxexp_has_no_such_module\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     return tmp_path
 
 
-def test_errors(place: Path, run: Any) -> None:
-    for name, status, said in (
-        ("no_such", 2, "--import no_such: there is no module of this name"),
-        ("my_types.py", 2, "there is no module of this name: say --import my_types."),
-        ("./my_types", 2, "--import ./my_types: there is no module of this name"),
-        ("broken_types", 1, "--import broken_types: ModuleNotFoundError: No module named 'jaxexp_has_no_such_module'"),
-    ):
-        found, out, err = run("compat", "--import", name, "point.bin")
-        assert (found, out, err.count("\n")) == (status, "", 1)
-        assert said in err
-
-
 @pytest.mark.processes(reason="a registration lasts as long as its process")
 def test_classes_are_known(place: Path, subprocess_env: Any) -> None:
-    def jaxexp(*arguments: str) -> str:
-        # As the installed command, which does not have the current folder on its path.
-        code = "import sys; sys.path.remove(''); from jaxexp._cli import start; sys.exit(start.main())"
-        command = [sys.executable, "-c", code, *arguments]
-        return subprocess.run(command, env=subprocess_env(), capture_output=True, text=True, check=True).stdout
-
-    def generic(*arguments: str) -> list[list[str]]:
-        return [one["generic_nodes"] for one in json.loads(jaxexp("compat", "--json", *arguments))]
-
     (place / "again.bin").write_bytes((place / "point.bin").read_bytes())
-    assert generic(".") == [["corpus.Im"]] * 2
-    assert generic("--import", "my_types", ".") == [[]] * 2
-    assert generic("--import", "my_types", "--workers", "2", ".") == [[]] * 2
-    assert "GenericNode" not in jaxexp("inspect", "--import", "my_types", "--jaxpr", "point.bin")
     (place / "policy.toml").write_text("unregistered_nodes = false\n")
-    assert "2 of 2" in jaxexp("verify", "--import", "my_types", "--policy", "policy.toml", ".")
-    jaxexp("migrate", "--import", "my_types", "point.bin", "new.jaxexp")
-    jaxexp("view", "--import", "my_types", "point.bin")
-    jaxexp("run", "--random", "point.bin")  # with generic nodes
-    jaxexp("run", "--random", "--import", "my_types", "point.bin")
-    assert jax.__version__ in jaxexp("compat", "--import", "my_types", "new.jaxexp")
+    given = "--import", "my_types"
+    commands = {
+        "unknown": ["compat", "--json", "."], "known": ["compat", "--json", *given, "."],
+        "jaxpr": ["inspect", *given, "--jaxpr", "point.bin"],
+        "verify": ["verify", *given, "--policy", "policy.toml", "."],
+        "migrate": ["migrate", *given, "point.bin", "new.jaxexp"], "view": ["view", *given, "point.bin"],
+        "run with generic nodes": ["run", "--random", "point.bin"], "run": ["run", "--random", *given, "point.bin"],
+        "new": ["compat", *given, "new.jaxexp"],
+    }  # fmt: skip
+    # As the installed command, which does not have the current folder on its path.
+    programs = {
+        name: "import sys; sys.path.remove(''); " + in_forks.COMMAND.format(command)
+        for name, command in commands.items()
+    }
+    found = in_forks.run(programs, subprocess_env(), place)
+    assert {name: (status, err) for name, (status, _, err) in found.items()} == dict.fromkeys(commands, (0, ""))
+    out = {name: text for name, (_, text, _) in found.items()}
+    generic = {name: [one["generic_nodes"] for one in json.loads(out[name])] for name in ("unknown", "known")}
+    assert generic == {"unknown": [["corpus.Im"]] * 2, "known": [[]] * 2}
+    assert "GenericNode" not in out["jaxpr"]
+    assert "2 of 2" in out["verify"]
+    assert jax.__version__ in out["new"]
 
 
-def test_a_journal_remembers_what_was_imported(place: Path, run: Any) -> None:
-    assert run("compat", "--journal", "j", "point.bin")[0] == 0
+@pytest.mark.long(promise="workers import the modules, too", sibling="test_importing.py::test_classes_are_known")
+@pytest.mark.processes(reason="workers of a command")
+def test_classes_are_known_to_workers(place: Path, subprocess_env: Any) -> None:
+    (place / "again.bin").write_bytes((place / "point.bin").read_bytes())
+    command = in_forks.COMMAND.format(["compat", "--json", "--import", "my_types", "--workers", "2", "."])
+    found = in_forks.run({"known": command}, subprocess_env(), place)["known"]
+    assert (found[0], found[2]) == (0, "")
+    assert [one["generic_nodes"] for one in json.loads(found[1])] == [[]] * 2
+
+
+def test_a_journal_remembers_what_was_imported(place: Path, good: Any, refused: Any) -> None:
+    good("compat", "--journal", "j", "point.bin")
     (place / "harmless.py").write_text("")
-    status, _, err = run("compat", "--journal", "j", "--import", "harmless", "point.bin")
-    assert status == 1
-    assert "the same pass as now, with imports ['harmless']" in err
+    command = "compat", "--journal", "j", "--import", "harmless", "point.bin"
+    refused("the same pass as now, with imports ['harmless']", *command)
+
+
+NAMES = ("jaxexp", "multiprocessing", "concurrent", "numpy", "click")
+COMMANDS = {
+    "digest": ["digest", "--workers", "2"],
+    "check": ["check", "--workers", "2"],
+    "compat": ["compat", "--workers", "2"],
+    "python": ["check", "--python", sys.executable],
+    "migrate": ["migrate", "--workers", "2", ".", "out"],
+}
+
+
+@pytest.mark.wide(one_in=5, promise="no command runs code of the current folder")
+@pytest.mark.processes(reason="the workers of a command")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_code_of_the_current_folder_runs(name: str, tmp_path: Path) -> None:
+    exported = jaxexp.export(jax.jit(jnp.negative))(jax.ShapeDtypeStruct((2,), np.float32))
+    for file in ("a.jaxexp", "b.jaxexp"):
+        exported.save(tmp_path / file, cases=[(np.ones(2, np.float32),)])
+    for module in NAMES:
+        (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nraise ImportError")
+    # As the console script, whose folder is in its path, and not the current one.
+    script = tmp_path / "bin" / "jaxexp"
+    script.parent.mkdir()
+    script.write_text(
+        "import sys\nfrom jaxexp._cli.start import main\nif __name__ == '__main__':\n    sys.exit(main())\n"
+    )
+    command = [sys.executable, script, *COMMANDS[name]]
+    command += [] if name == "migrate" else ["a.jaxexp", "b.jaxexp"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert not (tmp_path / "ran").exists()
+    assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""`jaxexp specialize`: functions with constant shapes, alone and in archives."""
+"""`jaxexp specialize`: functions with constant shapes, alone and in archives; `from-stablehlo`: modules of others."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import jaxexp
-from kit.weighted import SIZE, X, apply, bound, close, closed, params
+from kit.producers import bytecode, identity, module
+from kit.weighted import SIZE, X, apply, close, closed, params
 
+pytestmark = pytest.mark.jax
 METADATA = {"by": "me"}
 
 
@@ -46,38 +48,31 @@ def check(found: Any, original: Any, *shape: int) -> None:
     assert not found.vjp().has_vjp()
 
 
-def test_one_size(model: Path, good: Any) -> None:
+def test_one_size_and_all_combinations(model: Path, good: Any) -> None:
     target = model.with_name("fixed.jaxexp")
     out = good("specialize", model, "--size", "batch=2", "--size", "length=5", "-o", target)
     assert out == f"{model} -> {target}: {target.stat().st_size:,} bytes\n"
     check(jaxexp.load(target), jaxexp.load(model), 2, 5)
-
-
-def test_all_combinations(model: Path, good: Any) -> None:
     target = model.with_name("fleet.zip")
     out = good("specialize", model, "--size", "length=5,1", "--size", "batch=2,3", "-o", target)
-    names = [f"model-length-{length}-batch-{batch}" for length in (5, 1) for batch in (2, 3)]
+    sizes = [(length, batch) for length in (5, 1) for batch in (2, 3)]
+    names = [f"model-length-{length}-batch-{batch}" for length, batch in sizes]
     assert out == f"{target}: 4 artifacts packed, {target.stat().st_size:,} bytes: {', '.join(names)}\n"
     archive = jaxexp.Archive.open(target)
     assert sorted(archive) == sorted(names)
-    for length in (5, 1):
-        for batch in (2, 3):
-            check(archive[f"model-length-{length}-batch-{batch}"].load(), jaxexp.load(model), batch, length)
+    for name, (length, batch) in zip(names, sizes, strict=True):
+        check(archive[name].load(), jaxexp.load(model), batch, length)
 
 
-def test_members_are_added(model: Path, run: Any, good: Any) -> None:
+def test_members_are_added(model: Path, refused: Any, good: Any) -> None:
     target = model.with_name("fleet.zip")
     with jaxexp.Archive.create(target) as archive:
         archive.add("any/batched", model.read_bytes())
     arguments = ["specialize", f"{target}::any/batched", "--size", "length=5", "--size", "batch=2", "-o", target]
-    status, _, err = run(*arguments)
-    assert status == 1
-    assert "exists: --force replaces it" in err
+    refused("exists: --force replaces it", *arguments)
     good(*arguments, "--append")
     check(jaxexp.load(f"{target}::any/batched-length-5-batch-2"), jaxexp.load(model), 2, 5)
-    status, _, err = run(*arguments, "--append")
-    assert status == 1
-    assert "'any/batched-length-5-batch-2' is in" in err
+    refused("'any/batched-length-5-batch-2' is in", *arguments, "--append")
     good(*arguments, "--append", "--force")
     assert list(jaxexp.Archive.open(target)) == ["any/batched", "any/batched-length-5-batch-2"]
 
@@ -96,36 +91,29 @@ def test_weights_are_stored_once(with_weights: Path, good: Any) -> None:
     close(gradient.weights["head"], jax.grad(lambda given: apply(given, X).sum())(params())["head"])
 
 
-def test_weights_in_the_same_folder_stay_where_they_are(with_weights: Path, good: Any) -> None:
+def test_weights_in_the_same_folder_stay_where_they_are(with_weights: Path, tmp_path: Path, good: Any) -> None:
+    """In one file, or in several."""
     good("specialize", with_weights, "--size", "batch=4", "-o", with_weights.with_name("fixed.jaxexp"))
     names = ["fixed.jaxexp", "weighted.jaxexp", "weighted.safetensors"]
     assert sorted(path.name for path in with_weights.parent.iterdir()) == names
     close(jaxexp.load(with_weights.with_name("fixed.jaxexp"), verify=True).call(X), apply(params(), X))
-
-
-def test_several_files_of_weights_stay_where_they_are(tmp_path: Path, good: Any) -> None:
-    given = params()
-    spec = jax.ShapeDtypeStruct(jaxexp.symbolic_shape(f"batch, {SIZE}"), "float32")
-    exported: Any = jaxexp.export(jax.jit(closed(given)), weights=given)(spec)
-    exported.save(tmp_path / "model.jaxexp", max_weights_file_size=5000)
-    before = {path: path.stat().st_ino for path in tmp_path.glob("*.safetensors*")}
+    several = tmp_path / "several"
+    several.mkdir()
+    jaxexp.load(with_weights).save(several / "model.jaxexp", max_weights_file_size=5000)
+    before = {path: path.stat().st_ino for path in several.glob("*.safetensors*")}
     assert len(before) > 2
-    good("specialize", tmp_path / "model.jaxexp", "--size", "batch=4", "-o", tmp_path / "fixed.jaxexp")
-    assert {path: path.stat().st_ino for path in tmp_path.glob("*.safetensors*")} == before
-    close(jaxexp.load(tmp_path / "fixed.jaxexp", verify=True).call(X), apply(given, X))
+    good("specialize", several / "model.jaxexp", "--size", "batch=4", "-o", several / "fixed.jaxexp")
+    assert {path: path.stat().st_ino for path in several.glob("*.safetensors*")} == before
+    close(jaxexp.load(several / "fixed.jaxexp", verify=True).call(X), apply(params(), X))
 
 
-def test_weights_go_along_to_another_folder(with_weights: Path, tmp_path: Path, good: Any, run: Any) -> None:
+def test_weights_go_along_to_another_folder(with_weights: Path, tmp_path: Path, good: Any, refused: Any) -> None:
     (tmp_path / "other").mkdir()
     target = tmp_path / "other" / "fixed.jaxexp"
     arguments = ["specialize", with_weights, "--size", "batch=4", "-o", target]
     target.with_suffix(".safetensors").write_text("mine")
-    status, _, err = run(*arguments)
-    assert status == 1
-    assert "fixed.safetensors' exists: --force replaces it" in err
-    status, _, err = run(*arguments, "--force")
-    assert status == 1
-    assert "found one of another program" in err
+    refused("fixed.safetensors' exists: --force replaces it", *arguments)
+    refused("found one of another program", *arguments, "--force")
     assert not target.exists()
     target.with_suffix(".safetensors").unlink()
     good(*arguments)
@@ -133,47 +121,7 @@ def test_weights_go_along_to_another_folder(with_weights: Path, tmp_path: Path, 
     close(jaxexp.load(target, verify=True).call(X), apply(params(), X))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "said"),
-    [
-        ([], 1, "say how large batch, length are, as in --size batch=4 --size length=4"),
-        (["--size", "batch=4"], 1, "say how large length is"),
-        (["--size", "batch=4", "--size", "length=1", "--size", "n=1"], 1, "has no symbolic dimension n: its symbolic"),
-        (["--size", "batch=101", "--size", "length=1"], 1, "with batch=101, length=1: "),
-        (["--size", "batch=0", "--size", "length=1"], 1, "shape[0] must be at least 1, found 0"),
-        (["--size", "batch=1,2", "--size", "length=1"], 2, "2 functions need an archive: name one, as in -o fleet.zip"),
-        (["--size", "batch=1,1", "--size", "length=1"], 2, "--size 'batch=1,1' has a size twice"),
-        (["--size", "batch=1", "--size", "batch=2"], 2, "--size gives batch twice"),
-        (["--size", "batch"], 2, "--size 'batch' is not DIMENSION=SIZE, as in batch=4"),
-        (["--size", "batch=-1"], 2, "is not DIMENSION=SIZE"),
-        (["--append", "--size", "batch=1", "--size", "length=1"], 1, "No such file"),
-    ],
-)
-def test_what_is_refused(model: Path, run: Any, arguments: list[str], status: int, said: str) -> None:
-    target = model.with_name("fixed.jaxexp")
-    found, out, err = run("specialize", model, *arguments, "-o", target)
-    assert (found, out) == (status, "")
-    assert said in err
-    assert err.count("\n") == 1
-    assert list(model.parent.iterdir()) == [model]
-
-
-def test_an_archive_appears_whole_or_not_at_all(model: Path, run: Any) -> None:
-    target = model.with_name("fleet.zip")
-    status, _, err = run("specialize", model, "--size", "batch=1,101", "--size", "length=1", "-o", target)
-    assert status == 1
-    assert "batch <= 100" in err
-    assert list(model.parent.iterdir()) == [model]
-
-
-def test_constant_shapes_have_nothing_to_fix(tmp_path: Path, run: Any) -> None:
-    bound()[0].save(tmp_path / "model.jaxexp")
-    status, _, err = run("specialize", tmp_path / "model.jaxexp", "-o", tmp_path / "fixed.jaxexp")
-    assert status == 1
-    assert "has no symbolic dimensions: its shapes are constant already" in err
-
-
-def test_written_for_an_older_reader(model: Path, with_weights: Path, tmp_path: Path, good: Any, run: Any) -> None:
+def test_written_for_an_older_reader(model: Path, with_weights: Path, tmp_path: Path, good: Any) -> None:
     """An artifact does not say what it was written for, so the option does."""
     sizes = ["--size", "batch=2", "--size", "length=5"]
     for file, given in ((model, sizes), (with_weights, sizes[:2])):
@@ -186,5 +134,43 @@ def test_written_for_an_older_reader(model: Path, with_weights: Path, tmp_path: 
             assert jaxexp.inspect(found).vjp_order == 1
         good("specialize", file, *given, "--force", "-o", fixed)
         assert not jaxexp.compatibility(fixed).readable_by("0.8.1")
-    status, _, err = run("specialize", model, *sizes, "--to", "0.8", "-o", tmp_path / "no")
-    assert status == 2 and "--to takes a release" in err
+
+
+MLP, OF_ANY_BATCH = "torch_xla-2.9.0/mlp.mlirbc", "torch_xla-2.9.0/mlp_of_any_batch.mlirbc"
+
+
+def test_an_artifact_with_derivatives(tmp_path: Path, good: Any) -> None:
+    of, target = module(MLP), tmp_path / "mlp.jaxexp"
+    platforms = ["--platform", "cuda", "--platform", "cpu"]
+    out = good("from-stablehlo", of.path, "--vjp-order", "2", *platforms, "--name", "mlp", "-o", target)
+    assert out == f"{of.path} -> {target}: mlp, {target.stat().st_size:,} bytes\n"
+    loaded = jaxexp.load(target)
+    assert (loaded.fun_name, loaded.platforms) == ("mlp", ("cuda", "cpu"))
+    np.testing.assert_allclose(loaded.call(*of.arguments), of.results[0], rtol=1e-5)
+    found = jax.grad(lambda *args: loaded.call(*args).sum(), 4)(*of.arguments)
+    np.testing.assert_allclose(found, of.gradients[4], rtol=1e-4, atol=1e-6)
+    assert loaded.vjp().has_vjp()
+    assert not loaded.vjp().vjp().has_vjp()
+    assert "mlp.jaxexp" in good("inspect", target)
+
+
+def test_shapes(tmp_path: Path, refused: Any, good: Any) -> None:
+    of, target = module(OF_ANY_BATCH), tmp_path / "mlp.jaxexp"
+    refused("jaxexp: argument 4 of the module has the shape (?, 4): ", "from-stablehlo", of.path, "-o", target)
+    assert not target.exists()
+    good("from-stablehlo", of.path, "--shape", "4=batch, 4", "-o", target)
+    assert str(jaxexp.load(target).out_avals[0]) == "float32[batch,3]"
+    refused(f"{str(target)!r} exists: --force replaces it", "from-stablehlo", of.path, "--shape", "4=7,4", "-o", target)
+    good("from-stablehlo", of.path, "--shape", "4=7,4", "-o", target, "--force")
+    assert jaxexp.load(target).out_avals[0].shape == (7, 3)
+
+
+def test_an_entry_and_a_custom_call(tmp_path: Path, refused: Any, good: Any) -> None:
+    path, target = tmp_path / "m.mlirbc", tmp_path / "m.jaxexp"
+    call = "%0 = stablehlo.custom_call @mine(%x) : (tensor<2xf32>) -> tensor<2xf32>"
+    path.write_bytes(bytecode(identity(body=call, returned="%0").replace("@main", "@other")))
+    refused("mine", "from-stablehlo", path, "-o", target)
+    allowed = "from-stablehlo", path, "--allow-custom-call", "mine", "-o", target
+    refused("found functions @other", *allowed, "--entry", "main")
+    good(*allowed, "--entry", "other")
+    assert jaxexp.inspect(target).custom_calls == ({"mine": 1},)

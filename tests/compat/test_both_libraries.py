@@ -19,9 +19,12 @@ from kit import vhlo
 from kit.alike import LIBRARIES, raises_alike, reload
 from kit.compare import assert_same_values
 from kit.corpus import CASES, arr, export_with
+from kit.each import each
 from kit.installed import STOCK
 from kit.models import exported_case
 from kit.weighted import X, bound
+
+pytestmark = pytest.mark.jax
 
 STOCK_CHECK = jax_export.DisabledSafetyCheck
 
@@ -66,8 +69,10 @@ def test_checks_are_equal() -> None:
     assert jaxexp.DisabledSafetyCheck.platform() != "platform"
 
 
-@pytest.mark.parametrize("check", [jaxexp.DisabledSafetyCheck, STOCK_CHECK])
-@pytest.mark.parametrize("exporter", [jaxexp, jax_export, private])
+@each(
+    "exporter, check",
+    [(lib, check) for lib in (jaxexp, jax_export, private) for check in (jaxexp.DisabledSafetyCheck, STOCK_CHECK)],
+)
 def test_each_exporter_takes_the_checks_of_both(exporter: Any, check: Any) -> None:
     """JAX's private exporter is what `jax.experimental.jax2tf` calls."""
     export = exporter.export(jax.jit(jnp.sin), platforms=("tpu",), disabled_checks=[check.platform()])
@@ -82,7 +87,7 @@ def test_each_exporter_takes_the_checks_of_both(exporter: Any, check: Any) -> No
 PASSED_ON = ("sin", "nested_containers", "custom_vjp", "multi_platform", "symbolic_batch", "sharded_1d", "threefry_key")
 
 
-@pytest.mark.parametrize("name", PASSED_ON)
+@each("name", PASSED_ON)
 def test_private_calls_of_our_functions(name: str) -> None:
     case = CASES[name]
     with case.context():
@@ -139,17 +144,6 @@ def by_attributes(jaxpr: Any) -> Iterator[str]:
                     yield from by_attributes(inner)
 
 
-def by_leaves(jaxpr: Any) -> Iterator[str]:
-    for equation in jaxpr.eqns:
-        yield equation.primitive.name
-        for inner in jax.tree.leaves(
-            dict(equation.params), is_leaf=lambda v: hasattr(v, "eqns") or hasattr(v, "jaxpr")
-        ):
-            inner = getattr(inner, "jaxpr", inner)
-            if hasattr(inner, "eqns"):
-                yield from by_leaves(inner)
-
-
 def by_types(jaxpr: Any) -> Iterator[str]:
     for equation in jaxpr.eqns:
         yield equation.primitive.name
@@ -160,7 +154,7 @@ def by_types(jaxpr: Any) -> Iterator[str]:
                 yield from by_types(inner)
 
 
-@pytest.mark.parametrize("walk", [by_attributes, by_leaves, by_types])
+@each("walk", [by_attributes, by_types])
 def test_walkers_pass_over_calls(walk: Callable[[Any], Iterator[str]]) -> None:
     loaded = reload(jaxexp, exported_case("sin"), 2)
     weighted, _ = bound()
@@ -181,7 +175,7 @@ def test_walkers_pass_over_calls(walk: Callable[[Any], Iterator[str]]) -> None:
 # --- fields and annotations -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["sin", "sharded_2d", "partly_sharded", "memory_kinds", "replicated"])
+@each("name", ["sin", "sharded_2d", "partly_sharded", "memory_kinds", "replicated"])
 def test_hlo_shardings_are_those_of_the_installed_jax(name: str) -> None:
     def said(library: Any) -> list[Any]:
         exported = exported_case(name, library)
@@ -239,7 +233,7 @@ def test_text_is_checked_like_bytecode() -> None:
         calls_back.call(arr(2, 3))
 
 
-@pytest.mark.parametrize("text", [b"", b"no module", b"module {}", b"\xff\xfe", b"\0" * 100])
+@each("text", [b"", b"no module", b"module {}", b"\xff\xfe", b"\0" * 100])
 def test_other_bytes_stay_as_they_are(text: bytes) -> None:
     exported = dataclasses.replace(exported_case("sin"), mlir_module_serialized=text)
     assert exported.mlir_module_serialized == text

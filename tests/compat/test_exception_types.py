@@ -18,6 +18,9 @@ from jax.sharding import PartitionSpec as P
 import jaxexp
 from kit.alike import LIBRARIES, reload
 from kit.corpus import arr
+from kit.each import each
+
+pytestmark = pytest.mark.jax
 
 X = arr(3, 3)
 
@@ -137,7 +140,7 @@ def built_in(error: BaseException) -> type[BaseException]:
     return next(kind for kind in type(error).__mro__ if vars(builtins).get(kind.__name__) is kind)
 
 
-@pytest.mark.parametrize("mistake", PROVOCATIONS)
+@each("mistake", PROVOCATIONS)
 def test_the_same_except_clause_catches_it(mistake: str) -> None:
     expected, provoke = PROVOCATIONS[mistake]
     with pytest.raises(Exception) as theirs:
@@ -159,9 +162,13 @@ def test_messages_of_these_errors() -> None:
         of_static(jaxexp).call(X, "how")
 
 
-@pytest.mark.parametrize("damage", [lambda module: b"no module", lambda module: module[: len(module) // 2]])
-@pytest.mark.parametrize(
-    "use", [lambda e: e.call(X), lambda e: jax.jit(e.call)(X), lambda e: e.mlir_module()], ids=["call", "jit", "text"]
+@each(
+    "use, damage",
+    [
+        (use, damage)
+        for use in (lambda e: e.call(X), lambda e: jax.jit(e.call)(X), lambda e: e.mlir_module())
+        for damage in (lambda module: b"no module", lambda module: module[: len(module) // 2])
+    ],
 )
 def test_damaged_modules(use: Callable[[Any], Any], damage: Callable[[bytes], bytes]) -> None:
     for library in LIBRARIES.values():

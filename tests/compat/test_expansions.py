@@ -16,7 +16,10 @@ import jaxexp
 from jaxexp import _jax
 from jaxexp._compat.foreign import expansions
 from jaxexp._kernel.module import mlir
+from kit.each import each
 from kit.producers import bytecode
+
+pytestmark = pytest.mark.jax
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "bessel_i1e": lax.bessel_i1e,
@@ -45,16 +48,25 @@ def close(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
     np.testing.assert_allclose(np.float32(found), np.float32(expected), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("element", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_derivatives_are_those_of_jax(function: str, element: str) -> None:
-    x = X.astype(jnp.dtype(element))
-    short = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}[element]
-    exported = jaxexp.from_stablehlo(of_chlo(function, short), differentiable=True)
+@each("element, tolerance", [("float32", 1e-5), ("bfloat16", 2e-2)])
+def test_derivatives_are_those_of_jax(element: str, tolerance: float) -> None:
+    """All functions in one module; in few bits, JAX and an expansion in float32 round otherwise."""
+    x, short = X.astype(jnp.dtype(element)), {"float32": "f32", "bfloat16": "bf16"}[element]
+    names = list(FUNCTIONS) if element == "float32" else ["erf_inv", "lgamma"]
+    type_ = f"tensor<{X.size}x{short}>"
+    body = "\n".join(f"%{i} = chlo.{name} %x : {type_} -> {type_}" for i, name in enumerate(names))
+    returned, types = ", ".join(f"%{i}" for i in range(len(names))), ", ".join([type_] * len(names))
+    text = f"func.func @main(%x: {type_}) -> ({types}) {{\n{body}\nreturn {returned} : {types} }}"
+    exported = jaxexp.from_stablehlo(bytecode(text), differentiable=True)
     loaded = jaxexp.deserialize(exported.serialize(vjp_order=1))
-    tolerance = 1e-5 if element == "float32" else 2e-2  # of an expansion in float32, and of JAX in few bits
-    for one in (exported, loaded):
-        close(gradient(one.call, x), gradient(FUNCTIONS[function], x), tolerance)
+
+    def gradients(call: Callable[..., Any]) -> Any:
+        every = lambda x: [y.astype(jnp.float32).sum() for y in call(x)]  # noqa: E731
+        return jax.jit(jax.jacrev(every))(x)
+
+    expected = gradients(lambda x: [FUNCTIONS[name](x) for name in names])
+    for name, one, other in zip(names, gradients(loaded.call), expected, strict=True):
+        np.testing.assert_allclose(np.float32(one), np.float32(other), tolerance, tolerance, err_msg=name)
 
 
 def test_derivatives_in_float64() -> None:
@@ -65,6 +77,7 @@ def test_derivatives_in_float64() -> None:
         np.testing.assert_allclose(jax.grad(lambda x: exported.call(x).sum())(x), expected, rtol=1e-12)
 
 
+@pytest.mark.wide(one_in=6, promise="the functions that JAX itself expands have their derivatives")
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_what_jax_exports(function: str) -> None:
     """In a portable artifact, hardly any of the functions is left."""
@@ -76,6 +89,7 @@ def test_what_jax_exports(function: str) -> None:
     close(gradient(exported.call, x), 0 * x if "bitcast" in exported.mlir_module() else expected, 1e-4)
 
 
+@pytest.mark.wide(one_in=3, promise="expansions between conversions have their derivatives")
 @pytest.mark.parametrize(("outer", "inner"), [("float64", "float32"), ("float32", "bfloat16"), ("int32", "float32")])
 def test_arguments_of_another_type(outer: str, inner: str) -> None:
     """The expansion for numbers of 16 bits begins and ends with conversions, as this does."""
@@ -129,8 +143,7 @@ def expanded(function: str, element: str) -> str:
         return str(mlir.parse(jaxexp.from_stablehlo(of_chlo(function, element)).mlir_module_serialized, context))
 
 
-@pytest.mark.parametrize("element", ["f16", "bf16", "f32", "f64"])
-@pytest.mark.parametrize("function", FUNCTIONS)
+@each("function, element", [(name, element) for name in FUNCTIONS for element in ("bf16", "f32", "f64")])
 def test_nothing_is_left_of_an_expansion(function: str, element: str) -> None:
     text = expanded(function, element)
     if "stablehlo.composite" in text:  # which is read back as what it stands for
@@ -140,6 +153,7 @@ def test_nothing_is_left_of_an_expansion(function: str, element: str) -> None:
     assert (found.count("chlo."), f"chlo.{function}" in found, "stablehlo." in found) == (1, True, False)
 
 
+@pytest.mark.wide(one_in=6, promise="only what is equal to an expansion is read as one")
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_only_what_is_equal_is_read(function: str) -> None:
     """Each use of each value is replaced by another value, and each word by another one."""

@@ -17,7 +17,10 @@ from jax.sharding import PartitionSpec as P
 import jaxexp
 from jaxexp._compat.foreign import source
 from kit.corpus import mesh
+from kit.each import each
 from kit.producers import bytecode, identity
+
+pytestmark = pytest.mark.jax
 
 W, B, X = np.full((3, 3), 0.5, np.float32), np.float32(2), np.arange(3, dtype=np.float32)
 
@@ -80,27 +83,20 @@ def test_without_names_arguments_come_one_after_the_other() -> None:
     close(exported.call(B, W, X), scores({"w": W, "b": B}, X))
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("x", "x"),
-        ("x[1]", "x[0]"),
-        ("x['b']", "x['a']"),
-        ("x[0]", "x[2]"),
-        ("x", "x[0]"),
-        ("x[0]", "y[0"),
-        ("x['\\\\x']", "y"),
-    ],
-    ids=range(7),
+ODD = "x['\\\\x']"  # a key that is no text of Python: its brackets make a tuple of their own
+
+
+@each(
+    "first, second",
+    [("x", "x"), ("x[1]", "x[0]"), ("x['b']", "x['a']"), ("x[0]", "x[2]"), ("x", "x[0]"), ("x[0]", "y[0"), (ODD, "y")],
 )
-def test_names_that_make_no_tree(names: tuple[str, str]) -> None:
-    first, second = names
+def test_names_that_make_no_tree(first: str, second: str) -> None:
     text = f"""func.func @main(%a: tensor<2xf32> loc("{first}"), %b: tensor<3xf32> loc("{second}")) -> (tensor<2xf32> {{
         jax.result_info = "{first}"}}, tensor<3xf32> {{jax.result_info = "{second}"}}) {{
         return %a, %b : tensor<2xf32>, tensor<3xf32> }}"""
     exported = jaxexp.from_stablehlo(bytecode(text))
     two = np.ones(2, np.float32), np.zeros(3, np.float32)
-    if names[0] == "x['\\\\x']":  # a key that is no text of Python: its brackets make a tuple of their own
+    if first == ODD:
         assert exported.in_tree.num_leaves == 2
         return
     close(exported.call(*two), two)
@@ -127,8 +123,8 @@ def test_trees_of_the_caller() -> None:
     assert "tf.aliasing_output = 2 : i32" in kept.mlir_module().partition("private")[0]  # result 0 of the module
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
+@each(
+    "options, message",
     [
         ({"args": [0, 1]}, "args and kwargs have to name each argument of the module; 2 is missing"),
         ({"args": [0, 1, 2, 2]}, "args and kwargs: the argument 2 is there more than once"),
@@ -150,7 +146,6 @@ def test_trees_of_the_caller() -> None:
         ({"shapes": {2: "4"}}, "shapes= gives argument 2 the shape (4), and in the module it is (3)"),
         ({"entry": "f"}, "expected a function @f, as entry= says, found functions @main"),
     ],
-    ids=range(10),
 )
 def test_options_that_do_not_fit(options: Any, message: str) -> None:
     with pytest.raises(jaxexp.ExportError) as error:
@@ -364,7 +359,10 @@ def test_no_paths_of_the_importing_program() -> None:
     assert __file__.encode() not in exported.serialize(vjp_order=2)
 
 
-@pytest.mark.slow(reason="waits for a second of CPU time")
+@pytest.mark.long(
+    promise="a process that parses text ends by itself if its parent has ended",
+    sibling="test_modules_refused.py::test_text_that_ends_or_stops_a_parser",
+)
 @pytest.mark.processes(reason="text is parsed in a process of its own")
 def test_a_child_without_parent_ends() -> None:
     """Each attribute has the one before it twice, so that the text has no end."""
@@ -420,7 +418,7 @@ def test_pages_tell_functions_apart() -> None:
 
 def test_a_long_attribute_of_another_dialect() -> None:
     """Messages of MLIR have all of it."""
-    attribute = "`!a" * 1_000_000
+    attribute = "`!a" * 200_000
     text = (
         "module @m { func.func public @main(%a: tensor<2xf32>) -> tensor<2xf32> {\n"
         f'%0 = "stablehlo.slice"(%a) <{{start_indices=array<i64: 0>}}> {{a="{attribute}"}} : '

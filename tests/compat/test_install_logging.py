@@ -13,6 +13,9 @@ from jax import export as jax_export
 
 import jaxexp
 from kit.corpus import arr
+from kit.each import each
+
+pytestmark = pytest.mark.jax
 
 PROGRAM = """
 import jax, jaxexp
@@ -29,41 +32,31 @@ def log_modules():
     jax.config.update("jax_debug_log_modules", "")
 
 
-# JAX's handler for modules is mute where JAX has no logging level.
-@pytest.mark.sampled(one_in=3, reason="many cases go the same way")
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {"JAX_DEBUG_LOG_MODULES": "jax._src.export", "JAX_LOGGING_LEVEL": "WARNING"},
-        {"JAX_DEBUG_LOG_MODULES": "jax._src.export._export", "JAX_LOGGING_LEVEL": "WARNING"},
-        {"JAX_LOGGING_LEVEL": "DEBUG"},
-    ],
-    ids=["package", "module", "level"],
+@pytest.mark.long(
+    promise="variables of the environment that show jax.export's log show jaxexp's",
+    sibling="test_install_logging.py::test_the_option_shows_the_log",
 )
-def test_the_environment_variables_show_the_log(variables: dict[str, str], subprocess_env) -> None:
-    shown = {}
+@pytest.mark.processes(reason="JAX reads these variables when it is imported")
+@each(
+    "variables, is_shown",
+    [
+        ({"JAX_DEBUG_LOG_MODULES": "jax._src.export", "JAX_LOGGING_LEVEL": "WARNING"}, True),
+        ({"JAX_DEBUG_LOG_MODULES": "jax._src.export._export", "JAX_LOGGING_LEVEL": "WARNING"}, True),
+        ({"JAX_LOGGING_LEVEL": "DEBUG"}, True),
+        ({"JAX_DEBUG_LOG_MODULES": "jax._src.export"}, False),  # without a level, JAX's handler for modules is mute
+    ],
+)
+def test_the_environment_variables_show_the_log(variables: dict[str, str], is_shown: bool, subprocess_env) -> None:
+    environment = {name: value for name, value in subprocess_env().items() if name != "JAX_LOGGING_LEVEL"}
     for install in (True, False):
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM.format(install=install)],
-            env=subprocess_env(**variables),
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        shown[install] = [line for line in done.stderr.splitlines() if line.startswith("DEBUG:") and "export" in line]
-    assert any("exported sin for ('cpu', 'tpu')" in line and ":jaxexp." in line for line in shown[True])
-    assert not any("jaxexp" in line for line in shown[False])
-    assert any("sin" in line and ":jax._src.export." in line for line in shown[False])
-
-
-def test_without_a_logging_level_nothing_is_shown(subprocess_env) -> None:
-    """Neither of jax.export nor of jaxexp."""
-    for install in (True, False):
-        environment = subprocess_env(JAX_DEBUG_LOG_MODULES="jax._src.export")
-        environment.pop("JAX_LOGGING_LEVEL", None)
         command = [sys.executable, "-c", PROGRAM.format(install=install)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        assert "DEBUG" not in done.stderr
+        env = {**environment, **variables}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+        lines = [line for line in done.stderr.splitlines() if line.startswith("DEBUG:") and "export" in line]
+        ours = any("exported sin for ('cpu', 'tpu')" in line and ":jaxexp." in line for line in lines)
+        theirs = any("sin" in line and ":jax._src.export." in line for line in lines)
+        assert (ours, theirs or install) == (is_shown and install, is_shown or install)
+        assert lines == [] or is_shown
 
 
 def test_the_option_shows_the_log(log_modules, caplog) -> None:

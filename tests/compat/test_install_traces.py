@@ -18,13 +18,15 @@ from jax._src.export import _export as private
 import jaxexp
 from kit.compare import assert_same_fields, module_interface
 from kit.corpus import arr, f32
+from kit.each import each
 from kit.installed import STOCK, everything
+
+pytestmark = pytest.mark.jax
 
 # --- real code ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reader", ["stock", "installed"])
-@pytest.mark.parametrize("writer", ["stock", "installed"])
+@each("writer, reader", [(a, b) for a in ("stock", "installed") for b in ("stock", "installed")])
 def test_jax_error_checks(writer: str, reader: str) -> None:
     """JAX's run-time error checks come with wrappers for jax.export, and a node type registered with it."""
 
@@ -126,6 +128,7 @@ print("fine")
 """
 
 
+@pytest.mark.processes(reason="TensorFlow changes the process that imports it")
 @pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("orbax", "tensorflow"))),
     reason="needs TensorFlow (2 GB), without which orbax-export cannot be imported: pip install '.[orbax]'",
@@ -152,8 +155,7 @@ def test_only_public_names_change_while_installed() -> None:
     assert not any("_src" in name for name in changed)
 
 
-@pytest.mark.parametrize("error", [None, KeyError, KeyboardInterrupt, SystemExit])
-@pytest.mark.parametrize("depth", [1, 3])
+@each("error, depth", [(error, n) for error in (None, KeyError, KeyboardInterrupt, SystemExit) for n in (1, 3)])
 def test_nothing_is_left(error, depth: int) -> None:
     before = everything()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any, NamedTuple
 
 import jax
@@ -20,9 +19,10 @@ from kit import wire
 from kit.compare import assert_same_values
 from kit.corpus import CASES, export_with
 from kit.derivatives import pull_back
+from kit.each import each
 from kit.goldens import ARTIFACTS, RELEASES, arguments, assert_runs, blob_of, every_artifact
 
-pytestmark = pytest.mark.sampled(one_in=4, reason="many cases go the same way")
+pytestmark = pytest.mark.jax
 
 INSTALLED = table.release(jax.__version__)
 
@@ -31,6 +31,7 @@ def parses_here(version: str, name: str) -> bool:
     return jaxexp.compatibility(blob_of(version, name)).unreadable_here is None
 
 
+@pytest.mark.wide(one_in=16, promise="jax.export reads each golden artifact that was migrated, and computes the same")
 @every_artifact
 def test_jax_export_reads_what_was_migrated(version: str, name: str) -> None:
     if not parses_here(version, name):
@@ -54,6 +55,7 @@ def test_nothing_is_refused_by_the_newest() -> None:
     assert all(parses_here(*artifact) for artifact in ARTIFACTS)
 
 
+@pytest.mark.wide(one_in=6, promise="migrated artifacts of each release keep their derivatives")
 @pytest.mark.parametrize("version", RELEASES)
 def test_derivatives_are_kept(version: str) -> None:
     old = jaxexp.deserialize(blob_of(version, "mlp"))
@@ -71,7 +73,7 @@ def test_all_orders_are_kept() -> None:
     assert not migrated.vjp().vjp().has_vjp()
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         "symbolic_several", "multi_platform", "custom_node", "threefry_key", "several_effects", "sharded_2d",
@@ -134,17 +136,10 @@ def test_rounding_is_no_difference() -> None:
     assert rounding.differing(np.complex64([1j]), np.complex64([1])).any()
 
 
-def test_not_an_artifact() -> None:
-    with pytest.raises(jaxexp.DeserializationError):
-        jaxexp.migrate(b"nothing of the kind")
-
-
-@pytest.mark.skipif(
-    "compatibility" not in inspect.signature(jaxexp.Exported.serialize).parameters,
-    reason="this version of serialize writes one format",
+@each(
+    "version, name, to",
+    [("0.4.30", "mlp", "jax-0.9.2"), ("0.12.0.1", "tree", "jax-0.6.2"), ("0.9.2", "sharded", "jax-0.6.2")],
 )
-@pytest.mark.parametrize("to", ["jax-0.6.2", "jax-0.9.2"])
-@pytest.mark.parametrize(("version", "name"), [("0.4.30", "mlp"), ("0.12.0.1", "tree"), ("0.9.2", "sharded")])
 def test_to_a_named_release(version: str, name: str, to: str) -> None:
     report = jaxexp.compatibility(jaxexp.migrate(blob_of(version, name), to))
     assert report.readable_by(to.removeprefix("jax-"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import sys
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import Any
 import pytest
 
 from kit.places import TESTS
+
+pytestmark = pytest.mark.jax
 
 SOURCE = os.environ.get("JAX_SOURCE")
 
@@ -30,9 +31,6 @@ def shadow() -> Any:
         sys.path.remove(str(TESTS / "shadow"))
 
 
-NOTHING: dict[str, dict[str, str]] = {"tests": {}, "functions": {}}
-
-
 def test_only_failures_of_jaxexp_count(shadow: ModuleType) -> None:
     jax = [{"test": f"t::{name}", "outcome": "passed"} for name in "abc"] + [{"test": "t::d", "outcome": "failed"}]
     jaxexp = [
@@ -47,13 +45,6 @@ def test_only_failures_of_jaxexp_count(shadow: ModuleType) -> None:
     assert found == ["t::b\nbecause"]
 
 
-def test_failures_where_jaxexp_is_imported_count(shadow: ModuleType) -> None:
-    passed, failed = ([{"test": "t::a", "outcome": outcome, "why": outcome}] for outcome in ("passed", "failed"))
-    row, found = shadow.summary({"jax": passed, "jaxexp": passed, "rewritten": failed}, NOTHING)
-    assert row == [1, 1, 1, 0, 0, 0, 1, 0, 0, 0]
-    assert found == ["t::a\nfailed"]
-
-
 def test_tests_are_rewritten(shadow: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "jax" / "tests" / "pallas").mkdir(parents=True)
     before = "import jax\nfrom jax import export\nx, = jax.export.symbolic_shape('x')\nexport.export(jax.jit(f))\n"
@@ -65,32 +56,6 @@ def test_tests_are_rewritten(shadow: ModuleType, tmp_path: Path) -> None:
     assert (copy / "tests" / "pallas" / "a_test.py").read_text() == after
     assert (copy / "tests" / "b_test.py").read_text() == "import jax\nimport jaxexp\nimport jaxexp\n"
     assert shadow.rewritten(tmp_path / "jax", tmp_path) == copy
-
-
-def test_a_file_that_only_jaxexp_cannot_import_counts(shadow: ModuleType) -> None:
-    refused = {"test": "t.py", "outcome": "not collected", "why": "ImportError"}
-    assert shadow.alone(shadow.outcomes([{"test": "t.py::a", "outcome": "passed"}]), shadow.outcomes([refused])) == {
-        "t.py": "ImportError"
-    }
-    assert shadow.alone(shadow.outcomes([refused]), shadow.outcomes([refused])) == {}
-
-
-def test_a_crash_of_exported_functions_counts(shadow: ModuleType) -> None:
-    crash = {"test": "t::a", "outcome": "crashed"}
-    row, found = shadow.summary({"functions": [crash, {"test": "t::b", "outcome": "passed"}]}, NOTHING)
-    assert row == [2, 0, 0, 0, 0, 0, 0, 0, 0, 1]
-    assert found == ["t::a: crashed"]
-    assert shadow.summary({"jax": [crash], "functions": [crash]}, NOTHING)[1] == []
-
-
-def test_a_test_that_was_stopped_has_not_crashed(shadow: ModuleType, tmp_path: Path) -> None:
-    begun = [{"test": "t::b", "outcome": "crashed"}, {"function": "f", "of": "t::b"}]
-    done = [{"test": "t::a", "outcome": "crashed"}, {"test": "t::a", "outcome": "passed"}]
-    out = tmp_path / "t.jsonl"
-    for lines, kept in ((done + begun, done), (done, done), (begun, []), ([], [])):
-        out.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-        shadow._forget_unfinished(out)
-        assert [json.loads(line) for line in out.read_text().splitlines()] == kept
 
 
 def test_functions_are_compared_stage_by_stage(shadow: ModuleType) -> None:
@@ -109,6 +74,11 @@ def test_functions_are_compared_stage_by_stage(shadow: ModuleType) -> None:
     ]
 
 
+@pytest.mark.long(
+    promise="examples of documents are compared between both libraries",
+    sibling="test_shadow.py::test_only_failures_of_jaxexp_count",
+)
+@pytest.mark.processes(reason="examples run with each library")
 def test_examples_are_compared(shadow: ModuleType, tmp_path) -> None:
     """Of a document of our own: jaxexp's errors count as the built-in type that jax.export raises."""
     document = tmp_path / "document.md"

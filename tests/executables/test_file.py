@@ -1,9 +1,13 @@
-"""Files of executables: read back, added to, and refused or cut short where they are damaged."""
+"""Files of executables: read back, added to, and refused or cut short where they are damaged, or a writer died."""
 
 from __future__ import annotations
 
 import concurrent.futures
+import os
+import subprocess
+import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ import jaxexp
 from jaxexp import _native
 from jaxexp._executables.file import ExecutablesFile, GrowingFile, Record
 from jaxexp._kernel.io.lock import locked
+from kit.places import WORKERS
 
 CONDITIONS = {"module": "12ab", "arguments": "float32[8,8]\nint32[]", "XLA_FLAGS": ""}
 CALL = {"jax": '{"kept": [0]}', "custom calls": ""}
@@ -77,19 +82,16 @@ def test_every_changed_byte_is_noticed(path: Path) -> None:
     assert zeros < 4 * 64
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\3\4", b"JAXEXPEX", bytes(64)])
-def test_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_something_else_is_refused(tmp_path: Path) -> None:
     other = tmp_path / "other"
-    other.write_bytes(content)
-    with pytest.raises(jaxexp.DeserializationError, match="expected a file of executables"):
-        ExecutablesFile(other)
-    if content:
+    for content in (b"", b"PK\3\4", b"JAXEXPEX", bytes(64)):
+        other.write_bytes(content)
         with pytest.raises(jaxexp.DeserializationError, match="expected a file of executables"):
-            GrowingFile(other).append(CONDITIONS, CALL, b"")
-    assert other.read_bytes() == content
-
-
-def test_a_missing_file_is_an_error_of_the_system(tmp_path: Path) -> None:
+            ExecutablesFile(other)
+        if content:
+            with pytest.raises(jaxexp.DeserializationError, match="expected a file of executables"):
+                GrowingFile(other).append(CONDITIONS, CALL, b"")
+        assert other.read_bytes() == content
     with pytest.raises(FileNotFoundError, match=r"missing\.exe"):
         ExecutablesFile(tmp_path / "missing.exe")
 
@@ -167,3 +169,39 @@ def test_readers_keep_their_records_while_what_was_not_finished_goes(path: Path)
     GrowingFile(path).append(CONDITIONS, CALL, b"shorter")
     assert path.stat().st_size < len(complete) + 10_000
     assert [len(reader.code(record)) for record in reader.records] == [300, 0]
+
+
+# --- processes that are killed, and many at once --------------------------------------------------------------------
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks the processes that it kills")
+
+
+@pytest.fixture
+def run_worker(tmp_path: Path, subprocess_env: Callable[..., dict[str, str]]) -> Callable[..., dict[str, int]]:
+    def run(*arguments: object) -> dict[str, int]:
+        file = tmp_path / "model.exe"
+        file.unlink(missing_ok=True)
+        command = [sys.executable, WORKERS / "executables_kill.py", file, *map(str, arguments)]
+        done = subprocess.run(command, env=subprocess_env(), capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return {name: int(times) for name, times in map(str.split, done.stdout.splitlines())}
+
+    return run
+
+
+@needs_fork
+def test_killed_at_any_byte_and_many_at_once(run_worker: Callable[..., dict[str, int]]) -> None:
+    """The records that were there are left, or one more; others wait for their turn, and lose nothing."""
+    found = run_worker("bytes", 30, 0)
+    assert found["died"] == 30
+    assert found["unfinished"] >= 20
+    found = run_worker("together", 4, 0)
+    assert found["records"] == 40
+    assert found["looks"] > 0
+
+
+@needs_fork
+@pytest.mark.cpp
+def test_what_cpp_adds(run_worker: Callable[..., dict[str, int]], programs: Path) -> None:
+    assert run_worker("bytes", 30, 0, programs / "append")["unfinished"] >= 20
+    assert run_worker("together", 4, 0, programs / "append")["records"] == 40

@@ -43,7 +43,6 @@ def test_the_reader_sees_classes_and_functions() -> None:
     text = """\
 namespace jaxexp::wire {
 
-/// A class.
 template <class T>
 class Found : public Base {
  public:
@@ -54,8 +53,6 @@ class Found : public Base {
         int b)
       : a_(a) {
     if (a) {
-      b();
-    } else {
       const auto lambda = [] {
         return 1;
       };
@@ -75,16 +72,16 @@ int function() {
 }  // namespace jaxexp::wire
 """
     found = [(kind, first.split("(")[0], size) for kind, first, size in blocks(text)]
-    assert ("class", "class Found : public Base {", 20) in found
-    assert ("function", "Found", 11) in found
+    assert ("class", "class Found : public Base {", 18) in found and ("function", "Found", 9) in found
     assert ("function", "int function", 5) in found
     assert len([kind for kind, first, _ in found if "lambda" not in first]) == 3
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CPP)))
-def test_no_class_and_no_function_is_too_long(path: Path) -> None:
+def test_no_class_and_no_function_is_too_long() -> None:
+    assert len(FILES) > 300
     too_long = [
-        f"{first} has {size} lines, where a {kind} may have {MOST[kind]}"
+        f"{path.relative_to(CPP)}: {first} has {size} lines, where a {kind} may have {MOST[kind]}"
+        for path in FILES
         for kind, first, size in blocks(path.read_text())
         if size > MOST[kind]
     ]

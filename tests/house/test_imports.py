@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-
-import pytest
 
 from kit.places import ROOT
 
@@ -59,9 +57,6 @@ def table(heading: str) -> dict[str, Room]:
 BOXES = table("Boxes")
 ROOMS = table("Rooms")
 IN_CPP = table("C++")
-
-
-# --- arrows of Python -----------------------------------------------------------------------------------------------
 
 
 def module_files() -> dict[str, Path]:
@@ -134,9 +129,6 @@ PYTHON_ARROWS = [arrow for name in FILES for arrow in python_arrows(name)]
 INSIDE = [arrow for arrow in PYTHON_ARROWS if arrow.to_file in FILES]
 
 
-# --- arrows of C++ --------------------------------------------------------------------------------------------------
-
-
 def cpp_arrows() -> Iterator[Arrow]:
     # The header that is generated from a schema belongs to the room whose row names the schema.
     generated = {
@@ -166,9 +158,6 @@ def room_in_cpp(file: str) -> str:
 CPP_ARROWS = list(cpp_arrows())
 
 
-# --- the rules ------------------------------------------------------------------------------------------------------
-
-
 def circles(arrows: Iterable[tuple[str, str]]) -> list[list[str]]:
     """Each circle once; none where the arrows can be followed to an end."""
     to: dict[str, set[str]] = {}
@@ -196,12 +185,12 @@ def test_circles_are_found() -> None:
     assert circles([("a", "b"), ("b", "c"), ("c", "b")]) == [["b", "c", "b"]]
 
 
-@pytest.mark.parametrize("rooms", [BOXES, ROOMS, IN_CPP], ids=["boxes", "rooms", "cpp"])
-def test_the_tables_point_down(rooms: Mapping[str, Room]) -> None:
-    order = list(rooms)
-    for room in rooms.values():
-        above = [other for other in room.allowed if order.index(other) <= order.index(room.name)]
-        assert not above, f"{room.name} may import {above}, which stand above it in docs/design.md"
+def test_the_tables_point_down() -> None:
+    for rooms in (BOXES, ROOMS, IN_CPP):
+        order = list(rooms)
+        for room in rooms.values():
+            above = [other for other in room.allowed if order.index(other) <= order.index(room.name)]
+            assert not above, f"{room.name} may import {above}, which stand above it in docs/design.md"
 
 
 def test_every_box_and_every_room_is_in_the_tables() -> None:
@@ -294,18 +283,16 @@ def test_arrows_are_seen() -> None:
     assert len(CPP_ARROWS) > 150
 
 
-@pytest.mark.parametrize("folder", [*BOXES, *(room for room in ROOMS if "/" in room)])
-def test_a_door_says_what_is_inside(folder: str) -> None:
+def test_a_door_says_what_is_inside() -> None:
     """The `__init__.py` of a folder is a docstring and nothing else: a sentence, and up to ten lines. That of a public
     box has its names, too.
     """
-    only, *names = ast.parse((PACKAGE / folder / "__init__.py").read_text()).body
-    assert not names or not folder.startswith("_")
-    assert isinstance(only, ast.Expr)
-    assert isinstance(only.value, ast.Constant)
-    lines = str(only.value.value).strip().splitlines()
-    assert lines[0].endswith((".", ":"))
-    assert len(lines) <= 14
+    for folder in (*BOXES, *(room for room in ROOMS if "/" in room)):
+        only, *names = ast.parse((PACKAGE / folder / "__init__.py").read_text()).body
+        assert not names or not folder.startswith("_"), folder
+        assert isinstance(only, ast.Expr) and isinstance(only.value, ast.Constant), folder
+        lines = str(only.value.value).strip().splitlines()
+        assert lines[0].endswith((".", ":")) and len(lines) <= 14, folder
 
 
 def test_the_table_of_caches_has_each_name_that_is_kept() -> None:

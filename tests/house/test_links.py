@@ -51,15 +51,16 @@ def broken(page: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_links_lead_somewhere(page: Path) -> None:
-    assert not broken(page)
+def test_links_lead_somewhere() -> None:
+    assert len(PAGES) > 50
+    wrong = {page.relative_to(ROOT).as_posix(): broken(page) for page in PAGES}
+    assert not {name: targets for name, targets in wrong.items() if targets}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_paths_exist(page: Path) -> None:
-    named = SPAN.findall(page.read_text(encoding="utf-8"))
-    assert not [path for path in named if not any(ROOT.glob(path.partition("::")[0].rstrip("/")))]
+def test_paths_exist() -> None:
+    named = [(page.name, path) for page in PAGES for path in SPAN.findall(page.read_text(encoding="utf-8"))]
+    assert len(named) > 50
+    assert not [(name, path) for name, path in named if not any(ROOT.glob(path.partition("::")[0].rstrip("/")))]
 
 
 def test_the_index_lists_every_page() -> None:

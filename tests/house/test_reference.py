@@ -21,32 +21,23 @@ if not DOCS.exists():
 DIRECTIVE = re.compile(r"^\.\. auto(\w+):: (\w+)$", re.MULTILINE)
 # Messages that come from JAX, and pass through.
 OF_OTHERS = {
-    "Symbolic dimension",
-    "Symbolic dimension comparison",
-    "is inconclusive",
-    "used in a context that requires a constant",
-    "unhashable type: 'jaxlib._jax.ArrayImpl'",
-    "No module named 'absl'",
-    "Please install 'flatbuffers' in order to use Exported serialization",
-    "deserialize unsupported version 12",
-    "Cannot deserialize a PyTreeDef containing an unregistered type",
+    "Symbolic dimension", "Symbolic dimension comparison", "is inconclusive",
+    "used in a context that requires a constant", "unhashable type: 'jaxlib._jax.ArrayImpl'",
+    "No module named 'absl'", "Please install 'flatbuffers' in order to use Exported serialization",
+    "deserialize unsupported version 12", "Cannot deserialize a PyTreeDef containing an unregistered type",
     "Cannot mutate BatchStat from a different trace level",
-}
+}  # fmt: skip
 
 
-def test_every_public_name_is_in_the_reference_once() -> None:
+def test_every_public_name_is_in_the_reference_once_as_what_it_is() -> None:
     pages = sorted((DOCS / "reference").glob("*.md"))
-    found = [name for page in pages for _, name in DIRECTIVE.findall(page.read_text(encoding="utf-8"))]
-    assert sorted(found) == sorted(jaxexp.__all__)
-
-
-def test_the_reference_says_what_kind_of_thing_a_name_is() -> None:
-    for page in (DOCS / "reference").glob("*.md"):
-        for kind, name in DIRECTIVE.findall(page.read_text(encoding="utf-8")):
-            value = getattr(jaxexp, name)
-            is_error = isinstance(value, type) and issubclass(value, Exception)
-            expected = "exception" if is_error else "class" if isinstance(value, type) else "function"
-            assert kind == ("data" if isinstance(value, int) else expected), name
+    found = [entry for page in pages for entry in DIRECTIVE.findall(page.read_text(encoding="utf-8"))]
+    assert sorted(name for _, name in found) == sorted(jaxexp.__all__)
+    for kind, name in found:
+        value = getattr(jaxexp, name)
+        is_error = isinstance(value, type) and issubclass(value, Exception)
+        expected = "exception" if is_error else "class" if isinstance(value, type) else "function"
+        assert kind == ("data" if isinstance(value, int) else expected), name
 
 
 def texts_of_python() -> list[str]:
@@ -82,20 +73,16 @@ def parts(message: str) -> list[str]:
     return [part.strip() for part in JOINTS.split(message) if re.search(r"\w{2}", part)]
 
 
-@pytest.mark.once(reason="looks at the sources")
 def test_quoted_messages_are_in_the_code() -> None:
     texts = "\n".join(texts_of_python() + texts_of_cpp())
     messages = quoted()
     assert len(messages) > 25
     assert len(set(messages)) == len(messages)
+    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    assert len(re.findall(r"^### ", page, re.MULTILINE)) == len(messages), "every heading is a message"
     missing = [(m, part) for m in messages for part in parts(m) if part not in texts and part not in OF_OTHERS]
     assert not missing
     assert "needs a function made by jax.jit, nor" not in texts, "parts are looked for as a whole"
-
-
-def test_every_heading_of_a_message_is_looked_for() -> None:
-    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
-    assert len(re.findall(r"^### ", page, re.MULTILINE)) == len(quoted())
 
 
 # What the table in derivatives.md says, as programs: the first words of its rows.
@@ -112,6 +99,7 @@ ROWS = {
 }
 
 
+@pytest.mark.jax
 def test_the_table_of_derivatives() -> None:
     page = (DOCS / "guide" / "derivatives.md").read_text(encoding="utf-8")
     table = re.findall(r"^\| (.*) \| (\d) \|$", page, re.MULTILINE)

@@ -16,11 +16,11 @@ import pytest
 from kit.places import ROOT
 from tools import site
 
-pytestmark = [
-    pytest.mark.slow(reason="builds the site and starts a browser"),
-    pytest.mark.once(reason="a site is the same with every JAX"),
-    pytest.mark.xdist_group("site"),
-]
+pytestmark = pytest.mark.xdist_group("site")
+long = pytest.mark.long(
+    promise="the site's links lead somewhere, its search finds, and its pages can be read",
+    sibling="test_site.py::test_a_link_that_leads_nowhere_is_found",
+)
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 WAIT = 120_000  # milliseconds, on a busy machine
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -70,10 +70,15 @@ def names(built: Path) -> list[str]:
     return sorted(path.relative_to(built).as_posix() for path in built.rglob("*.html") if "_static" not in path.parts)
 
 
-def test_links(built: Path) -> None:
+@long
+def test_links_and_contents(built: Path) -> None:
     assert list(site.broken(built)) == []
     assert any("docs.jax.dev" in link for link in site.others(built))
     assert len(names(built)) > 40
+    first = (built / "index.html").read_text(encoding="utf-8")
+    for heading in ("Start", "Models", "For contributors"):
+        assert f'<span class="caption-text">{heading}</span>' in first
+        assert f"## {heading}" in (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
@@ -84,18 +89,6 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
         "a.html: c.html",
         "b.html: https://elsewhere.example/x.js",
     ]
-
-
-def test_search_finds_vmap(browser: Any, address: str) -> None:
-    page = opened(browser, f"{address}/index.html")
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.fill("input[name=q]", "vmap")
-    page.press("input[name=q]", "Enter")
-    page.wait_for_selector("ul.search li a")
-    assert any("guide/vmap.html" in link for link in found_in(page)[:3])
-    assert all(url.startswith((address, "data:")) for url in asked), "nothing comes from elsewhere"
-    page.context.close()
 
 
 def found_in(page: Any) -> list[str]:
@@ -136,16 +129,21 @@ SOUGHT = {
 }
 
 
-def test_search_finds_sections(browser: Any, address: str) -> None:
+@long
+def test_search_finds_sections_and_asks_nobody_else(browser: Any, address: str) -> None:
     page = opened(browser, f"{address}/index.html")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
     first = {}
     for words in SOUGHT:
         page.goto(f"{address}/search.html?{urlencode({'q': words})}")
         first[words] = found_in(page)[:3]
     assert not {words: found for words, found in first.items() if SOUGHT[words] not in found}
+    assert all(url.startswith((address, "data:")) for url in asked)
     page.context.close()
 
 
+@long
 def test_what_is_found_is_there_and_shown(browser: Any, address: str, built: Path) -> None:
     page = opened(browser, f"{address}/search.html?q=tied+weights")
     links = found_in(page)
@@ -158,6 +156,7 @@ def test_what_is_found_is_there_and_shown(browser: Any, address: str, built: Pat
     page.context.close()
 
 
+@long
 def test_code_is_copied_without_prompts_and_output(browser: Any, address: str) -> None:
     page = opened(browser, f"{address}/guide/trust.html", permissions=["clipboard-read", "clipboard-write"])
 
@@ -184,6 +183,7 @@ TOO_WIDE = """() => [...document.querySelectorAll('article *')].filter(element =
 }).map(element => element.outerHTML.slice(0, 80))"""
 
 
+@long
 def test_nothing_is_wider_than_a_phone(browser: Any, built: Path, address: str) -> None:
     page = opened(browser, f"{address}/index.html", PHONE)
     wide = {}
@@ -196,50 +196,3 @@ def test_nothing_is_wider_than_a_phone(browser: Any, built: Path, address: str) 
     page.evaluate("document.querySelector('article').insertAdjacentHTML('beforeend', '<p style=width:900px>-</p>')")
     assert len(page.evaluate(TOO_WIDE)) == 1
     page.context.close()
-
-
-# The contrast of two colours, as WCAG 2 has it.
-CONTRAST = """([selector]) => {
-  const light = colour => {
-    const [r, g, b] = colour.match(/[\\d.]+/g).map(Number).map(v => v / 255)
-      .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const behind = element => {
-    for (let at = element; at; at = at.parentElement) {
-      const colour = getComputedStyle(at).backgroundColor;
-      if (!/, 0\\)$/.test(colour)) return colour;
-    }
-    return 'rgb(255, 255, 255)';
-  };
-  return [...document.querySelectorAll(selector)].map(element => {
-    const [a, b] = [getComputedStyle(element).color, behind(element)].map(light).sort((x, y) => y - x);
-    return (a + 0.05) / (b + 0.05);
-  });
-}"""
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_can_be_read(browser: Any, address: str, scheme: str) -> None:
-    page = opened(browser, f"{address}/tutorial.html", color_scheme=scheme)
-    brightness = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0]")
-    assert (brightness > 200) == (scheme == "light")
-    for selector in ("article p", "article h2", "article a.reference", ".highlight-text pre", ".highlight-python pre"):
-        found = page.evaluate(CONTRAST, [selector])
-        assert found, selector
-        assert min(found) > 4.5, selector
-    page.context.close()
-
-
-def test_the_first_page_fits_one_screen_up_to_the_way_in(browser: Any, address: str) -> None:
-    page = opened(browser, f"{address}/index.html")
-    assert page.locator("article a", has_text="ten minutes").bounding_box()["y"] < DESK["height"]
-    assert page.locator("article h2").first.bounding_box()["y"] < DESK["height"]
-    page.context.close()
-
-
-def test_the_contents_are_those_of_the_list(built: Path) -> None:
-    first = (built / "index.html").read_text(encoding="utf-8")
-    for heading in ("Start", "Models", "For contributors"):
-        assert f'<span class="caption-text">{heading}</span>' in first
-        assert f"## {heading}" in (ROOT / "docs" / "README.md").read_text(encoding="utf-8")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kit.collected import COLLECTED
 from kit.places import TESTS
-from tools import check
+from tools import check, steps
 
 FILES = sorted(TESTS.rglob("test_*.py"))
 ROOMS = {path.parent.relative_to(TESTS).as_posix() for path in FILES}
+# Rooms whose tests need the bytes that an export left, at most.
+WITHOUT_JAX = {"wire", "fleet/archive", "fleet/engine", "kernel/io", "signing", "weights/arrays"}
 
 
 def imported(path: Path) -> set[str]:
@@ -41,16 +45,45 @@ def test_files_have_names_of_their_own() -> None:
     assert len({path.name for path in FILES}) == len(FILES) > 50
 
 
-def test_marks_say_why(request: pytest.FixtureRequest) -> None:
-    marks = [
-        mark
-        for item in request.session.items
-        for name in ("slow", "once", "processes")
-        for mark in item.iter_markers(name)
-    ]
-    assert all(mark.kwargs.keys() == {"reason"} and mark.kwargs["reason"] for mark in marks)
-    sampled = [mark for item in request.session.items for mark in item.iter_markers("sampled")]
-    assert all(mark.kwargs.keys() == {"one_in", "reason"} and mark.kwargs["reason"] for mark in sampled)
+@pytest.fixture
+def items(request: pytest.FixtureRequest) -> list[pytest.Item]:
+    """All tests of the tree, whatever runs now."""
+    found = request.config.stash[COLLECTED]
+    if len({item.path for item in found}) < 0.9 * len(FILES):  # some are skipped where they cannot run
+        pytest.skip("only a part of the tests was collected")
+    return found
+
+
+def name_of(item: pytest.Item) -> str:
+    """As in test_x.py::test_y, also of a method."""
+    return f"{item.path.name}::{item.nodeid.partition('[')[0].rpartition('::')[2]}"
+
+
+def test_marks_say_what_is_guarded_and_what_guards_it_at_the_gate(items: list[pytest.Item]) -> None:
+    gating = {name_of(item) for item in items if not item.get_closest_marker("long")}
+    wrong: dict[str, str] = {}
+    for item in items:
+        for mark in item.iter_markers("wide"):
+            if mark.kwargs.keys() != {"one_in", "promise"} or mark.kwargs["one_in"] < 2 or not mark.kwargs["promise"]:
+                wrong[name_of(item)] = "wide says one_in (2 or more) and a promise"
+        for mark in item.iter_markers("long"):
+            if mark.kwargs.keys() != {"promise", "sibling"} or not mark.kwargs["promise"]:
+                wrong[name_of(item)] = "long says a promise and a sibling"
+            elif mark.kwargs["sibling"] not in gating:
+                wrong[name_of(item)] = f"there is no gating test {mark.kwargs['sibling']}"
+        if any(mark.kwargs.keys() != {"reason"} for mark in item.iter_markers("processes")):
+            wrong[name_of(item)] = "processes says a reason"
+    assert not wrong
+
+
+def test_only_what_depends_on_jax_repeats_on_other_releases(items: list[pytest.Item]) -> None:
+    """Files, archives, servers and programs in C++ are the same with each release."""
+    repeated = {name_of(item) for item in items if item.get_closest_marker("jax")}
+    without = {name_of(item) for item in items if item.path.parent.relative_to(TESTS).as_posix() in WITHOUT_JAX}
+    in_cpp = {name_of(item) for item in items if item.get_closest_marker("cpp")}
+    assert not repeated & without
+    assert not repeated & in_cpp
+    assert len(repeated) > 300
 
 
 @pytest.mark.parametrize(
@@ -70,6 +103,60 @@ def test_marks_say_why(request: pytest.FixtureRequest) -> None:
 def test_make_check_knows_whose_tests_a_change_concerns(path: str, room: str | None) -> None:
     assert check.room_of(path) == room
     assert room is None or room in check.rooms()
+
+
+def test_contributing_has_the_steps() -> None:
+    page = steps.CONTRIBUTING.read_text()
+    assert steps.with_table(page) == page, "python3 tests/tools/steps.py table"
+
+
+def test_a_run_says_what_took_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "JUNIT", tmp_path)
+    quick = steps.run(steps.Step("a step", "true", 60, ""))
+    broken = steps.run(steps.Step("lint", "false", 60, ""))
+    slow = steps.Took("tests", 1, 300.0, 91.0, 60)
+    cases = [f'<testcase classname="tests.test_x" name="test_{i}" time="{i}"/>' for i in range(20)]
+    failed = '<testcase classname="tests.test_x" name="test_3[a]" time="0.5"><failure/></testcase>'
+    suite = f'<testsuite tests="21" failures="1" errors="0" skipped="2">{"".join(cases)}{failed}</testsuite>'
+    (tmp_path / "tests.xml").write_text(f"<testsuites>{suite}</testsuites>")
+    assert (quick.status, broken.status) == (0, 1)
+    lines = steps.summary([quick, broken, slow]).splitlines()
+    assert [line.split()[-1].removeprefix("tests.test_x::test_") for line in lines[1:11]] == list(
+        map(str, range(19, 9, -1))
+    )
+    assert [line.endswith("FAILED") for line in lines if line.startswith(("a step", "lint"))] == [False, True]
+    assert [line for line in lines if "warning" in line] == [lines[-1]]
+    assert "tests took 1.5 minutes" in lines[-1]
+    assert steps.totals([quick, slow]).splitlines()[-1] == "18 passed, 1 failed, 2 skipped"
+    assert steps.totals([quick, broken]).splitlines()[-1] == "0 passed, 1 failed, 0 skipped"
+    assert steps.totals([quick]).splitlines()[-1] == "0 passed, 0 failed, 0 skipped"
+
+
+def test_the_night_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    ran: list[str] = []
+
+    def run(step: steps.Step) -> steps.Took:
+        ran.append(step.name)
+        return steps.Took(step.name, int(step.name in failing), 60.0, 60.0, step.budget)
+
+    files, failing = "as they were", {"fuzzing"}
+    monkeypatch.setattr(steps, "run", run)
+    monkeypatch.setattr(steps, "NIGHT", tmp_path / "night.json")
+    monkeypatch.setattr(steps, "state", lambda: files)
+    assert steps.run_night("4/4") == 1
+    assert "part 4/4: left: fuzzing" in capsys.readouterr().out
+    failing, ran[:] = set(), []
+    assert steps.run_night("4/4") == 0
+    assert ran == ["set-up", "fuzzing"]
+    assert steps.run_night(None) == 0
+    said = capsys.readouterr().out
+    assert all(f"part {part}/4: passed in" in said for part in range(1, 5))
+    ran[:] = []
+    assert steps.run_night(None) == 0
+    assert ran == ["set-up"]
+    files, ran[:] = "changed", []
+    assert steps.run_night("1/4") == 0
+    assert ran == ["set-up", "all tests"]
 
 
 def test_make_check_looks_at_everything_a_little_when_much_has_changed() -> None:

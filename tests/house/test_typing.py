@@ -7,8 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -63,29 +61,20 @@ def pyright(folder: Path) -> Found:
     return found
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Found]]:
-    """What both checkers, each run once, found in the two files."""
+@pytest.mark.long(
+    promise="type checkers see each misspelt name, and nothing wrong in code that follows the documentation",
+    sibling="test_typing.py::test_the_stub_is_what_the_table_says",
+)
+def test_type_checkers_find_every_mistake_and_nothing_else(tmp_path: Path) -> None:
     for name in ("mypy", "pyright"):
         pytest.importorskip(name, reason="type checkers come with the extra 'lint', which one Python of the matrix has")
-    with ThreadPoolExecutor() as pool:
-        runs = {"mypy": pool.submit(mypy), "pyright": pool.submit(pyright, tmp_path_factory.mktemp("pyright"))}
-        yield {name: future.result() for name, future in runs.items()}
-
-
-@pytest.mark.parametrize("checker", ["mypy", "pyright"])
-def test_every_mistake_is_found(found: dict[str, Found], checker: str) -> None:
-    lines = MISTAKES.read_text().splitlines()
-    expected = [number for number, line in enumerate(lines, 1) if "# mistake" in line]
+    expected = [number for number, line in enumerate(MISTAKES.read_text().splitlines(), 1) if "# mistake" in line]
     assert len(expected) == 5
-    errors = {line: messages for (file, line), messages in found[checker].items() if file == MISTAKES.name}
-    assert sorted(errors) == expected
-    assert all(len(messages) == 1 for messages in errors.values()), errors
-
-
-@pytest.mark.parametrize("checker", ["mypy", "pyright"])
-def test_nothing_is_wrong_with_correct_code(found: dict[str, Found], checker: str) -> None:
-    assert [place for place in found[checker] if place[0] != MISTAKES.name] == []
+    for found in (mypy(), pyright(tmp_path)):
+        errors = {line: messages for (file, line), messages in found.items() if file == MISTAKES.name}
+        assert sorted(errors) == expected
+        assert all(len(messages) == 1 for messages in errors.values()), errors
+        assert [place for place in found if place[0] != MISTAKES.name] == []
 
 
 def test_the_correct_code_uses_every_name() -> None:

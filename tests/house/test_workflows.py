@@ -14,9 +14,7 @@ import yaml
 
 from jaxexp import _jax
 from kit.places import ROOT
-from tools import newest_jax, pairs
-
-pytestmark = pytest.mark.once(reason="nothing here runs JAX")
+from tools import pairs, watch
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 SUM, LOAD = "tests.call.test_call::test_sum[2]", "tests.read.test_load::test_load"
@@ -32,8 +30,7 @@ def test_the_pairs_are_the_range_of_the_package() -> None:
     assert (releases[0], releases[-1]) == (_jax.OLDEST_JAX, _jax.NEWEST_JAX)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pythons = list(map(release, pairs.pairs()))
-    assert project["requires-python"] == f">={'.'.join(map(str, min(pythons)))}"
-    assert pythons == sorted(pythons)
+    assert (project["requires-python"], pythons) == (f">={'.'.join(map(str, min(pythons)))}", sorted(pythons))
 
 
 def test_jobs_are_made_of_the_pairs() -> None:
@@ -93,12 +90,10 @@ def test_one_issue_is_opened_changed_and_closed_only_when_the_result_changes() -
 
     def report(jax: str, ordinary: list[str], simplified: list[str]) -> str:
         failed = {"ordinary constants": ordinary, "simplified constants": simplified}
-        return newest_jax.report(failed, jax, "https://example.org/log", github)
+        return watch.report("newest-jax", failed, f"JAX {jax}", "https://example.org/log", github)
 
-    assert report("0.13.0", [], []) == "nothing"
-    assert report("0.13.1", [], [SUM]) == "opened"
-    assert report("0.13.1", [], [SUM]) == "nothing"
-    assert report("0.13.2", [], [SUM]) == "nothing"
+    assert (report("0.13.0", [], []), report("0.13.1", [], [SUM])) == ("nothing", "opened")
+    assert (report("0.13.1", [], [SUM]), report("0.13.2", [], [SUM])) == ("nothing", "nothing")
     assert report("0.13.2", [LOAD], [LOAD, SUM]) == "changed"
     assert report("0.13.2", [LOAD], [SUM, LOAD]) == "nothing"
     _, issue = github.issues
@@ -107,8 +102,7 @@ def test_one_issue_is_opened_changed_and_closed_only_when_the_result_changes() -
     assert "1 with ordinary constants, 2 with simplified constants" in issue["comments"][-1]
     assert report("0.13.3", [], []) == "closed"
     assert not issue["open"] and "JAX 0.13.3" in issue["comments"][-1]
-    assert len(issue["comments"]) == 2
-    assert report("0.13.3", [], []) == "nothing"
+    assert (len(issue["comments"]), report("0.13.3", [], [])) == (2, "nothing")
     assert report("0.14.0", [SUM], []) == "opened"
     assert [found["open"] for found in github.issues] == [True, False, True]
     assert github.issues[0]["body"] == "somebody's"
@@ -116,10 +110,10 @@ def test_one_issue_is_opened_changed_and_closed_only_when_the_result_changes() -
 
 def test_an_issue_has_room_for_whatever_fails() -> None:
     tests = [f"tests.call.test_call::test_sum[{'x' * 1000}\n{i}~~~~ -->]" for i in range(5000)]
-    text = newest_jax.body({"ordinary": tests, "simplified": tests}, "0.13.0", "https://example.org/log")
+    text = watch.body("night", {"ordinary": tests, "simplified": tests}, "0123abcd", "https://example.org/log")
     assert len(text) < 65_536
     assert text.count("and 4950 more") == 2
-    assert newest_jax.MARK.format(newest_jax.digest({"ordinary": tests, "simplified": tests})) in text
+    assert watch.MARK.format("night", watch.digest({"ordinary": tests, "simplified": tests})) in text
 
 
 def test_what_was_tested_is_not_tested_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +123,7 @@ def test_what_was_tested_is_not_tested_again(monkeypatch: pytest.MonkeyPatch) ->
     installed = [{"metadata": {"name": name, "version": "0.13.0"}} for name in ("jax", "jaxlib")]
     monkeypatch.setattr("subprocess.check_output", lambda command: json.dumps({"install": installed}))
     github = GitHub()
-    planned = newest_jax.plan(github)
+    planned = watch.plan("newest-jax", github)
     record = "newest-jax-0.13.0-0.13.0-0123abcd"
     assert planned == {"jax": "0.13.0", "jaxlib": "0.13.0", "record": record, "tested": "no"}
     ours = {"head_branch": "main", "repository_id": 1, "head_repository_id": 1}
@@ -141,9 +135,23 @@ def test_what_was_tested_is_not_tested_again(monkeypatch: pytest.MonkeyPatch) ->
         {"workflow_run": {**ours, "head_repository_id": 2}},
     ):
         github.artifacts = [{**kept, **other}]
-        assert newest_jax.plan(github)["tested"] == "no"
+        assert watch.plan("newest-jax", github)["tested"] == "no"
     github.artifacts.append(kept)
-    assert newest_jax.plan(github)["tested"] == "yes"
+    assert watch.plan("newest-jax", github)["tested"] == "yes"
+    assert watch.plan("night", github) == {"record": "night-0123abcd", "tested": "no"}
+
+
+def test_what_the_night_leaves(tmp_path: Path) -> None:
+    steps = tmp_path / "night.json"
+    assert watch.left_by_the_night(steps, tmp_path) == ["step nothing ran"]
+    steps.write_text(json.dumps({"state": "0123", "passed": {}, "failed": ["fuzzing"]}))
+    assert watch.left_by_the_night(steps, tmp_path) == ["step fuzzing"]
+    case = '<testcase classname="tests.call.test_call" name="test_sum[2]"><failure/></testcase>'
+    (tmp_path / "all-tests.xml").write_text(f"<testsuites><testsuite>{case}</testsuite></testsuites>")
+    assert watch.left_by_the_night(steps, tmp_path) == [SUM]
+    steps.write_text(json.dumps({"state": "0123", "passed": {"1: all tests": 9.0}, "failed": []}))
+    (tmp_path / "all-tests.xml").unlink()
+    assert watch.left_by_the_night(steps, tmp_path) == []
 
 
 # A pytest that fails all tests, then some; that does not start; that finds nothing wrong.
@@ -182,5 +190,5 @@ def test_a_result_is_what_fails_twice(
     script.write_text(f"#!{sys.executable}\n{PYTEST}")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    assert newest_jax.failing("ordinary constants", [tests], tmp_path / "results") == expected
+    assert watch.failing("ordinary constants", [tests], tmp_path / "results") == expected
     assert json.loads((tmp_path / "results" / "ordinary constants.json").read_text()) == expected

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-import jaxexp
 from jaxexp import Archive, _native
-from kit.archives import blob
 
 X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
 
@@ -66,7 +64,3 @@ def of_one_section(data: bytes) -> bytes:
     """An archive whose first head says that it ends where it does, with the last bytes that it has."""
     head = _native.archive_section_head(0, len(data), data[-_native.ARCHIVE_END_SIZE :])
     return head + data[len(head) :]
-
-
-def exported_again() -> jaxexp.Exported:
-    return jaxexp.deserialize(blob())

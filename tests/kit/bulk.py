@@ -59,13 +59,6 @@ def dies_of_poison(only_once: str | None = None) -> None:
     _native.verify_files = verify
 
 
-def is_of_another_release() -> None:
-    """From now on this process says that it has another jaxexp."""
-    from jaxexp._fleet.engine import worker
-
-    worker.releases = lambda with_jax: {"jaxexp": "0.0.1", **({"jax": "0.5.0"} if with_jax else {})}
-
-
 def dies_at_once() -> None:
     os._exit(1)
 

@@ -15,6 +15,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxexp
+from jaxexp._kernel.artifact.chain import chain
 from jaxexp._kernel.read.decode import verified
 
 from .corpus import CASES, export_with
@@ -55,12 +56,10 @@ def read_everything(blob: bytes) -> jaxexp.Exported:
         function = function.vjp()
 
 
-def read_bytes(blob: bytes) -> None:
+def read_bytes(blob: bytes, *modules: list[bytes]) -> None:
     """What reading does before it makes anything of the bytes: a hundred times as quick, so there can be all flips."""
-    part: Any = verified(blob)
-    while part is not None:
+    for part in chain(verified(blob, *modules)):
         part.module()
-        part = part.vjp()
 
 
 def census(blobs: Iterable[bytes], look: Callable[[bytes], Any] = read_bytes) -> dict[str, int]:

@@ -17,43 +17,25 @@ FIELDS = (
 )  # fmt: skip
 
 
-def _mesh(mesh: Any) -> dict[str, Any]:
-    return {
-        "type": type(mesh),
-        "axis_sizes": mesh.axis_sizes,
-        "axis_names": mesh.axis_names,
-        "axis_types": mesh.axis_types,
-        "device": mesh.abstract_device and vars_of(mesh.abstract_device, "device_kind", "num_cores", "platform"),
-    }
-
-
 def vars_of(value: Any, *names: str) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in names}
+    return {"type": type(value), **{name: getattr(value, name) for name in names}}
+
+
+def _mesh(mesh: Any) -> dict[str, Any]:
+    device = mesh.abstract_device and vars_of(mesh.abstract_device, "device_kind", "num_cores", "platform")
+    return {**vars_of(mesh, "axis_sizes", "axis_names", "axis_types"), "device": device}
 
 
 def _sharding(sharding: Any) -> dict[str, Any] | None:
     if sharding is None:
         return None
-    return {
-        "type": type(sharding),
-        "mesh": _mesh(sharding.mesh),
-        "spec": sharding.spec._partitions,
-        "reduced": sharding.spec.reduced,
-        "unreduced": sharding.spec.unreduced,
-        "memory_kind": sharding.memory_kind,
-    }
+    spec = vars_of(sharding.spec, "_partitions", "reduced", "unreduced")
+    return {**vars_of(sharding, "memory_kind"), "mesh": _mesh(sharding.mesh), "spec": spec}
 
 
 def _aval(aval: Any, named_sharding: Any, as_written: bool) -> dict[str, Any]:
-    fields = {
-        "type": type(aval),
-        "shape": tuple(map(str, aval.shape)),
-        "constant": tuple(isinstance(d, int) for d in aval.shape),
-        "dtype": aval.dtype,
-        "memory_space": aval.memory_space,
-    }
-    if not as_written:
-        fields["weak_type"] = aval.weak_type
+    fields = vars_of(aval, "dtype", "memory_space", *([] if as_written else ["weak_type"]))
+    fields["shape"] = [(str(d), isinstance(d, int)) for d in aval.shape]
     if not as_written or named_sharding is not None:
         fields["sharding"] = _sharding(aval.sharding)
     return fields

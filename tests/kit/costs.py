@@ -40,7 +40,7 @@ def allowed_memory(size: int) -> int:
     return MEMORY + MEMORY_PER_BYTE * size
 
 
-def _kilobytes(field: str) -> int:
+def kilobytes(field: str) -> int:
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -54,6 +54,6 @@ def measured(action: Callable[[], object]) -> tuple[object, float, int]:
         ctypes.CDLL(None).malloc_trim(0)  # what earlier actions left would hide what this one takes
     if sys.platform == "linux":
         Path("/proc/self/clear_refs").write_text("5")
-    before, start = _kilobytes("VmRSS"), time.process_time()
+    before, start = kilobytes("VmRSS"), time.process_time()
     result = action()
-    return result, time.process_time() - start, max(0, _kilobytes("VmHWM") - before) * 1024
+    return result, time.process_time() - start, max(0, kilobytes("VmHWM") - before) * 1024

@@ -33,17 +33,9 @@ RUN = ("python", "console")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Block:
-    """A block of a page.
+    """A block of a page: what is in it, what stands in comments above it, and the text block that follows, if any."""
 
-    Attributes:
-        place: the page and the line, for messages.
-        language: what stands behind the fence.
-        code: what is in it.
-        notes: what stands in comments above it.
-        printed: the text block that follows; None if there is none.
-    """
-
-    place: str
+    place: str  # the page and the line, for messages
     language: str
     code: str
     notes: Mapping[str, str]
@@ -110,29 +102,19 @@ def libraries(page: Path) -> set[str]:
 
 def programs(page: Path) -> set[str]:
     """The programs that the commands of a page begin with."""
-    found = {
-        command.split()[0]
-        for block in blocks(page)
-        if block.runs and block.language == "console"
-        for command, _ in session(block.code)
-    }
-    return found - {"jaxexp", "python"}
+    sessions = [session(block.code) for block in blocks(page) if block.runs and block.language == "console"]
+    return {command.split()[0] for commands in sessions for command, _ in commands} - {"jaxexp", "python"}
 
 
 def run_here(page: Path, folder: Path) -> dict[str, Any]:
     """Runs a page in this process, except for its commands. Returns the names that its last part has."""
-    names: dict[str, Any] = {}
     logger = logging.getLogger("jaxexp")
     level = logger.level
     try:
         with contextlib.chdir(folder):
-            for part in processes(page):
-                names = {"__name__": "__main__"}
-                for block in part:
-                    run_block(block, names, folder)
+            return [{}, *(run_part(page, number, folder) for number in range(len(processes(page))))][-1]
     finally:
         logger.setLevel(level)  # a page may set it for its reader; the tests that follow need it as it was
-    return names
 
 
 def run_apart(page: Path, folder: Path) -> None:
@@ -143,9 +125,18 @@ def run_apart(page: Path, folder: Path) -> None:
 
 def run_process(page: Path, number: int, folder: Path, python: str, env: Mapping[str, str]) -> None:
     """Runs one of the processes of a page."""
-    command = [python, str(WORKERS / "documentation.py"), str(page), str(number)]
+    code = "import pathlib, sys; from kit import documentation; documentation.run_part(pathlib.Path(sys.argv[1]), "
+    command = [python, "-c", f"{code}{number}, pathlib.Path.cwd())", str(page)]
     done = subprocess.run(command, cwd=folder, env=dict(env), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def run_part(page: Path, number: int, folder: Path) -> dict[str, Any]:
+    """Runs the blocks of a process here. Returns the names that they leave."""
+    names = {"__name__": "__main__"}
+    for block in processes(page)[number]:
+        run_block(block, names, folder)
+    return names
 
 
 def run_block(block: Block, names: dict[str, Any], folder: Path) -> None:
@@ -194,15 +185,9 @@ def session(code: str) -> Iterator[tuple[str, str]]:
 
 
 def run_command(command: str, folder: Path) -> str:
-    done = subprocess.run(
-        ["sh", "-c", command],
-        cwd=folder,
-        env=environment(folder),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    return done.stdout
+    shell, pipe = ["sh", "-c", command], subprocess.PIPE
+    env = environment(folder)
+    return subprocess.run(shell, cwd=folder, env=env, stdout=pipe, stderr=subprocess.STDOUT, text=True).stdout
 
 
 def environment(folder: Path) -> dict[str, str]:

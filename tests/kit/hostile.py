@@ -38,108 +38,81 @@ def family(make: Callable[[int], bytes]) -> Callable[[int], bytes]:
     return make
 
 
-# --- trees ------------------------------------------------------------------------------------------------------------
+# --- trees and names --------------------------------------------------------------------------------------------------
+
+PRIME = 2**61 - 1  # Python's hash of an integer is its remainder
 
 
-@family
-def one_dict_with_a_long_key(size: int) -> bytes:
-    shared = node(DICT, node(NONE), names=["k" * (size // 2)])
-    return put_together(function(out_tree=repeated(shared, min(30_000, size // 8))))
+def _dict(*children: Part, keys: list[str]) -> Part:
+    return node(DICT, *children, names=keys)
 
 
-@family
-def dicts_that_share_a_long_key(size: int) -> bytes:
-    key, none = "k" * (size // 2), node(NONE)
-    names = [key]
-    return put_together(function(out_tree=node(TUPLE, *[node(DICT, none, names=names) for _ in range(size // 50)])))
-
-
-@family
-def nested_dicts_with_a_long_key(size: int) -> bytes:
+def _nested(size: int) -> Part:
     names, tree = ["", "\1" * (size // 2)], node(NONE)
     for _ in range(min(900, size // 60)):
-        tree = node(DICT, tree, node(NONE), names=names)
-    return put_together(function(out_tree=tree))
+        tree = _dict(tree, node(NONE), keys=names)
+    return tree
 
 
-@family
-def shared_tuples(size: int) -> bytes:
-    return put_together(function(out_tree=repeated(node(TUPLE), 64_000 + size // 5)))
+def _shared(size: int) -> Part:
+    key, none = ["k" * (size // 2)], node(NONE)
+    return node(TUPLE, *[_dict(none, keys=key) for _ in range(size // 50)])
 
 
-@family
-def shared_leaves(size: int) -> bytes:
-    return of_values([aval("1")], [0] * (size // 13))
+def _custom(name: str, auxdata: bytes, children: int = 1) -> Part:
+    return node(CUSTOM, *[node(NONE)] * children, name=name, auxdata=auxdata)
 
 
-@family
-def auxiliary_data_of_a_shared_node(size: int) -> bytes:
-    auxdata = b'["' + rb"\u0061" * (size // 8) + b'"]'
-    shared = node(CUSTOM, node(NONE), name="collections.OrderedDict", auxdata=auxdata)
-    return put_together(function(out_tree=repeated(shared, min(10_000, 16 + (1 << 22) // len(auxdata)))))
+def _often(name: str, auxdata: bytes) -> Part:
+    return repeated(_custom(name, auxdata), min(10_000, 16 + (1 << 22) // len(auxdata)))
 
 
-@family
-def ordered_dicts(size: int) -> bytes:
-    shared = node(CUSTOM, node(NONE), name="collections.OrderedDict", auxdata=b'["k"]')
-    return put_together(function(out_tree=repeated(shared, 12_000 + size // 24)))
+def _encoded(fields: Any) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def _colliding(name: str, size: int) -> bytes:
-    prime = 2**61 - 1
-    keys = [["int", hex(i * prime)] for i in range(size // 40)]
-    auxdata = json.dumps({"version": 1, "keys": keys}, separators=(",", ":")).encode()
-    tree = node(CUSTOM, *[node(NONE)] * len(keys), name=name, auxdata=auxdata)
-    return put_together(function(out_tree=tree))
-
-
-@family
-def keys_of_one_hash(size: int) -> bytes:
-    return _colliding("jaxexp.OrderedDict", size)
-
-
-@family
-def dict_keys_of_one_hash(size: int) -> bytes:
-    return _colliding("jaxexp.dict", size)
+def _keyed(name: str, size: int) -> Part:
+    keys = [["int", hex(i * PRIME)] for i in range(size // 40)]
+    return _custom(name, _encoded({"version": 1, "keys": keys}), len(keys))
 
 
 def _described(keys: list[Any], data: Any) -> Part:
     """A node of a class that JAX loads, with one child for each key."""
     fields = {"version": 1, "class": ["jax.tree_util", "Partial"], "kind": "registered", "keys": keys, "data": data}
-    auxdata = json.dumps(fields, separators=(",", ":")).encode()
-    return node(CUSTOM, *[node(NONE)] * len(keys), name="jaxexp.node", auxdata=auxdata)
+    return _custom("jaxexp.node", _encoded(fields), len(keys))
 
 
-@family
-def auxiliary_data_of_one_hash(size: int) -> bytes:
-    values = [["tuple", 1, ["int", hex(i * (2**61 - 1))]] for i in range(size // 50)]
-    return put_together(function(out_tree=_described([], ["frozenset", *values])))
+_TREES: dict[str, Callable[[int], Part]] = {
+    "one_dict_with_a_long_key": lambda n: repeated(_dict(node(NONE), keys=["k" * (n // 2)]), min(30_000, n // 8)),
+    "dicts_that_share_a_long_key": _shared,
+    "nested_dicts_with_a_long_key": _nested,
+    "shared_tuples": lambda n: repeated(node(TUPLE), 64_000 + n // 5),
+    "auxiliary_data_of_a_shared_node": lambda n: _often(
+        "collections.OrderedDict", b'["' + rb"\u0061" * (n // 8) + b'"]'
+    ),
+    "ordered_dicts": lambda n: repeated(_custom("collections.OrderedDict", b'["k"]'), 12_000 + n // 24),
+    "keys_of_one_hash": lambda n: _keyed("jaxexp.OrderedDict", n),
+    "dict_keys_of_one_hash": lambda n: _keyed("jaxexp.dict", n),
+    "auxiliary_data_of_one_hash": lambda n: _described(
+        [], ["frozenset", *(["tuple", 1, ["int", hex(i * PRIME)]] for i in range(n // 50))]
+    ),
+    "keys_of_children_of_one_hash": lambda n: _described([["item", i * PRIME] for i in range(n // 50)], None),
+    "a_large_integer_in_auxiliary_data": lambda n: repeated(_described([], ["int", hex((1 << 3 * n) - 1)]), 16),
+    "a_large_integer_as_key": lambda n: _often(
+        "jaxexp.dict", _encoded({"version": 1, "keys": [["int", hex((1 << 2 * n) - 1)]]})
+    ),
+}
 
 
-@family
-def keys_of_children_of_one_hash(size: int) -> bytes:
-    keys = [["item", i * (2**61 - 1)] for i in range(size // 50)]
-    return put_together(function(out_tree=_described(keys, None)))
+def _with_tree(make: Callable[[int], Part]) -> Callable[[int], bytes]:
+    return lambda size: put_together(function(out_tree=make(size)))
 
 
-@family
-def a_large_integer_in_auxiliary_data(size: int) -> bytes:
-    return put_together(function(out_tree=repeated(_described([], ["int", hex((1 << 3 * size) - 1)]), 16)))
-
-
-@family
-def a_large_integer_as_key(size: int) -> bytes:
-    auxdata = json.dumps({"version": 1, "keys": [["int", hex((1 << 2 * size) - 1)]]}, separators=(",", ":")).encode()
-    shared = node(CUSTOM, node(NONE), name="jaxexp.dict", auxdata=auxdata)
-    return put_together(function(out_tree=repeated(shared, min(10_000, 16 + (1 << 22) // len(auxdata)))))
-
-
-# --- names ------------------------------------------------------------------------------------------------------------
-
-
-@family
-def one_platform_in_many_places(size: int) -> bytes:
-    return put_together(function(platforms=["p" * (size // 2)] * (size // 8)))
+FAMILIES |= {name: _with_tree(make) for name, make in _TREES.items()}
+FAMILIES |= {
+    "shared_leaves": lambda size: of_values([aval("1")], [0] * (size // 13)),
+    "one_platform_in_many_places": lambda size: put_together(function(platforms=["p" * (size // 2)] * (size // 8))),
+}
 
 
 @family
@@ -351,111 +324,70 @@ def dimensions_of_nested_maxima(size: int) -> bytes:
     return _of_dimensions(size, text)
 
 
-@family
-def constraints_of_products(size: int) -> bytes:
-    maximum = f"max({'+'.join('abcdefghijklmnopqrstuvwxyz')},0)"
-    return with_constraints(["*".join([maximum] * 12) + " >= 0"] * min(1000, 1 + size // 700), (), "a")
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_CONSTRAINTS: dict[str, tuple[str, Callable[[int], list[str]]]] = {
+    "constraints_of_products": (
+        "a",
+        lambda n: ["*".join([f"max({'+'.join(_LETTERS)},0)"] * 12) + " >= 0"] * min(1000, 1 + n // 700),
+    ),
+    "equalities_in_chains": ("v0", lambda n: _chained(n)),
+    "equalities_in_chains_from_the_end": ("v0", lambda n: _chained(n)[::-1]),
+    "equalities_of_powers": ("v0", lambda n: [f"v{i} == 9*v{i + 1}^63" for i in range(min(1000, 2 + n // 40))][::-1]),
+    "equalities_that_go_in_circles": ("v0*v1*v2", lambda n: _circular(min(900, 2 + n // 40))),
+    "equalities_of_operations": (
+        f"floordiv({' + '.join(_LETTERS[:10])}, 2)^20",
+        lambda n: [f"mod({'+'.join(_LETTERS[:10])}, {i + 2}) == 0" for i in range(min(900, 1 + n // 60))],
+    ),
+    # None of which changes another.
+    "equalities_of_many_operations": (
+        "8*floordiv(v0 + 2*w0, 8)",
+        lambda n: [f"mod(v{i} + 2*w{i}, 8) == 0" for i in range(min(900, 1 + n // 40))],
+    ),
+    "inequalities": ("x0", lambda n: [_weighted(i) for i in range(min(1000, 2 + n // 100))]),
+    "division_by_sums": (
+        "x",
+        lambda n: ["floordiv(x^63*y^63, x - a - b - c - d - e) >= mod(x^63, x - a - b)"],
+    ),
+}
 
 
-@family
-def equalities_in_chains(size: int) -> bytes:
-    count = min(1000, 2 + size // 40)
-    return with_constraints([f"v{i} == v{i + 1}*v{i + 1} + w{i + 1}" for i in range(count)], (), "v0")
+def _chained(size: int) -> list[str]:
+    return [f"v{i} == v{i + 1}*v{i + 1} + w{i + 1}" for i in range(min(1000, 2 + size // 40))]
 
 
-@family
-def equalities_in_chains_from_the_end(size: int) -> bytes:
-    count = min(1000, 2 + size // 40)
-    return with_constraints([f"v{i} == v{i + 1}*v{i + 1} + w{i + 1}" for i in reversed(range(count))], (), "v0")
+def _circular(count: int) -> list[str]:
+    return [f"v{i} == v{(i + 1) % count} + v{(i + 7) % count}" for i in range(count)]
 
 
-@family
-def equalities_of_powers(size: int) -> bytes:
-    count = min(1000, 2 + size // 40)
-    return with_constraints([f"v{i} == 9*v{i + 1}^63" for i in reversed(range(count))], (), "v0")
+def _weighted(i: int) -> str:
+    return "+".join(f"{1 + (i * 7 + j) % 9}*x{j}" for j in range(12)) + f" >= max(x0, {i})"
 
 
-@family
-def equalities_that_go_in_circles(size: int) -> bytes:
-    count = min(900, 2 + size // 40)
-    return with_constraints([f"v{i} == v{(i + 1) % count} + v{(i + 7) % count}" for i in range(count)], (), "v0*v1*v2")
+def _constrained(dimension: str, make: Callable[[int], list[str]]) -> Callable[[int], bytes]:
+    return lambda size: with_constraints(make(size), (), dimension)
 
 
-@family
-def equalities_of_operations(size: int) -> bytes:
-    names = "+".join("abcdefghij")
-    constraints = [f"mod({names}, {i + 2}) == 0" for i in range(min(900, 1 + size // 60))]
-    return with_constraints(constraints, (), f"floordiv({' + '.join('abcdefghij')}, 2)^20")
+FAMILIES |= {name: _constrained(*how) for name, how in _CONSTRAINTS.items()}
 
 
-@family
-def equalities_of_many_operations(size: int) -> bytes:
-    """None of which changes another."""
-    constraints = [f"mod(v{i} + 2*w{i}, 8) == 0" for i in range(min(900, 1 + size // 40))]
-    return with_constraints(constraints, (), "8*floordiv(v0 + 2*w0, 8)")
+# --- weights, cases, metadata, modules, VJPs --------------------------------------------------------------------------
 
 
-@family
-def inequalities(size: int) -> bytes:
-    count = min(1000, 2 + size // 100)
-    terms = ["+".join(f"{1 + (i * 7 + j) % 9}*x{j}" for j in range(12)) + f" >= max(x0, {i})" for i in range(count)]
-    return with_constraints(terms, (), "x0")
+def _of_module(module: bytes) -> bytes:
+    return put_together(function(mlir_module_serialized=module))
 
 
-@family
-def division_by_sums(size: int) -> bytes:
-    return with_constraints(["floordiv(x^63*y^63, x - a - b - c - d - e) >= mod(x^63, x - a - b)"], (), "x")
-
-
-# --- weights ----------------------------------------------------------------------------------------------------------
-
-
-@family
-def one_file_of_weights_many_times(size: int) -> bytes:
-    return with_weights(size // 4, 1)
-
-
-@family
-def many_weights(size: int) -> bytes:
-    return with_weights(1, size // 60)
-
-
-@family
-def one_case_many_times(size: int) -> bytes:
-    return with_cases(size // 8, size // 8)
-
-
-@family
-def one_large_array_of_cases_many_times(size: int) -> bytes:
-    return with_cases(1, size // 8, size // 2)
-
-
-# --- metadata, modules, VJPs ------------------------------------------------------------------------------------------
-
-
-@family
-def metadata_of_lists(size: int) -> bytes:
-    return with_constraints((), [("k", "[" + ",".join(["[]"] * (size // 3)) + "]")])
-
-
-@family
-def metadata_of_dicts(size: int) -> bytes:
-    return with_constraints((), [("k", "[" + ",".join(['{"":0}'] * (size // 7)) + "]")])
-
-
-@family
-def modules_of_small_attributes(size: int) -> bytes:
-    return put_together(function(mlir_module_serialized=mlir_bytes.many_attributes(size // 3)))
-
-
-@family
-def modules_of_many_names(size: int) -> bytes:
-    return put_together(function(mlir_module_serialized=mlir_bytes.many_operations(size)))
-
-
-@family
-def modules_of_large_dictionaries(size: int) -> bytes:
-    return put_together(function(mlir_module_serialized=mlir_bytes.large_dictionary(size // 12, size // 6)))
+FAMILIES |= {
+    "one_file_of_weights_many_times": lambda size: with_weights(size // 4, 1),
+    "many_weights": lambda size: with_weights(1, size // 60),
+    "one_case_many_times": lambda size: with_cases(size // 8, size // 8),
+    "one_large_array_of_cases_many_times": lambda size: with_cases(1, size // 8, size // 2),
+    "metadata_of_lists": lambda size: with_constraints((), [("k", "[" + ",".join(["[]"] * (size // 3)) + "]")]),
+    "metadata_of_dicts": lambda size: with_constraints((), [("k", "[" + ",".join(['{"":0}'] * (size // 7)) + "]")]),
+    "modules_of_small_attributes": lambda size: _of_module(mlir_bytes.many_attributes(size // 3)),
+    "modules_of_many_names": lambda size: _of_module(mlir_bytes.many_operations(size)),
+    "modules_of_large_dictionaries": lambda size: _of_module(mlir_bytes.large_dictionary(size // 12, size // 6)),
+}
 
 
 @family

@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from jaxexp import _native
 from kit import layout, mlir_bytes
@@ -74,66 +75,54 @@ def archive(
     return of_one_section(with_index(data, records, "hostile"))
 
 
-def _shared(size: int, **changes: object) -> bytes:
-    """One artifact, of which all other members say that it is theirs."""
+def _shared(size: int, of_each: int, artifact: Callable[[], bytes] = blob, **changes: Callable[[int], Any]) -> bytes:
+    """One artifact, of which all other members, with so many bytes in an index, say that it is theirs."""
 
     def members(bodies: dict[str, Body]) -> Members:
         yield "a", bodies["a"].member()
-        for i in range(size // 140):
-            yield f"b{i:06}", bodies["a"].member(shared=True, **changes)
+        name = changes.pop("name", lambda i: f"b{i:06}")
+        for i in range(size // of_each):
+            yield name(i), bodies["a"].member(shared=True, **{field: change(i) for field, change in changes.items()})
 
-    return archive({"a": blob()}, members)
+    return archive({"a": artifact()}, members)
 
 
 @family
 def members_that_share_an_artifact(size: int) -> bytes:
-    return _shared(size)
+    return _shared(size, 140)
 
 
 @family
 def members_that_share_a_large_artifact(size: int) -> bytes:
-    def members(bodies: dict[str, Body]) -> Members:
-        yield "a", bodies["a"].member()
-        for i in range(size // 280):
-            yield f"b{i:06}", bodies["a"].member(shared=True)
-
-    large = layout.function(mlir_module_serialized=mlir_bytes.many_attributes(size // 6))
-    return archive({"a": layout.put_together(large)}, members)
+    function = layout.function(mlir_module_serialized=mlir_bytes.many_attributes(size // 6))
+    return _shared(size, 280, lambda: layout.put_together(function))
 
 
 @family
 def members_that_share_long_texts(size: int) -> bytes:
     """A block has each text once, and up to 64 members have it."""
-
-    def members(bodies: dict[str, Body]) -> Members:
-        yield "a", bodies["a"].member()
-        for i in range(size // 250):
-            yield f"b{i:06}", bodies["a"].member(shared=True, text=chr(ord("a") + i // 64 % 26) * 4000)
-
-    return archive({"a": blob()}, members)
+    return _shared(size, 250, text=lambda i: chr(ord("a") + i // 64 % 26) * 4000)
 
 
 @family
 def members_that_share_metadata(size: int) -> bytes:
-    def members(bodies: dict[str, Body]) -> Members:
-        yield "a", bodies["a"].member()
-        for i in range(size // 250):
-            text = '{"k": [' + ",".join(["[]"] * 1000) + f", {i // 64}" + "]}"
-            yield f"b{i:06}", bodies["a"].member(shared=True, metadata=text)
-
-    return archive({"a": blob()}, members)
+    return _shared(size, 250, metadata=lambda i: '{"k": [' + ",".join(["[]"] * 1000) + f", {i // 64}" + "]}")
 
 
 @family
 def digests_that_begin_alike(size: int) -> bytes:
     """As long as a hash of them is."""
+    return _shared(size, 140, digest=lambda i: bytes(8) + i.to_bytes(8, "little"))
 
-    def members(bodies: dict[str, Body]) -> Members:
-        yield "a", bodies["a"].member()
-        for i in range(size // 140):
-            yield f"b{i:06}", bodies["a"].member(shared=True, digest=bytes(8) + i.to_bytes(8, "little"))
 
-    return archive({"a": blob()}, members)
+@family
+def long_names_that_begin_alike(size: int) -> bytes:
+    return _shared(size, 600, name=lambda i: f"{'n' * 200}/{'m' * 200}{i:06}")
+
+
+@family
+def folders_in_folders(size: int) -> bytes:
+    return _shared(size, 600, name=lambda i: "/".join(["f"] * 100 + [f"{i:06}"] + ["g"] * 40))
 
 
 @family
@@ -159,26 +148,6 @@ def members_of_one_module(size: int) -> bytes:
             yield f"b{i:06}", bodies["b"].member(shared=i > 0, apart=True, modules=(place,) * 2)
 
     return archive({"a": module, "b": blob()}, members)
-
-
-@family
-def long_names_that_begin_alike(size: int) -> bytes:
-    def members(bodies: dict[str, Body]) -> Members:
-        yield "a", bodies["a"].member()
-        for i in range(size // 600):
-            yield f"{'n' * 200}/{'m' * 200}{i:06}", bodies["a"].member(shared=True)
-
-    return archive({"a": blob()}, members)
-
-
-@family
-def folders_in_folders(size: int) -> bytes:
-    def members(bodies: dict[str, Body]) -> Members:
-        yield "a", bodies["a"].member()
-        for i in range(size // 600):
-            yield "/".join(["f"] * 100 + [f"{i:06}"] + ["g"] * 40), bodies["a"].member(shared=True)
-
-    return archive({"a": blob()}, members)
 
 
 @family

@@ -41,25 +41,47 @@ def assert_clean(output: bytes, where: object) -> None:
         assert not line.startswith(LINE), (where, line)
 
 
-@functools.cache
-def artifacts(compatibility: str | None = None) -> dict[str, bytes]:
-    """For each field that is a text, an artifact with each of the hostile texts there."""
-    found = {}
+def places(compatibility: str | None = None) -> Iterator[tuple[str, Callable[[str | bytes], bytes]]]:
+    """Each field that is a text, and functions that make an artifact with another text there.
+
+    With "everywhere", also where the artifact says the same again, so that it can be read.
+    """
+    seen = set()
     for root in _roots(compatibility):
+        whole = put_together(root)
         for part in list(walk(root)):
             for field, value in list(part.items()):
                 for how, changed in _changes(part.kind, field, value):
                     place = f"{part.kind}.{field}, {how}"
-                    if f"{place}: terminal" in found:
+                    if place in seen:
                         continue
-                    for kind, text in HOSTILE.items():
-                        part[field] = changed(text)
-                        found[f"{place}: {kind}"] = put_together(root)
-                part[field] = value
+                    seen.add(place)
+
+                    def at_one_place(text: str | bytes, root=root, part=part, field=field, changed=changed) -> bytes:
+                        before, part[field] = part[field], changed(text)
+                        try:
+                            return put_together(root)
+                        finally:
+                            part[field] = before
+
+                    yield place, at_one_place
+                    old = value if isinstance(value, str) else next(iter(value), None)
+                    if isinstance(old, str):
+                        yield f"{place}, everywhere", lambda text, whole=whole, old=old: _renamed(whole, old, text)
+
+
+@functools.cache
+def artifacts(compatibility: str | None = None) -> dict[str, bytes]:
+    """For each field that is a text, an artifact with each of the hostile texts there."""
+    found = {
+        f"{place}: {kind}": make(text)
+        for place, make in places(compatibility)
+        if not place.endswith("everywhere")
+        for kind, text in HOSTILE.items()
+    }
+    meshes = _exported("sharded_2d", compatibility)
     for kind, text in HOSTILE.items():  # an axis of a mesh, also where specs name it
-        found[f"everywhere: {kind}"] = put_together(
-            _renamed(take_apart(_exported("sharded_2d", compatibility)), "x", text)
-        )
+        found[f"everywhere: {kind}"] = _renamed(meshes, "x", text)
     return found
 
 
@@ -77,12 +99,15 @@ def _written(exported: jaxexp.Exported, compatibility: str | None) -> bytes:
         return bytes(exported.serialize(trailer=False))
 
 
-def _renamed(root: Part, old: str, new: str | bytes) -> Part:
+def _renamed(artifact: bytes, old: str, new: str | bytes) -> bytes:
+    root = take_apart(artifact)
     for part in walk(root):
         for field, value in part.items():
             if isinstance(value, list):
                 part[field] = [new if text == old else text for text in value]
-    return root
+            elif value == old:
+                part[field] = new
+    return put_together(root)
 
 
 def _roots(compatibility: str | None) -> Iterator[Part]:
@@ -101,7 +126,7 @@ def _changes(kind: str, field: str, value: Any) -> Iterator[tuple[str, Callable[
         for i in sorted({0, len(value) - 1} - {-1}):
             yield f"{i} of {len(value)}", lambda text, i=i: [*value[:i], text, *value[i + 1 :]]  # type: ignore[misc]
     elif field == "custom_auxdata":
-        yield "bytes", lambda text: text if isinstance(text, bytes) else text.encode()
+        yield "bytes", lambda text: text if isinstance(text, bytes) else text.encode(errors="surrogatepass")
         try:
             data = json.loads(bytes(value))
         except ValueError:

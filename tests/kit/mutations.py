@@ -94,7 +94,7 @@ def _changes(operation: Any) -> Iterator[tuple[str, Callable[[Any], None]]]:
     types = [operand.type for operand in operation.operands]
     if name in EXCHANGED and len(types) > 1 and types[0] == types[1]:
         yield "operands exchanged", lambda op: _operands(op, [1, 0, *range(2, len(types))])
-    if name in ("transpose", "broadcast_in_dim", "iota", "reverse", "slice", "sort", "reduce", "pad", "fft"):
+    if name in ("transpose", "broadcast_in_dim", "iota", "reverse", "slice", "sort", "reduce"):
         change = _other_numbers(operation, name)
         if change is not None:
             yield "other numbers", change
@@ -107,17 +107,14 @@ def _element(value: Any) -> Any:
 
 
 def _renamed(operation: Any, name: str) -> None:
-    ir = _jax.ir
+    ir, types = _jax.ir, [result.type for result in operation.results]
     with ir.InsertionPoint(operation), operation.location:
-        new = ir.Operation.create(
-            f"stablehlo.{name}", results=[r.type for r in operation.results], operands=list(operation.operands)
-        )
+        new = ir.Operation.create(f"stablehlo.{name}", results=types, operands=list(operation.operands))
     mlir.replace(operation, new.results)
 
 
 def _operands(operation: Any, order: list[int]) -> None:
-    values = [operation.operands[i] for i in order]
-    for i, value in enumerate(values):
+    for i, value in enumerate([operation.operands[i] for i in order]):
         operation.operands[i] = value
 
 
@@ -193,30 +190,19 @@ def _other_numbers(operation: Any, name: str) -> Callable[[Any], None] | None:
                 starts[i] += step
                 limits[i] += step
                 return setting(start_indices=starts, limit_indices=limits)
-    if name == "pad":
-        low, high = dims("edge_padding_low"), dims("edge_padding_high")
-        if low != high:
-            return setting(edge_padding_low=high, edge_padding_high=low)
-    if name == "fft":
-        text = str(operation.attributes["fft_type"])
-        other = {"FFT": "IFFT", "IFFT": "FFT"}.get(re.search(r"\w*FFT", text)[0])
-        if other is not None:
-            return lambda op: op.attributes.__setitem__("fft_type", ir.Attribute.parse(re.sub(r"\w*FFT", other, text)))
     return None
 
 
 def _rounded(operation: Any) -> None:
     """Rounds the result to bfloat16, as if it had been accumulated so."""
     ir = _jax.ir
-    narrow = ir.BF16Type.get()
     type_ = ir.RankedTensorType(operation.results[0].type)
     uses = [(use.owner, use.operand_number) for use in operation.results[0].uses]
     everything = list(operation.operation.block.operations)
     places = [other.operation for other in everything]
-    behind = everything[places.index(operation.operation) + 1]
-    with ir.InsertionPoint(behind), operation.location:
-        down = _jax.hlo.convert(ir.RankedTensorType.get(list(type_.shape), narrow), operation.results[0])
-        up = _jax.hlo.convert(type_, down)
+    with ir.InsertionPoint(everything[places.index(operation.operation) + 1]), operation.location:
+        narrow = ir.RankedTensorType.get(list(type_.shape), ir.BF16Type.get())
+        up = _jax.hlo.convert(type_, _jax.hlo.convert(narrow, operation.results[0]))
     for owner, number in uses:
         owner.operands[number] = up
 

@@ -70,6 +70,7 @@ LISTED = proto(tile_assignment_dimensions=[8], tile_assignment_devices=list(rang
 IOTA = proto(tile_assignment_dimensions=[8], iota_reshape_dims=[8], iota_transpose_perm=[0])
 ONE = b"\x08\x01\x22\x01\x07"  # maximal, on device 7
 TUPLE = b"\x08\x02" + b"\x2a\x00" + b"\x2a" + bytes([len(LISTED)]) + LISTED
+FRONTEND = "mhlo.frontend_attributes"
 MESHES = b'{m = #sdy.mesh<["x"=8]>}'
 # Each says 8 devices.
 SHARDINGS = {
@@ -85,22 +86,19 @@ SHARDINGS = {
     "Shardy's results": ("sdy.note", '#sdy.sharding_per_value<[<@one, [{}]>, <mesh<["x"=8]>, [{"x"}]>]>'),
     "Shardy's mesh": ("sdy.note", '#sdy.mesh<["x"=2, "y"=4]>'),
     "Shardy's text as an attribute": ("xla.sdy.sharding", b'#sdy.sharding<mesh<["x"=8]>, [{"x"}]>'),
-    "meshes": ("mhlo.frontend_attributes", {"xla.sdy.meshes": MESHES}),
-    "meshes, escaped": ("mhlo.frontend_attributes", {"xla.sdy.meshes": MESHES.replace(b'"', b'\\"')}),
+    "meshes": (FRONTEND, {"xla.sdy.meshes": MESHES}),
+    "meshes, escaped": (FRONTEND, {"xla.sdy.meshes": MESHES.replace(b'"', b'\\"')}),
     "the last of meshes": (
-        "mhlo.frontend_attributes",
+        FRONTEND,
         {"xla.sdy.meshes": b'{m = #sdy.mesh<["x"=1]>, "n o" = #sdy.mesh<["x"=2,"]"=4],device_ids=[7,6,5,4,3,2,1,0]>}'},
     ),
-    "a mesh of one device": ("mhlo.frontend_attributes", {"xla.sdy.meshes": b"{m = #sdy.mesh<[], device_ids=[7]>}"}),
-    "a mesh in a sharding": (
-        "mhlo.frontend_attributes",
-        {"xla.sdy.sharding": b'#sdy.sharding<mesh<["x"=8]>, [{"x", ?}p1]>'},
-    ),
+    "a mesh of one device": (FRONTEND, {"xla.sdy.meshes": b"{m = #sdy.mesh<[], device_ids=[7]>}"}),
+    "a mesh in a sharding": (FRONTEND, {"xla.sdy.sharding": b'#sdy.sharding<mesh<["x"=8]>, [{"x", ?}p1]>'}),
     "a mesh in shardings": (
-        "mhlo.frontend_attributes",
+        FRONTEND,
         {"xla.sdy.in_shardings": b'#sdy.sharding_per_value<[<@m, [{}]>, <mesh<["a"=2,"b"=4]>, [{"a":(1)2}]>]>'},
     ),
-    "pairs": ("mhlo.frontend_attributes", {"_xla_send_recv_source_target_pairs": b"{{0,1},{1,7}}"}),
+    "pairs": (FRONTEND, {"_xla_send_recv_source_target_pairs": b"{{0,1},{1,7}}"}),
 }
 
 
@@ -153,15 +151,15 @@ UNKNOWN_FORMS: dict[str, tuple[str, Value]] = {
     "a number that does not end": ("mhlo.sharding", b"\x08" + b"\x80" * 3000),
     "a tuple in a tuple": ("mhlo.sharding", b"\x08\x02\x2a" + bytes([len(TUPLE)]) + TUPLE),
     "a number that is no text": ("xla.sdy.meshes", '{m = "x"}'),
-    "another escape": ("mhlo.frontend_attributes", {"xla.sdy.meshes": b'{m = #sdy.mesh<["x"\\0758]>}'}),
-    "a comment": ("mhlo.frontend_attributes", {"xla.sdy.meshes": b'{// "\nm = #sdy.mesh<["x"=8]>// "\n}'}),
-    "a comment in a mesh": ("mhlo.frontend_attributes", {"xla.sdy.meshes": b'{m = #sdy.mesh<//\n["x"=8]>}'}),
-    "a hexadecimal number": ("mhlo.frontend_attributes", {"xla.sdy.meshes": b'{m = #sdy.mesh<["x"=0x8]>}'}),
-    "a number of many digits": ("mhlo.frontend_attributes", {"xla.sdy.meshes": b'{m = #sdy.mesh<["x"=%b]>}' % DIGITS}),
-    "another mesh": ("mhlo.frontend_attributes", {"xla.sdy.meshes": b'{m = #sdy.grid<["x"=8]>}'}),
-    "a string that does not end": ("mhlo.frontend_attributes", {"xla.sdy.sharding": b'#sdy.sharding<@m, [{"x}]>'}),
-    "no string": ("mhlo.frontend_attributes", '{xla.sdy.meshes = 8 : i64}'),
-    "another name": ("mhlo.frontend_attributes", {"mesh_of_the_future": b"x=8"}),
+    "another escape": (FRONTEND, {"xla.sdy.meshes": b'{m = #sdy.mesh<["x"\\0758]>}'}),
+    "a comment": (FRONTEND, {"xla.sdy.meshes": b'{// "\nm = #sdy.mesh<["x"=8]>// "\n}'}),
+    "a comment in a mesh": (FRONTEND, {"xla.sdy.meshes": b'{m = #sdy.mesh<//\n["x"=8]>}'}),
+    "a hexadecimal number": (FRONTEND, {"xla.sdy.meshes": b'{m = #sdy.mesh<["x"=0x8]>}'}),
+    "a number of many digits": (FRONTEND, {"xla.sdy.meshes": b'{m = #sdy.mesh<["x"=%b]>}' % DIGITS}),
+    "another mesh": (FRONTEND, {"xla.sdy.meshes": b'{m = #sdy.grid<["x"=8]>}'}),
+    "a string that does not end": (FRONTEND, {"xla.sdy.sharding": b'#sdy.sharding<@m, [{"x}]>'}),
+    "no string": (FRONTEND, '{xla.sdy.meshes = 8 : i64}'),
+    "another name": (FRONTEND, {"mesh_of_the_future": b"x=8"}),
 }  # fmt: skip
 
 NO_DEVICES: list[tuple[str, Value]] = [
@@ -172,10 +170,7 @@ NO_DEVICES: list[tuple[str, Value]] = [
     ("sdy.sharding", '#sdy.sharding<@one, [{"x"}]>'),
     ("sdy.note", "#sdy<manual_axes{}>"),
     ("sdy.sharding_rule", "#sdy.op_sharding_rule<([i])->([i]) {i=8}>"),
-    (
-        "mhlo.frontend_attributes",
-        {"xla.sdy.sharding": b'#sdy.sharding<@m, [{"x", ?}p3], replicated={"y":(2)4}, unreduced={"z"}>'},
-    ),
-    ("mhlo.frontend_attributes", {"xla.sdy.sharding_rule": b"#sdy.op_sharding_rule<([i])->([i]) {i=8}>"}),
-    ("mhlo.frontend_attributes", {"_xla_compute_type": b"host", "my_note": b"x=8"}),
+    (FRONTEND, {"xla.sdy.sharding": b'#sdy.sharding<@m, [{"x", ?}p3], replicated={"y":(2)4}, unreduced={"z"}>'}),
+    (FRONTEND, {"xla.sdy.sharding_rule": b"#sdy.op_sharding_rule<([i])->([i]) {i=8}>"}),
+    (FRONTEND, {"_xla_compute_type": b"host", "my_note": b"x=8"}),
 ]

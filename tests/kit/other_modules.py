@@ -19,6 +19,11 @@ def serialized(text: str) -> bytes:
         return mlir.serialize(_jax.ir.Module.parse(text))
 
 
+def from_text(text: str, **options) -> jaxexp.Exported:
+    """A module of text that is trusted, imported without a process that parses it."""
+    return jaxexp.from_stablehlo(serialized(text), **options)
+
+
 def with_module(text: str, **fields) -> bytes:
     """An artifact of a function float32[2] -> float32[2] whose module is another one."""
     exported = jaxexp.export(jax.jit(jnp.sin))(arr(2))

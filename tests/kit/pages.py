@@ -19,8 +19,10 @@ _WITHOUT_END = {"meta", "input", "br", "img", "link"}
 PHONE = {"width": 390, "height": 844}
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 IN_A_BROWSER = [
-    pytest.mark.slow(reason="starts a browser"),
-    pytest.mark.once(reason="a page does not depend on JAX"),
+    pytest.mark.long(
+        promise="a page answers to clicks and keys, can be read, and runs nothing of others",
+        sibling="test_view_page.py::test_page_is_whole_and_loads_nothing",
+    ),
     pytest.mark.skipif(importlib.util.find_spec("playwright") is None, reason="playwright is not installed"),
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to look with"),
 ]

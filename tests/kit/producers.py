@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+import types
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from jaxexp import _jax
+from jaxexp._compat.foreign import source
 
 from .places import GOLDEN
 
@@ -59,3 +63,18 @@ def identity(
         f"module @m attributes {{{of_module}}} {{ {around} func.func @main(%x: {argument} {{{of_argument}}}) -> "
         f"({argument} {{{of_result}}}) {{ {body} return {returned} : {argument} }} }}"
     )
+
+
+def parsed_here(command: list[str], *, input: bytes, **_: Any) -> Any:
+    """In place of `subprocess.run`: does what the process that parses text does, in this process."""
+    stdin, stdout = (types.SimpleNamespace(buffer=io.BytesIO(content)) for content in (input, b""))
+    status = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source.sys, "stdin", stdin)
+        patch.setattr(source.sys, "stdout", stdout)
+        patch.setitem(source.sys.modules, "resource", None)  # no limit of CPU time
+        try:
+            source.child(int(command[3]))
+        except SystemExit as end:
+            status = int(end.code or 0)
+    return types.SimpleNamespace(returncode=status, stdout=stdout.buffer.getvalue(), stderr=b"")

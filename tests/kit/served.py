@@ -68,15 +68,12 @@ class _Served(http.server.BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serving(data: bytes) -> Iterator[Any]:
-    """A server with `data` at `url`. `refusals` has the status of the error that a method gets, `head_length` what HEAD
-    says in place of the size, where the empty text is nothing. With a `token`, each request has to have it."""
-    server: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Served)
-    server.data, server.headers, server.refusals, server.requests = data, {}, {}, []
-    server.others = {}
-    server.head_length = server.token = None
-    server.url = f"http://127.0.0.1:{server.server_port}/fleet.zip"
-    thread = threading.Thread(target=server.serve_forever)
+def running(server: Any) -> Iterator[Any]:
+    """A server with its `origin`, in a thread."""
+    server.origin = f"http://127.0.0.1:{server.server_address[1]}"
+    server.url = f"{server.origin}/fleet.zip"
+    server.requests = []
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
         yield server
@@ -84,6 +81,17 @@ def serving(data: bytes) -> Iterator[Any]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextlib.contextmanager
+def serving(data: bytes) -> Iterator[Any]:
+    """A server with `data` at `url`. `refusals` has the status of the error that a method gets, `head_length` what HEAD
+    says in place of the size, where the empty text is nothing. With a `token`, each request has to have it."""
+    server: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Served)
+    server.data, server.headers, server.refusals, server.others = data, {}, {}, {}
+    server.head_length = server.token = None
+    with running(server):
+        yield server
 
 
 @contextlib.contextmanager
@@ -102,7 +110,7 @@ def raw(answer: Callable[[socket.socket, bytes], object]) -> Iterator[Any]:
         def _head(self) -> bytes:
             found = b""
             while not found.endswith(b"\r\n\r\n"):
-                if not (more := self.request.recv(1)):
+                if not (more := self.request.recv(1 << 16)):
                     return b""
                 found += more
             return found
@@ -110,18 +118,9 @@ def raw(answer: Callable[[socket.socket, bytes], object]) -> Iterator[Any]:
     class Server(socketserver.ThreadingTCPServer):
         daemon_threads = allow_reuse_address = True
 
-    with Server(("127.0.0.1", 0), Raw) as found:
-        server: Any = found
-        server.requests = []
-        server.origin = f"http://127.0.0.1:{server.server_address[1]}"
-        server.url = f"{server.origin}/fleet.zip"
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    server: Any = Server(("127.0.0.1", 0), Raw)
+    with running(server):
+        yield server
 
 
 def ranges_of(data: bytes) -> Callable[[socket.socket, bytes], object]:

@@ -6,8 +6,6 @@ import contextlib
 import dataclasses
 import datetime
 import hashlib
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,12 +33,6 @@ def program() -> jaxexp.BoundExported:
     exported = jaxexp.export(jax.jit(lambda x: jnp.tanh(x @ jnp.asarray(WEIGHTS["w"]))), weights=WEIGHTS)(X)
     assert isinstance(exported, jaxexp.BoundExported)
     return exported
-
-
-def model_signing(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Runs the command of the package."""
-    command = [sys.executable, "-m", "model_signing", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,12 @@
-"""Training that goes on in other processes, with a library and without it, from what one process wrote."""
+"""Training that goes on in other processes, with a library and without it, from what one process wrote.
+
+``python -m kit.stories FILE PART FOLDER [MODULE ...]`` calls the function PART of a test file with the folder, where
+the modules cannot be imported, as if they were not installed.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -13,14 +18,13 @@ import jax
 import numpy as np
 
 import jaxexp
-from kit.places import WORKERS
 
 STEPS = 3
 
 
 def run(file: str, part: str, folder: Path, env: dict[str, str], missing: Sequence[str] = ()) -> None:
     """Runs a part of a story in a process of its own, where some modules are missing."""
-    command = [sys.executable, str(WORKERS / "story.py"), file, part, str(folder), *missing]
+    command = [sys.executable, "-m", "kit.stories", file, part, str(folder), *missing]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{part}: {done.stderr[-6000:]}"
 
@@ -29,13 +33,6 @@ def assert_equal(found: Any, expected: Any) -> None:
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def run_all(file: str, folder: Path, env: dict[str, str], missing: Sequence[str]) -> None:
-    """One process writes; one goes on with the library, and one without."""
-    run(file, "write", folder, env)
-    run(file, "go_on", folder, env)
-    run(file, "without", folder, env, missing)
 
 
 def write_training(folder: Path, step: Callable[..., Any], *state: Any) -> None:
@@ -88,3 +85,30 @@ def save_leaves(path: Path, tree: Any) -> None:
 def load_leaves(path: Path, structure: Any) -> Any:
     with np.load(path) as arrays:
         return structure.unflatten([jax.numpy.asarray(array) for array in arrays.values()])
+
+
+class _NotInstalled:
+    """The first of the finders of modules: some are not there."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if any(name == missing or name.startswith(missing + ".") for missing in self.names):
+            raise ModuleNotFoundError(f"No module named {name!r}, because the test says so", name=name)
+
+
+def main(file: str, part: str, folder: str, *missing: str) -> None:
+    assert not set(missing) & set(sys.modules)
+    sys.meta_path.insert(0, _NotInstalled(list(missing)))  # type: ignore[arg-type]
+    spec = importlib.util.spec_from_file_location("story", file)
+    assert spec is not None and spec.loader is not None
+    story = importlib.util.module_from_spec(spec)
+    sys.modules["story"] = story
+    spec.loader.exec_module(story)
+    getattr(story, part)(Path(folder))
+    assert not set(missing) & set(sys.modules)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -23,25 +22,28 @@ def squares(tree: Any) -> Any:
     return structure.unflatten([n * x * x + jnp.sin(x) for n, x in enumerate(leaves, 1)])
 
 
-def check(value: Any, writer: Any, reader: Any, fun: Callable[[Any], Any] = squares) -> Any:
-    """`fun` through bytes and back: its trees, its results, and its first two derivatives. Returns what was loaded."""
+def check(value: Any, writer: Any, reader: Any, vjp_order: int = 0) -> Any:
+    """`squares` through bytes and back: its trees, its results, and its derivatives. Returns what was loaded."""
 
     def fresh(tree: Any) -> Any:
         """JAX 0.10.2 now and then takes one dataclass for another of the same name in what it remembers of `fun`."""
-        return fun(tree)
+        return squares(tree)
 
     exported = writer.export(jax.jit(fresh))(value)
-    loaded = reader.deserialize(exported.serialize(vjp_order=2))
+    loaded = reader.deserialize(exported.serialize(vjp_order=vjp_order))
     assert type(loaded) is reader.Exported
     assert loaded.in_tree == exported.in_tree == jax.tree.structure(((value,), {}))
     assert loaded.out_tree == exported.out_tree
-    assert loaded.vjp().in_tree == exported.vjp().in_tree
     result = loaded.call(value)
-    assert type(result) is type(fun(value))
-    assert_same_values(result, fun(value))
-    assert_same_values(jax.jit(loaded.call)(value), fun(value))
-    assert_same_values(pull_back(loaded.call, (value,), {}), pull_back(fun, (value,), {}))
-    assert_same_values(second_order(loaded.call, (value,), {}), second_order(fun, (value,), {}), rtol=1e-4)
+    assert type(result) is type(squares(value))
+    assert_same_values(result, squares(value))
+    if vjp_order:
+        assert loaded.vjp().in_tree == exported.vjp().in_tree
+        assert_same_values(jax.jit(loaded.call)(value), squares(value))
+        assert_same_values(pull_back(loaded.call, (value,), {}), pull_back(squares, (value,), {}))
+    if vjp_order > 1:
+        found, expected = second_order(loaded.call, (value,), {}), second_order(squares, (value,), {})
+        assert_same_values(found, expected, rtol=1e-4)
     return loaded
 
 

@@ -11,8 +11,11 @@ from kit import documentation as pages
 PAGES = [page for page in pages.all_pages() if pages.libraries(page)]
 
 
+@pytest.mark.long(
+    promise="the examples of pages about libraries run in the processes that they speak of",
+    sibling="test_library_pages.py::test_there_are_pages_of_libraries",
+)
 @pytest.mark.parametrize("page", PAGES, ids=pages.name_of)
-@pytest.mark.sampled(one_in=4, reason="pages are alike")
 @pytest.mark.processes(reason="one writes with the library, one reads without it")
 def test_page_of_a_library(page: Path, tmp_path: Path) -> None:
     for library in sorted(pages.libraries(page)):

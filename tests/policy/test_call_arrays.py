@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,9 +21,11 @@ from jaxexp import _jax
 from jaxexp._kernel.artifact.targets import STABLE_CUSTOM_CALLS
 from jaxexp._kernel.module import call_arrays, mlir, runnable
 from kit.corpus import arr
-from kit.linear_algebra import ARTIFACTS, load
+from kit.each import each
 from kit.other_modules import serialized, with_module
 from kit.places import GOLDEN
+
+pytestmark = pytest.mark.jax
 
 # Calls as releases of JAX write them, for one precision: operands, results, and choices.
 CALLS = {
@@ -88,8 +91,11 @@ def call(target: str, arrays: list[str], operands: int, choices: str, extra: str
     }}"""
 
 
+context = functools.cache(_jax.make_ir_context)
+
+
 def why_wrong(text: str) -> Any:
-    with _jax.make_ir_context(), _jax.ir.Location.unknown():
+    with context(), _jax.ir.Location.unknown():
         module = _jax.ir.Module.parse(text)  # operations do not keep it alive
         ((target, operation),) = mlir.custom_calls(module)
         return call_arrays.why_wrong(operation, target)
@@ -105,13 +111,7 @@ def test_every_stable_routine_has_a_call_here() -> None:
     }
 
 
-@pytest.mark.parametrize("target", CALLS)
-def test_what_jax_writes_is_right(target: str) -> None:
-    arrays, operands, choices = CALLS[target]
-    assert why_wrong(call(target, arrays.split(), operands, choices)) is None
-
-
-@pytest.mark.parametrize("target", [target for target in CALLS if target in STABLE_CUSTOM_CALLS])
+@each("target", [target for target in CALLS if target in STABLE_CUSTOM_CALLS])
 def test_what_jax_writes_is_allowed(target: str) -> None:
     arrays, operands, choices = CALLS[target]
     types = list(map(type_of, arrays.split()))
@@ -137,10 +137,11 @@ def test_what_jax_writes_is_allowed(target: str) -> None:
     assert error.value.field == "custom_calls"
 
 
-@pytest.mark.parametrize("target", CALLS)
+@each("target", CALLS)
 def test_other_arrays_are_wrong(target: str) -> None:
     arrays, operands, choices = CALLS[target]
     right = arrays.split()
+    assert why_wrong(call(target, right, operands, choices)) is None
     for place, array in enumerate(right):
         sizes = array[:-1].split("x") if array[:-1] else []
         for axis, size in enumerate(sizes):
@@ -158,7 +159,7 @@ def test_other_arrays_are_wrong(target: str) -> None:
     assert why_wrong(call(target, [*right, right[-1]], operands, choices))
 
 
-@pytest.mark.parametrize("target", [target for target in CALLS if CALLS[target][2]])
+@each("target", [target for target in CALLS if CALLS[target][2]])
 def test_other_choices_are_wrong(target: str) -> None:
     arrays, operands, choices = CALLS[target]
     for one in choices.split(", "):
@@ -201,14 +202,13 @@ WRONG = (
 )
 
 
-@pytest.mark.parametrize(
+@each(
     "policy",
     [
         jaxexp.Policy(),
         jaxexp.Policy(custom_calls=("lapack_*",)),
         jaxexp.Policy(custom_calls=("lapack_*",), stable_custom_calls=False),
     ],
-    ids=["default", "named", "only named"],
 )
 def test_wrong_arrays_are_refused(policy: jaxexp.Policy) -> None:
     expected = (
@@ -219,6 +219,8 @@ def test_wrong_arrays_are_refused(policy: jaxexp.Policy) -> None:
     with pytest.raises(jaxexp.PolicyError, match=re.escape(expected)) as error:
         jaxexp.deserialize(with_module(WRONG), policy=policy)
     assert error.value.field == "custom_calls"
+    for allowing in (None, jaxexp.Policy(custom_calls=None)):
+        assert jaxexp.deserialize(with_module(WRONG), policy=allowing).nr_devices == 1
 
 
 def test_wrong_arrays_of_an_old_call_are_refused() -> None:
@@ -245,11 +247,6 @@ def test_wrong_arrays_of_an_old_call_are_refused() -> None:
     )
     with pytest.raises(jaxexp.PolicyError, match=r"'lapack_sgetrf_ffi' .* float32\[2,1\]"):
         jaxexp.deserialize(with_module(text), policy=jaxexp.Policy())
-
-
-def test_wrong_arrays_are_read_where_any_custom_call_is_allowed() -> None:
-    for policy in (None, jaxexp.Policy(custom_calls=None)):
-        assert jaxexp.deserialize(with_module(WRONG), policy=policy).nr_devices == 1
 
 
 def test_operand_that_the_compiler_would_miss() -> None:
@@ -305,7 +302,7 @@ def open_call(size: str) -> jaxexp.Exported:
 SAID = "The custom call lapack_sgetrf_ffi has arrays of other sizes than its code reads and writes"
 
 
-@pytest.mark.parametrize("size", ["stablehlo.minimum %n, %four", "stablehlo.divide %n, %four"])
+@each("size", ["stablehlo.minimum %n, %four", "stablehlo.divide %n, %four"])
 def test_open_sizes_that_differ(size: str) -> None:
     exported, x = open_call(size), np.ones(6, np.float32)
     for attempt in (lambda: exported.call(x), lambda: exported.specialize(arr(6))):
@@ -371,6 +368,7 @@ def shapes_of(is_square: bool) -> Iterator[tuple[Any, ...]]:
     yield from [(4, 4), (2, 3, 4, 4)] if is_square else [(5, 3), (2, 3, 5)]
 
 
+@pytest.mark.wide(one_in=10, promise="linear algebra as JAX exports it is allowed")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_exports_are_allowed(name: str) -> None:
     """With open sizes, too, and computed as without jaxexp."""
@@ -387,7 +385,10 @@ def test_exports_are_allowed(name: str) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.slow(reason="exports every function for four dtypes")
+@pytest.mark.long(
+    promise="linear algebra of all dtypes, with VJPs and batches, is allowed",
+    sibling="test_call_arrays.py::test_exports_are_allowed",
+)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_exports_of_all_kinds_are_allowed(name: str, dtype: str) -> None:
@@ -404,22 +405,17 @@ def test_exports_of_all_kinds_are_allowed(name: str, dtype: str) -> None:
         assert checked(jaxexp.export(jax.jit(jax.vmap(jax.vmap(function))), platforms=["cpu"])(mapped))
 
 
-@pytest.mark.parametrize("name", ["qr", "lu", "eigh"])
+@each("name", ["qr", "lu"])
 def test_exports_for_other_platforms_are_allowed(name: str) -> None:
     for shape in ((4, 4), (*jax_export.symbolic_shape("b"), 4, 4)):
         spec = jax.ShapeDtypeStruct(shape, np.float32)
         jaxexp.Policy().check(jaxexp.export(jax.jit(FUNCTIONS[name][0]), platforms=["cpu", "cuda", "tpu"])(spec))
 
 
-@pytest.mark.parametrize("name", [name for name, targets in ARTIFACTS.items() if "mhlo.topk" not in targets])
-def test_artifacts_of_old_releases_are_allowed(name: str) -> None:
-    exported = load(name)
-    checked(exported)
-    if exported.has_vjp():
-        checked(exported.vjp())
-
-
-@pytest.mark.slow(reason="loads all golden artifacts")
+@pytest.mark.long(
+    promise="custom calls of golden artifacts have the arrays that their code uses",
+    sibling="test_call_arrays.py::test_exports_are_allowed",
+)
 def test_golden_artifacts_are_allowed() -> None:
     calls = 0
     for path in sorted(GOLDEN.rglob("*.bin")):

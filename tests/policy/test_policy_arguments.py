@@ -13,8 +13,15 @@ import pytest
 
 import jaxexp
 from jaxexp import _jax
+from jaxexp._kernel.codec import auxdata
 from jaxexp._kernel.module import mlir
 from kit.corpus import arr
+from kit.each import each
+from kit.layout import CUSTOM, function, node
+from kit.library_nodes import described
+from kit.parts import put_together
+
+pytestmark = pytest.mark.jax
 
 POLICY = jaxexp.Policy(platforms=("cpu",), max_devices=1)
 
@@ -54,7 +61,7 @@ TAKERS = {
 }
 
 
-@pytest.mark.parametrize("taker", TAKERS)
+@each("taker", TAKERS)
 def test_what_is_no_policy(folder: Path, taker: str) -> None:
     take: Any = TAKERS[taker]
     take(folder, POLICY)
@@ -98,7 +105,7 @@ def outcome(taker: str, folder: Path, policy: jaxexp.Policy) -> Any:
     return next(iter(found.values()), None) if isinstance(found, dict) else None
 
 
-@pytest.mark.parametrize("taker", TAKERS)
+@each("taker", TAKERS)
 def test_no_road_loses_a_policy(taker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an artifact says of itself is enough to refuse it, before MLIR sees its module."""
     w = jnp.ones(2)
@@ -190,8 +197,8 @@ def test_a_policy_in_a_file(tmp_path: Path) -> None:
     assert jaxexp.Policy.from_toml(path) == jaxexp.Policy()
 
 
-@pytest.mark.parametrize(
-    ("text", "said", "kind"),
+@each(
+    "text, said, kind",
     [
         ("platform = ['cpu']", "Policy has no field 'platform': did you mean platforms?", TypeError),
         ("self = 1", "Policy has no field 'self'", TypeError),
@@ -200,7 +207,6 @@ def test_a_policy_in_a_file(tmp_path: Path) -> None:
         ("max_devices = ", "is not a TOML file", ValueError),
         ("a = " + "[" * 100_000, "is not a TOML file", ValueError),
     ],
-    ids=["field", "self", "type", "platform", "syntax", "nesting"],
 )
 def test_files_that_are_no_policy(tmp_path: Path, text: str, said: str, kind: type[Exception]) -> None:
     path = tmp_path / "policy.toml"
@@ -212,3 +218,44 @@ def test_files_that_are_no_policy(tmp_path: Path, text: str, said: str, kind: ty
     assert repr(str(path)) in str(raised.value)
     with pytest.raises(FileNotFoundError):
         jaxexp.Policy.from_toml(tmp_path / "other.toml")
+
+
+# --- nodes of unregistered classes ---
+
+
+def test_a_policy_refuses_before_auxiliary_data_become_objects(tmp_path: Path, monkeypatch: Any) -> None:
+    description = described("kit.library_nodes:Node", [], "registered", ["tuple", ["tuple"], 1])
+    blob = put_together(function(out_tree=node(CUSTOM, name="jaxexp.node", auxdata=description)))
+    (tmp_path / "sin.jaxexp").write_bytes(blob)
+    with jaxexp.Archive.create(tmp_path / "fleet.zip") as writer:
+        writer.add("sin", blob)
+    made: list[Any] = []
+    monkeypatch.setattr(auxdata, "from_json", made.append)
+    for taker in [
+        name
+        for name in TAKERS
+        if name.split()[0] in ("load", "load_many", "deserialize", "Handle.load", "Archive.load_all")
+    ]:
+        error = outcome(taker, tmp_path, jaxexp.Policy(unregistered_nodes=False))
+        assert isinstance(error, jaxexp.PolicyError), taker
+        assert "unregistered classes: kit.library_nodes.Node" in str(error), taker
+        assert not made, taker
+    jaxexp.deserialize(blob)
+    assert made
+
+
+def test_a_policy_allows_nodes_of_registered_classes() -> None:
+    class Registered:
+        pass
+
+    jax.tree_util.register_pytree_node(Registered, lambda _: ((), 1), lambda _, __: Registered())
+    exported = jaxexp.export(jax.jit(lambda: Registered()))()
+    blob, policy = bytes(exported.serialize()), jaxexp.Policy(unregistered_nodes=False)
+    with pytest.raises(jaxexp.PolicyError, match="Registered"):
+        jaxexp.deserialize(blob, policy=policy)
+    name = f"{__name__}.Registered"
+    jaxexp.register_pytree_node_serialization(
+        Registered, serialized_name=name, serialize_auxdata=lambda _: b"", deserialize_auxdata=lambda _: 1
+    )
+    jaxexp.deserialize(blob, policy=policy)  # its description names a class that is registered by now
+    jaxexp.deserialize(bytes(exported.serialize()), policy=policy)

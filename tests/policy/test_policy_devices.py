@@ -15,6 +15,7 @@ from jaxexp import _jax
 from jaxexp._kernel.artifact import op_sharding
 from jaxexp._policy.module import devices
 from kit.corpus import arr
+from kit.each import each
 from kit.named_devices import (
     NO_DEVICES,
     PLACES,
@@ -32,6 +33,8 @@ from kit.named_devices import (
 from kit.other_modules import with_module
 from kit.places import GOLDEN
 
+pytestmark = pytest.mark.jax
+
 
 def check(blob: bytes) -> None:
     with pytest.raises(jaxexp.PolicyError) as error:
@@ -42,16 +45,15 @@ def check(blob: bytes) -> None:
     jaxexp.deserialize(blob)
 
 
-@pytest.mark.sampled(one_in=5, reason="many cases go the same way")
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("form", SHARDINGS)
+# Each form in one place, and each place with one form, and some more.
+CHECKED = [
+    (f, p) for i, f in enumerate(SHARDINGS) for j, p in enumerate(PLACES) if i == 0 or j == 0 or (i + j) % 7 == 0
+]
+
+
+@each("form, place", CHECKED)
 def test_each_form_in_each_place(form: str, place: str) -> None:
     check(artifact(PLACES[place](attribute_of(*SHARDINGS[form]))))
-
-
-@pytest.mark.parametrize("form", SHARDINGS)
-def test_each_form(form: str) -> None:
-    check(artifact(PLACES["an argument"](attribute_of(*SHARDINGS[form]))))
 
 
 def test_meshes_that_nothing_uses() -> None:
@@ -76,7 +78,7 @@ def test_vjps() -> None:
 # --- what is not understood -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", UNKNOWN_FORMS)
+@each("case", UNKNOWN_FORMS)
 def test_unknown_forms_are_refused_by_a_limit(case: str) -> None:
     name, value = UNKNOWN_FORMS[case]
     blob = artifact(module(argument=attribute_of(name, value)))
@@ -90,7 +92,7 @@ def test_unknown_forms_are_refused_by_a_limit(case: str) -> None:
     jaxexp.deserialize(blob, policy=jaxexp.Policy())
 
 
-@pytest.mark.parametrize("attribute", NO_DEVICES, ids=str)
+@each("attribute", NO_DEVICES)
 def test_what_names_no_devices(attribute: tuple[str, Value]) -> None:
     blob = artifact(module(argument=attribute_of(*attribute)))
     jaxexp.deserialize(blob, policy=jaxexp.Policy(max_devices=1))
@@ -120,6 +122,10 @@ def test_op_shardings_have_the_devices_that_xla_finds() -> None:
                 assert devices.of_hlo(text.encode()) == count
 
 
+@pytest.mark.long(
+    promise="golden artifacts of all releases have no more devices than they say",
+    sibling="test_policy_devices.py::test_each_form_in_each_place",
+)
 def test_artifacts_of_all_releases_pass() -> None:
     """With as many devices as they say."""
     everything = {"custom_calls": None, "effects": None, "callbacks": None, "operations": None}

@@ -18,6 +18,8 @@ import pytest
 
 import jaxexp
 
+pytestmark = pytest.mark.jax
+
 POLICY = jaxexp.Policy()
 LATE = "check after calls"
 N = 2000
@@ -142,6 +144,9 @@ def test_the_sort_is_unstable(blob: bytes, tmp_path: Path) -> None:
     assert not np.array_equal(jaxexp.load(saved_with_weights(blob, tmp_path)).call(KEYS), EXPECTED)
 
 
+@pytest.mark.wide(
+    one_in=8, promise="what is made of a function that a policy allowed runs the code that the policy wants"
+)
 @pytest.mark.parametrize(("loaded", "made"), pairs(LOADED, MADE))
 def test_functions(loaded: str, made: str, blob: bytes, tmp_path: Path) -> None:
     function = MADE[made](LOADED[loaded](blob, tmp_path))
@@ -149,6 +154,9 @@ def test_functions(loaded: str, made: str, blob: bytes, tmp_path: Path) -> None:
     np.testing.assert_array_equal(gradient(function), VALUES)
 
 
+@pytest.mark.wide(
+    one_in=8, promise="what is made of an allowed function with weights runs the code that the policy wants"
+)
 @pytest.mark.parametrize(("loaded", "made"), pairs(LOADED_WITH_WEIGHTS, MADE_WITH_WEIGHTS))
 def test_functions_with_weights(loaded: str, made: str, blob: bytes, tmp_path: Path) -> None:
     function = MADE_WITH_WEIGHTS[made](LOADED_WITH_WEIGHTS[loaded](blob, tmp_path))
@@ -156,6 +164,7 @@ def test_functions_with_weights(loaded: str, made: str, blob: bytes, tmp_path: P
     np.testing.assert_array_equal(gradient(function.unbound), VALUES)
 
 
+@pytest.mark.wide(one_in=2, promise="equal functions share no code across a policy, whichever was first")
 @pytest.mark.parametrize("is_first", [True, False], ids=["checked first", "trusted first"])
 def test_equal_functions_share_nothing_across_a_policy(is_first: bool, blob: bytes, tmp_path: Path) -> None:
     """Neither in the process nor in a compile cache nor what `prefetch` compiles."""

@@ -17,8 +17,11 @@ from jaxexp import _jax
 from jaxexp._kernel.module import confined, mlir, runnable
 from kit.compare import assert_same_values
 from kit.corpus import arr, mesh
-from kit.other_modules import serialized
+from kit.each import each
+from kit.other_modules import from_text, serialized
 from kit.places import GOLDEN
+
+pytestmark = pytest.mark.jax
 
 F32 = np.float32
 
@@ -54,13 +57,12 @@ SORT = """module @f { func.func public @main(%x: tensor<SIZExf32>) -> tensor<SIZ
 NO_ORDERS = {"near": ("LT", "%d, %c"), "not equal": ("NE", "%a, %b"), "at most": ("LE", "%a, %b")}
 
 
-@pytest.mark.parametrize("size", [33, 200, 3000])
-@pytest.mark.parametrize("name", NO_ORDERS)
+@each("name, size", [("near", 3000), ("not equal", 200), ("at most", 33)])
 def test_a_sort_without_an_order_stays_within_its_array(name: str, size: int) -> None:
     """The C++ library's sort, with which XLA sorts on a CPU, would leave it."""
     how, of = NO_ORDERS[name]
     text = SORT.replace("SIZE", str(size)).replace("HOW", how).replace("OF", of)
-    function = allowed(jaxexp.from_stablehlo(text))
+    function = allowed(from_text(text))
     rng = np.random.default_rng(size)
     for values in (2, 5, 100):
         x = rng.integers(0, values, size).astype(F32)
@@ -106,7 +108,7 @@ COMPARED_BY_OTHERS = """module @f { func.func public @main(%x: tensor<33xf32>) -
   func.func private @g(%x: tensor<f32>) -> tensor<f32> { return %x : tensor<f32> } }"""
 
 
-@pytest.mark.parametrize("name", [*NO_FUNCTIONS, *ARRAYS])
+@each("name", [*NO_FUNCTIONS, *ARRAYS])
 def test_sorts_compare_elements_alone(name: str) -> None:
     """A stable sort, too, leaves its array if two comparisons of the same elements differ. Arrays are on the stack."""
     types = TYPES.get(name, "(tensor<f32>) -> tensor<f32>")
@@ -131,7 +133,7 @@ def test_sorts_of_trusted_functions_stay_as_they_are() -> None:
         assert_same_values(loaded.call(arr(9)), exported.call(arr(9)))
 
 
-@pytest.mark.parametrize("symbolic", [False, True])
+@each("symbolic", [False, True])
 def test_comparators_of_approximate_top_k(symbolic: bool) -> None:
     size = jaxexp.symbolic_shape("n")[0] if symbolic else 64
     spec = jax.ShapeDtypeStruct((size, 64) if symbolic else (2, 64), F32)
@@ -163,8 +165,7 @@ def used_memory() -> Iterator[None]:
     yield
 
 
-@pytest.mark.parametrize("name", ROUTINES)
-@pytest.mark.parametrize("symbolic", [False, True])
+@each("name, symbolic", [("gesdd", False), ("gesdd", True), ("geev", False), ("gees", True)])
 def test_results_that_are_not_computed_are_zeros(name: str, symbolic: bool) -> None:
     """A call is told not to compute them, and its module returns them all the same."""
     function, choice, unwritten = ROUTINES[name]
@@ -194,7 +195,7 @@ def test_vectors_that_nobody_computes() -> None:
           dense<[0, 1]> : tensor<2xindex>, dense<[0, 1]> : tensor<2xindex>, dense<> : tensor<0xindex>]}
         : (tensor<16x64xf32>) -> (tensor<16x64xf32>, tensor<16xf32>, tensor<16x64xf32>, tensor<64x64xf32>, tensor<i32>)
       return %0#2, %0#3 : tensor<16x64xf32>, tensor<64x64xf32> } }"""
-    function = allowed(jaxexp.from_stablehlo(text))
+    function = allowed(from_text(text))
     for _ in range(20):
         for found in function.call(arr(16, 64)):
             assert not np.asarray(found).any()
@@ -212,7 +213,7 @@ def test_a_routine_that_fails_gives_zeros() -> None:
       return %0#2, %0#4 : tensor<2x8x8xf32>, tensor<2xi32> } }"""
     x = np.array(arr(2, 8, 8))
     x[1, 3, 3] = np.nan
-    vectors, failed = map(np.asarray, allowed(jaxexp.from_stablehlo(text)).call(x))
+    vectors, failed = map(np.asarray, allowed(from_text(text)).call(x))
     assert failed[0] == 0
     assert failed[1] != 0
     np.testing.assert_allclose(vectors[0] @ vectors[0].T, np.eye(8), atol=1e-5)
@@ -258,10 +259,10 @@ EMPTY = {
 }
 
 
-@pytest.mark.parametrize("name", EMPTY)
+@each("name", EMPTY)
 def test_empty_matrices(name: str) -> None:
     """Routines then write nothing, or behind an empty array."""
-    exported = jaxexp.from_stablehlo(lapack(*EMPTY[name]))
+    exported = from_text(lapack(*EMPTY[name]))
     function = allowed(exported)
     x = [np.ones(aval.shape, aval.dtype) for aval in exported.in_avals]
     for found in (function.call(*x), jax.jit(function.call)(*x)):
@@ -311,6 +312,7 @@ OF_MATRICES = {"lu": LINALG.lu, "qr": LINALG.qr, "svd": LINALG.svd, "gram": lamb
 SQUARES, MATRICES = [(0, 0), (2, 0, 0), (0, 3, 3)], [(3, 0), (0, 3), (2, 0, 3)]
 
 
+@pytest.mark.wide(one_in=3, promise="linear algebra of empty matrices is what JAX computes")
 @pytest.mark.parametrize("name", [*OF_SQUARES, *OF_MATRICES])
 def test_what_jax_computes_of_empty_matrices(name: str) -> None:
     function = jax.jit((OF_SQUARES | OF_MATRICES)[name])
@@ -322,6 +324,7 @@ def test_what_jax_computes_of_empty_matrices(name: str) -> None:
 OF_RELEASES = [*sorted(GOLDEN.rglob("*_poly_*.bin"))[:12], *sorted(GOLDEN.rglob("svd*.bin"))[:4]]
 
 
+@pytest.mark.wide(one_in=8, promise="golden artifacts compute under a policy what they compute without")
 @pytest.mark.parametrize("path", OF_RELEASES, ids=str)
 def test_golden_artifacts_compute_the_same(path: Any) -> None:
     """Linear algebra of all releases, with open sizes, too."""
@@ -343,12 +346,12 @@ ALLOCATING = """module @f { func.func public @main(%x: tensor<64xf32>) -> tensor
 
 
 def test_memory_that_is_asked_for_is_zeros() -> None:
-    assert not np.asarray(allowed(jaxexp.from_stablehlo(ALLOCATING)).call(arr(64))).any()
+    assert not np.asarray(allowed(from_text(ALLOCATING)).call(arr(64))).any()
 
 
 def test_jax_gets_what_runs() -> None:
     """Also for VJPs, and on the way back, but not of a function that is trusted."""
-    trusted = dataclasses.replace(jaxexp.from_stablehlo(ALLOCATING), fun_name="f")
+    trusted = dataclasses.replace(from_text(ALLOCATING), fun_name="f")
     assert trusted.to_jax().mlir_module_serialized == trusted.mlir_module_serialized
     converted = allowed(trusted).to_jax()
     for function in (converted, jaxexp.Exported.from_jax(converted)):
@@ -394,10 +397,10 @@ UNTYPED = {
 }
 
 
-@pytest.mark.parametrize("name", UNTYPED)
+@each("name", UNTYPED)
 def test_operations_whose_types_xla_does_not_compare(name: str) -> None:
     function = f"func.func public @main(%x: tensor<300xf32>) -> tensor<4x4xf32> {{ {UNTYPED[name]}"
-    exported = jaxexp.from_stablehlo(f"module @f {{ {function}\n return %r : tensor<4x4xf32> }} }}")
+    exported = from_text(f"module @f {{ {function}\n return %r : tensor<4x4xf32> }} }}")
     with pytest.raises(jaxexp.PolicyError, match="types that XLA does not check") as caught:
         allowed(exported)
     assert name in str(caught.value)
@@ -426,7 +429,7 @@ def test_calls_have_layouts() -> None:
         : (tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4xi32>, tensor<i32>)
       return %l#0 : tensor<4x4xf32> }} }}"""
     policy = jaxexp.Policy(operations=["stablehlo.einsum"])
-    function = jaxexp.deserialize(jaxexp.from_stablehlo(text).serialize(), policy=policy)
+    function = jaxexp.deserialize(from_text(text).serialize(), policy=policy)
     with pytest.raises(jax.errors.JaxRuntimeError, match="operand"):
         function.call(arr(300))
 
@@ -475,22 +478,20 @@ GROUPS = {
     "an axis": '#stablehlo.replica_group_mesh_axes<mesh = @one, axes = [#stablehlo.axis_ref<name = "x">]>',
     "no axis": "#stablehlo.replica_group_mesh_axes<mesh = @one, axes = []>",
 }
+KNOWN = [name for name in GROUPS if "axis" not in name or jax.__version_info__ >= (0, 12)]
 
 
 def resized(how: dict[str, str], groups: str, before: str, after: str) -> bytes:
     text = RESIZED
     for word, meant in {**how, "GROUPS": GROUPS[groups], "FROM": before, "TO": after}.items():
         text = text.replace(word, meant)
-    exported = jaxexp.from_stablehlo(text, shapes={0: "3, b"} if "?" in before else None)
+    exported = from_text(text, shapes={0: "3, b"} if "?" in before else None)
     return bytes(exported.serialize())
 
 
-@pytest.mark.parametrize("groups", GROUPS)
-@pytest.mark.parametrize("how", [GATHERING, SCATTERING], ids=["gather", "scatter"])
+@each("how, groups", [(how, groups) for how in (GATHERING, SCATTERING) for groups in KNOWN])
 def test_sizes_of_groups_of_one_device(how: dict[str, str], groups: str) -> None:
     """XLA takes a larger result of these for one that others write to, and returns what was in memory."""
-    if "axis" in groups and jax.__version_info__ < (0, 12):
-        pytest.skip("this release knows no groups that are axes")
     small, large = "3x100xf32", "3x200xf32"
     blob = resized(how, groups, *((small, large) if how is GATHERING else (large, small)))
     with pytest.raises(jaxexp.PolicyError, match="which are not the sizes for its groups of devices"):
@@ -498,14 +499,13 @@ def test_sizes_of_groups_of_one_device(how: dict[str, str], groups: str) -> None
     jaxexp.deserialize(blob, policy=jaxexp.Policy(operations=[f"stablehlo.{how['NAME']}"]))
 
 
-@pytest.mark.parametrize("how", [GATHERING, SCATTERING], ids=["gather", "scatter"])
-@pytest.mark.parametrize("sizes", ["3x7xf32", "3x?xf32"])
+@each("how, sizes", [(how, sizes) for how in (GATHERING, SCATTERING) for sizes in ("3x7xf32", "3x?xf32")])
 def test_a_group_of_one_device_keeps_sizes(sizes: str, how: dict[str, str]) -> None:
     function = jaxexp.deserialize(resized(how, "one", sizes, sizes), policy=jaxexp.Policy())
     assert_same_values(function.call(arr(3, 7)), arr(3, 7))
 
 
-@pytest.mark.parametrize("is_open", [False, True], ids=["constant", "open"])
+@each("is_open", [False, True])
 def test_groups_of_several_devices(is_open: bool) -> None:
     devices, spec = mesh((2, 4), ("x", "y")), jax.sharding.PartitionSpec(("x", "y"))
 
@@ -544,7 +544,7 @@ def test_sizes_that_a_module_sets_are_refused() -> None:
         allowed(changed)
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int8, np.uint32, np.uint8])
+@each("dtype", [np.int32, np.uint8])
 def test_division_by_zero(dtype: Any) -> None:
     """JAX computes what is constant when the sizes are known with the processor's division, which ends the process."""
     (n,) = jaxexp.symbolic_shape("n")
@@ -567,7 +567,7 @@ def test_division_by_zero_in_a_function_that_is_called() -> None:
     text = """module @f { func.func public @main(%x: tensor<4xf32>) -> tensor<4xi32> {
       %a = stablehlo.constant dense<7> : tensor<4xi32> %b = stablehlo.constant dense<0> : tensor<4xi32>
       %0 = stablehlo.divide %a, %b : tensor<4xi32> return %0 : tensor<4xi32> } }"""
-    called = allowed(jaxexp.from_stablehlo(text))
+    called = allowed(from_text(text))
     (n,) = jaxexp.symbolic_shape("n")
     outer = jaxexp.export(jax.jit(lambda x: x[:4].sum() + called.call(x[:4])))(jax.ShapeDtypeStruct((4 + n,), F32))
     np.testing.assert_array_equal(outer.call(np.zeros(9, F32)), np.full(4, -1, F32))
@@ -585,7 +585,7 @@ ASSERTIONS = {
 }
 
 
-@pytest.mark.parametrize("what", ASSERTIONS)
+@each("what", ASSERTIONS)
 def test_assertions_say_something(what: str) -> None:
     """JAX reads the words of an assertion, crashes if there are none, and does all that they tell it: with or without a
     policy.
@@ -612,7 +612,7 @@ def test_numbers_and_braces_in_an_assertion() -> None:
     assert_same_values(jaxexp.deserialize(changed.serialize()).call(np.ones(5, F32)), np.full(5, 2, F32))
 
 
-@pytest.mark.parametrize("how", ["FLOAT", "TOTALORDER"])
+@each("how", ["FLOAT", "TOTALORDER"])
 def test_integers_are_compared_as_integers(how: str) -> None:
     (n,) = jaxexp.symbolic_shape("n")
     spec = jax.ShapeDtypeStruct((n,), F32)
@@ -663,9 +663,9 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize("what", LARGE)
+@each("what", LARGE)
 def test_convolutions_that_read_outside_are_refused(what: str) -> None:
-    exported = jaxexp.from_stablehlo(convolution(**LARGE[what]))
+    exported = from_text(convolution(**LARGE[what]))
     with pytest.raises(jaxexp.PolicyError, match=f"(?s)stablehlo.convolution in its function @main with .*{what}"):
         allowed(exported)
     named = jaxexp.Policy(operations=("stablehlo.convolution",))
@@ -676,14 +676,14 @@ def test_the_largest_convolution() -> None:
     """It gives what it is; one more, and it is refused."""
     x, k = np.ones((1, 5, 5, 1), F32), np.zeros((3, 3, 1, 1), F32)
     k[0, 1] = 1
-    exported = jaxexp.from_stablehlo(convolution(5, high=FAR - 6, stride=FAR - 4))
+    exported = from_text(convolution(5, high=FAR - 6, stride=FAR - 4))
     found = np.asarray(allowed(exported).call(x, k))
     np.testing.assert_array_equal(found[0, :, :, 0], [[1] * 5, [0] * 5])
     with pytest.raises(jaxexp.PolicyError, match="16,777,216 places"):
-        allowed(jaxexp.from_stablehlo(convolution(5, high=FAR - 5, stride=FAR - 4)))
+        allowed(from_text(convolution(5, high=FAR - 5, stride=FAR - 4)))
 
 
-@pytest.mark.parametrize(("padding", "dilation", "rows"), [([(0, 0), (0, 0)], 4096, 4097), ("SAME", None, FAR)])
+@each("padding, dilation, rows", [([(0, 0), (0, 0)], 4096, 4097), ("SAME", None, FAR)])
 def test_convolutions_of_open_sizes(padding: Any, dilation: int | None, rows: int) -> None:
     def function(x: Any, k: Any) -> Any:
         dilations = {} if dilation is None else {"lhs_dilation": (dilation, 1)}
@@ -711,6 +711,7 @@ CROPPED = {  # rows, padding, dilation, and by an operation of its own, in front
 }
 
 
+@pytest.mark.wide(one_in=3, promise="convolutions that take away rows compute the same under a policy")
 @pytest.mark.parametrize("rows", [9, "b"])
 @pytest.mark.parametrize("name", CROPPED)
 def test_convolutions_that_take_away(name: str, rows: Any) -> None:

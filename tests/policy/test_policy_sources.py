@@ -14,6 +14,9 @@ import numpy as np
 import pytest
 
 import jaxexp
+from kit.each import each
+
+pytestmark = pytest.mark.jax
 
 SECRET = "password of this machine"
 W, X = np.ones(4, np.float32), np.ones((2, 4), np.float32)
@@ -55,7 +58,7 @@ def words_of(way: str, function: jaxexp.Exported, folder: Path) -> str:
     return "".join(traceback.format_exception(caught.value))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each("way", WAYS)
 def test_no_error_shows_a_file(way: str, tmp_path: Path) -> None:
     source = tmp_path / "secret.txt"
     source.write_text(SECRET)

@@ -13,9 +13,12 @@ import pytest
 import jaxexp
 from jaxexp import _jax
 from jaxexp._kernel.artifact import operations
+from kit.each import each
 from kit.operations import OPERATIONS
 from kit.other_modules import serialized
 from kit.policies import refused
+
+pytestmark = pytest.mark.jax
 
 # What has no arrays of its own, or exchanges them with others.
 OTHERS = """after_all collective_reduce composite create_token custom_call get_tuple_element infeed outfeed recv return
@@ -48,12 +51,11 @@ def computed(exported: jaxexp.Exported) -> list[tuple[tuple[int, ...], Any]] | N
     return [(one.dimensions(), one.numpy_dtype()) for one in (shape.tuple_shapes() if shape.is_tuple() else [shape])]
 
 
-@pytest.mark.sampled(one_in=3, reason="a module for each change of each operation")
-@pytest.mark.parametrize("name", NAMES)
-def test_types_are_those_that_xla_computes(name: str) -> None:
+def check_types(name: str, one_in: int) -> None:
     """Each with one type changed in each way, and with several: what StableHLO and a policy allow is as it says."""
     context, count = _jax.make_ir_context(), 0
-    for operation in (one for seed in OPERATIONS if seed.name == name for one in (seed, *seed.changes())):
+    seeds = [seed for seed in OPERATIONS if seed.name == name]
+    for operation in (one for seed in seeds for one in (seed, *list(seed.changes())[::one_in])):
         if not is_valid(operation.module(), context):
             continue
         blob = bytes(jaxexp.from_stablehlo(serialized(operation.module())).serialize())
@@ -67,13 +69,24 @@ def test_types_are_those_that_xla_computes(name: str) -> None:
     assert count > 0
 
 
+@each("name", NAMES)
+def test_types_of_some(name: str) -> None:
+    check_types(name, 60)
+
+
+@pytest.mark.wide(one_in=40, promise="the types that StableHLO and a policy allow are those that XLA computes")
+@pytest.mark.parametrize("name", NAMES)
+def test_types_are_those_that_xla_computes(name: str) -> None:
+    check_types(name, 1)
+
+
 def check_refused(text: str, *, unless: str) -> None:
     blob = bytes(jaxexp.from_stablehlo(serialized(text)).serialize())
     assert refused(blob, jaxexp.Policy()) == ("operations", "operations")
     assert refused(blob, jaxexp.Policy(operations=[unless])) == (None, None)
 
 
-@pytest.mark.parametrize("element", ["i2", "ui2"])
+@each("element", ["i2", "ui2"])
 def test_numbers_of_two_bits(element: str) -> None:
     """XLA's code for CPUs writes a byte for each, and has memory for a quarter of that."""
     check_refused(
@@ -133,8 +146,8 @@ def check_symbolic_call(call: str, operands: str, *results: str, is_allowed: boo
     assert refused(blob, jaxexp.Policy(operations=["stablehlo.custom_call"])) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("state", "bits", "is_allowed"),
+@each(
+    "state, bits, is_allowed",
     [
         ("ui64", "ui32", True),
         ("ui64", "ui8", True),
@@ -149,7 +162,7 @@ def test_random_bits_of_open_sizes(state: str, bits: str, *, is_allowed: bool) -
     check_symbolic_call(call, "tensor<2xui64>, tensor<1xi32>", *results, is_allowed=is_allowed)
 
 
-@pytest.mark.parametrize(("element", "is_allowed"), [("f32", True), ("f64", False), ("i32", False)])
+@each("element, is_allowed", [("f32", True), ("f64", False), ("i32", False)])
 def test_windows_of_open_sizes(element: str, *, is_allowed: bool) -> None:
     call = """reduce_window(%x, %zero, %size, %one, %one, %one, %padding)
       {api_version = 2 : i32, called_computations = [@sum]}"""

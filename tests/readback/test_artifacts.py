@@ -11,28 +11,19 @@ import pytest
 import jaxexp
 from jaxexp import _jax
 from jaxexp._kernel.module import runnable
-from jaxexp._readback.function import raised
 from kit.corpus import CASES, export_with
-from kit.goldens import ARTIFACTS, RELEASES, arguments, blob_of, release
+from kit.goldens import RELEASES, arguments, blob_of, every_artifact, release
 from kit.linear_algebra import ARTIFACTS as LAPACK
 from kit.linear_algebra import close, load, precision, stored
 from kit.raising import assert_same_bits, no_loops
 
-pytestmark = pytest.mark.sampled(one_in=4, reason="many cases go the same way")
-
-ONE_DEVICE = [pair for pair in ARTIFACTS if pair[1] != "sharded"]
+pytestmark = pytest.mark.jax
 
 
 def as_numbers(results: Any) -> list[Any]:
     """Keys as the integers that they are made of."""
     is_key = lambda x: jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)  # noqa: E731
     return [jax.random.key_data(x) if is_key(x) else x for x in jax.tree.leaves(results)]
-
-
-def assert_raised_is_called(exported: Any, leaves: Any, results: Any) -> None:
-    in_avals = [jax.typeof(leaf) for leaf in leaves]
-    function = raised(exported, in_avals, "cpu")
-    assert_same_bits(as_numbers(jax.jit(lambda *xs: function(*xs))(*leaves)), as_numbers(results))
 
 
 def batch(leaf: Any) -> Any:
@@ -50,19 +41,20 @@ def runs_here(exported: Any, version: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("version", "name"), ONE_DEVICE)
+@pytest.mark.wide(one_in=40, promise="golden artifacts of all releases are raised and mapped")
+@every_artifact
 def test_golden_artifacts(version: str, name: str) -> None:
     exported = jaxexp.deserialize(blob_of(version, name))
     if not runs_here(exported, version):
         return
     args, kwargs = arguments(exported, version, name)
-    results = exported.call(*args, **kwargs)
-    assert_raised_is_called(exported, jax.tree.leaves((args, kwargs)), results)
+    results = as_numbers(exported.call(*args, **kwargs))
+    assert_same_bits(as_numbers(jax.jit(exported.raised())(*args, **kwargs)), results)
     if not exported.in_avals:
         return
     with no_loops():
         mapped = jax.vmap(lambda a: exported.call(*a[0], **a[1]))(jax.tree.map(batch, (args, kwargs)))
-    for found, expected in zip(as_numbers(mapped), as_numbers(results), strict=True):
+    for found, expected in zip(as_numbers(mapped), results, strict=True):
         for row in np.asarray(found):
             np.testing.assert_allclose(row.astype(complex), np.asarray(expected).astype(complex), rtol=1e-5)
 
@@ -77,6 +69,7 @@ REFUSED = {
 ELSEWHERE = {"other_platform", "custom_call_allowed"}
 
 
+@pytest.mark.wide(one_in=24, promise="functions of all kinds give the bits of a call when they are raised")
 @pytest.mark.parametrize("name", [name for name in CASES if name not in ELSEWHERE])
 def test_corpus(name: str) -> None:
     case = CASES[name]
@@ -92,6 +85,7 @@ def test_corpus(name: str) -> None:
         assert_same_bits(as_numbers(found), as_numbers(results))
 
 
+@pytest.mark.wide(one_in=80, promise="linear algebra of old releases is mapped")
 @pytest.mark.parametrize("name", LAPACK)
 def test_linear_algebra_of_old_releases(name: str) -> None:
     with precision(name):
@@ -103,16 +97,3 @@ def test_linear_algebra_of_old_releases(name: str) -> None:
         for found, expected in zip(jax.tree.leaves(mapped), jax.tree.leaves(results), strict=True):
             for row in np.asarray(found):
                 close(row, expected)
-
-
-@pytest.mark.parametrize(("version", "name"), [pair for pair in ARTIFACTS if pair[1] == "sharded"])
-def test_golden_artifacts_of_several_devices(version: str, name: str) -> None:
-    exported = jaxexp.deserialize(blob_of(version, name))
-    args, kwargs = arguments(exported, version, name)
-    results = jax.tree.leaves(exported.call(*args, **kwargs))
-    assert_same_bits(jax.tree.leaves(jax.jit(exported.raised())(*args, **kwargs)), results)
-    with no_loops():
-        mapped = jax.vmap(lambda a: exported.call(*a[0], **a[1]))(jax.tree.map(batch, (args, kwargs)))
-    for found, expected in zip(jax.tree.leaves(mapped), results, strict=True):
-        for row in np.asarray(found):
-            np.testing.assert_allclose(row, expected, rtol=1e-5)

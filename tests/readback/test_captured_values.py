@@ -13,7 +13,10 @@ import pytest
 
 import jaxexp
 from kit.compiled import compiling
+from kit.each import each
 from kit.snippets.snippet import Snippet
+
+pytestmark = pytest.mark.jax
 
 
 def region(captured: int, last: str = "add %a, %c : tensor<f32>", result: str = "f32") -> str:
@@ -65,16 +68,11 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@each("name", PROGRAMS)
 def test_refused_by_name(name: str) -> None:
     exported, args = PROGRAMS[name].exported(), PROGRAMS[name].arguments()
     with pytest.raises(jaxexp.UnsupportedError, match=rf"{name} \(whose region uses values from around it\)"):
         exported.raised()(*args)
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_no_compiler_takes_it(name: str) -> None:
-    exported, args = PROGRAMS[name].exported(), PROGRAMS[name].arguments()
     with compiling(), pytest.raises(Exception, match="in the parent region"):
         exported.call(*args)
 

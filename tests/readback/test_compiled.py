@@ -22,6 +22,8 @@ def operations(fun: Any, *args: Any) -> collections.Counter[str]:
     return collections.Counter(re.findall(r" = (\S+ [\w-]+)\(", text))
 
 
+@pytest.mark.jax
+@pytest.mark.wide(one_in=6, promise="a batch compiles to the program of a batch of the live function")
 @pytest.mark.parametrize("name", BATCHES)
 def test_same_program(name: str) -> None:
     function, arguments, mapped = BATCHES[name]

@@ -18,7 +18,13 @@ from jaxexp._readback.function import Raised, raised
 from kit.harnesses import assert_each, harnesses, is_key, numbers
 from kit.raising import assert_same_bits
 
-pytestmark = pytest.mark.slow(reason="more than a thousand functions, each compiled four times")
+pytestmark = [
+    pytest.mark.jax,
+    pytest.mark.long(
+        promise="JAX's own examples of its primitives give the bits of a call when raised, and map as they do",
+        sibling="test_snippets.py::test_values",
+    ),
+]
 
 PARTS = 30
 MOST_OF_A_GROUP = 20
@@ -27,10 +33,6 @@ MOST_OF_A_GROUP = 20
 OTHER_BATCHES = "rng_bit_generator"
 # In its loop, the compiler adds and multiplies in one step or in two.
 ROUNDED_OTHERWISE = "random_gamma"
-
-
-def test_there_are_enough() -> None:
-    assert len(harnesses(MOST_OF_A_GROUP)) > 1200
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +44,7 @@ def released() -> Iterator[None]:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_primitives(part: int) -> None:
+    assert len(harnesses(MOST_OF_A_GROUP)) > 1200
     assert_each(harnesses(MOST_OF_A_GROUP)[part::PARTS], compare)
 
 

@@ -15,6 +15,8 @@ from kit.batches import reload
 from kit.corpus import arr, spec
 from kit.raising import no_loops, said_of_loops
 
+pytestmark = pytest.mark.jax
+
 X, W = arr(4), arr(4, 4, seed=1)
 BATCH = np.stack([X, 2 * X, -X])
 

@@ -14,8 +14,11 @@ import jaxexp
 from jaxexp._readback.vmap import mapped_lowering
 from kit.batches import reload
 from kit.corpus import arr
+from kit.each import each
 from kit.raising import assert_same_bits
 from kit.snippets import SNIPPETS
+
+pytestmark = pytest.mark.jax
 
 X, Y = arr(3), arr(5, seed=1)
 
@@ -58,7 +61,7 @@ def of_a_batch(x: Any, y: Any) -> Any:
 OTHERS = [used_twice, used_in_a_branch, also_returned, contracted, of_complex_numbers, of_a_batch]
 
 
-@pytest.mark.parametrize("fun", [turned, *OTHERS], ids=lambda fun: fun.__name__)
+@each("fun", [turned, *OTHERS])
 def test_which_are_turned(fun: Callable[..., Any]) -> None:
     exported = jaxexp.export(jax.jit(fun))(X, Y)
     names = [equation.primitive.name for equation in exported.make_jaxpr().eqns]

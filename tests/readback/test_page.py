@@ -12,6 +12,8 @@ import pytest
 from jaxexp._readback.table import OPERATIONS, REFUSED
 from kit.places import ROOT
 
+pytestmark = pytest.mark.jax
+
 PAGE = ROOT / "docs" / "guide" / "read_back.md"
 
 if not PAGE.exists():

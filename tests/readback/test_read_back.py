@@ -17,8 +17,11 @@ from jaxexp._kernel.module import mlir
 from jaxexp._readback.table import OPERATIONS
 from kit.batches import reload
 from kit.corpus import arr, spec
-from kit.other_modules import serialized
+from kit.each import each
+from kit.other_modules import from_text, serialized
 from kit.raising import assert_same_bits
+
+pytestmark = pytest.mark.jax
 
 
 def recurrent(x: Any, w: Any) -> Any:
@@ -47,7 +50,7 @@ def test_no_call_is_left() -> None:
     assert "scan" in text
 
 
-@pytest.mark.parametrize("how", [jax.grad, jax.jacfwd, jax.linearize], ids=lambda f: f.__name__)
+@each("how", [jax.grad, jax.jacfwd, jax.linearize])
 def test_no_derivatives(how: Any) -> None:
     """stop_gradient is not in a module: the gradient of what was read back would be another one."""
     exported = loaded(lambda x: (jax.lax.stop_gradient(x) * x).sum(), X)
@@ -118,7 +121,7 @@ OTHER_TOP_K = {
 }
 
 
-@pytest.mark.parametrize("what", OTHER_TOP_K)
+@each("what", OTHER_TOP_K)
 def test_approximate_top_k_is_that_of_jax(what: str) -> None:
     """XLA computes with what JAX leaves no choice of."""
     old, new, message = OTHER_TOP_K[what]
@@ -132,12 +135,12 @@ def test_approximate_top_k_is_that_of_jax(what: str) -> None:
         jaxexp.deserialize(changed.serialize()).make_jaxpr()
 
 
-@pytest.mark.parametrize("sizes", [(2, 2), (2, 3)])
+@each("sizes", [(2, 2), (2, 3)])
 def test_a_broadcast_that_transposes(sizes: tuple[int, int]) -> None:
     """JAX does not write that, and takes it for nothing where the shape stays the same."""
     rows, columns = sizes
     taken, given = f"tensor<{rows}x{columns}xf32>", f"tensor<{columns}x{rows}xf32>"
-    exported = jaxexp.from_stablehlo(f"""func.func @main(%x: {taken}) -> {given} {{
+    exported = from_text(f"""func.func @main(%x: {taken}) -> {given} {{
         %y = stablehlo.broadcast_in_dim %x, dims = [1, 0] : ({taken}) -> {given}
         return %y : {given} }}""")
     x = arr(rows, columns)
@@ -150,12 +153,12 @@ def test_a_state_of_random_bits_that_jax_has_not() -> None:
           : (tensor<3xui64>) -> (tensor<3xui64>, tensor<5xui32>)
         return %b : tensor<5xui32> }"""
     with jax.enable_x64(True):
-        exported = jaxexp.from_stablehlo(text)
+        exported = from_text(text)
         with pytest.raises(jaxexp.UnsupportedError, match="a state that JAX has none of"):
             exported.make_jaxpr()
 
 
-@pytest.mark.parametrize("size", [1, 4])
+@each("size", [1, 4])
 def test_rows_of_a_loop_that_repeat_a_number(size: int) -> None:
     """A row is made in the shape that the loop writes, even if that repeats an axis of length 1."""
 

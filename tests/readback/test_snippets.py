@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,36 +13,60 @@ from jaxexp._readback.function import raised
 from kit.raising import assert_same_bits, said_of_loops
 from kit.snippets import SNIPPETS
 
-pytestmark = pytest.mark.sampled(one_in=6, reason="many cases go the same way")
+pytestmark = pytest.mark.jax
 
 # JAX maps no reduction that starts from a batch: with the start mapped, these are loops.
 STARTS = {"reduce from an argument": (1,), "reduce of pairs": (2, 3)}
 
-every_snippet = pytest.mark.parametrize("name", SNIPPETS)
+
+def results_of_all(names: list[str], arguments: list[Any], run: Callable[[Any], Callable[..., Any]]) -> Any:
+    """The results of many snippets, which are compiled as one program."""
+    functions = [run(SNIPPETS[name].exported()) for name in names]
+    every = jax.jit(lambda given: [f(*xs) for f, xs in zip(functions, given, strict=True)])
+    compiled = every.lower(arguments).compile(compiler_options={"xla_backend_optimization_level": 0})
+    return dict(zip(names, compiled(arguments), strict=True))
 
 
-@every_snippet
-def test_values(name: str) -> None:
-    snippet = SNIPPETS[name]
-    exported, args = snippet.exported(), snippet.placed(*snippet.arguments())
-    function = raised(exported, exported.in_avals, "cpu")
+@pytest.mark.parametrize("devices", [1, 8])
+def test_values(devices: int) -> None:
+    # Without float16, for which XLA has no code on old CPUs.
+    names = [name for name, one in SNIPPETS.items() if one.devices == devices and "xf16" not in one.text]
+    wrong = {}
     with jax.enable_x64(True):
-        expected = exported.call(*args)
-        for run in (function, function.inline):  # as one operation, and as those that it has
-            found = jax.jit(lambda *xs, run=run: run(*xs))(*args)
-            if name.startswith("triangular_solve"):  # LAPACK's zeros have other signs
-                found, expected = ([x + 0 for x in results] for results in (found, expected))
-            assert_same_bits(found, expected)
+        arguments = [SNIPPETS[name].placed(*SNIPPETS[name].arguments()) for name in names]
+        expected = results_of_all(names, arguments, lambda exported: exported.call)
+        found = results_of_all(names, arguments, lambda exported: raised(exported, exported.in_avals, "cpu").inline)
+        for name in names:
+            try:
+                for one, other in zip(found[name], expected[name], strict=True):
+                    assert (one.dtype, one.shape) == (other.dtype, other.shape)
+                    assert_close(one, np.asarray(other))
+            except AssertionError as error:
+                wrong[name] = str(error)
+    assert wrong == {}
 
 
-@every_snippet
+def assert_close(found: Any, expected: np.ndarray) -> None:
+    kind = complex if expected.dtype.kind == "c" else float
+    np.testing.assert_allclose(np.asarray(found).astype(kind), expected.astype(kind), rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.wide(one_in=48, promise="each operation that is read back gives the bits of a call, and maps as a whole")
+@pytest.mark.parametrize("name", SNIPPETS)
 def test_batches(name: str) -> None:
-    """Mapped as a whole, over all arguments and over each one."""
+    """Not mapped, as one operation and as those that it has; mapped over all arguments and over each one."""
     snippet = SNIPPETS[name]
     exported, args = snippet.exported(), snippet.arguments()
+    function, placed = raised(exported, exported.in_avals, "cpu"), snippet.placed(*args)
     batches = [np.stack([_other(x, i) for i in range(3)]) for x in args]
     every = tuple(range(len(args)))
     with jax.enable_x64(True):
+        wanted = exported.call(*placed)
+        for run in (function, function.inline):
+            found = jax.jit(lambda *xs, run=run: run(*xs))(*placed)
+            if name.startswith("triangular_solve"):  # LAPACK's zeros have other signs
+                found, wanted = ([x + 0 for x in results] for results in (found, wanted))
+            assert_same_bits(found, wanted)
         for mapped in dict.fromkeys([every, *((i,) for i in every)]):
             rows = [[batches[i][k] if i in mapped else x for i, x in enumerate(args)] for k in range(3)]
             expected = [
@@ -52,14 +77,8 @@ def test_batches(name: str) -> None:
             with said_of_loops() as said:
                 results = jax.vmap(exported.call, in_axes)(*snippet.placed(*given))
             assert not said or {*mapped} & {*STARTS.get(name, ())}, said
-            for found, wanted in zip(results, expected, strict=True):
-                np.testing.assert_allclose(
-                    np.asarray(found).astype(_wide(wanted)), wanted.astype(_wide(wanted)), rtol=2e-5, atol=1e-5
-                )
-
-
-def _wide(array: Any) -> type:
-    return complex if array.dtype.kind == "c" else float
+            for one, other in zip(results, expected, strict=True):
+                assert_close(one, other)
 
 
 def _other(array: np.ndarray, i: int) -> np.ndarray:

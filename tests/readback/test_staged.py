@@ -14,8 +14,11 @@ import jaxexp
 from jaxexp._readback import table
 from jaxexp._readback.program import Step
 from kit.corpus import arr
+from kit.each import each
 from kit.raising import assert_same_bits
 from kit.snippets import SNIPPETS
+
+pytestmark = pytest.mark.jax
 
 X, Y = arr(4), arr(4, seed=1)
 TABLE = arr(30, 4, seed=2)
@@ -99,7 +102,7 @@ def functions(x: Any, y: Any) -> Any:
 EVERY = [nothing, arguments, constants, without_arguments, some_results, tables, loops, functions, long]
 
 
-@pytest.mark.parametrize("fun", EVERY, ids=lambda fun: fun.__name__)
+@each("fun", EVERY)
 def test_kinds(fun: Callable[..., Any]) -> None:
     args = () if fun is without_arguments else (X, Y)
     exported = loaded(fun, *args)

@@ -17,7 +17,10 @@ from jaxexp._readback import reader
 from jaxexp._readback.operation import _REQUIRED, Operation
 from jaxexp._readback.refused import RefusedError
 from jaxexp._readback.table import OPERATIONS, REFUSED
+from kit.each import each
 from kit.snippets import SNIPPETS
+
+pytestmark = pytest.mark.jax
 
 # These end blocks, and are read with them.
 TERMINATORS = {"stablehlo.return", "sdy.return"}
@@ -31,7 +34,7 @@ def known(dialect: Any) -> set[str]:
     return {value.OPERATION_NAME for value in vars(dialect).values() if hasattr(value, "OPERATION_NAME")}
 
 
-@pytest.mark.parametrize("dialect", [stablehlo, chlo, sdy], ids=["stablehlo", "chlo", "sdy"])
+@each("dialect", [stablehlo, chlo, sdy])
 def test_every_operation_is_read_or_refused(dialect: Any) -> None:
     assert len(known(dialect)) > 15
     assert known(dialect) - OPERATIONS.keys() - TERMINATORS - TOP == set()
@@ -43,7 +46,7 @@ def test_reasons() -> None:
 
 
 def test_every_operation_that_is_read_has_a_snippet() -> None:
-    """So that its values, and its mutants, are looked at."""
+    """So that its values are looked at."""
     text = "\n".join(snippet.text for snippet in SNIPPETS.values())
     elsewhere = {"stablehlo.custom_call", "stablehlo.cholesky", "chlo.mulhi"}
     read = OPERATIONS.keys() - REFUSED.keys() - elsewhere
@@ -116,3 +119,28 @@ def test_an_attribute_that_nobody_knows_is_refused() -> None:
         "sdy.return",
     }
     assert len(tried) > 90
+
+
+# What changes no value here.
+HINTED = {
+    "dot_general with precisions": ("", "", "precision = [HIGHEST, HIGH]"),
+    "convolution of groups": ("", "", "precision_config = [#stablehlo<precision HIGHEST>, #stablehlo"),
+    "gather": ("indices_are_sorted = false", "indices_are_sorted = true", "indices_are_sorted = true"),
+    "scatter: add": ("indices_are_sorted = false", "indices_are_sorted = true", "indices_are_sorted = true"),
+    "scatter: differences": ("unique_indices = false", "unique_indices = true", "unique_indices = true"),
+    "sort: smaller first": ("", "", "is_stable = true"),
+    "sort: smaller first, in any order": ("", "", "is_stable = false"),
+    "sort: larger first": ("", "", "is_stable = true"),
+    "sort: by size": ("is_stable = true", "is_stable = false", "is_stable = false"),
+}  # fmt: skip
+
+
+@each("name", HINTED)
+def test_hints(name: str) -> None:
+    """They are in what the raised code is lowered to, as they were in the module."""
+    old, new, expected = HINTED[name]
+    text = SNIPPETS[name].text.replace(old, new) if old else SNIPPETS[name].text
+    with _jax.make_ir_context() as context, _jax.ir.Location.unknown(context):
+        block = reader.Reader(_jax.ir.Module.parse(text, context), OPERATIONS).main()
+    lowered = jax.jit(lambda *xs: block(xs)).lower(*SNIPPETS[name].arguments()).as_text()
+    assert expected in lowered

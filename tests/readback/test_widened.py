@@ -14,6 +14,9 @@ from jax import lax
 import jaxexp
 from jaxexp import _jax
 from jaxexp._readback import noise, widened
+from kit.each import each
+
+pytestmark = pytest.mark.jax
 
 _random = np.random.RandomState(0)
 A = _random.standard_normal((4, 4)).astype(np.float32)
@@ -60,7 +63,7 @@ EXACT = {
 }
 
 
-@pytest.mark.parametrize("name", EXACT)
+@each("name", EXACT)
 def test_it_is_float64(name: str) -> None:
     function = EXACT[name]
     found, jaxpr = wide(function, A, X)
@@ -131,10 +134,9 @@ def test_products_of_narrow_floats_are_added_in_float32() -> None:
 C = (A + 1j * A.T).astype(np.complex64)
 
 
-@pytest.mark.parametrize(
+@each(
     "function",
     [jnp.fft.fft, lambda c: c @ c, lambda c: jnp.cumsum(c, axis=0), jnp.sum, jnp.exp, lambda c: c * c[::-1], jnp.sqrt],
-    ids=["fft", "dot", "cumsum", "sum", "exp", "mul", "sqrt"],
 )
 def test_both_parts_of_complex_numbers_round(function: Any) -> None:
     """By errors of their own, which are relative to the number."""

@@ -18,7 +18,10 @@ from jaxexp._cli import start
 from jaxexp._kernel.module import mlir
 from jaxexp._readback import reader, table
 from kit.corpus import arr
+from kit.each import each
 from kit.other_modules import serialized, with_module
+
+pytestmark = pytest.mark.jax
 
 T = "tensor<2xf32>"
 CONDITION = "%p = stablehlo.constant dense<true> : tensor<i1>\n"
@@ -114,8 +117,7 @@ def usual_recursion_limit() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("usual_recursion_limit")
-@pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("text", [nested(200), calling(150, CALL, 1)], ids=["regions", "calls"])
+@each("text, use", [(text, use) for text in (nested(200), calling(150, CALL, 1)) for use in USES])
 def test_what_is_nested_too_deeply_is_one_error(text: str, use: Any) -> None:
     exported = jaxexp.deserialize(with_module(text))
     with pytest.raises(jaxexp.UnsupportedError, match="nested too deeply for Python's recursion limit of") as error:
@@ -123,7 +125,7 @@ def test_what_is_nested_too_deeply_is_one_error(text: str, use: Any) -> None:
     assert "RecursionError" not in str(error.value)
 
 
-@pytest.mark.parametrize("text", [nested(30), calling(30, CALL, 1)], ids=["regions", "calls"])
+@each("text", [nested(30), calling(30, CALL, 1)])
 def test_what_is_nested_can_be_printed(text: str) -> None:
     assert "sin" in shown(jaxexp.deserialize(with_module(text)))
 

@@ -21,11 +21,7 @@ from kit import runtime
 from kit.weighted import X, bound
 from kit.wire import seal
 
-pytestmark = [
-    pytest.mark.slow(reason="builds the C++ runtime, which takes minutes"),
-    pytest.mark.once(reason="what is built in C++ is the same for every pair of Python and JAX"),
-    pytest.mark.usefixtures("plugin"),
-]
+pytestmark = [pytest.mark.cpp, pytest.mark.usefixtures("plugin")]
 
 KINDS = {_native.dtype_name(kind): kind for kind in range(30)}
 KEYS = [name for name in KINDS if name.startswith("key<")]
@@ -67,12 +63,15 @@ def drawn(dtype: str) -> Iterator[Drawn]:
         yield Drawn((999,), dtype, "integers", 5, 0.0, 2.0**53)
 
 
-@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, *KEYS])
-def test_the_same_random_numbers(dtype: str, tmp_path: Path) -> None:
-    file = tmp_path / "f.jaxexp"
-    identity(dtype, 999).save(file, cases=[(one,) for one in drawn(dtype)])
-    lines = said(file, status=0)
-    assert all(line.startswith("  equal ") for line in lines[1:]), lines
+def test_the_same_random_numbers(tmp_path: Path) -> None:
+    wrong = {}
+    for dtype in (*FLOATS, *INTEGERS, *KEYS):
+        file = tmp_path / "f.jaxexp"
+        identity(dtype, 999).save(file, cases=[(one,) for one in drawn(dtype)])
+        lines = said(file)
+        if not all(line.startswith("  equal ") for line in lines[1:]):
+            wrong[dtype] = lines
+    assert not wrong
 
 
 # --- verdicts -------------------------------------------------------------------------------------------------------
@@ -174,21 +173,22 @@ def as_number(text: str, dtype: str) -> Any:
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, *KEYS])
-@pytest.mark.parametrize("tolerance", [None, "0.125,1e-3"])
-def test_the_same_verdicts(dtype: str, tolerance: str | None, tmp_path: Path, plugin: Path) -> None:
+def test_the_same_verdicts(dtype: str, tmp_path: Path, plugin: Path) -> None:
     file = tmp_path / "f.jaxexp"
     table = list(pairs(dtype))
     save(file, dtype, table)
-    how: dict[str, Any] = {} if tolerance is None else {"tolerance": (0.125, 1e-3)}
-    expected = jaxexp.check(file, **how)
-    assert len(expected.cases) == len(table)
-    session = Session(file, plugin=os.fspath(plugin)).check(**how)
-    lines = said(file, *([] if tolerance is None else ["--tolerance", tolerance]), status=0 if expected.ok else 1)
-    good = sum(case.verdict in ("equal", "close") for case in expected.cases)
-    assert lines[0] == f"{file}: {good} of {len(table)} cases as recorded"
-    assert comparable(lines, dtype) == comparable(session.lines(), dtype) == comparable(expected.lines(), dtype)
-    verdicts = {case.verdict for case in expected.cases}
-    assert {"close", "differs"} <= verdicts or dtype in KEYS or tolerance is not None
+    session = Session(file, plugin=os.fspath(plugin))
+    how: dict[str, Any]
+    for how, options in (({}, []), ({"tolerance": (0.125, 1e-3)}, ["--tolerance", "0.125,1e-3"])):
+        expected = jaxexp.check(file, **how)
+        assert len(expected.cases) == len(table)
+        lines = said(file, *options, status=0 if expected.ok else 1)
+        good = sum(case.verdict in ("equal", "close") for case in expected.cases)
+        assert lines[0] == f"{file}: {good} of {len(table)} cases as recorded"
+        found = comparable(lines, dtype)
+        assert found == comparable(session.check(**how).lines(), dtype) == comparable(expected.lines(), dtype)
+        verdicts = {case.verdict for case in expected.cases}
+        assert {"close", "differs"} <= verdicts or dtype in KEYS or how
 
 
 # --- functions ------------------------------------------------------------------------------------------------------
@@ -209,16 +209,15 @@ def functions() -> dict[str, tuple[Any, list[Any]]]:
     }
 
 
-@pytest.mark.parametrize("name", ["weights", "symbolic", "large", "float0"])
-def test_functions(name: str, tmp_path: Path) -> None:
-    function, cases = functions()[name]
-    file = tmp_path / "f.jaxexp"
-    function.save(file, vjp_order=1, cases=cases)
-    lines = said(file, status=0)
-    assert lines[0].startswith(f"{file}: {len(cases)} of {len(cases)} case")
-    with jaxexp.Archive.create(tmp_path / "fleet.zip") as writer:
-        writer.add_file("member", file)
-    assert said(Path(f"{tmp_path}/fleet.zip::member"), status=0)[1:] == lines[1:]
+def test_functions(tmp_path: Path) -> None:
+    for name, (function, cases) in functions().items():
+        file = tmp_path / f"{name}.jaxexp"
+        function.save(file, vjp_order=1, cases=cases)
+        lines = said(file, status=0)
+        assert lines[0].startswith(f"{file}: {len(cases)} of {len(cases)} case")
+        with jaxexp.Archive.create(tmp_path / f"{name}.zip") as writer:
+            writer.add_file("member", file)
+        assert said(Path(f"{tmp_path / name}.zip::member"), status=0)[1:] == lines[1:]
 
 
 def test_what_cannot_be_checked(tmp_path: Path) -> None:
@@ -264,19 +263,17 @@ def test_arrays_that_are_not_kept_are_counted(tmp_path: Path) -> None:
     said(file, "--max-drawn-bytes", "11", status=0)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_misused() -> None:
+    tolerance = "--tolerance takes one number or two"
+    for options, message in (
         (["x.npy"], "--check takes one artifact and no inputs: a case has its own"),
         (["--vjp", "1"], "leave out --inspect, --out, --save-executable, --repeat and --vjp"),
-        (["--tolerance", "-1"], "--tolerance takes one number or two that are not negative, as in 1e-4,1e-6"),
-        (["--tolerance", "1,2,3"], "--tolerance takes one number or two"),
-        (["--tolerance", "nan"], "--tolerance takes one number or two"),
-    ],
-)
-def test_misused(options: list[str], message: str) -> None:
-    done = runtime.run("--check", "f.jaxexp", *options)
-    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+        (["--tolerance", "-1"], f"{tolerance} that are not negative, as in 1e-4,1e-6"),
+        (["--tolerance", "1,2,3"], tolerance),
+        (["--tolerance", "nan"], tolerance),
+    ):
+        done = runtime.run("--check", "f.jaxexp", *options)
+        assert (done.returncode, message in done.stderr) == (2, True), done.stderr
 
 
 def test_a_tensor_in_an_archive_has_the_size_that_a_case_says(tmp_path: Path) -> None:

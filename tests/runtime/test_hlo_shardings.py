@@ -10,30 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kit import native
-
-pytestmark = [
-    pytest.mark.slow(reason="builds C++ with sanitizers, which takes minutes"),
-    pytest.mark.once(reason="what is built in C++ is the same for every pair of Python and JAX"),
-]
+pytestmark = pytest.mark.cpp
 
 Axis = tuple[int, int, int]  # of the mesh; how many parts of it are before this part; how many parts there are
 Dimensions = Sequence[Sequence[Axis]]
 
 
-@pytest.fixture(scope="module")
-def program() -> Path:
-    try:
-        return native.build() / "hlo_shardings"
-    except native.UnavailableError as missing:
-        pytest.skip(str(missing))
-
-
 @pytest.fixture
-def read(program: Path, tmp_path: Path) -> Callable[[bytes], str]:
+def read(programs: Path, tmp_path: Path) -> Callable[[bytes], str]:
     def read(module: bytes) -> str:
         (tmp_path / "module").write_bytes(module)
-        return subprocess.run([program, tmp_path / "module"], capture_output=True, text=True, timeout=60).stdout
+        return subprocess.run(
+            [programs / "hlo_shardings", tmp_path / "module"], capture_output=True, text=True, timeout=60
+        ).stdout
 
     return read
 
@@ -96,47 +85,39 @@ CASES: dict[str, tuple[Sequence[int], Dimensions, Sequence[int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_axes_become_tiles(name: str, read: Callable[[bytes], str]) -> None:
-    sizes, dimensions, ids = CASES[name]
-    lengths = [int(np.prod([size for *_, size in axes], dtype=int)) for axes in dimensions]
-    expected: dict[tuple[int, ...], list[int]] = {}
-    for i, place in enumerate(itertools.product(*map(range, sizes))):
-        tile = []
-        for axes in dimensions:
-            index = 0
-            for axis, before, size in axes:
-                index = index * size + place[axis] // (sizes[axis] // before // size) % size
-            tile.append(index)
-        expected.setdefault(tuple(tile), []).append(ids[i] if ids else i)
-    found = tiles(read(as_result(named(sizes, dimensions, ids))))
-    assert found.shape[:-1] == tuple(lengths)
-    for tile, devices in expected.items():
-        assert found[tile].tolist() == devices
+def test_axes_become_tiles(read: Callable[[bytes], str]) -> None:
+    for name, (sizes, dimensions, ids) in CASES.items():
+        lengths = [int(np.prod([size for *_, size in axes], dtype=int)) for axes in dimensions]
+        expected: dict[tuple[int, ...], list[int]] = {}
+        for i, place in enumerate(itertools.product(*map(range, sizes))):
+            tile = []
+            for axes in dimensions:
+                index = 0
+                for axis, before, size in axes:
+                    index = index * size + place[axis] // (sizes[axis] // before // size) % size
+                tile.append(index)
+            expected.setdefault(tuple(tile), []).append(ids[i] if ids else i)
+        found = tiles(read(as_result(named(sizes, dimensions, ids))))
+        assert found.shape[:-1] == tuple(lengths), name
+        for tile, devices in expected.items():
+            assert found[tile].tolist() == devices, name
 
 
-def test_what_is_not_divided(read: Callable[[bytes], str]) -> None:
+def test_what_is_not_divided_and_tiles_that_are_there(read: Callable[[bytes], str]) -> None:
     whole, one = named([4, 2], [[], []]), named([], [], [3])
     on_one = field(1, 1) + field(3, 1) + field(4, 3)
     assert read(as_result(field(1, 2) + field(5, whole) + field(5, one))) == f"\n{on_one.hex()}\n"
-
-
-def test_tiles_stay_as_they_are(read: Callable[[bytes], str]) -> None:
     tiled = field(1, 3) + field(3, 2) + field(4, 1) + field(4, 0)
     assert read(field(14, tiled) + as_result(tiled)) == f"{tiled.hex()}\n" * 2
 
 
-@pytest.mark.parametrize(
-    "sharding",
-    [
-        named([4, 2], [[(0, 1, 4)]])[:-1],
-        named([0], [[]]),
-        named([2**15, 2**15], [[]]),
-        named([4], [[(0, 3, 2)]]),
-        named([4], [[(0, 1, 4)]], [1, 2]),
-        field(14, field(2, field(1, field(2, 4))) + field(3, field(1, field(1, 1)))),
-    ],
-    ids=["shortened", "no devices", "very many devices", "no part", "too few numbers", "no such axis"],
-)
-def test_what_cannot_be_read(sharding: bytes, read: Callable[[bytes], str]) -> None:
-    assert read(as_result(sharding)) == "the plugin shows a compiled module that cannot be read\n"
+def test_what_cannot_be_read(read: Callable[[bytes], str]) -> None:
+    for what, sharding in {
+        "shortened": named([4, 2], [[(0, 1, 4)]])[:-1],
+        "no devices": named([0], [[]]),
+        "very many devices": named([2**15, 2**15], [[]]),
+        "no part": named([4], [[(0, 3, 2)]]),
+        "too few numbers": named([4], [[(0, 1, 4)]], [1, 2]),
+        "no such axis": field(14, field(2, field(1, field(2, 4))) + field(3, field(1, field(1, 1)))),
+    }.items():
+        assert read(as_result(sharding)) == "the plugin shows a compiled module that cannot be read\n", what

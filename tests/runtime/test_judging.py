@@ -24,6 +24,7 @@ from kit.other_modules import serialized, with_module
 from kit.policies import refused
 
 without_jax.skip_without_plugin()
+pytestmark = pytest.mark.jax
 
 X = np.ones((2, 2), np.float32)
 STRICT = Policy(
@@ -32,14 +33,12 @@ STRICT = Policy(
 )  # fmt: skip
 
 
+@pytest.mark.wide(one_in=9, promise="what JAX refuses of an artifact of any release is refused without it, too")
 @pytest.mark.parametrize("version", goldens.RELEASES)
-@pytest.mark.sampled(one_in=4, reason="releases write alike")
 def test_artifacts_of_all_releases(version: str) -> None:
-    """What JAX refuses is refused without it, too. Only what names devices or classes is refused without JAX only."""
+    """Only what names devices or classes is refused without JAX only."""
     more = set()
-    for other, name in goldens.ARTIFACTS:
-        if other != version:
-            continue
+    for name in [name for other, name in goldens.ARTIFACTS if other == version]:
         data = goldens.blob_of(version, name)
         for policy in (Policy(), Policy(stable_custom_calls=False), STRICT):
             try:
@@ -66,33 +65,34 @@ def calls(target: str, **options: Any) -> Callable[[Any], Any]:
 CALLBACK = "xla_ffi_python_cpu_callback"
 
 
-@pytest.mark.parametrize(
-    ("data", "policy", "field"),
-    [
-        (lambda: made(jnp.sin), STRICT, None),
-        (lambda: made(calls("kernel"), checks=("kernel",)), Policy(), "custom_calls"),
-        (lambda: made(calls("kernel"), checks=("kernel",)), Policy(custom_calls=("ker*",)), None),
-        (lambda: made(calls("kernel", has_side_effect=True), checks=("kernel",)), Policy(custom_calls=None), "effects"),
-        (
-            lambda: made(calls("kernel", has_side_effect=True), checks=("kernel",)),
-            Policy(custom_calls=None, effects=("kernel", "FfiEffect")),
-            None,
-        ),
-        (lambda: made(calls(CALLBACK), checks=(CALLBACK,)), Policy(custom_calls=None), "callbacks"),
-        (lambda: made(calls(CALLBACK), checks=(CALLBACK,)), Policy(callbacks=True), None),
-        (lambda: made(jnp.linalg.cholesky), Policy(), None),
-        (lambda: made(jnp.linalg.eigvalsh), Policy(stable_custom_calls=False), "custom_calls"),
-        (lambda: made(jnp.linalg.eigvalsh), Policy(stable_custom_calls=False, custom_calls=("lapack_*",)), None),
-        (lambda: made(jnp.sin, platforms=["cpu", "cuda"]), Policy(platforms=("cpu",)), "platforms"),
-        (lambda: made(lambda x: jnp.zeros((1000, 1000)) + x[0, 0]), Policy(max_array_bytes=1000), "max_array_bytes"),
-        (lambda: made(lambda x: x @ x + 1), Policy(max_operations=3), "max_operations"),
-        (lambda: made(jnp.sin), Policy(max_arguments=0), "max_arguments"),
-        (lambda: made(jnp.sin), Policy(max_module_bytes=10), "max_module_bytes"),
-        (lambda: jaxexp.export(jax.jit(jnp.sin))(X).serialize(vjp_order=2), Policy(max_vjp_order=1), "max_vjp_order"),
-    ],
-)
-def test_fields(data: Callable[[], bytes], policy: Policy, field: str | None) -> None:
-    assert refused(bytes(data()), policy) == (field, field)
+def test_fields() -> None:
+    kernel, effect = (made(calls("kernel", **how), checks=("kernel",)) for how in ({}, {"has_side_effect": True}))
+    callback, eigenvalues = made(calls(CALLBACK), checks=(CALLBACK,)), made(jnp.linalg.eigvalsh)
+    twice = jaxexp.export(jax.jit(jnp.sin))(X).serialize(vjp_order=2)
+    wrong = {}
+    for number, (data, policy, field) in enumerate(
+        [
+            (made(jnp.sin), STRICT, None),
+            (kernel, Policy(), "custom_calls"),
+            (kernel, Policy(custom_calls=("ker*",)), None),
+            (effect, Policy(custom_calls=None), "effects"),
+            (effect, Policy(custom_calls=None, effects=("kernel", "FfiEffect")), None),
+            (callback, Policy(custom_calls=None), "callbacks"),
+            (callback, Policy(callbacks=True), None),
+            (made(jnp.linalg.cholesky), Policy(), None),
+            (eigenvalues, Policy(stable_custom_calls=False), "custom_calls"),
+            (eigenvalues, Policy(stable_custom_calls=False, custom_calls=("lapack_*",)), None),
+            (made(jnp.sin, platforms=["cpu", "cuda"]), Policy(platforms=("cpu",)), "platforms"),
+            (made(lambda x: jnp.zeros((1000, 1000)) + x[0, 0]), Policy(max_array_bytes=1000), "max_array_bytes"),
+            (made(lambda x: x @ x + 1), Policy(max_operations=3), "max_operations"),
+            (made(jnp.sin), Policy(max_arguments=0), "max_arguments"),
+            (made(jnp.sin), Policy(max_module_bytes=10), "max_module_bytes"),
+            (twice, Policy(max_vjp_order=1), "max_vjp_order"),
+        ]
+    ):
+        if (found := refused(bytes(data), policy)) != (field, field):
+            wrong[number] = (found, field)
+    assert not wrong
 
 
 def test_shardings_are_not_read() -> None:
@@ -103,17 +103,19 @@ def test_shardings_are_not_read() -> None:
     assert refused(data, Policy()) == (None, None)
 
 
-@pytest.mark.parametrize("count", ["0 : i32", "-1 : i32", '"4"'])
-def test_modules_for_no_number_of_devices(count: str) -> None:
-    data = with_module(f"""module @f attributes {{mhlo.num_partitions = {count}}} {{
-      func.func public @main(%x: tensor<2xf32>) -> tensor<2xf32> {{ return %x : tensor<2xf32> }} }}""")
-    for check in (lambda: jaxexp.deserialize(data, policy=Policy()), lambda: Session(data, policy=Policy())):
-        with pytest.raises(jaxexp.DeserializationError, match=r"a positive number as mhlo\.num_partitions, found"):
-            check()
+def test_modules_for_no_number_of_devices() -> None:
+    for count in ("0 : i32", "-1 : i32", '"4"'):
+        data = with_module(f"""module @f attributes {{mhlo.num_partitions = {count}}} {{
+          func.func public @main(%x: tensor<2xf32>) -> tensor<2xf32> {{ return %x : tensor<2xf32> }} }}""")
+        for check in (jaxexp.deserialize, Session):
+            with pytest.raises(jaxexp.DeserializationError, match=r"a positive number as mhlo\.num_partitions, found"):
+                check(data, policy=Policy())
 
 
-def test_devices_may_meet_in_branches() -> None:
-    """A Session runs the channels as they are, which JAX makes one."""
+def test_what_devices_do_together() -> None:
+    """They may not meet in branches, where a Session runs the channels as they are, which JAX makes one; nor in groups
+    whose sizes are not compared.
+    """
     devices, spec = mesh((2,), ("x",)), jax.sharding.PartitionSpec("x")
 
     def twice(x: Any) -> Any:
@@ -122,27 +124,18 @@ def test_devices_may_meet_in_branches() -> None:
     def in_a_loop(x: Any) -> Any:
         return jax.lax.fori_loop(0, jax.lax.axis_index("x") * 0 + 3, lambda _, y: twice(y), x)
 
-    found = {}
-    for function in (twice, in_a_loop):
+    def verdicts(function: Callable[..., Any], *operations: str) -> list[Any]:
         sharded = jax.shard_map(function, mesh=devices, in_specs=spec, out_specs=spec, check_vma=False)
-        x = jax.device_put(np.ones(8, np.float32), jax.sharding.NamedSharding(devices, spec))
-        found[function.__name__] = made(sharded, x)
-    collectives = ("stablehlo.collective_permute", "stablehlo.all_reduce")
-    assert refused(found["twice"], Policy()) == (None, None)
-    assert refused(found["in_a_loop"], Policy()) == (None, "operations")
-    assert refused(found["in_a_loop"], Policy(operations=collectives)) == (None, None)
+        data = made(sharded, jax.device_put(np.ones(8, np.float32), jax.sharding.NamedSharding(devices, spec)))
+        allowed = Policy(operations=[f"stablehlo.{operation}" for operation in operations])
+        return [refused(data, policy) for policy in (Policy(), allowed)]
 
-
-@pytest.mark.parametrize(("name", "operation"), [("all_gather", "all_gather"), ("psum_scatter", "reduce_scatter")])
-def test_sizes_of_groups_are_not_compared(name: str, operation: str) -> None:
-    devices, spec = mesh((2,), ("x",)), jax.sharding.PartitionSpec("x")
-    sharded = jax.shard_map(
-        lambda x: getattr(jax.lax, name)(x, "x", tiled=True),
-        mesh=devices, in_specs=spec, out_specs=spec, check_vma=False,
-    )  # fmt: skip
-    data = made(sharded, jax.device_put(np.ones(8, np.float32), jax.sharding.NamedSharding(devices, spec)))
-    assert refused(data, Policy()) == (None, "operations")
-    assert refused(data, Policy(operations=[f"stablehlo.{operation}"])) == (None, None)
+    assert verdicts(twice)[0] == (None, None)
+    told = [(None, "operations"), (None, None)]
+    assert verdicts(in_a_loop, "collective_permute", "all_reduce") == told
+    for name, operation in (("all_gather", "all_gather"), ("psum_scatter", "reduce_scatter")):
+        collective = getattr(jax.lax, name)
+        assert verdicts(lambda x: collective(x, "x", tiled=True), operation) == told  # noqa: B023
 
 
 LYING = {

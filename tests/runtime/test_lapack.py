@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 from collections.abc import Callable
@@ -19,11 +20,7 @@ import jaxexp
 from kit import linear_algebra, native, runtime
 from kit.run_c import Handle, Library, Reason, RunError
 
-pytestmark = [
-    pytest.mark.slow(reason="builds the C++ runtime, which takes minutes"),
-    pytest.mark.once(reason="what is built in C++ is the same for every pair of Python and JAX"),
-]
-
+pytestmark = pytest.mark.cpp
 
 TARGETS = [name for name, *_ in jaxlib.lapack.registrations()["cpu"] if name.startswith("lapack_")]
 UNSTABLE = [
@@ -127,15 +124,8 @@ SHAPES = {
 }
 DTYPES = ["float32", "float64", "complex64", "complex128"]
 # What has no elements does not get as far as LAPACK, or JAX refuses it.
-EMPTY = {
-    "cholesky": (0, 0),
-    "lu": (0, 0),
-    "qr": (0, 3),
-    "qr_full": (3, 0),
-    "svd": (3, 0),
-    "solve": (0, 0),
-    "eigh": (0, 0),
-}
+EMPTY = dict.fromkeys(("cholesky", "lu", "solve", "eigh"), (0, 0))
+EMPTY |= {"qr": (0, 3), "qr_full": (3, 0), "svd": (3, 0)}
 
 
 @pytest.fixture
@@ -158,49 +148,60 @@ def for_all(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *arguments: [function(x) for x in arguments]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+ALL_SHAPES = pytest.mark.long(
+    promise="each routine of LAPACK computes what it does for jaxlib, for all types and shapes",
+    sibling="test_lapack.py::test_calls",
+)
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=ALL_SHAPES)])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_calls(name: str, dtype: str, compare: Any) -> None:
+def test_calls(name: str, every: bool, compare: Any) -> None:
+    """All dtypes in one function, and what has no elements."""
+    function, shapes = FUNCTIONS[name][1], SHAPES[name]
     with jax.enable_x64(True):
-        arguments = [numbers(dtype, *shape, seed=seed) for seed, shape in enumerate(SHAPES[name])]
-        compare(for_all(FUNCTIONS[name][1]), *arguments)
-
-
-@pytest.mark.parametrize("name", EMPTY)
-def test_empty_matrices(name: str, compare: Any) -> None:
-    shape = EMPTY[name]
-    compare(for_all(FUNCTIONS[name][1]), numbers("float32", *shape), numbers("float32", 2, *shape))
+        of_dtype = dict.fromkeys(DTYPES, shapes if every else shapes[1:2])
+        if not every:
+            of_dtype["float32"] = [shapes[0], shapes[1], shapes[-1]]
+        arguments = [numbers(dtype, *shape, seed=i) for dtype in DTYPES for i, shape in enumerate(of_dtype[dtype])]
+        compare(for_all(function), *arguments)
+    if name in EMPTY:
+        compare(for_all(function), numbers("float32", *EMPTY[name]), numbers("float32", 2, *EMPTY[name]))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_matrices_that_fail(dtype: str, compare: Any) -> None:
     """Each in a batch with one that does not fail."""
     good = np.diag(np.arange(1, 5)).astype(dtype)
-    not_finite = good.copy()
-    not_finite[1, 2] = np.nan
-    infinite = good.copy()
-    infinite[0, 3] = np.inf
+    not_finite, infinite = good.copy(), good.copy()
+    not_finite[1, 2], infinite[0, 3] = np.nan, np.inf
+
+    def all_functions(positive: Any, singular: Any, not_finite: Any, infinite: Any) -> Any:
+        values = functools.partial(linalg.svd, compute_uv=False)
+        return (
+            linalg.cholesky(positive),
+            linalg.lu(singular),
+            [function(not_finite) for function in (values, linalg.eig, linalg.eigh, linalg.schur)],
+            [function(infinite) for function in (values, linalg.eig)],
+            triangular(singular - 3 * jnp.eye(4, dtype=dtype)),
+        )
+
     with jax.enable_x64(True):
-        compare(linalg.cholesky, np.stack([good, -good, not_finite]))
-        compare(linalg.lu, np.stack([good, np.zeros_like(good)]))
-        compare(lambda x: linalg.svd(x, compute_uv=False), np.stack([good, not_finite]))
-        for function in (linalg.eig, linalg.eigh, linalg.schur):
-            compare(function, np.stack([good, not_finite]))
-        compare(linalg.eig, np.stack([good, infinite]))
-        compare(lambda x: linalg.svd(x, compute_uv=False), np.stack([good, infinite]))
-        compare(lambda x: triangular(x - 3 * jnp.eye(4, dtype=dtype)), np.stack([good, np.zeros_like(good)]))
+        positive = np.stack([good, -good, not_finite])
+        batches = [np.stack([good, other]) for other in (np.zeros_like(good), not_finite, infinite)]
+        compare(all_functions, positive, *batches)
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("algorithm", [linalg.SvdAlgorithm.DEFAULT, linalg.SvdAlgorithm.QR])
-def test_algorithms_that_would_never_end(algorithm: Any, loaded: Any, call: Any) -> None:
+def test_algorithms_that_would_never_end(loaded: Any, call: Any) -> None:
     """LAPACK's do not for such a matrix, in JAX and SciPy, either."""
     matrix = np.eye(3, dtype=np.float32)
     matrix[0, 0] = np.inf
-    function = loaded(lambda x: linalg.svd(x, algorithm=algorithm), np.stack([np.eye(3, dtype=np.float32), matrix]))
-    for result in call(function, np.stack([np.eye(3, dtype=np.float32), matrix])):
-        assert np.isfinite(result[0]).all()
-        assert np.isnan(result[1]).all()
+    both = np.stack([np.eye(3, dtype=np.float32), matrix])
+    for algorithm in (linalg.SvdAlgorithm.DEFAULT, linalg.SvdAlgorithm.QR):
+        for result in call(loaded(lambda x: linalg.svd(x, algorithm=algorithm), both), both):  # noqa: B023
+            assert np.isfinite(result[0]).all()
+            assert np.isnan(result[1]).all()
 
 
 def test_all_routines_of_jaxlib_are_tested() -> None:
@@ -218,6 +219,8 @@ def i32(*shape: int) -> jax.ShapeDtypeStruct:
 
 L, N, A, S = (np.uint8(ord(letter)) for letter in "LNAS")
 TRSM = {"side": L, "uplo": L, "trans_x": N, "diag": N}
+LU = (f32(3, 3), i32(3), i32())
+RANGE = {"low": np.int32(1), "high": np.int32(4)}
 # Of each call: the routine, results, arguments and attributes.
 WRONG: dict[str, tuple[str, Any, tuple[Any, ...], dict[str, Any]]] = {
     "a vector for a matrix": ("spotrf", (f32(3), i32()), (f32(3),), {"uplo": L}),
@@ -226,23 +229,17 @@ WRONG: dict[str, tuple[str, Any, tuple[Any, ...], dict[str, Any]]] = {
     "a small result": ("spotrf", (f32(2, 3), i32()), (f32(3, 3),), {"uplo": L}),
     "a small batch of results": ("spotrf", (f32(3, 3), i32()), (f32(2, 3, 3),), {"uplo": L}),
     "few results": ("sgetrf", (f32(3, 3), i32(3)), (f32(3, 3),), {}),
-    "many results": ("sgetrf", (f32(3, 3), i32(3), i32(), f32(9)), (f32(3, 3),), {}),
+    "many results": ("sgetrf", (*LU, f32(9)), (f32(3, 3),), {}),
     "many arguments": ("spotrf", (f32(3, 3), i32()), (f32(3, 3), f32(3, 3)), {"uplo": L}),
     "more of a result than LAPACK knows": (
-        "sgeqrf",
-        (f32(3, 3), f32(3), jax.ShapeDtypeStruct((), np.int16)),
-        (f32(3, 3),),
-        {},
+        "sgeqrf", (f32(3, 3), f32(3), jax.ShapeDtypeStruct((), np.int16)), (f32(3, 3),), {},
     ),
     "factors of an empty matrix": (
-        "sgehrd",
-        (f32(0, 0), f32(9), i32()),
-        (f32(0, 0),),
-        {"low": np.int32(1), "high": np.int32(0)},
+        "sgehrd", (f32(0, 0), f32(9), i32()), (f32(0, 0),), {"low": np.int32(1), "high": np.int32(0)},
     ),
     "a diagonal of an empty matrix": ("ssytrd", (f32(0, 0), f32(9), f32(0), f32(0), i32()), (f32(0, 0),), {"uplo": L}),
     "few pivots": ("sgetrf", (f32(3, 3), i32(2), i32()), (f32(3, 3),), {}),
-    "no arguments": ("sgetrf", (f32(3, 3), i32(3), i32()), (), {}),
+    "no arguments": ("sgetrf", LU, (), {}),
     "no attribute": ("spotrf", (f32(3, 3), i32()), (f32(3, 3),), {}),
     "another letter": ("spotrf", (f32(3, 3), i32()), (f32(3, 3),), {"uplo": N}),
     "an attribute of another type": ("spotrf", (f32(3, 3), i32()), (f32(3, 3),), {"uplo": np.int32(76)}),
@@ -256,45 +253,28 @@ WRONG: dict[str, tuple[str, Any, tuple[Any, ...], dict[str, Any]]] = {
     "few left vectors": ("sgesdd", (f32(3, 3), f32(3), f32(3, 2), f32(3, 3), i32()), (f32(3, 3),), {"mode": A}),
     "few singular values": ("sgesvd", (f32(3, 3), f32(2), f32(3, 3), f32(3, 3), i32()), (f32(3, 3),), {"mode": A}),
     "real vectors": (
-        "sgeev",
-        (f32(3), f32(3), f32(3, 3), f32(3, 3), i32()),
-        (f32(3, 3),),
-        {"compute_left": N, "compute_right": N},
+        "sgeev", (f32(3), f32(3), f32(3, 3), f32(3, 3), i32()), (f32(3, 3),), {"compute_left": N, "compute_right": N},
     ),
-    "sorted": (
-        "sgees",
-        (f32(3, 3), f32(3, 3), f32(3), f32(3), i32(), i32()),
-        (f32(3, 3),),
-        {"mode": N, "sort": S},
-    ),
-    "a range that ends behind the matrix": (
-        "sgehrd",
-        (f32(3, 3), f32(2), i32()),
-        (f32(3, 3),),
-        {"low": np.int32(1), "high": np.int32(4)},
-    ),
+    "sorted": ("sgees", (f32(3, 3), f32(3, 3), f32(3), f32(3), i32(), i32()), (f32(3, 3),), {"mode": N, "sort": S}),
+    "a range that ends behind the matrix": ("sgehrd", (f32(3, 3), f32(2), i32()), (f32(3, 3),), RANGE),
     "few factors": ("ssytrd", (f32(3, 3), f32(3), f32(2), f32(1), i32()), (f32(3, 3),), {"uplo": L}),
     "reflectors of another matrix": (
-        "sormqr",
-        f32(3, 3),
-        (f32(2, 2), f32(2), f32(3, 3)),
-        {"left": np.True_, "transpose": np.False_},
+        "sormqr", f32(3, 3), (f32(2, 2), f32(2), f32(3, 3)), {"left": np.True_, "transpose": np.False_},
     ),
     "few columns to pivot": ("sgeqp3", (f32(3, 3), i32(3), f32(3)), (f32(3, 3), i32(2)), {}),
     "few eigenvalues": ("ssyevd", (f32(3, 3), f32(2), i32()), (f32(3, 3),), {"mode": N, "uplo": L}),
-}
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_calls_that_do_not_fit_are_refused(what: str, loaded: Any, call: Any) -> None:
+def test_calls_that_do_not_fit_are_refused(loaded: Any, call: Any) -> None:
     """Whoever wrote an artifact chose what it passes to LAPACK, which checks little and may end the process."""
-    routine, results, specs, attributes = WRONG[what]
-    arguments = [np.ones(spec.shape, spec.dtype) for spec in specs]
-    wrong = jax.ffi.ffi_call(f"lapack_{routine}_ffi", results)
-    function = loaded(lambda *arguments: wrong(*arguments, **attributes), *arguments)
-    with pytest.raises(RunError, match="a call of LAPACK") as raised:
-        call(function, *arguments)
-    assert raised.value.reason == Reason.PLUGIN
+    for what, (routine, results, specs, attributes) in WRONG.items():
+        arguments = [np.ones(spec.shape, spec.dtype) for spec in specs]
+        wrong = jax.ffi.ffi_call(f"lapack_{routine}_ffi", results)
+        function = loaded(lambda *arguments: wrong(*arguments, **attributes), *arguments)  # noqa: B023
+        with pytest.raises(RunError, match="a call of LAPACK") as raised:
+            call(function, *arguments)
+        assert raised.value.reason == Reason.PLUGIN, what
 
 
 def test_results_that_are_not_computed_are_zeros(loaded: Any, call: Any) -> None:
@@ -319,6 +299,7 @@ def test_results_that_are_not_computed_are_zeros(loaded: Any, call: Any) -> None
                 assert not result.any()
 
 
+@pytest.mark.wide(one_in=8, promise="linear algebra of old releases runs on the LAPACK that is there")
 @pytest.mark.parametrize("name", linear_algebra.ARTIFACTS)
 def test_golden_artifacts(name: str, loaded: Any, library: Library, call: Any, runtime: Handle) -> None:
     """Also those from before 0.4.31, whose calls have no types, and those of any size."""
@@ -400,14 +381,12 @@ def run_with(environment: str | None, *arguments: object) -> subprocess.Complete
     return subprocess.run([str(part) for part in command], capture_output=True, text=True, env=changed)
 
 
-def test_the_environment_names_a_lapack(plugin: Path, lapack: Path, cholesky: tuple[Path, Path]) -> None:
-    done = run_with(str(lapack), *cholesky)
-    assert done.returncode == 0, done.stderr
-
-
 def test_code_that_was_compiled_earlier(
     plugin: Path, lapack: Path, cholesky: tuple[Path, Path], tmp_path: Path
 ) -> None:
+    """Also with the LAPACK that the environment names."""
+    done = run_with(str(lapack), *cholesky)
+    assert done.returncode == 0, done.stderr
     arguments, code = (*cholesky, "--lapack", lapack), tmp_path / "code.exe"
     for how in (
         ["--save-executable", code, "--out", tmp_path / "a.npy"],
@@ -418,14 +397,13 @@ def test_code_that_was_compiled_earlier(
     np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), np.load(tmp_path / "b.npy"))
 
 
-def test_without_a_lapack_the_message_says_how_to_get_one(plugin: Path, cholesky: tuple[Path, Path]) -> None:
+def test_without_a_lapack_and_with_something_else(
+    plugin: Path, lapack: Path, cholesky: tuple[Path, Path], tmp_path: Path
+) -> None:
     done = run_with("", *cholesky)
     assert done.returncode == 1
     assert "has custom calls that the plugin does not compile: lapack_spotrf_ffi" in done.stderr
     assert "none was found here ($JAXEXP_LAPACK says that none is to be used): install OpenBLAS" in done.stderr
-
-
-def test_what_is_no_lapack_is_refused(plugin: Path, lapack: Path, cholesky: tuple[Path, Path], tmp_path: Path) -> None:
     for other, why in (
         (plugin, "is no LAPACK: it has none of the functions dgetrf_, scipy_dgetrf_"),
         (tmp_path, "cannot be loaded"),
@@ -440,3 +418,27 @@ def test_a_process_uses_one_lapack(loaded: Any, library: Library, plugin: Path, 
     library.checked("use_lapack", str(lapack).encode())  # the same one again
     with pytest.raises(RunError, match="is in use already"):
         library.checked("use_lapack", str(plugin).encode())
+
+
+# LU of two matrices without rows, with its results as LAPACK lays them out.
+FACTORIZED = """func.func public @main(%x: tensor<2x0x3xf32>) -> (tensor<2x0x3xf32>, tensor<2x0xi32>, tensor<2xi32>) {
+  %r:3 = stablehlo.custom_call @lapack_sgetrf_ffi(%x) {api_version = 4 : i32, backend_config = {},
+    operand_layouts = [dense<[1, 2, 0]> : tensor<3xindex>],
+    result_layouts = [dense<[1, 2, 0]> : tensor<3xindex>, dense<[1, 0]> : tensor<2xindex>, dense<0> : tensor<1xindex>]}
+    : (tensor<2x0x3xf32>) -> (tensor<2x0x3xf32>, tensor<2x0xi32>, tensor<2xi32>)
+  return %r#0, %r#1, %r#2 : tensor<2x0x3xf32>, tensor<2x0xi32>, tensor<2xi32> }"""
+
+
+@pytest.mark.parametrize("find", [runtime.plugin, runtime.newer_plugin])
+def test_results_without_elements(find: Callable[[], Path], installed: Path, lapack: Path, tmp_path: Path) -> None:
+    """Compilers that divide by their number end the process."""
+    try:
+        plugin = find()
+    except native.UnavailableError as missing:
+        pytest.skip(str(missing))
+    artifact = tmp_path / "f.jaxexp"
+    artifact.write_bytes(jaxexp.from_stablehlo(FACTORIZED).serialize(compatibility=runtime.READER))
+    dtypes = {value.path: value.dtype for value in jaxexp.inspect(artifact).results}
+    how = {"plugin_file": plugin, "lapack_file": lapack}
+    found = runtime.results(artifact, [np.zeros((2, 0, 3), np.float32)], dtypes, **how)
+    assert [result.tolist() for result in found.values()] == [[[], []], [[], []], [0, 0]]

@@ -1,8 +1,9 @@
-"""Processes that fork or exit while functions are called, and files of weights that change while they are in use."""
+"""Programs in C++: that fork or exit while functions are called, whose weights change; and what public headers say."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,14 +16,15 @@ import numpy as np
 import pytest
 
 import jaxexp
+from jaxexp._kernel.function.paths import argument_paths
+from kit import native
 from kit import runtime as built
 from kit.places import TESTS
+from kit.saved import saved
+from kit.weighted import bound
+from tools import sanitize
 
-pytestmark = [
-    pytest.mark.slow(reason="builds the C++ runtime, which takes minutes"),
-    pytest.mark.once(reason="what is built in C++ is the same for every pair of Python and JAX"),
-    pytest.mark.skipif(os.name == "nt", reason="forks"),
-]
+pytestmark = [pytest.mark.cpp, pytest.mark.skipif(os.name == "nt", reason="forks")]
 
 FORKED = (
     "a plugin was started before this process was forked, and its threads are in the parent only: fork before the "
@@ -34,14 +36,11 @@ FORKED = (
 def process(installed: Path, plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     """Runs tests/cpp/process.cpp in one of its ways, and returns what it says."""
     folder = tmp_path_factory.mktemp("process")
-    files = []
-    for name, function, shape in (
-        ("add", lambda x: x + 1, (3,)),
-        ("slow", lambda x: jax.lax.fori_loop(0, 4, lambda _, y: jnp.tanh(y @ x), x), (300, 300)),
-    ):
-        exported = jaxexp.export(jax.jit(function))(jax.ShapeDtypeStruct(shape, np.float32))
-        files.append(folder / name)
-        files[-1].write_bytes(exported.serialize(compatibility=built.READER))
+    functions = {
+        "add": (lambda x: x + 1, np.zeros(3, np.float32)),
+        "slow": (lambda x: jax.lax.fori_loop(0, 4, lambda _, y: jnp.tanh(y @ x), x), np.zeros((300, 300), np.float32)),
+    }
+    files = [saved(folder / name, *one, reader=built.READER) for name, one in functions.items()]
     program = built.program("process", folder)
 
     def run(how: str) -> str:
@@ -52,35 +51,24 @@ def process(installed: Path, plugin: Path, tmp_path_factory: pytest.TempPathFact
     return run
 
 
-class TestForks:
-    def test_before_the_first_runtime(self, process: Callable[[str], str]) -> None:
-        assert process("fork before") == "process: 2.000000\n" * 2
-
-    def test_afterwards(self, process: Callable[[str], str]) -> None:
-        """The child gets an error wherever it needs a plugin, and can exit."""
-        *said, parent = process("fork").splitlines()
-        assert parent == "parent: 2.000000, its child ended with 0"
-        assert [line.split(":")[0] for line in said] == ["call", "array", "load", "new"]
-        assert all(line.endswith(f": {FORKED}") for line in said)
-
-    def test_a_child_that_destroys_what_it_inherited(self, process: Callable[[str], str]) -> None:
-        assert process("fork and return") == "parent: 2.000000, its child ended with 0\n"
-
-    def test_while_another_thread_compiles(self, process: Callable[[str], str]) -> None:
-        """The child's copies of locks are never opened."""
-        assert process("fork while compiling").splitlines() == [
-            f"call: {FORKED}", "why: ''", "parent: 2.000000, its child ended with 0",
-        ]  # fmt: skip
+def test_forks(process: Callable[[str], str]) -> None:
+    """The child gets an error wherever it needs a plugin, and can exit; copies of locks are never opened."""
+    assert process("fork before") == "process: 2.000000\n" * 2
+    *said, parent = process("fork").splitlines()
+    assert parent == "parent: 2.000000, its child ended with 0"
+    assert [line.split(":")[0] for line in said] == ["call", "array", "load", "new"]
+    assert all(line.endswith(f": {FORKED}") for line in said)
+    assert process("fork and return") == "parent: 2.000000, its child ended with 0\n"
+    assert process("fork while compiling").splitlines() == [
+        f"call: {FORKED}", "why: ''", "parent: 2.000000, its child ended with 0",
+    ]  # fmt: skip
 
 
-class TestExit:
-    @pytest.mark.parametrize("how", ["static", "static and exit", "exit while calling", "exit while compiling"])
-    def test_nothing_crashes(self, process: Callable[[str], str], how: str) -> None:
-        for _ in range(8):
-            assert process(how) == ("" if how == "static" else "exits\n")
-
-    def test_a_call_by_a_static_object(self, process: Callable[[str], str]) -> None:
-        assert process("call while exiting") == "call: the plugin cannot be used any more: the process exits\n"
+def test_exits(process: Callable[[str], str]) -> None:
+    for how in ("static", "static and exit", "exit while calling", "exit while compiling"):
+        for _ in range(4):
+            assert process(how) == ("" if how == "static" else "exits\n"), how
+    assert process("call while exiting") == "call: the plugin cannot be used any more: the process exits\n"
 
 
 # Loads a function with a weight, calls it, changes its file as the third argument says, and calls it again.
@@ -115,32 +103,153 @@ print("the same" if np.array_equal(call(), first) else "another result")
 SIZE = 512
 
 
-class TestChangingWeights:
-    @pytest.fixture
-    def call(self, installed: Path, plugin: Path, tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
-        w = jnp.asarray(np.random.default_rng(0).standard_normal((SIZE, SIZE)), jnp.float32)
-        x = jax.ShapeDtypeStruct((SIZE,), np.float32)
-        exported = jaxexp.export(jax.jit(lambda p, x: p["w"] @ x))({"w": w}, x).bind({"w": w})
+@pytest.fixture
+def changing(installed: Path, plugin: Path, tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
+    w = jnp.asarray(np.random.default_rng(0).standard_normal((SIZE, SIZE)), jnp.float32)
+    x = jax.ShapeDtypeStruct((SIZE,), np.float32)
+    exported = jaxexp.export(jax.jit(lambda p, x: p["w"] @ x))({"w": w}, x).bind({"w": w})
+    code = CHANGING.replace("SIZE", str(SIZE))
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    library = next(installed.glob("lib*/libjaxexp-c.*"))
+
+    def call(how: str) -> subprocess.CompletedProcess[str]:
+        for file in tmp_path.glob("f.*"):
+            file.unlink()
         exported.save(tmp_path / "f.jaxexp", compatibility=built.READER)
-        code = CHANGING.replace("SIZE", str(SIZE))
-        path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(TESTS)])
-        library = next(installed.glob("lib*/libjaxexp-c.*"))
+        command = [sys.executable, "-c", code, library, plugin, tmp_path / "f.jaxexp", how]
+        return subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
 
-        def call(how: str) -> subprocess.CompletedProcess[str]:
-            command = [sys.executable, "-c", code, library, plugin, tmp_path / "f.jaxexp", how]
-            return subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    return call
 
-        return call
 
-    @pytest.mark.parametrize(
-        "how", ["replaced", "stable, replaced", "stable, shortened", "stable, overwritten", "stable, shortened, named"]
+def test_weights_that_change(changing: Callable[[str], subprocess.CompletedProcess[str]]) -> None:
+    """Whoever replaces a file changes nothing, and to stable ones nobody can do anything; the guide says the rest."""
+    for how in ("replaced", "stable, replaced", "stable, shortened", "stable, overwritten", "stable, shortened, named"):
+        done = changing(how)
+        assert (done.returncode, done.stdout) == (0, "the same\n"), (how, done.stderr)
+    if sys.platform == "linux":  # as it maps files
+        assert changing("overwritten").stdout == "another result\n"
+        assert changing("shortened").returncode == -signal.SIGBUS
+
+
+# --- the public headers: paths as in Python, and documented exceptions ----------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def public(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Runs tests/cpp/public_api.cpp, and returns what it says."""
+    program = built.program("public_api", tmp_path_factory.mktemp("public_api"))
+
+    def run(*arguments: object) -> str:
+        done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    bound()[0].save(tmp_path / "model.jaxexp", compatibility=built.READER, vjp_order=1)
+    return tmp_path / "model.jaxexp"
+
+
+def test_paths_are_those_of_python(public: Callable[..., str], plugin: Path, model: Path) -> None:
+    loaded = jaxexp.load(model)
+    inspected = [value.path for value in jaxexp.inspect(model).arguments]
+    unbound, vjp = (argument_paths(f.in_tree) for f in (loaded.unbound, loaded.vjp()))
+    assert (inspected[0], inspected[-1], unbound[-1], vjp[-2]) == (
+        "weights['head']",
+        "args[0]",
+        "args[1]",
+        "args[7]",
     )
-    def test_harmless(self, call: Callable[[str], subprocess.CompletedProcess[str]], how: str) -> None:
-        done = call(how)
-        assert (done.returncode, done.stdout) == (0, "the same\n"), done.stderr
+    count = len(loaded.weights)
+    expected = {
+        "artifact": inspected,
+        "artifact.vjp": vjp,
+        "function": inspected[count:],
+        "unbound": unbound,
+        "vjp": vjp[count:],
+        "vjp.unbound": vjp,
+        "in memory": unbound,  # which looks for no files
+        "in memory, of a file": inspected[count:],
+    }
+    lines = [f"{kind} {path}\n" for kind, paths in expected.items() for path in paths]
+    assert public("paths", plugin, model) == "".join(lines)
 
-    @pytest.mark.skipif(sys.platform != "linux", reason="as Linux maps files")
-    def test_what_happens_to_mapped_files(self, call: Callable[[str], subprocess.CompletedProcess[str]]) -> None:
-        """The guide says so."""
-        assert call("overwritten").stdout == "another result\n"
-        assert call("shortened").returncode == -signal.SIGBUS
+
+def test_errors_have_documented_types(public: Callable[..., str], plugin: Path, model: Path, tmp_path: Path) -> None:
+    missing = tmp_path / "none"
+    weights = (
+        "expected a file of tensors (.safetensors), or an index of several (.safetensors.index.json), found nothing "
+        "that can be opened (No such file or directory): name the file that has the weights"
+    )
+    said = dict(line.split(": ", 1) for line in public("errors", plugin, model, missing).splitlines())
+    for what in ("other weights", "loaded with", "stable and weights", "weights"):
+        assert said.pop(what) == f"WeightsError of '{missing}': cannot read the weights '{missing}': {weights}"
+    index = f"{missing}.safetensors.index.json"
+    assert said.pop("an index") == f"WeightsError of '{index}': cannot read the weights '{index}': {weights}"
+    assert "found something else" in (folder := said.pop("a folder"))
+    assert folder.startswith(f"WeightsError of '{tmp_path}': ")
+    assert said.pop("no name").startswith("WeightsError of '': ")
+    member = "it is an artifact, which has no members: leave out the member 'f'"
+    assert said.pop("a member of an artifact") == f"RunError: {member}"
+    assert said.pop("no archive") == f"RunError: {model}: {member}"
+    for what in ("an artifact", "an archive", "executables"):
+        assert said.pop(what) == f"system_error: {missing}: No such file or directory"
+    assert said.pop("a shape") == "RunError: there can be no array of shape [-1]"
+    assert said.pop("too few numbers") == "RunError: float32[2] takes 8 bytes, and not 4"
+    assert said.pop("stable") == "nothing"
+    assert re.match(r"RunError: calling .*: args\[0\] must have rank 2, found rank 1", said.pop("a rank"))
+    assert re.match("RunError: .* takes 1 argument beside its weights, and not 0", said.pop("no arguments"))
+    no_variable = "is compiled for sizes of at least 1 of no dimension variable, and not for bach=8"
+    assert no_variable in said.pop("sizes")
+    assert not said
+
+
+def test_archives_at_any_address(public: Callable[..., str], tmp_path: Path) -> None:
+    with jaxexp.Archive.create(tmp_path / "a.zip") as archive:
+        for size in (2, 3):
+            archive.add(f"f{size}", jaxexp.export(jax.jit(jnp.sin))(np.zeros(size, np.float32)))
+    assert public("version").strip() == re.match("[0-9.]+", jaxexp.__version__)[0]
+    missing = "f4: something else: the archive has no member 'f4'; it has 'f2', 'f3'\n"
+    assert public("misaligned", tmp_path / "a.zip") == "f2: float32[2]\nf3: float32[3]\n" * 8 + missing
+
+
+def test_cases(public: Callable[..., str], tmp_path: Path) -> None:
+    (b,) = jaxexp.symbolic_shape("b")
+    exported = jaxexp.export(jax.jit(lambda x: x.astype(jnp.int8)))(jax.ShapeDtypeStruct((b,), np.float32))
+    cases = [
+        {"args": (np.array([1, -2], np.float32),), "name": "two", "tolerance": (1e-3, 1.0)},
+        {"args": (jaxexp.Drawn((2,), "float32", seed=7),), "name": "vjp", "vjp_order": 1, "tolerance": "dtype"},
+        {"args": (np.zeros(100_000, np.float32),), "name": "large"},
+    ]
+    exported.save(tmp_path / "f.jaxexp", vjp_order=1, cases=cases)
+    assert public("cases", tmp_path / "f.jaxexp").splitlines() == [
+        "two: 0, XLA_FLAGS",
+        "  argument float32[2] 0 0 128 63 0 0 0 192",
+        "  result int8[2] 1 254 within 0.001, 1",
+        "vjp: 1, XLA_FLAGS",
+        "  argument float32[2] normal(0, 1) by 7",
+        "  argument float0[2]",
+        "  result float32[2] 0 0 0 0 0 0 0 0",
+        "large: 0, XLA_FLAGS",
+        "  argument float32[100000] 'large/arguments/0' of 'f.cases.safetensors'",
+        "  result int8[100000] 'large/results/0' of 'f.cases.safetensors'",
+    ]
+    jaxexp.load(tmp_path / "f.jaxexp").save(tmp_path / "without.jaxexp", trailer=False)
+    assert public("cases", tmp_path / "without.jaxexp") == ""
+
+
+@pytest.mark.long(
+    promise="functions that threads call make no error of memory, and lose none",
+    sibling="test_symbolic_calls.py::test_threads_with_the_same_and_other_sizes",
+)
+def test_functions_called_by_threads(plugin: Path, tmp_path: Path) -> None:
+    """Under AddressSanitizer, UBSan and LeakSanitizer; `make sanitize` does the same with ThreadSanitizer."""
+    try:
+        programs = native.sanitized(targets="functions")
+    except native.UnavailableError as missing:
+        pytest.skip(str(missing))
+    assert sanitize.call_functions(programs, plugin, tmp_path) == 0

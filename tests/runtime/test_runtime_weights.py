@@ -23,17 +23,16 @@ import jaxexp
 from jaxexp._errors import WeightsError
 from jaxexp._weights.files import reading
 from kit import runtime as built
+from kit.corpus import mesh
 from kit.places import TESTS
 from kit.run_c import Handle, Library, Reason, RunError, pointer
 from kit.safetensors_files import NO_PLAIN_NAMES, WRONG
 from kit.weighted import X, apply, bound, close, named, params
 from tools import tensors_fuzz
 
-pytestmark = [
-    pytest.mark.slow(reason="builds the C++ runtime, which takes minutes"),
-    pytest.mark.once(reason="what is built in C++ is the same for every pair of Python and JAX"),
-    pytest.mark.usefixtures("plugin"),
-]
+pytestmark = [pytest.mark.cpp, pytest.mark.usefixtures("plugin")]
+
+Call = Callable[..., list[np.ndarray]]
 
 
 def saved(exported: Any, path: Path, **options: Any) -> Path:
@@ -41,28 +40,39 @@ def saved(exported: Any, path: Path, **options: Any) -> Path:
     return path
 
 
+def save_weights(tree: Any, path: Path) -> bytes:
+    """A file of these weights, and its name as C takes it."""
+    safetensors.numpy.save_file({name: np.asarray(array) for name, array in named(tree).items()}, path)
+    return os.fsencode(path)
+
+
+def flat(cotangents: tuple[dict[str, Any], Any]) -> list[Any]:
+    of_weights, of_x = cotangents
+    return [*(array for _, array in sorted(named(of_weights).items())), of_x]
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    return saved(bound()[0], tmp_path / "model.jaxexp", vjp_order=1)
-
-
-Call = Callable[..., list[np.ndarray]]
-
-
-def from_command(artifact: Path, *more: object) -> subprocess.CompletedProcess[str]:
-    np.save(artifact.parent / "x.npy", X)
-    return built.run(artifact, artifact.parent / "x.npy", "--out", artifact.parent / "y.npz", *more)
+    return saved(bound()[0], tmp_path / "model.jaxexp", vjp_order=2)
 
 
 def result(artifact: Path, *more: object) -> np.ndarray:
-    done = from_command(artifact, *more)
+    """Of jaxexp-run."""
+    np.save(artifact.parent / "x.npy", X)
+    done = built.run(artifact, artifact.parent / "x.npy", "--out", artifact.parent / "y.npy", *more)
     assert done.returncode == 0, done.stderr
-    with np.load(artifact.parent / "y.npz") as file:
-        return file["result"]
+    return np.load(artifact.parent / "y.npy")
 
 
-def test_arguments_are_counted_as_in_python(model: Path, tmp_path: Path) -> None:
-    inspected = subprocess.run([built.RUN, "--inspect", model], capture_output=True, text=True, check=True).stdout
+def test_from_the_command_line(model: Path, tmp_path: Path) -> None:
+    """Arguments are counted as in Python, and the files are found."""
+    with jaxexp.Archive.create(tmp_path / "all.zip") as archive:
+        archive.add_file("model", model)
+    for artifact, place in ((model, "model.safetensors"), (f"{tmp_path}/all.zip::model", "the archive")):
+        for order in (0, 1, 2):
+            inspected = built.run("--inspect", artifact, "--vjp", order).stdout
+            assert f"weights: the first 7 arguments, 13696 bytes in {place}\n" in inspected
+    inspected = built.run("--inspect", model).stdout
     paths = [value.path for value in jaxexp.inspect(model).arguments]
     assert paths[-1] == "args[0]"
     listed = inspected.split("arguments:\n")[1].split("\nresults")[0].split("\n")
@@ -78,6 +88,17 @@ def test_arguments_are_counted_as_in_python(model: Path, tmp_path: Path) -> None
     said = "args[0].shape[1] must have size 32, found size 31 (exported with float32[4,32], called with float32[4,31])"
     assert built.run(model, wrong).stderr == f"jaxexp-run: calling <lambda>: {said}\n"
     assert "the function takes 1 argument;" in built.run(model, x, x).stderr
+    close(result(model), apply(params(), X))
+    save_weights(params(seed=7), tmp_path / "other.safetensors")
+    close(result(model, "--weights", tmp_path / "other.safetensors"), apply(params(seed=7), X))
+    close(result(tmp_path / "all.zip", "--member", "model"), apply(params(), X))
+    member = (tmp_path / "all.zip", "--member", "model", "--weights", tmp_path / "other.safetensors")
+    close(result(*member), apply(params(seed=7), X))
+    sharded = saved(bound()[0], tmp_path / "sharded.jaxexp", max_weights_file_size=4096)
+    assert len(list(tmp_path.glob("sharded-0*.safetensors"))) > 2
+    close(result(sharded), apply(params(), X))
+    (tmp_path / "model.safetensors").unlink()
+    close(result(model, "--weights", tmp_path / "sharded.safetensors.index.json"), apply(params(), X))
 
 
 def test_values_and_derivatives(library: Library, runtime: Handle, call: Call, model: Path) -> None:
@@ -89,52 +110,12 @@ def test_values_and_derivatives(library: Library, runtime: Handle, call: Call, m
         close(call(function, X), [expected])
     model.with_suffix(".safetensors").unlink()  # the VJP uses what the function has
     cotangent = np.ones_like(expected)
-    of_weights, of_x = pullback(cotangent)
-    cotangents = call(library.changed("vjp", function), X, cotangent)
-    names = sorted(named(of_weights))
-    close(cotangents, [*(named(of_weights)[name] for name in names), of_x])
-
-
-def test_from_the_command_line(model: Path, tmp_path: Path) -> None:
-    expected = apply(params(), X)
-    close(result(model), expected)
-    other = params(seed=7)
-    safetensors.numpy.save_file(
-        {name: np.asarray(array) for name, array in named(other).items()}, tmp_path / "other.safetensors"
-    )
-    close(result(model, "--weights", tmp_path / "other.safetensors"), apply(other, X))
-    done = subprocess.run([built.RUN, "--inspect", model], capture_output=True, text=True, check=True)
-    assert "weights: the first 7 arguments, 13696 bytes in model.safetensors\n" in done.stdout
-    assert "--weights FILE" in subprocess.run([built.RUN, "--help"], capture_output=True, text=True).stdout
-
-
-def test_several_files_and_their_index(tmp_path: Path, model: Path) -> None:
-    sharded = saved(bound()[0], tmp_path / "sharded.jaxexp", max_weights_file_size=4096)
-    assert len(list(tmp_path.glob("sharded-0*.safetensors"))) > 2
-    expected = apply(params(), X)
-    close(result(sharded), expected)
-    (tmp_path / "model.safetensors").unlink()
-    close(result(model, "--weights", tmp_path / "sharded.safetensors.index.json"), expected)
-
-
-def test_archives(tmp_path: Path, model: Path) -> None:
-    exported, given = bound()
-    tuned = {**given, "head": 2 * given["head"]}
-    saved(exported.with_weights(tuned), tmp_path / "tuned.jaxexp")
-    with jaxexp.Archive.create(tmp_path / "all.zip") as archive:
-        archive.add_file("model", model)
-        archive.add_file("tuned", tmp_path / "tuned.jaxexp")
-    close(result(tmp_path / "all.zip", "--member", "model"), apply(given, X))
-    close(result(tmp_path / "all.zip", "--member", "tuned"), apply(tuned, X))
-    close(
-        result(tmp_path / "all.zip", "--member", "tuned", "--weights", tmp_path / "model.safetensors"), apply(given, X)
-    )
+    close(call(library.changed("vjp", function), X, cotangent), flat(pullback(cotangent)))
 
 
 def test_other_weights_and_none(library: Library, runtime: Handle, call: Call, model: Path, tmp_path: Path) -> None:
     other = named(params(seed=7))
-    safetensors.numpy.save_file({n: np.asarray(a) for n, a in other.items()}, tmp_path / "other.safetensors")
-    file = str(tmp_path / "other.safetensors").encode()
+    file = save_weights(other, tmp_path / "other.safetensors")
     function = library.load(runtime, model)
     expected = [apply(params(seed=7), X)]
     close(call(library.changed("with_weights", function, file), X), expected)
@@ -154,30 +135,52 @@ def test_other_weights_and_none(library: Library, runtime: Handle, call: Call, m
 def test_a_program_gets_weights_that_it_does_not_name(
     library: Library, runtime: Handle, call: Call, tmp_path: Path
 ) -> None:
-    given = named(params())
-    program = bound()[0].unbound
-    (tmp_path / "f.jaxexp").write_bytes(program.serialize(compatibility=built.READER))
-    safetensors.numpy.save_file({n: np.asarray(a) for n, a in given.items()}, tmp_path / "w.safetensors")
-    file = str(tmp_path / "w.safetensors").encode()
+    (tmp_path / "f.jaxexp").write_bytes(bound()[0].unbound.serialize(compatibility=built.READER))
+    file = save_weights(params(), tmp_path / "w.safetensors")
     close(call(library.load_with(runtime, tmp_path / "f.jaxexp", weights=file), X), [apply(params(), X)])
     plain = jaxexp.export(jax.jit(jnp.sin))(X)
-    (tmp_path / "g.jaxexp").write_bytes(plain.serialize(compatibility=built.READER))
+    (tmp_path / "g.jaxexp").write_bytes(plain.serialize(vjp_order=1, compatibility=built.READER))
     with pytest.raises(RunError, match="takes no weights: its first argument is no dict of arrays"):
         library.load_with(runtime, tmp_path / "g.jaxexp", weights=file)
+    vjp = library.changed("vjp", library.load(runtime, tmp_path / "g.jaxexp"))
+    with pytest.raises(RunError, match="takes no weights: its first argument is no dict of arrays"):
+        library.changed("with_weights", vjp, file)
+
+
+def test_a_vjp_of_any_order_gets_other_weights(
+    library: Library, runtime: Handle, call: Call, model: Path, tmp_path: Path
+) -> None:
+    other = params(seed=7)
+    file = save_weights(other, tmp_path / "other.safetensors")
+    expected, pullback = jax.vjp(apply, other, X)
+    cotangent = jnp.ones_like(expected)
+    first, pullback_of_pullback = jax.vjp(lambda p, x, ct: jax.vjp(apply, p, x)[1](ct), other, X, cotangent)
+    vjp = library.changed("vjp", library.load(runtime, model))
+    close(call(library.changed("with_weights", vjp, file), X, cotangent), flat(pullback(cotangent)))
+    *second, of_cotangent = pullback_of_pullback(jax.tree.map(jnp.ones_like, first))
+    vjp_of_vjp = library.changed("with_weights", library.changed("vjp", vjp), file)
+    close(
+        call(vjp_of_vjp, X, cotangent, *map(np.ones_like, flat(first))), [*flat((second[0], second[1])), of_cotangent]
+    )
 
 
 DTYPES = "bool int4 int8 int16 int32 uint4 uint8 uint16 uint32 float16 bfloat16 float32 complex64".split()
 DTYPES += "float8_e4m3fn float8_e5m2 float8_e4m3b11fnuz float8_e4m3fnuz float8_e5m2fnuz".split()
 
 
-@pytest.mark.parametrize("name", DTYPES)
-def test_dtypes(name: str, library: Library, runtime: Handle, call: Call, tmp_path: Path) -> None:
-    dtype = np.dtype(getattr(ml_dtypes, name, name))
-    w = jnp.asarray(np.arange(8).reshape(2, 4) % 2 if name == "bool" else np.arange(8).reshape(2, 4), dtype)
-    exported = jaxexp.export(jax.jit(lambda p, n: jnp.roll(p["w"], 1, 1)))({"w": w}, np.int32(1)).bind({"w": w})
-    (found,) = call(library.load(runtime, saved(exported, tmp_path / "f.jaxexp")), np.int32(1))
-    assert found.dtype == dtype
-    np.testing.assert_array_equal(found, np.roll(np.asarray(w), 1, 1))
+def test_dtypes(library: Library, runtime: Handle, call: Call, tmp_path: Path) -> None:
+    """Also wide ones: complex128 is in the file as another dtype of another rank."""
+    wrong = {}
+    with jax.enable_x64(True):
+        for name in (*DTYPES, "complex128", "float64", "int64"):
+            dtype = np.dtype(getattr(ml_dtypes, name, name))
+            numbers = np.arange(8).reshape(2, 4) % 2 if name == "bool" else np.arange(8).reshape(2, 4)
+            w = jnp.asarray(numbers, dtype)
+            exported = jaxexp.export(jax.jit(lambda p, n: jnp.roll(p["w"], 1, 1)))({"w": w}, np.int32(1)).bind({"w": w})
+            (found,) = call(library.load(runtime, saved(exported, tmp_path / "f.jaxexp")), np.int32(1))
+            if found.dtype != dtype or not np.array_equal(found, np.roll(np.asarray(w), 1, 1)):
+                wrong[name] = found
+    assert not wrong
 
 
 def test_dtypes_that_files_have_no_names_for(library: Library, runtime: Handle, call: Call, tmp_path: Path) -> None:
@@ -205,16 +208,6 @@ def test_dtypes_that_files_have_no_names_for(library: Library, runtime: Handle, 
                     call(function, np.int32(1))
 
 
-def test_wide_dtypes(library: Library, runtime: Handle, call: Call, tmp_path: Path) -> None:
-    """complex128 is in the file as another dtype of another rank."""
-    with jax.enable_x64(True):
-        for dtype in (np.complex128, np.float64, np.int64):
-            w = jnp.asarray(np.arange(6).reshape(2, 3), dtype) * (1 + 2j if dtype is np.complex128 else 3)
-            exported = jaxexp.export(jax.jit(lambda p, n: p["w"].T))({"w": w}, np.int32(1)).bind({"w": w})
-            (found,) = call(library.load(runtime, saved(exported, tmp_path / "f.jaxexp")), np.int32(1))
-            np.testing.assert_array_equal(found, np.asarray(w).T)
-
-
 def test_four_bits_without_the_plugin(tmp_path: Path) -> None:
     """This plugin has no float4; that the file is read is seen by the plugin's own words."""
     w = jnp.asarray([[0.5, 1, 2, 6]], ml_dtypes.float4_e2m1fn)
@@ -226,9 +219,7 @@ def test_four_bits_without_the_plugin(tmp_path: Path) -> None:
 
 
 def test_divided_among_devices(library: Library, runtime: Handle, call: Call, tmp_path: Path) -> None:
-    mesh = jax.make_mesh((4,), ("d",), devices=jax.devices()[:4], axis_types=(jax.sharding.AxisType.Auto,))
-    rows = jax.NamedSharding(mesh, jax.P("d"))
-    whole = jax.NamedSharding(mesh, jax.P())
+    rows, whole = (jax.NamedSharding(mesh((4,), ("d",)), spec) for spec in (jax.P("d"), jax.P()))
     w = jnp.arange(32.0).reshape(8, 4)
     program = jax.jit(lambda p, x: p["w"] @ x, in_shardings=({"w": rows}, whole), out_shardings=rows)
     exported = jaxexp.export(program)({"w": w}, jax.ShapeDtypeStruct((4,), np.float32)).bind({"w": np.asarray(w)})
@@ -250,38 +241,18 @@ def test_weights_are_not_donated(library: Library, runtime: Handle, call: Call, 
     assert (tmp_path / "f.safetensors").read_bytes() == before
 
 
-def transformer(layers: int = 2) -> dict[str, Any]:
-    random = np.random.default_rng(3)
-
-    def array(*shape: int) -> jax.Array:
-        return jnp.asarray(random.standard_normal(shape) / np.sqrt(shape[0]), jnp.float32)
-
-    embed = array(50, 16)
-    blocks = [{"qkv": array(16, 48), "up": array(16, 64), "down": array(64, 16)} for _ in range(layers)]
-    return {"embed": embed, "blocks": blocks, "head": embed}
-
-
-def logits(given: dict[str, Any], tokens: Any) -> Any:
-    x = given["embed"][tokens]
-    for block in given["blocks"]:
-        q, k, v = jnp.split(x @ block["qkv"], 3, axis=-1)
-        x = x + jax.nn.softmax(q @ k.swapaxes(-1, -2) / 4) @ v
-        x = x + jax.nn.gelu(x @ block["up"]) @ block["down"]
-    return x @ given["head"].T
-
-
-def test_a_transformer_with_tied_weights(library: Library, runtime: Handle, call: Call, tmp_path: Path) -> None:
-    given, tokens = transformer(), np.array([[3, 1, 4, 1, 5]], np.int32)
-    exported = jaxexp.export(jax.jit(lambda tokens: logits(given, tokens)), weights=given)(tokens)
-    function = library.load(runtime, saved(exported, tmp_path / "f.jaxexp", vjp_order=1))
-    close(call(function, tokens), [logits(given, tokens)])
-    arrays = {name: np.asarray(array) for name, array in named(given).items()}  # with both names of the tied one
-    safetensors.numpy.save_file(arrays, tmp_path / "tied.safetensors")
-    tied = library.changed("with_weights", function, str(tmp_path / "tied.safetensors").encode())
-    close(call(tied, tokens), [logits(given, tokens)])
-    safetensors.numpy.save_file({**arrays, "head": arrays["head"] + 1}, tmp_path / "tied.safetensors")
+def test_tied_weights(library: Library, runtime: Handle, call: Call, tmp_path: Path) -> None:
+    w, tokens = jnp.arange(12.0).reshape(4, 3), np.array([[3, 1, 0]], np.int32)
+    given = {"embed": w, "head": w}
+    function = jax.jit(lambda tokens: jnp.tanh(given["embed"][tokens]) @ given["head"].T)
+    exported = jaxexp.export(function, weights=given)(tokens)
+    loaded = library.load(runtime, saved(exported, tmp_path / "f.jaxexp", vjp_order=1))
+    close(call(loaded, tokens), [function(tokens)])
+    file = save_weights(given, tmp_path / "tied.safetensors")  # with both names
+    close(call(library.changed("with_weights", loaded, file), tokens), [function(tokens)])
+    save_weights({"embed": w, "head": w + 1}, tmp_path / "tied.safetensors")
     with pytest.raises(RunError, match="tensor 'head': expected the same as 'embed', with which it is one weight"):
-        call(library.changed("with_weights", function, str(tmp_path / "tied.safetensors").encode()), tokens)
+        call(library.changed("with_weights", loaded, file), tokens)
 
 
 MEMORY = """
@@ -312,13 +283,9 @@ def test_nothing_is_copied(installed: Path, plugin: Path, tmp_path: Path) -> Non
     exported = jaxexp.export(function, weights=given)(jax.ShapeDtypeStruct((1, 4096), np.float32))
     artifact = saved(exported, tmp_path / "f.jaxexp")
     library = next(installed.glob("lib*/libjaxexp-c.*"))
-    path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(TESTS)])
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY, library, plugin, artifact],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-    )
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-c", MEMORY, library, plugin, artifact]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     anonymous, of_files = map(int, done.stdout.split())
     assert anonymous < 60 << 10, "the plugin and its threads take some"
@@ -368,9 +335,9 @@ class TestRefused:
             ("layers/1/b", None, "tensor 'layers/1/b': expected a tensor of this name, found none"),
         ]:
             changed = {**given, name: array} if array is not None else {k: v for k, v in given.items() if k != name}
-            safetensors.numpy.save_file(changed, tmp_path / "w.safetensors")
+            file = save_weights(changed, tmp_path / "w.safetensors")
             with pytest.raises(RunError, match=message):
-                call(library.load_with(runtime, model, weights=str(tmp_path / "w.safetensors").encode()), X)
+                call(library.load_with(runtime, model, weights=file), X)
 
     def test_half_way_through_saving(self, library: Library, runtime: Handle, call: Call, model: Path) -> None:
         """The file has its second name only, and others may have the plain one."""
@@ -386,13 +353,15 @@ class TestRefused:
         exported, given = bound()
         with jaxexp.Archive.create(tmp_path / "a.zip") as archive:
             archive.add("model", model.read_bytes())
-        done = from_command(tmp_path / "a.zip", "--member", "model")
+        np.save(tmp_path / "x.npy", X)
+        command = (tmp_path / "a.zip", tmp_path / "x.npy", "--member", "model")
+        done = built.run(*command)
         assert done.returncode == 2
         assert "no file gives args[0]['layers/0/b'], float32[32]" in done.stderr
         tuned = exported.with_weights({**given, "head": given["head"] + 1})
         with jaxexp.Archive.append(tmp_path / "a.zip") as archive:
             archive.add("tuned", tuned)
-        done = from_command(tmp_path / "a.zip", "--member", "model")
+        done = built.run(*command)
         assert "weights 'the archive': tensor 'head': expected a tensor of 1024 bytes with the digest" in done.stderr
 
 
@@ -412,15 +381,31 @@ class TestHostileFiles:
 
         return refuses
 
-    @pytest.mark.parametrize("name", WRONG)
-    def test_headers(self, name: str, refuses: Callable[[Path], bool], tmp_path: Path) -> None:
-        (tmp_path / "x.safetensors").write_bytes(WRONG[name][0])
-        assert refuses(tmp_path / "x.safetensors")
+    def test_headers(self, refuses: Callable[[Path], bool], tmp_path: Path) -> None:
+        read = []
+        for name, (content, _) in WRONG.items():
+            (tmp_path / "x.safetensors").write_bytes(content)
+            if not refuses(tmp_path / "x.safetensors"):
+                read.append(name)
+        assert not read
 
-    def test_changed_headers(self, refuses: Callable[[Path], bool], tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        "count",
+        [
+            100,
+            pytest.param(
+                1500,
+                marks=pytest.mark.long(
+                    promise="a changed file of weights is refused in C++ where it is in Python",
+                    sibling="test_runtime_weights.py::test_headers",
+                ),
+            ),
+        ],
+    )
+    def test_changed_headers(self, count: int, refuses: Callable[[Path], bool], tmp_path: Path) -> None:
         source, path = random.Random(17), tmp_path / "x.safetensors"
         verdicts = []
-        for _ in range(1500):
+        for _ in range(count):
             path.write_bytes(tensors_fuzz.changed_file(source))
             try:
                 reading.open_tensors(path)
@@ -429,17 +414,17 @@ class TestHostileFiles:
                 verdict = True
             assert refuses(path) == verdict, path.read_bytes()
             verdicts.append(verdict)
-        assert 300 < sum(verdicts) < 1450, "some are read"
+        assert count / 5 < sum(verdicts) < count * 0.97, "some are read"
 
-    @pytest.mark.parametrize("name", NO_PLAIN_NAMES)
-    def test_names_in_an_index(self, name: str, refuses: Callable[[Path], bool], tmp_path: Path) -> None:
+    def test_names_in_an_index(self, refuses: Callable[[Path], bool], tmp_path: Path) -> None:
         here = tmp_path / "here"
         (here / "folder").mkdir(parents=True)
         for place in (tmp_path, here, here / "folder"):
             safetensors.numpy.save_file({"head": np.ones(1, np.float32)}, place / "x.safetensors")
         index = here / "x.safetensors.index.json"
-        index.write_text(json.dumps({"weight_map": {"head": name}}))
-        assert refuses(index)
+        for name in NO_PLAIN_NAMES:
+            index.write_text(json.dumps({"weight_map": {"head": name}}))
+            assert refuses(index), name
 
     @pytest.mark.skipif(os.name == "nt", reason="makes links, and POSIX's kinds of files")
     def test_links_and_other_kinds(self, refuses: Callable[[Path], bool], tmp_path: Path) -> None:

@@ -15,10 +15,7 @@ from kit import runtime, without_jax
 from kit.harnesses import assert_each, harnesses, is_key, numbers
 
 without_jax.skip_without_plugin()
-pytestmark = [
-    pytest.mark.slow(reason="a thousand functions, each compiled twice"),
-    pytest.mark.once(reason="what is built in C++ is the same for every pair of Python and JAX"),
-]
+pytestmark = pytest.mark.jax
 
 PARTS = 10
 MOST_OF_A_GROUP = 12
@@ -39,10 +36,19 @@ def released() -> Iterator[None]:
     jax.clear_caches()
 
 
+@pytest.mark.long(
+    promise="a session computes JAX's own examples of each primitive as JAX does",
+    sibling="test_session_harnesses.py::test_some_primitives",
+)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_primitives(part: int) -> None:
     chosen = harnesses(MOST_OF_A_GROUP)[part::PARTS]
     assert_each([harness for harness in chosen if UNSTABLE not in harness.fullname], compare)
+
+
+def test_some_primitives() -> None:
+    chosen = [harness for harness in harnesses(1) if UNSTABLE not in harness.fullname]
+    assert_each(chosen[::12], compare)
 
 
 def compare(harness: Any) -> None:

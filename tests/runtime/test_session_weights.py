@@ -1,9 +1,11 @@
-"""Sessions of programs with weights: beside them, in archives, and exchanged; and sessions that threads share."""
+"""Sessions of programs with weights and with cases: beside them, in archives, and exchanged; and shared by threads."""
 
 from __future__ import annotations
 
+import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +14,13 @@ import pytest
 import safetensors.numpy
 
 import jaxexp
+from jaxexp import Drawn
 from jaxexp.runtime import Session
 from kit import without_jax
 from kit.weighted import X, apply, bound, close, named, params
 
 without_jax.skip_without_plugin()
+pytestmark = pytest.mark.jax
 
 
 @pytest.fixture(scope="module")
@@ -32,67 +36,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_weights_are_found(folder: Path) -> None:
+def in_order(tree: object) -> list[jax.Array]:
+    return [array for _, array in sorted(named(tree).items())]
+
+
+def test_weights_are_found(folder: Path, tmp_path: Path) -> None:
     session = Session(folder / "model.jaxexp", plugin="cpu")
     close([session(X)], [apply(params(), X)])
     assert [value.path for value in session.arguments] == ["args[0]"]
     assert session.weights.keys() == named(params()).keys()
-    close([np.asarray(session.weights[name]) for name in sorted(session.weights)], _sorted(params()))
+    close([np.asarray(session.weights[name]) for name in sorted(session.weights)], in_order(params()))
     with pytest.raises(jaxexp.RunError, match="takes 1 positional argument beside its weights, and not 2"):
         session(X, X)
-
-
-def test_other_weights(folder: Path) -> None:
-    expected = apply(params(seed=7), X)
-    changed = Session(folder / "model.jaxexp", plugin="cpu").with_weights(folder / "other.safetensors")
-    close([changed(X)], [expected])
-    close([Session(folder / "model.jaxexp", plugin="cpu", weights=folder / "other.safetensors")(X)], [expected])
-    data = (folder / "model.jaxexp").read_bytes()
-    close([Session(data, plugin="cpu", weights=str(folder / "other.safetensors"))(X)], [expected])
-    with pytest.raises(jaxexp.RunError, match="takes no weights"):
-        Session(folder / "fleet.zip::sin", plugin="cpu").with_weights(folder / "other.safetensors")
-
-
-def test_bytes_take_weights_as_their_first_argument(folder: Path) -> None:
-    session = Session((folder / "model.jaxexp").read_bytes(), plugin="cpu")
-    given = {name: np.asarray(array) for name, array in named(params()).items()}
-    close([session(given, X)], [apply(params(), X)])
-
-
-def test_a_vjp_is_given_the_weights(folder: Path) -> None:
-    expected, pullback = jax.vjp(apply, params(), X)
-    of_weights, of_x = pullback(jnp.ones_like(expected))
-    vjp = Session(folder / "model.jaxexp", plugin="cpu").vjp()
-    close(list(vjp(X, np.ones_like(expected))), [*_sorted(of_weights), of_x])
-    first = len(named(params()))
-    with pytest.raises(jaxexp.RunError, match=rf"args\[{first}\] must have dtype float32"):
-        vjp(X.astype(np.int32), np.ones_like(expected))
-
-
-def test_members_of_archives(folder: Path) -> None:
-    name = f"{folder / 'fleet.zip'}::model"
-    for session in (
-        Session(name, plugin="cpu"),
-        Session(name, plugin="cpu", stable=True),
-        Session(jaxexp.Archive.open(folder / "fleet.zip")["model"], plugin="cpu"),
-    ):
-        close([session(X)], [apply(params(), X)])
-    close([Session(folder / "fleet.zip::sin", plugin="cpu")(X)], [np.sin(X)])
-    with pytest.raises(KeyError, match="nobody"):
-        Session(folder / "fleet.zip::nobody", plugin="cpu")
-    with pytest.raises(jaxexp.DeserializationError, match=r"name one of them, as in '.*fleet\.zip::NAME'"):
-        Session(folder / "fleet.zip", plugin="cpu")
-
-
-def test_a_session_of_an_archive_outlives_its_file(folder: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "fleet.zip"
-    copy.write_bytes((folder / "fleet.zip").read_bytes())
-    weights = Session(f"{copy}::model", plugin="cpu", stable=True).weights
-    copy.unlink()
-    close([np.asarray(weights[name]) for name in sorted(weights)], _sorted(params()))
-
-
-def test_weights_that_are_missing(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "model.jaxexp").write_bytes((folder / "model.jaxexp").read_bytes())
     session = Session(tmp_path / "model.jaxexp", plugin="cpu")
     with pytest.raises(jaxexp.WeightsError) as missing:
@@ -100,10 +55,57 @@ def test_weights_that_are_missing(folder: Path, tmp_path: Path) -> None:
     assert missing.value.file == str(tmp_path / "model.safetensors")
 
 
+def test_other_weights(folder: Path) -> None:
+    data, other = (folder / "model.jaxexp").read_bytes(), folder / "other.safetensors"
+    for session in (
+        Session(folder / "model.jaxexp", plugin="cpu").with_weights(other),
+        Session(folder / "model.jaxexp", plugin="cpu", weights=other),
+        Session(data, plugin="cpu", weights=str(other)),
+    ):
+        close([session(X)], [apply(params(seed=7), X)])
+    with pytest.raises(jaxexp.RunError, match="takes no weights"):
+        Session(folder / "fleet.zip::sin", plugin="cpu").with_weights(other)
+    given = {name: np.asarray(array) for name, array in named(params()).items()}
+    close([Session(data, plugin="cpu")(given, X)], [apply(params(), X)])  # bytes take them as an argument
+
+
+def test_a_vjp_is_given_the_weights(folder: Path) -> None:
+    expected, pullback = jax.vjp(apply, params(), X)
+    of_weights, of_x = pullback(jnp.ones_like(expected))
+    vjp = Session(folder / "model.jaxexp", plugin="cpu").vjp()
+    close(list(vjp(X, np.ones_like(expected))), [*in_order(of_weights), of_x])
+    first = len(named(params()))
+    with pytest.raises(jaxexp.RunError, match=rf"args\[{first}\] must have dtype float32"):
+        vjp(X.astype(np.int32), np.ones_like(expected))
+
+
+def test_members_of_archives(folder: Path, tmp_path: Path) -> None:
+    """A session that is stable outlives the file."""
+    copy = tmp_path / "fleet.zip"
+    copy.write_bytes((folder / "fleet.zip").read_bytes())
+    name = f"{copy}::model"
+    stable = Session(name, plugin="cpu", stable=True)
+    for session in (
+        Session(name, plugin="cpu"),
+        stable,
+        Session(jaxexp.Archive.open(copy)["model"], plugin="cpu"),
+    ):
+        close([session(X)], [apply(params(), X)])
+    close([Session(f"{copy}::sin", plugin="cpu")(X)], [np.sin(X)])
+    with pytest.raises(KeyError, match="nobody"):
+        Session(f"{copy}::nobody", plugin="cpu")
+    with pytest.raises(jaxexp.DeserializationError, match=r"name one of them, as in '.*fleet\.zip::NAME'"):
+        Session(copy, plugin="cpu")
+    weights = Session(name, plugin="cpu", stable=True).weights
+    copy.unlink()
+    close([stable(X)], [apply(params(), X)])
+    close([np.asarray(weights[name]) for name in sorted(weights)], in_order(params()))
+
+
 def test_eight_threads(folder: Path) -> None:
     """They load, compile, call and read at once, each its own session and one that all share."""
     shared = Session(folder / "model.jaxexp", plugin="cpu")
-    rows = [np.full_like(X, n) for n in range(40)]
+    rows = [np.full_like(X, n) for n in range(20)]
     expected = [np.asarray(apply(params(), row)) for row in rows]
 
     def work(n: int) -> bool:
@@ -115,5 +117,75 @@ def test_eight_threads(folder: Path) -> None:
         assert all(threads.map(work, range(8)))
 
 
-def _sorted(tree: object) -> list[jax.Array]:
-    return [array for _, array in sorted(named(tree).items())]
+# --- cases that JAX recorded ----------------------------------------------------------------------------------------
+
+
+def functions() -> dict[str, tuple[Any, list[Any]]]:
+    (b,) = jaxexp.symbolic_shape("b")
+    spec = jax.ShapeDtypeStruct
+    key = jax.random.key(3)
+    symbolic = jaxexp.export(jax.jit(lambda x, n: (x @ x.T, n + 1)))(spec((b, 3), np.float32), spec((), np.int32))
+    indexed = jaxexp.export(jax.jit(lambda x, i: x[i]))(spec((4,), jnp.bfloat16), spec((), np.int32))
+    large = np.ones((200, 200), np.float32)
+    return {
+        "weights": (bound()[0], [(X,), {"args": (X,), "vjp_order": 1}]),
+        "symbolic": (symbolic, [(Drawn((n, 3), "float32"), np.int32(n)) for n in (1, 4)]),
+        "keys": (jaxexp.export(jax.jit(lambda k: (k, jax.random.bits(k))))(key), [(key,), (Drawn((), "key<fry>"),)]),
+        "large": (jaxexp.export(jax.jit(lambda x: x + 1))(large), [(large,)]),
+        "integers": (indexed, [{"args": (Drawn((4,), "bfloat16"), np.int32(2)), "vjp_order": 1}]),
+    }
+
+
+@pytest.mark.parametrize("name", ["weights", "symbolic", "keys", "large", "integers"])
+def test_cases_hold_on_a_plugin(name: str, tmp_path: Path) -> None:
+    function, cases = functions()[name]
+    path = tmp_path / "f.jaxexp"
+    function.save(path, vjp_order=1, cases=cases)
+    report = Session(path, plugin="cpu").check()
+    assert report.ok, report
+    assert len(report.cases) == len(cases)
+    assert report.checked["platform"] == "cpu"
+    if not report.cases[0].vjp_order:  # VJPs are flat
+        paths = [one.path for one in jaxexp.check(path).cases[0].results]
+        assert [one.path for one in report.cases[0].results] == paths
+    with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
+        archive.add_file("m/f", path)
+    path.unlink()
+    assert Session(f"{tmp_path / 'fleet.zip'}::m/f", plugin="cpu").check().ok
+    with jaxexp.Archive.open(tmp_path / "fleet.zip") as archive:
+        assert Session(archive["m/f"], plugin="cpu").check().ok
+
+
+def test_what_a_session_says_of_cases(tmp_path: Path) -> None:
+    path = tmp_path / "f.jaxexp"
+    function, cases = functions()["symbolic"]
+    function.save(path, vjp_order=1, cases=cases)
+    session = Session(path, plugin="cpu")
+    assert "allows 10 bytes" in str(session.check(max_drawn_bytes=10))
+    with pytest.raises(jaxexp.RunError, match="has no cases of its own: check the session that was loaded"):
+        session.vjp().check()
+    for artifact in (path, path.read_bytes()):
+        with pytest.raises(jaxexp.PolicyError, match="bytes of cases"):
+            Session(artifact, plugin="cpu", policy=jaxexp.Policy(max_case_bytes=8))
+    assert Session(path.read_bytes(), plugin="cpu").check().ok
+    jaxexp.record(path, [{"args": cases[0], "trace": True, "tolerance": 0}], replace=True)
+    text = jaxexp.load(path).mlir_module().replace("stablehlo.add", "stablehlo.subtract")
+    dataclasses.replace(jaxexp.load(path), mlir_module_serialized=text.encode()).save(path, vjp_order=1)
+    (case,) = Session(path, plugin="cpu").check().cases
+    assert case.unnamed == "a trace was recorded, which a check by JAX compares"
+    jaxexp.load(path).save(path, trailer=False)
+    assert Session(path, plugin="cpu").check().verdict == "no cases"
+
+
+def test_the_file_is_another_one_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, cases = functions()["large"]
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        function.save(tmp_path / folder / "f.jaxexp", cases=cases if folder == "a" else [*cases, *cases])
+    monkeypatch.chdir(tmp_path / "a")
+    session = Session("f.jaxexp", plugin="cpu")
+    monkeypatch.chdir(tmp_path / "b")
+    assert len(session.check().cases) == 1, "the folder does not matter"
+    function.save(tmp_path / "a" / "f.jaxexp")
+    with pytest.raises(jaxexp.DeserializationError, match="the file that the session was loaded from, found another"):
+        session.check()

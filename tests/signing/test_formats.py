@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("model_signing", reason="comes with the extra 'sign'")
-
 import jaxexp
 from jaxexp._signing.package import model_signing as package
-from kit.signing import Pair, model_signing
+from jaxexp._signing.reading import SignedFiles
+from kit.signing import Pair
 
-pytestmark = pytest.mark.once(reason="depends on model-signing, not on JAX")
+pytest.importorskip("model_signing", reason="comes with the extra 'sign'")
 
 
 def statement(signature: Path) -> Any:
@@ -45,7 +46,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def alone(signed: Path, name: str) -> Path:
     """A folder with a file, its signature and its weights."""
-    folder = signed.parent / "alone"
+    folder = signed.parent / f"alone_{name}"
     folder.mkdir()
     for path in signed.iterdir():
         if path.name in (name, f"{name}.sig", "model.safetensors" * (name == "model.jaxexp")):
@@ -53,21 +54,32 @@ def alone(signed: Path, name: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["model.jaxexp", "model.exe", "fleet.zip"])
-@pytest.mark.processes(reason="runs another program")
-def test_the_package_verifies_what_jaxexp_signs(name: str, signed: Path, keys: Path) -> None:
-    folder = alone(signed, name)
-    arguments = "verify", "key", folder, "--signature", folder / f"{name}.sig", "--public_key"
-    done = model_signing(*arguments, keys / "release.pub")
-    assert (done.returncode, done.stdout) == (0, "Verification succeeded\n"), done.stderr
-    assert "Key mismatch" in model_signing(*arguments, keys / "other.pub").stderr
-    (folder / "another").touch()
-    assert "Extra files" in model_signing(*arguments, keys / "release.pub").stderr
-    done = model_signing(*arguments, keys / "release.pub", "--ignore_unsigned_files")
-    assert done.returncode == 0, done.stderr
+def model_signing(*arguments: object) -> Any:
+    """What the command of the package answers."""
+    from click.testing import CliRunner
+    from model_signing._cli import main
+
+    return CliRunner().invoke(main, list(map(str, arguments)))
 
 
-@pytest.mark.processes(reason="runs another program")
+OF_THE_PACKAGE = pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated:DeprecationWarning")
+
+
+@OF_THE_PACKAGE
+def test_the_package_verifies_what_jaxexp_signs(signed: Path, keys: Path) -> None:
+    for name in ("model.jaxexp", "model.exe", "fleet.zip"):
+        folder = alone(signed, name)
+        arguments = "verify", "key", folder, "--signature", folder / f"{name}.sig", "--public_key"
+        done = model_signing(*arguments, keys / "release.pub")
+        assert (done.exit_code, done.stdout) == (0, "Verification succeeded\n"), done.stderr
+        assert "Key mismatch" in model_signing(*arguments, keys / "other.pub").stderr
+        (folder / "another").touch()
+        assert "Extra files" in model_signing(*arguments, keys / "release.pub").stderr
+        done = model_signing(*arguments, keys / "release.pub", "--ignore_unsigned_files")
+        assert done.exit_code == 0, done.stderr
+
+
+@OF_THE_PACKAGE
 def test_jaxexp_verifies_what_the_package_signs(signed: Path, keys: Path, by: jaxexp.SignedBy) -> None:
     for path in signed.glob("*.sig"):
         path.unlink()
@@ -75,7 +87,7 @@ def test_jaxexp_verifies_what_the_package_signs(signed: Path, keys: Path, by: ja
     # A whole folder, with the name that the package gives to signatures.
     signature = signed / "model.sig"
     done = model_signing("sign", "key", signed, "--signature", signature, *key)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     for_all = jaxexp.SignedBy(public_key=keys / "release.pub", signature=signature)
     jaxexp.load(signed / "model.jaxexp", executables=signed / "model.exe", signed_by=for_all)
     jaxexp.Archive.open(signed / "fleet.zip", signed_by=for_all)
@@ -83,36 +95,43 @@ def test_jaxexp_verifies_what_the_package_signs(signed: Path, keys: Path, by: ja
     # Single files: their names are in another place of the signature.
     for name in ("model.jaxexp", "model.safetensors", "fleet.zip"):
         done = model_signing("sign", "key", signed / name, "--signature", signed / f"{name}.sig", *key)
-        assert done.returncode == 0, done.stderr
+        assert done.exit_code == 0, done.stderr
     jaxexp.load(signed / "model.jaxexp", signed_by=by)
     jaxexp.Archive.open(signed / "fleet.zip", signed_by=by)
-    shutil.copy(signed / "fleet.zip", signed / "renamed.zip")
-    shutil.copy(signed / "fleet.zip.sig", signed / "renamed.zip.sig")
+    for suffix in ("", ".sig"):
+        shutil.copy(signed / f"fleet.zip{suffix}", signed / f"renamed.zip{suffix}")
     with pytest.raises(jaxexp.SignatureError, match="by its name"):
         jaxexp.Archive.open(signed / "renamed.zip", signed_by=by)
 
 
-@pytest.mark.processes(reason="runs another program")
+@OF_THE_PACKAGE
 def test_certificates_in_both_directions(signed: Path, chain: Path) -> None:
     model = signed / "model.jaxexp"
+    trusted = jaxexp.SignedBy(certificates=chain / "root.crt")
+    others = jaxexp.SignedBy(certificates=chain / "other.crt")
     jaxexp.sign(model, key=chain / "signer.pem", certificate=chain / "signer.crt", chain=[chain / "middle.crt"])
-    jaxexp.load(model, signed_by=jaxexp.SignedBy(certificates=chain / "root.crt"))
+    jaxexp.load(model, signed_by=trusted)
     jaxexp.load(model, signed_by=jaxexp.SignedBy(certificates=[chain / "other.crt", chain / "root.crt"]))
     with pytest.raises(jaxexp.SignatureError, match="unable to get local issuer certificate"):
-        jaxexp.load(model, signed_by=jaxexp.SignedBy(certificates=chain / "other.crt"))
+        jaxexp.load(model, signed_by=others)
     with pytest.raises(jaxexp.SignatureError, match="a signature by the owner of the public key"):
         jaxexp.load(model, signed_by=jaxexp.SignedBy(public_key=chain / "signer.pub"))
     folder = alone(signed, "model.jaxexp")
     arguments = "certificate", folder, "--signature", folder / "model.jaxexp.sig", "--certificate_chain"
-    assert model_signing("verify", *arguments, chain / "root.crt").returncode == 0
-    assert model_signing("verify", *arguments, chain / "other.crt").returncode == 1
+    assert model_signing("verify", *arguments, chain / "root.crt").exit_code == 0
+    assert model_signing("verify", *arguments, chain / "other.crt").exit_code == 1
     given = "--private_key", chain / "signer.pem", "--signing_certificate", chain / "signer.crt"
     done = model_signing("sign", *arguments, chain / "middle.crt", *given)
-    assert done.returncode == 0, done.stderr
-    jaxexp.load(folder / "model.jaxexp", signed_by=jaxexp.SignedBy(certificates=chain / "root.crt"))
+    assert done.exit_code == 0, done.stderr
+    jaxexp.load(folder / "model.jaxexp", signed_by=trusted)
+    # One that the root issued.
+    jaxexp.sign(model, key=chain / "direct.pem", certificate=chain / "direct.crt")
+    jaxexp.load(model, signed_by=trusted)
+    with pytest.raises(jaxexp.SignatureError):
+        jaxexp.load(model, signed_by=others)
 
 
-@pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated:DeprecationWarning")  # of the package
+@OF_THE_PACKAGE
 def test_certificates_that_do_not_count(signed: Path, chain: Path) -> None:
     model, trusted = signed / "model.jaxexp", jaxexp.SignedBy(certificates=chain / "root.crt")
     for name, why in (("stranger", "certificate"), ("unfit", "cannot be used for signing")):
@@ -224,9 +243,52 @@ def test_a_signature_by_a_key_is_none_of_sigstore(signed: Path, monkeypatch: pyt
         )
 
 
-def test_a_certificate_that_the_root_issued(signed: Path, chain: Path) -> None:
-    model = signed / "model.jaxexp"
-    jaxexp.sign(model, key=chain / "direct.pem", certificate=chain / "direct.crt")
-    jaxexp.load(model, signed_by=jaxexp.SignedBy(certificates=chain / "root.crt"))
-    with pytest.raises(jaxexp.SignatureError):
-        jaxexp.load(model, signed_by=jaxexp.SignedBy(certificates=chain / "other.crt"))
+VECTORS = Path(os.environ.get("OMS_VECTORS", "none"))
+
+
+def trusted(name: str, folder: Path) -> dict[str, Any]:
+    """Whose signature it is, as the script says that verifies it there."""
+    keys = VECTORS / "keys" / "certificate"
+    if name.endswith("-certificate"):
+        return {"certificates": keys / "ca-cert.pem"}
+    if name.endswith("-elliptic-key"):
+        return {"public_key": keys / "signing-key-pub.pem"}
+    script = (VECTORS / f"test-verify-{name}.sh").read_text()
+    identity, issuer = (
+        re.search(rf"--{option}[ =](\S+)", script)[1]  # type: ignore[index]
+        for option in ("identity", "identity[_-]provider")
+    )
+    import sigstore
+
+    (store,) = (Path(sigstore.__file__).parent / "_store").glob("*sigstore.dev")
+    config = folder / "trust.json"
+    said = {
+        "mediaType": "application/vnd.dev.sigstore.clienttrustconfig.v0.1+json",
+        "trustedRoot": json.loads((store / "trusted_root.json").read_text()),
+        "signingConfig": json.loads((store / "signing_config.v0.2.json").read_text()),
+    }
+    config.write_text(json.dumps(said))
+    return {"identity": identity, "issuer": issuer, "trust_config": config}
+
+
+@pytest.mark.skipif("OMS_VECTORS" not in os.environ, reason="OMS_VECTORS names no checkout of the vectors")
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in VECTORS.glob("v*/model.sig")))
+def test_vector(name: str, tmp_path: Path) -> None:
+    """The signatures that the project of model-signing keeps from its releases, by keys, certificates and Sigstore.
+
+    They are in its repository (sigstore/model-transparency), and in no package: OMS_VECTORS names the folder
+    `scripts/tests` of a checkout. Sigstore's are verified without a network, with the trusted root that comes with the
+    package `sigstore`.
+    """
+    folder = Path(shutil.copytree(VECTORS / name, tmp_path / name))
+    by = trusted(name, tmp_path)
+    signed = SignedFiles(jaxexp.SignedBy(signature=folder / "model.sig", **by))
+    signed.opened(folder / "signme-1")
+    signed.check_listed(str(folder / "signme-1"))
+    (folder / "signme-1").write_bytes(b"another file")
+    with pytest.raises(jaxexp.SignatureError, match="SHA-256"):
+        signed.opened(folder / "signme-1")
+    if "identity" in by:
+        by["identity"] = "somebody@example.org"
+        with pytest.raises(jaxexp.SignatureError, match="do not match somebody"):
+            SignedFiles(jaxexp.SignedBy(signature=folder / "model.sig", **by)).opened(folder / "signme-1")

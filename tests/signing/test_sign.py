@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("model_signing", reason="comes with the extra 'sign'")
 
 import jaxexp
+from kit.each import each
 from kit.signing import Pair, flip
 
 
@@ -116,7 +117,7 @@ def test_without_the_package(signed: Path, keys: Path, by: jaxexp.SignedBy, monk
     jaxexp.load(signed / "model.jaxexp")
 
 
-@pytest.mark.parametrize("name", ["model.jaxexp", "model.safetensors", "model.exe", "fleet.zip", "key.pem", "notes"])
+@each("name", ["model.jaxexp", "model.safetensors", "model.exe", "fleet.zip", "key.pem", "notes"])
 def test_a_signature_takes_the_place_of_nothing_else(name: str, signed: Path, keys: Path) -> None:
     (signed / "key.pem").write_bytes((keys / "release.pem").read_bytes())
     (signed / "notes").write_text('["mediaType"]')

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 pytest.importorskip("model_signing", reason="comes with the extra 'sign'")
 
 import jaxexp
+from jaxexp import _native
 from jaxexp._signing import reading
 from jaxexp._weights.files import content
+from kit.each import each
 from kit.signing import RESULT, Pair, X, digest, flip, program, seen_by_decoders
 
 FILES = {"artifact": "model.jaxexp", "weights": "model.safetensors", "executables": "model.exe"}
@@ -52,7 +57,7 @@ ALL = {
 }
 
 
-@pytest.mark.parametrize("how", ALL)
+@each("how", ALL)
 def test_signed_files_are_loaded(how: str, signed: Path, by: jaxexp.SignedBy) -> None:
     use, names = ALL[how]
     with seen_by_decoders() as seen:
@@ -64,32 +69,25 @@ def test_signed_files_are_loaded(how: str, signed: Path, by: jaxexp.SignedBy) ->
         assert how in ("load_many", "load_all") or [one.used for one in loaded.executables] == [True]
 
 
-CASES = [(how, name, where) for how, (_, names) in ALL.items() for name in names for where in (0, 100, -1)]
-
-
-@pytest.mark.parametrize(("how", "name", "where"), CASES)
+@each("how, name", [(how, name) for how, (_, names) in ALL.items() for name in names])
 def test_a_flipped_bit_is_refused_before_anything_looks_at_it(
-    how: str, name: str, where: int, signed: Path, by: jaxexp.SignedBy
+    how: str, name: str, signed: Path, by: jaxexp.SignedBy
 ) -> None:
     expected = digest(signed / name)
-    flip(signed / name, where)
-    with seen_by_decoders() as seen, pytest.raises(jaxexp.SignatureError) as caught:
-        ALL[how][0](signed, by)
-    assert digest(signed / name) not in seen
-    assert name not in ("model.jaxexp", "fleet.zip") or not seen - {digest(signed / "model.exe")}
-    assert Path(caught.value.file).name == name
-    assert expected in caught.value.expected
-    assert caught.value.found == f"SHA-256 {digest(signed / name)}"
+    for where in (0, 100, -1):
+        flip(signed / name, where)
+        with seen_by_decoders() as seen, pytest.raises(jaxexp.SignatureError) as caught:
+            ALL[how][0](signed, by)
+        assert digest(signed / name) not in seen
+        assert name not in ("model.jaxexp", "fleet.zip") or not seen - {digest(signed / "model.exe")}
+        assert (how, name) != ("load", "model.exe") or not seen, "executables come before the artifact"
+        assert Path(caught.value.file).name == name
+        assert expected in caught.value.expected
+        assert caught.value.found == f"SHA-256 {digest(signed / name)}"
+        flip(signed / name, where)
 
 
-def test_executables_are_refused_before_the_artifact_is_read(signed: Path, by: jaxexp.SignedBy) -> None:
-    flip(signed / "model.exe", 50)
-    with seen_by_decoders() as seen, pytest.raises(jaxexp.SignatureError):
-        load(signed, by)
-    assert not seen
-
-
-@pytest.mark.parametrize("name", ["model.jaxexp", "fleet.zip"])
+@each("name", ["model.jaxexp", "fleet.zip"])
 def test_a_changed_signature_says_the_same_or_is_refused(name: str, signed: Path, by: jaxexp.SignedBy) -> None:
     """Some changes do not matter: other bytes of Base64 may stand for the same signature."""
     use = load_many if name == "model.jaxexp" else load_all
@@ -113,7 +111,7 @@ def test_a_changed_signature_says_the_same_or_is_refused(name: str, signed: Path
         use(signed, by)
 
 
-@pytest.mark.parametrize("how", ALL)
+@each("how", ALL)
 def test_another_key(how: str, signed: Path, keys: Path) -> None:
     with seen_by_decoders() as seen, pytest.raises(jaxexp.SignatureError, match="Key mismatch") as caught:
         ALL[how][0](signed, jaxexp.SignedBy(public_key=keys / "other.pub"))
@@ -134,11 +132,17 @@ def test_another_key_that_claims_to_be_this_one(signed: Path, by: jaxexp.SignedB
 
 
 def test_a_signature_of_another_file(signed: Path, by: jaxexp.SignedBy) -> None:
+    """Or a file that was renamed with its signature: the name is signed."""
+    for suffix in ("", ".sig"):
+        shutil.copy(signed / f"model.jaxexp{suffix}", signed / f"better.jaxexp{suffix}")
     for name in ("model.exe.sig", "fleet.zip.sig"):
         shutil.copy(signed / name, signed / "model.jaxexp.sig")
         with seen_by_decoders() as seen, pytest.raises(jaxexp.SignatureError, match="this file, by its name"):
             load_many(signed, by)
         assert not seen
+    with seen_by_decoders() as seen, pytest.raises(jaxexp.SignatureError, match="by its name, in the signature"):
+        jaxexp.load(signed / "better.jaxexp", signed_by=by)
+    assert not seen
 
 
 def test_an_older_version_of_a_file(signed: Path, by: jaxexp.SignedBy, keys: Path) -> None:
@@ -151,15 +155,6 @@ def test_an_older_version_of_a_file(signed: Path, by: jaxexp.SignedBy, keys: Pat
     (signed / "fleet.zip").write_bytes(before)
     with pytest.raises(jaxexp.SignatureError, match="SHA-256"):
         jaxexp.Archive.open(signed / "fleet.zip", signed_by=by)
-
-
-def test_a_renamed_file(signed: Path, by: jaxexp.SignedBy) -> None:
-    """With its signature, too: the name is signed."""
-    for suffix in ("", ".sig"):
-        (signed / f"model.jaxexp{suffix}").rename(signed / f"better.jaxexp{suffix}")
-    with seen_by_decoders() as seen, pytest.raises(jaxexp.SignatureError, match="by its name, in the signature"):
-        jaxexp.load(signed / "better.jaxexp", signed_by=by)
-    assert not seen
 
 
 def test_a_missing_signature(signed: Path, by: jaxexp.SignedBy) -> None:
@@ -354,16 +349,8 @@ def test_who_is_trusted_is_said_in_full(tmp_path: Path, signed: Path, keys: Path
 
 def test_hostile_signatures(signed: Path, by: jaxexp.SignedBy) -> None:
     signature = signed / "model.jaxexp.sig"
-    for hostile in (
-        b"",
-        b"[]",
-        b"{}",
-        b"null",
-        b"\xff",
-        b"[" * 100_000,
-        b'{"verificationMaterial": 1}',
-        bytes(1 << 22),
-    ):
+    texts = (b"", b"[]", b"{}", b"null", b"\xff", b"[" * 100_000, b'{"verificationMaterial": 1}', bytes(1 << 22))
+    for hostile in texts:
         signature.write_bytes(hostile)
         with pytest.raises(jaxexp.SignatureError):
             load_many(signed, by)
@@ -381,8 +368,6 @@ def test_hostile_signatures(signed: Path, by: jaxexp.SignedBy) -> None:
 
 
 def test_an_archive_in_memory_stays_in_its_process(signed: Path, by: jaxexp.SignedBy) -> None:
-    import pickle
-
     archive = jaxexp.Archive.open(signed / "fleet.zip", signed_by=by)
     with pytest.raises(jaxexp.ExportError, match="opened with signed_by"):
         pickle.dumps(archive)
@@ -399,3 +384,46 @@ def test_every_curve_of_the_package(signed: Path, tmp_path: Path) -> None:
         Pair.make(curve).write(tmp_path, curve)
         jaxexp.sign(signed / "model.jaxexp", key=tmp_path / f"{curve}.pem")
         load_many(signed, jaxexp.SignedBy(public_key=tmp_path / f"{curve}.pub"))
+
+
+# --- cases ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cases(tmp_path: Path, keys: Path) -> Path:
+    path = tmp_path / "model.jaxexp"
+    exported = jaxexp.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((200, 200), np.float32))
+    exported.save(path, cases=[(np.ones((200, 200), np.float32),)])
+    jaxexp.sign(path, key=keys / "release.pem")
+    return path
+
+
+def test_the_file_of_cases_is_signed(cases: Path, by: jaxexp.SignedBy) -> None:
+    assert jaxexp.check(cases, signed_by=by).verdict == "equal"
+    jaxexp.verify(cases, signed_by=by)
+    flip(cases.with_name("model.cases.safetensors"), -1)
+    for refused in (
+        lambda: jaxexp.load(cases, signed_by=by),
+        lambda: jaxexp.verify(cases, signed_by=by),
+        lambda: jaxexp.load_many([cases], signed_by=by),
+    ):
+        with pytest.raises(jaxexp.SignatureError, match=r"model\.cases\.safetensors"):
+            refused()
+
+
+def test_what_a_killed_process_left_is_not_signed(cases: Path, keys: Path) -> None:
+    """It moved no file to its own name, where there is an older one."""
+    beside = cases.with_name("model.cases.safetensors")
+    before = beside.read_bytes()
+    jaxexp.record(cases, [(np.zeros((200, 200), np.float32),)])
+    (_, _, ((name, _, found),), _) = _native.Artifact(cases.read_bytes()).cases()
+    beside.rename(cases.with_name(content.second_name(name, found)))
+    beside.write_bytes(before)
+    cases.with_name("model.jaxexp.sig").unlink()
+    assert jaxexp.check(cases).ok
+    with pytest.raises(jaxexp.WeightsError, match="a process that died while it saved"):
+        jaxexp.sign(cases, key=keys / "release.pem")
+    assert not cases.with_name("model.jaxexp.sig").exists()
+    jaxexp.record(cases, [(np.ones((200, 200), np.float32),)])
+    jaxexp.sign(cases, key=keys / "release.pem")
+    assert not list(cases.parent.glob(".*"))

@@ -65,23 +65,22 @@ def test_a_closed_archive(signed: Path, by: jaxexp.SignedBy) -> None:
         Session(handle, plugin="cpu")
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "model.exe", "fleet.zip"])
-def test_a_changed_bit(name: str, signed: Path, by: jaxexp.SignedBy) -> None:
+def test_a_changed_bit(signed: Path, by: jaxexp.SignedBy) -> None:
+    """Also what nothing could parse is refused for its signature."""
     code = {"executables": signed / "model.exe"}
     uses: dict[str, Callable[[], Session]] = {
         "model.safetensors": lambda: session(signed / "model.jaxexp", by),
         "model.exe": lambda: session(signed / "model.jaxexp", by, **code),
         "fleet.zip": lambda: session(member(signed), by),
     }
-    uses[name]()
-    data = bytearray((signed / name).read_bytes())
-    data[-1] ^= 1
-    (signed / name).write_bytes(data)
-    with pytest.raises(jaxexp.SignatureError, match=name):
-        uses[name]()
-    (signed / name).write_bytes(b"")  # what nothing could parse is refused for its signature, too
-    with pytest.raises(jaxexp.SignatureError, match=name):
-        uses[name]()
+    for name, use in uses.items():
+        use()
+        before = (signed / name).read_bytes()
+        for wrong in (before[:-1] + bytes([before[-1] ^ 1]), b""):
+            (signed / name).write_bytes(wrong)
+            with pytest.raises(jaxexp.SignatureError, match=name):
+                use()
+        (signed / name).write_bytes(before)
 
 
 def test_other_weights(signed: Path, by: jaxexp.SignedBy, keys: Path) -> None:

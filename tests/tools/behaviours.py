@@ -1,6 +1,6 @@
 """Writes docs/behaviours.md: what behaviours.toml lists, with the outcome of its tests on each JAX that was tested.
 
-python tests/tools/behaviours.py [JUNIT_XML ...]    (default: build/junit/*.xml, of `make test-all` and `make matrix`)
+python tests/tools/behaviours.py [JUNIT_XML ...]    (default: build/junit/*.xml, of `make night`)
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ This page lists what `jax.export` promises in its documentation and every place 
 check the same for jaxexp. The tests compare with the `jax.export` of the same JAX. A test fails if the installed
 `jax.export` has a `raise` that is not listed.
 
-Each number says how many cases of a row's tests passed on the JAX of its column. A dash is for tests in which nothing
-depends on JAX: they run on only one JAX. `python tests/tools/behaviours.py` writes this page from
-`tests/house/behaviours.toml` and the results of `make test-all` and `make matrix`.
+Each number says how many cases of a row's tests passed on the JAX of its column. A dash is for tests of the C++
+runtime, which run with only one JAX. `python tests/tools/behaviours.py` writes this page from
+`tests/house/behaviours.toml` and the results of `make night`.
 """
 
 _NOT_RUN = "not run"
-# The mark of a file whose tests run on one JAX.
-_ONCE = re.compile(r"^pytestmark = (?:\[[^\]]*|.*)\bmark\.once\b", re.MULTILINE)
+# The mark of a file whose tests run with one JAX.
+_CPP = re.compile(r"^pytestmark = (?:\[[^\]]*|.*)\bmark\.cpp\b", re.MULTILINE)
 
 # Outcomes: JAX release -> "room/file::function" -> (cases, cases that did not pass)
 Outcomes = dict[str, dict[str, tuple[int, int]]]
@@ -117,15 +117,15 @@ def _outcome(counts: dict[str, tuple[int, int]], tests: list[str]) -> str:
 
 
 def _run_once(tests: list[str]) -> bool:
-    """Whether all of these tests are in files whose tests run on one JAX."""
-    return all(_ONCE.search((TESTS / test.partition("::")[0]).read_text()) for test in tests)
+    """Whether all of these tests are in files whose tests run with one JAX."""
+    return all(_CPP.search((TESTS / test.partition("::")[0]).read_text()) for test in tests)
 
 
 def main(arguments: list[str]) -> None:
     reports = [Path(argument) for argument in arguments] or sorted((ROOT / "build" / "junit").glob("*.xml"))
     outcomes = outcomes_of(reports)
     if not outcomes:
-        sys.exit("no test results found: run `make test-all` and `make matrix` first")
+        sys.exit("no test results found: run `make night` first")
     PAGE.write_text(render(outcomes))
     print(f"{PAGE.relative_to(ROOT)}: JAX {', '.join(outcomes)}")
 

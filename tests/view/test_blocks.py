@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from jaxexp._view import blocks, chains, graph, paths
 from jaxexp._view.locations import Call
 from kit.corpus import spec
 
+pytestmark = pytest.mark.jax
 LAYERS = 3
 
 
@@ -98,16 +100,16 @@ def test_calls_of_one_function_are_told_apart() -> None:
     assert titles(turns[1][2]) == ["norm", "attention", "norm", "mlp"]
 
 
-@pytest.mark.parametrize("function", [transformer, of_blocks])
-def test_names_of_functions_are_enough(function) -> None:
-    full, names = (folded(function, weights(), TOKENS, reproducible=choice) for choice in (False, True))
-    two_levels = [
-        [(title, about, [(inner, what) for inner, what, _ in inside]) for title, about, inside in groups(found)]
-        for found in (full, names)
-    ]
-    assert two_levels[0] == two_levels[1]
-    sources = {names.texts[operation[2]] for operation in names.functions["main"]["o"]}
-    assert {"in norm", "in attention", "in mlp"} <= sources
+def test_names_of_functions_are_enough() -> None:
+    for function in (transformer, of_blocks):
+        full, names = (folded(function, weights(), TOKENS, reproducible=choice) for choice in (False, True))
+        two_levels = [
+            [(title, about, [(inner, what) for inner, what, _ in inside]) for title, about, inside in groups(found)]
+            for found in (full, names)
+        ]
+        assert two_levels[0] == two_levels[1]
+        sources = {names.texts[operation[2]] for operation in names.functions["main"]["o"]}
+        assert {"in norm", "in attention", "in mlp"} <= sources
 
 
 @pytest.mark.parametrize("function", [transformer, of_blocks])
@@ -125,8 +127,7 @@ def test_without_lines_weights_are_enough(function) -> None:
     layers = [one for one in main["g"] if found.texts[one[0]].startswith("layers")]
     assert [found.texts[one[0]] for one in layers] == [f"layers[{i}]" for i in range(LAYERS)]
     ends = [main["o"][one[4]] for one in layers]
-    assert {found.texts[operation[0]] for operation in ends} == {"add"}
-    assert layers[1][3] == layers[0][4] + 1
+    assert ({found.texts[operation[0]] for operation in ends}, layers[1][3]) == ({"add"}, layers[0][4] + 1)
     assert len({one[4] - one[3] for one in layers}) == 1
 
 
@@ -138,9 +139,7 @@ def test_scopes_are_groups_and_hold_calls() -> None:
             return mlp(params, x)
 
     found = groups(folded(scoped, weights()["layers"][0], spec((2, 8))))
-    assert titles(found) == ["first", "last"]
-    assert titles(found[0][2]) == ["norm", "mlp"]
-    assert found[1][1] == "MLP"
+    assert (titles(found), titles(found[0][2]), found[1][1]) == (["first", "last"], ["norm", "mlp"], "MLP")
 
 
 def test_repeats_are_parts() -> None:
@@ -153,10 +152,6 @@ def test_repeats_are_parts() -> None:
     assert titles(groups(found)) == ["1 to 14 of 100 repeats", *titles(groups(found))[1:-1], "99 to 100 of 100 repeats"]
     assert {about for _, about, _ in groups(found)[:-1]} == {"14 sine, 14 multiply, 14 add"}
 
-
-def test_two_long_repeats_are_two_parts() -> None:
-    """Neither is as long as a part may be, and both are longer."""
-
     def twice(x):
         for _ in range(2):
             for _ in range(16):
@@ -165,6 +160,7 @@ def test_two_long_repeats_are_two_parts() -> None:
             x = jnp.tanh(x)
         return x
 
+    # Neither is as long as a part may be, and both are longer.
     assert titles(groups(folded(twice, spec((4,))))) == ["1 to 1 of 2 repeats", "2 to 2 of 2 repeats"]
 
 
@@ -204,20 +200,15 @@ def test_a_normalization_at_inference() -> None:
     assert contents(scaled, params, spec((2, 8)), spec((2, 8))) != "normalization", "of an activation"
 
 
-@pytest.mark.parametrize("approximate", [True, False])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_gelu(approximate: bool, dtype: str) -> None:
-    def gelu(x):
-        return jax.nn.gelu(x, approximate=approximate)
-
-    x = jax.ShapeDtypeStruct((2, 8), dtype)
-    assert contents(gelu, x) == "GELU"
-    assert contents(lambda x, v, w: gelu(x @ v) @ w, x, spec((8, 16)), spec((16, 8))) != "GELU"
-
-
-@pytest.mark.parametrize("function", [jnp.tanh, jax.nn.silu, lambda x: x * 0.0447, lambda x: jnp.tanh(x * 0.7071)])
-def test_what_is_no_gelu(function) -> None:
-    assert contents(function, spec((2, 8))) != "GELU"
+def test_a_gelu() -> None:
+    for dtype in ("float32", "bfloat16"):
+        x = jax.ShapeDtypeStruct((2, 8), dtype)
+        for approximate in (True, False):
+            gelu = functools.partial(jax.nn.gelu, approximate=approximate)
+            assert contents(lambda x, gelu=gelu: gelu(x), x) == "GELU"
+            assert contents(lambda x, v, w, gelu=gelu: gelu(x @ v) @ w, x, spec((8, 16)), spec((16, 8))) != "GELU"
+    for function in (jnp.tanh, jax.nn.silu, lambda x: x * 0.0447, lambda x: jnp.tanh(x * 0.7071)):
+        assert contents(function, spec((2, 8))) != "GELU"
 
 
 def test_methods_have_short_names_inside_of_their_class() -> None:
@@ -232,8 +223,7 @@ def test_methods_have_short_names_inside_of_their_class() -> None:
         return Attention()(params, mlp(params, x))
 
     found = groups(folded(model, {name: spec((8, 8)) for name in ("q", "k", "up", "down")}, spec((2, 8))))
-    assert titles(found) == ["mlp", "Attention"]
-    assert titles(found[1][2]) == ["project", "project"]
+    assert (titles(found), titles(found[1][2])) == (["mlp", "Attention"], ["project", "project"])
 
 
 def test_a_function_that_is_called_has_its_contents() -> None:
@@ -247,22 +237,16 @@ def test_complex_numbers_are_drawn() -> None:
     assert found.functions["main"]["o"]
 
 
-@pytest.mark.parametrize(
-    ("label", "kind", "path"),
-    [
+def test_paths() -> None:
+    for label, kind, path in (
         ("args[0]['blocks']<0>['key']['bias'].value", "argument", ("args[0]", "blocks", "[0]", "key", "bias")),
         ("args[0].blocks[0].bias", "argument", ("args[0]", "blocks", "[0]", "bias")),
         ("weights['blocks/0/key/value']", "weight", ("blocks", "[0]", "key")),
         ("weights['h.0.w']", "weight", ("h", "[0]", "w")),
         ("args[1]", "argument", None),
         ("cotangent of args[0]['w']", "cotangent", None),
-    ],
-)
-def test_paths(label: str, kind: str, path: tuple[str, ...] | None) -> None:
-    assert paths.of_labels([(label, kind)]) == [path]
-
-
-def test_names_of_paths() -> None:
+    ):
+        assert paths.of_labels([(label, kind)]) == [path]
     assert paths.dotted(("blocks", "[0]", "attention")) == "blocks[0].attention"
     assert paths.dotted(("[0]", "w")) == "[0].w"
 

@@ -1,4 +1,4 @@
-"""The page of `jaxexp view` in a real browser: what it answers to, and that nothing of others runs."""
+"""The page of `jaxexp view` in a real browser: what it answers to, how it is drawn, and that nothing of others runs."""
 
 from __future__ import annotations
 
@@ -32,23 +32,6 @@ def test_the_operation_that_differs_first_is_shown(opened) -> None:
     assert page.locator("#canvas .node.own, #canvas .node.reached").count() > 0
 
 
-def test_draws_shardings_on_the_mesh(opened) -> None:
-    page = opened("sharded.jaxexp")
-    assert page.locator("figure svg rect.part").count() == 8
-    assert page.locator("figure svg").first.bounding_box()["width"] > 80
-    assert page.locator(".note", has_text="donated").is_visible()
-    assert titles(page) == ["2 arguments", "add", "result"]
-    assert "float32[8,4]" in page.locator("#canvas .edges text").all_text_contents()
-
-
-def test_arguments_have_their_names_inside_of_main(opened) -> None:
-    page = opened("batched.jaxexp")
-    page.locator("#all").click()
-    assert {"weights['large']", "args[0]"} <= {*titles(page)}
-    assert not any(title.startswith("argument ") for title in titles(page))
-    assert "float32[batch,64]" in page.locator("#canvas .edges text").all_text_contents()
-
-
 def test_a_model_with_symbolic_shapes_is_seen_at_first(opened) -> None:
     page = opened("symbolic.jaxexp")
     first = titles(page)
@@ -57,58 +40,28 @@ def test_a_model_with_symbolic_shapes_is_seen_at_first(opened) -> None:
     node(page, "shape checks").dblclick()
     assert "shape_assertion" in page.locator("#canvas").text_content()
     page.locator("#none").click()
-    assert {"layer0", "layer5", "shape checks"} <= {*titles(page)}
-    page.get_by_role("tab").nth(1).click()
-    assert "shape checks" in titles(page)
-    assert any(title.startswith("cotangent") for title in titles(page))
-
-
-def test_what_checks_shapes_is_found_and_takes_arguments(opened) -> None:
-    page = opened("symbolic.jaxexp")
-    page.locator("#search").fill("shape_assertion")
-    page.locator("#found .hit").first.click()
-    assert page.locator("#about h3").text_content() == "custom_call"
-    page.locator("#none").click()
     node(page, "shape checks").click()
     assert "args[0]" in page.locator("#about").text_content()
     page.locator("#search").fill("tanh layer3")
     page.locator("#found .hit").first.click()
     assert "layer3" in page.locator("#about").text_content()
     assert page.locator("#about dt:text-is('function') + dd").text_content() == "model"
-    page.locator("#search").fill("func.call")
-    assert "_wrapped" not in page.locator("body").inner_text()
-
-
-@pytest.mark.parametrize(
-    ("name", "expected", "listed"),
-    [
-        ("sharded.jaxexp", "2 arguments", "2 arguments"),
-        ("unused.jaxexp", "2 of 3 arguments", "3 arguments"),
-        ("scoped.jaxexp", "2 of 5 arguments", "5 arguments"),
-    ],
-)
-def test_counts_are_those_of_the_list(opened, name: str, expected: str, listed: str) -> None:
-    page = opened(name)
-    page.locator("#none").click()
-    assert expected in titles(page)
-    assert page.locator("#signature h3").first.text_content() == listed
-
-
-def test_arguments_of_a_kind_stand_together(opened) -> None:
-    page = opened("symbolic.jaxexp")
-    counted = "([kind, count]) => counted(kind, count, view.modules[0].takes[kind])"
-    for kind, count, title in (
-        ("weight", 3, "3 weights"),
-        ("weight", 2, "2 of 3 weights"),
-        ("argument", 3, "3 arguments"),
-        ("argument", 2, "2 of 3 arguments"),
-        ("dimension", 2, "2 dimensions"),
-        ("", 2, "2 arguments"),
-        ("", 47_256, "47,256 arguments"),
-    ):
-        assert page.evaluate(counted, [kind, count]) == title
+    page.get_by_role("tab").nth(1).click()
+    assert any(title.startswith("cotangent") for title in titles(page))
     kinds = page.evaluate("view.shown.filter(({node}) => node.values).map(({node}) => node.names)")
-    assert all(len({name.split("[")[0] for name in names}) == 1 for names in kinds)
+    assert all(len({name.split("[")[0] for name in names}) == 1 for names in kinds), "those of a kind stand together"
+
+
+def test_counts_are_those_of_the_list(opened) -> None:
+    for name, expected, listed in (
+        ("sharded", "2 arguments", "2 arguments"),
+        ("unused", "2 of 3 arguments", "3 arguments"),
+        ("scoped", "2 of 5 arguments", "5 arguments"),
+    ):
+        page = opened(f"{name}.jaxexp")
+        page.locator("#none").click()
+        assert expected in titles(page)
+        assert page.locator("#signature h3").first.text_content() == listed
 
 
 def test_values_of_a_branch_stand_in_columns(opened) -> None:
@@ -254,43 +207,16 @@ def test_differences_in_colour(opened) -> None:
     page.locator("#all").click()
     assert page.locator("#canvas .node.removed").count() > 0
     background = "(element) => getComputedStyle(element).backgroundColor"
-    assert (
-        len({page.locator(f".leaf.{state}").first.evaluate(background) for state in ("added", "removed", "changed")})
-        == 3
-    )
+    states = "added", "removed", "changed"
+    assert len({page.locator(f".leaf.{state}").first.evaluate(background) for state in states}) == 3
 
 
-@pytest.mark.parametrize("name", ["scoped.jaxexp", "sharded.jaxexp", "bound.jaxexp", "hostile.jaxexp", "long.jaxexp"])
-def test_phone(opened, name: str) -> None:
-    page = opened(name, viewport=PHONE, has_touch=True, is_mobile=True)
-    assert page.evaluate("() => document.documentElement.scrollWidth") <= PHONE["width"]
-    for section in page.locator("section").all():
-        assert section.bounding_box()["width"] <= PHONE["width"]
-
-
-def luminance(colour: list[int]) -> float:
-    parts = [c / 255 for c in colour]
-    red, green, blue = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_can_be_read(opened, scheme: str) -> None:
-    """WCAG's contrast of 4.5 between texts and the page, in light and dark."""
-    page = opened("sharded.jaxexp", color_scheme=scheme)
-    colour = """(element, name) => {
-      const pen = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
-      pen.fillStyle = getComputedStyle(document.body).backgroundColor;
-      pen.fillRect(0, 0, 1, 1);
-      pen.fillStyle = getComputedStyle(element)[name];
-      pen.fillRect(0, 0, 1, 1);
-      return [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3);
-    }"""
-    paper = luminance(page.locator("body").evaluate(colour, "backgroundColor"))
-    assert (paper < 0.1) == (scheme == "dark")
-    for selector in ("h1", "dt", "dd", ".type", ".spec", ".size", "figcaption", ".bar a"):
-        ink = luminance(page.locator(selector).first.evaluate(colour, "color"))
-        assert (max(ink, paper) + 0.05) / (min(ink, paper) + 0.05) >= 4.5, selector
+def test_phone(opened) -> None:
+    for name in ("scoped", "sharded", "bound", "hostile", "long"):
+        page = opened(f"{name}.jaxexp", viewport=PHONE, has_touch=True, is_mobile=True)
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= PHONE["width"], name
+        for section in page.locator("section").all():
+            assert section.bounding_box()["width"] <= PHONE["width"], name
 
 
 def test_print(opened, tmp_path) -> None:
@@ -307,3 +233,162 @@ def test_print(opened, tmp_path) -> None:
     page.evaluate("() => window.dispatchEvent(new Event('afterprint'))")
     assert page.locator("details:not([open])").count() == folded
     assert page.pdf(path=tmp_path / "page.pdf")[:4] == b"%PDF"
+
+
+def test_arguments_that_are_returned_are_drawn(opened) -> None:
+    page = opened("mixed.jaxexp")
+    page.locator("#none").click()
+    assert {"args[0]['v']", "args[1]", "args[2]", "3 results"} <= {*titles(page)}
+    assert "key<fry>[]" in page.locator("#canvas .sub").all_text_contents()
+
+
+def test_paths_are_those_of_the_list(opened) -> None:
+    page = opened("unused.jaxexp")
+    for names, expected in (
+        (["args[0]['b1']['bias']", "args[0]['b1']['scale']"], "args[0]['b1']: ['bias'], ['scale']"),
+        (["args[0].h[0].w", "args[1]"], "args[0].h[0].w, args[1]"),
+        (["weights['h/0/w']", "weights['h/1/w']"], "h: /0/w, /1/w"),
+        ([f"args[0]['{'long' * 9}']['{name * 20}']" for name in "ab"], f"args[0]['{'long' * 9}']"),
+    ):
+        assert page.evaluate("listed", names) == expected
+    assert page.evaluate("([name]) => end(name, 20)", ["args[0]['encoder']['norm'].value"]) == "…['norm'].value"
+
+
+@pytest.mark.parametrize("name", ["scoped.jaxexp", "transformer.jaxexp", "symbolic.jaxexp", "mixed.jaxexp"])
+def test_values_that_enter_a_block_reach_its_operations(opened, name: str) -> None:
+    """Each operand of each operation comes along an edge, or is a number, a weight, or a dimension."""
+    page = opened(name)
+    page.locator("#all").click()
+    found = page.evaluate(
+        """() => {
+          const missing = [];
+          let entered = 0;
+          for (const {node: around} of view.shown) {
+            const {nodes = [], edges = [], of} = around.inside ?? {};
+            nodes.forEach((node, i) => {
+              if (node.type !== "op") return;
+              const come = edges.filter(({to}) => to === i);
+              entered += come.filter(({from}) => nodes[from].type === "port").length;
+              for (const value of node.op.raw[OPERANDS]) {
+                const {op, arg, block} = of.values[value];
+                const {name, kind} = op ? {} : argument(block, arg);
+                const named = op ? op.hidden : isWeight(name, kind) || kind === "dimension";
+                const drawn = come.some(({values}) => values.includes(value));
+                if (!named && !drawn) missing.push([around.title, node.title]);
+              }
+            });
+          }
+          return [missing, entered];
+        }"""
+    )
+    assert found[0] == []
+    assert found[1] > 0
+
+
+def test_a_residual_addition_has_two_inputs(opened) -> None:
+    page = opened("transformer.jaxexp")
+    ends = """() => {
+      const {inside} = view.shown.find(({node}) => node.title === "layers[0]").node;
+      const add = inside.nodes.findIndex(({title}) => title === "add");
+      return inside.edges.filter(({to}) => to === add).map(({from}) => inside.nodes[from].type).sort();
+    }"""
+    assert page.evaluate(ends) == ["port", "scope"]
+    border = """() => {
+      const {node, group} = view.shown.find(({node}) => node.title === "layers[0]");
+      const top = group.firstChild.getBoundingClientRect().top;
+      return [...group.querySelectorAll(":scope > g > .edges > path")].filter((path) =>
+        Math.abs(path.getBoundingClientRect().top - top) < 1).length;
+    }"""
+    assert page.evaluate(border) == 2, "to the norm, and to the addition"
+
+
+@pytest.mark.parametrize("name", ["scoped.jaxexp", "transformer.jaxexp", "symbolic.jaxexp", "mixed.jaxexp"])
+def test_labels_can_be_read(opened, name: str) -> None:
+    """No label leaves the drawing, and no other label, node or edge crosses it."""
+    page = opened(name)
+    for button in ("#none", "#all"):
+        page.locator(button).click()
+        page.evaluate("scale(1)")
+        wrong = page.evaluate(
+            """() => {
+              const all = view.canvas.getBoundingClientRect(), found = [];
+              const named = (what) => view.canvas.querySelectorAll(what);
+              const boxes = (what) => [...named(what)].map((one) => [one, one.getBoundingClientRect()]);
+              const meet = (a, b) =>
+                a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 3 && b.top < a.bottom - 3;
+              const labels = boxes(".edges text"), nodes = boxes(".node:not(.open) > rect");
+              const paths = boxes(".edges path");
+              const known = new Map(), pointsOf = (path) => {
+                if (!known.has(path)) {
+                  const points = [], matrix = path.getScreenCTM(), length = path.getTotalLength();
+                  for (let at = 0; at < length; at += 3) points.push(path.getPointAtLength(at).matrixTransform(matrix));
+                  known.set(path, points);
+                }
+                return known.get(path);
+              };
+              for (const [label, box] of labels) {
+                const text = label.textContent;
+                if (box.left < all.left || box.right > all.right) found.push(["clipped", text]);
+                for (const [other, its] of [...labels, ...nodes]) {
+                  if (other !== label && meet(box, its)) found.push([text, other.textContent]);
+                }
+                for (const [path, its] of paths) {
+                  if (!meet(box, its)) continue;
+                  const isIn = ({x, y}) =>
+                    x > box.left + 1 && x < box.right - 1 && y > box.top + 3 && y < box.bottom - 3;
+                  if (pointsOf(path).some(isIn)) found.push([text, "struck through"]);
+                }
+              }
+              return [found, labels.length];
+            }"""
+        )
+        assert wrong[0] == []
+        assert wrong[1] > 0
+
+
+def test_the_first_view_fits(opened) -> None:
+    for name in ("scoped.jaxexp", "transformer.jaxexp", "symbolic.jaxexp", "mixed.jaxexp"):
+        for width in (1280, PHONE["width"]):
+            page = opened(name, viewport={"width": width, "height": 900})
+            for tab in range(page.evaluate("view.tabs.children.length")):
+                page.evaluate("(tab) => show(tab)", tab)
+                drawn, room = (page.locator(place).bounding_box()["width"] for place in ("#canvas", "#graph"))
+                assert drawn <= room, (name, width)
+                assert page.evaluate("view.zoom >= READABLE || view.open.size === 0"), (name, width)
+
+
+def test_nodes_of_a_level_do_not_overlap(opened) -> None:
+    page = opened("scoped.jaxexp")
+    for tab in page.get_by_role("tab").all():
+        tab.click()
+        page.locator("#all").click()
+        overlaps = page.evaluate(
+            """() => {
+              const wrong = [];
+              for (const level of new Set(view.shown.map(({above}) => above))) {
+                const nodes = view.shown.filter(({above}) => above === level).map(({node}) => node);
+                for (const a of nodes) for (const b of nodes) {
+                  if (a !== b && a.x < b.x + b.w && b.x < a.x + a.w && a.y < b.y + b.h && b.y < a.y + a.h) {
+                    wrong.push([a.title, b.title]);
+                  }
+                }
+              }
+              for (const {node, above} of view.shown) {
+                if (above && (node.x < -0.5 || node.x + node.w > above.node.w || node.y + node.h > above.node.h)) {
+                  wrong.push([node.title, above.node.title]);
+                }
+              }
+              return wrong;
+            }"""
+        )
+        assert overlaps == []
+
+
+def test_texts_stay_inside_of_their_nodes(opened) -> None:
+    page = opened("scoped.jaxexp")
+    page.locator("#all").click()
+    outside = page.evaluate(
+        """() => view.shown.filter(({group}) => [...group.querySelectorAll(":scope > text")].some(
+             (text) => text.getBBox().x + text.getBBox().width > group.firstChild.getBBox().width)).length"""
+    )
+    assert outside == 0

@@ -1,4 +1,4 @@
-"""A module taken apart: operations, values, scopes and lines are those of the module."""
+"""A module taken apart: operations, values, scopes, lines, and the names of dimensions as far as they are known."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ import pytest
 
 import jaxexp
 from jaxexp import DeserializationError, _native
-from jaxexp._view import graph, locations
+from jaxexp._view import dimensions, graph, locations
+from jaxexp._view.dimensions import Known
 from kit.corpus import spec
+from kit.pages import Page
+
+pytestmark = pytest.mark.jax
 
 
 def module_of(function, *args) -> bytes:
@@ -58,8 +62,7 @@ def test_everything_is_there() -> None:
     expected = {kind.removeprefix("vhlo.").rpartition("_v")[0]: count for kind, count in contents[0].items()}
     for kind in ("return", "func", ""):
         expected.pop(kind, None)
-    assert counted == expected
-    assert len(found.functions) == contents[0]["vhlo.func_v1"]
+    assert (counted, len(found.functions)) == (expected, contents[0]["vhlo.func_v1"])
 
 
 def test_scopes_and_lines() -> None:
@@ -78,9 +81,12 @@ def test_scopes_and_lines() -> None:
     assert re.search(rf"test_graph\.py:{line} in .*inner$", found.texts[sine[2]])
 
 
-@pytest.mark.parametrize(
-    ("text", "place"),
-    [
+def test_places() -> None:
+    named = {
+        "#loc1": '"g"(#loc3)', "#loc2": "unknown", "#loc3": '"x.py":3:4 to :9', "#loc4": '"s/sin"',
+        "#loc5": "callsite(#loc5 at #loc5)", "#loc6": '"h"',
+    }  # fmt: skip
+    for text, place in (
         ('"jit(f)/a/b/sin"(#loc1)', ("a/b", "x.py:3 in g")),
         ('"jit(f)/jit(main)/sin"(callsite(#loc1 at #loc2))', ("", "x.py:3 in g")),
         ('fused<"meta">[#loc4, #loc1]', ("s", "")),
@@ -97,19 +103,8 @@ def test_scopes_and_lines() -> None:
         ('"jit(f)/transpose(jvp(vmap()))/sin"', ("transpose(jvp())", "")),
         ('"jit(f)/vmap(a/sin"', ("vmap(a", "")),
         ('"jit(f)/mine(a)/vmap(f(x))/sin"', ("mine(a)/vmap(f(x))", "")),
-    ],
-)
-def test_places(text: str, place: tuple[str, str]) -> None:
-    named = {
-        "#loc": text,
-        "#loc1": '"g"(#loc3)',
-        "#loc2": "unknown",
-        "#loc3": '"x.py":3:4 to :9',
-        "#loc4": '"s/sin"',
-        "#loc5": "callsite(#loc5 at #loc5)",
-        "#loc6": '"h"',
-    }
-    assert locations.place_of("#loc", named) == place
+    ):
+        assert locations.place_of("#loc", {"#loc": text, **named}) == place
 
 
 def test_donation() -> None:
@@ -119,12 +114,9 @@ def test_donation() -> None:
 
 def test_dimensions_have_their_names() -> None:
     x = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b, c"), "float32")
-    found = graph.read(
-        jaxexp.export(jax.jit(lambda x: jnp.concatenate([x, x])), platforms=("cpu", "cuda"))(x).mlir_module_serialized
-    )
-    named = {
-        name: [(i, found.texts[text]) for i, text in block.get("d", ())] for name, block in found.functions.items()
-    }
+    exported = jaxexp.export(jax.jit(lambda x: jnp.concatenate([x, x])), platforms=("cpu", "cuda"))(x)
+    texts, functions = (found := graph.read(exported.mlir_module_serialized)).texts, found.functions
+    named = {name: [(i, texts[text]) for i, text in block.get("d", ())] for name, block in functions.items()}
     assert named["main"] == [(0, "platform")]
     assert named["_wrapped_jax_export_main"] == [(0, "platform"), (1, "b"), (2, "c")]
     assert "d" not in read(jnp.sin, spec((4,))).functions["main"]
@@ -172,8 +164,109 @@ def test_too_many_values_are_refused(monkeypatch) -> None:
     monkeypatch.setattr(graph, "MOST_VALUES", 10)
     with pytest.raises(DeserializationError, match="at most 10 operands and results to draw"):
         read(lambda x: jnp.sin(jnp.concatenate([x] * 20)), spec((4,)))
-
-
-def test_no_module_is_an_error() -> None:
     with pytest.raises(DeserializationError):
         graph.read(b"ML\xefR nothing")
+
+
+BATCH = Known("float32", ("b", "4"))
+
+
+def symbolic(text: str) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(jaxexp.symbolic_shape(text), "float32")
+
+
+def graph_of(function, *args) -> graph.Graph:
+    return graph.read(jaxexp.export(jax.jit(function))(*args).mlir_module_serialized)
+
+
+def arguments(found: graph.Graph, name: str) -> list[str]:
+    return [found.texts[i] for i in found.functions[name]["a"]]
+
+
+def results(found: graph.Graph, name: str) -> list[str]:
+    """The types of what a function returns, each of which is a result of an operation of its own."""
+    block = found.functions[name]
+    types = {}
+    first = len(block["a"])
+    for operation in block["o"]:
+        for type_ in operation[4]:
+            types[first] = found.texts[type_]
+            first += 1
+        first += sum(map(values, operation[6]))
+    return [types[value] for value in block["r"]]
+
+
+def values(block) -> int:
+    return len(block["a"]) + sum(len(one[4]) + sum(map(values, one[6])) for one in block["o"])
+
+
+def test_arguments_and_results_of_the_function_and_of_what_it_wraps() -> None:
+    def function(w, x):
+        x = jax.lax.while_loop(lambda x: x.sum() < 3, lambda x: x + 1, x)  # values inside of blocks are numbered, too
+        return w, jnp.concatenate([x, x])
+
+    old = graph_of(function, jnp.ones(4), symbolic("b, 4"))
+    wrapped = "_wrapped_jax_export_main"
+    assert arguments(old, wrapped)[-2:] == ["float32[4]", "float32[?,4]"]
+    found = dimensions.named(
+        old, [Known("float32", ("4",)), BATCH], [Known("float32", ("4",)), Known("float32", ("2*b", "4"))]
+    )
+    for name in ("main", wrapped):
+        assert arguments(found, name)[-2:] == ["float32[4]", "float32[b,4]"]
+    assert results(found, "main") == ["float32[4]", "float32[2*b,4]"]
+    assert arguments(old, "main")[-1] == "float32[?,4]", "the old graph stays as it is"
+    assert found.texts[: len(old.texts)] == old.texts
+
+
+def test_functions_that_are_called_twice_keep_their_question_marks() -> None:
+    @jax.jit
+    def inner(x):
+        return jnp.sin(x) * 2
+
+    x = symbolic("b, 4")
+    old = graph_of(lambda x, y: (inner(x), inner(y)), x, x)
+    found = dimensions.named(old, [BATCH, BATCH], [BATCH, BATCH])
+    assert arguments(found, "main") == ["float32[b,4]"] * 2
+    (name,) = (name for name in found.functions if name.startswith("inner"))
+    assert arguments(found, name)[-1] == "float32[?,4]"
+
+
+def test_what_does_not_fit_is_left() -> None:
+    old = graph_of(lambda x: jnp.sin(x), symbolic("b, 4"))
+    for dtype, *shape in (("int32", "b", "4"), ("float32", "b", "5"), ("float32", "b"), ("float32", "b", "4", "4")):
+        known = Known(dtype, tuple(shape))
+        assert arguments(dimensions.named(old, [known], [known]), "main") == ["float32[?,4]"]
+    assert arguments(dimensions.named(old, [BATCH] * 9, [BATCH] * 9), "main") == ["float32[?,4]"]
+    long = dimensions.named(old, [Known("float32", ("b" * 999, "4"))], [])
+    assert max(map(len, long.texts)) <= graph.LONGEST, "names are short"
+    empty = graph.Graph(("",), {}, ())
+    assert dimensions.named(empty, [BATCH], []) == empty
+
+
+def test_keys_stay_keys() -> None:
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 3))
+    old = graph_of(lambda keys: (jax.vmap(jax.random.uniform)(keys), keys), keys)
+    assert arguments(old, "main") == ["uint32[3,2]"]
+    found = dimensions.named(old, [Known("key<fry>", ("3",))], [])
+    assert arguments(found, "main") == ["key<fry>[3]"]
+    assert arguments(dimensions.named(old, [Known("key<fry>", ("4",))], []), "main") == ["uint32[3,2]"]
+
+
+def test_a_function_that_calls_itself_is_named_once() -> None:
+    """No module does this, but one that is damaged may say so."""
+    texts = ("", "func.call", "main", "f", "float32[?,4]")
+    call = [1, 0, 0, [0], [4], 3, [], 0]
+    again = [1, 0, 0, [0], [4], 2, [], 0]
+    block = {"a": [4], "o": [call], "r": [1]}
+    found = dimensions.named(
+        graph.Graph(texts, {"main": block, "f": {"a": [4], "o": [again], "r": [1]}}, ()), [BATCH], [BATCH]
+    )
+    assert [arguments(found, name) for name in ("main", "f")] == [["float32[b,4]"]] * 2
+
+
+def test_on_the_page(pages) -> None:
+    (module,) = Page(pages("batched.jaxexp")).data()["modules"]
+    for name in ("main", "_wrapped_jax_export_main"):
+        block = dict(module["functions"])[name]
+        assert module["texts"][block["a"][-1]] == "float32[batch,64]"
+        assert module["texts"][block["o"][-1][4][-1]] == "float32[batch,64]", "the result"

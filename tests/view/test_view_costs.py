@@ -14,16 +14,13 @@ from jaxexp._cli.inputs import Source
 from jaxexp._kernel.module import mlir
 from kit import costs, hostile
 
+pytestmark = pytest.mark.jax
 SIZE, LARGE = 30_000, 300_000
 READINGS, MOST_HTML = 4, 4_000_000
 sys.setrecursionlimit(max(sys.getrecursionlimit(), 30_000))  # nested trees are written by recursion
 
 
-def check(family: str, size: int, path) -> None:
-    check_blob(hostile.FAMILIES[family](size), path)
-
-
-def check_blob(blob: bytes, path) -> None:
+def check(blob: bytes, path) -> None:
     path.write_bytes(blob)
 
     def look() -> str:
@@ -43,18 +40,19 @@ def check_blob(blob: bytes, path) -> None:
 FEW = ["shared_leaves", "specs_of_long_names", "many_weights", "modules_of_many_names", "vjps_that_share_a_module"]
 
 
-@pytest.mark.parametrize("family", FEW)
-def test_cost_of_pages(family: str, tmp_path) -> None:
-    check(family, SIZE, tmp_path / "a.jaxexp")
+def test_cost_of_pages(tmp_path) -> None:
+    for family in FEW:
+        check(hostile.FAMILIES[family](SIZE), tmp_path / "a.jaxexp")
 
 
-@pytest.mark.slow(reason="all families of hostile artifacts, a third of a megabyte each")
+@pytest.mark.long(promise="a page costs little, whatever is drawn", sibling="test_view_costs.py::test_cost_of_pages")
 @pytest.mark.parametrize("family", hostile.FAMILIES)
 def test_cost_of_pages_of_all_families(family: str, tmp_path) -> None:
-    check(family, LARGE, tmp_path / "a.jaxexp")
+    check(hostile.FAMILIES[family](LARGE), tmp_path / "a.jaxexp")
 
 
-@pytest.mark.parametrize("begin", ["x", "jit(/"])
+@pytest.mark.wide(one_in=2, promise="a page costs little, also where many locations share a long name")
+@pytest.mark.parametrize("begin", ["jit(/", "x"])
 def test_locations_that_share_a_name(begin: str, tmp_path) -> None:
     """The text of a module has the name again for each of them."""
     lines = [f"%{i} = stablehlo.sine %{i - 1} : tensor<2xf32>" for i in range(1, 3000)]
@@ -68,4 +66,4 @@ def test_locations_that_share_a_name(begin: str, tmp_path) -> None:
         for i, view in enumerate(main.regions[0].blocks[0].operations):
             view.operation.location = ir.Location.name(name, ir.Location.file("f.py", i + 1, 1))
         module = mlir.serialize(module)
-    check_blob(bytes(dataclasses.replace(exported, mlir_module_serialized=module).serialize()), tmp_path / "a.jaxexp")
+    check(bytes(dataclasses.replace(exported, mlir_module_serialized=module).serialize()), tmp_path / "a.jaxexp")

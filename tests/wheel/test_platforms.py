@@ -7,8 +7,6 @@ import pytest
 from kit import native
 from kit.places import ROOT
 
-pytestmark = pytest.mark.once(reason="CMake does not know JAX")
-
 
 @pytest.mark.parametrize(
     ("facts", "needed"),

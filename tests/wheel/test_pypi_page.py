@@ -3,11 +3,7 @@
 import re
 import tomllib
 
-import pytest
-
 from kit.places import ROOT
-
-pytestmark = pytest.mark.once(reason="reads two files of the checkout")
 
 
 def test_every_link_on_the_page_of_pypi_leads_somewhere() -> None:

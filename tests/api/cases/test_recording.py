@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ import pytest
 
 import jaxexp
 from jaxexp import CheckReport, Drawn, Tolerance, _native
-from jaxexp._api.cases import recording
+from jaxexp._api.cases import culprit, recording
+from jaxexp._api.cases.calling import Chain
 from jaxexp._cli import start
-from kit.calls import exported_with_calls
-from kit.corpus import CASES
+from jaxexp._view import graph
+from kit.corpus import CASES, export_with
 from kit.weighted import X, bound
 
+pytestmark = pytest.mark.jax
 _EFFECTS = r"has effects .* a case has results only"
 REFUSED = {
     **dict.fromkeys(("ordered_effect", "unordered_effect", "several_effects", "effects_and_symbolic_shapes"), _EFFECTS),
@@ -48,14 +51,19 @@ def path(exported: jaxexp.Exported, tmp_path: Path) -> Path:
     return tmp_path / "f.jaxexp"
 
 
-@pytest.mark.sampled(one_in=5, reason="many kinds go the same way")
+@pytest.mark.wide(one_in=18, promise="calls of every kind of function are recorded, traced and found again")
 @pytest.mark.parametrize("name", CASES)
 def test_every_kind(name: str, tmp_path: Path) -> None:
-    """What is recorded is found again, of the function and of its VJPs, and jax.export reads the file."""
-    case = CASES[name]
+    """Of the function and of its VJP. jax.export reads the file; a trace has the operations in the order of pages."""
+    case, file = CASES[name], tmp_path / "f.jaxexp"
     with case.context():
-        exported, given = exported_with_calls(case)
-        file = tmp_path / "f.jaxexp"
+        program = case.build()
+        if not program.callable_here:
+            pytest.skip("nothing here implements what it calls")
+        exported = export_with(jaxexp, program)
+        orders = range(min(case.vjp_order, 1) + 1)
+        given = [{"args": program.args, "kwargs": program.kwargs, "vjp_order": order, "name": f"order {order}",
+                  "trace": True} for order in orders]  # fmt: skip
         if refused := REFUSED.get(name):
             with pytest.raises(jaxexp.ExportError, match=refused):
                 exported.save(file, cases=given)
@@ -69,6 +77,28 @@ def test_every_kind(name: str, tmp_path: Path) -> None:
     jaxexp.verify(file)
     with case.context():
         assert jax.export.deserialize(bytearray(file.read_bytes())).fun_name == exported.fun_name
+    loaded = jaxexp.load(file)
+    chain = Chain(loaded)
+    for one in loaded.cases:
+        assert one.trace is not None
+        traced, here = chain.trace(one.vjp_order, [value.array() for value in one.arguments])
+        np.testing.assert_array_equal(here.words, one.trace.array())
+        assert culprit.find(traced.rows, here, culprit.Trace.of_case(one.trace)) is None
+        drawn = kinds(graph.read(traced.module))
+        assert all(row.operation == drawn[row.at[0]][row.at[1]] for row in traced.rows)
+
+
+def kinds(module: graph.Graph) -> dict[str, list[str]]:
+    """The kinds of a page's operations in the order in which it numbers them."""
+
+    def inside(block: dict[str, Any]) -> Iterator[str]:
+        for operation in block["o"]:
+            kind = module.texts[operation[0]]
+            yield kind if "." in kind else f"stablehlo.{kind}"
+            for inner in operation[6]:
+                yield from inside(inner)
+
+    return {name: [*inside(block)] for name, block in module.functions.items()}
 
 
 DTYPES = [
@@ -77,30 +107,30 @@ DTYPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("shape", [(), (0, 2), (3, 2)], ids=str)
+@pytest.mark.wide(one_in=5, promise="arrays of every dtype are recorded and drawn")
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_dtype(dtype: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_every_dtype(dtype: str, tmp_path: Path) -> None:
     """Given and drawn, of any shape."""
-    drawn = Drawn(shape, dtype, seed=3)
+    drawn = tuple(Drawn(shape, dtype, seed=3) for shape in ((), (0, 2), (3, 2)))
     with jax.enable_x64(True):
         if dtype.startswith("key"):
             impl = {"key<fry>": "threefry2x32", "key<rbg>": "rbg"}[dtype]
-            array = jax.random.wrap_key_data(drawn.array(), impl=impl)
+            arrays = [jax.random.wrap_key_data(one.array(), impl=impl) for one in drawn]
         else:
-            array = jnp.asarray(drawn.array())
-        exported = jaxexp.export(jax.jit(lambda x: (x, x.reshape(-1))))(array)
-        exported.save(tmp_path / "f.jaxexp", cases=[(array,), (drawn,)])
+            arrays = [jnp.asarray(one.array()) for one in drawn]
+        exported = jaxexp.export(jax.jit(lambda *xs: (*xs, *(x.reshape(-1) for x in xs))))(*arrays)
+        exported.save(tmp_path / "f.jaxexp", cases=[tuple(arrays), drawn])
     report = jaxexp.check(tmp_path / "f.jaxexp")
     assert report.verdict == "equal", report
     given, described = jaxexp.load(tmp_path / "f.jaxexp").cases
-    assert [value.dtype for value in (*given.arguments, *given.results, *described.results)] == [dtype] * 5
-    assert described.arguments[0].drawn == drawn
+    assert [value.dtype for value in (*given.arguments, *given.results, *described.results)] == [dtype] * 15
+    assert [value.drawn for value in described.arguments] == [*drawn]
     for one, other in zip((*given.arguments, *given.results), (*described.arguments, *described.results), strict=True):
         assert one.shape == other.shape
         np.testing.assert_array_equal(one.array(), other.array())
 
 
-def test_what_a_case_is(path: Path) -> None:
+def test_what_a_case_is(path: Path, exported: jaxexp.Exported) -> None:
     first, gradient = jaxexp.load(path).cases
     assert (first.name, first.vjp_order, gradient.name, gradient.vjp_order) == ("0", 0, "gradient", 1)
     assert first.recorded["jax"] == jax.__version__
@@ -109,6 +139,10 @@ def test_what_a_case_is(path: Path) -> None:
     assert [value.shape for value in gradient.arguments] == [(4, 3), (3, 2), (), (4, 2)]
     assert [value.shape for value in gradient.results] == [(4, 3), (3, 2)]
     assert all(value.drawn is not None for value in gradient.arguments)
+    digests = jaxexp.digests(path)
+    exported.save(path, vjp_order=1)
+    without = jaxexp.digests(path)  # they are part of the artifact, and not of its meaning
+    assert (digests.sha256 != without.sha256, digests.meaning == without.meaning) == (True, True)
 
 
 def test_cotangents_may_be_given(exported: jaxexp.Exported, tmp_path: Path) -> None:
@@ -120,12 +154,8 @@ def test_cotangents_may_be_given(exported: jaxexp.Exported, tmp_path: Path) -> N
         np.testing.assert_allclose(value.array(), expected, rtol=1e-5)
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
+def test_cases_that_are_none(exported: jaxexp.Exported, tmp_path: Path) -> None:
+    wrong: list[tuple[Any, str]] = [
         ([7], "a case is a tuple of the positional arguments, or a dict with args, kwargs"),
         ([{"arg": ()}], "a dict of a case has args, kwargs, name, .*, not 'arg'"),
         ([(np.ones((4, 3), np.float32),)], "args"),
@@ -143,12 +173,11 @@ def test_cotangents_may_be_given(exported: jaxexp.Exported, tmp_path: Path) -> N
             [{"args": ARGS, "tolerance": {"result": 1}}],
             r"tolerances are for result\['loss'\], result\['out'\], not for",
         ),
-    ],
-)
-def test_cases_that_are_none(exported: jaxexp.Exported, given: Any, message: str, tmp_path: Path) -> None:
-    with pytest.raises(jaxexp.ExportError, match=message):
-        exported.save(tmp_path / "f.jaxexp", cases=given)
-    assert not list(tmp_path.iterdir())
+    ]
+    for given, message in wrong:
+        with pytest.raises(jaxexp.ExportError, match=message):
+            exported.save(tmp_path / "f.jaxexp", cases=given)
+        assert not list(tmp_path.iterdir())
 
 
 def test_without_a_trailer(exported: jaxexp.Exported, path: Path) -> None:
@@ -162,42 +191,27 @@ def test_without_a_trailer(exported: jaxexp.Exported, path: Path) -> None:
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("made", "message"),
-    [
-        (lambda: Drawn((2,), "float0"), "is no array of numbers"),
-        (lambda: Drawn((2,), "text"), "dtypes that artifacts have, not of text"),
-        (lambda: Drawn((-1,), "float32"), "is no array of numbers"),
-        (lambda: Drawn((2,), "int8", "normal"), "the distribution of int8 is one of integers"),
-        (lambda: Drawn((2,), "int8", second=129), "int8 has no such integers numbers"),
-        (lambda: Drawn((2,), "uint8", first=-1), "uint8 has no such integers numbers"),
-        (lambda: Drawn((2,), "float32", "cauchy"), "is one of normal, uniform, integers"),
-        (lambda: Drawn((2,), "float32", seed=1 << 64), "from 0 to below 2"),
-        (lambda: Drawn((2,), "float32", first=float("inf")), "have to be finite"),
-        (lambda: Drawn((2,), "float32", "uniform", first=2), "has no such uniform numbers"),
-    ],
-)
-def test_what_cannot_be_drawn(made: Any, message: str) -> None:
-    with pytest.raises(jaxexp.ExportError, match=message):
-        made()
+def test_what_cannot_be_drawn() -> None:
+    for given, options, message in (
+        (((2,), "float0"), {}, "is no array of numbers"),
+        (((2,), "text"), {}, "dtypes that artifacts have, not of text"),
+        (((-1,), "float32"), {}, "is no array of numbers"),
+        (((2,), "int8", "normal"), {}, "the distribution of int8 is one of integers"),
+        (((2,), "int8"), {"second": 129}, "int8 has no such integers numbers"),
+        (((2,), "uint8"), {"first": -1}, "uint8 has no such integers numbers"),
+        (((2,), "float32", "cauchy"), {}, "is one of normal, uniform, integers"),
+        (((2,), "float32"), {"seed": 1 << 64}, "from 0 to below 2"),
+        (((2,), "float32"), {"first": float("inf")}, "have to be finite"),
+        (((2,), "float32", "uniform"), {"first": 2}, "has no such uniform numbers"),
+    ):
+        with pytest.raises(jaxexp.ExportError, match=message):
+            Drawn(*given, **options)
 
 
-def test_too_many_random_numbers(exported: jaxexp.Exported) -> None:
-    report = _checked(exported, max_drawn_bytes=71)
+def test_too_many_random_numbers(path: Path) -> None:
+    report = jaxexp.load(path).check(max_drawn_bytes=71)
     assert report.verdict == "failed"
     assert "its random arguments take 72 bytes; max_drawn_bytes allows 71 bytes" in str(report)
-
-
-def _checked(exported: jaxexp.Exported, **options: Any) -> CheckReport:
-    from jaxexp._api.cases.recording import recorded
-    from jaxexp._kernel.artifact.cases import Cases
-    from jaxexp._kernel.function.data import note
-
-    copied = dataclasses.replace(exported, fun_name=exported.fun_name)
-    return note(copied, cases=Cases(recorded(exported, [ARGS]))).check(**options)
-
-
-# --- where cases go ---------------------------------------------------------------------------------------------------
 
 
 def test_record_adds_and_replaces(path: Path) -> None:
@@ -227,8 +241,7 @@ def test_large_arrays_are_beside(tmp_path: Path) -> None:
     np.testing.assert_array_equal(case.arguments[0].array(), args[0])
     jaxexp.record(file, [args])
     loaded = jaxexp.load(file)
-    assert len(loaded.cases) == 2
-    assert loaded.check().verdict == "equal"
+    assert (len(loaded.cases), loaded.check().verdict) == (2, "equal")
     # Without a folder, the function has its cases, and cannot find the arrays. They are not written again.
     apart = jaxexp.deserialize(file.read_bytes())
     assert "with the arrays of its cases beside it" in str(apart.check())
@@ -268,38 +281,23 @@ def test_archives_take_files_along(tmp_path: Path) -> None:
     assert jaxexp.verify_many([tmp_path / "again"]) == {}
 
 
-def test_damage_beside_is_found(tmp_path: Path) -> None:
-    file, beside = tmp_path / "f.jaxexp", tmp_path / "f.cases.safetensors"
-    exported = jaxexp.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((200, 200), np.float32))
-    exported.save(file, cases=[(np.ones((200, 200), np.float32),)])
-    jaxexp.verify(file)
-    assert jaxexp.inspect(file).cases[0].file == "f.cases.safetensors"
-    blob = bytearray(beside.read_bytes())
-    blob[-1] ^= 1
-    beside.write_bytes(blob)
-    for read in (jaxexp.verify, lambda file: jaxexp.load(file, verify=True)):
-        with pytest.raises(jaxexp.WeightsError, match=r"f\.cases\.safetensors.*found the digest"):
-            read(file)
-    assert "found the digest" in str(jaxexp.verify_many([file])[str(file)])
-    assert "found the digest" in str(jaxexp.check(file))
-
-
-def test_damage_in_an_archive_is_found(tmp_path: Path) -> None:
+def test_damage_beside_and_in_an_archive_is_found(tmp_path: Path) -> None:
     x, path = np.random.default_rng(0).standard_normal((200, 200), np.float32), tmp_path / "f.zip"
     jaxexp.export(jax.jit(jnp.sin))(x).save(tmp_path / "f.jaxexp", cases=[(x,)])
+    assert jaxexp.inspect(tmp_path / "f.jaxexp").cases[0].file == "f.cases.safetensors"
     with jaxexp.Archive.create(path) as archive:
         archive.add_file("f", tmp_path / "f.jaxexp")
         archive.add("g", jaxexp.export(jax.jit(jnp.cos))(x))
-    assert jaxexp.verify_many([path]) == {}
-    blob = bytearray(path.read_bytes())
-    blob[blob.index(x.tobytes()[1000:1040])] ^= 1
-    path.write_bytes(blob)
+    assert jaxexp.verify_many([path, tmp_path / "f.jaxexp"]) == {}
+    for damaged in (path, tmp_path / "f.cases.safetensors"):
+        blob = bytearray(damaged.read_bytes())
+        blob[blob.index(x.tobytes()[1000:1040])] ^= 1
+        damaged.write_bytes(blob)
     assert list(jaxexp.Archive.open(path).verify()) == ["f"]
-    assert list(jaxexp.verify_many([path])) == [f"{path}::f"]
-    handle = jaxexp.Archive.open(path)["f"]
-    for read in (lambda: jaxexp.verify(f"{path}::f"), lambda: handle.load(verify=True)):
+    assert list(jaxexp.verify_many([path, tmp_path / "f.jaxexp"])) == [f"{path}::f", str(tmp_path / "f.jaxexp")]
+    for name in (f"{path}::f", tmp_path / "f.jaxexp"):
         with pytest.raises(jaxexp.WeightsError, match="found the digest"):
-            read()
+            jaxexp.load(name, verify=True)
 
 
 @pytest.mark.parametrize(
@@ -326,23 +324,12 @@ def test_a_file_that_is_saved_meanwhile_stays(
     np.testing.assert_array_equal(jaxexp.load(file).call(X), other.call(X))
 
 
-def test_damage_in_a_check(tmp_path: Path) -> None:
-    file = tmp_path / "f.jaxexp"
-    exported = jaxexp.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((200, 200), np.float32))
-    exported.save(file, cases=[(np.ones((200, 200), np.float32),)])
-    (tmp_path / "f.cases.safetensors").unlink()
-    report = jaxexp.check(file)
-    assert report.verdict == "failed"
-    assert "f.cases.safetensors" in str(report)
-
-
 def test_weights_are_apart(tmp_path: Path) -> None:
     file = tmp_path / "m.jaxexp"
     model, params = bound()
     model.save(file, vjp_order=1, cases=[(X,), {"args": (X,), "vjp_order": 1}])
     loaded = jaxexp.load(file)
-    assert [len(case.arguments) for case in loaded.cases] == [1, 2]
-    assert loaded.check().verdict == "equal"
+    assert ([len(case.arguments) for case in loaded.cases], loaded.check().verdict) == ([1, 2], "equal")
     jaxexp.record(file, [(X + 1,)])
     assert jaxexp.check(file).verdict == "equal"
     # Other weights give other results, so they drop the cases; and the program takes weights, so they do not fit it.
@@ -375,26 +362,23 @@ def test_they_follow_a_function(path: Path, tmp_path: Path) -> None:
 
 
 def test_symbolic_shapes(tmp_path: Path) -> None:
-    (b,) = jaxexp.symbolic_shape("b")
-    exported = jaxexp.export(jax.jit(lambda x: (x * 2, x.sum())))(jax.ShapeDtypeStruct((b, 2), np.float32))
-    file = tmp_path / "f.jaxexp"
+    """Cases stay where their sizes fit."""
+    b, c = jaxexp.symbolic_shape("b, c")
+    spec, file = jax.ShapeDtypeStruct, tmp_path / "f.jaxexp"
+    exported = jaxexp.export(jax.jit(lambda x: (x * 2, x.sum())))(spec((b, 2), np.float32))
     exported.save(file, cases=[(np.ones((n, 2), np.float32),) for n in (2, 5)])
     loaded = jaxexp.load(file)
     assert loaded.check().verdict == "equal"
-    five = loaded.specialize(jax.ShapeDtypeStruct((5, 2), np.float32))
-    assert [case.name for case in five.cases] == ["1"]
-    assert five.check().verdict == "equal"
+    five = loaded.specialize(spec((5, 2), np.float32))
+    assert ([case.name for case in five.cases], five.check().verdict) == (["1"], "equal")
     five.save(tmp_path / "five.jaxexp")
     assert [case.name for case in jaxexp.load(tmp_path / "five.jaxexp").cases] == ["1"]
-
-
-def test_digests(path: Path, exported: jaxexp.Exported) -> None:
-    """Cases are part of the artifact, and not of its meaning."""
-    with_cases = jaxexp.digests(path)
-    exported.save(path, vjp_order=1)
-    without = jaxexp.digests(path)
-    assert with_cases.sha256 != without.sha256
-    assert with_cases.meaning == without.meaning
+    exported = jaxexp.export(jax.jit(lambda x, y: (x + 1, y.sum())))(spec((b,), np.float32), spec((c,), np.float32))
+    exported.save(file, cases=[(np.ones(3, np.float32), np.ones(5, np.float32))])
+    loaded = jaxexp.load(file)
+    m, n = jaxexp.symbolic_shape("m, n")
+    for sizes, fit in (((m, n), 1), ((3, n), 1), ((m, m + 2), 1), ((m, m), 0), ((2 * m, m), 0), ((m, m + 1), 0)):
+        assert len(loaded.specialize(*(spec((size,), np.float32) for size in sizes)).cases) == fit, sizes
 
 
 def test_tolerances(exported: jaxexp.Exported, tmp_path: Path) -> None:
@@ -402,8 +386,7 @@ def test_tolerances(exported: jaxexp.Exported, tmp_path: Path) -> None:
     given = {"args": ARGS, "tolerance": {"result['loss']": Tolerance(absolute=0.5)}}
     exported.save(file, cases=[given, {"args": ARGS, "tolerance": 0.25}, {"args": ARGS, "tolerance": "dtype"}])
     first, second, third = jaxexp.load(file).cases
-    assert first.results[0].tolerance == Tolerance(0.0, 0.5)
-    assert first.measured == {1}
+    assert (first.results[0].tolerance, first.measured) == (Tolerance(0.0, 0.5), {1})
     assert [value.tolerance for value in third.results] == [None, None]
     assert [value.tolerance for value in second.results] == [Tolerance(0.25, 0.0)] * 2
     whose = [[one.tolerance_of for one in case.results] for case in jaxexp.check(file).cases]
@@ -425,22 +408,9 @@ def test_arrays_of_64_bits_are_taken_as_calls_take_them(tmp_path: Path) -> None:
         jaxexp.record(tmp_path / "f.jaxexp", [(i, x)])
 
 
-def test_cases_stay_where_their_sizes_fit(tmp_path: Path) -> None:
-    b, c = jaxexp.symbolic_shape("b, c")
-    spec = jax.ShapeDtypeStruct
-    exported = jaxexp.export(jax.jit(lambda x, y: (x + 1, y.sum())))(spec((b,), np.float32), spec((c,), np.float32))
-    exported.save(tmp_path / "f.jaxexp", cases=[(np.ones(3, np.float32), np.ones(5, np.float32))])
-    loaded = jaxexp.load(tmp_path / "f.jaxexp")
-    m, n = jaxexp.symbolic_shape("m, n")
-    for sizes, fit in (((m, n), 1), ((3, n), 1), ((m, m + 2), 1), ((m, m), 0), ((2 * m, m), 0), ((m, m + 1), 0)):
-        assert len(loaded.specialize(*(spec((size,), np.float32) for size in sizes)).cases) == fit, sizes
-
-
-@pytest.mark.parametrize(
-    ("dtype", "number"), [("int32", 1.5), ("bool", 7), ("int4", 9), ("int8", 300), ("float32", 1j), ("int32", True)]
-)
-def test_numbers_that_a_dtype_has_not(dtype: str, number: Any, tmp_path: Path) -> None:
-    exported = jaxexp.export(jax.jit(lambda x: x))(jax.ShapeDtypeStruct((), dtype))
-    with pytest.raises(jaxexp.ExportError, match=f"of dtype {dtype}, found the number"):
-        exported.save(tmp_path / "f.jaxexp", cases=[(number,)])
-    assert not (tmp_path / "f.jaxexp").exists()
+def test_numbers_that_a_dtype_has_not(tmp_path: Path) -> None:
+    for dtype, number in (("int32", 1.5), ("bool", 7), ("int4", 9), ("int8", 300), ("float32", 1j), ("int32", True)):
+        exported = jaxexp.export(jax.jit(lambda x: x))(jax.ShapeDtypeStruct((), dtype))
+        with pytest.raises(jaxexp.ExportError, match=f"of dtype {dtype}, found the number"):
+            exported.save(tmp_path / "f.jaxexp", cases=[(number,)])
+        assert not (tmp_path / "f.jaxexp").exists()

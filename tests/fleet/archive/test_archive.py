@@ -1,7 +1,9 @@
-"""Archives: what is put into one comes out again, for jaxexp, for any unzip and for jax.export."""
+"""Archives: what is put into one comes out again, for jaxexp, for any unzip and for jax.export, and is verified."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import gc
 import io
 import pickle
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -29,327 +32,376 @@ from kit.places import ROOT
 W = {"kernel": np.linspace(0, 1, 12, dtype=np.float32).reshape(4, 3), "bias": np.ones(3, np.float32)}
 
 
-class TestReading:
-    def test_is_a_mapping(self, path: Path) -> None:
-        members = {"b/two": blob(factor=2.0), "a": blob(), "b/one": blob(factor=3.0)}
-        archive = Archive.open(make(path, members))
-        assert list(archive) == ["a", "b/one", "b/two"] == list(archive.keys())
-        assert len(archive) == 3
-        assert "a" in archive
-        assert all(name not in archive for name in ("b", "c", "", "a/", 7, "\ud800"))
-        assert {name: bytes(handle.read()) for name, handle in archive.items()} == members
-        with pytest.raises(KeyError, match=r"'c' is not in Archive\(.*fleet.zip': 3 artifacts, [\d.]+ kB\)"):
-            archive["c"]
-        assert archive.get("c") is None
-        assert archive["a"] == archive["a"] != archive["b/one"]
-        assert len({archive["a"], archive["a"], archive["b/one"]}) == 2
+def test_is_a_mapping(path: Path) -> None:
+    members = {"b/two": blob(factor=2.0), "a": blob(), "b/one": blob(factor=3.0)}
+    archive = Archive.open(make(path, members))
+    assert list(archive) == ["a", "b/one", "b/two"] == list(archive.keys())
+    assert len(archive) == 3
+    assert "a" in archive
+    assert all(name not in archive for name in ("b", "c", "", "a/", 7, "\ud800"))
+    assert {name: bytes(handle.read()) for name, handle in archive.items()} == members
+    with pytest.raises(KeyError, match=r"'c' is not in Archive\(.*fleet.zip': 3 artifacts, [\d.]+ kB\)"):
+        archive["c"]
+    assert archive.get("c") is None
+    assert archive["a"] == archive["a"] != archive["b/one"]
+    assert len({archive["a"], archive["a"], archive["b/one"]}) == 2
 
-    def test_loaded_functions_are_those_that_were_added(self, path: Path) -> None:
-        with Archive.create(path) as archive:
-            archive.add("model", exported(), vjp_order=1)
-            archive.add("bytes", blob(factor=2.0, vjp_order=2))
-            archive.add("jax", plain())
-        archive = Archive.open(path)
-        assert archive["model"].load() == jaxexp.deserialize(exported().serialize(1))
-        loaded = archive["bytes"].load()
-        assert loaded == jaxexp.deserialize(blob(factor=2.0, vjp_order=2))
-        np.testing.assert_allclose(loaded.call(X, W), exported(factor=2.0).call(X, W))
-        np.testing.assert_allclose(
-            loaded.vjp().call(X, W["bias"], W["kernel"], np.ones((2, 3), np.float32))[1], [4, 4, 4]
-        )
-        np.testing.assert_allclose(archive["jax"].load().call(X), np.cos(X), rtol=1e-6)
 
-    def test_empty(self, path: Path) -> None:
-        archive = Archive.open(make(path, {}))
-        assert list(archive) == archive.load_all() == []
-        assert len(archive) == 0
-        assert "a" not in archive
-        assert_sound(path, {})
+def test_loaded_functions_are_those_that_were_added(path: Path) -> None:
+    with Archive.create(path) as archive:
+        archive.add("model", exported(), vjp_order=1)
+        archive.add("bytes", blob(factor=2.0, vjp_order=2))
+        archive.add("jax", plain())
+    archive = Archive.open(path)
+    assert archive["model"].load() == jaxexp.deserialize(exported().serialize(1))
+    loaded = archive["bytes"].load()
+    assert loaded == jaxexp.deserialize(blob(factor=2.0, vjp_order=2))
+    np.testing.assert_allclose(loaded.call(X, W), exported(factor=2.0).call(X, W))
+    np.testing.assert_allclose(loaded.vjp().call(X, W["bias"], W["kernel"], np.ones((2, 3), np.float32))[1], [4, 4, 4])
+    np.testing.assert_allclose(archive["jax"].load().call(X), np.cos(X), rtol=1e-6)
 
-    def test_hundreds_of_members_are_found(self, path: Path) -> None:
-        members = {f"{'x' * (i % 7)}/{i:04}": blob(version=i % 9) for i in range(500)} | {"0": blob()}
-        members = {name.lstrip("/"): member for name, member in members.items()}
-        archive = Archive.open(make(path, members))
-        assert list(archive) == sorted(members, key=str.encode)
-        assert all(bytes(archive[name].read()) == member for name, member in members.items())
-        assert all(name + "0" not in archive and name[:-1] not in archive for name in members)
 
-    def test_names_of_all_scripts(self, path: Path) -> None:
-        names = ["модель/один", "模型", "é", "z", "~", "a b", "v1:8", "\N{MATHEMATICAL ITALIC SMALL ALPHA}"]
-        make(path, dict.fromkeys(names, blob()))
-        assert list(Archive.open(path)) == sorted(names, key=str.encode)
-        assert all(name in Archive.open(path) for name in names)
+def test_hundreds_of_members_are_found(path: Path) -> None:
+    """With names of all scripts; or none."""
+    names = ["модель/один", "模型", "é", "z", "~", "a b", "v1:8", "\N{MATHEMATICAL ITALIC SMALL ALPHA}", "0"]
+    members = {f"{'x' * (i % 7)}/{i:04}".lstrip("/"): blob(version=i % 9) for i in range(500)}
+    members |= dict.fromkeys(names, blob())
+    archive = Archive.open(make(path, members))
+    assert list(archive) == sorted(members, key=str.encode)
+    assert all(bytes(archive[name].read()) == member for name, member in members.items())
+    assert all(name + "0" not in archive and name[:-1] not in archive for name in members)
+    empty = Archive.open(make(path, {}))
+    assert list(empty) == empty.load_all() == []
+    assert len(empty) == 0 and "a" not in empty
+    assert_sound(path, {})
 
-    def test_glob_makes_slices(self, path: Path) -> None:
-        names = ["resnet/b8", "resnet/b16", "resnet/tpu/b8", "vit/b8", "vit/b9"]
-        archive = Archive.open(make(path, {name: blob(version=i) for i, name in enumerate(names)}))
-        assert list(archive.glob("resnet/*")) == ["resnet/b16", "resnet/b8", "resnet/tpu/b8"]
-        assert list(archive.glob(Path("resnet/*"))) == list(archive.glob("resnet/*"))
-        small = archive.glob("*b8")
-        assert list(small) == ["resnet/b8", "resnet/tpu/b8", "vit/b8"]
-        assert list(small.glob("vit*")) == ["vit/b8"]
-        assert len(small) == 3
-        assert "vit/b9" not in small
-        with pytest.raises(KeyError):
-            small["vit/b9"]
-        assert small["vit/b8"].read() == blob(version=3)
-        assert small.load_all() == [small[name].load() for name in small]
-        assert list(archive.glob("vit/b[!8]")) == ["vit/b9"]
-        assert not archive.glob("nothing")
 
-    def test_summary_is_what_inspect_says(self, path: Path) -> None:
-        with Archive.create(path) as archive:
-            archive.add("model", exported(), vjp_order=2)
-            archive.add("jax", plain())
-            many = jaxexp.export(jax.jit(lambda *xs: xs))(*[jax.ShapeDtypeStruct((i, 2), np.int8) for i in range(100)])
-            archive.add("many", many)
-        for handle in Archive.open(path).values():
-            summary, told = handle.summary, handle.inspect()
-            for field in ("fun_name", "jax_version", "writer", "platforms", "nr_devices", "vjp_order", "module_bytes"):
-                assert getattr(summary, field) == getattr(told, field)
-            assert summary.argument_count == len(told.arguments)
-            assert summary.result_count == len(told.results)
-            assert summary.arguments == tuple(map(str, told.arguments[:32]))
-            assert summary.results == tuple(map(str, told.results[:32]))
-            assert handle.size == told.total_bytes
-        assert str(Archive.open(path)["many"].summary).count("...") == 2
+def test_glob_makes_slices(path: Path) -> None:
+    names = ["resnet/b8", "resnet/b16", "resnet/tpu/b8", "vit/b8", "vit/b9"]
+    archive = Archive.open(make(path, {name: blob(version=i) for i, name in enumerate(names)}))
+    assert list(archive.glob("resnet/*")) == ["resnet/b16", "resnet/b8", "resnet/tpu/b8"]
+    assert list(archive.glob(Path("resnet/*"))) == list(archive.glob("resnet/*"))
+    small = archive.glob("*b8")
+    assert list(small) == ["resnet/b8", "resnet/tpu/b8", "vit/b8"]
+    assert list(small.glob("vit*")) == ["vit/b8"]
+    assert len(small) == 3
+    assert "vit/b9" not in small
+    with pytest.raises(KeyError):
+        small["vit/b9"]
+    assert small["vit/b8"].read() == blob(version=3)
+    assert small.load_all() == [small[name].load() for name in small]
+    assert list(archive.glob("vit/b[!8]")) == ["vit/b9"]
+    assert not archive.glob("nothing")
 
-    def test_metadata(self, path: Path) -> None:
-        with Archive.create(path) as archive:
-            archive.add("artifact's own", blob(version=7))
-            archive.add("archive's", blob(version=7), metadata={"owner": "me", "π": [3.14, None]})
-            archive.add("none", blob())
-            archive.add("emptied", blob(version=7), metadata={})
-            archive.add("long", exported().serialize(metadata={"text": "x" * 100_000}))
-        archive = Archive.open(path)
-        expected = {
-            "artifact's own": {"version": 7},
-            "archive's": {"owner": "me", "π": [3.14, None]},
-            "none": {},
-            "emptied": {},
-            "long": {"text": "x" * 100_000},
-        }
-        assert {name: handle.metadata for name, handle in archive.items()} == expected
-        assert {name: handle.load().metadata for name, handle in archive.items()} == expected
-        assert [dict(e.metadata) for e in archive.load_all()] == [expected[name] for name in archive]
-        # Saved on, it keeps what the archive said.
-        assert jaxexp.deserialize(archive["archive's"].load().serialize()).metadata == expected["archive's"]
 
-    def test_a_function_that_is_kept_is_loaded_once(self, path: Path) -> None:
-        archive = Archive.open(make(path, {"a": blob(), "b": blob("tpu")}))
-        kept = archive["a"].load()
-        assert archive.glob("*")["a"].load() is kept
-        assert archive["a"].load(policy=jaxexp.Policy()) is not kept
-        assert Archive.open(path)["a"].load() is not kept
-        gone = weakref.ref(archive["b"].load())
-        gc.collect()
-        assert gone() is None
+def test_summary_is_what_inspect_says(path: Path) -> None:
+    many = jaxexp.export(jax.jit(lambda *xs: xs))(*[jax.ShapeDtypeStruct((i, 2), np.int8) for i in range(100)])
+    make(path, {"model": exported().serialize(2), "jax": plain(), "many": many})
+    for handle in Archive.open(path).values():
+        summary, told = handle.summary, handle.inspect()
+        for field in ("fun_name", "jax_version", "writer", "platforms", "nr_devices", "vjp_order", "module_bytes"):
+            assert getattr(summary, field) == getattr(told, field)
+        assert (summary.argument_count, summary.result_count) == (len(told.arguments), len(told.results))
+        assert summary.arguments == tuple(map(str, told.arguments[:32]))
+        assert summary.results == tuple(map(str, told.results[:32]))
+        assert handle.size == told.total_bytes
+    assert str(Archive.open(path)["many"].summary).count("...") == 2
 
-    def test_policy(self, path: Path) -> None:
-        make(path, {"model": blob()})
-        small = jaxexp.Policy(max_artifact_bytes=10)
-        with pytest.raises(jaxexp.PolicyError, match=r"fleet.zip::model"):
-            Archive.open(path)["model"].load(policy=small)
-        errors = Archive.open(path).load_all(policy=small, on_error="return")
-        assert [type(error) for error in errors] == [jaxexp.PolicyError]
-        assert bytes(Archive.open(path)["model"].load(policy=jaxexp.Policy()).serialize()) == blob()
 
-    def test_load_all(self, path: Path) -> None:
-        members = {f"m{i}": blob(factor=1.0 + i % 3, version=i) for i in range(20)} | {"jax": plain()}
-        archive = Archive.open(make(path, members))
-        assert archive.load_all() == [jaxexp.deserialize(members[name]) for name in archive]
-        some = ["m3", "jax", "m3", "m17"]
-        for workers in (None, 1, 2, 8):
-            assert archive.load_all(some, workers=workers) == [jaxexp.deserialize(members[name]) for name in some]
-        with pytest.raises(KeyError, match=r"'absent' is not in .*fleet.zip"):
-            archive.load_all(["m3", "absent"])
+def test_metadata(path: Path) -> None:
+    long = {"text": "x" * 100_000}
+    members: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+        "artifact's own": (blob(version=7), None, {"version": 7}),
+        "archive's": (blob(version=7), {"owner": "me", "π": [3.14, None]}, {"owner": "me", "π": [3.14, None]}),
+        "none": (blob(), None, {}),
+        "emptied": (blob(version=7), {}, {}),
+        "long": (exported().serialize(metadata=long), None, long),
+    }
+    with Archive.create(path) as archive:
+        for name, (artifact, metadata, _) in members.items():
+            archive.add(name, artifact, metadata=metadata)
+    archive = Archive.open(path)
+    expected = {name: said for name, (_, _, said) in members.items()}
+    assert {name: handle.metadata for name, handle in archive.items()} == expected
+    assert {name: handle.load().metadata for name, handle in archive.items()} == expected
+    assert [dict(e.metadata) for e in archive.load_all()] == [expected[name] for name in archive]
+    # Saved on, it keeps what the archive said.
+    assert jaxexp.deserialize(archive["archive's"].load().serialize()).metadata == expected["archive's"]
 
-    def test_file_objects(self, path: Path) -> None:
-        make(path, {"a": blob(), "b": blob("tpu"), "c": blob(factor=2.0, vjp_order=1)})
-        data = path.read_bytes()
-        with open(path, "rb") as file, open(path, "rb", buffering=0) as raw:
-            for source in (io.BytesIO(data), file, raw):
-                archive = Archive.open(source)
-                assert archive.load_all() == Archive.open(path).load_all()
-                assert bytes(archive["b"].read()) == blob("tpu")
-                assert archive.verify() == {}
-        with pytest.raises(ExportError, match="file object cannot be pickled"):
-            pickle.dumps(Archive.open(io.BytesIO(data)))
 
-    @pytest.mark.parametrize("source", [7, None, b"fleet.zip", ["fleet.zip"]])
-    def test_other_sources_are_refused(self, source: Any) -> None:
+def test_a_function_that_is_kept_is_loaded_once(path: Path) -> None:
+    archive = Archive.open(make(path, {"a": blob(), "b": blob("tpu")}))
+    kept = archive["a"].load()
+    assert archive.glob("*")["a"].load() is kept
+    assert archive["a"].load(policy=jaxexp.Policy()) is not kept
+    assert Archive.open(path)["a"].load() is not kept
+    gone = weakref.ref(archive["b"].load())
+    gc.collect()
+    assert gone() is None
+
+
+def test_load_all(path: Path) -> None:
+    members = {f"m{i}": blob(factor=1.0 + i % 3, version=i) for i in range(20)} | {"jax": plain()}
+    archive = Archive.open(make(path, members))
+    assert archive.load_all() == [jaxexp.deserialize(members[name]) for name in archive]
+    some = ["m3", "jax", "m3", "m17"]
+    for workers in (None, 1, 2, 8):
+        assert archive.load_all(some, workers=workers) == [jaxexp.deserialize(members[name]) for name in some]
+    with pytest.raises(KeyError, match=r"'absent' is not in .*fleet.zip"):
+        archive.load_all(["m3", "absent"])
+    assert bytes(archive["m3"].load(policy=jaxexp.Policy()).serialize()) == members["m3"]
+    errors = archive.load_all(policy=jaxexp.Policy(max_artifact_bytes=10), on_error="return")
+    assert {type(error) for error in errors} == {jaxexp.PolicyError}
+
+
+def test_file_objects(path: Path) -> None:
+    make(path, {"a": blob(), "b": blob("tpu"), "c": blob(factor=2.0, vjp_order=1)})
+    data = path.read_bytes()
+    with open(path, "rb") as file, open(path, "rb", buffering=0) as raw:
+        for source in (io.BytesIO(data), file, raw):
+            archive = Archive.open(source)
+            assert archive.load_all() == Archive.open(path).load_all()
+            assert bytes(archive["b"].read()) == blob("tpu")
+            assert archive.verify() == {}
+    with pytest.raises(ExportError, match="file object cannot be pickled"):
+        pickle.dumps(Archive.open(io.BytesIO(data)))
+
+
+def test_other_sources_are_refused() -> None:
+    for source in (7, None, b"fleet.zip", ["fleet.zip"]):
         with pytest.raises(TypeError, match="a path, a URL or a binary file object"):
             Archive.open(source)
 
-    def test_pickled_by_its_path(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        make(path, {"a": blob(), "b": blob(factor=2.0)})
-        monkeypatch.chdir(path.parent)
-        archive = Archive.open("fleet.zip")
-        pickled = [pickle.dumps(o) for o in (archive, archive.glob("b"), archive["b"])]
-        monkeypatch.chdir("/")
-        whole, part, handle = map(pickle.loads, pickled)
-        assert list(whole) == ["a", "b"]
-        assert list(part) == ["b"]
-        assert handle.name == "b"
-        assert handle.load() == archive["b"].load()
 
-    def test_closing_leaves_functions_alone(self, path: Path) -> None:
-        with Archive.open(make(path, {"a": blob("cpu"), "b": blob("tpu")})) as archive:
-            loaded = archive["a"].load()
-        np.testing.assert_allclose(loaded.call(X, W), exported().call(X, W))
-
-    def test_needs_no_jax(self, path: Path, subprocess_env) -> None:
-        make(path, {"a": blob(), "b": blob("tpu")})
-        code = """if True:
-            import sys, jaxexp
-            archive = jaxexp.Archive.open(sys.argv[1])
-            print([archive[name].summary.platforms for name in archive], archive.verify())
-            with jaxexp.Archive.append(sys.argv[1]) as writer:
-                writer.add("c", archive["b"].read(), metadata={"x": 1})
-            assert "jax" not in sys.modules
-        """
-        done = subprocess.run(
-            [sys.executable, "-c", code, path], env=subprocess_env(), capture_output=True, text=True, check=False
-        )
-        assert done.stdout == "[('cpu',), ('tpu',)] {}\n", done.stderr
-        assert Archive.open(path)["c"].load().platforms == ("tpu",)
-
-    def test_many_threads_and_processes(self, path: Path, subprocess_env) -> None:
-        members = {f"m{i:03}": blob(factor=1.0 + i % 4, version=i) for i in range(200)}
-        archive = Archive.open(make(path, members))
-        expected = {name: jaxexp.deserialize(member) for name, member in members.items()}
-
-        def read(seed: int) -> None:
-            names = random.Random(seed).sample(sorted(members), 50)
-            assert all(archive[name].load() == expected[name] for name in names)
-            assert archive.load_all(names, workers=2) == [expected[name] for name in names]
-
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(read, range(8)))
-        code = "import sys, jaxexp; a = jaxexp.Archive.open(sys.argv[1]); print(len(a.load_all()), len(a.verify()))"
-        python = [sys.executable, "-c", code, path]
-        children = [subprocess.Popen(python, env=subprocess_env(), stdout=subprocess.PIPE, text=True) for _ in range(3)]
-        assert [child.communicate()[0] for child in children] == ["200 0\n"] * 3
+def test_pickled_by_its_path(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(path, {"a": blob(), "b": blob(factor=2.0)})
+    monkeypatch.chdir(path.parent)
+    archive = Archive.open("fleet.zip")
+    pickled = [pickle.dumps(o) for o in (archive, archive.glob("b"), archive["b"])]
+    monkeypatch.chdir("/")
+    whole, part, handle = map(pickle.loads, pickled)
+    assert (list(whole), list(part), handle.name) == (["a", "b"], ["b"], "b")
+    assert handle.load() == archive["b"].load()
 
 
-class TestSharing:
-    def test_equal_artifacts_are_stored_once(self, path: Path) -> None:
-        members = {"a": blob(), "b": blob(), "c": plain(), "d": plain()}
-        make(path, members)
-        assert_sound(path, members)
-        with zipfile.ZipFile(path) as zipped:
-            assert zipped.namelist() == ["a", "c", ".jaxexp/index"]
-        archive = Archive.open(path)
-        assert archive["a"].digest == archive["b"].digest != archive["c"].digest
-
-    def test_equal_modules_are_stored_once(self, path: Path) -> None:
-        members = {p: blob(p, vjp_order=1) for p in ("cpu", "cuda", "tpu")} | {"again": blob("tpu", vjp_order=1)}
-        make(path, members)
-        assert_sound(path, members)
-        archive = Archive.open(path)
-        assert [archive[name].shares_modules for name in ("cpu", "cuda", "tpu", "again")] == [False, True, True, True]
-        with zipfile.ZipFile(path) as zipped:
-            assert zipped.namelist() == ["cpu", ".jaxexp/apart/cuda", ".jaxexp/apart/tpu", ".jaxexp/index"]
-            image = zipped.read(".jaxexp/apart/tpu")
-        assert len(image) < len(members["tpu"]) - sum(archive["tpu"].summary.module_bytes) + 64
-        with pytest.raises(DeserializationError, match="archive"):
-            jaxexp.deserialize(image)
-        loaded = archive["again"].load()
-        assert loaded == jaxexp.deserialize(members["tpu"])
-        assert bytes(loaded.serialize(1)) == members["tpu"]
-        assert pickle.loads(pickle.dumps(loaded)) == loaded
-        assert archive.load_all() == [jaxexp.deserialize(members[name]) for name in archive]
-
-    def test_modules_are_shared_with_what_jax_export_wrote(self, path: Path) -> None:
-        function = jaxexp.deserialize(plain())
-        own = bytes(function.serialize())
-        make(path, {"own": own, "jax": plain()})
-        assert not any(handle.shares_modules for handle in Archive.open(path).values()), "without a trailer it is whole"
-        make(path, {"jax": plain(), "own": own})
-        assert [handle.shares_modules for handle in Archive.open(path).values()] == [False, True]
-        assert_sound(path, {"jax": plain(), "own": own})
-
-    def test_only_if_wanted(self, path: Path) -> None:
-        members = {p: blob(p) for p in ("cpu", "cuda", "tpu")}
-        make(path, members, share_modules=False)
-        assert_sound(path, members)
-        with zipfile.ZipFile(path) as zipped:
-            assert zipped.namelist() == ["cpu", "cuda", "tpu", ".jaxexp/index"]
-
-    def test_artifacts_that_share_some_modules_are_whole(self, path: Path) -> None:
-        members = {"without": blob(), "with": blob(vjp_order=1), "tpu": blob("tpu", vjp_order=1), "last": blob("cuda")}
-        make(path, members)
-        assert_sound(path, members)
-        shared = {name: handle.shares_modules for name, handle in Archive.open(path).items()}
-        assert shared == {"without": False, "with": False, "tpu": True, "last": True}
+def test_needs_no_jax(path: Path, subprocess_env) -> None:
+    """Nor do looks at members and files."""
+    make(path, {"a": blob(), "b": blob("tpu")})
+    path.with_name("f.jaxexp").write_bytes(blob())
+    code = """if True:
+        import sys, jaxexp
+        for artifact in (sys.argv[2], sys.argv[1] + "::a"):
+            jaxexp.inspect(artifact)
+            jaxexp.verify(artifact)
+        assert not {"jax", "numpy"} & set(sys.modules)
+        archive = jaxexp.Archive.open(sys.argv[1])
+        print([archive[name].summary.platforms for name in archive], archive.verify())
+        with jaxexp.Archive.append(sys.argv[1]) as writer:
+            writer.add("c", archive["b"].read(), metadata={"x": 1})
+        assert "jax" not in sys.modules
+    """
+    command = [sys.executable, "-c", code, path, path.with_name("f.jaxexp")]
+    done = subprocess.run(command, env=subprocess_env(), capture_output=True, text=True)
+    assert done.stdout == "[('cpu',), ('tpu',)] {}\n", done.stderr
+    assert Archive.open(path)["c"].load().platforms == ("tpu",)
 
 
-class TestTools:
-    @pytest.mark.skipif(shutil.which("unzip") is None, reason="needs unzip")
-    def test_unzip(self, path: Path, tmp_path: Path) -> None:
-        members = {"b/a": blob(), "b/tpu": blob("tpu"), "é": plain(), "c": blob(factor=2.0)}
-        make(path, members)
-        listed = unzip("-l", path)
-        assert all(name in listed for name in ("b/a", ".jaxexp/apart/b/tpu", "c", ".jaxexp/index"))
-        assert "No errors detected" in unzip("-t", path)
-        unzip("-q", path, "-d", tmp_path / "out")
-        for name in ("b/a", "é", "c"):
-            data = (tmp_path / "out" / name).read_bytes()
-            assert data == members[name]
-            ours, theirs = jaxexp.deserialize(data), jax.export.deserialize(bytearray(data))
-            assert theirs.in_avals == ours.in_avals
-            assert theirs.mlir_module() == ours.mlir_module()
+def test_equal_artifacts_are_stored_once(path: Path, tmp_path: Path) -> None:
+    members = {"a": blob(), "b": blob(), "c": plain(), "d": plain()}
+    assert make(path, members).read_bytes() == make(tmp_path / "other.zip", members).read_bytes()
+    assert_sound(path, members)
+    with zipfile.ZipFile(path) as zipped:
+        assert zipped.namelist() == ["a", "c", ".jaxexp/index"]
+    archive = Archive.open(path)
+    assert archive["a"].digest == archive["b"].digest != archive["c"].digest
+    of_platforms = {p: blob(p) for p in ("cpu", "cuda", "tpu")}
+    assert_sound(make(path, of_platforms, share_modules=False), of_platforms)
+    with zipfile.ZipFile(path) as zipped:
+        assert zipped.namelist() == ["cpu", "cuda", "tpu", ".jaxexp/index"]
 
-    def test_members_are_aligned_plain_artifacts(self, path: Path) -> None:
-        members = {f"{'n' * i}": blob(version=i) for i in range(1, 70)}
-        make(path, members, share_modules=False)
-        data = path.read_bytes()
-        with zipfile.ZipFile(path) as zipped:
-            for info in zipped.infolist():
-                name, extra = (int.from_bytes(data[info.header_offset + at :][:2], "little") for at in (26, 28))
-                start = info.header_offset + 30 + name + extra
-                assert start % 64 == 0
-                if info.filename in members:
-                    assert data[start : start + info.file_size] == members[info.filename]
 
-    def test_equal_members_make_equal_files(self, path: Path, tmp_path: Path) -> None:
-        members = {"b": blob(), "a": blob("tpu"), "c": plain()}
-        assert make(path, members).read_bytes() == make(tmp_path / "other.zip", members).read_bytes()
+def test_equal_modules_are_stored_once(path: Path) -> None:
+    members = {p: blob(p, vjp_order=1) for p in ("cpu", "cuda", "tpu")} | {"again": blob("tpu", vjp_order=1)}
+    make(path, members)
+    assert_sound(path, members)
+    archive = Archive.open(path)
+    assert [archive[name].shares_modules for name in ("cpu", "cuda", "tpu", "again")] == [False, True, True, True]
+    with zipfile.ZipFile(path) as zipped:
+        assert zipped.namelist() == ["cpu", ".jaxexp/apart/cuda", ".jaxexp/apart/tpu", ".jaxexp/index"]
+        image = zipped.read(".jaxexp/apart/tpu")
+    assert len(image) < len(members["tpu"]) - sum(archive["tpu"].summary.module_bytes) + 64
+    with pytest.raises(DeserializationError, match="archive"):
+        jaxexp.deserialize(image)
+    loaded = archive["again"].load()
+    assert loaded == jaxexp.deserialize(members["tpu"])
+    assert bytes(loaded.serialize(1)) == members["tpu"]
+    assert pickle.loads(pickle.dumps(loaded)) == loaded
+    assert archive.load_all() == [jaxexp.deserialize(members[name]) for name in archive]
 
-    def test_a_zip_file_of_others_is_no_archive(self, path: Path) -> None:
-        with zipfile.ZipFile(path, "w") as zipped:
-            zipped.writestr("a", blob())
-        with pytest.raises(
-            DeserializationError, match=r"fleet.zip.*a ZIP file without one: `jaxexp pack` makes an archive"
-        ):
+
+def test_modules_are_shared_with_what_jax_export_wrote(path: Path) -> None:
+    function = jaxexp.deserialize(plain())
+    own = bytes(function.serialize())
+    make(path, {"own": own, "jax": plain()})
+    assert not any(handle.shares_modules for handle in Archive.open(path).values()), "without a trailer it is whole"
+    make(path, {"jax": plain(), "own": own})
+    assert [handle.shares_modules for handle in Archive.open(path).values()] == [False, True]
+    assert_sound(path, {"jax": plain(), "own": own})
+
+
+def test_artifacts_that_share_some_modules_are_whole(path: Path) -> None:
+    members = {"without": blob(), "with": blob(vjp_order=1), "tpu": blob("tpu", vjp_order=1), "last": blob("cuda")}
+    make(path, members)
+    assert_sound(path, members)
+    shared = {name: handle.shares_modules for name, handle in Archive.open(path).items()}
+    assert shared == {"without": False, "with": False, "tpu": True, "last": True}
+
+
+@pytest.mark.skipif(shutil.which("unzip") is None, reason="needs unzip")
+def test_unzip(path: Path, tmp_path: Path) -> None:
+    members = {"b/a": blob(), "b/tpu": blob("tpu"), "é": plain(), "c": blob(factor=2.0)}
+    make(path, members)
+    listed = unzip("-l", path)
+    assert all(name in listed for name in ("b/a", ".jaxexp/apart/b/tpu", "c", ".jaxexp/index"))
+    assert "No errors detected" in unzip("-t", path)
+    unzip("-q", path, "-d", tmp_path / "out")
+    for name in ("b/a", "é", "c"):
+        data = (tmp_path / "out" / name).read_bytes()
+        assert data == members[name]
+        assert jax.export.deserialize(bytearray(data)).mlir_module() == jaxexp.deserialize(data).mlir_module()
+
+
+def test_members_are_aligned_plain_artifacts(path: Path) -> None:
+    members = {f"{'n' * i}": blob(version=i) for i in range(1, 70)}
+    make(path, members, share_modules=False)
+    data = path.read_bytes()
+    with zipfile.ZipFile(path) as zipped:
+        for info in zipped.infolist():
+            name, extra = (int.from_bytes(data[info.header_offset + at :][:2], "little") for at in (26, 28))
+            start = info.header_offset + 30 + name + extra
+            assert start % 64 == 0
+            if info.filename in members:
+                assert data[start : start + info.file_size] == members[info.filename]
+
+
+def test_other_files_are_refused(path: Path) -> None:
+    """A ZIP file of other programs, and an archive that a ZIP tool changed, too."""
+    with zipfile.ZipFile(path.with_name("other.zip"), "w") as zipped:
+        zipped.writestr("a", blob())
+    for content, found in (
+        (b"", "an empty file"),
+        (blob(), "an artifact, which is one function"),
+        (b"PK\5\6" + bytes(18), "a ZIP file"),
+        (
+            path.with_name("other.zip").read_bytes(),
+            r"fleet.zip.*a ZIP file without one: `jaxexp pack` makes an archive",
+        ),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(DeserializationError, match=found):
             Archive.open(path)
-
-    def test_changed_by_a_zip_tool_it_is_refused(self, path: Path) -> None:
-        make(path, {"a": blob(), "b": plain()})
-        with zipfile.ZipFile(path, "a") as zipped:
-            zipped.writestr("c", blob(factor=2.0))
-        with pytest.raises(DeserializationError, match="archive"):
-            Archive.open(path).verify()
-
-    def test_other_files_are_refused(self, path: Path) -> None:
-        for content, found in (
-            (b"", "an empty file"),
-            (blob(), "an artifact, which is one function"),
-            (b"PK\5\6" + bytes(18), "a ZIP file"),
-        ):
-            path.write_bytes(content)
-            with pytest.raises(DeserializationError, match=found):
-                Archive.open(path)
-        with pytest.raises(FileNotFoundError):
-            Archive.open(path.with_name("absent.zip"))
+    make(path, {"a": blob(), "b": plain()})
+    with zipfile.ZipFile(path, "a") as zipped:
+        zipped.writestr("c", blob(factor=2.0))
+    with pytest.raises(DeserializationError, match="archive"):
+        Archive.open(path).verify()
+    with pytest.raises(FileNotFoundError):
+        Archive.open(path.with_name("absent.zip"))
 
 
-def test_the_example_of_the_page(tmp_path: Path) -> None:
+def test_the_example_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     page = (ROOT / "docs" / "guide" / "archive.md").read_text()
     (code,) = re.findall(r"<!-- example: archive -->\n```python\n(.*?)```", page, re.DOTALL)
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert len(lines) == 4
-    assert lines[0].startswith("scores/cpu/b1: scores(float32[1,8], float32[8,3]) -> float32[1,3] on cpu, {'rows': 1}")
-    assert lines[3].startswith("[0.333")
+    monkeypatch.chdir(tmp_path)
+    exec(code, {"__name__": "__main__"})
+    first, _, _, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("scores/cpu/b1: scores(float32[1,8], float32[8,3]) -> float32[1,3] on cpu, {'rows': 1}")
+    assert last.startswith("[0.333")
+
+
+def test_many_threads(path: Path) -> None:
+    members = {f"m{i:03}": blob(factor=1.0 + i % 4, version=i) for i in range(200)}
+    archive = Archive.open(make(path, members))
+    expected = {name: jaxexp.deserialize(member) for name, member in members.items()}
+
+    def read(seed: int) -> None:
+        names = random.Random(seed).sample(sorted(members), 50)
+        assert all(archive[name].load() == expected[name] for name in names)
+        assert archive.load_all(names, workers=2) == [expected[name] for name in names]
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(read, range(8)))
+
+
+PIECE = 1 << 17  # of bytes, at most, that are read at once, unless a member is larger
+
+
+@functools.cache
+def with_constant(kilobytes: int) -> jaxexp.Exported:
+    baked = np.random.default_rng(kilobytes).standard_normal(256 * kilobytes, np.float32)
+    jitted = jax.jit(lambda x: x + jnp.asarray(baked).sum())
+    return jaxexp.export(jitted)(jax.ShapeDtypeStruct((3,), np.float32))
+
+
+@functools.cache
+def large_blob(kilobytes: int, function: int, version: int) -> bytes:
+    """Functions differ in their metadata, versions only in their modules' bytes."""
+    exported = with_constant(kilobytes)
+    module = exported.mlir_module_serialized
+    constant = np.random.default_rng(kilobytes).standard_normal(256 * kilobytes, np.float32).tobytes()
+    other = np.random.default_rng((kilobytes, function, version)).standard_normal(256 * kilobytes, np.float32)
+    assert module.count(constant) == 1
+    return bytes(
+        dataclasses.replace(
+            exported,
+            fun_name=f"function_{function:03}",
+            mlir_module_serialized=module.replace(constant, other.tobytes()),
+        ).serialize()
+    )
+
+
+def fleet() -> dict[str, bytes]:
+    """Small members of more functions than one thread keeps in memory, versions among them, and large members."""
+    members = {f"small/{i:03}": large_blob(8, i % 150, i // 150) for i in range(300)}
+    sizes = {20: 127, 21: 300, 90: 3_000, 91: 300}
+    members |= {f"small/{i:03}-large": large_blob(size, i, 0) for i, size in sizes.items()}
+    return members | {f"versions/{i:02}": large_blob(40, 0, i) for i in range(20)}
+
+
+def test_damage_is_found_wherever_a_member_lies(path: Path) -> None:
+    make(path, fleet())
+    data = bytearray(path.read_bytes())
+    damaged = {"small/000", "small/021-large", "small/090-large", "small/091", "small/299", "versions/19"}
+    with Archive.open(path) as archive:
+        assert archive.verify(workers=1) == archive.verify(workers=3) == {}
+        index = archive._opened.index
+        for name in damaged:
+            position, size, _ = index.extent(index.find(name))
+            data[position + size // 2] ^= 1
+    path.write_bytes(data)
+    all_found = [
+        {name: (e.path, e.expected, e.found) for name, e in Archive.open(source).verify(workers=workers).items()}
+        for source, workers in ((path, 1), (path, 3), (io.BytesIO(data), 1), (io.BytesIO(data), 3))
+    ]
+    assert set(all_found[0]) == damaged
+    assert all(found == all_found[0] for found in all_found)
+
+
+def test_members_in_another_order_than_their_names(path: Path) -> None:
+    members = fleet()
+    make(path, dict(sorted(members.items(), key=lambda item: item[0][::-1])))
+    assert Archive.open(path).verify(workers=2) == {}
+    assert Archive.open(path).glob("small/1*").verify(workers=2) == {}
+
+
+def test_a_file_that_is_cut_while_it_is_verified(path: Path) -> None:
+    make(path, fleet())
+    assert path.stat().st_size > 8 * PIECE
+    with Archive.open(path) as archive:
+        archive._opened.check()  # the index is in memory from now on
+        with open(path, "r+b") as file:
+            file.truncate(PIECE)
+        with pytest.raises(DeserializationError, match=r"fleet.zip"):
+            archive.verify(workers=2)

@@ -22,8 +22,6 @@ from kit.archives import blob, exported, unzip
 from kit.served import serving
 from kit.weighted import X, apply, bound, close, params
 
-pytestmark = pytest.mark.once(reason="an index is read without JAX")
-
 COUNT = 10_000
 NAMES = [f"m{i // 1000}/p{i // 100 % 10}/b{i % 100:02}" for i in range(COUNT)]
 
@@ -72,27 +70,22 @@ def test_one_append_writes_little(large: Path) -> None:
 
 
 def test_every_way_to_read(large: Path) -> None:
-    add(large, **{"m0/p0/new": blob(factor=3.0), "zz": blob(factor=4.0)})
+    """In C++, too."""
+    add(large, **{"m0/p0/new": blob(factor=3.0), "zz": blob("tpu", factor=3.0)})
     expected = list(Archive.open(large))
     assert len(expected) == COUNT + 2
-    data = large.read_bytes()
-    for archive in (Archive.open(large), Archive.open(io.BytesIO(data)), Archive.open(large, stable=True)):
+    data = io.BytesIO(large.read_bytes())
+    for archive in (Archive.open(large), Archive.open(data), Archive.open(large, stable=True)):
         assert "zz" in archive
-        assert "zzz" not in archive
-        assert "m0/p0" not in archive
+        assert "zzz" not in archive and "m0/p0" not in archive
         assert list(archive) == expected
         assert archive["m0/p0/new"].read() == blob(factor=3.0)
         assert archive.verify() == {}
         assert list(archive.glob("m0/p0/n*")) == ["m0/p0/new"]
-    assert pickle.loads(pickle.dumps(Archive.open(large)["zz"])).read() == blob(factor=4.0)
-
-
-def test_in_cpp(large: Path) -> None:
-    add(large, **{"m0/p0/new": blob(factor=3.0), "zz": blob("tpu", factor=3.0)})
+    assert pickle.loads(pickle.dumps(Archive.open(large)["zz"])).read() == blob("tpu", factor=3.0)
     for name, platform in (("m0/p0/new", "cpu"), ("zz", "tpu"), ("m7/p5/b08", "cpu")):
         for stable in (False, True):
-            program = _runtime.Program.of_archive(large, name, stable)
-            assert list(program.platforms) == [platform]
+            assert list(_runtime.Program.of_archive(large, name, stable).platforms) == [platform]
     with pytest.raises(IndexError, match="'m0/p0/b00', 'm0/p0/b01'"):
         _runtime.Program.of_archive(large, "missing", False)
 
@@ -131,7 +124,7 @@ def test_any_changes(large: Path) -> None:
     source = random.Random(1)
     artifacts = [*versions()[:8], *(blob(factor=2.0 + i % 3, version=i) for i in range(12))]
     expected = {name: versions()[i % 40] for i, name in enumerate(NAMES)}
-    for step in range(8):
+    for step in range(5):
         with Archive.append(large) as archive:
             for _ in range(source.choice([1, 3, 200])):
                 name = f"{source.choice('amz')}{source.randrange(10)}/p3/x{source.randrange(500)}"
@@ -160,11 +153,8 @@ def test_an_archive_that_becomes_small(large: Path) -> None:
     with Archive.append(large) as archive:
         archive.remove(*NAMES[10:])
     assert_sound(large, {"new": blob(), **{name: versions()[i] for i, name in enumerate(NAMES[:10])}})
-
-
-def test_all_members_go(large: Path) -> None:
     with Archive.append(large) as archive:
-        archive.remove(*NAMES)
+        archive.remove("new", *NAMES[:10])
     assert list(Archive.open(large)) == []
 
 
@@ -186,7 +176,7 @@ def test_names_that_are_files_and_folders(large: Path) -> None:
 
 def test_neighbours_share_and_others_are_stored_again(large: Path) -> None:
     """Only `compact` compares with all."""
-    other = blob(factor=9.0)
+    other = blob(factor=2.0)
     add(large, **{"m3/p3/x": versions()[3], "m3/p3/y": blob(version=100), "m3/p3/z": other})
     add(large, **{"m3/p3/zz": other})
     add(large, **{"m7/p7/x": other})
@@ -246,43 +236,43 @@ def test_few_requests(large: Path) -> None:
     """For the start and the end, the head of each append, pages, and blocks with their neighbours."""
     pytest.importorskip("aiohttp")
     for i in range(3):
-        add(large, **{f"m{i}/p5/new": blob(factor=5.0)})
+        add(large, **{f"m{i}/p5/new": blob(factor=2.0, version=5)})
     with serving(large.read_bytes()) as server:
         archive = Archive.open(server.url)
         assert len(server.requests) <= 16
         assert sum(size for command, size in server.requests if command == "GET") < large.stat().st_size
         del server.requests[:]
-        assert archive["m1/p5/new"].read() == blob(factor=5.0)
+        assert archive["m1/p5/new"].read() == blob(factor=2.0, version=5)
         assert archive["m7/p5/b08"].read() == versions()[7508 % 40]
         assert len(server.requests) <= 3
         assert list(archive) == list(Archive.open(large))
         assert archive.verify() == {}
 
 
-@pytest.mark.sampled(one_in=10, reason="many places go the same way")
-@pytest.mark.parametrize("part", range(100))
-def test_damage_anywhere_in_the_index(part: int, large: Path) -> None:
-    add(large, **{"m5/p5/new": blob(factor=5.0)})
-    archive = Archive.open(large)
-    pointer = archive._opened.pointer
+def test_damage_anywhere_in_the_index(large: Path) -> None:
+    add(large, **{"m5/p5/new": blob(factor=2.0, version=5)})
+    pointer = Archive.open(large)._opened.pointer
     data = bytearray(large.read_bytes())
-    at = pointer.index_position + pointer.index_size * part // 100
-    data[at] ^= 1 << part % 8
-    for source in (io.BytesIO(data), large):
+    for part in range(3, 100, 12):
+        at = pointer.index_position + pointer.index_size * part // 100
+        data[at] ^= 1 << part % 8
+        with pytest.raises(DeserializationError):
+            Archive.open(io.BytesIO(data)).verify()
         large.write_bytes(data)
         with pytest.raises(DeserializationError):
-            Archive.open(source).verify()
+            Archive.open(large).verify()
+        data[at] ^= 1 << part % 8
 
 
 def test_damage_in_an_earlier_index(large: Path) -> None:
     """Its parts are still those of the archive."""
     pointer = Archive.open(large)._opened.pointer
-    add(large, **{"m5/p5/new": blob(factor=5.0)})
+    add(large, **{"m5/p5/new": blob(factor=2.0, version=5)})
     data = bytearray(large.read_bytes())
     data[pointer.index_position + 1000] ^= 1
     large.write_bytes(data)
     archive = Archive.open(large)
-    assert archive["m5/p5/new"].read() == blob(factor=5.0)
+    assert archive["m5/p5/new"].read() == blob(factor=2.0, version=5)
     with pytest.raises(DeserializationError, match=r"index\.blocks\[0\]"):
         archive["m0/p0/b00"]
     with pytest.raises(DeserializationError, match=r"index\.blocks\[0\]"):
@@ -325,7 +315,7 @@ def test_blocks_that_are_larger_than_all_of_them(created: Path) -> None:
 
 def test_a_page_that_says_another_number_of_members(large: Path) -> None:
     """An append would add up what it says."""
-    add(large, **{"m9/p5/new": blob(factor=5.0)})
+    add(large, **{"m9/p5/new": blob(factor=2.0, version=5)})
     pointer = Archive.open(large)._opened.pointer
     data = large.read_bytes()
     start = pointer.index_position + pointer.root_position
@@ -339,11 +329,3 @@ def test_a_page_that_says_another_number_of_members(large: Path) -> None:
                 lambda places: [data[position : position + size] for position, size in places],
                 *(pointer.index_position, pointer.index_size, lying, _native.digest(lying)),
             ).find(NAMES[0])
-
-
-def test_an_exception_undoes_an_append(large: Path) -> None:
-    before = large.read_bytes()
-    with pytest.raises(KeyError), Archive.append(large) as archive:
-        archive.add("new", blob())
-        archive.remove("missing")
-    assert large.read_bytes() == before

@@ -1,11 +1,13 @@
-"""Archives behind URLs are read by ranges: the end with the index, then what is asked for."""
+"""Archives behind URLs are read by ranges, only from whom they should be, and stay what they were when opened."""
 
 from __future__ import annotations
 
+import io
+import os
 import pickle
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,14 @@ import numpy as np
 import pytest
 
 import jaxexp
-from jaxexp import Archive, DeserializationError
-from kit.archives import blob, plain
-from kit.served import serving
+from jaxexp import Archive, DeserializationError, _native
+from kit.archive_files import make
+from kit.archives import blob, plain, platforms
+from kit.each import each
+from kit.served import raw, serving
+from kit.weighted import X, apply, bound, close, params
 
 pytest.importorskip("aiohttp")
-pytest.importorskip("s3fs")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,10 +33,23 @@ def _sessions_end() -> Iterator[None]:
     """fsspec keeps its connections for the next who asks; left open, they would warn in some later test."""
     yield
     for protocol, attribute in (("http", "_session"), ("s3", "_s3creator")):
-        for fs in list(fsspec.get_filesystem_class(protocol)._cache.values()):
-            if (session := getattr(fs, attribute, None)) is not None:
-                fsspec.asyn.sync(fs.loop, session.__aexit__, None, None, None)
-        fsspec.get_filesystem_class(protocol).clear_instance_cache()
+        if protocol in fsspec.available_protocols() and (protocol != "s3" or _has_s3()):
+            for fs in list(fsspec.get_filesystem_class(protocol)._cache.values()):
+                if (session := getattr(fs, attribute, None)) is not None:
+                    fsspec.asyn.sync(fs.loop, session.__aexit__, None, None, None)
+            fsspec.get_filesystem_class(protocol).clear_instance_cache()
+
+
+def _has_s3() -> bool:
+    try:
+        import s3fs  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def exported_of(factor: float) -> jaxexp.Exported:
+    return jaxexp.export(jax.jit(lambda x: x * factor))(np.zeros(3, np.float32))
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +59,6 @@ def members() -> dict[str, bytes]:
     return {
         name: bytes(exported_of(i).serialize(metadata={"noise": text})) for i, (name, text) in enumerate(noise.items())
     } | {"whole": blob("cpu"), "jax": plain(), "apart": blob("tpu")}
-
-
-def exported_of(factor: float) -> jaxexp.Exported:
-    return jaxexp.export(jax.jit(lambda x: x * factor))(np.zeros(3, np.float32))
 
 
 @pytest.fixture(scope="module")
@@ -63,22 +76,9 @@ def server(data: bytes) -> Iterator[Any]:
         yield server
 
 
-@pytest.fixture
-def http_url(server: Any) -> str:
-    found: str = server.url
-    return found
-
-
-@pytest.fixture
-def memory_url(data: bytes) -> str:
-    url = f"memory://{secrets.token_hex(8)}/fleet.zip"
-    with fsspec.open(url, "wb") as file:
-        file.write(data)
-    return url
-
-
 @pytest.fixture(scope="module")
-def s3_options() -> Iterator[dict[str, Any]]:
+def s3() -> Iterator[dict[str, Any]]:
+    """The options of a server of S3."""
     pytest.importorskip("s3fs")
     moto = pytest.importorskip("moto.server")
     server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -86,6 +86,14 @@ def s3_options() -> Iterator[dict[str, Any]]:
     host, port = server.get_host_and_port()
     yield {"endpoint_url": f"http://{host}:{port}", "key": "key", "secret": "secret"}
     server.stop()
+
+
+def writer_of(url: str) -> Callable[[bytes], None]:
+    def write(data: bytes) -> None:
+        with fsspec.open(url, "wb") as file:
+            file.write(data)
+
+    return write
 
 
 def assert_all_is_there(archive: Archive, members: dict[str, bytes]) -> None:
@@ -102,52 +110,62 @@ def assert_all_is_there(archive: Archive, members: dict[str, bytes]) -> None:
     assert again.load() == archive["apart"].load()
 
 
-def test_memory(memory_url: str, members: dict[str, bytes]) -> None:
-    assert_all_is_there(Archive.open(memory_url), members)
+def test_memory_and_http(server: Any, data: bytes, members: dict[str, bytes], tmp_path: Path) -> None:
+    url = f"memory://{secrets.token_hex(8)}/fleet.zip"
+    writer_of(url)(data)
+    assert_all_is_there(Archive.open(url), members)
+    assert_all_is_there(Archive.open(server.url), members)
+    with pytest.raises(TypeError, match="storage options are for URLs, found key"):
+        Archive.open(tmp_path / "fleet.zip", key="key")
 
 
-def test_http(http_url: str, members: dict[str, bytes]) -> None:
-    assert_all_is_there(Archive.open(http_url), members)
-
-
-def test_s3(s3_options: dict[str, Any], data: bytes, members: dict[str, bytes]) -> None:
-    fs = fsspec.filesystem("s3", **s3_options)
+def test_s3(s3: dict[str, Any], data: bytes, members: dict[str, bytes], states: list[bytes]) -> None:
+    fs = fsspec.filesystem("s3", **s3)
     fs.mkdir("models")
     fs.pipe_file("models/fleet.zip", data)
-    assert_all_is_there(Archive.open("s3://models/fleet.zip", **s3_options), members)
+    assert_all_is_there(Archive.open("s3://models/fleet.zip", **s3), members)
     with pytest.raises(FileNotFoundError):
-        Archive.open("s3://models/absent.zip", **s3_options)
+        Archive.open("s3://models/absent.zip", **s3)
+    fs.pipe_file("models/replaced.zip", states[0])
+    fs.ls("models")  # which is kept, and says later what was true now
+    archive = Archive.open("s3://models/replaced.zip", **s3)
+    model = archive["model/v1"].load()
+    fs.pipe_file("models/replaced.zip", states[0])
+    assert model.weights["head"] is not None, "the same bytes have the same ETag"
+    fs.pipe_file("models/replaced.zip", states[1])
+    for use in (lambda: model.call(X), archive["model/v2"].load):
+        with pytest.raises(DeserializationError, match=r"ETag .*has changed since it was opened"):
+            use()
 
 
-def test_only_what_is_asked_for_is_fetched(http_url: str, server: Any, members: dict[str, bytes]) -> None:
-    archive = Archive.open(http_url)
-    assert sum(size for command, size in server.requests if command == "GET") <= 1 << 16
+# --- how much is fetched --------------------------------------------------------------------------------------------
+
+
+def test_only_what_is_asked_for_is_fetched(server: Any, members: dict[str, bytes]) -> None:
+    archive = Archive.open(server.url)
     assert archive["m07"].summary.arguments == ("float32[3]",)
     assert archive["m07"].metadata == {"name": "m07"}
     assert len(archive) == len(members)
     fetched = len(server.requests)
     first = sorted(size for command, size in server.requests if command == "GET")
     assert len(first) == 2, "the head of the first section, and the end, which has the index"
-    assert first[0] < 256
-
+    assert first[0] < 256 and sum(first) <= 1 << 16
     archive["m07"].load()
     assert server.requests[fetched:] == [("GET", len(members["m07"]))]
-
     del server.requests[:]
     assert archive.load_all(["m03", "m04", "m12"])
-    sizes = sorted(size for _, size in server.requests)
+    one, two = sorted(size for _, size in server.requests)
     neighbours = len(members["m03"]) + len(members["m04"])
-    assert sizes[0] == len(members["m12"])
-    assert len(sizes) == 2, "neighbours come in one request"
-    assert neighbours <= sizes[1] <= neighbours + 256
+    assert one == len(members["m12"])
+    assert neighbours <= two <= neighbours + 256, "neighbours come in one request"
 
 
-def test_a_large_index_takes_one_more_request(server: Any, http_url: str, tmp_path: Path) -> None:
+def test_a_large_index_takes_one_more_request(server: Any, tmp_path: Path) -> None:
     with Archive.create(tmp_path / "many.zip") as archive:
         for i in range(600):
             archive.add(f"{'a-long-folder-name/' * 5}{i:03}", blob(version=i % 9), metadata={"number": i})
     server.data = (tmp_path / "many.zip").read_bytes()
-    many = Archive.open(http_url)
+    many = Archive.open(server.url)
     index = many._opened.pointer.index_size
     assert index > 1 << 16
     first, second, third = (size for command, size in server.requests if command == "GET")
@@ -158,36 +176,256 @@ def test_a_large_index_takes_one_more_request(server: Any, http_url: str, tmp_pa
     assert many[name].load() == jaxexp.deserialize(blob(version=123 % 9))
 
 
-def test_a_torn_append_is_found_behind_its_garbage(server: Any, http_url: str, data: bytes) -> None:
+def test_a_torn_append_is_found_behind_its_garbage(server: Any, data: bytes) -> None:
     server.data = data + np.random.default_rng(0).bytes(300_000)
-    archive = Archive.open(http_url)
+    archive = Archive.open(server.url)
     assert archive.unfinished_bytes == 300_000
     assert archive.verify() == {}
 
 
-def test_damage_names_url_and_member(server: Any, http_url: str, data: bytes) -> None:
-    damaged = bytearray(data)
-    position, _, _ = Archive.open(http_url)._opened.index.extent(Archive.open(http_url)._opened.find("m05"))
-    damaged[position + 200] ^= 1
-    server.data = bytes(damaged)
-    archive = Archive.open(http_url)
-    with pytest.raises(DeserializationError, match=re.escape(f"{http_url}::m05")):
-        archive["m05"].load()
-    assert set(archive.verify()) == {"m05"}
+def answers_with(size: int, body_of: Callable[[int, int], bytes], sent: list[int]) -> Callable[[Any, bytes], None]:
+    """A server of a file of this size, with so many bytes in each range as it is asked for."""
+
+    def answer(connection: Any, head: bytes) -> None:
+        asked = re.search(rb"Range: bytes=(\d+)-(\d+)", head)
+        if head.startswith(b"HEAD") or asked is None:
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
+            return
+        start, end = int(asked[1]), int(asked[2]) + 1
+        body = body_of(start, end)
+        sent.append(len(body))
+        said = f"Content-Length: {len(body)}\r\nContent-Range: bytes {start}-{end - 1}/{size}\r\n\r\n"
+        connection.sendall(b"HTTP/1.1 206 Partial\r\n" + said.encode() + body)
+
+    return answer
 
 
-def test_a_file_that_shrinks_is_noticed(server: Any, http_url: str, data: bytes) -> None:
-    archive = Archive.open(http_url)
-    server.data = data[:500_000]
-    with pytest.raises(DeserializationError, match="changed since it was opened"):
-        archive["m04"].load()
+def test_what_is_no_archive_is_refused_at_once() -> None:
+    """A terabyte of it, of which 64 kB are read; or sections without end, which a server makes up as it is asked."""
+    for content in (b"\0", _native.ARCHIVE_END_MAGIC, b"PK\3\4"):
+        sent: list[int] = []
+        bodies = lambda start, end, content=content: (content * ((end - start) // len(content) + 1))[: end - start]  # noqa: E731
+        with raw(answers_with(1 << 40, bodies, sent)) as server:
+            with pytest.raises(DeserializationError, match="an archive"):
+                Archive.open(server.url)
+            assert len(server.requests) == 3
+        assert sum(sent) == 1 << 16
+
+    def section(start: int, end: int) -> bytes:
+        return _native.archive_section_head(start, start + 512, bytes(134)).ljust(end - start, b"\0")[: end - start]
+
+    with raw(answers_with(1 << 40, section, [])) as server:
+        with pytest.raises(DeserializationError, match="at most 1000 appends"):
+            Archive.open(server.url)
+        assert len(server.requests) < 1010
 
 
-def test_absent(http_url: str) -> None:
-    with pytest.raises(FileNotFoundError):
-        Archive.open(http_url.replace("fleet", "absent"))
+# --- secrets --------------------------------------------------------------------------------------------------------
 
 
-def test_options_are_for_urls(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="storage options are for URLs, found key"):
-        Archive.open(tmp_path / "fleet.zip", key="key")
+def test_options_are_in_the_pickle_that_other_processes_open(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not those that fsspec is configured with."""
+    server.token = token = "token-of-a-test"
+    headers = {"headers": {"Authorization": f"Bearer {token}"}}
+    with pytest.raises(OSError, match="401"):
+        Archive.open(server.url)
+    pickled = pickle.dumps(Archive.open(server.url, **headers))
+    assert token.encode() in pickled
+    assert "whole" in pickle.loads(pickled)
+    monkeypatch.setitem(fsspec.config.conf, "http", headers)
+    archive = Archive.open(server.url)
+    for given in (archive, archive["whole"]):
+        pickled = pickle.dumps(given)
+        assert token.encode() not in pickled
+        assert pickle.loads(pickled) is not None
+    fsspec.get_filesystem_class("http").clear_instance_cache()
+    monkeypatch.delitem(fsspec.config.conf, "http")
+    with pytest.raises(OSError, match="401"):
+        list(pickle.loads(pickle.dumps(archive)))
+    fsspec.get_filesystem_class("http").clear_instance_cache()
+
+
+# --- files that somebody replaces while they are open ---------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def weights() -> list[Any]:
+    return [params(seed=0), params(seed=1)]
+
+
+@pytest.fixture(scope="module")
+def states(weights: list[Any], tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    """Archives of the same size and layout: one model, and the same after more training."""
+    model, _ = bound()
+    found = []
+    for values in weights:
+        trained = model.with_weights(values)
+        path = tmp_path_factory.mktemp("states") / "fleet.zip"
+        found.append(make(path, {"model/v1": trained, "model/v2": trained}).read_bytes())
+    assert len(found[0]) == len(found[1])
+    assert found[0] != found[1]
+    return found
+
+
+DATES = [{"Last-Modified": f"Thu, 0{day} Jan 2026 00:00:00 GMT"} for day in (1, 2)]
+TELLS = {
+    "an ETag": ({"ETag": '"1"'}, {"ETag": '"2"'}),
+    "a weak ETag": ({"ETag": 'W/"1"'}, {"ETag": 'W/"2"'}),
+    "a date": (DATES[0], DATES[1]),
+    "a date beside a weak ETag": ({"ETag": 'W/"1"', **DATES[0]}, {"ETag": 'W/"1"', **DATES[1]}),
+}
+
+
+@each("what", TELLS)
+def test_what_a_server_says_of_a_file_is_compared_with_each_answer(
+    what: str, states: list[bytes], weights: list[Any]
+) -> None:
+    before, after = TELLS[what]
+    with serving(states[0]) as server:
+        server.headers = before
+        archive = Archive.open(server.url)
+        early, late = archive["model/v1"].load(), Archive.open(server.url)["model/v2"].load()
+        close(early.call(X), apply(weights[0], X))
+        name = next(iter(late.weights))
+        assert late.weights[name] is not None, "one weight is of the old file"
+        server.data, server.headers = states[1], after
+        changed = f"{re.escape(repr(server.url))}.*has changed since it was opened, so open it again"
+        for use in (lambda: late.call(X), archive["model/v2"].load, archive.load_all, archive["model/v2"].read):
+            with pytest.raises(DeserializationError, match=changed):
+                use()
+        close(early.call(X), apply(weights[0], X))
+        close(Archive.open(server.url)["model/v2"].load().call(X), apply(weights[1], X))
+
+
+TAG = {"ETag": '"1"'}
+
+
+@each("before, after", [(TAG, {"ETag": 'W/"1"'}), ({**TAG, **DATES[0]}, {**TAG, **DATES[1]})])
+def test_what_is_no_change(before: Any, after: Any, states: list[bytes], weights: list[Any]) -> None:
+    """A tag that some answers weaken; another date beside the same tag."""
+    with serving(states[0]) as server:
+        server.headers = before
+        archive = Archive.open(server.url)
+        model = archive["model/v2"].load()
+        server.headers = after
+        close(archive["model/v1"].load().call(X), apply(weights[0], X))
+        close(model.call(X), apply(weights[0], X))
+
+
+@each("way", ["http", "memory", "a file object"])
+def test_digests_tell_where_nothing_else_does(
+    way: str, states: list[bytes], weights: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a server without ETags and dates, of a file system that knows no times, and of what can only be read."""
+    monkeypatch.setattr("jaxexp._kernel.io.sources.facts_of", lambda info: {})
+    with serving(states[0]) as server:
+        source: Any
+        if way == "http":
+            source, replace = server.url, lambda data: setattr(server, "data", data)
+        elif way == "memory":
+            source = f"memory://{secrets.token_hex(8)}/fleet.zip"
+            replace = writer_of(source)
+        else:
+            source = io.BytesIO(states[0])
+            replace = lambda data: (source.seek(0), source.write(data))  # noqa: E731
+        replace(states[0])
+        archive = Archive.open(source)
+        model = archive["model/v1"].load()
+        assert model.weights["head"] is not None
+        replace(states[1])
+        with pytest.raises(DeserializationError, match="the file has changed since it was opened; open it again"):
+            model.call(X)
+        for use in (archive["model/v2"].load, archive.load_all, archive["model/v2"].read, archive["model/v2"].inspect):
+            with pytest.raises(DeserializationError, match=r"an artifact of digest .* the file has changed since"):
+                use()
+        assert all(isinstance(e, DeserializationError) for e in archive.load_all(on_error="return"))
+        replace(states[0])
+        close(model.call(X), apply(weights[0], X))
+
+
+@each("protocol", ["memory", "file"])
+def test_what_file_systems_say_of_a_file_is_compared(
+    protocol: str, states: list[bytes], weights: list[Any], tmp_path: Path
+) -> None:
+    url = f"{protocol}://{tmp_path}/fleet.zip"
+    replace = writer_of(url)
+    replace(states[0])
+    if protocol == "file":
+        os.utime(tmp_path / "fleet.zip", (1, 1))
+    archive = Archive.open(url)
+    model = archive["model/v1"].load()
+    assert model.weights["head"] is not None
+    replace(states[1])
+    for use in (lambda: model.call(X), archive["model/v2"].load):
+        with pytest.raises(DeserializationError, match=r"(mtime|created) .*has changed since it was opened"):
+            use()
+    close(Archive.open(url)["model/v1"].load().call(X), apply(weights[1], X))
+
+
+@each("protocol", ["simplecache", "filecache"])
+def test_a_copy_that_fsspec_keeps_stays_what_it_was(
+    protocol: str, states: list[bytes], weights: list[Any], tmp_path: Path
+) -> None:
+    with serving(states[0]) as server:
+        server.headers = {"ETag": '"1"'}
+        archive = Archive.open(f"{protocol}::{server.url}", **{protocol: {"cache_storage": str(tmp_path)}})
+        server.data, server.headers = states[1], {"ETag": '"2"'}
+        close(archive["model/v1"].load().call(X), apply(weights[0], X))
+
+
+def test_another_size_is_noticed_without_anything_else(states: list[bytes]) -> None:
+    for data in (states[0] + b"more", states[0][:-500]):
+        with serving(states[0]) as server:
+            archive = Archive.open(server.url)
+            server.data = data
+            with pytest.raises(DeserializationError, match=f"size {len(states[0])}, found size {len(data)}"):
+                archive["model/v1"].load()
+
+
+def test_members_without_weights(tmp_path: Path) -> None:
+    """Each is whole, and has the place of the other in the archive that is open."""
+    blobs = [  # all from here: where a function was traced is in its bytes
+        [bytes(made[platform].serialize()) for platform in ("cpu", "tpu")]
+        for made in map(platforms.__wrapped__, (2.0, 3.0))
+    ]
+    first, second = (
+        make(tmp_path / f"{n}.zip", {"a": on_cpu, "b": on_tpu}).read_bytes() for n, (on_cpu, on_tpu) in enumerate(blobs)
+    )
+    assert len(first) == len(second)
+    with serving(first) as server:
+        archive = Archive.open(server.url)
+        server.data = second
+        loaded: Any = archive.load_all(on_error="return")
+        assert all("as the index says" in str(e) for e in loaded)
+        assert [e.file for e in loaded] == [f"{server.url}::a", f"{server.url}::b"]
+        server.data = first
+        assert archive["a"].load() == jaxexp.deserialize(blobs[0][0])
+
+
+class ChangingOnce(dict[str, str]):
+    """Headers of a server at which the same file is uploaded again after so many answers."""
+
+    def __init__(self, answers: int) -> None:
+        super().__init__({"ETag": '"1"'})
+        self.left = answers
+
+    def items(self) -> Any:
+        self.left -= 1
+        return {"ETag": '"1"' if self.left >= 0 else '"2"'}.items()
+
+
+@each("name, answers", [("migrate_many", 3), ("migrate_many", 5), ("digests_many", 3), ("verify_many", 5)])
+def test_a_journal_does_not_keep_that_a_file_changed(name: str, answers: int, tmp_path: Path) -> None:
+    members = {f"{number:02}": blob(version=number) for number in range(20)}
+    given: list[Any] = [tmp_path / "new"] if name == "migrate_many" else []
+    with serving(make(tmp_path / "fleet.zip", members).read_bytes()) as server:
+
+        def errors() -> list[Any]:
+            found = getattr(jaxexp, name)([server.url], *given, journal=tmp_path / "journal")
+            return [one for _, one in dict(found).items() if isinstance(one, Exception)]
+
+        server.headers = ChangingOnce(answers)
+        first = errors()
+        assert first
+        assert all("has changed since it was opened" in str(error) for error in first)
+        assert errors() == []

@@ -1,4 +1,4 @@
-"""Where an archive ends: heads of sections lead there, and nothing that a member has in it."""
+"""Where an archive ends: heads of sections lead there, whatever a killed process left, or a member has in it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import subprocess
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -22,10 +21,9 @@ import jaxexp
 from jaxexp import Archive, DeserializationError, ExportError, _native
 from jaxexp._fleet.archive.output import refuse_unknown_rest
 from kit.archive_files import assert_sound, make, of_one_section, with_index
-from kit.archives import blob
+from kit.archives import blob, exported
 from kit.places import TESTS, WORKERS
-
-pytestmark = pytest.mark.once(reason="an index is read without JAX")
+from kit.weighted import bound
 
 
 class Interrupted(BaseException): ...
@@ -33,7 +31,6 @@ class Interrupted(BaseException): ...
 
 OLD = {"prod/model": lambda: blob(), "prod/other": lambda: blob("tpu")}
 GOLDEN = TESTS / "golden" / "archives"
-EVERY = 8  # lengths from one that a test tries to its next
 
 
 def with_module(module: bytes) -> bytes:
@@ -63,11 +60,6 @@ def other_archive(position: int) -> bytes:
     return _native.archive_section_head(position, position + len(data), end) + data[len(head) :]
 
 
-def test_the_other_archive_is_one() -> None:
-    assert list(Archive.open(io.BytesIO(other_archive(0)))) == ["prod/model"]
-    assert Archive.open(io.BytesIO(other_archive(0))).verify() == {}
-
-
 def hostile(path: Path) -> bytes:
     """An artifact that is one, and has whole archives in its module, for where it will be in the file: each is followed
     by its own end again and again, so that the file ends with one wherever it is cut.
@@ -94,37 +86,35 @@ def interrupted(path: Path, member: bytes) -> bytes:
     return unfinished
 
 
-class TestHostileMembers:
-    def test_cut_anywhere(self, path: Path) -> None:
-        old = make(path, {name: member() for name, member in OLD.items()}).read_bytes()
-        torn = interrupted(path, hostile(path))
-        assert path.read_bytes() == old
-        with Archive.append(path) as archive:
-            archive.add("uploads/mine", hostile(path))
-        whole = path.read_bytes()
-        ends = 0
-        for data in (torn, whole):
-            for size in range(len(old), len(data)):
-                archive = Archive.open(io.BytesIO(data[:size]))
-                assert list(archive) == sorted(OLD), size
-                assert archive.unfinished_bytes == size - len(old)
-                ends += _native.ArchiveEnd.read(data[size - _native.ARCHIVE_END_SIZE : size]) is not None
-        assert ends > 30, "the attack ends files as archives end"
-        assert list(Archive.open(io.BytesIO(whole))) == [*sorted(OLD), "uploads/mine"]
-        for size in range(len(old)):
-            with pytest.raises(DeserializationError):
-                Archive.open(io.BytesIO(whole[:size]))
+def test_cut_anywhere(path: Path) -> None:
+    old = make(path, {name: member() for name, member in OLD.items()}).read_bytes()
+    torn = interrupted(path, hostile(path))
+    assert path.read_bytes() == old
+    with Archive.append(path) as archive:
+        archive.add("uploads/mine", hostile(path))
+    whole = path.read_bytes()
+    ends = 0
+    for data in (torn, whole):
+        for size in range(len(old), len(data)):
+            archive = Archive.open(io.BytesIO(data[:size]))
+            assert list(archive) == sorted(OLD), size
+            assert archive.unfinished_bytes == size - len(old)
+            ends += _native.ArchiveEnd.read(data[size - _native.ARCHIVE_END_SIZE : size]) is not None
+    assert ends > 30, "the attack ends files as archives end"
+    assert list(Archive.open(io.BytesIO(whole))) == [*sorted(OLD), "uploads/mine"]
+    for size in range(len(old)):
+        with pytest.raises(DeserializationError):
+            Archive.open(io.BytesIO(whole[:size]))
 
-    @pytest.mark.parametrize("how", ["cut", "unfinished"])
-    def test_at_the_next_append(self, how: str, path: Path) -> None:
-        """What an interrupted append left is cut off, and nothing of it becomes the archive."""
-        make(path, {name: member() for name, member in OLD.items()})
-        member = hostile(path)
-        data = interrupted(path, member)
-        if how == "cut":
-            with Archive.append(path) as archive:
-                archive.add("uploads/mine", member)
-            data = path.read_bytes()[: len(data)]
+
+def test_at_the_next_append(path: Path) -> None:
+    """What an interrupted append left is cut off, and nothing of it becomes the archive."""
+    make(path, {name: member() for name, member in OLD.items()})
+    member = hostile(path)
+    unfinished = interrupted(path, member)
+    with Archive.append(path) as archive:
+        archive.add("uploads/mine", member)
+    for data in (unfinished, path.read_bytes()[: len(unfinished)]):
         end = data.rindex(_native.ARCHIVE_END_MAGIC) + _native.ARCHIVE_END_SIZE - 22
         for size in (end, len(data), len(data) - 1):
             path.write_bytes(data[:size])
@@ -132,78 +122,69 @@ class TestHostileMembers:
                 archive.add("new", blob(factor=3.0))
             assert_sound(path, {"new": blob(factor=3.0)} | {name: member() for name, member in OLD.items()})
 
-    @pytest.mark.parametrize(
-        "count", [5, pytest.param(300, marks=pytest.mark.slow(reason="a process and twenty copies for each"))]
-    )
-    def test_killed_at_random_moments(self, count: int, path: Path, tmp_path: Path, subprocess_env) -> None:
-        """Of what a killed append left, and of any beginning of that, nothing becomes the archive."""
-        make(path, {name: member() for name, member in OLD.items()})
-        (tmp_path / "member").write_bytes(hostile(path))
-        command = [sys.executable, WORKERS / "hostile_append.py", path, tmp_path / "member", str(count), "0"]
-        done = subprocess.run(command, env=subprocess_env(), capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
-        assert sum(int(line.split()[1]) for line in done.stdout.splitlines()) == count
 
-    def test_sections_one_behind_the_other(self, path: Path) -> None:
-        make(path, {"a": blob()})
-        expected = {"a": blob()}
-        for i in range(5):
-            member = hostile(path)
-            assert list(Archive.open(io.BytesIO(interrupted(path, member)))) == sorted(expected)
-            with Archive.append(path) as archive:
-                archive.add("uploads/mine", member)
-                archive.remove("uploads/mine")
-                archive.add(f"b{i}", blob(version=i))
-            expected[f"b{i}"] = blob(version=i)
-            assert_sound(path, expected)
+def test_sections_one_behind_the_other(path: Path) -> None:
+    make(path, {"a": blob()})
+    expected = {"a": blob()}
+    for i in range(5):
+        member = hostile(path)
+        assert list(Archive.open(io.BytesIO(interrupted(path, member)))) == sorted(expected)
+        with Archive.append(path) as archive:
+            archive.add("uploads/mine", member)
+            archive.remove("uploads/mine")
+            archive.add(f"b{i}", blob(version=i))
+        expected[f"b{i}"] = blob(version=i)
+        assert_sound(path, expected)
 
 
-class TestWhatIsLeft:
+"""Any beginning of what an append writes is known as such by the next append, which puts its own there."""
+
+
+@pytest.mark.parametrize("of_earlier_version", [False, True])
+def test_every_beginning(of_earlier_version: bool, path: Path) -> None:
     """Any beginning of what an append writes is known as such by the next append, which puts its own there."""
-
-    @pytest.mark.sampled(one_in=5, reason="lengths are alike")
-    @pytest.mark.parametrize("of_earlier_version", [False, True])
-    @pytest.mark.parametrize("remainder", range(EVERY))
-    def test_every_beginning(self, remainder: int, of_earlier_version: bool, path: Path) -> None:
-        if of_earlier_version:
-            old, whole = ((GOLDEN / f"{name}.zip").read_bytes() for name in ("created", "appended"))
-            left = [whole]
-        else:
-            old = make(path, {"a": blob()}).read_bytes()
-            torn = interrupted(path, blob("tpu"))
-            with Archive.append(path) as archive:
-                archive.add("b", blob("tpu"))
-            left = [torn, path.read_bytes()]
-        for data in left:
-            assert data.startswith(old)
-            for size in range(len(old) + remainder, len(data), EVERY):
-                path.write_bytes(data[:size])
-                with pytest.raises(Interrupted), Archive.append(path):
-                    raise Interrupted
-                assert path.read_bytes() == old, size
-
-    def test_every_beginning_of_a_head_that_was_half_written(self, path: Path) -> None:
+    if of_earlier_version:
+        old, whole = ((GOLDEN / f"{name}.zip").read_bytes() for name in ("created", "appended"))
+        left = [whole]
+    else:
         old = make(path, {"a": blob()}).read_bytes()
-        before = _native.archive_section_head(len(old))
+        torn = interrupted(path, blob("tpu"))
         with Archive.append(path) as archive:
             archive.add("b", blob("tpu"))
-        after = path.read_bytes()[len(old) :][: len(before)]
-        halves = [
-            first[:at] + second[at:] for first, second in ((before, after), (after, before)) for at in range(len(after))
-        ]
-        for half in halves:
-            for size in range(1, len(half)):
+        left = [torn, path.read_bytes()]
+    for data in left:
+        assert data.startswith(old)
+        for size in {*range(len(old), len(data), 23), *range(len(data) - 9, len(data))}:
+            if size < len(data) - _native.ARCHIVE_END_SIZE:  # what looks like an end may be a damaged one
+                assert list(Archive.open(io.BytesIO(data[:size] + bytes(50)))) == list(Archive.open(io.BytesIO(old)))
+            path.write_bytes(data[:size])
+            with pytest.raises(Interrupted), Archive.append(path):
+                raise Interrupted
+            assert path.read_bytes() == old, size
+
+
+def test_every_beginning_of_a_head_that_was_half_written(path: Path) -> None:
+    old = make(path, {"a": blob()}).read_bytes()
+    before = _native.archive_section_head(len(old))
+    with Archive.append(path) as archive:
+        archive.add("b", blob("tpu"))
+    after = path.read_bytes()[len(old) :][: len(before)]
+    for first, second in ((before, after), (after, before)):
+        for at in range(0, len(after), 3):
+            half = first[:at] + second[at:]
+            for size in range(1 + at % 2, len(half), 2):
                 assert rest_is_known(old + half[:size]), (half, size)
 
-    def test_beginnings_of_others(self, path: Path) -> None:
-        """Members that are not laid out for this place, or by other programs, are not cut off."""
-        old = make(path, {"a": blob()}).read_bytes()
-        elsewhere = _native.zip_local_header("a/name", 5, 0, len(old) + 1)
-        with zipfile.ZipFile(other := io.BytesIO(), "w") as zipped:
-            zipped.writestr("a/name", b"1" * 50)
-        for rest in (elsewhere, other.getvalue(), b"PK\3\5" + elsewhere[4:]):
-            for size in range(30, len(rest)):
-                assert not rest_is_known(old + rest[:size]), (rest, size)
+
+def test_beginnings_of_others(path: Path) -> None:
+    """Members that are not laid out for this place, or by other programs, are not cut off."""
+    old = make(path, {"a": blob()}).read_bytes()
+    elsewhere = _native.zip_local_header("a/name", 5, 0, len(old) + 1)
+    with zipfile.ZipFile(other := io.BytesIO(), "w") as zipped:
+        zipped.writestr("a/name", b"1" * 50)
+    for rest in (elsewhere, other.getvalue(), b"PK\3\5" + elsewhere[4:]):
+        for size in range(30, len(rest)):
+            assert not rest_is_known(old + rest[:size]), (rest, size)
 
 
 def rest_is_known(data: bytes) -> bool:
@@ -215,158 +196,197 @@ def rest_is_known(data: bytes) -> bool:
     return True
 
 
-class TestWhatIsProven:
-    @pytest.mark.parametrize("write", [Archive.append, Archive.compact])
-    def test_what_no_append_left_is_not_cut(self, write: Callable[[Path], object], path: Path) -> None:
-        data = make(path, {"a": blob()}).read_bytes()
-        for rest in (b"x", os.urandom(1000), other_archive(0)[200:], b"\0" * 99 + b"x"):
-            path.write_bytes(data + rest)
-            assert list(Archive.open(path)) == ["a"]
+def test_what_no_append_left_is_not_cut(path: Path) -> None:
+    data = make(path, {"a": blob()}).read_bytes()
+    for rest in (b"x", os.urandom(1000), other_archive(0)[200:], b"\0" * 99 + b"x"):
+        path.write_bytes(data + rest)
+        assert list(Archive.open(path)) == ["a"]
+        for write in (Archive.append, Archive.compact):
             with pytest.raises(DeserializationError, match=r"nothing behind it but what an append left.*cut them off"):
                 write(path)
-            assert path.read_bytes() == data + rest
+        assert path.read_bytes() == data + rest
 
-    def test_zeros_are_nobody_s(self, path: Path) -> None:
-        data = make(path, {"a": blob()}).read_bytes()
-        path.write_bytes(data + bytes(100_000))
-        with Archive.append(path) as archive:
-            archive.add("b", blob("tpu"))
-        assert_sound(path, {"a": blob(), "b": blob("tpu")})
 
-    def test_every_bit_of_heads(self, path: Path) -> None:
-        make(path, {"a": blob()})
-        first = path.stat().st_size
-        with Archive.append(path) as archive:
-            archive.add("b", blob("tpu"))
-        data = path.read_bytes()
-        for position in (0, first):
-            before = _native.archive_section_head(position)
-            for at in range(position, position + len(before)):
-                damaged = bytearray(data)
-                damaged[at] ^= 1 << at % 8
-                # With the byte from before, it is a head that was half written when the append was interrupted.
-                unfinished = position == first and damaged[at] == before[at - position]
-                try:
-                    assert list(Archive.open(io.BytesIO(damaged))) == (["a"] if unfinished else ["a", "b"])
-                except DeserializationError as error:
-                    assert "damaged" in str(error)
+def test_zeros_are_nobody_s(path: Path) -> None:
+    data = make(path, {"a": blob()}).read_bytes()
+    path.write_bytes(data + bytes(100_000))
+    with Archive.append(path) as archive:
+        archive.add("b", blob("tpu"))
+    assert_sound(path, {"a": blob(), "b": blob("tpu")})
 
-    def test_a_head_that_was_half_written(self, path: Path) -> None:
-        """By somebody who was interrupted just then: each part of it is from before or from after."""
-        make(path, {"a": blob()})
-        first = path.stat().st_size
-        with Archive.append(path) as archive:
-            archive.add("b", blob("tpu"))
-        data = path.read_bytes()
-        before, after = (_native.archive_section_head(first), data[first:])
-        after = after[: len(before)]
-        for size in range(len(before)):
-            for half in (before[:size] + after[size:], after[:size] + before[size:]):
-                archive = Archive.open(io.BytesIO(data[:first] + half + data[first + len(half) :]))
-                assert list(archive) == (["a", "b"] if half == after else ["a"])
 
-    @pytest.mark.parametrize("end", [0, 1, 191, 10_000, 1 << 40, (1 << 64) - 1])
-    def test_heads_that_lie(self, end: int, path: Path) -> None:
-        data = make(path, {"a": blob()}).read_bytes()
+def test_every_bit_of_heads(path: Path) -> None:
+    make(path, {"a": blob()})
+    first = path.stat().st_size
+    with Archive.append(path) as archive:
+        archive.add("b", blob("tpu"))
+    data = path.read_bytes()
+    for position in (0, first):
+        before = _native.archive_section_head(position)
+        for at in range(position, position + len(before)):
+            damaged = bytearray(data)
+            damaged[at] ^= 1 << at % 8
+            # With the byte from before, it is a head that was half written when the append was interrupted.
+            unfinished = position == first and damaged[at] == before[at - position]
+            try:
+                assert list(Archive.open(io.BytesIO(damaged))) == (["a"] if unfinished else ["a", "b"])
+            except DeserializationError as error:
+                assert "damaged" in str(error)
+
+
+def test_a_head_that_was_half_written(path: Path) -> None:
+    """By somebody who was interrupted just then: each part of it is from before or from after."""
+    make(path, {"a": blob()})
+    first = path.stat().st_size
+    with Archive.append(path) as archive:
+        archive.add("b", blob("tpu"))
+    data = path.read_bytes()
+    before, after = (_native.archive_section_head(first), data[first:])
+    after = after[: len(before)]
+    for size in range(len(before)):
+        for half in (before[:size] + after[size:], after[:size] + before[size:]):
+            archive = Archive.open(io.BytesIO(data[:first] + half + data[first + len(half) :]))
+            assert list(archive) == (["a", "b"] if half == after else ["a"])
+
+
+def test_heads_that_lie(path: Path) -> None:
+    data = make(path, {"a": blob()}).read_bytes()
+    for end in (0, 1, 191, 10_000, 1 << 40, (1 << 64) - 1):
         head = _native.archive_section_head(0, end, data[-_native.ARCHIVE_END_SIZE :])
         with pytest.raises(DeserializationError):
             Archive.open(io.BytesIO(head + data[len(head) :]))
 
-    def test_of_another_end(self, path: Path) -> None:
-        data = bytearray(make(path, {"a": blob()}).read_bytes())
-        data[-_native.ARCHIVE_END_SIZE :] = other_archive(0)[-_native.ARCHIVE_END_SIZE :]
-        with pytest.raises(DeserializationError, match="an archive's end, found a damaged one"):
-            Archive.open(io.BytesIO(data))
-        with pytest.raises(DeserializationError):
-            Archive.open(io.BytesIO(of_one_section(bytes(data))))
+
+def test_of_another_end(path: Path) -> None:
+    data = bytearray(make(path, {"a": blob()}).read_bytes())
+    data[-_native.ARCHIVE_END_SIZE :] = other_archive(0)[-_native.ARCHIVE_END_SIZE :]
+    with pytest.raises(DeserializationError, match="an archive's end, found a damaged one"):
+        Archive.open(io.BytesIO(data))
+    with pytest.raises(DeserializationError):
+        Archive.open(io.BytesIO(of_one_section(bytes(data))))
 
 
 MEMBERS = {"created": ["a/cpu", "a/tpu", "again", "twice"], "appended": ["a/cpu", "a/tpu", "later", "twice"]}
 
 
-class TestEarlierVersions:
-    """Archives without sections."""
-
-    @pytest.mark.parametrize("name", ["created", "appended", "interrupted"])
-    def test_are_read(self, name: str, path: Path) -> None:
-        shutil.copy(GOLDEN / f"{name}.zip", path)
-        members = MEMBERS.get(name, MEMBERS["appended"])
-        for source in (path, io.BytesIO(path.read_bytes())):
-            archive = Archive.open(source)
-            assert list(archive) == members
-            assert archive.verify() == {}
-            assert archive.unfinished_bytes == 500 * (name == "interrupted")
-            assert [float(f.call(np.float32(2))) for f in archive.glob("twice").load_all()] == [4.0]
-
-    @pytest.mark.parametrize("name", ["created", "appended", "interrupted"])
-    def test_are_appended_to(self, name: str, path: Path) -> None:
-        shutil.copy(GOLDEN / f"{name}.zip", path)
-        expected = {name: bytes(handle.read()) for name, handle in Archive.open(path).items()}
-        for i in range(2):
-            with Archive.append(path) as archive:
-                archive.add(f"new/{i}", blob(version=i))
-            assert_sound(path, expected := expected | {f"new/{i}": blob(version=i)})
-        torn = interrupted(path, hostile(path))
-        for size in range(path.stat().st_size, len(torn), 7):
-            assert list(Archive.open(io.BytesIO(torn[:size]))) == sorted(expected)
-        Archive.compact(path)
-        assert_sound(path, expected)
-        assert path.read_bytes().startswith(_native.archive_section_head(0)[:14])
-
-    def test_cut_anywhere(self) -> None:
-        data = (GOLDEN / "appended.zip").read_bytes()
-        first = (GOLDEN / "created.zip").stat().st_size
-        for size in range(len(data)):
-            if size < first:
-                with pytest.raises(DeserializationError):
-                    Archive.open(io.BytesIO(data[:size]))
-            else:
-                assert list(Archive.open(io.BytesIO(data[:size]))) == MEMBERS["created"]
+"""Archives without sections."""
 
 
-class TestWriters:
-    @pytest.mark.parametrize("which", [0, 1, 2])
-    def test_interrupted_while_it_syncs(self, which: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """After its end was published, an append stays; before that, it never was."""
-        old = make(path, {"a": blob()}).read_bytes()
-        real, calls = os.fsync, []
+@pytest.mark.parametrize("name", ["created", "appended", "interrupted"])
+def test_archives_of_earlier_versions(name: str, path: Path) -> None:
+    """Which have no sections, are read and appended to."""
+    shutil.copy(GOLDEN / f"{name}.zip", path)
+    for source in (path, io.BytesIO(path.read_bytes())):
+        archive = Archive.open(source)
+        assert list(archive) == MEMBERS.get(name, MEMBERS["appended"])
+        assert archive.verify() == {}
+        assert archive.unfinished_bytes == 500 * (name == "interrupted")
+        assert [float(f.call(np.float32(2))) for f in archive.glob("twice").load_all()] == [4.0]
+    expected = {name: bytes(handle.read()) for name, handle in Archive.open(path).items()}
+    for i in range(2):
+        with Archive.append(path) as archive:
+            archive.add(f"new/{i}", blob(version=i))
+        assert_sound(path, expected := expected | {f"new/{i}": blob(version=i)})
+    torn = interrupted(path, hostile(path))
+    for size in range(path.stat().st_size, len(torn), 7):
+        assert list(Archive.open(io.BytesIO(torn[:size]))) == sorted(expected)
+    Archive.compact(path)
+    assert_sound(path, expected)
+    assert path.read_bytes().startswith(_native.archive_section_head(0)[:14])
 
-        def fsync(descriptor: int) -> None:
-            calls.append(descriptor)
-            if len(calls) == which + 1:
-                raise Interrupted
-            real(descriptor)
 
-        monkeypatch.setattr(os, "fsync", fsync)
-        with pytest.raises(Interrupted), Archive.append(path) as archive:
-            archive.add("b", blob("tpu"))
-        if which < 2:
-            assert path.read_bytes() == old
-        assert_sound(path, {"a": blob(), "b": blob("tpu")} if which == 2 else {"a": blob()})
+def test_archives_of_earlier_versions_cut_anywhere() -> None:
+    data = (GOLDEN / "appended.zip").read_bytes()
+    first = (GOLDEN / "created.zip").stat().st_size
+    for size in range(len(data)):
+        if size < first:
+            with pytest.raises(DeserializationError):
+                Archive.open(io.BytesIO(data[:size]))
+        else:
+            assert list(Archive.open(io.BytesIO(data[:size]))) == MEMBERS["created"]
 
-    def test_whoever_creates_waits_for_nobody(self, path: Path) -> None:
-        """An archive that is being changed is not replaced."""
-        make(path, {"a": blob()})
-        with Archive.append(path) as appending:
-            appending.add("b", blob("tpu"))
-            with pytest.raises(ExportError, match="being changed by another writer"):
-                Archive.create(path)
-        assert_sound(path, {"a": blob(), "b": blob("tpu")})
-        with Archive.create(path) as creating:
-            creating.add("c", blob())
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_interrupted_while_it_syncs(which: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its end was published, an append stays; before that, it never was."""
+    old = make(path, {"a": blob()}).read_bytes()
+    real, calls = os.fsync, []
+
+    def fsync(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == which + 1:
+            raise Interrupted
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(Interrupted), Archive.append(path) as archive:
+        archive.add("b", blob("tpu"))
+    if which < 2:
+        assert path.read_bytes() == old
+    assert_sound(path, {"a": blob(), "b": blob("tpu")} if which == 2 else {"a": blob()})
+
+
+def test_one_writer_at_a_time(path: Path) -> None:
+    """An archive that is being changed is not replaced, either."""
+    make(path, {"a": blob()})
+    for begin, stays in ((Archive.append, {"a": blob()}), (Archive.create, {})):
+        with begin(path) as writer:
+            writer.add("b", blob("tpu"))
             for other in (Archive.append, Archive.compact, Archive.create):
                 with pytest.raises(ExportError, match="being changed by another writer"):
                     other(path)
-        assert_sound(path, {"c": blob()})
+        assert_sound(path, {**stays, "b": blob("tpu")})
 
-    def test_whoever_comes_first_creates(self, path: Path) -> None:
-        with pytest.raises(ExportError, match="was made by another writer meanwhile"), Archive.create(path) as slow:
-            slow.add("slow", blob())
-            make(path, {"quick": blob("tpu")})
-        assert_sound(path, {"quick": blob("tpu")})
-        assert [file.name for file in path.parent.iterdir()] == [path.name]
 
-    def test_a_file_that_cannot_be_written_is_replaced(self, path: Path) -> None:
-        make(path, {"a": blob()}).chmod(0o444)
-        make(path, {"b": blob()})
-        assert_sound(path, {"b": blob()})
+def test_whoever_comes_first_creates(path: Path) -> None:
+    with pytest.raises(ExportError, match="was made by another writer meanwhile"), Archive.create(path) as slow:
+        slow.add("slow", blob())
+        make(path, {"quick": blob("tpu")})
+    assert_sound(path, {"quick": blob("tpu")})
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_file_that_cannot_be_written_is_replaced(path: Path) -> None:
+    make(path, {"a": blob()}).chmod(0o444)
+    make(path, {"b": blob()})
+    assert_sound(path, {"b": blob()})
+
+
+# --- processes that die ---------------------------------------------------------------------------------------------
+
+
+def run_worker(folder: Path, environment: dict[str, str], size: int, *arguments: str) -> int:
+    """What the worker counted; it has 20 artifacts of somewhat more than this size, and one with weights."""
+    artifacts, archives = folder / "artifacts", folder / "archives"
+    artifacts.mkdir()
+    archives.mkdir()
+    bound(2)[0].save(artifacts / "weighted.jaxexp")
+    for i in range(20):
+        noise = np.random.default_rng(i).bytes(size // 2).hex()
+        exported(factor=1.0 + i % 3).save(artifacts / f"{i}.jaxexp", metadata={"noise": noise})
+    python = [sys.executable, "-W", "ignore::DeprecationWarning", WORKERS / "archive_kill.py"]
+    done = subprocess.run(
+        [*python, archives / "fleet.zip", artifacts, *arguments], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks the processes that it kills")
+@pytest.mark.parametrize("how", ["create", "append", "append-to-many", "compact"])
+def test_killed_at_any_byte(how: str, tmp_path: Path, subprocess_env) -> None:
+    """Of what it writes: up to the last one the old archive is there, whole, with all weights."""
+    count = 3 if how == "append-to-many" else 12
+    assert run_worker(tmp_path, subprocess_env(), 10_000, how, "bytes", str(count), "0") >= count - 2
+
+
+@pytest.mark.long(
+    promise="an archive is the old one or the new one, whenever the process that changes it is killed",
+    sibling="test_archive_sections.py::test_killed_at_any_byte",
+)
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks the processes that it kills")
+@pytest.mark.parametrize("where", ["bytes", "moments"])
+@pytest.mark.parametrize("how", ["create", "append", "append-to-many", "compact"])
+def test_killed_again_and_again(how: str, where: str, tmp_path: Path, subprocess_env) -> None:
+    """At random moments from outside, too: the artifacts are large, so mostly while it writes."""
+    assert run_worker(tmp_path, subprocess_env(), 300_000, how, where, "100", "1") >= 90

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pickle
 import secrets
@@ -26,7 +27,6 @@ from jaxexp._errors import DeserializationError, ExportError, WeightsError
 from jaxexp._fleet.archive import weights_writer
 from kit import hostile_archives
 from kit.archives import blob
-from kit.places import WORKERS
 from kit.weighted import X, apply, bound, close, closed, params, squared
 
 SIZE = sum(array.nbytes for array in jax.tree.leaves(params()))
@@ -161,17 +161,12 @@ def test_over_urls(path: Path, tuned: dict[str, Any]) -> None:
 
 
 def test_a_policy_limits_weights(path: Path) -> None:
-    for policy, allowed in (
-        (jaxexp.Policy(max_weights=7, max_weight_bytes=SIZE), True),
-        (jaxexp.Policy(max_weights=6), False),
-        (jaxexp.Policy(max_weight_bytes=SIZE - 1), False),
-    ):
-        with Archive.open(path) as archive:
-            if allowed:
-                close(archive["model"].load(policy=policy).call(X), apply(params(), X))
-                continue
-            with pytest.raises(jaxexp.PolicyError, match=r"fleet\.zip::model.*max_weight"):
-                archive["model"].load(policy=policy)
+    handle = Archive.open(path)["model"]
+    enough = jaxexp.Policy(max_weights=7, max_weight_bytes=SIZE)
+    close(handle.load(policy=enough).call(X), apply(params(), X))
+    for policy in (jaxexp.Policy(max_weights=6), jaxexp.Policy(max_weight_bytes=SIZE - 1)):
+        with pytest.raises(jaxexp.PolicyError, match=r"fleet\.zip::model.*max_weight"):
+            handle.load(policy=policy)
 
 
 def test_programs_whose_weights_are_elsewhere(tmp_path: Path) -> None:
@@ -299,23 +294,9 @@ def test_hostile_places_are_refused(tmp_path: Path) -> None:
             opened.verify()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks the processes that it kills")
-@pytest.mark.once(reason="files, whoever wrote what is in them")
-def test_killed_writers_leave_no_program_without_weights(path: Path, tmp_path: Path, subprocess_env: Any) -> None:
-    bound(2)[0].with_weights(params(2, seed=5)).save(tmp_path / "new.jaxexp")
-    with Archive.create(tmp_path / "a.zip") as archive:
-        archive.add_file("old", tmp_path / "model.jaxexp")
-    worker = [sys.executable, "-W", "ignore::DeprecationWarning", WORKERS / "archive_kill_weights.py"]
-    done = subprocess.run(
-        [*map(str, worker), str(tmp_path / "a.zip"), str(tmp_path / "new.jaxexp"), "30"],
-        env=subprocess_env(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.stdout == "died 30\n", done.stderr
-
-
 def test_members_of_the_same_bytes_share_their_weights(tmp_path: Path) -> None:
     """Many names for one artifact cost no more than one, and all of them are named when a weight is damaged."""
-    model, _ = bound()
+    model, given = bound()
     with Archive.create(tmp_path / "fleet.zip") as archive:
         for name in "abc":
             archive.add(name, model)
@@ -323,9 +304,8 @@ def test_members_of_the_same_bytes_share_their_weights(tmp_path: Path) -> None:
         first, *others = archive.load_all()
         assert all(other.weights is first.weights for other in others)
         assert_array_equal(others[0].call(X), model.call(X))
-        stored = model.weights["head"] if "head" in model.weights else next(iter(model.weights.values()))
-        content = (tmp_path / "fleet.zip").read_bytes()
-    at = content.index(np.asarray(stored).tobytes())
+    content = (tmp_path / "fleet.zip").read_bytes()
+    at = content.index(np.asarray(given["head"]).tobytes())
     (tmp_path / "damaged.zip").write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
     with Archive.open(tmp_path / "damaged.zip") as archive:
         found = archive.verify()
@@ -357,3 +337,72 @@ def test_another_file_of_the_same_size_and_times(tmp_path: Path) -> None:
         assert archive.verify() == {}
         for seed in (0, 1):
             close(archive[str(seed)].load().call(X), apply(params(seed=seed), X))
+
+
+WIDTH, LAYERS, COUNT = 1024, 8, 1000
+ALL_BYTES = LAYERS * WIDTH * (WIDTH + 1) * 4
+
+# Prints how many bytes of files are in memory: before, with all functions loaded, after a call of one, and of another.
+CHILD = """
+import json, sys
+import jax, numpy as np
+import jaxexp
+def mapped():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("RssFile"))
+def call(name):
+    model = by_name[name]
+    return jax.block_until_ready(model.call(np.ones(model.in_avals[-1].shape, np.float32)))
+other = jaxexp.Archive.open(sys.argv[1])["other"].load()
+by_name = {"other": other}
+call("other")  # with all the code that is loaded late
+found = [mapped()]
+archive = jaxexp.Archive.open(sys.argv[1])
+names = [name for name in archive if name != "other"]
+by_name = dict(zip(names, archive.load_all(names)))
+found.append(mapped())
+for name in names[:2]:
+    call(name)
+    found.append(mapped())
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.long(
+    promise="a thousand functions of one model in an archive have one set of weights on the disk, and one in memory",
+    sibling="test_archive_weights.py::test_each_tensor_is_stored_once",
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux how much memory is mapped")
+def test_a_thousand_functions_of_one_model(tmp_path: Path, subprocess_env: Any) -> None:
+    random = np.random.default_rng(0)
+    weights = {
+        f"{i}": {"w": jnp.asarray(random.standard_normal((WIDTH, WIDTH)), jnp.float32), "b": jnp.zeros(WIDTH) + i}
+        for i in range(LAYERS)
+    }
+
+    def model(x: Any) -> Any:
+        for layer in weights.values():
+            x = jnp.tanh(x @ layer["w"] + layer["b"])
+        return x
+
+    spec = jax.ShapeDtypeStruct(jaxexp.symbolic_shape(f"b, {WIDTH}"), np.float32)
+    exported = jaxexp.export(jax.jit(model), weights=weights)(spec)
+    shapes = [exported.specialize(jax.ShapeDtypeStruct((b, WIDTH), np.float32)) for b in (1, 2)]
+    small = {"w": jnp.ones((8, 8))}
+    with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
+        for i in range(COUNT):
+            archive.add(f"v{i:04}", shapes[i % 2], metadata={"version": i})
+        archive.add(
+            "other", jaxexp.export(jax.jit(lambda x: x @ small["w"]), weights=small)(np.ones((1, 8), np.float32))
+        )
+    size = (tmp_path / "fleet.zip").stat().st_size
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", CHILD, str(tmp_path / "fleet.zip")],
+        env=subprocess_env(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    before, loaded, one, two = json.loads(done.stdout.splitlines()[-1])
+    after_load, _, after_two = ((found - before) / ALL_BYTES for found in (loaded, one, two))
+    assert size <= 1.05 * ALL_BYTES
+    assert after_load < 0.2
+    assert 0.9 < after_two < 1.3

@@ -30,18 +30,19 @@ from kit.places import TESTS
 
 distributed = pytest.importorskip("distributed", reason="Dask is not installed")
 pytestmark = [
-    pytest.mark.once(reason="files are verified without JAX"),
-    pytest.mark.processes(reason="a cluster of two"),
     # Dask's own threads and event loops, not ours.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning"),
 ]
+on_a_cluster = pytest.mark.long(
+    promise="passes on a Dask cluster find the same, whoever dies",
+    sibling="test_dask.py::test_a_cluster_in_this_process",
+)
 
 
-def cluster_of(workers: int) -> Any:
-    return distributed.LocalCluster(
-        n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=":0", memory_limit=0
-    )
+def cluster_of(workers: int, **options: Any) -> Any:
+    options = {"processes": True, "threads_per_worker": 1, **options}
+    return distributed.LocalCluster(n_workers=workers, dashboard_address=":0", memory_limit=0, **options)
 
 
 def at_share(executor: Any, number: int, act: Callable[[Any], object]) -> list[Any]:
@@ -79,15 +80,15 @@ def _small_shares(monkeypatch) -> None:
     monkeypatch.setattr(of_archives, "SHARE_BYTES", 3 * of_archives.UNIT_BYTES)
 
 
-def test_two_workers(client, folder, tmp_path) -> None:
-    journal = tmp_path / "journal"
-    for _ in range(2):
-        found = jaxexp.verify_many([folder], executor=client.get_executor(), journal=journal)
-        assert bulk.said(found) == bulk.said(jaxexp.verify_many([folder]))
-    archive = jaxexp.Archive.open(folder / "fleet.zip")
-    assert archive.verify(executor=client.get_executor()) == {}
+def test_a_cluster_in_this_process(folder, tmp_path) -> None:
+    with cluster_of(1, processes=False) as cluster, distributed.Client(cluster, set_as_default=False) as client:
+        for _ in range(2):
+            found = jaxexp.verify_many([folder], executor=client.get_executor(), journal=tmp_path / "journal")
+            assert bulk.said(found) == bulk.said(jaxexp.verify_many([folder]))
+        assert jaxexp.Archive.open(folder / "fleet.zip").verify(executor=client.get_executor()) == {}
 
 
+@on_a_cluster
 def test_a_worker_that_is_killed(client, folder) -> None:
     """In the middle of the pass."""
     expected, killed = bulk.said(jaxexp.verify_many([folder])), threading.Event()
@@ -105,6 +106,7 @@ def test_a_worker_that_is_killed(client, folder) -> None:
     assert len(taken) >= 20
 
 
+@on_a_cluster
 def test_what_kills_each_worker_is_named(client, folder) -> None:
     class Poisoned(distributed.WorkerPlugin):
         idempotent = True
@@ -125,15 +127,7 @@ def test_what_kills_each_worker_is_named(client, folder) -> None:
     assert bulk.said(found) == expected
 
 
-def test_on_the_command_line(client, folder, capsys) -> None:
-    address = client.scheduler.address
-    assert start.main(["verify", "--quiet", "--dask", address, str(folder)]) == 1
-    out, err = capsys.readouterr()
-    assert "damaged.jaxexp" in out
-    assert err == "jaxexp: 1 of 68 artifacts is not whole\n"
-
-
-@pytest.mark.timeout(120)
+@on_a_cluster
 def test_a_check_on_the_command_line(client, tmp_path, capsys) -> None:
     """Workers import JAX, and read arrays beside an artifact."""
     import jax
@@ -160,26 +154,34 @@ def test_no_cluster(capsys, monkeypatch, folder) -> None:
     assert capsys.readouterr().err.endswith("needs Dask: pip install distributed\n")
 
 
-@pytest.mark.parametrize("command", ["verify", "digest", "check", "compat", "migrate", "pack"])
-def test_no_scheduler(command: str, capsys, folder, tmp_path) -> None:
+def test_no_scheduler(capsys, folder, tmp_path) -> None:
     """One may be there later."""
     address = "tcp://127.0.0.1:1"
-    paths = {"migrate": [folder, tmp_path / "new"], "pack": [tmp_path / "new.zip", folder]}.get(command, [folder])
-    with importlib.import_module("dask").config.set({"distributed.comm.timeouts.connect": "0.2s"}):
-        assert start.main([command, "--dask", address, *map(str, paths)]) == 75
-    assert capsys.readouterr().err == f"jaxexp: no scheduler answers at {address}: start it, and try again\n"
+    paths = {"migrate": [folder, tmp_path / "new"], "pack": [tmp_path / "new.zip", folder]}
+    for command in ("verify", "digest", "check", "compat", "migrate", "pack"):
+        with importlib.import_module("dask").config.set({"distributed.comm.timeouts.connect": "0.2s"}):
+            assert start.main([command, "--dask", address, *map(str, paths.get(command, [folder]))]) == 75
+        assert capsys.readouterr().err == f"jaxexp: no scheduler answers at {address}: start it, and try again\n"
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.timeout(50)
-@pytest.mark.parametrize("address", ["foo://x", "x", "tls://127.0.0.1:1"])
-def test_what_is_no_address(address: str, subprocess_env) -> None:
+@pytest.mark.timeout(100)
+@pytest.mark.processes(reason="one has to end at once")
+def test_what_is_no_address(subprocess_env) -> None:
     """The process ends at once: Dask's client waits for a minute if it fails while it begins."""
-    code = "import sys; from jaxexp._cli import start; sys.exit(start.main(sys.argv[1:]))"
-    done = started(code, "verify", "--dask", address, __file__, env=subprocess_env())
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"jaxexp: --dask '{address}': ") and done.stderr.count("\n") == 1
-    assert "expected a scheduler, as in tcp://scheduler:8786" in done.stderr
+    code = """if True:
+        import sys
+        from jaxexp._cli import start
+        for address in ("foo://x", "x", "tls://127.0.0.1:1"):
+            print(start.main(["verify", "--dask", address, sys.argv[1]]))
+    """
+    done = started(code, __file__, env=subprocess_env())
+    assert done.stdout.split() == ["2"] * 3
+    lines = done.stderr.splitlines()
+    assert len(lines) == 3
+    for address, line in zip(("foo://x", "x", "tls://127.0.0.1:1"), lines, strict=True):
+        assert line.startswith(f"jaxexp: --dask '{address}': ")
+        assert "expected a scheduler, as in tcp://scheduler:8786" in line
 
 
 # --- no workers -----------------------------------------------------------------------------------------------------
@@ -195,7 +197,7 @@ def lonely(client) -> Iterator[Any]:
         yield cluster, other
 
 
-@pytest.mark.timeout(120)
+@on_a_cluster
 def test_a_cluster_without_workers(lonely, folder, tmp_path, capsys) -> None:
     """What is done stays done, and the same call goes on from there."""
     _, other = lonely
@@ -218,7 +220,7 @@ def test_a_cluster_without_workers(lonely, folder, tmp_path, capsys) -> None:
     assert err.endswith("The journal has what is done: run the same command again to go on\n")
 
 
-@pytest.mark.timeout(120)
+@on_a_cluster
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_scheduler_that_is_gone(how: int, folder, tmp_path, capfd, monkeypatch) -> None:
     """Killed or hanging, in the middle of the pass. Dask itself would wait whenever it is asked, for half a minute or
@@ -280,15 +282,7 @@ def test_no_scheduler_at_the_address(folder, capsys) -> None:
     assert time.monotonic() - began < 15
 
 
-def test_how_long_to_wait(folder, capsys) -> None:
-    for seconds in (-1, float("nan")):
-        with pytest.raises(jaxexp.ExportError, match=f"expected at least 0 seconds, or None, found {seconds}"):
-            jaxexp.verify_many([folder], wait_for_workers=seconds)
-    assert start.main(["verify", "--wait-for-workers", "nan", "--workers", "2", str(folder)]) == 1
-    assert "expected at least 0 seconds" in capsys.readouterr().err
-
-
-@pytest.mark.timeout(120)
+@on_a_cluster
 def test_workers_that_come_later(lonely, folder) -> None:
     """As in a cluster that grows on demand."""
     cluster, other = lonely
@@ -299,7 +293,7 @@ def test_workers_that_come_later(lonely, folder) -> None:
     adding.join()
 
 
-@pytest.mark.timeout(120)
+@on_a_cluster
 def test_workers_that_all_die(folder, tmp_path) -> None:
     """In the middle of the pass, and nothing starts others."""
     journal = tmp_path / "journal"
@@ -311,7 +305,7 @@ def test_workers_that_all_die(folder, tmp_path) -> None:
     assert bulk.said(jaxexp.verify_many([folder], journal=journal)) == bulk.said(jaxexp.verify_many([folder]))
 
 
-@pytest.mark.timeout(120)
+@on_a_cluster
 @pytest.mark.parametrize("what", ["cluster", "client"])
 def test_what_is_closed(what: str, folder) -> None:
     """While the pass runs."""

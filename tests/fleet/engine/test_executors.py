@@ -1,10 +1,15 @@
-"""Passes on executors of all kinds: the same results, a bounded number of shares, and workers that die."""
+"""How passes are cut and done on executors of all kinds: each unit once, the same results, and workers that die."""
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import pickle
-from collections.abc import Iterator
+import random
+import subprocess
+import tracemalloc
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,11 +17,17 @@ from typing import Any
 import pytest
 
 import jaxexp
-from jaxexp import Archive
+from jaxexp import Archive, _errors
+from jaxexp._cli import start
 from jaxexp._errors import FatalArtifactError, WorkerError
 from jaxexp._fleet.archive import verification as of_archives
+from jaxexp._fleet.engine import worker
+from jaxexp._fleet.engine.errors import packed, unpacked
+from jaxexp._fleet.engine.work import Input, Part, Share, cut
+from jaxexp._readback.refused import RefusedError
 from kit import bulk
 from kit.archives import blob
+from kit.each import each
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
@@ -62,21 +73,44 @@ def expected(folder) -> dict[str, str]:
     return bulk.said(jaxexp.verify_many([folder]))
 
 
-@pytest.mark.parametrize("kind", ["threads", "processes", "a function"])
-@pytest.mark.processes(reason="some cases start processes")
-def test_the_same_on_every_executor(kind: str, folder, expected) -> None:
+def same_on(executor: Executor, folder: Path, expected: dict[str, str]) -> None:
+    assert bulk.said(jaxexp.verify_many([folder], executor=executor)) == expected
+    archive = Archive.open(folder / "fleet.zip")
+    for part in (archive, archive.glob("inner/*")):
+        assert part.verify(executor=executor) == {}
+    found = dict(jaxexp.compatibility_many([folder / "fleet.zip", folder / "damaged.jaxexp"], executor=executor))
+    assert found[f"{folder / 'fleet.zip'}::other"] == jaxexp.compatibility(blob("tpu"))
+    assert isinstance(found[str(folder / "damaged.jaxexp")], jaxexp.DeserializationError)
+
+
+def test_the_same_on_threads(folder, expected) -> None:
     assert list(expected) == [str(folder / "damaged.jaxexp")]
-    if kind == "a function":
-        assert bulk.said(jaxexp.verify_many([folder], executor=lambda: bulk.pool(), workers=2)) == expected
-        return
-    with ThreadPoolExecutor(3) if kind == "threads" else bulk.pool() as executor:
-        assert bulk.said(jaxexp.verify_many([folder], executor=executor)) == expected
-        archive = Archive.open(folder / "fleet.zip")
-        for part in (archive, archive.glob("inner/*")):
-            assert part.verify(executor=executor) == {}
-        found = dict(jaxexp.compatibility_many([folder / "fleet.zip", folder / "damaged.jaxexp"], executor=executor))
-        assert found[f"{folder / 'fleet.zip'}::other"] == jaxexp.compatibility(blob("tpu"))
-        assert isinstance(found[str(folder / "damaged.jaxexp")], jaxexp.DeserializationError)
+    with ThreadPoolExecutor(3) as executor:
+        same_on(executor, folder, expected)
+
+
+@pytest.mark.processes(reason="two workers, of which one dies")
+def test_the_same_on_processes(folder, expected, tmp_path) -> None:
+    """Of which one dies, which costs its share only; given as a function, since the pool of who died is gone."""
+    poison, alive = folder / f"{bulk.POISON}.jaxexp", tmp_path / "alive"
+    poison.write_bytes(blob())
+    alive.touch()
+    try:
+        with bulk.pool(bulk.dies_of_poison, str(alive)) as executor:
+            assert bulk.said(jaxexp.verify_many([folder], executor=executor)) == expected
+        assert not alive.exists(), "no worker died"
+    finally:
+        poison.unlink()
+
+
+@pytest.mark.long(
+    promise="a pass finds the same on processes as on threads",
+    sibling="test_executors.py::test_the_same_on_processes",
+)
+def test_the_same_on_more_processes(folder, expected) -> None:
+    assert bulk.said(jaxexp.verify_many([folder], executor=lambda: bulk.pool(), workers=2)) == expected
+    with bulk.pool() as executor:
+        same_on(executor, folder, expected)
 
 
 def test_few_shares_are_out_at_a_time(tmp_path) -> None:
@@ -111,20 +145,10 @@ def test_damage_in_an_archive(tmp_path) -> None:
 # --- workers that die -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.processes(reason="kills some")
-def test_a_worker_that_dies_costs_its_share_only(folder, expected, tmp_path) -> None:
-    poison, alive = folder / f"{bulk.POISON}.jaxexp", tmp_path / "alive"
-    poison.write_bytes(blob())
-    alive.touch()
-    try:
-        with bulk.pool(bulk.dies_of_poison, str(alive)) as executor:
-            assert bulk.said(jaxexp.verify_many([folder], executor=executor)) == expected
-        assert not alive.exists(), "no worker died"
-    finally:
-        poison.unlink()
-
-
-@pytest.mark.processes(reason="kills some")
+@pytest.mark.long(
+    promise="an artifact that kills each worker is named, and a worker that cannot begin is one error",
+    sibling="test_executors.py::test_the_same_on_processes",
+)
 def test_what_kills_each_worker_is_named(folder, expected, tmp_path) -> None:
     poison, journal = folder / f"{bulk.POISON}.jaxexp", tmp_path / "journal"
     poison.write_bytes(blob())
@@ -139,21 +163,30 @@ def test_what_kills_each_worker_is_named(folder, expected, tmp_path) -> None:
         assert bulk.said(jaxexp.verify_many([folder], journal=journal)) == expected
     finally:
         poison.unlink()
-
-
-@pytest.mark.processes(reason="kills some")
-def test_workers_that_cannot_even_begin(folder) -> None:
     with bulk.pool(bulk.dies_at_once) as executor, pytest.raises(WorkerError, match="cannot run jaxexp"):
         jaxexp.verify_many([folder], executor=executor)
 
 
-@pytest.mark.processes(reason="another release is in another process")
+class OfAnotherRelease(Executor):
+    """Has another jaxexp and another JAX."""
+
+    _max_workers = 1
+
+    def submit(self, fn, /, *args):
+        with pytest.MonkeyPatch.context() as patched:
+            other = {"jaxexp": "0.0.1"}
+            patched.setattr(worker, "releases", lambda with_jax: {**other, **({"jax": "0.5.0"} if with_jax else {})})
+            future: Future = Future()
+            future.set_result(fn(*args))
+        return future
+
+
 def test_workers_of_another_release(folder) -> None:
-    with bulk.pool(bulk.is_of_another_release, workers=1) as executor:
-        with pytest.raises(WorkerError, match=r"this process, which has jaxexp \S+; one of them has jaxexp 0\.0\.1"):
-            jaxexp.verify_many([folder], executor=executor)
-        with pytest.raises(WorkerError, match=r"jax 0\.5\.0"):
-            list(jaxexp.compatibility_many([folder], executor=executor))
+    executor = OfAnotherRelease()
+    with pytest.raises(WorkerError, match=r"this process, which has jaxexp \S+; one of them has jaxexp 0\.0\.1"):
+        jaxexp.verify_many([folder], executor=executor)
+    with pytest.raises(WorkerError, match=r"jax 0\.5\.0"):
+        list(jaxexp.compatibility_many([folder], executor=executor))
 
 
 def test_an_executor_that_was_shut_down(folder) -> None:
@@ -214,23 +247,26 @@ def test_folders_behind_urls(in_memory, folder, tmp_path) -> None:
 # --- executors that die ---------------------------------------------------------------------------------------------
 
 
+WAYS = ["refuses", "is shut down", "cancels", "returns nonsense", "raises"]
+
+
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("after", [0, 3])
-@pytest.mark.parametrize("way", ["refuses", "is shut down", "cancels", "returns nonsense", "raises"])
-def test_executors_that_die(way: str, after: int, folder, expected, tmp_path) -> None:
+@each("way, after", [(way, after) for way in WAYS for after in (0, 3)])
+def test_executors_that_die(way: str, after: int, folder: Path, expected: dict[str, str], tmp_path: Path) -> None:
     """One clear error, and what was done before is not done again."""
     journal = tmp_path / "journal"
-    executor = bulk.Dying(way, after)
     with pytest.raises(WorkerError, match=r"takes no more work|cannot run jaxexp|not what its worker returned"):
-        jaxexp.verify_many([folder], executor=executor, journal=journal)
+        jaxexp.verify_many([folder], executor=bulk.Dying(way, after), journal=journal)
     assert len(journal.read_bytes().splitlines()) == 1 + after
     assert bulk.said(jaxexp.verify_many([folder], journal=journal)) == expected
 
 
-@pytest.mark.parametrize("seconds", [-1, float("nan")])
-def test_times_that_are_none(seconds: float, folder) -> None:
-    with pytest.raises(ValueError, match="wait_for_workers: expected at least 0 seconds"):
-        jaxexp.verify_many([folder], wait_for_workers=seconds)
+def test_times_that_are_none(folder, capsys) -> None:
+    for seconds in (-1, float("nan")):
+        with pytest.raises(ValueError, match="wait_for_workers: expected at least 0 seconds"):
+            jaxexp.verify_many([folder], wait_for_workers=seconds)
+    assert start.main(["verify", "--wait-for-workers", "nan", "--workers", "2", str(folder)]) == 1
+    assert "expected at least 0 seconds" in capsys.readouterr().err
 
 
 @pytest.mark.timeout(60)
@@ -249,3 +285,133 @@ def test_an_executor_that_says_that_it_has_no_workers(folder) -> None:
     with pytest.raises(WorkerError, match=r"no workers for 0\.1 seconds"):
         jaxexp.verify_many([folder], executor=executor, wait_for_workers=0.1)
     assert Client.asked >= 4  # a worker that is there may take its time
+
+
+def an_input(sizes: list[int]) -> Input:
+    return Input("x", [], ("x",), range(len(sizes)), lambda start, stop: sizes[start:stop])
+
+
+def units(shares: Iterable[Share | None]) -> list[tuple[Input, int]]:
+    return [(p.input, i) for share in shares if share for p in share.parts for i in range(p.start, p.stop)]
+
+
+@each("seed", range(8))
+def test_every_unit_is_in_one_share(seed: int) -> None:
+    numbers = random.Random(seed)
+    inputs = [an_input([numbers.randrange(3000) for _ in range(numbers.randrange(1, 40))]) for _ in range(12)]
+    parts = [Part(one, 0, len(one.numbers)) for one in inputs]
+    shares = [share for share in cut(parts, 5000, 10) if share]
+    assert units(shares) == [(one, i) for one in inputs for i in one.numbers]
+    weights = [sum(size + 10 for p in s.parts for size in p.input.sizes(p.start, p.stop)) for s in shares]
+    assert all(5000 <= weight < 5000 + 3010 for weight in weights[:-1])
+    for share in shares:
+        if share.units > 1:
+            halves = share.halves()
+            assert units(halves) == units([share])
+            assert abs(halves[0].units - halves[1].units) <= 1
+
+
+def test_an_archive_of_many_members_is_cut_as_workers_become_free() -> None:
+    """By its index: what a worker gets is a range, whatever its length, and the cutter remembers nothing."""
+    looked_up = 0
+
+    def sizes(start: int, stop: int) -> Iterable[int]:
+        nonlocal looked_up
+        looked_up += stop - start
+        return [20_000] * (stop - start)
+
+    fleet = Input("fleet.zip", [], ("archive",), range(200_000), sizes)
+    shares = cut([Part(fleet, 0, 200_000)], 1 << 27, 1 << 14)
+    first = next(shares)
+    assert first is not None
+    assert looked_up < 10_000
+    tracemalloc.start()
+    rest, largest = 0, 0
+    for share in shares:
+        assert share is not None
+        ((_, numbers),) = (part.crossing() for part in share.parts)
+        assert isinstance(numbers, range)
+        rest += share.units
+        largest = max(largest, share.units)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert first.units + rest == looked_up == 200_000
+    assert largest == (1 << 27) // (20_000 + (1 << 14)) + 1
+    assert peak < 1 << 20
+
+
+def test_a_pause_is_passed_on() -> None:
+    one = an_input([1])
+    assert [share is None for share in cut([None, Part(one, 0, 1), None], 10, 0)] == [True, True, False]
+
+
+def crossed(error: Exception) -> Exception:
+    return unpacked(json.loads(json.dumps(packed(error))))
+
+
+def of_file(error: jaxexp.DeserializationError | jaxexp.PolicyError) -> Exception:
+    error.file = "the file"
+    return error
+
+
+ERRORS = [
+    jaxexp.ExportError("why"),
+    jaxexp.UnsupportedError("why"),
+    _errors.SerializationKeyError("why"),
+    jaxexp.TooOldReaderError("why", (0, 6, 0)),
+    jaxexp.TooOldReaderError("why", None),
+    of_file(jaxexp.DeserializationError("at", "this", "that")),
+    of_file(jaxexp.WeightsError("at", "this", "that")),
+    of_file(jaxexp.PolicyError("callbacks", "calls back", "main", "do this")),
+    ImportError("no such module"),
+    ModuleNotFoundError("no such module"),
+    FileNotFoundError("https://a.test/f"),  # as fsspec raises it
+    FileNotFoundError(errno.ENOENT, "No such file or directory", "/f"),
+    OSError(errno.EIO, "Input/output error"),
+    OSError(errno.EACCES, "Permission denied", "/f"),
+    TimeoutError("too slow"),
+]
+
+
+@each("error", ERRORS)
+def test_every_error_crosses(error: Exception) -> None:
+    """On the way from workers, and in journals."""
+    again = crossed(error)
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert vars(again) == vars(error)
+    if isinstance(error, OSError):
+        assert isinstance(again, OSError)
+        assert (again.errno, again.strerror, again.filename) == (error.errno, error.strerror, error.filename)
+
+
+class OfALibraryError(subprocess.TimeoutExpired, ConnectionResetError):
+    def __init__(self, whom: str) -> None:
+        super().__init__(whom, 1.0)
+
+    def __str__(self) -> str:
+        return "the message"
+
+
+class OfOwnFieldsError(jaxexp.WeightsError):
+    def __init__(self, tensor: str) -> None:
+        super().__init__(tensor, "this", "that")
+
+
+def test_classes_that_are_not_known_become_their_base() -> None:
+    for error, kind in (
+        (RefusedError("stablehlo.sine", "of a string"), jaxexp.UnsupportedError),
+        (OfALibraryError("a server"), ConnectionResetError),
+        (OfOwnFieldsError("w"), jaxexp.WeightsError),
+    ):
+        again = crossed(error)
+        assert type(again) is kind
+        assert str(again) == str(error)
+
+
+def test_what_is_no_error() -> None:
+    with pytest.raises(ZeroDivisionError):
+        packed(ZeroDivisionError("a mistake"))
+    for said in (["ValueError", "x"], ["Exception", "x"], [1, "x"], ["print", "x"], ["annotations", "x"]):
+        with pytest.raises(ValueError, match="not a packed error"):
+            unpacked(said)

@@ -1,19 +1,34 @@
-"""Journals: what a crash may leave is gone on with; anything else that is not as it was written is one clear error."""
+"""Journals: interrupted passes go on, find what others find, and look again at what changed; damage is one error."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import jax
+import numpy as np
 import pytest
 
 import jaxexp
 from jaxexp import _native
 from jaxexp._errors import JournalError
 from jaxexp._fleet.engine.journal import Journal
+from jaxexp._fleet.passes import verify_many
+from kit import bulk, weighted
+from kit.archives import blob
+from kit.each import each
+from kit.places import WORKERS
+from kit.served import serving
 
-pytestmark = pytest.mark.once(reason="nothing here knows JAX")
 ABOUT = {"pass": "verify", "options": {"policy": None}}
 DONE = [("a", [1, "x"], 0, 3, [None]), ("b", [2], 5, 6, {"found": 1})]
 
@@ -83,11 +98,11 @@ def test_a_journal_that_is_cut_anywhere_goes_on(path) -> None:
         assert known(path)[1] == [(5, 6, {"found": 1})]
 
 
-@pytest.mark.parametrize("tail", [bytes(1), bytes(5000)])
-def test_zeros_at_the_end_are_what_a_crash_left(path, tail: bytes) -> None:
-    before = known(path)
-    path.write_bytes(path.read_bytes() + tail)
-    assert known(path) == before
+def test_zeros_at_the_end_are_what_a_crash_left(path) -> None:
+    before, data = known(path), path.read_bytes()
+    for count in (1, 5000):
+        path.write_bytes(data + bytes(count))
+        assert known(path) == before
 
 
 def test_a_byte_that_changed_is_an_error(path) -> None:
@@ -99,28 +114,29 @@ def test_a_byte_that_changed_is_an_error(path) -> None:
         assert str(path) in str(caught.value)
 
 
-FOREIGN = {
-    "text": (b"Dear diary,\n", "a journal, or an empty file"),
-    "text without an end": (b"Dear diary", "a journal, or an empty file"),
-    "another program's number": (b"12345", "a journal, or an empty file"),
-    "hexadecimal digits and more": (b"deadbeef" * 4 + b" of somebody", "a journal, or an empty file"),
-    "many zeros": (bytes(100_000), "a journal, or an empty file"),
-    "binary": (bytes(range(256)) * 4, "a journal, or an empty file"),
-    "another program's": (line({"jobs": 1}), "another one"),
-    "a list": (line([1]), "another one"),
-    "a newer one": (line({"jaxexp": "journal", "layout": 2, **ABOUT}), "layout 1"),
-    "deep": (HEAD + line(0).replace(b"0\n", b"0\n") + b"", "names, numbers and results"),
-    "a number": (HEAD + line({"done": 3}), "names, numbers and results"),
-    "backwards": (HEAD + line({"done": [["a", [], 3, 2, None]]}), "names, numbers and results"),
-    "truth": (HEAD + line({"done": [["a", [], False, True, None]]}), "names, numbers and results"),
-    "no name": (HEAD + line({"done": [[["a"], [], 0, 1, None]]}), "names, numbers and results"),
-    "no JSON": (HEAD + _native.digest(b"[" * 99_999).hex().encode() + b" " + b"[" * 99_999 + b"\n", "JSON"),
-}
+EMPTY, RESULTS = "a journal, or an empty file", "names, numbers and results"
+DEEP = b"[" * 99_999
+FOREIGN = [
+    (b"Dear diary,\n", EMPTY),
+    (b"Dear diary", EMPTY),
+    (b"12345", EMPTY),
+    (b"deadbeef" * 4 + b" of somebody", EMPTY),
+    (bytes(100_000), EMPTY),
+    (bytes(range(256)) * 4, EMPTY),
+    (line({"jobs": 1}), "another one"),
+    (line([1]), "another one"),
+    (line({"jaxexp": "journal", "layout": 2, **ABOUT}), "layout 1"),
+    (HEAD + line(0), RESULTS),
+    (HEAD + line({"done": 3}), RESULTS),
+    (HEAD + line({"done": [["a", [], 3, 2, None]]}), RESULTS),
+    (HEAD + line({"done": [["a", [], False, True, None]]}), RESULTS),
+    (HEAD + line({"done": [[["a"], [], 0, 1, None]]}), RESULTS),
+    (HEAD + _native.digest(DEEP).hex().encode() + b" " + DEEP + b"\n", "JSON"),
+]
 
 
-@pytest.mark.parametrize("name", FOREIGN)
-def test_files_that_no_pass_left(name: str, tmp_path) -> None:
-    data, said = FOREIGN[name]
+@each("data, said", FOREIGN)
+def test_files_that_no_pass_left(data: bytes, said: str, tmp_path: Path) -> None:
     path = tmp_path / "journal"
     path.write_bytes(data)
     with pytest.raises(JournalError, match=f"{said}.*; name another file, or remove this one to begin again$"):
@@ -160,8 +176,6 @@ def test_one_pass_at_a_time(path) -> None:
 
 def test_results_that_no_pass_would_write(tmp_path) -> None:
     """The digests of lines are no signatures: who writes a journal can write anything, and gets an error."""
-    from kit.archives import blob
-
     artifact, path = tmp_path / "x.jaxexp", tmp_path / "journal"
     artifact.write_bytes(blob())
     assert jaxexp.verify_many([artifact], journal=path) == {}
@@ -178,3 +192,295 @@ def test_results_that_no_pass_would_write(tmp_path) -> None:
 def test_nobody_else_may_read_a_new_journal(path) -> None:
     """It has URLs as they were given."""
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+DOZENS = pytest.mark.long(
+    promise="a pass that is killed or interrupted goes on where it was",
+    sibling="test_journal.py::test_killed_and_gone_on_with",
+)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return bulk.folder_of(tmp_path / "in", 60)
+
+
+def size_of(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
+@pytest.mark.parametrize(
+    ("how", "workers"),
+    [
+        pytest.param(signal.SIGKILL, 0, marks=pytest.mark.processes(reason="kills a few")),
+        pytest.param(signal.SIGINT, 0, marks=DOZENS),
+        pytest.param(signal.SIGKILL, 2, marks=DOZENS),
+        pytest.param(signal.SIGINT, 2, marks=DOZENS),
+    ],
+)
+def test_killed_and_gone_on_with(how: signal.Signals, workers: int, folder, tmp_path, subprocess_env) -> None:
+    """Killed when it has found a random number of results, again and again, until a pass comes to its end."""
+    journal, result = tmp_path / "journal", tmp_path / "result"
+    moments = random.Random(f"{how} {workers}")
+    command = [sys.executable, WORKERS / "bulk_pass.py", folder, journal, result, str(workers)]
+    sizes = [0]
+    while not result.exists():
+        with subprocess.Popen(command, env=subprocess_env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"begun\n"
+            enough = sizes[-1] + moments.randrange(2_000, 6_000)
+            while child.poll() is None and size_of(journal) < enough:
+                time.sleep(0.002)
+            child.send_signal(how)
+            child.communicate()
+        sizes.append(size_of(journal))
+        assert len(sizes) < 100, "it goes on"
+    assert len(sizes) > 2, "nothing was interrupted"
+    assert sizes == sorted(sizes)
+    assert json.loads(result.read_text()) == {n: str(e) for n, e in jaxexp.verify_many([folder]).items()}
+    # Each file was done once: what was in the journal was not done again.
+    lines = journal.read_bytes().splitlines()
+    done = [part[0] for line in lines[1:] for part in json.loads(line[33:])["done"] if part[0].endswith(".jaxexp")]
+    assert len(done) == len(set(done)) == 61
+
+
+def test_what_has_changed_is_done_again(folder, tmp_path, monkeypatch) -> None:
+    journal, read = tmp_path / "journal", []
+    verify_files = _native.verify_files
+    monkeypatch.setattr(
+        _native, "verify_files", lambda paths, threads: read.extend(paths) or verify_files(paths, threads)
+    )
+    assert list(jaxexp.verify_many([folder], journal=journal)) == [str(folder / "damaged.jaxexp")]
+    assert len(read) == 61
+    read.clear()
+    assert list(jaxexp.verify_many([folder], journal=journal)) == [str(folder / "damaged.jaxexp")]
+    assert read == []
+    # Mended, of the same size and with the same time; added; taken away; and damaged meanwhile.
+    damaged = folder / "damaged.jaxexp"
+    times = damaged.stat()
+    damaged.write_bytes(blob(version=70))
+    os.utime(damaged, ns=(times.st_atime_ns, times.st_mtime_ns))
+    (folder / "new.jaxexp").write_bytes(blob(version=71))
+    (folder / "000.jaxexp").unlink()
+    (folder / "001.jaxexp").write_bytes(blob(version=1)[:-1])
+    assert list(jaxexp.verify_many([folder], journal=journal)) == [str(folder / "001.jaxexp")]
+    assert sorted(Path(path).name for path in read) == ["001.jaxexp", "damaged.jaxexp", "new.jaxexp"]
+
+
+SAID_BY_SERVERS = ["ETag", "Content-MD5", "Digest", "Last-Modified", None]
+
+
+@each("said, named", [(said, named) for said in SAID_BY_SERVERS for named in ("model.jaxexp", "")])
+def test_what_has_changed_behind_a_url_is_done_again(said: str | None, named: str, tmp_path) -> None:
+    """By whatever a server says of its files, by itself or by its folder. If it says nothing, nobody knows whether they
+    are the same."""
+    whole, journal = blob(), tmp_path / "journal"
+    with serving(b"") as server:
+        url = server.url.replace("fleet.zip", "models/")
+        server.others = {"/models/": b'<a href="model.jaxexp">', "/models/model.jaxexp": whole}
+        server.headers = {} if said is None else {said: "the first"}
+        assert jaxexp.verify_many([url + named], journal=journal) == {}
+        server.requests.clear()
+        assert jaxexp.verify_many([url + named], journal=journal) == {}
+        assert (("GET", len(whole)) in server.requests) == (said is None), "what is the same is not read again"
+        server.others["/models/model.jaxexp"] = whole[:-4] + b"gone"
+        server.headers = {} if said is None else {said: "another"}
+        assert list(jaxexp.verify_many([url + named], journal=journal)) == [f"{url}model.jaxexp"]
+
+
+def test_what_could_not_be_read_is_tried_again(tmp_path) -> None:
+    path, journal = tmp_path / "late.jaxexp", tmp_path / "journal"
+    assert isinstance(jaxexp.verify_many([path], journal=journal)[str(path)], FileNotFoundError)
+    path.write_bytes(blob())
+    assert jaxexp.verify_many([path], journal=journal) == {}
+
+
+def test_migrated_files_that_are_not_there_any_more(tmp_path) -> None:
+    old, new, journal = tmp_path / "old.zip", tmp_path / "new", tmp_path / "journal"
+    with jaxexp.Archive.create(old) as archive:
+        for i in range(3):
+            archive.add(f"inner/{i}", blob(version=i))
+    assert jaxexp.migrate_many([old], new, journal=journal) == {}
+    assert jaxexp.load(new / "inner/1.jaxexp") == jaxexp.deserialize(blob(version=1))
+    times = {path: path.stat().st_mtime_ns for path in new.rglob("*.jaxexp")}
+    assert len(times) == 3
+    assert jaxexp.migrate_many([old], new, journal=journal) == {}
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    (new / "inner/1.jaxexp").write_bytes(b"overwritten")
+    assert jaxexp.migrate_many([old], new, journal=journal) == {}
+    assert jaxexp.load(new / "inner/1.jaxexp") == jaxexp.deserialize(blob(version=1))
+    with pytest.raises(jaxexp.DeserializationError, match=r"with options .*0\.6\.2.*, found options"):
+        jaxexp.migrate_many([old], new, "0.6.2", journal=journal)
+
+
+def test_a_journal_cannot_say_that_a_file_elsewhere_was_written(tmp_path) -> None:
+    """Whoever writes a journal can write right digests, too; but a result is about its own place."""
+    old, new, journal, other = tmp_path / "x.jaxexp", tmp_path / "new", tmp_path / "journal", tmp_path / "other"
+    old.write_bytes(blob())
+    other.write_bytes(blob())
+    assert jaxexp.migrate_many([old], new, journal=journal) == {}
+    head, did = journal.read_bytes().splitlines(keepends=True)
+    ((*place, [written]),) = json.loads(did[33:])["done"]
+    for file in (str(other), str(new / ".." / "other"), "\ud800", "a\0b", str(tmp_path)):
+        (new / "x.jaxexp").unlink(missing_ok=True)
+        said = {**written, "file": file, "size": other.stat().st_size, "digest": _native.digest(blob()).hex()}
+        journal.write_bytes(head + line({"done": [[*place, [said]]]}))
+        assert jaxexp.migrate_many([old], new, journal=journal) == {}
+        assert jaxexp.load(new / "x.jaxexp") == jaxexp.deserialize(blob())
+
+
+def test_a_journal_cannot_name_weights_elsewhere(tmp_path, monkeypatch) -> None:
+    """Nobody looks at them, or asks a server for them."""
+    folder, journal = tmp_path / "in", tmp_path / "journal"
+    folder.mkdir()
+    weighted.bound()[0].save(folder / "m.jaxexp")
+    assert jaxexp.verify_many([folder], journal=journal) == {}
+    head, did = journal.read_bytes().splitlines(keepends=True)
+    ((*place, [size, digests, ((name, *stamp),), *others]),) = json.loads(did[33:])["done"]
+    asked: list[str] = []
+    monkeypatch.setattr(verify_many, "stamp", lambda path: asked.append(path) or tuple(stamp))
+    for other in (str(tmp_path / "m.safetensors"), "https://evil.example/m.safetensors", "/etc/passwd"):
+        said = [size, digests, [[other, *stamp]], *others]
+        journal.write_bytes(head + line({"done": [[*place, said]]}))
+        with pytest.raises(jaxexp.DeserializationError, match="the result of this pass"):
+            jaxexp.verify_many([folder], journal=journal)
+    assert asked == []
+    journal.write_bytes(head + did)
+    assert jaxexp.verify_many([folder], journal=journal) == {}
+    assert asked == [name]
+
+
+def test_migrated_weights_that_changed_are_written_again(tmp_path) -> None:
+    old, new, journal = tmp_path / "old.zip", tmp_path / "new", tmp_path / "journal"
+    function, _ = weighted.bound()
+    with jaxexp.Archive.create(old) as archive:
+        archive.add("m", function)
+    assert jaxexp.migrate_many([old], new, journal=journal) == {}
+    (weights,) = new.glob("*.safetensors")
+    whole = weights.read_bytes()
+    for damaged in (whole[:-4], whole[:8] + b" " * 60 + whole[68:]):
+        weights.write_bytes(damaged)
+        assert jaxexp.migrate_many([old], new, journal=journal) == {}
+        assert weights.read_bytes() == whole
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links take privileges there")
+def test_weights_are_written_below_the_folder_only(tmp_path) -> None:
+    old, new, outside = tmp_path / "old.zip", tmp_path / "new", tmp_path / "outside"
+    function, _ = weighted.bound()
+    with jaxexp.Archive.create(old) as archive:
+        archive.add("m", function)
+    assert jaxexp.migrate_many([old], tmp_path / "first") == {}
+    (weights,) = (tmp_path / "first").glob("*.safetensors")
+    outside.write_text("mine")
+    new.mkdir()
+    (new / weights.name).symlink_to(outside)
+    (error,) = jaxexp.migrate_many([old], new).values()
+    assert "is a link that leads out of" in str(error)
+    assert outside.read_text() == "mine"
+
+
+def test_two_artifacts_for_one_file(tmp_path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.jaxexp").write_bytes(blob())
+    ((name, error),) = jaxexp.migrate_many([tmp_path / "a", tmp_path / "b"], tmp_path / "new").items()
+    assert name == str(tmp_path / "b" / "x.jaxexp")
+    assert "to the same place as another: 'x'" in str(error)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["x.jaxexp"]
+
+
+check_many = importlib.import_module("jaxexp._fleet.passes.check_many")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A function with weights and cases in files beside it."""
+    weights = {"w": np.full((200, 200), 2.0, np.float32)}
+    exported = jaxexp.export(jax.jit(lambda p, x: p["w"] * x))(weights, jax.ShapeDtypeStruct((200, 200), np.float32))
+    exported.bind(weights).save(tmp_path / "f.jaxexp", cases=[(np.ones((200, 200), np.float32),)])
+    assert {file.name for file in tmp_path.iterdir()} == {"f.jaxexp", "f.safetensors", "f.cases.safetensors"}
+    return tmp_path / "f.jaxexp"
+
+
+@pytest.fixture
+def checked(model: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[str, int]]:
+    """Checks the model with a journal: the verdict, and how many artifacts were looked at."""
+    looked_at: list[Any] = []
+    real = check_many.check
+    monkeypatch.setattr(check_many, "check", lambda *args, **how: looked_at.append(args) or real(*args, **how))
+
+    def run() -> tuple[str, int]:
+        looked_at.clear()
+        ((_, report),) = jaxexp.check_many([model], journal=model.parent / "journal")
+        return report.verdict, len(looked_at)
+
+    return run
+
+
+def changed(file: Path) -> bytes:
+    """Changes the last byte, and returns what the file was."""
+    before, stat = file.read_bytes(), file.stat()
+    file.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1_000_000_000))
+    return before
+
+
+@pytest.mark.parametrize(("name", "verdict"), [("f.cases.safetensors", "failed"), ("f.safetensors", "differs")])
+def test_a_file_beside_it_changes(name: str, verdict: str, model: Path, checked: Callable[[], tuple[str, int]]) -> None:
+    assert checked() == ("equal", 1)
+    assert checked() == ("equal", 0)
+    file = model.parent / name
+    before = changed(file)
+    assert checked() == (verdict, 1)
+    assert checked() == (verdict, 0)
+    file.write_bytes(before)
+    assert checked() == ("equal", 1)
+
+
+def test_a_file_beside_it_goes(model: Path, checked: Callable[[], tuple[str, int]]) -> None:
+    """Then its cases fail, as in `check`."""
+    assert checked() == ("equal", 1)
+    file = model.parent / "f.cases.safetensors"
+    before = file.read_bytes()
+    file.unlink()
+    assert checked() == checked() == ("failed", 1) == (jaxexp.check(model).verdict, 1)
+    file.write_bytes(before)
+    assert checked() == ("equal", 1)
+
+
+def test_weights_that_come_later(model: Path) -> None:
+    """`verify_many` looks again at an artifact whose weights were missing."""
+    journal, weights = model.parent / "journal", model.parent / "f.safetensors"
+    weights.rename(model.parent / "later")
+    (error,) = jaxexp.verify_many([model], journal=journal).values()
+    assert isinstance(error, jaxexp.WeightsError)
+    (model.parent / "later").rename(weights)
+    assert jaxexp.verify_many([model], journal=journal) == {}
+
+
+@pytest.mark.parametrize("how", ["verify", "digest"])
+def test_a_file_that_is_replaced_while_it_is_read(how: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal has the state of the file from before it was read."""
+    file = model.parent / "f.safetensors"
+    module, name = {
+        "verify": ("jaxexp._fleet.places.verify", "files_of"), "digest": ("jaxexp._fleet.places.digests", "_digests")
+    }[how]  # fmt: skip
+    owner = importlib.import_module(module)
+    real = getattr(owner, name)
+
+    def slow(*args: Any) -> Any:
+        found = real(*args)
+        changed(file)
+        return found
+
+    def run() -> Any:
+        if how == "verify":
+            return jaxexp.verify_many([model], journal=model.parent / "journal")
+        return dict(jaxexp.digests_many([model], journal=model.parent / "journal"))
+
+    monkeypatch.setattr(owner, name, slow)
+    before = run()
+    monkeypatch.setattr(owner, name, real)
+    assert run() != before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import multiprocessing
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,7 @@ from jaxexp._fleet.passes import one_by_one
 from kit import bulk
 from kit.archives import blob
 from kit.dying import die_at
-
-SPAWN = multiprocessing.get_context("spawn")
+from kit.each import each
 
 
 def of_today() -> bytes:
@@ -29,26 +27,22 @@ def of_today() -> bytes:
     return bytes(jaxexp.export(jax.jit(lambda x: x))(spec).serialize())
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.processes(reason="starts a worker"))])
-def test_what_a_reader_cannot_read_is_the_outcome_of_one_artifact(workers: int, tmp_path: Path) -> None:
+def test_what_a_reader_cannot_read_is_the_outcome_of_one_artifact(tmp_path: Path) -> None:
     with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
         archive.add("a", blob())
         archive.add("b", of_today())
         archive.add("c", blob())
-    journal = tmp_path / "journal"
-    executor = concurrent.futures.ProcessPoolExecutor(workers, SPAWN) if workers else None
-    for _ in range(2):  # from the worker, and from the journal
-        found = jaxexp.migrate_many(
-            [tmp_path / "fleet.zip"], tmp_path / "new", "0.4.30", executor=executor, journal=journal
-        )
+    for _ in range(2):  # from a worker, and from the journal
+        with concurrent.futures.ThreadPoolExecutor(1) as executor:
+            found = jaxexp.migrate_many(
+                [tmp_path / "fleet.zip"], tmp_path / "new", "0.4.30", executor=executor, journal=tmp_path / "journal"
+            )
         ((name, error),) = found.items()
         assert name == f"{tmp_path / 'fleet.zip'}::b"
         assert isinstance(error, jaxexp.TooOldReaderError)
         assert error.since == (0, 5, 1)
         assert "float8_e8m0fnu" in str(error)
         assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["a.jaxexp", "c.jaxexp"]
-    if executor:
-        executor.shutdown()
 
 
 def archive_of(path: Path, *names: str) -> Path:
@@ -63,15 +57,14 @@ def written(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize("as_handles", [False, True])
+@each("as_handles", [False, True])
 def test_members_that_are_named_one_by_one(as_handles: bool, tmp_path: Path) -> None:
     """They lie where the members of their archive do."""
     fleet = archive_of(tmp_path / "fl.zip", "a0", "in/a0", "in/a1", "a2")
     named = [f"{fleet}::in/a0", f"{fleet}::a0", f"{fleet}::a2"]
     given: list[Any] = [jaxexp.Archive.open(fleet)[name.partition("::")[2]] for name in named] if as_handles else named
-    journal = tmp_path / "journal"
     for _ in range(2):
-        assert jaxexp.migrate_many(given, tmp_path / "new", journal=journal) == {}
+        assert jaxexp.migrate_many(given, tmp_path / "new", journal=tmp_path / "journal") == {}
         assert written(tmp_path / "new") == ["fl.zip/a0.jaxexp", "fl.zip/a2.jaxexp", "fl.zip/in/a0.jaxexp"]
     assert jaxexp.load(tmp_path / "new/fl.zip/in/a0.jaxexp") == jaxexp.deserialize(blob(version=1))
     assert jaxexp.migrate_many(given[:1], tmp_path / "one") == {}
@@ -135,21 +128,10 @@ def test_the_journal_of_another_place_does_not_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no limit on the size of files")
-@pytest.mark.processes(reason="kills some")
-def test_weights_that_changed_are_written_again(tmp_path: Path) -> None:
-    """Also if their size is the same, and the journal has them."""
-    weights = {"w": jnp.arange(4.0)}
-    function = jax.jit(lambda x: x + weights["w"])
-    with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
-        archive.add("a", jaxexp.export(function, weights=weights)(jax.ShapeDtypeStruct((4,), jnp.float32)))
-    for _ in range(2):
-        assert jaxexp.migrate_many([tmp_path / "fleet.zip"], tmp_path / "new", journal=tmp_path / "journal") == {}
-        jaxexp.verify(tmp_path / "new" / "a.jaxexp")
-        (file,) = (tmp_path / "new").glob("*.safetensors")
-        content = file.read_bytes()
-        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-
-
+@pytest.mark.long(
+    promise="a worker that is killed while it writes an artifact leaves nothing of it, and all others are there",
+    sibling="test_migrated.py::test_executors_that_die_while_they_migrate",
+)
 def test_workers_that_die_while_they_write(tmp_path: Path) -> None:
     """The largest artifact is too large for them: nothing of it is left, and all others are there."""
     folder, new, journal = tmp_path / "in", tmp_path / "new", tmp_path / "journal"
@@ -170,7 +152,7 @@ def test_workers_that_die_while_they_write(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("way", ["refuses", "cancels", "raises"])
+@each("way", ["refuses", "cancels", "raises"])
 def test_executors_that_die_while_they_migrate(way: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(one_by_one, "_SHARE_BYTES", 1)
     fleet, new, journal = archive_of(tmp_path / "fl.zip", "a", "b"), tmp_path / "new", tmp_path / "journal"

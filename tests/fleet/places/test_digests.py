@@ -18,7 +18,9 @@ import jaxexp
 from jaxexp._kernel.write.reader import readers
 from kit import goldens, named_devices
 from kit.corpus import CASES, export_with
+from kit.each import each
 
+pytestmark = pytest.mark.jax
 W, X = np.full((4, 4), 0.5, np.float32), np.ones((4, 4), np.float32)
 
 
@@ -46,12 +48,8 @@ def ordered(w: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def test_names_and_places_mean_nothing() -> None:
-    assert meaning(same_program, W, X) == meaning(ordered, W, X)
-    assert meaning(same_program, W, X) == meaning(same_program, W, X, reproducible=True)
-
-
-def test_names_that_are_also_paths_of_results_mean_nothing() -> None:
     """The paths of results are names of the user's, too."""
+    assert meaning(same_program, W, X) == meaning(ordered, W, X) == meaning(same_program, W, X, reproducible=True)
 
     def result(x: jax.Array) -> jax.Array:
         return x @ x
@@ -63,12 +61,9 @@ def test_names_that_are_also_paths_of_results_mean_nothing() -> None:
     assert first == second
 
 
-@pytest.mark.parametrize("number", [1j, np.array([1 + 2j, 3j], np.complex64)])
+@each("number", [1j, np.array([1 + 2j, 3j], np.complex64)])
 def test_complex_constants(number: Any) -> None:
     """jaxlib has no class for their numbers."""
-
-    def called(function: Callable[[jax.Array], jax.Array]) -> jax.stages.Wrapped:
-        return jax.jit(lambda x: jax.jit(function)(x) + jax.jit(function)(2 * x))
 
     def first(x: jax.Array) -> jax.Array:
         return number * x
@@ -79,22 +74,20 @@ def test_complex_constants(number: Any) -> None:
     def other(x: jax.Array) -> jax.Array:
         return (number + 1) * x
 
-    found = [meaning(called(function), X[0, :2]) for function in (first, second, other)]
+    found = [meaning(lambda x, f=f: jax.jit(f)(x) + jax.jit(f)(2 * x), X[0, :2]) for f in (first, second, other)]
     assert found[0] == found[1] != found[2]
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
+def test_another_program_means_something_else() -> None:
+    others: list[Callable[..., Any]] = [
+        program,
         lambda w, x: jnp.where(x > 0, x @ w, 1) + jax.nn.relu(x),
         lambda w, x: jnp.where(x >= 0, x @ w, 0) + jax.nn.relu(x),
         lambda w, x: jnp.where(x > 0, w @ x, 0) + jax.nn.relu(x),
         lambda w, x: (jnp.where(x > 0, x @ w, 0) + jax.nn.relu(x),),
         lambda w, x: jnp.where(x > 0, x @ w, 0) + jax.nn.relu6(x),
-    ],
-)
-def test_another_program_means_something_else(other: Callable[..., Any]) -> None:
-    assert meaning(other, W, X) != meaning(program, W, X)
+    ]
+    assert len({meaning(other, W, X) for other in others}) == len(others)
 
 
 def test_the_signature_and_the_vjps_are_part_of_it() -> None:
@@ -109,36 +102,27 @@ def test_the_signature_and_the_vjps_are_part_of_it() -> None:
 
 
 def test_however_it_is_written(tmp_path: Path) -> None:
-    """By either library, for an older reader, without a trailer, without locations, migrated, in an archive."""
+    """By either library, for any reader, without a trailer, without locations, migrated, in an archive."""
     exported = jaxexp.export(jax.jit(program))(W, X)
     by_jax = bytes(jax.export.export(jax.jit(program))(W, X).serialize(vjp_order=1))
     with jaxexp.Archive.create(tmp_path / "all.zip") as writer:
         writer.add("one", exported, vjp_order=1)
         writer.add("two", exported.serialize(vjp_order=1, locations="none"))
-    ways = [
+    ways: list[Any] = [
         exported.serialize(vjp_order=1),
         exported.serialize(vjp_order=1, metadata={"name": "value"}),
         exported.serialize(vjp_order=1, trailer=False),
         exported.serialize(vjp_order=1, locations="none"),
-        exported.serialize(vjp_order=1, compatibility="jax-0.8.1"),
         by_jax,
         jaxexp.migrate(by_jax),
-        io.BytesIO(by_jax),
         f"{tmp_path / 'all.zip'}::one",
-        jaxexp.Archive.open(tmp_path / "all.zip")["two"],
+        f"{tmp_path / 'all.zip'}::two",
     ]
+    for reader in [*readers()[::8], readers()[-1]]:
+        ways.append(exported.serialize(vjp_order=1, compatibility=f"jax-{reader.release.version}"))
+        ways.append(jaxexp.migrate(ways[0], to=reader.release.version))
+    assert {jaxexp.inspect(way).calling_convention_version for way in ways} == {9, 10}
     assert len({jaxexp.digests(way).meaning for way in ways}) == 1
-
-
-def test_for_which_reader_it_is_written_means_nothing() -> None:
-    exported = jaxexp.export(jax.jit(program))(W, X)
-    blob = exported.serialize(vjp_order=1)
-    written: list[Any] = []
-    for reader in readers():
-        written.append(exported.serialize(vjp_order=1, compatibility=f"jax-{reader.release.version}"))
-        written.append(jaxexp.migrate(blob, to=reader.release.version))
-    assert {jaxexp.inspect(way).calling_convention_version for way in written} == {9, 10}
-    assert {jaxexp.digests(way).meaning for way in written} == {jaxexp.digests(blob).meaning}
 
 
 def test_the_content_of_weights_is_part_of_it(tmp_path: Path) -> None:
@@ -173,6 +157,7 @@ def test_it_is_known() -> None:
     assert found == {"36355693c17ae31b"}
 
 
+@pytest.mark.wide(one_in=6, promise="`digests` gives one meaning to a function of any kind that is exported twice")
 @pytest.mark.parametrize("name", CASES)
 def test_every_kind_of_function(name: str) -> None:
     """Exported twice, and with other locations, it means the same."""

@@ -1,7 +1,8 @@
-"""Which files of a folder are artifacts or archives, also damaged ones, and which have nothing to do with them."""
+"""Which files are artifacts, archives or other files of jaxexp, also damaged ones, and which are none of its own."""
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import random
@@ -9,52 +10,49 @@ import struct
 import zipfile
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
+import jaxexp
+from jaxexp._cli import start
 from jaxexp._fleet.places.source import Kind, kind_in_folder, kind_of_file
 from kit.archive_files import make
 from kit.archives import blob, plain
+from kit.each import each
 from kit.places import GOLDEN
 
 ARTIFACTS = sorted(GOLDEN.glob("*/*.bin"))
 
 
-def test_every_artifact_is_one_by_its_beginning(tmp_path: Path) -> None:
+def test_every_artifact_is_one_by_its_beginning() -> None:
     assert len(ARTIFACTS) > 100
     for artifact in ARTIFACTS:
         assert kind_of_file(str(artifact)) is Kind.ARTIFACT, artifact
 
 
-@pytest.mark.parametrize("suffix", ["", ".bin", ".model", ".txt"])
+@each("suffix", ["", ".bin", ".model", ".txt"])
 def test_damage_hides_nothing(tmp_path: Path, suffix: str) -> None:
-    """Cut anywhere but in the first bytes, or with any one byte changed that is not the root offset's."""
+    """Cut anywhere but in the first bytes, or with any one byte changed that is not the root offset's; if the mark
+    behind it tells, any byte."""
+    target, chosen = tmp_path / f"model{suffix}", random.Random(7)
+
+    def assert_artifact(content: bytes, what: int) -> None:
+        target.write_bytes(content)
+        assert kind_in_folder(str(target)) is Kind.ARTIFACT, what
+
     data = bytes(blob())
-    target = tmp_path / f"model{suffix}"
     for size in (12, 20, 100, len(data) // 2, len(data) - 1):
-        target.write_bytes(data[:size])
-        assert kind_in_folder(str(target)) is Kind.ARTIFACT, size
-    chosen = random.Random(7)
-    for at in [*range(4, 64), *(chosen.randrange(64, len(data)) for _ in range(100))]:
-        target.write_bytes(data[:at] + bytes([data[at] ^ chosen.randrange(1, 256)]) + data[at + 1 :])
-        assert kind_in_folder(str(target)) is Kind.ARTIFACT, at
-    for at in range(4):  # what tells is the mark behind it
-        target.write_bytes(data[:at] + b"\xff" + data[at + 1 :])
-        assert kind_in_folder(str(target)) is Kind.ARTIFACT, at
-    data = plain()
-    for at in [*range(4, 64), *(chosen.randrange(64, len(data)) for _ in range(100))]:
-        target.write_bytes(data[:at] + bytes([data[at] ^ chosen.randrange(1, 256)]) + data[at + 1 :])
-        assert kind_in_folder(str(target)) is Kind.ARTIFACT, at
+        assert_artifact(data[:size], size)
+    for content, first in ((data, 0), (plain(), 4)):
+        for at in [*range(first, 64), *(chosen.randrange(64, len(content)) for _ in range(100))]:
+            other = 0xFF if at < 4 else content[at] ^ chosen.randrange(1, 256)
+            assert_artifact(content[:at] + bytes([other]) + content[at + 1 :], at)
 
 
 def test_what_is_called_an_artifact_is_one(tmp_path: Path) -> None:
-    for name, content in (
-        ("a.jaxexp", b""),
-        ("b.jaxexp", b"text"),
-        ("c.jax_export", b"\x89PNG"),
-        ("d", b""),
-        ("e.bin", b""),
-    ):
+    contents = {"a.jaxexp": b"", "b.jaxexp": b"text", "c.jax_export": b"\x89PNG", "d": b"", "e.bin": b""}
+    for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
         assert kind_in_folder(str(tmp_path / name)) is Kind.ARTIFACT, name
 
@@ -102,3 +100,83 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
         kind_in_folder(str(tmp_path / "missing"))
     assert kind_of_file(str(tmp_path / "missing")) is None
     assert kind_of_file(os.fspath(tmp_path)) is None
+
+
+X = np.ones((4, 4), np.float32)
+
+
+@pytest.fixture(scope="module")
+def other_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    other_files = tmp_path_factory.mktemp("files")
+    weights = {"w": X}
+    exported = jaxexp.export(jax.jit(lambda x: x @ weights["w"]), weights=weights)(X)
+    exported.save(other_files / "model.jaxexp")
+    jaxexp.load(other_files / "model.jaxexp").precompile(into=other_files / "model.exe")
+    return other_files
+
+
+def changed(path: Path, place: int) -> Path:
+    written = bytearray(path.read_bytes())
+    written[place] ^= 1
+    copy = path.with_name(f"changed{path.suffix}")
+    copy.write_bytes(written)
+    return copy
+
+
+def row(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    """The state of a file and the note on it, in `jaxexp verify`."""
+    start.main(["verify", "--json", str(path)])
+    (found,) = json.loads(capsys.readouterr().out)["files"]
+    return found["state"], found["error"] or found["what"]
+
+
+@each("name, what", [("model.exe", "compiled code of 1 call"), ("model.safetensors", "1 weight")])
+def test_whole(other_files: Path, name: str, what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    jaxexp.verify(other_files / name)
+    assert not jaxexp.verify_many([other_files / name])
+    assert row(other_files / name, capsys) == ("whole", what)
+    assert start.main(["verify", str(other_files / name)]) == 0
+    assert what in capsys.readouterr().out
+
+
+@each(
+    "name, place, where",
+    [
+        ("model.exe", -100, "expected the bytes as they were written"),  # the code
+        ("model.exe", 200, "expected"),  # the description
+        ("model.safetensors", -1, "as its header says, found content "),
+    ],
+)
+def test_damaged(other_files: Path, name: str, place: int, where: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file = changed(other_files / name, place)
+    with pytest.raises(jaxexp.DeserializationError, match=where) as caught:
+        jaxexp.verify(file)
+    assert caught.value.file == str(file)
+    assert list(jaxexp.verify_many([file])) == [str(file)]
+    state, error = row(file, capsys)
+    assert state == "damaged" and where in error and str(file) not in error
+
+
+def test_weights_of_another_program(other_files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They have no digest."""
+    data = X.tobytes()
+    header = json.dumps({"w": {"dtype": "F32", "shape": [4, 4], "data_offsets": [0, len(data)]}}).encode()
+    file = other_files / "foreign.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header + data)
+    start.main(["verify", str(file)])
+    assert "whole, without digests" in capsys.readouterr().out
+    file.write_bytes(file.read_bytes()[:-1])
+    assert row(file, capsys)[0] == "damaged"
+
+
+def test_code_that_another_process_is_writing(other_files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = other_files / "growing.exe"
+    file.write_bytes((other_files / "model.exe").read_bytes() + bytes(7))
+    start.main(["verify", str(file)])
+    assert "whole, and 7 bytes more" in capsys.readouterr().out
+
+
+def test_what_to_do_with_a_file_of_executables(other_files: Path) -> None:
+    advice = r"a file of executables.*used with its artifact, by load\(path, executables=...\)"
+    with pytest.raises(jaxexp.DeserializationError, match=advice):
+        jaxexp.load(other_files / "model.exe")

@@ -7,52 +7,44 @@ import re
 import runpy
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
 import jaxexp
+from kit.each import each
 from kit.places import ATTACKS
 
-FOLDER = ATTACKS
-MANIFEST: dict[str, dict[str, str]] = json.loads((FOLDER / "manifest.json").read_text())
+MANIFEST: dict[str, dict[str, str]] = json.loads((ATTACKS / "manifest.json").read_text())
 
 
-@pytest.fixture(scope="module")
-def measured() -> dict[str, Any]:
-    """What one child process, which may use 64 MB more and 30 s of processor time, found in all files."""
+@pytest.mark.processes(reason="a process that may use 64 MB more and 30 s of processor time reads them all")
+def test_attacks() -> None:
     done = subprocess.run(
-        [sys.executable, FOLDER / "measure.py", "--json"], capture_output=True, text=True, check=False
+        [sys.executable, ATTACKS / "measure.py", "--json"], capture_output=True, text=True, check=False
     )
     found = {line["name"]: line for line in map(json.loads, done.stdout.splitlines())}
     assert done.returncode == 0, f"after {list(found)[-1:]}: {done.returncode} {done.stderr}"
-    return found
 
+    @each("name", MANIFEST)
+    def refused(name: str) -> None:
+        expected, said = MANIFEST[name]["expected"], found[name]["found"]
+        assert re.search(expected, said) if expected else said == "", said
+        assert not expected or re.match(r"cannot read the artifact: .*expected .*, found ", said, re.S)
+        assert len(said) < 500, "an error is a sentence, whatever is in the file"
+        assert found[name]["MB"] < 64
 
-@pytest.mark.parametrize("name", MANIFEST)
-def test_attack(name: str, measured: dict[str, Any]) -> None:
-    expected, result = MANIFEST[name]["expected"], measured[name]
-    if expected:
-        assert re.search(expected, result["found"]), result["found"]
-        assert re.match(r"cannot read the artifact: .*expected .*, found ", result["found"], re.S)
-    else:
-        assert result["found"] == ""
-    assert len(result["found"]) < 500, "an error is a sentence, whatever is in the file"
-    assert result["MB"] < 64
+    refused()
 
 
 def test_dimensions_that_load_are_what_the_file_says() -> None:
     for name in (name for name in MANIFEST if not MANIFEST[name]["expected"]):
-        blob = (FOLDER / f"{name}.bin").read_bytes()
+        blob = (ATTACKS / f"{name}.bin").read_bytes()
         (dimension,) = jaxexp.deserialize(blob).in_avals[0].shape
         text = str(dimension)
         assert text.encode() in blob or "+" in text  # terms of a sum may come in another order
 
 
 def test_files_are_what_the_script_writes() -> None:
-    attacks = runpy.run_path(str(FOLDER / "make.py"))["ATTACKS"]
-    assert sorted(path.stem for path in FOLDER.glob("*.bin")) == sorted(attacks)
-    assert sorted(MANIFEST) == sorted(attacks)
-    for name, (blob, what, expected) in attacks.items():
-        assert (FOLDER / f"{name}.bin").read_bytes() == blob, name
-        assert MANIFEST[name] == {"attacks": what, "expected": expected}
+    attacks = runpy.run_path(str(ATTACKS / "make.py"))["ATTACKS"]
+    assert sorted(path.stem for path in ATTACKS.glob("*.bin")) == sorted(MANIFEST) == sorted(attacks)
+    assert {name: (ATTACKS / f"{name}.bin").read_bytes() for name in attacks} == attacks

@@ -1,7 +1,11 @@
-"""The table of cases in a trailer: kept as it is, and checked before it is believed."""
+"""Cases and weights in a trailer are kept as they are, and checked before they are believed; numbers that are drawn.
+
+These are Philox, as its authors publish it, and never change.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -12,11 +16,14 @@ import numpy as np
 import pytest
 
 import jaxexp
-from jaxexp import _native
+from jaxexp import Drawn, _native
 from jaxexp._errors import DeserializationError
+from jaxexp._kernel.artifact import numbers
 from jaxexp._kernel.artifact.cases import Case
 from jaxexp._kernel.artifact.chain import chain
 from jaxexp._kernel.codec import binding
+from kit.census import census, flipped
+from kit.each import each
 from kit.layout import with_cases
 
 F32, I32, U32 = 10, 3, 7
@@ -36,9 +43,9 @@ def function() -> jaxexp.Exported:
     return jaxexp.export(jax.jit(lambda x: x.argmax()))(jax.ShapeDtypeStruct((2, 3), jnp.float32))
 
 
-def encoded(function: jaxexp.Exported, cases: Any) -> bytes:
+def encoded(function: jaxexp.Exported, cases: Any, weights: Any = None) -> bytes:
     binding.bind()
-    notes = _native.Notes("a test", {"key": "1"}, None, cases)
+    notes = _native.Notes("a test", {"key": "1"}, weights, cases)
     return bytes(_native.encode([function, function.vjp()], jax.__version__, _native.Form(), notes))
 
 
@@ -114,21 +121,26 @@ REFUSED: list[tuple[str, Callable[[], Any], str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("make", "where", "message"), [r[1:] for r in REFUSED], ids=[r[0] for r in REFUSED])
-def test_what_is_refused(function: jaxexp.Exported, make: Callable[[], Any], where: str, message: str) -> None:
+@each("what, make, where, message", REFUSED)
+def test_what_is_refused(
+    function: jaxexp.Exported, what: str, make: Callable[[], Any], where: str, message: str
+) -> None:
     made = make()
     case = made if isinstance(made[0], str) else ("", 0, [made], [RESULT], 0, None)
-    blob = encoded(function, ([case], RECORDINGS, FILES, TENSORS))
     added = [case], RECORDINGS, FILES, TENSORS
-    for read in (lambda: _native.Artifact(blob), lambda: _native.with_cases(encoded(function, None), added)):
-        with pytest.raises(DeserializationError) as error:
-            read()
-        assert error.value.path == where
-        assert message in str(error.value)
+    refused(encoded(function, added), where, message)
+    refused(lambda: _native.with_cases(encoded(function, None), added), where, message)
 
 
-@pytest.mark.parametrize(
-    ("rest", "where", "message"),
+def refused(blob: Any, where: str, message: str) -> None:
+    with pytest.raises(DeserializationError) as error:
+        blob() if callable(blob) else _native.Artifact(blob)
+    assert error.value.path == where
+    assert message in str(error.value)
+
+
+@each(
+    "rest, where, message",
     [
         (([[("b", ""), ("a", "")]], [], []), "recordings[0].facts[1].key", "keys in ascending order, found 'a'"),
         (([[]], FILES, TENSORS * 2), "tensors", "names that are different"),
@@ -138,23 +150,15 @@ def test_what_is_refused(function: jaxexp.Exported, make: Callable[[], Any], whe
     ],
 )
 def test_what_is_refused_beside(function: jaxexp.Exported, rest: Any, where: str, message: str) -> None:
-    with pytest.raises(DeserializationError) as error:
-        _native.Artifact(encoded(function, ([], *rest)))
-    assert error.value.path == f"trailer.cases.{where}"
-    assert message in str(error.value)
+    refused(encoded(function, ([], *rest)), f"trailer.cases.{where}", message)
 
 
-@pytest.mark.parametrize("orders", [(0, 0), (0, 1)])
+@each("orders", [(0, 0), (0, 1)])
 def test_names_are_different(function: jaxexp.Exported, orders: tuple[int, int]) -> None:
     """Also those of calls of VJPs: reports and tensors are named by them."""
-    cases = [("n", order, [RESULT], [RESULT], 0, None) for order in orders]
-    for read in (
-        lambda: _native.Artifact(encoded(function, (cases, RECORDINGS, FILES, TENSORS))),
-        lambda: _native.with_cases(encoded(function, None), (cases, RECORDINGS, FILES, TENSORS)),
-    ):
-        with pytest.raises(DeserializationError, match="names that are different, found 'n' twice") as error:
-            read()
-        assert error.value.path == "trailer.cases.cases"
+    added = [("n", order, [RESULT], [RESULT], 0, None) for order in orders], RECORDINGS, FILES, TENSORS
+    for blob in (encoded(function, added), lambda: _native.with_cases(encoded(function, None), added)):
+        refused(blob, "trailer.cases.cases", "names that are different, found 'n' twice")
 
 
 def test_texts_of_recordings_count_for_each_case(function: jaxexp.Exported) -> None:
@@ -177,22 +181,121 @@ def test_indices_that_are_no_numbers() -> None:
 
 def test_what_is_shared_is_refused() -> None:
     """Flat buffers may say one thing many times, which readers would copy as often."""
-    assert "expected float32, found bool" in _error(with_cases(1, 1))
-    assert "tables inside the trailer" in _error(with_cases(1_000, 1_000))
-    assert "no more bytes than the trailer has, found the same arrays several times" in _error(with_cases(1, 20, 1_000))
-
-
-def _error(blob: bytes) -> str:
-    with pytest.raises(DeserializationError) as error:
-        _native.Artifact(blob)
-    return str(error.value)
+    for sizes, message in {
+        (1, 1): "expected float32, found bool",
+        (1_000, 1_000): "tables inside the trailer",
+        (1, 20, 1_000): "no more bytes than the trailer has, found the same arrays several times",
+    }.items():
+        with pytest.raises(DeserializationError, match=message):
+            _native.Artifact(with_cases(*sizes))
 
 
 def test_every_damaged_byte_is_noticed(function: jaxexp.Exported) -> None:
     blob = encoded(function, ALL)
-    start = blob.index("ünï".encode())
-    for at in range(start - 300, min(start + 300, len(blob))):
-        damaged = bytearray(blob)
-        damaged[at] ^= 1
-        with pytest.raises(DeserializationError):
-            _native.Artifact(bytes(damaged)).module()
+    at = blob.index("ünï".encode())
+    damaged = flipped(blob, [8 * i for i in range(at - 300, min(at + 300, len(blob)))])
+    assert set(census(damaged)) == {"refused"}
+
+
+WEIGHT_FILES = [("model-1.safetensors", 1 << 40, bytes(range(16))), ("ünï.safetensors", 8, bytes(16))]
+WEIGHTS = [("layers/0/w", 1, 1 << 33, bytes(range(16, 32))), ("", 0, 0, bytes(16))]
+ALL_WEIGHTS = (WEIGHT_FILES, WEIGHTS, [("tied", 1), ("ünï", 0)])
+
+
+@pytest.fixture(scope="module")
+def layer() -> jaxexp.Exported:
+    shapes = ((3, 4), (4,), (2, 3))
+    return jaxexp.export(jax.jit(lambda w, b, x: x @ w + b))(*(jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes))
+
+
+def test_weights_are_kept(layer: jaxexp.Exported) -> None:
+    """jax.export reads and calls the function; so does jaxexp, from bytes that are in no folder."""
+    blob = encoded(layer, None, ALL_WEIGHTS)
+    artifact = _native.Artifact(blob)
+    assert artifact.weights() == artifact.vjp().weights() == ALL_WEIGHTS
+    assert artifact.metadata() == {"key": "1"}
+    assert _native.Artifact(bytes(layer.serialize())).weights() is None
+    arguments = np.ones((3, 4), np.float32), np.ones(4, np.float32), np.ones((2, 3), np.float32)
+    for read in (jaxexp.deserialize, jax.export.deserialize):
+        np.testing.assert_array_equal(read(bytearray(blob)).call(*arguments), np.full((2, 4), 4))
+    at = blob.index(b"layers/0/w")
+    assert set(census(flipped(blob, [8 * i for i in range(at - 200, at + 100)]))) == {"refused"}
+
+
+@each(
+    "weights, where, message",
+    [
+        ((WEIGHT_FILES, [("x", 2, 0, bytes(16))], []), ".tensors[0].file", "expected an index below 2, found 2"),
+        (([], [("x", 0, 0, bytes(16))], []), ".tensors[0].file", "expected an index below 0"),
+        ((WEIGHT_FILES, [WEIGHTS[0]] * 2, []), ".tensors", "names that are different, found 'layers/0/w' twice"),
+        ((WEIGHT_FILES, [(str(i), 0, 0, bytes(16)) for i in range(4)], []), "", "at most 3 tensors, one for each argu"),
+        ((WEIGHT_FILES, WEIGHTS, [("x", 2)]), ".other_names[0].tensor", "expected an index below 2, found 2"),
+        (
+            (WEIGHT_FILES, WEIGHTS, [("layers/0/w", 1)]),
+            ".tensors",
+            "names that are different, found 'layers/0/w' twice",
+        ),
+    ],
+)
+def test_weights_that_are_refused(layer: jaxexp.Exported, weights: Any, where: str, message: str) -> None:
+    refused(encoded(layer, None, weights), f"trailer.weights{where}", message)
+
+
+ONES = 0xFFFFFFFF
+PI = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0)
+
+
+def test_philox() -> None:
+    """The known answers of Random123."""
+    for (counter, key), words in {
+        ((0, 0, 0, 0), (0, 0)): "6627e8d5 e169c58d bc57ac4c 9b00dbd8",
+        ((ONES, ONES, ONES, ONES), (ONES, ONES)): "408f276d 41c83b0e a20bc7c6 6d5451fd",
+        PI: "d16cfe09 94fdcceb 5001e420 24126ea1",
+    }.items():
+        found = numbers.philox([np.array([word], np.uint64) for word in counter], key)
+        assert " ".join(f"{int(word[0]):08x}" for word in found) == words
+
+
+PROMISED = {
+    Drawn((300,), "float32"): "218ec0466f84558a",
+    Drawn((3, 5), "float64", seed=7, first=1, second=2): "2cd9732c152ca03e",
+    Drawn((40,), "float32", "uniform", 1 << 63, -1, 1): "6d4b7ad29fb86b72",
+    Drawn((40,), "bfloat16", seed=2): "55bedd833eb043a6",
+    Drawn((40,), "float16", "uniform", 3, 0, 1e5): "d2818f3367e0dd72",
+    Drawn((40,), "float8_e4m3fn", seed=4): "d21e54b854a45103",
+    Drawn((7,), "complex64", seed=5): "8fb1e2565801a06f",
+    Drawn((40,), "int8", first=-128, second=128): "1aec4c35e906a83d",
+    Drawn((40,), "int64", first=-(2.0**53), second=2.0**53): "85cf629a79274a8e",
+    Drawn((40,), "int4"): "5713f23ce7543849",
+    Drawn((40,), "bool"): "faf0fa8318d20163",
+    Drawn((2,), "key<fry>"): "a8fd1957531541d0",
+}
+
+
+@each("drawn", PROMISED)
+def test_the_same_in_every_release(drawn: Drawn) -> None:
+    array = drawn.array()
+    assert hashlib.sha256(array.tobytes()).hexdigest()[:16] == PROMISED[drawn]
+    assert array.nbytes == drawn.nbytes
+
+
+def test_each_number_by_itself() -> None:
+    """A number depends on its place only, and not on how many are drawn at once."""
+    whole, start = Drawn((600_000,), "float32").array(), Drawn((5,), "float32").array()
+    np.testing.assert_array_equal(whole[:5], start)
+    for distribution in numbers.DISTRIBUTIONS:
+        whole = numbers.draw(distribution, 5, 0, 9, (40_001,), np.float64)
+        for start in (0, 1, 7, numbers._AT_ONCE - 1, numbers._AT_ONCE, 39_999):
+            some = numbers._some(distribution, 5, 0, 9, start, min(3, 40_001 - start))
+            np.testing.assert_array_equal(whole[start:][:3], some)
+
+
+def test_they_are_distributed_as_said() -> None:
+    normal = Drawn((200_000,), "float64", first=3, second=2).array()
+    assert abs(normal.mean() - 3) < 0.02
+    assert abs(normal.std() - 2) < 0.02
+    uniform = Drawn((200_000,), "float32", "uniform", first=-1, second=3).array()
+    assert -1 <= uniform.min() < -0.999
+    assert 2.999 < uniform.max() <= 3
+    assert set(Drawn((2_000,), "int8").array()) == set(range(8))
+    assert set(Drawn((100,), "bool").array()) == {False, True}

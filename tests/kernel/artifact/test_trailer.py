@@ -1,18 +1,21 @@
-"""What jaxexp keeps behind an artifact: digests, constraints, weak types, the user's metadata."""
+"""What jaxexp keeps behind an artifact: digests, constraints, weak types, the user's metadata, sets of sizes."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import gc
 import json
 import os
 import pickle
-import subprocess
-import sys
 import weakref
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -22,11 +25,11 @@ from jax import export as jax_export
 import jaxexp
 from jaxexp import _native
 from kit import wire
-from kit.compare import assert_same_fields, assert_same_values
+from kit.compare import assert_same_values
 from kit.corpus import CASES, export_with
+from kit.each import each
 
 DeserializationError = jaxexp.DeserializationError
-every_case = pytest.mark.parametrize("name", CASES)
 
 
 def exported_case(name: str) -> Any:
@@ -39,25 +42,7 @@ def trailer(blob: Any) -> dict[str, Any]:
     return found
 
 
-# --- layout ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.sampled(one_in=4, reason="many cases go the same way")
-@every_case
-def test_jax_export_reads_the_same_with_and_without(name: str) -> None:
-    case = CASES[name]
-    with case.context():
-        exported = export_with(jaxexp, case.build())
-        having = exported.serialize(case.vjp_order)
-        without = exported.serialize(case.vjp_order, trailer=False)
-        assert wire.has_trailer(having) and not wire.has_trailer(without)
-        one, other = jax_export.deserialize(bytearray(having)), jax_export.deserialize(bytearray(without))
-        for order in range(case.vjp_order + 1):
-            assert_same_fields(one, other)
-            assert one.mlir_module_serialized == other.mlir_module_serialized
-            assert one.has_vjp() == other.has_vjp() == (order < case.vjp_order)
-            if one.has_vjp():
-                one, other = one.vjp(), other.vjp()
+pytestmark = pytest.mark.jax
 
 
 def test_layout() -> None:
@@ -79,7 +64,7 @@ def test_layout() -> None:
     assert trailer(blob)["writer"] == f"jaxexp {jaxexp.__version__}"
 
 
-@pytest.mark.parametrize("size", [0, 1, 2**17 - 1, 2**17, 2**17 + 1, 3 * 2**17 + 5, 2**21 + 3])
+@each("size", [0, 1, 2**17 - 1, 2**17, 2**17 + 1, 3 * 2**17 + 5, 2**21 + 3])
 def test_digests_of_modules_of_any_size(size: int, tmp_path) -> None:
     """Copied and hashed in steps, in one go, and without a copy."""
     module = np.random.default_rng(size).bytes(size)
@@ -93,21 +78,20 @@ def test_digests_of_modules_of_any_size(size: int, tmp_path) -> None:
 
 def test_what_follows_is_ignored() -> None:
     blob = bytes(exported_case("sin").serialize(1))
-    loaded = jaxexp.deserialize(blob + b"more" * 100)
-    assert loaded == jaxexp.deserialize(blob)
-    assert loaded.vjp().mlir_module_serialized == jaxexp.deserialize(blob).vjp().mlir_module_serialized
+    loaded, plain = jaxexp.deserialize(blob + b"more" * 100), jaxexp.deserialize(blob)
+    assert loaded == plain
+    assert loaded.vjp().mlir_module_serialized == plain.vjp().mlir_module_serialized
 
 
 def test_an_artifact_without_one_is_as_good() -> None:
-    exported = exported_case("symbolic_batch")
-    loaded = jaxexp.deserialize(bytes(exported.serialize(1, trailer=False)))
-    assert _native.Artifact(bytes(exported.serialize(trailer=False))).trailer() is None
+    loaded = jaxexp.deserialize(bytes(bounded("b >= 4").serialize(1, trailer=False)))
+    assert _native.Artifact(bytes(loaded.serialize(trailer=False))).trailer() is None
     assert loaded.metadata == {}
+    assert jaxexp.symbolic_dim_bounds(loaded.in_avals[0].shape[0]) == (1, np.inf), "constraints are in the trailer"
     again = jaxexp.deserialize(bytes(loaded.serialize(1)))
     assert again.vjp().mlir_module_serialized == loaded.vjp().mlir_module_serialized
-
-
-# --- digests --------------------------------------------------------------------------------------------------------
+    with pytest.raises(jaxexp.ExportError, match="metadata is in the trailer"):
+        loaded.serialize(trailer=False, metadata={"a": 1})
 
 
 def damaged(blob: Any, at: int) -> bytes:
@@ -117,11 +101,14 @@ def damaged(blob: Any, at: int) -> bytes:
 
 
 def test_damage_to_the_metadata_shows_on_load() -> None:
-    blob = exported_case("sin").serialize()
+    blob = bytes(exported_case("sin").serialize())
     at, _ = wire.locate(blob, "function_name")
     with pytest.raises(DeserializationError, match="damaged; get another copy") as error:
         jaxexp.deserialize(damaged(blob, at + 4))
     assert error.value.path == "metadata"
+    message = f"expected {len(blob)} bytes.*found {len(blob) - 1}: the file was cut"
+    with pytest.raises(DeserializationError, match=message):
+        jaxexp.deserialize(blob[:-1])
 
 
 def test_damage_to_a_module_shows_when_it_is_read(tmp_path) -> None:
@@ -154,27 +141,18 @@ def test_damage_to_a_module_shows_when_it_is_read(tmp_path) -> None:
         jaxexp.migrate(damaged(blob, wire.locate(blob, "vjp.mlir_module_serialized")[0] + 100))
 
 
-def damaged_large() -> tuple[jaxexp.Exported, bytes]:
+def test_damage_to_a_large_module_shows_with_the_last_piece(tmp_path) -> None:
+    """Its digest is made while the caller writes it. The file that is there stays, and a pipe gets nothing."""
     module = np.random.default_rng(0).bytes(2**22 + 5)
     blob = dataclasses.replace(exported_case("sin"), mlir_module_serialized=module).serialize()
-    return jaxexp.deserialize(damaged(blob, wire.locate(blob, "mlir_module_serialized")[0] + 2**21)), module
-
-
-def test_damage_to_a_large_module_shows_with_the_last_piece() -> None:
-    """Its digest is made while the caller writes it."""
-    loaded, module = damaged_large()
-    parts = _native.EncodedParts([loaded], jax.__version__, _native.Form(), _native.Notes("jaxexp", {}))
+    loaded = jaxexp.deserialize(damaged(blob, wire.locate(blob, "mlir_module_serialized")[0] + 2**21))
+    parts = pieces(loaded)
     next(parts)
     assert len(memoryview(next(parts))) == len(module)
     with pytest.raises(DeserializationError, match="damaged; get another copy") as error:
         next(parts)
     assert error.value.path == "mlir_module_serialized"
     assert list(parts) == []
-
-
-def test_damage_to_a_large_module_leaves_files_as_they_are(tmp_path) -> None:
-    """The file that is there stays, and a pipe gets nothing."""
-    loaded, _ = damaged_large()
     (tmp_path / "f").write_bytes(b"earlier")
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
@@ -189,30 +167,22 @@ def test_damage_to_a_large_module_leaves_files_as_they_are(tmp_path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "pipe"]
 
 
+def pieces(exported: jaxexp.Exported) -> Any:
+    return _native.EncodedParts([exported], jax.__version__, _native.Form(), _native.Notes("jaxexp", {}))
+
+
 def test_pieces_that_nobody_takes() -> None:
     """The thread that digests a module ends before the module goes."""
-    for taken in range(20):
-        module = np.random.default_rng(taken).bytes(2**23)
-        exported = dataclasses.replace(exported_case("sin"), mlir_module_serialized=module)
+    for taken in range(6):
+        exported = dataclasses.replace(exported_case("sin"), mlir_module_serialized=bytes(2**22))
         reference = weakref.ref(exported)
-        parts = _native.EncodedParts([exported], jax.__version__, _native.Form(), _native.Notes("jaxexp", {}))
-        del exported, module
+        parts = pieces(exported)
+        del exported
         for _ in range(taken % 3):
             next(parts)
         del parts
         gc.collect()
         assert reference() is None
-
-
-def test_a_file_that_was_cut() -> None:
-    blob = bytes(exported_case("sin").serialize())
-    for size in range(len(blob)):
-        with pytest.raises(DeserializationError):
-            jaxexp.deserialize(blob[:size])
-    with pytest.raises(
-        DeserializationError, match=f"expected {len(blob)} bytes.*found {len(blob) - 1}: the file was cut"
-    ):
-        jaxexp.deserialize(blob[:-1])
 
 
 def test_the_module_has_to_be_where_it_was() -> None:
@@ -225,9 +195,6 @@ def test_the_module_has_to_be_where_it_was() -> None:
         jaxexp.deserialize(bytes(wire.seal(blob)))
     assert error.value.path == "trailer.functions[0].module_size"
     assert vjp
-
-
-# --- constraints ----------------------------------------------------------------------------------------------------
 
 
 def bounded(*constraints: str) -> Any:
@@ -257,20 +224,18 @@ def test_a_loaded_function_has_the_constraints_of_the_original() -> None:
                 assert named in str(error.value)
 
 
-def test_constraints_without_a_trailer_are_lost() -> None:
-    loaded = jaxexp.deserialize(bounded("b >= 4").serialize(trailer=False))
-    assert jaxexp.symbolic_dim_bounds(loaded.in_avals[0].shape[0]) == (1, np.inf)
-
-
-@pytest.mark.parametrize("constraint", ["b 3 4", "bb >== 3", "", "0 >= 12"])
+@each("constraint", ["b 3 4", "bb >== 3", "", "0 >= 12"])
 def test_damaged_constraints(constraint: str) -> None:
-    blob = bounded("b >= 4").serialize()
-    at = bytes(blob).index(b"\6\0\0\0b >= 4\0", wire.trailer_of(blob)[0])
-    text = constraint.encode().ljust(6)
-    blob[at + 4 : at + 10] = text[:6]
     with pytest.raises(DeserializationError) as error:
-        jaxexp.deserialize(bytes(wire.seal(blob)))
+        jaxexp.deserialize(replaced(bounded("b >= 4").serialize(), b"b >= 4", constraint.encode()))
     assert error.value.path == "trailer.constraints[0]"
+
+
+def replaced(blob: bytearray, old: bytes, new: bytes) -> bytes:
+    """Another text in a trailer, whose digests are right."""
+    at = bytes(blob).index(old, wire.trailer_of(blob)[0])
+    blob[at : at + len(old)] = new.ljust(len(old))[: len(old)]
+    return bytes(wire.seal(blob))
 
 
 def test_too_many_constraints() -> None:
@@ -283,9 +248,6 @@ def test_too_many_constraints() -> None:
     with pytest.raises(jaxexp.ExportError, match="found 1029"):
         exported.serialize()
     assert exported.serialize(trailer=False)
-
-
-# --- weak types -----------------------------------------------------------------------------------------------------
 
 
 def weak(exported: Any) -> list[bool]:
@@ -345,8 +307,6 @@ def test_weak_types_beside_shardings() -> None:
     assert [a.sharding for a in loaded.in_avals] == [a.sharding for a in live.in_avals]
 
 
-# --- the user's metadata --------------------------------------------------------------------------------------------
-
 EVERYTHING = {
     "text": "Übung 日本 \ud800",
     "number": 1.5,
@@ -375,88 +335,159 @@ def test_metadata_of_the_user(tmp_path) -> None:
 
 def test_metadata_is_kept_until_there_is_other() -> None:
     loaded = jaxexp.deserialize(exported_case("symbolic_batch").serialize(metadata={"a": 1}))
-    assert jaxexp.deserialize(loaded.serialize()).metadata == {"a": 1}
-    assert jaxexp.deserialize(loaded.serialize(metadata={"b": 2})).metadata == {"b": 2}
-    assert jaxexp.deserialize(loaded.serialize(metadata={})).metadata == {}
-    assert jaxexp.deserialize(loaded.serialize(trailer=False)).metadata == {}
-    assert jaxexp.deserialize(jaxexp.migrate(loaded.serialize())).metadata == {"a": 1}
-    assert jaxexp.deserialize(jaxexp.migrate(loaded.serialize(), to="jax-0.6.2")).metadata == {"a": 1}
-    specs = (
-        jax.ShapeDtypeStruct(tuple(d if isinstance(d, int) else 2 for d in a.shape), a.dtype) for a in loaded.in_avals
-    )
-    fixed = loaded.specialize(*specs)
-    assert fixed.metadata == {"a": 1}
+    sizes = [tuple(d if isinstance(d, int) else 2 for d in aval.shape) for aval in loaded.in_avals]
+    for again, expected in (
+        (loaded.serialize(), {"a": 1}),
+        (loaded.serialize(metadata={"b": 2}), {"b": 2}),
+        (loaded.serialize(metadata={}), {}),
+        (loaded.serialize(trailer=False), {}),
+        (jaxexp.migrate(loaded.serialize()), {"a": 1}),
+        (jaxexp.migrate(loaded.serialize(), to="jax-0.6.2"), {"a": 1}),
+        (loaded.specialize(*(jax.ShapeDtypeStruct(size, np.float32) for size in sizes)).serialize(), {"a": 1}),
+    ):
+        assert jaxexp.deserialize(again).metadata == expected
 
 
-@pytest.mark.parametrize(
-    ("metadata", "error", "message"),
-    [
-        ({"a": {1, 2}}, TypeError, r"metadata\['a'\] has to be a JSON value"),
-        ({"a": float("nan")}, ValueError, r"metadata\['a'\] has to be a JSON value"),
-        ({1: "a"}, TypeError, "the keys of metadata have to be strings, found 1"),
-        ({"\ud800": 1}, ValueError, "is not Unicode text"),
-        ([("a", 1)], TypeError, "metadata has to be a mapping"),
-        ({"a": np.float32(1)}, TypeError, r"metadata\['a'\] has to be a JSON value"),
-    ],
-)
-def test_what_is_no_metadata(metadata: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(jaxexp.ExportError, match=message) as raised:
-        exported_case("sin").serialize(metadata=metadata)
-    assert isinstance(raised.value, error)
+NO_METADATA = [
+    ({"a": {1, 2}}, TypeError, r"metadata\['a'\] has to be a JSON value"),
+    ({"a": float("nan")}, ValueError, r"metadata\['a'\] has to be a JSON value"),
+    ({1: "a"}, TypeError, "the keys of metadata have to be strings, found 1"),
+    ({"\ud800": 1}, ValueError, "is not Unicode text"),
+    ([("a", 1)], TypeError, "metadata has to be a mapping"),
+    ({"a": np.float32(1)}, TypeError, r"metadata\['a'\] has to be a JSON value"),
+]
 
 
-def test_deep_metadata() -> None:
+def test_what_is_no_metadata() -> None:
     deep: list[Any] = []
     for _ in range(200_000):
         deep = [deep]
-    with pytest.raises(jaxexp.ExportError, match="metadata"):
-        exported_case("sin").serialize(metadata={"deep": deep})
+    for metadata, error, message in (*NO_METADATA, ({"deep": deep}, jaxexp.ExportError, "metadata")):
+        with pytest.raises(jaxexp.ExportError, match=message) as raised:
+            exported_case("sin").serialize(metadata=metadata)
+        assert isinstance(raised.value, error)
     while deep:  # taken apart in a loop: dropping it whole is deep, too
         deep = deep.pop()
 
 
-def test_metadata_needs_a_trailer() -> None:
-    with pytest.raises(jaxexp.ExportError, match="metadata is in the trailer"):
-        exported_case("sin").serialize(trailer=False, metadata={"a": 1})
-
-
-@pytest.mark.parametrize("text", ["[1,2", "NaN ", '"\\x"', "1 2 ", "[[[["])
-def test_hostile_metadata(text: str) -> None:
-    blob = exported_case("sin").serialize(metadata={"key": "abcd"})
-    at = bytes(blob).index(b'"abcd"', wire.trailer_of(blob)[0])
-    blob[at : at + 6] = text.ljust(6).encode()
-    with pytest.raises(DeserializationError, match="expected JSON") as error:
-        jaxexp.deserialize(bytes(wire.seal(blob)))
-    assert error.value.path == "trailer.metadata['key']"
-
-
-def test_spaces_around_metadata() -> None:
-    blob = exported_case("sin").serialize(metadata={"key": "abcd"})
-    at = bytes(blob).index(b'"abcd"', wire.trailer_of(blob)[0])
-    blob[at : at + 6] = b"\t 12\n "
-    assert jaxexp.deserialize(bytes(wire.seal(blob))).metadata == {"key": 12}
-
-
-def test_keys_out_of_order() -> None:
-    blob = exported_case("sin").serialize(metadata={"aaa": 1, "bbb": 2})
-    at = bytes(blob).index(b"bbb", wire.trailer_of(blob)[0])
-    blob[at : at + 3] = b"aaa"
+def test_hostile_metadata() -> None:
+    made = functools.partial(exported_case("sin").serialize, metadata={"key": "abcd"})
+    for text in ("[1,2", "NaN ", '"\\x"', "1 2 ", "[[[["):
+        with pytest.raises(DeserializationError, match="expected JSON") as error:
+            jaxexp.deserialize(replaced(made(), b'"abcd"', text.encode()))
+        assert error.value.path == "trailer.metadata['key']"
+    assert jaxexp.deserialize(replaced(made(), b'"abcd"', b"\t 12\n ")).metadata == {"key": 12}
+    keys = exported_case("sin").serialize(metadata={"aaa": 1, "bbb": 2})
     with pytest.raises(DeserializationError, match="keys in ascending order"):
-        jaxexp.deserialize(bytes(wire.seal(blob)))
+        jaxexp.deserialize(replaced(keys, b"bbb", b"aaa"))
 
 
-# --- other libraries, other processes -------------------------------------------------------------------------------
-
-READER = """
-import json, sys
-import jaxexp
-loaded = jaxexp.load(sys.argv[1])
-print(json.dumps(dict(loaded.metadata)))
-"""
+SIZES = [{"b": 1, "n": 4}, {"n": 4, "b": 8}]
 
 
-def test_read_in_another_process(tmp_path, subprocess_env) -> None:
-    exported_case("sin").save(tmp_path / "f", metadata={"accuracy": 0.97})
-    command = [sys.executable, "-c", READER, str(tmp_path / "f")]
-    found = subprocess.run(command, capture_output=True, text=True, check=True, env=subprocess_env()).stdout
-    assert json.loads(found) == {"accuracy": 0.97}
+def exported(*constraints: str) -> jaxexp.Exported:
+    b, n = jaxexp.symbolic_shape("b, n", constraints=constraints)
+    spec = jax.ShapeDtypeStruct((b, 2 * n), np.float32)
+    return jaxexp.export(jax.jit(lambda weights, x: x * weights["w"]))({"w": jax.ShapeDtypeStruct((), "float32")}, spec)
+
+
+def of_archive(function: jaxexp.Exported, folder: Path) -> jaxexp.Exported:
+    with jaxexp.Archive.create(folder / "one.zip") as writer:
+        writer.add("f", function)
+    with jaxexp.Archive.open(folder / "one.zip") as archive:
+        return archive["f"].load()
+
+
+def saved(function: jaxexp.Exported, folder: Path) -> Path:
+    function.save(folder / "f.jaxexp")
+    return folder / "f.jaxexp"
+
+
+WAYS: dict[str, Callable[[jaxexp.Exported, Path], jaxexp.Exported]] = {
+    "nothing": lambda f, _: f,
+    "replace": lambda f, _: dataclasses.replace(f, fun_name="g"),
+    "copy": lambda f, _: copy.deepcopy(f),
+    "pickle": lambda f, _: pickle.loads(pickle.dumps(f)),
+    "serialize": lambda f, _: jaxexp.deserialize(f.serialize()),
+    "serialize with metadata": lambda f, _: jaxexp.deserialize(f.serialize(metadata={"is": "mine"})),
+    "serialize for an older reader": lambda f, _: jaxexp.deserialize(f.serialize(compatibility="jax-0.9.0")),
+    "load": lambda f, folder: jaxexp.load(saved(f, folder)),
+    "load_many": lambda f, folder: jaxexp.load_many([saved(f, folder)])[0],
+    "migrate": lambda f, folder: jaxexp.deserialize(jaxexp.migrate(saved(f, folder))),
+    "archive": of_archive,
+    "bind": lambda f, _: f.bind({"w": np.float32(2)}).unbound,
+    "save bound": lambda f, folder: jaxexp.load(saved(f.bind({"w": np.float32(2)}), folder)).unbound,
+}
+
+
+@each("way", WAYS)
+def test_sizes_go_along(way: str, tmp_path: Path) -> None:
+    function = jaxexp.deserialize(exported().serialize(sizes=SIZES))
+    assert function.sizes == tuple(SIZES)
+    assert WAYS[way](function, tmp_path).sizes == tuple(SIZES)
+
+
+def test_saved_with_weights_and_inspected(tmp_path: Path) -> None:
+    exported().bind({"w": np.float32(2)}).save(tmp_path / "f.jaxexp", sizes=SIZES)
+    assert jaxexp.load(tmp_path / "f.jaxexp").sizes == tuple(SIZES)
+    found = jaxexp.inspect(tmp_path / "f.jaxexp")
+    assert found.sizes == tuple(SIZES)
+    assert "b=1 n=4, b=8 n=4" in str(found)
+    assert json.loads(json.dumps(found.to_dict()))["sizes"] == [{"b": 1, "n": 4}, {"b": 8, "n": 4}]
+    assert jax.export.deserialize(exported().serialize(sizes=SIZES)).fun_name == "<lambda>"
+
+
+def test_other_sizes_and_none() -> None:
+    assert exported().sizes == ()
+    function = jaxexp.deserialize(exported().serialize(sizes=SIZES))
+    assert jaxexp.deserialize(function.serialize(sizes=[{"b": 2, "n": 2}])).sizes == ({"b": 2, "n": 2},)
+    assert jaxexp.deserialize(function.serialize(sizes=[])).sizes == ()
+    assert jaxexp.deserialize(exported().serialize(sizes=[*SIZES, SIZES[0]])).sizes == tuple(SIZES)
+    with pytest.raises(TypeError):
+        function.sizes[0]["b"] = 2  # type: ignore[index]
+    scalar, matrix = (jax.ShapeDtypeStruct(shape, "float32") for shape in ((), (2, 4)))
+    assert function.specialize({"w": scalar}, matrix).sizes == ()
+
+
+MANY = [{"b": 2, "n": 2}] * 2 + [{"b": 2 * i, "n": 1} for i in range(1, 65)]
+NOT_SIZES = r"saving <lambda>: sizes is a list of dicts such as {'batch': 8}"
+
+
+@each(
+    "sizes, error, message",
+    [
+        ([{"b": 8}], ValueError, r"a size from 1 to 2\^63 - 1 for each of b, n, found {'b': 8}"),
+        ([{"b": 1 << 63, "n": 1}], ValueError, r"a size from 1 to 2\^63 - 1 for each of b, n, found"),
+        ([{"b": 8, "n": 2, "c": 1}], ValueError, "for each of b, n, found"),
+        ([{"b": 0, "n": 2}], ValueError, "a size from 1 to"),
+        ([{"b": 3, "n": 2}], ValueError, r"args\[1\].shape\[0\] must be a multiple of 2, found 3 \(exported with the"),
+        (MANY, ValueError, "there is room for 64 sets of sizes, found"),
+        ([{"b": "8", "n": 2}], TypeError, NOT_SIZES),
+        ([8], TypeError, NOT_SIZES),
+        ([{"b": 1.5, "n": 2}], TypeError, NOT_SIZES),
+    ],
+)
+def test_sizes_that_do_not_fit(sizes: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message) as raised:
+        exported("mod(b, 2) == 0").serialize(sizes=sizes)
+    assert isinstance(raised.value, jaxexp.ExportError) or error is TypeError
+
+
+def test_no_sizes_without_symbolic_dimensions_or_a_trailer() -> None:
+    static = jaxexp.export(jax.jit(lambda x: x))(jax.ShapeDtypeStruct((2,), "float32"))
+    with pytest.raises(
+        jaxexp.ExportError, match=r"has no sizes, because it has no symbolic dimensions, found {'b': 1}"
+    ):
+        static.serialize(sizes=[{"b": 1}])
+    with pytest.raises(jaxexp.ExportError, match=r"with sizes and trailer=False: sizes are in the trailer"):
+        exported().serialize(sizes=SIZES, trailer=False)
+
+
+@each(
+    "sizes",
+    [[[("b", 0)]], [[("b", -1)]], [[("n", 1), ("b", 1)]], [[("b", 1), ("b", 1)]], [[("b", i)] for i in range(1, 66)]],
+)
+def test_hostile_sizes(sizes: Any) -> None:
+    blob = _native.encode([exported()], jax.__version__, _native.Form(), _native.Notes("a test", {}, sizes=sizes))
+    with pytest.raises(jaxexp.DeserializationError, match=r"trailer\.sizes"):
+        jaxexp.deserialize(blob)

@@ -14,6 +14,9 @@ from jax import export as jax_export
 
 import jaxexp
 from kit.corpus import spec
+from kit.each import each
+
+pytestmark = pytest.mark.jax
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 Pair = collections.namedtuple("Pair", "a b")
@@ -54,12 +57,6 @@ class ConvertsToNumpy:
         return X
 
 
-def read_only() -> Any:
-    array = X.copy()
-    array.flags.writeable = False
-    return array
-
-
 ARRAYS = {
     "big-endian": X.astype(">f4"),
     "masked": np.ma.array(X, mask=X > 2),
@@ -68,7 +65,7 @@ ARRAYS = {
     "subclass": X.view(Subclass),
     "record array": np.rec.array(X),
     "structured": np.zeros((2, 3), [("a", "f4")]),
-    "read-only": read_only(),
+    "read-only": np.broadcast_to(X[0], (2, 3)),
     "Fortran order": np.asfortranarray(X),
     "strided": np.repeat(X, 2, axis=1)[:, ::2],
     "backwards": X[::-1],
@@ -138,7 +135,7 @@ def pair_of(function: Any, *specs: Any) -> tuple[Any, Any]:
     return loaded
 
 
-@pytest.mark.parametrize("name", ARRAYS)
+@each("name", ARRAYS)
 def test_arrays(name: str) -> None:
     ours, theirs = pair_of(lambda x: x * 2, spec((2, 3)))
     expected = outcome(theirs.call, ARRAYS[name])
@@ -153,7 +150,7 @@ def test_arrays(name: str) -> None:
         assert outcome(way(ours), ARRAYS[name]) == outcome(way(theirs), ARRAYS[name])
 
 
-@pytest.mark.parametrize("name", ["texts", "objects", "big-endian", "masked"])
+@each("name", ["texts", "objects", "big-endian", "masked"])
 def test_an_error_of_jax_says_which_argument_it_is_about(name: str) -> None:
     ours, theirs = pair_of(lambda x, y: x * y, spec((2, 3)), spec((2, 3)))
     with pytest.raises((TypeError, ValueError)) as caught:
@@ -162,23 +159,19 @@ def test_an_error_of_jax_says_which_argument_it_is_about(name: str) -> None:
         theirs.call(X, ARRAYS[name])
     assert str(caught.value) == str(expected.value)
     assert "calling <lambda>: this is args[1], exported as float32[2,3]" in caught.value.__notes__
-    bound = ours.bind(X)
     with pytest.raises(caught.type) as caught:
-        bound.call(ARRAYS[name])
+        ours.bind(X).call(ARRAYS[name])
     assert "calling <lambda>: this is args[0], exported as float32[2,3]" in caught.value.__notes__
 
 
-@pytest.mark.sampled(one_in=5, reason="many cases go the same way")
-@pytest.mark.parametrize("dtype", ["float32", "int32", "bool", "complex64"])
-@pytest.mark.parametrize("name", SCALARS)
-def test_scalars(name: str, dtype: str) -> None:
+@each("dtype", ["float32", "int32", "bool", "complex64"])
+def test_scalars(dtype: str) -> None:
     ours, theirs = pair_of(lambda x: x * 2, spec((), np.dtype(dtype)))
-    expected = outcome(theirs.call, SCALARS[name])
-    for _ in range(3):
-        assert outcome(ours.call, SCALARS[name]) == expected
+    found = {name: [outcome(ours.call, scalar) for _ in range(3)] for name, scalar in SCALARS.items()}
+    assert found == {name: [outcome(theirs.call, scalar)] * 3 for name, scalar in SCALARS.items()}
 
 
-@pytest.mark.parametrize("dtype", ["f8", "i8", "u2", "c8", "f2", "i4", "c16"])
+@each("dtype", ["f8", "u2", "c8", "i4"])
 def test_big_endian_and_masked_arrays_of_every_width(dtype: str) -> None:
     with jax.enable_x64(True):
         x = np.arange(4).astype(dtype)
@@ -212,21 +205,20 @@ TREES = {
 }
 
 
-@pytest.mark.parametrize("name", TREES)
+@each("name", TREES)
 def test_anywhere_in_the_arguments(name: str) -> None:
     def first(*args: Any, **kwargs: Any) -> Any:
         return sum(jnp.sum(leaf) for leaf in jax.tree.leaves((args, kwargs)))
 
     args, kwargs = TREES[name](X)
-    exported = jaxexp.export(jax.jit(first))(*args, **kwargs)
-    stock = jax_export.export(jax.jit(first))(*args, **kwargs)
+    exported, stock = (library.export(jax.jit(first))(*args, **kwargs) for library in (jaxexp, jax_export))
     for call in (exported.call, stock.call):
         for convert in (np.asarray, np.asarray, jnp.asarray, jnp.asarray):
             args, kwargs = jax.tree.map(convert, TREES[name](X))
             call(*args, **kwargs)
     for array in (X, X.astype(">f4"), np.ma.array(X), X.view(Subclass), matrix()):
         args, kwargs = TREES[name](array)
-        assert outcome(exported.call, *args, **kwargs) == outcome(stock.call, *args, **kwargs)
-    for array in (X.astype(">f4"), np.ma.array(X)):
-        args, kwargs = TREES[name](array)
-        assert TypeError in (found := outcome(exported.call, *args, **kwargs)) or ValueError in found
+        found = outcome(exported.call, *args, **kwargs)
+        assert found == outcome(stock.call, *args, **kwargs)
+        if array.dtype.byteorder == ">" or isinstance(array, np.ma.MaskedArray):
+            assert TypeError in found or ValueError in found

@@ -18,8 +18,13 @@ from jaxexp._api.called import Called
 from kit.batches import ONE, operations, reload
 from kit.compare import assert_same_placement, assert_same_values
 from kit.corpus import CASES, arr, export_with, f32, mesh, spec, touch
+from kit.each import each
 
-pytestmark = pytest.mark.sampled(one_in=3, reason="many cases go the same way")
+pytestmark = pytest.mark.jax
+
+
+def eager(fun: Any) -> Any:
+    return fun
 
 
 def affine(x: Any, p: Any, *, n: Any) -> Any:
@@ -51,21 +56,17 @@ AXES = {
 }
 
 
-@pytest.mark.parametrize("how", ["eager", "jit outside", "jit inside"])
-@pytest.mark.parametrize("out_axes", [0, (1, 0), (-1, -1)], ids=str)
 @pytest.mark.parametrize("name", AXES)
-def test_axes(name: str, out_axes: Any, how: str) -> None:
+def test_axes(name: str) -> None:
     in_axes, args = AXES[name]
-
-    def run(f: Any) -> Any:
-        f = jax.jit(positional(f)) if how == "jit inside" else positional(f)
-        mapped = jax.vmap(f, in_axes, out_axes)
-        return (jax.jit(mapped) if how == "jit outside" else mapped)(*args)
-
-    assert_same_values(run(affine_call()), run(affine))
+    for out_axes in (0, (1, 0), (-1, -1)) if name in ("everything", "last") else (0,):
+        expected = jax.jit(jax.vmap(positional(affine), in_axes, out_axes))(*args)
+        for how, inside in [(jax.jit, eager), *([(eager, eager), (eager, jax.jit)] if name == "inside a dict" else [])]:
+            mapped = jax.vmap(inside(positional(affine_call())), in_axes, out_axes)
+            assert_same_values(how(mapped)(*args), expected)
 
 
-@pytest.mark.parametrize("size", [0, 1, 5])
+@each("size", [0, 1, 5])
 def test_sizes(size: int) -> None:
     run = lambda f: jax.vmap(positional(f), (0, None, None))(arr(size, 4), {"w": W[0], "b": B[0]}, N[0])  # noqa: E731
     assert_same_values(run(affine_call()), run(affine))
@@ -90,12 +91,10 @@ def test_nested() -> None:
 
 DERIVATIVES: dict[str, Callable[[Any], Any]] = {
     "vmap of grad": lambda f: jax.vmap(jax.grad(lambda *a: f(*a)[0].sum(), (0, 1)), (0, None, 0)),
-    "grad of vmap": lambda f: jax.grad(lambda *a: jnp.sum(jax.vmap(f, (0, None, 0))(*a)[0] ** 2), (0, 1)),
     "vmap of jacfwd": lambda f: jax.vmap(jax.jacfwd(lambda *a: f(*a)[0]), (0, None, 0)),
     "vmap of jacrev": lambda f: jax.vmap(jax.jacrev(lambda *a: f(*a)[0], 1), (0, None, 0)),
     "vmap of hessian": lambda f: jax.vmap(jax.hessian(lambda *a: f(*a)[0]), (0, None, 0)),
     "jacfwd of vmap": lambda f: jax.jacfwd(lambda *a: jax.vmap(f, (0, None, 0))(*a)[0]),
-    "vmap of jvp": lambda f: jax.vmap(lambda x, p, n: jax.jvp(lambda x: f(x, p, n)[0], (x,), (x,)), (0, None, 0)),
     "grad of vmap of grad": lambda f: jax.grad(
         lambda *a: jnp.sum(jax.vmap(jax.grad(lambda *a: f(*a)[0].sum()), (0, None, 0))(*a) ** 2)
     ),
@@ -105,16 +104,13 @@ DERIVATIVES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("how", ["eager", "jit"])
+@pytest.mark.wide(one_in=3, promise="derivatives and maps of loaded functions go together, in any order")
 @pytest.mark.parametrize("name", DERIVATIVES)
-def test_derivatives(name: str, how: str) -> None:
-    args = X, {"w": W[0], "b": B[0]}, N
-
-    def run(f: Any) -> Any:
-        g = DERIVATIVES[name](positional(f))
-        return (jax.jit(g) if how == "jit" else g)(*args)
-
-    assert_same_values(run(affine_call()), run(affine), rtol=1e-4)
+def test_derivatives(name: str) -> None:
+    args, compose = (X, {"w": W[0], "b": B[0]}, N), DERIVATIVES[name]
+    expected = jax.jit(compose(positional(affine)))(*args)
+    for how in (jax.jit, eager) if name in ("vmap of grad", "vmap of jacfwd") else (jax.jit,):
+        assert_same_values(how(compose(positional(affine_call())))(*args), expected, rtol=1e-4)
 
 
 def test_mapped_float0() -> None:
@@ -127,42 +123,34 @@ def test_mapped_float0() -> None:
     assert mapped[1].dtype == jax.dtypes.float0
 
 
-@pytest.mark.parametrize("how", ["eager", "jit"])
-@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
-def test_keys(impl: str, how: str) -> None:
+def test_keys() -> None:
     fun = jax.jit(lambda key, x: (jax.random.split(key, 2), jax.random.uniform(key, x.shape) + x, x > 1))
-    keys = jax.random.split(jax.random.key(3, impl=impl), 4)
-    call = reload(jaxexp.export(fun)(keys[0], spec((3,)))).call
-    for in_axes, args in (((0, None), (keys, arr(3))), ((0, 1), (keys, arr(3, 4))), ((None, 0), (keys[0], arr(4, 3)))):
-        # A batch of rbg keys gives other numbers than its keys one by one, so that is what to compare with.
-        one = lambda i, a=args, ax=in_axes: [v if x is None else jnp.take(v, i, x) for v, x in zip(a, ax, strict=True)]  # noqa: E731
-        expected = jax.tree.map(lambda *rows: jnp.stack(rows), *[fun(*one(i)) for i in range(4)])
-        mapped = jax.vmap(call, in_axes)
-        assert_same_values((jax.jit(mapped) if how == "jit" else mapped)(*args), expected)
+    for impl in ("threefry2x32", "rbg"):
+        keys = jax.random.split(jax.random.key(3, impl=impl), 3)
+        call = reload(jaxexp.export(fun)(keys[0], spec((3,)))).call
+        for in_axes, args in (((0, 1), (keys, arr(3, 3))), ((None, 0), (keys[0], arr(3, 3)))):
+            # A batch of rbg keys gives other numbers than its keys one by one, so that is what to compare with.
+            rows = [
+                fun(*(v if axis is None else jnp.take(v, i, axis) for v, axis in zip(args, in_axes, strict=True)))
+                for i in range(3)
+            ]
+            expected = jax.tree.map(lambda *rows: jnp.stack(rows), *rows)
+            for how in (eager, jax.jit) if in_axes == (0, 1) else (jax.jit,):
+                assert_same_values(how(jax.vmap(call, in_axes))(*args), expected)
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int8", "uint32", "float16", "bfloat16", "complex64", "int4", "float8_e5m2"])
-def test_dtypes(dtype: str) -> None:
-    """Whatever the argument's dtype and the result's are."""
-    fun = jax.jit(lambda x, z: (x, z.astype(jnp.float32) if x.dtype == bool else z))
-    x, z = np.ones((3, 2), dtype), (arr(3) + 1).astype(np.float32)
-    call = reload(jaxexp.export(fun)(spec((2,), x.dtype), spec(()))).call
-    assert_same_values(jax.vmap(call)(x, z), jax.vmap(fun)(x, z))
-    assert_same_values(jax.jit(jax.vmap(call, (None, 0)))(x[0], z), jax.vmap(fun, (None, 0))(x[0], z))
-
-
-@pytest.mark.parametrize("name", ["nested_containers", "custom_node", "dropped", "zero_size", "multi_platform", "scan",
-                                  "no_results", "all_dropped", "complex_numbers", "standard_dtypes"])  # fmt: skip
+@each("name", ["nested_containers", "custom_node", "dropped", "zero_size", "multi_platform", "scan", "no_results",
+               "all_dropped", "complex_numbers", "standard_dtypes"])  # fmt: skip
 def test_corpus(name: str) -> None:
     p = CASES[name].build()
     stacked = jax.tree.map(lambda x: jnp.stack([x, x, x]), p.args)
     call = reload(export_with(jaxexp, p)).call
-    assert_same_values(jax.vmap(call)(*stacked), jax.vmap(p.live)(*stacked))
-    assert_same_values(jax.jit(jax.vmap(call))(*stacked), jax.vmap(p.live)(*stacked))
+    expected = jax.jit(jax.vmap(p.live))(*stacked)
+    for how in (eager, jax.jit) if name == "custom_node" else (jax.jit,):
+        assert_same_values(how(jax.vmap(call))(*stacked), expected)
 
 
 def test_symbolic_sizes() -> None:
-    """A mapped call may be exported for any size of the mapped axis."""
     b, c = jaxexp.symbolic_shape("b, c")
     inner = reload(jaxexp.export(jax.jit(lambda x: jnp.sin(x) * x.sum()))(spec((b,))), 1)
     for fun in (jax.vmap(inner.call), jax.vmap(jax.grad(lambda x: inner.call(x).sum()))):
@@ -170,16 +158,12 @@ def test_symbolic_sizes() -> None:
         assert_same_values(outer.call(arr(2, 3)), fun(arr(2, 3)))
 
 
-# --- effects --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("how", ["eager", "jit"])
-def test_ordered_effects(how: str) -> None:
+def test_ordered_effects() -> None:
     call = reload(jaxexp.export(jax.jit(lambda x, y: touch(touch(x, "first"), "second") + y))(arr(3), arr(3))).call
-    mapped = jax.vmap(call, (0, None))
-    with pytest.raises(jaxexp.ExportError, match=r"vmap of .*ordered effects.*First.*Second.*scan") as error:
-        (jax.jit(mapped) if how == "jit" else mapped)(arr(2, 3), arr(3))
-    assert isinstance(error.value, NotImplementedError)
+    for how in (eager, jax.jit):
+        with pytest.raises(jaxexp.ExportError, match=r"vmap of .*ordered effects.*First.*Second.*scan") as error:
+            how(jax.vmap(call, (0, None)))(arr(2, 3), arr(3))
+        assert isinstance(error.value, NotImplementedError)
     # A call that is not part of the batch runs once.
     unmapped = jax.vmap(lambda x: x + call(arr(3), arr(3)))
     np.testing.assert_allclose(jax.jit(unmapped)(arr(2, 3)), arr(2, 3) + np.sin(np.sin(arr(3))) + arr(3), rtol=1e-5)
@@ -203,8 +187,6 @@ def test_unordered_effects() -> None:
     np.testing.assert_allclose(mapped(arr(2, 3)), np.sin(arr(2, 3)) * 2, rtol=1e-5)
 
 
-# --- shardings ------------------------------------------------------------------------------------------------------
-
 EXPLICIT, AUTO = AxisType.Explicit, AxisType.Auto
 
 
@@ -222,78 +204,56 @@ def _exported_outside_of_any_mesh() -> None:
 @functools.cache
 def row_call(batch: bool) -> Callable[..., Any]:
     (b,) = jaxexp.symbolic_shape("b")
-    if batch:
-        fun = jax.jit(lambda x, w: (jnp.sin(x) * w, (x * w).sum(1)))
-        return reload(jaxexp.export(fun, batch_dim="b")(spec((b, 4)), spec((b, 4))), 2).call
-    return reload(jaxexp.export(jax.jit(row))(spec((4,)), spec((4,))), 2).call
+    size, how = ((b, 4), {"batch_dim": "b"}) if batch else ((4,), {})
+    return reload(jaxexp.export(jax.jit(LIVE[batch]), **how)(spec(size), spec(size)), 2).call
 
 
 def batched_row(x: Any, w: Any) -> Any:
     return jnp.sin(x) * w, (x * w).sum(1)
 
 
-@pytest.mark.parametrize("how", ["eager", "jit"])
-@pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("axis_type", [EXPLICIT, AUTO], ids=lambda t: t.name)
-def test_sharded_batch(axis_type: AxisType, axis: int, how: str) -> None:
+LIVE = {False: row, True: batched_row}
+
+
+def assert_same(transform: Any, batch: bool, *args: Any, hows: Any = (eager, jax.jit)) -> Any:
     """Values and shardings of the live function's results."""
+    for how in hows:
+        found, expected = (how(transform(f))(*args) for f in (row_call(batch), LIVE[batch]))
+        assert_same_values(found, expected)
+        assert_same_placement(found, expected)
+    return found
+
+
+@each("axis_type", [EXPLICIT, AUTO])
+def test_sharded_batch(axis_type: AxisType) -> None:
     m = mesh((4, 2), ("x", "y"), axis_type)
-    partition = P("x", None) if axis == 0 else P(None, "x")
-    x = jax.device_put(arr(8, 4) if axis == 0 else arr(4, 8), NamedSharding(m, partition))
     w = jax.device_put(arr(4, seed=1), NamedSharding(m, P()))
-
-    def run(f: Any) -> Any:
-        mapped = jax.vmap(f, (axis, None))
-        return (jax.jit(mapped) if how == "jit" else mapped)(x, w)
-
-    found, expected = run(row_call(False)), run(row)
-    assert_same_values(found, expected)
-    assert_same_placement(found, expected)
+    for axis, partition in ((0, P("x", None)), (1, P(None, "x"))):
+        x = jax.device_put(arr(8, 4) if axis == 0 else arr(4, 8), NamedSharding(m, partition))
+        assert_same(lambda f, axis=axis: jax.vmap(f, (axis, None)), False, x, w)
 
 
-@pytest.mark.parametrize("how", ["eager", "jit"])
-@pytest.mark.parametrize("axis_type", [EXPLICIT, AUTO], ids=lambda t: t.name)
-def test_sharded_batch_in_one_call(axis_type: AxisType, how: str) -> None:
+@each("axis_type", [EXPLICIT, AUTO])
+def test_sharded_batch_in_one_call(axis_type: AxisType) -> None:
     m = mesh((4, 2), ("x", "y"), axis_type)
     x = jax.device_put(arr(8, 3, 4), NamedSharding(m, P("x")))
     w = jax.device_put(arr(3, 4, seed=1), NamedSharding(m, P()))
-
-    def run(f: Any) -> Any:
-        mapped = jax.vmap(f, (0, None))
-        return (jax.jit(mapped) if how == "jit" else mapped)(x, w)
-
-    found, expected = run(row_call(True)), run(batched_row)
-    assert_same_values(found, expected)
-    assert_same_placement(found, expected)
+    assert_same(lambda f: jax.vmap(f, (0, None)), True, x, w)
     assert operations(jax.vmap(row_call(True), (0, None)), x, w) == ONE
 
 
-@pytest.mark.parametrize("batch", [False, True], ids=["loop", "one call"])
-@pytest.mark.parametrize("how", ["eager", "jit"])
-def test_gradient_over_an_explicitly_sharded_batch(how: str, batch: bool) -> None:
+@each("batch", [False, True])
+def test_gradient_over_an_explicitly_sharded_batch(batch: bool) -> None:
     m = mesh((8,), ("x",), EXPLICIT)
     x = jax.device_put(arr(8, 3, 4) if batch else arr(8, 4), NamedSharding(m, P("x")))
     w = arr(3, 4, seed=1) if batch else arr(4, seed=1)
-    live = batched_row if batch else row
-
-    def run(f: Any) -> Any:
-        g = jax.vmap(jax.grad(lambda x, w: f(x, w)[0].sum()), (0, None))
-        return (jax.jit(g) if how == "jit" else g)(x, w)
-
     with jax.set_mesh(m):  # the live function needs it, too, where nothing is jitted
-        found, expected = run(row_call(batch)), run(live)
-    assert_same_values(found, expected)
-    assert_same_placement(found, expected)
+        assert_same(lambda f: jax.vmap(jax.grad(lambda x, w: f(x, w)[0].sum()), (0, None)), batch, x, w)
 
 
 def test_mesh_from_the_context() -> None:
-    m = mesh((8,), ("x",), EXPLICIT)
-    with jax.set_mesh(m):
-        x, w = jax.device_put(arr(8, 4), P("x")), arr(4, seed=1)
-        for how in (jax.jit, lambda f: f):
-            found, expected = (how(jax.vmap(f, (0, None)))(x, w) for f in (row_call(False), row))
-            assert_same_values(found, expected)
-            assert_same_placement(found, expected)
+    with jax.set_mesh(mesh((8,), ("x",), EXPLICIT)):
+        assert_same(lambda f: jax.vmap(f, (0, None)), False, jax.device_put(arr(8, 4), P("x")), arr(4, seed=1))
 
 
 def test_two_sharded_axes() -> None:
@@ -306,22 +266,19 @@ def test_two_sharded_axes() -> None:
     assert [r.sharding.spec[0] for r in found] == [r.sharding.spec[0] for r in expected] == ["x", "x"]
 
 
-@pytest.mark.parametrize("axis_type", [EXPLICIT, AUTO], ids=lambda t: t.name)
+@each("axis_type", [EXPLICIT, AUTO])
 def test_function_with_shardings_of_its_own(axis_type: AxisType) -> None:
     """The exported function is sharded over one axis of the mesh, its batch over the other one."""
     m = mesh((2, 4), ("batch", "model"), axis_type)
     s, t = NamedSharding(m, P("model")), NamedSharding(m, P("batch", "model"))
-    one = jax.device_put(arr(4), s)
     fun = jax.jit(lambda x: jnp.sin(x) * 2, in_shardings=s, out_shardings=s)
-    call = reload(jaxexp.export(fun)(one)).call
-    x = jax.device_put(arr(6, 4), t)
-    found = jax.jit(jax.vmap(call))(x)
+    call = reload(jaxexp.export(fun)(jax.device_put(arr(4), s))).call
+    found = jax.jit(jax.vmap(call))(jax.device_put(arr(6, 4), t))
     np.testing.assert_allclose(found, np.sin(arr(6, 4)) * 2, rtol=1e-5)
     assert found.sharding.is_equivalent_to(t, 2)
 
 
 def test_memory_kinds() -> None:
-    """Arguments and results that live on the host."""
     p = CASES["memory_kinds"].build()
     call = reload(export_with(jaxexp, p)).call
     stacked = [jax.device_put(np.stack([a, a]), a.sharding.update(spec=P(None, *a.sharding.spec))) for a in p.args]

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export as jax_export
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxexp
+from jaxexp._kernel.call import constraints
 from kit.alike import raises_alike, reload
 from kit.corpus import arr
+from kit.each import each
+
+pytestmark = pytest.mark.jax
 
 
 def of(library: Any, fun: Any, *args: Any) -> Any:
@@ -37,21 +40,15 @@ def test_an_array_for_a_list() -> None:
     assert "args[0]: expected <class 'list'>, found one array; take it apart, as in list(array)" in str(error)
     error = raises_alike(lambda library: of(library, lambda xs: xs[0], (arr(2), arr(2))).call({"a": arr(2)}))
     assert "expected <class 'tuple'>, found <class 'dict'>; their Python types differ" in str(error)
-
-
-def test_the_same_in_specialize() -> None:
     exported = jaxexp.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b"), np.float32))
     with pytest.raises(jaxexp.ExportError, match=r"expected an array, float32\[b\], found <class 'list'>"):
         exported.specialize([arr(2)])
 
 
-@pytest.mark.parametrize("dtype", ["float64", "int64", "complex128", "uint64"])
+@each("dtype", ["float64", "int64", "complex128", "uint64"])
 def test_64_bits_in_a_process_of_32(dtype: str) -> None:
-    jax.config.update("jax_enable_x64", True)
-    try:
+    with jax.enable_x64(True):
         blob = jaxexp.export(jax.jit(lambda x: x * 2))(np.ones(2, dtype)).serialize()
-    finally:
-        jax.config.update("jax_enable_x64", False)
     for how in (lambda call: call, jax.jit):
         with pytest.raises(
             jaxexp.ExportError, match=f"must have dtype {dtype}.*jax_enable_x64.*arrays of dtype {dtype}"
@@ -59,9 +56,9 @@ def test_64_bits_in_a_process_of_32(dtype: str) -> None:
             how(jaxexp.deserialize(blob).call)(np.ones(2, dtype))
     with pytest.raises(jaxexp.ExportError, match="jax_enable_x64"):
         jaxexp.deserialize(blob).specialize(jax.ShapeDtypeStruct((2,), np.float32))
-    jax.config.update("jax_enable_x64", True)
+    jax.config.update("jax_enable_x64", True)  # what the advice says
     try:
-        assert jaxexp.deserialize(blob).call(np.ones(2, dtype)).dtype == dtype, "what the advice says"
+        assert jaxexp.deserialize(blob).call(np.ones(2, dtype)).dtype == dtype
         with pytest.raises(jaxexp.ExportError) as error:
             jaxexp.deserialize(blob).call(np.ones(2, np.int8))
     finally:
@@ -90,28 +87,67 @@ def test_a_path_for_an_artifact(tmp_path) -> None:
         jaxexp.deserialize(3)
 
 
-@pytest.mark.parametrize("devices", [1, 8])
-def test_fewer_devices_than_the_function_needs(devices: int, tmp_path, subprocess_env) -> None:
+def test_fewer_devices_than_the_function_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process with one device, `device_put` cannot help; with eight, it does."""
     mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
     exported = jaxexp.export(jax.jit(jnp.sin, in_shardings=NamedSharding(mesh, P("x"))))(arr(8))
-    exported.save(tmp_path / "f")
-    program = f"""
-import jax, numpy as np, jaxexp
-jax.config.update("jax_num_cpu_devices", {devices})
-try:
-    jaxexp.load({str(tmp_path / "f")!r}).call(np.ones(8, np.float32))
-except jaxexp.ExportError as error:
-    print(error)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=subprocess_env(XLA_FLAGS=""), capture_output=True, text=True, check=True
-    )
-    assert "exported for 8 devices, and is called on 1" in done.stdout
-    if devices == 1:
-        assert "This process has 1 cpu device: call it where there are 8." in done.stdout
-        assert 'jax.config.update("jax_num_cpu_devices", 8)' in done.stdout
-        assert "device_put" not in done.stdout
-    else:
-        assert "jax.device_put(argument" in done.stdout
-        assert "jax.make_mesh((8,), ('x',), axis_types=(jax.sharding.AxisType.Auto,))" in done.stdout
+    loaded = jaxexp.deserialize(exported.serialize())
+    with pytest.raises(jaxexp.ExportError, match="exported for 8 devices, and is called on 1") as error:
+        loaded.call(arr(8))
+    assert "jax.device_put(argument" in str(error.value)
+    assert "jax.make_mesh((8,), ('x',), axis_types=(jax.sharding.AxisType.Auto,))" in str(error.value)
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    with pytest.raises(jaxexp.ExportError, match="exported for 8 devices, and is called on 1") as error:
+        loaded.call(arr(8))
+    assert "This process has 1 cpu device: call it where there are 8." in str(error.value)
+    assert 'jax.config.update("jax_num_cpu_devices", 8)' in str(error.value)
+    assert "device_put" not in str(error.value)
+
+
+# Dimensions, a constraint on them, sizes that break it, and what the error says.
+CASES = """
+3, batch     | batch <= 512       | 3, 600  | args[0].shape[1] must be at most 512, found 600
+3, batch     | batch >= 8         | 3, 6    | args[0].shape[1] must be at least 8, found 6
+a, b         | mod(b, 8) == 0     | 3, 6    | args[0].shape[1] must be a multiple of 8, found 6
+a, b         | b == 4             | 3, 6    | args[0].shape[1] must have size 4, found size 6
+2*a, b       | a <= 4             | 12, 6   | the sizes of the arguments must satisfy a <= 4, found a = 6 (args[0].shape[0] is 2*a = 12)
+aa, a, b     | a >= 2*b           | 1, 3, 6 | the sizes of the arguments must satisfy a >= 2*b, found a = 3 (args[0].shape[1]), b = 6 (args[0].shape[2])
+b, 5         | b <= 9             | 0, 5    | args[0].shape[0] must be at least 1, found 0
+b + 3, 5     | b <= 9             | 2, 5    | b must be at least 1, found b = -1 (args[0].shape[0] is b + 3 = 2)
+b, b         | b <= 9             | 2, 3    | args[0].shape[1] must have size 2, found size 3 (exported with b, here b = 2 (args[0].s
+a, b, a*b    | a <= 9             | 2, 3, 7 | args[0].shape[2] must have size 6, found size 7 (exported with a*b, here a = 2 (args[0].shape[0]), b = 3 (
+2*b, 5       | b <= 9             | 3, 5    | b must be a whole number, found 2*b = 3 (args[0].shape[0])
+a, b         | mod(b, 8) >= 3     | 3, 9    | the sizes of the arguments must satisfy mod(b, 8) >= 3, found b = 9 (
+"""  # noqa: E501
+
+
+@each("dims, constraint, sizes, message", [map(str.strip, line.split("|")) for line in CASES.strip().splitlines()])
+def test_a_broken_constraint(dims: str, constraint: str, sizes: str, message: str) -> None:
+    spec = jax.ShapeDtypeStruct(jaxexp.symbolic_shape(dims, constraints=[constraint]), np.float32)
+    x = np.ones([int(size) for size in sizes.split(",")], np.float32)
+    with pytest.raises(ValueError) as of_jax:
+        jax_export.export(jax.jit(lambda x: -x))(spec).call(x)
+    fresh = jaxexp.export(jax.jit(lambda x: -x))(spec)
+    for exported in (fresh, jaxexp.deserialize(fresh.serialize())):
+        for doing, use in (
+            ("calling", exported.call), ("calling", jax.jit(exported.call)), ("specializing", exported.specialize),
+        ):  # fmt: skip
+            with pytest.raises(jaxexp.ExportError) as caught:
+                use(x)
+            assert str(caught.value).startswith(f"{doing} <lambda>: {message}"), str(caught.value)
+            assert isinstance(caught.value, type(of_jax.value))
+
+
+def test_paths_are_those_of_the_call() -> None:
+    (b,) = jaxexp.symbolic_shape("b", constraints=["b <= 4"])
+    weights = {"w": np.ones((3, 3), np.float32)}
+    exported = jaxexp.export(jax.jit(lambda x: x["a key"] @ weights["w"]), weights=weights)
+    model = exported({"a key": jax.ShapeDtypeStruct((b, 3), np.float32)})
+    with pytest.raises(jaxexp.ExportError, match=r"args\[0\]\['a key'\].shape\[0\] must be at most 4, found 5"):
+        model.call({"a key": np.ones((5, 3), np.float32)})
+
+
+def test_a_message_in_a_form_that_is_not_known_stays() -> None:
+    text = "Input shapes do not match the symbolic shape constraint b <= 4.\n It is 5."
+    exported = jaxexp.export(jax.jit(lambda x: x))(np.ones(3))
+    assert constraints.broken(ValueError(text), exported, exported.in_avals) == text.replace("\n ", " ")

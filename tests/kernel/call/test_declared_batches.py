@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,10 +19,9 @@ from jaxexp._kernel.module import mlir
 from kit.batches import MAPPED, ONE, operations, reload, rows
 from kit.compare import assert_same_values
 from kit.corpus import arr, spec
+from kit.each import each
 
-pytestmark = pytest.mark.sampled(one_in=3, reason="many cases go the same way")
-
-# --- batch_dim: the declaration -------------------------------------------------------------------------------------
+pytestmark = pytest.mark.jax
 
 
 def dims(text: str, **kwargs: Any) -> tuple[Any, ...]:
@@ -43,33 +40,30 @@ def rows_loaded(**kwargs: Any) -> jaxexp.Exported:
 
 
 @functools.cache
-def pointwise_bytes() -> bytes:
+def pointwise_loaded() -> jaxexp.Exported:
     """Every differentiable argument has the batch dimension: so have the VJPs."""
     (b,) = dims("b")
     exported = jaxexp.export(jax.jit(pointwise), batch_dim="b")(spec((b, 4)), spec((b, 4)), spec((4,), np.int32))
-    return bytes(exported.serialize(vjp_order=4))
+    return reload(exported, 4)
 
 
 def pointwise(x: Any, y: Any, n: Any) -> Any:
     return jnp.sin(x) * jnp.sum(y * n, axis=1, keepdims=True), jnp.cos(y).sum(1)
 
 
-def pointwise_loaded() -> jaxexp.Exported:
-    return jaxexp.deserialize(pointwise_bytes())
-
-
 def test_the_declaration_is_a_property() -> None:
     (b,) = dims("b")
     plain = jaxexp.export(jax.jit(jnp.sin))
-    assert plain(spec((b,))).batch_dim is None
-    assert plain(spec((3,))).batch_dim is None
-    assert reload(plain(spec((b,)))).batch_dim is None
+    assert [one.batch_dim for one in (plain(spec((b,))), plain(spec((3,))), reload(plain(spec((b,)))))] == [None] * 3
     assert jaxexp.export(jax.jit(jnp.sin), batch_dim="b")(spec((b,))).batch_dim == "b"
     assert rows_loaded().batch_dim == "b"
     assert rows_loaded(batch_dim=None).batch_dim is None
     assert rows_loaded() != rows_loaded(batch_dim=None)
     with pytest.raises(AttributeError):
         rows_loaded().batch_dim = "c"
+    for wrong in (3, b"b", ["b"], True, b):
+        with pytest.raises(jaxexp.ExportError, match=r"batch_dim.*str"):
+            jaxexp.export(jax.jit(jnp.sin), batch_dim=wrong)(spec((b,)))
 
 
 def test_vjps_have_the_batch_if_all_that_is_differentiated_has() -> None:
@@ -81,12 +75,11 @@ def test_vjps_have_the_batch_if_all_that_is_differentiated_has() -> None:
 
 
 def test_the_declaration_survives() -> None:
-    """Each library's reading and writing, and crossing over between them."""
+    """Each library's reading and writing, and crossing over between them; jax.export takes no notice."""
     ours = rows_loaded()
     theirs = jax_export.deserialize(bytearray(rows_bytes()))
     again = jax_export.deserialize(theirs.serialize(vjp_order=1))
     for exported in (
-        jaxexp.deserialize(ours.serialize(1)),
         jaxexp.deserialize(theirs.serialize(1)),
         jaxexp.deserialize(again.serialize(1)),
         jaxexp.Exported.from_jax(again),
@@ -95,17 +88,12 @@ def test_the_declaration_survives() -> None:
     ):
         assert exported.batch_dim == "b"
         assert operations(jax.vmap(exported.call, (0, None, None)), *ROWS) == ONE
-    chain = jax_export.deserialize(bytearray(pointwise_bytes()))
+    chain = jax_export.deserialize(bytearray(pointwise_loaded().serialize(4)))
     assert jaxexp.deserialize(chain.serialize(2)).vjp().vjp().batch_dim == "b"
-
-
-def test_jax_export_takes_no_notice() -> None:
-    theirs = jax_export.deserialize(bytearray(rows_bytes()))
-    one = ROWS[0][0], ROWS[1], ROWS[2]
+    one = ROWS[0][0], *ROWS[1:]
     assert_same_values(theirs.call(*one), rows(*one))
-    assert_same_values(jax.jit(theirs.call)(*one), rows(*one))
-    grad = jax.grad(lambda w: theirs.call(one[0], w, one[2])["y"].sum())(one[1])
-    assert_same_values(grad, jax.grad(lambda w: rows(one[0], w, one[2])["y"].sum())(one[1]))
+    gradients = [jax.grad(lambda w, f=f: f(one[0], w, one[2])["y"].sum())(one[1]) for f in (theirs.call, rows)]
+    assert_same_values(*gradients)
 
 
 def test_a_caller_does_not_inherit_it() -> None:
@@ -119,15 +107,6 @@ def test_a_caller_does_not_inherit_it() -> None:
     assert "batch_dim" not in jax.jit(call).lower(*(ROWS[0][0], *ROWS[1:])).as_text()
 
 
-def test_a_new_process_reads_it(tmp_path, subprocess_env) -> None:
-    (tmp_path / "f").write_bytes(pointwise_bytes())
-    code = f"import jaxexp; f = jaxexp.load({str(tmp_path / 'f')!r}); print(f.batch_dim, f.vjp().batch_dim)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=subprocess_env(), capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "b b\n", done.stderr
-
-
 WRONG: dict[str, tuple[Any, Callable[..., Any], tuple[Any, ...], str]] = {
     "no such dimension": ("c", jnp.sin, (("b",),), r"batch_dim='c'.*no argument has.*: b$"),
     "no dimension at all": ("b", jnp.sin, ((3,),), r"no argument has.*none"),
@@ -138,33 +117,18 @@ WRONG: dict[str, tuple[Any, Callable[..., Any], tuple[Any, ...], str]] = {
     "result without it": ("b", lambda x: {"s": x.sum(), "x": x}, (("b",),), r"result\['s'\].*\(\).*every result"),
     "result in an expression": ("b", lambda x: [jnp.concatenate([x, x])], (("b",),), r"result\[0\].*\(2\*b\).*leading"),
     "result with it elsewhere": ("b", lambda x: x.T, (("b", 2),), r"result.*\(2, b\).*leading"),
-}  # fmt: skip
+}
 
 
-@pytest.mark.parametrize("mistake", WRONG)
+@each("mistake", WRONG)
 def test_what_the_shapes_contradict(mistake: str) -> None:
     batch_dim, fun, shapes, message = WRONG[mistake]
     scope = jaxexp.SymbolicScope()
-    text = [", ".join(map(str, shape)) + "," for shape in shapes]
-    specs = [spec(jaxexp.symbolic_shape(t, scope=scope)) for t in text]
-
-    def named(x: Any, *y: Any) -> Any:
-        return fun(x, *y)
-
-    if len(specs) > 1:
-        named = lambda x, y: fun(x, y)  # noqa: E731
+    specs = [spec(jaxexp.symbolic_shape(", ".join(map(str, shape)) + ",", scope=scope)) for shape in shapes]
+    named = (lambda x: fun(x)) if len(specs) == 1 else (lambda x, y: fun(x, y))
     with pytest.raises(jaxexp.ExportError, match=message):
         jaxexp.export(jax.jit(named), batch_dim=batch_dim)(*specs)
     assert jaxexp.export(jax.jit(named))(*specs).batch_dim is None
-
-
-@pytest.mark.parametrize("wrong", [3, b"b", ["b"], True], ids=repr)
-def test_batch_dim_is_no_string(wrong: Any) -> None:
-    (b,) = dims("b")
-    with pytest.raises(jaxexp.ExportError, match=r"batch_dim.*str"):
-        jaxexp.export(jax.jit(jnp.sin), batch_dim=wrong)(spec((b,)))
-    with pytest.raises(jaxexp.ExportError, match=r"batch_dim.*str"):
-        jaxexp.export(jax.jit(jnp.sin), batch_dim=b)(spec((b,)))
 
 
 def with_attribute(exported: jaxexp.Exported, attribute: str, name: str = "jaxexp.batch_dim") -> jaxexp.Exported:
@@ -175,7 +139,7 @@ def with_attribute(exported: jaxexp.Exported, attribute: str, name: str = "jaxex
         return dataclasses.replace(exported, mlir_module_serialized=mlir.serialize(module))
 
 
-@pytest.mark.parametrize("attribute", ['"c"', '""', '"w"', "7 : i32", "unit", '["b"]', '"b, c"'])
+@each("attribute", ['"c"', '""', '"w"', "7 : i32", "unit", '["b"]', '"b, c"'])
 def test_a_false_declaration_is_ignored(attribute: str) -> None:
     """A mapped call is right whatever the attribute says."""
     hostile = reload(with_attribute(rows_loaded(), attribute), 1)
@@ -193,8 +157,6 @@ def test_a_declaration_that_the_shapes_contradict_is_ignored() -> None:
     assert_same_values(jax.vmap(hostile.call)(arr(5, 2, 3)), arr(5, 2, 3) - arr(5, 2, 3).sum(1, keepdims=True))
 
 
-# --- batch_dim: one call --------------------------------------------------------------------------------------------
-
 ROWS = arr(5, 3, 4), arr(4, 2), np.arange(3, dtype=np.int32)
 FOLDED = {
     "one": ((0, None, None), ROWS),
@@ -205,18 +167,19 @@ FOLDED = {
 }
 
 
-@pytest.mark.parametrize("how", ["eager", "jit"])
-@pytest.mark.parametrize("name", FOLDED)
-def test_one_call(name: str, how: str) -> None:
+@each("name", FOLDED)
+def test_one_call(name: str) -> None:
     in_axes, args = FOLDED[name]
     call = rows_loaded().call
-    for out_axes in (0, 1, {"y": -1, "n": 0}):
+    for out_axes in (0, 1, {"y": -1, "n": 0}) if name == "one" else (1,):
         mapped, live = (jax.vmap(f, in_axes, out_axes) for f in (call, rows))
         assert operations(mapped, *args) == ONE
-        assert_same_values((jax.jit(mapped) if how == "jit" else mapped)(*args), live(*args))
+        assert_same_values(jax.jit(mapped)(*args), jax.jit(live)(*args))
+    if name == "both":
+        assert_same_values(mapped(*args), live(*args))
 
 
-@pytest.mark.parametrize("size", [0, 1])
+@each("size", [0, 1])
 def test_one_call_of_small_batches(size: int) -> None:
     """A dimension variable is at least 1, so an empty batch takes the other way."""
     args = arr(size, 3, 4), *ROWS[1:]
@@ -235,18 +198,15 @@ def test_nested_maps_fold_twice() -> None:
 
 
 def test_other_arguments_are_mapped() -> None:
-    args = ROWS[0][0], arr(5, 4, 2), ROWS[2]
-    mapped, live = (jax.vmap(f, (None, 0, None)) for f in (rows_loaded().call, rows))
-    assert operations(mapped, *args) == MAPPED
-    assert_same_values(mapped(*args), live(*args))
     both = arr(5, 3, 4), arr(5, 4, 2), ROWS[2]
-    mapped, live = (jax.vmap(f, (0, 0, None)) for f in (rows_loaded().call, rows))
-    assert operations(mapped, *both) == MAPPED
-    assert_same_values(mapped(*both), live(*both))
-    # One map after the other: the mapped call is mapped once more.
-    mapped, live = (jax.vmap(jax.vmap(f, (None, 0, None)), (0, None, None)) for f in (rows_loaded().call, rows))
-    assert operations(mapped, *both) == MAPPED
-    assert_same_values(mapped(*both), live(*both))
+    for args, maps in (
+        ((ROWS[0][0], arr(5, 4, 2), ROWS[2]), [(None, 0, None)]),
+        (both, [(0, 0, None)]),
+        (both, [(None, 0, None), (0, None, None)]),  # one after the other: the mapped call is mapped once more
+    ):
+        mapped, live = (functools.reduce(jax.vmap, maps, f) for f in (rows_loaded().call, rows))
+        assert operations(mapped, *args) == MAPPED
+        assert_same_values(mapped(*args), live(*args))
 
 
 def test_constraints_are_only_in_the_trailer() -> None:
@@ -257,7 +217,7 @@ def test_constraints_are_only_in_the_trailer() -> None:
         assert operations(jax.vmap(loaded.call, (0, None, None)), arr(2, 3, 4), *ROWS[1:]) == ONE
 
 
-@pytest.mark.parametrize("constraint", ["b <= 8", "mod(b, 4) == 3"])
+@each("constraint", ["b <= 8", "mod(b, 4) == 3"])
 def test_constraints_on_the_batch(constraint: str) -> None:
     loaded = rows_loaded(constraints=(constraint,))
     mapped, live = (jax.vmap(f, (0, None, None)) for f in (loaded.call, rows))
@@ -291,15 +251,17 @@ PER_ROW: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("how", ["eager", "jit"])
+@pytest.mark.wide(one_in=2, promise="derivatives of declared batches are one call each")
 @pytest.mark.parametrize("name", PER_ROW)
-def test_derivatives_are_one_call_each(name: str, how: str) -> None:
+def test_derivatives_are_one_call_each(name: str) -> None:
     mapped, live = (jax.vmap(PER_ROW[name](f), (0, None, None)) for f in (pointwise_loaded().call, pointwise))
     assert "scan" not in operations(mapped, *POINTWISE)
-    assert_same_values((jax.jit(mapped) if how == "jit" else mapped)(*POINTWISE), live(*POINTWISE), rtol=1e-4)
+    expected = jax.jit(live)(*POINTWISE)
+    for how in (jax.jit, lambda f: f) if name in ("grad", "jvp") else (jax.jit,):
+        assert_same_values(how(mapped)(*POINTWISE), expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["jacfwd", "jacrev", "hessian", "grad of vmap"])
+@each("name", ["jacfwd", "jacrev", "hessian", "grad of vmap"])
 def test_jacobians(name: str) -> None:
     def run(f: Any) -> Any:
         g = lambda x: f(x, POINTWISE[1], POINTWISE[2])[0]  # noqa: E731
@@ -309,7 +271,7 @@ def test_jacobians(name: str) -> None:
 
     (found, x), (expected, _) = run(pointwise_loaded().call), run(pointwise)
     assert "scan" not in operations(found, x)
-    assert_same_values(found(x), expected(x), rtol=1e-4)
+    assert_same_values(jax.jit(found)(x), jax.jit(expected)(x), rtol=1e-4)
 
 
 def test_gradient_of_shared_parameters_is_mapped() -> None:
@@ -319,56 +281,44 @@ def test_gradient_of_shared_parameters_is_mapped() -> None:
     assert_same_values(g(rows_loaded().call)(*ROWS), g(rows)(*ROWS))
 
 
-def test_fresh_export_and_several_dimension_variables() -> None:
-    b, k = dims("b, k", constraints=["k >= 2"])
-    fun = jax.jit(lambda key, x, table: (jax.vmap(jax.random.uniform)(key) + x.sum(1), table[None, :k] * x))
-    keys = jax.ShapeDtypeStruct((b,), jax.random.key(0).dtype)
-    exported = jaxexp.export(fun, batch_dim="b", platforms=("cpu", "tpu"))(keys, spec((b, k)), spec((k,)))
-    args = jax.random.split(jax.random.key(1), (5, 3)), arr(5, 3, 2), arr(2)
-    live = jax.vmap(lambda key, x, t: (jax.vmap(jax.random.uniform)(key) + x.sum(1), t[None] * x), (0, 0, None))
-    for one in (exported, reload(exported)):
-        mapped = jax.vmap(one.call, (0, 0, None))
-        assert operations(mapped, *args) == ONE
-        assert_same_values(mapped(*args), live(*args))
-
-
 def test_one_call_of_symbolic_size() -> None:
-    """Exported again, with the mapped axis and the batch both symbolic."""
     m, b = dims("m, b")
     mapped = jax.vmap(rows_loaded().call, (0, None, None))
     outer = reload(jaxexp.export(jax.jit(mapped))(spec((m, b, 4)), spec((4, 2)), spec((b,), np.int32)))
     assert_same_values(outer.call(*ROWS), jax.vmap(rows, (0, None, None))(*ROWS))
 
 
-# --- specialize -----------------------------------------------------------------------------------------------------
+def test_keys_and_several_platforms() -> None:
+    b, k = dims("b, k", constraints=["k >= 2"])
+    fun = jax.jit(lambda key, x, table: (jax.vmap(jax.random.uniform)(key) + x.sum(1), table[None, :k] * x))
+    keys = jax.ShapeDtypeStruct((b,), jax.random.key(0).dtype)
+    exported = jaxexp.export(fun, batch_dim="b", platforms=("cpu", "tpu"))(keys, spec((b, k)), spec((k,)))
+    args = jax.random.split(jax.random.key(1), (5, 3)), arr(5, 3, 2), arr(2)
+    mapped = jax.vmap(reload(exported).call, (0, 0, None))
+    assert operations(mapped, *args) == ONE
+    live = jax.vmap(lambda key, x, t: (jax.vmap(jax.random.uniform)(key) + x.sum(1), t[None] * x), (0, 0, None))
+    assert_same_values(mapped(*args), live(*args))
 
 
 def scaled(x: Any, y: Any) -> Any:
     return x * y.sum()
 
 
-def scaled_export() -> jaxexp.Exported:
+def test_an_argument_that_gets_another_name() -> None:
+    """If it gets that of the batch, there is none any more."""
     b, c = dims("b, c")
-    return jaxexp.export(jax.jit(scaled), batch_dim="b")(spec((b,)), spec((c,)))
-
-
-@pytest.mark.parametrize("in_axes", [(0, 0), (0, None)])
-def test_an_argument_that_gets_the_name_of_the_batch_is_none(in_axes: tuple[int, int | None]) -> None:
+    exported = jaxexp.export(jax.jit(scaled), batch_dim="b")(spec((b,)), spec((c,)))
     (n,) = dims("b")
-    same = scaled_export().specialize(spec((n,)), spec((n,)))
+    same = exported.specialize(spec((n,)), spec((n,)))
     x, y = arr(2, 3), arr(2, 3) + 1
-    given = x, y if in_axes[1] == 0 else y[0]
-    for exported in (same, reload(same)):
-        assert exported.batch_dim is None
-        assert_same_values(jax.vmap(exported.call, in_axes)(*given), jax.vmap(scaled, in_axes)(*given))
-
-
-def test_the_batch_gets_another_name() -> None:
+    for in_axes, given in (((0, 0), (x, y)), ((0, None), (x, y[0]))):
+        for one in (same, reload(same)):
+            assert one.batch_dim is None
+            assert_same_values(jax.vmap(one.call, in_axes)(*given), jax.vmap(scaled, in_axes)(*given))
     (n,) = dims("n")
-    other = reload(scaled_export().specialize(spec((n,)), spec((4,))))
+    other = reload(exported.specialize(spec((n,)), spec((4,))))
     assert other.batch_dim == "n"
-    x, y = arr(2, 3), arr(4)
-    assert_same_values(jax.vmap(other.call, (0, None))(x, y), jax.vmap(scaled, (0, None))(x, y))
+    assert_same_values(jax.vmap(other.call, (0, None))(x, arr(4)), jax.vmap(scaled, (0, None))(x, arr(4)))
 
 
 def test_a_batch_that_gets_constraints() -> None:

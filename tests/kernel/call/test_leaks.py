@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import weakref
+from typing import Any
 
 import jax
 import pytest
@@ -14,122 +15,80 @@ import jaxexp
 from jaxexp._kernel.call import shared
 from kit.corpus import CASES, export_with
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/statm")
+pytestmark = [pytest.mark.jax, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/statm")]
 
-PROGRAM = """
+# What grows in so many rounds, after a tenth of them: of loading and writing, and of loading and calling.
+ROUNDS = """
 import gc, os, sys
-import jax, numpy as np
-import jaxexp
-from jaxexp._kernel.call import shared
-from kit.corpus import CASES, export_with
-
-def resident():
-    gc.collect()
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-name, rounds = sys.argv[1], int(sys.argv[2])
-program = CASES[name].build()
-kept = jaxexp.deserialize(export_with(jaxexp, program).serialize(vjp_order=CASES[name].vjp_order))
-blob = bytes(kept.serialize(CASES[name].vjp_order))
-
-def a_round():
-    loaded = jaxexp.deserialize(blob)
-    assert len(loaded.serialize(CASES[name].vjp_order)) == len(blob)
-    if loaded.has_vjp():
-        loaded.vjp().in_avals
-    jax.block_until_ready(kept.call(*program.args, **program.kwargs))
-    try:
-        jaxexp.deserialize(blob[:-8])
-    except jaxexp.DeserializationError:
-        pass
-
-for _ in range(rounds // 10):
-    a_round()
-before = resident()
-for _ in range(rounds):
-    a_round()
-print(resident() - before)
-"""
-
-
-at_length = pytest.mark.slow(reason="tens of thousands of rounds")
-
-
-@pytest.mark.parametrize(
-    ("name", "rounds"),
-    [
-        ("sin", 20_000),
-        pytest.param("sin", 100_000, marks=at_length),
-        pytest.param("nested_containers", 5_000, marks=at_length),
-        pytest.param("sharded_2d", 5_000, marks=at_length),
-    ],
-)
-def test_resident_memory_is_flat(name: str, rounds: int, subprocess_env) -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", PROGRAM, name, str(rounds)],
-        env=subprocess_env(),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert result.returncode == 0, result.stderr
-    # 100 bytes a round would be two million here; what varies is the allocators' own.
-    assert int(result.stdout) < max(1 << 20, 20 * rounds), result.stdout
-
-
-CALLS = """
-import gc, os, sys
-import jax, numpy as np
+import jax
 from jax import monitoring
 import jaxexp
-from jaxexp._kernel.call import shared
 from kit.corpus import CASES, export_with
 
-def resident():
-    gc.collect()
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def grown(what, name, rounds):
+    case = CASES[name]
+    program, order = case.build(), case.vjp_order
+    kept = jaxexp.deserialize(export_with(jaxexp, program).serialize(vjp_order=order))
+    blob, compiled = bytes(kept.serialize(order)), []
+    monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compiled.append(event))
 
-name, rounds = sys.argv[1], int(sys.argv[2])
-case = CASES[name]
-program = case.build()
-blob = bytes(export_with(jaxexp, program).serialize(vjp_order=case.vjp_order))
-compiled = 0
+    def resident():
+        gc.collect()
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-def listen(event, duration, **_):
-    global compiled
-    compiled += event == "/jax/core/compile/backend_compile_duration"
+    def reading():
+        loaded = jaxexp.deserialize(blob)
+        assert len(loaded.serialize(order)) == len(blob)
+        if loaded.has_vjp():
+            loaded.vjp().in_avals
+        try:
+            jaxexp.deserialize(blob[:-8])
+        except jaxexp.DeserializationError:
+            pass
 
-monitoring.register_event_duration_secs_listener(listen)
-for done in range(rounds):
-    if done == rounds // 10:
-        before = resident()
-    jax.block_until_ready(jaxexp.deserialize(blob).call(*program.args, **program.kwargs))
-print(resident() - before, compiled)
+    def calling():
+        jax.block_until_ready(jaxexp.deserialize(blob).call(*program.args, **program.kwargs))
+
+    for done in range(rounds):
+        if done == rounds // 10:
+            before = resident()
+        {"reading": reading, "calling": calling}[what]()
+    return resident() - before, compiled.count("/jax/core/compile/backend_compile_duration")
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "rounds"),
-    [
-        ("symbolic_batch", 1_500),
-        *(pytest.param(n, 10_000, marks=at_length) for n in ("sin", "symbolic_batch", "nested_containers", "donated")),
-    ],
+def check(what: str, rounds: int, grown: int, compiled: int) -> None:
+    # 100 bytes a round would be millions in the end; what varies is the allocators' own.
+    assert grown < max(1 << 20, (20 if what == "reading" else 50) * rounds)
+    assert compiled <= 1
+
+
+@pytest.mark.parametrize(("what", "name"), [("reading", "sin"), ("calling", "symbolic_batch")])
+def test_memory_is_flat(what: str, name: str) -> None:
+    space: dict[str, Any] = {}
+    exec(ROUNDS, space)
+    check(what, 2000, *space["grown"](what, name, 2000))
+
+
+MANY = {
+    "reading": {"sin": 100_000, "nested_containers": 5_000, "sharded_2d": 5_000},
+    "calling": dict.fromkeys(("sin", "symbolic_batch", "nested_containers", "donated"), 10_000),
+}
+
+
+@pytest.mark.processes(reason="memory of a process that does nothing else")
+@pytest.mark.long(
+    promise="memory stays flat over tens of thousands of rounds, and one compilation is enough for all of them",
+    sibling="test_leaks.py::test_memory_is_flat",
 )
-def test_loading_and_calling_again_and_again(name: str, rounds: int, subprocess_env) -> None:
-    """One compilation, and no memory for each further round."""
-    result = subprocess.run(
-        [sys.executable, "-c", CALLS, name, str(rounds)],
-        env=subprocess_env(),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert result.returncode == 0, result.stderr
-    grown, compiled = map(int, result.stdout.split())
-    assert compiled == 1
-    assert grown < max(1 << 20, 50 * rounds)
+@pytest.mark.parametrize(("what", "name"), [(what, name) for what in MANY for name in MANY[what]])
+def test_loading_and_calling_again_and_again(what: str, name: str, subprocess_env) -> None:
+    rounds = MANY[what][name]
+    code = f"{ROUNDS}\nprint(*grown({what!r}, {name!r}, {rounds}))"
+    done = subprocess.run([sys.executable, "-c", code], env=subprocess_env(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    check(what, rounds, *map(int, done.stdout.split()))
 
 
 def test_a_function_that_nobody_has_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,8 +107,7 @@ def test_a_function_that_nobody_has_is_freed(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_loaded_function_is_freed_after_its_call() -> None:
     """Functions that come and go leave no compiled code, no module and no buffer behind."""
     p = CASES["sin"].build()
-    blob = bytes(export_with(jaxexp, p).serialize())
-    loaded = jaxexp.deserialize(blob)
+    loaded = jaxexp.deserialize(bytes(export_with(jaxexp, p).serialize()))
     loaded.call(*p.args)
     reference = weakref.ref(loaded)
     del loaded

@@ -5,6 +5,7 @@ Batching has its own file, test_batching.py.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable
@@ -23,88 +24,130 @@ import jaxexp
 from jaxexp._kernel.call.primitive import call_exported_p, pushforward_p
 from jaxexp._readback.vmap.mapped import mapped_p
 from kit.compare import assert_same_values
-from kit.corpus import arr, f32, spec
-from kit.transforms import COMPOSITIONS, VECTOR, V, X, loaded, total, wave
+from kit.corpus import CASES, arr, export_with, f32, spec
+from kit.derivatives import cotangents, pull_back
+from kit.each import each
 
-pytestmark = pytest.mark.sampled(one_in=3, reason="many cases go the same way")
+pytestmark = pytest.mark.jax
+
+LIBRARIES = {"jaxexp": jaxexp, "jax": jax_export}
+VECTOR = spec((3,))
+X, V = arr(3), arr(3, seed=1)
 
 
-@pytest.mark.parametrize("how", ["eager", "jit"])
+@functools.cache
+def serialized(fun: Any, by: str, vjp_order: int, *specs: Any) -> bytes:
+    return bytes(LIBRARIES[by].export(jax.jit(fun))(*specs).serialize(vjp_order=vjp_order))
+
+
+def loaded(fun: Any, *specs: Any, vjp_order: int, by: str = "jaxexp") -> jaxexp.Exported:
+    return jaxexp.deserialize(serialized(fun, by, vjp_order, *specs))
+
+
+def wave(x: Any) -> Any:
+    return jnp.sin(x) * jnp.sum(x * x)
+
+
+def total(f: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args: jnp.sum(f(*args) ** 2)
+
+
+def transposed(f: Callable[..., Any]) -> Callable[[Any], Any]:
+    """The transpose of what `jax.linearize` gives: reverse mode by hand."""
+
+    def run(x: Any) -> Any:
+        y, push = jax.linearize(f, x)
+        return jax.linear_transpose(push, x)(y)
+
+    return run
+
+
+# Each composition, and the order that `Exported.call` says it takes: one for reverse mode, two for forward mode.
+COMPOSITIONS: dict[str, tuple[int, Callable[[Any], Callable[[Any], Any]]]] = {
+    "value_and_grad": (1, lambda f: jax.value_and_grad(total(f))),
+    "vjp": (1, lambda f: lambda x: jax.vjp(f, x)[1](V)),
+    "jacrev": (1, jax.jacrev),
+    "jvp": (2, lambda f: lambda x: jax.jvp(f, (x,), (V,))),
+    "linearize": (2, lambda f: lambda x: jax.linearize(f, x)[1](V)),
+    "transposed linearize": (1, transposed),
+    "jacfwd": (2, jax.jacfwd),
+    "hessian": (3, lambda f: jax.hessian(total(f))),
+    "reverse over forward": (3, lambda f: jax.jacrev(jax.jacfwd(f))),
+    "forward over forward": (4, lambda f: jax.jacfwd(jax.jacfwd(f))),
+    "third by reverse": (3, lambda f: jax.jacrev(jax.jacrev(jax.jacrev(f)))),
+    "third by forward over reverse twice": (4, lambda f: jax.jacfwd(jax.jacrev(jax.jacrev(f)))),
+    "hvp by reverse": (2, lambda f: lambda x: jax.grad(lambda y: jnp.vdot(jax.grad(total(f))(y), V))(x)),
+    "hvp by forward over reverse": (3, lambda f: lambda x: jax.jvp(jax.grad(total(f)), (x,), (V,))),
+    "hvp by reverse over forward": (3, lambda f: jax.grad(lambda x: jax.jvp(total(f), (x,), (V,))[1])),
+    "jvp of a pushforward's direction": (
+        2,
+        lambda f: lambda x: jax.jvp(lambda v: jax.jvp(f, (x,), (v,))[1], (V,), (x,)),
+    ),
+}
+EAGER = {"value_and_grad", "jvp", "linearize", "hessian"}  # otherwise it takes much longer, and goes the same way
+
+
+def eager(fun: Any) -> Any:
+    return fun
+
+
+@pytest.mark.wide(one_in=4, promise="derivatives of loaded functions, however composed, are the live function's")
 @pytest.mark.parametrize("name", COMPOSITIONS)
-def test_composition(name: str, how: str) -> None:
+def test_composition(name: str) -> None:
     order, compose = COMPOSITIONS[name]
-    call = loaded(wave, VECTOR, vjp_order=order).call
-    found, expected = (jax.jit(compose(f)) if how == "jit" else compose(f) for f in (call, wave))
-    assert_same_values(found(X), expected(X), rtol=1e-4)
+    expected = jax.jit(compose(wave))(X)
+    for by in LIBRARIES if name in ("hessian", "jvp", "value_and_grad", "third by reverse") else ["jaxexp"]:
+        call = loaded(wave, VECTOR, vjp_order=order, by=by).call
+        for how in (jax.jit, eager) if name in EAGER else (jax.jit,):
+            assert_same_values(how(compose(call))(X), expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["hessian", "jvp", "grad", "third by reverse"])
-def test_composition_written_by_jax_export(name: str) -> None:
-    order, compose = COMPOSITIONS[name]
-    call = loaded(wave, VECTOR, vjp_order=order, by="jax").call
-    assert_same_values(compose(call)(X), compose(wave)(X), rtol=1e-4)
-
-
-@pytest.mark.parametrize("how", ["eager", "jit"])
-@pytest.mark.parametrize("name", COMPOSITIONS)
-def test_one_order_fewer(name: str, how: str) -> None:
+@each("name", COMPOSITIONS)
+def test_one_order_fewer(name: str) -> None:
     """One error, which names the user's function, the order that is there, and the order that it takes."""
     order, compose = COMPOSITIONS[name]
-    differentiate = compose(loaded(wave, VECTOR, vjp_order=order - 1).call)
-    with pytest.raises(jaxexp.ExportError) as error:
-        (jax.jit(differentiate) if how == "jit" else differentiate)(X)
-    message = str(error.value)
-    assert "wave" in message
-    assert "fun_vjp_jax" not in message
-    assert f"serialized with vjp_order={order - 1}" in message
-    assert f"vjp_order={order} or more" in message
+    for fewer in {order - 1, 0}:
+        differentiate = compose(loaded(wave, VECTOR, vjp_order=fewer).call)
+        for how in (jax.jit, eager) if name in EAGER else (jax.jit,):
+            with pytest.raises(jaxexp.ExportError) as error:
+                how(differentiate)(X)
+            message = str(error.value)
+            assert ("wave needs its VJPs up to order 2" if (name, fewer) == ("jvp", 0) else "wave ") in message
+            assert "fun_vjp_jax" not in message
+            assert f"serialized with vjp_order={fewer}" in message
+            assert f"vjp_order={order} or more" in message or fewer < order - 1
 
 
-def test_forward_mode_of_a_function_without_any_vjp() -> None:
-    with pytest.raises(jaxexp.ExportError, match=r"wave needs its VJPs up to order 2.*vjp_order=0.*vjp_order=2"):
-        jax.jvp(loaded(wave, VECTOR, vjp_order=0).call, (X,), (V,))
+MISSING: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda f: f.vjp().vjp(), r"^wave has no VJP of order 2: .* vjp_order=1\. .* from its code, .*vjp_order=2 or more"),
+    (lambda f: f.serialize(vjp_order=3), r"^wave cannot .* vjp_order=3: .* order 1\. .*vjp_order=3 or more"),
+    (lambda f: f.vjp().serialize(vjp_order=2), r"^the VJP of order 1 of wave cannot .* vjp_order=2: .*vjp_order=3"),
+]
 
 
-# --- vjp() and serialize() say the same -----------------------------------------------------------------------------
-
-
-def routes() -> dict[str, jaxexp.Exported]:
-    """One function with one VJP, got in every way."""
+def test_missing_vjp_names_the_function() -> None:
     one = loaded(wave, VECTOR, vjp_order=1)
-    return {
-        "loaded": one,
-        "from jax": jaxexp.Exported.from_jax(jax_export.deserialize(bytearray(one.serialize(1)))),
-        "there and back": jaxexp.Exported.from_jax(one.to_jax()),
-    }
-
-
-@pytest.mark.parametrize("route", ["loaded", "from jax", "there and back"])
-def test_missing_vjp_names_the_function(route: str) -> None:
-    one = routes()[route]
-    with pytest.raises(
-        jaxexp.ExportError,
-        match=r"^wave has no VJP of order 2: .* vjp_order=1\. .* from its code, .*vjp_order=2 or more",
-    ):
-        one.vjp().vjp()
-    with pytest.raises(jaxexp.ExportError, match=r"^wave cannot .* vjp_order=3: .* order 1\. .*vjp_order=3 or more"):
-        one.serialize(vjp_order=3)
-    with pytest.raises(jaxexp.ExportError, match=r"^the VJP of order 1 of wave cannot .* vjp_order=2: .*vjp_order=3"):
-        one.vjp().serialize(vjp_order=2)
+    from_jax = jaxexp.Exported.from_jax(jax_export.deserialize(bytearray(one.serialize(1))))
+    for way in (one, from_jax, jaxexp.Exported.from_jax(one.to_jax())):
+        for provoke, message in MISSING:
+            with pytest.raises(jaxexp.ExportError, match=message):
+                provoke(way)
     with pytest.raises(jaxexp.ExportError, match=r"^wave has no VJP of order 1: .* vjp_order=0"):
         loaded(wave, VECTOR, vjp_order=0).vjp()
-
-
-def test_vjp_of_a_fresh_export_names_the_function() -> None:
     fresh = jaxexp.export(jax.jit(wave))(VECTOR)
     with pytest.raises(jaxexp.ExportError, match=r"^the VJP of order 2 of wave cannot .* vjp_order=None"):
         fresh.vjp().vjp().serialize(vjp_order=None)
+    alone = jaxexp.deserialize(one.vjp().serialize())  # where it comes from does not tell equal functions apart
+    assert one.vjp() == alone
+    assert hash(one.vjp()) == hash(alone)
 
 
-@pytest.mark.parametrize("wrong", ["1", None, [1], 1j, math.inf, math.nan], ids=repr)
+@each("wrong", ["1", None, [1], 1j, math.inf, math.nan])
 def test_vjp_order_is_no_integer(wrong: Any, tmp_path) -> None:
     one = loaded(wave, VECTOR, vjp_order=1)
-    with pytest.raises(jaxexp.ExportError, match=r"wave.*vjp_order=.*number of VJPs.*int") as error:
+    with pytest.raises(jaxexp.ExportError, match=r"wave.*vjp_order=.*number of VJPs.*an int") as error:
         one.serialize(wrong)
+    assert isinstance(error.value, TypeError)
     try:
         one.to_jax().serialize(wrong)
     except (TypeError, ValueError) as theirs:
@@ -114,11 +157,7 @@ def test_vjp_order_is_no_integer(wrong: Any, tmp_path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "order",
-    [True, False, np.int64(1), np.True_, 1.0, 0.0, 0.5, 1.5, -1, -0.5, np.float32(1), np.array(2), jnp.int32(1)],
-    ids=repr,
-)
+@each("order", [True, np.int64(1), np.True_, 0.0, 0.5, 1.5, -1, np.float32(1), np.array(2), jnp.int32(1)])
 def test_vjp_order_is_any_number(order: Any, tmp_path) -> None:
     """As many VJPs as jax.export includes, which counts down to 0."""
     exported = jaxexp.export(jax.jit(wave))(VECTOR)
@@ -126,40 +165,6 @@ def test_vjp_order_is_any_number(order: Any, tmp_path) -> None:
     assert jaxexp.inspect(exported.serialize(order)).vjp_order == theirs
     exported.save(tmp_path / "f", vjp_order=order)
     assert jaxexp.inspect(tmp_path / "f").vjp_order == theirs
-
-
-def test_origin_does_not_tell_equal_functions_apart() -> None:
-    one = loaded(wave, VECTOR, vjp_order=1)
-    alone = jaxexp.deserialize(one.vjp().serialize())
-    assert one.vjp() == alone
-    assert hash(one.vjp()) == hash(alone)
-
-
-# --- inside other functions -----------------------------------------------------------------------------------------
-
-
-def in_scan(f: Any) -> Any:
-    return lambda x: lax.scan(lambda c, y: (f(c) * y, c.sum()), x, jnp.ones((3, 3)))
-
-
-def in_cond(f: Any) -> Any:
-    return lambda x: lax.cond(x[0] > 0, f, lambda x: -f(x), x)
-
-
-def in_switch(f: Any) -> Any:
-    return lambda x: lax.switch(jnp.int32(x[0]) + 1, [f, lambda x: f(x) * 2, lambda x: f(x) * 3], x)
-
-
-def in_while(f: Any) -> Any:
-    return lambda x: lax.while_loop(lambda c: c[1] < 2, lambda c: (f(c[0]) * 0.5, c[1] + 1), (x, 0))[0]
-
-
-def in_fori(f: Any) -> Any:
-    return lambda x: lax.fori_loop(0, 2, lambda i, c: f(c) * 0.5, x)
-
-
-def in_checkpoint(f: Any) -> Any:
-    return jax.checkpoint(lambda x: jnp.cos(f(jnp.sin(f(x) * 0.1))))
 
 
 def in_custom_vjp(f: Any) -> Any:
@@ -184,16 +189,15 @@ def in_custom_jvp(f: Any) -> Any:
     return lambda x: g(x) * f(x)
 
 
-def in_jit_with_a_constant(f: Any) -> Any:
-    inner = jax.jit(lambda x, s: f(x) * s)
-    return lambda x: inner(x, 2.0) + inner(f(x), 3.0)
-
-
-INSIDE = {
-    g.__name__: g
-    for g in (in_scan, in_cond, in_switch, in_while, in_fori, in_checkpoint, in_custom_vjp, in_custom_jvp,
-              in_jit_with_a_constant)
-}  # fmt: skip
+INSIDE: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
+    "in_scan": lambda f: lambda x: lax.scan(lambda c, y: (f(c) * y, c.sum()), x, jnp.ones((3, 3))),
+    "in_cond": lambda f: lambda x: lax.cond(x[0] > 0, f, lambda x: -f(x), x),
+    "in_switch": lambda f: lambda x: lax.switch(jnp.int32(x[0]) + 1, [f, lambda x: f(x) * 2, lambda x: f(x) * 3], x),
+    "in_while": lambda f: lambda x: lax.while_loop(lambda c: c[1] < 2, lambda c: (f(c[0]) * 0.5, c[1] + 1), (x, 0))[0],
+    "in_checkpoint": lambda f: jax.checkpoint(lambda x: jnp.cos(f(jnp.sin(f(x) * 0.1)))),
+    "in_custom_vjp": in_custom_vjp,
+    "in_custom_jvp": in_custom_jvp,
+}
 
 
 MODES = {"value": 0, "reverse": 1, "forward": 2, "reverse over reverse": 2}  # with the VJP order that each takes
@@ -201,23 +205,117 @@ MODES = {"value": 0, "reverse": 1, "forward": 2, "reverse over reverse": 2}  # w
 IMPOSSIBLE = {("in_while", "reverse"), ("in_while", "reverse over reverse"), ("in_custom_vjp", "forward")}
 
 
-@pytest.mark.parametrize("how", ["eager", "jit"])
-@pytest.mark.parametrize(("inside", "mode"), [(i, m) for i in INSIDE for m in MODES if (i, m) not in IMPOSSIBLE])
-def test_inside(inside: str, mode: str, how: str) -> None:
-    order = MODES[mode]
+@pytest.mark.wide(one_in=3, promise="loaded functions go into control flow, with derivatives, and out again")
+@pytest.mark.parametrize("inside", INSIDE)
+def test_inside(inside: str) -> None:
 
-    def run(f: Any) -> Any:
-        g = INSIDE[inside](f)
-        loss = lambda x: sum(jnp.sum(jnp.cos(leaf)) for leaf in jax.tree.leaves(g(x)))  # noqa: E731
-        what = {
-            "value": g,
-            "reverse": jax.value_and_grad(loss),
-            "forward": lambda x: jax.jvp(g, (x,), (V,)),
-            "reverse over reverse": jax.grad(lambda x: jnp.vdot(jax.grad(loss)(x), V)),
-        }[mode]
-        return (jax.jit(what) if how == "jit" else what)(X)
+    def loss(f: Any) -> Any:
+        return lambda x: sum(jnp.sum(jnp.cos(leaf)) for leaf in jax.tree.leaves(INSIDE[inside](f)(x)))
 
-    assert_same_values(run(loaded(wave, VECTOR, vjp_order=order).call), run(wave), rtol=1e-3)
+    for mode, order in MODES.items():
+        if (inside, mode) in IMPOSSIBLE:
+            continue
+
+        def run(f: Any, how: Any = jax.jit, mode: str = mode) -> Any:
+            g = INSIDE[inside](f)
+            return how(
+                {
+                    "value": g,
+                    "reverse": jax.value_and_grad(loss(f)),
+                    "forward": lambda x: jax.jvp(g, (x,), (V,)),
+                    "reverse over reverse": jax.grad(lambda x: jnp.vdot(jax.grad(loss(f))(x), V)),
+                }[mode]
+            )(X)
+
+        call, expected = loaded(wave, VECTOR, vjp_order=order).call, run(wave)
+        for how in (jax.jit, eager) if mode == "reverse" and inside in ("in_scan", "in_cond") else (jax.jit,):
+            assert_same_values(run(call, how), expected, rtol=1e-3)
+
+    order = int(inside != "in_while")
+    call, live = INSIDE[inside](loaded(wave, VECTOR, vjp_order=order).call), INSIDE[inside](wave)
+    for _ in range(2 if inside in ("in_scan", "in_cond") else 1):
+        written = jaxexp.export(jax.jit(call))(VECTOR).serialize(vjp_order=order)
+        call = jaxexp.deserialize(written).call
+        assert_same_values(call(X), live(X), rtol=1e-4)
+    assert_same_values(jax_export.deserialize(written).call(X), live(X), rtol=1e-4)
+    if order:
+        assert_same_values(pull_back(call, (X,), {}), pull_back(live, (X,), {}), rtol=1e-3)
+
+
+def mixed(tree: Any, n: Any, z: Any, unused: Any, *, scale: Any, flag: Any) -> Any:
+    x = tree["p"][0]
+    return {"y": jnp.where(flag, x * n * scale, tree["q"]), "z": (z * x, jnp.abs(z)), "n": n + 1, "none": None}
+
+
+MIXED = (
+    (
+        {"p": [arr(3), None], "q": arr(3, seed=1)},
+        np.arange(1, 4, dtype=np.int32),
+        (arr(3, seed=2) + 1j * arr(3, seed=3)).astype(np.complex64),
+        arr(5),
+    ),
+    {"scale": f32(2.5), "flag": np.array([True, False, True])},
+)
+
+
+@functools.cache
+def mixed_bytes() -> bytes:
+    args, kwargs = MIXED
+    return bytes(jaxexp.export(jax.jit(mixed))(*args, **kwargs).serialize(vjp_order=3))
+
+
+def mixed_call() -> Callable[..., Any]:
+    return jaxexp.deserialize(mixed_bytes()).call
+
+
+def test_every_kind_of_argument() -> None:
+    args, kwargs = MIXED
+    assert_same_values(pull_back(mixed_call(), args, kwargs), pull_back(mixed, args, kwargs))
+
+    def push(f: Any) -> Any:
+        return lambda a, k: jax.jvp(lambda a, k: f(*a, **k), (a, k), cotangents(MIXED))
+
+    for how in (eager, jax.jit):
+        assert_same_values(how(push(mixed_call()))(args, kwargs), jax.jit(push(mixed))(args, kwargs))
+
+    def hessian(f: Any) -> Any:
+        loss = lambda x, s: jnp.sum(f({"p": [x, None], "q": x}, *args[1:], **{**kwargs, "scale": s})["y"] ** 3)  # noqa: E731
+        return jax.jit(jax.hessian(loss, (0, 1)))(arr(3), f32(1.5))
+
+    assert_same_values(hessian(mixed_call()), hessian(mixed), rtol=1e-4)
+
+
+def test_symbolic_shapes() -> None:
+    (b,) = jaxexp.symbolic_shape("b")
+    for name in ("jacfwd", "hessian"):
+        order, compose = COMPOSITIONS[name]
+        call = loaded(wave, spec((b,)), vjp_order=order).call
+        for rows in (1, 3):
+            assert_same_values(jax.jit(compose(call))(arr(rows)), jax.jit(compose(wave))(arr(rows)), rtol=1e-4)
+
+
+def test_derivative_at_a_symbolic_shape() -> None:
+    (b,) = jaxexp.symbolic_shape("b")
+    call = loaded(wave, spec((b,)), vjp_order=3).call
+    for fun, live in (
+        (jax.grad(total(call)), jax.grad(total(wave))),
+        (lambda x: jax.jvp(call, (x,), (x,)), lambda x: jax.jvp(wave, (x,), (x,))),
+    ):
+        (c,) = jaxexp.symbolic_shape("c")
+        again = jaxexp.deserialize(jaxexp.export(jax.jit(fun))(spec((c,))).serialize())
+        assert_same_values(again.call(arr(4)), live(arr(4)), rtol=1e-4)
+
+
+@each("name", ["partly_sharded", "explicit_mesh", "shard_map_psum"])
+def test_sharded(name: str) -> None:
+    p = CASES[name].build()
+    call = jaxexp.deserialize(export_with(jaxexp, p).serialize(vjp_order=2)).call
+
+    def push(f: Any) -> Any:
+        return jax.jit(lambda *args: jax.jvp(f, args, cotangents(args)))(*p.args)
+
+    assert_same_values(push(call), push(p.live))
+    assert_same_values(pull_back(call, p.args, {}), pull_back(p.live, p.args, {}))
 
 
 def test_linear_transpose_is_refused() -> None:
@@ -228,9 +326,6 @@ def test_linear_transpose_is_refused() -> None:
         jax.linear_transpose(linear, X)(arr(2))
     assert isinstance(error.value, NotImplementedError)
     np.testing.assert_allclose(jax.vjp(linear, X)[1](arr(2))[0], matrix.T @ arr(2), rtol=1e-5)
-
-
-# --- no more work than needed ---------------------------------------------------------------------------------------
 
 
 def calls(fun: Callable[..., Any], *args: Any) -> list[tuple[Any, ...]]:
@@ -317,7 +412,6 @@ def test_no_pushforward_is_left_in_reverse_mode() -> None:
 
 
 def test_calls_are_compiled_once() -> None:
-    """Several calls of a function share one copy of it, derivatives too."""
     f = loaded(wave, VECTOR, vjp_order=1).call
     text = jax.jit(jax.grad(lambda x: (f(x) + f(2 * x) + f(3 * x)).sum())).lower(X).as_text()
     assert len(re.findall(r"func\.func private @call_exported_fun_vjp_jax", text)) == 1

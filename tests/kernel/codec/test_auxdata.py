@@ -1,4 +1,4 @@
-"""Auxiliary data of pytree nodes as JSON, and classes that are found by their names."""
+"""Auxiliary data of pytree nodes as JSON, and classes that are found by their names: reading them runs nothing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import math
 import re
 import sys
 import types
+import typing
 from typing import Any
 
 import jax
@@ -23,6 +24,7 @@ from jaxexp._kernel.artifact.node import Description, shown
 from jaxexp._kernel.codec import auxdata, library_nodes
 from kit.compare import assert_same_values
 from kit.corpus import arr
+from kit.each import each
 from kit.library_nodes import (
     MISSING,
     PLAIN,
@@ -34,13 +36,13 @@ from kit.library_nodes import (
     Pair,
     Settings,
     described,
+    replaced_name,
     written,
 )
 
+pytestmark = pytest.mark.jax
 KIT = "kit.library_nodes"
 
-
-# --- auxiliary data ---------------------------------------------------------------------------------------------------
 
 DATA = [
     None, True, False, 0, -1, 2**53 - 1, 2**53, -(2**70), 10**4000, 1.5, -0.0, math.inf, 1 + 2j, "", "é\ud800",
@@ -52,7 +54,7 @@ DATA = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", DATA, ids=[f"{i}-{type(value).__name__}" for i, value in enumerate(DATA)])
+@each("value", DATA)
 def test_data_comes_back(value: Any) -> None:
     stored = json.loads(json.dumps(auxdata.to_json(value)))
     assert json.dumps(stored).count("opaque") == 0
@@ -60,33 +62,30 @@ def test_data_comes_back(value: Any) -> None:
     assert type(found) is type(value)
     if value is MISSING or isinstance(value, type):
         assert found is value
+    elif isinstance(value, np.ndarray):
+        np.testing.assert_array_equal(found, value)
     else:
-        np.testing.assert_array_equal(found, value) if isinstance(value, np.ndarray) else assert_alike(found, value)
+        assert found == value
+        assert repr(found) == repr(value) or isinstance(value, (set, frozenset, dict))
     assert isinstance(shown(stored), str)
 
 
-def assert_alike(found: Any, value: Any) -> None:
-    assert found == value
-    assert repr(found) == repr(value) or isinstance(value, (set, frozenset, dict))
+OPAQUE = [
+    (math.sin, "math.sin"),
+    (jnp.sin, "sin"),
+    (lambda x: x, "<lambda>"),
+    (PLAIN, "<object object>"),
+    (types.SimpleNamespace, "types.SimpleNamespace"),
+    (math, "module 'math'"),
+    (enum.StrEnum("Names", "a").a, "a"),  # its class cannot be found
+    (Flag.one | Flag.two, "Flag"),
+    (np.zeros(1 << 17, "u1"), "uint8[131072], SHA-256 "),
+    (np.array([None]), "None"),
+]
 
 
-OPAQUE = {
-    "function": (math.sin, "math.sin"),
-    "jitted function": (jnp.sin, "sin"),
-    "local function": (lambda x: x, "<lambda>"),
-    "object": (PLAIN, "<object object>"),
-    "class": (types.SimpleNamespace, "types.SimpleNamespace"),
-    "module": (math, "module 'math'"),
-    "string subclass": (enum.StrEnum("Names", "a").a, "a"),  # its class cannot be found
-    "combined flag": (Flag.one | Flag.two, "Flag"),
-    "large array": (np.zeros(1 << 17, "u1"), "uint8[131072], SHA-256 "),
-    "array of objects": (np.array([None]), "None"),
-}
-
-
-@pytest.mark.parametrize("name", OPAQUE)
-def test_what_is_no_data_is_text(name: str) -> None:
-    value, text = OPAQUE[name]
+@each("value, text", OPAQUE)
+def test_what_is_no_data_is_text(value: Any, text: str) -> None:
     for whole in (value, (1, [value])):
         stored = auxdata.to_json(whole)
         assert text in shown(stored)
@@ -130,26 +129,22 @@ class BytesWithPath(bytes):
     __repr__ = WithPath.__repr__
 
 
-METHODS = {
-    "method": (WithPath().method, "test_auxdata.WithPath.method of test_auxdata.WithPath"),
-    "method of a partial": (
-        functools.partial(WithPath().method, 1),
-        "partial(test_auxdata.WithPath.method of test_auxdata.WithPath, 1)",
-    ),
-    "method of a class": (WithPath.of_class, "test_auxdata.WithPath.of_class of test_auxdata.WithPath"),
-    "method of data": (WithWidth(3).method, "test_auxdata.WithPath.method of WithWidth(width=3)"),
-    "built-in method": (BytesWithPath().hex, "BytesWithPath.hex of test_auxdata.BytesWithPath"),
-    "built-in method of data": (", ".join, "str.join of ', '"),
-    "built-in method of a list": (ListWithPath([1]).append, "ListWithPath.append of ListWithPath(1)"),
-    "built-in method of a class": (dict.fromkeys, "dict.fromkeys of builtins.dict"),
-    "built-in function": (math.sin, "math.sin"),
-}
+METHODS = [
+    (WithPath().method, "test_auxdata.WithPath.method of test_auxdata.WithPath"),
+    (functools.partial(WithPath().method, 1), "partial(test_auxdata.WithPath.method of test_auxdata.WithPath, 1)"),
+    (WithPath.of_class, "test_auxdata.WithPath.of_class of test_auxdata.WithPath"),
+    (WithWidth(3).method, "test_auxdata.WithPath.method of WithWidth(width=3)"),
+    (BytesWithPath().hex, "BytesWithPath.hex of test_auxdata.BytesWithPath"),
+    (", ".join, "str.join of ', '"),
+    (ListWithPath([1]).append, "ListWithPath.append of ListWithPath(1)"),
+    (dict.fromkeys, "dict.fromkeys of builtins.dict"),
+    (math.sin, "math.sin"),
+]
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_methods_are_named(name: str) -> None:
+@each("method, text", METHODS)
+def test_methods_are_named(method: Any, text: str) -> None:
     """The repr of a method's object may have paths. What is data in the object is a part of the text."""
-    method, text = METHODS[name]
     found = auxdata.text_of(method)
     assert re.sub(r"[\w.]*test_auxdata", "test_auxdata", found) == text
     assert b"/home/user" not in written(Node({"x": arr(2)}, (method,)))
@@ -171,9 +166,6 @@ def test_items_of_dicts_may_come_in_any_order() -> None:
     one, other = ({"a": math.sin, "b": {"c": 1, "d": 2}}, {"b": {"d": 2, "c": 1}, "a": math.sin})
     loaded = jaxexp.deserialize(written(Node({"x": arr(2)}, one)))
     assert_same_values(jax.tree.leaves(loaded.call(Node({"x": arr(2)}, other))), [2 * arr(2)])
-
-
-# --- classes ----------------------------------------------------------------------------------------------------------
 
 
 class Trap(types.ModuleType):
@@ -232,22 +224,19 @@ def test_names_run_nothing(monkeypatch: Any) -> None:
     assert found == (Pair, None)
 
 
-@pytest.mark.parametrize("keys", [("left", "right"), ("right",), ("right", "left", "more"), ()])
-def test_a_namedtuple_with_other_fields_is_not_used(keys: Any) -> None:
-    assert library_nodes.node_data(Description(described(f"{KIT}:Pair", keys))) is None
+def test_a_class_with_other_fields_is_not_used() -> None:
+    def node_data(name: str, keys: Any, kind: str, data: Any = None) -> Any:
+        return library_nodes.node_data(Description(described(f"{KIT}:{name}", keys, kind, data)))
 
-
-def test_a_dataclass_with_other_fields_is_not_used() -> None:
-    def node_data(keys: Any, data: Any) -> Any:
-        return library_nodes.node_data(Description(described(f"{KIT}:Layer", keys, "registered", data)))
-
-    assert node_data(["weight", "bias"], ["tuple", 3]) == (Layer, (3,))
+    for keys in (("left", "right"), ("right",), ("right", "left", "more"), ()):
+        assert node_data("Pair", keys, "namedtuple") is None
+    assert node_data("Layer", ["weight", "bias"], "registered", ["tuple", 3]) == (Layer, (3,))
     for keys, data in (
         (["bias", "weight"], ["tuple", 3]), (["weight"], ["tuple", 3]), (["weight", "bias"], ["tuple"]),
         (["weight", "bias"], None), (["weight", "bias"], ["list", 3]), (["weight", "bias"], ["tuple", 3, 4]),
         (["weight", ["item", "bias"]], ["tuple", 3]),
     ):  # fmt: skip
-        assert node_data(keys, data) is None
+        assert node_data("Layer", keys, "registered", data) is None
 
 
 class Swapped:
@@ -295,3 +284,188 @@ def test_of_two_local_classes_neither_is_used() -> None:
     assert "GenericNode" in str(loaded.in_tree)
     for value in (first, second):
         assert type(loaded.call(value)) is type(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Wide(Config, typing.Generic[typing.TypeVar("T")]):  # type: ignore[misc]
+    width: int = 3
+    kind: typing.ClassVar[str] = "wide"
+    hidden: int = dataclasses.field(default=1, init=False, repr=False, compare=False)
+
+    @functools.cached_property
+    def area(self) -> int:
+        return self.width**2
+
+    @property
+    def half(self) -> float:
+        return self.width / 2
+
+
+def test_only_fields_are_stored() -> None:
+    wide = Wide((1,), width=5)
+    object.__setattr__(wide, "hidden", 7)
+    before = auxdata.to_json(wide)
+    assert wide.area == 25
+    stored = auxdata.to_json(wide)
+    assert stored == before
+    assert stored[:4] == ["dataclass", __name__, "Wide", ["sizes", "rate", "color", "width", "hidden"]]
+    found = auxdata.from_json(stored)
+    assert (found, found.hidden, found.sizes, found.area, found.half) == (wide, 7, (1, 1), 25, 2.5)
+    assert shown(stored) == "Wide(sizes=(1, 1), rate=0.5, color=Color.red, width=5, hidden=7)"
+
+
+def ran(*_: Any) -> typing.NoReturn:
+    raise AssertionError("ran")
+
+
+def refused(base: type = object, frozen: bool = True, eq: bool = True, **defined: Any) -> type:
+    """A dataclass that defines something of its own, where the artifact's names are looked for."""
+    made: type = type("Refused", (base,), {"__annotations__": {"x": object}, "__module__": __name__, **defined})
+    return dataclasses.dataclass(frozen=frozen, eq=eq)(made)  # type: ignore[call-overload, no-any-return]
+
+
+class CallingMeta(type):
+    def __call__(cls, *args: Any) -> Any:
+        ran()
+
+
+class Descriptor:
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        return self if instance is None else ran()
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        ran()
+
+
+REFUSED: dict[str, Any] = {
+    "not frozen": lambda: refused(frozen=False),
+    "equal by identity": lambda: refused(eq=False),
+    "own __eq__": lambda: refused(__eq__=ran, __hash__=object.__hash__),
+    "own __hash__": lambda: refused(__hash__=ran),
+    "own __new__": lambda: refused(__new__=lambda cls, *_: ran()),
+    "own __getattribute__": lambda: refused(__getattribute__=ran),
+    "own __getattr__": lambda: refused(__getattr__=ran),
+    "own __del__": lambda: refused(__del__=lambda _: None),
+    "own __class__": lambda: refused(__class__=property(ran)),
+    "a descriptor": lambda: refused(x=Descriptor()),
+    "a dict": lambda: refused(dict),
+    "an exception": lambda: refused(ValueError),
+    "a subclass that is none": lambda: type("Refused", (Config,), {"__module__": __name__}),
+    "a metaclass": lambda: dataclasses.dataclass(frozen=True)(
+        CallingMeta("Refused", (), {"__annotations__": {"x": int}})
+    ),
+    "no dataclass": lambda: type("Refused", (), {"__module__": __name__}),
+    "nothing else": refused,
+}
+
+
+@each("what", REFUSED)
+def test_classes_with_more_than_fields_are_not_made(what: str, monkeypatch: Any) -> None:
+    cls = REFUSED[what]()
+    monkeypatch.setitem(globals(), "Refused", cls)
+    fields = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
+    stored = ["dataclass", __name__, "Refused", fields, *[1] * len(fields)]
+    if what == "nothing else":
+        found = auxdata.from_json(stored)
+        assert (type(found), found.x) == (cls, 1)
+        return
+    with pytest.raises(auxdata.NotDataError):
+        auxdata.from_json(stored)
+    if what in ("not frozen", "equal by identity", "own __hash__", "an exception"):  # instances of these are text
+        assert auxdata.to_json(cls(1))[0] == "opaque"
+
+
+def test_instances_with_more_than_data_are_text() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Local:
+        x: int
+
+    more, less = Config(), Settings(config=Config())
+    object.__setattr__(more, "cache", {})
+    object.__delattr__(less, "more")
+    for value in (more, less, Config((np.ones(2),)), Local(1)):  # type: ignore[arg-type]
+        assert auxdata.to_json(value)[0] == "opaque"
+    stored = auxdata.to_json(Config((math.sin,)))  # type: ignore[arg-type]
+    assert "math.sin" in shown(stored)
+    with pytest.raises(auxdata.NotDataError):
+        auxdata.from_json(stored)
+
+
+class WithCache:
+    __slots__ = ("cache",)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cached(WithCache):
+    x: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class CachedAndMore(WithCache):
+    x: Any
+
+
+def test_slots_of_a_base_class_are_no_fields() -> None:
+    for cls in (Cached, CachedAndMore):
+        value = cls(1)
+        stored = auxdata.to_json(value)
+        assert stored == ["dataclass", __name__, cls.__name__, ["x"], 1]
+        assert auxdata.from_json(stored) == value
+        object.__setattr__(value, "cache", {})
+        assert auxdata.to_json(value)[0] == "opaque"
+
+
+NAN = [
+    lambda: Config((1,), rate=math.nan * 1),
+    lambda: math.nan * 1,
+    lambda: complex(0, math.nan),
+    lambda: ((1.0, math.nan * 1), (Config((1,), rate=-math.nan),)),
+]
+
+
+@each("nan", NAN)
+def test_nan_is_the_same_nan(nan: Any) -> None:
+    """Which Python denies, and so do the trees of JAX: a function could never be called with what it was made of."""
+    given = Node({"x": arr(3)}, nan())
+    blob = written(given)
+    loaded = jaxexp.deserialize(blob)
+    assert loaded == jaxexp.deserialize(blob)
+    for node in (given, Node({"x": arr(3)}, nan())):
+        found = loaded.call(node)
+        assert type(found) is Node
+        assert_same_values(found.children["x"], 2 * arr(3))
+        assert auxdata.to_json(found.aux) == auxdata.to_json(given.aux)
+    with pytest.raises(jaxexp.ExportError, match="auxiliary data"):
+        loaded.call(Node({"x": arr(3)}, 1.0))
+    assert type(jaxexp.deserialize(written(fun=lambda: Node({"x": arr(3)}, nan()))).call()) is Node
+
+
+def test_what_equals_itself() -> None:
+    for value in (1.0, math.inf, "nan", ["float", "nan"], np.float32(2), (1j, b"nan"), np.dtype("int32"), None):
+        assert auxdata.equals_itself(auxdata.to_json(value)), value
+    for value in (math.nan, -math.nan, complex(math.nan, 1), [math.nan], {"a": (math.nan,)}, np.float32("nan")):
+        assert not auxdata.equals_itself(auxdata.to_json(value)), value
+
+
+def test_other_fields_are_not_made() -> None:
+    for fields in (["sizes", "rate"], ["rate", "sizes", "color"], ["sizes", "rate", "color", "more"]):
+        with pytest.raises(auxdata.NotDataError):
+            auxdata.from_json(["dataclass", "kit.library_nodes", "Config", fields, *[1] * len(fields)])
+
+
+def test_a_node_comes_back_with_its_configuration() -> None:
+    """Of a function that makes it: there is no argument from which the class could be known."""
+    config = Settings(config=Config((1, 2)))
+    found = jaxexp.deserialize(written(fun=lambda: Node({"x": arr(3)}, config))).call()
+    assert type(found) is Node
+    assert found.aux == config
+    assert_same_values(found.children["x"], arr(3))
+
+
+def test_another_configuration_is_refused() -> None:
+    blob = written(Node({"x": arr(3)}, Config((1, 2))))
+    loaded = jaxexp.deserialize(blob)
+    assert_same_values(jax.tree.leaves(loaded.call(Node({"x": arr(3)}, Config((1, 2))))), [2 * arr(3)])
+    with pytest.raises(jaxexp.ExportError, match="another tree structure"):
+        loaded.call(Node({"x": arr(3)}, Config((1, 3))))
+    assert "rate=0.5" in repr(jaxexp.deserialize(replaced_name(blob)).in_tree)

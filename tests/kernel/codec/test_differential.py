@@ -12,6 +12,7 @@ import pytest
 from jax import export as jax_export
 
 import jaxexp
+from kit import wire
 from kit.compare import (
     assert_same_chains,
     assert_same_fields,
@@ -23,18 +24,14 @@ from kit.compare import (
 )
 from kit.corpus import CASES, Program, export_with
 from kit.derivatives import cotangents, pull_back, second_order
+from kit.each import each
+from kit.ways import assert_apart_as_in_one, assert_inspected_as_loaded
 
-pytestmark = pytest.mark.sampled(one_in=4, reason="many cases go the same way")
+pytestmark = pytest.mark.jax
 
 LIBRARIES = {"jax": jax_export, "ours": jaxexp}
-
-# Called before serialization as well as after it: one of each kind, for the module is the same.
-FRESH = ("weak_types", "dropped", "nested_containers", "threefry_key", "symbolic_batch", "multi_platform", "sharded_2d",
-         "memory_kinds", "several_effects", "cholesky")  # fmt: skip
-
+ROUTES = ("ours to ours", "ours to jax", "jax to ours")  # who writes the bytes, who reads and calls them
 every_case = pytest.mark.parametrize("name", CASES)
-# Who wrote the bytes, who reads and calls them. jax.export reading its own bytes is the reference.
-every_route = pytest.mark.parametrize("route", ["ours to ours", "ours to jax", "jax to ours"])
 
 
 @functools.lru_cache(maxsize=4)
@@ -50,7 +47,8 @@ def once_a_case(make: Callable[..., Any]) -> Callable[..., Any]:
     def kept(name: str, *how: str) -> Any:
         of_case, key = made(name), (make.__name__, *how)
         if key not in of_case:
-            of_case[key] = make(name, *how)
+            with CASES[name].context():
+                of_case[key] = make(name, *how)
         return of_case[key]
 
     return kept
@@ -58,110 +56,114 @@ def once_a_case(make: Callable[..., Any]) -> Callable[..., Any]:
 
 @once_a_case
 def program(name: str) -> Program:
-    with CASES[name].context():
-        return CASES[name].build()
+    return CASES[name].build()
 
 
 @once_a_case
 def exported(name: str, library: str) -> Any:
-    with CASES[name].context():
-        return export_with(LIBRARIES[library], program(name))
+    return export_with(LIBRARIES[library], program(name))
 
 
 @once_a_case
 def blob(name: str, library: str) -> bytes:
-    with CASES[name].context():
-        return bytes(exported(name, library).serialize(vjp_order=CASES[name].vjp_order))
+    return bytes(exported(name, library).serialize(vjp_order=CASES[name].vjp_order))
 
 
 @once_a_case
 def loaded(name: str, route: str) -> Any:
     writer, reader = route.split(" to ")
-    with CASES[name].context():
-        return LIBRARIES[reader].deserialize(bytearray(blob(name, writer)))
+    return LIBRARIES[reader].deserialize(bytearray(blob(name, writer)))
 
 
-@every_case
-def test_reads_what_jax_export_wrote(name: str) -> None:
-    case = CASES[name]
-    with case.context():
-        theirs, ours = loaded(name, "jax to jax"), loaded(name, "jax to ours")
-        assert_same_chains(ours, theirs, case.vjp_order)
-        last = chain(ours, case.vjp_order)[-1]
-        assert not last.has_vjp()
-        assert len(scopes(ours)) <= 1
+def reads_what_jax_export_wrote(name: str, order: int) -> None:
+    theirs, ours = loaded(name, "jax to jax"), loaded(name, "jax to ours")
+    assert_same_chains(ours, theirs, order)
+    assert not chain(ours, order)[-1].has_vjp()
+    assert len(scopes(ours)) <= 1
 
 
-@every_case
-def test_jax_export_reads_what_jaxexp_wrote(name: str) -> None:
-    case = CASES[name]
-    with case.context():
-        theirs = loaded(name, "ours to jax")
-        assert_same_chains(theirs, exported(name, "ours"), case.vjp_order, as_written=True)
-        assert_same_chains(theirs, loaded(name, "jax to jax"), case.vjp_order, module=False)
-        assert not chain(theirs, case.vjp_order)[-1].has_vjp()
+def jax_export_reads_what_jaxexp_wrote(name: str, order: int) -> None:
+    theirs = loaded(name, "ours to jax")
+    assert_same_chains(theirs, exported(name, "ours"), order, as_written=True)
+    assert_same_chains(theirs, loaded(name, "jax to jax"), order, module=False)
+    assert not chain(theirs, order)[-1].has_vjp()
 
 
-@every_case
-def test_reads_what_jaxexp_wrote(name: str) -> None:
-    case = CASES[name]
-    with case.context():
-        assert_same_chains(loaded(name, "ours to ours"), exported(name, "ours"), case.vjp_order, as_written=True)
+def reads_what_jaxexp_wrote(name: str, order: int) -> None:
+    assert_same_chains(loaded(name, "ours to ours"), exported(name, "ours"), order, as_written=True)
+    assert exported(name, "ours").mlir_module() == loaded(name, "ours to ours").mlir_module()
 
 
-@every_case
-def test_rewrites_what_jax_export_wrote(name: str) -> None:
+def rewrites_what_jax_export_wrote(name: str, order: int) -> None:
     """jax.export's bytes, read and written again by jaxexp, still say the same to jax.export."""
-    case = CASES[name]
-    with case.context():
-        again = jax_export.deserialize(loaded(name, "jax to ours").serialize(vjp_order=case.vjp_order))
-        assert_same_chains(again, loaded(name, "jax to jax"), case.vjp_order)
+    again = jax_export.deserialize(loaded(name, "jax to ours").serialize(vjp_order=order))
+    assert_same_chains(again, loaded(name, "jax to jax"), order)
 
 
-@every_case
-def test_exports_the_same(name: str) -> None:
-    case = CASES[name]
-    with case.context():
-        ours, theirs = exported(name, "ours"), exported(name, "jax")
-        assert_same_chains(ours, theirs, case.vjp_order, module=False)
-        for our_link, their_link in zip(chain(ours, case.vjp_order), chain(theirs, case.vjp_order), strict=True):
-            assert module_interface(our_link) == module_interface(their_link)
-            assert module_interface(our_link)["public"], "no public function found in the module's text"
-            assert our_link.has_vjp()
+def exports_the_same(name: str, order: int) -> None:
+    ours, theirs = exported(name, "ours"), exported(name, "jax")
+    assert_same_chains(ours, theirs, order, module=False)
+    for our_link, their_link in zip(chain(ours, order), chain(theirs, order), strict=True):
+        assert module_interface(our_link) == module_interface(their_link)
+        assert module_interface(our_link)["public"], "no public function found in the module's text"
+        assert our_link.has_vjp()
 
 
-@every_case
-def test_crosses_over(name: str) -> None:
-    case = CASES[name]
-    with case.context():
-        theirs = exported(name, "jax")
-        ours = jaxexp.Exported.from_jax(theirs)
-        assert isinstance(ours, jaxexp.Exported)
-        assert_same_fields(ours, theirs)
-        # jax.export makes a VJP anew each time, with other source locations in the module.
-        assert_same_chains(ours, theirs, case.vjp_order, module=False)
-        back = exported(name, "ours").to_jax()
-        assert isinstance(back, jax_export.Exported)
-        assert_same_chains(back, exported(name, "ours"), case.vjp_order)
+def crosses_over(name: str, order: int) -> None:
+    ours = jaxexp.Exported.from_jax(exported(name, "jax"))
+    assert isinstance(ours, jaxexp.Exported)
+    assert_same_fields(ours, exported(name, "jax"))
+    # jax.export makes a VJP anew each time, with other source locations in the module.
+    assert_same_chains(ours, exported(name, "jax"), order, module=False)
+    back = exported(name, "ours").to_jax()
+    assert isinstance(back, jax_export.Exported)
+    assert_same_chains(back, exported(name, "ours"), order)
 
 
-@every_case
-def test_traces_the_same(name: str) -> None:
+def jax_export_ignores_the_trailer(name: str, order: int) -> None:
+    without = exported(name, "ours").serialize(order, trailer=False)
+    assert wire.has_trailer(blob(name, "ours"))
+    assert not wire.has_trailer(without)
+    one, other = loaded(name, "ours to jax"), jax_export.deserialize(bytearray(without))
+    assert_same_chains(one, other, order)
+    assert not chain(other, order)[-1].has_vjp()
+
+
+def is_the_same_apart(name: str, order: int) -> None:
+    assert_apart_as_in_one(blob(name, "ours"))
+
+
+def is_inspected_as_it_is_loaded(name: str, order: int) -> None:
+    if not CASES[name].x64:
+        assert_inspected_as_loaded(jaxexp.inspect(blob(name, "ours")), loaded(name, "ours to ours"))
+
+
+def traces_the_same(name: str, order: int) -> None:
     """Calling with the exporter's own specs, symbolic ones included, gives the same types and effects."""
-    case = CASES[name]
     p = program(name)
-    if p.live is not p.fun:
-        specs, kwspecs = p.args, p.kwargs
-    else:
-        specs, kwspecs = p.specs, p.kwspecs
-    with case.context():
-        ours, theirs = (
-            jax.make_jaxpr(loaded(name, route).call)(*specs, **kwspecs) for route in ("jax to ours", "jax to jax")
-        )
-        assert [str(a) for a in ours.out_avals] == [str(a) for a in theirs.out_avals]
-        assert [a.sharding for a in ours.out_avals] == [a.sharding for a in theirs.out_avals]
-        assert [a.memory_space for a in ours.out_avals] == [a.memory_space for a in theirs.out_avals]
-        assert ours.effects == theirs.effects
+    specs, kwspecs = (p.specs, p.kwspecs) if p.live is p.fun else (p.args, p.kwargs)
+    ours, theirs = (
+        jax.make_jaxpr(loaded(name, route).call)(*specs, **kwspecs) for route in ("jax to ours", "jax to jax")
+    )
+    assert [str(a) for a in ours.out_avals] == [str(a) for a in theirs.out_avals]
+    assert [a.sharding for a in ours.out_avals] == [a.sharding for a in theirs.out_avals]
+    assert [a.memory_space for a in ours.out_avals] == [a.memory_space for a in theirs.out_avals]
+    assert ours.effects == theirs.effects
+
+
+HOLDS = [
+    reads_what_jax_export_wrote, jax_export_reads_what_jaxexp_wrote, reads_what_jaxexp_wrote,
+    rewrites_what_jax_export_wrote, exports_the_same, crosses_over, jax_export_ignores_the_trailer,
+    is_the_same_apart, is_inspected_as_it_is_loaded, traces_the_same,
+]  # fmt: skip
+
+
+@pytest.mark.wide(one_in=2, promise="jaxexp and jax.export read and write the same of every function of the corpus")
+@every_case
+@each("holds", HOLDS)
+def test_both_libraries_agree(name: str, holds: Callable[[str, int], None]) -> None:
+    with CASES[name].context():
+        holds(name, CASES[name].vjp_order)
 
 
 @once_a_case
@@ -178,57 +180,34 @@ def results(name: str, how: str) -> Any:
     return (jax.jit(call) if how == "jitted" else call)(*p.args, **p.kwargs)
 
 
-@every_route
-@every_case
-def test_computes_the_same(name: str, route: str) -> None:
-    case, p = CASES[name], program(name)
-    with case.context():
-        call = loaded(name, route).call
-        if not p.callable_here:
-            with pytest.raises(Exception) as theirs:
-                loaded(name, "jax to jax").call(*p.args, **p.kwargs)
-            # What the compiler refuses, a custom call that nothing implements, is jaxexp's error in an eager call.
-            at_compilation = route != "ours to jax" and isinstance(theirs.value, jax.errors.JaxRuntimeError)
-            with pytest.raises(RuntimeError if at_compilation else type(theirs.value)):
-                call(*p.args, **p.kwargs)
-            return
-        for how, caller in {"eager": call, "jitted": jax.jit(call)}.items():
-            if (how, route) == ("eager", "ours to jax"):
-                continue  # jax.export's eager call is jax.export's business; under jit the bytes show as well
-            found = caller(*p.args, **p.kwargs)
-            assert_same_values(p.finish(found), p.finish(results(name, "live")))
-            assert_same_placement(found, results(name, how))
+def computes_the_same(name: str, route: str) -> None:
+    p, call = program(name), loaded(name, route).call
+    if not p.callable_here:
+        with pytest.raises(Exception) as theirs:
+            loaded(name, "jax to jax").call(*p.args, **p.kwargs)
+        # What the compiler refuses, a custom call that nothing implements, is jaxexp's error in an eager call.
+        at_compilation = route != "ours to jax" and isinstance(theirs.value, jax.errors.JaxRuntimeError)
+        with pytest.raises(RuntimeError if at_compilation else type(theirs.value)):
+            call(*p.args, **p.kwargs)
+        return
+    for how, caller in {"eager": call, "jitted": jax.jit(call)}.items():
+        if (how, route) == ("eager", "ours to jax"):
+            continue  # jax.export's eager call is jax.export's business; under jit the bytes show as well
+        found = caller(*p.args, **p.kwargs)
+        assert_same_values(p.finish(found), p.finish(results(name, "live")))
+        assert_same_placement(found, results(name, how))
 
 
-@every_case
-def test_fresh_computes_the_same(name: str) -> None:
-    """Before any serialization, too; the same function as after it."""
-    case, p = CASES[name], program(name)
-    with case.context():
-        fresh, read = exported(name, "ours"), loaded(name, "ours to ours")
-        assert fresh.mlir_module() == read.mlir_module()
-        if p.callable_here and name in FRESH:
-            assert_same_values(p.finish(fresh.call(*p.args, **p.kwargs)), p.finish(results(name, "live")))
-
-
-differentiated = pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.vjp_order])
-differentiated_twice = pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.vjp_order > 1])
-
-
-@every_route
-@differentiated
-def test_first_derivatives(name: str, route: str) -> None:
-    case, p = CASES[name], program(name)
-    with case.context():
+def has_the_same_first_derivatives(name: str, route: str) -> None:
+    p = program(name)
+    if CASES[name].vjp_order:
         assert_same_values(pull_back(loaded(name, route).call, p.args, p.kwargs), results(name, "first derivatives"))
 
 
-@pytest.mark.parametrize("route", ["ours to jax", "jax to ours"])
-@differentiated
-def test_vjp_called_directly(name: str, route: str) -> None:
+def has_a_vjp_to_call(name: str, route: str) -> None:
     """The VJP is itself an Exported: flat primal arguments and cotangents in, flat cotangents out."""
-    case, p = CASES[name], program(name)
-    with case.context():
+    p = program(name)
+    if CASES[name].vjp_order and route != "ours to ours":
         flat = jax.tree.leaves((p.args, p.kwargs))
         cts = jax.tree.leaves(cotangents(results(name, "live")))
         found = loaded(name, route).vjp().call(*flat, *cts)
@@ -236,44 +215,52 @@ def test_vjp_called_directly(name: str, route: str) -> None:
         assert_same_values(list(found), jax.tree.leaves(results(name, "first derivatives")))
 
 
-@every_route
-@differentiated_twice
-def test_second_derivatives(name: str, route: str) -> None:
-    case, p = CASES[name], program(name)
-    with case.context():
+def has_the_same_second_derivatives(name: str, route: str) -> None:
+    p = program(name)
+    if CASES[name].vjp_order > 1:
         expected = results(name, "second derivatives")
         assert any(jnp.any(x != 0) for x in expected), "a second derivative of zero would show nothing"
         assert_same_values(second_order(loaded(name, route).call, p.args, p.kwargs), expected)
+
+
+@pytest.mark.wide(one_in=8, promise="every function of the corpus computes the same after a way through bytes")
+@every_case
+@each("route", ROUTES)
+@each("holds", [computes_the_same, has_the_same_first_derivatives, has_a_vjp_to_call, has_the_same_second_derivatives])
+def test_values_and_derivatives(name: str, route: str, holds: Callable[[str, str], None]) -> None:
+    with CASES[name].context():
+        holds(name, route)
+
+
+def test_functions_before_any_serialization() -> None:
+    """One of each kind, for the module is the same as afterwards."""
+    for name in ("weak_types", "dropped", "nested_containers", "symbolic_batch", "sharded_2d", "several_effects"):
+        p = program(name)
+        with CASES[name].context():
+            fresh = exported(name, "ours").call(*p.args, **p.kwargs)
+            assert_same_values(p.finish(fresh), p.finish(results(name, "live")))
 
 
 def test_vjp_of_symbolic_shapes_at_several_sizes() -> None:
     """One artifact, any batch."""
     ours = loaded("symbolic_batch", "ours to ours")
     p = program("symbolic_batch")
-    for rows in (1, 2, 7):
+    for rows in (1, 7):
         args = (jnp.ones((rows, 4)), p.args[1])
         assert_same_values(ours.call(*args), p.live(*args))
         assert_same_values(pull_back(ours.call, args, {}), pull_back(p.live, args, {}))
 
 
-# --- beyond jax.export: forward mode and vmap, compared with the live function alone ----------------------------------
-
-BEYOND = ("scalars", "nested_containers", "integers_and_floats", "symbolic_batch", "custom_vjp", "scan", "dropped")
-
-
-@pytest.mark.parametrize("how", ["eager", "jitted"])
-@pytest.mark.parametrize("name", BEYOND)
-def test_forward_mode(name: str, how: str) -> None:
+@each("name", ["nested_containers", "integers_and_floats", "symbolic_batch", "custom_vjp", "dropped"])
+def test_forward_mode(name: str) -> None:
     """Needs the VJP of the VJP: computed from it, on loaded functions too."""
     p = program(name)
     fun = jaxexp.deserialize(exported(name, "ours").serialize(vjp_order=2)).call
 
     def push(f: Any) -> Any:
-        pushed = lambda *args: jax.jvp(f, args, cotangents(args))  # noqa: E731  (any tangents of the arguments' types)
-        return (jax.jit(pushed) if how == "jitted" else pushed)(*p.args)
+        return jax.jit(lambda *args: jax.jvp(f, args, cotangents(args)))(*p.args)
 
-    expected = push(custom_vjp_as_jvp if name == "custom_vjp" else p.live)
-    assert_same_values(push(fun), expected)
+    assert_same_values(push(fun), push(custom_vjp_as_jvp if name == "custom_vjp" else p.live))
 
 
 def custom_vjp_as_jvp(x: Any) -> Any:
@@ -287,17 +274,12 @@ def custom_vjp_as_jvp(x: Any) -> Any:
     return clipped(x * 2)
 
 
-@pytest.mark.parametrize("how", ["eager", "jitted"])
-@pytest.mark.parametrize("name", ["scalars", "nested_containers", "integers_and_floats", "multi_platform", "scan"])
-def test_vmap(name: str, how: str) -> None:
+@each("name", ["nested_containers", "integers_and_floats", "multi_platform", "scan"])
+def test_vmap(name: str) -> None:
     p = program(name)
     stacked = jax.tree.map(lambda x: jnp.stack([x, x]), p.args)
-
-    def batched(f: Any) -> Any:
-        mapped = jax.vmap(f)
-        return (jax.jit(mapped) if how == "jitted" else mapped)(*stacked)
-
-    assert_same_values(batched(loaded(name, "ours to ours").call), batched(p.live))
+    found = jax.jit(jax.vmap(loaded(name, "ours to ours").call))(*stacked)
+    assert_same_values(found, jax.jit(jax.vmap(p.live))(*stacked))
 
 
 def test_hessian() -> None:
@@ -309,56 +291,58 @@ def test_hessian() -> None:
     assert_same_values(jax.jacrev(jax.jacfwd(loss))(*p.args), expected, rtol=1e-4)
 
 
-# --- the corpus itself ----------------------------------------------------------------------------------------------
+DTYPES = (
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128 bfloat16 "
+    "int4 uint4 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e4m3 "
+    "float8_e3m4 float8_e8m0fnu float4_e2m1fn key<fry> key<rbg> key<urbg>"
+)
+WORDS = (
+    "custom_call @lapack_", "tf.aliasing_output", "stablehlo.while", "stablehlo.case", "sdy.manual_computation",
+)  # fmt: skip
 
 
+@pytest.mark.long(
+    promise="the corpus uses every feature that can be exported",
+    sibling="test_differential.py::test_both_libraries_agree",
+)
 def test_corpus_uses_every_feature() -> None:
     """Found in what jax.export makes of the cases, not in their names."""
-    dtypes, kinds, nodes, seen = set(), set(), set(), set()
+    dtypes, nodes, seen = set(), set(), set()
 
     def walk(tree: Any) -> None:
-        data = tree.node_data()
-        nodes.add(data and data[0])
+        nodes.add(tree.node_data() and tree.node_data()[0])
         for child in tree.children():
             walk(child)
 
-    for name in CASES:
-        case = CASES[name]
+    for name, case in CASES.items():
         with case.context():
             primal = exported(name, "jax")
             for e in chain(primal, case.vjp_order):
                 dtypes |= {str(a.dtype) for a in e.in_avals + e.out_avals}
-            walk(primal.in_tree)
-            walk(primal.out_tree)
-            shardings = [s for s in primal._in_named_shardings + primal._out_named_shardings if s is not None]
-            kinds |= {s.memory_kind for s in shardings}
-            seen |= {f"axis type {t.name}" for s in shardings for t in s.mesh.axis_types}
-            seen |= {"reduced" for s in shardings if s.spec.reduced} | {
-                "unreduced" for s in shardings if s.spec.unreduced
-            }
-            seen |= {f"{primal.nr_devices} devices", f"{len(primal.platforms)} platforms"}
-            seen |= {"ordered"} if primal.ordered_effects else set()
-            seen |= {"unordered"} if primal.unordered_effects else set()
-            seen |= {"dropped"} if len(primal.module_kept_var_idx) < len(primal.in_avals) else set()
-            seen |= {"symbolic"} if scopes(primal) else {"static"}
-            seen |= {"disabled checks"} if primal.disabled_safety_checks else set()
-            seen |= {"weak"} if any(a.weak_type for a in primal.in_avals) else set()
-            text = primal.mlir_module()
-            seen |= {word for word in ("custom_call @lapack_", "tf.aliasing_output", "stablehlo.while",
-                                       "stablehlo.case",
-                                       "jax.buffer_donor", "sdy.manual_computation") if word in text}  # fmt: skip
+        walk(primal.in_tree)
+        walk(primal.out_tree)
+        shardings = [s for s in primal._in_named_shardings + primal._out_named_shardings if s is not None]
+        facts = {
+            "reduced": any(s.spec.reduced for s in shardings),
+            "unreduced": any(s.spec.unreduced for s in shardings),
+            "ordered": primal.ordered_effects,
+            "unordered": primal.unordered_effects,
+            "dropped": len(primal.module_kept_var_idx) < len(primal.in_avals),
+            "symbolic": scopes(primal),
+            "static": not scopes(primal),
+            "disabled checks": primal.disabled_safety_checks,
+            "weak": any(a.weak_type for a in primal.in_avals),
+            **{word: word in primal.mlir_module() for word in WORDS},
+        }
+        seen |= {fact for fact, holds in facts.items() if holds}
+        seen |= {f"{primal.nr_devices} devices", f"{len(primal.platforms)} platforms"}
+        seen |= {f"axis type {t.name}" for s in shardings for t in s.mesh.axis_types}
+        seen |= {s.memory_kind for s in shardings}
 
-    expected_dtypes = set(
-        "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128 bfloat16 "
-        "int4 uint4 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e4m3 "
-        "float8_e3m4 float8_e8m0fnu float4_e2m1fn key<fry> key<rbg> key<urbg>".split()
-    ) | {str(jax.dtypes.float0)}
-    assert dtypes == expected_dtypes
+    assert dtypes == {*DTYPES.split(), str(jax.dtypes.float0)}
     assert {None, tuple, list, dict, type(None)} < nodes
     assert len(nodes) == 5 + 6, "and OrderedDict, two namedtuples, two dataclasses, one custom node"
-    assert kinds >= {"device", "pinned_host", "unpinned_host"}
     assert seen >= {
-        "axis type Auto", "axis type Explicit", "reduced", "unreduced", "1 devices", "8 devices", "1 platforms",
-        "3 platforms", "ordered", "unordered", "dropped", "symbolic", "static", "disabled checks", "weak",
-        "custom_call @lapack_", "tf.aliasing_output", "stablehlo.while", "stablehlo.case", "sdy.manual_computation",
+        *facts, "axis type Auto", "axis type Explicit", "1 devices", "8 devices", "1 platforms", "3 platforms",
+        "device", "pinned_host", "unpinned_host",
     }  # fmt: skip

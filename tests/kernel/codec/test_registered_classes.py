@@ -1,16 +1,19 @@
-"""Trees as people build them: dataclasses, and modules of Equinox and Flax."""
+"""Node types that are registered, here or with jax.export, known to both: dataclasses, modules of Equinox and Flax."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import itertools
 import json
+import typing
 from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import flax.core
+import flax.linen
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -18,35 +21,24 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax import export as jax_export
+from jax._src.export import serialization
 
 import jaxexp
 from kit.compare import assert_same_values
 from kit.corpus import arr
 from kit.derivatives import pull_back
-from kit.trees import LIBRARIES, check, of
+from kit.each import each
+from kit.trees import LIBRARIES, check, of, squares
 
-pytestmark = pytest.mark.sampled(one_in=3, reason="many cases go the same way")
+pytestmark = pytest.mark.jax
 
-each_pair = pytest.mark.parametrize(("writer", "reader"), list(itertools.product(LIBRARIES, LIBRARIES)))
-each_library = pytest.mark.parametrize("registrar", LIBRARIES)
-
-
-# --- registered classes ---------------------------------------------------------------------------------------------
-
+PAIRS = list(itertools.product(LIBRARIES, LIBRARIES))
 _numbers = itertools.count()
 
 
-def _encode_plain(aux: Any) -> bytes:
-    return json.dumps(aux).encode()
-
-
 def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def _decode_plain(data: bytes) -> Any:
     """JSON has lists where JAX's auxiliary data has tuples."""
-    return _tuples(json.loads(data))
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def register_plain(library: Any, nodetype: type) -> None:
@@ -54,8 +46,8 @@ def register_plain(library: Any, nodetype: type) -> None:
     library.register_pytree_node_serialization(
         nodetype,
         serialized_name=f"test_pytrees.{nodetype.__name__}{next(_numbers)}",
-        serialize_auxdata=_encode_plain,
-        deserialize_auxdata=_decode_plain,
+        serialize_auxdata=lambda aux: json.dumps(aux).encode(),
+        deserialize_auxdata=lambda data: _tuples(json.loads(data)),
     )
 
 
@@ -132,41 +124,26 @@ def dataclass_of_flax(library: Any) -> Any:
     return Layer(arr(2, 3), 3)
 
 
-def node_of_flax(library: Any) -> Any:
-    class TrainState(flax.struct.PyTreeNode):
-        step: Any
-        params: Any
-        name: str = flax.struct.field(pytree_node=False, default="adam")
-
-    register_plain(library, TrainState)
-    return TrainState(arr(1), {"kernel": arr(2, 2), "bias": arr(2)})
-
-
 def namedtuple(library: Any) -> Any:
     pair = collections.namedtuple(f"Pair{next(_numbers)}", "left right")
     library.register_namedtuple_serialization(pair, serialized_name=f"test_pytrees.{pair.__name__}")
     return pair(arr(2), pair(arr(3), None))
 
 
-MADE = {
-    "jax dataclass": dataclass_of_jax, "jax dataclass, named fields": dataclass_with_named_fields,
-    "equinox module": module_of_equinox, "flax dataclass": dataclass_of_flax, "flax node": node_of_flax,
-    "namedtuple": namedtuple,
-}  # fmt: skip
+MADE = [dataclass_of_jax, dataclass_with_named_fields, module_of_equinox, dataclass_of_flax, namedtuple]
 
 
-@each_pair
-@each_library
-@pytest.mark.parametrize("kind", MADE)
-def test_registered_classes(kind: str, registrar: str, writer: str, reader: str) -> None:
-    value = MADE[kind](LIBRARIES[registrar])
-    check(value, LIBRARIES[writer], LIBRARIES[reader])
+@each("make", MADE)
+def test_registered_classes(make: Callable[[Any], Any]) -> None:
+    for registrar, writer, reader in ((jaxexp, jax_export, jaxexp), (jax_export, jaxexp, jaxexp)):
+        check(make(registrar), writer, reader)
+    check(make(jaxexp), jaxexp, jax_export, vjp_order=1)
 
 
-@pytest.mark.parametrize("kind", MADE)
-def test_registered_classes_and_keys_in_one_tree(kind: str) -> None:
+@each("make", MADE)
+def test_registered_classes_and_keys_in_one_tree(make: Callable[[Any], Any]) -> None:
     """Custom nodes inside dicts whose keys are not strings, and such dicts inside custom nodes."""
-    value = MADE[kind](jaxexp)
+    value = make(jaxexp)
     filled = jax.tree.unflatten(jax.tree.structure(value), [of(2, 1)] * jax.tree.structure(value).num_leaves)
     for library in LIBRARIES.values():
         check({1: value, 0: [filled]}, jaxexp, library)
@@ -181,23 +158,18 @@ class Nothing:
     register_namedtuple_serialization = register_pytree_node_serialization
 
 
-@pytest.mark.parametrize("kind", MADE)
-def test_unregistered_classes_are_named(kind: str) -> None:
-    value = MADE[kind](Nothing())
+@each("make", MADE)
+def test_unregistered_classes_are_stored_by_name(make: Callable[[Any], Any]) -> None:
+    value = make(Nothing())
+    exported = jaxexp.export(jax.jit(squares))(value)
     with pytest.raises(jaxexp.SerializationError, match=type(value).__name__):
-        jaxexp.export(jax.jit(lambda t: 0))(value).serialize(strict=True)
+        exported.serialize(strict=True)
+    result = jaxexp.deserialize(exported.serialize()).call(value)
+    assert_same_values(jax.tree.leaves(result), jax.tree.leaves(squares(value)))
+    assert jax.tree.structure(result) == jax.tree.structure(value) or make is namedtuple  # a local class of no module
 
 
-@pytest.mark.parametrize("kind", MADE)
-def test_unregistered_classes_are_stored_by_name(kind: str) -> None:
-    value = MADE[kind](Nothing())
-    loaded = jaxexp.deserialize(jaxexp.export(jax.jit(lambda t: jax.tree.map(lambda x: 2 * x, t)))(value).serialize())
-    result = loaded.call(value)
-    assert_same_values(jax.tree.leaves(result), [2 * leaf for leaf in jax.tree.leaves(value)])
-    assert jax.tree.structure(result) == jax.tree.structure(value) or kind == "namedtuple"  # a local class of no module
-
-
-@each_pair
+@each("writer, reader", PAIRS)
 def test_meta_fields_are_part_of_the_tree(writer: str, reader: str) -> None:
     value = dataclass_of_jax(jaxexp)
     loaded = check(value, LIBRARIES[writer], LIBRARIES[reader])
@@ -221,7 +193,6 @@ def test_static_function_of_a_module() -> None:
         jaxexp.export(jax.jit(lambda m: 0))(changed).serialize()
 
 
-# Classes of the libraries themselves, which can be registered once in a process.
 register_like(jaxexp, eqx.nn.Linear(2, 3, key=jax.random.key(0)))
 register_like(jax_export, eqx.nn.MLP(2, 3, 4, 1, key=jax.random.key(0)))
 register_plain(jaxexp, flax.core.FrozenDict)
@@ -229,79 +200,272 @@ register_plain(jax_export, nnx.State)
 register_plain(jaxexp, nnx.Param)
 
 
-@each_pair
-def test_equinox_model_in_two_parts(writer: str, reader: str) -> None:
+def equinox_model() -> tuple[Any, Any]:
     """`eqx.partition`: arrays are arguments, everything else, functions included, is closed over."""
     model = eqx.nn.MLP(2, 3, 4, 1, activation=jax.nn.tanh, key=jax.random.key(0))
     arrays, static = eqx.partition(model, eqx.is_array)
-
-    def apply(arrays: Any, x: Any) -> Any:
-        return jax.vmap(eqx.combine(arrays, static))(x)
-
-    exported = LIBRARIES[writer].export(jax.jit(apply))(arrays, arr(5, 2))
-    loaded = LIBRARIES[reader].deserialize(exported.serialize(vjp_order=1))
-    assert loaded.in_tree == jax.tree.structure(((arrays, arr(5, 2)), {}))
-    args = arrays, arr(5, 2)
-    assert_same_values(loaded.call(*args), apply(*args))
-    assert_same_values(pull_back(loaded.call, args, {}), pull_back(apply, args, {}))
-    found = jax.grad(lambda a: loaded.call(a, arr(5, 2)).sum())(arrays)
-    assert isinstance(found, eqx.nn.MLP)
-    assert_same_values(found, jax.grad(lambda a: apply(a, arr(5, 2)).sum())(arrays))
+    return lambda arrays, x: jax.vmap(eqx.combine(arrays, static))(x), arrays
 
 
-@each_pair
-def test_frozen_dict(writer: str, reader: str) -> None:
-    value = flax.core.freeze({"params": {"dense": {"kernel": arr(2, 3), "bias": arr(3)}}, "batch_stats": {}})
-    assert isinstance(check(value, LIBRARIES[writer], LIBRARIES[reader]).call(value), flax.core.FrozenDict)
-
-
-@each_pair
-def test_flax_module_with_frozen_parameters(writer: str, reader: str) -> None:
-    import flax.linen
-
+def flax_model() -> tuple[Any, Any]:
     model = flax.linen.Dense(3)
-    variables = flax.core.freeze(model.init(jax.random.key(0), arr(1, 2)))
-    exported = LIBRARIES[writer].export(jax.jit(model.apply))(variables, arr(4, 2))
-    loaded = LIBRARIES[reader].deserialize(exported.serialize(vjp_order=1))
-    args = variables, arr(4, 2)
-    assert_same_values(loaded.call(*args), model.apply(*args))
-    assert_same_values(pull_back(loaded.call, args, {}), pull_back(model.apply, args, {}))
+    return model.apply, flax.core.freeze(model.init(jax.random.key(0), arr(1, 2)))
 
 
-@each_pair
-def test_nnx_state(writer: str, reader: str) -> None:
+def nnx_model() -> tuple[Any, Any]:
     """`nnx.split`: the state is an argument, the graph is closed over. Both classes are pytree nodes already."""
     graph, state = nnx.split(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
-
-    def apply(state: Any, x: Any) -> Any:
-        return nnx.merge(graph, state)(x)
-
-    exported = LIBRARIES[writer].export(jax.jit(apply))(state, arr(4, 2))
-    loaded = LIBRARIES[reader].deserialize(exported.serialize(vjp_order=1))
-    assert loaded.in_tree == jax.tree.structure(((state, arr(4, 2)), {}))
-    args = state, arr(4, 2)
-    assert_same_values(loaded.call(*args), apply(*args))
-    assert_same_values(
-        jax.tree.leaves(jax.grad(lambda s: loaded.call(s, args[1]).sum())(state)),
-        jax.tree.leaves(jax.grad(lambda s: apply(s, args[1]).sum())(state)),
-    )
+    return lambda state, x: nnx.merge(graph, state)(x), state
 
 
-def test_nnx_state_as_pure_dict() -> None:
+def nnx_model_of_pure_dicts() -> tuple[Any, Any]:
     """The layers of an nnx.List or Sequential have int keys in a pure dict: those need no registration."""
     model = nnx.Sequential(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), jnp.tanh, nnx.Linear(3, 1, rngs=nnx.Rngs(1)))
     graph, state = nnx.split(model)
-    params = nnx.to_pure_dict(state)
-    integers = [key for key in jax.tree.leaves(params["layers"], is_leaf=lambda n: n is not params["layers"]) if key]
-    assert set(params["layers"]) == {0, 2}, integers
 
     def apply(params: Any, x: Any) -> Any:
         filled = jax.tree.map(lambda s: s, state)
         nnx.replace_by_pure_dict(filled, params)
         return nnx.merge(graph, filled)(x)
 
-    for reader in LIBRARIES.values():
-        loaded = reader.deserialize(jaxexp.export(jax.jit(apply))(params, arr(4, 2)).serialize(vjp_order=1))
-        args = params, arr(4, 2)
-        assert_same_values(loaded.call(*args), apply(*args))
-        assert_same_values(pull_back(loaded.call, args, {}), pull_back(apply, args, {}))
+    params = nnx.to_pure_dict(state)
+    assert set(params["layers"]) == {0, 2}
+    return apply, params
+
+
+@each("make", [equinox_model, flax_model, nnx_model, nnx_model_of_pure_dicts])
+def test_models_of_libraries(make: Callable[[], tuple[Any, Any]]) -> None:
+    apply, params = make()
+    args = params, arr(4, 2)
+    for writer, reader in PAIRS if make is not nnx_model_of_pure_dicts else PAIRS[:2]:
+        exported = LIBRARIES[writer].export(jax.jit(apply))(*args)
+        loaded = LIBRARIES[reader].deserialize(exported.serialize(vjp_order=1))
+        assert loaded.in_tree == jax.tree.structure((args, {}))
+    found, expected = loaded.call(*args), apply(*args)
+    assert_same_values(found, expected)
+    found, expected = (pull_back(fun, args, {}) for fun in (loaded.call, apply))
+    assert_same_values(jax.tree.leaves(found), jax.tree.leaves(expected))
+    assert type(found[0][0]) is type(params)
+
+
+class Fresh(typing.NamedTuple):
+    """A node type of this test's own, its serialized name, and the keywords to register it with."""
+
+    type: typing.Any
+    name: str
+    options: dict[str, typing.Any]
+
+
+def fresh_node(registered: bool = True) -> Fresh:
+    """A new pytree node class with auxiliary data. Registrations last for the process, hence a new one each time."""
+
+    class Node:
+        def __init__(self, child, label):
+            self.child, self.label = child, label
+
+    if registered:
+        jax.tree_util.register_pytree_node(
+            Node, lambda n: ((n.child,), n.label), lambda label, children: Node(*children, label)
+        )
+    options = {"serialize_auxdata": str.encode, "deserialize_auxdata": lambda b: bytes(b).decode()}
+    return Fresh(Node, f"test_registry.Node{next(_numbers)}", options)
+
+
+def fresh_namedtuple(fields: str = "x y") -> Fresh:
+    number = next(_numbers)
+    return Fresh(collections.namedtuple(f"Pair{number}", fields), f"test_registry.Pair{number}", {})
+
+
+def register(library: str, node: Fresh, **options: typing.Any) -> typing.Any:
+    if node.options:
+        of = LIBRARIES[library].register_pytree_node_serialization
+        return of(node.type, serialized_name=node.name, **{**node.options, **options})
+    return LIBRARIES[library].register_namedtuple_serialization(node.type, serialized_name=node.name)
+
+
+def make(node: Fresh):
+    return node.type(arr(2), "label") if node.options else node.type(arr(2), arr(2, seed=1))
+
+
+def round_trip(value: typing.Any, *pairs: tuple[str, str]) -> typing.Any:
+    """Exports the identity on `value`, writes with one library and reads with the other. All pairs if none is given."""
+    for writer, reader in pairs or itertools.product(LIBRARIES, LIBRARIES):
+        exported = LIBRARIES[writer].export(jax.jit(lambda x: x))(value)
+        loaded = LIBRARIES[reader].deserialize(exported.serialize())
+        assert loaded.in_tree == jax.tree.structure(((value,), {}))
+        result = loaded.call(value)
+        assert jax.tree.structure(result) == jax.tree.structure(value)
+        assert type(result) is type(value)
+    return loaded
+
+
+OURS = ("jaxexp", "jaxexp")
+each_library = each("library", LIBRARIES)
+each_kind = each("fresh", [fresh_node, fresh_namedtuple])
+
+
+def refused(library: str, action: Callable[[], object], match: str = ".") -> ValueError:
+    """By jaxexp with its own class of errors."""
+    with pytest.raises(jaxexp.ExportError if library == "jaxexp" else ValueError, match=match) as error:
+        action()
+    assert isinstance(error.value, ValueError)
+    return error.value
+
+
+@each_kind
+@each("order", [("jaxexp",), ("jax",), ("jaxexp", "jax"), ("jax", "jaxexp")])
+def test_registration_is_shared(order: tuple[str, ...], fresh: Callable[[], Fresh]) -> None:
+    """Registering with both is no error."""
+    node = fresh()
+    for library in order:
+        assert register(library, node) is node.type
+    round_trip(make(node))
+
+
+@each_kind
+@each("order", [("jaxexp",), ("jaxexp", "jax"), ("jax", "jaxexp")])
+def test_duplicates_within_a_library(order: tuple[str, ...], fresh: Callable[[], Fresh]) -> None:
+    """The second registration with one library is an error, whatever the other one knows."""
+    node = fresh()
+    for library in order:
+        register(library, node)
+    for library in order:
+        refused(library, lambda library=library: register(library, node))
+        refused(library, lambda library=library: register(library, node._replace(name=node.name + ".other")))
+
+
+@each_library
+@each("second", LIBRARIES)
+def test_a_name_belongs_to_one_type(library: str, second: str) -> None:
+    first, other = fresh_node(), fresh_node()
+    register(library, first)
+    error = refused(second, lambda: register(second, other._replace(name=first.name)), first.name)
+    assert second == "jax" or str(first.type) in str(error)
+    # The refused type is not half registered.
+    register(second, other)
+    round_trip(make(other), ("jaxexp", "jax"))
+    round_trip(make(first), ("jaxexp", "jax"))
+
+
+@each_library
+def test_from_children(library: str) -> None:
+    """It is used where it is given, and is the unflatten function by default."""
+    plain, node, calls = fresh_node(), fresh_node(), []
+
+    def from_children(label, children):
+        calls.append((label, len(children)))
+        return node.type(*children, label)
+
+    register(library, plain, from_children=None)
+    round_trip(make(plain), OURS)
+    register(library, node, from_children=from_children)
+    round_trip(make(node), OURS)
+    assert set(calls) == {("label", 1)}
+
+
+@each_library
+def test_unregistered_node_needs_from_children(library: str) -> None:
+    refused(library, lambda: register(library, fresh_node(registered=False)))
+
+
+@each_library
+def test_only_namedtuples_register_as_namedtuples(library: str) -> None:
+    for other in (tuple, dict, fresh_node().type):
+        refused(library, lambda other=other: register(library, Fresh(other, "test_registry.wrong", {})))
+
+
+def test_works_as_a_class_decorator_and_for_typed_namedtuples() -> None:
+    number = next(_numbers)
+
+    @functools.partial(
+        jaxexp.register_pytree_node_serialization,
+        serialized_name=f"test_registry.Decorated{number}",
+        serialize_auxdata=lambda aux: b"",
+        deserialize_auxdata=lambda data: (),
+    )
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Decorated:
+        x: typing.Any
+
+    class Typed(typing.NamedTuple):
+        left: typing.Any
+        right: typing.Any
+
+    jaxexp.register_namedtuple_serialization(Typed, serialized_name=f"test_registry.Typed{number}")
+    for value in (Decorated(arr(2)), Typed(arr(2), [arr(3)]), Typed(arr(2), None)):
+        round_trip(value, ("jaxexp", "jax"), ("jax", "jaxexp"))
+
+
+def test_ordered_dict_needs_no_registration() -> None:
+    value = collections.OrderedDict([("b", arr(2)), ("a", arr(3))])
+    round_trip(value)
+    loaded = round_trip(value, OURS)
+    assert list(loaded.call(value)) == ["b", "a"]
+    with pytest.raises(ValueError):
+        loaded.call(collections.OrderedDict([("a", arr(3)), ("b", arr(2))]))
+
+
+@each_library
+def test_auxdata_must_be_bytes(library: str) -> None:
+    node = fresh_node()
+    register(library, node, serialize_auxdata=lambda aux: aux)
+    value = make(node)
+    errors = [
+        refused(one, lambda one=one: LIBRARIES[one].export(jax.jit(lambda x: x))(value).serialize())
+        for one in ("jax", "jaxexp")
+    ]
+    assert isinstance(errors[1], type(errors[0]))
+
+
+@each_library
+@each("data", [bytes(range(256)), b"", bytearray(b"xyz")])
+def test_auxdata_arrives_unchanged(library: str, data) -> None:
+    node, seen = fresh_node(), []
+    options = {"serialize_auxdata": lambda aux: data, "deserialize_auxdata": lambda b: seen.append(b) or "label"}
+    register(library, node, **options)
+    round_trip(make(node), OURS)
+    assert seen
+    assert all(type(b) is bytes and b == bytes(data) for b in seen)
+
+
+def test_user_functions_that_raise() -> None:
+    """A serialize_auxdata that raises is the user's own error; on reading, the artifact is refused."""
+
+    def refuse(aux):
+        raise LookupError("no")
+
+    writing, reading = fresh_node(), fresh_node()
+    register("jaxexp", writing, serialize_auxdata=refuse)
+    with pytest.raises(LookupError, match="no"):
+        jaxexp.export(jax.jit(lambda x: x))(make(writing)).serialize()
+    register("jaxexp", reading, deserialize_auxdata=refuse)
+    blob = jaxexp.export(jax.jit(lambda x: x))(make(reading)).serialize()
+    assert isinstance(refused("jaxexp", lambda: jaxexp.deserialize(blob)).__cause__, LookupError)
+
+
+def test_namedtuple_with_other_fields_is_refused() -> None:
+    """The reader's class must have the fields that were written; their order may differ."""
+    written, swapped, wrong = (collections.namedtuple("T", names) for names in ("x y", "y x", "x z"))
+    for name, cls in (("T0", written), ("T1", swapped), ("T2", wrong)):
+        jaxexp.register_namedtuple_serialization(cls, serialized_name=name)
+    exported = jaxexp.export(jax.jit(lambda t: t.x - 2 * t.y))(written(np.float32(0), np.float32(0)))
+    blobs = [bytes(exported.serialize(trailer=False)).replace(b"T0\0", name) for name in (b"T1\0", b"T2\0")]
+    loaded = jaxexp.deserialize(blobs[0])
+    assert jax.tree.structure(loaded.in_tree.unflatten([1, 2])) == jax.tree.structure(((swapped(1, 2),), {}))
+    refused("jaxexp", lambda: jaxexp.deserialize(blobs[1]), "'z'")
+
+
+def test_registered_dtype_kinds_are_known() -> None:
+    """jax.export lets a process add dtypes to the format; jaxexp reads and writes them as well."""
+    int2, kind = np.dtype("int2"), 101
+    exports = [library.export(jax.jit(lambda x: x))(jax.ShapeDtypeStruct((2,), int2)) for library in LIBRARIES.values()]
+    refused("jaxexp", exports[0].serialize, "int2")
+    serialization.register_dtype_kind(int2, kind)
+    try:
+        blobs = [exported.serialize() for exported in exports]
+        for blob, library in itertools.product(blobs, LIBRARIES.values()):
+            assert library.deserialize(blob).in_avals[0].dtype == int2
+    finally:
+        del serialization._dtype_to_dtype_kind[int2], serialization._dtype_kind_to_dtype[kind]
+    refused("jaxexp", lambda: jaxexp.deserialize(blobs[0]))

@@ -15,6 +15,8 @@ from jax.sharding import PartitionSpec as P
 from jaxexp import _jax
 from jaxexp._weights.bound import lifting
 
+pytestmark = pytest.mark.jax
+
 W = jnp.asarray(np.random.default_rng(0).standard_normal((16, 16)), jnp.float32) / 4
 V = np.random.default_rng(1).standard_normal((16, 16)).astype(np.float32) / 4
 X = np.random.default_rng(2).standard_normal((16, 16)).astype(np.float32)
@@ -129,81 +131,56 @@ def positions_of(constants: list[Any]) -> tuple[dict[int, int], list[Any]]:
     positions = {}
     for value in constants:
         place = next((i for i, known in enumerate(arguments) if np.array_equal(known, value)), len(arguments))
-        if place == len(arguments):
-            arguments.append(value)
+        arguments += [value] if place == len(arguments) else []
         positions[id(value)] = place
     return positions, arguments
+
+
+def total(tree: Any) -> Any:
+    return sum(leaf.sum() for leaf in jax.tree.leaves(tree))
 
 
 def same(ours: Any, theirs: Any) -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5), ours, theirs)
 
 
-@pytest.fixture(params=[False, True], ids=["", "simplified"])
-def _both_kinds_of_constants(request: pytest.FixtureRequest):
-    """JAX can make literals of constants, too."""
-    with _jax.config.use_simplified_jaxpr_constants(request.param):
-        jax.clear_caches()
-        yield
-    jax.clear_caches()
-
-
-@pytest.mark.sampled(one_in=3, reason="many cases go the same way")
-@pytest.mark.usefixtures("_both_kinds_of_constants")
+@pytest.mark.wide(one_in=7, promise="a function computes the same, and has the same gradients, without its constants")
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_without_constants(name: str) -> None:
-    traced = jax.jit(CASES[name]).trace(X)
-    jaxpr = traced.jaxpr
-    positions, arguments = positions_of(found(jaxpr))
-    assert arguments
-    assert all(c.is_liftable for c in lifting.constants(jaxpr))
-    lifted, _ = lifting.lifted(jaxpr, positions, len(arguments))
-    assert not found(lifted)
-    assert len(lifted.invars) == len(arguments) + 1
-    with jax.enable_checks(True):
-        assert lifted.in_avals[-1] == jaxpr.in_avals[-1]
-        function = jax.jit(_jax.jaxpr_as_fun(lifted))
-        expected = jax.tree.leaves(jax.jit(CASES[name])(X))
-        same(function(*arguments, X), expected)
-        assert 'dense<"0x' not in function.lower(*arguments, X).as_text()
-
-
-# A while loop has none in JAX, and that of a switch by a sum says little.
-DIFFERENTIABLE = [name for name in CASES if name not in ("while", "switch")]
-
-
-@pytest.mark.sampled(one_in=3, reason="many cases go the same way")
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_the_same_gradient(name: str) -> None:
-    """By the argument, and by the constants as if they had always been arguments."""
-    jaxpr = jax.jit(CASES[name]).trace(X).jaxpr
-    positions, arguments = positions_of(found(jaxpr))
-    new, in_rules = lifting.lifted(jaxpr, positions, len(arguments))
-    lifted = _jax.jaxpr_as_fun(new)
-    expected = jax.grad(lambda x: sum(leaf.sum() for leaf in jax.tree.leaves(jax.jit(CASES[name])(x))))(X)
-    gradient = jax.jit(jax.grad(lambda *a: sum(leaf.sum() for leaf in lifted(*a)), tuple(range(len(arguments) + 1))))
-    *by_arguments, by_x = gradient(*arguments, X)
-    same(by_x, expected)
+    """JAX can make literals of constants, too."""
+    for simplified in (True, False):
+        with _jax.config.use_simplified_jaxpr_constants(simplified):
+            jax.clear_caches()
+            jaxpr = jax.jit(CASES[name]).trace(X).jaxpr
+            positions, arguments = positions_of(found(jaxpr))
+            assert arguments
+            assert all(c.is_liftable for c in lifting.constants(jaxpr))
+            lifted, in_rules = lifting.lifted(jaxpr, positions, len(arguments))
+            assert not found(lifted)
+            assert len(lifted.invars) == len(arguments) + 1
+            with jax.enable_checks(True):
+                assert lifted.in_avals[-1] == jaxpr.in_avals[-1]
+                function = jax.jit(_jax.jaxpr_as_fun(lifted))
+                same(function(*arguments, X), jax.tree.leaves(jax.jit(CASES[name])(X)))
+                assert 'dense<"0x' not in function.lower(*arguments, X).as_text()
+    jax.clear_caches()
+    if name in ("while", "switch"):  # JAX has no derivative of one, and that of a switch by a sum says little
+        return
+    # By the argument, and by the constants as if they had always been arguments.
+    fun, places = _jax.jaxpr_as_fun(lifted), tuple(range(len(arguments) + 1))
+    *by_arguments, by_x = jax.jit(jax.grad(lambda *a: total(fun(*a)), places))(*arguments, X)
+    same(by_x, jax.jit(jax.grad(lambda x: total(jax.jit(CASES[name])(x))))(X))
+    assert in_rules == (set(places[:-1]) if "custom" in name else set())
     if "custom" in name:
         same(by_arguments, [np.zeros((16, 16))] * len(arguments))
-        assert in_rules == set(range(len(arguments)))
-    else:
-        assert not in_rules
+    if name == "scan":
 
+        def by_hand(w: Any, v: Any, x: Any) -> Any:
+            inner = lambda y: jnp.tanh(y @ w)  # noqa: E731
+            return jax.lax.scan(lambda c, row: (inner(c) @ w + row, (inner(c) + inner(c @ v)) * row), x, x)
 
-def test_gradients_by_what_was_a_constant() -> None:
-    jaxpr = jax.jit(scan).trace(X).jaxpr
-    positions, arguments = positions_of(found(jaxpr))
-    lifted = _jax.jaxpr_as_fun(lifting.lifted(jaxpr, positions, len(arguments))[0])
-
-    def by_hand(w: Any, v: Any, x: Any) -> Any:
-        inner = lambda y: jnp.tanh(y @ w)  # noqa: E731
-        return jax.lax.scan(lambda c, row: (inner(c) @ w + row, (inner(c) + inner(c @ v)) * row), x, x)
-
-    expected = jax.grad(lambda *a: sum(leaf.sum() for leaf in by_hand(*a)), (0, 1))(W, jnp.asarray(V), X)
-    order = [arguments[i] is W for i in range(2)].index(True)
-    ours = jax.grad(lambda *a: sum(leaf.sum() for leaf in lifted(*a)), (order, 1 - order))(*arguments, X)
-    same(ours, expected)
+        expected = jax.grad(lambda *a: total(by_hand(*a)), (0, 1))(W, jnp.asarray(V), X)
+        same(tuple(by_arguments), expected if np.array_equal(arguments[0], W) else expected[::-1])
 
 
 def test_functions_that_were_one_stay_one() -> None:

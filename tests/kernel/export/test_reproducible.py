@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -17,8 +16,12 @@ import pytest
 
 import jaxexp
 from jaxexp import _jax
+from kit.command_line import started
+from kit.compare import assert_same_values
 from kit.corpus import CASES
-from kit.places import GOLDEN, TESTS, WORKERS
+from kit.places import GOLDEN, TESTS
+
+pytestmark = pytest.mark.jax
 
 X = np.ones((4, 4), np.float32)
 DIFFERENT = {
@@ -28,30 +31,84 @@ DIFFERENT = {
 }
 
 
-def exported_in(folder: Path, history: str, **environment: str) -> dict[str, str]:
-    done = subprocess.run(
-        [sys.executable, str(WORKERS / "reproducible.py"), str(folder), history],
-        env={**os.environ, **environment},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+# Prints a digest for each function of the corpus in a folder and its VJP: first in their process, or after exports of
+# other kinds, from other callers.
+CORPUS = """
+import hashlib, json, sys
+folder, history = sys.argv[1:]
+sys.path.insert(0, folder)
+from kit.devices import DEVICES
+import jaxexp
+from kit.corpus import CASES, export_with
+
+def export(name, **options):
+    case = CASES[name]
+    with case.context():
+        return export_with(jaxexp, case.build(), **options).serialize(vjp_order=min(case.vjp_order, 1))
+
+def digest(name, depth=0):
+    if depth:
+        return digest(name, depth - 1)
+    written = export(name, reproducible=True)
+    assert folder.encode() not in written, name
+    assert jaxexp.inspect(bytes(written)).absolute_paths == (), name
+    return hashlib.sha256(written).hexdigest()
+
+def later(name):
+    export(name), export(name, reproducible=True)
+    return digest(name, depth=12)
+
+names = reversed(CASES) if history == "after" else CASES
+print(json.dumps({name: (later if history == "after" else digest)(name) for name in names}))
+"""
 
 
-@pytest.mark.slow(reason="exports the corpus three times")
+@pytest.mark.processes(reason="each has another folder, hash seed and user")
+@pytest.mark.long(
+    promise="another folder, user, hash seed, history or comment in the source makes no difference to the bytes",
+    sibling="test_reproducible.py::test_another_place_and_another_history",
+)
 def test_another_folder_user_hash_seed_history_and_a_comment(tmp_path: Path) -> None:
-    """Each function of the corpus and its VJP, first in their process, and last after exports of all kinds."""
     folder = tmp_path / "a longer name" / "tests"
     shutil.copytree(TESTS / "kit", folder / "kit", ignore=shutil.ignore_patterns("__pycache__"))
     for file in (folder / "kit" / "cases").glob("*.py"):
-        text = file.read_text().replace("\ndef ", "\n# An inserted comment.\n\n\ndef ")
+        text = re.sub(r"\n(?=def |@case|plain\()", "\n# An inserted comment.\n\n\n", file.read_text())
         file.write_text(text.replace("\n    return ", "\n    # Another one.\n    return "))
-    here = exported_in(TESTS, "first", PYTHONHASHSEED="1")
-    there = exported_in(folder, "after", PYTHONHASHSEED="2", HOME=str(tmp_path), USER="somebody")
-    assert here.keys() == CASES.keys()
+    found = []
+    for place, history, env in (
+        (TESTS, "first", {"PYTHONHASHSEED": "1"}),
+        (folder, "after", {"PYTHONHASHSEED": "2", "HOME": str(tmp_path), "USER": "somebody"}),
+    ):
+        done = started(CORPUS, place, history, env={**os.environ, **env}, cwd=place)
+        assert done.returncode == 0, done.stderr[-2000:]
+        found.append(json.loads(done.stdout))
+    here, there = found
+    assert here.keys() == there.keys() == CASES.keys()
     assert {name for name in here if here[name] != there[name]} <= DIFFERENT
+
+
+SOURCE = """
+@jax.jit
+def block(x):
+    for y in [jnp.sin(x), jnp.where(x > 0, x, 1)]:
+        x = x + y @ y
+    return jax.lax.fori_loop(0, 3, lambda i, x: x * 0.5, x)
+"""
+
+
+def test_another_place_and_another_history() -> None:
+    written = []
+    for place, source in (("/here/f.py", SOURCE), ("/a/longer/name.py", f"# A comment.\n\n{SOURCE}")):
+        space = {"jax": jax, "jnp": jnp}
+        exec(compile(source, place, "exec"), space)
+        if written:
+            space["block"](X)
+            jaxexp.export(space["block"])(X)
+        export = jaxexp.export(space["block"], reproducible=True)
+        written.append(bytes((lambda e=export: e(X))().serialize(vjp_order=1)))
+        assert place.encode() not in written[-1]
+        assert jaxexp.inspect(written[-1]).absolute_paths == ()
+    assert written[0] == written[1]
 
 
 @jax.jit
@@ -86,10 +143,9 @@ def test_names_stay_and_callers_do_not() -> None:
 
 def test_it_computes_the_same() -> None:
     plain, reproducible = (jaxexp.export(jax.jit(model), reproducible=choice)([X, X], X) for choice in (False, True))
-    np.testing.assert_array_equal(plain.call([X, X], X), reproducible.call([X, X], X))
-    np.testing.assert_array_equal(
-        jax.grad(lambda x: plain.call([X, X], x).sum())(X), jax.grad(lambda x: reproducible.call([X, X], x).sum())(X)
-    )
+    assert_same_values(plain.call([X, X], X), reproducible.call([X, X], X))
+    gradients = [jax.grad(lambda x, f=f: f.call([X, X], x).sum())(X) for f in (plain, reproducible)]
+    assert_same_values(*gradients)
 
 
 def test_with_weights_symbolic_shapes_and_an_old_reader() -> None:

@@ -1,30 +1,35 @@
-"""`Exported` as the dataclass that `jax.export.Exported` is: built by position, matched, taken apart, pickled."""
+"""`Exported` as the dataclass that `jax.export.Exported` is: built by position, matched, taken apart, pickled.
+
+Its attributes as protocols, the class, and objects without fields have them.
+"""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import operator
 import pickle
-from typing import Any
+import sys
+import typing
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import pytest
 from jax import export as jax_export
 
 import jaxexp
-from kit.alike import LIBRARIES
+from jaxexp._kernel.function.data import attributes_of
+from kit.alike import LIBRARIES, reload
 from kit.compare import assert_same_fields, assert_same_values
-from kit.corpus import CASES, arr, export_with
+from kit.corpus import CASES, arr
+from kit.each import each
 from kit.models import KEYWORDS, exported_case
+from kit.weighted import bound
 
-PLAIN = {
-    "sin": lambda library: export_with(library, CASES["sin"].build()),
-    "sharded": lambda library: export_with(library, CASES["sharded_2d"].build()),
-    "symbolic": lambda library: export_with(library, CASES["symbolic_several"].build()),
-    "several platforms": lambda library: export_with(library, CASES["multi_platform"].build()),
-    "checks": lambda library: export_with(library, CASES["custom_call_allowed"].build()),
-}
-each_plain = pytest.mark.parametrize("name", PLAIN)
-each_origin = pytest.mark.parametrize("origin", ["exported", "loaded", "from jax.export", "specialized"])
+pytestmark = pytest.mark.jax
+
+PLAIN = ("sin", "symbolic_several", "multi_platform", "custom_call_allowed")
+ORIGINS = ("exported", "loaded", "from jax.export", "specialized")
 
 
 def of_origin(origin: str) -> jaxexp.Exported:
@@ -54,7 +59,7 @@ def test_match_arguments() -> None:
             pytest.fail("no match")
 
 
-@each_origin
+@each("origin", ORIGINS)
 def test_construction_by_position(origin: str) -> None:
     exported = of_origin(origin)
     again = jaxexp.Exported(*(getattr(exported, name) for name in fields_of_both()))
@@ -62,32 +67,31 @@ def test_construction_by_position(origin: str) -> None:
     assert again == exported
 
 
-@pytest.mark.parametrize("missing", fields_of_both())
-def test_every_field_has_to_be_given(missing: str) -> None:
-    for library in LIBRARIES.values():
-        exported = exported_case("sin", library)
-        values = {field.name: getattr(exported, field.name) for field in dataclasses.fields(exported)}
-        assert_same_fields(type(exported)(**values), exported)
-        del values[missing]
+@each("library", LIBRARIES.values())
+def test_every_field_has_to_be_given(library: Any) -> None:
+    exported = exported_case("sin", library)
+    values = {field.name: getattr(exported, field.name) for field in dataclasses.fields(exported)}
+    assert_same_fields(type(exported)(**values), exported)
+    with pytest.raises(TypeError):
+        type(exported)(**values, surprise=1)
+    for missing in fields_of_both():
         with pytest.raises(TypeError, match=missing):
-            type(exported)(**values)
+            type(exported)(**{name: value for name, value in values.items() if name != missing})
 
 
-@each_origin
-@pytest.mark.parametrize("take_apart", [dataclasses.asdict, dataclasses.astuple])
-def test_taken_apart(take_apart: Any, origin: str) -> None:
+@each("origin", ORIGINS)
+def test_taken_apart(origin: str) -> None:
     exported = of_origin(origin)
-    apart = take_apart(exported)
-    values = list(apart.values() if isinstance(apart, dict) else apart)
-    assert values == [getattr(exported, name) for name in fields_of_both()]
-    if isinstance(apart, dict):
-        assert list(apart) == fields_of_both()
-        assert jaxexp.Exported(**apart).vjp().in_avals == exported.vjp().in_avals
+    values = [getattr(exported, name) for name in fields_of_both()]
+    apart = dataclasses.asdict(exported)
+    assert list(apart) == fields_of_both()
+    assert list(apart.values()) == list(dataclasses.astuple(exported)) == values
+    assert jaxexp.Exported(**apart).vjp().in_avals == exported.vjp().in_avals
 
 
-@pytest.mark.parametrize("name", sorted(PLAIN.keys() - {"sharded"}))  # since JAX 0.11, HloSharding cannot be copied
+@each("name", PLAIN)  # since JAX 0.11, HloSharding cannot be copied
 def test_taken_apart_as_in_jax_export(name: str) -> None:
-    ours, theirs = (dataclasses.asdict(PLAIN[name](library)) for library in (jaxexp, jax_export))
+    ours, theirs = (dataclasses.asdict(exported_case(name, library)) for library in (jaxexp, jax_export))
     theirs.pop("_has_named_shardings", None)
     assert list(ours) == list(theirs)
     for field in ("in_tree", "out_tree", "platforms", "nr_devices", "_in_named_shardings", "mlir_module_serialized"):
@@ -101,16 +105,14 @@ def test_checks_are_no_dataclasses() -> None:
         check = library.DisabledSafetyCheck.custom_call("target")
         assert not dataclasses.is_dataclass(check)
         assert str(type(check)("custom_call:target")) == str(copy.deepcopy(check)) == str(check)
+    assert pickle.loads(pickle.dumps(ours := jaxexp.DisabledSafetyCheck.custom_call("t"))) == ours
 
 
-# --- pickles --------------------------------------------------------------------------------------------------------
-
-
-@each_plain
+@each("name", (*PLAIN, "sharded_2d"))
 def test_pickle_without_vjp(name: str) -> None:
     """What jax.export pickles: a function whose VJP was taken away. (With shardings, it cannot since JAX 0.11.)"""
-    for library in LIBRARIES.values() if name != "sharded" else [jaxexp]:
-        exported = dataclasses.replace(PLAIN[name](library), _get_vjp=None)
+    for library in LIBRARIES.values() if name != "sharded_2d" else [jaxexp]:
+        exported = dataclasses.replace(exported_case(name, library), _get_vjp=None)
         again = pickle.loads(pickle.dumps(exported))
         assert type(again) is type(exported)
         assert not again.has_vjp()
@@ -118,16 +120,20 @@ def test_pickle_without_vjp(name: str) -> None:
         assert again.mlir_module_serialized == exported.mlir_module_serialized
         if library is jaxexp:
             assert_same_fields(again, exported)
-            assert again == exported or name == "symbolic"  # of two scopes
+            assert again == exported or name == "symbolic_several"  # of two scopes
         if name == "sin":
             assert_same_values(again.call(arr(4)), exported.call(arr(4)))
 
 
-def test_pickle_without_vjp_of_a_loaded_function() -> None:
-    loaded = jaxexp.deserialize(exported_case("sin").serialize(vjp_order=1, metadata={"is": "mine"}))
+def test_pickle_of_a_loaded_function_and_its_vjps() -> None:
+    loaded = jaxexp.deserialize(exported_case("sin").serialize(vjp_order=2, metadata={"is": "mine"}))
+    again = pickle.loads(pickle.dumps(loaded))
+    assert again == loaded == copy.copy(loaded)
+    assert again.metadata == {"is": "mine"}
+    assert again.vjp().vjp() == loaded.vjp().vjp()
+    assert not again.vjp().vjp().has_vjp()
     without = dataclasses.replace(loaded, _get_vjp=None)
     assert pickle.loads(pickle.dumps(without)) == without
-    assert pickle.loads(pickle.dumps(loaded)).metadata == {"is": "mine"}
 
 
 def test_functions_with_a_vjp_cannot_be_pickled() -> None:
@@ -138,3 +144,79 @@ def test_functions_with_a_vjp_cannot_be_pickled() -> None:
             pickle.dumps(exported)
         assert isinstance(error.value, TypeError)
         assert isinstance(error.value, AttributeError), "as in jax.export"
+
+
+@typing.runtime_checkable
+class Signature(Protocol):
+    fun_name: str
+    in_tree: Any
+    in_avals: Sequence[Any]
+    in_shardings_hlo: Sequence[Any]
+    nr_devices: int
+    mlir_module_serialized: bytes
+    _get_vjp: Any
+
+    def call(self, *args: Any) -> Any: ...
+
+
+@typing.runtime_checkable
+class Other(Protocol):
+    fun_name: str
+    no_such_field: int
+
+
+FUNCTIONS = {
+    "of jax.export": lambda: exported_case("sin", jax_export),
+    "exported": lambda: exported_case("sin"),
+    "loaded": lambda: reload(jaxexp, exported_case("sin")),
+    "changed": lambda: dataclasses.replace(reload(jaxexp, exported_case("sin")), fun_name="other"),
+    "with weights": lambda: bound()[0],
+}
+
+
+def test_protocols_of_data() -> None:
+    for name, function in FUNCTIONS.items():
+        exported = function()
+        assert isinstance(exported, Signature), name
+        assert not isinstance(exported, Other), name
+    loaded = reload(jaxexp, exported_case("sin"))
+    before = set(attributes_of(loaded))
+    assert isinstance(loaded, Signature)
+    asks_for_values = sys.version_info < (3, 12)
+    assert (attributes_of(loaded).keys() == before) != asks_for_values, "a protocol decodes nothing"
+
+
+@each("name", KEYWORDS)
+def test_the_class_has_no_values(name: str) -> None:
+    for library in LIBRARIES.values():
+        assert not hasattr(library.Exported, name)
+        with pytest.raises(AttributeError, match=f"type object 'Exported' has no attribute '{name}'"):
+            getattr(library.Exported, name)
+        assert all(field.default is dataclasses.MISSING for field in dataclasses.fields(library.Exported))
+
+
+@each("name", KEYWORDS)
+def test_an_object_whose_constructor_was_not_called(name: str) -> None:
+    for library in LIBRARIES.values():
+        made = object.__new__(library.Exported)
+        assert not hasattr(made, name)
+        assert getattr(made, name, "nothing") == "nothing"
+        with pytest.raises(AttributeError, match="'Exported' object has no attribute") as error:
+            getattr(made, name)
+        assert error.value.obj is made
+        object.__setattr__(made, name, "mine")
+        assert getattr(made, name) == vars(made)[name] == "mine"
+        object.__delattr__(made, name)
+        assert not hasattr(made, name)
+    needed = name.replace("_shardings_hlo", "_named_shardings")
+    with pytest.raises(AttributeError, match=f"'_?{needed}': its constructor was not called"):
+        getattr(object.__new__(jaxexp.Exported), name)
+
+
+@each(
+    "use", [hash, repr, dataclasses.asdict, pickle.dumps, *map(operator.methodcaller, ["has_vjp", "call", "serialize"])]
+)
+def test_uses_of_such_an_object(use: Any) -> None:
+    with pytest.raises(AttributeError, match=r"'Exported' object has no attribute .*: its constructor was not called"):
+        use(object.__new__(jaxexp.Exported))
+    assert not any(hasattr(object.__new__(jaxexp.BoundExported), n) for n in ("weights", "unbound", "executables"))

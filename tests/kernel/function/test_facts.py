@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import inspect
 import pickle
 import sys
@@ -18,11 +19,13 @@ import pytest
 
 import jaxexp
 from jaxexp._api.cases.recording import recorded
-from jaxexp._cli import start
 from jaxexp._kernel.artifact.cases import Cases
 from jaxexp._kernel.function.data import facts_of, note, weak_arguments, weak_results
 from jaxexp._kernel.function.facts import Facts
 from kit.compare import assert_same_values
+from kit.each import each
+
+pytestmark = pytest.mark.jax
 
 METADATA = {"is": "mine"}
 OLDEST = "jax-0.10.2"
@@ -56,6 +59,7 @@ WEIGHTS = {"w": np.full(2, 3, np.float32)}
 X = np.full(2, 10, np.float32)
 
 
+@functools.cache
 def exported_with(pair: Any, **options: Any) -> jaxexp.Exported:
     """A function whose second argument and result are weakly typed, and whose results are a pair."""
     function = jax.jit(
@@ -65,11 +69,15 @@ def exported_with(pair: Any, **options: Any) -> jaxexp.Exported:
     return jaxexp.export(function, **options)({"w": spec}, pair(spec, spec), 2.0)
 
 
-def loaded_with(pair: Any, vjp_order: int = 2) -> jaxexp.Exported:
+@functools.cache
+def blob_with(pair: Any) -> bytes:
     exported = exported_with(pair)
     note(exported, cases=Cases(recorded(exported, [(WEIGHTS, pair(X, X), 2.0)])))
-    blob = exported.serialize(vjp_order=vjp_order, metadata=METADATA)
-    return jaxexp.deserialize(blob, policy=jaxexp.Policy())
+    return bytes(exported.serialize(vjp_order=2, metadata=METADATA))
+
+
+def loaded_with(pair: Any) -> jaxexp.Exported:
+    return jaxexp.deserialize(blob_with(pair), policy=jaxexp.Policy())
 
 
 def of_archive(function: jaxexp.Exported, folder: Path) -> jaxexp.Exported:
@@ -79,8 +87,8 @@ def of_archive(function: jaxexp.Exported, folder: Path) -> jaxexp.Exported:
         return archive["f"].load()
 
 
-def saved(function: jaxexp.Exported, folder: Path, **options: Any) -> Path:
-    function.save(folder / "one.jaxexp", vjp_order=1, **options)
+def saved(function: jaxexp.Exported, folder: Path) -> Path:
+    function.save(folder / "one.jaxexp", vjp_order=1)
     return folder / "one.jaxexp"
 
 
@@ -94,8 +102,8 @@ def specialized(function: jaxexp.Exported, _: Path) -> jaxexp.Exported:
     return function.specialize(*args, **kwargs)
 
 
-def migrated(function: jaxexp.Exported, folder: Path) -> jaxexp.Exported:
-    return jaxexp.deserialize(jaxexp.migrate(saved(function, folder)))
+def without_vjp(function: jaxexp.Exported) -> jaxexp.Exported:
+    return dataclasses.replace(function, _get_vjp=None)
 
 
 # Ways from a function to a function. Those that are public by their annotations are compared with the public API below.
@@ -109,9 +117,9 @@ WAYS: dict[str, Callable[[jaxexp.Exported, Path], jaxexp.Exported]] = {
     "deserialize for an older reader": lambda f, _: jaxexp.deserialize(f.serialize(compatibility=OLDEST)),
     "load": lambda f, folder: jaxexp.load(saved(f, folder)),
     "load_many": lambda f, folder: jaxexp.load_many([saved(f, folder)])[0],
-    "migrate": migrated,
+    "migrate": lambda f, folder: jaxexp.deserialize(jaxexp.migrate(saved(f, folder))),
     "Handle.load": of_archive,
-    "Exported.from_jax": lambda f, _: jaxexp.Exported.from_jax(to_jax(f)),
+    "Exported.from_jax": lambda f, _: jaxexp.Exported.from_jax(f.to_jax()),
     "Exported.unbound": lambda f, _: f.unbound,
     "Exported.bind": lambda f, _: f.bind(WEIGHTS),
     "Exported.specialize": specialized,
@@ -141,29 +149,19 @@ def test_no_public_way_is_missing() -> None:
         "Handle.load_and_keep": "the same",
         "Archive.load_many": "the same for many",
     }
-    found = set()
-    for name in jaxexp.__all__:
-        thing = getattr(jaxexp, name)
-        if inspect.isfunction(thing):
-            found.update({name} if returns_function(thing) else ())
-        elif inspect.isclass(thing):
-            members = {
-                member: value.__func__
-                if isinstance(value, classmethod)
-                else value.fget
-                if isinstance(value, property)
-                else value
-                for member, value in vars(thing).items()
-                if not member.startswith("_")
-            }
-            found.update(f"{name}.{member}" for member, value in members.items() if returns_function(value))
+    things = {name: getattr(jaxexp, name) for name in jaxexp.__all__}
+    for name, one in list(things.items()):
+        if inspect.isclass(one):
+            members = {member: value for member, value in vars(one).items() if not member.startswith("_")}
+            for member, value in members.items():
+                things[f"{name}.{member}"] = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
+    found = {n for n, one in things.items() if "Exported" in str(getattr(one, "__annotations__", {}).get("return"))}
     missing = found - WAYS.keys() - elsewhere.keys()
+    assert len(found) > 15
     assert not missing, f"ways from function to function whose facts nobody compares: {sorted(missing)}"
-
-
-def returns_function(thing: Any) -> bool:
-    annotation = str(getattr(thing, "__annotations__", {}).get("return", ""))
-    return "Exported" in annotation
+    # A new fact gets a value in one of the functions above; sizes are in test_trailer.py.
+    said = "metadata sizes cases weak_arguments weak_results in_tree out_tree compatibility under_policy name_and_order"
+    assert set(said.split()) == set(Facts._fields)
 
 
 def is_of_bytes(way: str) -> bool:
@@ -182,7 +180,7 @@ def comparable(function: jaxexp.Exported) -> dict[str, Any]:
     return facts
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each("way", WAYS)
 def test_facts_of_a_loaded_function(way: str, pair: Any, tmp_path: Path) -> None:
     function = loaded_with(pair)
     before = comparable(function)
@@ -200,7 +198,7 @@ def test_facts_of_a_loaded_function(way: str, pair: Any, tmp_path: Path) -> None
     assert after == before
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each("way", WAYS)
 def test_facts_of_an_exported_function(way: str, pair: Any, tmp_path: Path) -> None:
     function = exported_with(pair, compatibility=OLDEST)
     before = comparable(function)
@@ -214,7 +212,7 @@ def test_facts_of_an_exported_function(way: str, pair: Any, tmp_path: Path) -> N
     assert after == before
 
 
-@pytest.mark.parametrize("way", ["replace", "copy", "pickle", "Exported.from_jax", "Exported.specialize"])
+@each("way", ["replace", "copy", "pickle", "Exported.from_jax", "Exported.specialize"])
 def test_facts_of_a_vjp(way: str, pair: Any, tmp_path: Path) -> None:
     for primal in (loaded_with(pair), exported_with(pair)):
         vjp = primal.vjp()
@@ -225,23 +223,6 @@ def test_facts_of_a_vjp(way: str, pair: Any, tmp_path: Path) -> None:
         after = comparable(WAYS[way](vjp, tmp_path))
         assert after["name_and_order"] == before["name_and_order"]
         assert after["under_policy"] == facts_of(primal).under_policy
-
-
-def test_every_fact_is_compared() -> None:
-    """A new fact gets a value in one of the functions above; sizes are in test_sizes_in_a_trailer.py."""
-    said = {
-        "metadata",
-        "sizes",
-        "cases",
-        "weak_arguments",
-        "weak_results",
-        "in_tree",
-        "out_tree",
-        "compatibility",
-        "under_policy",
-        "name_and_order",
-    }
-    assert said == set(Facts._fields)
 
 
 def test_specialize(pair: Any) -> None:
@@ -258,24 +239,6 @@ def test_specialize(pair: Any) -> None:
     assert specialized.vjp()._facts.name_and_order == (loaded.fun_name, 1)
 
 
-def test_specialize_command(pair: Any, tmp_path: Path) -> None:
-    """`jaxexp specialize` loads, specializes and saves."""
-    (n,) = jaxexp.symbolic_shape("n")
-    function = jax.jit(lambda given, factor: (pair(given.a + 1, given.b - 1), factor * 2))
-    spec = jax.ShapeDtypeStruct((n,), np.float32)
-    jaxexp.export(function)(pair(spec, spec), 2.0).save(tmp_path / "f.jaxexp", vjp_order=2, metadata=METADATA)
-    before = comparable(jaxexp.load(tmp_path / "f.jaxexp"))
-    for out, name in (("two.jaxexp", "two.jaxexp"), ("all.zip", "all.zip::f-n-2")):
-        assert start.main(["specialize", str(tmp_path / "f.jaxexp"), "--size", "n=2", "-o", str(tmp_path / out)]) == 0
-        found = jaxexp.load(f"{tmp_path}/{name}")
-        assert found.in_avals[0].shape == (2,)
-        assert comparable(found) == before
-        assert found.vjp().vjp()._facts.name_and_order == (found.fun_name, 2)
-
-
-# --- what facts are for ---------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def swapped(pair: Any) -> Iterator[tuple[jaxexp.Exported, Any]]:
     """A function that was loaded where the children of its class have another order, and what it is called with."""
@@ -284,7 +247,7 @@ def swapped(pair: Any) -> Iterator[tuple[jaxexp.Exported, Any]]:
     yield jaxexp.deserialize(blob), (WEIGHTS, other(X, X), 2.0)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each("way", WAYS)
 def test_no_way_swaps_results(way: str, swapped: tuple[jaxexp.Exported, Any], tmp_path: Path) -> None:
     """`call` refuses it, whatever was done to the function before."""
     function, args = swapped
@@ -296,12 +259,12 @@ def test_no_way_swaps_results(way: str, swapped: tuple[jaxexp.Exported, Any], tm
 REFUSING = ("Exported.specialize", "Exported.from_jax")  # as calls do
 
 
-@pytest.mark.parametrize(
-    "way", [way for way in WAYS if not way.startswith("Bound") and "bind" not in way and way not in REFUSING]
-)
-def test_no_way_writes_other_names(way: str, swapped: tuple[jaxexp.Exported, Any], tmp_path: Path) -> None:
+@each("way", [way for way in WAYS if not way.startswith("Bound") and "bind" not in way and way not in REFUSING])
+def test_no_way_writes_other_names(way: str, pair: Any, tmp_path: Path) -> None:
     """An artifact that is written here is right where the class is as it was."""
-    function, _ = swapped
+    original = blob_with(pair)
+    define_pair(("b", "a"))
+    function = jaxexp.deserialize(original)
     blob = WAYS[way](function, tmp_path).serialize()
     names = [value.path for value in jaxexp.inspect(blob).results]
     assert names == [value.path for value in jaxexp.inspect(function.serialize()).results]
@@ -315,11 +278,3 @@ def test_jax_export_gets_no_swapped_function(swapped: tuple[jaxexp.Exported, Any
     function, _ = swapped
     with pytest.raises(jaxexp.ExportError, match=r"library_of_facts\.Pair"):
         function.to_jax()
-
-
-def to_jax(function: jaxexp.Exported) -> Any:
-    return function.to_jax()
-
-
-def without_vjp(function: jaxexp.Exported) -> jaxexp.Exported:
-    return dataclasses.replace(function, _get_vjp=None)

@@ -1,23 +1,37 @@
-"""What goes wrong with a server is said at the first request, in words, with the URL."""
+"""Servers: what goes wrong is said at the first request, in words, with the URL; what they list; how they change."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import gzip
 import io
 import re
 import socket
-from collections.abc import Iterator
+import sys
+import traceback
+import zipfile
+from collections.abc import Callable, Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 
+import jaxexp
 from jaxexp import Archive, DeserializationError, load
+from jaxexp._kernel.io import listing, version
+from jaxexp._kernel.io.session import open_session
+from jaxexp._kernel.io.sources import open_source
+from jaxexp._kernel.io.version import Version, described, facts_of
 from kit.archive_files import make
 from kit.archives import blob
-from kit.served import serving
+from kit.each import each
+from kit.places import ROOT
+from kit.served import ranges_of, raw, serving, to
 
-aiohttp = pytest.importorskip("aiohttp")
-pytestmark = pytest.mark.once(reason="nothing here is about JAX")
+aiohttp, fsspec = map(pytest.importorskip, ("aiohttp", "fsspec"))
 
 
 @pytest.fixture(scope="module")
@@ -25,49 +39,42 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return make(tmp_path_factory.mktemp("archives") / "fleet.zip", {"a": blob()}).read_bytes()
 
 
-@pytest.mark.parametrize(("status", "words"), [(403, "403 Forbidden"), (500, "500 Internal Server Error")])
-def test_a_server_that_refuses(status: int, words: str, data: bytes) -> None:
+@each(
+    "status, error, words",
+    [
+        (403, OSError, "the server answers 403 Forbidden"),
+        (500, OSError, "the server answers 500 Internal Server Error"),
+        (404, FileNotFoundError, "the server does not find it"),
+        (410, FileNotFoundError, "the server does not find it"),
+    ],
+)
+def test_a_server_that_refuses(status: int, error: type[OSError], words: str, data: bytes) -> None:
     with serving(data) as server:
         server.refusals = {"HEAD": status, "GET": status}
-        with pytest.raises(OSError, match=f"^{re.escape(server.url)}: the server answers {words}$") as error:
-            Archive.open(server.url)
-        assert not isinstance(error.value, FileNotFoundError)
-
-
-@pytest.mark.parametrize("status", [404, 410])
-def test_a_server_that_does_not_have_it(status: int, data: bytes) -> None:
-    with serving(data) as server:
-        server.refusals = {"HEAD": status, "GET": status}
-        with pytest.raises(FileNotFoundError, match=f"^{re.escape(server.url)}: the server does not find it$"):
-            load(server.url)
-
-
-@pytest.mark.parametrize("status", [403, 405, 501])
-def test_a_server_that_does_not_know_head(status: int, data: bytes) -> None:
-    """As for URLs that are signed for GET."""
-    with serving(data) as server:
-        server.refusals = {"HEAD": status}
-        assert list(Archive.open(server.url)) == ["a"]
-        assert server.requests[0] == ("GET", 1), "the size comes with a byte"
-
-
-@pytest.mark.parametrize("length", ["0", ""])
-def test_a_server_whose_head_says_no_size(length: str, data: bytes) -> None:
-    """As of frameworks that answer HEAD with the headers of an empty body."""
-    with serving(data) as server:
-        server.head_length = length
-        assert list(Archive.open(server.url)) == ["a"]
-        assert server.requests[:2] == [("HEAD", 0), ("GET", 1)], "the size comes with a byte"
-
-
-@pytest.mark.parametrize("length", [None, ""])
-def test_an_empty_file(length: str | None) -> None:
-    with serving(b"") as server:
-        server.head_length = length
-        for read in (load, Archive.open):
-            with pytest.raises(DeserializationError, match="found an empty file") as error:
+        for read in (Archive.open, load):
+            with pytest.raises(OSError, match=f"^{re.escape(server.url)}: {words}$") as raised:
                 read(server.url)
-            assert error.value.file == server.url
+            assert isinstance(raised.value, FileNotFoundError) == (error is FileNotFoundError)
+
+
+@each("status, length", [(403, None), (405, None), (501, None), (None, "0"), (None, "")])
+def test_a_server_that_does_not_know_head(status: int | None, length: str | None, data: bytes) -> None:
+    """As for URLs that are signed for GET; or as of frameworks that answer HEAD as if the body were empty."""
+    with serving(data) as server:
+        server.refusals = {"HEAD": status} if status else {}
+        server.head_length = length
+        assert list(Archive.open(server.url)) == ["a"]
+        assert ("GET", 1) in server.requests[:2], "the size comes with a byte"
+
+
+def test_an_empty_file() -> None:
+    for length in (None, ""):
+        with serving(b"") as server:
+            server.head_length = length
+            for read in (load, Archive.open):
+                with pytest.raises(DeserializationError, match="found an empty file") as error:
+                    read(server.url)
+                assert error.value.file == server.url
 
 
 def test_there_is_no_server(data: bytes) -> None:
@@ -88,12 +95,9 @@ def silent() -> Iterator[str]:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}/fleet.zip"
 
 
-def test_a_server_that_never_answers() -> None:
+def test_a_server_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     with silent() as url, pytest.raises(TimeoutError, match=f"^{re.escape(url)}: .*the storage option timeout"):
         Archive.open(url, timeout=aiohttp.ClientTimeout(sock_read=0.1))
-
-
-def test_nobody_waits_for_ever_for_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jaxexp._kernel.io.http._SILENCE", 0.1)
     with silent() as url, pytest.raises(TimeoutError, match="does not answer in time"):
         Archive.open(url)
@@ -117,9 +121,6 @@ def test_a_closed_archive_says_so(data: bytes) -> None:
 
 
 def test_a_server_without_ranges_is_said_with_what_to_do(data: bytes, tmp_path: Path) -> None:
-    from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-    from threading import Thread
-
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None: ...
 
@@ -133,3 +134,452 @@ def test_a_server_without_ranges_is_said_with_what_to_do(data: bytes, tmp_path: 
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_a_url_without_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An extra of jaxexp can only be installed where jaxexp came from an index, so packages are named."""
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(ImportError, match=r"reading https://host/f\.zip needs fsspec: pip install fsspec aiohttp"):
+        Archive.open("https://host/f.zip")
+    sources = [path.read_text("utf-8") for path in (ROOT / "python").rglob("*.py")]
+    assert not any("pip install 'jaxexp[" in source for source in sources)
+
+
+@each(
+    "name",
+    (
+        "ETag Last-Modified Content-MD5 LastModified last_modified mtime modify updated created md5Hash generation "
+        "VersionId content_hash checksum sha ino"
+    ).split(),
+)
+def test_whatever_storage_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: dict[str, Any] = {"size": 3, name: "first"}
+    monkeypatch.setattr(fsspec.filesystem("memory"), "info", lambda path: said)
+    version, (size, text) = Version("file"), described("memory://file")
+    version.check(facts_of(said))
+    assert (size, text) == described("memory://file") == (3, f"{name} first")
+    said[name] = "second"
+    assert described("memory://file") != (3, text)
+    with pytest.raises(jaxexp.DeserializationError, match="the file has changed since it was opened"):
+        version.check(facts_of(said))
+    del said[name]  # then no two states are known to be the same
+    assert described("memory://file") != described("memory://file")
+
+
+def test_listings_that_are_old_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten: list[Any] = []
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/listed/a.jaxexp", b"abc")
+    monkeypatch.setattr(memory, "invalidate_cache", lambda path=None: forgotten.append(path))
+    described("memory://listed/a.jaxexp")
+    jaxexp.verify_many(["memory://listed/"])
+    assert forgotten[0] == "/listed/a.jaxexp"
+    assert None in forgotten
+    memory.rm("/listed", recursive=True)
+
+
+def pages(page_of: Callable[[str], str | None], kind: str = "text/html") -> Callable[[socket.socket, bytes], object]:
+    """Answers for `raw` with a page for each path."""
+
+    def answer(connection: socket.socket, head: bytes) -> None:
+        page = page_of(head.split()[1].decode())
+        status = "404 Not Found" if page is None else "200 OK"
+        body = (page or "").encode()
+        said = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(said.encode() + body)
+
+    return answer
+
+
+def link(place: str) -> str:
+    return f'<li><a class="x" href="{place}">name</a>'
+
+
+def found(
+    page_of: Callable[[str], str | None], recursive: bool = True, before: str = ""
+) -> tuple[list[str], list[str]]:
+    """The files that a server lists, and the paths that it was asked for."""
+    with raw(pages(page_of)) as server:
+        url = f"{before}{server.origin}/models/"
+        files = [file.removeprefix(url) for file, described in listing.files_in(url, recursive) if described is None]
+        return files, [head.split()[1].decode() for head in server.requests]
+
+
+def test_folders_inside_are_read_once() -> None:
+    tree = {
+        "/models/": link("a/")
+        + link("a/b/")
+        + link("one%20file.bin")
+        + link("one%20file.bin")
+        + link("/models/two?v=1&amp;w=2"),
+        "/models/a/": link("b/") + link("gone/") + link("./three") + link("../"),
+        "/models/a/b/": "<A HREF=four>" + "<a href='five'>" + link(".") + link("?C=N;O=D"),
+    }
+    files = ["a/b/five", "a/b/four", "a/three", "one%20file.bin", "two?v=1&w=2"]
+    assert found(tree.get) == (files, ["/models/", "/models/a/", "/models/a/b/", "/models/a/gone/"])
+    assert found(tree.get, recursive=False) == (files[3:], ["/models/"])
+
+
+def test_also_behind_a_cache() -> None:
+    tree = {"/models/": link("a/"), "/models/a/": link("one")}
+    for before in ("simplecache::", "filecache::"):
+        assert found(tree.get, before=before) == (["a/one"], ["/models/", "/models/a/"])
+
+
+OUTSIDE = (
+    "https://127.0.0.1:{port}/models/a/ http://localhost:{port}/models/a/ http://127.0.0.1:1/models/a/ "
+    "//127.0.0.2:{port}/models/a/ ftp://127.0.0.1:{port}/models/a/ http://[/ http://127.0.0.1:x/models/a/ "
+    "/other/ ../other/ /models / %2e%2e/other/ a/%2E./ mailto:a@b.example file:///models/a/"
+).split()
+
+
+def test_only_what_is_below_the_folder_is_in_it() -> None:
+    """A link may not choose the server, or the scheme, that the user's headers go to."""
+    asked: list[str] = []
+
+    def page_of(path: str) -> str:
+        asked.append(path)
+        here = f"http://127.0.0.1:{server.server_address[1]}/models/one"
+        return "".join(link(place.format(port=server.server_address[1])) for place in OUTSIDE) + link(here)
+
+    with raw(pages(page_of)) as server:
+        url = f"{server.origin}/models/"
+        assert [file for file, _ in listing.files_in(url)] == [f"{url}one"]
+    assert asked == ["/models/"]
+
+
+ENDLESS: list[tuple[Callable[[str], str], str]] = [
+    (lambda path: link("deeper/"), "32 levels of folders"),
+    (lambda path: "".join(link(f"{i}/") for i in range(30)), "20 folders"),
+    (lambda path: "".join(link(str(i)) for i in range(60)), "50 files"),
+    (lambda path: "x" * 100_001, "100,000 bytes of pages"),
+    (lambda path: "x" * 60_000 + (link("a/") if path == "/models/" else ""), "100,000 bytes of pages"),
+    # Links count, also if all of them lead to one file, or nowhere, and those of all pages.
+    ({"/models/": link("a") * 101}.get, "100 links"),
+    ({"/models/": link("https://elsewhere/") * 101}.get, "100 links"),
+    ({"/models/": link("b/") + link("a") * 50, "/models/b/": link("c") * 50}.get, "100 links"),
+]
+
+
+@each("page_of, what", ENDLESS)
+def test_a_listing_ends(page_of: Callable[[str], str], what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    most = {"_MOST_FOLDERS": 20, "_MOST_FILES": 50, "_MOST_BYTES": 100_000, "_MOST_LINKS": 100}
+    for name, number in most.items() if what != "32 levels of folders" else ():
+        monkeypatch.setattr(listing, name, number)
+    with pytest.raises(OSError, match=f"/: the server lists more than {what}"):
+        found(page_of)
+    assert found({"/models/": link("b/") + link("a") * 50, "/models/b/": link("c") * 49}.get)[0] == ["a", "b/c"]
+
+
+def test_what_is_no_page_has_no_files() -> None:
+    with raw(pages(lambda path: link("one"), "application/json")) as server:
+        assert list(listing.files_in(f"{server.origin}/models/")) == []
+    with pytest.raises(FileNotFoundError, match="the server does not find it"):
+        found(lambda path: None)
+
+
+def test_links_are_found_in_linear_time() -> None:
+    for text in (
+        "<a " * 400_000,
+        "<a href" * 200_000,
+        '<a href="' * 150_000,
+        "<a href= " * 150_000,
+        "<a " + " href" * 200_000,
+    ):
+        assert found(lambda path, text=text: text)[0] == []
+
+
+def test_folders_of_other_file_systems(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "one").write_bytes(b"1")
+    (tmp_path / "two").write_bytes(b"22")
+    url = f"file://{tmp_path}/"
+    assert [(file, described and described[0]) for file, described in listing.files_in(url)] == [
+        (f"{url}a/one", 1), (f"{url}two", 2)
+    ]  # fmt: skip
+    assert [file for file, _ in listing.files_in(url, recursive=False)] == [f"{url}two"]
+
+
+HEADERS = {"Authorization": "Bearer SECRET1", "X-Api-Key": "SECRET2", "Cookie": "a=SECRET3", "PRIVATE-TOKEN": "SECRET4"}
+COUNT = len(HEADERS)
+
+
+def secrets(server: Any) -> list[int]:
+    """How many of the secrets each request had."""
+    return [head.count(b"SECRET") for head in server.requests]
+
+
+@contextlib.contextmanager
+def redirecting(data: bytes) -> Iterator[tuple[Any, Any]]:
+    """A server that redirects, and the one to which it does."""
+    with raw(ranges_of(data)) as other, raw(to(lambda: other.url)) as first:
+        yield first, other
+
+
+OPTIONS: list[tuple[str, dict[str, Any]]] = [
+    ("{}", {"headers": HEADERS}),
+    ("{}", {"client_kwargs": {"headers": HEADERS}}),
+    ("{}", {"cookies": dict.fromkeys("abcd", "SECRET")}),
+    ("{}", {"client_kwargs": {"cookies": dict.fromkeys("abcd", "SECRET")}}),
+    ("simplecache::{}", {"http": {"headers": HEADERS}}),  # through a cache
+    ("zip://fleet.zip", {"target_protocol": "http", "target_options": {"headers": HEADERS}}),  # options name the URL
+]
+
+
+@each("url, options", OPTIONS)
+def test_another_server_gets_no_headers(url: str, options: Any, data: bytes, tmp_path: Path) -> None:
+    outer = io.BytesIO()
+    with zipfile.ZipFile(outer, "w") as file:
+        file.writestr("fleet.zip", data)
+    with redirecting(outer.getvalue() if "zip:" in url else data) as (first, other):
+        more = {"cache_storage": str(tmp_path)} if "cache" in url else {"fo": first.url} if "zip:" in url else {}
+        assert list(Archive.open(url.format(first.url), **options, **more)) == ["a"]
+        assert max(secrets(first)) == COUNT
+        assert url != "{}" or set(secrets(first)) == {COUNT}
+        assert set(secrets(other)) == {0}
+        assert any(b"Range: bytes=" in head for head in other.requests) or "cache" in url
+
+
+def test_nor_does_it_in_a_listing_or_a_stamp(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(fsspec.config.conf, "http", {"headers": HEADERS})
+    with redirecting(data) as (first, other):
+        assert version.stamp(first.url)[0] == len(data)
+        list(listing.files_in(f"{first.origin}/folder/"))
+        assert max(secrets(first)) == COUNT
+        assert set(secrets(other)) == {0}
+
+
+def test_a_user_allows_it_by_name(data: bytes) -> None:
+    with redirecting(data) as (first, other):
+        for allowed in ([other.origin], other.origin, (f"{other.origin}/", "https://cdn.example")):
+            other.requests.clear()
+            assert list(Archive.open(first.url, headers=HEADERS, headers_also_to=allowed)) == ["a"]
+            assert set(secrets(other)) == {COUNT}
+        other.requests.clear()
+        for allowed in (first.origin, other.origin.replace("http:", "https:"), "http://127.0.0.1"):
+            Archive.open(first.url, headers=HEADERS, headers_also_to=[allowed])
+        assert set(secrets(other)) == {0}
+
+
+def test_the_same_server_keeps_getting_them(data: bytes) -> None:
+    def answer(connection: socket.socket, head: bytes) -> object:
+        return (to(lambda: "/other.zip") if b"fleet.zip" in head else ranges_of(data))(connection, head)
+
+    with raw(answer) as server:
+        assert list(Archive.open(server.url, headers=HEADERS)) == ["a"]
+        assert set(secrets(server)) == {COUNT}
+        server.requests.clear()
+        with_name = server.url.replace("http://", "http://name:SECRET@")
+        assert list(Archive.open(with_name)) == ["a"]
+        assert all(b"Authorization: Basic" in head for head in server.requests)
+
+
+def test_whoever_is_not_trusted_sends_them_to_nobody(data: bytes) -> None:
+    """First to another server, then back: the other one chose this request."""
+
+    def answer(connection: socket.socket, head: bytes) -> object:
+        return (to(lambda: other.url) if b"/fleet.zip" in head else ranges_of(data))(connection, head)
+
+    with raw(to(lambda: f"{first.origin}/chosen.zip")) as other, raw(answer) as first:
+        assert list(Archive.open(first.url, headers=HEADERS)) == ["a"]
+        assert {head.count(b"SECRET") for head in first.requests if b"/chosen.zip" in head} == {0}
+        assert set(secrets(other)) == {0}
+
+
+def test_a_redirect_to_http_never_has_them() -> None:
+    """Without a server of https: only what would be sent."""
+    sent: list[tuple[str, bool]] = []
+
+    async def make(**options: Any) -> Any:
+        session = aiohttp.ClientSession(**options)
+
+        class Answer:
+            status, headers = 302, {"Location": "http://models.example/x"}
+
+            def release(self) -> None: ...
+
+        class Asked:
+            headers, auth, cookie_jar = session.headers, None, session.cookie_jar
+            requote_redirect_url = True
+
+            async def request(self, method: str, url: Any, headers: Any, **options: Any) -> Any:
+                sent.append((str(url), "X-Api-Key" in headers))
+                return Answer()
+
+        await session.close()
+        return Asked()
+
+    async def ask() -> None:
+        session = await open_session(make)
+        also_to = ["http://models.example", "https://models.example"]
+        with pytest.raises(aiohttp.ClientError, match="redirects more than 10 times"):
+            await session.get("https://models.example/x", headers=HEADERS, headers_also_to=also_to)
+
+    asyncio.run(ask())
+    assert sent[:2] == [("https://models.example/x", True), ("http://models.example/x", False)]
+    assert len(sent) == 11
+
+
+def test_an_origin_is_one(data: bytes) -> None:
+    for wrong in ("cdn.example", "https://cdn.example/path", "ftp://cdn.example", "", 3, "https://u@h"):
+        with (
+            raw(ranges_of(data)) as server,
+            pytest.raises(TypeError, match="headers may also go to an origin, such as"),
+        ):
+            Archive.open(server.url, headers_also_to=[wrong])
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
+def test_a_session_of_the_users(data: bytes) -> None:
+    """Its headers, passwords and cookies, too, are for one server."""
+
+    def opened_with(**session: Any) -> tuple[list[bytes], list[bytes]]:
+        async def get_client(**options: Any) -> Any:
+            return aiohttp.ClientSession(**session, **options)
+
+        with redirecting(data) as (first, other):
+            assert list(Archive.open(first.url, get_client=get_client)) == ["a"]
+            return first.requests, other.requests
+
+    first, other = opened_with(headers=HEADERS)
+    assert {head.count(b"SECRET") for head in first} == {COUNT}
+    assert {head.count(b"SECRET") for head in other} == {0}
+    first, other = opened_with(auth=aiohttp.BasicAuth("user", "1"), cookies={"a": "SECRET"})
+    assert all(b"Authorization: Basic" in head and b"a=SECRET" in head for head in first)
+    assert not any(b"Authorization" in head or b"SECRET" in head for head in other)
+
+
+PARTIAL = b"HTTP/1.1 206 Partial\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
+ANSWERS = {
+    "interim answers": (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n" * 999),
+    "interim answers with headers": (b"", b"HTTP/1.1 100 Continue\r\nX: y\r\n\r\n" * 999),
+    "the status": (b"HTTP/1.1 200 ", b"x" * 9999),
+    "a header": (PARTIAL + b"X: ", b"x" * 9999),
+    "headers": (PARTIAL, b"X: y\r\n" * 999),
+    "an extension of a chunk": (PARTIAL + CHUNKED + b"1;", b"x" * 9999),
+    "extensions of chunks": (PARTIAL + CHUNKED, b"1;" + b"x" * 4000 + b"\r\nx\r\n"),
+    "the length of a chunk": (PARTIAL + CHUNKED, b"0" * 9999),
+    "trailers": (PARTIAL + CHUNKED + b"0\r\n", b"X: y\r\n" * 999),
+    "a trailer": (PARTIAL + CHUNKED + b"0\r\nX: ", b"x" * 9999),
+}
+
+
+@each("what", ANSWERS)
+def test_an_answer_without_end(what: str, data: bytes) -> None:
+    sent: list[int] = []
+
+    def answer(connection: socket.socket, head: bytes) -> object:
+        if head.startswith(b"HEAD") and what != "interim answers":
+            return ranges_of(data)(connection, head)
+        begin, again = ANSWERS[what]
+        connection.sendall(begin)
+        while True:
+            connection.sendall(again)
+            sent.append(len(again))
+
+    with raw(answer) as server:
+        with pytest.raises(OSError, match=r"fleet\.zip: ") as error:
+            Archive.open(server.url)
+        assert not isinstance(error.value, TimeoutError)
+        assert str(error.value).isprintable()
+        assert sum(sent) < 1 << 24, "what fits into the buffers between the two"
+        if what == "interim answers":
+            assert str(error.value).endswith("fleet.zip: the server sends far more than the content of an answer")
+            assert len(server.requests) == 1, "no second attempt"
+
+
+def test_redirects_without_end() -> None:
+    with raw(to(lambda: "/again")) as server:
+        with pytest.raises(OSError, match=r"fleet\.zip: the server redirects more than 10 times$"):
+            Archive.open(server.url)
+        assert len(server.requests) == 11
+
+
+def test_small_chunks_are_honest(data: bytes) -> None:
+    """Of 100 bytes, as some frameworks send them."""
+
+    def answer(connection: socket.socket, head: bytes) -> object:
+        if head.startswith(b"HEAD"):
+            return ranges_of(large)(connection, head)
+        start, end = (int(n) for n in head.partition(b"bytes=")[2].split(b"\r\n")[0].split(b"-"))
+        pieces = [large[i : min(i + 100, end + 1)] for i in range(start, end + 1, 100)]
+        body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
+        return connection.sendall(PARTIAL + CHUNKED + body + b"0\r\n\r\n")
+
+    large = bytes(3 << 20) + data
+    with raw(answer) as server:
+        assert open_source(server.url, {}).read(0, len(large)) == large
+
+
+def test_a_cache_decompresses_nothing(tmp_path: Path) -> None:
+    body = gzip.compress(bytes(32 << 20))
+
+    def answer(connection: socket.socket, head: bytes) -> None:
+        said = b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body)
+        connection.sendall(b"HTTP/1.1 200 OK\r\n" + said + (b"" if head.startswith(b"HEAD") else body))
+
+    with raw(answer) as server, pytest.raises((OSError, DeserializationError)):
+        Archive.open(f"simplecache::{server.url}", cache_storage=str(tmp_path))
+    assert all(b"Accept-Encoding: identity" in head for head in server.requests)
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*")) < 1 << 20
+
+
+EVIL = "\x1b[31mevil\x07\u202e\u2066\x9b\r "
+
+
+def said() -> dict[str, bytes]:
+    words = EVIL.replace("\r", "").encode()
+    ok = b"HTTP/1.1 206 Partial\r\n"
+    return {
+        "reason": b"HTTP/1.1 500 " + words + b"\r\n\r\n",
+        "latin-1 reason": b"HTTP/1.1 500 evil\x9b31m\r\n\r\n",
+        "long reason": b"HTTP/1.1 500 evil" + b"x" * 5000 + b"\r\n\r\n",
+        "encoding": ok + b"Content-Encoding: " + words + b"\r\n\r\n",
+        "location": b"HTTP/1.1 302 Found\r\nLocation: ftp://" + words + b"\r\nContent-Length: 0\r\n\r\n",
+        "host": b"HTTP/1.1 302 Found\r\nLocation: http://evil\x1b[31m.invalid/\r\nContent-Length: 0\r\n\r\n",
+        "port": b"HTTP/1.1 302 Found\r\nLocation: http://evil:9\x1b9/\r\nContent-Length: 0\r\n\r\n",
+        "range": ok + b"Content-Range: " + words + b"\r\nContent-Length: " + words + b"\r\n\r\n",
+        "header": ok + words + b": evil\r\n\r\n",
+        "status": b"HTTP/1.1 \x1b[31mevil\r\n\r\n",
+        "version": b"\x1b[31mevil 200 OK\r\n\r\n",
+        "transfer": ok + b"Transfer-Encoding: " + words + b"\r\n\r\n",
+        "chunk": ok + CHUNKED + words + b"\r\n",
+    }
+
+
+@each("link", ["", "simplecache::"])
+@each("what", said())
+def test_words_of_a_server_are_escaped(what: str, link: str, data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+
+    def answer(connection: socket.socket, head: bytes) -> object:
+        if head.startswith(b"HEAD") and what not in ("reason", "location"):
+            return ranges_of(data)(connection, head)
+        connection.sendall(said()[what])
+        connection.shutdown(socket.SHUT_WR)
+        return None
+
+    with raw(answer) as server:
+        with pytest.raises((OSError, DeserializationError)) as error:
+            Archive.open(f"{link}{server.url}")
+        assert str(error.value).isprintable(), ascii(str(error.value))
+        assert len(str(error.value)) < 1000
+        for text in (*traceback.format_exception(error.value), *caplog.messages):
+            assert all(line.isprintable() for line in text.split("\n")), ascii(text)
+
+
+def test_an_etag_is_escaped(data: bytes) -> None:
+    tags = iter(range(99))
+
+    def answer(connection: socket.socket, head: bytes) -> None:
+        tag = f'"{next(tags)}{EVIL.replace(chr(13), "")}"'.encode()
+        connection.sendall(b"HTTP/1.1 200 OK\r\nETag: %b\r\nContent-Length: %d\r\n\r\n" % (tag, len(data)))
+        if not head.startswith(b"HEAD"):
+            connection.sendall(data)
+
+    with raw(answer) as server:
+        with pytest.raises(ValueError, match="the file has changed") as error:
+            Archive.open(server.url)["a"].read()
+        assert str(error.value).isprintable()
+        assert "evil" in str(error.value)

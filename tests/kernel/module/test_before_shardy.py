@@ -13,16 +13,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export as jax_export
+from jax._src.config import use_shardy_partitioner
+from jax._src.lib import xla_client
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxexp
+from jaxexp import _jax
+from jaxexp._kernel.module import from_gspmd, runnable
+from kit import other_modules
 from kit.compare import assert_same_values
 from kit.compiled import compiling
 from kit.corpus import mesh
 from kit.derivatives import pull_back
+from kit.each import each
 from kit.places import GOLDEN
 
+pytestmark = pytest.mark.jax
 FOLDER = GOLDEN / "before_shardy"
 ARTIFACTS = {
     f"{folder.name}/{name}": entry
@@ -82,11 +89,7 @@ def parts(x: Any) -> list[Any]:
     ]
 
 
-def size(part: list[list[int]]) -> int:
-    return int(np.prod([end - start for start, end in part]))
-
-
-@pytest.mark.sampled(one_in=4, reason="many cases go the same way")
+@pytest.mark.wide(one_in=3, promise="what releases before Shardy sharded runs, sharded as it was, on Shardy")
 @pytest.mark.parametrize("name", TRANSLATED)
 def test_runs_sharded_on_shardy(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     exported, expected = load(name), ARTIFACTS[name]
@@ -99,15 +102,18 @@ def test_runs_sharded_on_shardy(name: str, capfd: pytest.CaptureFixture[str]) ->
     text = lowered.as_text()
     assert "sdy." in text
     assert not re.search(r"mhlo\.sharding|@Sharding|SPMD\w+Shape", text)
+    if name == "jax-0.4.23/shard_map_inside":
+        assert text.count("sdy.manual_computation") == 3
+        assert "xla.sdy" not in text
     assert_same_values(results, [stored(name)[f"out_{i}"] for i in range(len(results))], rtol=1e-4)
     for i, (result, wanted) in enumerate(zip(results, expected["out"], strict=True)):
         if (name.partition("/")[2], i) in DIVIDED_OTHERWISE:
-            assert size(parts(result)[0]) < result.size
+            assert np.prod([end - start for start, end in parts(result)[0]]) < result.size
         else:
             assert parts(result) == wanted
 
 
-@pytest.mark.parametrize("name", [name for name in ARTIFACTS if name not in TRANSLATED])
+@each("name", [name for name in ARTIFACTS if name not in TRANSLATED])
 def test_falls_back_where_shardy_has_no_words(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     exported = load(name)
     args = arguments(name)
@@ -117,14 +123,7 @@ def test_falls_back_where_shardy_has_no_words(name: str, capfd: pytest.CaptureFi
     assert [parts(x) for x in results] == ARTIFACTS[name]["out"]
 
 
-def test_shard_map_becomes_a_manual_computation() -> None:
-    name = "jax-0.4.23/shard_map_inside"
-    text = jax.jit(load(name).call).lower(*arguments(name)).as_text()
-    assert text.count("sdy.manual_computation") == 3
-    assert "xla.sdy" not in text
-
-
-@pytest.mark.parametrize("name", ["jax-0.4.23/arguments", "jax-0.5.3/constraint"])
+@each("name", ["jax-0.4.23/arguments", "jax-0.5.3/constraint"])
 def test_derivatives(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     def arguments_(a: Any, b: Any) -> Any:
         return a * 2 + b, (a @ b.T).sum()
@@ -171,11 +170,6 @@ def test_specialized_and_exported_again(capfd: pytest.CaptureFixture[str]) -> No
 
 
 def test_old_shardings_stay_where_shardy_is_off() -> None:
-    from jax._src.config import use_shardy_partitioner
-
-    from jaxexp import _jax
-    from jaxexp._kernel.module import runnable
-
     exported = load("jax-0.4.23/constraint")
     for shardy in (False, True):
         with use_shardy_partitioner(shardy), _jax.make_ir_context() as context:
@@ -196,7 +190,7 @@ def test_one_device_has_no_shardings(capfd: pytest.CaptureFixture[str]) -> None:
     assert "mhlo.sharding" not in lowered.as_text()
 
 
-@pytest.mark.parametrize(
+@each(
     "call",
     [
         "@Sharding(%x)",
@@ -207,15 +201,11 @@ def test_one_device_has_no_shardings(capfd: pytest.CaptureFixture[str]) -> None:
 )
 def test_calls_that_no_release_writes(call: str) -> None:
     """They stay as they are."""
-    from jaxexp import _jax
-    from jaxexp._kernel.module import mlir, runnable
-
     said = call if "{" in call else f'{call} {{backend_config = ""}}'
     text = f"""func.func @main(%x: tensor<2xf32> {{mhlo.sharding = "{{devices=[2]<=[2]}}"}}) -> tensor<2xf32> {{
         %0 = stablehlo.custom_call {said} : (tensor<2xf32>) -> tensor<2xf32>
         return %0 : tensor<2xf32> }}"""
-    with _jax.make_ir_context():
-        serialized = mlir.serialize(_jax.ir.Module.parse(text))
+    serialized = other_modules.serialized(text)
     two = NamedSharding(mesh((2,), ("d",)), P())
     exported = jaxexp.export(jax.jit(lambda x: x + 1, in_shardings=two, out_shardings=two))(np.ones(2, np.float32))
     exported = dataclasses.replace(exported, mlir_module_serialized=serialized)
@@ -226,20 +216,11 @@ def test_calls_that_no_release_writes(call: str) -> None:
     jaxexp.migrate(exported.serialize())
 
 
-def test_a_list_of_devices_is_not_as_long_as_there_are_devices() -> None:
-    from jaxexp._kernel.module import from_gspmd
-
-    with pytest.raises(from_gspmd.NotExpressibleError):
-        from_gspmd._tiling("{devices=[8]0,1,2,3,4,5,6,7}", 1 << 40)
-    ones = "1," * 200_000
-    assert from_gspmd._tiling(f"{{devices=[{ones}8]<=[{ones}8]}}", 8)[-1] == ((1, 8),)
-
-
 # How tilings cut the sequence of devices
 
 
-@pytest.mark.parametrize(
-    ("text", "devices", "tiling"),
+@each(
+    "text, devices, tiling",
     [
         ("{replicated}", 8, ()),
         ("{devices=[8,1]<=[8]}", 8, (((1, 8),), ())),
@@ -254,11 +235,17 @@ def test_a_list_of_devices_is_not_as_long_as_there_are_devices() -> None:
     ],
 )
 def test_tilings(text: str, devices: int, tiling: Any) -> None:
-    from jaxexp._kernel.module import from_gspmd
-
+    """Which tile each device holds, counted by XLA itself and from the cuts."""
     assert from_gspmd._tiling(text, devices) == tiling
-    # Which tile each device holds, counted by XLA itself and from the cuts.
-    held = _tiles_of_xla(text, devices)
+    pattern = re.compile(r"\{devices=\[([\d,]+)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))( last_\w+)?\}")
+    match = pattern.fullmatch(text)
+    if match is None:
+        return
+    tiles, shape, order, listed = ([int(i) for i in g.split(",")] if g else [] for g in match.groups()[:4])
+    lengths = shape or [len(listed)]
+    hlo = xla_client.HloSharding.iota_tile(tiles, lengths, order or list(range(len(lengths))), [])
+    assignment = np.array(hlo.tile_assignment_devices()).reshape(tiles)
+    held = np.array([np.argwhere(assignment == device)[0] for device in range(devices)])
     for axis, cuts in enumerate(tiling):
         index = np.zeros(devices, int)
         for low, high in cuts:
@@ -266,46 +253,30 @@ def test_tilings(text: str, devices: int, tiling: Any) -> None:
         np.testing.assert_array_equal(held[:, axis], index)
 
 
-def _tiles_of_xla(text: str, devices: int) -> Any:
-    """The index of the tile of each device, along each axis."""
-    from jax._src.lib import xla_client
-
-    pattern = re.compile(r"\{devices=\[([\d,]+)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))( last_\w+)?\}")
-    match = pattern.fullmatch(text)
-    if match is None:
-        return np.zeros((devices, 0), int)
-    tiles, shape, order, listed = ([int(i) for i in g.split(",")] if g else [] for g in match.groups()[:4])
-    hlo = (
-        xla_client.HloSharding.iota_tile(tiles, shape, order or list(range(len(shape))), [])
-        if not listed
-        else xla_client.HloSharding.iota_tile(tiles, [devices], [0], [])
-    )
-    assignment = np.array(hlo.tile_assignment_devices()).reshape(tiles)
-    return np.array([np.argwhere(assignment == device)[0] for device in range(devices)])
+NO_TILINGS = """
+{maximal device=0}
+{devices=[2,2]0,2,1,3}
+{devices=[2,1,2]<=[4] last_tile_dims={manual}}
+{devices=[2,2]<=[8]}
+{devices=[2,3]<=[3,2]}
+{devices=[4]<=[4]T(1)}
+{devices=[2,2]<=[2,2]T(0,0)}
+{devices=[4]<=[2,2]T(0)}
+{devices=[4,0]<=[4]}
+{devices=[,]<=[4]}
+{devices=[4]<=[,]}
+{devices=[4]0,1,2}
+""".split("\n")[1:-1]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{maximal device=0}",
-        "{devices=[2,2]0,2,1,3}",
-        "{devices=[2,1,2]<=[4] last_tile_dims={manual}}",
-        "{devices=[2,2]<=[8]}",
-        "{devices=[2,3]<=[3,2]}",
-        # Texts that no JAX writes.
-        "{devices=[4]<=[4]T(1)}",
-        "{devices=[2,2]<=[2,2]T(0,0)}",
-        "{devices=[4]<=[2,2]T(0)}",
-        "{devices=[4,0]<=[4]}",
-        "{devices=[,]<=[4]}",
-        "{devices=[4]<=[,]}",
-        "{devices=[" + "9" * 5000 + "]<=[4]}",
-        "{devices=[4]0,1,2}",
-        "{devices=[4]<=[" + "2," * 100_000 + "2]}",
-    ],
-)
+@each("text", [*NO_TILINGS, f"{{devices=[{'9' * 5000}]<=[4]}}", f"{{devices=[4]<=[{'2,' * 100_000}2]}}"])
 def test_no_tilings(text: str) -> None:
-    from jaxexp._kernel.module import from_gspmd
-
     with pytest.raises(from_gspmd.NotExpressibleError):
         from_gspmd._tiling(text, 6 if "3" in text.partition("]")[0] else 4)
+
+
+def test_a_list_of_devices_is_not_as_long_as_there_are_devices() -> None:
+    with pytest.raises(from_gspmd.NotExpressibleError):
+        from_gspmd._tiling("{devices=[8]0,1,2,3,4,5,6,7}", 1 << 40)
+    ones = "1," * 200_000
+    assert from_gspmd._tiling(f"{{devices=[{ones}8]<=[{ones}8]}}", 8)[-1] == ((1, 8),)

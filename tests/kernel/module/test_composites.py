@@ -16,8 +16,11 @@ from jaxexp import _jax
 from jaxexp._kernel.module import composites, mlir
 from jaxexp._kernel.module.composites import Meaning
 from jaxexp._readback.function import RefusedError
+from kit import other_modules
 from kit.corpus import spec
+from kit.each import each
 
+pytestmark = pytest.mark.jax
 X = np.array([0.3, -0.5, 0.75, 0.1], np.float32)
 NAMES = "acos acosh asin asinh atanh cosh erf erfc sinh".split()
 
@@ -47,9 +50,7 @@ def with_composite(name: str, version: int, function: str) -> jaxexp.Exported:
             %0 = stablehlo.composite "chlo.{name}" %x {{decomposition = @f, version = {version} : i32}} : (TYPE) -> TYPE
             return %0 : TYPE
         }}"""
-    with _jax.make_ir_context():
-        module = _jax.ir.Module.parse(text.replace("TYPE", "tensor<4xf32>"))
-        serialized = mlir.serialize(module)
+    serialized = other_modules.serialized(text.replace("TYPE", "tensor<4xf32>"))
     exported = jaxexp.export(jax.jit(lambda x: x * 1))(X)
     return jaxexp.deserialize(dataclasses.replace(exported, mlir_module_serialized=serialized).serialize())
 
@@ -85,7 +86,7 @@ def test_what_jax_writes_means_its_operations() -> None:
         assert " top_k[" in printed
 
 
-@pytest.mark.parametrize("release", ASINS)
+@each("release", ASINS)
 def test_what_other_releases_write_means_the_operation(release: str) -> None:
     exported = with_composite("asin", 1, ASINS[release])
     assert meanings(exported) == {"chlo.asin": Meaning.OPERATION}
@@ -94,12 +95,13 @@ def test_what_other_releases_write_means_the_operation(release: str) -> None:
     assert np.allclose(jaxexp.deserialize(jaxexp.migrate(exported.serialize(), to="0.4.30")).call(X), np.arcsin(X))
 
 
+@pytest.mark.wide(one_in=3, promise="composites that are written again mean their operations")
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("erf")])
 def test_what_is_written_again_means_the_operation(name: str) -> None:
     """For complex numbers, jaxlib then takes apart what the function of the composite computes."""
     z = (X + 1j * X[::-1]).astype(np.complex64)
     exported = jaxexp.export(jax.jit(getattr(lax, name)))(z)
-    for release in ("0.4.30", "0.5.3", "0.10.0"):
+    for release in ("0.4.30", "0.5.3", "0.10.0") if name == "sinh" else ("0.5.3",):
         written = exported.serialize(compatibility=f"jax-{release}")
         for again in (written, jaxexp.migrate(written), jaxexp.migrate(written, to="0.4.25")):
             loaded = jaxexp.deserialize(again, policy=jaxexp.Policy())
@@ -107,7 +109,7 @@ def test_what_is_written_again_means_the_operation(name: str) -> None:
             assert np.allclose(loaded.call(z), getattr(jnp, f"arc{name[1:]}" if name[0] == "a" else name)(z), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "version"), [("sinh", 2), ("erf", 2), ("tan", 1), ("lgamma", 1)])
+@each("name, version", [("sinh", 2), ("erf", 2), ("tan", 1), ("lgamma", 1)])
 def test_other_versions_mean_their_functions(name: str, version: int) -> None:
     """XLA knows no such composite, either."""
     exported = with_composite(name, version, NEGATE)
@@ -119,7 +121,7 @@ def test_other_versions_mean_their_functions(name: str, version: int) -> None:
     jaxexp.Policy().check(exported)
 
 
-@pytest.mark.parametrize("name", ["sinh", "erf"])
+@each("name", ["sinh", "erf"])
 def test_two_meanings_are_refused(name: str, caplog: pytest.LogCaptureFixture) -> None:
     exported = with_composite(name, 1, NEGATE)
     assert not np.array_equal(exported.call(X), -X)  # or XLA does not go by the name any more
@@ -127,7 +129,7 @@ def test_two_meanings_are_refused(name: str, caplog: pytest.LogCaptureFixture) -
     for make in (exported.make_jaxpr, lambda: exported.raised()(X)):
         with pytest.raises(RefusedError, match=expected):
             make()
-    np.testing.assert_array_equal(jax.vmap(exported.call)(X[None])[0], exported.call(X))
+    np.testing.assert_allclose(jax.vmap(exported.call)(X[None])[0], exported.call(X), rtol=1e-6)
     assert f"chlo.{name}" in caplog.text
     for to in (None, "0.4.30"):
         with pytest.raises(jaxexp.DeserializationError, match=expected):

@@ -15,7 +15,10 @@ from jaxexp._cli.commands.view import page_of
 from jaxexp._fleet.places.source import source
 from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.module import mlir
+from kit import other_modules
+from kit.each import each
 
+pytestmark = pytest.mark.jax
 X = np.ones(4, np.float32)
 NAMES = b"the_first_function", b"the_other_function"
 COMMANDS = "\x1b[2J\a\u202e\nwhole 123".encode()
@@ -32,8 +35,7 @@ def with_functions(*names: bytes, attribute: str = "") -> jaxexp.Exported:
         %1 = call @{NAMES[1].decode()}(%0) {attribute} : (tensor<4xf32>) -> tensor<4xf32>
         return %1 : tensor<4xf32>
     }}"""
-    with _jax.make_ir_context():
-        serialized = mlir.serialize(_jax.ir.Module.parse("\n".join([*functions, calls])))
+    serialized = other_modules.serialized("\n".join([*functions, calls]))
     for name, new in zip(NAMES, names, strict=True):
         assert len(name) == len(new)
         serialized = serialized.replace(name, new)
@@ -52,7 +54,7 @@ USES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("use", [use for use in USES if use != "compatibility"])
+@each("use", [use for use in USES if use != "compatibility"])
 def test_a_producer_is_text(use: str) -> None:
     """MLIR quotes it, too."""
     blob = bytearray(jaxexp.export(jax.jit(lambda x: x * 1))(X).serialize(trailer=False))
@@ -61,19 +63,26 @@ def test_a_producer_is_text(use: str) -> None:
         USES[use](jaxexp.deserialize(blob))
 
 
-@pytest.mark.parametrize("use", USES)
-def test_nothing_is_printed(use: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """MLIR quotes the name of a function that is there twice."""
-    exported = with_functions(COMMANDS, COMMANDS)
+# Names of functions, and what is said of them: MLIR quotes the name of a function that is there twice.
+NAMED = [
+    ((COMMANDS, COMMANDS), r"redefinition of symbol named '\x1b[2J\x07\u202e"),
+    ((b"\xff" + COMMANDS[:17],) * 2, "redefinition of symbol named '?????????????????0'"),
+    ((b"\xff" + COMMANDS[:17], NAMES[1]), "functions whose names are text"),
+]
+
+
+@each("use, names, said", [(use, *named) for use in USES for named in NAMED])
+def test_nothing_is_printed(use: str, names: tuple[bytes, ...], said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    exported = with_functions(*names)
     capfd.readouterr()
     try:
-        said = str(USES[use](exported))
+        found = str(USES[use](exported))
         assert use == "compatibility"
     except jaxexp.DeserializationError as error:
-        said = str(error)
+        found = str(error)
     assert capfd.readouterr() == ("", "")
-    assert r"redefinition of symbol named '\x1b[2J\x07\u202e" in said
-    assert said.isprintable()
+    assert said in found
+    assert found.isprintable()
 
 
 def test_a_diagnostic_that_is_no_text(capfd: pytest.CaptureFixture[str]) -> None:
@@ -82,8 +91,7 @@ def test_a_diagnostic_that_is_no_text(capfd: pytest.CaptureFixture[str]) -> None
     text = f"""func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {{
         %0 = stablehlo.custom_call @f(%x) {{sdy.sharding_rule = {rule}}} : (tensor<4xf32>) -> tensor<4xf32>
         return %0 : tensor<4xf32> }}"""
-    with _jax.make_ir_context():
-        serialized = bytearray(mlir.serialize(_jax.ir.Module.parse(text)))
+    serialized = bytearray(other_modules.serialized(text))
     found = [i for i, byte in enumerate(serialized) if byte == 2 * 9 + 1]  # kinds of attributes of Shardy
     outcomes = set()
     for i in found:
@@ -106,45 +114,15 @@ def _is_changed(module: bytes) -> bool:
 
 
 def test_strings_of_bytes() -> None:
-    """MLIR's bindings cannot say anything about these, and would end the process."""
+    """MLIR's bindings cannot say anything about these, and would end the process. A page shows them."""
     old_options = with_functions(*NAMES, attribute=r'{options = "\FF\00\01"}')
     assert _is_changed(old_options.mlir_module_serialized)
-    np.testing.assert_array_equal(old_options.call(X), X)
-
-
-def test_a_page_shows_strings_of_bytes() -> None:
-    with _jax.make_ir_context():
-        module = _jax.ir.Module.parse(
-            r"""func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
-              %0 = stablehlo.tan %x {extra = "\FF<\1B"} : tensor<4xf32>
-              return %0 : tensor<4xf32>
-            }"""
-        )
-        serialized = mlir.serialize(module)
-    exported = dataclasses.replace(jaxexp.export(jax.jit(lambda x: x * 1))(X), mlir_module_serialized=serialized)
-    page = page_of(source(bytes(exported.serialize()), "view"))
-    assert r"extra = \\xff" in page  # in JSON
-
-
-@pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [
-        ((b"\xff" + COMMANDS[:17],) * 2, "redefinition of symbol named '?????????????????0'"),
-        ((b"\xff" + COMMANDS[:17], NAMES[1]), "functions whose names are text"),
-    ],
-)
-def test_names_of_bytes(use: str, names: tuple[bytes, ...], said: str, capfd: pytest.CaptureFixture[str]) -> None:
-    exported = with_functions(*names)
-    capfd.readouterr()
-    try:
-        found = str(USES[use](exported))
-        assert use == "compatibility"
-    except jaxexp.DeserializationError as error:
-        found = str(error)
-    assert said in found
-    assert found.isprintable()
-    assert capfd.readouterr() == ("", "")
+    np.testing.assert_allclose(old_options.call(X), X)
+    said = other_modules.serialized(r"""func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+      %0 = stablehlo.tan %x {extra = "\FF<\1B"} : tensor<4xf32>
+      return %0 : tensor<4xf32> }""")
+    exported = dataclasses.replace(old_options, mlir_module_serialized=said)
+    assert r"extra = \\xff" in page_of(source(bytes(exported.serialize()), "view"))  # in JSON
 
 
 def test_strings_of_text() -> None:

@@ -11,9 +11,10 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import jaxexp
-from jaxexp import _jax
-from jaxexp._kernel.module import mlir
+from kit import other_modules
+from kit.each import each
 
+pytestmark = pytest.mark.jax
 X = np.ones(4, np.float32)
 MESH = '{m = #sdy.mesh<["x"=1]>}'
 OF_OPERATION = '#sdy.sharding_per_value<[<@m, [{"x"}]>]>'
@@ -43,8 +44,7 @@ def _function(meshes: str | bytes = MESH, argument: str = "", result: str = "", 
 
 
 def _of_text(text: str) -> jaxexp.Exported:
-    with _jax.make_ir_context():
-        serialized = mlir.serialize(_jax.ir.Module.parse(text))
+    serialized = other_modules.serialized(text)
     exported = jaxexp.export(jax.jit(lambda x: x * 1))(X)
     return jaxexp.deserialize(dataclasses.replace(exported, mlir_module_serialized=serialized).serialize())
 
@@ -55,16 +55,15 @@ USES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize(
-    "texts",
-    [
-        {"argument": '#sdy.sharding<@m, [{"x"}]>', "sharding": OF_OPERATION},
-        {"argument": r"#sdy.sharding<@m, [{\"x\"}]>", "meshes": MESH.replace('"', r"\"")},
-        {"argument": '#sdy.sharding<mesh<["y"=1]>, [{"y", ?}p1]>', "meshes": "{}"},
-        {"meshes": r'{m = #sdy.mesh<["\170"=1]>}', "sharding_rule": RULE},
-    ],
-)
+READ: list[dict[str, Any]] = [
+    {"argument": '#sdy.sharding<@m, [{"x"}]>', "sharding": OF_OPERATION},
+    {"argument": r"#sdy.sharding<@m, [{\"x\"}]>", "meshes": MESH.replace('"', r"\"")},
+    {"argument": '#sdy.sharding<mesh<["y"=1]>, [{"y", ?}p1]>', "meshes": "{}"},
+    {"meshes": r'{m = #sdy.mesh<["\170"=1]>}', "sharding_rule": RULE},
+]
+
+
+@each("use, texts", [(use, texts) for use in USES for texts in READ])
 def test_what_is_read(use: str, texts: dict[str, str]) -> None:
     USES[use](_function(**texts))
 
@@ -102,8 +101,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("name", REFUSED)
+@each("name, use", [(name, use) for name in REFUSED for use in USES])
 def test_what_is_refused(name: str, use: str, capfd: pytest.CaptureFixture[str]) -> None:
     exported = _function(**REFUSED[name])
     with pytest.raises(jaxexp.DeserializationError, match="as XLA writes them for Shardy") as error:
@@ -113,28 +111,25 @@ def test_what_is_refused(name: str, use: str, capfd: pytest.CaptureFixture[str])
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("frontend", ["{xla.sdy.meshes = 5 : i32}", '{xla.sdy.meshes = "{}", xla.sdy.sharding = [1]}'])
-def test_what_is_no_text(use: str, frontend: str) -> None:
+@each("frontend", ["{xla.sdy.meshes = 5 : i32}", '{xla.sdy.meshes = "{}", xla.sdy.sharding = [1]}'])
+def test_what_is_no_text(frontend: str) -> None:
     exported = _of_text(
         f"""module attributes {{mhlo.frontend_attributes = {frontend}}} {{
           func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {{ return %x : tensor<4xf32> }}
         }}"""
     )
-    with pytest.raises(jaxexp.DeserializationError, match="that is no text"):
-        USES[use](exported)
+    for use in USES.values():
+        with pytest.raises(jaxexp.DeserializationError, match="that is no text"):
+            use(exported)
 
 
-@pytest.mark.parametrize("name", [b"ax\xffsx", b"ax\\sx", b"ax\nsx", "ax\u00fcx".encode()])
+@each("name", [b"ax\xffsx", b"ax\\sx", b"ax\nsx", "ax\u00fcx".encode()])
 def test_names_of_axes_at_which_xla_would_end_the_process(name: bytes) -> None:
     exported, x = _on_a_mesh(name)
     with pytest.raises(jaxexp.DeserializationError, match="axes of meshes"):
         exported.call(x)
     with pytest.raises(jaxexp.ExportError):
         jaxexp.migrate(exported.serialize(), "0.6.2")
-
-
-def test_names_of_axes_at_which_it_would_not() -> None:
     exported, x = _on_a_mesh(b'a" x.')
     assert exported.call(x).sum() == 16
 

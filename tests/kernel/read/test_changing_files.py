@@ -1,24 +1,38 @@
-"""Files that change under functions that were loaded from them: the old function or one clear error, never a signal."""
+"""Files and buffers that change under functions that were read from them: the old function or one clear error."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import ctypes
+import functools
 import gc
+import mmap
 import os
-import subprocess
+import random
+import shutil
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import jax
+import numpy as np
 import pytest
 
 import jaxexp
-from jaxexp import Archive, DeserializationError
+from jaxexp import Archive, DeserializationError, _native
+from jaxexp._api.exported import reader
+from jaxexp._kernel.io import files
 from kit.any_modules import with_modules
 from kit.archives import plain
-from kit.places import WORKERS
+from kit.compare import assert_same_fields, chain
+from kit.corpus import arr
+from kit.each import each
+from kit.ways import parts_of
 
-pytestmark = pytest.mark.once(reason="files, whoever wrote what is in them")
 MEGABYTE = 1 << 20
 
 
@@ -48,8 +62,8 @@ def same_size_and_time(path: Path, data: bytes) -> None:
 CHANGES = [rewrite, cut, empty, same_size, same_size_and_time]
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("how", ["load", "load_many"])
+@each("change", CHANGES)
+@each("how", ["load", "load_many"])
 def test_a_large_file(how: str, change: Callable[[Path, bytes], None], tmp_path: Path) -> None:
     path, function = tmp_path / "f", with_modules(1, 3 * MEGABYTE)
     function.save(path, vjp_order=1)
@@ -60,33 +74,25 @@ def test_a_large_file(how: str, change: Callable[[Path, bytes], None], tmp_path:
     change(path, other)
     assert loaded.fun_name == "model"
     assert loaded.vjp().in_avals == function.vjp().in_avals, "what was read stays"
-    for _ in range(2):
-        for late in (loaded, loaded.vjp(), used.vjp()):
-            with pytest.raises(DeserializationError, match=r"has been changed since|of the module as they were"):
-                _ = late.mlir_module_serialized
-        with pytest.raises(DeserializationError):
-            loaded.serialize()
+    for late in (loaded, loaded, loaded.vjp(), used.vjp()):
+        with pytest.raises(DeserializationError, match=r"has been changed since|of the module as they were"):
+            _ = late.mlir_module_serialized
+    with pytest.raises(DeserializationError):
+        loaded.serialize()
     assert used.mlir_module_serialized == function.mlir_module_serialized
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("trailer", [True, False])
-def test_a_small_file_was_read(trailer: bool, change: Callable[[Path, bytes], None], tmp_path: Path) -> None:
-    path, function = tmp_path / "f", with_modules(1, 10_000)
+@each("change", CHANGES)
+@each("size, trailer", [(10_000, True), (10_000, False), (3 * MEGABYTE, False)])
+def test_what_was_read_at_once(size: int, trailer: bool, change: Callable[[Path, bytes], None], tmp_path: Path) -> None:
+    """A small file, and a large one without a trailer."""
+    path, function = tmp_path / "f", with_modules(1, size)
     path.write_bytes(function.serialize(vjp_order=1, trailer=trailer))
-    loaded, [many] = jaxexp.load(path), jaxexp.load_many([path])
-    change(path, b"something else")
-    for one in (loaded, many):
+    for one in (jaxexp.load(path), *jaxexp.load_many([path])):
+        change(path, b"something else")
         assert one.mlir_module_serialized == function.mlir_module_serialized
         assert one.vjp().mlir_module_serialized == function.vjp().mlir_module_serialized
-
-
-def test_a_large_file_without_a_trailer_was_read(tmp_path: Path) -> None:
-    path, function = tmp_path / "f", with_modules(1, 3 * MEGABYTE)
-    path.write_bytes(function.serialize(trailer=False))
-    loaded = jaxexp.load(path)
-    path.write_bytes(b"something else")
-    assert loaded.mlir_module_serialized == function.mlir_module_serialized
+        path.write_bytes(function.serialize(vjp_order=1, trailer=trailer))
 
 
 def test_a_new_name_or_a_successor_is_no_change(tmp_path: Path) -> None:
@@ -126,7 +132,7 @@ def test_a_function_keeps_the_file_of_an_archive_as_long_as_it_reads_from_it(tmp
     assert small.mlir_module_serialized == functions[0].mlir_module_serialized
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@each("change", CHANGES)
 def test_a_member_of_an_archive(change: Callable[[Path, bytes], None], tmp_path: Path) -> None:
     path, functions = tmp_path / "fleet.zip", [with_modules(seed, 300_000) for seed in range(3)]
     for place, shift in ((path, 0), (tmp_path / "other.zip", 1)):
@@ -144,7 +150,6 @@ def test_a_member_of_an_archive(change: Callable[[Path, bytes], None], tmp_path:
             use()
     with contextlib.suppress(DeserializationError):  # it may have been read together with what is next to it
         assert vanished.load() == jaxexp.deserialize(plain(1.0))
-    with contextlib.suppress(DeserializationError):
         assert vanished.read() == plain(1.0)
 
 
@@ -165,62 +170,242 @@ def test_an_archive_that_grows_is_the_same(tmp_path: Path) -> None:
     assert archive.verify() == {}
 
 
-class TestVerify:
-    """`verify=True` reads all modules at once."""
-
-    def test_a_damaged_module(self, tmp_path: Path) -> None:
-        function = with_modules(1, 3 * MEGABYTE)
-        blob = bytearray(function.serialize(vjp_order=1))
-        for module, where in ((function, ""), (function.vjp(), "vjp.")):
-            damaged = bytearray(blob)
-            damaged[blob.index(module.mlir_module_serialized) + 5000] ^= 1
-            path = tmp_path / "f"
-            path.write_bytes(damaged)
-            jaxexp.load(path)
-            with pytest.raises(DeserializationError, match=rf"{path}.*at {where}mlir_module_serialized"):
-                jaxexp.load(path, verify=True)
-            with Archive.create(tmp_path / "fleet.zip") as writer:
-                writer.add("m", blob)
-            data = (tmp_path / "fleet.zip").read_bytes()
-            (tmp_path / "fleet.zip").write_bytes(data.replace(bytes(blob), bytes(damaged)))
-            handle = Archive.open(tmp_path / "fleet.zip")["m"]
-            handle.load()
-            with pytest.raises(DeserializationError, match=rf"fleet.zip::m.*at {where}mlir_module_serialized"):
-                handle.load(verify=True)
-
-    def test_then_the_file_may_change(self, tmp_path: Path) -> None:
-        function = with_modules(1, 3 * MEGABYTE)
-        function.save(tmp_path / "f", vjp_order=1)
-        loaded = jaxexp.load(tmp_path / "f", verify=True)
-        (tmp_path / "f").write_bytes(b"")
-        assert loaded.mlir_module_serialized == function.mlir_module_serialized
-        assert loaded.vjp().mlir_module_serialized == function.vjp().mlir_module_serialized
+def test_verified_at_once(tmp_path: Path) -> None:
+    """`verify=True` reads all modules; then the file may change."""
+    path, fleet, function = tmp_path / "f", tmp_path / "fleet.zip", with_modules(1, 3 * MEGABYTE)
+    blob = bytearray(function.serialize(vjp_order=1))
+    for module, where in ((function, ""), (function.vjp(), "vjp.")):
+        damaged = bytearray(blob)
+        damaged[blob.index(module.mlir_module_serialized) + 5000] ^= 1
+        path.write_bytes(damaged)
+        with Archive.create(fleet) as writer:
+            writer.add("m", blob)
+        fleet.write_bytes(fleet.read_bytes().replace(bytes(blob), bytes(damaged)))
+        for load, name in (
+            (functools.partial(jaxexp.load, path), path),
+            (Archive.open(fleet)["m"].load, f"{fleet}::m"),
+        ):
+            load()
+            with pytest.raises(DeserializationError, match=rf"{name}.*at {where}mlir_module_serialized"):
+                load(verify=True)
+    path.write_bytes(blob)
+    loaded = jaxexp.load(path, verify=True)
+    path.write_bytes(b"")
+    assert loaded.mlir_module_serialized == function.mlir_module_serialized
+    assert loaded.vjp().mlir_module_serialized == function.vjp().mlir_module_serialized
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="files that are open cannot be changed there")
-class TestAtRandom:
-    def trials(self, how: str, count: int, folder: Path, environment: dict[str, str]) -> dict[str, int]:
-        for i in range(3):
-            if how == "archive":
-                with Archive.create(folder / f"a-{i}") as writer:
-                    for seed in range(4):
-                        writer.add(f"m{seed}", with_modules(10 * i + seed, 200_000), vjp_order=1)
-            else:
-                with_modules(i, 2 * MEGABYTE).save(folder / f"a-{i}", vjp_order=1)
-        command = [sys.executable, WORKERS / "changing_files.py", folder, how, str(count), "0"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return {outcome: int(times) for outcome, times in map(str.split, done.stdout.splitlines())}
+def cut_and_grow(path: Path, source: random.Random) -> None:
+    size = path.stat().st_size
+    os.truncate(path, source.randrange(size))
+    os.truncate(path, size)
 
-    @pytest.mark.sampled(one_in=3, reason="many cases go the same way")
-    @pytest.mark.parametrize("how", ["load", "load_many", "archive"])
-    def test_a_few(self, how: str, tmp_path: Path, subprocess_env) -> None:
-        found = self.trials(how, 60, tmp_path, subprocess_env())
-        assert sum(found.values()) == 60
 
-    @pytest.mark.slow(reason="1,000 files of some megabytes each, which are written and changed")
-    @pytest.mark.parametrize("how", ["load", "load_many", "archive"])
-    def test_a_thousand(self, how: str, tmp_path: Path, subprocess_env) -> None:
-        found = self.trials(how, 1000, tmp_path, subprocess_env())
-        assert found["loaded"] > 100
-        assert found["refused"] > 100
+def overwrite(path: Path, source: random.Random) -> None:
+    with open(path, "r+b") as file:
+        file.seek(source.randrange(path.stat().st_size))
+        file.write(os.urandom(source.randrange(1, 1 << 20)))
+
+
+def replace(path: Path, new: Path) -> None:
+    shutil.copyfile(new, path.with_name("next"))
+    os.replace(path.with_name("next"), path)
+
+
+def append(path: Path, new: Path) -> None:
+    with open(path, "ab") as file:
+        file.write(new.read_bytes())
+
+
+def changed(path: Path, new: Path, source: random.Random) -> None:
+    source.choice([
+        lambda: path.write_bytes(new.read_bytes()), lambda: shutil.copyfile(new, path), lambda: os.utime(path),
+        lambda: os.truncate(path, source.randrange(path.stat().st_size)), lambda: cut_and_grow(path, source),
+        lambda: overwrite(path, source), lambda: replace(path, new), lambda: append(path, new),
+    ])()  # fmt: skip
+
+
+def loaded(path: Path, how: str, source: random.Random) -> list[jaxexp.Exported]:
+    if how == "load":
+        return [jaxexp.load(path, verify=source.random() < 0.2)]
+    if how == "load_many":
+        return jaxexp.load_many([path] * source.randrange(1, 4), workers=2)
+    archive = Archive.open(path)
+    if source.random() < 0.5:
+        return archive.load_all()
+    return [archive[name].load() for name in source.sample(list(archive), 2)]
+
+
+def modules_of(functions: list[jaxexp.Exported]) -> list[tuple[bytes, bytes]]:
+    return [(bytes(f.mlir_module_serialized), bytes(f.vjp().mlir_module_serialized)) for f in functions]
+
+
+def trial(path: Path, how: str, files: dict[Path, list[tuple[bytes, bytes]]], source: random.Random) -> str:
+    """A function is loaded, and its file changed: before, while or after it is loaded, by another thread."""
+    old, new = source.sample(list(files), 2)
+    path.unlink(missing_ok=True)
+    shutil.copyfile(old, path)
+    concurrent, delay = source.random() < 0.7, source.expovariate(1 / 0.001)
+    other = threading.Thread(target=lambda: (time.sleep(delay), changed(path, new, source)))
+    try:
+        if concurrent:
+            other.start()
+        functions = loaded(path, how, random.Random(source.random()))
+        if not concurrent:
+            changed(path, new, source)
+        seen = files[old] + (files[new] if concurrent else [])
+        assert all(modules in seen for modules in modules_of(functions)), "another function"
+        return "loaded"
+    except (DeserializationError, OSError):
+        return "refused"
+    finally:
+        if concurrent:
+            other.join()
+
+
+def outcomes(how: str, count: int, folder: Path) -> collections.Counter[str]:
+    files = {}
+    for i in range(3):
+        path = folder / f"a-{i}"
+        if how == "archive":
+            with Archive.create(path) as writer:
+                for seed in range(4):
+                    writer.add(f"m{seed}", with_modules(10 * i + seed, 200_000), vjp_order=1)
+        else:
+            with_modules(i, 2 * MEGABYTE).save(path, vjp_order=1)
+        files[path] = modules_of(Archive.open(path).load_all() if how == "archive" else [jaxexp.load(path)])
+    source = random.Random(0)
+    return collections.Counter(trial(folder / "now", how, files, source) for _ in range(count))
+
+
+@each("how", ["load", "load_many", "archive"])
+def test_a_few_at_random(how: str, tmp_path: Path) -> None:
+    assert outcomes(how, 40, tmp_path).total() == 40
+
+
+@pytest.mark.long(
+    promise="whatever happens to a file while it is read, a function is the one that was there, or refused",
+    sibling="test_changing_files.py::test_a_few_at_random",
+)
+@pytest.mark.parametrize("how", ["load", "load_many", "archive"])
+def test_a_thousand_at_random(how: str, tmp_path: Path) -> None:
+    found = outcomes(how, 1000, tmp_path)
+    assert found["loaded"] > 100
+    assert found["refused"] > 100
+
+
+Change = Callable[[bytes], None]
+
+
+def view_of_a_bytearray(data: bytes, _: Path) -> tuple[Any, Change]:
+    memory = bytearray(data)
+    return memoryview(memory).toreadonly(), lambda other: memory.__setitem__(slice(None), other)
+
+
+def array_that_is_another_one(data: bytes, _: Path) -> tuple[Any, Change]:
+    memory = np.frombuffer(data, np.uint8).copy()
+    frozen = memory.view()
+    frozen.flags.writeable = False
+    return frozen, lambda other: np.copyto(memory, np.frombuffer(other, np.uint8))
+
+
+def view_of_ctypes(data: bytes, _: Path) -> tuple[Any, Change]:
+    memory = (ctypes.c_ubyte * len(data)).from_buffer_copy(data)
+    return memoryview(memory).toreadonly(), lambda other: ctypes.memmove(memory, other, len(other))
+
+
+def _written(path: Path) -> Change:
+    def change(other: bytes) -> None:
+        with open(path, "r+b") as file:
+            file.write(other)
+
+    return change
+
+
+def mapped_file(data: bytes, folder: Path) -> tuple[Any, Change]:
+    (folder / "f").write_bytes(data)
+    with open(folder / "f", "rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), _written(folder / "f")
+
+
+def mapped_array(data: bytes, folder: Path) -> tuple[Any, Change]:
+    (folder / "f").write_bytes(data)
+    return np.memmap(folder / "f", np.uint8, mode="r"), _written(folder / "f")
+
+
+MEMORIES = [view_of_a_bytearray, array_that_is_another_one, view_of_ctypes, mapped_file, mapped_array]
+
+READINGS: dict[str, Callable[[Any], Any]] = {
+    "deserialize": jaxexp.deserialize,
+    "with a policy": lambda buffer: jaxexp.deserialize(buffer, policy=jaxexp.Policy()),
+    "load": jaxexp.load,
+    "load_many": lambda buffer: jaxexp.load_many([buffer])[0],
+    "many with a policy": lambda buffer: jaxexp.load_many([buffer], policy=jaxexp.Policy())[0],
+}
+
+CONTENTS: dict[str, Callable[[bytes], bytes]] = {
+    "zeros": lambda data: bytes(len(data)),
+    "ones": lambda data: b"\xff" * len(data),
+    "moved": lambda data: data[4:] + data[:4],
+    "another function": lambda data: data.replace(b"scaled", b"halved").replace(b"cpu", b"tpu"),
+}
+
+
+@pytest.fixture(scope="module")
+def blob() -> bytes:
+    def scaled(tree: Any, n: Any) -> Any:
+        return {"y": tree["a"] * n, "z": [tree["b"]]}
+
+    return bytes(jaxexp.export(jax.jit(scaled))({"a": arr(3), "b": arr(2, 2)}, np.float32(2)).serialize(vjp_order=2))
+
+
+@each("memory", MEMORIES)
+@each("reading", READINGS)
+def test_a_function_stays_what_it_was(memory: Any, reading: str, blob: bytes, tmp_path: Path) -> None:
+    for change in CONTENTS.values():
+        assert change(blob) != blob
+        buffer, write = memory(blob, tmp_path)
+        found = READINGS[reading](buffer)
+        write(change(blob))
+        assert (found.fun_name, found.platforms, found.nr_devices) == ("scaled", ("cpu",), 1)
+        for link, expected in zip(chain(found, 2), chain(jaxexp.deserialize(blob), 2), strict=True):
+            assert_same_fields(link, expected)
+            assert link.serialize() == expected.serialize()
+
+
+@each("memory", MEMORIES)
+def test_images_and_modules_stay_what_they_were(memory: Any, blob: bytes, tmp_path: Path) -> None:
+    image, modules = parts_of(blob)
+    made = []
+    for i, data in enumerate([image, *modules]):
+        (tmp_path / str(i)).mkdir()
+        made.append(memory(data, tmp_path / str(i)))
+    found = reader.read(made[0][0], [buffer for buffer, _ in made[1:]])
+    for (_, write), data in zip(made, [image, *modules], strict=True):
+        write(bytes(len(data)))
+    assert found == jaxexp.deserialize(blob)
+    assert [link.mlir_module_serialized for link in chain(found, 2)] == modules
+    # An archive has what was verified.
+    buffer, _ = memory(blob, tmp_path)
+    with jaxexp.Archive.create(tmp_path / "a.zip") as archive:
+        archive.add("f", buffer)
+    assert jaxexp.Archive.open(tmp_path / "a.zip")["f"].read() == blob
+
+
+def test_bytes_and_files_are_not_copied(blob: bytes, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(blob)
+    for buffer in (blob, memoryview(blob), memoryview(blob)[:], files.opened(tmp_path / "f")):
+        for read in (jaxexp.deserialize, lambda buffer: jaxexp.load_many([buffer])[0]):
+            module = np.frombuffer(read(buffer)._artifact.module(), np.uint8)
+            assert np.shares_memory(module, np.frombuffer(buffer, np.uint8))
+
+
+def test_what_the_caller_keeps_is_not_copied(blob: bytes) -> None:
+    memory = bytearray(blob)
+    view = memoryview(memory).toreadonly()
+    for buffer, in_place, is_shared in ((view, True, True), (view, False, False), (memory, True, False)):
+        artifact = _native.Artifact(buffer, in_place=in_place)
+        assert np.shares_memory(np.frombuffer(artifact.module(), np.uint8), np.frombuffer(memory, np.uint8)) == (
+            is_shared
+        )
+        assert reader.decode(artifact)._artifact.is_decoded == is_shared, "nobody knows for how long"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import gc
 import mmap
 import os
 import struct
+import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -21,41 +24,75 @@ from jaxexp import _native
 from jaxexp._api.exported import reader
 from jaxexp._api.many import Manner, load_slices
 from jaxexp._fleet.archive.opened import Opened
+from jaxexp._kernel.codec import nodes
 from jaxexp._kernel.io import sources
+from kit import wire
+from kit.any_modules import with_modules
 from kit.compare import assert_same_fields
 from kit.corpus import CASES, arr
-from kit.many import alone, assert_alike, versions
+from kit.each import each
 from kit.places import ATTACKS, GOLDEN
+from kit.ways import parts_of
 
+LARGE = np.random.default_rng(0).normal(size=1 << 19).astype(np.float32)
 FILES = sorted([*GOLDEN.glob("**/*.bin"), *ATTACKS.glob("*.bin")])
-WORKERS = pytest.mark.parametrize("workers", [1, 2, 8])
 
 
-@WORKERS
+def alone(read: Any, item: Any) -> Any:
+    """What one artifact gives by itself: an Exported, or the exception."""
+    try:
+        return read(item)
+    except Exception as error:
+        return error
+
+
+def assert_alike(found: Any, expected: Any, file: str | None) -> None:
+    assert type(found) is type(expected), (found, expected)
+    if not isinstance(expected, Exception):
+        assert_same_fields(found, expected)
+        assert found.metadata == expected.metadata
+        assert found.has_vjp() == expected.has_vjp()
+        # `load` keeps the name of the file.
+        assert vars(found).keys() - {"_kept"} == vars(expected).keys() - {"_kept"}
+        return
+    if isinstance(expected, jaxexp.DeserializationError):
+        assert found.file == file
+        expected.file = file
+    assert str(found) == str(expected)
+
+
+def versions(function: Any, *args: Any, count: int, **how: Any) -> list[bytes]:
+    """Artifacts that differ in the constants of their modules alone."""
+    exporteds = [jaxexp.export(jax.jit(lambda *a, c=i: function(np.float32(c + 2), *a)))(*args) for i in range(count)]
+    return [bytes(e.serialize(**how)) for e in exporteds]
+
+
+@pytest.mark.jax
+@each("workers", [1, 8])
 def test_golden_files_and_attacks(workers: int) -> None:
     """Twice, so that everything is also found among what is known already."""
     assert len(FILES) > 300
     found = jaxexp.load_many([*FILES, *FILES], workers=workers, on_error="return")
     for path, *both in zip(FILES, found[: len(FILES)], found[len(FILES) :], strict=True):
+        expected = alone(jaxexp.load, path)
         for one in both:
-            assert_alike(one, alone(jaxexp.load, path), str(path))
+            assert_alike(one, expected, str(path))
 
 
-@pytest.mark.sampled(one_in=3, reason="many cases go the same way")
-@WORKERS
-def test_every_case(blobs: list[bytes], workers: int) -> None:
-    for case, expected, found in zip(
-        [*CASES.values()] * 2, [*blobs, *blobs], jaxexp.load_many(blobs + blobs, workers=workers), strict=True
-    ):
+@pytest.mark.jax
+def test_every_case(blobs: dict[str, bytes]) -> None:
+    found = jaxexp.load_many([*blobs.values()] * 2, workers=2)
+    for (name, blob), one in zip([*blobs.items()] * 2, found, strict=True):
+        case = CASES[name]
         with case.context():
-            assert_alike(found, jaxexp.deserialize(expected), None)
-            assert bytes(found.serialize(vjp_order=case.vjp_order)) == expected
-            if found.has_vjp():
-                assert_same_fields(found.vjp(), jaxexp.deserialize(expected).vjp())
+            assert_alike(one, jaxexp.deserialize(blob), None)
+            assert bytes(one.serialize(vjp_order=case.vjp_order)) == blob
+            if one.has_vjp():
+                assert_same_fields(one.vjp(), jaxexp.deserialize(blob).vjp())
 
 
-def test_kinds_in_any_mixture_and_order(tmp_path: Path, blobs: list[bytes]) -> None:
-    chosen = blobs[:6]
+def test_kinds_in_any_mixture_and_order(tmp_path: Path, blobs: dict[str, bytes]) -> None:
+    chosen = [*blobs.values()][:6]
     paths = [tmp_path / f"{i}.jaxexp" for i in range(6)]
     for path, blob in zip(paths, chosen, strict=True):
         path.write_bytes(blob)
@@ -69,6 +106,7 @@ def test_kinds_in_any_mixture_and_order(tmp_path: Path, blobs: list[bytes]) -> N
         del found, one
     backwards = jaxexp.load_many(reversed(paths), workers=3)
     assert [e.fun_name for e in backwards] == [jaxexp.deserialize(b).fun_name for b in reversed(chosen)]
+    assert jaxexp.load_many([]) == jaxexp.load_many(iter(()), workers=8) == []
 
 
 def test_somebody_has_to_work(tmp_path: Path) -> None:
@@ -88,44 +126,34 @@ def test_somebody_has_to_work(tmp_path: Path) -> None:
         assert verification.step_of_file(source.whole, [0], 0, 1) == (1, [])
 
 
-def test_nothing() -> None:
-    assert jaxexp.load_many([]) == []
-    assert jaxexp.load_many(iter(()), workers=8) == []
-
-
 def test_large_files_are_read_in_parts_and_small_ones_at_once(tmp_path: Path) -> None:
-    large = jnp.asarray(np.random.default_rng(0).normal(size=1 << 19).astype(np.float32))
-    jaxexp.export(jax.jit(lambda x: x + large))(large).save(tmp_path / "large")
-    jaxexp.export(jax.jit(jnp.sin))(arr(3)).save(tmp_path / "small")
-    found = jaxexp.load_many([tmp_path / "large", tmp_path / "small"])
-    if sys.platform == "linux":
+    large, small = tmp_path / "large", tmp_path / "small"
+    with_modules(1, 3 << 20).save(large)
+    with_modules(2, 100).save(small)
+    found = jaxexp.load_many([large, small])
 
-        def opened() -> list[str]:
-            return [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
-                    if os.path.lexists(f"/proc/self/fd/{fd}")]  # fmt: skip
+    def opened() -> set[str]:
+        links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+        return {os.readlink(link) for link in links if os.path.lexists(link)}
 
-        assert str(tmp_path / "large") in opened()
-        assert str(tmp_path / "small") not in opened()
-        assert str(tmp_path / "large") not in Path("/proc/self/maps").read_text()
-    np.testing.assert_array_equal(found[0].call(large), 2 * large)
-    np.testing.assert_array_equal(found[1].call(arr(3)), jnp.sin(arr(3)))
     if sys.platform == "linux":
+        assert {str(large), str(small)} & opened() == {str(large)}
+        assert str(large) not in Path("/proc/self/maps").read_text()
+        assert found[0].mlir_module_serialized == with_modules(1, 3 << 20).mlir_module_serialized
         del found
         gc.collect()
-        jax.clear_caches()
-        gc.collect()
-        assert str(tmp_path / "large") not in opened()
+        assert str(large) not in opened()
 
 
-def test_an_item_that_is_no_artifact(tmp_path: Path, blobs: list[bytes]) -> None:
+def test_an_item_that_is_no_artifact(tmp_path: Path, blobs: dict[str, bytes]) -> None:
     (tmp_path / "empty").touch()
     (tmp_path / "text").write_text("hello, this is text")
     os.mkfifo(tmp_path / "pipe")
     bad = [
         tmp_path / "missing", tmp_path, tmp_path / "empty", tmp_path / "text", tmp_path / "pipe", b"", b"abc", 3, None,
-        "nul\0", np.zeros((2, 2))[:, 0], blobs[0][:100],
+        "nul\0", np.zeros((2, 2))[:, 0], blobs["sin"][:100],
     ]  # fmt: skip
-    given = [item for one in bad for item in (one, blobs[0])]
+    given = [item for one in bad for item in (one, blobs["sin"])]
     found = jaxexp.load_many(given, workers=2, on_error="return")
     assert [isinstance(one, Exception) for one in found] == [True, False] * len(bad)
     types = [type(error) for error in found[::2]]
@@ -146,31 +174,32 @@ def test_an_item_that_is_no_artifact(tmp_path: Path, blobs: list[bytes]) -> None
     assert str(found[22]).startswith("cannot read the artifact 'item 22': at trailer: ")
 
 
-@WORKERS
-def test_the_first_error_in_order_is_raised(workers: int, blobs: list[bytes], tmp_path: Path) -> None:
-    given: list[Any] = [blobs[0]] * 200
-    given[150] = blobs[1][:50]
-    given[61] = blobs[1][:-1]
-    given[60] = tmp_path / "missing"
-    with pytest.raises(FileNotFoundError, match="missing"):
-        jaxexp.load_many(given, workers=workers)
-    given[60] = blobs[0]
-    with pytest.raises(jaxexp.DeserializationError, match="'item 61'"):
-        jaxexp.load_many(given, workers=workers)
+def test_the_first_error_in_order_is_raised(blobs: dict[str, bytes], tmp_path: Path) -> None:
+    given: list[Any] = [blobs["sin"]] * 200
+    given[150] = blobs["mixed_nodes"][:50]
+    given[61] = blobs["mixed_nodes"][:-1]
+    for workers in (1, 8):
+        given[60] = tmp_path / "missing"
+        with pytest.raises(FileNotFoundError, match="missing"):
+            jaxexp.load_many(given, workers=workers)
+        given[60] = blobs["sin"]
+        with pytest.raises(jaxexp.DeserializationError, match="'item 61'"):
+            jaxexp.load_many(given, workers=workers)
 
 
-def test_arguments(blobs: list[bytes]) -> None:
+def test_arguments(blobs: dict[str, bytes]) -> None:
     for one in ("model.jaxexp", b"abc", bytearray(3), Path("model.jaxexp")):
         with pytest.raises(TypeError, match=r"many artifacts.*use load or deserialize"):
             jaxexp.load_many(one)
-    for workers in (0, -1):
-        with pytest.raises(jaxexp.ExportError, match="at least 1, found"):
-            jaxexp.load_many(blobs[:1], workers=workers)
-    for workers in (1.5, "2", True):
-        with pytest.raises(TypeError, match="workers has to be a number"):
-            jaxexp.load_many(blobs[:1], workers=workers)  # type: ignore[arg-type]
-    with pytest.raises(jaxexp.ExportError, match="found 'ignore'"):
-        jaxexp.load_many(blobs[:1], on_error="ignore")  # type: ignore[arg-type]
+    for how, error, message in (
+        ({"workers": 0}, jaxexp.ExportError, "at least 1, found"),
+        ({"workers": 1.5}, TypeError, "workers has to be a number"),
+        ({"workers": "2"}, TypeError, "workers has to be a number"),
+        ({"workers": True}, TypeError, "workers has to be a number"),
+        ({"on_error": "ignore"}, jaxexp.ExportError, "found 'ignore'"),
+    ):
+        with pytest.raises(error, match=message):
+            jaxexp.load_many([blobs["sin"]], **how)
 
 
 def test_damage_to_a_module_is_noticed_when_it_is_read() -> None:
@@ -184,49 +213,40 @@ def test_damage_to_a_module_is_noticed_when_it_is_read() -> None:
 
 
 def test_policy(tmp_path: Path) -> None:
-    plain = jaxexp.export(jax.jit(jnp.sin))(arr(3))
-    calling = jaxexp.export(
-        jax.jit(lambda x: jax.ffi.ffi_call("my_kernel", jax.ShapeDtypeStruct((3,), np.float32))(x)),
-        disabled_checks=[jaxexp.DisabledSafetyCheck.custom_call("my_kernel")],
-    )(arr(3))
-    for name, function in (("plain", plain), ("calling", calling)):
-        function.save(tmp_path / name)
-    blobs = [bytes(f.serialize()) for f in (plain, calling)]
-    given: list[Any] = [blobs[0], tmp_path / "calling", tmp_path / "plain", blobs[1], b"damaged"]
+    kernel = jaxexp.DisabledSafetyCheck.custom_call("my_kernel")
+    call = jax.jit(lambda x: jax.ffi.ffi_call("my_kernel", jax.ShapeDtypeStruct((3,), np.float32))(x))
+    plain, calling = jaxexp.export(jax.jit(jnp.sin))(arr(3)), jaxexp.export(call, disabled_checks=[kernel])(arr(3))
+    paths, blobs = [tmp_path / "calling", tmp_path / "plain"], [bytes(f.serialize()) for f in (plain, calling)]
+    calling.save(paths[0])
+    plain.save(paths[1])
+    given: list[Any] = [blobs[0], *paths, blobs[1], b"damaged"]
     found = jaxexp.load_many(given, policy=jaxexp.Policy(), on_error="return", workers=2)
     assert [type(one) for one in found[1:4:2]] == [jaxexp.PolicyError] * 2
-    assert [found[1].file, found[3].file] == [str(tmp_path / "calling"), "item 3"]
+    assert [found[1].file, found[3].file] == [str(paths[0]), "item 3"]
     assert isinstance(found[4], jaxexp.DeserializationError)
-    with pytest.raises(jaxexp.PolicyError, match="my_kernel"):
-        jaxexp.load_many(given, policy=jaxexp.Policy())
     # The first in order: what is refused for its policy is known later than what is damaged.
-    with pytest.raises(jaxexp.PolicyError) as raised:
-        jaxexp.load_many([blobs[0], blobs[1], b"damaged"], policy=jaxexp.Policy())
-    assert raised.value.file == "item 1"
+    for items, file in ((given, str(paths[0])), ([*blobs, b"damaged"], "item 1")):
+        with pytest.raises(jaxexp.PolicyError, match="my_kernel") as raised:
+            jaxexp.load_many(items, policy=jaxexp.Policy())
+        assert raised.value.file == file
     sizes = jaxexp.load_many(given[:3], policy=jaxexp.Policy(max_artifact_bytes=100), on_error="return")
-    assert [one.field for one in sizes] == ["max_artifact_bytes"] * 3
-    assert [one.file for one in sizes] == ["item 0", *map(str, given[1:3])]
-    with pytest.raises(jaxexp.PolicyError, match="max_artifact_bytes"):
-        jaxexp.load_many(given[:3], policy=jaxexp.Policy(max_artifact_bytes=100))
-
-
-def test_with_a_policy_files_are_not_mapped(tmp_path: Path) -> None:
-    large = jnp.asarray(np.random.default_rng(0).normal(size=1 << 17).astype(np.float32))
-    jaxexp.export(jax.jit(lambda x: x + large))(large).save(tmp_path / "large")
-    (kept,) = jaxexp.load_many([tmp_path / "large"], policy=jaxexp.Policy())
-    os.truncate(tmp_path / "large", 0)  # which a mapping would not survive
-    assert len(kept.mlir_module_serialized) > large.nbytes
+    assert [(one.field, one.file) for one in sizes] == [
+        ("max_artifact_bytes", file) for file in ("item 0", *map(str, paths))
+    ]
+    # With a policy, files are read at once: what becomes of them then is all the same.
+    jaxexp.export(jax.jit(lambda x: x + LARGE))(LARGE).save(paths[0])
+    (kept,) = jaxexp.load_many(paths[:1], policy=jaxexp.Policy())
+    os.truncate(paths[0], 0)
+    assert len(kept.mlir_module_serialized) > LARGE.nbytes
 
 
 def test_images_and_their_modules() -> None:
-    from jaxexp import _native
-
     made = versions(lambda c, x: x * c, arr(3), count=6, vjp_order=1)
     owner, extents = bytearray(), []
     for blob in made:
-        pieces = [_native.cut(blob), *map(bytes, modules_of(blob))]
+        image, modules = parts_of(blob)
         places = []
-        for piece in pieces:
+        for piece in (image, *modules):
             owner += bytes(-len(owner) % 8)
             places.append((len(owner), len(piece)))
             owner += piece
@@ -247,12 +267,266 @@ def test_images_and_their_modules() -> None:
         _ = errors[2].mlir_module_serialized
 
 
-def modules_of(blob: bytes) -> list[Any]:
-    from jaxexp import _native
+def test_versions_share_what_was_decoded_and_keep_what_is_theirs() -> None:
+    made = versions(lambda c, x: {"y": x * c}, arr(3), count=6, vjp_order=1)
+    assert len({len(blob) for blob in made}) == 1
+    found = jaxexp.load_many(made, workers=2)
+    assert len({id(e.in_tree) for e in found}) == len({id(e.in_avals) for e in found}) == 1
+    for i, (one, blob) in enumerate(zip(found, made, strict=True)):
+        assert_same_fields(one, jaxexp.deserialize(blob))
+        np.testing.assert_array_equal(one.call(arr(3))["y"], arr(3) * (i + 2))
+        if i % 4 == 0:
+            gradient = jax.grad(lambda x, e=one: e.call(x)["y"].sum())(arr(3))
+            np.testing.assert_array_equal(gradient, np.full(3, i + 2))
+        assert one.serialize(vjp_order=1) == blob
+    assert len({id(vars(e)) for e in found}) == 6
+    vars(found[0])["fun_name"] = "changed"
+    assert found[1].fun_name != "changed"
 
-    link: Any = _native.Artifact(blob)
-    modules = []
-    while link is not None:
-        modules.append(link.module())
-        link = link.vjp()
-    return modules
+
+def test_what_is_each_artifacts_own() -> None:
+    """Metadata, weak types, constraints, and the scope of dimensions."""
+    function = jaxexp.export(jax.jit(jnp.sin))(arr(3))
+    given = [{"v": 1}, None, {"v": [2, {"w": None}]}, {}, {"v": [2, {"w": None}]}, {"other": "text"}]
+    found = jaxexp.load_many([bytes(function.serialize(metadata=m)) for m in given], workers=2)
+    assert [dict(e.metadata) for e in found] == [m or {} for m in given]
+    assert found[2].metadata["v"] is not found[4].metadata["v"]
+
+    arguments = [(1.0, 2.0), (np.float32(1), 2.0), (np.float32(1), np.float32(2))]
+    weak = [bytes(jaxexp.export(jax.jit(lambda x, y: x + y))(*args).serialize()) for args in arguments]
+    found = jaxexp.load_many([*weak, *weak[::-1]], workers=2)
+    assert [one.weak_arguments for one in found] == [(0, 1), (1,), (), (), (1,), (0, 1)]
+
+    made = []
+    for constraints in ((), ("b >= 3",), ("mod(b, 2) == 0",)):
+        spec = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b, 2*b", constraints=constraints), np.float32)
+        made.append(bytes(jaxexp.export(jax.jit(lambda x: 2 * x))(spec).serialize()))
+    found = jaxexp.load_many(made * 2, workers=2)
+    sizes = [e.in_avals[0].shape[0] for e in found]
+    bounds = [jaxexp.symbolic_dim_bounds(size)[0] for size in sizes]
+    assert bounds[:2] == [1, 3]
+    assert bounds == [jaxexp.symbolic_dim_bounds(jaxexp.deserialize(b).in_avals[0].shape[0])[0] for b in made] * 2
+    assert len({id(size.scope) for size in sizes}) == 6
+    assert all(size.scope is one.out_avals[0].shape[0].scope for size, one in zip(sizes, found, strict=True))
+
+
+def test_custom_nodes_are_built_for_every_function(blobs: dict[str, bytes], bound_with: Any) -> None:
+    """What registered functions return may be anyone's, so nobody shares it."""
+    built = []
+
+    def build(*args: Any) -> Any:
+        built.append(args)
+        return nodes.build_custom_node(*args)
+
+    with bound_with(build_custom_node=build):
+        jaxexp.deserialize(blobs["custom_node"])
+        once = len(built)
+        jaxexp.load_many([blobs["custom_node"]] * 5, workers=2)
+    assert once > 0
+    assert len(built) == 6 * once
+
+
+def test_metadata_of_equal_size_and_other_bytes() -> None:
+    """Each byte of the metadata is changed in turn, under a digest that is right: known metadata help none of these."""
+    blob = versions(lambda c, x: (x * c,), arr(2, 3), count=1)[0]
+    _, _, metadata_size = wire.trailer_of(blob)
+    changed = []
+    for at in [*range(4), *range(16, metadata_size)]:
+        for flip in (1, 128):
+            copy = bytearray(blob)
+            copy[at] ^= flip
+            changed.append(bytes(wire.seal(copy)))
+    assert_no_help_from(blob, changed)
+
+
+def assert_no_help_from(blob: bytes, changed: list[bytes]) -> list[Any]:
+    """What comes of changed artifacts, between whole ones whose metadata are known by then."""
+    given = [item for one in changed for item in (blob, one)]
+    found = jaxexp.load_many(given, workers=2, on_error="return")
+    for i, (item, one) in enumerate(zip(given, found, strict=True)):
+        if item is not blob or i == 0:
+            assert_alike(one, alone(jaxexp.deserialize, item), f"item {i}")
+        else:
+            assert one.in_avals is found[0].in_avals
+    return found[1::2]
+
+
+def test_known_metadata_do_not_hide_where_modules_are() -> None:
+    """Equal tables, and a module that is longer, shorter, or elsewhere than they say."""
+    blob = versions(lambda c, x: x * c, arr(3), count=1, vjp_order=1)[0]
+    start, _, metadata_size = wire.trailer_of(blob)
+    module, size = struct.unpack_from("<I", blob, metadata_size)[0], len(blob)
+    hostile = []
+    for length in (0, 1, module - 1, module + 1, module + 4, size, 2**31 - 1, 2**32 - 1):
+        copy = bytearray(blob)
+        struct.pack_into("<I", copy, metadata_size, length)
+        hostile.append(bytes(wire.seal(copy)))
+    for cut in (4, 8, 64, module, module + 4, start - metadata_size):
+        # Bytes are missing behind the metadata, and the head says so.
+        copy = bytearray(blob[:metadata_size] + blob[metadata_size + cut // 4 * 4 :])
+        struct.pack_into("<I", copy, 12, len(copy))
+        hostile.append(bytes(wire.seal(copy)))
+    assert all(isinstance(one, jaxexp.DeserializationError) for one in assert_no_help_from(blob, hostile))
+
+
+def test_parts_of_one_buffer(blobs: dict[str, bytes]) -> None:
+    parts, extents = [b""], []
+    for i, blob in enumerate(blobs.values()):
+        start = sum(map(len, parts))
+        padding = -start % (64 if i % 5 else 1)  # some are not aligned
+        parts += [bytes(padding), blob]
+        extents.append((start + padding, len(blob), ()))
+    owner = b"".join(parts)
+    names = [f"fleet.zip: {name}" for name in blobs]
+    found = load_slices(owner, extents, names.__getitem__, Manner(workers=2))
+    for one, (name, blob) in zip(found, blobs.items(), strict=True):
+        with CASES[name].context():
+            assert_same_fields(one, jaxexp.deserialize(blob))
+            assert bytes(one.serialize(vjp_order=CASES[name].vjp_order)) == blob
+    short = [(start, size - 1, ()) for start, size, _ in extents]
+    errors = load_slices(owner, short, names.__getitem__, Manner(on_error="return"))
+    assert {error.file for error in errors if isinstance(error, jaxexp.DeserializationError)} == set(names)
+    for wrong in [(0, len(owner) + 1, ()), (len(owner) + 1, 0, ()), (2**63, 2**63, ())]:
+        with pytest.raises(ValueError, match="inside the buffer"):
+            load_slices(owner, [wrong], str, Manner())
+
+
+def test_results_keep_what_they_need_and_no_more(blobs: dict[str, bytes]) -> None:
+    owner = bytes(bytearray(blobs["sin"]))  # which nobody else has
+    before = sys.getrefcount(owner)
+    found = jaxexp.load_many([owner, blobs["mixed_nodes"]])
+    assert len(found[0].mlir_module_serialized) > 0
+    assert sys.getrefcount(owner) > before
+    del found
+    gc.collect()
+    assert sys.getrefcount(owner) == before
+    scratch = np.frombuffer(blobs["sin"], np.uint8).copy()
+    reference = weakref.ref(scratch)
+    found = jaxexp.load_many([scratch])
+    del scratch
+    assert len(found) == 1
+    assert reference() is None, "it was copied"
+
+
+def test_collections_go_on_afterwards(blobs: dict[str, bytes]) -> None:
+    try:
+        for switch, is_on in ((gc.enable, True), (gc.disable, False)):
+            switch()
+            jaxexp.load_many([*blobs.values()][:3])
+            with pytest.raises(jaxexp.DeserializationError):
+                jaxexp.load_many([b""])
+            assert gc.isenabled() == is_on
+    finally:
+        gc.enable()
+
+
+def test_many_callers_at_once(blobs: dict[str, bytes], tmp_path: Path) -> None:
+    made = [*blobs.values()]
+    paths = [tmp_path / name for name in blobs]
+    for path, blob in zip(paths, made, strict=True):
+        path.write_bytes(blob)
+    expected = [jaxexp.deserialize(blob).mlir_module_serialized for blob in made]
+
+    def work(number: int) -> None:
+        for round_ in range(3):
+            given = made if (number + round_) % 2 else paths
+            found = jaxexp.load_many(given, workers=1 + number % 4)
+            assert [e.mlir_module_serialized for e in found] == expected
+            broken = jaxexp.load_many([*given, b""], workers=2, on_error="return")
+            assert isinstance(broken[-1], jaxexp.DeserializationError)
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert gc.isenabled()
+
+
+PROGRAM = """
+import gc, os, signal, sys, threading, traceback, warnings
+import jaxexp
+
+class Path:
+    "The first of many: by the time that it is asked for its name, the call has begun."
+    def __fspath__(self):
+        begun.set()
+        return sys.argv[1]
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores Ctrl-C
+begun = threading.Event()
+jaxexp.load_many([sys.argv[1]])  # whatever is loaded on first use
+before = len(os.listdir("/proc/self/task"))
+number, interrupted = 20_000, False
+while not interrupted:  # until the signal comes while the call runs, however quick or busy the machine is
+    begun.clear()
+    thread = threading.Thread(target=lambda: (begun.wait(), os.kill(os.getpid(), signal.SIGINT)))
+    thread.start()
+    try:
+        jaxexp.load_many([Path()] + [sys.argv[1]] * number, workers=4)
+        thread.join()
+        number = min(2 * number, 400_000)  # more would not fit into the memory of a small machine
+    except KeyboardInterrupt as error:
+        interrupted = "load_many" in [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+thread.join()
+assert gc.isenabled()
+assert len(os.listdir("/proc/self/task")) == before
+assert len(jaxexp.load_many([sys.argv[1]] * 100, workers=4)) == 100
+print("interrupted", flush=True)
+
+warnings.simplefilter("ignore")  # Python and JAX say that it is a risk
+stop, begun = threading.Event(), threading.Event()
+
+def load():
+    while not stop.is_set():
+        jaxexp.load_many([sys.argv[1]] * 500, workers=4)
+        begun.set()
+
+thread = threading.Thread(target=load)
+thread.start()
+begun.wait()
+for _ in range(20):
+    if (child := os.fork()) == 0:
+        threads = len(os.listdir("/proc/self/task"))
+        os._exit(0 if threads == 1 and len(jaxexp.load_many([sys.argv[1]] * 100, workers=3)) == 100 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+stop.set()
+thread.join()
+print("forked")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+@pytest.mark.processes(reason="Ctrl-C and forks are for whole processes")
+def test_signals_and_forks(tmp_path: Path, subprocess_env) -> None:
+    """Ctrl-C ends a call and all of its threads; a process that is forked in the middle of one can begin another."""
+    with_modules(1, 100).save(tmp_path / "one")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, tmp_path / "one"], env=subprocess_env(),
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.stdout == "interrupted\nforked\n", done.stderr
+
+
+@pytest.mark.long(
+    promise="reading many artifacts over and over, good and bad ones, leaves no memory behind",
+    sibling="test_load_many.py::test_results_keep_what_they_need_and_no_more",
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/statm")
+def test_resident_memory_is_flat(tmp_path: Path) -> None:
+    made = versions(lambda c, x: {"y": x * c}, arr(3), count=8, vjp_order=1)
+    made.append(bytes(jaxexp.export(jax.jit(jnp.sin))(arr(3)).serialize(metadata={"v": [1, "two"]})))
+    paths = [tmp_path / str(i) for i in range(len(made))]
+    for path, blob in zip(paths, made, strict=True):
+        path.write_bytes(blob)
+
+    def rounds(count: int) -> int:
+        for _ in range(count):
+            given = [*paths, *made, made[0][:-8], "missing", 3] * 10
+            found = jaxexp.load_many(given, workers=3, on_error="return")
+            assert sum(isinstance(one, Exception) for one in found) == 30
+            assert found[0].vjp().in_avals
+            assert found[0].mlir_module_serialized
+        del found
+        gc.collect()
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    before = rounds(100)
+    assert rounds(500) - before < 1 << 20, "of 100,000 artifacts: 30 bytes for each would be three million"

@@ -6,7 +6,6 @@ What real old releases make of it is shown by ``make interop``; here is what can
 from __future__ import annotations
 
 import datetime
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,9 @@ from kit import wire
 from kit.compare import assert_same_values
 from kit.corpus import CASES, arr, export_with, mesh, spec
 from kit.derivatives import pull_back
-from kit.places import GOLDEN
+from kit.each import each
 
-COMPAT = GOLDEN / "compat"
+pytestmark = pytest.mark.jax
 f32 = np.float32
 
 
@@ -53,25 +52,22 @@ def sharded() -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
     return jax.jit(fun, in_shardings=(s, None)), tuple(spec(v.shape) for v in values), placed
 
 
-# --- slots ----------------------------------------------------------------------------------------------------------
-
 # What stands in which slot for which reader: version number, a short device count, an xla.OpSharding, convention.
-SLOTS = {
-    "0.4.22": (1, True, True, 9),
-    "0.4.24": (2, True, True, 9),
-    "0.6.2": (2, True, True, 9),
-    "0.8.1": (2, True, True, 10),
-    "0.8.2": (3, False, True, 10),
-    "0.9.0": (3, False, False, 10),
-    "0.10.0": (3, False, False, 10),
-    "0.11.1": (12, False, False, 10),
-    "0.12.0.1": (12, False, False, 10),
-}
+SLOTS = [
+    ("0.4.22", 1, True, True, 9),
+    ("0.4.24", 2, True, True, 9),
+    ("0.6.2", 2, True, True, 9),
+    ("0.8.1", 2, True, True, 10),
+    ("0.8.2", 3, False, True, 10),
+    ("0.9.0", 3, False, False, 10),
+    ("0.10.0", 3, False, False, 10),
+    ("0.11.1", 12, False, False, 10),
+    ("0.12.0.1", 12, False, False, 10),
+]
 
 
-@pytest.mark.parametrize(("release", "expected"), SLOTS.items())
-def test_slots_of_each_reader(release: str, expected: tuple[Any, ...]) -> None:
-    number, short_count, op_sharding, convention = expected
+@each("release, number, short_count, op_sharding, convention", SLOTS)
+def test_slots_of_each_reader(release: str, number: int, short_count: bool, op_sharding: bool, convention: int) -> None:
     s = NamedSharding(mesh((8,), ("x",)), P("x"))
     fun = jax.jit(lambda a, b: a * 2 + b, in_shardings=(s, None), out_shardings=s)
     blob = jaxexp.export(fun)(spec((8,)), spec((8,))).serialize(compatibility=f"jax-{release}")
@@ -109,23 +105,20 @@ def test_default_is_as_ever() -> None:
     assert stablehlo_of(exported) == stablehlo_of(jax_export.export(fun)(*specs))
 
 
-@pytest.mark.parametrize("release", ["0.4.30", "0.6.2", "0.7.2", "0.9.2", "0.10.2"])
+@each("release", ["0.4.30", "0.10.2"])
 def test_todays_readers_read_what_is_for_old_ones(release: str) -> None:
-    blob = CASES["perceptron"].build()
-    exported = export_with(jaxexp, blob)
+    case = CASES["perceptron"].build()
+    exported = export_with(jaxexp, case)
     written = exported.serialize(1, compatibility=f"jax-{release}")
     for library in (jax_export, jaxexp):
         read = library.deserialize(written)
         assert read.in_tree == exported.in_tree
         assert stablehlo_of(read) <= table.number(table.release(release).stablehlo)
-        assert_same_values(read.call(*blob.args), blob.fun(*blob.args))
-        assert_same_values(pull_back(read.call, blob.args, {}), pull_back(blob.fun, blob.args, {}), rtol=1e-4)
+    assert_same_values(read.call(*case.args), case.fun(*case.args))
+    assert_same_values(pull_back(read.call, case.args, {}), pull_back(case.fun, case.args, {}), rtol=1e-4)
 
 
-# --- Shardy ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("when", ["exported for it", "written for it later"])
+@each("when", ["exported for it", "written for it later"])
 def test_readers_before_shardy_get_gspmd(when: str) -> None:
     fun, specs, placed = sharded()
     if when == "exported for it":
@@ -160,8 +153,6 @@ def test_partly_manual_shard_map_has_to_be_exported_for_its_reader() -> None:
     assert b"sdy" not in jaxexp.export(fun, compatibility="jax-0.6.2")(*args).mlir_module_serialized
 
 
-# --- what cannot be said --------------------------------------------------------------------------------------------
-
 Pair = jax.tree_util.register_pytree_node_class(
     type("Pair", (tuple,), {"tree_flatten": lambda s: (s, None), "tree_unflatten": classmethod(lambda c, _, x: c(x))})
 )
@@ -175,50 +166,34 @@ def symbolic(text: str) -> Any:
 
 
 # Function, specs, reader, what the error names, the first release that reads it.
-REFUSED: dict[str, tuple[Any, Any, str, str, str | None]] = {
-    "dtype": (lambda x: x, lambda: spec((2,), jnp.float8_e4m3), "0.4.35", r"args\[0\] has dtype float8_e4m3", "0.4.36"),
-    "newer dtype": (lambda x: x, lambda: spec((2,), jnp.float4_e2m1fn), "0.5.2", "float4_e2m1fn", "0.5.3"),
-    "key": (lambda x: x, lambda: jax.random.key(1), "0.5.3", r"args\[0\] has dtype key<fry>", "0.6.0"),
-    "float0": (lambda x: x, lambda: spec((2,), jax.dtypes.float0), "0.4.23", "float0", "0.4.24"),
-    "node": (lambda x: x, lambda: Pair([f32(1), f32(2)]), "0.4.34", "nodes of <class '.*Pair'>", "0.4.35"),
-    "keys of a dict": (lambda x: x, lambda: {1: f32(1)}, "0.4.35", "keys that are not strings", "0.10.2"),
-    "dimension": (
-        lambda x: jnp.concatenate([x, x])[: jax.core.max_dim(x.shape[0], 3)],
-        lambda: spec(symbolic("n")),
-        "0.4.23",
-        r"result has a symbolic dimension .*max\(",
-        "0.4.24",
+REFUSED: list[tuple[Any, Any, str, str, str]] = [
+    (lambda x: x, lambda: spec((2,), jnp.float8_e4m3), "0.4.35", r"args\[0\] has dtype float8_e4m3", "0.4.36"),
+    (lambda x: x, lambda: spec((2,), jnp.float4_e2m1fn), "0.5.2", "float4_e2m1fn", "0.5.3"),
+    (lambda x: x, lambda: jax.random.key(1), "0.5.3", r"args\[0\] has dtype key<fry>", "0.6.0"),
+    (lambda x: x, lambda: spec((2,), jax.dtypes.float0), "0.4.23", "float0", "0.4.24"),
+    (lambda x: x, lambda: Pair([f32(1), f32(2)]), "0.4.34", "nodes of <class '.*Pair'>", "0.4.35"),
+    (lambda x: x, lambda: {1: f32(1)}, "0.4.35", "keys that are not strings", "0.10.2"),
+    (
+        lambda x: jnp.concatenate([x, x])[: jax.core.max_dim(x.shape[0], 3)], lambda: spec(symbolic("n")),
+        "0.4.23", r"result has a symbolic dimension .*max\(", "0.4.24",
     ),
-    "custom call": (jnp.linalg.cholesky, lambda: spec((3, 3)), "0.4.30", "calls lapack_spotrf_ffi", "0.4.31"),
-    "later custom call": (jnp.linalg.eigvals, lambda: spec((3, 3)), "0.4.31", "lapack_sgeev_ffi", "0.4.32"),
-    "arithmetic": (
-        lambda x: -x,
-        lambda: spec((2,), jnp.int4),
-        "0.4.30",
-        r"4-bit integers \(stablehlo.negate\)",
-        "0.4.36",
+    (jnp.linalg.cholesky, lambda: spec((3, 3)), "0.4.30", "calls lapack_spotrf_ffi", "0.4.31"),
+    (jnp.linalg.eigvals, lambda: spec((3, 3)), "0.4.31", "lapack_sgeev_ffi", "0.4.32"),
+    (lambda x: -x, lambda: spec((2,), jnp.int4), "0.4.30", r"4-bit integers \(stablehlo.negate\)", "0.4.36"),
+    (
+        lambda x: jax.lax.dot(x, x, precision=jax.lax.DotAlgorithmPreset.F32_F32_F32), lambda: spec((3, 3)),
+        "0.4.30", "stablehlo.dot_general, or a form of it, that is not in StableHLO", "0.4.35",
     ),
-    "operation": (
-        lambda x: jax.lax.dot(x, x, precision=jax.lax.DotAlgorithmPreset.F32_F32_F32),
-        lambda: spec((3, 3)),
-        "0.4.30",
-        "stablehlo.dot_general, or a form of it, that is not in StableHLO",
-        "0.4.35",
+    (
+        lambda x: x.astype(jnp.float8_e3m4).astype(f32), lambda: spec((2,)),
+        "0.4.30", "stablehlo.convert of element type f8E3M4", "0.4.35",
     ),
-    "type inside": (
-        lambda x: x.astype(jnp.float8_e3m4).astype(f32),
-        lambda: spec((2,)),
-        "0.4.30",
-        "stablehlo.convert of element type f8E3M4",
-        "0.4.35",
-    ),
-}
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("feature", REFUSED)
-def test_features_that_a_reader_does_not_know(feature: str) -> None:
-    fun, make_spec, release, what, since = REFUSED[feature]
-    message = rf"cannot be written for JAX {re.escape(release)}: .*{what}.*; write for JAX {re.escape(since or '')} or"
+@each("fun, make_spec, release, what, since", REFUSED)
+def test_features_that_a_reader_does_not_know(fun: Any, make_spec: Any, release: str, what: str, since: str) -> None:
+    message = rf"cannot be written for JAX {re.escape(release)}: .*{what}.*; write for JAX {re.escape(since)} or"
     arg = make_spec()
     with pytest.raises(jaxexp.SerializationError, match=message) as raised:
         jaxexp.export(jax.jit(fun), compatibility=f"jax-{release}")(arg)
@@ -251,22 +226,17 @@ def test_a_function_that_calls_one_with_shardy_says_where_to_convert() -> None:
     assert jaxexp.compatibility(written).readable_by("0.5.0")
 
 
-@pytest.mark.parametrize("what", ["memory space", "unreduced"])
-def test_shardings_that_a_reader_does_not_know(what: str) -> None:
-    case, release, message = {
-        "memory space": ("memory_kinds", "0.8.1", r"args\[0\] is in memory space .*; write for JAX 0\.8\.2 or"),
-        "unreduced": ("unreduced_result", "0.8.3", r"unreduced or reduced over mesh axes .*; write for JAX 0\.9\.0 or"),
-    }[what]
-    exported = export_with(jaxexp, CASES[case].build())
-    with pytest.raises(jaxexp.SerializationError, match=message):
-        exported.serialize(compatibility=f"jax-{release}")
-
-
-def test_custom_calls_of_other_platforms() -> None:
-    exported = jaxexp.export(jax.jit(jnp.linalg.cholesky), platforms=("cuda",))(spec((3, 3)))
-    with pytest.raises(jaxexp.SerializationError, match=r"calls cusolver_potrf_ffi, .*; write for JAX 0\.8\.0 or"):
-        exported.serialize(compatibility="jax-0.7.2")
-    assert exported.serialize(compatibility="jax-0.8.0")
+def test_shardings_that_a_reader_does_not_know() -> None:
+    cholesky = jaxexp.export(jax.jit(jnp.linalg.cholesky), platforms=("cuda",))(spec((3, 3)))
+    kinds, unreduced = (export_with(jaxexp, CASES[name].build()) for name in ("memory_kinds", "unreduced_result"))
+    for exported, release, message in (
+        (kinds, "0.8.1", r"args\[0\] is in memory space .*; write for JAX 0\.8\.2 or"),
+        (unreduced, "0.8.3", r"unreduced or reduced over mesh axes .*; write for JAX 0\.9\.0 or"),
+        (cholesky, "0.7.2", r"calls cusolver_potrf_ffi, .*; write for JAX 0\.8\.0 or"),
+    ):
+        with pytest.raises(jaxexp.SerializationError, match=message):
+            exported.serialize(compatibility=f"jax-{release}")
+    assert cholesky.serialize(compatibility="jax-0.8.0")
 
 
 def test_composites_are_expanded_for_compilers_without_them() -> None:
@@ -284,9 +254,6 @@ def test_vjp_is_refused_with_its_own_reason() -> None:
     assert exported.serialize(0, compatibility="jax-0.4.23")
     with pytest.raises(jaxexp.SerializationError, match=r"fun_vjp_jax cannot be written for JAX 0\.4\.23: .*float0"):
         exported.serialize(1, compatibility="jax-0.4.23")
-
-
-# --- the choice -----------------------------------------------------------------------------------------------------
 
 
 def test_choice_is_kept_for_the_function_and_its_vjps(tmp_path: Path) -> None:
@@ -314,65 +281,44 @@ def test_choice_is_kept_by_specialize() -> None:
     assert stablehlo_of(jaxexp.deserialize(blob)) <= table.number("1.1.3")
 
 
-@pytest.mark.parametrize("weeks", [0, 4, 12, 52])
-def test_weeks_back_from_the_installed_release(weeks: int) -> None:
-    installed = table.release(jax.__version__)
-    reader = readers.reader_of(f"{weeks}w")
-    assert reader.release == table.newest_before(installed.date - datetime.timedelta(weeks=weeks))
-    exported = jaxexp.export(jax.jit(jnp.sin))(spec((3,)))
-    assert exported.serialize(compatibility=f"{weeks}w") == exported.serialize(compatibility=reader.choice)
+def test_weeks_back_from_the_installed_release() -> None:
+    exported, installed = jaxexp.export(jax.jit(jnp.sin))(spec((3,))), table.release(jax.__version__)
+    for weeks in (0, 4, 12, 52):
+        reader = readers.reader_of(f"{weeks}w")
+        assert reader.release == table.newest_before(installed.date - datetime.timedelta(weeks=weeks))
+        assert exported.serialize(compatibility=f"{weeks}w") == exported.serialize(compatibility=reader.choice)
 
 
-def test_max_is_the_oldest_reader_that_can_be() -> None:
-    def oldest(fun: Any, *args: Any, order: int = 0) -> tuple[int, ...]:
-        exported = jaxexp.export(jax.jit(fun), compatibility="max")(*args)
-        blob = exported.serialize(order)
-        found = [r for r in readers.readers() if exported.serialize(order, compatibility=r.choice) == blob]
-        before = [r for r in readers.readers() if r.version < found[0].version]
-        for reader in before[-1:]:
-            with pytest.raises(jaxexp.SerializationError):
-                exported.serialize(order, compatibility=reader.choice)
-        return found[0].version
-
-    assert oldest(jnp.sin, spec((3,))) == (0, 4, 22)
-    assert oldest(lambda x, n: x * n, spec((2,)), spec((2,), np.int32)) == (0, 4, 22)
-
-
-@pytest.mark.parametrize(
-    ("args", "order", "expected"),
+@each(
+    "args, order, oldest",
     [
+        ((spec((2,)), spec((2,), np.int32)), 0, "0.4.22"),
         ((spec((2,)), spec((2,), np.int32)), 1, "0.4.24"),  # float0 in the VJP
         ((spec((2,), jnp.float8_e4m3), spec((2,), jnp.float8_e4m3)), 0, "0.4.36"),
     ],
 )
-def test_max_looks_at_everything_that_is_written(args: Any, order: int, expected: str) -> None:
+def test_max_is_the_oldest_reader_that_can_be(args: Any, order: int, oldest: str) -> None:
     exported = jaxexp.export(jax.jit(lambda x, n: x * n))(*args)
-    assert exported.serialize(order, compatibility="max") == exported.serialize(order, compatibility=f"jax-{expected}")
-    with pytest.raises(jaxexp.SerializationError, match=f"write for JAX {re.escape(expected)}"):
-        exported.serialize(order, compatibility="jax-0.4.22")
+    assert exported.serialize(order, compatibility="max") == exported.serialize(order, compatibility=f"jax-{oldest}")
+    chosen = jaxexp.export(jax.jit(lambda x, n: x * n), compatibility="max")(*args)
+    assert wire.read(chosen.serialize(order), "serialization_version") < 12
+    if oldest != "0.4.22":
+        with pytest.raises(jaxexp.SerializationError, match=f"write for JAX {re.escape(oldest)}"):
+            exported.serialize(order, compatibility="jax-0.4.22")
 
 
-@pytest.mark.parametrize(
-    ("choice", "message"),
-    [
-        (3, "found 3"),
-        (b"4w", "found b'4w'"),
-        ("4", "found '4'"),
-        ("4 weeks", "found '4 weeks'"),
-        ("JAX 0.4.30", "found 'JAX 0.4.30'"),
-        ("1e3w", "found '1e3w'"),
-        ("0..4", "found '0..4'"),
-        ("MAX", "found 'MAX'"),
-        ("", "found ''"),
-        ("jax-0.4.21", r"names no release that is known here; next to it are JAX 0\.4\.22\. compatibility= takes"),
-        ("jax-0.6.3", r"names no release that is known here; next to it are JAX 0\.6\.2 and JAX 0\.7\.0"),
-        ("jax-9.9.9", r"next to it are JAX 0\.12\.0\.1\. compatibility="),
-        ("5000w", r"goes back to before 2023-12-14"),
-        (f"{'9' * 5000}w", r"goes back to before 2023-12-14"),
-    ],
-)
+NO_CHOICES = {
+    **{choice: f"found {choice!r}" for choice in (3, b"4w", "4", "4 weeks", "JAX 0.4.30", "1e3w", "0..4", "MAX", "")},
+    "jax-0.4.21": r"names no release that is known here; next to it are JAX 0\.4\.22\. compatibility= takes",
+    "jax-0.6.3": r"names no release that is known here; next to it are JAX 0\.6\.2 and JAX 0\.7\.0",
+    "jax-9.9.9": r"next to it are JAX 0\.12\.0\.1\. compatibility=",
+    "5000w": r"goes back to before 2023-12-14",
+    f"{'9' * 5000}w": r"goes back to before 2023-12-14",
+}
+
+
+@each("choice, message", NO_CHOICES.items())
 def test_what_is_no_choice(choice: Any, message: str) -> None:
-    wrong_type = not isinstance(choice, str)
     exported = jaxexp.export(jax.jit(jnp.sin))(spec((3,)))
     for attempt in (
         lambda: jaxexp.export(jax.jit(jnp.sin), compatibility=choice),
@@ -380,37 +326,7 @@ def test_what_is_no_choice(choice: Any, message: str) -> None:
     ):
         with pytest.raises(jaxexp.ExportError, match=message) as raised:
             attempt()
-        assert isinstance(raised.value, TypeError) == wrong_type
+        assert isinstance(raised.value, TypeError) == (not isinstance(choice, str))
         if "found" in message or "names no" in message:
             assert "'0.4.22' to '0.12.0.1'" in str(raised.value)
             assert '"12w", or "max"' in str(raised.value)
-
-
-# --- what was written once ------------------------------------------------------------------------------------------
-
-WRITTEN = [
-    (folder.name, name)
-    for folder in sorted(COMPAT.iterdir())
-    if folder.is_dir()
-    for name in json.loads((folder / "cases.json").read_text())
-]
-
-
-@pytest.mark.parametrize(("release", "name"), WRITTEN)
-def test_golden_is_read_and_written_again(release: str, name: str) -> None:
-    """Each was read, called and compared by the release that it was written for, when it was made."""
-    entry = json.loads((COMPAT / release / "cases.json").read_text())[name]
-    blob = (COMPAT / release / f"{name}.bin").read_bytes()
-    case = CASES[name]
-    with case.context():
-        program = case.build()
-        read = jaxexp.deserialize(blob)
-        if stablehlo_of(read) <= table.number(readers.readers()[-1].stablehlo):
-            results = read.call(*program.args, **program.kwargs)
-            assert_same_values(jax.tree.leaves(results), jax.tree.leaves(program.live(*program.args, **program.kwargs)))
-        again = read.serialize(entry["vjp_order"], compatibility=release, trailer=wire.has_trailer(blob))
-    if wire.read(blob, "jax_version") == jax.__version__:
-        assert again == blob
-    for slot in ("serialization_version", "nr_devices", "calling_convention_version", "function_name"):
-        assert wire.read(again, slot) == wire.read(blob, slot)
-    assert read.has_vjp() == bool(entry["vjp_order"])

@@ -15,8 +15,11 @@ import jaxexp
 from jaxexp._kernel.codec.dtypes import DTYPES
 from jaxexp._kernel.releases import features
 from jaxexp._weights.files.dtypes import held_as
+from kit.each import each
 from kit.places import ROOT
 from kit.tensor_files import in_numpy
+
+pytestmark = pytest.mark.jax
 
 # By their classes: some have several names in jax.numpy, and others are kinds of dtypes.
 OF_JAX = {
@@ -88,22 +91,22 @@ def dtype_of(name: str) -> Any:
     return jax.dtypes.float0 if name == "float0" else np.dtype(jnp.dtype(name))
 
 
-@pytest.mark.sampled(one_in=3, reason="many cases go the same way")
+@pytest.mark.wide(one_in=3, promise="arguments, results and states may have each dtype of JAX")
 @pytest.mark.parametrize("dtype", EXPORTABLE)
-def test_arguments_results_and_states(dtype: str, tmp_path: Path) -> None:
+def test_arguments_results_and_states(dtype: str) -> None:
     with jax.enable_x64(True):
         state = {"x": array(dtype), "step": np.int32(3)}
 
         def step(state: Any) -> Any:
             return {**state, "step": state["step"] + 1}, widened(state["x"])
 
-        jaxexp.export(jax.jit(step))(state).save(tmp_path / "f.jaxexp")
-        new, wide = jaxexp.load(tmp_path / "f.jaxexp").call(state)
+        new, wide = jaxexp.deserialize(jaxexp.export(jax.jit(step))(state).serialize()).call(state)
         same(new["x"], state["x"])
         assert new["step"] == 4
         same(wide, widened(jnp.asarray(state["x"])))
 
 
+@pytest.mark.wide(one_in=5, promise="weights may have each dtype of JAX")
 @pytest.mark.parametrize("dtype", EXPORTABLE)
 def test_weights(dtype: str, tmp_path: Path) -> None:
     with jax.enable_x64(True):
@@ -118,7 +121,7 @@ def test_weights(dtype: str, tmp_path: Path) -> None:
             same(found, expected)
 
 
-@pytest.mark.parametrize("key", KEYS.values())
+@each("key", KEYS.values())
 def test_keys(key: str) -> None:
     given = jax.random.key(7, impl=key)
     loaded = jaxexp.deserialize(jaxexp.export(jax.jit(lambda k: jax.random.fold_in(k, 1)))(given).serialize())
@@ -127,7 +130,7 @@ def test_keys(key: str) -> None:
     same(jax.random.key_data(found), jax.random.key_data(jax.random.fold_in(given, 1)))
 
 
-@pytest.mark.parametrize("dtype", ["int2", "uint2"])
+@each("dtype", ["int2", "uint2"])
 def test_what_no_artifact_has(dtype: str) -> None:
     """Inside of a function it stays possible."""
     assert dtype in WITHOUT

@@ -1,14 +1,15 @@
-"""What a case is, and what most of them are made of."""
+"""What a case of the corpus is, and what most of them are made of; tests import them from kit/corpus.py."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax import export as jax_export
 from jax.sharding import AxisType
 
 f32 = np.float32
@@ -54,17 +55,44 @@ class Case:
             yield
 
 
+def adding_to(cases: dict[str, Any], kind: Callable[..., Any]) -> Callable[..., Any]:
+    """What adds a builder to cases of a kind: under this name, or as a decorator under its own."""
+
+    def case(named: str | None = None, build: Callable[[], Program] | None = None, **options: Any) -> Any:
+        def add(build: Callable[[], Program]) -> Callable[[], Program]:
+            name = named or build.__name__
+            cases[name] = kind(name, build, **options)
+            return build
+
+        return add if build is None else add(build)
+
+    return case
+
+
 CASES: dict[str, Case] = {}
+case = adding_to(CASES, Case)
 
 
-def case(build: Callable[[], Program] | None = None, **options: Any) -> Any:
-    """Adds a builder to `CASES` under its own name."""
+def plain(
+    name: str,
+    fun: Callable[..., Any],
+    *args: Any,
+    shapes: Sequence[str] | None = None,
+    constraints: Sequence[str] = (),
+    vjp_order: int = 0,
+    x64: bool = False,
+    **more: Any,
+) -> None:
+    """Adds a function that is jitted, and its arguments; `shapes` are symbolic ones to export it with."""
 
-    def add(build: Callable[[], Program]) -> Callable[[], Program]:
-        CASES[build.__name__] = Case(build.__name__, build, **options)
-        return build
+    def build() -> Program:
+        specs = None
+        if shapes is not None:
+            scope = jax_export.SymbolicScope(constraints)
+            specs = tuple(spec(jax_export.symbolic_shape(shape, scope=scope)) for shape in shapes)
+        return Program(jax.jit(fun), args, **{"specs": specs, **more})
 
-    return add if build is None else add(build)
+    case(name, build, vjp_order=vjp_order, x64=x64)
 
 
 def export_with(library: Any, program: Program, **options: Any) -> Any:

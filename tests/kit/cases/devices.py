@@ -12,87 +12,49 @@ from jax._src import core
 from jax.sharding import AxisType, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
-from .case import Program, arr, case, f32, mesh, spec
-
-# --- symbolic shapes ------------------------------------------------------------------------------------------------
+from .case import Program, arr, case, f32, mesh, plain, spec
 
 
-@case(vjp_order=2)
-def symbolic_batch() -> Program:
-    (b,) = jax_export.symbolic_shape("b")
-    return Program(jax.jit(lambda x, w: jnp.tanh(x @ w)), (arr(5, 4), arr(4, 3)), specs=(spec((b, 4)), spec((4, 3))))
+def _expressions(x, y, z):
+    return x.reshape(-1), jnp.pad(y, (1, 2)), z.sum() * x.shape[0], jnp.concatenate([y, y, y[:1]])
 
 
-@case(vjp_order=1)
-def symbolic_several() -> Program:
-    a, b, c = jax_export.symbolic_shape("a, b, c")
-    fun = jax.jit(lambda x, y: jnp.concatenate([x @ y, x @ y * 2], axis=0))
-    return Program(fun, (arr(2, 3), arr(3, 4)), specs=(spec((a, b)), spec((b, c))))
+def _division(x):
+    (n,) = x.shape
+    return x.reshape((n // 2, 2)), x[: n - 3], jnp.zeros(core.max_dim(n, 7)), x[: core.min_dim(n % 5, 1)]
 
 
-@case
-def symbolic_expressions() -> Program:
-    a, b = jax_export.symbolic_shape("a, b")
-
-    def fun(x, y, z):
-        return x.reshape(-1), jnp.pad(y, (1, 2)), z.sum() * x.shape[0], jnp.concatenate([y, y, y[:1]])
-
-    return Program(
-        fun=jax.jit(fun),
-        args=(arr(2, 5), arr(5), arr(4, 11)),
-        specs=(spec((a, b)), spec((b,)), spec((2 * a, 2 * b + 1))),
-    )
+def _counted(x):
+    return lax.fori_loop(0, x.shape[0], lambda i, c: c + x[i], f32(0))
 
 
-@case
-def symbolic_division() -> Program:
-    (n,) = jax_export.symbolic_shape("n", constraints=["n >= 4", "mod(n, 2) == 0"])
+plain("symbolic_batch", lambda x, w: jnp.tanh(x @ w), arr(5, 4), arr(4, 3), shapes=["b, 4", "4, 3"], vjp_order=2)
+plain(
+    "symbolic_several",
+    lambda x, y: jnp.concatenate([x @ y, x @ y * 2], axis=0),
+    arr(2, 3),
+    arr(3, 4),
+    shapes=["a, b", "b, c"],
+    vjp_order=1,
+)
+plain("symbolic_expressions", _expressions, arr(2, 5), arr(5), arr(4, 11), shapes=["a, b", "b", "2*a, 2*b + 1"])
+plain("symbolic_division", _division, arr(6), shapes=["n"], constraints=["n >= 4", "mod(n, 2) == 0"])
+plain("symbolic_value", lambda x: x.mean() + jnp.array(x.shape[0], f32), arr(6), shapes=["n"], vjp_order=1)
+plain("symbolic_unused", lambda x, unused: x * 2, arr(6), arr(6), shapes=["n", "n"])
+plain(
+    "symbolic_multi_platform", lambda x: jnp.cos(x).sum(), arr(6), shapes=["n"], platforms=("tpu", "cpu"), vjp_order=1
+)
+plain("symbolic_while", _counted, arr(6), shapes=["n"])
 
-    def fun(x):
-        (n,) = x.shape
-        return x.reshape((n // 2, 2)), x[: n - 3], jnp.zeros(core.max_dim(n, 7)), x[: core.min_dim(n % 5, 1)]
 
-    return Program(jax.jit(fun), (arr(6),), specs=(spec((n,)),))
-
-
-@case(vjp_order=1)
-def symbolic_value() -> Program:
-    (n,) = jax_export.symbolic_shape("n")
-    return Program(jax.jit(lambda x: x.mean() + jnp.array(x.shape[0], f32)), (arr(6),), specs=(spec((n,)),))
-
-
-@case
+@case()
 def symbolic_tree() -> Program:
     args = ({"x": arr(3, 2), "y": [arr(3)]},)
     specs = jax_export.symbolic_args_specs(args, ({"x": "b, ...", "y": ["b"]},))
     return Program(jax.jit(lambda d, *, s: d["x"].sum(1) * d["y"][0] + s), args, {"s": f32(2)}, specs=specs)
 
 
-@case
-def symbolic_unused() -> Program:
-    (n,) = jax_export.symbolic_shape("n")
-    return Program(jax.jit(lambda x, unused: x * 2), (arr(6), arr(6)), specs=(spec((n,)), spec((n,))))
-
-
-@case(vjp_order=1)
-def symbolic_multi_platform() -> Program:
-    (n,) = jax_export.symbolic_shape("n")
-    return Program(jax.jit(lambda x: jnp.cos(x).sum()), (arr(6),), specs=(spec((n,)),), platforms=("tpu", "cpu"))
-
-
-@case
-def symbolic_while() -> Program:
-    (n,) = jax_export.symbolic_shape("n")
-    fun = jax.jit(lambda x: lax.fori_loop(0, x.shape[0], lambda i, c: c + x[i], f32(0)))
-    return Program(fun, (arr(6),), specs=(spec((n,)),))
-
-
-# --- platforms and safety checks ------------------------------------------------------------------------------------
-
-
-@case(vjp_order=2)
-def multi_platform() -> Program:
-    return Program(jax.jit(lambda x: jnp.cos(x) * x), (arr(4),), platforms=("cpu", "cuda", "tpu"))
+plain("multi_platform", lambda x: jnp.cos(x) * x, arr(4), platforms=("cpu", "cuda", "tpu"), vjp_order=2)
 
 
 @case(vjp_order=1)
@@ -103,24 +65,15 @@ def platform_dependent() -> Program:
     return Program(jax.jit(fun), (arr(4),), platforms=("cuda", "cpu", "rocm"))
 
 
-@case
-def platform_check_disabled() -> Program:
-    return Program(jax.jit(lambda x: x * 2 + 1), (arr(4),), platforms=("tpu",), disabled=("platform",))
+plain("platform_check_disabled", lambda x: x * 2 + 1, arr(4), platforms=("tpu",), disabled=("platform",))
+plain("other_platform", lambda x: x * 2 + 1, arr(4), platforms=("rocm",), callable_here=False)
 
 
-@case
-def other_platform() -> Program:
-    return Program(jax.jit(lambda x: x * 2 + 1), (arr(4),), platforms=("rocm",), callable_here=False)
-
-
-@case
+@case()
 def custom_call_allowed() -> Program:
     target = "jaxexp_corpus_no_such_target"
     fun = jax.jit(lambda x: jax.ffi.ffi_call(target, jax.ShapeDtypeStruct((2,), f32))(x))
     return Program(fun, (arr(2),), disabled=(target, "another_target"), callable_here=False)
-
-
-# --- several devices ------------------------------------------------------------------------------------------------
 
 
 def _placed(fun: Any, shardings: tuple[Any, ...], *args: Any, **options: Any) -> Program:
@@ -143,7 +96,7 @@ def sharded_2d() -> Program:
     return _placed(fun, (s, r), arr(8, 4), arr(4, 4))
 
 
-@case
+@case()
 def sharded_over_two_axes() -> Program:
     m = mesh((2, 2, 2), ("x", "y", "z"))
     s, r = NamedSharding(m, P(("x", "z"), None, "y")), NamedSharding(m, P(None, ("y", "x")))
@@ -151,7 +104,7 @@ def sharded_over_two_axes() -> Program:
     return _placed(jax.jit(lambda a: fun(a, a)), (s,), arr(4, 4, 4))
 
 
-@case
+@case()
 def replicated() -> Program:
     m = mesh((8,), ("x",))
     r, s = NamedSharding(m, P()), NamedSharding(m, P("x"))
@@ -169,14 +122,14 @@ def partly_sharded() -> Program:
     return Program(fun, placed, specs=(spec((8,)), spec((8,)), {"k": spec((3,))}))
 
 
-@case
+@case()
 def sharded_specs() -> Program:
     s = NamedSharding(mesh((8,), ("x",)), P("x"))
     x = jax.device_put(arr(8, 2), s)
     return Program(jax.jit(lambda a: a.sum(1)), (x,), specs=(spec((8, 2), sharding=s),))
 
 
-@case
+@case()
 def constrained_inside() -> Program:
     m = mesh((4, 2), ("x", "y"))
     s, t = NamedSharding(m, P("x")), NamedSharding(m, P("y", "x"))
@@ -184,7 +137,7 @@ def constrained_inside() -> Program:
     return _placed(fun, (s,), arr(8, 8))
 
 
-@case
+@case()
 def memory_kinds() -> Program:
     m = mesh((8,), ("x",))
     host, device = (NamedSharding(m, P("x"), memory_kind=kind) for kind in ("pinned_host", "device"))
@@ -196,13 +149,13 @@ def memory_kinds() -> Program:
     return _placed(fun, (host, device), arr(8), arr(8, seed=1))
 
 
-@case
+@case()
 def one_device_sharding() -> Program:
     s = SingleDeviceSharding(jax.devices()[0], memory_kind="unpinned_host")
     return Program(jax.jit(lambda x, y: x * y, in_shardings=(s, None)), (arr(3), arr(3, seed=1)))
 
 
-@case
+@case()
 def sharded_trees_and_dropped() -> Program:
     m = mesh((2, 4), ("data", "model"))
     s, r = NamedSharding(m, P("data", "model")), NamedSharding(m, P("model"))
@@ -213,7 +166,7 @@ def sharded_trees_and_dropped() -> Program:
     return Program(fun, jax.tree.map(jax.device_put, args, shardings), specs=specs)
 
 
-@case
+@case()
 def sharded_symbolic() -> Program:
     s = NamedSharding(mesh((8,), ("x",)), P(None, "x"))
     (b,) = jax_export.symbolic_shape("b")
@@ -238,7 +191,7 @@ def explicit_mesh() -> Program:
     return Program(fun, args)
 
 
-@case
+@case()
 def unreduced_result() -> Program:
     m = mesh((4, 2), ("x", "y"), AxisType.Explicit)
     a, b = (jax.device_put(arr(4, 4), NamedSharding(m, p)) for p in (P("x", "y"), P("y", None)))
@@ -247,7 +200,7 @@ def unreduced_result() -> Program:
     return Program(fun, (a, b), finish=jax.jit(lambda r: jax.sharding.reshard(r, NamedSharding(m, P("x", None)))))
 
 
-@case
+@case()
 def reduced_argument() -> Program:
     m = mesh((4, 2), ("x", "y"), AxisType.Explicit)
     a = jax.device_put(arr(4, 4), NamedSharding(m, P("x", None)))

@@ -13,9 +13,7 @@ from jax._src import core, effects
 from jax._src.interpreters import mlir
 from jaxlib.mlir.dialects import stablehlo
 
-from .case import Program, arr, case, f32, spec
-
-# --- effects --------------------------------------------------------------------------------------------------------
+from .case import Program, arr, case, f32, plain, spec
 
 
 class _Effect(effects.Effect):
@@ -96,32 +94,16 @@ def touch(x: Any, effect: str) -> Any:
     return touch_p.bind(x, effect=effect)
 
 
-@case
-def ordered_effect() -> Program:
-    return Program(jax.jit(lambda x: touch(x, "first") * 2), (arr(3),))
-
-
-@case
-def unordered_effect() -> Program:
-    return Program(jax.jit(lambda x: touch(x, "unordered") * 2), (arr(3),))
-
-
-@case
-def several_effects() -> Program:
-    def fun(x, unused):
-        return touch(touch(touch(x, "first"), "unordered"), "second")
-
-    return Program(jax.jit(fun), (arr(3), arr(2)))
-
-
-@case
-def effects_and_symbolic_shapes() -> Program:
-    (n,) = jax_export.symbolic_shape("n")
-    fun = jax.jit(lambda x: touch(touch(x, "first"), "second") + x.shape[0])
-    return Program(fun, (arr(4),), specs=(spec((n,)),), platforms=("cpu", "cuda"))
-
-
-# --- linear algebra: custom calls -----------------------------------------------------------------------------------
+plain("ordered_effect", lambda x: touch(x, "first") * 2, arr(3))
+plain("unordered_effect", lambda x: touch(x, "unordered") * 2, arr(3))
+plain("several_effects", lambda x, unused: touch(touch(touch(x, "first"), "unordered"), "second"), arr(3), arr(2))
+plain(
+    "effects_and_symbolic_shapes",
+    lambda x: touch(touch(x, "first"), "second") + x.shape[0],
+    arr(4),
+    shapes=["n"],
+    platforms=("cpu", "cuda"),
+)
 
 
 def _spd(n: int) -> np.ndarray:
@@ -129,29 +111,15 @@ def _spd(n: int) -> np.ndarray:
     return a @ a.T + n * np.eye(n, dtype=f32)
 
 
-@case(vjp_order=1)
-def cholesky() -> Program:
-    return Program(jax.jit(lambda a: lax.linalg.cholesky(a, symmetrize_input=False)), (_spd(3),))
-
-
-@case
-def qr() -> Program:
-    return Program(jax.jit(lambda a: lax.linalg.qr(a, full_matrices=False)), (arr(4, 3) + np.eye(4, 3, dtype=f32),))
-
-
-@case
-def eigh() -> Program:
-    return Program(jax.jit(jnp.linalg.eigvalsh), (_spd(3),))
-
-
-@case
-def svd() -> Program:
-    return Program(jax.jit(lambda a: lax.linalg.svd(a, compute_uv=False)), (arr(4, 3),))
-
-
-@case
-def lu() -> Program:
-    return Program(jax.jit(lax.linalg.lu), (_spd(3),))
+case(
+    "cholesky",
+    lambda: Program(jax.jit(lambda a: lax.linalg.cholesky(a, symmetrize_input=False)), (_spd(3),)),
+    vjp_order=1,
+)
+plain("qr", lambda a: lax.linalg.qr(a, full_matrices=False), arr(4, 3) + np.eye(4, 3, dtype=f32))
+case("eigh", lambda: Program(jax.jit(jnp.linalg.eigvalsh), (_spd(3),)))
+plain("svd", lambda a: lax.linalg.svd(a, compute_uv=False), arr(4, 3))
+case("lu", lambda: Program(jax.jit(lax.linalg.lu), (_spd(3),)))
 
 
 @case(vjp_order=1)
@@ -162,36 +130,21 @@ def triangular_solve() -> Program:
     )
 
 
-@case
-def linalg_symbolic_multi_platform() -> Program:
-    (b,) = jax_export.symbolic_shape("b")
-    fun = jax.jit(lambda a: jnp.linalg.cholesky(a))
-    args = (np.stack([_spd(3)] * 2),)
-    return Program(fun, args, specs=(spec((b, 3, 3)),), platforms=("cpu", "tpu"))
-
-
-# --- control flow, derivatives, and the rest ------------------------------------------------------------------------
-
-
-@case(vjp_order=2)
-def scan() -> Program:
-    def fun(x, xs):
-        return lax.scan(lambda c, y: (jnp.sin(c * y), c + y), x, xs)
-
-    return Program(jax.jit(fun), (f32(0.5), arr(4)))
-
-
-@case
-def while_loop() -> Program:
-    return Program(
-        jax.jit(lambda x, n: lax.while_loop(lambda c: c[1] > 0, lambda c: (c[0] * 1.5, c[1] - 1), (x, n))),
-        (arr(2), np.int32(3)),
-    )
-
-
-@case(vjp_order=1)
-def cond() -> Program:
-    return Program(jax.jit(lambda p, x: lax.cond(p, jnp.sin, jnp.cos, x)), (np.bool_(True), arr(3)))
+plain(
+    "linalg_symbolic_multi_platform",
+    lambda a: jnp.linalg.cholesky(a),
+    np.stack([_spd(3)] * 2),
+    shapes=["b, 3, 3"],
+    platforms=("cpu", "tpu"),
+)
+plain("scan", lambda x, xs: lax.scan(lambda c, y: (jnp.sin(c * y), c + y), x, xs), f32(0.5), arr(4), vjp_order=2)
+plain(
+    "while_loop",
+    lambda x, n: lax.while_loop(lambda c: c[1] > 0, lambda c: (c[0] * 1.5, c[1] - 1), (x, n)),
+    arr(2),
+    np.int32(3),
+)
+plain("cond", lambda p, x: lax.cond(p, jnp.sin, jnp.cos, x), np.bool_(True), arr(3), vjp_order=1)
 
 
 @case(vjp_order=1)
@@ -234,14 +187,14 @@ def remat() -> Program:
     return Program(jax.jit(lambda x, w: fun(x, w).sum()), (arr(2, 3), arr(3, 3)))
 
 
-@case
+@case()
 def donated() -> Program:
     # numpy arguments: the copies that JAX makes of them are what gets donated.
     fun = jax.jit(lambda state, x: ({"s": state["s"] + x}, (state["s"] * x).sum()), donate_argnums=0)
     return Program(fun, ({"s": arr(4)}, arr(4, seed=1)))
 
 
-@case
+@case()
 def donated_symbolic() -> Program:
     (n,) = jax_export.symbolic_shape("n")
     fun = jax.jit(lambda x, y: x + y, donate_argnums=0)
@@ -289,12 +242,13 @@ def calls_an_exported() -> Program:
     return Program(jax.jit(lambda x, y: loaded.call(x) + loaded.call(y).sum()), (arr(3), arr(5)))
 
 
-@case
-def random_inside() -> Program:
-    return Program(jax.jit(lambda seed: jax.random.normal(jax.random.key(seed), (4,))), (np.uint32(5),))
+case(
+    "random_inside",
+    lambda: Program(jax.jit(lambda seed: jax.random.normal(jax.random.key(seed), (4,))), (np.uint32(5),)),
+)
 
 
-@case
+@case()
 def named_scopes() -> Program:
     def fun(x):
         with jax.named_scope("outer"):

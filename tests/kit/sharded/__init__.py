@@ -1,1 +1,0 @@
-"""Cases that differ from those of the corpus in how data is sharded."""

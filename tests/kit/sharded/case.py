@@ -14,7 +14,8 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxexp
-from kit.corpus import Program, spec
+from kit.cases.case import adding_to
+from kit.corpus import Program, mesh, spec
 
 LIBRARIES = {"jax": jax_export, "ours": jaxexp}
 Auto, Explicit, Manual = AxisType.Auto, AxisType.Explicit, AxisType.Manual
@@ -22,6 +23,7 @@ Auto, Explicit, Manual = AxisType.Auto, AxisType.Explicit, AxisType.Manual
 
 @dataclasses.dataclass(frozen=True)
 class Case:
+    name: str
     build: Callable[[], Program]
     vjp_order: int = 0
     exporting: Callable[[], Any] = contextlib.nullcontext  # the context to export in
@@ -35,14 +37,7 @@ class Case:
 
 
 CASES: dict[str, Case] = {}
-
-
-def case(build: Callable[[], Program] | None = None, **options: Any) -> Any:
-    def add(build: Callable[[], Program]) -> Callable[[], Program]:
-        CASES[build.__name__] = Case(build, **options)
-        return build
-
-    return add if build is None else add(build)
+case = adding_to(CASES, Case)
 
 
 def placed(fun: Any, shardings: tuple[Any, ...], *args: Any, specs: Any = None, **options: Any) -> Program:
@@ -65,3 +60,31 @@ def gspmd(m: Mesh, partitions: P, ndim: int) -> GSPMDSharding:
 def abstract_mesh_by_default() -> AbstractMesh:
     """Of Auto axes up to JAX 0.10, then of Explicit ones."""
     return AbstractMesh((4, 2), ("a", "b"))
+
+
+def in_mesh(axis_type: AxisType = Auto) -> Callable[[], Any]:
+    return lambda: jax.set_mesh(mesh((4, 2), ("x", "y"), axis_type))
+
+
+def abstract(axis_type: AxisType = Auto, **options: Any) -> AbstractMesh:
+    return AbstractMesh((4, 2), ("x", "y"), (axis_type,) * 2, **options)
+
+
+def grid(*partitions: Any, axis_type: AxisType = Auto) -> NamedSharding:
+    """On the mesh that most cases have."""
+    return NamedSharding(mesh((4, 2), ("x", "y"), axis_type), P(*partitions))
+
+
+def kept(name: str, fun: Callable[..., Any], sharding: Callable[[], Any], *args: Any, **options: Any) -> None:
+    """Adds a function whose argument and result are sharded alike."""
+
+    def build() -> Program:
+        s = sharding()
+        return placed(jax.jit(fun, in_shardings=s, out_shardings=s), (s,), *args)
+
+    case(name, build, **options)
+
+
+def simple(name: str, fun: Callable[..., Any], sharding: Callable[[], Any], *args: Any, **options: Any) -> None:
+    """Adds a function whose argument lies so."""
+    case(name, lambda: placed(jax.jit(fun), (sharding(),), *args), **{"vjp_order": 1, **options})

@@ -1,22 +1,33 @@
-"""Cases of meshes of every kind, of partition specs, and of contexts."""
+"""Cases of several devices: meshes, partition specs, contexts, shard_map, memories, donation, shapes, keys."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import export as jax_export
 from jax import lax
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from kit.corpus import Program, arr, mesh, spec
 
-from .case import Auto, Explicit, abstract_mesh_by_default, case, gspmd, mapped, placed
-
-# --- meshes ---------------------------------------------------------------------------------------------------------
+from .case import (
+    Auto,
+    Explicit,
+    abstract,
+    abstract_mesh_by_default,
+    case,
+    grid,
+    gspmd,
+    in_mesh,
+    kept,
+    mapped,
+    placed,
+    simple,
+)
 
 
 @case(vjp_order=1, theirs=0)
@@ -24,9 +35,7 @@ def two_meshes() -> Program:
     one, two = mesh((8,), ("x",)), mesh((4, 2), ("a", "b"))
     s, t = NamedSharding(one, P("x")), NamedSharding(two, P("a", "b"))
     fun = jax.jit(
-        lambda a, b: (a * 2 + b.sum(), b @ a[:2]),
-        in_shardings=(s, t),
-        out_shardings=(NamedSharding(two, P("b")), s),
+        lambda a, b: (a * 2 + b.sum(), b @ a[:2]), in_shardings=(s, t), out_shardings=(NamedSharding(two, P("b")), s)
     )
     return placed(fun, (s, t), arr(8), arr(8, 2))
 
@@ -39,7 +48,7 @@ def another_mesh_inside() -> Program:
     return placed(fun, (s,), arr(8))
 
 
-@case
+@case()
 def explicit_and_auto_axes() -> Program:
     """JAX cannot lower the derivative of this one."""
     m = jax.make_mesh((4, 2), ("x", "y"), axis_types=(Explicit, Auto))
@@ -66,33 +75,37 @@ def permuted_devices() -> Program:
     return mapped(body, m, (P("x", "y"),), P("x", "y"), arr(4, 2))
 
 
-@case(vjp_order=1)
-def mesh_of_one_device() -> Program:
-    m = jax.make_mesh((1, 1), ("x", "y"), devices=jax.devices()[5:6], axis_types=(Explicit, Auto))
-    s = NamedSharding(m, P("x"))
-    return placed(jax.jit(lambda x: jnp.sin(x) * 2, in_shardings=s, out_shardings=s), (s,), arr(4, 2))
+kept(
+    "mesh_of_one_device",
+    lambda x: jnp.sin(x) * 2,
+    lambda: NamedSharding(
+        jax.make_mesh((1, 1), ("x", "y"), devices=jax.devices()[5:6], axis_types=(Explicit, Auto)), P("x")
+    ),
+    arr(4, 2),
+    vjp_order=1,
+)
 
 
-@case(vjp_order=1, theirs=0)
-def mesh_without_axes() -> Program:
-    s = NamedSharding(Mesh(np.array(jax.devices()[0]), ()), P())
-    return placed(jax.jit(lambda x: jnp.sin(x), in_shardings=s, out_shardings=s), (s,), arr(4, 2))
+kept(
+    "mesh_without_axes",
+    jnp.sin,
+    lambda: NamedSharding(Mesh(np.array(jax.devices()[0]), ()), P()),
+    arr(4, 2),
+    vjp_order=1,
+    theirs=0,
+)
 
 
-@case(vjp_order=2)
-def four_of_eight_devices() -> Program:
-    m = jax.make_mesh((4,), ("x",), devices=jax.devices()[4:], axis_types=(Auto,))
-    s = NamedSharding(m, P("x"))
-    return placed(jax.jit(lambda x: x @ x.T, in_shardings=s, out_shardings=s), (s,), arr(4, 2))
+kept(
+    "four_of_eight_devices",
+    lambda x: x @ x.T,
+    lambda: NamedSharding(jax.make_mesh((4,), ("x",), devices=jax.devices()[4:], axis_types=(Auto,)), P("x")),
+    arr(4, 2),
+    vjp_order=2,
+)
 
 
-@case(vjp_order=1)
-def axes_of_size_one() -> Program:
-    s = NamedSharding(mesh((8, 1), ("x", "y")), P("y", "x"))
-    return placed(jax.jit(lambda x: jnp.sin(x), in_shardings=s, out_shardings=s), (s,), arr(2, 8))
-
-
-# --- partition specs ------------------------------------------------------------------------------------------------
+kept("axes_of_size_one", jnp.sin, lambda: NamedSharding(mesh((8, 1), ("x", "y")), P("y", "x")), arr(2, 8), vjp_order=1)
 
 
 @case(vjp_order=1)
@@ -108,8 +121,7 @@ def specs_of_every_form() -> Program:
 
 @case(vjp_order=1)
 def unconstrained_inside() -> Program:
-    m = mesh((4, 2), ("x", "y"))
-    s, t = NamedSharding(m, P("x")), NamedSharding(m, P(P.UNCONSTRAINED, "y"))
+    s, t = grid("x"), grid(P.UNCONSTRAINED, "y")
     return placed(jax.jit(lambda x: lax.with_sharding_constraint(jnp.sin(x), t) * 2, in_shardings=s), (s,), arr(8, 4))
 
 
@@ -144,29 +156,28 @@ def gspmd_replicated() -> Program:
     return placed(jax.jit(jnp.sin, in_shardings=g), (g,), arr(8))
 
 
-# --- contexts -------------------------------------------------------------------------------------------------------
-
-
-def in_mesh(axis_type: AxisType = Auto) -> Callable[[], Any]:
-    return lambda: jax.set_mesh(mesh((4, 2), ("x", "y"), axis_type))
-
-
-@case(vjp_order=1, exporting=in_mesh())
-def constraint_by_context() -> Program:
-    fun = jax.jit(lambda x: lax.with_sharding_constraint(jnp.sin(x), P("y", "x")))
-    return placed(fun, (NamedSharding(mesh((4, 2), ("x", "y")), P("x")),), arr(8, 4))
+simple(
+    "constraint_by_context",
+    lambda x: lax.with_sharding_constraint(jnp.sin(x), P("y", "x")),
+    lambda: grid("x"),
+    arr(8, 4),
+    exporting=in_mesh(),
+)
 
 
 @case(vjp_order=1, exporting=in_mesh())
 def shardings_by_context() -> Program:
     fun = jax.jit(lambda x: jnp.sin(x), in_shardings=P("x"), out_shardings=P("y"))
-    return placed(fun, (NamedSharding(mesh((4, 2), ("x", "y")), P("x")),), arr(8, 4))
+    return placed(fun, (grid("x"),), arr(8, 4))
 
 
-@case(vjp_order=1, exporting=in_mesh())
-def mapped_by_context() -> Program:
-    fun = jax.shard_map(lambda x: lax.psum(jnp.sin(x), "x"), in_specs=P("x"), out_specs=P())
-    return placed(jax.jit(fun), (NamedSharding(mesh((4, 2), ("x", "y")), P("x")),), arr(8))
+simple(
+    "mapped_by_context",
+    jax.shard_map(lambda x: lax.psum(jnp.sin(x), "x"), in_specs=P("x"), out_specs=P()),
+    lambda: grid("x"),
+    arr(8),
+    exporting=in_mesh(),
+)
 
 
 def _resharding() -> Program:
@@ -178,24 +189,15 @@ def _resharding() -> Program:
     )
 
 
-@case(vjp_order=1, exporting=in_mesh(Explicit), calling=in_mesh(Explicit))
-def reshard_in_context() -> Program:
-    return _resharding()
-
-
-@case(vjp_order=1, exporting=in_mesh(Explicit))
-def reshard_called_out_of_context() -> Program:
-    return _resharding()
-
-
-@case(vjp_order=1, calling=in_mesh())
-def called_in_context() -> Program:
-    return Program(jax.jit(lambda x: jnp.sin(x)), (arr(8),))
-
-
-@case(vjp_order=1, calling=in_mesh(Explicit))
-def called_in_explicit_context() -> Program:
-    return Program(jax.jit(lambda x: jnp.sin(x)), (arr(8),))
+case("reshard_in_context", lambda: _resharding(), vjp_order=1, exporting=in_mesh(Explicit), calling=in_mesh(Explicit))
+case("reshard_called_out_of_context", lambda: _resharding(), vjp_order=1, exporting=in_mesh(Explicit))
+case("called_in_context", lambda: Program(jax.jit(lambda x: jnp.sin(x)), (arr(8),)), vjp_order=1, calling=in_mesh())
+case(
+    "called_in_explicit_context",
+    lambda: Program(jax.jit(lambda x: jnp.sin(x)), (arr(8),)),
+    vjp_order=1,
+    calling=in_mesh(Explicit),
+)
 
 
 @case(vjp_order=1, calling=in_mesh())
@@ -206,41 +208,24 @@ def numpy_in_context() -> Program:
     return Program(jax.jit(lambda x: jnp.sin(x), in_shardings=s, out_shardings=t), (arr(8, 4),), specs=(spec((8, 4)),))
 
 
-# --- meshes without devices -----------------------------------------------------------------------------------------
-
-
-def abstract(axis_type: AxisType = Auto, **options: Any) -> AbstractMesh:
-    return AbstractMesh((4, 2), ("x", "y"), (axis_type,) * 2, **options)
-
-
 @case(vjp_order=1)
 def abstract_mesh_in_shardings() -> Program:
     s = NamedSharding(abstract(), P("x"))
     fun = jax.jit(lambda x: x @ x.T, in_shardings=s, out_shardings=s)
-    return placed(fun, (NamedSharding(mesh((4, 2), ("x", "y")), P("x")),), arr(8, 4), live=lambda x: x @ x.T)
+    return placed(fun, (grid("x"),), arr(8, 4), live=lambda x: x @ x.T)
 
 
 @case(vjp_order=1)
 def abstract_mesh_in_specs() -> Program:
-    s = NamedSharding(abstract(), P("x"))
-    return placed(
-        jax.jit(lambda x: x @ x.T),
-        (NamedSharding(mesh((4, 2), ("x", "y")), P("x")),),
-        arr(8, 4),
-        specs=(spec((8, 4), sharding=s),),
-    )
+    specs = (spec((8, 4), sharding=NamedSharding(abstract(), P("x"))),)
+    return placed(jax.jit(lambda x: x @ x.T), (grid("x"),), arr(8, 4), specs=specs)
 
 
 @case(vjp_order=1, theirs_usable=False)
 def abstract_explicit_mesh() -> Program:
     """Its mesh says nothing of devices, and the caller's does."""
-    s = NamedSharding(abstract(Explicit), P("x"))
-    return placed(
-        jax.jit(lambda x: jnp.sin(x)),
-        (NamedSharding(mesh((4, 2), ("x", "y"), Explicit), P("x")),),
-        arr(8, 4),
-        specs=(spec((8, 4), sharding=s),),
-    )
+    specs = (spec((8, 4), sharding=NamedSharding(abstract(Explicit), P("x"))),)
+    return placed(jax.jit(lambda x: jnp.sin(x)), (grid("x", axis_type=Explicit),), arr(8, 4), specs=specs)
 
 
 def tpu_device() -> Any:
@@ -252,7 +237,7 @@ def mesh_of_tpus() -> Program:
     s = NamedSharding(abstract(abstract_device=tpu_device()), P("x"))
     return placed(
         jax.jit(jnp.sin, in_shardings=s),
-        (NamedSharding(mesh((4, 2), ("x", "y")), P("x")),),
+        (grid("x"),),
         arr(8, 4),
         platforms=("tpu", "cpu"),
         live=jnp.sin,
@@ -263,3 +248,180 @@ def mesh_of_tpus() -> Program:
 def mesh_of_tpus_by_context() -> Program:
     s = NamedSharding(abstract(Explicit, abstract_device=tpu_device()), P("x"))
     return Program(jax.jit(jnp.sin), specs=(spec((8, 4), sharding=s),), platforms=("tpu",), callable_here=False)
+
+
+@case(vjp_order=2)
+def mapped_all_gather() -> Program:
+    def body(x):
+        return lax.all_gather(jnp.sin(x), "i", tiled=True)[None] * x[:, None]
+
+    return mapped(body, mesh((8,), ("i",)), (P("i"),), P("i"), arr(8))
+
+
+@case(vjp_order=1)
+def mapped_ppermute_and_index() -> Program:
+    def body(x):
+        return lax.ppermute(x, "i", [(j, (j + 3) % 8) for j in range(8)]) * (1.0 + lax.axis_index("i"))
+
+    return mapped(body, mesh((8,), ("i",)), (P("i"),), P("i"), arr(8, 2))
+
+
+@case(vjp_order=1)
+def mapped_scatter_and_exchange() -> Program:
+    def body(x):
+        exchanged = lax.all_to_all(x, "j", 1, 0, tiled=True).sum()
+        return lax.psum_scatter(x, "j", scatter_dimension=1, tiled=True) + exchanged, lax.psum(x, ("i", "j"))
+
+    return mapped(body, mesh((2, 4), ("i", "j")), (P("i", "j"),), (P("i", "j"), P()), arr(4, 16))
+
+
+@case(vjp_order=2)
+def mapped_over_some_axes() -> Program:
+    def body(x, w):
+        return lax.psum(lax.with_sharding_constraint(x @ w, P(None, "y")), "x")
+
+    m = mesh((4, 2), ("x", "y"))
+    fun = jax.shard_map(body, mesh=m, in_specs=(P(None, "x"), P("x")), out_specs=P(), axis_names={"x"})
+    shardings = NamedSharding(m, P(None, "x")), NamedSharding(m, P("x", "y"))
+    return placed(jax.jit(fun, in_shardings=shardings), shardings, arr(4, 8), arr(8, 6))
+
+
+@case()
+def mapped_in_mapped() -> Program:
+    """JAX cannot lower the derivative of this one."""
+
+    def inner(x):
+        return lax.psum(jnp.sin(x), "y")
+
+    def outer(x):
+        y = jax.shard_map(inner, in_specs=P(None, "y"), out_specs=P(), axis_names={"y"})(x)
+        return lax.psum(y, "x")
+
+    m = mesh((4, 2), ("x", "y"))
+    s = NamedSharding(m, P("x", "y"))
+    fun = jax.shard_map(outer, mesh=m, in_specs=P("x"), out_specs=P(), axis_names={"x"})
+    return placed(jax.jit(fun, in_shardings=s), (s,), arr(4, 8))
+
+
+@case(vjp_order=2)
+def mapped_in_scan() -> Program:
+    m = mesh((8,), ("i",))
+
+    def body(c, x):
+        return jnp.sin(c) * lax.pmean(x, "i"), lax.ppermute(c, "i", [(j, (j + 1) % 8) for j in range(8)])
+
+    step = jax.shard_map(body, mesh=m, in_specs=(P("i"), P("i")), out_specs=(P("i"), P("i")))
+    shardings = NamedSharding(m, P("i")), NamedSharding(m, P(None, "i"))
+    return placed(jax.jit(lambda c, xs: lax.scan(step, c, xs), in_shardings=shardings), shardings, arr(8), arr(3, 8))
+
+
+@case(vjp_order=1)
+def mapped_without_shardings() -> Program:
+    """Nothing but the module says that eight devices take part."""
+    m = mesh((8,), ("i",))
+    fun = jax.shard_map(lambda x: lax.psum(x * x, "i"), mesh=m, in_specs=P("i"), out_specs=P())
+    return placed(jax.jit(fun), (NamedSharding(m, P("i")),), arr(8))
+
+
+@case(vjp_order=1)
+def mapped_on_explicit_axes() -> Program:
+    m = mesh((4, 2), ("x", "y"), Explicit)
+    fun = jax.shard_map(lambda x: lax.psum(jnp.sin(x), "x"), mesh=m, in_specs=P("x", "y"), out_specs=P(None, "y"))
+    return Program(jax.jit(fun), (jax.device_put(arr(8, 4), NamedSharding(m, P("x", "y"))),))
+
+
+@case()
+def result_in_host_memory() -> Program:
+    """JAX cannot take the VJP: the cotangent would come from host memory."""
+    m = mesh((8,), ("x",))
+    s = NamedSharding(m, P("x"))
+    fun = jax.jit(lambda x: x * 2, in_shardings=s, out_shardings=s.with_memory_kind("pinned_host"))
+    return placed(fun, (s,), arr(8))
+
+
+@case(vjp_order=1)
+def argument_in_host_memory() -> Program:
+    s = NamedSharding(mesh((8,), ("x",)), P("x"))
+    x = jax.device_put(arr(8), s.with_memory_kind("pinned_host"))
+    return Program(jax.jit(lambda x: jnp.sin(jax.device_put(x, s))), (x,))
+
+
+@case()
+def one_device_in_host_memory() -> Program:
+    host, device = (SingleDeviceSharding(jax.devices()[0], memory_kind=kind) for kind in ("pinned_host", "device"))
+    fun = jax.jit(lambda x: jax.device_put(jax.device_put(x, device) * 2, host))
+    return Program(fun, (jax.device_put(arr(8), host),))
+
+
+@case(vjp_order=2, theirs=0)
+def committed_to_a_device() -> Program:
+    """The spec is an array that was put on a device, which leaves a sharding without a mesh."""
+    x = jax.device_put(arr(4), jax.devices()[0])
+    return Program(jax.jit(lambda x, y: jnp.sin(x) * y), (x, arr(4, seed=1)))
+
+
+@case(vjp_order=1, calling=in_mesh())
+def donated_with_shardings() -> Program:
+    m = mesh((4, 2), ("x", "y"))
+    s, r = NamedSharding(m, P("x", "y")), NamedSharding(m, P("y"))
+    fun = jax.jit(lambda a, b: (a + b[0], a.sum()), in_shardings=(s, r), out_shardings=(s, None), donate_argnums=0)
+    return Program(fun, (arr(8, 4), arr(4, 4)), live=lambda a, b: (jnp.asarray(a + b[0]), jnp.sum(a)))
+
+
+@case(vjp_order=2)
+def symbolic_sharded_dimension() -> Program:
+    s = NamedSharding(mesh((8,), ("x",)), P("x"))
+    (b,) = jax_export.symbolic_shape("b", constraints=("mod(b, 8) == 0",))
+    fun = jax.jit(lambda x: (jnp.sin(x), x.sum(0)), in_shardings=s, out_shardings=(s, None))
+    return placed(fun, (s,), arr(16, 3), specs=(spec((b, 3)),))
+
+
+@case(vjp_order=1)
+def symbolic_explicit_dimension() -> Program:
+    s = NamedSharding(mesh((8,), ("x",), Explicit), P("x"))
+    (b,) = jax_export.symbolic_shape("b")
+    return placed(jax.jit(lambda x: jnp.sin(x)), (s,), arr(16, 3), specs=(spec((8 * b, 3), sharding=s),))
+
+
+@case()
+def sharded_keys() -> Program:
+    m = mesh((8,), ("x",))
+    s, t = NamedSharding(m, P("x")), NamedSharding(m, P("x", None))
+    keys = jax.random.split(jax.random.key(3), 8)
+
+    def fun(keys):
+        return jax.vmap(lambda k: jax.random.normal(k, (2,)))(keys), jax.vmap(jax.random.split)(keys)
+
+    return placed(jax.jit(fun, in_shardings=s, out_shardings=(s, t)), (s,), keys)
+
+
+@case()
+def sharded_keys_on_explicit_axes() -> Program:
+    s = NamedSharding(mesh((4, 2), ("x", "y"), Explicit), P("x"))
+    keys = jax.device_put(jax.random.split(jax.random.key(3), 8), s)
+    return Program(jax.jit(lambda keys: jax.vmap(lambda k: jax.random.bits(k, (2,)))(keys)), (keys,))
+
+
+simple(
+    "one_device_called_on_eight",
+    lambda x: (x @ x.T, jnp.sin(x)),
+    lambda: NamedSharding(mesh((8,), ("x",)), P("x")),
+    arr(8, 2),
+)
+simple(
+    "one_device_called_on_eight_explicitly",
+    jnp.sin,
+    lambda: NamedSharding(mesh((8,), ("x",), Explicit), P("x")),
+    arr(8, 2),
+)
+
+
+@case(vjp_order=1)
+def sharded_export_inside_another() -> Program:
+    m = mesh((4, 2), ("x", "y"))
+    s, t = NamedSharding(m, P("x", "y")), NamedSharding(m, P("y", "x"))
+    inner = jax_export.export(jax.jit(lambda x: jnp.sin(x) * 2, in_shardings=s, out_shardings=t))(spec((8, 8)))
+    loaded = jax_export.deserialize(inner.serialize(vjp_order=2))
+    other = NamedSharding(mesh((8,), ("x",)), P("x"))
+    fun = jax.jit(lambda x: loaded.call(loaded.call(x)) + 1, in_shardings=other)
+    return placed(fun, (other,), arr(8, 8))

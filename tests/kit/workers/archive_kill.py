@@ -1,12 +1,11 @@
-"""Changes an archive again and again in child processes that are killed: test_archive_kill.py starts this.
+"""Changes an archive again and again in child processes that are killed: test_archive_sections.py starts this.
 
 archive_kill.py ARCHIVE FOLDER-OF-ARTIFACTS create|append|append-to-many|compact bytes|moments COUNT SEED
 
 To many: to so many members that only changes are written. A child dies when the file that it writes has a size by
-chance (bytes), or is killed at a random moment (moments).
+chance (bytes), or is killed at a random moment (moments). Some of the artifacts have weights beside them.
 """
 
-import collections
 import os
 import random
 import signal
@@ -22,28 +21,28 @@ ROUNDS = 3  # what a child may complete before it dies, and the round in which i
 class Worker:
     def __init__(self, archive: Path, folder: Path, how: str) -> None:
         self.path, self.how = archive, how.removesuffix("-to-many")
-        self.artifacts = {file.name: file.read_bytes() for file in folder.iterdir()}
+        self.artifacts = {file.stem: file for file in folder.glob("*.jaxexp")}
         times = 60 if how == "append-to-many" else 1
         self.old = {f"old/{name}/{i}": self.artifacts[name] for name in self.artifacts for i in range(times)}
+        self.create()
+
+    def create(self) -> None:
         with Archive.create(self.path) as writer:
             for name, artifact in self.old.items():
-                writer.add(name, artifact)
+                writer.add_file(name, artifact)
 
     def round(self, number: int) -> None:
         """What a child does again and again."""
         if self.how == "compact":
             Archive.compact(self.path)
         elif self.how == "create":
-            with Archive.create(self.path) as writer:
-                for name, artifact in self.old.items():
-                    writer.add(name, artifact)
+            self.create()
         else:
             with Archive.append(self.path) as writer:
                 for name, artifact in self.artifacts.items():
-                    writer.add(f"{number}/{name}", artifact)
+                    writer.add_file(f"{number}/{name}", artifact)
                 if number:
-                    for name in self.artifacts:
-                        writer.remove(f"{number - 1}/{name}")
+                    writer.remove(*(f"{number - 1}/{name}" for name in self.artifacts))
 
     def restore(self) -> None:
         """Takes out what was added, as the next child begins with the same numbers."""
@@ -51,8 +50,7 @@ class Worker:
             added = [name for name in archive if name not in self.old]
         if added:
             with Archive.append(self.path) as writer:
-                for name in added:
-                    writer.remove(name)
+                writer.remove(*added)
             Archive.compact(self.path)
 
     def sizes(self) -> list[tuple[int, int]]:
@@ -69,22 +67,24 @@ class Worker:
         """Whether there is what a child added; and how many bytes there are of what it did not complete."""
         with Archive.open(self.path) as left:
             assert left.verify() == {}
-            read = {name: bytes(handle.read()) for name, handle in left.items()}
+            for name, handle in left.items():
+                artifact = self.artifacts[name.split("/")[1]]
+                assert handle.read() == artifact.read_bytes()
+                assert (handle.stored_weights() is not None) == artifact.with_suffix(".safetensors").exists()
+            added = [name for name in left if name not in self.old]
+            assert self.old.keys() <= set(left)
             unfinished = left.unfinished_bytes
-        assert {name: artifact for name, artifact in read.items() if name.startswith("old/")} == self.old
-        added = [name for name in read if not name.startswith("old/")]
         assert len(added) in (0, len(self.artifacts)), "all that was added at once is there, or nothing"
-        assert all(read[name] == self.artifacts[name.split("/")[1]] for name in added)
         for file in self.path.parent.iterdir():
             if file != self.path:
                 unfinished += file.stat().st_size
                 file.unlink()
         return bool(added), unfinished
 
-    def die_at_bytes(self, count: int, source: random.Random) -> dict[str, int]:
+    def die_at_bytes(self, count: int, source: random.Random) -> int:
+        """Of how many children something was left unfinished."""
         Archive.compact(self.path)
-        sizes = self.sizes()
-        found: collections.Counter[str] = collections.Counter()
+        sizes, unfinished = self.sizes(), 0
 
         def run(complete: int, size: int) -> None:
             for number in range(complete):
@@ -101,12 +101,11 @@ class Worker:
             assert_died(child, signal.SIGXFSZ)
             os.close(ended)
             assert self.look() == (self.how == "append" and complete > 0, size - first)
-            found["died"] += 1
-            found["unfinished"] += size > first
+            unfinished += size > first
             self.restore()
-        return found
+        return unfinished
 
-    def kill_at_moments(self, count: int, source: random.Random) -> dict[str, int]:
+    def kill_at_moments(self, count: int, source: random.Random) -> int:
         def run() -> None:
             for number in range(1 << 30):
                 self.round(number)
@@ -118,16 +117,11 @@ class Worker:
             os.close(ended)
             self.look()
             self.restore()
-        return {"died": count}
-
-
-def main() -> None:
-    archive, folder, how, where, count, seed = sys.argv[1:]
-    worker = Worker(Path(archive), Path(folder), how)
-    kill = {"bytes": worker.die_at_bytes, "moments": worker.kill_at_moments}[where]
-    for name, times in kill(int(count), random.Random(int(seed))).items():
-        print(name, times)
+        return count
 
 
 if __name__ == "__main__":
-    main()
+    archive, folder, how, where, count, seed = sys.argv[1:]
+    worker = Worker(Path(archive), Path(folder), how)
+    kill = {"bytes": worker.die_at_bytes, "moments": worker.kill_at_moments}[where]
+    print(kill(int(count), random.Random(int(seed))))

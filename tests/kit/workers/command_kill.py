@@ -14,6 +14,8 @@ import signal
 import sys
 from pathlib import Path
 
+import jax  # noqa: F401  # once, for all children
+
 from jaxexp._cli import app
 from kit.dying import assert_died, die_at, forked
 

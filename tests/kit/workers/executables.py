@@ -1,8 +1,9 @@
 """Functions of all kinds with their code in files, written in one process and called in others.
 
 executables.py write FOLDER        exports each function, computes its results, and precompiles it
-executables.py check FOLDER        calls each with its code, compares the results, and prints what became of the code
-executables.py damage FOLDER SEED COUNT    calls one function with COUNT changed copies of its file of code
+executables.py check FOLDER [SEED COUNT]
+    calls each with its code, compares the results, and prints what became of the code; then calls one function with
+    COUNT changed copies of its file of code
 """
 
 import json
@@ -119,7 +120,7 @@ def _compare(name: str, exported: Any, folder: Path) -> None:
         np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5, err_msg=name)
 
 
-def damage(folder: Path, seed: int, count: int) -> dict[str, int]:
+def damage(folder: Path, seed: int = 0, count: int = 0) -> dict[str, int]:
     """How many changed files were refused, and of how many the code was used or not."""
     rng, artifact = random.Random(seed), folder / "plain.jaxexp"
     bytes_, changed = artifact.with_suffix(".exe").read_bytes(), folder / f"changed-{seed}.exe"
@@ -143,11 +144,14 @@ def damage(folder: Path, seed: int, count: int) -> dict[str, int]:
             continue
         _compare("plain", exported, folder)
         outcomes["used" if any(one.used for one in exported.executables) else "not used"] += 1
-    changed.unlink()
+    changed.unlink(missing_ok=True)
     return outcomes
 
 
 if __name__ == "__main__":
     task, where, *more = sys.argv[1:]
-    outcome: Any = {"write": write, "check": check, "damage": damage}[task](Path(where), *map(int, more))
-    print(json.dumps(outcome))
+    folder = Path(where)
+    if task == "write":
+        write(folder)
+    answer = {"states": check(folder) if task == "check" else {}, "outcomes": damage(folder, *map(int, more))}
+    print(json.dumps(answer))

@@ -1,10 +1,11 @@
-"""Adds records to a file of executables in child processes that are killed: test_file_kill.py starts this.
+"""Adds code to a file of executables, or to a compile cache, in child processes that are killed: test_file.py and
+test_compile_cache.py start this.
 
-executables_kill.py FILE bytes|moments|together COUNT SEED [PROGRAM]
+executables_kill.py FILE bytes|together COUNT SEED [PROGRAM]
+executables_kill.py FOLDER store COUNT SEED
 
-A child dies when the file that it writes has a size by chance (bytes), or is killed at a random moment while others
-add to the file, too (moments). Or COUNT children add records at once, and none is killed (together). PROGRAM adds
-records in place of Python: the one of tests/cpp/append.cpp.
+A child dies when the file that it writes has a size by chance (bytes, store). Or COUNT children add records at once,
+and none is killed (together). PROGRAM adds records in place of Python: the one of tests/cpp/append.cpp.
 """
 
 import collections
@@ -12,13 +13,16 @@ import os
 import random
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from jaxexp import _native
 from jaxexp._executables.file import ExecutablesFile, GrowingFile
-from kit.dying import assert_died, die_at, forked, kill_after
+from kit.dying import assert_died, die_at, forked
 
 SIZE = 200_000  # of the code of a record
 ROUNDS = 3
+EACH = 10
 
 
 def code_of(name: str) -> bytes:
@@ -67,7 +71,7 @@ class Worker:
         first = self.path.stat().st_size
         self.completed("ab", 1)
         step = self.path.stat().st_size - first
-        found: collections.Counter[str] = collections.Counter()
+        unfinished = 0
         for number in range(count):
             before = number % ROUNDS
             self.path.unlink(missing_ok=True)
@@ -77,49 +81,18 @@ class Worker:
             end = start + (step if before else first)
             # The first ones die at the first byte and at the last one.
             size = (start, end - 1)[number // ROUNDS] if number < 2 * ROUNDS else source.randrange(start, end)
-
-            def run(size: int = size) -> None:
-                die_at(size)
-                self.add("c", 1)
-
-            child, ended = forked(run)
-            assert_died(child, signal.SIGXFSZ)
-            os.close(ended)
+            dies_at(size, lambda: self.add("c", 1))
             assert self.look() == ["ab"] * before
             left = self.leftovers() if before == 0 else self.path.stat().st_size - start
             assert left == size - start
             self.completed("abcd", 1)
             assert self.look() == ["ab"] * before + ["abcd"]
-            found["died"] += 1
-            found["unfinished"] += left > 0
-        return found
-
-    def kill_at_moments(self, count: int, source: random.Random) -> dict[str, int]:
-        """Readers see whole records, and never fewer than before."""
-        names: list[str] = []
-        found: collections.Counter[str] = collections.Counter()
-        for _ in range(count):
-            children = [forked(lambda name=name: self.add(name, 1 << 20)) for name in ("a", "bb")]
-            for child, ended in children:
-                kill_after(child, ended, source.uniform(0, 0.05))
-                now = self.look()
-                assert now[: len(names)] == names
-                names = now
-                assert_died(child, signal.SIGKILL)
-                os.close(ended)
-                found["died"] += 1
-            if len(names) > 200:
-                self.path.unlink()
-                names = []
-            self.leftovers()
-        self.completed("last", 1)
-        assert self.look()[-1] == "last"
-        return found
+            unfinished += left > 0
+        return {"died": count, "unfinished": unfinished}
 
     def together(self, count: int, source: random.Random) -> dict[str, int]:
         """All at once make the file and add to it; whoever looks meanwhile sees whole records."""
-        each = 10
-        children = [forked(lambda i=i: self.add("x" * i, each)) for i in range(1, count + 1)]
+        children = [forked(lambda i=i: self.add("x" * i, EACH)) for i in range(1, count + 1)]
         looks, running = 0, {child for child, _ in children}
         while running:
             self.look()
@@ -131,18 +104,51 @@ class Worker:
                     running.remove(child)
         for _, ended in children:
             os.close(ended)
-        assert collections.Counter(self.look()) == {"x" * i: each for i in range(1, count + 1)}
+        assert collections.Counter(self.look()) == {"x" * i: EACH for i in range(1, count + 1)}
         assert self.leftovers() == 0
-        return {"records": count * each, "looks": looks}
+        return {"records": count * EACH, "looks": looks}
+
+    def store(self, count: int, source: random.Random) -> dict[str, int]:
+        """Of a compile cache: no entry is left, and whoever waits gets the turn of the dead process."""
+        conditions, code = {"function": "f", "arguments": "float32[8]" * 100}, bytes(range(256)) * 400
+        store = _native.ExecutableStore(self.path, 1 << 30)
+        store.put(conditions, {}, code)
+        (entry,) = self.path.iterdir()
+        size = entry.stat().st_size
+        entry.unlink()
+
+        def add() -> None:
+            assert store.turn(conditions) is not None
+            store.put(conditions, {}, code)
+
+        for at in [0, size - 1, *(source.randrange(size) for _ in range(count - 2))]:
+            dies_at(at, add)
+            assert store.find(conditions) is None
+            turn = store.turn(conditions)
+            assert turn is not None, "the dead process had the turn"
+            assert store.put(conditions, {"a": "b"}, code)
+            assert store.find(conditions) == ({"a": "b"}, code)
+            turn.end()
+            for left in self.path.iterdir():
+                left.unlink()
+        return {"died": count}
 
 
-def main() -> None:
-    path, how, count, seed, *program = sys.argv[1:]
-    worker = Worker(Path(path), program[0] if program else None)
-    run = {"bytes": worker.die_at_bytes, "moments": worker.kill_at_moments, "together": worker.together}[how]
-    for name, times in run(int(count), random.Random(int(seed))).items():
-        print(name, times)
+def dies_at(size: int, add: Callable[[], None]) -> None:
+    """A child that adds something dies when a file of its own has this size."""
+
+    def run() -> None:
+        die_at(size)
+        add()
+
+    child, ended = forked(run)
+    assert_died(child, signal.SIGXFSZ)
+    os.close(ended)
 
 
 if __name__ == "__main__":
-    main()
+    path, how, count, seed, *program = sys.argv[1:]
+    worker = Worker(Path(path), program[0] if program else None)
+    run = {"bytes": worker.die_at_bytes, "together": worker.together, "store": worker.store}[how]
+    for name, times in run(int(count), random.Random(int(seed))).items():
+        print(name, times)

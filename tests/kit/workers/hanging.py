@@ -12,6 +12,6 @@ def test_keeps_the_gil() -> None:
     ctypes.PyDLL(None).sleep(FOREVER)
 
 
-@pytest.mark.slow(reason="to see its limit")
+@pytest.mark.long(promise="long tests have a limit of their own", sibling="hanging.py::test_keeps_the_gil")
 def test_after_it(request: pytest.FixtureRequest) -> None:
     assert request.node.get_closest_marker("timeout").args == (3600,)

@@ -95,7 +95,7 @@ def main() -> None:
         assert look(folder) == 1
     assert look(folder) == 2
     save(folder, 1)
-    for size in range(0, os.path.getsize(os.path.join(folder, "model-00001-of-00002.safetensors")), 100):
+    for size in range(0, os.path.getsize(os.path.join(folder, "model-00001-of-00002.safetensors")), 300):
         child, ended = forked(lambda size=size: save_and_die(folder, 2, size))
         os.close(ended)
         assert_died(child, signal.SIGXFSZ)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import re
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -14,6 +13,7 @@ import pytest
 
 import jaxexp
 from jaxexp._cli import start
+from kit.each import each
 from kit.weighted import bound, params
 
 OTHERS = {
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@each("name", OTHERS)
 def test_in_the_place_of_weights(folder: Path, name: str) -> None:
     model = jaxexp.load(folder / "model.jaxexp")
     with pytest.raises(jaxexp.WeightsError, match=f"expected a safetensors file, found .*{OTHERS[name]}") as error:
@@ -58,20 +58,20 @@ INSTEAD_OF_ARTIFACTS = {
 }
 
 
-@pytest.mark.parametrize("function", [jaxexp.load, jaxexp.inspect, jaxexp.verify, jaxexp.compatibility])
-@pytest.mark.parametrize("name", INSTEAD_OF_ARTIFACTS)
-def test_in_the_place_of_an_artifact(folder: Path, name: str, function: Callable[[object], object]) -> None:
-    if name in ("model.safetensors", "model.exe") and function is jaxexp.verify:
-        return  # which verifies them as what they are
-    with pytest.raises(jaxexp.DeserializationError, match=INSTEAD_OF_ARTIFACTS[name]) as error:
-        function(folder / name)
-    assert error.value.file == str(folder / name)
-    assert "root table" not in str(error.value), "what is known to be something else is not damaged"
-    with pytest.raises(jaxexp.DeserializationError, match=INSTEAD_OF_ARTIFACTS[name]):
-        function((folder / name).read_bytes())
+@each("name", INSTEAD_OF_ARTIFACTS)
+def test_in_the_place_of_an_artifact(folder: Path, name: str) -> None:
+    for function in (jaxexp.load, jaxexp.inspect, jaxexp.verify, jaxexp.compatibility):
+        if name in ("model.safetensors", "model.exe") and function is jaxexp.verify:
+            continue  # which verifies them as what they are
+        with pytest.raises(jaxexp.DeserializationError, match=INSTEAD_OF_ARTIFACTS[name]) as error:
+            function(folder / name)
+        assert error.value.file == str(folder / name)
+        assert "root table" not in str(error.value), "what is known to be something else is not damaged"
+        with pytest.raises(jaxexp.DeserializationError, match=INSTEAD_OF_ARTIFACTS[name]):
+            function((folder / name).read_bytes())
 
 
-@pytest.mark.parametrize("name", ["leaves.eqx", "model.safetensors", "weights.pkl"])
+@each("name", ["leaves.eqx", "model.safetensors", "weights.pkl"])
 def test_commands_give_the_same_advice(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     more = [["inspect"], ["verify", "--json"]] if name != "model.safetensors" else []  # which take weights, too
     for command in (["view"], *more):
@@ -79,23 +79,24 @@ def test_commands_give_the_same_advice(folder: Path, name: str, capsys: pytest.C
         assert re.search(INSTEAD_OF_ARTIFACTS[name], "".join(capsys.readouterr())), command
 
 
-@pytest.mark.parametrize("name", ["weights.npz", "weights.pt", "model.exe", "leaves.eqx", "model.jaxexp"])
+@each("name", ["weights.npz", "weights.pt", "model.exe", "leaves.eqx", "model.jaxexp"])
 def test_in_the_place_of_an_archive(folder: Path, name: str) -> None:
     advice = {**INSTEAD_OF_ARTIFACTS, "model.jaxexp": "found an artifact, which is one function: 'jaxexp inspect'"}
     with pytest.raises(jaxexp.DeserializationError, match=f"expected an archive .*{advice[name]}"):
         jaxexp.Archive.open(folder / name)
 
 
-@pytest.mark.parametrize("part", [0.3, 0.5, 0.8, 0.95])
-def test_a_plain_artifact_that_was_cut(tmp_path: Path, part: float) -> None:
+def test_a_plain_artifact_that_was_cut(tmp_path: Path) -> None:
     """It has no trailer to say how long it was."""
     blob = jaxexp.export(jax.jit(lambda x: x + 1))(np.ones(3, np.float32)).serialize(trailer=False)
-    (tmp_path / "cut.bin").write_bytes(blob[: int(len(blob) * part)])
-    for function in (jaxexp.load, jaxexp.verify, jaxexp.inspect):
-        with pytest.raises(jaxexp.DeserializationError, match=r"the file was cut or damaged; get another copy of it$"):
-            function(tmp_path / "cut.bin")
-    (error,) = jaxexp.verify_many([tmp_path / "cut.bin"]).values()
-    assert str(error).endswith("the file was cut or damaged; get another copy of it")
+    said = "the file was cut or damaged; get another copy of it"
+    for part in (0.3, 0.5, 0.8, 0.95):
+        (tmp_path / "cut.bin").write_bytes(blob[: int(len(blob) * part)])
+        for function in (jaxexp.load, jaxexp.verify, jaxexp.inspect):
+            with pytest.raises(jaxexp.DeserializationError, match=f"{said}$"):
+                function(tmp_path / "cut.bin")
+        (error,) = jaxexp.verify_many([tmp_path / "cut.bin"]).values()
+        assert str(error).endswith(said)
 
 
 def test_a_view_of_bytes_that_are_no_bytes_is_refused_without_advice() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import jaxexp
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, WeightsError
 from jaxexp._kernel.codec import binding
+from kit.each import each
 from kit.weighted import X, apply, bound, close, closed, params, squared
 
 
@@ -128,23 +130,19 @@ def test_several_files(tmp_path: Path) -> None:
         jaxexp.load(tmp_path / "x.jaxexp").call(X)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_options_that_cannot_be(tmp_path: Path) -> None:
+    no_name = r"has to be the name of a \.safetensors file in the folder of the program"
+    for options, said in (
         ({"trailer": False}, "the trailer says where its weights are"),
         ({"max_weights_file_size": 0}, "has to be positive"),
-    ],
-)
-def test_options_that_cannot_be(tmp_path: Path, options: Any, message: str) -> None:
-    with pytest.raises(ExportError, match=message):
-        bound()[0].save(tmp_path / "x.jaxexp", **options)
-    assert names(tmp_path) == []
-
-
-def test_a_program_is_not_its_own_weights(tmp_path: Path) -> None:
-    for options in ({}, {"weights": "x.safetensors"}):
+        *(({"weights": name}, no_name) for name in ("a:b.safetensors", "a\nb.safetensors", "\ud800.safetensors")),
+        *(({"weights": name}, no_name) for name in ("../a.safetensors", "a.bin")),
+    ):
+        with pytest.raises(ExportError, match=said):
+            bound()[0].save(tmp_path / "x.jaxexp", **options)
+    for more in ({}, {"weights": "x.safetensors"}):
         with pytest.raises(ExportError, match=r"would be the file of the weights, too: .* such as 'x\.jaxexp'"):
-            bound()[0].save(tmp_path / "x.safetensors", **options)
+            bound()[0].save(tmp_path / "x.safetensors", **more)
     assert names(tmp_path) == []
 
 
@@ -164,39 +162,9 @@ def test_a_checkpoint_of_another_program_stays(tmp_path: Path) -> None:
     jaxexp.load(tmp_path / "hub.jaxexp").save(tmp_path / "hub.jaxexp", weights="tuned.safetensors")
 
 
-def missing(path: Path) -> None:
-    path.unlink()
-
-
-def shortened(path: Path) -> None:
-    os.truncate(path, path.stat().st_size - 1)
-
-
-def without_header(path: Path) -> None:
-    os.truncate(path, 7)
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
 def replaced(path: Path) -> None:
     bound()[0].with_weights(params(seed=1)).save(path.with_name("y.jaxexp"))
     path.with_name("y.safetensors").replace(path)
-
-
-def by_another_tool(path: Path) -> None:
-    safetensors.flax.save_file({"head": jnp.ones((32, 8))}, path)
-
-
-def a_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def a_pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
 
 
 def a_link_outside(path: Path) -> None:
@@ -205,25 +173,27 @@ def a_link_outside(path: Path) -> None:
     path.symlink_to(outside)
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (missing, "expected a file that 'model.jaxexp' names, found none of this name"),
-        (shortened, r"expected [\d,]+ bytes, as its header says, found"),
-        (without_header, "expected a safetensors file, which begins with the length of its header, found 7 bytes"),
-        (empty, "expected a safetensors file, found an empty file"),
-        (replaced, r"expected the file that 'model.jaxexp' was saved with \([\d,]+ bytes, content [0-9a-f]{32}\)"),
-        (by_another_tool, "found another one .* To use other weights, pass them to with_weights"),
-        (a_folder, "expected a regular file, found something else|Is a directory"),
-        (a_pipe, "expected a regular file, found something else"),
-        (a_link_outside, "expected 'model.safetensors' in the folder .*, found a link to"),
-    ],
-)
-def test_one_clear_error(saved: Path, damage: Any, message: str) -> None:
-    folder = saved.parent / "inside"
+DAMAGE: list[tuple[Callable[[Path], object], str]] = [
+    (Path.unlink, "expected a file that 'model.jaxexp' names, found none of this name"),
+    (lambda path: os.truncate(path, path.stat().st_size - 1), r"expected [\d,]+ bytes, as its header says, found"),
+    (lambda path: os.truncate(path, 7), "which begins with the length of its header, found 7 bytes"),
+    (lambda path: path.write_bytes(b""), "expected a safetensors file, found an empty file"),
+    (replaced, r"expected the file that 'model.jaxexp' was saved with \([\d,]+ bytes, content [0-9a-f]{32}\)"),
+    (
+        lambda path: safetensors.flax.save_file({"head": jnp.ones((32, 8))}, path),
+        "found another one .* To use other weights, pass them to with_weights",
+    ),
+    (lambda path: (path.unlink(), path.mkdir()), "expected a regular file, found something else|Is a directory"),
+    (lambda path: (path.unlink(), os.mkfifo(path)), "expected a regular file, found something else"),
+    (a_link_outside, "expected 'model.safetensors' in the folder .*, found a link to"),
+]
+
+
+@each("damage, message", DAMAGE)
+def test_one_clear_error(tmp_path: Path, damage: Any, message: str) -> None:
+    folder = tmp_path / "inside"
     folder.mkdir()
-    for path in (saved, saved.with_suffix(".safetensors")):
-        path.rename(folder / path.name)
+    bound()[0].save(folder / "model.jaxexp", vjp_order=1)
     weights = folder / "model.safetensors"
     damage(weights)
     loaded = jaxexp.load(folder / "model.jaxexp")
@@ -247,45 +217,37 @@ def test_damage_is_found_where_it_is_looked_for(saved: Path) -> None:
         jaxexp.load(saved).weights.check_digests()
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["../x.safetensors", "/etc/x.safetensors", "a/x.safetensors", "a\\x.safetensors", "C:x.safetensors", "..", "", "x"],
-)
-def test_names_that_lead_elsewhere(saved: Path, name: str) -> None:
-    """Whoever wrote the program chose the names in its trailer."""
+def with_table(saved: Path, change: Callable[[Any, Any], Any]) -> None:
+    """Whoever wrote a program chose the table of files and tensors in its trailer."""
     artifact = jaxexp.deserialize(saved.read_bytes())
     files, tensors, _ = artifact.__dict__["_artifact"].weights()
     binding.bind()
-    notes = _native.Notes("hostile", {}, ([(name, size, content) for _, size, content in files], tensors, []))
+    notes = _native.Notes("hostile", {}, (*change(files, tensors), []))
     saved.write_bytes(bytes(_native.encode([artifact], jax.__version__, _native.Form(), notes)))
-    with pytest.raises(WeightsError, match=r"expected the name of a \.safetensors file in the same folder"):
-        jaxexp.load(saved).call(X)
 
 
-@pytest.mark.parametrize("change", [lambda t: t[::-1], lambda t: t[:-1], lambda t: [("x", *t[0][1:]), *t[1:]]])
-def test_tables_that_do_not_fit(saved: Path, change: Any) -> None:
-    artifact = jaxexp.deserialize(saved.read_bytes())
-    files, tensors, _ = artifact.__dict__["_artifact"].weights()
-    binding.bind()
-    notes = _native.Notes("hostile", {}, (files, change(tensors), []))
-    saved.write_bytes(bytes(_native.encode([artifact], jax.__version__, _native.Form(), notes)))
-    with pytest.raises(DeserializationError, match=r"trailer.weights.tensors: expected the names in the dict") as error:
-        jaxexp.load(saved)
-    assert error.value.file == str(saved)
+def test_names_that_lead_elsewhere(saved: Path) -> None:
+    for stem in ("../x", "/etc/x", "a/x", "a\\x", "C:x", "..", "", "x"):
+        name = f"{stem}.safetensors" if len(stem) > 2 else stem
+        with_table(saved, lambda files, tensors, name=name: ([(name, *file[1:]) for file in files], tensors))
+        with pytest.raises(WeightsError, match=r"expected the name of a \.safetensors file in the same folder"):
+            jaxexp.load(saved).call(X)
 
 
-def test_dtypes(tmp_path: Path) -> None:
-    given = {
-        str(dtype): jnp.arange(6).astype(dtype).reshape(2, 3)
-        for dtype in (jnp.bfloat16, jnp.float8_e4m3fn, jnp.float8_e5m2, jnp.int4, jnp.complex64, jnp.bool_, jnp.uint8)
-    }
-    given = {f"w{i}": array for i, array in enumerate(given.values())}
-    exported = jaxexp.export(jax.jit(lambda p: jax.tree.map(lambda w: w[0], p)))(given).bind(given)
-    exported.save(tmp_path / "x.jaxexp")
-    loaded = jaxexp.load(tmp_path / "x.jaxexp").call()
-    for name, array in given.items():
-        assert loaded[name].dtype == array.dtype
-        np.testing.assert_array_equal(loaded[name], array[0])
+def test_tables_that_do_not_fit(saved: Path) -> None:
+    """Or say less than a file has, so that a policy allows it: sizes are what the signature says."""
+    whole = saved.read_bytes()
+    for change in (lambda t: t[::-1], lambda t: t[:-1], lambda t: [("x", *t[0][1:]), *t[1:]]):
+        saved.write_bytes(whole)
+        with_table(saved, lambda files, tensors, change=change: (files, change(tensors)))
+        said = r"trailer.weights.tensors: expected the names in the dict"
+        with pytest.raises(DeserializationError, match=said) as error:
+            jaxexp.load(saved)
+        assert error.value.file == str(saved)
+    saved.write_bytes(whole)
+    with_table(saved, lambda files, tensors: (files, [(name, file, 0, digest) for name, file, _, digest in tensors]))
+    with pytest.raises(WeightsError, match="expected a tensor of 0 bytes, found F32"):
+        jaxexp.load(saved, policy=jaxexp.Policy(max_weight_bytes=0)).call(X)
 
 
 def test_sharded_weights(tmp_path: Path) -> None:
@@ -324,30 +286,18 @@ def test_a_policy_limits_weights(saved: Path) -> None:
         jaxexp.load_many([saved], policy=jaxexp.Policy(max_weight_bytes=1000))
 
 
-def test_sizes_are_what_the_signature_says(saved: Path) -> None:
-    """A table that says less than the file has, so that a policy allows it."""
-    artifact = jaxexp.deserialize(saved.read_bytes())
-    files, tensors, _ = artifact.__dict__["_artifact"].weights()
-    binding.bind()
-    notes = _native.Notes("hostile", {}, (files, [(name, file, 0, digest) for name, file, _, digest in tensors], []))
-    saved.write_bytes(bytes(_native.encode([artifact], jax.__version__, _native.Form(), notes)))
-    with pytest.raises(WeightsError, match="expected a tensor of 0 bytes, found F32"):
-        jaxexp.load(saved, policy=jaxexp.Policy(max_weight_bytes=0)).call(X)
+STEMS = {
+    "a:b": "a_b",
+    "model\xa0v2": "model_v2",
+    "\u0645\u062f\u0644\u200c\u0647\u0627": "\u0645\u062f\u0644_\u0647\u0627",  # Persian
+    "a\\b": "a_b",
+    "a\nb": "a_b",
+    os.fsdecode(b"m\xff"): "m_",
+    "mod\u00e8le:2": "mod\u00e8le:2",
+}
 
 
-@pytest.mark.parametrize(
-    ("stem", "beside"),
-    [
-        ("a:b", "a_b"),
-        ("model\xa0v2", "model_v2"),
-        ("\u0645\u062f\u0644\u200c\u0647\u0627", "\u0645\u062f\u0644_\u0647\u0627"),  # Persian
-        ("a\\b", "a_b"),
-        ("a\nb", "a_b"),
-        (os.fsdecode(b"m\xff"), "m_"),
-        ("mod\u00e8le:2", "mod\u00e8le:2"),
-    ],
-    ids=ascii,
-)
+@each("stem, beside", STEMS.items())
 def test_names_that_an_artifact_may_not_contain(stem: str, beside: str, tmp_path: Path) -> None:
     """Files beside a program are named like it, as far as a name may stand in a file that others read."""
     path = tmp_path / f"{stem}.jaxexp"
@@ -360,12 +310,3 @@ def test_names_that_an_artifact_may_not_contain(stem: str, beside: str, tmp_path
     assert f"{beside}2.cases.safetensors" in names(tmp_path)
     assert jaxexp.check(other).ok
     jaxexp.verify(other)
-
-
-@pytest.mark.parametrize(
-    "name", ["a:b.safetensors", "a\nb.safetensors", "\ud800.safetensors", "../a.safetensors", "a.bin"]
-)
-def test_names_of_files_that_are_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"has to be the name of a \.safetensors file in the folder of the program"):
-        bound()[0].save(tmp_path / "model.jaxexp", weights=name)
-    assert names(tmp_path) == []

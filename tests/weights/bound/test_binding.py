@@ -1,9 +1,11 @@
-"""`Exported.bind`: an argument becomes weights."""
+"""`bind`, `with_weights` and `weights_into`: an argument becomes weights, others take their place, and back."""
 
 from __future__ import annotations
 
 import dataclasses
 import pickle
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ import safetensors.numpy
 
 import jaxexp
 from jaxexp._errors import ExportError, WeightsError
-from kit.weighted import X, apply, close, closed, named, params, squared
+from kit.each import each
+from kit.weighted import X, apply, bound, close, closed, named, params, squared
 
 LAYERS = 12  # layers/10 comes before layers/2 among names, and not in the tree
 
@@ -26,7 +29,7 @@ def program() -> jaxexp.Exported:
     return jaxexp.export(jax.jit(apply))(params(LAYERS), X)
 
 
-@pytest.mark.parametrize("loaded", [False, True])
+@each("loaded", [False, True])
 def test_a_pytree(program: jaxexp.Exported, loaded: bool) -> None:
     given = params(LAYERS)
     if loaded:
@@ -106,21 +109,18 @@ def test_other_weights(program: jaxexp.Exported) -> None:
     close(swapped.with_weights(bound.weights).call(X), apply(params(LAYERS), X))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda given: given.pop("head"), "tensor 'head': expected an array of this name, found none among 24"),
-        (lambda given: given.update(head=X), r"tensor 'head': expected float32\[32,8\], found float32\[4,32\]"),
-        (
-            lambda given: given.update(head=given["head"].astype(jnp.bfloat16)),
-            r"expected float32\[32,8\], found bfloat16\[32,8\]",
-        ),
-        (
-            lambda given: given.update(head=np.ma.array(given["head"], mask=True)),
-            r"expected float32\[32,8\], found a masked array, whose mask would be lost: pass array\.filled",
-        ),
-    ],
-)
+CHANGES: list[tuple[Callable[[Any], object], str]] = [
+    (lambda given: given.pop("head"), "tensor 'head': expected an array of this name, found none among 24"),
+    (lambda given: given.update(head=X), r"tensor 'head': expected float32\[32,8\], found float32\[4,32\]"),
+    (lambda given: given.update(head=given["head"].astype(jnp.bfloat16)), r"float32\[32,8\], found bfloat16\[32,8\]"),
+    (
+        lambda given: given.update(head=np.ma.array(given["head"], mask=True)),
+        r"expected float32\[32,8\], found a masked array, whose mask would be lost: pass array\.filled",
+    ),
+]
+
+
+@each("change, message", CHANGES)
 def test_weights_that_do_not_fit(program: jaxexp.Exported, change: Any, message: str) -> None:
     given = params(LAYERS)
     change(given)
@@ -130,24 +130,17 @@ def test_weights_that_do_not_fit(program: jaxexp.Exported, change: Any, message:
         program.bind(params(LAYERS)).with_weights(given)
 
 
-@pytest.mark.parametrize(
-    ("function", "specs", "message"),
-    [
-        (lambda *, x: x, {"x": X}, "no arrays in a first positional argument"),
-        (lambda p, x: x, ((), X), "no arrays in a first positional argument"),
-        (lambda p, x: x, ({"a": {"b": X}, "a/b": X}, X), "two weights would be called 'a/b'"),
-        (
-            lambda p, x: x,
-            ((jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b, 3"), np.float32),), X),
-            r"'0' in its first argument has the symbolic shape \(b, 3\).*Specialize it first",
-        ),
-    ],
-)
-def test_programs_that_cannot_be_bound(function: Any, specs: Any, message: str) -> None:
-    args, kwargs = ((), specs) if isinstance(specs, dict) else (specs, {})
-    exported = jaxexp.export(jax.jit(function))(*args, **kwargs)
-    with pytest.raises(ExportError, match=message):
-        exported.bind({})
+def test_programs_that_cannot_be_bound() -> None:
+    symbolic = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b, 3"), np.float32)
+    for args, message in (
+        ((), "no arrays in a first positional argument"),
+        (((), X), "no arrays in a first positional argument"),
+        (({"a": {"b": X}, "a/b": X}, X), "two weights would be called 'a/b'"),
+        (((symbolic,), X), r"'0' in its first argument has the symbolic shape \(b, 3\).*Specialize it first"),
+    ):
+        exported = jaxexp.export(jax.jit(lambda *args, x: x))(*args, x=X)
+        with pytest.raises(ExportError, match=message):
+            exported.bind({})
 
 
 def test_arrays_that_change_later() -> None:
@@ -194,3 +187,128 @@ def test_messages_count_the_arguments_of_the_call(program: jaxexp.Exported) -> N
         bound.call(object())
     with pytest.raises((TypeError, ValueError)):
         bound.call(X.astype(">f4"))
+
+
+def test_the_way_back(tmp_path: Path) -> None:
+    model, _ = bound()
+    tuned = params(seed=1)
+    model.with_weights(tuned).save(tmp_path / "model.jaxexp")
+    loaded = jaxexp.load(tmp_path / "model.jaxexp")
+    named = dict(loaded.weights)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for like in (params(), jax.eval_shape(params), {**params(), "name": "mlp", "activation": jnp.tanh}, named):
+            found = loaded.weights_into(like)
+            assert jax.tree.structure(found) == jax.tree.structure(like)
+            if like is not named:
+                close(apply(found, X), apply(tuned, X))
+    assert found is not named
+    assert all(found[name] is named[name] for name in named)
+
+
+def test_a_module_of_equinox(tmp_path: Path) -> None:
+    eqx = pytest.importorskip("equinox", reason="comes with the extra 'test', where its releases fit this JAX")
+
+    class Net(eqx.Module):  # type: ignore[name-defined, misc]
+        embed: Any
+        out: Any
+        key: Any
+        unused: Any
+        activation: Any = jnp.tanh
+        scale: float = 3.0
+
+        def __call__(self, token: Any) -> Any:
+            noise = jax.random.normal(self.key, (8,))
+            return self.scale * self.out @ self.activation(self.embed(token) + noise)
+
+    def net(seed: int, key: int = 0) -> Net:
+        embed = eqx.nn.Embedding(5, 8, key=jax.random.key(seed))
+        return Net(embed, embed.weight, jax.random.key(key), np.full(3, seed))
+
+    token = np.int32(2)
+    model = net(0)
+    exported = jaxexp.export(jax.jit(lambda token: model(token)), weights=model)(token)
+    with pytest.warns(UserWarning, match="'key', 'unused'"):
+        exported.with_weights(net(1)).save(tmp_path / "net.jaxexp")
+    loaded = jaxexp.load(tmp_path / "net.jaxexp")
+    assert list(loaded.weights) == ["embed/weight"]
+
+    with pytest.warns(UserWarning, match="of the model that stay its own: 'key', 'unused'") as warned:
+        found = loaded.weights_into(net(2))
+    assert [one.filename for one in warned] == [__file__]
+    assert type(found) is Net
+    assert found.out is found.embed.weight
+    assert (found.unused == 2).all()
+    assert found.activation is jnp.tanh
+    close(found(token), net(1)(token))
+    close(found(token), loaded.call(token))
+
+
+def test_a_state_of_nnx() -> None:
+    nnx = pytest.importorskip("flax.nnx", reason="comes with the extra 'test', where its releases fit this JAX")
+    model, other = (nnx.Linear(4, 3, rngs=nnx.Rngs(seed)) for seed in (0, 1))
+    graph, state = nnx.split(model)
+    x = np.ones((2, 4), np.float32)
+    exported = jaxexp.export(jax.jit(lambda x: nnx.merge(graph, state)(x)), weights=state)(x)
+    close(nnx.merge(graph, exported.weights_into(nnx.split(other)[1]))(x), model(x))
+
+
+def test_what_has_no_place_for_a_weight() -> None:
+    model, given = bound()
+    for like, said in (
+        (params(layers=2), r"'layers/2/b': expected an array of this name, found none .*'layers/2/w'"),
+        ({**given, "head": jnp.zeros((32, 9))}, r"'head': expected float32\[32,8\], found float32\[32,9\]"),
+        ({**given, "head": jnp.zeros((32, 8), int)}, r"'head': expected float32\[32,8\], found int32\[32,8\]"),
+        ({**given, "head": 3}, r"'head': expected float32\[32,8\], found 3"),
+    ):
+        with pytest.raises(WeightsError, match=said):
+            model.weights_into(like)
+
+
+def test_another_place_of_a_tied_weight_is_enough() -> None:
+    tied = jnp.arange(4.0)
+    both = {"embed": tied, "out": tied}
+    made = jaxexp.export(jax.jit(lambda: both["embed"] + both["out"]), weights=both)()
+    assert (made.weights_into({"out": jnp.ones(4)})["out"] == tied).all()
+    with pytest.raises(WeightsError, match=r"'out': expected float32\[4\], found float32\[5\]"):
+        made.weights_into({"embed": tied, "out": jnp.ones(5)})
+
+
+def test_a_function_in_the_place_of_its_weights() -> None:
+    model, _ = bound()
+    with pytest.raises(TypeError, match=r"takes arrays, not the function .*: pass its \.weights") as raised:
+        model.with_weights(model)
+    assert isinstance(raised.value, jaxexp.ExportError)
+
+
+def test_a_function_without_weights() -> None:
+    with pytest.raises(jaxexp.ExportError, match="has no weights"):
+        jaxexp.export(jax.jit(jnp.sin))(X).weights_into({"w": X})
+
+
+def test_another_architecture_warns() -> None:
+    model, _ = bound(layers=2)
+    with pytest.warns(UserWarning, match="not used of the given arrays: 'layers/2/b', 'layers/2/w'") as warned:
+        tuned = model.with_weights(params(layers=3, seed=1))
+    assert [one.filename for one in warned] == [__file__]
+    assert list(tuned.weights) == list(model.weights)
+
+
+def test_a_mapping_of_a_model_and_more_warns() -> None:
+    model, _ = bound(layers=2)
+    larger = {**params(layers=3, seed=1), "step": 7}
+    with pytest.warns(UserWarning, match=r"not used of the given arrays: 'layers/2/b', 'layers/2/w'\. They"):
+        model.with_weights(larger)
+
+
+def test_what_may_have_more_is_quiet(tmp_path: Path) -> None:
+    model, _ = bound(layers=2)
+    larger = params(layers=3, seed=1)
+    arrays = {name: np.asarray(array) for name, array in named(larger).items()}
+    safetensors.numpy.save_file(arrays, tmp_path / "larger.safetensors")
+    same = {**params(layers=2, seed=1), "name": "mlp", "rate": 0.5, "activation": jnp.tanh}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        checkpoint = {**arrays, "step": 7, "optimizer": "adam", "schedule": jnp.tanh}
+        for given in (arrays, checkpoint, tmp_path / "larger.safetensors", same, model.weights, dict(model.weights)):
+            model.with_weights(given)

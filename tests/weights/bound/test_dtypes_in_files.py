@@ -1,9 +1,10 @@
-"""Files of tensors have no names for some dtypes: their metadata say which tensors have them."""
+"""What files of weights have: dtypes that the format has no names for, what earlier versions wrote, gigabytes."""
 
 from __future__ import annotations
 
 import json
-import subprocess
+import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,14 @@ import numpy as np
 import pytest
 
 import jaxexp
+from bench.little_memory import MODES, PROGRAM, SIDE
+from jaxexp._cli import start
 from jaxexp._weights.files import header
+from kit.command_line import started
 from kit.compare import assert_same_values
+from kit.each import each
+from kit.places import GOLDEN, ROOT
+from kit.weighted import close
 
 VALUES = [1, 2, 3, 7]
 
@@ -51,28 +58,25 @@ def without_dtypes(path: Path) -> None:
 UNNAMED = ["int4", "uint4", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz"]
 
 
-@pytest.mark.parametrize("dtype", UNNAMED)
+@each("dtype", UNNAMED)
 def test_what_a_file_says(dtype: str, tmp_path: Path) -> None:
     values = [1, 0, 1, 1]
     function = bound(dtype, values)
     function.save(tmp_path / "f.jaxexp")
     assert metadata_of(tmp_path / "f.safetensors")["dtype:w"] == dtype
+    bound("float32").save(tmp_path / "named.jaxexp")
+    assert metadata_of(tmp_path / "named.safetensors").keys() == {"writer", "content"}
     assert_same_values(function.with_weights(tmp_path / "f.safetensors").call(), np.float32(values))
     loaded = jaxexp.load(tmp_path / "f.jaxexp")
     loaded.save(tmp_path / "again.jaxexp")
     assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "f.safetensors").read_bytes()
 
 
-def test_what_a_file_does_not_say(tmp_path: Path) -> None:
-    """Dtypes that the format has names for need no words."""
-    bound("float32").save(tmp_path / "f.jaxexp")
-    assert metadata_of(tmp_path / "f.safetensors").keys() == {"writer", "content"}
+NAMES = [*UNNAMED, "int8", "uint8"]
+PAIRS = [(one, other) for i, one in enumerate(NAMES) for j, other in enumerate(NAMES) if i != j and (i + j) % 2]
 
 
-PAIRS = [(a, b) for a in (*UNNAMED, "int8", "uint8") for b in (*UNNAMED, "int8", "uint8") if a != b]
-
-
-@pytest.mark.parametrize(("file", "needed"), PAIRS)
+@each("file, needed", PAIRS)
 def test_no_bits_become_other_numbers(file: str, needed: str, tmp_path: Path) -> None:
     """A file is cast, or refused, as arrays are."""
     values = [1, 0, 1, 1]
@@ -100,7 +104,7 @@ def test_integers_that_do_not_fit(tmp_path: Path) -> None:
         cast.call()
 
 
-@pytest.mark.parametrize("dtype", UNNAMED)
+@each("dtype", UNNAMED)
 def test_files_from_before(dtype: str, tmp_path: Path) -> None:
     """The artifact that they were saved with knows what they are; for others, I8 is int8 and U8 is uint8."""
     function = bound(dtype, [1, 0, 1, 1])
@@ -114,15 +118,14 @@ def test_files_from_before(dtype: str, tmp_path: Path) -> None:
         function.with_weights(tmp_path / "f.safetensors")
 
 
-@pytest.mark.parametrize("dtype", ["int4", "float8_e3m4"])
+@each("dtype", ["int4", "float8_e3m4"])
 def test_archives(dtype: str, tmp_path: Path) -> None:
     """Tensors in an archive have no dtypes; the file that is unpacked says them."""
     function = bound(dtype, [1, 0, 1, 1])
     function.save(tmp_path / "f.jaxexp")
-    run = [sys.executable, "-m", "jaxexp"]
-    subprocess.run([*run, "pack", "a.zip", "f.jaxexp"], cwd=tmp_path, check=True)
+    assert start.main(["pack", str(tmp_path / "a.zip"), str(tmp_path / "f.jaxexp")]) == 0
     assert_same_values(jaxexp.load(f"{tmp_path}/a.zip::f").call(), function.call())
-    subprocess.run([*run, "unpack", "a.zip", "-d", "there"], cwd=tmp_path, check=True)
+    assert start.main(["unpack", str(tmp_path / "a.zip"), "-d", str(tmp_path / "there")]) == 0
     (file,) = (tmp_path / "there").glob("*.safetensors")
     assert metadata_of(file)["dtype:w"] == dtype
     assert_same_values(function.with_weights(file).call(), function.call())
@@ -153,3 +156,77 @@ def test_complex_numbers(tmp_path: Path) -> None:
             real.bind(tmp_path / "f.safetensors")
         without_dtypes(tmp_path / "f.safetensors")
         assert_same_values(function.with_weights(tmp_path / "f.safetensors").call(), w.conj())
+
+
+FOLDERS = sorted((GOLDEN / "weights").iterdir())
+
+
+def assert_is_it(loaded: jaxexp.Exported, golden: Path) -> None:
+    arrays = np.load(golden / "model.npz")
+    np.testing.assert_allclose(loaded.call(arrays["x"]), arrays["y"], rtol=1e-5)
+    assert loaded.check().ok or not loaded.cases  # an archive has those of files only
+    for name in loaded.weights:
+        np.testing.assert_array_equal(loaded.weights[name], arrays[name])
+
+
+@each("folder", FOLDERS)
+def test_golden_weights(folder: Path, tmp_path: Path) -> None:
+    """That earlier versions of jaxexp wrote beside a program, and in an archive."""
+    golden = Path(shutil.copytree(folder, tmp_path / "golden"))
+    for file in ("model.jaxexp", "model.safetensors"):
+        jaxexp.verify(golden / file)
+    loaded = jaxexp.load(golden / "model.jaxexp")
+    assert_is_it(loaded, golden)
+    loaded.save(golden / "model.jaxexp", vjp_order=1)  # in place of itself, with what this version writes
+    assert_is_it(jaxexp.load(golden / "model.jaxexp"), golden)
+    jaxexp.verify(golden / "model.safetensors")
+    with jaxexp.Archive.open(golden / "fleet.zip") as archive:
+        assert archive.verify() == {}
+        for name in archive:
+            assert_is_it(archive[name].load(), golden)
+    assert start.main(["unpack", str(golden / "fleet.zip"), "-d", str(golden / "out")]) == 0
+    assert_is_it(jaxexp.load(golden / "out" / "from" / "files.jaxexp"), golden)
+    assert_is_it(jaxexp.load(golden / "out" / "alone.jaxexp"), golden)
+    with jaxexp.Archive.append(golden / "fleet.zip") as archive:
+        archive.add_file("again", golden / "out" / "alone.jaxexp")
+    with jaxexp.Archive.open(golden / "fleet.zip") as archive:
+        assert archive.verify() == {}
+        assert_is_it(archive["again"].load(), golden)
+
+
+LAYERS = 12
+
+
+@pytest.mark.long(
+    promise="a process needs no memory for gigabytes of weights",
+    sibling="test_beside.py::test_on_a_cpu_weights_are_the_mapped_file",
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits memory in this way")
+def test_three_gigabytes(tmp_path: Path, subprocess_env: Any) -> None:
+    """In a process that may have no more memory than twice that."""
+    env = {**subprocess_env(), "XLA_FLAGS": ""}
+    path = tmp_path / "model.jaxexp"
+    try:
+        for mode, most in zip(MODES, (64, 150), strict=True):
+            result = started(PROGRAM, mode, path, LAYERS, SIDE, env=env)
+            assert result.returncode == 0, result.stderr
+            assert int(result.stdout) < most, mode
+        assert path.stat().st_size < 100_000
+        assert path.with_suffix(".safetensors").stat().st_size < 1.01 * LAYERS * SIDE**2 * 4
+    finally:
+        path.with_suffix(".safetensors").unlink(missing_ok=True)
+
+
+def test_the_example_of_the_documentation(tmp_path: Path, monkeypatch: Any) -> None:
+    page = (ROOT / "docs" / "guide" / "weights.md").read_text()
+    code = "".join(re.findall(r"<!-- example: weights -->\n```python\n(.*?)```", page, re.DOTALL))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(code, names)
+    x = names["x"]
+    expected = names["model"](x)
+    close(names["loaded"].call(x), expected)
+    close(names["bound"].call(x), expected)
+    close(names["step"](names["loaded"], x), expected)
+    close(names["program"].call(dict(names["loaded"].weights), x), expected)
+    assert np.abs(names["tuned"].call(x) - expected).max() > 0.01

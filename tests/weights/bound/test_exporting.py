@@ -1,10 +1,11 @@
-"""`export(f, weights=...)`: what becomes a weight, and what stays as it was."""
+"""`export(f, weights=...)`: which arrays are found and become weights, what stays, and what a user is told."""
 
 from __future__ import annotations
 
 import gc
 import re
 import weakref
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,8 +14,15 @@ import numpy as np
 import pytest
 
 import jaxexp
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, WeightsError
+from jaxexp._weights.arrays import unchanged
+from jaxexp._weights.arrays.pieces import digest
+from jaxexp._weights.bound.likeness import Likeness
+from kit import forged
+from kit.each import each
 from kit.weighted import SIZE, X, apply, bound, close, closed, named, params, squared
+
+pytestmark = pytest.mark.jax
 
 
 def test_the_program_takes_the_weights_first() -> None:
@@ -31,12 +39,14 @@ def test_the_program_takes_the_weights_first() -> None:
     assert re.fullmatch(rf"BoundExported\(<lambda>: 7 weights; {types}, module of [\d.]+ kB\)", repr(exported))
 
 
-@pytest.mark.parametrize("options", [{"locations": "names"}, {"compatibility": "0.4.30"}], ids=["locations", "reader"])
-def test_the_program_is_serialized_in_other_forms(options: dict[str, str]) -> None:
+def test_the_program_is_serialized_in_other_forms() -> None:
     exported, given = bound()
-    blob = exported.serialize(**options)
-    assert blob == exported.unbound.serialize(**options)
-    close(jaxexp.deserialize(blob).bind(given).call(X), apply(given, X))
+    for options in ({"locations": "names"}, {"compatibility": "0.4.30"}):
+        blob = exported.serialize(**options)
+        assert blob == exported.unbound.serialize(**options)
+        close(jaxexp.deserialize(blob).bind(given).call(X), apply(given, X))
+    read = jax.export.deserialize(bytearray(exported.serialize(vjp_order=1, compatibility="jax-0.4.30")))
+    close(read.call(dict(exported.weights), X), apply(given, X))
 
 
 def test_nothing_of_the_weights_is_in_the_program() -> None:
@@ -85,15 +95,15 @@ def test_all_large_arrays() -> None:
     close(exported.call(X), apply(given, X))
 
 
-@pytest.mark.parametrize("weights", [None, False])
-def test_without_weights(weights: Any) -> None:
-    exported = jaxexp.export(jax.jit(closed(params())), weights=weights)(X)
-    assert type(exported) is jaxexp.Exported
-    assert dict(exported.weights) == {}
-    assert exported.unbound is exported
-    for verb in (lambda: exported.with_weights({}), lambda: exported.with_mesh(None)):
-        with pytest.raises(ExportError, match=r"has no weights: .* export it with weights=|Export it with weights="):
-            verb()
+def test_without_weights() -> None:
+    for weights in (None, False):
+        exported = jaxexp.export(jax.jit(closed(params())), weights=weights)(X)
+        assert type(exported) is jaxexp.Exported
+        assert dict(exported.weights) == {}
+        assert exported.unbound is exported
+        for verb in (lambda exported: exported.with_weights({}), lambda exported: exported.with_mesh(None)):
+            with pytest.raises(ExportError, match=r"has no weights: .* [Ee]xport it with weights=|Export it with"):
+                verb(exported)
 
 
 def test_there_is_nothing_to_take() -> None:
@@ -137,8 +147,135 @@ def test_everything_else_stays() -> None:
         exported.specialize(jax.ShapeDtypeStruct((4, 32), np.int32), scale=scale)
 
 
-def test_an_older_reader() -> None:
+def weights_of(function: Any, weights: Any) -> list[str]:
+    return list(jaxexp.export(jax.jit(function), weights=weights)(X).weights)
+
+
+def test_leaves_that_were_searched_are_not_kept() -> None:
+    leaf = jnp.arange(1000.0)
+    likeness = Likeness({"leaf": leaf})
+    assert "a copy of 'leaf'" in str(likeness.said(leaf + 0))
+    alive = weakref.ref(likeness)
+    del likeness
+    gc.collect()
+    assert alive() is None
+
+
+def test_leaves_that_are_no_arrays_are_left_out(tmp_path: Path) -> None:
+    """Models have functions and numbers as leaves, too."""
+    given: dict[str, Any] = {**params(), "activation": jnp.tanh, "rate": 0.5, "name": "model"}
+    exported = jaxexp.export(jax.jit(closed(given)), weights=given)(X)
+    assert len(exported.weights) == 7
+    close(exported.with_weights({**given, **params(seed=1)}).call(X), apply(params(seed=1), X))
+    with pytest.raises(WeightsError, match=r"tensor 'head': expected float32\[32,8\], found 'none'"):
+        exported.with_weights({**given, "head": "none"})
+
+
+def test_names_that_are_missing_are_all_said() -> None:
     given = params()
-    exported = jaxexp.export(jax.jit(closed(given)), weights=given, compatibility="jax-0.4.30")(X)
-    read = jax.export.deserialize(bytearray(exported.serialize(vjp_order=1)))
-    close(read.call(dict(exported.weights), X), apply(given, X))
+    given["heads"] = given.pop("head")
+    given["layers"][2] = {"weight": given["layers"][2]["w"]}
+    with pytest.raises(WeightsError) as error:
+        bound()[0].with_weights(given)
+    assert str(error.value) == (
+        "cannot read the weights: tensor 'head': expected an array of this name, found none among 6, of which "
+        "'heads' is not used. Also missing: 'layers/2/b', 'layers/2/w'"
+    )
+
+
+def test_many_and_long_names_take_no_time_to_compare() -> None:
+    given = {**{f"x{i}": X for i in range(20_000)}, "y" * 100_000: X}
+    with pytest.raises(WeightsError, match=r"found none among 20,001\. Also missing"):
+        bound()[0].with_weights(given)
+
+
+def test_why_an_array_is_not_found() -> None:
+    w = np.random.default_rng(0).standard_normal(SIZE * SIZE).astype(np.float32)
+    view, given = w.reshape(SIZE, SIZE), {"w": w}
+    for used, why in (
+        (view, r"another view of 'w', float32\[1024\]"),
+        (view.copy(), r"a copy of 'w', float32\[1024\]"),
+        (jnp.asarray(view), r"a copy of 'w', float32\[1024\]"),
+        (jnp.eye(SIZE), r"these arrays: one \(float32\[32,32\], 4,096 bytes\)$"),
+    ):
+        with pytest.raises(ExportError, match=f"closes over no array that could be a weight: .*{why}"):
+            weights_of(lambda x, used=used: x @ used, given)
+    large = np.ones((1 << 10, 1 << 9), np.float32)
+    given = {"used": jnp.eye(SIZE), "large": large}
+    with pytest.warns(
+        UserWarning, match=re.escape("2,097,152 bytes: it is another view of 'large', float32[1024,512]")
+    ):
+        assert weights_of(lambda x: x @ given["used"] + jnp.sum(large.reshape(-1)), given) == ["used"]
+
+
+def test_no_large_array_is_no_error() -> None:
+    for function in (jnp.sin, closed({"layers": [], "head": jnp.ones((SIZE, 8))})):
+        exported = jaxexp.export(jax.jit(function), weights=True)(X)
+        assert type(exported) is jaxexp.Exported
+        close(exported.call(X), function(X))
+
+
+def test_arrays_of_one_digest_are_two_weights() -> None:
+    pair = forged.pair(4096, len("uint32(4096,)"))
+    one, other, again = map(jnp.asarray, (*pair, pair[0].copy()))
+    assert len({digest(array, b"uint32(4096,)") for array in (one, other)}) == 1
+    function = jax.jit(lambda x: (x + one, x * other, x - again))
+    x = np.full(4096, 3, np.uint32)
+    exported = jaxexp.export(function, weights=True)(x)
+    assert len(exported.weights) == 2
+    for found, expected in zip(exported.call(x), function(x), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@each("weights", ["named", True])
+def test_dtypes_that_artifacts_lack_stay_inside(weights: Any, tmp_path: Path) -> None:
+    given = {"small": jnp.ones((1024, 1024), jnp.int2), "w": jnp.ones((SIZE, SIZE))}
+
+    def function(x: Any) -> Any:
+        return x @ given["w"] + given["small"][0, 0].astype(jnp.float32)
+
+    said = r"(small \()?int2\[1024,1024\], 1,048,576 bytes"
+    with pytest.warns(UserWarning, match=f"these arrays stay in its module: {said}.* or artifacts have no such dtype"):
+        exported = jaxexp.export(jax.jit(function), weights=given if weights == "named" else weights)(X)
+    assert len(exported.weights) == 1
+    exported.save(tmp_path / "m.jaxexp")
+    close(jaxexp.load(tmp_path / "m.jaxexp").call(X), function(X))
+
+
+def changing() -> dict[str, np.ndarray]:
+    return {"w": np.eye(SIZE, dtype=np.float32)}
+
+
+@each("how", ["export", "bind", "with_weights"])
+def test_numpy_arrays_that_change_are_noticed(how: str, tmp_path: Path) -> None:
+    """They are not copied before they are used. A function never computes with other weights than it was given."""
+    given = changing()
+    if how == "export":
+        model = jaxexp.export(jax.jit(lambda x: x @ given["w"]), weights=given)(X)
+    else:
+        program = jaxexp.export(jax.jit(lambda given, x: x @ given["w"]))(given, X)
+        model = program.bind(given) if how == "bind" else program.bind(changing()).with_weights(given)
+    early = model.with_mesh(jax.sharding.Mesh(np.array(jax.devices()[:1]), ("d",)))
+    early.weights["w"]
+    given["w"][0, 0] = 2
+    said = "the weight 'w' is a NumPy array that has changed since the function got it"
+    for use in (lambda: model.call(X), lambda: model.save(tmp_path / "m.jaxexp"), lambda: model.weights["w"]):
+        with pytest.raises(ExportError, match=said):
+            use()
+    assert not list(tmp_path.iterdir())
+    close(early.call(X), X)
+    given["w"][0, 0] = 1
+    close(model.call(X), X)
+
+
+def test_arrays_that_nobody_can_change_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Any] = []
+    monkeypatch.setattr(unchanged, "digest", lambda array: read.append(array) or b"")
+    fixed = np.frombuffer(np.eye(SIZE, dtype=np.float32).tobytes(), np.float32).reshape(SIZE, SIZE)
+    weights_of(lambda x: x @ fixed, {"w": fixed})
+    assert not read
+    owner = np.eye(SIZE, dtype=np.float32)
+    view = owner[:]
+    view.flags.writeable = False
+    weights_of(lambda x: x @ view, {"w": view})
+    assert len(read) == 1

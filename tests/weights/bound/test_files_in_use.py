@@ -23,6 +23,7 @@ from jaxexp._kernel.io import lock
 from jaxexp._kernel.write import serialize
 from jaxexp._weights.files.content import second_name
 from kit import forged
+from kit.each import each
 
 X = np.ones((2, 4), np.float32)
 
@@ -39,10 +40,6 @@ def value(path: Path) -> float:
     return float(np.asarray(jaxexp.load(path).call(X))[0, 0]) / 4
 
 
-def delete(folder: Path) -> None:
-    (folder / "m.safetensors").unlink()
-
-
 def damage(folder: Path) -> None:
     """Other numbers under the same header, in a file of its own."""
     blob = bytearray((folder / "m.safetensors").read_bytes())
@@ -53,13 +50,12 @@ def damage(folder: Path) -> None:
 
 CHANGES: dict[str, Callable[[Path], None]] = {
     "other weights": lambda folder: constant(2).save(folder / "m.jaxexp"),
-    "deleted": delete,
+    "deleted": lambda folder: (folder / "m.safetensors").unlink(),
     "damaged": damage,
 }
 
 
-@pytest.mark.parametrize("stable", [False, True])
-@pytest.mark.parametrize("how", CHANGES)
+@each("how, stable", [(how, stable) for how in CHANGES for stable in (False, True)])
 def test_what_was_loaded_can_be_saved_again(how: str, stable: bool, tmp_path: Path) -> None:
     path = tmp_path / "m.jaxexp"
     constant(1).save(path)
@@ -70,7 +66,7 @@ def test_what_was_loaded_can_be_saved_again(how: str, stable: bool, tmp_path: Pa
     assert value(path) == 1
 
 
-@pytest.mark.parametrize("how", ["other weights", "deleted"])
+@each("how", ["other weights", "deleted"])
 def test_what_was_not_read_in_time_is_an_error(how: str, tmp_path: Path) -> None:
     path = tmp_path / "m.jaxexp"
     constant(1).save(path)
@@ -90,12 +86,9 @@ def test_weights_of_a_neighbour(tmp_path: Path) -> None:
     constant(2).save(tmp_path / "a.bin", weights="b.safetensors")
     constant(3).save(tmp_path / "a.jaxexp")  # its own may be replaced
     assert [value(tmp_path / name) for name in ("a.jaxexp", "a.bin")] == [3, 2]
-
-
-def test_equal_weights_of_a_neighbour_are_shared(tmp_path: Path) -> None:
-    for name in ("a.jaxexp", "a.bin"):
+    for name in ("equal.jaxexp", "equal.bin"):
         constant(1).save(tmp_path / name)
-    assert [value(tmp_path / name) for name in ("a.jaxexp", "a.bin")] == [1, 1]
+    assert [value(tmp_path / name) for name in ("equal.jaxexp", "equal.bin")] == [1, 1]
 
 
 def test_who_shares_a_file_keeps_it(tmp_path: Path) -> None:
@@ -113,7 +106,10 @@ def test_who_shares_a_file_keeps_it(tmp_path: Path) -> None:
 
 def test_who_shares_cases_keeps_them(tmp_path: Path) -> None:
     path, other = tmp_path / "m.jaxexp", tmp_path / "other.jaxexp"
-    large(path)
+    for _ in range(2):
+        large(path)
+        assert jaxexp.check(path).ok
+        assert sorted(os.listdir(tmp_path)) == ["m.cases.safetensors", "m.jaxexp"]
     shutil.copyfile(path, other)
     assert jaxexp.record(path, [(np.zeros(65536, np.float32),)])
     assert [jaxexp.load(one).check().verdict for one in (path, other)] == ["equal", "equal"]
@@ -143,13 +139,11 @@ def large(path: Path) -> None:
 
 
 def test_weights_with_the_name_of_cases(tmp_path: Path) -> None:
+    """Of another artifact, or one's own."""
     constant(1).save(tmp_path / "m.cases.jaxexp")
     with pytest.raises(jaxexp.ExportError, match=r"found the weights of 'm\.cases\.jaxexp', which would be lost"):
         large(tmp_path / "m.jaxexp")
     assert value(tmp_path / "m.cases.jaxexp") == 1
-
-
-def test_own_weights_with_the_name_of_cases(tmp_path: Path) -> None:
     path = tmp_path / "o.jaxexp"
     constant(1, 65536).save(path, weights="o.cases.safetensors")
     with pytest.raises(jaxexp.ExportError, match="save it with its weights in another file first"):
@@ -159,14 +153,7 @@ def test_own_weights_with_the_name_of_cases(tmp_path: Path) -> None:
         constant(2, 65536).save(tmp_path / "p.jaxexp", weights="p.cases.safetensors", cases=[(X,)])
 
 
-def test_cases_are_recorded_again(tmp_path: Path) -> None:
-    for _ in range(2):
-        large(tmp_path / "m.jaxexp")
-    assert jaxexp.check(tmp_path / "m.jaxexp").ok
-    assert sorted(os.listdir(tmp_path)) == ["m.cases.safetensors", "m.jaxexp"]
-
-
-@pytest.mark.parametrize("stable", [False, True])
+@each("stable", [False, True])
 def test_what_is_still_there_is_not_written(stable: bool, tmp_path: Path) -> None:
     path = tmp_path / "m.jaxexp"
     constant(1).save(path)
@@ -208,7 +195,8 @@ def hide(path: Path) -> Path:
 def test_what_a_process_left_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "m.jaxexp"
     constant(1).save(path)
-    hide(path)
+    hidden = hide(path)
+    assert files_of(str(path), opened(path.read_bytes())) == ((str(hidden), hidden.stat().st_size),)
     assert value(path) == 1
     constant(2).save(path)
     assert sorted(os.listdir(tmp_path)) == ["m.jaxexp", "m.safetensors"]
@@ -234,16 +222,13 @@ def test_an_error_leaves_what_has_a_second_name(tmp_path: Path, monkeypatch: pyt
     constant(1).save(path)
     hide(path)
 
-    def fail(*args: object) -> None:
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr(serialize, "save", fail)
+    monkeypatch.setattr(serialize, "save", fails)
     with pytest.raises(OSError, match="the disk is full"):
         constant(1).save(path)
     assert value(path) == 1
 
 
-@pytest.mark.parametrize("values", [(2, 3), (1, 2), (2, 2)], ids=["others", "one as before", "equal"])
+@each("values", [(2, 3), (1, 2), (2, 2)])
 def test_two_writers(values: tuple[float, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one, in another thread, begins while the first one's program is written, and waits."""
     path, write = tmp_path / "m.jaxexp", serialize.save
@@ -279,7 +264,7 @@ def test_a_writer_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.Monkey
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize("name", ["m.jaxexp", "m.safetensors"])
+@each("name", ["m.jaxexp", "m.safetensors"])
 def test_an_interruption_when_a_file_has_its_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, replace = tmp_path / "m.jaxexp", os.replace
     constant(1).save(path)
@@ -314,14 +299,6 @@ def test_links_are_not_saved_through(tmp_path: Path) -> None:
     assert value(path) == 1
     exported.save(link)  # what needs no other file
     assert jaxexp.inspect(path).fun_name == "sin"
-
-
-def test_verify_says_which_file_it_read(tmp_path: Path) -> None:
-    path = tmp_path / "m.jaxexp"
-    constant(1).save(path)
-    hidden = hide(path)
-    ((file, size),) = files_of(str(path), opened(path.read_bytes()))
-    assert (file, size) == (str(hidden), hidden.stat().st_size)
 
 
 def renamed(name: str) -> jaxexp.BoundExported:

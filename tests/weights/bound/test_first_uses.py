@@ -17,7 +17,9 @@ from jax.sharding import PartitionSpec as P
 
 import jaxexp
 from kit.devices import DEVICES
+from kit.each import each
 
+pytestmark = pytest.mark.jax
 EXPLICIT = Mesh(np.array(jax.devices()), ("d",), axis_types=(AxisType.Explicit,))
 AUTO = Mesh(np.array(jax.devices()), ("d",), axis_types=(AxisType.Auto,))
 X = np.ones((DEVICES, 4), np.float32)
@@ -33,14 +35,16 @@ def program() -> jaxexp.Exported:
     return jaxexp.export(jax.jit(apply))(WEIGHTS, jax.ShapeDtypeStruct(jaxexp.symbolic_shape("n, 4"), np.float32))
 
 
-@pytest.fixture(params=["NumPy", "file", "jax.Array"])
-def model(request: pytest.FixtureRequest, program: jaxexp.Exported, tmp_path: Path) -> jaxexp.BoundExported:
-    if request.param == "jax.Array":
+ORIGINS = ["NumPy", "file", "jax.Array"]
+
+
+def made(origin: str, program: jaxexp.Exported, folder: Path) -> jaxexp.BoundExported:
+    if origin == "jax.Array":
         return program.bind(jax.tree.map(jnp.asarray, WEIGHTS))
-    if request.param == "NumPy":
+    if origin == "NumPy":
         return program.bind(WEIGHTS)
-    program.bind(WEIGHTS).save(tmp_path / "model.jaxexp")
-    loaded = jaxexp.load(tmp_path / "model.jaxexp")
+    program.bind(WEIGHTS).save(folder / "model.jaxexp")
+    loaded = jaxexp.load(folder / "model.jaxexp")
     assert isinstance(loaded, jaxexp.BoundExported)
     return loaded
 
@@ -102,8 +106,13 @@ PLACES: dict[str, Callable[[Use], Any]] = {
 
 
 @pytest.mark.filterwarnings("ignore:.with mesh.:DeprecationWarning")
-@pytest.mark.parametrize("place", PLACES)
-def test_weights_are_the_same_wherever_they_are_first_used(model: jaxexp.BoundExported, place: str) -> None:
+@pytest.mark.parametrize("origin", ORIGINS)
+@each("place", PLACES)
+def test_weights_are_the_same_wherever_they_are_first_used(
+    place: str, origin: str, program: jaxexp.Exported, tmp_path: Path
+) -> None:
+    model = made(origin, program, tmp_path)
+
     def use(x: Any) -> Any:
         model.weights["w"], model.weights["b"]
         return x
@@ -118,13 +127,15 @@ def test_weights_are_the_same_wherever_they_are_first_used(model: jaxexp.BoundEx
     np.testing.assert_allclose(model.call(X), apply(WEIGHTS, X))
 
 
-def test_a_first_call_in_an_eager_shard_map(model: jaxexp.BoundExported) -> None:
+@each("origin", ORIGINS)
+def test_a_first_call_in_an_eager_shard_map(origin: str, program: jaxexp.Exported, tmp_path: Path) -> None:
+    model = made(origin, program, tmp_path)
     for call in (model.call, jax.jit(model.call)):
         np.testing.assert_allclose(shard_mapped(call, AUTO)(X), apply(WEIGHTS, X))
     np.testing.assert_allclose(model.call(X), apply(WEIGHTS, X))
 
 
-@pytest.mark.parametrize("origin", ["NumPy", "file"])
+@each("origin", ["NumPy", "file"])
 def test_weights_of_64_bits_keep_them(origin: str, tmp_path: Path) -> None:
     weights = {name: array / 3.0 for name, array in WEIGHTS.items()}
     with jax.enable_x64(True):

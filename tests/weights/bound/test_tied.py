@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import safetensors.numpy
 import jaxexp
 from jaxexp._cli import start
 from jaxexp._errors import WeightsError
+from kit.each import each
 from kit.weighted import X, close
 
 DIFFERENT = r"tensor 'head': expected the same array as 'embed', .* found other values\. Leave out one"
@@ -36,25 +38,28 @@ def exported(given: dict[str, Any]) -> jaxexp.BoundExported:
     return found
 
 
-@pytest.fixture(params=["exported", "loaded", "pickled", "mapped", "moved"])
-def model(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    made = exported(tied())
-    if request.param == "loaded":
-        made.save(tmp_path / "m.jaxexp")
-        jaxexp.load(tmp_path / "m.jaxexp").save(tmp_path / "again.jaxexp")
-        return jaxexp.load(tmp_path / "again.jaxexp")
-    if request.param == "pickled":
-        made.save(tmp_path / "m.jaxexp")
-        return pickle.loads(pickle.dumps(jaxexp.load(tmp_path / "m.jaxexp")))
-    if request.param == "mapped":
-        return jax.tree.map(lambda w: w + 0, made)
-    if request.param == "moved":
-        return made.with_weights(tied(2))
-    return made
+def loaded(made: Any, folder: Path) -> Any:
+    made.save(folder / "m.jaxexp")
+    jaxexp.load(folder / "m.jaxexp").save(folder / "again.jaxexp")
+    return jaxexp.load(folder / "again.jaxexp")
 
 
-def test_a_differing_value_is_an_error(model: Any) -> None:
+WAYS: list[Callable[[Any, Path], Any]] = [
+    lambda made, folder: made,
+    loaded,
+    lambda made, folder: pickle.loads(pickle.dumps(loaded(made, folder))),
+    lambda made, folder: jax.tree.map(lambda w: w + 0, made),
+    lambda made, folder: made.with_weights(tied(2)),
+    # As after `dataclasses.replace` of the program.
+    lambda made, folder: dataclasses.replace(loaded(made, folder).unbound, fun_name="again").bind(made.weights),
+]
+
+
+@each("way", WAYS)
+def test_a_differing_value_is_an_error(way: Callable[[Any, Path], Any], tmp_path: Path) -> None:
+    model = way(exported(tied()), tmp_path)
     assert list(model.weights) == ["embed"]
+    assert model.weights.other_names == exported(tied()).weights.other_names
     different = {**tied(1), "head": tied(3)["head"]}
     with pytest.raises(WeightsError, match=DIFFERENT):
         model.with_weights(different)
@@ -62,16 +67,13 @@ def test_a_differing_value_is_an_error(model: Any) -> None:
         model.with_weights({**tied(1), "head": jnp.ones(3)})
     for one in (tied(1), {"embed": tied(1)["embed"]}, {**tied(1), "head": np.array(tied(1)["head"])}):
         close(model.with_weights(one).call(X), apply(tied(1), X))
-
-
-def test_files(model: Any, tmp_path: Path) -> None:
-    both = {name: np.array(w) for name, w in tied(1).items()}
-    safetensors.numpy.save_file(both, tmp_path / "both.safetensors")
-    close(model.with_weights(tmp_path / "both.safetensors").call(X), apply(tied(1), X))
+    both, file = {name: np.array(w) for name, w in tied(1).items()}, tmp_path / "both.safetensors"
+    safetensors.numpy.save_file(both, file)
+    close(model.with_weights(file).call(X), apply(tied(1), X))
     both["head"][3, 4] += 1
-    safetensors.numpy.save_file(both, tmp_path / "both.safetensors")
+    safetensors.numpy.save_file(both, file)
     with pytest.raises(WeightsError, match=rf"both\.safetensors': {DIFFERENT}"):
-        model.with_weights(tmp_path / "both.safetensors")
+        model.with_weights(file)
 
 
 def test_traced_values_cannot_be_compared() -> None:
@@ -96,14 +98,6 @@ def test_inspection_and_view_show_ties(tmp_path: Path, capsys: pytest.CaptureFix
     text = page.read_text()
     for part in ("also head", ">1 array, 4,096 bytes, in model.safetensors<", 'class="leaf changed"'):
         assert part in text
-
-
-def test_a_program_that_is_bound_again(model: Any) -> None:
-    """As after `dataclasses.replace` of it."""
-    again = dataclasses.replace(model.unbound, fun_name="again").bind(model.weights)
-    assert again.weights.other_names == model.weights.other_names
-    with pytest.raises(WeightsError, match=DIFFERENT):
-        again.with_weights({"embed": tied()["embed"], "head": tied(1)["head"]})
 
 
 def test_weights_of_another_function_tie_nothing() -> None:

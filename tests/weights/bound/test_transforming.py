@@ -1,8 +1,12 @@
-"""Functions with weights under JAX's transformations, as what is called and as arguments."""
+"""Functions with weights under JAX's transformations, as what is called and as arguments; copies and threads."""
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +18,13 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxexp
+from jaxexp._errors import DeserializationError, ExportError
 from jaxexp._kernel.call.primitive import call
 from kit.command_line import started
-from kit.weighted import X, apply, bound, close, closed, named, params, squared
+from kit.each import each
+from kit.weighted import SIZE, X, apply, bound, close, closed, named, params, squared
 
-pytestmark = pytest.mark.sampled(one_in=3, reason="many cases go the same way")
+pytestmark = pytest.mark.jax
 
 # What a process lowers in which JAX makes inputs of what functions close over: its setting is read on import.
 HOISTED = """
@@ -44,6 +50,7 @@ assert isinstance(jaxexp.export(jax.jit(lambda x: apply(given, x)), weights=give
 """
 
 
+@pytest.mark.processes(reason="JAX reads the setting on import")
 def test_jax_can_make_inputs_of_weights(tmp_path: Path, subprocess_env: Any) -> None:
     """Then `jax.jit(model.call)` has no weights in what it lowers."""
     bound()[0].save(tmp_path / "model.jaxexp", vjp_order=1)
@@ -152,7 +159,7 @@ def test_gradients_by_inputs_compute_no_gradients_by_weights() -> None:
     assert products(only_x) < products(everything)
 
 
-@pytest.mark.parametrize("argnums", [0, 1, (0, 2), (2, 0)])
+@each("argnums", [1, (2, 0)])
 def test_derivatives_by_some_arguments(argnums: Any) -> None:
     def f(a: Any, b: Any, c: Any) -> tuple[Any, Any, Any]:
         return jnp.sin(a) * b, (c @ a).sum(), jnp.arange(3) + b.astype(int)
@@ -242,14 +249,146 @@ SOURCES = {
 }
 
 
-@pytest.mark.parametrize("use", FIRST_USES)
-@pytest.mark.parametrize("source", SOURCES)
+PAIRS = [(s, u) for i, s in enumerate(SOURCES) for j, u in enumerate(FIRST_USES) if i == 0 or (i + j) % 3 == 0]
+
+
+@each("source, use", PAIRS)
 def test_the_first_use_may_be_traced(source: str, use: str, tmp_path: Path) -> None:
     """What is kept for later uses are arrays, not what stands for them in one trace."""
-    given = params()
-    exported = jaxexp.export(jax.jit(lambda x: apply(given, x)), weights=given)(X)
+    exported, given = bound()
     exported.save(tmp_path / "model.jaxexp", vjp_order=1)
     model = SOURCES[source](exported, tmp_path / "model.jaxexp")
     FIRST_USES[use](model)
     close(model.call(X), apply(given, X))
     assert not any(isinstance(array, jax.core.Tracer) for array in model.weights.values())
+
+
+BATCH = np.random.default_rng(2).standard_normal((2, 3, 4, SIZE)).astype(np.float32)
+
+
+@pytest.fixture
+def model_path(tmp_path: Path) -> Path:
+    bound()[0].save(tmp_path / "model.jaxexp", vjp_order=1)
+    return tmp_path / "model.jaxexp"
+
+
+@each("copied", [copy.copy, copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_copies(tmp_path: Path, copied: Any) -> None:
+    """A pickle needs no files."""
+    model_path = tmp_path / "model.jaxexp"
+    bound()[0].save(model_path, vjp_order=1)
+    names = list(jaxexp.load(model_path).weights)
+    again = copied(jaxexp.load(model_path))
+    if copied not in (copy.copy, copy.deepcopy):
+        model_path.unlink()
+        model_path.with_suffix(".safetensors").unlink()
+    close(again.call(X), apply(params(), X))
+    close(jax.grad(squared(again.call))(X), jax.grad(squared(closed(params())))(X))
+    assert list(again.weights) == names
+
+
+def test_a_copy_of_an_exported_function() -> None:
+    """As for any function that was exported here, and not loaded, pickling would need its VJPs."""
+    model, given = bound()
+    close(copy.copy(model).call(X), apply(given, X))
+    with pytest.raises(jaxexp.ExportError, match=r"its VJPs are made when they are needed"):
+        pickle.dumps(model)
+
+
+def test_vmap(model_path: Path) -> None:
+    model, given = jaxexp.load(model_path), params()
+    once, twice = jax.vmap(model.call), jax.vmap(jax.vmap(model.call))
+    for mapped, batch in ((once, BATCH[0]), (twice, BATCH)):
+        close(mapped(batch), apply(given, batch))
+        close(jax.jit(mapped)(batch), apply(given, batch))
+        close(jax.grad(squared(mapped))(batch), jax.grad(squared(closed(given)))(batch))
+    per_example = jax.vmap(jax.grad(squared(model.call)))
+    close(per_example(BATCH[0]), jax.vmap(jax.grad(squared(closed(given))))(BATCH[0]))
+    close(jax.jit(jax.vmap(lambda model, x: model.call(x), (None, 0)))(model, BATCH[0]), apply(given, BATCH[0]))
+    across = jax.vmap(model.call, in_axes=1, out_axes=1)(np.moveaxis(BATCH[0], 0, 1))
+    close(np.moveaxis(np.asarray(across), 1, 0), apply(given, BATCH[0]))
+
+
+def test_threads_call_a_function_that_was_just_loaded(model_path: Path) -> None:
+    model, results, barrier = jaxexp.load(model_path), [], threading.Barrier(8)
+
+    def use() -> None:
+        barrier.wait()
+        results.append((model.call(X), jax.grad(squared(model.call))(X)))
+
+    threads = [threading.Thread(target=use) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 8
+    for value, gradient in results:
+        close(value, apply(params(), X))
+        close(gradient, jax.grad(squared(closed(params())))(X))
+
+
+def test_threads_swap_weights(model_path: Path) -> None:
+    model, wrong = jaxexp.load(model_path), []
+
+    def use(seed: int) -> None:
+        given = params(seed=seed)
+        for _ in range(5):
+            if not np.allclose(model.with_weights(given).call(X), apply(given, X), rtol=1e-3, atol=1e-4):
+                wrong.append(seed)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(use, range(4)))
+    assert not wrong
+    close(model.call(X), apply(params(), X))
+
+
+def test_in_the_place_of_jax_export(model_path: Path) -> None:
+    jaxexp.install()
+    try:
+        from jax import export
+
+        given = params()
+        exported: Any = export.export(jax.jit(closed(given)), weights=given)(X)  # type: ignore[call-arg]
+        close(exported.call(X), apply(given, X))
+        program: Any = export.deserialize(bytearray(model_path.read_bytes()))
+        close(program.bind(model_path.with_suffix(".safetensors")).call(X), apply(given, X))
+        plain: Any = export.export(jax.jit(closed(given)))(X)
+        assert type(plain) is jaxexp.Exported
+    finally:
+        jaxexp.uninstall()
+
+
+def test_names_are_only_names(tmp_path: Path) -> None:
+    """Of weights, in pytrees and in files: none of them is a model_path."""
+    names = ["../w", "/etc/passwd", "w\0", "\x1b[31m", "w\nnone", " ", "ä/ö", "\u202e", "__proto__", "a" * 5000]
+    given = {"tree": {name: np.full((SIZE, SIZE), i, np.float32) for i, name in enumerate(names)}}
+    exported = jaxexp.export(jax.jit(lambda x: [x @ w for w in given["tree"].values()]), weights=given)(X)
+    exported.save(tmp_path / "m.jaxexp", vjp_order=1)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["m.jaxexp", "m.safetensors"]
+    with jaxexp.Archive.create(tmp_path / "x.zip") as archive:
+        archive.add("m", exported)
+    for loaded in (jaxexp.load(tmp_path / "m.jaxexp"), jaxexp.Archive.open(tmp_path / "x.zip")["m"].load()):
+        assert set(loaded.weights) == {f"tree/{name}" for name in names}
+        close(loaded.call(X), [X @ w for w in given["tree"].values()])
+
+
+def test_names_that_no_file_can_hold(tmp_path: Path) -> None:
+    for name in ("__metadata__", "\ud800"):
+        given = {name: np.eye(SIZE, dtype=np.float32)}
+        exported = jaxexp.export(jax.jit(lambda x, given=given, name=name: x @ given[name]), weights=given)(X)
+        close(exported.call(X), X)
+        with pytest.raises(ExportError, match=r"cannot be called|UTF-8|surrogate"):
+            exported.save(tmp_path / "m.jaxexp")
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_damaged_while_it_is_used(model_path: Path) -> None:
+    """What was mapped stays what it is if the file is replaced; a new load finds what is there."""
+    model = jaxexp.load(model_path)
+    close(model.call(X), apply(params(), X))
+    tensors = model_path.with_suffix(".safetensors")
+    tensors.unlink()
+    tensors.write_bytes(b"no tensors")
+    close(model.call(X), apply(params(), X))
+    with pytest.raises(DeserializationError, match=r"model\.safetensors"):
+        jaxexp.load(model_path).call(X)
