@@ -38,7 +38,7 @@ REQUIRED := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["b
 DOCS_REQUIRED := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test night docs runtime fuzz sanitize bench counts matrix wheel interop shadow lint format clean
+.PHONY: help setup demo check test night docs runtime fuzz sanitize bench counts measured matrix wheel interop shadow lint format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -140,6 +140,8 @@ $(INSTALLED): $(CREATED) $(SOURCES)
 # Beside the sources: types for type checkers and editors, the modules for PYTHONPATH=python. git ignores them.
 	@cp $(VENV)/lib/python$(PYTAG)/site-packages/jaxexp/_native* $(VENV)/lib/python$(PYTAG)/site-packages/jaxexp/_runtime* python/jaxexp/
 	@touch $@
+
+measured: $(MEASURED)/.installed  ## build jaxexp as people get it, without assertions: `make bench` and `make counts` measure this
 
 $(MEASURED)/.installed: $(INSTALLED)
 	@echo "building jaxexp as it is measured (a few minutes)"

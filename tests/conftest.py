@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--brief",
         metavar="ROOMS",
         help="of the tests in these rooms (folders of tests/, with commas between), the first case of each; of each "
-        "other file, one test; nothing that is slow or starts processes",
+        "other file, one test; nothing that is long, needs the C++ runtime or starts processes",
     )
     parser.addoption(
         "--gate",

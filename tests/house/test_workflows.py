@@ -148,6 +148,8 @@ def test_what_the_night_leaves(tmp_path: Path) -> None:
     assert watch.left_by_the_night(steps, tmp_path) == ["step fuzzing"]
     case = '<testcase classname="tests.call.test_call" name="test_sum[2]"><failure/></testcase>'
     (tmp_path / "all-tests.xml").write_text(f"<testsuites><testsuite>{case}</testsuite></testsuites>")
+    assert watch.left_by_the_night(steps, tmp_path) == [SUM, "step fuzzing"]
+    steps.write_text(json.dumps({"state": "0123", "passed": {}, "failed": ["all tests"]}))
     assert watch.left_by_the_night(steps, tmp_path) == [SUM]
     steps.write_text(json.dumps({"state": "0123", "passed": {"1: all tests": 9.0}, "failed": []}))
     (tmp_path / "all-tests.xml").unlink()

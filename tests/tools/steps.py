@@ -45,24 +45,22 @@ class Step:
     budget: int  # seconds of CPU time, on one machine at one time: what tells a creep from noise
     what: str  # for the table
 
-    @property
-    def report(self) -> Path:
-        return JUNIT / f"{self.name.replace(' ', '-')}.xml"
+
+def report_of(name: str) -> Path:
+    """Where a step that runs tests leaves its JUnit file."""
+    return JUNIT / f"{name.replace(' ', '-')}.xml"
 
 
 def pytest(name: str, arguments: str, budget: int, what: str, environment: str = "") -> Step:
     """The script, not `python -m pytest`: the checkout stays off sys.path, and the installed package is tested."""
-    step = Step(name, "", budget, what)
     more = os.environ.get("PYTEST_ARGS", "")
-    command = f"{environment} {BIN}/pytest -n {JOBS} {arguments} --junitxml={step.report} {more}"
-    return dataclasses.replace(step, command=command.strip())
+    command = f"{environment} {BIN}/pytest -n {JOBS} {arguments} --junitxml={report_of(name)} {more}"
+    return Step(name, command.strip(), budget, what)
 
 
 def other_pairs() -> list[str]:
-    """The Pythons of the pairs that `make` does not run on."""
-    here = subprocess.run([BIN / "python", "-c", "import sys; print('{}.{}'.format(*sys.version_info))"],
-                          capture_output=True, text=True)  # fmt: skip
-    return [python for python in PAIRS if python != here.stdout.strip()]
+    """The Pythons of two pairs that `make` does not run on; it runs this file with its own."""
+    return [python for python in PAIRS if python != "{}.{}".format(*sys.version_info)][-2:]
 
 
 def commits() -> int:
@@ -71,9 +69,8 @@ def commits() -> int:
 
 
 def pair(name: str, python: str, arguments: str, budget: int, what: str) -> Step:
-    step = Step(name, "", budget, what)
-    session = f"-s matrix-{python} -- {arguments} --junitxml={step.report}"
-    return dataclasses.replace(step, command=f"make --no-print-directory matrix NOX_ARGS='{session}'")
+    session = f"-s matrix-{python} -- {arguments} --junitxml={report_of(name)}"
+    return Step(name, f"make --no-print-directory matrix NOX_ARGS='{session}'", budget, what)
 
 
 def gate_of_another_pair() -> Step:
@@ -101,6 +98,7 @@ def ci() -> list[Step]:
     ]  # fmt: skip
 
 
+MEASURED = "make --no-print-directory measured &&"  # whose instructions a test counts
 # Two runs for six conditions. NPROC is how many threads XLA starts.
 OLD_CPU = "XLA_FLAGS=--xla_cpu_max_isa=SSE4_2 OPENBLAS_CORETYPE=Prescott OPENBLAS_NUM_THREADS=1 NPROC=1"
 BUSY_CPU = "XLA_FLAGS=--xla_cpu_max_isa=AVX2 OPENBLAS_CORETYPE=Haswell"
@@ -122,12 +120,12 @@ LOADED = (
 
 def night() -> dict[int, list[Step]]:
     second, third = other_pairs()
-    busy = pytest("tests under load", '--gate -m "not cpp"', 900,
+    calm = pytest("tests under load", '--gate -m "not cpp"', 900,
                   "the gate with instructions up to AVX2, OpenBLAS for Haswell, beside eight busy processes",
                   BUSY_CPU)  # fmt: skip
-    busy = dataclasses.replace(busy, command=LOADED.format(busy.command))
+    busy = dataclasses.replace(calm, command=LOADED.format(calm.command))
     return {
-        1: [pytest("all tests", '-m "not cpp"', 3600, "all cases, on the default pair")],
+        1: [pytest("all tests", '-m "not cpp"', 3600, "all cases, on the default pair", MEASURED)],
         2: [
             pair("second pair", second, '-m "not cpp"', 2400, "all cases, with another Python and JAX"),
             pytest("tests of an old CPU", '--gate -m "not cpp"', 900,
@@ -154,6 +152,7 @@ class Took:
     wall: float
     cpu: float
     budget: int
+    tests: bool = False
 
 
 def cpu_of_children() -> float:
@@ -163,20 +162,20 @@ def cpu_of_children() -> float:
 
 def run(step: Step) -> Took:
     print(f"== {step.name}", flush=True)
-    step.report.parent.mkdir(parents=True, exist_ok=True)
-    step.report.unlink(missing_ok=True)
+    JUNIT.mkdir(parents=True, exist_ok=True)
+    report_of(step.name).unlink(missing_ok=True)
     start, before = time.monotonic(), cpu_of_children()
     status = subprocess.run(step.command, shell=True, cwd=ROOT).returncode
-    return Took(step.name, status, time.monotonic() - start, cpu_of_children() - before, step.budget)
+    wall, cpu = time.monotonic() - start, cpu_of_children() - before
+    return Took(step.name, status, wall, cpu, step.budget, tests="--junitxml" in step.command)
 
 
-def keep(took: Sequence[Took], file: Path = TIMES) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps([dataclasses.asdict(row) for row in took], indent=1))
+def keep(took: Sequence[Took]) -> None:
+    TIMES.write_text(json.dumps([dataclasses.asdict(row) for row in took], indent=1))
 
 
-def kept(file: Path = TIMES) -> list[Took]:
-    return [Took(**row) for row in json.loads(file.read_text())] if file.exists() else []
+def kept() -> list[Took]:
+    return [Took(**row) for row in json.loads(TIMES.read_text())] if TIMES.exists() else []
 
 
 def slowest(reports: Iterable[Path], count: int = 10) -> list[tuple[float, str]]:
@@ -187,8 +186,7 @@ def slowest(reports: Iterable[Path], count: int = 10) -> list[tuple[float, str]]
 
 def summary(took: Sequence[Took]) -> str:
     """The slowest tests, the minutes by step, and the steps that took much longer than their budgets."""
-    reports = [JUNIT / f"{row.name.replace(' ', '-')}.xml" for row in took]
-    lines = [f"{seconds:7.1f} s  {name}" for seconds, name in slowest(reports)]
+    lines = [f"{seconds:7.1f} s  {name}" for seconds, name in slowest(report_of(row.name) for row in took)]
     lines = ["the slowest tests:", *lines, ""] if lines else []
     lines += [f"{'step':<24}{'minutes':>8}{'CPU min':>9}{'budget':>8}"]
     for row in took:
@@ -209,9 +207,11 @@ def totals(took: Sequence[Took]) -> str:
     passed = failed = skipped = 0
     lines, cases = [], set()
     for row in took:
-        report = JUNIT / f"{row.name.replace(' ', '-')}.xml"
-        suites = list(ElementTree.parse(report).iter("testsuite")) if report.exists() else []
-        for suite in suites:
+        report = report_of(row.name)
+        if row.tests and not row.status and not report.exists():  # nox says which interpreter there is not
+            lines.append(f"{row.name}: not on this machine")
+            skipped += 1
+        for suite in ElementTree.parse(report).iter("testsuite") if report.exists() else ():
             ran, broken, left = (int(suite.get(key, 0)) for key in ("tests", "failures", "skipped"))
             broken += int(suite.get("errors", 0))
             cases.update((case.get("classname"), case.get("name")) for case in suite.iter("testcase"))

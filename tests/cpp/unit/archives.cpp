@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "refused.h"
+#include "shared.h"
 #include "wire/archive/end.h"
 #include "wire/archive/find_end.h"
 #include "wire/archive/limits.h"
@@ -20,13 +20,10 @@
 namespace jaxexp::wire {
 namespace {
 
+using tests::Bytes;
+using tests::bytes_of;
 using tests::refused;
 using namespace std::string_literals;
-using Bytes = std::vector<std::uint8_t>;
-
-std::span<const std::uint8_t> bytes_of(std::string_view text) {
-  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
-}
 
 std::string name_of(std::uint64_t i) { return "m/" + std::to_string(1000 + i); }
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <string>
 
-#include "refused.h"
+#include "shared.h"
 #include "wire/exported/constraint.h"
 #include "wire/exported/growth.h"
 #include "wire/exported/limits.h"

@@ -5,24 +5,21 @@
 #include <cmath>
 #include <string>
 
-#include "refused.h"
 #include "runtime/cases/small_float.h"
 #include "runtime/npy/npy.h"
 #include "runtime/plugin/protobuf.h"
 #include "runtime/signature/tiling.h"
+#include "shared.h"
 #include "wire/exported/op_sharding.h"
 #include "wire/tensors/header.h"
 
 namespace jaxexp {
 namespace {
 
+using tests::Bytes;
+using tests::bytes_of;
 using tests::refused;
 using namespace std::string_literals;
-using Bytes = std::vector<std::uint8_t>;
-
-std::span<const std::uint8_t> bytes_of(std::string_view text) {
-  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
-}
 
 TEST_CASE(
     "small floats: each code is a number that has this code, and others are rounded to the nearest, ties to even") {

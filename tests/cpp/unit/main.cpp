@@ -5,9 +5,9 @@
 #include <fstream>
 #include <iterator>
 
-#include "refused.h"
+#include "shared.h"
 
-std::vector<std::uint8_t> jaxexp::tests::golden(const std::string& name) {
+jaxexp::tests::Bytes jaxexp::tests::golden(const std::string& name) {
   std::ifstream file(JAXEXP_GOLDEN "/" + name, std::ios::binary);
   REQUIRE_MESSAGE(file.good(), name);
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <string>
 
-#include "refused.h"
 #include "runtime/adapt/adapt.h"
 #include "runtime/refine/numbers.h"
 #include "runtime/refine/padding.h"
 #include "runtime/refine/range.h"
 #include "runtime/refine/refine.h"
+#include "shared.h"
 #include "wire/bytecode/bytecode.h"
 #include "wire/bytecode/cursor.h"
 #include "wire/bytecode/head.h"
@@ -20,8 +20,8 @@
 namespace jaxexp {
 namespace {
 
+using tests::Bytes;
 using tests::refused;
-using Bytes = std::vector<std::uint8_t>;
 
 const wire::Path where{nullptr, "module"};
 

@@ -215,12 +215,17 @@ def test_zeros_are_nobody_s(path: Path) -> None:
     assert_sound(path, {"a": blob(), "b": blob("tpu")})
 
 
-def test_every_bit_of_heads(path: Path) -> None:
+def appended(path: Path) -> tuple[bytes, int]:
+    """An archive of "a", to which "b" was appended; and how large it was before."""
     make(path, {"a": blob()})
     first = path.stat().st_size
     with Archive.append(path) as archive:
         archive.add("b", blob("tpu"))
-    data = path.read_bytes()
+    return path.read_bytes(), first
+
+
+def test_every_bit_of_heads(path: Path) -> None:
+    data, first = appended(path)
     for position in (0, first):
         before = _native.archive_section_head(position)
         for at in range(position, position + len(before)):
@@ -236,11 +241,7 @@ def test_every_bit_of_heads(path: Path) -> None:
 
 def test_a_head_that_was_half_written(path: Path) -> None:
     """By somebody who was interrupted just then: each part of it is from before or from after."""
-    make(path, {"a": blob()})
-    first = path.stat().st_size
-    with Archive.append(path) as archive:
-        archive.add("b", blob("tpu"))
-    data = path.read_bytes()
+    data, first = appended(path)
     before, after = (_native.archive_section_head(first), data[first:])
     after = after[: len(before)]
     for size in range(len(before)):

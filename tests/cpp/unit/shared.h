@@ -1,13 +1,22 @@
-// What is wrong, as an exception says it.
+// What the unit tests share: bytes, and what is wrong as an exception says it.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "jaxexp/run_error.h"
 #include "wire/base/error.h"
 
 namespace jaxexp::tests {
+
+using Bytes = std::vector<std::uint8_t>;
+
+inline std::span<const std::uint8_t> bytes_of(std::string_view text) {
+  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+}
 
 /// What was found instead of what was expected; empty where nothing is wrong.
 template <class Call>
@@ -23,6 +32,6 @@ std::string refused(const Call& call) {
 }
 
 /// A file of tests/golden.
-std::vector<std::uint8_t> golden(const std::string& name);
+Bytes golden(const std::string& name);
 
 }  // namespace jaxexp::tests
