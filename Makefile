@@ -27,7 +27,7 @@ SOURCES := CMakeLists.txt pyproject.toml $(shell find cpp schema python -name __
 CHECKED := python tests bench demo docs/conf.py cpp/example noxfile.py
 SPELT := $(CHECKED) cpp schema docs *.md Makefile pyproject.toml
 WORKFLOWS := $(wildcard .github/workflows/*.yml)
-CPP := $(shell find cpp tests/cpp -name third_party -prune -o \( -name '*.h' -o -name '*.cpp' \) -print)
+CPP := $(shell find cpp tests/cpp bench -name third_party -prune -o \( -name '*.h' -o -name '*.cpp' \) -print)
 # The libraries of cpp/, with assertions: compiled once, for the modules of each Python and for the tests of C++.
 PREBUILT := $(CURDIR)/build/cpp/installed
 LINKED := -C cmake.define.JAXEXP_PREBUILT=$(PREBUILT) -C cmake.define.CMAKE_CXX_FLAGS=-D_GLIBCXX_ASSERTIONS

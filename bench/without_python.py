@@ -29,14 +29,14 @@ def check() -> None:
 
 @functools.cache
 def overhead() -> Path:
-    """Builds tests/cpp/overhead.cpp with the libraries that are installed with jaxexp-run."""
+    """Builds overhead.cpp with the libraries that are installed with jaxexp-run."""
     prefix = Path(RUN).resolve().parents[1]
     libraries = [next(prefix.glob(f"lib*/libjaxexp_{name}.a")) for name in ("runtime", "wire")]
     cpp, file = disk.ROOT / "cpp", disk.ROOT / "build" / "bench" / "overhead"
     file.parent.mkdir(parents=True, exist_ok=True)
     headers = [f"-I{prefix / 'include'}", *(f"-isystem{cpp / 'third_party' / name}" for name in ("dlpack", "pjrt"))]
     compiler = shutil.which("c++") or "g++"
-    source = disk.ROOT / "tests" / "cpp" / "overhead.cpp"
+    source = disk.ROOT / "bench" / "overhead.cpp"
     command = [compiler, "-std=c++20", "-O2", "-fpermissive", "-w", *headers, source, *libraries, "-pthread", "-ldl"]
     subprocess.run([*command, "-o", file], check=True, capture_output=True)
     return file

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import flatbuffers
 import xxhash
 
 HERE = Path(__file__).parent
@@ -18,131 +17,67 @@ sys.path.insert(0, str(HERE.parent))
 sys.setrecursionlimit(20_000)
 
 from kit import wire  # noqa: E402
+from kit.layout import DICT, LEAF, LIST, NONE, TUPLE, aval, node, table  # noqa: E402
+from kit.parts import Part, put_together  # noqa: E402
 
 
-class Writer:
-    """Artifacts made of tables as dicts and vectors as lists: one that appears twice is written once."""
-
-    def __init__(self) -> None:
-        self.builder = flatbuffers.Builder(1024)
-        self.known: dict[int, int] = {}
-        self.kept: list[Any] = []
-
-    def finish(self, root: dict[str, Any]) -> bytes:
-        self.builder.Finish(self.value(root, "Exported"))
-        return bytes(self.builder.Output())
-
-    def value(self, value: Any, kind: str) -> int:
-        if id(value) not in self.known:
-            self.kept.append(value)
-            self.known[id(value)] = self.new(value, kind)
-        return self.known[id(value)]
-
-    def new(self, value: Any, kind: str) -> int:
-        builder = self.builder
-        if kind == "s":
-            data = value if isinstance(value, bytes) else value.encode()
-            return builder.CreateString(data)
-        if kind.startswith("["):
-            return self.vector(value, kind[1:-1])
-        fields = {name: (slot, inner) for name, (slot, inner) in wire.LAYOUT[kind].items() if name in value}
-        offsets = {
-            name: self.value(value[name], inner)
-            for name, (_, inner) in fields.items()
-            if len(inner) > 1 or inner == "s"
-        }
-        builder.StartObject(1 + max(slot for slot, _ in wire.LAYOUT[kind].values()))
-        for name, (slot, inner) in fields.items():
-            if name in offsets:
-                builder.PrependUOffsetTRelativeSlot(slot, offsets[name], 0)
-            else:
-                builder.Prep(struct.calcsize(inner), 0)
-                builder.head -= struct.calcsize(inner)
-                struct.pack_into(f"<{inner}", builder.Bytes, builder.head, value[name])
-                builder.Slot(slot)
-        return builder.EndObject()
-
-    def vector(self, values: list[Any], kind: str) -> int:
-        builder = self.builder
-        is_scalar = len(kind) == 1 and kind != "s"
-        size = struct.calcsize(kind) if is_scalar else 4
-        offsets = [] if is_scalar else [self.value(v, kind) for v in values]
-        builder.StartVector(size, len(values), size)
-        for value in reversed(values if is_scalar else offsets):
-            if is_scalar:
-                builder.head -= size
-                unsigned = "B" if kind == "b" else kind
-                struct.pack_into(f"<{unsigned}", builder.Bytes, builder.head, value)
-            else:
-                builder.PrependUOffsetTRelative(value)
-        return builder.EndVector()
+def call_of(*arguments: Part) -> Part:
+    return node(TUPLE, node(TUPLE, *arguments), node(DICT))
 
 
-def leaf() -> dict[str, Any]:
-    return {"kind": 0}
+def mesh(**axes: int) -> Part:
+    sizes, types = list(axes.values()), [1] * len(axes)
+    return table("AbstractMesh", axis_names=list(axes), axis_sizes=sizes, axis_types=types)
 
 
-def tuple_of(*children: Any) -> dict[str, Any]:
-    return {"kind": 2, "children": list(children)}
+def spec(*partitions: list[str]) -> Part:
+    return table("PartitionSpec", partitions=[table("PartitionSpecOneAxis", axes=axes) for axes in partitions])
 
 
-def dict_of(**children: Any) -> dict[str, Any]:
-    return {"kind": 4, "children": list(children.values()), "children_names": list(children)}
+def placed(mesh: Part, spec: Part) -> Part:
+    return table("Sharding", named_sharding=table("NamedSharding", mesh=mesh, spec=spec))
 
 
-def call_of(*arguments: Any) -> dict[str, Any]:
-    return tuple_of(tuple_of(*arguments), {"kind": 4})
+def sharded(mesh: Part, spec: Part, devices: int = 1) -> Part:
+    return function(in_shardings=[placed(mesh, spec)], nr_devices=devices)
 
 
-def aval(*shape: str, dtype: int = 10) -> dict[str, Any]:
-    return {"shape": list(shape), "dtype": dtype, "memory_space": 1}
-
-
-def mesh(**axes: int) -> dict[str, Any]:
-    return {"axis_names": list(axes), "axis_sizes": list(axes.values()), "axis_types": [1] * len(axes)}
-
-
-def spec(*partitions: list[str]) -> dict[str, Any]:
-    return {"partitions": [{"axes": axes} for axes in partitions]}
-
-
-def sharded(mesh: dict[str, Any], spec: dict[str, Any], devices: int = 1) -> dict[str, Any]:
-    sharding = {"named_sharding": {"mesh": mesh, "spec": spec}}
-    return function(in_shardings=[sharding], nr_devices=devices)
-
-
-def function(**changes: Any) -> dict[str, Any]:
+def function(**changes: Any) -> Part:
     """A function from float32[2] to float32[2], in the layout of JAX 0.9.2."""
-    return {
+    fields = {
         "serialization_version": 3,
         "function_name": "f",
-        "in_tree": call_of(leaf()),
+        "in_tree": call_of(node(LEAF)),
         "in_avals": [aval("2")],
-        "out_tree": leaf(),
+        "out_tree": node(LEAF),
         "out_avals": [aval("2")],
-        "in_shardings": [{}],
-        "out_shardings": [{}],
+        "in_shardings": [table("Sharding")],
+        "out_shardings": [table("Sharding")],
         "platforms": ["cpu"],
-        "mlir_module_serialized": [0] * 8,
+        "mlir_module_serialized": bytes(8),
         "calling_convention_version": 10,
         "module_kept_var_idx": [0],
         "nr_devices": 1,
-    } | changes
+    }
+    return table("Exported", **{**fields, **changes})
 
 
-def vjp_of(**changes: Any) -> dict[str, Any]:
-    """The VJP of that function."""
-    two = [aval("2"), aval("2")]
-    signature = {"in_tree": call_of(leaf(), leaf()), "in_avals": two, "in_shardings": [{}, {}]}
-    return function(**{**signature, "out_tree": tuple_of(leaf()), **changes})
+def vjp_of(**changes: Any) -> Part:
+    signature = {
+        "in_tree": call_of(node(LEAF), node(LEAF)),
+        "in_avals": [aval("2"), aval("2")],
+        "in_shardings": [table("Sharding"), table("Sharding")],
+        "out_tree": node(TUPLE, node(LEAF)),
+    }
+    return function(**{**signature, **changes})
 
 
-def dimension(text: str) -> dict[str, Any]:
+def dimension(text: str) -> Part:
     return function(in_avals=[aval(text)], uses_global_constants=True)
 
 
-def changed(change: Callable[[bytearray], None], artifact: dict[str, Any] | None = None) -> bytes:
-    blob = bytearray(Writer().finish(artifact or function()))
+def changed(change: Callable[[bytearray], None], artifact: Part | None = None) -> bytes:
+    blob = bytearray(put_together(artifact or function()))
     change(blob)
     return bytes(blob)
 
@@ -155,42 +90,35 @@ def with_head(blob: bytes, end: int) -> bytes:
 ATTACKS: dict[str, bytes] = {}  # manifest.json says what each attacks, and what the error says, "" where it loads
 
 
-def attack(name: str, artifact: dict[str, Any] | bytes) -> None:
+def attack(name: str, artifact: Part | bytes) -> None:
     assert name not in ATTACKS
-    ATTACKS[name] = artifact if isinstance(artifact, bytes) else Writer().finish(artifact)
+    ATTACKS[name] = artifact if isinstance(artifact, bytes) else put_together(artifact)
 
 
 # --- work that grows faster than the file -----------------------------------------------------------------------------
 
 
-def doubled(bottom: Any, times: int, node: Callable[..., Any] = tuple_of) -> Any:
+def doubled(bottom: Part, times: int, names: Any = None) -> Part:
     for _ in range(times):
-        bottom = node(bottom, bottom)
+        bottom = node(DICT if names else TUPLE, bottom, bottom, names=names)
     return bottom
 
 
-shared_leaf, shared_none = leaf(), {"kind": 1}
+shared_leaf, shared_none = node(LEAF), node(NONE)
 attack("shared_subtrees", function(in_tree=call_of(doubled(shared_leaf, 40))))
-attack("shared_subtrees_without_leaves", function(in_tree=call_of(leaf(), doubled(shared_none, 40))))
+attack("shared_subtrees_without_leaves", function(in_tree=call_of(shared_leaf, doubled(shared_none, 40))))
 long_keys = [b"k" * 4000 + bytes([c]) for c in b"ab"]
-attack(
-    "shared_keys",
-    function(
-        in_tree=call_of(
-            leaf(), doubled(shared_none, 13, lambda *c: {"kind": 4, "children": list(c), "children_names": long_keys})
-        )
-    ),
-)
-deep = leaf()
+attack("shared_keys", function(in_tree=call_of(shared_leaf, doubled(shared_none, 13, long_keys))))
+deep = shared_leaf
 for _ in range(1200):
-    deep = tuple_of(deep)
+    deep = node(TUPLE, deep)
 attack("deep_tree", function(in_tree=call_of(deep)))
 vjps = vjp_of()
 for order in range(70):
     vjps = function(vjp=vjps) if order == 69 else vjp_of(vjp=vjps)
 attack("vjp_chain", vjps)
 long_shape = ["2"] * 4000
-attack("shared_shape", function(in_avals=[{"shape": long_shape, "dtype": 10} for _ in range(1000)]))
+attack("shared_shape", function(in_avals=[table("AbstractValue", shape=long_shape, dtype=10) for _ in range(1000)]))
 size, strings = 8000, 1900
 # All of them end where the last one does, and their lengths are text inside of the ones before.
 lengths = [struct.pack("<I", 4 * (strings - i - 1) + size) for i in range(strings)]
@@ -200,19 +128,19 @@ meshes, specs = [mesh(**long_axes) for _ in range(30)], [spec(list(long_axes)) f
 attack(
     "meshes_times_specs",
     function(
-        in_shardings=[{"named_sharding": {"mesh": m, "spec": s}} for m in meshes for s in specs],
+        in_shardings=[placed(m, s) for m in meshes for s in specs],
         in_avals=[aval("2")] * 900,
         in_tree=call_of(*[shared_leaf] * 900),
     ),
 )
-once, again = ({"shape": shape, "dtype": 10, "memory_space": 1} for shape in (["2"] * 1000, ["2"] * 1000))
+once, again = (aval(*["2"] * 1000) for _ in range(2))
 attack(
     "lists_that_say_it_twice",
     function(
         in_avals=[once] * 1600,
         unique_avals=[again],
         in_avals_idxs=[0] * 1600,
-        in_shardings=[{}] * 1600,
+        in_shardings=[table("Sharding")] * 1600,
         in_tree=call_of(*[shared_leaf] * 1600),
         out_avals=[],
         out_shardings=[],
@@ -241,9 +169,9 @@ attack("symbolic_without_constants", function(in_avals=[aval("b")]))
 
 # --- lies -------------------------------------------------------------------------------------------------------------
 
-attack("leaves", function(in_tree=call_of(leaf(), leaf())))
-attack("tree_of_no_call", function(in_tree={"kind": 3, "children": [tuple_of(leaf()), {"kind": 4}]}))
-attack("keys_unsorted", function(in_tree=call_of(dict_of(b=leaf(), a={"kind": 1}))))
+attack("leaves", function(in_tree=call_of(shared_leaf, shared_leaf)))
+attack("tree_of_no_call", function(in_tree=node(LIST, node(TUPLE, shared_leaf), node(DICT))))
+attack("keys_unsorted", function(in_tree=call_of(node(DICT, shared_leaf, shared_none, names=["b", "a"]))))
 attack("kept_unsorted", function(module_kept_var_idx=[0, 0]))
 attack("kept_outside", function(module_kept_var_idx=[1]))
 attack("vjp_dtype", function(vjp=vjp_of(in_avals=[aval("2"), aval("2", dtype=3)])))
@@ -256,15 +184,22 @@ attack("mesh_of_other_devices", sharded(mesh(x=8), spec(["x"]), 2))
 attack("mesh_overflow", sharded(mesh(a=2**31, b=2**31, c=4), spec(["a"])))
 attack("mesh_of_nothing", sharded(mesh(x=0), spec(["x"])))
 attack("mesh_of_many_axes", sharded(mesh(**{f"a{i}": 1 for i in range(5000)}), spec()))
-attack("mesh_twins", sharded({"axis_names": ["x", "x"], "axis_sizes": [1, 1], "axis_types": [1, 1]}, spec(["x"])))
+twins = table("AbstractMesh", axis_names=["x", "x"], axis_sizes=[1, 1], axis_types=[1, 1])
+attack("mesh_twins", sharded(twins, spec(["x"])))
 attack("spec_of_another_mesh", sharded(mesh(x=1), spec(["y"])))
 attack("spec_twice", sharded(mesh(x=1), spec(["x", "x"])))
 attack("spec_too_long", sharded(mesh(x=1), spec([], [], ["x"])))
-proto = {"kind": 1, "hlo_sharding_proto": [8, 3, 26, 2, 4, 2, 74, 1, 8, 82, 1, 90]}
-attack("op_sharding_permutation", function(in_shardings=[proto], nr_devices=8))
-attack("op_sharding_devices", function(in_shardings=[{"kind": 1, "hlo_sharding_proto": [8, 3, 26, 9, *[128] * 8, 64]}]))
+
+
+def as_xla(*proto: int) -> list[Part]:
+    return [table("Sharding", kind=1, hlo_sharding_proto=bytes(proto))]
+
+
+permuted = as_xla(8, 3, 26, 2, 4, 2, 74, 1, 8, 82, 1, 90)
+attack("op_sharding_permutation", function(in_shardings=permuted, nr_devices=8))
+attack("op_sharding_devices", function(in_shardings=as_xla(8, 3, 26, 9, *[128] * 8, 64)))
 attack("device_counts", function(nr_devices_short=3))
-attack("effects_twice", function(ordered_effects=[{"type_name": "<class 'e'>"}, {"type_name": "<class 'e'>"}]))
+attack("effects_twice", function(ordered_effects=[table("Effect", type_name="<class 'e'>")] * 2))
 attack("platforms_twice", function(platforms=["cpu", "cpu"], uses_global_constants=True))
 attack("text_surrogate", function(function_name=b"\xed\xa0\x80"))
 attack("text_overlong", function(platforms=[b"\xc0\xaf"]))
@@ -296,29 +231,25 @@ attack("vtable_odd", changed(lambda b: struct.pack_into("<H", b, vtable_of_root(
 attack("vtable_outside", changed(lambda b: struct.pack_into("<i", b, struct.unpack_from("<I", b)[0], -(2**30))))
 attack("vtable_of_everything", changed(lambda b: struct.pack_into("<H", b, vtable_of_root(b), 65534)))
 attack("field_outside", changed(lambda b: struct.pack_into("<H", b, vtable_of_root(b) + 4 + 2 * 18, 65532)))
+attack("field_odd", changed(lambda b: struct.pack_into("<H", b, vtable_of_root(b) + 4 + 2 * 18, 41)))
 attack("offset_outside", changed(lambda b: wire.write(b, "in_tree@", 2**32 - 4)))
 attack("offset_to_itself", changed(lambda b: wire.write(b, "in_avals@", 0)))
 attack("offset_odd", changed(lambda b: wire.write(b, "in_tree@", 5)))
 attack("count_of_avals", changed(lambda b: wire.write(b, "in_avals", 2**32 - 1)))
 attack("count_of_module", changed(lambda b: wire.write(b, "mlir_module_serialized", 2**31 - 1)))
 attack("count_of_text", changed(lambda b: wire.write(b, "function_name", 2**32 - 1)))
-attack(
-    "vector_as_tables",
-    changed(
-        lambda b: struct.pack_into(
-            "<I",
-            b,
-            wire.locate(b, "in_avals@")[0],
-            wire.locate(b, "module_kept_var_idx")[0] - wire.locate(b, "in_avals@")[0],
-        ),
-        function(module_kept_var_idx=list(range(1, 60))),
-    ),
-)
 
+
+def vector_as_tables(blob: bytearray) -> None:
+    at = wire.locate(blob, "in_avals@")[0]
+    struct.pack_into("<I", blob, at, wire.locate(blob, "module_kept_var_idx")[0] - at)
+
+
+attack("vector_as_tables", changed(vector_as_tables, function(module_kept_var_idx=list(range(1, 60)))))
 
 # --- trailers ---------------------------------------------------------------------------------------------------------
 
-plain = Writer().finish(function())
+plain = put_together(function())
 attack("trailer_cut", with_head(plain, 10**6))
 attack("trailer_of_nothing", with_head(plain, len(plain) + 12))
 headed = with_head(plain, len(plain) + 12 + 48)

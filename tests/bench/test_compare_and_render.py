@@ -10,14 +10,12 @@ import xml.etree.ElementTree
 
 import pytest
 
-from bench import chart, compare, counts, goals, measure, render, report
+from bench import compare, counts, goals, measure, render, report
 from bench.cases import CASES
 from bench.questions import QUESTIONS
 from bench.results import ORACLE, PEAK, SUBJECT, Results
-from kit.benchmarks import ABOUT, QUESTION, results_of
+from kit.benchmarks import QUESTION, results_of
 from kit.places import ROOT
-
-# Comparing.
 
 
 def noisy(level, seed=0):
@@ -52,7 +50,6 @@ AGAIN = "serialize again", "tiny"
 
 
 def test_compare_is_about_ratios_not_machines_or_noise(tmp_path):
-    """Also where the runs had different numbers of rounds."""
     old = results_of({AGAIN: both(1e-5, 1e-3)})
     assert comparison(tmp_path, old, results_of({AGAIN: both(3e-5, 3e-3, seed=1)})) == 0
     wide = [1e-5 * (1 + i % 2 * 4) for i in range(6)]
@@ -69,23 +66,6 @@ def test_compare_is_about_ratios_not_machines_or_noise(tmp_path):
     assert (comparison(tmp_path, nothing, little), comparison(tmp_path, nothing, much)) == (0, 1)
 
 
-def test_compare_knows_sizes_and_empty_cells(tmp_path, capsys):
-    size = "metadata size", "tiny"
-    old = results_of({size: {SUBJECT: [100.0] * 3, ORACLE: [500.0] * 3}, ("call", "tiny"): both(1e-5)})
-    grown = results_of({size: {SUBJECT: [130.0] * 3, ORACLE: [500.0] * 3}, ("call", "tiny"): both(1e-5)})
-    assert (comparison(tmp_path, old, old), comparison(tmp_path, old, grown)) == (0, 1)
-    wrong = results_of({size: {ORACLE: [500.0] * 3}})
-    assert comparison(tmp_path, old, wrong) == 1
-    assert "not measured" in capsys.readouterr().out  # a partial run is no regression by itself
-    failed = results_of({size: {SUBJECT: [100.0] * 3, ORACLE: [500.0] * 3}})
-    assert comparison(tmp_path, old, failed) == 0
-    failed.mistakes.append("call, tiny: failed: no")
-    assert comparison(tmp_path, old, failed) == 1
-
-
-# Rendering.
-
-
 def everything():
     """A result in which the subject takes 1 ms, jax.export 100 ms, and whatever stands beside 0.9 ms."""
     cells = {}
@@ -98,52 +78,38 @@ def everything():
     return results_of(cells)
 
 
-def test_render_writes_the_page_and_the_charts(tmp_path):
-    result = tmp_path / "result.json"
-    everything().dump(result)
+def test_the_page_and_its_charts(tmp_path):
+    """Of one run; of two, it says how far they agree."""
+    for name, results in {"first": everything(), "second": results_of({AGAIN: both(2e-5)}, date="2027-01-02")}.items():
+        results.dump(tmp_path / f"{name}.json")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme.count(render.START) == readme.count(render.END) == 1
     (tmp_path / "README.md").write_text(f"before\n\n{render.START}\nold\n{render.END}\n\nafter\n")
 
-    def written():
-        render.main([str(result), "--root", str(tmp_path)])
+    def written(*options):
+        render.main([str(tmp_path / "first.json"), "--root", str(tmp_path), *options])
         files = [tmp_path / "README.md", tmp_path / "docs" / "benchmarks.md", *(tmp_path / "docs/benchmarks").iterdir()]
         return {path.name: path.read_bytes() for path in files}
 
     first = written()
     assert written() == first
-    assert first.keys() == {
-        "README.md", "benchmarks.md", "result.json",
-        "headline.svg", "ratio-files.svg", "ratio-use.svg", "arguments.svg", "module.svg",
-    }  # fmt: skip
     for name, content in first.items():
         if name.endswith(".svg"):
-            root = xml.etree.ElementTree.fromstring(content)
-            assert root.tag.endswith("svg")
-            assert b"prefers-color-scheme:dark" in content
+            assert xml.etree.ElementTree.fromstring(content).tag.endswith("svg")
+            assert f"benchmarks/{name})".encode() in first["benchmarks.md"] + first["README.md"]
     page, readme = first["benchmarks.md"].decode(), first["README.md"].decode()
-    first_screen = page.partition("\n## ")[0]
-    took = {SUBJECT: "1.00 ms", ORACLE: "100 ms"}
-    for wait in render.WAITS:
-        there, here = (took.get(rival, "900 µs") for rival in (wait.than, wait.rival))
-        assert f"| {wait.text} | {wait.in_place_of} | {there} | {here} |" in first_screen
-        ratio = report.times({"1.00 ms": 1, "900 µs": 0.9, "100 ms": 100}[there] / {"1.00 ms": 1, "900 µs": 0.9}[here])
-        assert f"| {here} | {ratio} | {report.times(100) if wait.again else ''} |" in first_screen
-    assert "(benchmarks/headline.svg)" in first_screen
-    for goal in goals.GOALS:
-        assert f"| {goal.about} | {goal.bound()} |" in page
-    for name in ("ratio-files", "ratio-use", "arguments", "module"):
-        assert f"(benchmarks/{name}.svg)" in page
-    for case in CASES:
-        assert f"| {case.name} |" in page
+    assert all(f"| {wait.text} | {wait.in_place_of} |" in page.partition("\n## ")[0] for wait in render.WAITS)
+    assert all(f"| {goal.about} | {goal.bound()} |" in page for goal in goals.GOALS)
+    assert all(f"| {case.name} |" in page for case in CASES)
     assert "1.00 MB / 500 MB" in page
-    assert readme.startswith("before\n")
-    assert readme.endswith("\nafter\n")
-    assert "docs/benchmarks/headline.svg" in readme and "old" not in readme
-
-
-def test_the_readme_has_a_place_for_the_chart():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert readme.count(render.START) == readme.count(render.END) == 1
-    assert render.with_chart("no markers\n", everything()) == "no markers\n"
+    assert readme.startswith("before\n") and readme.endswith("\nafter\n") and "old" not in readme
+    two = written("--again", str(tmp_path / "second.json"))
+    (goal,) = (goal for goal in goals.GOALS if goal.about.startswith("serialize again, tiny:"))
+    page = two["benchmarks.md"].decode()
+    assert f"| {goal.about} | {goal.bound()} | {report.times(100)} | {report.times(50)} | met once |" in page
+    assert Results.load(tmp_path / "docs/benchmarks/again.json").about["date"] == "2027-01-02"
+    written()
+    assert not (tmp_path / "docs/benchmarks/again.json").exists()  # of another page
 
 
 def test_goals_are_honest():
@@ -169,101 +135,6 @@ def test_goals_are_honest():
     page = render.page(results)
     assert page.count("| met |") == sum(verdicts.values())
     assert page.count("| **missed** |") == len(verdicts) - sum(verdicts.values())
-
-
-def test_a_page_of_two_runs_says_how_far_they_agree(tmp_path):
-    tiny, sharded, size = ("serialize again", "tiny"), ("serialize again", "2,000 sharded"), ("metadata size", "tiny")
-
-    def cells(small, large):
-        return {tiny: {SUBJECT: [small] * 3, ORACLE: [1e-3] * 3}, sharded: {SUBJECT: [large] * 3, ORACLE: [1e-2] * 3}}
-
-    measured = cells(1e-5, 1e-5) | {size: {SUBJECT: [1.0], ORACLE: [5.0]}}
-    measured[sharded]["by hand"] = [1e-6] * 3
-    first = results_of(measured)
-    second = results_of(cells(2e-5, 1.01e-5), date="2027-01-02")
-    for name, results in (("first", first), ("second", second)):
-        results.dump(tmp_path / f"{name}.json")
-    (tmp_path / "README.md").write_text("no chart\n")
-
-    def rendered(*options):
-        render.main([str(tmp_path / "first.json"), "--root", str(tmp_path), *options])
-        return (tmp_path / "docs/benchmarks.md").read_text(encoding="utf-8")
-
-    page = rendered("--again", str(tmp_path / "second.json"))
-    assert f"1 of {len(goals.GOALS)} goals are met in both of two runs, 1 in one of them." in page
-    assert "| goal | limit | measured | again |  |" in page
-    small, large = (
-        next(goal for goal in goals.GOALS if goal.about.startswith(f"serialize again, {case}:"))
-        for case in ("tiny", "2,000 sharded")
-    )
-    times = report.times
-    assert f"| {small.about} | {small.bound()} | {times(100)} | {times(50)} | met once |" in page
-    assert f"| {large.about} | {large.bound()} | {times(1000)} | {times(990)} | met |" in page
-    assert "1 of 3 ratios to jax.export are the same. In the second run, 0 are higher and 1 are lower," in page
-    assert "1 were not measured again. Only the first run measured 'by hand'." in page
-    assert f"| serialize again | tiny | {times(100)} | {times(50)} | -50% |" in page
-    again = tmp_path / "docs/benchmarks/again.json"
-    assert Results.load(again).about["date"] == "2027-01-02"
-    assert f"| metadata size | tiny | {times(5)} |  |  |" in page
-
-    kept = again.with_name("result.json")
-    first_samples, second_samples = kept.read_bytes(), again.read_bytes()
-    render.main([str(again), "--root", str(tmp_path), "--again", str(kept)])  # the other way round
-    assert (kept.read_bytes(), again.read_bytes()) == (second_samples, first_samples)
-
-    assert "## Measured again" not in rendered()
-    assert not again.exists()  # of another page
-
-
-def test_a_row_whose_samples_spread_is_unclear():
-    goal = next(goal for goal in goals.GOALS if goal.about.startswith("serialize again, tiny:"))
-    place = goal.question, "tiny"
-    wide = [1e-5 * (1 + i % 3) for i in range(9)]
-    for cells in ({SUBJECT: wide, ORACLE: [1e-2] * 9}, {SUBJECT: [1e-5] * 9, ORACLE: [1e3 * x for x in wide]}):
-        results = results_of({place: cells | {"memcpy": wide}})
-        assert not goal.is_clear(results)
-        assert f"| {goal.about} | {goal.bound()} | {goal.show(goal.measured(results))} | unclear |" in render.page(
-            results
-        )
-        assert "0 of" in render.page(results) and "1 are unclear" in render.page(results)
-    steady = {SUBJECT: [1e-5] * 9, ORACLE: [1e-2] * 9, "memcpy": wide}
-    results = results_of({place: steady, (place[0], "deep tree"): both(1)})
-    assert goal.is_clear(results)
-    results.add(measure.benchmark("x", wide, {"question": place[0], "case": "deep tree", "rival": SUBJECT}))
-    assert goal.is_clear(results)  # another case
-
-
-def test_goals_about_several_cases():
-    """One about every case takes the worst; one about two cases is about their quotient."""
-    goal = next(goal for goal in goals.GOALS if goal.question == "export" and not goal.cases)
-    results = results_of({("export", "tiny"): both(1e-3), ("export", "20 sharded"): both(2e-3)})
-    assert goal.measured(results) == pytest.approx(0.5, rel=0.01)
-    results.add(measure.benchmark("x", [1.0], {"question": "export", "case": "deep tree", "rival": ORACLE}))
-    assert goal.measured(results) is None  # a wrong one among them
-    assert goal.measured(Results(ABOUT)) is None
-    goal = next(goal for goal in goals.GOALS if goal.over)
-    numbers = dict(zip((*goal.cases, goal.over), (1.1e-3, 1e-3), strict=True))
-    results = results_of({(goal.question, case): {SUBJECT: [x], ORACLE: [1.0]} for case, x in numbers.items()})
-    assert goal.measured(results) == pytest.approx(1.1)
-    assert goal.met(goal.measured(results))
-    assert goal.measured(results_of({(goal.question, goal.cases[0]): {SUBJECT: [1.0]}})) is None
-
-
-def test_charts_show_every_value():
-    svg = chart.bars("Title & more", "note", {"fast": 120.0, "slow": 0.5})
-    texts = [element.text for element in xml.etree.ElementTree.fromstring(svg).iter() if element.text]
-    assert {"Title & more", "fast", "slow"} <= set(texts)
-    assert report.times(120.0) in texts and report.times(0.5) in texts
-    assert report.short(report.times(1.0)) in texts
-
-    marks = chart.dots("t", "n", ["a", "b", "unused"], {"x": {"a": 3.0}, "y": {"a": 5.0, "b": 70.0}})
-    assert marks.count("<polygon") == 3 + 2  # and one a name in the legend
-    assert "unused" not in marks
-
-    lines = [chart.Line("x", 0, {20.0: 1e-5, 200.0: 1e-4}), chart.Line("y", 1, {20.0: 2e-3}, dashed=True)]
-    drawn = chart.panels("t", "n", [chart.Panel("p", lines), chart.Panel("empty", [chart.Line("z", 2, {})])], "things")
-    assert drawn.count("<polygon") == 3
-    assert "things" in drawn and "empty" not in drawn
 
 
 def test_a_small_loss_is_seen_and_noise_is_not():

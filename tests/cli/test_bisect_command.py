@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import subprocess
 import sys
@@ -33,10 +32,6 @@ x = np.array([1, 100, 2], np.float32)
 jaxexp.export(f)(jax.ShapeDtypeStruct((3,), np.float32)).save(sys.argv[1], cases=[{"args": (x,), "name": "large"}])
 """
 pytestmark = pytest.mark.jax
-IN_PROCESSES = pytest.mark.long(
-    promise="checks in processes find the flag or the pass that makes a case differ",
-    sibling="test_bisect_command.py::test_the_first_one_is_named",
-)
 WITHOUT = "--xla_disable_hlo_passes=algsimp"
 
 
@@ -45,7 +40,10 @@ def record(path: Path, flags: str, said: str) -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(RECORD), path, said], check=True, env=environment)
 
 
-@IN_PROCESSES
+@pytest.mark.long(
+    promise="checks in processes find the pass that makes a case differ",
+    sibling="test_bisect_command.py::test_the_first_one_is_named",
+)
 @pytest.mark.processes(reason="checks in processes of their own")
 def test_a_pass(tmp_path: Path, run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", "")
@@ -55,20 +53,6 @@ def test_a_pass(tmp_path: Path, run: Callable[..., tuple[int, str, str]], monkey
     assert status == 1
     assert "large without XLA's pass algsimp: 2 results with the same bits" in out
     assert "pass algsimp" in (tmp_path / "report.xml").read_text()
-
-
-@IN_PROCESSES
-@pytest.mark.processes(reason="checks in processes of their own")
-def test_a_flag(tmp_path: Path, run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "f.jaxexp"
-    record(file, "", "")
-    # This process has its backend, whose flags were other ones: check in another.
-    monkeypatch.setenv("XLA_FLAGS", f"--xla_cpu_enable_fast_math=false {WITHOUT}")
-    status, out, _ = run("check", file, "--bisect", "--json", "--python", sys.executable)
-    ((blamed,),) = [one["blamed"] for one in json.loads(out)]
-    assert status == 1
-    without = "2 results with the same bits"
-    assert blamed == {"case": "large", "kind": FLAG, "name": WITHOUT, "without": without, "tried": 2, "unusable": 0}
 
 
 class Fake:
@@ -106,7 +90,6 @@ class Fake:
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> jaxexp.Exported:
-    """One whose case differs by a little."""
     file = tmp_path_factory.mktemp("bisect") / "f.jaxexp"
     jaxexp.export(jax.jit(lambda x: x * 2))(jax.ShapeDtypeStruct((3,), "float32")).save(
         file, cases=[(np.ones(3, np.float32),)]
@@ -140,7 +123,6 @@ def test_what_is_tried(exported: jaxexp.Exported, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_first_one_is_named(exported: jaxexp.Exported, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the passes before, the process ends."""
     monkeypatch.setenv("XLA_FLAGS", "")
     for without, kind, name, tried, unusable in (
         ("--xla_disable_hlo_passes=algsimp", PASS, "algsimp", 1, 0),
@@ -151,6 +133,10 @@ def test_the_first_one_is_named(exported: jaxexp.Exported, monkeypatch: pytest.M
         (found,) = bisecting.bisected(exported.check(tolerance=0), fake, 1)
         assert (found.kind, found.name, found.tried, found.unusable) == (kind, name, tried, unusable)
         assert found.without == "within the tolerance; result by at most 0.5, 2,097,152 ulps"
+    monkeypatch.setenv("XLA_FLAGS", "--xla_a=1 --xla_b=2")
+    fake = Fake(exported, lambda flags: "differs" if "--xla_b=2" in flags else "close")
+    (found,) = bisecting.bisected(exported.check(tolerance=0), fake, 1)
+    assert (found.kind, found.name, found.tried) == (FLAG, "--xla_b=2", 2)
 
     def check(flags: str, seconds: float | None) -> jaxexp.CheckReport | None:
         raise AssertionError

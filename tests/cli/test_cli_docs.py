@@ -26,7 +26,6 @@ recorded_anew = pytest.mark.long(
 
 
 def sessions(text: str) -> list[tuple[str, list[str]]]:
-    """Commands and their lines."""
     found: list[tuple[str, list[str]]] = []
     for block in CONSOLE.findall(text):
         for line in block.splitlines():

@@ -14,13 +14,10 @@ import safetensors.numpy
 from jax import export as jax_export
 
 import jaxexp
-from jaxexp._cli import complaints
-from jaxexp._cli.commands import bench
 from jaxexp._compat import remedy
 from jaxexp._fleet.places.source import Source
 from jaxexp._kernel.io import lock
 from kit import wire
-from kit.command_line import NAMES
 from kit.corpus import arr
 from kit.damaged import jax_blob
 from kit.places import GOLDEN
@@ -59,7 +56,6 @@ def remedies(text: str) -> list[str]:
 
 
 def test_compat_says_what_migrate_does(folder, tmp_path, good, run) -> None:
-    """And migrate does it."""
     old, scores = GOLDEN / "jax-0.4.30" / "poly.bin", folder / "scores.jaxexp"
     for i, artifact in enumerate((old, scores)):
         before = jaxexp.compatibility(artifact)
@@ -115,32 +111,18 @@ def test_compat_says_what_migrate_does_for_older_readers_with_jaxexp(tmp_path, g
     assert f"--to 0.10.2 {tmp_path / 'own'} NEW' writes one that jaxexp loads there; jax.export would still" in err
 
 
-def test_what_jaxlib_cannot_write_is_no_remedy(folder, good, monkeypatch) -> None:
-    def fail(*_: object) -> bytearray:
-        raise RuntimeError("of jaxlib\nand more")
-
-    monkeypatch.setattr(remedy, "migrated", fail)
-    text = good("compat", folder / "scores.jaxexp")
-    assert "refuses it" in text and "remedy" not in text
-    with pytest.raises(jaxexp.ExportError, match=r"^JAX cannot write its module: of jaxlib$"):
-        remedy.rewritten(b"", None)
-
-
 def test_readers_have_the_same_words_everywhere(folder, tmp_path, good, run) -> None:
     scores = folder / "scores.jaxexp"
     found = jaxexp.compatibility(scores)
-    exported = jaxexp.load(scores)
     # Whatever JAX is installed: the modules that it writes are for the releases of the last four weeks.
     for same in (["0.12.0", "jax-0.12.0"], ["4w"]):
         assert len({good("compat", "--reader", reader, scores) for reader in same}) == 1
         assert {found.readable_by(reader) for reader in same} == {True}
-    for same in (["0.6.2", "jax-0.6.2"], ["12w"], ["max"]):
+    for same in (["0.6.2", "jax-0.6.2"], ["max"]):
         written = set()
         for reader in same:
             good("migrate", "--force", "--to", reader, scores, tmp_path / "new")
-            written.add((tmp_path / "new").read_bytes())
-            assert jaxexp.migrate(scores, to=reader) == jaxexp.migrate(scores, to=same[0])
-            assert exported.serialize(compatibility=reader) == exported.serialize(compatibility=same[0])
+            written |= {(tmp_path / "new").read_bytes(), bytes(jaxexp.migrate(scores, to=reader))}
         assert len(written) == 1
     assert not found.readable_by("0.6.2")
     for wrong in ("6", "max", "0.6.3", "jax0.6.2"):
@@ -151,24 +133,6 @@ def test_readers_have_the_same_words_everywhere(folder, tmp_path, good, run) -> 
             with pytest.raises(jaxexp.ExportError, match=r"to= takes a release from '0\.4\.22'"):
                 jaxexp.migrate(scores, to=wrong)
             assert run("migrate", "--to", wrong, scores, tmp_path / "other")[:2] == (2, "")
-
-
-def test_compat_of_an_archive(folder, fleet, good, run) -> None:
-    """All members, or some; of several, a row each."""
-    rows = good("compat", fleet).splitlines()
-    assert [row.split()[0] for row in rows[1:5]] == [f"{fleet}::{name}" for name in NAMES]
-    assert rows[5:] == ["", "4 artifacts: 4 loaded"]
-    assert "3 artifacts: 3 loaded" in good("compat", f"{fleet}::inner/*", folder / "scores.jaxexp")
-    assert [fact["file"] for fact in json.loads(good("compat", "--json", fleet))] == [
-        f"{fleet}::{name}" for name in NAMES
-    ]
-    assert "4 artifacts: 4 loaded" in good("compat", "--reader", jax.__version__, fleet)
-    status, out, err = run("compat", "--reader", "0.4.30", fleet)
-    assert (status, err.count("\n")) == (1, 1)
-    assert "4 artifacts: 4 refused" in out
-    assert f"'jaxexp migrate --to 0.4.30 {fleet} NEW' rewrites them for JAX 0.4.30, if that is possible" in out
-    assert f"{fleet}::h" in err
-    assert "loads it" in good("compat", f"{fleet}::h")
 
 
 def test_migrate(tmp_path, good, refused) -> None:
@@ -184,7 +148,6 @@ def test_migrate(tmp_path, good, refused) -> None:
 
 
 def test_what_is_refused_here_has_a_status(folder, tmp_path, run) -> None:
-    """With the line on stderr that belongs to it; as with a reader."""
     blob, unknown = jax_blob("ordered_effect"), tmp_path / "unknown"
     name = wire.read(blob, "ordered_effects.0.type_name")
     wire.write(blob, "ordered_effects.0.type_name", name.replace("First", "Thrsd"))
@@ -221,20 +184,6 @@ def test_what_is_loaded_but_cannot_be_called_has_a_verdict_of_its_own(folder, tm
     )  # fmt: skip
 
 
-def test_compat_in_json_has_the_verdict_of_the_table(folder, damaged, run) -> None:
-    files = [folder / "scores.jaxexp", GOLDEN / "jax-0.4.30" / "poly.bin", damaged / "cut", damaged / "missing"]
-    for options in ((), ("--reader", "0.4.30"), ("--reader", jax.__version__)):
-        status, out, _ = run("compat", *options, *files)
-        found = {one["file"]: one for one in json.loads(run("compat", "--json", *options, *files)[1])}
-        assert status == 1
-        for line, file in zip(out.splitlines()[1:], files, strict=False):
-            one = found[str(file)]
-            assert one["verdict"] in line and (one["reason"] or "") in line
-            assert one.get("reader") == (options[1] if options else None)
-        assert [found[str(file)]["verdict"] for file in files[2:]] == ["damaged", "unreadable"]
-    assert found[str(files[0])]["verdict"] == "loaded"
-
-
 def test_damage_is_one_reason_whatever_the_digests_are(folder, tmp_path, run) -> None:
     blob = (folder / "scores.jaxexp").read_bytes()
     function = jaxexp.load(folder / "scores.jaxexp")
@@ -250,12 +199,6 @@ def test_damage_is_one_reason_whatever_the_digests_are(folder, tmp_path, run) ->
     assert all("found others, of digest ... instead of ...: " in line for line in reasons)
     status, _, err = run("migrate", tmp_path, tmp_path.parent / "new")
     assert (status, err.count("\n")) == (1, 2)
-
-
-def test_kinds_of_reasons() -> None:
-    digest = "9fa098886046b3a5ed68645cabcc55f8"
-    sizes = ["found 3000: cut", "found 12,345: cut", "found 3,000 bytes", "for JAX 0.100.2", "for JAX 0.101.2"]
-    assert complaints.kinds([*sizes, f"of {digest}"]) == ["found ...: cut"] * 2 + sizes[2:] + [f"of {digest}"]
 
 
 def test_migrate_in_json(folder, damaged, fleet, tmp_path, run, monkeypatch) -> None:
@@ -310,29 +253,7 @@ def test_try_again(folder, tmp_path, run) -> None:
     assert run(*arguments)[0] == 1
 
 
-def test_a_folder_may_be_readable_later(folder, tmp_path, run, monkeypatch) -> None:
-    """As one artifact is."""
-    shutil.copy(folder / "hostile.jaxexp", tmp_path / "good.jaxexp")
-    (tmp_path / "busy.jaxexp").touch()
-
-    def busy(self: Source, read):
-        if self.name.endswith("busy.jaxexp"):
-            raise ConnectionResetError(104, "Connection reset by peer", self.name)
-        return read(self)
-
-    for method in ("read", "mapped"):
-        read = getattr(Source, method)
-        monkeypatch.setattr(Source, method, lambda self, read=read: busy(self, read))
-    for command in ("ls", "inspect"):
-        status, out, err = run(command, tmp_path)
-        assert (status, err.count("\n"), "good" in out) == (75, 1, True)
-    (tmp_path / "cut.jaxexp").write_bytes((folder / "scores.jaxexp").read_bytes()[:-9])
-    for command in ("ls", "inspect"):
-        assert run(command, tmp_path)[0] == 1
-
-
 def test_migrate_with_inputs(folder, tmp_path, good, refused) -> None:
-    """By their paths or in order; calls are made with the weights of the file."""
     scores = folder / "scores.jaxexp"
     np.savez(tmp_path / "in.npz", arr(3), np.eye(4, 3, dtype=np.float32), arr(3, 4))
     good("migrate", "--inputs", tmp_path / "in.npz", scores, tmp_path / "new")
@@ -348,24 +269,13 @@ def test_migrate_with_inputs(folder, tmp_path, good, refused) -> None:
     w = np.eye(3, dtype=np.float32)
     exported = jaxexp.export(jax.jit(lambda x, y: x @ jax.numpy.asarray(w) + y), weights={"w": w})(arr(2, 3), arr(3))
     exported.save(tmp_path / "old.jaxexp")
-    np.savez(tmp_path / "in.npz", arr(2, 3), arr(3))
-    good("migrate", "--inputs", tmp_path / "in.npz", tmp_path / "old.jaxexp", tmp_path / "new.jaxexp")
-    np.testing.assert_array_equal(jaxexp.load(tmp_path / "new.jaxexp").call(arr(2, 3), arr(3)), arr(2, 3) + arr(3))
-
-
-def test_migrate_calls_as_run_does(folder, tmp_path, good, refused, monkeypatch) -> None:
-    """On all devices, and with 64-bit arrays."""
-    np.savez(tmp_path / "in.npz", arr(8, 4))
-    good("migrate", "--inputs", tmp_path / "in.npz", folder / "sharded.jaxexp", tmp_path / "sharded")
     with jax.enable_x64(True):
         jaxexp.export(jax.jit(jax.numpy.sin))(np.ones(3)).save(tmp_path / "wide.jaxexp")
     np.savez(tmp_path / "wide.npz", np.ones(3))
     good("migrate", "--inputs", tmp_path / "wide.npz", tmp_path / "wide.jaxexp", tmp_path / "wide")
-    for new, old in (("sharded", folder / "sharded.jaxexp"), ("wide", tmp_path / "wide.jaxexp")):
-        assert (tmp_path / new).read_bytes() == jaxexp.migrate(old)
-    monkeypatch.setattr(jax, "devices", lambda: [jax.local_devices()[0]])
-    command = "migrate", "--inputs", tmp_path / "in.npz", folder / "sharded.jaxexp", tmp_path / "none"
-    refused("is for 8 devices, here are 1; JAX_NUM_CPU_DEVICES=8 makes", *command)
+    np.savez(tmp_path / "in.npz", arr(2, 3), arr(3))
+    good("migrate", "--inputs", tmp_path / "in.npz", tmp_path / "old.jaxexp", tmp_path / "new.jaxexp")
+    np.testing.assert_array_equal(jaxexp.load(tmp_path / "new.jaxexp").call(arr(2, 3), arr(3)), arr(2, 3) + arr(3))
 
 
 def test_migrate_keeps_cases_with_their_files(tmp_path, run) -> None:
@@ -384,56 +294,22 @@ def test_migrate_keeps_cases_with_their_files(tmp_path, run) -> None:
     assert jaxexp.check(file).ok
 
 
-@pytest.mark.long(
-    promise="without a file, two functions of its own are timed", sibling="test_compat_migrate_bench.py::test_bench"
-)
-def test_bench_of_no_file(good) -> None:
-    rows = json.loads(good("bench", "--json", "--rounds", 2))
-    assert [(row["file"], row["what"]) for row in rows] == [
-        (name, what) for name in ("1 layer", "100 layers") for what in ("signature", "all")
-    ]
-    assert_rows_of_bench(rows)
-
-
-def assert_rows_of_bench(rows) -> None:
-    for row in rows:
+def test_bench(folder, damaged, run, monkeypatch) -> None:
+    files = [damaged / "cut", damaged / "missing", folder / "hostile.jaxexp"]
+    status, out, err = run("bench", "--json", "--rounds", 1, *files)
+    assert [str(name) in line for name, line in zip(files, err.splitlines(), strict=False)] == [True, True]
+    cut, missing, *timed = json.loads(out)
+    assert (status, [row["what"] for row in timed]) == (1, ["signature", "all"])
+    for row in timed:
         assert row.keys() == {"file", "what", "jaxexp", "jax.export", "ratio", "quartiles"}
         assert row["ratio"] == pytest.approx(row["jax.export"] / row["jaxexp"])
-
-
-def test_bench(folder, damaged, run) -> None:
-    """It goes on after an error."""
-    files = [damaged / "cut", damaged / "missing", folder / "hostile.jaxexp"]
-    status, out, err = run("bench", "--rounds", 1, *files)
-    assert (status, out.count("hostile.jaxexp"), "jax.export" in out) == (1, 2, True)
-    assert [str(name) in line for name, line in zip(files, err.splitlines(), strict=False)] == [True, True]
-    cut, missing, *timed = json.loads(run("bench", "--json", "--rounds", 1, *files)[1])
-    assert [row["what"] for row in timed] == ["signature", "all"]
-    assert_rows_of_bench(timed)
     assert cut["error"].startswith("cannot read the artifact: at trailer")
+    own = json.loads(run("bench", "--json", "--rounds", 1)[1])
+    assert {row["file"] for row in own if row["ratio"]} == {"1 layer", "100 layers"}
+    other, real = jaxexp.export(jax.jit(lambda x: x + 2))(1.0).serialize(), jax_export.deserialize
+    monkeypatch.setattr(jax_export, "deserialize", lambda _: real(other))  # both have to load the same
+    assert "differ in fun_name" in run("bench", "--rounds", 1, files[2])[2]
     assert "No such file" in missing["error"]
-
-
-def test_bench_checks_that_both_load_the_same(folder, monkeypatch, run) -> None:
-    blob = (folder / "hostile.jaxexp").read_bytes()
-    assert bench._difference(blob) is None
-    other = jaxexp.export(jax.jit(lambda x: x + 2))(1.0).serialize()
-    real = jax_export.deserialize
-    monkeypatch.setattr(jax_export, "deserialize", lambda _: real(other))
-    assert "fun_name" in bench._difference(blob)
-    status, out, err = run("bench", "--rounds", 1, folder / "hostile.jaxexp")
-    assert status == 1
-    assert "differ in fun_name" in err
-    assert "signature" not in out
-
-    def refuse(_):
-        raise RuntimeError("too old")
-
-    monkeypatch.setattr(jax_export, "deserialize", refuse)
-    status, out, err = run("bench", "--json", "--rounds", 1, folder / "hostile.jaxexp")
-    assert status == 1
-    assert "cannot load it: RuntimeError: too old" in json.loads(out)[0]["error"]
-    assert err.count("\n") == 1
 
 
 def test_migrate_replaces_no_files_of_others(tmp_path, run, good) -> None:
@@ -463,3 +339,64 @@ def test_migrate_replaces_no_files_of_others(tmp_path, run, good) -> None:
     (out / "user.jaxexp").unlink()
     good(*command)
     assert jaxexp.verify_many([new]) == {}
+
+
+def test_what_jaxlib_cannot_write_is_no_remedy(folder, good, monkeypatch) -> None:
+    def fail(*_: object) -> bytearray:
+        raise RuntimeError("of jaxlib\nand more")
+
+    monkeypatch.setattr(remedy, "migrated", fail)
+    text = good("compat", folder / "scores.jaxexp")
+    assert "refuses it" in text and "remedy" not in text
+    with pytest.raises(jaxexp.ExportError, match=r"^JAX cannot write its module: of jaxlib$"):
+        remedy.rewritten(b"", None)
+
+
+def test_compat_in_json_has_the_verdict_of_the_table(folder, damaged, run) -> None:
+    files = [folder / "scores.jaxexp", GOLDEN / "jax-0.4.30" / "poly.bin", damaged / "cut", damaged / "missing"]
+    for options in ((), ("--reader", "0.4.30"), ("--reader", jax.__version__)):
+        status, out, _ = run("compat", *options, *files)
+        found = {one["file"]: one for one in json.loads(run("compat", "--json", *options, *files)[1])}
+        assert status == 1
+        for line, file in zip(out.splitlines()[1:], files, strict=False):
+            one = found[str(file)]
+            assert one["verdict"] in line and (one["reason"] or "") in line
+            assert one.get("reader") == (options[1] if options else None)
+        assert [found[str(file)]["verdict"] for file in files[2:]] == ["damaged", "unreadable"]
+    assert found[str(files[0])]["verdict"] == "loaded"
+
+
+def test_a_folder_may_be_readable_later(folder, tmp_path, run, monkeypatch) -> None:
+    """As one artifact is."""
+    shutil.copy(folder / "hostile.jaxexp", tmp_path / "good.jaxexp")
+    (tmp_path / "busy.jaxexp").touch()
+
+    def busy(self: Source, read):
+        if self.name.endswith("busy.jaxexp"):
+            raise ConnectionResetError(104, "Connection reset by peer", self.name)
+        return read(self)
+
+    for method in ("read", "mapped"):
+        read = getattr(Source, method)
+        monkeypatch.setattr(Source, method, lambda self, read=read: busy(self, read))
+    for command in ("ls", "inspect"):
+        status, out, err = run(command, tmp_path)
+        assert (status, err.count("\n"), "good" in out) == (75, 1, True)
+    (tmp_path / "cut.jaxexp").write_bytes((folder / "scores.jaxexp").read_bytes()[:-9])
+    for command in ("ls", "inspect"):
+        assert run(command, tmp_path)[0] == 1
+
+
+def test_migrate_calls_as_run_does(folder, tmp_path, good, refused, monkeypatch) -> None:
+    """On all devices, and with 64-bit arrays."""
+    np.savez(tmp_path / "in.npz", arr(8, 4))
+    good("migrate", "--inputs", tmp_path / "in.npz", folder / "sharded.jaxexp", tmp_path / "sharded")
+    with jax.enable_x64(True):
+        jaxexp.export(jax.jit(jax.numpy.sin))(np.ones(3)).save(tmp_path / "wide.jaxexp")
+    np.savez(tmp_path / "wide.npz", np.ones(3))
+    good("migrate", "--inputs", tmp_path / "wide.npz", tmp_path / "wide.jaxexp", tmp_path / "wide")
+    for new, old in (("sharded", folder / "sharded.jaxexp"), ("wide", tmp_path / "wide.jaxexp")):
+        assert (tmp_path / new).read_bytes() == jaxexp.migrate(old)
+    monkeypatch.setattr(jax, "devices", lambda: [jax.local_devices()[0]])
+    command = "migrate", "--inputs", tmp_path / "in.npz", folder / "sharded.jaxexp", tmp_path / "none"
+    refused("is for 8 devices, here are 1; JAX_NUM_CPU_DEVICES=8 makes", *command)

@@ -85,10 +85,8 @@ def test_in_bash(folder, tmp_path, good, subprocess_env) -> None:
     assert replies("jaxexp inspect fleet.zip::", "jaxexp", "inspect", "fleet.zip", "::") == [
         r"\$\(touch\ evil\)", r"a\ b", "plain"
     ]  # fmt: skip
-    assert replies("jaxexp inspect fleet.zip::p", "jaxexp", "inspect", "fleet.zip", "::", "p") == ["plain"]
     assert replies("jaxexp ver", "jaxexp", "ver") == ["verify"]
     # Within quotes bash takes nothing apart, and puts the words that it gets between them.
-    assert replies("jaxexp inspect 'fleet.zip::a", "jaxexp", "inspect", "'fleet.zip::a") == ["fleet.zip::a b"]
     assert replies("jaxexp inspect 'fleet.zip::", "jaxexp", "inspect", "'fleet.zip::") == [
         "fleet.zip::$(touch evil)", "fleet.zip::a b", "fleet.zip::plain"
     ]  # fmt: skip

@@ -23,7 +23,6 @@ pytestmark = pytest.mark.jax
 
 @pytest.fixture
 def old(tmp_path: Path, fleet: Path) -> Path:
-    """A folder as it grows over the years: artifacts of several releases, an archive, and files of other kinds."""
     folder = tmp_path / "old"
     for release in ("jax-0.4.35", "jax-0.8.3", "jax-0.12.0.1"):
         for name in ("sin", "sharded"):
@@ -39,7 +38,6 @@ MEMBERS = ["b8", "h", "inner/again", "inner/b16"]
 
 
 def rows_of(text: str) -> list[str]:
-    """The first cells of the first table."""
     return [line.split()[0] for line in text.split("\n\n")[0].splitlines()[1:]]
 
 
@@ -71,7 +69,6 @@ def test_ls_and_inspect(old: Path, good: Any) -> None:
 
 
 def test_damage_in_a_folder(old: Path, run: Any) -> None:
-    """Equal errors are one line, and what is whole is shown."""
     blob = (old / NAMES[0]).read_bytes()
     for i in range(6):
         (old / f"cut{i}.jaxexp").write_bytes(blob[:200])
@@ -91,7 +88,6 @@ def test_damage_in_a_folder(old: Path, run: Any) -> None:
     status, out, err = run("compat", old)
     assert (status, err) == (1, "jaxexp: 7 of 17 artifacts cannot be read\n")
     assert re.search(r"^ +6  damaged  ", out, re.MULTILINE)
-    assert err in (run("compat", "--workers", 2, old)[2], err)
     (old / "other.jaxexp").unlink()
     assert "10 of 16 artifacts whole (6 without digests), 6 damaged, " in run("verify", old)[1]
 
@@ -116,15 +112,6 @@ def test_compat(old: Path, good: Any) -> None:
         assert "10 artifacts: 10 loaded\n" in good("compat", old.parent / "new")
 
 
-def test_migrate(old: Path, tmp_path: Path, good: Any) -> None:
-    """Takes from a folder what other commands take, but not what it has written there."""
-    good("migrate", "--no-recursive", old, tmp_path / "top")
-    assert {file.stem for file in (tmp_path / "top").rglob("*.jaxexp")} == {"b8", "h", "again", "b16"}
-    for _ in range(2):
-        done = json.loads(good("migrate", "--json", "--force", "--include", "s*", old, old / "some"))
-        assert [one["file"] for one in done["files"]] == [f"{old}/{name}" for name in NAMES]
-
-
 def test_migrate_takes_several(old: Path, tmp_path: Path, good: Any, run: Any) -> None:
     """Names are those in their own folders; of two with the same name, the second one is an error."""
     first, other, single = old / "jax-0.8.3", tmp_path / "other", tmp_path / "single.bin"
@@ -136,32 +123,13 @@ def test_migrate_takes_several(old: Path, tmp_path: Path, good: Any, run: Any) -
     assert said.startswith(f"{first}, {other}, {single} -> {new}: 4 artifacts, ")
     written = {str(file.relative_to(new)) for file in new.rglob("*") if file.is_file()}
     assert written == {"sharded.jaxexp", "sin.jaxexp", "deep/mine.jaxexp", "single.jaxexp"}
+    for _ in range(2):  # not what was written there
+        done = json.loads(good("migrate", "--json", "--force", "--include", "s*", old, old / "some"))
+        assert [one["file"] for one in done["files"]] == [f"{old}/{name}" for name in NAMES]
     status, out, err = run("migrate", first, old / "jax-0.4.35", tmp_path / "twice")
     assert (status, "2 artifacts" in out) == (1, True)
     assert err.count("would be written to the same place as another: 'sin'; migrate one into another folder\n") == 1
     assert f"'jaxexp migrate --to 0.4.30 {first} {single} NEW'" in run("compat", "--reader", "0.4.30", first, single)[1]
-
-
-def test_tables_fit_terminals(old: Path, lines_on: Any, monkeypatch: Any) -> None:
-    """One line for each artifact, whatever is left out."""
-    (old / "namedtuple.bin").write_bytes(unknown())
-    monkeypatch.chdir(old)
-    for columns in (80, 110):
-        for command in ("ls", "inspect", "compat", "verify"):
-            lines = lines_on(columns, command, ".")
-            at = next(i for i, line in enumerate(lines) if "jax-0.4.35/sin.bin" in line)
-            assert "jax-0.8.3/sharded.bin" in lines[at + 1], command
-
-
-def test_notes_stand_apart_in_a_signature(tmp_path: Path, good: Any) -> None:
-    for name in ("dropped", "sharded"):
-        good("migrate", GOLDEN / "jax-0.4.25" / f"{name}.bin", tmp_path / f"{name}.jaxexp")
-    dropped, sharded = good("ls", tmp_path).splitlines()[1:3]
-    assert dropped.endswith("(float32[2] (not used), float32[3], float32[4] (not used)) -> float32[3]")
-    assert "(float32[8,4] (P('_axis_0', '_axis_1') on Mesh(" in sharded
-    inspected = good("inspect", tmp_path / "dropped.jaxexp")
-    assert "Mesh" not in inspected, "one device, and a mesh without axes"
-    assert "Mesh" in good("inspect", tmp_path / "sharded.jaxexp")
 
 
 def test_reasons_on_a_terminal(old: Path, lines_on: Any, monkeypatch: Any) -> None:
@@ -175,6 +143,18 @@ def test_reasons_on_a_terminal(old: Path, lines_on: Any, monkeypatch: Any) -> No
         written_out = [line for line in lines if line.strip().startswith("(")]
         assert "expired layout (of JAX 0.8.1 or older)" in " ".join("".join(written_out).split())
         assert not any("..." in line for line in lines)
+
+
+def test_a_file_that_has_just_appeared_is_kept(folder: Path, tmp_path: Path, monkeypatch: Any, run: Any) -> None:
+    """Between the look at a path and the writing of its file."""
+    output = tmp_path / "new.jaxexp"
+    monkeypatch.setattr(outputs, "refuse_existing", lambda path: Path(path).write_text("another"))
+    status, _, err = run("migrate", folder / "scores.jaxexp", output)
+    assert (status, "File exists" in err) == (1, True), err
+    assert output.read_text() == "another"
+    assert run("migrate", folder / "scores.jaxexp", output, "--force")[0] == 0
+    assert jaxexp.load(output).fun_name == jaxexp.load(folder / "scores.jaxexp").fun_name
+    assert [path.name for path in tmp_path.iterdir()] == ["new.jaxexp"]
 
 
 def unknown() -> bytes:
@@ -200,15 +180,3 @@ def test_what_view_draws_has_a_verdict(tmp_path: Path, good: Any, run: Any) -> N
         found, out, _ = run("compat", tmp_path)
         assert (found, f"2 artifacts: 2 {here}" in out) == (status, True)
         (tmp_path / "again.bin").unlink()
-
-
-def test_a_file_that_has_just_appeared_is_kept(folder: Path, tmp_path: Path, monkeypatch: Any, run: Any) -> None:
-    """Between the look at a path and the writing of its file."""
-    output = tmp_path / "new.jaxexp"
-    monkeypatch.setattr(outputs, "refuse_existing", lambda path: Path(path).write_text("another"))
-    status, _, err = run("migrate", folder / "scores.jaxexp", output)
-    assert (status, "File exists" in err) == (1, True), err
-    assert output.read_text() == "another"
-    assert run("migrate", folder / "scores.jaxexp", output, "--force")[0] == 0
-    assert jaxexp.load(output).fun_name == jaxexp.load(folder / "scores.jaxexp").fun_name
-    assert [path.name for path in tmp_path.iterdir()] == ["new.jaxexp"]

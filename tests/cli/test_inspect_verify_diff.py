@@ -19,8 +19,7 @@ import jaxexp
 from jaxexp._kernel.artifact.inspection import facts_of
 from kit import hostile
 from kit.command_line import NAMES
-from kit.corpus import arr, mesh, spec
-from kit.places import GOLDEN
+from kit.corpus import arr, spec
 
 pytestmark = pytest.mark.jax
 
@@ -87,15 +86,7 @@ def test_shapes_that_many_values_share_are_written_out_for_none(tmp_path, good, 
         assert len(str(error.value)) < 100_000
 
 
-def test_inspect_and_verify_artifacts_of_all_releases(good) -> None:
-    for path in sorted(GOLDEN.glob("**/*.bin"))[::7]:
-        assert jaxexp.inspect(path).fun_name in good("inspect", path), path
-        assert len(json.loads(good("inspect", "--json", path))) == 1
-        assert "whole" in good("verify", path), path
-
-
 def test_inspect_jaxpr_for_sizes(tmp_path, good) -> None:
-    """A program is for known sizes; those of the artifact are not, so that the user says them."""
     shape = jaxexp.symbolic_shape("batch, 2*width", constraints=["batch >= 2"])
     exported = jaxexp.export(jax.jit(lambda tree, *, y: jax.numpy.tanh(tree["x"]) + y))(
         {"x": jax.ShapeDtypeStruct(shape, np.float32)}, y=jax.ShapeDtypeStruct(shape[1:], np.float32)
@@ -135,17 +126,6 @@ def test_inspect_goes_on_after_an_error(folder, damaged, run) -> None:
     assert others == [json.loads(json.dumps(jaxexp.inspect(name).to_dict())) for name in names]
 
 
-def test_one_mesh_is_said_once(folder, tmp_path, good) -> None:
-    assert "P('x', None) on Mesh(" in good("inspect", folder / "sharded.jaxexp")  # it has one sharding
-    sharding = jax.sharding.NamedSharding(mesh((4, 2), ("x", "y")), jax.sharding.PartitionSpec("x"))
-    two = jaxexp.export(jax.jit(lambda x, y: x.sum() + y.sum(), in_shardings=(sharding, sharding)))
-    two(arr(8), arr(8)).save(tmp_path / "two.jaxexp")
-    text = good("inspect", tmp_path / "two.jaxexp")
-    assert re.search(r"^  shardings +all on Mesh\('x': 4, 'y': 2\)( in device)?$", text, re.MULTILINE)
-    assert text.count("Mesh(") == 1
-    assert re.search(r"^  args\[1\] +float32\[8\] +P\('x',?\)$", text, re.MULTILINE)
-
-
 def test_verify(folder, damaged, tmp_path, run, good) -> None:
     assert "4 of 4 artifacts whole" in good("verify", folder)
     assert "whole, without digests" in good("verify", folder / "untrailed.jaxexp")
@@ -164,65 +144,24 @@ def test_verify(folder, damaged, tmp_path, run, good) -> None:
         (file,) = json.loads(good("verify", "--json", path))["files"]
         assert (file["state"], file["more_bytes"]) == ("whole", more)
     assert jaxexp.load(tmp_path / "f").fun_name == "scores"
-
-
-def test_verify_json(folder, damaged, run) -> None:
-    text = damaged / "text"
-    status, out, _ = run("verify", "--json", folder, damaged, text, damaged / "missing", "--workers", 3)
-    assert status == 1
-    facts = json.loads(out)
+    facts = json.loads(run("verify", "--json", folder, damaged, damaged / "missing", "--workers", 3)[1])
     files = facts.pop("files")
-    quiet = json.loads(run("verify", "--json", "-q", folder, damaged, text, damaged / "missing")[1])
+    quiet = json.loads(run("verify", "--json", "-q", folder, damaged, damaged / "missing")[1])
     assert quiet.pop("files") == [file for file in files if file["state"] != "whole"] and quiet == facts
     total = sum(path.stat().st_size for place in (folder, damaged) for path in place.iterdir())
-    assert facts == {
-        "artifacts": 9, "whole": 4, "damaged": 4, "unreadable": 1, "refused": 0, "unsigned": 0, "bytes": total,
-        "skipped": [str(text)]
-    }  # fmt: skip
-    keys = {"file", "state", "bytes", "digests", "error", "archive", "unfinished_bytes", "archive_bytes", "weights"}
-    more = {"weight_bytes", "more_bytes", "what", "absolute_paths", "try_again"}
-    assert all(file.keys() == keys | more for file in files)
+    counts = {"artifacts": 8, "whole": 4, "damaged": 3, "unreadable": 1, "refused": 0, "unsigned": 0}
+    assert facts == {**counts, "bytes": total - (damaged / "text").stat().st_size, "skipped": [str(damaged / "text")]}
     assert [file["digests"] for file in files[:4]] == [True, True, True, False]
     assert all((file["error"] is None) == (file["state"] == "whole") for file in files)
 
 
-def test_verify_finds_every_flipped_byte_of_a_module(folder, tmp_path, run) -> None:
-    blob = (folder / "hostile.jaxexp").read_bytes()
-    for at in range(0, len(blob), 37):
-        (tmp_path / "f").write_bytes(blob[:at] + bytes([blob[at] ^ 0x10]) + blob[at + 1 :])
-        assert run("verify", tmp_path / "f")[0] == 1, at
-    # Without a digest, damage in a module is seen where it breaks the bytecode.
-    blob = bytearray(jaxexp.export(jax.jit(jnp.sin))(arr(2)).serialize(trailer=False))
-    at = blob.index(b"ML\xefR")
-    blob[at + 30 : at + 60] = bytes(30)
-    (tmp_path / "f").write_bytes(blob)
-    status, out, _ = run("verify", tmp_path / "f")
-    assert (status, "MLIR bytecode" in out) == (1, True)
-
-
-def test_verify_folders(folder, damaged, tmp_path, run, good, refused) -> None:
-    models, inner, none = tmp_path / "models", tmp_path / "models" / "inner", tmp_path / "none"
-    inner.mkdir(parents=True)
-    (models / "a.jaxexp").write_bytes((folder / "scores.jaxexp").read_bytes())
-    (models / ".0123.tmp").write_bytes(b"left over by somebody")
-    (inner / "b.jaxexp").write_bytes((damaged / "cut").read_bytes())
-    (inner / "notes.txt").write_text("not an artifact")
-    assert "1 of 1 artifact whole" in good("verify", "-R", models)
-    for recursive in ([], ["-r"]):
-        status, out, _ = run("verify", *recursive, models)
-        assert (status, "1 of 2 artifacts whole" in out) == (1, True)
-        assert "1 other file and 1 hidden file skipped" in out
-    assert "1 of 3 artifacts whole" in run("verify", "--include", "*.jaxexp", "--include", "*.txt", models)[1]
-    out = run("verify", "-q", "--include", "*.jaxexp", models)[1]
-    assert [line.split()[0] for line in out.splitlines()] == ["artifact", str(inner / "b.jaxexp")]
-    assert good("verify", "-qR", models) == ""
-    none.mkdir()
-    said = f"jaxexp: there is no artifact in {str(none)!r}"
-    assert refused(said, "verify", none) == f"{said}\n"
-    (none / "notes.txt").write_text("none at all")
-    assert refused(said, "compat", none) == f"{said}; 1 other file skipped\n"
+def test_folders_without_artifacts(tmp_path, refused) -> None:
+    said = f"jaxexp: there is no artifact in {str(tmp_path)!r}"
+    assert refused(said, "verify", tmp_path) == f"{said}\n"
+    (tmp_path / "notes.txt").write_text("none at all")
+    assert refused(said, "compat", tmp_path) == f"{said}; 1 other file skipped\n"
     said += " whose name matches '*.exe' or '*.bin'\n"
-    assert refused(said, "verify", "--include", "*.exe", "--include", "*.bin", none) == said
+    assert refused(said, "verify", "--include", "*.exe", "--include", "*.bin", tmp_path) == said
 
 
 def test_diff(folder, tmp_path, run, good) -> None:
@@ -238,6 +177,13 @@ def test_diff(folder, tmp_path, run, good) -> None:
     assert "platforms" not in rows
     size = (tmp_path / "b").stat().st_size - (tmp_path / "a").stat().st_size
     assert rows["artifact"][-1] == f"{size:+,}"
+
+
+def test_diff_of_versions_of_an_operation(tmp_path, run) -> None:
+    exported = jaxexp.export(jax.jit(lambda x: jnp.tanh(x) @ x))(arr(2, 2))
+    exported.save(tmp_path / "old", compatibility="0.4.30")  # has tanh_v1, and not tanh_v2
+    exported.save(tmp_path / "new")
+    assert run("diff", "--only", "operations", tmp_path / "old", tmp_path / "new") == (0, "", "")
 
 
 def test_diff_json_and_sections(folder, tmp_path, run) -> None:
@@ -257,19 +203,6 @@ def test_diff_json_and_sections(folder, tmp_path, run) -> None:
     assert (status, changes["signature"]) == (1, {"VJPs": {"a": 1, "b": 0}})
     assert "operations" not in changes
     assert changes["sizes"]["VJP 1: module"]["b"] is None
-
-
-def test_diff_of_operations_in_other_versions(tmp_path, run) -> None:
-    """StableHLO has versions of an operation, as tanh_v1 and tanh_v2. Their counts are those of one operation."""
-    exported = jaxexp.export(jax.jit(lambda x: jnp.tanh(x) @ x))(arr(2, 2))
-    exported.save(tmp_path / "old", compatibility="0.4.30")
-    exported.save(tmp_path / "new")
-    kinds = [{*jaxexp.inspect(tmp_path / name).operations} for name in ("old", "new")]
-    assert {"vhlo.tanh_v1", "vhlo.dot_general_v1"} <= kinds[0] - kinds[1]
-    assert run("diff", "--only", "operations", tmp_path / "old", tmp_path / "new") == (0, "", "")
-    jaxexp.export(jax.jit(lambda x: jnp.tanh(jnp.tanh(x)) @ x))(arr(2, 2)).save(tmp_path / "twice")
-    _, out, _ = run("diff", "--json", "--only", "operations", tmp_path / "old", tmp_path / "twice")
-    assert json.loads(out)["changes"] == {"operations": {"tanh": {"a": 1, "b": 2}}}
 
 
 def test_diff_of_archives(folder, fleet, tmp_path, good, run) -> None:
@@ -329,7 +262,7 @@ def test_archives_with_a_damaged_directory(fleet, policy, tmp_path, run) -> None
         start = whole.start_dir
     (tmp_path / "folder").mkdir()
     file, data = tmp_path / "folder" / "f.zip", bytearray(fleet.read_bytes())
-    for place in random.Random(0).sample(range(start, len(data)), 20):
+    for place in random.Random(0).sample(range(start, len(data)), 6):
         file.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
         for path in (file, file.parent):
             for options in ([], ["--policy", policy], ["--quiet"]):

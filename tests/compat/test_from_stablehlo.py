@@ -71,7 +71,9 @@ def close(found: Any, expected: Any) -> None:
 def test_names_of_jax_make_trees() -> None:
     exported = jaxexp.from_stablehlo(NAMED)
     expected = jaxexp.export(jax.jit(scores))({"w": W, "b": B}, X)
-    assert (exported.in_tree, exported.out_tree) == (expected.in_tree, expected.out_tree)
+    again = jaxexp.from_stablehlo(expected.mlir_module_serialized)  # a portable artifact
+    for one in (exported, again):
+        assert (one.in_tree, one.out_tree) == (expected.in_tree, expected.out_tree)
     assert (exported.fun_name, exported.platforms, exported.nr_devices) == ("jit_scores", ("cpu",), 1)
     assert exported.donated_arguments == (2,)
     close(exported.call({"w": W, "b": B}, X), scores({"w": W, "b": B}, X))
@@ -88,7 +90,7 @@ ODD = "x['\\\\x']"  # a key that is no text of Python: its brackets make a tuple
 
 @each(
     "first, second",
-    [("x", "x"), ("x[1]", "x[0]"), ("x['b']", "x['a']"), ("x[0]", "x[2]"), ("x", "x[0]"), ("x[0]", "y[0"), (ODD, "y")],
+    [("x", "x"), ("x[1]", "x[0]"), ("x['b']", "x['a']"), ("x", "x[0]"), ("x[0]", "y[0"), (ODD, "y")],
 )
 def test_names_that_make_no_tree(first: str, second: str) -> None:
     text = f"""func.func @main(%a: tensor<2xf32> loc("{first}"), %b: tensor<3xf32> loc("{second}")) -> (tensor<2xf32> {{
@@ -128,18 +130,9 @@ def test_trees_of_the_caller() -> None:
     [
         ({"args": [0, 1]}, "args and kwargs have to name each argument of the module; 2 is missing"),
         ({"args": [0, 1, 2, 2]}, "args and kwargs: the argument 2 is there more than once"),
-        (
-            {"args": [0, 1, 3]},
-            "args and kwargs: the leaves have to be the indices of the module's arguments, 0 to 2, not 3",
-        ),
-        (
-            {"kwargs": {"x": "y"}},
-            "args and kwargs: the leaves have to be the indices of the module's arguments, 0 to 2, not 'y'",
-        ),
-        (
-            {"args": [0, True, 2]},
-            "args and kwargs: the leaves have to be the indices of the module's arguments, 0 to 2, not True",
-        ),
+        ({"args": [0, 1, 3]}, "the leaves have to be the indices of the module's arguments, 0 to 2, not 3"),
+        ({"kwargs": {"x": "y"}}, "the leaves have to be the indices of the module's arguments, 0 to 2, not 'y'"),
+        ({"args": [0, True, 2]}, "the leaves have to be the indices of the module's arguments, 0 to 2, not True"),
         ({"results": [0, 0]}, "results: the result 0 is there more than once"),
         ({"results": 5}, "results: the leaves have to be the indices of the module's results, 0 to 2, not 5"),
         ({"shapes": {3: "b"}}, "shapes= has the key 3, and the module has 3 arguments, from 0"),
@@ -157,7 +150,9 @@ def test_several_platforms() -> None:
     exported = jaxexp.from_stablehlo(UNNAMED, platforms=["cuda", "cpu", "tpu"], differentiable=True)
     assert exported.platforms == ("cuda", "cpu", "tpu")
     assert exported.donated_arguments == (2,)
-    loaded = jaxexp.deserialize(exported.serialize(vjp_order=1))
+    blob = exported.serialize(vjp_order=1)
+    assert __file__.encode() not in blob
+    loaded = jaxexp.deserialize(blob)
     close(loaded.call(B, W, X), scores({"w": W, "b": B}, X))
     assert loaded.vjp().platforms == ("cuda", "cpu", "tpu")
     close(jax.grad(lambda b: loaded.call(b, W, X)["loss"])(B), 1.0)
@@ -168,20 +163,12 @@ def test_several_platforms() -> None:
 
 
 def test_text_and_paths(tmp_path: Path) -> None:
-    """Text is parsed in another process."""
     text = LOWERED.as_text()
     for module in (text, text.encode(), bytearray(text.encode())):
         close(jaxexp.from_stablehlo(module).call(B, W, X), scores({"w": W, "b": B}, X))
     (tmp_path / "m.mlir").write_text(text)
     (tmp_path / "m.mlirbc").write_bytes(UNNAMED)
     assert jaxexp.from_stablehlo(tmp_path / "m.mlir") == jaxexp.from_stablehlo(str(tmp_path / "m.mlirbc"))
-
-
-def test_a_portable_artifact() -> None:
-    of_jax = jaxexp.export(jax.jit(scores))({"w": W, "b": B}, X)
-    exported = jaxexp.from_stablehlo(of_jax.mlir_module_serialized)
-    assert (exported.in_tree, exported.out_tree) == (of_jax.in_tree, of_jax.out_tree)
-    close(exported.call({"w": W, "b": B}, X), scores({"w": W, "b": B}, X))
 
 
 def test_a_module_in_the_form_of_reactant() -> None:
@@ -354,11 +341,6 @@ def test_custom_calls_are_allowed_by_name() -> None:
     assert "@mine" in exported.mlir_module()
 
 
-def test_no_paths_of_the_importing_program() -> None:
-    exported = jaxexp.from_stablehlo(UNNAMED, differentiable=True)
-    assert __file__.encode() not in exported.serialize(vjp_order=2)
-
-
 @pytest.mark.long(
     promise="a process that parses text ends by itself if its parent has ended",
     sibling="test_modules_refused.py::test_text_that_ends_or_stops_a_parser",
@@ -375,7 +357,6 @@ def test_a_child_without_parent_ends() -> None:
 
 
 def with_map(first: str, second: str, named: str = "") -> str:
-    """Calls two functions; a custom call has the name of one."""
     functions = "".join(
         f'func.func private @"{name}"(%a: tensor<2xf32>) -> tensor<2xf32> {{ '
         f"%0 = stablehlo.{operation} %a : tensor<2xf32>\n return %0 : tensor<2xf32> }}\n"
@@ -404,7 +385,6 @@ def test_digests_of_what_names_functions_in_attributes() -> None:
 
 
 def test_pages_tell_functions_apart() -> None:
-    """Also those whose names begin alike, or are equal when they are escaped."""
     from jaxexp._view import graph
 
     for first, second in (("f" * 300 + "A", "f" * 300 + "B"), ("f\\0Ag", "f\\5Cng")):

@@ -215,7 +215,6 @@ def test_user_code_catches_the_same_errors(user_modules) -> None:
 
 
 def test_objects_from_before_go_on_working() -> None:
-    """An Exported and a DisabledSafetyCheck of jax.export's own, made earlier, while jaxexp is installed."""
     earlier = jax_export.export(jax.jit(jnp.sin), platforms=["cpu", "tpu"])(arr(2))
     check = jax_export.DisabledSafetyCheck.platform()
     with jaxexp.install():
@@ -227,6 +226,13 @@ def test_objects_from_before_go_on_working() -> None:
         assert_same_fields(jax_export.deserialize(earlier.serialize()), earlier, as_written=True)
     assert_same_values(later.call(arr(2)), jnp.sin(arr(2)))
     assert jax_export.deserialize(later.serialize()).platforms == ("tpu",)
+
+
+def test_every_name_has_its_place() -> None:
+    """What jaxexp has under a name of jax.export is what `install` puts there."""
+    assert {name: getattr(jaxexp, name) for name in jax_export.__all__ if hasattr(jaxexp, name)} == {
+        name: ours for name, ours in _OURS.items() if name in jax_export.__all__
+    }
 
 
 def test_names_keep_the_meaning_they_had_when_they_were_imported() -> None:
@@ -242,10 +248,3 @@ def test_names_keep_the_meaning_they_had_when_they_were_imported() -> None:
         assert type(inside(blob)) is jaxexp.Exported
     assert type(inside(blob)) is jaxexp.Exported
     assert inside is jaxexp.deserialize
-
-
-def test_every_name_has_its_place() -> None:
-    """What jaxexp has under a name of jax.export is what `install` puts there."""
-    assert {name: getattr(jaxexp, name) for name in jax_export.__all__ if hasattr(jaxexp, name)} == {
-        name: ours for name, ours in _OURS.items() if name in jax_export.__all__
-    }

@@ -60,8 +60,6 @@ def test_the_environment_variables_show_the_log(variables: dict[str, str], is_sh
 
 
 def test_the_option_shows_the_log(log_modules, caplog) -> None:
-    """Set before jaxexp is installed or after it, and cleared again."""
-
     def shown() -> bool:
         caplog.clear()
         jax_export.export(jax.jit(jnp.sin))(arr(3))

@@ -16,7 +16,7 @@ from jax._src import error_check
 from jax._src.export import _export as private
 
 import jaxexp
-from kit.compare import assert_same_fields, module_interface
+from kit.compare import assert_same_fields
 from kit.corpus import arr, f32
 from kit.each import each
 from kit.installed import STOCK, everything
@@ -82,8 +82,11 @@ def test_jax_array_serialization() -> None:
         tree = {"a": Theirs([arr(1), Ours([arr(2)])])}
         structure = jax.tree.structure(tree)
         assert utils.deserialize_pytreedef(utils.serialize_pytreedef(structure)) == structure
-        loaded = jax_export.deserialize(jax_export.export(jax.jit(lambda t: t))(tree).serialize())
-        assert loaded.in_tree == jax.tree.structure(((tree,), {}))
+        blob = jax_export.export(jax.jit(lambda t: t))(tree).serialize()
+        assert jax_export.deserialize(blob).in_tree == jax.tree.structure(((tree,), {}))
+    loaded = jax_export.deserialize(blob)  # what was registered while jaxexp was installed is known afterwards
+    assert type(loaded) is STOCK
+    assert_same_fields(loaded, jaxexp.deserialize(blob), as_written=True)
 
 
 ORBAX = """
@@ -122,8 +125,6 @@ for one in (ours, *loaded, *by_jax):
     assert_same_fields(one[name], stock[name], module=False, as_written=True)
     assert module_interface(one[name]) == module_interface(stock[name])
     assert_same_values(one[name].call(params, x), apply(params, x))
-    pull = lambda call: jax.grad(lambda p: call(p, x).sum())(params)
-    assert_same_values(pull(one[name].call), pull(apply))
 print("fine")
 """
 
@@ -134,7 +135,6 @@ print("fine")
     reason="needs TensorFlow (2 GB), without which orbax-export cannot be imported: pip install '.[orbax]'",
 )
 def test_orbax_export(tmp_path, subprocess_env) -> None:
-    """orbax-export exports a module, writes it to a folder and reads it: with jaxexp inside, and with jax.export."""
     code = ORBAX.format(folder=str(tmp_path), tests=[str(p) for p in sys.path if p.endswith("tests")])
     env = subprocess_env(TF_CPP_MIN_LOG_LEVEL="3")
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
@@ -218,24 +218,3 @@ def test_private_names_are_not_reached() -> None:
         assert private.export is not jaxexp.export
         assert private.Exported is STOCK
         assert type(private.export(jax.jit(jnp.sin))(arr(2))) is STOCK
-
-
-def test_the_other_direction_of_registrations() -> None:
-    """What was registered while jaxexp was installed is known to jax.export afterwards, and the other way round."""
-
-    def node(name: str, library: Any) -> type:
-        made = type(name, (list,), {})
-        jax.tree_util.register_pytree_node(made, lambda n: (tuple(n), None), lambda _, xs: made(xs))
-        library.register_pytree_node_serialization(
-            made, serialized_name=f"test_install.{name}", serialize_auxdata=lambda _: b"", deserialize_auxdata=bytes
-        )
-        return made
-
-    before = node("Before", jax_export)
-    with jaxexp.install():
-        inside = node("Inside", jax_export)
-        blob = jax_export.export(jax.jit(lambda t: t))(before([inside([arr(1)])])).serialize()
-    loaded = jax_export.deserialize(blob)
-    assert type(loaded) is STOCK
-    assert_same_fields(loaded, jaxexp.deserialize(blob), as_written=True)
-    assert module_interface(loaded) == module_interface(jaxexp.deserialize(blob))

@@ -20,7 +20,7 @@ from kit.compare import assert_same_values
 from kit.corpus import CASES, export_with
 from kit.derivatives import pull_back
 from kit.each import each
-from kit.goldens import ARTIFACTS, RELEASES, arguments, assert_runs, blob_of, every_artifact
+from kit.goldens import RELEASES, arguments, assert_runs, blob_of, every_artifact
 
 pytestmark = pytest.mark.jax
 
@@ -49,12 +49,6 @@ def test_jax_export_reads_what_was_migrated(version: str, name: str) -> None:
     assert_runs(jax_export.deserialize(blob), version, name)
 
 
-def test_nothing_is_refused_by_the_newest() -> None:
-    if table.RELEASES[-1] != INSTALLED:
-        pytest.skip("older releases cannot parse what newer ones wrote")
-    assert all(parses_here(*artifact) for artifact in ARTIFACTS)
-
-
 @pytest.mark.wide(one_in=6, promise="migrated artifacts of each release keep their derivatives")
 @pytest.mark.parametrize("version", RELEASES)
 def test_derivatives_are_kept(version: str) -> None:
@@ -64,13 +58,6 @@ def test_derivatives_are_kept(version: str) -> None:
     assert not migrated.vjp().has_vjp()
     args, kwargs = arguments(old, version, "mlp")
     assert_same_values(pull_back(migrated.call, args, kwargs), pull_back(old.call, args, kwargs))
-
-
-def test_all_orders_are_kept() -> None:
-    blob = export_with(jaxexp, CASES["sin"].build()).serialize(vjp_order=2)
-    migrated = jaxexp.deserialize(jaxexp.migrate(blob))
-    assert migrated.vjp().vjp().fun_name == jaxexp.deserialize(blob).vjp().vjp().fun_name
-    assert not migrated.vjp().vjp().has_vjp()
 
 
 @each(
@@ -156,3 +143,10 @@ def test_what_an_old_reader_needs_is_said_as_a_line_of_python() -> None:
             write("0.8.1")
         assert "jaxexp.register_namedtuple_serialization(" in str(error.value)
         assert ", serialized_name=" in str(error.value)
+
+
+def test_all_orders_are_kept() -> None:
+    blob = export_with(jaxexp, CASES["sin"].build()).serialize(vjp_order=2)
+    migrated = jaxexp.deserialize(jaxexp.migrate(blob))
+    assert migrated.vjp().vjp().fun_name == jaxexp.deserialize(blob).vjp().vjp().fun_name
+    assert not migrated.vjp().vjp().has_vjp()

@@ -11,7 +11,7 @@ import pytest
 from jax import export as jax_export
 
 import jaxexp
-from kit.producers import FOLDER, NAMES, Module, module
+from kit.producers import NAMES, Module, module
 
 pytestmark = pytest.mark.jax
 
@@ -22,7 +22,6 @@ SMOOTH = [name for name in NAMES if module(name).gradients and name != WITHOUT_G
 
 
 def read(of: Module, **options: Any) -> jaxexp.Exported:
-    """The function of a module, which takes and returns what the module does."""
     args, results = range(len(of.arguments)), tuple(range(len(of.results)))
     if of.path.name.startswith("mlp_of_any_batch"):
         options.setdefault("shapes", {len(args) - 1: of.arguments[-1].shape})
@@ -41,15 +40,9 @@ def close(found: Any, expected: Any, *, rtol: float = 1e-5, atol: float = 1e-6) 
         np.testing.assert_allclose(one, other, rtol=rtol, atol=atol)
 
 
-def test_there_are_modules_of_four_producers() -> None:
-    assert {name.partition("-")[0] for name in NAMES} == {"iree", "tensorflow", "torch_xla", "torchax"}
-    assert {path.suffix for path in FOLDER.glob("*/*") if path.suffix != ".npz"} == {".mlir", ".mlirbc"}
-
-
 @pytest.mark.wide(one_in=4, promise="modules of other producers compute here what they compute there")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_call_returns_what_the_producer_computes(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Called, in jit, mapped, under a policy, and loaded by jax.export."""
     of, path = module(name), tmp_path / "f.jaxexp"
     exported = read(of)
     assert not exported.has_vjp()
@@ -80,6 +73,10 @@ def test_gradients_are_those_of_the_producer(name: str) -> None:
     close(found, of.gradients, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long(
+    promise="modules of other producers have derivatives of derivatives",
+    sibling="test_modules_of_producers.py::test_gradients_are_those_of_the_producer",
+)
 def test_second_derivatives() -> None:
     of = module("torchax-0.0.9/mlp.mlirbc")
     exported = jaxexp.deserialize(read(of, differentiable=True).serialize(vjp_order=2))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import datetime
 import json
 import subprocess
@@ -38,7 +37,6 @@ INSTALLED = jax.__version__
 
 
 def predicted(version: str, name: str, expired: bool = False) -> set[str]:
-    """The releases that are predicted to load an artifact."""
     facts = _compatibility._Facts.of(verified(blob_of(version, name)))
     return {r.version for r in table.RELEASES if _compatibility._why_not(r, facts, expired) is None}
 
@@ -51,7 +49,6 @@ def test_the_record_is_complete() -> None:
 
 @each("version, name", ARTIFACTS)
 def test_prediction_and_truth(version: str, name: str) -> None:
-    """Every release, every artifact."""
     for flag in (False, True):
         outcomes = {
             reader.split()[0]: not any(f"jax-{version}/{name}" in failed for failed in failures.values())
@@ -65,7 +62,6 @@ def test_prediction_and_truth(version: str, name: str) -> None:
 @pytest.mark.wide(one_in=6, promise="what is said of golden artifacts is so with the installed JAX")
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_installed_jax(release: str) -> None:
-    """As asked now, with jaxexp and without."""
     wrong = {}
     for version, name in ARTIFACTS:
         try:
@@ -134,48 +130,52 @@ def test_a_module_that_needs_a_newer_jax_needs_it_with_jaxexp_too() -> None:
     assert "on JAX 0.11.0 to 0.12.0.1" in " ".join(str(report).split())
 
 
-def test_all_of_it() -> None:
+def test_facts_of_an_old_artifact() -> None:
     report = jaxexp.compatibility(blob_of("0.8.3", "sharded"))
-    assert dataclasses.replace(report, unreadable_here=None, jax_export_version="", jax_export_refuses=None) == (
-        jaxexp.Compatibility(
-            fun_name="<lambda>",
-            jax_version=None,
-            writers=("0.8.2", "0.9.0.1"),
-            layout="16-bit and 32-bit device count, HloShardings",
-            serialization_version=3,
-            stablehlo="1.13.1",
-            dialects=("builtin", "sdy", "vhlo"),
-            operations=(
-                "builtin.module", "sdy.mesh", "vhlo.add_v1", "vhlo.broadcast_in_dim_v1", "vhlo.constant_v1",
-                "vhlo.func_v1", "vhlo.multiply_v1", "vhlo.return_v1",
-            ),
-            custom_calls={},
-            dtypes=("float32",),
-            custom_nodes=(),
-            generic_nodes=(),
-            platforms=("cpu",),
-            nr_devices=8,
-            calling_convention_version=10,
-            vjp_order=0,
-            readers=(("0.7.0", "0.11.0"),),
-            refusals=(
-                _compatibility.Refusal("0.4.22", "0.4.23", "serialization version 3 (it reads 1)"),
-                _compatibility.Refusal("0.4.24", "0.4.34", "serialization version 3 (it reads 2)"),
-                _compatibility.Refusal(
-                    "0.4.35", "0.4.35", "the module contains ranges in source locations, the Shardy dialect"
-                ),
-                _compatibility.Refusal("0.4.36", "0.6.2", "the module contains the Shardy dialect"),
-                _compatibility.Refusal("0.11.1", "0.12.0.1", "an old form of shardings (of JAX 0.8.3 or older)"),
-            ),
-            jaxexp_readers=(("0.10.2", "0.12.0.1"),),
-            loaded_here=True,
-            unreadable_here=None,
-            jax_export_version="",
-            jax_export_refuses=None,
-            expired_flag_helps=False,
-            promised_until=datetime.date(2026, 6, 18),
-        )
-    )  # fmt: skip
+    assert (report.writers, report.jax_version) == (("0.8.2", "0.9.0.1"), None)
+    assert report.layout == "16-bit and 32-bit device count, HloShardings"
+    assert (report.serialization_version, report.stablehlo, report.nr_devices) == (3, "1.13.1", 8)
+    assert report.dialects == ("builtin", "sdy", "vhlo")
+    assert "vhlo.broadcast_in_dim_v1" in (report.operations or ())
+    assert (report.custom_calls, report.custom_nodes, report.dtypes) == ({}, (), ("float32",))
+    assert (report.readers, report.jaxexp_readers) == ((("0.7.0", "0.11.0"),), (("0.10.2", "0.12.0.1"),))
+    assert [(one.first, one.last) for one in report.refusals] == [
+        ("0.4.22", "0.4.23"), ("0.4.24", "0.4.34"), ("0.4.35", "0.4.35"), ("0.4.36", "0.6.2"), ("0.11.1", "0.12.0.1")
+    ]  # fmt: skip
+    assert report.refusals[0].reason == "serialization version 3 (it reads 1)"
+    assert report.refusals[-1].reason == "an old form of shardings (of JAX 0.8.3 or older)"
+    assert report.promised_until == datetime.date(2026, 6, 18)
+
+
+def test_nodes_that_only_jaxexp_reads() -> None:
+    eye = np.eye(2, dtype=np.float32)
+    slogdet = f"{jnp.linalg.slogdet(eye).__class__.__module__}.SlogdetResult"
+    for fun, argument, nodes in (
+        (jnp.linalg.slogdet, eye, (slogdet,)),
+        (lambda d: d[1], {1: eye}, ("jaxexp.dict",)),
+        (lambda d: jnp.linalg.slogdet(d[1]), {1: eye}, tuple(sorted(("jaxexp.dict", slogdet)))),
+    ):
+        report = jaxexp.compatibility(jaxexp.export(jax.jit(fun))(argument).serialize())
+        assert report.custom_nodes == nodes
+        assert (report.readers, report.readable_by(INSTALLED), report.promised_until) == ((), False, None)
+        assert report.jax_export_refuses is not None
+        assert "only if jaxexp is imported: " in report.jax_export_refuses
+        assert report.unreadable_here is None
+        assert any(one.last == "0.10.1" and "only jaxexp reads" in one.reason for one in report.refusals)
+        assert "loaded by     no release of JAX" in str(report)
+
+
+@pytest.mark.long(
+    promise="jax.export without jaxexp refuses nodes of jaxexp's",
+    sibling="test_readers.py::test_nodes_that_only_jaxexp_reads",
+)
+@pytest.mark.processes(reason="reads an artifact without jaxexp")
+def test_plain_jax_export_does_not_read_nodes_of_jaxexp(tmp_path: Path) -> None:
+    exported = jaxexp.export(jax.jit(lambda d: d[1]))({1: np.float32(1)})
+    (tmp_path / "f").write_bytes(exported.serialize())
+    script = "import sys, jax.export; jax.export.deserialize(bytearray(open(sys.argv[1], 'rb').read()))"
+    run = subprocess.run([sys.executable, "-c", script, tmp_path / "f"], capture_output=True, text=True)
+    assert "unregistered type" in run.stderr
 
 
 def test_text() -> None:
@@ -209,52 +209,11 @@ def test_custom_calls_and_nodes() -> None:
     assert "lapack_spotrf_ffi (2, since JAX 0.4.31)" in " ".join(str(report).split())
     assert report.custom_nodes == ("test_readers.Point",)
     assert not report.readable_by("0.4.34")
+    with pytest.raises(jaxexp.ExportError, match=r"'0\.3\.0' names no release that is known here; next to it are JAX"):
+        report.readable_by("0.3.0")
     assert report.jax_version == INSTALLED
     assert report.writers == (INSTALLED, INSTALLED)
     assert report.vjp_order == 0
-
-
-def test_nodes_that_nobody_registered_have_the_names_of_their_classes() -> None:
-    exported = jaxexp.export(jax.jit(jnp.linalg.slogdet))(np.eye(2, dtype=np.float32))
-    report = jaxexp.compatibility(exported.serialize())
-    slogdet = f"{jnp.linalg.slogdet(np.eye(2)).__class__.__module__}.SlogdetResult"
-    assert report.custom_nodes == (slogdet,)
-    assert slogdet in str(report)
-    mixed = jaxexp.export(jax.jit(lambda d: jnp.linalg.slogdet(d[1])))({1: np.eye(2, dtype=np.float32)})
-    assert jaxexp.compatibility(mixed.serialize()).custom_nodes == tuple(sorted(("jaxexp.dict", slogdet)))
-
-
-@pytest.mark.processes(reason="reads artifacts without jaxexp")
-def test_plain_jax_export_does_not_read_nodes_of_jaxexp(tmp_path: Path) -> None:
-    """Asked in a process without jaxexp, too."""
-    eye = np.eye(2, dtype=np.float32)
-    artifacts = {
-        "SlogdetResult": jaxexp.export(jax.jit(jnp.linalg.slogdet))(eye).serialize(),
-        "jaxexp.dict": jaxexp.export(jax.jit(lambda d: d[1]))({1: eye}).serialize(),
-    }
-    script = """
-import sys, jax.export
-for path in sys.argv[1:]:
-    try:
-        jax.export.deserialize(bytearray(open(path, 'rb').read()))
-    except Exception as error:
-        print(error)
-"""
-    for name, blob in artifacts.items():
-        report = jaxexp.compatibility(blob)
-        assert report.readers == ()
-        assert not report.readable_by(INSTALLED)
-        assert report.jax_export_refuses is not None
-        assert "only if jaxexp is imported: " in report.jax_export_refuses
-        assert report.jax_export_refuses.endswith(name)
-        assert report.unreadable_here is None
-        assert report.promised_until is None
-        assert any(r.last == "0.10.1" and "only jaxexp reads" in r.reason for r in report.refusals)
-        assert "loaded by     no release of JAX" in str(report)
-        (tmp_path / name).write_bytes(blob)
-    command = [sys.executable, "-c", script, *map(str, sorted(tmp_path.iterdir()))]
-    run = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert run.stdout.count("unregistered type") == 2, run.stdout
 
 
 def test_where_the_module_is_too_new_jaxexp_does_not_help_either() -> None:
@@ -275,17 +234,6 @@ def test_where_the_module_is_too_new_jaxexp_does_not_help_either() -> None:
         assert reason(own.serialize(), asked) == f"pytree nodes that {expected}"
     for_older = reason(own.serialize(compatibility="0.10.2"), "0.10.2")
     assert for_older == "pytree nodes that it reads only if jaxexp is imported: jaxexp.dict"
-
-
-def test_without_the_node_type() -> None:
-    exported = jaxexp.export(jax.jit(lambda d: d["a"] + 1))({"a": np.float32(1)})
-    blob = bytearray(exported.serialize(vjp_order=2, trailer=False))
-    report = jaxexp.compatibility(blob)
-    assert report.unreadable_here is None
-    assert report.vjp_order == 2
-    wire.write(blob, "in_tree.children.0.children.0.kind", 5)  # a custom node called "nobody"
-    with pytest.raises(jaxexp.DeserializationError, match="custom_name"):
-        jaxexp.compatibility(blob)
 
 
 def test_what_is_unreadable_here_is_described_all_the_same() -> None:
@@ -310,22 +258,6 @@ def test_classes_that_are_registered_elsewhere() -> None:
     assert "loads it here, with generic nodes for elsewhere (no such class here), as on" in str(report)
 
 
-def test_unknown_release() -> None:
-    with pytest.raises(
-        jaxexp.ExportError, match=r"'0\.3\.0' names no release that is known here; next to it are JAX 0\.4\.22\."
-    ):
-        jaxexp.compatibility(blob_of("0.6.2", "sin")).readable_by("0.3.0")
-
-
-def test_not_an_artifact() -> None:
-    with pytest.raises(jaxexp.DeserializationError):
-        jaxexp.compatibility(b"nothing of the kind")
-    with pytest.raises(TypeError):
-        jaxexp.compatibility(7)
-    with pytest.raises(FileNotFoundError):  # a str is a path
-        jaxexp.compatibility("text")
-
-
 def test_a_module_that_is_no_bytecode() -> None:
     exported = jaxexp.export(jax.jit(jnp.sin))(np.float32(1))
     blob = bytearray(exported.serialize(trailer=False))
@@ -333,6 +265,10 @@ def test_a_module_that_is_no_bytecode() -> None:
     blob[at] = 0
     with pytest.raises(jaxexp.DeserializationError, match="expected MLIR bytecode, found another first word"):
         jaxexp.compatibility(blob)
+    with pytest.raises(FileNotFoundError):  # a str is a path
+        jaxexp.compatibility("text")
+    with pytest.raises(TypeError):
+        jaxexp.compatibility(7)
 
 
 @pytest.mark.skipif(table.RELEASES[-1].version != INSTALLED, reason="the page shows what the newest JAX says")
@@ -360,3 +296,14 @@ def test_damage_in_any_module_is_found(order: int, trailer: bool) -> None:
         assert error.value.path == f"{'vjp.' * order}mlir_module_serialized"
         said.add(str(error.value))
     assert len(said) == 1
+
+
+def test_without_the_node_type() -> None:
+    exported = jaxexp.export(jax.jit(lambda d: d["a"] + 1))({"a": np.float32(1)})
+    blob = bytearray(exported.serialize(vjp_order=2, trailer=False))
+    report = jaxexp.compatibility(blob)
+    assert report.unreadable_here is None
+    assert report.vjp_order == 2
+    wire.write(blob, "in_tree.children.0.children.0.kind", 5)  # a custom node called "nobody"
+    with pytest.raises(jaxexp.DeserializationError, match="custom_name"):
+        jaxexp.compatibility(blob)

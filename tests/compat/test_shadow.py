@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -14,8 +12,6 @@ import pytest
 from kit.places import TESTS
 
 pytestmark = pytest.mark.jax
-
-SOURCE = os.environ.get("JAX_SOURCE")
 
 
 @pytest.fixture(scope="module")
@@ -43,35 +39,13 @@ def test_only_failures_of_jaxexp_count(shadow: ModuleType) -> None:
     row, found = shadow.summary({"jax": jax, "jaxexp": jaxexp}, {"tests": {"c": "can do more"}, "functions": {}})
     assert row == [4, 3, 1, 0, 1, 1, 1, 0, 0, 0]
     assert found == ["t::b\nbecause"]
-
-
-def test_tests_are_rewritten(shadow: ModuleType, tmp_path: Path) -> None:
-    (tmp_path / "jax" / "tests" / "pallas").mkdir(parents=True)
-    before = "import jax\nfrom jax import export\nx, = jax.export.symbolic_shape('x')\nexport.export(jax.jit(f))\n"
-    (tmp_path / "jax" / "tests" / "pallas" / "a_test.py").write_text(before)
-    (tmp_path / "jax" / "tests" / "b_test.py").write_text("import jax\nimport jax.export\n")
-    copy = shadow.rewritten(tmp_path / "jax", tmp_path)
-    after = "import jax\nimport jaxexp\nimport jaxexp as export\nx, = jaxexp.symbolic_shape('x')\n"
-    after += "export.export(jax.jit(f))\n"
-    assert (copy / "tests" / "pallas" / "a_test.py").read_text() == after
-    assert (copy / "tests" / "b_test.py").read_text() == "import jax\nimport jaxexp\nimport jaxexp\n"
-    assert shadow.rewritten(tmp_path / "jax", tmp_path) == copy
-
-
-def test_functions_are_compared_stage_by_stage(shadow: ModuleType) -> None:
-    ok = {"export": "ok", "serialize": "ok", "read jax's": "ok", "call jax's": "ok"}
-    both = {**ok, "read jaxexp's": "ok", "call jaxexp's": "ok"}
+    both = dict.fromkeys(["export", "serialize", "read jax's", "call jax's", "read jaxexp's", "call jaxexp's"], "ok")
     line = {"function": "f", "of": "t", "jax": both, "jaxexp": both, "differ": []}
     failed = {"export": "NotImplementedError: no"}
-    assert shadow.functions_alone([line, {**line, "jax": failed, "jaxexp": failed}]) == []
-    assert shadow.functions_alone([{**line, "jax": failed}]) == [], "jaxexp can do more"
+    assert shadow.functions_alone([line, {**line, "jax": failed, "jaxexp": failed}, {**line, "jax": failed}]) == []
     assert len(shadow.functions_alone([{**line, "jaxexp": {**both, "export": "ValueError: no"}}])) == 1
-    assert shadow.functions_alone([{**line, "jaxexp": {**both, "export": "ValueError: no"}}], ["Error: no"]) == []
-    assert len(shadow.functions_alone([{**line, "jax": {**both, "read jaxexp's": "ValueError: no"}}])) == 1
     assert len(shadow.functions_alone([{**line, "jaxexp": {**both, "call jax's": "ValueError: no"}}])) == 1
-    assert shadow.functions_alone([{**line, "differ": ["jaxexp call jax's: other values"]}]) == [
-        "t f: jaxexp call jax's: other values"
-    ]
+    assert len(shadow.functions_alone([{**line, "differ": ["jaxexp call jax's: other values"]}])) == 1
 
 
 @pytest.mark.long(
@@ -97,11 +71,3 @@ def test_examples_are_compared(shadow: ModuleType, tmp_path) -> None:
     count, found = shadow.documents.differences(document)
     assert count == 8
     assert [difference.partition(": ")[0] for difference in found] == ["document.md line 9"], found
-
-
-@pytest.mark.skipif(not SOURCE, reason="JAX's wheels have no documents; JAX_SOURCE names a checkout of JAX")
-@pytest.mark.parametrize("name", ["docs/export/export.md", "docs/export/shape_poly.md"])
-def test_examples_of_jax(name: str, shadow: ModuleType) -> None:
-    count, found = shadow.documents.differences(Path(SOURCE) / name)
-    assert count > 50
-    assert found == []

@@ -71,6 +71,24 @@ void Archive::append(const std::vector<std::pair<std::string, Bytes>>& artifacts
   if (in_section) put_head(bytes_, start, bytes_.size());
 }
 
+wire::FoundEnd end_of(const wire::FileBytes& file) {
+  Archive::Bytes held;
+  const auto read = [&](std::uint64_t position, std::size_t size) {
+    held.resize(size);
+    file.read(position, held);
+    return std::span<const std::uint8_t>(held);
+  };
+  return wire::find_end(file.bytes().size(), read, true);
+}
+
+wire::ArchiveIndex index_of(const wire::FileBytes& file, const wire::FoundEnd& found) {
+  const auto& said = found.said;
+  const auto part = file.bytes().subspan(said.index_position, said.index_size);
+  const auto root = part.subspan(said.root_position, said.root_size);
+  file.fetch(root);
+  return {part, root, said.root_digest, said.index_position, &file};
+}
+
 void seal_sections(std::vector<std::uint8_t>& file) {
   constexpr std::size_t end_at = 16, facts = 64;  // as wire/archive/section.cpp has them
   for (std::size_t position = 0; file.size() - position >= wire::Section::most_head + wire::ArchiveEnd::size;) {

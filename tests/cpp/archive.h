@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "wire/archive/find_end.h"
 #include "wire/archive/records.h"
+#include "wire/base/file_bytes.h"
 
 namespace jaxexp::tests {
 
@@ -27,6 +29,10 @@ class Archive {
   Bytes bytes_;
   wire::ArchiveRecords records_;
 };
+
+/// The last complete archive in a file that is read in parts, and its index.
+wire::FoundEnd end_of(const wire::FileBytes& file);
+wire::ArchiveIndex index_of(const wire::FileBytes& file, const wire::FoundEnd& found);
 
 /// Makes the heads of sections right again, as far as they lead: each says what it says, and has the digests for it.
 void seal_sections(std::vector<std::uint8_t>& file);

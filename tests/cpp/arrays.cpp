@@ -1,4 +1,4 @@
-// What programs do beside calls: results by pointer, callbacks, tensors of DLPack, options, devices, a log.
+// What programs do beside calls: results by pointer, callbacks, tensors of DLPack, options, a log.
 //
 //   arrays PLUGIN ADD DIVIDED SLOW INT4 EXECUTABLES
 //                                float32[3] -> float32[3], one more, its argument donated
@@ -204,35 +204,6 @@ void options(const Runtime& runtime, const char* add, const std::string& executa
   require(lines.size() == 3, "nobody hears what nobody wants to");
 }
 
-void devices(const Runtime& runtime) {
-  for (std::size_t i = 0; i < runtime.nr_devices(); ++i) {
-    const Device device = runtime.device(i);
-    require(device.kind == "cpu" && !device.description.empty() && !device.memories.empty(), "devices have kinds");
-    require(device.id == static_cast<int>(i), "and numbers");
-  }
-  require(refused([&] { runtime.device(4); }) == "there is no device 4: the plugin has 4", "there are no more");
-}
-
-void calls(const Function& slow, const Function& add) {
-  const std::vector<Array> arguments{Array({300, 300}, Floats(300 * 300, 0.001f))};
-  CallTimes times{};
-  const std::vector<Array> results = slow.call(arguments, times);
-  using namespace std::chrono_literals;
-  require(results[0].is_ready() && times.prepare > 0ns && times.start > 0ns && times.wait > 0ns, "calls take time");
-
-  Floats room(3);
-  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(room));
-  const Array x({3}, Floats{1, 2, 3});
-  add.call_into({&x, 1}, {&bytes, 1});
-  require(room == Floats({2, 3, 4}), "results go where the caller wants them");
-  require(refused([&] { add.call_into({&x, 1}, {}); }).ends_with("has 1 results, and there is room for 0"),
-          "there has to be room for all");
-  const auto less = bytes.first(8);
-  require(refused([&] { add.call_into({&x, 1}, {&less, 1}); }) ==
-              "result 0, float32[3], takes 12 bytes, and there is room for 8",
-          "and for all numbers");
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -245,7 +216,5 @@ int main(int argc, char** argv) {
   tensors_in(runtime, add);
   tensors_out(add, divided, int4);
   options(runtime, argv[2], argv[6]);
-  devices(runtime);
-  calls(slow, add);
   std::puts("all alike");
 }

@@ -95,36 +95,6 @@ void donate_from_elsewhere(const Runtime& runtime, const Function& add) {
   tests::require(x.to<float>() == Floats({1, 2, 3}), "and stays there");
 }
 
-/// Every file that a function uses is checked first, and what is refused is not used.
-void check_files(const Runtime& runtime, const Files& files) {
-  const std::filesystem::path weights = std::filesystem::path(files.weighted).replace_extension(".safetensors");
-  std::vector<std::filesystem::path> seen;
-  const CheckFile see = [&](const std::filesystem::path& file, std::span<const std::uint8_t> bytes) {
-    tests::require(bytes.size() == std::filesystem::file_size(file), "all of a file is there");
-    seen.push_back(file.filename());
-  };
-  const Function weighted = runtime.load(files.weighted, {.executables = files.executables, .check_file = see});
-  const std::vector<std::filesystem::path> all{std::filesystem::path(files.weighted).filename(),
-                                               std::filesystem::path(files.executables).filename(), weights.filename()};
-  tests::require(seen == all, "each file is checked once");
-  tests::require(weighted(Array({3}, Floats(3, 1)))[0].to<float>() == Floats({1, 2, 3}), "they are used then");
-  weighted.with_weights(weights, see);
-  tests::require(seen.size() == 4, "and so are other weights");
-  for (const std::filesystem::path& refused : all) {
-    struct Refused {};
-    const CheckFile refuse = [&](const std::filesystem::path& file, std::span<const std::uint8_t>) {
-      if (file.filename() == refused) throw Refused();
-    };
-    bool failed = false;
-    try {
-      runtime.load(files.weighted, {.executables = files.executables, .check_file = refuse});
-    } catch (const Refused&) {
-      failed = true;
-    }
-    tests::require(failed, "what a check throws comes back");
-  }
-}
-
 /// Loads both functions while others call, load and compile; the code of one of them goes into the file, or comes from
 /// there.
 void load(const Runtime& runtime, const Files& files, float number) {
@@ -185,7 +155,6 @@ int main(int argc, char** argv) {
   const Function add = runtime.load(files.add), divided = runtime.load(files.divided);
   const Function weighted = runtime.load(files.weighted);
   add.save_executable(files.executables);
-  check_files(runtime, files);
   donate_from_elsewhere(runtime, add);
   // Not compiled yet: several threads call it for the first time.
   const Function first = runtime.load(files.add);

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "errors.h"
-#include "index.h"
 #include "seal.h"
+#include "wire/archive/records.h"
 #include "wire/archive/verify_member.h"
 #include "wire/archive/zip_file.h"
 #include "wire/base/digest.h"

@@ -1,226 +1,116 @@
-// Knows the layout of schema/archive.fbs, and puts blocks together from what the codec's own writer makes.
+// Knows the layout of schema/archive.fbs, and nothing of the code that reads it.
 #include "index.h"
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 
+#include "target.h"
 #include "wire/base/digest.h"
 #include "wire/base/unaligned.h"
 
 namespace jaxexp::tests {
 namespace {
 
-using Bytes = std::vector<std::uint8_t>;
+using Bytes = std::span<const std::uint8_t>;
 
-/// Where a place of the file is in the bytes of an index.
-std::optional<std::size_t> place_in(std::span<const std::uint8_t> bytes, const wire::schema::Index& root,
-                                    std::uint64_t position, std::uint64_t size) {
-  const std::uint64_t at = position - root.end();
-  if (at > bytes.size() || size > bytes.size() - at) return std::nullopt;
-  return static_cast<std::size_t>(at);
-}
+constexpr std::size_t head = 16;
 
-/// How many PagedBlocks a page has that are in the bytes.
-std::uint32_t blocks_in(std::span<const std::uint8_t> bytes, const wire::schema::Index& root,
-                        const wire::schema::PagePlace& page) {
-  const std::uint64_t size = std::uint64_t{page.block_count()} * sizeof(wire::schema::PagedBlock);
-  return page.index_position() == 0 && place_in(bytes, root, page.blocks_position(), size) ? page.block_count() : 0;
-}
-
-wire::schema::PagedBlock paged_block(std::span<const std::uint8_t> bytes, const wire::schema::Index& root,
-                                     const wire::schema::PagePlace& page, std::uint32_t i) {
-  return wire::load<wire::schema::PagedBlock>(bytes.data() + (page.blocks_position() - root.end()) +
-                                              i * sizeof(wire::schema::PagedBlock));
+/// Calls `visit(digest, the bytes that it is of)` for each block that pages have themselves, or the root, where there
+/// are none. With pages, the root has a block for readers that do not know them.
+template <class Visit>
+void each_block(const IndexBuffer& index, const Visit& visit) {
+  const auto* const pages = index.root->pages();
+  for (std::uint32_t i = 0; !pages && i < index.root->blocks()->size(); ++i) {
+    const auto* place = index.root->blocks()->Get(i);
+    if (const auto found = index.at(index.end() + place->position(), place->size()))
+      visit(place->digest().bytes()->Data(), *found);
+  }
+  for (std::uint32_t k = 0; pages && k < pages->size(); ++k) {
+    const auto& page = *pages->Get(k);
+    constexpr std::size_t size = sizeof(wire::schema::PagedBlock);
+    const auto listed = index.at(page.blocks_position(), std::uint64_t{page.block_count()} * size);
+    if (page.index_position() != 0 || !listed) continue;
+    for (std::size_t at = 0; at < listed->size(); at += size) {
+      const auto block = wire::load<wire::schema::PagedBlock>(listed->data() + at);
+      if (const auto found = index.at(block.position(), block.size())) visit(listed->data() + at, *found);
+    }
+  }
 }
 
 }  // namespace
 
-const wire::schema::Index* index_root(std::span<const std::uint8_t> bytes) {
-  flatbuffers::Verifier verifier(bytes.data(), bytes.size());
-  if (bytes.size() < 16 || !verifier.VerifyBuffer<wire::schema::Index>(nullptr)) return nullptr;
-  const auto* root = flatbuffers::GetRoot<wire::schema::Index>(bytes.data());
+std::optional<IndexBuffer> IndexBuffer::find(Bytes buffer) {
+  if (buffer.size() < head || std::memcmp(buffer.data(), mark.data(), mark.size()) != 0) return std::nullopt;
+  const auto root_at = wire::load<std::uint32_t>(buffer.data() + 4);
+  IndexBuffer index{buffer.subspan(head), {}, wire::load<std::uint64_t>(buffer.data() + 8)};
+  if (root_at > index.bytes.size() || root_at % 8 != 0 || index.position % 8 != 0) return std::nullopt;
+  index.root_bytes = index.bytes.subspan(root_at);
+  flatbuffers::Verifier verifier(index.root_bytes.data(), index.root_bytes.size());
+  if (index.root_bytes.size() < 16 || !verifier.VerifyBuffer<wire::schema::Index>(nullptr)) return index;
+  const auto* root = flatbuffers::GetRoot<wire::schema::Index>(index.root_bytes.data());
   // The verifier does not look where the structs of a vector begin.
   const auto* pages = root->pages() ? root->pages()->Data() : nullptr;
-  return reinterpret_cast<std::uintptr_t>(pages) % alignof(wire::schema::PagePlace) == 0 ? root : nullptr;
+  if (reinterpret_cast<std::uintptr_t>(pages) % alignof(wire::schema::PagePlace) == 0) index.root = root;
+  return index;
 }
 
-std::vector<std::pair<std::size_t, std::size_t>> blocks_of(std::span<const std::uint8_t> bytes) {
-  std::vector<std::pair<std::size_t, std::size_t>> blocks;
-  const auto* root = index_root(bytes);
-  if (!root) return blocks;
-  if (root->pages())
-    for (const auto* page : *root->pages())
-      for (std::uint32_t i = 0; i < blocks_in(bytes, *root, *page); ++i) {
-        const auto block = paged_block(bytes, *root, *page, i);
-        if (const auto at = place_in(bytes, *root, block.position(), block.size()))
-          blocks.emplace_back(*at, block.size());
-      }
-  else
-    for (const auto* place : *root->blocks())
-      if (place->position() <= bytes.size() && place->size() <= bytes.size() - place->position())
-        blocks.emplace_back(place->position(), place->size());
-  return blocks;
+std::optional<Bytes> IndexBuffer::at(std::uint64_t place, std::uint64_t size) const {
+  const std::uint64_t start = place - position;
+  if (start > bytes.size() || size > bytes.size() - start) return std::nullopt;
+  return bytes.subspan(start, size);
 }
 
-void seal_index(Bytes& bytes) {
-  const auto* root = index_root(bytes);
-  if (!root) return;
-  using Digests = std::vector<std::pair<std::size_t, wire::Digest>>;
-  Digests digests, pages;
-  for (const auto* place : *root->blocks())
-    if (place->position() <= bytes.size() && place->size() <= bytes.size() - place->position())
-      digests.emplace_back(place->digest().bytes()->Data() - bytes.data(),
-                           wire::digest(std::span(bytes).subspan(place->position(), place->size())));
-  if (const auto* place = root->weights();
-      place && place->position() <= bytes.size() && place->size() <= bytes.size() - place->position())
-    digests.emplace_back(place->digest().bytes()->Data() - bytes.data(),
-                         wire::digest(std::span(bytes).subspan(place->position(), place->size())));
-  if (const auto* place = root->page_weights())
-    if (const auto at = place_in(bytes, *root, place->position(), place->size()))
-      digests.emplace_back(place->digest().bytes()->Data() - bytes.data(),
-                           wire::digest(std::span(bytes).subspan(*at, place->size())));
-  for (std::uint32_t k = 0; root->pages() && k < root->pages()->size(); ++k) {
-    const auto& page = *root->pages()->Get(k);
-    for (std::uint32_t i = 0; i < blocks_in(bytes, *root, page); ++i) {
-      const auto block = paged_block(bytes, *root, page, i);
-      if (const auto at = place_in(bytes, *root, block.position(), block.size()))
-        digests.emplace_back(
-            static_cast<std::size_t>(page.blocks_position() - root->end()) + i * sizeof(wire::schema::PagedBlock),
-            wire::digest(std::span(bytes).subspan(*at, block.size())));
+std::vector<Bytes> IndexBuffer::blocks() const {
+  std::vector<Bytes> found;
+  if (root) each_block(*this, [&](const std::uint8_t*, Bytes block) { found.push_back(block); });
+  return found;
+}
+
+std::vector<std::uint8_t> index_buffer(std::uint64_t position, const std::vector<wire::IndexBytes>& written) {
+  std::vector<std::uint8_t> buffer(head);
+  for (const wire::IndexBytes& one : written) {
+    buffer.resize((buffer.size() + 7) / 8 * 8);
+    const auto root_at = static_cast<std::uint32_t>(buffer.size() - head + one.root_position);
+    require(one.root_position + one.root_size == one.bytes.size(), "the root is the last part of an index");
+    std::memcpy(&buffer[4], &root_at, sizeof root_at);
+    buffer.insert(buffer.end(), one.bytes.begin(), one.bytes.end());
+  }
+  std::ranges::copy(IndexBuffer::mark, buffer.begin());
+  std::memcpy(&buffer[8], &position, sizeof position);
+  return buffer;
+}
+
+void seal_index(std::vector<std::uint8_t>& buffer) {
+  for (const bool of_pages : {false, true}) {  // which have the digests of blocks in them
+    const auto index = IndexBuffer::find(buffer);
+    if (!index || !index->root) return;
+    // All before any: in a damaged root a digest may lie over another one's place.
+    std::vector<std::pair<std::ptrdiff_t, wire::Digest>> digests;
+    const auto add = [&](const std::uint8_t* at, const wire::Digest& digest) {
+      digests.emplace_back(at - buffer.data(), digest);
+    };
+    const auto seal = [&](const auto* place, std::uint64_t position) {
+      if (const auto part = index->at(position, place->size()))
+        add(place->digest().bytes()->Data(), wire::digest(*part));
+    };
+    if (!of_pages) {
+      each_block(*index, [&](const std::uint8_t* at, Bytes block) { add(at, wire::digest(block)); });
+      if (const auto* place = index->root->weights()) seal(place, index->end() + place->position());
+      if (const auto* place = index->root->page_weights()) seal(place, place->position());
     }
-  }
-  // All before any: in a damaged root a digest may lie over another one's place.
-  const auto put = [&](const Digests& all) {
-    for (const auto& [at, digest] : all) std::ranges::copy(digest, bytes.begin() + static_cast<std::ptrdiff_t>(at));
-  };
-  put(digests);
-  if (!(root = index_root(bytes)) || !root->pages()) return;
-  for (const auto* page : *root->pages()) {
-    const std::size_t size = blocks_in(bytes, *root, *page) * sizeof(wire::schema::PagedBlock);
-    const auto names = place_in(bytes, *root, page->names_position(), page->names_size());
-    if (size == 0 || !names) continue;
-    wire::Digester digester;
-    digester.update(std::span(bytes).subspan(static_cast<std::size_t>(page->blocks_position() - root->end()), size));
-    digester.update(std::span(bytes).subspan(*names, page->names_size()));
-    pages.emplace_back(page->digest().bytes()->Data() - bytes.data(), digester.digest());
-  }
-  put(pages);
-}
-
-Bytes index_of(const std::vector<std::pair<std::string, wire::Member>>& members, std::size_t in_block,
-               std::uint64_t end, const wire::ArchiveWeights& weights) {
-  std::vector<Bytes> blocks;
-  std::vector<wire::schema::BlockPlace> places;
-  std::string names;
-  for (std::size_t first = 0; first < members.size(); first += in_block) {
-    wire::ArchiveRecords records;
-    for (std::size_t i = first; i < std::min(members.size(), first + in_block); ++i)
-      records.put(members[i].first, members[i].second);
-    const wire::IndexBytes written = records.write("seed", end);
-    const auto* root = flatbuffers::GetRoot<wire::schema::Index>(written.bytes.data() + written.root_position);
-    const auto& place = *root->blocks()->Get(0);
-    const auto start = written.bytes.begin() + place.position();
-    blocks.emplace_back(start, start + place.size());
-    const auto name_size = static_cast<std::uint32_t>(members[first].first.size());
-    places.emplace_back(wire::schema::Digest(), 0, place.size(), static_cast<std::uint32_t>(first),
-                        static_cast<std::uint32_t>(names.size()), name_size);
-    names += members[first].first;
-  }
-  wire::schema::PartPlace weights_place;
-  Bytes weights_part;
-  if (!weights.empty()) {
-    const flatbuffers::DetachedBuffer written = weights.write();
-    weights_part.assign(written.data(), written.data() + written.size());
-  }
-  const auto root_with = [&] {
-    flatbuffers::FlatBufferBuilder fbb;
-    const auto writer = fbb.CreateString("seed");
-    const auto place_vector = fbb.CreateVectorOfStructs(places);
-    const auto name_vector = fbb.CreateVector(reinterpret_cast<const std::uint8_t*>(names.data()), names.size());
-    fbb.Finish(wire::schema::CreateIndex(fbb, writer, static_cast<std::uint32_t>(members.size()), end, place_vector,
-                                         name_vector, weights.empty() ? nullptr : &weights_place),
-               index_identifier);
-    return Bytes(fbb.GetBufferPointer(), fbb.GetBufferPointer() + fbb.GetSize());
-  };
-  const auto aligned = [](std::size_t size) { return (size + 7) / 8 * 8; };
-  std::size_t position = aligned(root_with().size());
-  for (std::size_t i = 0; i < blocks.size(); position = aligned(position + blocks[i++].size()))
-    places[i] = {{},
-                 static_cast<std::uint32_t>(position),
-                 places[i].size(),
-                 places[i].first_member(),
-                 places[i].name_position(),
-                 places[i].name_size()};
-  weights_place = {{}, static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(weights_part.size())};
-  Bytes bytes = root_with();
-  blocks.push_back(weights_part);
-  for (const Bytes& block : blocks) {
-    bytes.resize(aligned(bytes.size()));
-    bytes.insert(bytes.end(), block.begin(), block.end());
-  }
-  seal_index(bytes);
-  return bytes;
-}
-
-Bytes paged_index_of(const std::vector<std::pair<std::string, wire::Member>>& members, std::size_t in_block,
-                     std::size_t in_page, std::uint64_t end) {
-  const Bytes plain = index_of(members, in_block, end);
-  const auto& places = *index_root(plain)->blocks();
-  // What stands behind the root, which has a constant size: blocks, then pages with their names.
-  Bytes rest;
-  std::vector<wire::schema::PagePlace> pages((places.size() + in_page - 1) / in_page);
-  std::string page_names;
-  const auto name_of = [&](std::uint32_t block) { return members[places.Get(block)->first_member()].first; };
-  const auto first_member = [&](std::uint32_t block) {
-    return block < places.size() ? places.Get(block)->first_member() : static_cast<std::uint32_t>(members.size());
-  };
-  for (std::size_t k = 0; k < pages.size(); ++k) page_names += name_of(static_cast<std::uint32_t>(k * in_page));
-  const auto root_with = [&] {
-    flatbuffers::FlatBufferBuilder fbb;
-    const auto writer = fbb.CreateString("seed");
-    const auto blocks = fbb.CreateVectorOfStructs(std::vector<wire::schema::BlockPlace>());
-    const auto names = fbb.CreateVector(reinterpret_cast<const std::uint8_t*>(page_names.data()), page_names.size());
-    const auto page_vector = fbb.CreateVectorOfStructs(pages);
-    fbb.Finish(wire::schema::CreateIndex(fbb, writer, 0, end, blocks, names, nullptr, page_vector), index_identifier);
-    return Bytes(fbb.GetBufferPointer(), fbb.GetBufferPointer() + fbb.GetSize());
-  };
-  const std::size_t start = (root_with().size() + 7) / 8 * 8;
-  const auto add = [&](std::span<const std::uint8_t> part) {
-    rest.resize((rest.size() + 7) / 8 * 8);
-    rest.insert(rest.end(), part.begin(), part.end());
-    return end + start + rest.size() - part.size();
-  };
-  std::uint32_t name_position = 0;
-  for (std::size_t k = 0; k < pages.size(); ++k) {
-    const auto first = static_cast<std::uint32_t>(k * in_page);
-    const auto behind = static_cast<std::uint32_t>(std::min<std::size_t>(first + in_page, places.size()));
-    Bytes blocks;
-    std::string names;
-    for (std::uint32_t i = first; i < behind; ++i) {
-      const auto& place = *places.Get(i);
-      const std::uint64_t position = add(std::span(plain).subspan(place.position(), place.size()));
-      const std::string name = name_of(i);
-      const wire::schema::PagedBlock block(place.digest(), position, place.size(), place.first_member(),
-                                           static_cast<std::uint32_t>(names.size()),
-                                           static_cast<std::uint32_t>(name.size()));
-      const auto* const bytes = reinterpret_cast<const std::uint8_t*>(&block);
-      blocks.insert(blocks.end(), bytes, bytes + sizeof block);
-      names += name;
+    for (std::uint32_t k = 0; of_pages && index->root->pages() && k < index->root->pages()->size(); ++k) {
+      const auto& page = *index->root->pages()->Get(k);
+      const auto size = std::uint64_t{page.block_count()} * sizeof(wire::schema::PagedBlock);
+      const auto blocks = index->at(page.blocks_position(), size);
+      const auto names = index->at(page.names_position(), page.names_size());
+      if (page.index_position() != 0 || !blocks || !names) continue;
+      wire::Digester digester;
+      digester.update(*blocks);
+      digester.update(*names);
+      add(page.digest().bytes()->Data(), digester.digest());
     }
-    const std::uint64_t blocks_position = add(blocks);
-    const Bytes name_bytes(names.begin(), names.end());
-    const auto name_size = static_cast<std::uint32_t>(name_of(first).size());
-    pages[k] = wire::schema::PagePlace({}, blocks_position, add(name_bytes), 0, behind - first,
-                                       first_member(behind) - first_member(first),
-                                       static_cast<std::uint32_t>(names.size()), name_position, name_size);
-    name_position += name_size;
+    for (const auto& [at, digest] : digests) std::ranges::copy(digest, buffer.begin() + at);
   }
-  Bytes bytes = root_with();
-  bytes.resize(start);
-  bytes.insert(bytes.end(), rest.begin(), rest.end());
-  seal_index(bytes);
-  return bytes;
 }
 
 }  // namespace jaxexp::tests

@@ -1,34 +1,44 @@
-// Indexes of archives as one buffer each: the root at its beginning, marked by a file identifier, and blocks behind it.
+// An archive's index in one buffer: a mark, where its root begins, the position in the file of what follows, and the
+// bytes of the index, of which the root is the last part.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "archive_generated.h"
+#include "wire/archive/index.h"
 #include "wire/archive/records.h"
 
 namespace jaxexp::tests {
 
-inline constexpr const char* index_identifier = "JXIX";
+struct IndexBuffer {
+  static constexpr std::string_view mark = "JXIX";
 
-/// The root where the bytes in front are one, by flatc's own verifier; else null.
-const wire::schema::Index* index_root(std::span<const std::uint8_t> bytes);
+  std::span<const std::uint8_t> bytes, root_bytes;
+  std::uint64_t position = 0;
+  const wire::schema::Index* root = nullptr;  // by flatc's own verifier; null where it is none
 
-/// Positions and sizes of the blocks that lie inside the bytes.
-std::vector<std::pair<std::size_t, std::size_t>> blocks_of(std::span<const std::uint8_t> bytes);
+  /// Nothing where the buffer has another form.
+  static std::optional<IndexBuffer> find(std::span<const std::uint8_t> buffer);
 
-/// Makes the digests of blocks right, as far as they can be found.
-void seal_index(std::vector<std::uint8_t>& bytes);
+  /// For ArchiveIndex.
+  std::uint64_t end() const { return root ? root->end() : position; }
+  std::uint64_t size() const { return bytes.size() - std::min<std::uint64_t>(bytes.size(), end() - position); }
 
-/// Members in blocks of `in_block`, each of which is a flat buffer with a single one's records in it, and weights.
-std::vector<std::uint8_t> index_of(const std::vector<std::pair<std::string, wire::Member>>& members,
-                                   std::size_t in_block, std::uint64_t end, const wire::ArchiveWeights& weights = {});
+  /// The bytes of a place in the file; nothing where they are not there.
+  std::optional<std::span<const std::uint8_t>> at(std::uint64_t place, std::uint64_t size) const;
 
-/// The same as an index of changes that has everything itself: its blocks are in pages of `in_page`.
-std::vector<std::uint8_t> paged_index_of(const std::vector<std::pair<std::string, wire::Member>>& members,
-                                         std::size_t in_block, std::size_t in_page, std::uint64_t end);
+  /// The blocks that are there.
+  std::vector<std::span<const std::uint8_t>> blocks() const;
+};
+
+/// What was written behind each other from a position on, of which the last one is the index.
+std::vector<std::uint8_t> index_buffer(std::uint64_t position, const std::vector<wire::IndexBytes>& written);
+
+/// Makes the digests of blocks, weights and pages right, as far as they can be found.
+void seal_index(std::vector<std::uint8_t>& buffer);
 
 }  // namespace jaxexp::tests

@@ -1,6 +1,8 @@
 // Finds the parts of a flat buffer, damaged or not, by the schema's type tables, and changes them.
 #include "mutate.h"
 
+#include <flatbuffers/minireflect.h>
+
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -83,16 +85,10 @@ class Parts {
     return number;
   }
 
+  /// As far as numbers are changed.
   static std::uint8_t width_of(const TypeCode& code) {
-    switch (code.base_type) {
-      case flatbuffers::ET_UTYPE:
-      case flatbuffers::ET_BOOL:
-      case flatbuffers::ET_CHAR:
-      case flatbuffers::ET_UCHAR: return 1;
-      case flatbuffers::ET_SHORT:
-      case flatbuffers::ET_USHORT: return 2;
-      default: return 4;
-    }
+    const auto type = static_cast<flatbuffers::ElementaryType>(code.base_type);
+    return static_cast<std::uint8_t>(std::min<std::size_t>(flatbuffers::InlineSize(type, nullptr), 4));
   }
 
   void add_offset(const Place& place) {
@@ -269,121 +265,73 @@ class Mutation {
     store(place.at, random_.of(values));
   }
 
-  std::size_t aligned_end() const { return (size_ + 3) & ~std::size_t{3}; }
-
-  void grow_to(std::size_t size) {
-    if (size > size_) std::memset(data_ + size_, 0, size - size_);
-    size_ = size;
-  }
-
   bool fits(std::size_t at, std::size_t size) const { return at <= size_ && size <= size_ - at; }
 
   /// Where room for something of this size was appended; 0 where there is none.
   std::size_t append(std::size_t size) {
-    const std::size_t at = aligned_end();
+    const std::size_t at = (size_ + 7) & ~std::size_t{7};
     if (size > max_size_ || at > max_size_ - size) return 0;
-    grow_to(at + size);
+    std::memset(data_ + size_, 0, at + size - size_);
+    size_ = at + size;
     return at;
   }
 
-  /// Appends a copy of a table and of all below it, as far as there is room: references only lead forward.
-  std::size_t copy_table(std::size_t table, const TypeTable& type) {
-    if (table % 4 != 0 || !fits(table, 4)) return 0;
-    const std::int64_t start = static_cast<std::int64_t>(table) - load<std::int32_t>(table);
-    if (start < 0 || !fits(static_cast<std::size_t>(start), 4)) return 0;
-    const auto vtable = static_cast<std::size_t>(start);
-    const std::size_t vtable_size = load<std::uint16_t>(vtable), inline_size = load<std::uint16_t>(vtable + 2);
-    if (inline_size < 4 || !fits(table, inline_size) || !fits(vtable, vtable_size)) return 0;
-    const std::size_t copy = append(inline_size);
+  /// Where a copy of a table or vector begins, and of all behind it: references only lead forward, and mostly to what
+  /// is near. 0 where there is no room.
+  std::size_t copy_of(std::size_t start) {
+    const std::size_t rest = size_ - start, copy = append(start % 8 + rest);
     if (copy == 0) return 0;
-    std::memcpy(data_ + copy, data_ + table, inline_size);
-    store(copy, static_cast<std::int32_t>(static_cast<std::int64_t>(copy) - start));
-    for (std::size_t slot = 0; slot < type.num_elems && 4 + 2 * slot + 2 <= vtable_size; ++slot) {
-      const std::size_t offset = load<std::uint16_t>(vtable + 4 + 2 * slot);
-      const TypeCode& code = type.type_codes[slot];
-      const bool of_tables = code.base_type == flatbuffers::ET_SEQUENCE;
-      const bool of_strings = code.base_type == flatbuffers::ET_STRING;
-      if (of_tables && is_struct(type, code)) continue;
-      if (offset == 0 || offset + 4 > inline_size || !(of_tables || of_strings || code.is_repeating)) continue;
-      const std::size_t target = table + offset + load<std::uint32_t>(table + offset);
-      const TypeTable* inner = of_tables ? type.type_refs[code.sequence_ref]() : nullptr;
-      const std::size_t moved = code.is_repeating ? copy_vector(target, inner, of_strings)
-                                : of_tables       ? copy_table(target, *inner)
-                                                  : copy_bytes(target, 1, 1);
-      // Where there was no room left, the reference leads to whatever comes next.
-      store(copy + offset, as32(moved == 0 ? 4 : moved - copy - offset));
-    }
-    return copy;
+    std::memcpy(data_ + copy + start % 8, data_ + start, rest);
+    return copy + start % 8;
   }
 
-  /// Of a string or vector of numbers; with room for `extra` bytes behind it.
-  std::size_t copy_bytes(std::size_t vector, std::size_t width, std::size_t extra) {
-    if (!fits(vector, 4)) return 0;
-    const std::size_t size = load<std::uint32_t>(vector) * width;
-    if (size > max_size_ || !fits(vector + 4, size)) return 0;
-    const std::size_t copy = append(4 + size + extra);
-    if (copy != 0) std::memcpy(data_ + copy, data_ + vector, 4 + size);
-    return copy;
+  /// The place that refers to tables or to vectors of some; null where chance finds none.
+  const Place* reference(bool repeating) {
+    for (int attempt = 0; attempt < 8; ++attempt) {
+      const Place& place = parts_.places[random_.of(parts_.offsets)];
+      if ((place.type || repeating) && place.at != 0 && (place.repeating || !repeating) && fits(target_of(place), 8))
+        return &place;
+    }
+    return nullptr;
   }
 
-  std::size_t copy_vector(std::size_t vector, const TypeTable* type, bool of_strings) {
-    if (!type && !of_strings) return copy_bytes(vector, 4, 0);
-    if (!fits(vector, 4)) return 0;
-    const std::size_t length = load<std::uint32_t>(vector);
-    if (length > 64 || !fits(vector + 4, 4 * length)) return 0;
-    const std::size_t copy = append(4 + 4 * length);
-    if (copy == 0) return 0;
-    store(copy, as32(length));
-    for (std::size_t i = 0; i < length; ++i) {
-      const std::size_t from = vector + 4 + 4 * i, to = copy + 4 + 4 * i;
-      const std::size_t target = from + load<std::uint32_t>(from);
-      const std::size_t moved = type ? copy_table(target, *type) : copy_bytes(target, 1, 1);
-      store(to, as32(moved == 0 ? 4 : moved - to));
-    }
-    return copy;
-  }
+  std::size_t target_of(const Place& place) const { return std::size_t{place.at} + load<std::uint32_t>(place.at); }
 
   /// One of the places that refer to tables (or to vectors) gets a copy of its own.
   bool copy() {
-    for (int attempt = 0; attempt < 8; ++attempt) {
-      const Place place = parts_.places[random_.of(parts_.offsets)];
-      const std::size_t target = std::size_t{place.at} + load<std::uint32_t>(place.at);
-      if (!place.type || place.at == 0) continue;
-      const std::size_t moved =
-          place.repeating ? copy_vector(target, place.type, false) : copy_table(target, *place.type);
-      if (moved == 0) continue;
-      store(place.at, as32(moved - place.at));
-      return true;
-    }
-    return false;
+    const Place* const place = reference(false);
+    if (!place) return false;
+    const std::size_t target = target_of(*place), moved = copy_of(target);
+    if (moved == 0) return false;
+    // The table's own vtable, which may lie in front of it, stays where it is.
+    if (!place->repeating) store(moved, load<std::uint32_t>(target) + as32(moved - target));
+    store(place->at, as32(moved - place->at));
+    return true;
   }
 
-  /// A vector becomes a longer or shorter one, whose elements all share a copy of one of the old ones.
+  /// A vector becomes a longer or shorter one, whose elements are all the same.
   bool spread() {
-    for (int attempt = 0; attempt < 8; ++attempt) {
-      const Place place = parts_.places[random_.of(parts_.offsets)];
-      const std::size_t vector = std::size_t{place.at} + load<std::uint32_t>(place.at);
-      if (!place.repeating || !fits(vector, 8) || load<std::uint32_t>(vector) == 0) continue;
-      const std::size_t length = random_.below(random_.one_in(4) ? 200 : 12), width = place.element;
-      const std::size_t copy = append(4 + length * width);
-      if (copy == 0) continue;
-      store(copy, as32(length));
-      const bool of_offsets = place.type || place.string;
-      const std::size_t target = vector + 4 + load<std::uint32_t>(vector + 4);
-      const std::size_t moved = !of_offsets  ? 0
-                                : place.type ? copy_table(target, *place.type)
-                                             : copy_bytes(target, 1, 1);
-      for (std::size_t i = 0; i < length; ++i) {
-        const std::size_t at = copy + 4 + i * width;
-        if (of_offsets)
-          store(at, as32(moved == 0 ? 4 : moved - at));
-        else
-          std::memcpy(data_ + at, data_ + vector + 4, std::min<std::size_t>(width, 4));
-      }
-      store(place.at, as32(copy - place.at));
-      return true;
+    const Place* const place = reference(true);
+    if (!place) return false;
+    const std::size_t vector = target_of(*place), width = place->element;
+    if (load<std::uint32_t>(vector) == 0) return false;
+    const std::size_t length = random_.below(random_.one_in(4) ? 200 : 12);
+    const std::size_t made = append(4 + length * width);
+    if (made == 0) return false;
+    store(made, as32(length));
+    const bool of_offsets = place->type || place->string;
+    const std::size_t old = vector + 4 + load<std::uint32_t>(vector + 4);
+    const std::size_t element = of_offsets && fits(old, 4) ? copy_of(old) : 0;
+    if (element != 0 && place->type) store(element, load<std::uint32_t>(old) + as32(element - old));
+    for (std::size_t i = 0; i < length; ++i) {
+      const std::size_t at = made + 4 + i * width;
+      if (of_offsets)
+        store(at, as32(element == 0 ? 4 : element - at));
+      else
+        std::memcpy(data_ + at, data_ + vector + 4, std::min<std::size_t>(width, 4));
     }
-    return false;
+    store(place->at, as32(made - place->at));
+    return true;
   }
 
   std::uint8_t* data_;
@@ -425,12 +373,16 @@ std::size_t mutate_with_trailer(std::uint8_t* data, std::size_t size, std::size_
 
 /// The root or a block of an archive's index.
 std::size_t mutate_index(std::uint8_t* data, std::size_t size, std::size_t max_size, Random& random) {
-  const auto blocks = blocks_of({data, size});
+  const auto index = IndexBuffer::find({data, size});
+  if (!index) return mutate_bytes(data, size, max_size, random());
+  const auto blocks = index->blocks();
   if (!blocks.empty() && !random.one_in(3)) {
-    const auto [position, length] = random.of(blocks);
-    Mutation(data + position, length, length, random, wire::schema::BlockTypeTable())();
+    const auto block = random.of(blocks);
+    const auto at = static_cast<std::size_t>(block.data() - data);
+    Mutation(data + at, block.size(), block.size(), random, wire::schema::BlockTypeTable())();
   } else {
-    size = Mutation(data, size, max_size, random, wire::schema::IndexTypeTable())();
+    const std::size_t root = size - index->root_bytes.size();
+    size = root + Mutation(data + root, size - root, max_size - root, random, wire::schema::IndexTypeTable())();
   }
   if (random.one_in(2)) return size;
   Bytes bytes(data, data + size);
@@ -494,7 +446,7 @@ std::size_t mutate(std::uint8_t* data, std::size_t size, std::size_t max_size, s
   if (size < 16 || std::equal(data, data + 4, "ML\xEFR")) return mutate_bytes(data, size, max_size, seed);
   const bool has_trailer = size >= 4 + wire::head_size + wire::TrailerWriter::footer_size &&
                            std::equal(wire::mark.begin(), wire::mark.end(), data + 4);
-  if (std::equal(data + 4, data + 8, index_identifier)) {
+  if (IndexBuffer::find({data, size})) {
     for (std::size_t changes = 1 + random.below(3); changes > 0 && size >= 16; --changes)
       size = mutate_index(data, size, max_size, random);
     return size;

@@ -21,8 +21,6 @@
 #include "archive.h"
 #include "target.h"
 #include "view.h"
-#include "wire/archive/find_end.h"
-#include "wire/archive/index.h"
 #include "wire/archive/verify_member.h"
 #include "wire/artifact/fetch.h"
 #include "wire/artifact/known.h"
@@ -105,17 +103,7 @@ std::string load_many(const Paths& paths) {
 
 std::string verify(const std::filesystem::path& path) {
   const wire::FileBytes file(path, Reading::in_parts, any_size);
-  Bytes held;
-  const auto read = [&](std::uint64_t position, std::size_t size) {
-    held.resize(size);
-    file.read(position, held);
-    return std::span<const std::uint8_t>(held);
-  };
-  const auto [end, said, rest, section] = wire::find_end(file.bytes().size(), read, true);
-  const auto part = file.bytes().subspan(said.index_position, said.index_size);
-  file.fetch(part.subspan(said.root_position, said.root_size), false);
-  const wire::ArchiveIndex index(part, part.subspan(said.root_position, said.root_size), said.root_digest,
-                                 said.index_position, &file);
+  const wire::ArchiveIndex index = tests::index_of(file, tests::end_of(file));
   index.check();
   file.fetch(file.bytes(), false);
   wire::Known known;

@@ -22,8 +22,6 @@
 #include "rebuild.h"
 #include "target.h"
 #include "view.h"
-#include "wire/archive/find_end.h"
-#include "wire/archive/index.h"
 #include "wire/archive/verify_member.h"
 #include "wire/artifact/fetch.h"
 #include "wire/artifact/known.h"
@@ -66,24 +64,9 @@ void together(const std::function<void(std::size_t)>& work) {
   for (std::thread& thread : threads) thread.join();
 }
 
-/// The last complete archive in a file.
-wire::FoundEnd end_of(const wire::FileBytes& file) {
-  Bytes held;
-  const auto read = [&](std::uint64_t position, std::size_t size) {
-    held.resize(size);
-    file.read(position, held);
-    return std::span<const std::uint8_t>(held);
-  };
-  return wire::find_end(file.bytes().size(), read, true);
-}
-
 /// Crews that read one file in parts: each verifies all members, by an index of which all look at the same blocks.
 void read_in_crews(const wire::FileBytes& file, std::size_t members) {
-  const auto [end, said, rest, section] = end_of(file);
-  const auto part = file.bytes().subspan(said.index_position, said.index_size);
-  const auto root = part.subspan(said.root_position, said.root_size);
-  file.fetch(root);
-  const wire::ArchiveIndex index(part, root, said.root_digest, said.index_position, &file);
+  const wire::ArchiveIndex index = tests::index_of(file, tests::end_of(file));
   tests::require(index.size() == members, "the archive has its members");
   wire::Known known;
   std::atomic<std::size_t> verified = 0;
@@ -126,7 +109,7 @@ void read_while_it_grows(const std::filesystem::path& path, const std::vector<st
   together([&](std::size_t) {
     for (std::size_t before = 0; !is_done;) {
       const wire::FileBytes file(path, wire::FileBytes::Reading::in_parts, std::numeric_limits<std::uint64_t>::max());
-      const std::size_t end = end_of(file).end;
+      const std::size_t end = tests::end_of(file).end;
       tests::require(end >= before, "what was complete stays");
       before = end;
     }
@@ -192,20 +175,6 @@ void open_copies(const std::vector<Bytes>& artifacts, const std::vector<Finding>
   std::filesystem::remove_all(folder);
 }
 
-/// Those of one crew, whose jobs fail.
-void fail_in_crews() {
-  together([&](std::size_t t) {
-    try {
-      wire::Crew::run(3, 50, [&](std::size_t i) {
-        if (i % 7 == t % 7) throw wire::Error({}, "a job", "a failure");
-      });
-      tests::require(false, "the first failure of a job is thrown");
-    } catch (const wire::Error& error) {
-      tests::require(error.found == "a failure", "it is the job's");
-    }
-  });
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -252,6 +221,5 @@ int main(int argc, char** argv) {
   read_while_it_grows(path, members);
   std::filesystem::remove(path);
   open_copies(artifacts, found.front());
-  fail_in_crews();
   std::printf("%zu threads, %zu rounds over %zu artifacts: all alike\n", thread_count, rounds, artifacts.size());
 }

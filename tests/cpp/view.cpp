@@ -1,103 +1,65 @@
-// A pass over all tables that remembers what it has seen.
+// A pass over all tables, by the schema's type tables, that remembers what it has seen.
 #include "view.h"
 
-#include <concepts>
-#include <cstdlib>
-#include <type_traits>
+#include <flatbuffers/minireflect.h>
 
-#include "fields.h"
-#include "wire/base/flat_map.h"
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <utility>
 
 namespace jaxexp::tests {
 namespace {
 
+using flatbuffers::ElementaryType;
+using flatbuffers::TypeTable;
+
 /// Visits a table or string once and remembers its content, as shared parts may be referred to over and over.
 class View {
  public:
-  template <class T>
-  Content table(const T& table) {
-    const std::uint64_t key = reinterpret_cast<std::uintptr_t>(&table) << 5 | number_of<T>();
-    if (const auto [known, is_new] = seen_.insert(key); !is_new) return known;
+  const Content& table(const std::uint8_t* table, const TypeTable& type) {
+    const auto [known, is_new] = seen_.try_emplace({table, &type});
+    if (!is_new) return known->second;
     Content content;
     content.tables = 1;
-    std::size_t fields = 0;
-    each_field(table, [&](const auto& field) { this->field(field, content), ++fields; });
-    if (fields != field_count<T>()) std::abort();  // fields.h is older than the schema
-    return seen_.insert(key).first = content;
+    each_field(table, type,
+               [&](std::size_t slot, ElementaryType element, const TypeTable* inner, const Values& values) {
+                 content.mix(slot);
+                 content.mix(values.count);
+                 if (values.is_vector) content.elements = std::min(content.elements + values.count, Content::most);
+                 const std::size_t width = flatbuffers::InlineSize(element, inner);
+                 for (std::size_t i = 0; i < values.count; ++i) value(element, values.data + i * width, inner, content);
+               });
+    return known->second = content;
   }
 
  private:
-  template <class T>
-  static std::uint64_t number_of() {
-    if constexpr (std::same_as<T, schema::PyTreeDef>)
-      return 1;
-    else if constexpr (std::same_as<T, schema::AbstractDevice>)
-      return 2;
-    else if constexpr (std::same_as<T, schema::AbstractMesh>)
-      return 3;
-    else if constexpr (std::same_as<T, schema::PartitionSpecOneAxis>)
-      return 4;
-    else if constexpr (std::same_as<T, schema::PartitionSpec>)
-      return 5;
-    else if constexpr (std::same_as<T, schema::NamedSharding>)
-      return 6;
-    else if constexpr (std::same_as<T, schema::AbstractValue>)
-      return 7;
-    else if constexpr (std::same_as<T, schema::Sharding>)
-      return 8;
-    else if constexpr (std::same_as<T, schema::Effect>)
-      return 9;
-    else if constexpr (std::same_as<T, schema::DisabledSafetyCheck>)
-      return 10;
-    else {
-      static_assert(std::same_as<T, schema::Exported>);
-      return 11;
-    }
-  }
-  static constexpr std::uint64_t string_number = 0;
-
-  template <class Number>
-    requires(std::is_arithmetic_v<Number> || std::is_enum_v<Number>)
-  void field(Number number, Content& content) {
-    content.mix(static_cast<std::uint64_t>(number));
+  void value(ElementaryType element, const std::uint8_t* at, const TypeTable* inner, Content& content) {
+    if (inner) return content.add(table(led_to(at), *inner));
+    if (element == flatbuffers::ET_STRING) return content.add(string(led_to(at)));
+    std::uint64_t number = 0;
+    std::memcpy(&number, at, flatbuffers::InlineSize(element, nullptr));
+    content.mix(number);
   }
 
-  void field(flatbuffers::Optional<std::uint32_t> number, Content& content) {
-    content.mix(number ? std::uint64_t{*number} + 1 : 0);
+  const Content& string(const std::uint8_t* at) {
+    const auto [known, is_new] = seen_.try_emplace({at, nullptr});
+    if (!is_new) return known->second;
+    const auto& string = *reinterpret_cast<const flatbuffers::String*>(at);
+    Content content;
+    content.bytes = string.size();
+    for (const char c : string.string_view()) content.mix(static_cast<unsigned char>(c));
+    if (string.c_str()[string.size()] != '\0') std::abort();
+    return known->second = content;
   }
 
-  void field(const flatbuffers::String* string, Content& content) {
-    if (!string) return content.mix(1);
-    const std::uint64_t key = reinterpret_cast<std::uintptr_t>(string) << 5 | string_number;
-    if (const auto [known, is_new] = seen_.insert(key); !is_new) return content.add(known);
-    Content text;
-    text.bytes = string->size();
-    for (const char c : string->string_view()) text.mix(static_cast<unsigned char>(c));
-    if (string->c_str()[string->size()] != '\0') std::abort();
-    content.add(text);
-    seen_.insert(key).first = text;
-  }
-
-  template <class Element>
-  void field(const flatbuffers::Vector<Element>* vector, Content& content) {
-    if (!vector) return content.mix(2);
-    content.mix(vector->size());
-    content.elements = std::min(content.elements + vector->size(), Content::most);
-    for (std::uint32_t i = 0; i < vector->size(); ++i) field(vector->Get(i), content);
-  }
-
-  template <class T>
-    requires(std::is_base_of_v<flatbuffers::Table, T>)
-  void field(const T* table, Content& content) {
-    if (!table) return content.mix(3);
-    content.add(this->table(*table));
-  }
-
-  wire::FlatMap<Content> seen_;
+  std::map<std::pair<const std::uint8_t*, const TypeTable*>, Content> seen_;
 };
 
 }  // namespace
 
-Content view(const schema::Exported& root) { return View().table(root); }
+Content view(const wire::schema::Exported& root) {
+  return View().table(reinterpret_cast<const std::uint8_t*>(&root), *root.MiniReflectTypeTable());
+}
 
 }  // namespace jaxexp::tests

@@ -8,6 +8,38 @@
 
 namespace jaxexp::tests {
 
+/// What an offset leads to.
+inline const std::uint8_t* led_to(const std::uint8_t* at) {
+  return at + flatbuffers::ReadScalar<flatbuffers::uoffset_t>(at);
+}
+
+/// The values of a field: those of a vector, or one.
+struct Values {
+  const std::uint8_t* data;
+  std::size_t count;
+  bool is_vector;
+};
+
+/// Calls `visit(slot, type of an element, type table of a table, Values)` for each field of a verified table that is
+/// there.
+template <class Visit>
+void each_field(const std::uint8_t* table, const flatbuffers::TypeTable& type, const Visit& visit) {
+  for (std::size_t slot = 0; slot < type.num_elems; ++slot) {
+    const auto offset = flatbuffers::FieldIndexToOffset(static_cast<flatbuffers::voffset_t>(slot));
+    const std::uint8_t* at = reinterpret_cast<const flatbuffers::Table*>(table)->GetAddressOf(offset);
+    if (!at) continue;
+    const flatbuffers::TypeCode& code = type.type_codes[slot];
+    const auto element = static_cast<flatbuffers::ElementaryType>(code.base_type);
+    const auto* inner = element == flatbuffers::ET_SEQUENCE ? type.type_refs[code.sequence_ref]() : nullptr;
+    if (!code.is_repeating) {
+      visit(slot, element, inner, Values{at, 1, false});
+    } else {
+      const auto* vector = reinterpret_cast<const flatbuffers::Vector<std::uint8_t>*>(led_to(at));
+      visit(slot, element, inner, Values{vector->Data(), vector->size(), true});
+    }
+  }
+}
+
 /// What a part of an artifact says, and how much it is for a reader that follows shared parts each time.
 struct Content {
   static constexpr std::uint64_t most = std::uint64_t{1} << 40;  // sums stop growing here

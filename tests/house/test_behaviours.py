@@ -31,7 +31,6 @@ ROWS = behaviours.load()
 
 
 def _raises(source: Path) -> Counter[str]:
-    """How often each function of a Python file says `raise`."""
     counts: Counter[str] = Counter()
 
     def visit(node: ast.AST, inside: tuple[str, ...]) -> None:
@@ -85,19 +84,6 @@ def test_the_page_lists_the_rows() -> None:
         "run `python tests/tools/behaviours.py`"
     )
     assert not re.search(r"\d failed|not run", text)
-
-
-def test_outcomes_are_read_from_junit_files(tmp_path) -> None:
-    report = tmp_path / "report.xml"
-    report.write_text(
-        """<testsuites><testsuite><properties><property name="jax" value="9.9"/></properties>
-        <testcase classname="tests.house.test_api" name="test_replace[a]"/>
-        <testcase classname="tests.house.test_api" name="test_replace[b]"><failure/></testcase>
-        </testsuite></testsuites>"""
-    )
-    assert behaviours.outcomes_of([report]) == {"9.9": {"house/test_api.py::test_replace": (2, 1)}}
-    assert "1 of 2 failed" in behaviours._outcome({"t": (2, 1)}, ["t"])
-    assert behaviours._outcome({"t": (2, 0)}, ["t", "u"]) == "not run"
 
 
 def test_mutable_arrays() -> None:

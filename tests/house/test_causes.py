@@ -64,14 +64,6 @@ class OwnTextError(Exception):
         return EVIL
 
 
-def test_what_is_harmless_stays_as_it_is() -> None:
-    error = ValueError("one line")
-    error.add_note("a note")
-    error.__cause__ = KeyError(EVIL)  # which shows the repr
-    assert cause(error) is error
-    assert (error.args, error.__notes__) == (("one line",), ["a note"])
-
-
 def test_texts_are_escaped_indented_and_cut() -> None:
     below = ValueError(EVIL)
     error = jax.errors.JaxRuntimeError(f"first\nsecond{EVIL}" + "x" * 1_000_000)
@@ -96,7 +88,6 @@ def raised(error: pytest.ExceptionInfo[BaseException]) -> BaseException:
 
 
 def test_a_custom_call_that_nobody_knows() -> None:
-    """XLA says its name."""
     target = f"evil{EVIL}".replace("\0", "")
     call = jax.jit(lambda x: jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(x.shape, x.dtype))(x))
     checks = [jaxexp.DisabledSafetyCheck.custom_call(target)]
@@ -124,3 +115,11 @@ def test_what_a_registered_function_says() -> None:
         jaxexp.deserialize(artifact)
     assert isinstance(error.value.__cause__, ValueError)
     assert_harmless(raised(error))
+
+
+def test_what_is_harmless_stays_as_it_is() -> None:
+    error = ValueError("one line")
+    error.add_note("a note")
+    error.__cause__ = KeyError(EVIL)  # which shows the repr
+    assert cause(error) is error
+    assert (error.args, error.__notes__) == (("one line",), ["a note"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,46 +40,9 @@ def blocks(text: str) -> Iterator[tuple[str, str, int]]:
         yield kind, first, end - begin + 1
 
 
-def test_the_reader_sees_classes_and_functions() -> None:
-    text = """\
-namespace jaxexp::wire {
-
-template <class T>
-class Found : public Base {
- public:
-#ifdef _WIN32
-  int small() { return 1; }
-#endif
-  Found(int a,
-        int b)
-      : a_(a) {
-    if (a) {
-      const auto lambda = [] {
-        return 1;
-      };
-    }
-  }
-
- private:
-  int a_;
-};
-
-int function() {
-  switch (1) {
-    case 1: return 2;
-  }
-}
-
-}  // namespace jaxexp::wire
-"""
-    found = [(kind, first.split("(")[0], size) for kind, first, size in blocks(text)]
-    assert ("class", "class Found : public Base {", 18) in found and ("function", "Found", 9) in found
-    assert ("function", "int function", 5) in found
-    assert len([kind for kind, first, _ in found if "lambda" not in first]) == 3
-
-
 def test_no_class_and_no_function_is_too_long() -> None:
-    assert len(FILES) > 300
+    kinds = Counter(kind for path in FILES for kind, _, _ in blocks(path.read_text()))
+    assert kinds["class"] > 200 and kinds["function"] > 1000, "the reader sees them"
     too_long = [
         f"{path.relative_to(CPP)}: {first} has {size} lines, where a {kind} may have {MOST[kind]}"
         for path in FILES

@@ -23,7 +23,6 @@ SPAN = re.compile(r"`((?:bench|cpp|demo|docs|python|schema|tests)/[^`\s]*)`")
 
 
 def links(text: str) -> list[str]:
-    """The relative targets of a page; code shows none."""
     return [target for target in LINK.findall(CODE.sub("``", text)) if not re.match(r"[a-z]+:", target)]
 
 
@@ -52,7 +51,7 @@ def broken(page: Path) -> list[str]:
 
 
 def test_links_lead_somewhere() -> None:
-    assert len(PAGES) > 50
+    assert sum(len(links(page.read_text(encoding="utf-8"))) for page in PAGES) > 300
     wrong = {page.relative_to(ROOT).as_posix(): broken(page) for page in PAGES}
     assert not {name: targets for name, targets in wrong.items() if targets}
 
@@ -67,14 +66,3 @@ def test_the_index_lists_every_page() -> None:
     folder = ROOT / "docs"
     listed = {(folder / target).resolve() for target in links((folder / "README.md").read_text(encoding="utf-8"))}
     assert {page.resolve() for page in folder.rglob("*.md")} - listed == {(folder / "README.md").resolve()}
-
-
-def test_broken_links_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
-    (tmp_path / "other.md").write_text("# A `name` of two\n\n## Twice\n\n## Twice\n")
-    (tmp_path / "page.md").write_text(
-        "[one](other.md#a-name-of-two) [two](other.md#twice-1) [three](https://example.org/none) `[code](none.md)`\n"
-        "[four](none.md) [five](other.md#thrice) ![six](none.svg) [seven](../outside.md)\n"
-        "```\n[eight](none.md)\n```\n"
-    )
-    assert broken(tmp_path / "page.md") == ["none.md", "other.md#thrice", "none.svg", "../outside.md"]

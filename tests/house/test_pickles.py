@@ -90,7 +90,6 @@ def every_error() -> list[Any]:
 
 
 def test_errors() -> None:
-    """With their message, and with what they carry."""
     errors = every_error()
     names = {type(error).__name__ for error in errors}
     assert {name for name in jaxexp.__all__ if name.endswith("Error")} <= names

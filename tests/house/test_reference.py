@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 
 import jax
@@ -41,7 +42,6 @@ def test_every_public_name_is_in_the_reference_once_as_what_it_is() -> None:
 
 
 def texts_of_python() -> list[str]:
-    """The texts in the code, those of f-strings with a gap for each value."""
     found = []
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -103,12 +103,12 @@ ROWS = {
 def test_the_table_of_derivatives() -> None:
     page = (DOCS / "guide" / "derivatives.md").read_text(encoding="utf-8")
     table = re.findall(r"^\| (.*) \| (\d) \|$", page, re.MULTILINE)
-    exported = jaxexp.export(jax.jit(lambda x: (jax.numpy.sin(x) ** 2).sum()))(X)
+    exported = jaxexp.export(jax.jit(lambda x: (x**5).sum()))(X)
     loaded = [jaxexp.deserialize(exported.serialize(vjp_order=order)) for order in range(5)]
     assert len(table) == len(ROWS)
     for (row, order), (words, use) in zip(table, ROWS.items(), strict=True):
         assert row.startswith(words)
-        use(loaded[int(order)].call)
+        jax.jit(functools.partial(use, loaded[int(order)].call)).lower()
         if order != "0":
             with pytest.raises(jaxexp.ExportError, match="VJP"):
-                use(loaded[int(order) - 1].call)
+                jax.jit(functools.partial(use, loaded[int(order) - 1].call)).lower()

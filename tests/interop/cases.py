@@ -14,6 +14,7 @@ import jax.scipy as jsp
 import numpy as np
 from jax import lax
 
+from kit.cases.case import plain
 from kit.corpus import CASES as CORPUS
 from kit.corpus import Case, Program, arr, case, spec
 
@@ -35,124 +36,55 @@ CASES: dict[str, Case] = {name: CORPUS[name] for name in FROM_CORPUS}
 _before = set(CORPUS)
 
 
-def _float8(*names: str) -> Program:
-    args = tuple(np.asarray([1, 2, 0.5]).astype(f"float8_{name}") for name in names)
-    fun = jax.jit(lambda *xs: [((x.astype(np.float32) * 2).astype(x.dtype), x.astype(np.float32)) for x in xs])
-    return Program(fun, args)
+def _float8(name: str, *dtypes: str) -> None:
+    args = (np.asarray([1, 2, 0.5]).astype(f"float8_{dtype}") for dtype in dtypes)
+    plain(name, lambda *xs: [((x.astype(np.float32) * 2).astype(x.dtype), x.astype(np.float32)) for x in xs], *args)
 
 
-@case
-def float8_of_2023() -> Program:
-    return _float8("e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz")
+def _special_functions(x: Any) -> Any:
+    bessel = lax.bessel_i1e(x) + jsp.special.i0(x)
+    return jnp.tan(x), lax.erf_inv(x / 2), lax.digamma(x), lax.lgamma(x), jnp.arccosh(1 + x), bessel, jnp.cbrt(x)
 
 
-@case
-def float8_of_2024() -> Program:
-    return _float8("e4m3", "e3m4")
+def _windows(x: Any) -> Any:
+    pooled = lax.reduce_window(x, -jnp.inf, lax.max, (2, 2), (2, 2), "VALID")
+    return pooled, jnp.cumsum(x, 0), lax.cumlogsumexp(x, 1)
 
 
-@case
-def float8_scales() -> Program:
-    return _float8("e8m0fnu")
+def _random_bits(seed: Any) -> Any:
+    key = jax.random.key(seed, impl="rbg")
+    return jax.random.bits(jax.random.key(seed), (5,)), jax.random.permutation(key, 6).sum()
 
 
-def _matrix(n: int = 4) -> np.ndarray:
-    return arr(n, n) + n * np.diag(np.arange(1, n + 1, dtype=np.float32))
-
-
-@case
-def eig() -> Program:
-    return Program(jax.jit(lambda a: jnp.linalg.eigvals(a)), (_matrix(),))
-
-
-@case
-def schur() -> Program:
-    return Program(jax.jit(lambda a: jsp.linalg.schur(a)[0]), (_matrix(),))
-
-
-@case
-def hessenberg() -> Program:
-    return Program(jax.jit(lambda a: jsp.linalg.hessenberg(a)), (_matrix(),))
-
-
-@case
-def tridiagonal() -> Program:
-    return Program(jax.jit(lambda a: lax.linalg.tridiagonal(a + a.T)[1:3]), (_matrix(),))
-
-
-@case
-def tridiagonal_solve() -> Program:
-    return Program(jax.jit(lambda d, b: lax.linalg.tridiagonal_solve(d / 9, d + 2, d / 7, b)), (arr(5), arr(5, 2)))
-
-
-@case(vjp_order=1)
-def solve_with_lu() -> Program:
-    return Program(jax.jit(jnp.linalg.solve), (_matrix(), arr(4, 2)))
-
-
-@case
-def top_k() -> Program:
-    return Program(jax.jit(lambda x: lax.top_k(x, 3)), (arr(2, 7),))
-
-
-@case
-def sorts() -> Program:
-    return Program(jax.jit(lambda x: (jnp.sort(x), jnp.argsort(-x), jnp.median(x))), (arr(9),))
-
-
-@case(vjp_order=1)
-def fourier() -> Program:
-    return Program(jax.jit(lambda x: (jnp.fft.fft2(x), jnp.fft.irfft(jnp.fft.rfft(x)))), (arr(4, 8),))
-
-
-@case(vjp_order=1)
-def scatter() -> Program:
-    fun = jax.jit(lambda x, i, v: (x.at[i].set(v), x.at[i].add(v), x.at[:, 1].multiply(2.0)))
-    return Program(fun, (arr(6, 3), np.array([4, 1], np.int32), arr(2, 3)))
-
-
-@case
-def batched_gather() -> Program:
-    fun = jax.jit(jax.vmap(lambda x, i: (x[i], lax.dynamic_slice(x, (i[0],), (2,)))))
-    return Program(fun, (arr(3, 6), np.array([[1, 5], [0, 2], [4, 3]], np.int32)))
-
-
-@case
-def special_functions() -> Program:
-    def fun(x):
-        bessel = lax.bessel_i1e(x) + jsp.special.i0(x)
-        return jnp.tan(x), lax.erf_inv(x / 2), lax.digamma(x), lax.lgamma(x), jnp.arccosh(1 + x), bessel, jnp.cbrt(x)
-
-    return Program(jax.jit(fun), (arr(4),))
-
-
-@case(vjp_order=1)
-def windows() -> Program:
-    def fun(x):
-        pooled = lax.reduce_window(x, -jnp.inf, lax.max, (2, 2), (2, 2), "VALID")
-        return pooled, jnp.cumsum(x, 0), lax.cumlogsumexp(x, 1)
-
-    return Program(jax.jit(fun), (arr(4, 6),))
-
-
-@case
-def dot_algorithm() -> Program:
-    fun = jax.jit(lambda a, b: lax.dot(a, b, precision=lax.DotAlgorithmPreset.F32_F32_F32))
-    return Program(fun, (arr(3, 4), arr(4, 2)))
-
-
-@case
-def ragged_dot() -> Program:
-    return Program(jax.jit(lax.ragged_dot), (arr(6, 4), arr(2, 4, 3), np.array([2, 4], np.int32)))
-
-
-@case
-def random_bits() -> Program:
-    def fun(seed):
-        key = jax.random.key(seed, impl="rbg")
-        return jax.random.bits(jax.random.key(seed), (5,)), jax.random.permutation(key, 6).sum()
-
-    return Program(jax.jit(fun), (np.uint32(5),))
+MATRIX = arr(4, 4) + 4 * np.diag(np.arange(1, 5, dtype=np.float32))
+_float8("float8_of_2023", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz")
+_float8("float8_of_2024", "e4m3", "e3m4")
+_float8("float8_scales", "e8m0fnu")
+plain("eig", jnp.linalg.eigvals, MATRIX)
+plain("schur", lambda a: jsp.linalg.schur(a)[0], MATRIX)
+plain("hessenberg", jsp.linalg.hessenberg, MATRIX)
+plain("tridiagonal", lambda a: lax.linalg.tridiagonal(a + a.T)[1:3], MATRIX)
+plain("tridiagonal_solve", lambda d, b: lax.linalg.tridiagonal_solve(d / 9, d + 2, d / 7, b), arr(5), arr(5, 2))
+plain("solve_with_lu", jnp.linalg.solve, MATRIX, arr(4, 2), vjp_order=1)
+plain("top_k", lambda x: lax.top_k(x, 3), arr(2, 7))
+plain("sorts", lambda x: (jnp.sort(x), jnp.argsort(-x), jnp.median(x)), arr(9))
+plain("fourier", lambda x: (jnp.fft.fft2(x), jnp.fft.irfft(jnp.fft.rfft(x))), arr(4, 8), vjp_order=1)
+plain(
+    "scatter",
+    lambda x, i, v: (x.at[i].set(v), x.at[i].add(v), x.at[:, 1].multiply(2.0)),
+    *(arr(6, 3), np.array([4, 1], np.int32), arr(2, 3)),
+    vjp_order=1,
+)
+plain(
+    "batched_gather",
+    jax.vmap(lambda x, i: (x[i], lax.dynamic_slice(x, (i[0],), (2,)))),
+    *(arr(3, 6), np.array([[1, 5], [0, 2], [4, 3]], np.int32)),
+)
+plain("special_functions", _special_functions, arr(4))
+plain("windows", _windows, arr(4, 6), vjp_order=1)
+plain("dot_algorithm", lambda a, b: lax.dot(a, b, precision=lax.DotAlgorithmPreset.F32_F32_F32), arr(3, 4), arr(4, 2))
+plain("ragged_dot", lax.ragged_dot, arr(6, 4), arr(2, 4, 3), np.array([2, 4], np.int32))
+plain("random_bits", _random_bits, np.uint32(5))
 
 
 @case(vjp_order=1)

@@ -40,7 +40,7 @@ def main() -> None:
         for target in options.releases:
             folder = Path(scratch) / f"for-{target}"
             refused = migrate_all(target, folder)
-            outcomes = wheels.run(target, HERE / "read_goldens.py", str(folder))
+            outcomes = wheels.run(target, HERE / "read.py", "--goldens", str(folder))
             counts = collections.Counter(outcomes.values())
             print(f"{target}: {counts.pop('ok', 0)} read")
             for reason, count in (refused + counts).items():

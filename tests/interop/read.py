@@ -1,7 +1,10 @@
-"""Reads, calls and compares with an old release's own jax.export: python read.py FOLDER RELEASE [CASE...]
+"""Reads, calls and compares with an old release's own jax.export, from 0.4.22 on, on whatever Python it needs.
 
-Runs on that release, which has no jaxexp, and on whatever Python it needs. Prints one JSON object a line: before each
-case its name, after it what came of it, so that a crash is known by the case that it cut short.
+python read.py FOLDER RELEASE [CASE...] prints one JSON object a line: before each case its name, after it what came of
+it, so that a crash is known by the case that it cut short.
+
+python read.py --goldens [--expired] FOLDER... reads all NAME.bin, whose arguments and results are in NAME.npz. It
+prints one JSON object: for each file "ok", or the step that failed and the first line of the error.
 """
 
 import collections
@@ -11,6 +14,7 @@ import os
 import sys
 import types
 import warnings
+from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
@@ -35,7 +39,9 @@ except ImportError:  # before 0.4.30
 
 
 def call(exported):
-    return exported.call if hasattr(exported, "call") else export.call_exported(exported)
+    if hasattr(exported, "call"):
+        return exported.call
+    return export.call(exported) if hasattr(export, "call") else export.call_exported(exported)
 
 
 try:
@@ -146,9 +152,11 @@ def compare(what, found, stored):
     np.testing.assert_allclose(found, stored, rtol=tolerance, atol=1e-5, err_msg=what)
 
 
-def check(path, entry, stored):
-    with open(path, "rb") as file:
-        exported = deserialize(bytearray(file.read()))
+def check(path, stored_in, steps):
+    steps.append("deserialize")
+    exported = deserialize(bytearray(Path(path).read_bytes()))
+    steps.append("call")
+    stored = dict(np.load(stored_in))
     leaves = [as_stored(stored[f"in_{i}"], aval) for i, aval in enumerate(exported.in_avals)]
     if exported.nr_devices > 1:
         everywhere = NamedSharding(Mesh(np.array(jax.devices()).reshape(4, 2), ("a", "b")), PartitionSpec())
@@ -161,6 +169,7 @@ def check(path, entry, stored):
         return jax.tree_util.tree_leaves(call(exported)(*args, **kwargs))
 
     out = results(*leaves)
+    steps.append("compare")
     assert len(out) == sum(name.startswith("out_") for name in stored), "number of results"
     for i, found in enumerate(out):
         compare(f"result {i}", found, stored[f"out_{i}"])
@@ -190,12 +199,33 @@ def main(folder, release, names):
                 if entry["x64"]:
                     stack.enter_context(enable_x64(True))
                 try:
-                    stored = dict(np.load(os.path.join(folder, name + ".npz")))
-                    check(os.path.join(folder, release, file), entry, stored)
+                    check(os.path.join(folder, release, file), os.path.join(folder, name + ".npz"), [])
                 except Exception as e:
                     error = type(e).__name__ + ": " + " ".join(str(e).split())[:1500]
             print(json.dumps({"case": name, "file": file, "done": True, "error": error}), flush=True)
 
 
+def outcome(path):
+    steps = []
+    try:
+        check(path, path.with_suffix(".npz"), steps)
+    except BaseException as error:  # JAX's own errors are the point here
+        return f"{steps[-1]}: {type(error).__name__}: {str(error).strip()}".splitlines()[0][:200]
+    return "ok"
+
+
+def read_goldens(folders):
+    if hasattr(export, "register_namedtuple_serialization"):
+        export.register_namedtuple_serialization(collections.namedtuple("Pt", "x y"), serialized_name="corpus.Pt")
+    files = sorted(file for folder in folders for file in Path(folder).glob("*.bin"))
+    print(json.dumps({f"{file.parent.name}/{file.stem}": outcome(file) for file in files}))
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3:])
+    if "--expired" in sys.argv:
+        sys.argv.remove("--expired")
+        jax.config.update("jax_export_deserialize_expired_versions", True)
+    if sys.argv[1] == "--goldens":
+        read_goldens(sys.argv[2:])
+    else:
+        main(sys.argv[1], sys.argv[2], sys.argv[3:])

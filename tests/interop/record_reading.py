@@ -30,11 +30,11 @@ def main() -> None:
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {"readers": {}}
     readers = record["readers"]
     for release in sorted(releases, key=number):
-        outcomes = wheels.run(release, HERE / "read_goldens.py", *folders)
+        outcomes = wheels.run(release, HERE / "read.py", "--goldens", *folders)
         readers[release] = failures(outcomes)
         if number(release) >= (0, 11, 1):
             readers[f"{release} expired"] = failures(
-                wheels.run(release, HERE / "read_goldens.py", "--expired", *folders)
+                wheels.run(release, HERE / "read.py", "--goldens", "--expired", *folders)
             )
         print(release, list(outcomes.values()).count("ok"), flush=True)
         record = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +15,15 @@ from jaxexp._kernel.module import mlir
 from kit.corpus import arr
 
 
+@functools.cache
+def context() -> Any:
+    """One for many modules: making one takes longer than parsing one."""
+    return _jax.make_ir_context()
+
+
 def serialized(text: str) -> bytes:
     """MLIR text as a portable artifact."""
-    with _jax.make_ir_context(), _jax.ir.Location.unknown():
+    with context(), _jax.ir.Location.unknown():
         return mlir.serialize(_jax.ir.Module.parse(text))
 
 

@@ -18,11 +18,6 @@ def a_file(header: Mapping[str, Any] | bytes, data: bytes = b"", length: int | N
     return (len(text) if length is None else length).to_bytes(8, "little") + text + data
 
 
-def data_at(file: bytes) -> int:
-    """Where the tensors begin."""
-    return 8 + int.from_bytes(file[:8], "little")
-
-
 ONE = entry("U8", [1], 0, 1)
 # Files that are refused, and what the message says in Python.
 WRONG = {

@@ -1,16 +1,15 @@
 """Training that goes on in other processes, with a library and without it, from what one process wrote.
 
-``python -m kit.stories FILE PART FOLDER [MODULE ...]`` calls the function PART of a test file with the folder, where
-the modules cannot be imported, as if they were not installed.
+`main` calls a function of a test file with the folder, where some modules cannot be imported, as if they were not
+installed.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,6 @@ import numpy as np
 import jaxexp
 
 STEPS = 3
-
-
-def run(file: str, part: str, folder: Path, env: dict[str, str], missing: Sequence[str] = ()) -> None:
-    """Runs a part of a story in a process of its own, where some modules are missing."""
-    command = [sys.executable, "-m", "kit.stories", file, part, str(folder), *missing]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{part}: {done.stderr[-6000:]}"
 
 
 def assert_equal(found: Any, expected: Any) -> None:
@@ -108,7 +100,3 @@ def main(file: str, part: str, folder: str, *missing: str) -> None:
     spec.loader.exec_module(story)
     getattr(story, part)(Path(folder))
     assert not set(missing) & set(sys.modules)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -11,6 +11,7 @@ import jax
 import jaxexp
 from jaxexp import _jax
 from jaxexp._kernel.artifact import module_head
+from kit.other_modules import context
 
 
 def text_of(function: Callable[..., Any], *arguments: Any) -> str:
@@ -23,7 +24,7 @@ def text_of(function: Callable[..., Any], *arguments: Any) -> str:
 
 def bytecode(text: str) -> bytes:
     """Text as MLIR bytecode, with the operations that it has."""
-    with _jax.make_ir_context():
+    with context():
         file = io.BytesIO()
         _jax.ir.Module.parse(text).operation.write_bytecode(file)
         return file.getvalue()

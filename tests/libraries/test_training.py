@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 import jaxexp
-from kit import stories
+from kit import in_forks, stories
 
 pytestmark = pytest.mark.jax
 
 # By the first word of the functions below: what has to be installed, and what is missing for `without`.
 LIBRARIES: dict[str, tuple[str, list[str]]] = {
+    "optax": ("optax", ["optax", "chex"]),
     "equinox": ("equinox", ["equinox", "jaxtyping"]),
     "linalg": ("jax", []),
     "linen": ("flax.linen", ["flax", "optax"]),
     "nnx": ("flax.nnx", ["flax", "optax"]),
-    "optax": ("optax", ["optax", "chex"]),
     "sparse": ("jax", ["jax.experimental.sparse"]),
 }
 INPUTS = np.linspace(-1, 1, 8, dtype="f4").reshape(4, 2)
@@ -34,9 +34,16 @@ INPUTS = np.linspace(-1, 1, 8, dtype="f4").reshape(4, 2)
 def test_training_goes_on(library: str, tmp_path: Path, subprocess_env: Any) -> None:
     installed, missing = LIBRARIES[library]
     pytest.importorskip(installed, reason="comes with the extra 'test', where its releases fit this JAX")
-    stories.run(__file__, f"{library}_write", tmp_path, subprocess_env())
-    stories.run(__file__, f"{library}_go_on", tmp_path, subprocess_env())
-    stories.run(__file__, f"{library}_without", tmp_path, subprocess_env(), missing)
+    parts = {f"{library}_write": [], f"{library}_go_on": [], f"{library}_without": missing}
+    found = in_forks.run(
+        {
+            part: f"from kit import stories; stories.main({__file__!r}, {part!r}, {str(tmp_path)!r}, *{without})"
+            for part, without in parts.items()
+        },
+        subprocess_env(),
+    )
+    for part, (status, _, error) in found.items():
+        assert status == 0, f"{part}: {error[-6000:]}"
 
 
 # --- equinox: a module with fields that are static: numbers, and a function
@@ -177,116 +184,12 @@ def linalg_without(folder: Path) -> None:
     assert type(found) is type(state)
 
 
-# --- linen: parameters in dicts, and a TrainState that holds functions
-
-
-def linen_training() -> tuple[Any, Any, Any]:
-    import flax
-    import optax
-    from flax import linen
-    from flax.training import train_state
-
-    model = linen.Sequential([linen.Dense(3), linen.tanh, linen.Dense(1)])
-    params = model.init(jax.random.key(0), INPUTS)
-    state = train_state.TrainState.create(apply_fn=model.apply, params=params, tx=optax.sgd(0.05, momentum=0.9))
-    statistics = flax.core.freeze({"batches": {"count": jnp.zeros(())}})
-
-    def step(state: Any, statistics: Any) -> Any:
-        loss, gradient = jax.value_and_grad(lambda p: jnp.mean((state.apply_fn(p, INPUTS) - 0.1) ** 2))(state.params)
-        return (state.apply_gradients(grads=gradient), jax.tree.map(lambda n: n + 1, statistics)), loss
-
-    return step, state, statistics
-
-
-def linen_write(folder: Path) -> None:
-    stories.write_training(folder, *linen_training())
-
-
-def linen_go_on(folder: Path) -> None:
-    _, state, statistics = linen_training()
-    after, counted = stories.go_on(folder, state, statistics)
-    assert after.apply_fn == state.apply_fn
-    assert type(counted) is type(statistics)
-    assert counted["batches"]["count"] == 2 * stories.STEPS
-
-
-def linen_without(folder: Path) -> None:
-    state, statistics = stories.go_on_without(folder)
-    assert state._class_name == "flax.training.train_state.TrainState"
-    assert state._names == ("step", "params", "opt_state")
-    assert state.step == 2 * stories.STEPS
-    assert state.opt_state[0].trace["params"]["layers_0"]["bias"].shape == (3,)
-    assert "Module.apply" in state._static
-    assert statistics._class_name == "flax.core.frozen_dict.FrozenDict"
-    assert statistics["batches"]["count"] == 2 * stories.STEPS
-
-
-# --- nnx: the state of a model and of its optimizer, and the graph that they belong to
-
-
-def nnx_training(features: int = 3) -> tuple[Any, Any, Any]:
-    import optax
-    from flax import nnx
-
-    model = nnx.Sequential(
-        nnx.Linear(2, features, rngs=nnx.Rngs(0)), nnx.tanh, nnx.Linear(features, 1, rngs=nnx.Rngs(1))
-    )
-    graph, state = nnx.split((model, nnx.Optimizer(model, optax.adam(0.01), wrt=nnx.Param)))
-
-    def step(graph: Any, state: Any) -> Any:
-        model, optimizer = nnx.merge(graph, state)
-        loss, gradient = nnx.value_and_grad(lambda model: jnp.mean((model(INPUTS) - 0.1) ** 2))(model)
-        optimizer.update(model, gradient)
-        return nnx.split((model, optimizer)), loss
-
-    return step, graph, state
-
-
-def nnx_write(folder: Path) -> None:
-    stories.write_training(folder, *nnx_training())
-    _, _, state = nnx_training()
-    jaxexp.export(jax.jit(lambda state: state))(state).save(folder / "state.jaxexp")
-    of_any_batch().save(folder / "any_batch.jaxexp")
-
-
 def of_any_batch() -> jaxexp.Exported:
     from flax import nnx
 
     graph, state = nnx.split(nnx.Linear(2, 1, rngs=nnx.Rngs(0)))
     x = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("batch, 2"), jnp.float32)
     return jaxexp.export(jax.jit(lambda state, x: nnx.merge(graph, state)(x)))(state, x)
-
-
-def nnx_go_on(folder: Path) -> None:
-    from flax import nnx
-
-    # The first call names the dimensions, by making the arguments' trees where JAX has no trace.
-    loaded = jaxexp.load(folder / "any_batch.jaxexp")
-    _, state = nnx.split(nnx.Linear(2, 1, rngs=nnx.Rngs(0)))
-    assert loaded.call(state, INPUTS).shape == (4, 1)
-    _, graph, state = nnx_training()
-    after_graph, after = stories.go_on(folder, graph, state)
-    assert type(after) is type(state)
-    model, _ = nnx.merge(after_graph, after)
-    assert model(INPUTS).shape == (4, 1)
-    with pytest.raises(jaxexp.ExportError):
-        _, graph, state = nnx_training(features=4)
-        jaxexp.load(folder / "step.jaxexp").call(graph, state)
-    # A state by itself is all data.
-    _, _, state = nnx_training()
-    loaded = jaxexp.load(folder / "state.jaxexp")
-    assert loaded.in_tree == jax.tree.structure(((state,), {}))
-
-
-def nnx_without(folder: Path) -> None:
-    graph, state = stories.go_on_without(folder)
-    assert graph._class_name.startswith("flax.nnx.")
-    assert graph._class_name.endswith(".GraphDef")
-    assert len(graph) == 0
-    assert state._class_name.endswith(".State")
-    leaf = state[0]["layers"][0]["kernel"]
-    assert leaf._class_name.endswith(".Param")
-    assert jax.tree.leaves(leaf)[0].shape == (2, 3)
 
 
 def test_wrong_arguments_are_named() -> None:
@@ -364,52 +267,52 @@ def optax_without(folder: Path) -> None:
     assert "ScaleByAdamState(count=*, mu={'v': *, 'w': *}" in jaxexp.inspect(folder / "step.jaxexp").in_tree
 
 
-# --- sparse: JAX's sparse arrays, whose shapes and flags are auxiliary data
-
-CHECKS = np.arange(9, dtype="f4").reshape(3, 3) % 2
+# --- others, of which every part does the same
 
 
-KINDS = ("BCOO", "BCSR", "COO", "CSR")  # codespell:ignore coo
+def linen_training() -> tuple[Any, Any]:
+    """Parameters in dicts, and a TrainState that holds functions."""
+    import optax
+    from flax import linen
+    from flax.training import train_state
+
+    def step(state: Any) -> Any:
+        loss, gradient = jax.value_and_grad(lambda p: jnp.mean((state.apply_fn(p, INPUTS) - 0.1) ** 2))(state.params)
+        return (state.apply_gradients(grads=gradient),), loss
+
+    model, tx = linen.Dense(1), optax.sgd(0.05, momentum=0.9)
+    params = model.init(jax.random.key(0), INPUTS)
+    return step, train_state.TrainState.create(apply_fn=model.apply, params=params, tx=tx)
 
 
-def matrices() -> dict[str, Any]:
-    from jax.experimental import sparse
+def nnx_training() -> tuple[Any, Any, Any]:
+    """The state of a model and of its optimizer, and the graph that they belong to."""
+    import optax
+    from flax import nnx
 
-    return {kind: getattr(sparse, kind).fromdense(CHECKS) for kind in KINDS}
+    def step(graph: Any, state: Any) -> Any:
+        model, optimizer = nnx.merge(graph, state)
+        loss, gradient = nnx.value_and_grad(lambda model: jnp.mean((model(INPUTS) - 0.1) ** 2))(model)
+        optimizer.update(model, gradient)
+        return nnx.split((model, optimizer)), loss
+
+    model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+    return step, *nnx.split((model, nnx.Optimizer(model, optax.adam(0.01), wrt=nnx.Param)))
 
 
 def sparse_training() -> tuple[Any, Any, Any]:
-    def step(matrix: Any, x: Any) -> Any:
-        loss, gradient = jax.value_and_grad(lambda x: jnp.sum((matrix @ x - 1) ** 2))(x)
-        return (matrix, x - 0.05 * gradient), loss
-
-    return step, matrices()["BCOO"], jnp.zeros(3)
-
-
-def sparse_write(folder: Path) -> None:
-    stories.write_training(folder, *sparse_training())
-    jaxexp.export(jax.jit(lambda d: (d, {kind: m.todense() for kind, m in d.items()})))(matrices()).save(folder / "all")
-
-
-def sparse_go_on(folder: Path) -> None:
-    _, matrix, x = sparse_training()
-    after, _ = stories.go_on(folder, matrix, x)
-    assert after.shape == (3, 3)
-    np.testing.assert_array_equal(after.todense(), CHECKS)
-    same, dense = jaxexp.load(folder / "all").call(matrices())
-    for kind, matrix in same.items():
-        assert type(matrix).__name__ == kind
-        np.testing.assert_array_equal(matrix.todense(), CHECKS)
-        np.testing.assert_array_equal(dense[kind], CHECKS)
+    """Arrays whose shapes and flags are auxiliary data."""
     from jax.experimental import sparse
 
-    with pytest.raises(jaxexp.ExportError):
-        wider = sparse.BCOO((matrices()["BCOO"].data, matrices()["BCOO"].indices), shape=(3, 4))
-        jaxexp.load(folder / "step.jaxexp").call(wider, x)
+    def step(matrices: Any, x: Any) -> Any:
+        loss, gradient = jax.value_and_grad(lambda x: sum(jnp.sum((m.todense() @ x - 1) ** 2) for m in matrices))(x)
+        return (matrices, x - 0.01 * gradient), loss
+
+    kinds = (sparse.BCOO, sparse.BCSR, sparse.COO, sparse.CSR)  # codespell:ignore coo
+    return step, [kind.fromdense(np.arange(9, dtype="f4").reshape(3, 3) % 2) for kind in kinds], jnp.zeros(3)
 
 
-def sparse_without(folder: Path) -> None:
-    after, _ = stories.go_on_without(folder)
-    assert after._class_name == "jax.experimental.sparse.bcoo.BCOO"
-    assert "'shape': (3, 3)" in after._static
-    assert jax.tree.leaves(after)[0].shape == (4,)
+for _library, _training in (("linen", linen_training), ("nnx", nnx_training), ("sparse", sparse_training)):
+    globals()[f"{_library}_write"] = lambda folder, of=_training: stories.write_training(folder, *of())
+    globals()[f"{_library}_go_on"] = lambda folder, of=_training: stories.go_on(folder, *of()[1:])
+    globals()[f"{_library}_without"] = stories.go_on_without

@@ -96,7 +96,6 @@ def test_every_function_that_takes_a_policy_is_here() -> None:
 
 
 def outcome(taker: str, folder: Path, policy: jaxexp.Policy) -> Any:
-    """What a taker raises, or returns in place of raising it."""
     take: Any = TAKERS[taker]
     try:
         found = take(folder, policy)
@@ -218,9 +217,6 @@ def test_files_that_are_no_policy(tmp_path: Path, text: str, said: str, kind: ty
     assert repr(str(path)) in str(raised.value)
     with pytest.raises(FileNotFoundError):
         jaxexp.Policy.from_toml(tmp_path / "other.toml")
-
-
-# --- nodes of unregistered classes ---
 
 
 def test_a_policy_refuses_before_auxiliary_data_become_objects(tmp_path: Path, monkeypatch: Any) -> None:

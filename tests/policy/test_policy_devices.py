@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
 
-import jax
-import jax.numpy as jnp
 import pytest
 
 import jaxexp
 from jaxexp import _jax
 from jaxexp._kernel.artifact import op_sharding
 from jaxexp._policy.module import devices
-from kit.corpus import arr
 from kit.each import each
 from kit.named_devices import (
     NO_DEVICES,
@@ -25,7 +21,6 @@ from kit.named_devices import (
     Value,
     artifact,
     attribute_of,
-    bytecode,
     module,
     on,
     proto,
@@ -45,10 +40,9 @@ def check(blob: bytes) -> None:
     jaxexp.deserialize(blob)
 
 
-# Each form in one place, and each place with one form, and some more.
-CHECKED = [
-    (f, p) for i, f in enumerate(SHARDINGS) for j, p in enumerate(PLACES) if i == 0 or j == 0 or (i + j) % 7 == 0
-]
+# Each form in one place, and each place with one form.
+FORMS, FIRST = list(SHARDINGS), next(iter(PLACES))
+CHECKED = [(form, FIRST) for form in FORMS] + [(FORMS[i % len(FORMS)], place) for i, place in enumerate(PLACES)]
 
 
 @each("form, place", CHECKED)
@@ -64,18 +58,6 @@ def test_meshes_that_nothing_uses() -> None:
         sdy.return %a : tensor<1xf32>
       }} : ({T}) -> {T}"""
     check(artifact(module(manual)))
-
-
-def test_vjps() -> None:
-    text = module(of_module=attribute_of(*SHARDINGS["meshes"])).replace("(%arg0", f"(%arg1: {T}, %arg0")
-    exported = jaxexp.export(jax.jit(jnp.sin))(arr(8))
-    vjp = dataclasses.replace(exported.vjp(), mlir_module_serialized=bytecode(text))
-    blob = dataclasses.replace(exported, _get_vjp=lambda _: vjp).serialize(vjp_order=1)
-    with pytest.raises(jaxexp.PolicyError, match=r"the VJP of order 1 of sin has 8 devices in mhlo"):
-        jaxexp.deserialize(blob, policy=jaxexp.Policy(max_devices=7))
-
-
-# --- what is not understood -------------------------------------------------------------------------------------------
 
 
 @each("case", UNKNOWN_FORMS)
@@ -127,7 +109,6 @@ def test_op_shardings_have_the_devices_that_xla_finds() -> None:
     sibling="test_policy_devices.py::test_each_form_in_each_place",
 )
 def test_artifacts_of_all_releases_pass() -> None:
-    """With as many devices as they say."""
     everything = {"custom_calls": None, "effects": None, "callbacks": None, "operations": None}
     passed = 0
     for path in sorted(GOLDEN.rglob("*.bin")):
@@ -139,19 +120,6 @@ def test_artifacts_of_all_releases_pass() -> None:
         jaxexp.load(path, policy=jaxexp.Policy(**everything, max_devices=count))
         passed += 1
     assert passed > 100
-
-
-# --- other limits -----------------------------------------------------------------------------------------------------
-
-
-def test_versioned_operations_are_what_they_stand_for() -> None:
-    """Parsing turns vhlo into stablehlo, so the target is seen."""
-    blob = artifact(module(f"%r = stablehlo.custom_call @mine(%arg0) : ({T}) -> {T}"))
-    counts = jaxexp.inspect(blob).operation_counts[0]
-    assert [count for name, count in counts.items() if name.startswith("vhlo.custom_call_v")] == [1]
-    with pytest.raises(jaxexp.PolicyError, match="custom call 'mine'"):
-        jaxexp.deserialize(blob, policy=jaxexp.Policy())
-    jaxexp.deserialize(blob, policy=jaxexp.Policy(custom_calls=("mine",)))
 
 
 def test_side_effects_of_stable_targets_need_no_entry() -> None:

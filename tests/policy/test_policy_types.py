@@ -51,6 +51,11 @@ def computed(exported: jaxexp.Exported) -> list[tuple[tuple[int, ...], Any]] | N
     return [(one.dimensions(), one.numpy_dtype()) for one in (shape.tuple_shapes() if shape.is_tuple() else [shape])]
 
 
+def assert_types_are_computed(exported: jaxexp.Exported, *, or_refused: bool) -> None:
+    said = [(aval.shape, aval.dtype) for aval in exported.out_avals]
+    assert computed(exported) in ([said, None] if or_refused else [said])
+
+
 def check_types(name: str, one_in: int) -> None:
     """Each with one type changed in each way, and with several: what StableHLO and a policy allow is as it says."""
     context, count = _jax.make_ir_context(), 0
@@ -62,68 +67,108 @@ def check_types(name: str, one_in: int) -> None:
         with_jax, without = refused(blob, jaxexp.Policy())
         assert without is not None if name in operations.RESIZING else with_jax == without, operation
         if with_jax is None:
-            exported = jaxexp.deserialize(blob, policy=jaxexp.Policy())
-            said = [(aval.shape, aval.dtype) for aval in exported.out_avals]
-            assert computed(exported) in (said, None), operation
+            assert_types_are_computed(jaxexp.deserialize(blob, policy=jaxexp.Policy()), or_refused=True)
             count += 1
     assert count > 0
 
 
-@each("name", NAMES)
+def test_all_operations_at_once() -> None:
+    functions, calls, taken, given = [], [], [], []
+    for number, operation in enumerate(one for one in OPERATIONS if one.name not in operations.RESIZING):
+        arguments = [f"%x{len(taken) + i}" for i in range(len(operation.operands))]
+        types = [", ".join(f"tensor<{one}>" for one in some) for some in (operation.operands, operation.results)]
+        count = len(operation.results)
+        calls.append(
+            f"%c{number}:{count} = func.call @f{number}({', '.join(arguments)}) : ({types[0]}) -> ({types[1]})"
+        )
+        taken += [f"{argument}: tensor<{type_}>" for argument, type_ in zip(arguments, operation.operands, strict=True)]
+        given += [(f"%c{number}#{i}", f"tensor<{type_}>") for i, type_ in enumerate(operation.results)]
+        inner = operation.module().partition("{")[2].rstrip().removesuffix("}")
+        functions.append(inner.replace("public @main", f"private @f{number}"))
+    values, types = (", ".join(some) for some in zip(*given, strict=True))
+    body = "\n".join([*calls, f"return {values} : {types}"])
+    main = f"func.func public @main({', '.join(taken)}) -> ({types}) {{ {body} }}"
+    blob = bytes(jaxexp.from_stablehlo(serialized("\n".join(["module @f {", main, *functions, "}"]))).serialize())
+    assert refused(blob, jaxexp.Policy()) == (None, None)
+    assert_types_are_computed(jaxexp.deserialize(blob, policy=jaxexp.Policy()), or_refused=False)
+
+
+# A policy looks at the types of these itself, where StableHLO and XLA do not.
+LOOKED_AT = {f"stablehlo.{name}" for name in ("bitcast_convert", "remainder", "rng_bit_generator")}
+LOOKED_AT |= operations.REDUCTIONS | operations.RESIZING.keys()
+
+
+@each("name", sorted(LOOKED_AT & set(NAMES)))
 def test_types_of_some(name: str) -> None:
     check_types(name, 60)
 
 
-@pytest.mark.wide(one_in=40, promise="the types that StableHLO and a policy allow are those that XLA computes")
+@pytest.mark.long(
+    promise="the types that StableHLO and a policy allow are those that XLA computes",
+    sibling="test_policy_types.py::test_types_of_some",
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_types_are_those_that_xla_computes(name: str) -> None:
     check_types(name, 1)
 
 
-def check_refused(text: str, *, unless: str) -> None:
+# XLA's code for CPUs writes a byte for each number of two bits, and has memory for a quarter of that.
+TWO_BITS = """module @f {{ func.func public @main(%x: tensor<9xi8>) -> tensor<9xi8> {{
+  %y = stablehlo.convert %x : (tensor<9xi8>) -> tensor<9x{0}>
+  %r = stablehlo.convert %y : (tensor<9x{0}>) -> tensor<9xi8>
+  return %r : tensor<9xi8> }} }}"""
+# XLA's compiler crashes at it.
+COMPLEX_REMAINDER = """module @f { func.func public @main(%x: tensor<9xcomplex<f32>>) -> tensor<9xcomplex<f32>> {
+  %r = stablehlo.remainder %x, %x : tensor<9xcomplex<f32>>
+  return %r : tensor<9xcomplex<f32>> } }"""
+# From the first array, XLA takes the number of parts of all.
+GATHERED_IN_TWO_WAYS = """module @f {
+  func.func public @main(%x: tensor<3xf32>, %y: tensor<3xf32>) -> (tensor<6xf32>, tensor<3xf32>) {
+  %r:2 = "stablehlo.all_gather"(%x, %y) <{all_gather_dim = 0 : i64, replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}>
+    : (tensor<3xf32>, tensor<3xf32>) -> (tensor<6xf32>, tensor<3xf32>)
+  return %r#0, %r#1 : tensor<6xf32>, tensor<3xf32> } }"""
+
+
+@each(
+    "text, unless",
+    [
+        (TWO_BITS.format("i2"), "tensor<*xi2>"),
+        (TWO_BITS.format("ui2"), "tensor<*xui2>"),
+        (COMPLEX_REMAINDER, "stablehlo.remainder"),
+        (GATHERED_IN_TWO_WAYS, "stablehlo.all_gather"),
+    ],
+)
+def test_types_that_xla_gets_wrong(text: str, unless: str) -> None:
     blob = bytes(jaxexp.from_stablehlo(serialized(text)).serialize())
     assert refused(blob, jaxexp.Policy()) == ("operations", "operations")
     assert refused(blob, jaxexp.Policy(operations=[unless])) == (None, None)
 
 
-@each("element", ["i2", "ui2"])
-def test_numbers_of_two_bits(element: str) -> None:
-    """XLA's code for CPUs writes a byte for each, and has memory for a quarter of that."""
-    check_refused(
-        f"""module @f {{ func.func public @main(%x: tensor<9xi8>) -> tensor<9xi8> {{
-      %y = stablehlo.convert %x : (tensor<9xi8>) -> tensor<9x{element}>
-      %r = stablehlo.convert %y : (tensor<9x{element}>) -> tensor<9xi8>
-      return %r : tensor<9xi8> }} }}""",
-        unless=f"tensor<*x{element}>",
-    )
+@pytest.fixture(scope="module")
+def of_open_size() -> jaxexp.Exported:
+    return jaxexp.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b"), np.float32))
 
 
-def test_remainders_of_complex_numbers() -> None:
-    """XLA's compiler crashes at them."""
-    check_refused(
-        """module @f { func.func public @main(%x: tensor<9xcomplex<f32>>) -> tensor<9xcomplex<f32>> {
-      %r = stablehlo.remainder %x, %x : tensor<9xcomplex<f32>>
-      return %r : tensor<9xcomplex<f32>> } }""",
-        unless="stablehlo.remainder",
-    )
+RANDOM = """rng_bit_generator(%state, %size) {api_version = 2 : i32, rng_algorithm = #stablehlo<rng_algorithm DEFAULT>}
+  : (tensor<2xui64>, tensor<1xi32>)"""
+WINDOW = """reduce_window(%x, %zero, %size, %one, %one, %one, %padding)
+  {api_version = 2 : i32, called_computations = [@sum]}
+  : (tensor<?xf32>, tensor<f32>, tensor<1xi32>, tensor<1xi32>, tensor<1xi32>, tensor<1xi32>, tensor<1x2xi32>)"""
 
 
-def test_all_arrays_are_gathered_alike() -> None:
-    """From the first one, XLA takes the number of parts of all."""
-    check_refused(
-        """module @f {
-      func.func public @main(%x: tensor<3xf32>, %y: tensor<3xf32>) -> (tensor<6xf32>, tensor<3xf32>) {
-      %r:2 = "stablehlo.all_gather"(%x, %y) <{all_gather_dim = 0 : i64,
-        replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}>
-        : (tensor<3xf32>, tensor<3xf32>) -> (tensor<6xf32>, tensor<3xf32>)
-      return %r#0, %r#1 : tensor<6xf32>, tensor<3xf32> } }""",
-        unless="stablehlo.all_gather",
-    )
-
-
-def check_symbolic_call(call: str, operands: str, *results: str, is_allowed: bool) -> None:
-    """A custom call with open sizes, in a function of float32[b], whose last result is converted to that."""
-    exported = jaxexp.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b"), np.float32))
+@each(
+    "call, results, is_allowed",
+    [
+        (RANDOM, ["tensor<2xui64>", "tensor<?xui32>"], True),
+        (RANDOM, ["tensor<2xui64>", "tensor<?xf32>"], False),
+        (RANDOM, ["tensor<2xui64>", "tensor<?xi32>"], False),
+        (RANDOM, ["tensor<2xf64>", "tensor<?xui32>"], False),
+        (WINDOW, ["tensor<?xf32>"], True),
+        (WINDOW, ["tensor<?xf64>"], False),
+    ],
+)
+def test_calls_of_open_sizes(call: str, results: list[str], of_open_size: jaxexp.Exported, *, is_allowed: bool) -> None:
+    """Custom calls, the last result of which is converted to float32[b]."""
     text = f"""module @f {{
       func.func public @main(%x: tensor<?xf32>) -> tensor<?xf32> {{
         %one = stablehlo.constant dense<1> : tensor<1xi32>
@@ -132,7 +177,7 @@ def check_symbolic_call(call: str, operands: str, *results: str, is_allowed: boo
         %state = stablehlo.constant dense<0> : tensor<2xui64>
         %b = stablehlo.get_dimension_size %x, dim = 0 : (tensor<?xf32>) -> tensor<i32>
         %size = stablehlo.reshape %b : (tensor<i32>) -> tensor<1xi32>
-        %r:{len(results)} = stablehlo.custom_call @stablehlo.dynamic_{call} : ({operands}) -> ({", ".join(results)})
+        %r:{len(results)} = stablehlo.custom_call @stablehlo.dynamic_{call} -> ({", ".join(results)})
         %y = stablehlo.convert %r#{len(results) - 1} : ({results[-1]}) -> tensor<?xf32>
         return %y : tensor<?xf32>
       }}
@@ -141,31 +186,6 @@ def check_symbolic_call(call: str, operands: str, *results: str, is_allowed: boo
         return %s : tensor<f32>
       }}
     }}"""
-    blob = bytes(dataclasses.replace(exported, mlir_module_serialized=serialized(text)).serialize())
+    blob = bytes(dataclasses.replace(of_open_size, mlir_module_serialized=serialized(text)).serialize())
     assert refused(blob, jaxexp.Policy()) == ((None, None) if is_allowed else ("operations", "operations"))
     assert refused(blob, jaxexp.Policy(operations=["stablehlo.custom_call"])) == (None, None)
-
-
-@each(
-    "state, bits, is_allowed",
-    [
-        ("ui64", "ui32", True),
-        ("ui64", "ui8", True),
-        ("ui64", "f32", False),
-        ("ui64", "i32", False),
-        ("f64", "ui32", False),
-    ],
-)
-def test_random_bits_of_open_sizes(state: str, bits: str, *, is_allowed: bool) -> None:
-    call = "rng_bit_generator(%state, %size) {api_version = 2 : i32, rng_algorithm = #stablehlo<rng_algorithm DEFAULT>}"
-    results = f"tensor<2x{state}>", f"tensor<?x{bits}>"
-    check_symbolic_call(call, "tensor<2xui64>, tensor<1xi32>", *results, is_allowed=is_allowed)
-
-
-@each("element, is_allowed", [("f32", True), ("f64", False), ("i32", False)])
-def test_windows_of_open_sizes(element: str, *, is_allowed: bool) -> None:
-    call = """reduce_window(%x, %zero, %size, %one, %one, %one, %padding)
-      {api_version = 2 : i32, called_computations = [@sum]}"""
-    of_sizes = "tensor<1xi32>, tensor<1xi32>, tensor<1xi32>, tensor<1xi32>, tensor<1x2xi32>"
-    operands = f"tensor<?xf32>, tensor<f32>, {of_sizes}"
-    check_symbolic_call(call, operands, f"tensor<?x{element}>", is_allowed=is_allowed)

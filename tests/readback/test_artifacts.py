@@ -13,17 +13,12 @@ from jaxexp import _jax
 from jaxexp._kernel.module import runnable
 from kit.corpus import CASES, export_with
 from kit.goldens import RELEASES, arguments, blob_of, every_artifact, release
+from kit.harnesses import numbers
 from kit.linear_algebra import ARTIFACTS as LAPACK
 from kit.linear_algebra import close, load, precision, stored
 from kit.raising import assert_same_bits, no_loops
 
 pytestmark = pytest.mark.jax
-
-
-def as_numbers(results: Any) -> list[Any]:
-    """Keys as the integers that they are made of."""
-    is_key = lambda x: jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)  # noqa: E731
-    return [jax.random.key_data(x) if is_key(x) else x for x in jax.tree.leaves(results)]
 
 
 def batch(leaf: Any) -> Any:
@@ -48,13 +43,13 @@ def test_golden_artifacts(version: str, name: str) -> None:
     if not runs_here(exported, version):
         return
     args, kwargs = arguments(exported, version, name)
-    results = as_numbers(exported.call(*args, **kwargs))
-    assert_same_bits(as_numbers(jax.jit(exported.raised())(*args, **kwargs)), results)
+    results = numbers(exported.call(*args, **kwargs))
+    assert_same_bits(numbers(jax.jit(exported.raised())(*args, **kwargs)), results)
     if not exported.in_avals:
         return
     with no_loops():
         mapped = jax.vmap(lambda a: exported.call(*a[0], **a[1]))(jax.tree.map(batch, (args, kwargs)))
-    for found, expected in zip(as_numbers(mapped), results, strict=True):
+    for found, expected in zip(numbers(mapped), results, strict=True):
         for row in np.asarray(found):
             np.testing.assert_allclose(row.astype(complex), np.asarray(expected).astype(complex), rtol=1e-5)
 
@@ -82,7 +77,7 @@ def test_corpus(name: str) -> None:
                 exported.raised()(*program.args, **program.kwargs)
             return
         found = jax.jit(exported.raised())(*program.args, **program.kwargs)
-        assert_same_bits(as_numbers(found), as_numbers(results))
+        assert_same_bits(numbers(found), numbers(results))
 
 
 @pytest.mark.wide(one_in=80, promise="linear algebra of old releases is mapped")

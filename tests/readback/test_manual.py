@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import collections
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -24,6 +23,7 @@ from jaxexp._readback.table import OPERATIONS
 from kit.batches import reload
 from kit.corpus import arr, export_with, mesh
 from kit.each import each
+from kit.harnesses import numbers
 from kit.places import GOLDEN
 from kit.raising import assert_same_bits, no_loops
 from kit.sharded.all import CASES
@@ -34,7 +34,6 @@ pytestmark = pytest.mark.jax
 
 MESH = mesh((2, 4), ("x", "y"))
 X = arr(8, 16)
-RING = [(i, (i + 1) % 4) for i in range(4)]
 COLLECTIVES = "psum pmax pmin all_gather reduce_scatter all_to_all ppermute axis_index shard_map".split()
 
 
@@ -71,13 +70,9 @@ FUNCTIONS: dict[str, Any] = {
     "sums": mapped(lambda x: (lax.psum(x, "x"), lax.psum(x, ("y", "x"))), out_specs=(P(None, "y"), P())),
     "extremes": mapped(lambda x: (lax.pmax(x, "y"), lax.pmin(x.astype(int), "x")), out_specs=(P("x"), P(None, "y"))),
     "sums in groups": mapped(lambda x: lax.psum(x, "y", axis_index_groups=[[0, 3], [2, 1]]), check_vma=False),
-    "gathered": mapped(lambda x: lax.all_gather(x, "y"), out_specs=P(None, "x"), check_vma=False),
     "gathered over both": mapped(lambda x: lax.all_gather(x, ("y", "x"), axis=1, tiled=True), out_specs=P("x", "y")),
-    "scattered": mapped(lambda x: lax.psum_scatter(x, "y", scatter_dimension=1, tiled=True)),
     "scattered, without the axis": mapped(lambda x: lax.psum_scatter(x, "y"), out_specs=P(("x", "y"))),
-    "exchanged": mapped(lambda x: lax.all_to_all(x, "y", 1, 0, tiled=True)),
     "exchanged, without the axis": mapped(lambda x: lax.all_to_all(x, "y", 0, 1)),
-    "permuted": mapped(lambda x: lax.ppermute(x, "y", RING[:3])),
     "permuted over both": mapped(lambda x: lax.ppermute(x, ("x", "y"), [(i, 7 - i) for i in range(8)])),
     "indices": mapped(lambda x: x * lax.axis_index("x") + lax.axis_index(("y", "x"))),
     "over one axis": over_x(lambda x: lax.psum(jnp.sin(x), "x") @ x.T, P(None, "x")),
@@ -98,16 +93,12 @@ def loaded(function: Any, vjp_order: int = 0) -> jaxexp.Exported:
     return reload(jaxexp.export(jax.jit(function))(*placed(X)), vjp_order)
 
 
-def primitives(jaxpr: Any) -> Iterator[str]:
+def collectives(jaxpr: Any) -> dict[str, int]:
+    counted: collections.Counter[str] = collections.Counter()
     for equation in jaxpr.eqns:
-        yield equation.primitive.name.removesuffix("_invariant")
-        for inner in jax.tree.leaves(list(equation.params.values())):
-            if isinstance(inner, (jax.extend.core.Jaxpr, jax.extend.core.ClosedJaxpr)):
-                yield from primitives(getattr(inner, "jaxpr", inner))
-
-
-def collectives(closed: Any) -> dict[str, int]:
-    counted = collections.Counter(primitives(closed.jaxpr))
+        counted[equation.primitive.name.removesuffix("_invariant")] += 1
+        for inner in _jax.jaxprs_in_params(equation.params):
+            counted.update(collectives(inner))
     return {name: counted[name] for name in COLLECTIVES}
 
 
@@ -118,8 +109,8 @@ def test_values(name: str) -> None:
     expected = jax.tree.leaves(exported.call(x))
     for run in (exported.raised(), jax.jit(exported.raised())):
         assert_same_bits(jax.tree.leaves(run(x)), expected)
-    live = collectives(jax.make_jaxpr(FUNCTIONS[name])(X))
-    assert collectives(exported.make_jaxpr()) == live
+    live = collectives(jax.make_jaxpr(FUNCTIONS[name])(X).jaxpr)
+    assert collectives(exported.make_jaxpr().jaxpr) == live
     assert live["shard_map"] >= 1
     (rows,) = placed(np.stack([X, X[::-1], 2 * X]))
     with no_loops():
@@ -129,8 +120,8 @@ def test_values(name: str) -> None:
         np.testing.assert_allclose(one, np.stack(column), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.wide(one_in=6, promise="a batch of gradients of a jax.shard_map is no loop")
-@pytest.mark.parametrize("name", ["sums", "gathered over both", "exchanged", "permuted", "loop", "around it"])
+@pytest.mark.wide(one_in=3, promise="a batch of gradients of a jax.shard_map is no loop")
+@pytest.mark.parametrize("name", ["around it", "gathered over both", "loop"])
 def test_gradients_of_each_element(name: str) -> None:
     exported = loaded(FUNCTIONS[name], 1)
     (rows,) = placed(np.stack([X, X[::-1], 2 * X]))
@@ -194,7 +185,7 @@ EXPLICIT = mesh((2, 4), ("x", "y"), jax.sharding.AxisType.Explicit)
 
 @pytest.mark.wide(one_in=5, promise="a raised jax.shard_map runs where the caller has set a mesh")
 @pytest.mark.parametrize("m", [MESH, OTHER, EXPLICIT], ids=["same", "other", "explicit"])
-@pytest.mark.parametrize("name", ["sums", "indices", "functions", "around it"])
+@pytest.mark.parametrize("name", ["sums", "indices", "around it"])
 def test_where_the_caller_has_set_a_mesh(name: str, m: Any) -> None:
     exported = loaded(FUNCTIONS[name])
     (x,) = placed(X)
@@ -254,13 +245,11 @@ def test_exported_again_for_another_platform() -> None:
 
 
 def test_keys() -> None:
-    """Arrays of keys on the way to a `jax.shard_map` and back."""
-    body = lambda x: x + jax.random.uniform(jax.random.key(lax.axis_index("x")), x.shape)  # noqa: E731
-    function = lambda key, x: (jax.random.split(key), mapped(body)(x))  # noqa: E731
+    """Arrays of keys beside a `jax.shard_map`."""
+    function = lambda key, x: (jax.random.split(key), mapped(lambda x: lax.psum(x, "x"), out_specs=P(None, "y"))(x))  # noqa: E731
     args = placed(jax.random.key(3), X)
     exported = reload(jaxexp.export(jax.jit(function))(*args), 0)
-    (keys, found), (expected_keys, expected) = exported.raised()(*args), exported.call(*args)
-    assert_same_bits([jax.random.key_data(keys), found], [jax.random.key_data(expected_keys), expected])
+    assert_same_bits(numbers(exported.raised()(*args)), numbers(exported.call(*args)))
 
 
 def test_on_one_device() -> None:
@@ -347,8 +336,3 @@ def test_collectives_outside_are_refused() -> None:
     snippet = Snippet(("4x2xf32",), ("4x2xf32",), body, devices=8)
     with pytest.raises(jaxexp.UnsupportedError, match=r"all_reduce \(outside of a jax.shard_map"):
         snippet.exported().make_jaxpr()
-
-
-def test_no_derivatives_of_what_is_read_back() -> None:
-    with pytest.raises(jaxexp.UnsupportedError, match="stored VJPs"):
-        jax.grad(lambda x: loaded(FUNCTIONS["loop"]).raised()(x).sum())(*placed(X))

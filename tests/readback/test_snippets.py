@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
+from jaxexp import _jax
+from jaxexp._readback import reader
 from jaxexp._readback.function import raised
+from jaxexp._readback.table import OPERATIONS
 from kit.raising import assert_same_bits, said_of_loops
 from kit.snippets import SNIPPETS
 
@@ -19,28 +21,31 @@ pytestmark = pytest.mark.jax
 STARTS = {"reduce from an argument": (1,), "reduce of pairs": (2, 3)}
 
 
-def results_of_all(names: list[str], arguments: list[Any], run: Callable[[Any], Callable[..., Any]]) -> Any:
-    """The results of many snippets, which are compiled as one program."""
-    functions = [run(SNIPPETS[name].exported()) for name in names]
-    every = jax.jit(lambda given: [f(*xs) for f, xs in zip(functions, given, strict=True)])
-    compiled = every.lower(arguments).compile(compiler_options={"xla_backend_optimization_level": 0})
-    return dict(zip(names, compiled(arguments), strict=True))
-
-
 @pytest.mark.parametrize("devices", [1, 8])
 def test_values(devices: int) -> None:
+    """All as one program, which the compiler does not optimize much."""
     # Without float16, for which XLA has no code on old CPUs.
     names = [name for name, one in SNIPPETS.items() if one.devices == devices and "xf16" not in one.text]
+    arguments = [SNIPPETS[name].placed(*SNIPPETS[name].arguments()) for name in names]
+    blocks = []
+    with _jax.make_ir_context() as context, _jax.ir.Location.unknown(context):
+        for name in names:
+            module = _jax.ir.Module.parse(SNIPPETS[name].text, context)
+            blocks.append(reader.Reader(module, OPERATIONS, partitioned=devices > 1).main())
+    calls = [SNIPPETS[name].exported().call for name in names]
+
+    def raised_and_called(given: Any) -> Any:
+        return [(block(xs), call(*xs)) for block, call, xs in zip(blocks, calls, given, strict=True)]
+
     wrong = {}
     with jax.enable_x64(True):
-        arguments = [SNIPPETS[name].placed(*SNIPPETS[name].arguments()) for name in names]
-        expected = results_of_all(names, arguments, lambda exported: exported.call)
-        found = results_of_all(names, arguments, lambda exported: raised(exported, exported.in_avals, "cpu").inline)
-        for name in names:
+        lowered = jax.jit(raised_and_called).lower(arguments)
+        compiled = lowered.compile(compiler_options={"xla_backend_optimization_level": 0})
+        for name, results in zip(names, compiled(arguments), strict=True):
             try:
-                for one, other in zip(found[name], expected[name], strict=True):
-                    assert (one.dtype, one.shape) == (other.dtype, other.shape)
-                    assert_close(one, np.asarray(other))
+                for found, expected in zip(*results, strict=True):
+                    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+                    assert_close(found, np.asarray(expected))
             except AssertionError as error:
                 wrong[name] = str(error)
     assert wrong == {}

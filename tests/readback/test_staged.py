@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import jaxexp
-from jaxexp._readback import table
 from jaxexp._readback.program import Step
 from kit.corpus import arr
 from kit.each import each
@@ -60,12 +59,8 @@ def nothing(x: Any, y: Any) -> Any:
     return ()
 
 
-def arguments(x: Any, y: Any) -> Any:
-    return y, x, x
-
-
-def constants(x: Any, y: Any) -> Any:
-    return 3.5, jnp.asarray(TABLE), jnp.zeros((2, 3)), x
+def arguments_and_constants(x: Any, y: Any) -> Any:
+    return y, x, x, 3.5, jnp.asarray(TABLE), jnp.zeros((2, 3)), x + TABLE, y + TABLE, x + 2 * TABLE
 
 
 def without_arguments() -> Any:
@@ -77,10 +72,6 @@ def some_results(x: Any, y: Any) -> Any:
     first, _ = jax.lax.sort((x, y), num_keys=1)
     _, second = jax.lax.sort((y, x), num_keys=1)
     return first, second
-
-
-def tables(x: Any, y: Any) -> Any:
-    return x + TABLE, y + TABLE, x + 2 * TABLE
 
 
 def loops(x: Any, y: Any) -> Any:
@@ -99,10 +90,7 @@ def functions(x: Any, y: Any) -> Any:
     return softmax(softmax(x) + softmax(y)), softmax(TABLE)
 
 
-EVERY = [nothing, arguments, constants, without_arguments, some_results, tables, loops, functions, long]
-
-
-@each("fun", EVERY)
+@each("fun", [nothing, arguments_and_constants, without_arguments, some_results, loops, functions])
 def test_kinds(fun: Callable[..., Any]) -> None:
     args = () if fun is without_arguments else (X, Y)
     exported = loaded(fun, *args)
@@ -116,21 +104,14 @@ def test_kinds(fun: Callable[..., Any]) -> None:
                 np.testing.assert_allclose(found, np.stack([row, row]), rtol=1e-6)
 
 
-def test_weak_types_and_explicit_meshes() -> None:
-    """Arguments whose types say more than shapes and dtypes."""
+def test_weak_types() -> None:
     exported = loaded(lambda x, y: (x * y + y, jnp.sin(x)), np.float32(2), np.float32(3))
     assert_same_bits(exported.raised()(2.0, 3.0), exported.call(2.0, 3.0))
-    exported = loaded(long, X, Y)
-    mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
-    with jax.set_mesh(mesh):
-        x, y = (jax.device_put(z, jax.sharding.NamedSharding(mesh, jax.P("i"))) for z in (X, Y))
-        assert_same_bits(jax.jit(exported.raised())(x, y), exported.call(X, Y))
 
 
 def test_traced_once(steps: list[str]) -> None:
     raised = loaded(long, X, Y).raised()
-    first = raised(X, Y)
-    assert_same_bits(raised(X, Y), first)
+    assert_same_bits(raised(X, Y), raised(X, Y))
     assert len(steps) == 3
     with jax.default_matmul_precision("float32"):
         raised(X, Y)
@@ -148,19 +129,10 @@ def test_functions_of_the_module(steps: list[str]) -> None:
     for row, x, y in ((0, X, Y), (1, Y, X)):
         for column, expected in zip(mapped, exported.call(x, y), strict=True):
             np.testing.assert_allclose(column[row], expected, rtol=1e-4)
-    mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
+    mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))  # types say more there
     with jax.set_mesh(mesh):
         x, y = (jax.device_put(z, jax.sharding.NamedSharding(mesh, jax.P("i"))) for z in (X, Y))
         assert_same_bits(jax.jit(exported.raised())(x, y), exported.call(X, Y))
-
-
-def test_refusals_name_the_operation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An operation that becomes something else than the module says."""
-    monkeypatch.setitem(table.OPERATIONS, "stablehlo.sine", lambda operation: lambda x: jnp.zeros(7))
-    with pytest.raises(
-        jaxexp.UnsupportedError, match=r"stablehlo.sine \(became float32\[7\] instead of float32\[4\]\)"
-    ):
-        jax.jit(loaded(long, X, Y).raised())(X, Y)
 
 
 def test_what_jax_does_not_map_is_named() -> None:

@@ -83,7 +83,7 @@ def test_narrow_floats_are_not_rounded() -> None:
 
 def test_bits_and_random_numbers_stay() -> None:
     def f(x: jax.Array, n: jax.Array) -> Any:
-        return lax.bitcast_convert_type(x, np.int32), jnp.nextafter(x, 9.0), jax.random.uniform(jax.random.key(n), (4,))
+        return lax.bitcast_convert_type(x, np.int32), jnp.nextafter(x, 9.0), jax.random.bits(jax.random.key(n), (4,))
 
     n = np.int32(3)
     found, _ = wide(f, X, n)
@@ -113,22 +113,16 @@ def test_an_operation_rounds_once() -> None:
     np.testing.assert_allclose(np.abs(errors), 1, rtol=1e-6)
     assert 400 < np.count_nonzero(errors > 0) < 600
     assert np.any(errors != relative(jnp.exp, np.ones(1000, np.float32), seed=1))
-
-
-def test_what_is_exact_has_no_error() -> None:
     whole = np.arange(1, 9, dtype=np.float32)
-    assert not relative(lambda x: jnp.cumsum(x[::-1] * 2 + 1).reshape(2, 4).sum(), whole).any()
+    assert not relative(lambda x: jnp.cumsum(x[::-1] * 2 + 1).reshape(2, 4).sum(), whole).any(), "these are exact"
 
 
 def test_a_sum_rounds_more() -> None:
+    """Products of narrow floats are added in float32."""
     errors = relative(lambda x: x.sum(0), (1 + _random.random_sample((6400, 100))).astype(np.float32))
     np.testing.assert_allclose(np.abs(errors), np.sqrt(6400) / 4, rtol=1e-3)
-
-
-def test_products_of_narrow_floats_are_added_in_float32() -> None:
     x = (1 + _random.random_sample((1, 4096))).astype(jnp.bfloat16)
-    (error,) = relative(lambda x: x @ x.T, x).reshape(-1)
-    assert abs(error) == pytest.approx(2**16, rel=1e-3)
+    assert abs(relative(lambda x: x @ x.T, x).item()) == pytest.approx(2**16, rel=1e-3)
 
 
 C = (A + 1j * A.T).astype(np.complex64)
@@ -136,7 +130,7 @@ C = (A + 1j * A.T).astype(np.complex64)
 
 @each(
     "function",
-    [jnp.fft.fft, lambda c: c @ c, lambda c: jnp.cumsum(c, axis=0), jnp.sum, jnp.exp, lambda c: c * c[::-1], jnp.sqrt],
+    [jnp.fft.fft, lambda c: c @ c, lambda c: jnp.cumsum(c, axis=0), jnp.sum, lambda c: jnp.exp(c) * c[::-1]],
 )
 def test_both_parts_of_complex_numbers_round(function: Any) -> None:
     """By errors of their own, which are relative to the number."""
@@ -150,7 +144,7 @@ def test_a_sum_of_two_rounds_each_part_by_itself() -> None:
     """What is real stays so."""
     (found,), _ = wide(lambda c: c + c[::-1], A.astype(np.complex64), size=1.0)
     assert np.all(found.imag == 0)
-    (exact,), _ = wide(lambda c: c + C, C[::-1].copy())
+    exact = C + C[::-1].astype(complex)
     (found,), _ = wide(lambda c: c + C, C[::-1].copy(), size=1.0)
     errors = (found - exact).real / exact.real, (found - exact).imag / exact.imag
     assert all(0 < np.abs(error).max() < 2**-23 for error in errors)
@@ -160,12 +154,8 @@ def test_a_sum_of_two_rounds_each_part_by_itself() -> None:
 def test_turns_of_a_loop_have_errors_of_their_own() -> None:
     """Errors of many turns cancel as random ones do."""
     x = (1 + _random.random_sample(200)).astype(np.float32)
-    for loop in (
-        lambda x: lax.fori_loop(0, 1024, lambda i, x: x * 1.0000001, x),
-        lambda x: lax.while_loop(lambda c: c[0] < 1024, lambda c: (c[0] + 1, c[1] * 1.0000001), (0, x))[1],
-    ):
-        errors = relative(loop, x)
-        assert 20 < np.sqrt(np.mean(errors**2)) < 50
+    errors = relative(lambda x: lax.fori_loop(0, 1024, lambda i, x: x * 1.0000001, x), x)
+    assert 20 < np.sqrt(np.mean(errors**2)) < 50
 
 
 def test_too_many_equations(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ STRICT = Policy(
 )  # fmt: skip
 
 
-@pytest.mark.wide(one_in=9, promise="what JAX refuses of an artifact of any release is refused without it, too")
+@pytest.mark.wide(one_in=12, promise="what JAX refuses of an artifact of any release is refused without it, too")
 @pytest.mark.parametrize("version", goldens.RELEASES)
 def test_artifacts_of_all_releases(version: str) -> None:
     """Only what names devices or classes is refused without JAX only."""

@@ -61,9 +61,11 @@ def save(artifact: Path, exe: Path, *more: object, devices: int = 1) -> None:
 def test_another_process_uses_the_code(artifact: Path, exe: Path, tmp_path: Path) -> None:
     """With inputs or a file for results, whoever compiles calls it, too; and what is there is not added again."""
     x, y = tmp_path / "x.npy", tmp_path / "y.npy"
+    exe.touch(0o600)  # as good as none
     save(artifact, exe, x, "--out", y)
     written = exe.read_bytes()
     assert len(ExecutablesFile(exe).records) == 1
+    assert exe.stat().st_mode & 0o777 == 0o600
     found, said = call(artifact, "--executables", exe)
     assert said == ""
     np.testing.assert_array_equal(found, np.load(y))
@@ -71,30 +73,17 @@ def test_another_process_uses_the_code(artifact: Path, exe: Path, tmp_path: Path
     timed = runtime.run(artifact, x, "--executables", exe, "--repeat", 1).stdout
     assert re.match(rf"code from {re.escape(str(exe))} in [\d.]+ ms\n", timed)
     assert re.match(r"compiled in ", runtime.run(artifact, x, "--repeat", 1).stdout)
-    save(artifact, exe)
     shown = runtime.run(artifact, x, "--save-executable", exe)
-    assert shown.returncode == 0
+    assert (shown.returncode, exe.read_bytes()) == (0, written)
     assert "\n  result  float32[8,8]" in shown.stdout
-    assert exe.read_bytes() == written
-    missing = runtime.run(artifact, "--save-executable", exe, "--out", y)
-    assert missing.returncode == 2
-    assert "no file gives args[0]" in missing.stderr
-
-
-def test_files_that_are_no_files_of_code(artifact: Path, tmp_path: Path) -> None:
-    """An empty one is as good as none."""
-    empty, other = tmp_path / "empty.exe", tmp_path / "notes.txt"
-    empty.touch(0o600)
-    save(artifact, empty)
-    assert len(ExecutablesFile(empty).records) == 1
-    assert empty.stat().st_mode & 0o777 == 0o600
-    assert call(artifact, "--executables", empty)[1] == ""
-    done = runtime.run(artifact, tmp_path / "x.npy", "--executables", tmp_path / "missing.exe")
-    assert done.returncode == 1 and "missing.exe" in done.stderr
-    other.write_text("not executables")
-    done = runtime.run(artifact, "--save-executable", other)
-    assert done.returncode == 1
-    assert f"cannot read the executables '{other}': expected a file of executables" in done.stderr
+    (other := tmp_path / "notes.txt").write_text("not executables")
+    for options, status, message in (
+        (("--save-executable", exe, "--out", y), 2, "no file gives args[0]"),
+        ((x, "--executables", tmp_path / "missing.exe"), 1, "missing.exe"),
+        (("--save-executable", other), 1, f"cannot read the executables '{other}': expected a file of executables"),
+    ):
+        done = runtime.run(artifact, *options)
+        assert done.returncode == status and message in done.stderr
     assert other.read_text() == "not executables"
 
 
@@ -103,18 +92,20 @@ def test_damaged_code_is_passed_over(artifact: Path, exe: Path) -> None:
     save(artifact, exe)
     intact = exe.read_bytes()
     expected, _ = call(artifact)
-    for place in range(0, len(intact), max(1, len(intact) // 20)):
-        exe.write_bytes(intact[:place] + bytes([intact[place] ^ 255]) + intact[place + 1 :])
-        np.testing.assert_array_equal(call(artifact, "--executables", exe)[0], expected)
-    for size in (0, 63, 64, 127, len(intact) // 2, len(intact) - 1):
-        exe.write_bytes(intact[:size])
-        found, said = call(artifact, "--executables", exe)
-        assert "is not used" in said
-        np.testing.assert_array_equal(found, expected)
     damaged = intact[:-1000] + bytes([intact[-1000] ^ 255]) + intact[-999:]
-    exe.write_bytes(damaged)
-    said = call(artifact, "--executables", exe)[1]
-    assert "expected the bytes as they were written, found others; delete the file, and precompile again\n" in said
+    places = [
+        intact[:at] + bytes([intact[at] ^ 255]) + intact[at + 1 :] for at in range(0, len(intact), len(intact) // 8)
+    ]
+    cuts = [intact[:size] for size in (0, 63, 127, len(intact) // 2, len(intact) - 1)]
+    for content, why in (
+        *((content, "") for content in places),
+        *((content, "is not used") for content in cuts),
+        (damaged, "expected the bytes as they were written, found others; delete the file, and precompile again\n"),
+    ):
+        exe.write_bytes(content)
+        found, said = call(artifact, "--executables", exe)
+        assert why in said
+        np.testing.assert_array_equal(found, expected)
     save(artifact, exe)
     repaired = exe.read_bytes()
     assert repaired.startswith(damaged) and len(repaired) > len(damaged)
@@ -127,28 +118,30 @@ def test_damaged_code_is_passed_over(artifact: Path, exe: Path) -> None:
 
 def test_code_of_several_functions_in_one_file(artifact: Path, exe: Path, tmp_path: Path) -> None:
     """Of VJPs, too; of JAX, which only Python uses; and of others that have the name of this one."""
-    jaxexp.load(artifact).precompile(into=exe)
-    said = call(artifact, "--executables", exe)[1]
-    assert "is not used: JAX compiled its code of this function, which only Python can use" in said
-    exe.unlink()
 
     def other(x: jax.Array) -> jax.Array:
         return x + 1
 
-    save(written(tmp_path / "other.jaxexp", other), exe)
-    assert "is not used: it has no code of this function" in call(artifact, "--executables", exe)[1]
-    save(written(tmp_path / "same_name.jaxexp", lambda x: x - 1), exe)
-    why = "its code is for another module of this name: another function, or this one exported again"
-    assert f"is not used: {why}\n" in call(artifact, "--executables", exe)[1]
+    named, alike = written(tmp_path / "other.jaxexp", other), written(tmp_path / "alike.jaxexp", lambda x: x - 1)
+    jaxexp.load(artifact).precompile(into=exe)
+    for save_more, why in (
+        (None, "JAX compiled its code of this function, which only Python can use"),
+        (named, "it has no code of this function"),
+        (alike, "its code is for another module of this name: another function, or this one exported again\n"),
+    ):
+        if save_more is not None:
+            exe.unlink(missing_ok=save_more is named)
+            save(save_more, exe)
+        assert f"is not used: {why}" in call(artifact, "--executables", exe)[1]
     save(artifact, exe)
+    save(named, exe)
     save(artifact, exe, "--vjp", 1)
-    for function in (artifact, tmp_path / "other.jaxexp"):
-        assert call(function, "--executables", exe)[1] == ""
     model = jaxexp.load(artifact, executables=exe)
     np.testing.assert_allclose(model.call(X), np.tanh(X) @ X, rtol=1e-5, atol=1e-5)
     assert not any(one.used for one in model.executables)
     model.precompile(into=exe)  # both kinds in one file
-    assert call(artifact, "--executables", exe)[1] == ""
+    for function in (artifact, named):
+        assert call(function, "--executables", exe)[1] == ""
 
 
 def test_flags_are_what_xla_reads(artifact: Path, exe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,20 +151,32 @@ def test_flags_are_what_xla_reads(artifact: Path, exe: Path, tmp_path: Path, mon
     said = call(artifact, "--executables", exe, devices=2)[1]
     assert "plugin options: compiled for cpu_device_count=1" in said
     slow, fast = (f"--xla_cpu_enable_fast_math={value}" for value in ("false", "true"))
-    monkeypatch.setenv("XLA_FLAGS", fast)
-    assert "XLA_FLAGS: compiled for none" in call(artifact, "--executables", exe)[1]
-    monkeypatch.setenv("XLA_FLAGS", f"{slow} {fast}")
-    save(artifact, exe)
-    assert call(artifact, "--executables", exe)[1] == ""
-    monkeypatch.setenv("XLA_FLAGS", f"{fast} {slow}")
-    assert f"XLA_FLAGS: compiled for {slow} {fast}, here it is {fast} {slow}" in call(artifact, "--executables", exe)[1]
     file = tmp_path / "flags"
     file.write_text(f"{slow}\n{fast}\n")
-    monkeypatch.setenv("XLA_FLAGS", str(file))
-    save(artifact, exe)
-    assert call(artifact, "--executables", exe)[1] == ""
+    for flags, why in (
+        (fast, "XLA_FLAGS: compiled for none"),
+        (f"{slow} {fast}", ""),
+        (f"{fast} {slow}", f"XLA_FLAGS: compiled for {slow} {fast}, here it is {fast} {slow}"),
+        (str(file), ""),
+    ):
+        monkeypatch.setenv("XLA_FLAGS", flags)
+        if not why:
+            save(artifact, exe)
+            assert call(artifact, "--executables", exe)[1] == ""
+        assert why in call(artifact, "--executables", exe)[1]
     file.write_text(slow)
     assert "XLA_FLAGS: compiled for" in call(artifact, "--executables", exe)[1]
+
+
+def test_shardings_come_from_the_file(tmp_path: Path, exe: Path) -> None:
+    rows = NamedSharding(mesh((2,), ("d",)), PartitionSpec("d"))
+    artifact = written(tmp_path / "f.jaxexp", jax.jit(lambda x: jnp.sin(x).sum(0), in_shardings=rows))
+    save(artifact, exe, devices=2)
+    found, said = call(artifact, "--executables", exe, devices=2)
+    assert said == ""
+    np.testing.assert_allclose(found, np.sin(X).sum(0), rtol=1e-5, atol=1e-5)
+    said = call(artifact, "--executables", exe, "--device", 1, "--device", 0, devices=2)[1]
+    assert "devices: compiled for 0,1, here it is 1,0" in said
 
 
 COMPILES_LATER = """
@@ -213,59 +218,7 @@ def test_code_is_for_the_process_as_it_started(artifact: Path, tmp_path: Path) -
     plugin.unlink(missing_ok=True)  # it is large
 
 
-def test_shardings_come_from_the_file(tmp_path: Path, exe: Path) -> None:
-    rows = NamedSharding(mesh((2,), ("d",)), PartitionSpec("d"))
-    artifact = written(tmp_path / "f.jaxexp", jax.jit(lambda x: jnp.sin(x).sum(0), in_shardings=rows))
-    save(artifact, exe, devices=2)
-    found, said = call(artifact, "--executables", exe, devices=2)
-    assert said == ""
-    np.testing.assert_allclose(found, np.sin(X).sum(0), rtol=1e-5, atol=1e-5)
-    said = call(artifact, "--executables", exe, "--device", 1, "--device", 0, devices=2)[1]
-    assert "devices: compiled for 0,1, here it is 1,0" in said
-
-
-def test_from_c(installed: Path, plugin: Path, artifact: Path, exe: Path) -> None:
-    library = Library(next(installed.glob("lib*/libjaxexp-c.so")))
-    library.c.jaxexp_why_compiled.restype = ctypes.c_char_p
-    own = library.runtime(plugin)
-    writer = library.load(own, artifact)
-    library.checked("save_executable", pointer(writer), str(exe).encode())
-
-    def loaded(**fields: Any) -> Handle:
-        return library.load_with(own, artifact, **{"executables": str(exe).encode(), **fields})
-
-    function = loaded()
-    library.checked("compile", pointer(function))
-    assert library.c.jaxexp_why_compiled(pointer(function)) == b""
-    with pytest.raises(RunError, match=r"size of the options is not set: expected sizeof\(jaxexp_load_options\)"):
-        loaded(size=0)
-    exe.write_bytes(b"")
-    function = loaded(size=Options.weights.offset)  # as a program has it that was built before there were weights
-    library.checked("compile", pointer(function))
-    assert b"an empty file" in library.c.jaxexp_why_compiled(pointer(function))
-
-
 # --- the compile cache ----------------------------------------------------------------------------------------------
-
-
-def test_processes_share_a_compile_cache(artifact: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    expected = call(artifact)[0]
-    x = artifact.parent / "x.npy"
-    commands = (artifact, x, "--compile-cache", cache, "--repeat", 1)
-    assert re.match(r"compiled in ", runtime.run(*commands).stdout)
-    (entry,) = cache.iterdir()
-    found = runtime.run(*commands)
-    assert re.match(rf"code from {re.escape(str(cache))} in [\d.]+ ms\n", found.stdout)
-    assert found.stderr == ""
-    np.testing.assert_array_equal(call(artifact, "--compile-cache", cache)[0], expected)
-    whole = entry.read_bytes()
-    for bad in (b"", whole[:100], whole[:-64], bytes([*whole[:-100], whole[-100] ^ 1, *whole[-99:]])):
-        entry.write_bytes(bad)
-        assert re.match(r"compiled in ", runtime.run(*commands).stdout)
-        assert entry.read_bytes()[:64] == whole[:64], "it was made again"
-        assert re.match(r"code from ", runtime.run(*commands).stdout)
-    assert list(cache.iterdir()) == [entry]
 
 
 def test_processes_that_start_together_compile_once(tmp_path: Path) -> None:
@@ -283,15 +236,28 @@ def test_processes_that_start_together_compile_once(tmp_path: Path) -> None:
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
-def test_a_compile_cache_from_c(
-    library: Library, runtime: Handle, artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_from_c(
+    library: Library, runtime: Handle, artifact: Path, exe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = str(tmp_path / "cache").encode()
-    for _ in range(2):
-        library.call(library.load_with(runtime, artifact, compile_cache=folder), library.array(X))
+    library.c.jaxexp_why_compiled.restype = ctypes.c_char_p
+
+    def why(**fields: Any) -> bytes:
+        function = library.load_with(runtime, artifact, **fields)
+        library.checked("compile", pointer(function))
+        return library.c.jaxexp_why_compiled(pointer(function))
+
+    file, folder = str(exe).encode(), str(tmp_path / "cache").encode()
+    writer = library.load(runtime, artifact)
+    library.checked("save_executable", pointer(writer), file)
+    assert why(executables=file) == b""
+    with pytest.raises(RunError, match=r"size of the options is not set: expected sizeof\(jaxexp_load_options\)"):
+        why(executables=file, size=0)
+    exe.write_bytes(b"")
+    # As a program has it that was built before there were weights.
+    assert b"an empty file" in why(executables=file, size=Options.weights.offset)
+    assert why(compile_cache=folder) and not why(compile_cache=folder)
     assert len(list((tmp_path / "cache").iterdir())) == 1
-    small = {"compile_cache": f"{tmp_path}/small".encode(), "compile_cache_bytes": 10}
-    library.call(library.load_with(runtime, artifact, **small), library.array(X))
+    why(compile_cache=f"{tmp_path}/small".encode(), compile_cache_bytes=10)
     assert list((tmp_path / "small").iterdir()) == []
     monkeypatch.chdir(tmp_path)
     function = library.load_with(runtime, artifact, compile_cache=b"beside")
@@ -300,4 +266,4 @@ def test_a_compile_cache_from_c(
     assert len(list((tmp_path / "beside").iterdir())) == 1, "the folder is the one that was checked"
     (tmp_path / "cache").chmod(0o777)
     with pytest.raises(RunError, match="every user of this machine may write"):
-        library.load_with(runtime, artifact, compile_cache=folder)
+        why(compile_cache=folder)

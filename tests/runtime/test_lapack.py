@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -193,15 +191,32 @@ def test_matrices_that_fail(dtype: str, compare: Any) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_algorithms_that_would_never_end(loaded: Any, call: Any) -> None:
-    """LAPACK's do not for such a matrix, in JAX and SciPy, either."""
+def test_what_lapack_does_not_compute(loaded: Any, call: Any) -> None:
+    """Its algorithms would never end for such a matrix, in JAX and SciPy, either. And nobody sees what was in memory:
+    where there is nothing to do, and in the scratch memory of old calls.
+    """
     matrix = np.eye(3, dtype=np.float32)
-    matrix[0, 0] = np.inf
-    both = np.stack([np.eye(3, dtype=np.float32), matrix])
+    both = np.stack([matrix, np.diag([np.inf, 1, 1]).astype(np.float32)])
     for algorithm in (linalg.SvdAlgorithm.DEFAULT, linalg.SvdAlgorithm.QR):
         for result in call(loaded(lambda x: linalg.svd(x, algorithm=algorithm), both), both):  # noqa: B023
             assert np.isfinite(result[0]).all()
             assert np.isnan(result[1]).all()
+
+    def nothing_to_do(x: Any) -> Any:
+        results = (f32(3, 3), f32(2), i32())
+        return jax.ffi.ffi_call("lapack_sgehrd_ffi", results)(x, low=np.int32(2), high=np.int32(2))[1:]
+
+    def scratch(x: Any) -> Any:
+        results = (f32(3, 3), f32(3), i32(), f32(100_000))
+        sizes = [np.int32(size) for size in (1, 3, 3, 100_000)]
+        return jax.ffi.ffi_call("lapack_sgeqrf", results, custom_call_api_version=2)(*sizes, x)[3]
+
+    for function in (nothing_to_do, scratch):
+        compiled = loaded(function, matrix)
+        for _ in range(3):
+            freed = [np.full(size, 1234.5, np.float32) for size in (2, 3, 100_000) for _ in range(10)]
+            del freed
+            assert not any(result.any() for result in call(compiled, matrix))
 
 
 def test_all_routines_of_jaxlib_are_tested() -> None:
@@ -229,8 +244,12 @@ WRONG: dict[str, tuple[str, Any, tuple[Any, ...], dict[str, Any]]] = {
     "a small result": ("spotrf", (f32(2, 3), i32()), (f32(3, 3),), {"uplo": L}),
     "a small batch of results": ("spotrf", (f32(3, 3), i32()), (f32(2, 3, 3),), {"uplo": L}),
     "few results": ("sgetrf", (f32(3, 3), i32(3)), (f32(3, 3),), {}),
-    "many results": ("sgetrf", (*LU, f32(9)), (f32(3, 3),), {}),
-    "many arguments": ("spotrf", (f32(3, 3), i32()), (f32(3, 3), f32(3, 3)), {"uplo": L}),
+    "few pivots": ("sgetrf", (f32(3, 3), i32(2), i32()), (f32(3, 3),), {}),
+    "few columns to pivot": ("sgeqp3", (f32(3, 3), i32(3), f32(3)), (f32(3, 3), i32(2)), {}),
+    "few factors of QR": ("sgeqrf", (f32(3, 3), f32(2)), (f32(3, 3),), {}),
+    "few factors": ("ssytrd", (f32(3, 3), f32(3), f32(2), f32(1), i32()), (f32(3, 3),), {"uplo": L}),
+    "few eigenvalues": ("ssyevd", (f32(3, 3), f32(2), i32()), (f32(3, 3),), {"mode": N, "uplo": L}),
+    "few singular values": ("sgesvd", (f32(3, 3), f32(2), f32(3, 3), f32(3, 3), i32()), (f32(3, 3),), {"mode": A}),
     "more of a result than LAPACK knows": (
         "sgeqrf", (f32(3, 3), f32(3), jax.ShapeDtypeStruct((), np.int16)), (f32(3, 3),), {},
     ),
@@ -238,31 +257,24 @@ WRONG: dict[str, tuple[str, Any, tuple[Any, ...], dict[str, Any]]] = {
         "sgehrd", (f32(0, 0), f32(9), i32()), (f32(0, 0),), {"low": np.int32(1), "high": np.int32(0)},
     ),
     "a diagonal of an empty matrix": ("ssytrd", (f32(0, 0), f32(9), f32(0), f32(0), i32()), (f32(0, 0),), {"uplo": L}),
-    "few pivots": ("sgetrf", (f32(3, 3), i32(2), i32()), (f32(3, 3),), {}),
     "no arguments": ("sgetrf", LU, (), {}),
     "no attribute": ("spotrf", (f32(3, 3), i32()), (f32(3, 3),), {}),
-    "another letter": ("spotrf", (f32(3, 3), i32()), (f32(3, 3),), {"uplo": N}),
     "an attribute of another type": ("spotrf", (f32(3, 3), i32()), (f32(3, 3),), {"uplo": np.int32(76)}),
-    "few factors of QR": ("sgeqrf", (f32(3, 3), f32(2)), (f32(3, 3),), {}),
     "many reflectors": ("sorgqr", f32(3, 3), (f32(3, 3), f32(4)), {}),
     "more columns than rows": ("sorgqr", f32(2, 3), (f32(2, 3), f32(2)), {}),
-    "a large triangle": ("strsm", f32(3, 3), (f32(4, 4), f32(3, 3)), TRSM),
     "a small triangle": ("strsm", f32(3, 3), (f32(2, 2), f32(3, 3)), TRSM),
+    "a large triangle": ("strsm", f32(3, 3), (f32(4, 4), f32(3, 3)), TRSM),
     "a factor with a size": ("strsm", f32(3, 3), (f32(3, 3), f32(3, 3), f32(2)), TRSM),
     "a small diagonal": ("sgtsv", (f32(3), f32(3), f32(3), f32(3, 3), i32()), (f32(3), f32(3), f32(2), f32(3, 3)), {}),
     "few left vectors": ("sgesdd", (f32(3, 3), f32(3), f32(3, 2), f32(3, 3), i32()), (f32(3, 3),), {"mode": A}),
-    "few singular values": ("sgesvd", (f32(3, 3), f32(2), f32(3, 3), f32(3, 3), i32()), (f32(3, 3),), {"mode": A}),
     "real vectors": (
         "sgeev", (f32(3), f32(3), f32(3, 3), f32(3, 3), i32()), (f32(3, 3),), {"compute_left": N, "compute_right": N},
     ),
     "sorted": ("sgees", (f32(3, 3), f32(3, 3), f32(3), f32(3), i32(), i32()), (f32(3, 3),), {"mode": N, "sort": S}),
     "a range that ends behind the matrix": ("sgehrd", (f32(3, 3), f32(2), i32()), (f32(3, 3),), RANGE),
-    "few factors": ("ssytrd", (f32(3, 3), f32(3), f32(2), f32(1), i32()), (f32(3, 3),), {"uplo": L}),
     "reflectors of another matrix": (
         "sormqr", f32(3, 3), (f32(2, 2), f32(2), f32(3, 3)), {"left": np.True_, "transpose": np.False_},
     ),
-    "few columns to pivot": ("sgeqp3", (f32(3, 3), i32(3), f32(3)), (f32(3, 3), i32(2)), {}),
-    "few eigenvalues": ("ssyevd", (f32(3, 3), f32(2), i32()), (f32(3, 3),), {"mode": N, "uplo": L}),
 }  # fmt: skip
 
 
@@ -277,28 +289,6 @@ def test_calls_that_do_not_fit_are_refused(loaded: Any, call: Any) -> None:
         assert raised.value.reason == Reason.PLUGIN, what
 
 
-def test_results_that_are_not_computed_are_zeros(loaded: Any, call: Any) -> None:
-    """Nobody sees what was in memory: where there is nothing to do, and in the scratch memory of old calls."""
-    x = np.eye(3, dtype=np.float32)
-
-    def nothing_to_do(x: Any) -> Any:
-        results = (f32(3, 3), f32(2), i32())
-        return jax.ffi.ffi_call("lapack_sgehrd_ffi", results)(x, low=np.int32(2), high=np.int32(2))[1:]
-
-    def scratch(x: Any) -> Any:
-        results = (f32(3, 3), f32(3), i32(), f32(100_000))
-        sizes = [np.int32(size) for size in (1, 3, 3, 100_000)]
-        return jax.ffi.ffi_call("lapack_sgeqrf", results, custom_call_api_version=2)(*sizes, x)[3]
-
-    for function in (nothing_to_do, scratch):
-        compiled = loaded(function, x)
-        for _ in range(3):
-            freed = [np.full(size, 1234.5, np.float32) for size in (2, 3, 100_000) for _ in range(10)]
-            del freed
-            for result in call(compiled, x):
-                assert not result.any()
-
-
 @pytest.mark.wide(one_in=8, promise="linear algebra of old releases runs on the LAPACK that is there")
 @pytest.mark.parametrize("name", linear_algebra.ARTIFACTS)
 def test_golden_artifacts(name: str, loaded: Any, library: Library, call: Any, runtime: Handle) -> None:
@@ -307,21 +297,15 @@ def test_golden_artifacts(name: str, loaded: Any, library: Library, call: Any, r
         exported = linear_algebra.load(name)
         argument, _ = linear_algebra.stored(name)
         arguments = jax.tree.leaves(argument)
-        found = call(library.load(runtime, linear_algebra.LAPACK / f"{name}.bin"), *arguments)
-        for ours, theirs in zip(found, jax.tree.leaves(exported.call(argument)), strict=True):
+        function = library.load(runtime, linear_algebra.LAPACK / f"{name}.bin")
+        for ours, theirs in zip(call(function, *arguments), jax.tree.leaves(exported.call(argument)), strict=True):
             linear_algebra.close(ours, theirs)
-
-
-def test_vjps_of_old_artifacts(loaded: Any, library: Library, call: Any, runtime: Handle) -> None:
-    name = "jax-0.4.23/cholesky_vjp_32"
-    exported = linear_algebra.load(name)
-    arguments = jax.tree.leaves(linear_algebra.stored(name)[0])
-    function = library.load(runtime, linear_algebra.LAPACK / f"{name}.bin")
-    vjp = library.changed("vjp", function)
-    cotangents = [np.ones(aval.shape, aval.dtype) for aval in exported.out_avals]
-    expected = jax.tree.leaves(exported.vjp().call(*arguments, *cotangents))
-    for ours, theirs in zip(call(vjp, *arguments, *cotangents), expected, strict=True):
-        linear_algebra.close(ours, theirs)
+        if name == "jax-0.4.23/cholesky_vjp_32":
+            cotangents = [np.ones(aval.shape, aval.dtype) for aval in exported.out_avals]
+            found = call(library.changed("vjp", function), *arguments, *cotangents)
+            expected = jax.tree.leaves(exported.vjp().call(*arguments, *cotangents))
+            for ours, theirs in zip(found, expected, strict=True):
+                linear_algebra.close(ours, theirs)
 
 
 def test_untyped_calls_beside_others(loaded: Any, call: Any) -> None:
@@ -336,18 +320,6 @@ def test_untyped_calls_beside_others(loaded: Any, call: Any) -> None:
 
     with pytest.raises(RunError, match="'jaxexp migrate OLD NEW' writes its calls of LAPACK as today's"):
         call(loaded(function, x), x)
-
-
-@pytest.fixture
-def cholesky(tmp_path: Path) -> tuple[Path, Path]:
-    """A file of a function that calls LAPACK, and one of its argument."""
-    x = numbers("float32", 3, 3)
-    exported = jaxexp.export(jax.jit(FUNCTIONS["cholesky"][1]), platforms=["cpu"])(
-        jax.ShapeDtypeStruct((3, 3), x.dtype)
-    )
-    exported.save(tmp_path / "f.jaxexp", compatibility="jax-0.8.1")
-    np.save(tmp_path / "x.npy", x)
-    return tmp_path / "f.jaxexp", tmp_path / "x.npy"
 
 
 def test_a_lapack_with_wide_integers(plugin: Path, tmp_path: Path) -> None:
@@ -373,48 +345,31 @@ def test_a_lapack_with_wide_integers(plugin: Path, tmp_path: Path) -> None:
         np.testing.assert_allclose(abs(ours), abs(theirs), rtol=1e-4, atol=1e-4)  # the signs are the library's choice
 
 
-def run_with(environment: str | None, *arguments: object) -> subprocess.CompletedProcess[str]:
-    changed = {name: value for name, value in os.environ.items() if name != "JAXEXP_LAPACK"}
-    if environment is not None:
-        changed["JAXEXP_LAPACK"] = environment
-    command = [runtime.RUN, "--plugin", runtime.plugin(), *arguments]
-    return subprocess.run([str(part) for part in command], capture_output=True, text=True, env=changed)
+def test_which_lapack(loaded: Any, library: Library, plugin: Path, lapack: Path, tmp_path: Path) -> None:
+    """The one of an option or of the environment, also for code that was compiled earlier; one for a process."""
+    np.save(tmp_path / "x.npy", numbers("float32", 3, 3))
+    exported = jaxexp.export(jax.jit(FUNCTIONS["cholesky"][1]), platforms=["cpu"])(f32(3, 3))
+    exported.save(tmp_path / "f.jaxexp", compatibility="jax-0.8.1")
+    code, outs = tmp_path / "code.exe", (tmp_path / "a.npy", tmp_path / "b.npy")
 
+    def run(environment: object, *more: object) -> tuple[int, str]:
+        done = runtime.run(tmp_path / "f.jaxexp", tmp_path / "x.npy", *more, lapack_file=str(environment))
+        return done.returncode, done.stderr
 
-def test_code_that_was_compiled_earlier(
-    plugin: Path, lapack: Path, cholesky: tuple[Path, Path], tmp_path: Path
-) -> None:
-    """Also with the LAPACK that the environment names."""
-    done = run_with(str(lapack), *cholesky)
-    assert done.returncode == 0, done.stderr
-    arguments, code = (*cholesky, "--lapack", lapack), tmp_path / "code.exe"
-    for how in (
-        ["--save-executable", code, "--out", tmp_path / "a.npy"],
-        ["--executables", code, "--out", tmp_path / "b.npy"],
-    ):
-        done = run_with(None, *arguments, *how)
-        assert (done.returncode, done.stderr) == (0, "")
-    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), np.load(tmp_path / "b.npy"))
-
-
-def test_without_a_lapack_and_with_something_else(
-    plugin: Path, lapack: Path, cholesky: tuple[Path, Path], tmp_path: Path
-) -> None:
-    done = run_with("", *cholesky)
-    assert done.returncode == 1
-    assert "has custom calls that the plugin does not compile: lapack_spotrf_ffi" in done.stderr
-    assert "none was found here ($JAXEXP_LAPACK says that none is to be used): install OpenBLAS" in done.stderr
+    assert run(lapack) == (0, "")
+    assert run("", "--lapack", lapack, "--save-executable", code, "--out", outs[0]) == (0, "")
+    assert run("", "--lapack", lapack, "--executables", code, "--out", outs[1]) == (0, "")
+    np.testing.assert_array_equal(*map(np.load, outs))
+    status, said = run("")
+    assert status == 1
+    assert "has custom calls that the plugin does not compile: lapack_spotrf_ffi" in said
+    assert "none was found here ($JAXEXP_LAPACK says that none is to be used): install OpenBLAS" in said
     for other, why in (
         (plugin, "is no LAPACK: it has none of the functions dgetrf_, scipy_dgetrf_"),
         (tmp_path, "cannot be loaded"),
     ):
-        for done in (run_with(str(other), *cholesky), run_with(None, *cholesky, "--lapack", other)):
-            assert done.returncode == 1
-            assert str(other) in done.stderr
-            assert why in done.stderr
-
-
-def test_a_process_uses_one_lapack(loaded: Any, library: Library, plugin: Path, lapack: Path) -> None:
+        for status, said in (run(other), run("", "--lapack", other)):
+            assert status == 1 and str(other) in said and why in said
     library.checked("use_lapack", str(lapack).encode())  # the same one again
     with pytest.raises(RunError, match="is in use already"):
         library.checked("use_lapack", str(plugin).encode())

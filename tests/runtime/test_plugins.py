@@ -46,27 +46,22 @@ def package(site: Path, name: str, file: str, entry: str = "") -> str:
     return str(folder / file)
 
 
-def test_known_packages(site: Path) -> None:
+def test_known_packages_and_entry_points(site: Path) -> None:
     cpu = package(site, "xla_plugins.xla_cpu_pjrt", "xla_cpu_pjrt.so")
     cuda = package(site, "jax_plugins.xla_cuda13", "xla_cuda_plugin.so")
     assert (find_plugin(), find_plugin("cpu"), find_plugin("cpu", "cuda")) == (cuda, cpu, cuda)
     tpu = package(site, "libtpu", "libtpu.so")
     assert find_plugin() == tpu
-
-
-def test_entry_points(site: Path) -> None:
-    file = package(site, "their_plugins", "pjrt_plugin_metal_14.dylib", entry="metal")
-    assert find_plugin("metal") == file
+    metal = package(site, "their_plugins", "pjrt_plugin_metal_14.dylib", entry="metal")
+    assert find_plugin("metal") == metal
     with pytest.raises(jaxexp.RunError) as missing:
-        find_plugin("cuda")
+        find_plugin("rocm")
     assert missing.value.reason == "argument"
-    assert str(missing.value) == (
-        "there is no PJRT plugin for cuda: the known packages (jax-cuda13-pjrt or jax-cuda12-pjrt) are not installed, "
+    assert str(missing.value).startswith("there is no PJRT plugin for rocm: ")
+    assert str(missing.value).endswith(
         "and the entry points of jax_plugins are metal. Install such a package, or name the file of a plugin by "
         "plugin= or by the environment variable JAXEXP_PLUGIN"
     )
-    with pytest.raises(jaxexp.RunError, match=r"^there is no PJRT plugin for nonsense: no known package has one, and"):
-        find_plugin("nonsense")
 
 
 @pytest.fixture
@@ -117,7 +112,7 @@ def test_a_plugin_starts_once_in_a_process(path: Path, subprocess_env: Any) -> N
 
 
 def test_the_lapack_of_the_environment(subprocess_env: Any, tmp_path: Path) -> None:
-    """SciPy's, which is not imported."""
+    """SciPy's, which is not imported; or none, whatever jaxlib has."""
     a = np.array([[2, 1], [1, 3]], np.float32)
     jaxexp.export(jax.jit(jnp.linalg.eigvalsh))(a).save(tmp_path / "e.jaxexp", compatibility=built.READER)
     code = """
@@ -136,19 +131,15 @@ def test_the_lapack_of_the_environment(subprocess_env: Any, tmp_path: Path) -> N
     assert without_jax.run(code, env, tmp_path / "e.jaxexp") == "found False\n"
     refused = without_jax.run(code, {**env, "JAXEXP_LAPACK": ""}, tmp_path / "e.jaxexp")
     assert "LAPACK is in jaxlib, and none was found here ($JAXEXP_LAPACK says that none is to be used)" in refused
-
-
-def test_what_is_no_lapack_and_no_handler(tmp_path: Path) -> None:
-    """What is made for another version of XLA's FFI is an error at once."""
     with pytest.raises(jaxexp.RunError, match=r"the LAPACK .*(none\.so|is in use)"):
         use_lapack(tmp_path / "none.so")
+
+
+def test_what_is_no_handler() -> None:
+    """What is made for another version of XLA's FFI is an error at once."""
     with pytest.raises(ValueError, match="PyCapsule"):
         register_ffi("target", 3)
-
-    @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
-    def never(frame: int) -> int:
-        return 0
-
+    never = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(lambda frame: 0)
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
     with pytest.raises(jaxexp.RunError):

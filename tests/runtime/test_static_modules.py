@@ -1,74 +1,17 @@
-"""Modules that C++ makes static are those of `specialize`; and what it refuses instead of computing without end."""
+"""Modules with open sizes in a session: what it refuses instead of computing without end, or wrongly."""
 
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
-import pytest
 
 import jaxexp
 from jaxexp.runtime import Session
 from kit import other_modules, without_jax
-from kit.symbolic_functions import FUNCTIONS
 
 without_jax.skip_without_plugin()
-
-MakeStatic = Callable[..., "bytes | str"]
-
-
-@pytest.fixture
-def make_static(sanitized: Path, tmp_path: Path) -> MakeStatic:
-    """The module for these shapes, or why there is none."""
-
-    def make_static(module: bytes, *shapes: tuple[int, ...]) -> bytes | str:
-        old, new = tmp_path / "old.mlirbc", tmp_path / "new.mlirbc"
-        old.write_bytes(module)
-        texts = [",".join(map(str, shape)) or "-" for shape in shapes]
-        done = subprocess.run([sanitized / "make_static", old, new, *texts], capture_output=True, text=True)
-        assert not done.stderr
-        return done.stdout if done.stdout else new.read_bytes()
-
-    return make_static
-
-
-@pytest.mark.cpp
-@pytest.mark.long(
-    promise="modules with open sizes that C++ makes static compute the same on jaxlib",
-    sibling="test_symbolic_calls.py::test_operations",
-)
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_operations_of_static_modules(name: str, make_static: MakeStatic) -> None:
-    exported = FUNCTIONS[name].exported()
-    for argument in FUNCTIONS[name].arguments()[:2]:
-        expected = exported.specialize(jax.ShapeDtypeStruct(argument.shape, argument.dtype))
-        module = make_static(exported.mlir_module_serialized, argument.shape)
-        assert isinstance(module, bytes), module
-        found = dataclasses.replace(expected, mlir_module_serialized=module)
-        for ours, theirs in zip(leaves(found, argument), leaves(expected, argument), strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-6)
-
-
-def leaves(function: jaxexp.Exported, argument: Any) -> list[np.ndarray]:
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(function.call(argument))]
-
-
-@pytest.mark.cpp
-def test_other_shapes_are_refused(make_static: MakeStatic) -> None:
-    exported = jaxexp.export(jax.jit(lambda x: x + 1))(jax.ShapeDtypeStruct((3,), "float32"))
-    assert make_static(exported.mlir_module_serialized, (3,)) == "static\n"
-    module = FUNCTIONS["products"].exported().mlir_module_serialized
-    assert "main function takes 1 arguments, and not 2" in make_static(module, (3, 4), (3,))
-    for shape in ((3, 5), (3,), (-1, 4), (1 << 45, 4), (1 << 62, 4)):
-        assert "one of its arrays has another shape than its type says" in make_static(module, shape)
-
-
-# --- by a session ---------------------------------------------------------------------------------------------------
 
 
 def said(module: bytes, size: int = 3) -> str:
@@ -119,16 +62,23 @@ def test_a_function_that_calls_itself() -> None:
     assert "found a function that calls itself" in said(of_size(f"%r = {CALL}", itself))
 
 
-def test_an_assertion_that_does_not_hold() -> None:
-    body = """
+def of_assertion(message: str) -> bytes:
+    """That the size is less than 2, with the size and 2 for the message."""
+    return of_size(f"""
       %two = stablehlo.constant dense<2> : tensor<i32>
       %holds = stablehlo.compare LT, %d, %two : (tensor<i32>, tensor<i32>) -> tensor<i1>
-      stablehlo.custom_call @shape_assertion(%holds, %d, %two) {
-        api_version = 2 : i32, error_message = "{0} {1} {2} {{", has_side_effect = true
-      } : (tensor<i1>, tensor<i32>, tensor<i32>) -> ()
-      %r = stablehlo.add %d, %two : tensor<i32>"""
-    assert said(of_size(body)) == "calling <lambda>: 3 2 {2} {{"
-    assert not said(of_size(body), 1)
+      stablehlo.custom_call @shape_assertion(%holds, %d, %two) {{
+        api_version = 2 : i32, error_message = "{message}", has_side_effect = true
+      }} : (tensor<i1>, tensor<i32>, tensor<i32>) -> ()
+      %r = stablehlo.add %d, %two : tensor<i32>""")
+
+
+def test_an_assertion_that_does_not_hold() -> None:
+    message = of_assertion("{0} {1} {2} {{")
+    assert said(message) == "calling <lambda>: 3 2 {2} {{"
+    assert not said(message, 1)
+    digits = "1" * 500_000  # of which the message shows the beginning, in linear time
+    assert digits[:1_000] in said(of_assertion(digits))
 
 
 def test_what_is_left_open_is_left_to_the_plugin() -> None:
@@ -143,18 +93,6 @@ def test_what_is_left_open_is_left_to_the_plugin() -> None:
           %q = stablehlo.{operation} %d, %zero : tensor<i32>"""
         assert not said(of_size(body + "%r = stablehlo.add %q, %d : tensor<i32>"))
         assert "vhlo.dynamic_iota_v1" in said(of_size(body + shape))
-
-
-def test_a_long_message_takes_linear_time() -> None:
-    digits = "1" * 500_000  # of which the message shows the beginning
-    body = f"""
-      %two = stablehlo.constant dense<2> : tensor<i32>
-      %holds = stablehlo.compare LT, %d, %two : (tensor<i32>, tensor<i32>) -> tensor<i1>
-      stablehlo.custom_call @shape_assertion(%holds, %d) {{
-        api_version = 2 : i32, error_message = "{digits}", has_side_effect = true
-      }} : (tensor<i1>, tensor<i32>) -> ()
-      %r = stablehlo.add %d, %two : tensor<i32>"""
-    assert digits[:1_000] in said(of_size(body))
 
 
 def test_operands_count_for_each_size() -> None:

@@ -20,7 +20,7 @@ from jax import lax
 import jaxexp
 from jaxexp._executables.file import ExecutablesFile
 from jaxexp.runtime import Session
-from kit import goldens, linear_algebra, native, own_goldens, weighted
+from kit import goldens, native, own_goldens, weighted
 from kit import runtime as built
 from kit.run_c import Handle, Library, Reason, RunError, pointer
 from kit.symbolic_functions import FUNCTIONS
@@ -33,7 +33,6 @@ Load = Callable[..., Handle]
 W = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
 IMAGES = "b, 6, 6, 3"
 POSITIVE = {"allow_negative_indices": False}  # otherwise, JAX computes them with the number of rows
-
 
 ANY: dict[str, Any] = {"pad": 0, "only_sizes": 0}  # compiled for whatever sizes
 
@@ -128,31 +127,24 @@ def attended(x: Any) -> Any:
 
 # Functions whose rows are apart, and the shapes of their arguments.
 APART: dict[str, tuple[Callable[..., Any], str]] = {
-    "perceptron": (lambda x: jnp.tanh(x @ W) @ W.T, "b, 4"),
-    "softmax": (lambda x: jax.nn.softmax(x, -1), "b, 4"),
-    "transpose": (lambda x: x.T * 2, "b, 4"),
-    "leading dimensions are merged": (lambda x: jnp.tanh(x.reshape(-1, 2)).reshape(x.shape), "b, 4"),
-    "first row": (lambda x: x[0], "b, 4"),
+    "products": (lambda x: (jnp.tanh(x @ W) @ W.T, jax.nn.softmax(x, -1), x.T * 2, x @ x.T), "b, 4"),
+    "leading dimensions are merged": (lambda x: (jnp.tanh(x.reshape(-1, 2)).reshape(x.shape), x[0]), "b, 4"),
     "begins later": (lambda x: x[1:] - x[:-1], "b, 4"),
     "half of the rows": (lambda x: x[: x.shape[0] // 2], "b, 4"),
-    "product of rows": (lambda x: x @ x.T, "b, 4"),
     "sorted rows": (lambda x: (jnp.sort(x, -1), jnp.argsort(x, -1), lax.top_k(x, 2)), "b, 4"),
     "numbers of rows": (lambda x: (x + jnp.arange(x.shape[0])[:, None], jnp.zeros(x.shape)), "b, 4"),
     "row in front": (lambda x: (jnp.concatenate([jnp.ones((1, 4)), x]), jnp.pad(x, ((2, 0), (1, 1)))), "b, 4"),
-    "repeated": (lambda x: (jnp.repeat(x, 2, 0), jnp.tile(x, (1, 2))), "b, 4"),
-    "scan over columns": (every_round, "b, 4"),
+    "repeated": (lambda x: (jnp.repeat(x, 2, 0), jnp.tile(x, (1, 2)), every_round(x)), "b, 4"),
     "recurrence": (recurrent, "b, 5, 4"),
     "history of rows": (history, "b, 4"),
     "history of a recurrence": (lambda x: lax.scan(lambda h, y: (jnp.tanh(y @ W.T + h), h), x[0], x @ W)[1], "b, 4"),
     "map over rows": (lambda x: lax.map(lambda y: (jnp.tanh(y @ W), y.sum()), x), "b, 4"),
     "rows that a loop writes": (lambda x: counted(x, written, x.shape[0]), "b, 4"),
-    "cumulative sums of rows": (lambda x: (jnp.cumsum(x, 1), lax.cummax(x, 1)), "b, 4"),
     "branch by the first row": (lambda x: lax.cond(x[0, 0] > 0, lambda y: y * 2, lambda y: y - 1, x), "b, 4"),
     "random numbers": (lambda x: x + jax.random.normal(jax.random.key(0), x.shape), "b, 4"),
-    "mask of rows": (lambda x: jnp.where(jnp.arange(x.shape[0])[:, None] < 3, x, 0), "b, 4"),
-    "table": (lambda x: jnp.asarray(W)[x[:, 0].astype(int)], "b, 4"),
+    "mask of rows": (lambda x: (jnp.where(jnp.arange(x.shape[0])[:, None] < 3, x, 0), lax.cummax(x, 1)), "b, 4"),
     "products of matrices": (lambda x: jnp.einsum("bij,bjk->bik", x, x), "b, 4, 4"),
-    "an element of each row, by number": (lambda x: x[jnp.arange(x.shape[0]), jnp.argmax(x, -1)], "b, 4"),
+    "an element of each row": (lambda x: (x[jnp.arange(x.shape[0]), jnp.argmax(x, -1)], jnp.fft.fft(x)), "b, 4"),
     "cache of each row": (
         lambda x: jax.vmap(lambda y, i: lax.dynamic_update_slice(y, y[:1] * 2, (i,)))(x, jnp.argmin(x, -1)),
         "b, 4",
@@ -160,9 +152,7 @@ APART: dict[str, tuple[Callable[..., Any], str]] = {
     "update of a column": (lambda x: (x.at[:, 1].set(0.0), x.at[0].add(1.0)), "b, 4"),
     "update of each row": (lambda x: jax.vmap(lambda y, i: y.at[i].set(9.0))(x, jnp.argmin(x, -1)), "b, 4"),
     "gradient of a sum": (jax.grad(lambda x: (jnp.tanh(x @ W) ** 2).sum()), "b, 4"),
-    "fourier": (jnp.fft.fft, "b, 4"),
-    "convolution": (convolved, IMAGES),
-    "pooling": (pooled, IMAGES),
+    "convolution": (lambda x: (convolved(x), pooled(x)), IMAGES),
     "gradient of pooling": (jax.grad(lambda x: (pooled(x) ** 2).sum()), IMAGES),
     "attention": (attended, "b, 4, 2, 3"),
     "integers": (lambda x: (x // 3, x % 3, x.sum(1), x << 1), "b, 4"),
@@ -186,70 +176,67 @@ def test_nothing_that_is_added_changes_what_is_kept(name: str, load: Load, call:
             assert_begins(call(runs_eight, padded(x, (8, *x.shape[1:]), garbage)), kept)
 
 
-def mixed(operation: str, function: Callable[..., Any], shape: str = "b, 4") -> tuple[str, Callable[..., Any], str]:
-    return f"its operation {operation} ", function, shape
-
-
-MIXING = {
-    "sum": mixed("reduce", lambda x: x.sum(0)),
-    "distance from the largest": mixed("reduce", lambda x: x - x.max()),
-    "product over rows": mixed("dot_general", lambda x: x.T @ x),
-    "sort": mixed("sort", lambda x: jnp.sort(x, 0)),
-    "reversed": mixed("reverse", lambda x: lax.rev(x, (0,))),
-    "last row": mixed("dynamic_slice", lambda x: x[-1]),
-    "last rows": mixed("slice", lambda x: jnp.roll(x, 1, 0)),
-    "row by number": mixed("dynamic_slice", lambda x: lax.dynamic_slice(x, row_of(x), (1, 4), **POSITIVE)),
-    "update by number": mixed(
-        "dynamic_update_slice", lambda x: lax.dynamic_update_slice(x, x[:1], row_of(x), **POSITIVE)
+# The operation that is refused, and a function that has it.
+MIXING: dict[str, tuple[str, Callable[..., Any]]] = {
+    "distance from the largest": ("reduce", lambda x: x - x.max()),
+    "product over rows": ("dot_general", lambda x: x.T @ x),
+    "sort": ("sort", lambda x: jnp.sort(x, 0)),
+    "reversed": ("reverse", lambda x: lax.rev(x, (0,))),
+    "last row": ("dynamic_slice", lambda x: x[-1]),
+    "last rows": ("slice", lambda x: jnp.roll(x, 1, 0)),
+    "row by number": ("dynamic_slice", lambda x: lax.dynamic_slice(x, row_of(x), (1, 4), **POSITIVE)),
+    "update by number": ("dynamic_update_slice", lambda x: lax.dynamic_update_slice(x, x[:1], row_of(x), **POSITIVE)),
+    "updates that grow": ("dynamic_update_slice", lambda x: lax.dynamic_update_slice(jnp.ones((9, 4)), x, (0, 0))),
+    "cumulative sum": ("reduce_window", lambda x: jnp.cumsum(x, 0)),
+    "windows over rows": ("convolution", convolved),
+    "rows behind": ("pad", lambda x: jnp.pad(x, ((0, 1), (0, 0)))),
+    "concatenated": ("concatenate", lambda x: jnp.concatenate([x, x])),
+    "trailing dimensions are merged": ("reshape", lambda x: x.T.reshape(-1)),
+    "segments": ("scatter", lambda x: jax.ops.segment_sum(x, jnp.zeros(x.shape[0], int), 3)),
+    "loop while a row is small": ("while", lambda x: lax.while_loop(lambda c: (c < 9).any(), lambda c: c + 1, x)),
+    "loop of as many rounds": ("while", lambda x: lax.fori_loop(0, x.shape[0], lambda i, c: c + x[i], x[0])),
+    "scan over rows": ("compare", lambda x: lax.scan(lambda c, y: (c + y, c), x[0], x)),
+    "scan from the last row": ("subtract", lambda x: history(x, reverse=True)),
+    "rows that a loop writes later": (
+        "dynamic_update_slice",
+        lambda x: counted(x, lambda c, i: written(c, i - 1), x.shape[0]),
     ),
-    "updates that grow": mixed("dynamic_update_slice", lambda x: lax.dynamic_update_slice(jnp.ones((9, 4)), x, (0, 0))),
-    "cumulative sum": mixed("reduce_window", lambda x: jnp.cumsum(x, 0)),
-    "windows over rows": mixed("convolution", convolved, "2, b, 6, 3"),
-    "rows behind": mixed("pad", lambda x: jnp.pad(x, ((0, 1), (0, 0)))),
-    "concatenated": mixed("concatenate", lambda x: jnp.concatenate([x, x])),
-    "trailing dimensions are merged": mixed("reshape", lambda x: x.T.reshape(-1)),
-    "segments": mixed("scatter", lambda x: jax.ops.segment_sum(x, jnp.zeros(x.shape[0], int), 3)),
-    "loop while a row is small": mixed("while", lambda x: lax.while_loop(lambda c: (c < 9).any(), lambda c: c + 1, x)),
-    "loop of as many rounds": mixed("while", lambda x: lax.fori_loop(0, x.shape[0], lambda i, c: c + x[i], x[0])),
-    "scan over rows": mixed("compare", lambda x: lax.scan(lambda c, y: (c + y, c), x[0], x)),
-    "scan from the last row": mixed("subtract", lambda x: history(x, reverse=True)),
-    "rows that a loop writes later": mixed(
-        "dynamic_update_slice", lambda x: counted(x, lambda c, i: written(c, i - 1), x.shape[0])
+    "rows that a loop writes twice": ("compare", lambda x: counted(x, lambda c, i: written(c, i, 2), x.shape[0] + 1)),
+    "rows that a longer loop writes": ("compare", lambda x: counted(x, written, 2 * x.shape[0])),
+    "rows that a loop leaves": ("compare", lambda x: counted(x, lambda c, i: c + 1, x.shape[0])),
+    "each loop of a row": (
+        "while",
+        jax.vmap(lambda row: lax.while_loop(lambda c: c.sum() < 9, lambda c: jnp.abs(c) + 1, row)),
     ),
-    "rows that a loop writes twice": mixed(
-        "compare", lambda x: counted(x, lambda c, i: written(c, i, 2), x.shape[0] + 1)
+    "loop of each row in a loop": ("while", lambda x: lax.map(until_large, x)),
+    "loop of each row in a function": ("while", lambda x: lax.map(jax.jit(lambda row: 2 * until_large(row)), x)),
+    "loop of each row in two loops": (
+        "while",
+        lambda x: lax.map(lambda row: lax.fori_loop(0, 3, lambda _, row: until_large(row), row), x),
     ),
-    "rows that a longer loop writes": mixed("compare", lambda x: counted(x, written, 2 * x.shape[0])),
-    "rows that a loop leaves": mixed("compare", lambda x: counted(x, lambda c, i: c + 1, x.shape[0])),
-    "each loop of a row": mixed(
-        "while", jax.vmap(lambda row: lax.while_loop(lambda c: c.sum() < 9, lambda c: jnp.abs(c) + 1, row))
+    "loop of a row in a branch": (
+        "while",
+        lambda x: lax.map(lambda row: lax.cond(row[1] > 0, until_large, lambda row: row, row), x),
     ),
-    "loop of each row in a loop": mixed("while", lambda x: lax.map(until_large, x)),
-    "loop of each row in a function": mixed("while", lambda x: lax.map(jax.jit(lambda row: 2 * until_large(row)), x)),
-    "loop of each row in two loops": mixed(
-        "while", lambda x: lax.map(lambda row: lax.fori_loop(0, 3, lambda _, row: until_large(row), row), x)
-    ),
-    "loop of a row in a branch": mixed(
-        "while", lambda x: lax.map(lambda row: lax.cond(row[1] > 0, until_large, lambda row: row, row), x)
-    ),
-    "number of rows": mixed("return", lambda x: jnp.array(x.shape[0])),
-    "times the number of rows": mixed("convert", lambda x: x * x.shape[0]),
-    "gradient of a mean": mixed("convert", jax.grad(lambda x: jnp.tanh(x @ W).mean())),
-    "generator of random bits": mixed(
-        "rng_bit_generator", lambda x: x + jax.random.normal(jax.random.key(0, impl="rbg"), x.shape)
+    "number of rows": ("return", lambda x: jnp.array(x.shape[0])),
+    "gradient of a mean": ("convert", jax.grad(lambda x: jnp.tanh(x @ W).mean())),
+    "generator of random bits": (
+        "rng_bit_generator",
+        lambda x: x + jax.random.normal(jax.random.key(0, impl="rbg"), x.shape),
     ),
 }
 
 
 def test_what_mixes_is_refused_by_its_name(load: Load, call: Call) -> None:
     wrong = {}
-    for name, (operation, function, shape) in MIXING.items():
+    for name, (operation, function) in MIXING.items():
+        shape = "2, b, 6, 3" if function is convolved else "b, 4"
         blob = exported(function, shape, constraints=["b <= 9"])
         x = numbers([5 if size == "b" else int(size) for size in shape.split(", ")])
         try:
             wrong[name] = str(call(load(blob, "b=8"), x))
         except RunError as error:
-            said = f" runs for b=8 only, and not for b=5, which cannot be padded to b=8: {operation}"
+            said = f" runs for b=8 only, and not for b=5, which cannot be padded to b=8: its operation {operation} "
             if said not in str(error) or error.reason != Reason.ARGUMENT:
                 wrong[name] = str(error)
     assert not wrong
@@ -295,46 +282,33 @@ def test_each_variable_by_itself(load: Load, call: Call) -> None:
         call(function, numbers((9, 8, 2, 3)))
 
 
-def test_expressions_of_sizes(load: Load, call: Call) -> None:
-    function = load(exported(lambda x: (x.reshape(-1, 2), x[: x.shape[0] // 2]), "2*b, 4"), "b=4")
+def test_expressions_and_constraints(load: Load, call: Call) -> None:
+    """Constraints hold for the sizes of calls, and for listed ones."""
     x = numbers((6, 4))
-    found = call(function, x)
-    assert found[0].tobytes() == x.tobytes()
-    assert found[1].tobytes() == x[:3].tobytes()
-
-
-def test_constraints_hold_for_the_sizes_of_calls_and_for_listed_ones(load: Load, call: Call) -> None:
+    found = call(load(exported(lambda x: (x.reshape(-1, 2), x[: x.shape[0] // 2]), "2*b, 4"), "b=4"), x)
+    assert [one.tobytes() for one in found] == [x.tobytes(), x[:3].tobytes()]
     blob = exported(lambda x: x + 1, constraints=["mod(b, 2) == 0"])
-    assert call(load(blob, "b=8"), numbers((6, 4)))[0].shape == (6, 4)
+    assert call(load(blob, "b=8"), x)[0].shape == (6, 4)
     with pytest.raises(RunError, match="must be a multiple of 2, found 5"):
-        call(load(blob, "b=8"), numbers((5, 4)))
+        call(load(blob, "b=8"), x[:5])
     with pytest.raises(RunError, match=r"the larger sizes do not fit: .*must be a multiple of 2, found 7"):
-        call(load(blob, "b=7"), numbers((6, 4)))
+        call(load(blob, "b=7"), x)
 
 
 def test_sizes_that_are_no_sizes(load: Load) -> None:
     blob = exported(lambda x: x + 1)
-    for sizes in (["c=8"], ["b=0"], ["b=8,c=3"], [""]):
-        with pytest.raises(RunError, match="<lambda> takes sets of sizes of at least 1 of b"):
+    takes = "<lambda> takes sets of sizes of at least 1 of b"
+    for sizes, message in (
+        *((sizes, takes) for sizes in (["c=8"], ["b=0"], ["b=8,c=3"], [""])),
+        (["b"], "sizes are given as in batch=8,seq=128, and not 'b'"),
+        ([], "is to run for listed sizes only, and none are listed"),
+        ([f"b={i}" for i in range(1, 66)], "at most 64 sets of sizes, and not 65"),
+    ):
+        with pytest.raises(RunError, match=message):
             load(blob, *sizes)
-    with pytest.raises(RunError, match="sizes are given as in batch=8,seq=128, and not 'b'"):
-        load(blob, "b")
-    with pytest.raises(RunError, match="is to run for listed sizes only, and none are listed"):
-        load(blob)
-    with pytest.raises(RunError, match="at most 64 sets of sizes, and not 65"):
-        load(blob, *(f"b={i}" for i in range(1, 66)))
     static = jaxexp.export(jax.jit(lambda x: x + 1))(jax.ShapeDtypeStruct((2,), "float32"))
     with pytest.raises(RunError, match="of at least 1 of no dimension variable"):
         load(static.serialize(compatibility=built.READER), "b=8")
-
-
-def test_compile_makes_the_code_of_all_sizes(library: Library, load: Load, call: Call) -> None:
-    function = load(exported(lambda x: x + 1), "b=4", "b=8")
-    library.checked("compile", pointer(function))
-    for rows in range(1, 9):
-        assert call(function, numbers((rows, 4)))[0].shape == (rows, 4)
-    with pytest.raises(RunError, match="runs for b=4; b=8 only, and not for b=9, which is larger"):
-        call(function, numbers((9, 4)))
 
 
 @pytest.mark.parametrize("folder", [folder for folder, cases in own_goldens.CASES.items() if "sized" in cases])
@@ -376,16 +350,9 @@ def test_linear_algebra_of_each_matrix(library: Library, load: Load, call: Call)
         library.checked("use_lapack", str(built.lapack()).encode())
     except native.UnavailableError as missing:
         pytest.skip(str(missing))
-    shape = jaxexp.symbolic_shape("b, 4, 4")
-    spec = jax.ShapeDtypeStruct(shape, "float32")
-    function = jax.jit(lambda x: (*jnp.linalg.qr(x), *jnp.linalg.eigh(x @ jnp.swapaxes(x, 1, 2)), jnp.linalg.inv(x)))
-    blob = jaxexp.export(function)(spec).serialize(compatibility=built.READER)
-    one_size = load(blob, "b=8")
+    one_size = load(exported(lambda x: (*jnp.linalg.qr(x), jnp.linalg.inv(x)), "b, 4, 4"), "b=8")
     x = numbers((5, 4, 4))
-    kept = call(one_size, x)
-    assert_begins(call(one_size, padded(x, (8, 4, 4), 7)), kept)
-    for ours, theirs in zip(kept, jax.tree.leaves(function(x)), strict=True):
-        assert ours.shape == theirs.shape
+    assert_begins(call(one_size, padded(x, (8, 4, 4), 7)), call(one_size, x))
 
 
 def test_vjps_are_padded_too(library: Library, runtime: Handle, call: Call, tmp_path: Path) -> None:
@@ -436,21 +403,6 @@ def test_golden_artifacts_of_five_sizes(version: str, load: Any, call: Call) -> 
         x = np.random.default_rng(size).normal(size=(size, 8)).astype(np.float32)
         for found in (call(function, x, w), call(one_size, x, w)):
             np.testing.assert_allclose(found[0], np.tanh(x @ w), rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", [name for name in linear_algebra.ARTIFACTS if "poly" in name][::6])
-def test_linear_algebra(name: str, library: Library, load: Any, call: Call) -> None:
-    try:
-        library.checked("use_lapack", str(built.lapack()).encode())
-    except native.UnavailableError as missing:
-        pytest.skip(str(missing))
-    with linear_algebra.precision(name):
-        exported = linear_algebra.load(name)
-        arguments = jax.tree.leaves(linear_algebra.stored(name)[0])
-        blob = (linear_algebra.LAPACK / f"{name}.bin").read_bytes()
-        found = call(load(blob, **ANY), *arguments)
-        fixed = specialized(exported, *arguments)
-    assert_same(found, call(load(fixed, **ANY), *arguments))
 
 
 def test_all_sizes_share_the_weights(library: Library, runtime: Handle, call: Call, tmp_path: Path) -> None:
@@ -565,52 +517,27 @@ def why_compiled(library: Library, function: Handle) -> str:
     return library.c.jaxexp_why_compiled(pointer(function)).decode()
 
 
-def test_sizes_of_the_command_line(tmp_path: Path) -> None:
-    artifact, x, file = tmp_path / "f.jaxexp", tmp_path / "x.npy", tmp_path / "f.exe"
-    artifact.write_bytes(FUNCTIONS["gradient"].exported().serialize(compatibility=built.READER))
-    np.save(x, FUNCTIONS["gradient"].arguments()[0])
-    done = built.run(artifact, x, "--repeat", 3, "--save-executable", file)
-    assert done.returncode == 0, done.stderr
-    assert "first call: " in done.stdout
-    assert "compiled in" not in done.stdout
-    again = built.run(artifact, x, "--executables", file)
-    assert (again.returncode, again.stderr) == (0, "")
-    without = built.run(artifact, "--save-executable", file)
-    assert without.returncode == 1
-    assert "is compiled for no sizes yet: call it first" in without.stderr
-
-
 # --- random programs ------------------------------------------------------------------------------------------------
 
 # Numbers stay small integers, which are computed without rounding: so results for all sizes have the same bits.
 STEPS: dict[str, Callable[[Any, Any, random.Random], Any]] = {
     "add": lambda x, y, r: x + y if x.shape == y.shape else x + y[:1],
-    "compare": lambda x, y, r: jnp.where(x > y[:1], x, -1.0),
     "not a number": lambda x, y, r: jnp.where(jnp.isnan(x), 0.0, x),
     "numbers of rows": lambda x, y, r: x + jnp.arange(x.shape[0])[:, None],
-    "size modulo": lambda x, y, r: jnp.where(jnp.array(x.shape[0]) % 2 == 0, x, -x),
-    "sum": lambda x, y, r: x + jnp.clip(y.sum(r.randrange(2), keepdims=True), -9, 9)[:1, :1],
     "rows turned": lambda x, y, r: jnp.roll(x, 1, r.randrange(2)),
-    "sorted": lambda x, y, r: jnp.sort(x, r.randrange(2)),
     "without the first": lambda x, y, r: jnp.concatenate([x[1:], x[:1]]) if r.random() < 0.3 else x.at[0].set(1.0),
     "in front": lambda x, y, r: jnp.concatenate([y[:1], x] if r.random() < 0.5 else [x, y[:1]]),
     "pairs": lambda x, y, r: (x.reshape(-1, 2) * jnp.array([1.0, -1.0])).reshape(-1, 4),
     "product of rows": lambda x, y, r: jnp.clip((x @ y.T) @ y if r.random() < 0.5 else x @ y[:4].T, -5, 5),
-    "gather": lambda x, y, r: y[jnp.clip(x[:, 0].astype(int), 0, 1)] if r.random() < 0.5 else x[:, ::-1],
     "scatter": lambda x, y, r: x.at[x[:, 0].astype(int) ** 2].add(1.0, wrap_negative_indices=False),
     "row by data": lambda x, y, r: x + lax.dynamic_slice(y, row_of(y), (1, 4), **POSITIVE),
-    "update that grows": lambda x, y, r: lax.dynamic_update_slice(jnp.ones((16, 4)), x, (r.randrange(3), 0)),
     "loop by data": lambda x, y, r: lax.while_loop(lambda c: c[0, 0] < 5, lambda c: c + 1, jnp.clip(x, -5, 9)),
     "branch": lambda x, y, r: lax.cond(y[0, 0] > 0, lambda z: z + 1, lambda z: -z, x),
-    "windows": lambda x, y, r: lax.reduce_window(x, -9.0, lax.max, r.choice([(1, 2), (2, 1)]), (1, 1), "SAME"),
-    "cumulative": lambda x, y, r: jnp.clip(jnp.cumsum(x, r.randrange(2)), -9, 9),
     "each row by a loop": lambda x, y, r: lax.map(lambda row: jnp.clip(row + row.max(), -9, 9), x),
     "history": lambda x, y, r: history(x, reverse=r.random() < 0.3),
-    "by number": lambda x, y, r: y[jnp.arange(x.shape[0]) if r.random() < 0.5 else -jnp.arange(x.shape[0]), :4],
     "written": lambda x, y, r: x + counted(y, lambda c, i: written(c, i + r.randrange(-1, 2), 1), x.shape[0]),
     "gaps": lambda x, y, r: lax.pad(x, 1.0, ((r.randrange(-1, 2), r.randrange(-1, 2), r.randrange(2)), (0, 0, 0))),
     "steps": lambda x, y, r: x[r.randrange(2) :: 2],
-    "each with each": lambda x, y, r: jnp.clip((x[:, None] * y[None, :2]).reshape(-1, 4), -9, 9),
 }
 
 
@@ -633,7 +560,7 @@ def program(seed: int) -> Callable[[Any], Any]:
 )
 def test_random_programs(load: Load, call: Call) -> None:
     outcomes = {"padded": 0, "refused": 0}
-    for seed in range(150):
+    for seed in range(120):
         try:
             blob = exported(program(seed), constraints=["b >= 3", "b <= 9"])
         except Exception:  # JAX decides nothing about some sizes
@@ -667,7 +594,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 def test_from_the_command_line(saved: Path, tmp_path: Path) -> None:
-    x, code = tmp_path / "x.npy", tmp_path / "f.exe"
+    x, code, any_size = tmp_path / "x.npy", tmp_path / "f.exe", tmp_path / "any.exe"
     np.save(x, numbers((5, 4)))
     done = built.run(saved, "--save-executable", code, "--sizes", "b=16")
     assert (done.returncode, done.stderr) == (0, "")
@@ -676,13 +603,21 @@ def test_from_the_command_line(saved: Path, tmp_path: Path) -> None:
     done = built.run(saved, x, "--pad", "--only-sizes", "--executables", code, "--out", out)
     assert (done.returncode, done.stderr) == (0, "")
     with np.load(out) as found:
-        assert {name: array.shape for name, array in found.items()} == {
-            "result['rows']": (5, 4),
-            "result['tanh']": (5, 3),
-        }
+        shapes = {name: array.shape for name, array in found.items()}
+    assert shapes == {"result['rows']": (5, 4), "result['tanh']": (5, 3)}
     refused = built.run(saved, x, "--only-sizes")
     assert refused.returncode == 1
     assert "<lambda> runs for b=2; b=8 only, and not for b=5" in refused.stderr
+    artifact = tmp_path / "any.jaxexp"
+    artifact.write_bytes(FUNCTIONS["products"].exported().serialize(compatibility=built.READER))
+    done = built.run(artifact, x, "--repeat", 3, "--save-executable", any_size)
+    assert done.returncode == 0, done.stderr
+    assert "first call: " in done.stdout and "compiled in" not in done.stdout
+    again = built.run(artifact, x, "--executables", any_size)
+    assert (again.returncode, again.stderr) == (0, "")
+    without = built.run(artifact, "--save-executable", tmp_path / "none.exe")
+    assert without.returncode == 1
+    assert "is compiled for no sizes yet: call it first" in without.stderr
 
 
 def test_sessions(saved: Path, plugin: Path) -> None:

@@ -52,10 +52,20 @@ def what(call: Any, *arguments: Any, **more: Any) -> str:
     return ""
 
 
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A function whose name, argument and result have the text, with its argument in x.npy."""
+    exported = jaxexp.export(jax.jit(lambda tree: {RAW: 2 * tree[RAW]}))({RAW: X})
+    root = take_apart(bytes(exported.serialize(trailer=False, compatibility=built.READER)))
+    root["function_name"] = RAW
+    (tmp_path / "f").write_bytes(put_together(root))
+    np.save(tmp_path / "x.npy", X)
+    return tmp_path / "f"
+
+
 def test_every_text_of_an_artifact(library: Library, plugin: Path, tmp_path: Path) -> None:
     """And each character that Unicode has, at least as of the version that this Python knows."""
-    known = [chr(c) for c in range(sys.maxunicode + 1) if unicodedata.category(chr(c)) not in ("Cn", "Cs")]
-    text = "".join(known)
+    text = "".join(chr(c) for c in range(sys.maxunicode + 1) if unicodedata.category(chr(c)) not in ("Cn", "Cs"))
     path, inspected, called = tmp_path / "f", 0, 0
     path.write_bytes(put_together(function(function_name=text)))
     assert output("--inspect", path).decode().startswith(f"{shown(text)}, for 1 device(s)\n")
@@ -83,43 +93,22 @@ def test_every_text_of_an_artifact(library: Library, plugin: Path, tmp_path: Pat
     assert called > 20
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """A function whose name, argument and result have the text, with its argument in x.npy."""
-    exported = jaxexp.export(jax.jit(lambda tree: {RAW: 2 * tree[RAW]}))({RAW: X})
-    root = take_apart(bytes(exported.serialize(trailer=False, compatibility=built.READER)))
-    root["function_name"] = RAW
-    (tmp_path / "f").write_bytes(put_together(root))
-    np.save(tmp_path / "x.npy", X)
-    return tmp_path / "f"
-
-
-def test_a_call(model: Path, tmp_path: Path) -> None:
-    path = f"args[0]['{RAW}']"
-    escaped = shown(path).encode()
-    assert escaped in output("--inspect", model)
-    x = tmp_path / "x.npy"
+def test_the_command_line(model: Path, tmp_path: Path) -> None:
+    """What it prints of the function, and what the user names."""
+    x, path = tmp_path / "x.npy", f"args[0]['{RAW}']"
     assert b"\nresult['\\x1b[31m\\x07\\nEVIL\\u202e']\n  [0 2 4]\n" in output(model, x, plugin=True)
-    assert escaped in output(model, plugin=True)
-    assert escaped in output(model, x, f"{path}={x}", plugin=True)
-    assert b"compiled in" in output(model, x, "--repeat", "1", plugin=True)
-    assert b"has no VJP" in output(model, x, "--vjp", "1", plugin=True)
-    np.save(x, X[:2])
-    assert escaped in output(model, x, plugin=True)
-
-
-def test_what_the_user_names(model: Path, tmp_path: Path) -> None:
     for arguments in (
         ["--inspect", RAW],
+        ["--inspect", model],
         ["--inspect", model, f"--{RAW}"],
         ["--inspect", model, "--vjp", RAW],
         ["--plugin", RAW, model],
-        ["--plugin", model, model],
         ["--plugin", "p", model, "--out", RAW],
     ):
-        assert b"\\x1b[31m" in output(*arguments) or arguments[1] == model
-    x = tmp_path / "x.npy"
+        assert b"\\x1b[31m" in output(*arguments)
     for arguments in (
+        [model],
+        [model, x, f"{path}={x}"],
         [model, RAW],
         [model, x, "--out", tmp_path / RAW / "y.npy"],
         [model, "--weights", RAW],
@@ -129,6 +118,8 @@ def test_what_the_user_names(model: Path, tmp_path: Path) -> None:
         [model, x, "--save-executable", tmp_path / RAW / "code"],
     ):
         assert b"\\x1b[31m" in output(*arguments, plugin=True)
+    np.save(x, X[:2])
+    assert shown(path).encode() in output(model, x, plugin=True)
 
 
 def test_files_of_others(model: Path, tmp_path: Path) -> None:
@@ -142,12 +133,10 @@ def test_files_of_others(model: Path, tmp_path: Path) -> None:
         said = output(model, x, "--executables", tmp_path / name, plugin=True)
         assert f"{name}: compiled for {shown(RAW)}".encode() in said
     np.savez(tmp_path / "x.npz", **{RAW: X})
-    assert b"\\x1b[31m" in output(model, tmp_path / "x.npz", plugin=True)
     safetensors.numpy.save_file({"other": X}, weights)
-    for file in (weights, weights.with_name("w.safetensors.index.json")):
-        if file != weights:
-            file.write_text(json.dumps({"weight_map": {"a": f"{RAW}.safetensors"}}))
-        assert b"\\x1b[31m" in output(model, "--weights", file, plugin=True)
+    (index := tmp_path / "w.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": f"{RAW}.safetensors"}}))
+    for arguments in ([tmp_path / "x.npz"], ["--weights", weights], ["--weights", index]):
+        assert b"\\x1b[31m" in output(model, *arguments, plugin=True)
     with jaxexp.Archive.create(tmp_path / "a.zip") as archive:
         archive.add("placeholder", model.read_bytes())
     for name in (RAW, "placeholder"):
@@ -158,15 +147,13 @@ def test_files_of_others(model: Path, tmp_path: Path) -> None:
 
 PLUGIN = r"""
 #include <pjrt_c_api.h>
-struct PJRT_Error { int number; };
-static PJRT_Error error;
 static void say(PJRT_Error_Message_Args* arguments) {
   static const char words[] = "\x1b[31m\x07\nEVIL \xe2\x80\xae \xff";
   arguments->message = words;
   arguments->message_size = sizeof words - 1;
 }
 static void destroy(PJRT_Error_Destroy_Args* arguments) { (void)arguments; }
-static PJRT_Error* initialize(PJRT_Plugin_Initialize_Args* arguments) { (void)arguments; return &error; }
+static PJRT_Error* initialize(PJRT_Plugin_Initialize_Args* arguments) { return (PJRT_Error*)arguments; }
 const PJRT_Api* GetPjrtApi(void) {
   static PJRT_Api api = {.struct_size = PJRT_Api_STRUCT_SIZE,
                          .pjrt_api_version = {.major_version = PJRT_API_MAJOR, .minor_version = PJRT_API_MINOR},
@@ -180,9 +167,8 @@ const PJRT_Api* GetPjrtApi(void) {
 def test_what_a_plugin_says(model: Path, library: Library, tmp_path: Path) -> None:
     (tmp_path / "plugin.c").write_text(PLUGIN)
     include = f"-I{ROOT / 'cpp' / 'third_party' / 'pjrt'}"
-    compiler = shutil.which("cc") or "gcc"
     files = [tmp_path / "plugin.c", "-o", tmp_path / "plugin.so"]
-    subprocess.run([compiler, "-shared", "-fPIC", include, *files], check=True)
+    subprocess.run([shutil.which("cc") or "gcc", "-shared", "-fPIC", include, *files], check=True)
     words = r"the plugin cannot initialize itself: \x1b[31m\x07\nEVIL \u202e \xff"
     assert output("--plugin", tmp_path / "plugin.so", model) == f"jaxexp-run: {words}\n".encode()
     assert what(library.runtime, tmp_path / "plugin.so") == words

@@ -13,7 +13,6 @@ from kit.signing import SHAPES, Pair, program
 
 @pytest.fixture(scope="session")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Key pairs: of the signer, and of somebody else."""
     folder = tmp_path_factory.mktemp("keys")
     for name in ("release", "other"):
         Pair.make().write(folder, name)
@@ -41,5 +40,4 @@ def made(tmp_path_factory: pytest.TempPathFactory, keys: Path) -> Path:
 
 @pytest.fixture
 def signed(made: Path, tmp_path: Path) -> Path:
-    """A copy of the signed files."""
     return Path(shutil.copytree(made, tmp_path / "signed"))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ import pytest
 
 import jaxexp
 from jaxexp._signing.package import model_signing as package
-from jaxexp._signing.reading import SignedFiles
 from kit.signing import Pair
 
 pytest.importorskip("model_signing", reason="comes with the extra 'sign'")
@@ -45,7 +42,6 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def alone(signed: Path, name: str) -> Path:
-    """A folder with a file, its signature and its weights."""
     folder = signed.parent / f"alone_{name}"
     folder.mkdir()
     for path in signed.iterdir():
@@ -241,54 +237,3 @@ def test_a_signature_by_a_key_is_none_of_sigstore(signed: Path, monkeypatch: pyt
             signed / "model.jaxexp",
             signed_by=jaxexp.SignedBy(identity="me@example.org", issuer="https://accounts.example.org"),
         )
-
-
-VECTORS = Path(os.environ.get("OMS_VECTORS", "none"))
-
-
-def trusted(name: str, folder: Path) -> dict[str, Any]:
-    """Whose signature it is, as the script says that verifies it there."""
-    keys = VECTORS / "keys" / "certificate"
-    if name.endswith("-certificate"):
-        return {"certificates": keys / "ca-cert.pem"}
-    if name.endswith("-elliptic-key"):
-        return {"public_key": keys / "signing-key-pub.pem"}
-    script = (VECTORS / f"test-verify-{name}.sh").read_text()
-    identity, issuer = (
-        re.search(rf"--{option}[ =](\S+)", script)[1]  # type: ignore[index]
-        for option in ("identity", "identity[_-]provider")
-    )
-    import sigstore
-
-    (store,) = (Path(sigstore.__file__).parent / "_store").glob("*sigstore.dev")
-    config = folder / "trust.json"
-    said = {
-        "mediaType": "application/vnd.dev.sigstore.clienttrustconfig.v0.1+json",
-        "trustedRoot": json.loads((store / "trusted_root.json").read_text()),
-        "signingConfig": json.loads((store / "signing_config.v0.2.json").read_text()),
-    }
-    config.write_text(json.dumps(said))
-    return {"identity": identity, "issuer": issuer, "trust_config": config}
-
-
-@pytest.mark.skipif("OMS_VECTORS" not in os.environ, reason="OMS_VECTORS names no checkout of the vectors")
-@pytest.mark.parametrize("name", sorted(path.parent.name for path in VECTORS.glob("v*/model.sig")))
-def test_vector(name: str, tmp_path: Path) -> None:
-    """The signatures that the project of model-signing keeps from its releases, by keys, certificates and Sigstore.
-
-    They are in its repository (sigstore/model-transparency), and in no package: OMS_VECTORS names the folder
-    `scripts/tests` of a checkout. Sigstore's are verified without a network, with the trusted root that comes with the
-    package `sigstore`.
-    """
-    folder = Path(shutil.copytree(VECTORS / name, tmp_path / name))
-    by = trusted(name, tmp_path)
-    signed = SignedFiles(jaxexp.SignedBy(signature=folder / "model.sig", **by))
-    signed.opened(folder / "signme-1")
-    signed.check_listed(str(folder / "signme-1"))
-    (folder / "signme-1").write_bytes(b"another file")
-    with pytest.raises(jaxexp.SignatureError, match="SHA-256"):
-        signed.opened(folder / "signme-1")
-    if "identity" in by:
-        by["identity"] = "somebody@example.org"
-        with pytest.raises(jaxexp.SignatureError, match="do not match somebody"):
-            SignedFiles(jaxexp.SignedBy(signature=folder / "model.sig", **by)).opened(folder / "signme-1")

@@ -125,10 +125,3 @@ def test_a_signature_takes_the_place_of_nothing_else(name: str, signed: Path, ke
     with pytest.raises(jaxexp.ExportError, match="is no signature, and a signature does not take its place"):
         jaxexp.sign(signed / "model.jaxexp", key=signed / "key.pem", signature=signed / name)
     assert (signed / name).read_bytes() == before
-
-
-def test_a_signature_takes_the_place_of_an_empty_file(signed: Path, keys: Path, by: jaxexp.SignedBy) -> None:
-    signature = signed / "model.jaxexp.sig"
-    signature.write_text("")
-    assert jaxexp.sign(signed / "model.jaxexp", key=keys / "release.pem") == [str(signature)]
-    jaxexp.load(signed / "model.jaxexp", signed_by=by)

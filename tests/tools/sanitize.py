@@ -42,7 +42,6 @@ SUITE = [
     "kernel/codec/test_pytrees.py",
     "kernel/codec/test_registered_classes.py",
     "kernel/export/test_errors.py",
-    "kernel/io/test_kill.py",
     "kernel/read/test_damaged.py",
     "kernel/read/test_golden.py",
     "kernel/write/test_limits.py",

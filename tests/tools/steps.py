@@ -52,9 +52,14 @@ def report_of(name: str) -> Path:
 
 
 def pytest(name: str, arguments: str, budget: int, what: str, environment: str = "") -> Step:
-    """The script, not `python -m pytest`: the checkout stays off sys.path, and the installed package is tested."""
+    """The script, not `python -m pytest`: the checkout stays off sys.path, and the installed package is tested.
+
+    Many processes import the same modules of tests/, so these are compiled once, whatever the environment says.
+    """
     more = os.environ.get("PYTEST_ARGS", "")
-    command = f"{environment} {BIN}/pytest -n {JOBS} {arguments} --junitxml={report_of(name)} {more}"
+    command = (
+        f"PYTHONDONTWRITEBYTECODE= {environment} {BIN}/pytest -n {JOBS} {arguments} --junitxml={report_of(name)} {more}"
+    )
     return Step(name, command.strip(), budget, what)
 
 

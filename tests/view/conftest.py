@@ -131,10 +131,6 @@ def folder(tmp_path_factory) -> Path:
     jaxexp.export(jax.jit(lambda x: x @ weights["large"] @ weights["small"]), weights=weights)(spec((2, 64))).save(
         folder / "bound.jaxexp"
     )
-    batch = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("batch, 64"), "float32")
-    jaxexp.export(jax.jit(lambda x: x @ weights["large"]), weights={"large": weights["large"]})(batch).save(
-        folder / "batched.jaxexp"
-    )
     symbolic().save(folder / "symbolic.jaxexp", vjp_order=1)
     jaxexp.export(jax.jit(lambda a, unused, b: a + b))(*[spec((4,))] * 3).save(folder / "unused.jaxexp")
     layer = {name: spec((8, 8)) for name in ("q", "k", "v", "up", "down")} | {"first": spec((8,)), "second": spec((8,))}

@@ -43,10 +43,7 @@ def test_floats() -> None:
         ([], [], 0, "equal"),
     ):
         assert of(expected, found, tolerance=tolerance).verdict == verdict, (expected, found, tolerance)
-
-
-def test_magnitudes_that_overflow() -> None:
-    large = 1.3e308 + 1.3e308j
+    large = 1.3e308 + 1.3e308j  # whose magnitude overflows
     for tolerance in (None, 1e-6):
         assert of([large, 1], [0, 1], np.complex128, tolerance).verdict == "differs"
         assert of([large, 1], [large * (1 + 2**-52), 1], np.complex128, tolerance).verdict == "close"
@@ -135,7 +132,6 @@ def loaded(tmp_path_factory: Any) -> jaxexp.Exported:
     [
         ("stablehlo.sine", "stablehlo.cosine", "loss"),
         ("dense<1.250000e-01>", "dense<1.260000e-01>", "sum"),
-        ("compare GT, %arg1", "compare LT, %arg1", "most"),
         ("across dimensions = [0] :", "across dimensions = [1] :", "sum"),
     ],
 )
@@ -159,7 +155,6 @@ def test_a_changed_module_is_found(loaded: jaxexp.Exported, old: str, new: str, 
 
 
 def test_other_flags_are_said(loaded: jaxexp.Exported, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a result differs, the report has all in which the two environments differ."""
     text = loaded.mlir_module().replace("stablehlo.sine", "stablehlo.cosine")
     changed = dataclasses.replace(loaded, mlir_module_serialized=text.encode())
     assert "XLA_FLAGS" not in str(changed.check())
@@ -168,12 +163,6 @@ def test_other_flags_are_said(loaded: jaxexp.Exported, monkeypatch: pytest.Monke
     recorded, checked = str(changed.check()).splitlines()[-2:]
     assert recorded.endswith(f", XLA_FLAGS {' '.join(sorted(before.split()))}")
     assert checked.endswith(", XLA_FLAGS --xla_other=true")
-
-
-def test_nothing_was_recorded() -> None:
-    report = jaxexp.export(jax.jit(jnp.sin))(np.float32(1)).check()
-    assert (report.verdict, report.ok, str(report)) == ("no cases", False, "sin: no cases")
-    assert isinstance(report, CheckReport)
 
 
 def test_a_report_that_came_from_others(loaded: jaxexp.Exported) -> None:

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 import jaxexp
 from jaxexp._api.cases import culprit
 from jaxexp._api.cases.calling import Chain
-from jaxexp._readback.traced import fingerprint, rows
+from jaxexp._readback.traced import fingerprint, rows, tracing
 from kit.mutations import Mutation, different, mutations
 
 pytestmark = pytest.mark.jax
@@ -30,7 +30,6 @@ def random(*shape: int) -> np.ndarray[Any, Any]:
 
 
 def trace(exported: jaxexp.Exported, *args: Any) -> tuple[list[Any], Any, culprit.Trace]:
-    """The results of a call, the rows of its trace, and the trace."""
     chain = Chain(exported)
     arguments = [np.asarray(leaf) for leaf in jax.tree.leaves(args)]
     traced, found = chain.trace(0, arguments)
@@ -56,8 +55,6 @@ def attention(q: Any, k: Any, v: Any, scale: Any) -> Any:
 
 
 def transformer(embedding: Any, layers: Any, tokens: Any) -> Any:
-    """Two layers of attention and a GELU, and the loss of the next token."""
-
     def normalized(x: Any, scale: Any) -> Any:
         return (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5) * scale
 
@@ -70,16 +67,6 @@ def transformer(embedding: Any, layers: Any, tokens: Any) -> Any:
     return logits, -jnp.take_along_axis(jax.nn.log_softmax(logits)[:-1], tokens[1:, None], -1).mean()
 
 
-def sorted_and_gathered(x: Any, i: Any) -> Any:
-    order = jnp.argsort(x, axis=-1)
-    return jnp.take_along_axis(x, order, -1)[:, ::-1], x[i], jnp.cumsum(x, 1), jax.lax.top_k(x, 2)
-
-
-def random_numbers(x: Any) -> Any:
-    key = jax.random.key(1)
-    return jax.random.normal(key, x.shape) + x, jax.random.permutation(key, 8)
-
-
 def root(x: Any) -> Any:
     def step(state: Any) -> Any:
         i, y, _ = state
@@ -87,11 +74,6 @@ def root(x: Any) -> Any:
         return i + 1, z, jnp.max(jnp.abs(z - y))
 
     return jax.lax.while_loop(lambda s: (s[0] < 20) & (s[2] > 1e-5), step, (0, jnp.ones_like(x), jnp.float32(1)))
-
-
-def linear_algebra(a: Any) -> Any:
-    s = a @ a.T + 5 * jnp.eye(4)
-    return jnp.linalg.solve(s, a), jnp.linalg.cholesky(s), jnp.linalg.eigvalsh(s)
 
 
 def sharded(w: Any, v: Any, x: Any) -> Any:
@@ -119,24 +101,10 @@ def _layer() -> dict[str, Any]:
 
 MODELS: dict[str, tuple[Callable[..., Any], ...]] = {
     "perceptron": (perceptron, random(6, 8), random(8, 5), random(3, 6)),
-    "attention": (attention, random(5, 2, 4), random(5, 2, 4), random(5, 2, 4), random(8)),
     "transformer": (transformer, random(10, 8), [_layer() for _ in range(2)], np.array([3, 1, 4, 1, 5, 9], np.int32)),
-    "sorted and gathered": (sorted_and_gathered, random(4, 6), np.array([2, 0], np.int32)),
-    "random numbers": (random_numbers, random(4, 3)),
     "root": (root, np.abs(random(5)) + 1),
-    "linear algebra": (linear_algebra, random(4, 4)),
     "sharded": (sharded, random(6, 8), random(8, 3), random(8, 6)),
 }
-
-
-def test_keys_and_symbolic_shapes(tmp_path: Path) -> None:
-    keys, x = jax.random.split(jax.random.key(0), 3), np.ones(3, np.float32)
-    (b,) = jaxexp.symbolic_shape("b")
-    exported = jaxexp.export(jax.jit(lambda keys, x: x + jax.random.uniform(keys[0], x.shape)))(
-        jax.ShapeDtypeStruct((b,), keys.dtype), jax.ShapeDtypeStruct((b,), x.dtype)
-    )
-    exported.save(tmp_path / "f.jaxexp", cases=[{"args": (keys, x), "trace": True}])
-    assert jaxexp.check(tmp_path / "f.jaxexp").verdict == "equal"
 
 
 @pytest.mark.wide(one_in=5, promise="arrays that differ have fingerprints that differ, in each dtype")
@@ -188,25 +156,19 @@ def test_code_of_each_device(manual: tuple[str, ...], tmp_path: Path) -> None:
     )
     exported = saved(function, random(8, 6), path=tmp_path / "f.jaxexp")
     assert (exported.nr_devices, exported.check().verdict) == (8, "equal")
-    for old, new, where in (
-        ("stablehlo.sine", "stablehlo.cosine", ("shard_map",)),
-        ("stablehlo.multiply", "stablehlo.add", ("shard_map", "while")),
-    ):
-        found = changed(exported, old, new).cases[0].culprit
-        assert found is not None
-        assert (found.operation, found.where[: len(where)]) == (new, where)
-
-
-def test_code_of_each_device_may_do_nothing() -> None:
-    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-    function = jax.shard_map(lambda x: x, mesh=mesh, in_specs=P("data"), out_specs=P("data"))
-    _, rows, found = trace(jaxexp.export(jax.jit(lambda x: function(x) + 1))(random(8)), random(8))
-    assert (len(rows), {row.where for row in rows}) == (len(found.words), {()})
+    found = changed(exported, "stablehlo.multiply", "stablehlo.add").cases[0].culprit
+    assert found is not None
+    assert (found.operation, found.where[:2]) == ("stablehlo.add", ("shard_map", "while"))
 
 
 def test_results_lie_as_the_code_says(tmp_path: Path) -> None:
-    """Also where neither arguments nor results were given a mesh, and none has the axes of the code's."""
+    """Also where neither arguments nor results were given a mesh, and none has the axes of the code's; and where the
+    code of each device does nothing.
+    """
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    nothing = jax.shard_map(lambda x: x, mesh=mesh, in_specs=P("data"), out_specs=P("data"), check_vma=False)
+    _, rows, found = trace(jaxexp.export(jax.jit(lambda x: nothing(x) + 1))(random(8)), random(8))
+    assert (len(rows), {row.where for row in rows}) == (len(found.words), {()})
     placed = NamedSharding(mesh, P("model", "data"))
     exported = saved(
         lambda x: jax.lax.with_sharding_constraint(x, placed) + 1, random(4, 8), path=tmp_path / "f.jaxexp"
@@ -214,19 +176,20 @@ def test_results_lie_as_the_code_says(tmp_path: Path) -> None:
     assert exported.check().verdict == "equal"
 
 
-def test_too_many_operations() -> None:
+def test_too_many_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     f32 = "tensor<f32>"
     functions = [f"func.func private @f0(%x: {f32}) -> {f32} {{ %r = stablehlo.sine %x : {f32}\n return %r : {f32} }}"]
-    for i in range(1, 20):
+    for i in range(1, 8):
         calls = [f"%{y} = call @f{i - 1}(%{x}) : ({f32}) -> {f32}" for x, y in ("xy", "yz")]
         functions.append(
             "\n".join([f"func.func private @f{i}(%x: {f32}) -> {f32} {{", *calls, f"return %z : {f32} }}"])
         )
     text = f"""module @m {{ {" ".join(functions)} func.func public @main(%x: tensor<f32>) -> tensor<f32> {{
-        %r = call @f19(%x) : (tensor<f32>) -> tensor<f32>
+        %r = call @f7(%x) : (tensor<f32>) -> tensor<f32>
         return %r : tensor<f32> }} }}"""
     exported = dataclasses.replace(jaxexp.export(jax.jit(jnp.sin))(np.float32(1)), mlir_module_serialized=text.encode())
-    with pytest.raises(jaxexp.UnsupportedError, match="more than 65,536 operations"):
+    monkeypatch.setattr(tracing, "_MOST_ROWS", 100)
+    with pytest.raises(jaxexp.UnsupportedError, match="more than 100 operations"):
         Chain(exported).trace(0, [np.ones((), np.float32)])
 
 
@@ -236,7 +199,6 @@ def saved(function: Callable[..., Any], *args: Any, path: Path, **case: Any) -> 
 
 
 def changed(exported: jaxexp.Exported, old: str, new: str) -> jaxexp.CheckReport:
-    """The check of a function whose module was changed."""
     text = exported.mlir_module()
     assert old in text
     report = dataclasses.replace(exported, mlir_module_serialized=text.replace(old, new).encode()).check()
@@ -274,7 +236,6 @@ SINGLE = {
 @pytest.mark.wide(one_in=6, promise="an operation makes the same in float64, but for rounding")
 @pytest.mark.parametrize("kind", SINGLE)
 def test_operations_in_float64(kind: str) -> None:
-    """They make the same, but for rounding, with all that is inside of them."""
     function, x = SINGLE[kind]
     exported = jaxexp.export(jax.jit(function))(x)
     chain = Chain(exported)
@@ -303,8 +264,6 @@ def test_operations_in_float64(kind: str) -> None:
 
 
 def test_which_side_is_off(tmp_path: Path) -> None:
-    """Float64 says it of the operation with its operands, also in loops, and of the function."""
-
     def function(x: Any) -> Any:
         return jax.lax.fori_loop(0, 3, lambda i, y: jnp.mean(y, axis=0) * y, x)
 
@@ -321,27 +280,6 @@ def test_which_side_is_off(tmp_path: Path) -> None:
     assert result.found is not None
     assert float(result.in_float64) == pytest.approx(float(result.found), rel=1e-5)
     assert f"found {result.found}, float64 gives {result.in_float64}" in str(result)
-
-
-def test_which_run_of_a_loop(tmp_path: Path) -> None:
-    """The first one, a later one, or one too many."""
-
-    def function(x: Any) -> Any:
-        return jax.lax.fori_loop(0, 5, lambda i, y: jnp.where(i < 3, y * 1.5, jnp.sin(y)), x)
-
-    exported = saved(function, random(3), path=tmp_path / "f.jaxexp")
-    found = [
-        changed(exported, *change).cases[0].culprit
-        for change in (
-            ("dense<1.500000e+00>", "dense<1.250000e+00>"),
-            ("dense<3> : tensor<i32>", "dense<2> : tensor<i32>"),
-            ("dense<5> : tensor<i32>", "dense<4> : tensor<i32>"),
-        )
-    ]
-    first, later, trips = (one for one in found if one is not None)
-    assert (first.operation, first.is_first_run, first.expected, first.found) == ("stablehlo.constant", True, 1.5, 1.25)
-    assert later.operation in ("stablehlo.constant", "stablehlo.compare")
-    assert trips.operation in ("stablehlo.constant", "stablehlo.while")
 
 
 def test_what_later_trips_make(tmp_path: Path) -> None:
@@ -437,11 +375,8 @@ def examine(name: str, one_in: int) -> tuple[int, list[str]]:
 
 
 # How many changes of each model are tried, at least; and of which models only some are, because all take hours.
-LEAST = {
-    "perceptron": 11, "attention": 30, "transformer": 40, "sorted and gathered": 20, "random numbers": 8, "root": 20,
-    "linear algebra": 35, "sharded": 25,
-}  # fmt: skip
-ONE_IN = {"random numbers": 8, "transformer": 4}
+LEAST = {"perceptron": 11, "transformer": 40, "root": 20, "sharded": 25}
+ONE_IN = {"transformer": 4}
 
 
 def test_a_changed_operation_is_named() -> None:
@@ -456,7 +391,6 @@ def test_a_changed_operation_is_named() -> None:
 )
 @pytest.mark.parametrize("name", MODELS)
 def test_changed_operations_are_named(name: str) -> None:
-    assert sum(LEAST.values()) > 180
     changed, missed = examine(name, ONE_IN.get(name, 1))
     assert changed >= LEAST[name]
     assert len(missed) <= 0.05 * changed, missed

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "../target.h"
+#include "shared.h"
 #include "wire/base/digest.cpp"
 #include "wire/base/error.h"
 #include "wire/base/flat_map.h"
@@ -115,28 +116,9 @@ TEST_CASE("an interner keeps an offset for each kind and text") {
 }
 
 TEST_CASE("UTF-8 is what Python's strict decoder takes, wherever in a text it is") {
-  const std::string parts[] = {"",
-                               "a",
-                               "\x7F",
-                               "\0"s,
-                               "\x80",
-                               "\xC2\x80",
-                               "é",
-                               "\xC0\x80",
-                               "\xDF",
-                               "\xE0\x9F\x80",
-                               "名",
-                               "\xED\x9F\xBF",
-                               "\xED\xA0\x80",
-                               "\xEF\xBF\xBF",
-                               "\xF0\x8F\xBF\xBF",
-                               "😀",
-                               "\xF4\x8F\xBF\xBF",
-                               "\xF4\x90\x80\x80",
-                               "\xF5\x80\x80\x80",
-                               "\xFF",
-                               "\xE5\x90",
-                               "\xF0\x9F\x98"};
+  const auto parts = tests::texts(
+      "|a|\x7F|\0|\x80|\xC2\x80|é|\xC0\x80|\xDF|\xE0\x9F\x80|名|\xED\x9F\xBF|\xED\xA0\x80|\xEF\xBF\xBF|\xF0\x8F\xBF\xBF"
+      "|😀|\xF4\x8F\xBF\xBF|\xF4\x90\x80\x80|\xF5\x80\x80\x80|\xFF|\xE5\x90|\xF0\x9F\x98"s);
   std::size_t valid = 0;
   for (const std::string& part : parts)
     for (std::size_t before = 0; before < 40; ++before)

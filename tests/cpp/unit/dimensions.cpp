@@ -46,35 +46,9 @@ TEST_CASE("what JAX prints is read, and has one form in whatever order and spell
 }
 
 TEST_CASE("what JAX does not print is refused, and where it is") {
-  for (const char* text : {"",
-                           "a+b",
-                           "a +b",
-                           "1*a",
-                           "0*a",
-                           "- 1*a",
-                           "a^1",
-                           "a^0",
-                           "a^64",
-                           "007*a",
-                           "a - 0",
-                           "-0",
-                           "2",
-                           "a + 2*a",
-                           "a*a",
-                           "max(1, 2)",
-                           "max(a)",
-                           "max(a,b)",
-                           "f(a)",
-                           "mod(a, 0)",
-                           "floordiv(a, 0)",
-                           "max",
-                           "_",
-                           "a b",
-                           "((a))",
-                           "9223372036854775808*a",
-                           "a^",
-                           "- - a",
-                           "a + 0"})
+  for (const std::string& text :
+       tests::texts("|a+b|a +b|1*a|0*a|- 1*a|a^1|a^0|a^64|007*a|a - 0|-0|2|a + 2*a|a*a|max(1, 2)|max(a)|max(a,b)"
+                    "|f(a)|mod(a, 0)|floordiv(a, 0)|max|_|a b|((a))|9223372036854775808*a|a^|- - a|a + 0"))
     CHECK_FALSE_MESSAGE(wrong(text).empty(), text);
   CHECK(wrong("2*a + b+c") == "'2*a + b+c' (see character 8)");
   CHECK(wrong("-3") == "'-3'");

@@ -1,4 +1,4 @@
-// What other programs' files and messages say: NumPy's arrays, small floats, safetensors, protocol buffers, shardings.
+// What other programs' files and messages say: NumPy's arrays, small floats, protocol buffers, shardings.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -7,11 +7,12 @@
 
 #include "runtime/cases/small_float.h"
 #include "runtime/npy/npy.h"
+#include "runtime/plugin/hlo_shardings.h"
 #include "runtime/plugin/protobuf.h"
 #include "runtime/signature/tiling.h"
 #include "shared.h"
+#include "wire/base/hexadecimal.h"
 #include "wire/exported/op_sharding.h"
-#include "wire/tensors/header.h"
 
 namespace jaxexp {
 namespace {
@@ -19,6 +20,7 @@ namespace {
 using tests::Bytes;
 using tests::bytes_of;
 using tests::refused;
+using wire::hexadecimal;
 using namespace std::string_literals;
 
 TEST_CASE(
@@ -105,41 +107,6 @@ TEST_CASE("what is written for NumPy is read again") {
     CHECK_THROWS_AS(npy::read_npz(bytes_of(std::string_view(whole).substr(0, size))), npy::NpyError);
 }
 
-TEST_CASE("headers of safetensors fill their files") {
-  const auto file = [](const std::string& header, std::size_t size) {
-    std::string text;
-    for (int i = 0; i < 8; ++i) text += static_cast<char>(static_cast<std::uint64_t>(header.size()) >> 8 * i);
-    return text + header + std::string(size, '\0');
-  };
-  const auto wrong = [&](const std::string& header, std::size_t size) {
-    const std::string whole = file(header, size);
-    return refused([&] { wire::read_header(bytes_of(whole), whole.size()); });
-  };
-  const std::string one = R"({"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}})";
-  const std::string whole = file(one, 24);
-  const wire::Header header = wire::read_header(bytes_of(whole), whole.size());
-  REQUIRE(header.tensors.size() == 1);
-  CHECK(header.tensors[0].str() == "F32[2,3]");
-  CHECK((header.tensors[0].name == "w" && header.tensors[0].end == 24));
-  CHECK(header.size == 8 + one.size());
-  CHECK_FALSE(wrong(one, 23).empty());
-  CHECK_FALSE(wrong(one, 25).empty());
-  CHECK(wrong("{}", 0).empty());
-  CHECK(wrong(R"({"__metadata__":{"a":"b"}})", 0).empty());
-  for (const char* text :
-       {"", "[]", "{", R"({"w":{"dtype":"F99","shape":[],"data_offsets":[0,4]}})",
-        R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})",
-        R"({"w":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", R"({"w":1})", R"({"__metadata__":{"a":1}})"})
-    CHECK_FALSE_MESSAGE(wrong(text, 4).empty(), text);
-  CHECK(wire::size_of_tensor("F32", std::vector<std::int64_t>{2, 3}) == 24);
-  CHECK(wire::size_of_tensor("F4", std::vector<std::int64_t>{3, 2}) == 3);
-  CHECK_FALSE(wire::size_of_tensor("F4", std::vector<std::int64_t>{3}));
-  CHECK_FALSE(wire::size_of_tensor("F32", std::vector<std::int64_t>{1LL << 40, 1LL << 40}));
-  const auto index =
-      wire::read_weight_map(bytes_of(R"({"metadata":{"total_size":1.5e3},"weight_map":{"w":"x.safetensors"}})"));
-  CHECK(index == wire::WeightMap{{"w", "x.safetensors"}});
-}
-
 TEST_CASE("protocol buffers are read field by field, or not at all") {
   using namespace runtime::protobuf;
   const std::string message = "\x08\x96\x01\x12\x03"s + "abc" + "\x1D" + "1234" + "\x21" + "12345678";
@@ -172,6 +139,96 @@ TEST_CASE("an xla.OpSharding is one of all devices, and divides arrays in tiles"
   CHECK(size == std::vector<std::int64_t>{3, 2});
   CHECK_FALSE(refused([&] { static_cast<void>(tiling.part({5, 8}, 0, "x")); }).empty());
   CHECK(runtime::Tiling(Bytes{8, 0}, 3, "x").is_whole());
+}
+
+std::string varint(std::uint64_t value) {
+  std::string text;
+  for (; value >= 0x80; value >>= 7) text += static_cast<char>(value | 0x80);
+  return text + static_cast<char>(value);
+}
+
+std::string field(unsigned number, std::uint64_t value) { return varint(number << 3) + varint(value); }
+std::string field(unsigned number, const std::string& bytes) {
+  return varint(number << 3 | 2) + varint(bytes.size()) + bytes;
+}
+
+/// A part of an axis of the mesh: how many parts of it are before this part, and how many parts there are.
+struct Axis {
+  std::size_t axis, before, size;
+};
+
+/// What an xla.OpSharding with an xla.NamedShardingProto says.
+struct Named {
+  std::vector<std::size_t> sizes;  // of the mesh
+  std::vector<std::vector<Axis>> dimensions;
+  std::vector<std::size_t> ids = {};  // of devices, where these have others than their places
+
+  std::string str() const {
+    std::string mesh, numbers, said;
+    for (const std::size_t size : sizes) mesh += field(1, field(1, "axis"s) + field(2, size));
+    for (const std::size_t id : ids) numbers += varint(id);
+    if (!ids.empty()) mesh += field(2, numbers);
+    for (const auto& axes : dimensions) {
+      std::string references;
+      for (const auto& [axis, before, size] : axes) {
+        const bool is_whole = axis < sizes.size() && before == 1 && size == sizes[axis];
+        const std::string part = is_whole ? "" : field(2, field(1, before) + field(2, size));
+        references += field(1, (axis == 0 ? "" : field(1, axis)) + part);
+      }
+      said += field(3, references + field(2, 1));
+    }
+    return field(1, 3) + field(14, field(2, mesh) + said);
+  }
+};
+
+runtime::HloShardings of_result(const std::string& sharding) {
+  return runtime::read_hlo_shardings(field(12, sharding), "hlo");
+}
+
+TEST_CASE("axes of a mesh, as newer plugins name them, become tiles") {
+  for (const Named& named : std::vector<Named>{{{8}, {{{0, 1, 8}}}},
+                                               {{4, 2}, {{{0, 1, 4}}, {{1, 1, 2}}}},
+                                               {{4, 2}, {{{1, 1, 2}}, {{0, 1, 4}}}},
+                                               {{2, 3, 4}, {{{2, 1, 4}, {0, 1, 2}}, {}}},
+                                               {{4, 2}, {{}, {{1, 1, 2}}}},                      // copies
+                                               {{8, 2}, {{{0, 2, 2}}, {{0, 1, 2}, {1, 1, 2}}}},  // parts of an axis
+                                               {{2, 3}, {{{1, 1, 3}}}, {5, 1, 3, 0, 2, 4}}}) {
+    std::size_t devices = 1;
+    for (const std::size_t size : named.sizes) devices *= size;
+    const std::string found = of_result(named.str()).results.at(0);
+    const runtime::Tiling tiling(bytes_of(found), static_cast<std::uint32_t>(devices), "x");
+    for (std::size_t device = 0; device < devices; ++device) {
+      std::vector<std::size_t> place(named.sizes.size());
+      for (std::size_t axis = place.size(), left = device; axis-- > 0; left /= named.sizes[axis])
+        place[axis] = left % named.sizes[axis];
+      std::vector<std::int64_t> shape, tile;
+      for (const auto& axes : named.dimensions) {
+        shape.push_back(1), tile.push_back(0);
+        for (const auto& [axis, before, size] : axes) {
+          const std::size_t index = place[axis] / (named.sizes[axis] / before / size) % size;
+          shape.back() *= static_cast<std::int64_t>(size);
+          tile.back() = tile.back() * static_cast<std::int64_t>(size) + static_cast<std::int64_t>(index);
+        }
+      }
+      const std::size_t id = named.ids.empty() ? device : named.ids[device];
+      CHECK_MESSAGE(tiling.part(shape, id, "x").first == tile, hexadecimal(named.str()), " ", device);
+    }
+  }
+}
+
+TEST_CASE("what is not divided is replicated, tiles that are there stay, and the rest is refused") {
+  const std::string whole = Named{{4, 2}, {{}, {}}}.str(), one = Named{{}, {}, {3}}.str();
+  CHECK(of_result(field(1, 2) + field(5, whole) + field(5, one)).results ==
+        std::vector<std::string>{"", field(1, 1) + field(3, 1) + field(4, 3)});
+  const std::string tiled = field(1, 3) + field(3, 2) + field(4, 1) + field(4, 0);
+  const auto both = runtime::read_hlo_shardings(field(14, tiled) + field(12, tiled), "hlo");
+  CHECK((both.parameters == std::vector{tiled} && both.results == std::vector{tiled}));
+  const std::string shortened = Named{{4, 2}, {{{0, 1, 4}}}}.str();
+  for (const std::string& wrong :
+       {shortened.substr(0, shortened.size() - 1), Named{{0}, {{}}}.str(), Named{{1 << 15, 1 << 15}, {{}}}.str(),
+        Named{{4}, {{{0, 3, 2}}}}.str(), Named{{4}, {{{0, 1, 4}}}, {1, 2}}.str(), Named{{4}, {{{1, 1, 4}}}}.str()})
+    CHECK_MESSAGE(refused([&] { of_result(wrong); }) == "the plugin shows a compiled module that cannot be read",
+                  hexadecimal(wrong));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,14 @@ using Bytes = std::vector<std::uint8_t>;
 
 inline std::span<const std::uint8_t> bytes_of(std::string_view text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+}
+
+/// The texts between bars.
+inline std::vector<std::string> texts(const std::string& barred) {
+  std::vector<std::string> found;
+  std::istringstream stream(barred + '|');
+  for (std::string text; std::getline(stream, text, '|');) found.push_back(text);
+  return found;
 }
 
 /// What was found instead of what was expected; empty where nothing is wrong.

@@ -10,7 +10,6 @@ import random
 import shutil
 import struct
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,6 @@ def large(created: Path, path: Path) -> Path:
 
 
 def add(path: Path, **members: bytes) -> int:
-    """How many bytes the append wrote."""
     before = path.stat().st_size
     with Archive.append(path) as archive:
         for name, member in members.items():
@@ -70,7 +68,6 @@ def test_one_append_writes_little(large: Path) -> None:
 
 
 def test_every_way_to_read(large: Path) -> None:
-    """In C++, too."""
     add(large, **{"m0/p0/new": blob(factor=3.0), "zz": blob("tpu", factor=3.0)})
     expected = list(Archive.open(large))
     assert len(expected) == COUNT + 2
@@ -91,7 +88,6 @@ def test_every_way_to_read(large: Path) -> None:
 
 
 def test_weights(large: Path) -> None:
-    """The index of them is written again only if there are new ones, and each tensor is stored once."""
     model, _ = bound()
     tuned = {**params(), "head": params(seed=1)["head"]}
 
@@ -120,11 +116,10 @@ def test_weights(large: Path) -> None:
 
 
 def test_any_changes(large: Path) -> None:
-    """Of members that share bytes and modules with each other and with older ones."""
     source = random.Random(1)
     artifacts = [*versions()[:8], *(blob(factor=2.0 + i % 3, version=i) for i in range(12))]
     expected = {name: versions()[i % 40] for i, name in enumerate(NAMES)}
-    for step in range(5):
+    for step in range(3):
         with Archive.append(large) as archive:
             for _ in range(source.choice([1, 3, 200])):
                 name = f"{source.choice('amz')}{source.randrange(10)}/p3/x{source.randrange(500)}"
@@ -159,7 +154,6 @@ def test_an_archive_that_becomes_small(large: Path) -> None:
 
 
 def test_names_that_are_files_and_folders(large: Path) -> None:
-    """Also where another block has the other one."""
     for name in ("m5", "m5/p1", "m0", "m9/p9/b99/x", "m0/p0/b00/x/y"):
         with pytest.raises(ExportError, match="folder"):
             add(large, **{name: blob()})
@@ -208,32 +202,7 @@ def test_zip_tools_see_the_last_append(large: Path) -> None:
         assert "No errors" in unzip("-tq", large)
 
 
-def test_older_versions_say_what_is_needed(large: Path) -> None:
-    """They know no pages: without them, the index has one member, which nobody accepts."""
-    add(large, new=blob())
-    opened = Archive.open(large)._opened
-    pointer, data = opened.pointer, large.read_bytes()
-    index = bytearray(data[pointer.index_position :][: pointer.index_size])
-    root = pointer.root_position
-    table = root + struct.unpack_from("<I", index, root)[0]
-    vtable = table - struct.unpack_from("<i", index, table)[0]
-    fields_that_they_know = 6
-    for at in range(vtable + 4 + 2 * fields_that_they_know, vtable + struct.unpack_from("<H", index, vtable)[0], 2):
-        struct.pack_into("<H", index, at, 0)
-    known = bytes(index[root : root + pointer.root_size])
-    old = _native.ArchiveIndex(bytes(index), known, _native.digest(known), pointer.index_position)
-    assert len(old) == 1
-    looks: list[Callable[[], object]] = [
-        old.names, old.check, lambda: old.find("new"), lambda: old.find("!"), lambda: old.member(0),
-        lambda: old.names("m5"),
-    ]  # fmt: skip
-    for look in looks:
-        with pytest.raises(DeserializationError, match="a newer jaxexp: update jaxexp"):
-            look()
-
-
 def test_few_requests(large: Path) -> None:
-    """For the start and the end, the head of each append, pages, and blocks with their neighbours."""
     pytest.importorskip("aiohttp")
     for i in range(3):
         add(large, **{f"m{i}/p5/new": blob(factor=2.0, version=5)})
@@ -277,9 +246,9 @@ def test_damage_in_an_earlier_index(large: Path) -> None:
         archive["m0/p0/b00"]
     with pytest.raises(DeserializationError, match=r"index\.blocks\[0\]"):
         archive.verify()
-    for change in (Archive.compact, lambda path: add(path, **{"m0/p0/new": blob()})):
+    for use in (Archive.compact, lambda path: add(path, **{"m0/p0/new": blob()})):
         with pytest.raises(DeserializationError, match=r"fleet\.zip"):
-            change(large)
+            use(large)
     with pytest.raises(DeserializationError, match=r"fleet\.zip"), Archive.append(large) as writer:
         writer.remove("m0/p0/b00")
     with pytest.raises(DeserializationError), Archive.append(large) as writer:

@@ -6,8 +6,6 @@ import dataclasses
 import io
 import os
 import shutil
-import subprocess
-import sys
 import zipfile
 import zlib
 from pathlib import Path
@@ -21,9 +19,8 @@ import jaxexp
 from jaxexp import Archive, DeserializationError, ExportError, _native
 from jaxexp._fleet.archive.output import refuse_unknown_rest
 from kit.archive_files import assert_sound, make, of_one_section, with_index
-from kit.archives import blob, exported
-from kit.places import TESTS, WORKERS
-from kit.weighted import bound
+from kit.archives import blob
+from kit.places import TESTS
 
 
 class Interrupted(BaseException): ...
@@ -108,7 +105,6 @@ def test_cut_anywhere(path: Path) -> None:
 
 
 def test_at_the_next_append(path: Path) -> None:
-    """What an interrupted append left is cut off, and nothing of it becomes the archive."""
     make(path, {name: member() for name, member in OLD.items()})
     member = hostile(path)
     unfinished = interrupted(path, member)
@@ -123,26 +119,8 @@ def test_at_the_next_append(path: Path) -> None:
             assert_sound(path, {"new": blob(factor=3.0)} | {name: member() for name, member in OLD.items()})
 
 
-def test_sections_one_behind_the_other(path: Path) -> None:
-    make(path, {"a": blob()})
-    expected = {"a": blob()}
-    for i in range(5):
-        member = hostile(path)
-        assert list(Archive.open(io.BytesIO(interrupted(path, member)))) == sorted(expected)
-        with Archive.append(path) as archive:
-            archive.add("uploads/mine", member)
-            archive.remove("uploads/mine")
-            archive.add(f"b{i}", blob(version=i))
-        expected[f"b{i}"] = blob(version=i)
-        assert_sound(path, expected)
-
-
-"""Any beginning of what an append writes is known as such by the next append, which puts its own there."""
-
-
 @pytest.mark.parametrize("of_earlier_version", [False, True])
 def test_every_beginning(of_earlier_version: bool, path: Path) -> None:
-    """Any beginning of what an append writes is known as such by the next append, which puts its own there."""
     if of_earlier_version:
         old, whole = ((GOLDEN / f"{name}.zip").read_bytes() for name in ("created", "appended"))
         left = [whole]
@@ -163,21 +141,7 @@ def test_every_beginning(of_earlier_version: bool, path: Path) -> None:
             assert path.read_bytes() == old, size
 
 
-def test_every_beginning_of_a_head_that_was_half_written(path: Path) -> None:
-    old = make(path, {"a": blob()}).read_bytes()
-    before = _native.archive_section_head(len(old))
-    with Archive.append(path) as archive:
-        archive.add("b", blob("tpu"))
-    after = path.read_bytes()[len(old) :][: len(before)]
-    for first, second in ((before, after), (after, before)):
-        for at in range(0, len(after), 3):
-            half = first[:at] + second[at:]
-            for size in range(1 + at % 2, len(half), 2):
-                assert rest_is_known(old + half[:size]), (half, size)
-
-
 def test_beginnings_of_others(path: Path) -> None:
-    """Members that are not laid out for this place, or by other programs, are not cut off."""
     old = make(path, {"a": blob()}).read_bytes()
     elsewhere = _native.zip_local_header("a/name", 5, 0, len(old) + 1)
     with zipfile.ZipFile(other := io.BytesIO(), "w") as zipped:
@@ -188,7 +152,6 @@ def test_beginnings_of_others(path: Path) -> None:
 
 
 def rest_is_known(data: bytes) -> bool:
-    """Whether an append left what is behind the archive in these bytes."""
     try:
         refuse_unknown_rest(Archive.open(io.BytesIO(data))._opened)
     except DeserializationError:
@@ -201,9 +164,9 @@ def test_what_no_append_left_is_not_cut(path: Path) -> None:
     for rest in (b"x", os.urandom(1000), other_archive(0)[200:], b"\0" * 99 + b"x"):
         path.write_bytes(data + rest)
         assert list(Archive.open(path)) == ["a"]
-        for write in (Archive.append, Archive.compact):
+        for use in (Archive.append, Archive.compact):
             with pytest.raises(DeserializationError, match=r"nothing behind it but what an append left.*cut them off"):
-                write(path)
+                use(path)
         assert path.read_bytes() == data + rest
 
 
@@ -248,6 +211,8 @@ def test_a_head_that_was_half_written(path: Path) -> None:
         for half in (before[:size] + after[size:], after[:size] + before[size:]):
             archive = Archive.open(io.BytesIO(data[:first] + half + data[first + len(half) :]))
             assert list(archive) == (["a", "b"] if half == after else ["a"])
+        for beginning in (size, 1 + size // 2):  # an append that found it begins again
+            assert rest_is_known(data[:first] + half[:beginning]), (half, beginning)
 
 
 def test_heads_that_lie(path: Path) -> None:
@@ -270,12 +235,8 @@ def test_of_another_end(path: Path) -> None:
 MEMBERS = {"created": ["a/cpu", "a/tpu", "again", "twice"], "appended": ["a/cpu", "a/tpu", "later", "twice"]}
 
 
-"""Archives without sections."""
-
-
 @pytest.mark.parametrize("name", ["created", "appended", "interrupted"])
 def test_archives_of_earlier_versions(name: str, path: Path) -> None:
-    """Which have no sections, are read and appended to."""
     shutil.copy(GOLDEN / f"{name}.zip", path)
     for source in (path, io.BytesIO(path.read_bytes())):
         archive = Archive.open(source)
@@ -328,14 +289,13 @@ def test_interrupted_while_it_syncs(which: int, path: Path, monkeypatch: pytest.
 
 
 def test_one_writer_at_a_time(path: Path) -> None:
-    """An archive that is being changed is not replaced, either."""
     make(path, {"a": blob()})
     for begin, stays in ((Archive.append, {"a": blob()}), (Archive.create, {})):
         with begin(path) as writer:
             writer.add("b", blob("tpu"))
-            for other in (Archive.append, Archive.compact, Archive.create):
+            for use in (Archive.append, Archive.compact, Archive.create):
                 with pytest.raises(ExportError, match="being changed by another writer"):
-                    other(path)
+                    use(path)
         assert_sound(path, {**stays, "b": blob("tpu")})
 
 
@@ -351,43 +311,3 @@ def test_a_file_that_cannot_be_written_is_replaced(path: Path) -> None:
     make(path, {"a": blob()}).chmod(0o444)
     make(path, {"b": blob()})
     assert_sound(path, {"b": blob()})
-
-
-# --- processes that die ---------------------------------------------------------------------------------------------
-
-
-def run_worker(folder: Path, environment: dict[str, str], size: int, *arguments: str) -> int:
-    """What the worker counted; it has 20 artifacts of somewhat more than this size, and one with weights."""
-    artifacts, archives = folder / "artifacts", folder / "archives"
-    artifacts.mkdir()
-    archives.mkdir()
-    bound(2)[0].save(artifacts / "weighted.jaxexp")
-    for i in range(20):
-        noise = np.random.default_rng(i).bytes(size // 2).hex()
-        exported(factor=1.0 + i % 3).save(artifacts / f"{i}.jaxexp", metadata={"noise": noise})
-    python = [sys.executable, "-W", "ignore::DeprecationWarning", WORKERS / "archive_kill.py"]
-    done = subprocess.run(
-        [*python, archives / "fleet.zip", artifacts, *arguments], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks the processes that it kills")
-@pytest.mark.parametrize("how", ["create", "append", "append-to-many", "compact"])
-def test_killed_at_any_byte(how: str, tmp_path: Path, subprocess_env) -> None:
-    """Of what it writes: up to the last one the old archive is there, whole, with all weights."""
-    count = 3 if how == "append-to-many" else 12
-    assert run_worker(tmp_path, subprocess_env(), 10_000, how, "bytes", str(count), "0") >= count - 2
-
-
-@pytest.mark.long(
-    promise="an archive is the old one or the new one, whenever the process that changes it is killed",
-    sibling="test_archive_sections.py::test_killed_at_any_byte",
-)
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks the processes that it kills")
-@pytest.mark.parametrize("where", ["bytes", "moments"])
-@pytest.mark.parametrize("how", ["create", "append", "append-to-many", "compact"])
-def test_killed_again_and_again(how: str, where: str, tmp_path: Path, subprocess_env) -> None:
-    """At random moments from outside, too: the artifacts are large, so mostly while it writes."""
-    assert run_worker(tmp_path, subprocess_env(), 300_000, how, where, "100", "1") >= 90

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import pickle
-import secrets
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -55,7 +50,6 @@ def expected(name: str, tuned: dict[str, Any]) -> Any:
 
 
 def stored(path: Path) -> int:
-    """How many bytes of weights an archive has."""
     with zipfile.ZipFile(path) as file:
         names = [name for name in file.namelist() if name.startswith(".jaxexp/weights/")]
         return sum(sum(a.nbytes for a in safetensors.numpy.load(file.read(name)).values()) for name in names)
@@ -149,28 +143,7 @@ def test_nothing_is_read_before_it_is_needed(path: Path) -> None:
         close(model.call(X), apply(params(), X))
 
 
-def test_over_urls(path: Path, tuned: dict[str, Any]) -> None:
-    url = f"memory://{secrets.token_hex(8)}/fleet.zip"
-    with fsspec.open(url, "wb") as file:
-        file.write(path.read_bytes())
-    with Archive.open(url) as archive:
-        assert archive.verify() == {}
-        loaded = {name: handle.load() for name, handle in archive.items()}
-    for name, model in loaded.items():  # the archive is closed
-        close(model.call(X), expected(name, tuned))
-
-
-def test_a_policy_limits_weights(path: Path) -> None:
-    handle = Archive.open(path)["model"]
-    enough = jaxexp.Policy(max_weights=7, max_weight_bytes=SIZE)
-    close(handle.load(policy=enough).call(X), apply(params(), X))
-    for policy in (jaxexp.Policy(max_weights=6), jaxexp.Policy(max_weight_bytes=SIZE - 1)):
-        with pytest.raises(jaxexp.PolicyError, match=r"fleet\.zip::model.*max_weight"):
-            handle.load(policy=policy)
-
-
 def test_programs_whose_weights_are_elsewhere(tmp_path: Path) -> None:
-    """An artifact that is added as bytes is what it is: a program."""
     model, _ = bound()
     model.save(tmp_path / "model.jaxexp")
     with Archive.create(tmp_path / "x.zip") as archive:
@@ -242,7 +215,6 @@ def _of(w: jax.Array) -> jaxexp.Exported:
 
 
 def test_damage_is_found(path: Path) -> None:
-    """Any byte of the files of weights, and of what the index says about them."""
     data = path.read_bytes()
     with zipfile.ZipFile(path) as file:
         (info, *_) = [i for i in file.infolist() if i.filename.startswith(".jaxexp/weights/")]
@@ -274,7 +246,6 @@ def test_which_members_are_damaged(path: Path) -> None:
 
 
 def test_hostile_places_are_refused(tmp_path: Path) -> None:
-    """Files of weights that are not where files can be."""
     header = len(_native.zip_local_header(_native.archive_weights_name(0), 64, 0, 0))
     for place, message in (
         (lambda body: (body.position + 1, 64, 0, header), "bytes in front of the index, at a multiple of 64"),
@@ -337,72 +308,3 @@ def test_another_file_of_the_same_size_and_times(tmp_path: Path) -> None:
         assert archive.verify() == {}
         for seed in (0, 1):
             close(archive[str(seed)].load().call(X), apply(params(seed=seed), X))
-
-
-WIDTH, LAYERS, COUNT = 1024, 8, 1000
-ALL_BYTES = LAYERS * WIDTH * (WIDTH + 1) * 4
-
-# Prints how many bytes of files are in memory: before, with all functions loaded, after a call of one, and of another.
-CHILD = """
-import json, sys
-import jax, numpy as np
-import jaxexp
-def mapped():
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("RssFile"))
-def call(name):
-    model = by_name[name]
-    return jax.block_until_ready(model.call(np.ones(model.in_avals[-1].shape, np.float32)))
-other = jaxexp.Archive.open(sys.argv[1])["other"].load()
-by_name = {"other": other}
-call("other")  # with all the code that is loaded late
-found = [mapped()]
-archive = jaxexp.Archive.open(sys.argv[1])
-names = [name for name in archive if name != "other"]
-by_name = dict(zip(names, archive.load_all(names)))
-found.append(mapped())
-for name in names[:2]:
-    call(name)
-    found.append(mapped())
-print(json.dumps(found))
-"""
-
-
-@pytest.mark.long(
-    promise="a thousand functions of one model in an archive have one set of weights on the disk, and one in memory",
-    sibling="test_archive_weights.py::test_each_tensor_is_stored_once",
-)
-@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux how much memory is mapped")
-def test_a_thousand_functions_of_one_model(tmp_path: Path, subprocess_env: Any) -> None:
-    random = np.random.default_rng(0)
-    weights = {
-        f"{i}": {"w": jnp.asarray(random.standard_normal((WIDTH, WIDTH)), jnp.float32), "b": jnp.zeros(WIDTH) + i}
-        for i in range(LAYERS)
-    }
-
-    def model(x: Any) -> Any:
-        for layer in weights.values():
-            x = jnp.tanh(x @ layer["w"] + layer["b"])
-        return x
-
-    spec = jax.ShapeDtypeStruct(jaxexp.symbolic_shape(f"b, {WIDTH}"), np.float32)
-    exported = jaxexp.export(jax.jit(model), weights=weights)(spec)
-    shapes = [exported.specialize(jax.ShapeDtypeStruct((b, WIDTH), np.float32)) for b in (1, 2)]
-    small = {"w": jnp.ones((8, 8))}
-    with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
-        for i in range(COUNT):
-            archive.add(f"v{i:04}", shapes[i % 2], metadata={"version": i})
-        archive.add(
-            "other", jaxexp.export(jax.jit(lambda x: x @ small["w"]), weights=small)(np.ones((1, 8), np.float32))
-        )
-    size = (tmp_path / "fleet.zip").stat().st_size
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", CHILD, str(tmp_path / "fleet.zip")],
-        env=subprocess_env(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    before, loaded, one, two = json.loads(done.stdout.splitlines()[-1])
-    after_load, _, after_two = ((found - before) / ALL_BYTES for found in (loaded, one, two))
-    assert size <= 1.05 * ALL_BYTES
-    assert after_load < 0.2
-    assert 0.9 < after_two < 1.3

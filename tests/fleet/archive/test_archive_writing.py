@@ -8,10 +8,9 @@ import dataclasses
 import gc
 import os
 import random
-import shutil
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,14 @@ from kit import forged
 from kit.archive_files import X, assert_sound, make
 from kit.archives import blob, plain
 from kit.each import each
+
+
+@pytest.fixture
+def small_heap() -> Iterator[None]:
+    """Garbage is looked for in what the test made only."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def test_strict_adds_only_what_plain_jax_export_reads(path: Path) -> None:
@@ -131,9 +138,9 @@ def test_append(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         archive.add("a", blob("tpu"))
         archive.add("c", blob())
         assert list(Archive.open(path)) == ["b"], "seen only when it is complete"
-    for change in (lambda: archive.add("d", blob()), lambda: archive.remove("b")):
+    for use in (lambda: archive.add("d", blob()), lambda: archive.remove("b")):
         with pytest.raises(ExportError, match="is written in a block"):
-            change()
+            use()
     appended = path.read_bytes()
     assert appended.startswith(old), "nothing is overwritten"
     assert_sound(path, {"a": blob("tpu"), "b": blob(), "c": blob()})
@@ -171,21 +178,6 @@ def test_remove_and_compact(path: Path) -> None:
     assert path.read_bytes() == make(path, {"b": blob(factor=4.0), "c": blob(factor=3.0)}).read_bytes()
 
 
-def test_what_others_have_in_common_with_the_removed_stays(path: Path) -> None:
-    members = {"a": blob(), "b": blob(), "c": blob("tpu"), "d": blob("tpu"), "e": blob("cuda")}
-    for removed in members:
-        make(path, members)
-        with Archive.append(path) as archive:
-            archive.remove(removed)
-        left = {name: member for name, member in members.items() if name != removed}
-        assert_sound(path, left)
-        for second in left:
-            shutil.copy(path, path.with_name("two.zip"))
-            with Archive.append(path.with_name("two.zip")) as archive:
-                archive.remove(second)
-            assert_sound(path.with_name("two.zip"), {n: m for n, m in left.items() if n != second})
-
-
 def test_modules_of_one_digest_are_told_apart(path: Path) -> None:
     """Somebody else's module must not take the place of the one that is removed."""
 
@@ -214,7 +206,7 @@ def test_modules_of_one_digest_are_told_apart(path: Path) -> None:
             np.testing.assert_array_equal(opened[name].load().call(np.zeros(2048, np.uint32)), constant)
 
 
-@each("seed", range(4))
+@each("seed", range(3))
 def test_like_a_dict(seed: int, tmp_path: Path) -> None:
     path, source = tmp_path / "fleet.zip", random.Random(seed)
     pool = [blob(p, factor, order) for p in ("cpu", "tpu", "cuda") for factor in (1.0, 2.0) for order in (0, 1)]
@@ -277,11 +269,9 @@ def test_more_members_than_fit_16_bits_and_places_beyond_32(path: Path) -> None:
         path.unlink()
 
 
-@each("how", ["create", "append"])
-def test_threads_add_at_once(how: str, tmp_path: Path) -> None:
-    path, artifacts = tmp_path / "fleet.zip", {f"m/{i:03}": blob(factor=1.0 + i % 3, version=i % 7) for i in range(200)}
-    if how == "append":
-        make(path, {"old": blob()})
+def test_threads_add_at_once(path: Path) -> None:
+    make(path, {"old": blob()})
+    artifacts = {f"m/{i:03}": blob(factor=1.0 + i % 3, version=i % 7) for i in range(200)}
     taken = []
 
     def add(name: str) -> None:
@@ -290,17 +280,18 @@ def test_threads_add_at_once(how: str, tmp_path: Path) -> None:
         except ExportError as error:
             taken.append(str(error))
 
-    with getattr(Archive, how)(path) as archive, ThreadPoolExecutor(8) as threads:
+    with Archive.append(path) as archive, ThreadPoolExecutor(8) as threads:
         list(threads.map(add, [*artifacts, *artifacts]))
         threads.submit(archive.remove, "m/000")
     del artifacts["m/000"]
     assert len(taken) == 200
     assert all("remove it first" in error for error in taken)
-    assert_sound(path, artifacts | ({"old": blob()} if how == "append" else {}))
+    assert_sound(path, artifacts | {"old": blob()})
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", "ignore:.*fork:RuntimeWarning")
+@pytest.mark.usefixtures("small_heap")
 @each("how, ending", [("create", "exit"), ("append", "error"), ("append", "end")])
 def test_a_forked_process_has_no_part_in_it(how: str, ending: str, tmp_path: Path) -> None:
     path = make(tmp_path / "fleet.zip", {"old": blob()})
@@ -366,6 +357,7 @@ BOTH = (Archive.create, Archive.append)
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.usefixtures("small_heap")
 @each("begin", BOTH)
 def test_changes_without_a_block_are_refused(tmp_path: Path, begin: Callable) -> None:
     old = make(tmp_path / "fleet.zip", {"a": blob()})
@@ -384,7 +376,7 @@ def test_changes_without_a_block_are_refused(tmp_path: Path, begin: Callable) ->
 
 
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="others drop objects later")
-@each("begin, is_entered", [(begin, entered) for begin in BOTH for entered in (False, True)])
+@each("begin, is_entered", [(Archive.create, False), (Archive.append, True)])
 def test_a_writer_that_is_dropped(tmp_path: Path, begin: Callable, is_entered: bool) -> None:
     """At once, and not only when the garbage collector comes: others want to write."""
     old = make(tmp_path / "fleet.zip", {"a": blob()})
@@ -405,6 +397,7 @@ def test_a_writer_that_is_dropped(tmp_path: Path, begin: Callable, is_entered: b
     assert_sound(old, {"a": blob(), "c": blob(factor=3.0)})
 
 
+@pytest.mark.usefixtures("small_heap")
 def test_a_block_that_has_ended_warns_of_nothing(path: Path, recwarn: pytest.WarningsRecorder) -> None:
     for ends in (RuntimeError, KeyboardInterrupt, None):
         writer = Archive.create(path)

@@ -59,7 +59,6 @@ def written(folder: Path) -> list[str]:
 
 @each("as_handles", [False, True])
 def test_members_that_are_named_one_by_one(as_handles: bool, tmp_path: Path) -> None:
-    """They lie where the members of their archive do."""
     fleet = archive_of(tmp_path / "fl.zip", "a0", "in/a0", "in/a1", "a2")
     named = [f"{fleet}::in/a0", f"{fleet}::a0", f"{fleet}::a2"]
     given: list[Any] = [jaxexp.Archive.open(fleet)[name.partition("::")[2]] for name in named] if as_handles else named
@@ -72,30 +71,21 @@ def test_members_that_are_named_one_by_one(as_handles: bool, tmp_path: Path) -> 
 
 
 def test_members_that_are_named_twice(tmp_path: Path) -> None:
-    fleet = archive_of(tmp_path / "fl.zip", "a0", "a1", "b")
+    fleet, other = (archive_of(tmp_path / folder / "fl.zip", "a0", "a1", "b") for folder in ("one", "other"))
     for given, failed in (
         ([f"{fleet}::a0", f"{fleet}::a1", f"{fleet}::a0"], f"{fleet}::a0"),
         ([f"{fleet}::a*", f"{fleet}::a1"], f"{fleet}::a1"),
         ([fleet, f"{fleet}::b"], f"{fleet}::b"),
         ([f"{fleet}::b", fleet], str(fleet)),
+        ([fleet, other], str(other)),
+        ([f"{fleet}::a0", f"{other}::a0"], f"{other}::a0"),
     ):
         found = jaxexp.migrate_many(given, tmp_path / "new")
         assert list(found) == [failed]
         assert "to the same place as another: 'fl.zip'" in str(found[failed])
 
 
-def test_members_of_two_archives_of_one_name(tmp_path: Path) -> None:
-    one, other = (archive_of(tmp_path / folder / "fl.zip", "a", "b") for folder in ("one", "other"))
-    for given, failed in (([one, other], str(other)), ([f"{one}::a", f"{other}::a"], f"{other}::a")):
-        found = jaxexp.migrate_many(given, tmp_path / "new")
-        assert list(found) == [failed]
-        assert "to the same place as another: 'fl.zip'" in str(found[failed])
-    expected = jaxexp.deserialize(blob(version=0))
-    assert jaxexp.load(tmp_path / "new/fl.zip/a.jaxexp") == expected
-
-
 def test_a_folder_inside_of_the_folder_of_an_archive(tmp_path: Path) -> None:
-    """An archive may be called like a folder."""
     archive_of(tmp_path / "one" / "sub", "fl.zip/a")
     (tmp_path / "other" / "sub").mkdir(parents=True)
     nested = archive_of(tmp_path / "other" / "sub" / "fl.zip", "a")

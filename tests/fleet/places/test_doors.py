@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,21 @@ import pytest
 
 import jaxexp
 from jaxexp import DeserializationError, WeightsError
-from kit.doors import DOORS, SAID, WRONG, W, World, X, outcome, sources
-from kit.each import each
+from kit.doors import DOORS, SAID, WRONG, Taken, W, World, X, outcome, sources
 
-every_door = pytest.mark.parametrize("door", DOORS)
+
+def every_door(test: Callable[..., None]) -> Callable[..., None]:
+    """For each door a third of the ways, in turn, and at night the `rest`."""
+    for names, values in (("door", DOORS), ("rest", [False, True])):
+        test = pytest.mark.parametrize(names, values)(test)
+    return pytest.mark.wide(one_in=2, promise="each way to an artifact is one for each door")(test)
+
+
+def some(ways: Iterable[Taken], first: int, rest: bool) -> list[Taken]:
+    return [way for number, way in enumerate(ways) if ((number + first) % 3 == 0) != rest]
+
+
+NUMBERS = {door: number for number, door in enumerate(DOORS)}
 
 
 def of(name: str | None) -> set[str | None]:
@@ -24,17 +35,18 @@ def of(name: str | None) -> set[str | None]:
 
 
 @every_door
-def test_the_same_result(door: str, world: World) -> None:
+def test_the_same_result(door: str, rest: bool, world: World) -> None:
     read = DOORS[door]
     expected = read(world.root / "good" / "f.jaxexp")
-    assert {way: found for _, way, make, _ in world.sources("good") if (found := outcome(read, make)) != expected} == {}
+    ways = some(world.sources("good"), NUMBERS[door], rest)
+    assert {way: found for _, way, make, _ in ways if (found := outcome(read, make)) != expected} == {}
 
 
 @every_door
-def test_the_same_error(door: str, world: World) -> None:
+def test_the_same_error(door: str, rest: bool, world: World) -> None:
     wrong = {}
-    for state in ("damaged", *WRONG):
-        for _, way, make, name in world.sources(state):
+    for number, state in enumerate(("damaged", *WRONG)):
+        for _, way, make, name in some(world.sources(state), NUMBERS[door] + number, rest):
             found = outcome(DOORS[door], make)
             if (state, door, found) == ("damaged", "check", "failed") or (state, way) == ("empty", "mmap"):
                 continue  # a case that fails; and no system maps nothing
@@ -46,10 +58,9 @@ def test_the_same_error(door: str, world: World) -> None:
 
 
 @every_door
-def test_what_is_not_there(door: str, world: World, tmp_path: Path) -> None:
-    """Also in an archive: one artifact has one name, and patterns are for the command line."""
+def test_what_is_not_there(door: str, rest: bool, world: World, tmp_path: Path) -> None:
     wrong = {}
-    for where, way, make, name in sources(tmp_path, f"{world.url}/missing"):
+    for where, way, make, name in some(sources(tmp_path, f"{world.url}/missing"), NUMBERS[door], rest):
         found = outcome(DOORS[door], make)
         file = "" if where == "buffer" else str(name).partition("::")[0].removeprefix("file://")
         if not isinstance(found, FileNotFoundError) or file not in str(found):
@@ -58,9 +69,6 @@ def test_what_is_not_there(door: str, world: World, tmp_path: Path) -> None:
     for place in (world.root, world.url):
         with pytest.raises(KeyError, match=r"'in/\*' is not in Archive"):
             DOORS[door](f"{place}/good/all.zip::in/*")
-
-
-# --- files beside an artifact: archives have them inside, buffers do not have them ----------------------------------
 
 
 def computed(artifact: Any, **options: Any) -> tuple[bool, bool, list[str | None]]:
@@ -97,27 +105,26 @@ BESIDE: list[tuple[str, Callable[[Any], Any], Any, Any, Any, Any]] = [
 ]
 
 
-@each("row", range(len(BESIDE)))
-def test_files_beside_it(row: int, world: World) -> None:
-    state, read, *expected = BESIDE[row]
+@pytest.mark.wide(one_in=2, promise="files beside an artifact are used, or missed, in each way to it")
+@pytest.mark.parametrize("rest", [False, True])
+def test_files_beside_it(rest: bool, world: World) -> None:
     wrong = {}
-    for where, way, make, name in world.sources(state):
-        found, right = (
-            outcome(read, make),
-            dict(zip(("path", "archive", "URL", "buffer"), expected, strict=True))[where],
-        )
-        if isinstance(found, Exception) and isinstance(right, tuple) and isinstance(right[0], type):
-            file = str(found.file).replace(".cases.safetensors", ".jaxexp").replace(".safetensors", ".jaxexp")
-            if type(found) is right[0] and re.search(right[1], str(found)) and file in of(name):
-                continue
-        if found != right:
-            wrong[way] = found
+    for row, (state, read, *expected) in enumerate(BESIDE):
+        by_place = dict(zip(("path", "archive", "URL", "buffer"), expected, strict=True))
+        for where, way, make, name in some(world.sources(state), row, rest):
+            found, right = outcome(read, make), by_place[where]
+            if isinstance(found, Exception) and isinstance(right, tuple) and isinstance(right[0], type):
+                file = str(found.file).replace(".cases.safetensors", ".jaxexp").replace(".safetensors", ".jaxexp")
+                if type(found) is right[0] and re.search(right[1], str(found)) and file in of(name):
+                    continue
+            if found != right:
+                wrong[row, state, way] = found
     assert wrong == {}
 
 
 def test_compiled_code_and_digests(world: World) -> None:
     meaning = jaxexp.digests(world.root / "with_weights" / "f.jaxexp")
-    for where, way, make, _ in world.sources("with_weights"):
+    for where, way, make, _ in some(world.sources("with_weights"), 0, rest=True):
         found = outcome(lambda artifact: computed(artifact, executables=world.root / "f.exe"), make)
         if where == "URL":
             assert isinstance(found, WeightsError), way

@@ -81,7 +81,6 @@ def endless(beginning: bytes) -> Callable[[Any, int, int], None]:
 
 
 def changing(whole: bytes) -> Answer:
-    """Another ETag in each answer."""
     count = iter(range(1000))
 
     def change(connection: Any, start: int, end: int) -> None:

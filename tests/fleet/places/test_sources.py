@@ -27,7 +27,6 @@ every_door = pytest.mark.parametrize("door", DOORS)
 
 @every_door
 def test_what_is_no_artifact(door: str, world: World, tmp_path: Path) -> None:
-    """The error says what to do instead."""
     read, name, good = DOORS[door], door.partition(",")[0].partition(" ")[0], world.root / "good"
     for wrong in (3, None, object(), ["a"], Archive.open(good / "all.zip")):
         with pytest.raises(TypeError, match=r"takes an artifact as a path, as 'archive.zip::member'") as error:
@@ -126,9 +125,9 @@ def test_many_are_loaded_from_files() -> None:
 
 def test_archives_are_not_written_to_urls() -> None:
     url = "http://127.0.0.1:1/fleet.zip"
-    for write in (jaxexp.Archive.create, jaxexp.Archive.append, jaxexp.Archive.compact):
+    for use in (jaxexp.Archive.create, jaxexp.Archive.append, jaxexp.Archive.compact):
         with pytest.raises(jaxexp.ExportError, match=f"^{re.escape(url)} is a URL, from which archives are only read"):
-            write(url)
+            use(url)
 
 
 def test_specialize_takes_shapes() -> None:

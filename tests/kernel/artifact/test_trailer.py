@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import functools
 import gc
 import json
 import os
 import pickle
+import re
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,19 +34,22 @@ def exported_case(name: str) -> Any:
     return export_with(jaxexp, CASES[name].build())
 
 
+pytestmark = pytest.mark.jax
+
+
 def trailer(blob: Any) -> dict[str, Any]:
     found = _native.Artifact(bytes(blob)).trailer()
     assert found is not None
     return found
 
 
-pytestmark = pytest.mark.jax
-
-
-def test_layout() -> None:
-    """As schema/trailer.fbs has it, byte by byte."""
+@each("size", [None, 0, 1, 2**17 - 1, 2**17, 2**17 + 1, 3 * 2**17 + 5, 2**21 + 3])
+def test_layout(size: int | None, tmp_path: Path) -> None:
+    """As schema/trailer.fbs has it, byte by byte. Modules of other sizes are copied and hashed in other steps."""
     exported = exported_case("sin")
-    blob = bytes(exported.serialize(2))
+    if size is not None:
+        exported = dataclasses.replace(exported, mlir_module_serialized=np.random.default_rng(size).bytes(size))
+    blob = bytes(exported.serialize(2 if size is None else 0))
     start, footer, metadata_size = wire.trailer_of(blob)
     assert int.from_bytes(blob[12:16], "little") == len(blob) == footer + 48
     assert blob[-8:] == wire.MARK
@@ -62,25 +63,10 @@ def test_layout() -> None:
         position += 4 + len(module) + -len(module) % 4
     assert position == start
     assert trailer(blob)["writer"] == f"jaxexp {jaxexp.__version__}"
-
-
-@each("size", [0, 1, 2**17 - 1, 2**17, 2**17 + 1, 3 * 2**17 + 5, 2**21 + 3])
-def test_digests_of_modules_of_any_size(size: int, tmp_path) -> None:
-    """Copied and hashed in steps, in one go, and without a copy."""
-    module = np.random.default_rng(size).bytes(size)
-    exported = dataclasses.replace(exported_case("sin"), mlir_module_serialized=module)
-    blob = exported.serialize()
-    assert trailer(blob)["functions"][0]["module_digest"] == xxhash.xxh3_128_digest(module)
-    exported.save(tmp_path / "f")
+    exported.save(tmp_path / "f", vjp_order=2 if size is None else 0)
     assert (tmp_path / "f").read_bytes() == blob
-    assert jaxexp.load(tmp_path / "f").mlir_module_serialized == module
-
-
-def test_what_follows_is_ignored() -> None:
-    blob = bytes(exported_case("sin").serialize(1))
-    loaded, plain = jaxexp.deserialize(blob + b"more" * 100), jaxexp.deserialize(blob)
-    assert loaded == plain
-    assert loaded.vjp().mlir_module_serialized == plain.vjp().mlir_module_serialized
+    assert jaxexp.load(tmp_path / "f").mlir_module_serialized == exported.mlir_module_serialized
+    assert jaxexp.deserialize(blob + b"more" * 100) == jaxexp.deserialize(blob), "what follows is ignored"
 
 
 def test_an_artifact_without_one_is_as_good() -> None:
@@ -88,8 +74,7 @@ def test_an_artifact_without_one_is_as_good() -> None:
     assert _native.Artifact(bytes(loaded.serialize(trailer=False))).trailer() is None
     assert loaded.metadata == {}
     assert jaxexp.symbolic_dim_bounds(loaded.in_avals[0].shape[0]) == (1, np.inf), "constraints are in the trailer"
-    again = jaxexp.deserialize(bytes(loaded.serialize(1)))
-    assert again.vjp().mlir_module_serialized == loaded.vjp().mlir_module_serialized
+    assert jaxexp.deserialize(bytes(loaded.serialize(1))).vjp().mlir_module_serialized
     with pytest.raises(jaxexp.ExportError, match="metadata is in the trailer"):
         loaded.serialize(trailer=False, metadata={"a": 1})
 
@@ -113,23 +98,19 @@ def test_damage_to_the_metadata_shows_on_load() -> None:
 
 def test_damage_to_a_module_shows_when_it_is_read(tmp_path) -> None:
     blob = exported_case("sin").serialize(2)
-    loaded = jaxexp.deserialize(damaged(blob, wire.locate(blob, "vjp.mlir_module_serialized")[0] + 100))
+    changed = damaged(blob, wire.locate(blob, "vjp.mlir_module_serialized")[0] + 100)
+    loaded = jaxexp.deserialize(changed)
     x = np.ones(4, np.float32)
     assert_same_values([loaded.call(x)], [jnp.sin(x)])
     vjp = loaded.vjp()
-    uses = {
-        "bytes": lambda: vjp.mlir_module_serialized,
-        "text": vjp.mlir_module,
-        "call": lambda: vjp.call(x, x),
-        "gradient": lambda: jax.grad(lambda x: loaded.call(x).sum())(x),
-        "under jit": lambda: jax.jit(vjp.call)(x, x),
-        "serialize": lambda: loaded.serialize(1),
-        "serialize without a trailer": lambda: loaded.serialize(1, trailer=False),
-        "save": lambda: loaded.save(tmp_path / "f", vjp_order=1),
-        "save without a trailer": lambda: loaded.save(tmp_path / "f", vjp_order=1, trailer=False),
-        "to jax.export": lambda: loaded.to_jax().vjp().mlir_module_serialized,
-    }
-    for use in uses.values():
+    for use in (
+        lambda: vjp.mlir_module_serialized, vjp.mlir_module, lambda: vjp.call(x, x),
+        lambda: jax.grad(lambda x: loaded.call(x).sum())(x), lambda: jax.jit(vjp.call)(x, x),
+        lambda: loaded.serialize(1), lambda: loaded.serialize(1, trailer=False),
+        lambda: loaded.save(tmp_path / "f", vjp_order=1),
+        lambda: loaded.save(tmp_path / "f", vjp_order=1, trailer=False),
+        lambda: loaded.to_jax().vjp().mlir_module_serialized, lambda: jaxexp.migrate(changed),
+    ):  # fmt: skip
         with pytest.raises(DeserializationError, match="damaged; get another copy") as error:
             use()
         assert error.value.path == "vjp.mlir_module_serialized"
@@ -137,8 +118,6 @@ def test_damage_to_a_module_shows_when_it_is_read(tmp_path) -> None:
     # Comparisons say whether two are alike, damaged or not: JAX compares functions whenever it likes.
     assert loaded != jaxexp.deserialize(bytes(blob))
     assert hash(loaded) == hash(jaxexp.deserialize(bytes(blob)))
-    with pytest.raises(DeserializationError, match=r"vjp\.mlir_module_serialized"):
-        jaxexp.migrate(damaged(blob, wire.locate(blob, "vjp.mlir_module_serialized")[0] + 100))
 
 
 def test_damage_to_a_large_module_shows_with_the_last_piece(tmp_path) -> None:
@@ -146,7 +125,7 @@ def test_damage_to_a_large_module_shows_with_the_last_piece(tmp_path) -> None:
     module = np.random.default_rng(0).bytes(2**22 + 5)
     blob = dataclasses.replace(exported_case("sin"), mlir_module_serialized=module).serialize()
     loaded = jaxexp.deserialize(damaged(blob, wire.locate(blob, "mlir_module_serialized")[0] + 2**21))
-    parts = pieces(loaded)
+    parts = _native.EncodedParts([loaded], jax.__version__, _native.Form(), _native.Notes("jaxexp", {}))
     next(parts)
     assert len(memoryview(next(parts))) == len(module)
     with pytest.raises(DeserializationError, match="damaged; get another copy") as error:
@@ -167,20 +146,14 @@ def test_damage_to_a_large_module_shows_with_the_last_piece(tmp_path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "pipe"]
 
 
-def pieces(exported: jaxexp.Exported) -> Any:
-    return _native.EncodedParts([exported], jax.__version__, _native.Form(), _native.Notes("jaxexp", {}))
-
-
 def test_pieces_that_nobody_takes() -> None:
     """The thread that digests a module ends before the module goes."""
-    for taken in range(6):
+    for taken in range(3):
         exported = dataclasses.replace(exported_case("sin"), mlir_module_serialized=bytes(2**22))
-        reference = weakref.ref(exported)
-        parts = pieces(exported)
-        del exported
-        for _ in range(taken % 3):
+        reference, parts = weakref.ref(exported), _native.EncodedParts([exported], "", _native.Form(), None)
+        for _ in range(taken):
             next(parts)
-        del parts
+        del exported, parts
         gc.collect()
         assert reference() is None
 
@@ -188,13 +161,11 @@ def test_pieces_that_nobody_takes() -> None:
 def test_the_module_has_to_be_where_it_was() -> None:
     """A root buffer whose module lies elsewhere, and a trailer whose digests fit that."""
     blob = exported_case("sin").serialize(1)
-    primal, vjp = (wire.locate(blob, f"{path}mlir_module_serialized@")[0] for path in ("", "vjp."))
-    target = wire.locate(blob, "vjp.mlir_module_serialized")[0]
-    wire.write(blob, "mlir_module_serialized@", target - primal)
+    place, other = (wire.locate(blob, path)[0] for path in ("mlir_module_serialized@", "vjp.mlir_module_serialized"))
+    wire.write(blob, "mlir_module_serialized@", other - place)
     with pytest.raises(DeserializationError, match="bytes at byte") as error:
         jaxexp.deserialize(bytes(wire.seal(blob)))
     assert error.value.path == "trailer.functions[0].module_size"
-    assert vjp
 
 
 def bounded(*constraints: str) -> Any:
@@ -207,21 +178,20 @@ def test_a_loaded_function_has_the_constraints_of_the_original() -> None:
     live = bounded("b >= 4", "c <= b", "mod(b, 2) == 0")
     loaded = jaxexp.deserialize(live.serialize(1))
     assert {"b >= 4", "c <= b"} <= set(trailer(live.serialize())["constraints"])
-    dim, original = loaded.in_avals[0].shape[0], live.in_avals[0].shape[0]
-    assert jaxexp.symbolic_dim_bounds(dim) == jaxexp.symbolic_dim_bounds(original) == (4, np.inf)
-    assert dim % 2 == 0
     again = jaxexp.deserialize(loaded.serialize(1))
     assert trailer(again.serialize())["constraints"] == trailer(live.serialize())["constraints"]
-    assert jaxexp.symbolic_dim_bounds(again.vjp().in_avals[0].shape[0]) == (4, np.inf)
+    for exported in (live, loaded, again, again.vjp()):
+        dim = exported.in_avals[0].shape[0]
+        assert jaxexp.symbolic_dim_bounds(dim) == (4, np.inf)
+        assert dim % 2 == 0
     fits = np.ones(6, np.float32), np.ones(5, np.float32)
     for exported in (live, loaded, again):
         assert_same_values([exported.call(*fits)], [np.concatenate([2 * fits[0], fits[1]])])
         for sizes, named in [((2, 1), "b >= 4"), ((4, 5), "c <= b"), ((5, 1), "floordiv(b, 2) == b")]:
             args = [np.ones(size, np.float32) for size in sizes]
             for call in (exported.call, jax.jit(exported.call)):
-                with pytest.raises(jaxexp.ExportError) as error:
+                with pytest.raises(jaxexp.ExportError, match=re.escape(named)):
                     call(*args)
-                assert named in str(error.value)
 
 
 @each("constraint", ["b 3 4", "bb >== 3", "", "0 >= 12"])
@@ -232,7 +202,6 @@ def test_damaged_constraints(constraint: str) -> None:
 
 
 def replaced(blob: bytearray, old: bytes, new: bytes) -> bytes:
-    """Another text in a trailer, whose digests are right."""
     at = bytes(blob).index(old, wire.trailer_of(blob)[0])
     blob[at : at + len(old)] = new.ljust(len(old))[: len(old)]
     return bytes(wire.seal(blob))
@@ -257,10 +226,6 @@ def weak(exported: Any) -> list[bool]:
     ]
 
 
-def in_avals(exported: Any) -> list[bool]:
-    return [aval.weak_type for aval in (*exported.in_avals, *exported.out_avals)]
-
-
 def with_weak_types() -> jaxexp.Exported:
     specs = [jax.ShapeDtypeStruct((), np.float32, weak_type=w) for w in (True, False, True)]
     return jaxexp.export(jax.jit(lambda x, y, z: (x + y, 2.0, x * 1.0, z)))(*specs)
@@ -270,12 +235,11 @@ def test_weak_types_are_kept() -> None:
     live = with_weak_types()
     loaded = jaxexp.deserialize(live.serialize(2))
     assert (loaded.weak_arguments, loaded.weak_results) == ((0, 2), (1, 2, 3))
-    assert weak(live) == in_avals(live) == weak(loaded) == [True, False, True, False, True, True, True]
+    assert weak(live) == weak(loaded) == [True, False, True, False, True, True, True]
+    assert weak(live) == [aval.weak_type for aval in (*live.in_avals, *live.out_avals)]
     assert weak(live.vjp()) == weak(loaded.vjp())
     assert weak(live.vjp().vjp()) == weak(loaded.vjp().vjp())
-    assert weak(pickle.loads(pickle.dumps(loaded))) == weak(live)
-    for again in (loaded.serialize(2), loaded.serialize(compatibility="jax-0.6.2"), jaxexp.migrate(loaded.serialize())):
-        assert weak(jaxexp.deserialize(again)) == weak(live)
+    assert weak(jaxexp.deserialize(loaded.serialize(compatibility="jax-0.6.2"))) == weak(live)
     assert weak(jaxexp.deserialize(live.serialize(trailer=False))) == [False] * 7
 
 
@@ -307,62 +271,48 @@ def test_weak_types_beside_shardings() -> None:
     assert [a.sharding for a in loaded.in_avals] == [a.sharding for a in live.in_avals]
 
 
-EVERYTHING = {
-    "text": "Übung 日本 \ud800",
-    "number": 1.5,
-    "big": 10**40,
-    "nested": {"list": [1, None, True, {"a": []}]},
-    "": "empty key",
-    "Schlüssel": "ä",
-}
-
-
 def test_metadata_of_the_user(tmp_path) -> None:
+    everything = {
+        "text": "Übung 日本 \ud800", "number": 1.5, "big": 10**40, "nested": {"list": [1, None, True, {"a": []}]},
+        "": "empty key", "Schlüssel": "ä",
+    }  # fmt: skip
     exported = exported_case("sin")
-    assert exported.metadata == {}
-    blob = exported.serialize(1, metadata=EVERYTHING)
+    blob = exported.serialize(1, metadata=everything)
     loaded = jaxexp.deserialize(blob)
-    assert loaded.metadata == EVERYTHING
-    assert list(loaded.metadata) == sorted(EVERYTHING, key=str.encode)
+    assert loaded.metadata == everything
+    assert list(loaded.metadata) == sorted(everything, key=str.encode)
     with pytest.raises(TypeError):
         loaded.metadata["new"] = 1
-    assert loaded.vjp().metadata == {}
-    assert exported.metadata == {}
-    exported.save(tmp_path / "f", vjp_order=1, metadata=EVERYTHING)
+    assert loaded.vjp().metadata == exported.metadata == {}
+    exported.save(tmp_path / "f", vjp_order=1, metadata=everything)
     assert (tmp_path / "f").read_bytes() == blob
     assert jax_export.deserialize(bytearray(blob)).fun_name == "sin"
 
 
 def test_metadata_is_kept_until_there_is_other() -> None:
     loaded = jaxexp.deserialize(exported_case("symbolic_batch").serialize(metadata={"a": 1}))
-    sizes = [tuple(d if isinstance(d, int) else 2 for d in aval.shape) for aval in loaded.in_avals]
     for again, expected in (
         (loaded.serialize(), {"a": 1}),
         (loaded.serialize(metadata={"b": 2}), {"b": 2}),
         (loaded.serialize(metadata={}), {}),
         (loaded.serialize(trailer=False), {}),
-        (jaxexp.migrate(loaded.serialize()), {"a": 1}),
         (jaxexp.migrate(loaded.serialize(), to="jax-0.6.2"), {"a": 1}),
-        (loaded.specialize(*(jax.ShapeDtypeStruct(size, np.float32) for size in sizes)).serialize(), {"a": 1}),
     ):
         assert jaxexp.deserialize(again).metadata == expected
-
-
-NO_METADATA = [
-    ({"a": {1, 2}}, TypeError, r"metadata\['a'\] has to be a JSON value"),
-    ({"a": float("nan")}, ValueError, r"metadata\['a'\] has to be a JSON value"),
-    ({1: "a"}, TypeError, "the keys of metadata have to be strings, found 1"),
-    ({"\ud800": 1}, ValueError, "is not Unicode text"),
-    ([("a", 1)], TypeError, "metadata has to be a mapping"),
-    ({"a": np.float32(1)}, TypeError, r"metadata\['a'\] has to be a JSON value"),
-]
 
 
 def test_what_is_no_metadata() -> None:
     deep: list[Any] = []
     for _ in range(200_000):
         deep = [deep]
-    for metadata, error, message in (*NO_METADATA, ({"deep": deep}, jaxexp.ExportError, "metadata")):
+    for metadata, error, message in (
+        ({"a": {1, 2}}, TypeError, r"metadata\['a'\] has to be a JSON value"),
+        ({"a": float("nan")}, ValueError, r"metadata\['a'\] has to be a JSON value"),
+        ({1: "a"}, TypeError, "the keys of metadata have to be strings, found 1"),
+        ({"\ud800": 1}, ValueError, "is not Unicode text"),
+        ([("a", 1)], TypeError, "metadata has to be a mapping"),
+        ({"deep": deep}, jaxexp.ExportError, "metadata"),
+    ):
         with pytest.raises(jaxexp.ExportError, match=message) as raised:
             exported_case("sin").serialize(metadata=metadata)
         assert isinstance(raised.value, error)
@@ -371,15 +321,15 @@ def test_what_is_no_metadata() -> None:
 
 
 def test_hostile_metadata() -> None:
-    made = functools.partial(exported_case("sin").serialize, metadata={"key": "abcd"})
+    function = exported_case("sin")
     for text in ("[1,2", "NaN ", '"\\x"', "1 2 ", "[[[["):
         with pytest.raises(DeserializationError, match="expected JSON") as error:
-            jaxexp.deserialize(replaced(made(), b'"abcd"', text.encode()))
+            jaxexp.deserialize(replaced(function.serialize(metadata={"key": "abcd"}), b'"abcd"', text.encode()))
         assert error.value.path == "trailer.metadata['key']"
-    assert jaxexp.deserialize(replaced(made(), b'"abcd"', b"\t 12\n ")).metadata == {"key": 12}
-    keys = exported_case("sin").serialize(metadata={"aaa": 1, "bbb": 2})
+    spaces = replaced(function.serialize(metadata={"key": "abcd"}), b'"abcd"', b"\t 12\n ")
+    assert jaxexp.deserialize(spaces).metadata == {"key": 12}
     with pytest.raises(DeserializationError, match="keys in ascending order"):
-        jaxexp.deserialize(replaced(keys, b"bbb", b"aaa"))
+        jaxexp.deserialize(replaced(function.serialize(metadata={"aaa": 1, "bbb": 2}), b"bbb", b"aaa"))
 
 
 SIZES = [{"b": 1, "n": 4}, {"n": 4, "b": 8}]
@@ -391,65 +341,41 @@ def exported(*constraints: str) -> jaxexp.Exported:
     return jaxexp.export(jax.jit(lambda weights, x: x * weights["w"]))({"w": jax.ShapeDtypeStruct((), "float32")}, spec)
 
 
-def of_archive(function: jaxexp.Exported, folder: Path) -> jaxexp.Exported:
-    with jaxexp.Archive.create(folder / "one.zip") as writer:
-        writer.add("f", function)
-    with jaxexp.Archive.open(folder / "one.zip") as archive:
-        return archive["f"].load()
-
-
-def saved(function: jaxexp.Exported, folder: Path) -> Path:
-    function.save(folder / "f.jaxexp")
-    return folder / "f.jaxexp"
-
-
-WAYS: dict[str, Callable[[jaxexp.Exported, Path], jaxexp.Exported]] = {
-    "nothing": lambda f, _: f,
-    "replace": lambda f, _: dataclasses.replace(f, fun_name="g"),
-    "copy": lambda f, _: copy.deepcopy(f),
-    "pickle": lambda f, _: pickle.loads(pickle.dumps(f)),
-    "serialize": lambda f, _: jaxexp.deserialize(f.serialize()),
-    "serialize with metadata": lambda f, _: jaxexp.deserialize(f.serialize(metadata={"is": "mine"})),
-    "serialize for an older reader": lambda f, _: jaxexp.deserialize(f.serialize(compatibility="jax-0.9.0")),
-    "load": lambda f, folder: jaxexp.load(saved(f, folder)),
-    "load_many": lambda f, folder: jaxexp.load_many([saved(f, folder)])[0],
-    "migrate": lambda f, folder: jaxexp.deserialize(jaxexp.migrate(saved(f, folder))),
-    "archive": of_archive,
-    "bind": lambda f, _: f.bind({"w": np.float32(2)}).unbound,
-    "save bound": lambda f, folder: jaxexp.load(saved(f.bind({"w": np.float32(2)}), folder)).unbound,
-}
-
-
-@each("way", WAYS)
-def test_sizes_go_along(way: str, tmp_path: Path) -> None:
-    function = jaxexp.deserialize(exported().serialize(sizes=SIZES))
-    assert function.sizes == tuple(SIZES)
-    assert WAYS[way](function, tmp_path).sizes == tuple(SIZES)
-
-
-def test_saved_with_weights_and_inspected(tmp_path: Path) -> None:
-    exported().bind({"w": np.float32(2)}).save(tmp_path / "f.jaxexp", sizes=SIZES)
-    assert jaxexp.load(tmp_path / "f.jaxexp").sizes == tuple(SIZES)
-    found = jaxexp.inspect(tmp_path / "f.jaxexp")
+def test_sizes_go_along(tmp_path: Path) -> None:
+    blob = exported().serialize(sizes=SIZES)
+    function = jaxexp.deserialize(blob)
+    bound = function.bind({"w": np.float32(2)})
+    bound.save(tmp_path / "bound")
+    for other in (
+        function, dataclasses.replace(function, fun_name="g"), pickle.loads(pickle.dumps(function)), bound.unbound,
+        jaxexp.deserialize(function.serialize(metadata={"is": "mine"})), *jaxexp.load_many([blob]),
+        jaxexp.deserialize(function.serialize(compatibility="jax-0.9.0")), jaxexp.deserialize(jaxexp.migrate(blob)),
+        jaxexp.load(tmp_path / "bound").unbound,
+    ):  # fmt: skip
+        assert other.sizes == tuple(SIZES)
+    found = jaxexp.inspect(blob)
     assert found.sizes == tuple(SIZES)
     assert "b=1 n=4, b=8 n=4" in str(found)
     assert json.loads(json.dumps(found.to_dict()))["sizes"] == [{"b": 1, "n": 4}, {"b": 8, "n": 4}]
-    assert jax.export.deserialize(exported().serialize(sizes=SIZES)).fun_name == "<lambda>"
+    assert jax_export.deserialize(blob).fun_name == "<lambda>"
 
 
 def test_other_sizes_and_none() -> None:
     assert exported().sizes == ()
     function = jaxexp.deserialize(exported().serialize(sizes=SIZES))
-    assert jaxexp.deserialize(function.serialize(sizes=[{"b": 2, "n": 2}])).sizes == ({"b": 2, "n": 2},)
-    assert jaxexp.deserialize(function.serialize(sizes=[])).sizes == ()
-    assert jaxexp.deserialize(exported().serialize(sizes=[*SIZES, SIZES[0]])).sizes == tuple(SIZES)
+    for given, sizes in (([{"b": 2, "n": 2}], ({"b": 2, "n": 2},)), ([], ()), ([*SIZES, SIZES[0]], tuple(SIZES))):
+        assert jaxexp.deserialize(function.serialize(sizes=given)).sizes == sizes
     with pytest.raises(TypeError):
         function.sizes[0]["b"] = 2  # type: ignore[index]
     scalar, matrix = (jax.ShapeDtypeStruct(shape, "float32") for shape in ((), (2, 4)))
-    assert function.specialize({"w": scalar}, matrix).sizes == ()
+    static = function.specialize({"w": scalar}, matrix)
+    assert static.sizes == ()
+    with pytest.raises(jaxexp.ExportError, match=r"has no sizes, because it has no symbolic dimensions, found {'b'"):
+        static.serialize(sizes=[{"b": 1}])
+    with pytest.raises(jaxexp.ExportError, match=r"with sizes and trailer=False: sizes are in the trailer"):
+        function.serialize(sizes=SIZES, trailer=False)
 
 
-MANY = [{"b": 2, "n": 2}] * 2 + [{"b": 2 * i, "n": 1} for i in range(1, 65)]
 NOT_SIZES = r"saving <lambda>: sizes is a list of dicts such as {'batch': 8}"
 
 
@@ -461,7 +387,7 @@ NOT_SIZES = r"saving <lambda>: sizes is a list of dicts such as {'batch': 8}"
         ([{"b": 8, "n": 2, "c": 1}], ValueError, "for each of b, n, found"),
         ([{"b": 0, "n": 2}], ValueError, "a size from 1 to"),
         ([{"b": 3, "n": 2}], ValueError, r"args\[1\].shape\[0\] must be a multiple of 2, found 3 \(exported with the"),
-        (MANY, ValueError, "there is room for 64 sets of sizes, found"),
+        ([{"b": 2 * i, "n": 1} for i in range(1, 66)], ValueError, "there is room for 64 sets of sizes, found"),
         ([{"b": "8", "n": 2}], TypeError, NOT_SIZES),
         ([8], TypeError, NOT_SIZES),
         ([{"b": 1.5, "n": 2}], TypeError, NOT_SIZES),
@@ -471,16 +397,6 @@ def test_sizes_that_do_not_fit(sizes: Any, error: type[Exception], message: str)
     with pytest.raises(error, match=message) as raised:
         exported("mod(b, 2) == 0").serialize(sizes=sizes)
     assert isinstance(raised.value, jaxexp.ExportError) or error is TypeError
-
-
-def test_no_sizes_without_symbolic_dimensions_or_a_trailer() -> None:
-    static = jaxexp.export(jax.jit(lambda x: x))(jax.ShapeDtypeStruct((2,), "float32"))
-    with pytest.raises(
-        jaxexp.ExportError, match=r"has no sizes, because it has no symbolic dimensions, found {'b': 1}"
-    ):
-        static.serialize(sizes=[{"b": 1}])
-    with pytest.raises(jaxexp.ExportError, match=r"with sizes and trailer=False: sizes are in the trailer"):
-        exported().serialize(sizes=SIZES, trailer=False)
 
 
 @each(

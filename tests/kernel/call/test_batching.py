@@ -14,7 +14,6 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxexp
-from jaxexp._api.called import Called
 from kit.batches import ONE, operations, reload
 from kit.compare import assert_same_placement, assert_same_values
 from kit.corpus import CASES, arr, export_with, f32, mesh, spec, touch
@@ -47,26 +46,23 @@ def positional(f: Any) -> Any:
 
 AXES = {
     "everything": ((0, 0, 0), (X, {"w": W, "b": B}, N)),
-    "first": ((0, None, None), (X, {"w": W[0], "b": B[0]}, N[0])),
     "inside a dict": ((None, {"w": None, "b": 0}, None), (X[0], {"w": W[0], "b": B}, N[0])),
-    "whole dict": ((None, 0, None), (X[0], {"w": W, "b": B}, N[0])),
     "integer": ((None, None, 0), (X[0], {"w": W[0], "b": B[0]}, N)),
     "negative": ((-1, {"w": -2, "b": 1}, -1), (X.T, {"w": W.transpose(1, 0, 2), "b": B.T}, N)),
-    "last": ((1, {"w": 2, "b": None}, None), (X.T, {"w": W.transpose(1, 2, 0), "b": B[0]}, N[0])),
 }
 
 
-@pytest.mark.parametrize("name", AXES)
+@each("name", AXES)
 def test_axes(name: str) -> None:
     in_axes, args = AXES[name]
-    for out_axes in (0, (1, 0), (-1, -1)) if name in ("everything", "last") else (0,):
+    for out_axes in (0, (1, 0), (-1, -1)) if name == "everything" else (0,):
         expected = jax.jit(jax.vmap(positional(affine), in_axes, out_axes))(*args)
         for how, inside in [(jax.jit, eager), *([(eager, eager), (eager, jax.jit)] if name == "inside a dict" else [])]:
             mapped = jax.vmap(inside(positional(affine_call())), in_axes, out_axes)
             assert_same_values(how(mapped)(*args), expected)
 
 
-@each("size", [0, 1, 5])
+@each("size", [0, 5])
 def test_sizes(size: int) -> None:
     run = lambda f: jax.vmap(positional(f), (0, None, None))(arr(size, 4), {"w": W[0], "b": B[0]}, N[0])  # noqa: E731
     assert_same_values(run(affine_call()), run(affine))
@@ -92,7 +88,6 @@ def test_nested() -> None:
 DERIVATIVES: dict[str, Callable[[Any], Any]] = {
     "vmap of grad": lambda f: jax.vmap(jax.grad(lambda *a: f(*a)[0].sum(), (0, 1)), (0, None, 0)),
     "vmap of jacfwd": lambda f: jax.vmap(jax.jacfwd(lambda *a: f(*a)[0]), (0, None, 0)),
-    "vmap of jacrev": lambda f: jax.vmap(jax.jacrev(lambda *a: f(*a)[0], 1), (0, None, 0)),
     "vmap of hessian": lambda f: jax.vmap(jax.hessian(lambda *a: f(*a)[0]), (0, None, 0)),
     "jacfwd of vmap": lambda f: jax.jacfwd(lambda *a: jax.vmap(f, (0, None, 0))(*a)[0]),
     "grad of vmap of grad": lambda f: jax.grad(
@@ -125,22 +120,21 @@ def test_mapped_float0() -> None:
 
 def test_keys() -> None:
     fun = jax.jit(lambda key, x: (jax.random.split(key, 2), jax.random.uniform(key, x.shape) + x, x > 1))
-    for impl in ("threefry2x32", "rbg"):
+    for impl, in_axes, hows in (("rbg", (0, 1), (eager, jax.jit)), ("threefry2x32", (None, 0), (jax.jit,))):
         keys = jax.random.split(jax.random.key(3, impl=impl), 3)
         call = reload(jaxexp.export(fun)(keys[0], spec((3,)))).call
-        for in_axes, args in (((0, 1), (keys, arr(3, 3))), ((None, 0), (keys[0], arr(3, 3)))):
-            # A batch of rbg keys gives other numbers than its keys one by one, so that is what to compare with.
-            rows = [
-                fun(*(v if axis is None else jnp.take(v, i, axis) for v, axis in zip(args, in_axes, strict=True)))
-                for i in range(3)
-            ]
-            expected = jax.tree.map(lambda *rows: jnp.stack(rows), *rows)
-            for how in (eager, jax.jit) if in_axes == (0, 1) else (jax.jit,):
-                assert_same_values(how(jax.vmap(call, in_axes))(*args), expected)
+        args = keys if in_axes[0] == 0 else keys[0], arr(3, 3)
+        # A batch of rbg keys gives other numbers than its keys one by one, so that is what to compare with.
+        rows = [
+            fun(*(v if axis is None else jnp.take(v, i, axis) for v, axis in zip(args, in_axes, strict=True)))
+            for i in range(3)
+        ]
+        expected = jax.tree.map(lambda *rows: jnp.stack(rows), *rows)
+        for how in hows:
+            assert_same_values(how(jax.vmap(call, in_axes))(*args), expected)
 
 
-@each("name", ["nested_containers", "custom_node", "dropped", "zero_size", "multi_platform", "scan", "no_results",
-               "all_dropped", "complex_numbers", "standard_dtypes"])  # fmt: skip
+@each("name", ["custom_node", "dropped", "zero_size", "multi_platform", "no_results"])
 def test_corpus(name: str) -> None:
     p = CASES[name].build()
     stacked = jax.tree.map(lambda x: jnp.stack([x, x, x]), p.args)
@@ -153,9 +147,9 @@ def test_corpus(name: str) -> None:
 def test_symbolic_sizes() -> None:
     b, c = jaxexp.symbolic_shape("b, c")
     inner = reload(jaxexp.export(jax.jit(lambda x: jnp.sin(x) * x.sum()))(spec((b,))), 1)
-    for fun in (jax.vmap(inner.call), jax.vmap(jax.grad(lambda x: inner.call(x).sum()))):
-        outer = reload(jaxexp.export(jax.jit(fun))(spec((b, c))))
-        assert_same_values(outer.call(arr(2, 3)), fun(arr(2, 3)))
+    fun = jax.vmap(jax.value_and_grad(lambda x: inner.call(x).sum()))
+    outer = reload(jaxexp.export(jax.jit(fun))(spec((b, c))))
+    assert_same_values(outer.call(arr(2, 3)), fun(arr(2, 3)))
 
 
 def test_ordered_effects() -> None:
@@ -169,21 +163,11 @@ def test_ordered_effects() -> None:
     np.testing.assert_allclose(jax.jit(unmapped)(arr(2, 3)), arr(2, 3) + np.sin(np.sin(arr(3))) + arr(3), rtol=1e-5)
 
 
-def test_without_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls know no rule by themselves: it is a method of `Exported`."""
-    loaded = reload(jaxexp.export(jax.jit(jnp.sin))(spec((3,))))
-    jax.vmap(loaded.call)(arr(2, 3))
-    monkeypatch.delattr(Called, "_batch")
-    with pytest.raises(jaxexp.UnsupportedError, match=r"vmap of sin: only jaxexp\.Exported has it"):
-        jax.vmap(loaded.call)(arr(2, 3))
-
-
 def test_unordered_effects() -> None:
     call = reload(jaxexp.export(jax.jit(lambda x: touch(x, "unordered") * 2))(arr(3))).call
     mapped = jax.jit(jax.vmap(call))
-    assert {str(e) for e in jax.make_jaxpr(mapped)(arr(2, 3)).effects} == {
-        str(e) for e in jax.make_jaxpr(call)(arr(3)).effects
-    }
+    found, expected = (jax.make_jaxpr(f)(x).effects for f, x in ((mapped, arr(2, 3)), (call, arr(3))))
+    assert set(map(str, found)) == set(map(str, expected))
     np.testing.assert_allclose(mapped(arr(2, 3)), np.sin(arr(2, 3)) * 2, rtol=1e-5)
 
 
@@ -215,45 +199,42 @@ def batched_row(x: Any, w: Any) -> Any:
 LIVE = {False: row, True: batched_row}
 
 
-def assert_same(transform: Any, batch: bool, *args: Any, hows: Any = (eager, jax.jit)) -> Any:
+def assert_same(transform: Any, batch: bool, *args: Any, hows: Any = (eager, jax.jit)) -> None:
     """Values and shardings of the live function's results."""
     for how in hows:
         found, expected = (how(transform(f))(*args) for f in (row_call(batch), LIVE[batch]))
         assert_same_values(found, expected)
         assert_same_placement(found, expected)
-    return found
 
 
-@each("axis_type", [EXPLICIT, AUTO])
-def test_sharded_batch(axis_type: AxisType) -> None:
+SHARDED = [(EXPLICIT, 0, (eager, jax.jit)), (EXPLICIT, 1, (jax.jit,)), (AUTO, 1, (jax.jit,)), (AUTO, 0, (eager,))]
+
+
+@each("axis_type, axis, hows", SHARDED)
+def test_sharded_batch(axis_type: AxisType, axis: int, hows: Any) -> None:
     m = mesh((4, 2), ("x", "y"), axis_type)
     w = jax.device_put(arr(4, seed=1), NamedSharding(m, P()))
-    for axis, partition in ((0, P("x", None)), (1, P(None, "x"))):
-        x = jax.device_put(arr(8, 4) if axis == 0 else arr(4, 8), NamedSharding(m, partition))
-        assert_same(lambda f, axis=axis: jax.vmap(f, (axis, None)), False, x, w)
+    partition = P("x", None) if axis == 0 else P(None, "x")
+    x = jax.device_put(arr(8, 4) if axis == 0 else arr(4, 8), NamedSharding(m, partition))
+    assert_same(lambda f: jax.vmap(f, (axis, None)), False, x, w, hows=hows)
 
 
-@each("axis_type", [EXPLICIT, AUTO])
-def test_sharded_batch_in_one_call(axis_type: AxisType) -> None:
+@each("axis_type, how", [(EXPLICIT, eager), (AUTO, jax.jit)])
+def test_sharded_batch_in_one_call(axis_type: AxisType, how: Any) -> None:
     m = mesh((4, 2), ("x", "y"), axis_type)
     x = jax.device_put(arr(8, 3, 4), NamedSharding(m, P("x")))
     w = jax.device_put(arr(3, 4, seed=1), NamedSharding(m, P()))
-    assert_same(lambda f: jax.vmap(f, (0, None)), True, x, w)
+    assert_same(lambda f: jax.vmap(f, (0, None)), True, x, w, hows=[how])
     assert operations(jax.vmap(row_call(True), (0, None)), x, w) == ONE
 
 
-@each("batch", [False, True])
-def test_gradient_over_an_explicitly_sharded_batch(batch: bool) -> None:
+@each("batch, how", [(False, jax.jit), (True, eager)])
+def test_gradient_over_an_explicitly_sharded_batch(batch: bool, how: Any) -> None:
     m = mesh((8,), ("x",), EXPLICIT)
     x = jax.device_put(arr(8, 3, 4) if batch else arr(8, 4), NamedSharding(m, P("x")))
     w = arr(3, 4, seed=1) if batch else arr(4, seed=1)
     with jax.set_mesh(m):  # the live function needs it, too, where nothing is jitted
-        assert_same(lambda f: jax.vmap(jax.grad(lambda x, w: f(x, w)[0].sum()), (0, None)), batch, x, w)
-
-
-def test_mesh_from_the_context() -> None:
-    with jax.set_mesh(mesh((8,), ("x",), EXPLICIT)):
-        assert_same(lambda f: jax.vmap(f, (0, None)), False, jax.device_put(arr(8, 4), P("x")), arr(4, seed=1))
+        assert_same(lambda f: jax.vmap(jax.grad(lambda x, w: f(x, w)[0].sum()), (0, None)), batch, x, w, hows=[how])
 
 
 def test_two_sharded_axes() -> None:
@@ -293,7 +274,7 @@ def test_spmd_axis_name() -> None:
         x, w = jax.device_put(arr(8, 4), P()), arr(4)
         for batch, args in ((False, (x, w)), (True, (jax.device_put(arr(8, 3, 4), P()), arr(3, 4)))):
             found = jax.jit(jax.vmap(row_call(batch), (0, None), spmd_axis_name="x"))(*args)
-            assert_same_values(found, jax.vmap(batched_row if batch else row, (0, None))(*args))
+            assert_same_values(found, jax.vmap(LIVE[batch], (0, None))(*args))
             assert [r.sharding.spec[0] for r in found] == ["x", "x"]
     # Without a mesh there is nothing to be sharded over.
     found = jax.vmap(row_call(False), (0, None), spmd_axis_name="x")(arr(8, 4), w)

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import export as jax_export
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -45,7 +44,7 @@ def test_an_array_for_a_list() -> None:
         exported.specialize([arr(2)])
 
 
-@each("dtype", ["float64", "int64", "complex128", "uint64"])
+@each("dtype", ["float64", "uint64"])
 def test_64_bits_in_a_process_of_32(dtype: str) -> None:
     with jax.enable_x64(True):
         blob = jaxexp.export(jax.jit(lambda x: x * 2))(np.ones(2, dtype)).serialize()
@@ -125,17 +124,18 @@ a, b         | mod(b, 8) >= 3     | 3, 9    | the sizes of the arguments must sa
 def test_a_broken_constraint(dims: str, constraint: str, sizes: str, message: str) -> None:
     spec = jax.ShapeDtypeStruct(jaxexp.symbolic_shape(dims, constraints=[constraint]), np.float32)
     x = np.ones([int(size) for size in sizes.split(",")], np.float32)
-    with pytest.raises(ValueError) as of_jax:
-        jax_export.export(jax.jit(lambda x: -x))(spec).call(x)
     fresh = jaxexp.export(jax.jit(lambda x: -x))(spec)
-    for exported in (fresh, jaxexp.deserialize(fresh.serialize())):
-        for doing, use in (
-            ("calling", exported.call), ("calling", jax.jit(exported.call)), ("specializing", exported.specialize),
-        ):  # fmt: skip
-            with pytest.raises(jaxexp.ExportError) as caught:
-                use(x)
-            assert str(caught.value).startswith(f"{doing} <lambda>: {message}"), str(caught.value)
-            assert isinstance(caught.value, type(of_jax.value))
+    loaded = jaxexp.deserialize(fresh.serialize())
+    for doing, use in (
+        ("calling", fresh.call),
+        ("calling", loaded.call),
+        ("calling", jax.jit(loaded.call)),
+        ("specializing", loaded.specialize),
+    ):
+        with pytest.raises(jaxexp.ExportError) as caught:
+            use(x)
+        assert str(caught.value).startswith(f"{doing} <lambda>: {message}"), str(caught.value)
+        assert isinstance(caught.value, ValueError), "as in jax.export"
 
 
 def test_paths_are_those_of_the_call() -> None:

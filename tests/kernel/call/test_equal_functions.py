@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
-import threading
 import weakref
 from typing import Any
 
@@ -43,12 +42,12 @@ def cube(x: Any) -> Any:
 def test_as_often_as_in_jax_export(count: Any) -> None:
     """Or fewer times: jax.export compiles functions with VJPs, or with symbolic dimensions, at each load."""
     (b,) = jaxexp.symbolic_shape("b")
-    for dimension, order, expected in ((3, 0, 1), (3, 1, 3), (3, 2, 3), (b, 0, 3)):
+    for dimension, order, expected in ((3, 0, 1), (3, 1, 2), (b, 0, 2)):
         blob, compiled = blob_of(cube, spec((dimension,)), vjp_order=order), []
         for library in (jaxexp, jax_export):
             jax.clear_caches()
             count.clear()
-            for _ in range(3):
+            for _ in range(2):
                 found = library.deserialize(bytearray(blob)).call(arr(3))
                 np.testing.assert_allclose(found, arr(3) ** 3, rtol=1e-6)
             compiled.append(count.compiled)
@@ -89,11 +88,8 @@ def test_a_gradient_shares_the_code_of_a_call_with_trees(count: Any) -> None:
         count.clear()
         call(*given, arr(2, 3), scale=arr())
         once = count.compiled
-        gradient = jax.grad(lambda x: call(*given, x, scale=arr())["y"].sum())
-        result, twice = gradient(arr(2, 3)), count.compiled
-        with jax.disable_jit():
-            np.testing.assert_allclose(gradient(arr(2, 3)), result, rtol=1e-5)
-        return once, twice - once
+        jax.grad(lambda x: call(*given, x, scale=arr())["y"].sum())(arr(2, 3))
+        return once, count.compiled - once
 
     compiled(loaded(jnp.sin).call, params)  # and what JAX itself compiles
     compiled(loaded(jnp.sin).bind(params).call)
@@ -144,7 +140,7 @@ def test_with_symbolic_dimensions_too(count: Any) -> None:
         (b,) = jaxexp.symbolic_shape("b", constraints=constraints)
         blob = blob_of(cube, spec((b, 3)), vjp_order=1)
         count.clear()
-        for _ in range(3):
+        for _ in range(2):
             for n in (2, 4):
                 assert jaxexp.deserialize(blob).call(arr(n, 3)).shape == (n, 3)
         assert count.compiled <= 2
@@ -157,7 +153,7 @@ def test_copies(count: Any) -> None:
     loaded = jaxexp.deserialize(exported.serialize(vjp_order=1))
     for function in (exported, loaded):
         count.clear()
-        for _ in range(3):
+        for _ in range(2):
             dataclasses.replace(function).call(arr(3))
         assert count.compiled == 1
     count.clear()
@@ -170,7 +166,7 @@ def test_copies(count: Any) -> None:
 def test_derivatives_of_each_load(count: Any) -> None:
     for dimension in (3, *jaxexp.symbolic_shape("b")):
         blob = blob_of(cube, spec((dimension,)), vjp_order=2)
-        for again in range(3):
+        for again in range(2):
             count.clear()
             loaded = jaxexp.deserialize(blob)
             first = jax.grad(lambda x, f=loaded: f.call(x).sum())
@@ -203,58 +199,44 @@ def test_other_functions_with_the_same_signature() -> None:
             np.testing.assert_allclose(gradient, np.full(3, factor), rtol=1e-6)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Noted:
-    """Auxiliary data that equals other data which is not the same."""
-
-    note: str
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Noted)
-
-    def __hash__(self) -> int:
-        return 0
+@dataclasses.dataclass(frozen=True)
+class Note:
+    text: str = dataclasses.field(compare=False)  # so that they all are equal
 
 
 @dataclasses.dataclass
-class Annotated:
+class Noted:
     value: Any
-    aux: Noted
+    note: Note
 
 
-jax.tree_util.register_pytree_node(
-    Annotated, lambda node: ((node.value,), node.aux), lambda aux, children: Annotated(children[0], aux)
-)
+jax.tree_util.register_pytree_node(Noted, lambda one: ([one.value], one.note), lambda note, of: Noted(of[0], note))
 jaxexp.register_pytree_node_serialization(
-    Annotated,
-    serialized_name="tests.Annotated",
-    serialize_auxdata=lambda aux: aux.note.encode(),
-    deserialize_auxdata=lambda note: Noted(note.decode()),
+    Noted,
+    serialized_name="tests.Noted",
+    serialize_auxdata=lambda note: note.text.encode(),
+    deserialize_auxdata=lambda text: Note(text.decode()),
 )
 
 
 def test_results_are_in_each_functions_own_tree(count: Any) -> None:
     """Equal trees may be of different nodes: the keys 1 and True, and data that compares as its class likes."""
-    for makes in (
-        [lambda x, k=k: {k: x} for k in (1, True)],
-        [lambda x, k=k: Annotated(x, Noted(k)) for k in ("one", "two")],
-        [lambda x, k=k: [{"a": Annotated(x, Noted(k))}] for k in ("one", "two")],
-    ):
-        for make in makes:
-            make.__name__ = make.__qualname__ = "make"  # otherwise they differ anyway
-        functions = [load(make, arr(2)) for make in makes]
+
+    def function_of(key: Any, text: str) -> jaxexp.Exported:
+        def make(x: Any) -> Any:
+            return [{key: x}, Noted(x, Note(text))]
+
+        return load(make, arr(2))
+
+    for cases in ([(1, "one"), (True, "one")], [(1, "one"), (1, "two")]):
+        functions = [function_of(*case) for case in cases]
         assert functions[0].out_tree == functions[1].out_tree
         count.clear()
-        for function, make in zip(functions, makes, strict=True):
-            for _ in range(2):
-                assert described(function.call(arr(2))) == described(make(arr(2)))
+        for _ in range(2):
+            for function, (key, text) in zip(functions, cases, strict=True):
+                (found,), noted = function.call(arr(2))
+                assert type(found) is type(key) and noted.note.text == text
         assert count.compiled <= 2
-
-
-def described(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return [(type(k), k, described(v)) for k, v in tree.items()]
-    return list(map(described, tree)) if isinstance(tree, list) else getattr(tree, "aux", None) and tree.aux.note
 
 
 def test_one_function_on_several_meshes() -> None:
@@ -280,18 +262,12 @@ def test_damage_is_found_where_a_good_copy_was_called() -> None:
 
 
 def test_functions_that_were_used_last_are_kept(monkeypatch: pytest.MonkeyPatch, count: Any) -> None:
-    """And one that somebody has."""
-    monkeypatch.setattr(shared, "MOST_FUNCTIONS", 3)
-    blobs = [blob_of(lambda x, c=c: x * c, arr(3)) for c in range(5)]
-    kept = jaxexp.deserialize(blobs[1])
-    for function in (kept, *map(jaxexp.deserialize, blobs)):
-        function.call(arr(3))
-    count.clear()
-    for function in (kept, *map(jaxexp.deserialize, blobs[:1:-1])):
-        function.call(arr(3))
-    assert count.compiled == 0
-    jaxexp.deserialize(blobs[0]).call(arr(3))
-    assert count.compiled == 1
+    monkeypatch.setattr(shared, "MOST_FUNCTIONS", 2)
+    blobs = [blob_of(lambda x, c=c: x * c, arr(3)) for c in range(3)]
+    for number, compiled in ((0, 1), (1, 1), (0, 0), (2, 1), (0, 0), (1, 1)):
+        count.clear()
+        jaxexp.deserialize(blobs[number]).call(arr(3))
+        assert count.compiled == compiled, number
 
 
 def test_large_functions_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,21 +282,3 @@ def test_large_functions_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     del loaded
     gc.collect()
     assert [reference() is None for reference in references] == [True, True, True, False, False]
-
-
-def test_many_threads_share() -> None:
-    blob, results = blob_of(lambda x: jnp.cos(x) * 5, arr(3)), []
-    barrier = threading.Barrier(8)
-
-    def run() -> None:
-        loaded = jaxexp.deserialize(blob)
-        barrier.wait()
-        loaded.call(arr(3))
-        results.append(loaded._kept.eager_call)
-
-    threads = [threading.Thread(target=run) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(map(id, results))) == 1

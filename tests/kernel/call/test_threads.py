@@ -89,7 +89,7 @@ def test_one_function_in_all_threads(blobs: list[bytes]) -> None:
 
 
 def test_call_and_differentiate() -> None:
-    functions = [jax.jit(jnp.sin), jax.jit(lambda x: x * x), jax.jit(lambda x: jnp.exp(-x).sum() * x)]
+    functions = [jax.jit(lambda x: x * x), jax.jit(lambda x: jnp.exp(-x).sum() * x)]
     loaded = [jaxexp.deserialize(jaxexp.export(function)(arr(3)).serialize(vjp_order=2)) for function in functions]
 
     def work(thread: int) -> list[Any]:
@@ -111,45 +111,24 @@ def test_call_and_differentiate() -> None:
 
 
 def test_a_buffer_whose_owner_lets_go(blobs: list[bytes]) -> None:
-    """Half of the threads read from one buffer while the others drop what they read, and the last reference goes."""
-    shared = bytearray(blobs[1])
-    keep = [memoryview(bytes(shared))]
+    """All threads read from one buffer, drop some of what they read, and the last reference goes."""
+    keep = [memoryview(bytes(blobs[1]))]
 
     def work(thread: int) -> bool:
-        if thread % 2 == 0:
-            kept = [jaxexp.deserialize(keep[0]) for _ in range(50)]
-            return all(facts(exported) == expected for exported in kept)
+        kept = []
         for _ in range(50):
-            exported = jaxexp.deserialize(shared)  # writable, so this is a copy of it
-            vjp = exported.vjp()
+            exported = jaxexp.deserialize(keep[0])
+            kept.append(exported.vjp() if thread % 2 else exported)
             del exported
             gc.collect(0)
-            assert vjp.mlir_module_serialized
-        return True
+        return all(one.mlir_module_serialized for one in kept)
 
     expected = facts(jaxexp.deserialize(blobs[1]))
     assert all(at_once(work))
     survivor = jaxexp.deserialize(keep[0])
     keep.clear()
-    shared[:] = bytes(len(shared))
     gc.collect()
     assert facts(survivor) == expected
-
-
-def test_a_closed_file_under_a_function(blobs: list[bytes], tmp_path) -> None:
-    """A file that is replaced and removed while threads load it: each of them has one of the two functions, whole."""
-    path = tmp_path / "f"
-    versions = [jaxexp.deserialize(blobs[0]), jaxexp.deserialize(blobs[3])]
-    versions[0].save(path)
-
-    def work(thread: int) -> set[Any]:
-        if thread > 0:
-            return {facts(jaxexp.load(path)) for _ in range(50)}
-        for i in range(100):
-            versions[i % 2].save(path)
-        return set()
-
-    assert set().union(*at_once(work)) <= set(map(facts, versions))
 
 
 def test_refusals_and_exports_in_all_threads(blobs: list[bytes]) -> None:

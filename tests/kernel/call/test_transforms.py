@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -66,25 +65,20 @@ def transposed(f: Callable[..., Any]) -> Callable[[Any], Any]:
 COMPOSITIONS: dict[str, tuple[int, Callable[[Any], Callable[[Any], Any]]]] = {
     "value_and_grad": (1, lambda f: jax.value_and_grad(total(f))),
     "vjp": (1, lambda f: lambda x: jax.vjp(f, x)[1](V)),
-    "jacrev": (1, jax.jacrev),
+    "transposed linearize": (1, transposed),
+    "third by reverse": (3, lambda f: jax.jacrev(jax.jacrev(jax.jacrev(f)))),
+    "hessian": (3, lambda f: jax.hessian(total(f))),
     "jvp": (2, lambda f: lambda x: jax.jvp(f, (x,), (V,))),
     "linearize": (2, lambda f: lambda x: jax.linearize(f, x)[1](V)),
-    "transposed linearize": (1, transposed),
-    "jacfwd": (2, jax.jacfwd),
-    "hessian": (3, lambda f: jax.hessian(total(f))),
     "reverse over forward": (3, lambda f: jax.jacrev(jax.jacfwd(f))),
     "forward over forward": (4, lambda f: jax.jacfwd(jax.jacfwd(f))),
-    "third by reverse": (3, lambda f: jax.jacrev(jax.jacrev(jax.jacrev(f)))),
-    "third by forward over reverse twice": (4, lambda f: jax.jacfwd(jax.jacrev(jax.jacrev(f)))),
-    "hvp by reverse": (2, lambda f: lambda x: jax.grad(lambda y: jnp.vdot(jax.grad(total(f))(y), V))(x)),
-    "hvp by forward over reverse": (3, lambda f: lambda x: jax.jvp(jax.grad(total(f)), (x,), (V,))),
     "hvp by reverse over forward": (3, lambda f: jax.grad(lambda x: jax.jvp(total(f), (x,), (V,))[1])),
     "jvp of a pushforward's direction": (
         2,
         lambda f: lambda x: jax.jvp(lambda v: jax.jvp(f, (x,), (v,))[1], (V,), (x,)),
     ),
 }
-EAGER = {"value_and_grad", "jvp", "linearize", "hessian"}  # otherwise it takes much longer, and goes the same way
+EAGER = {"value_and_grad", "jvp", "linearize"}  # otherwise it takes much longer, and goes the same way
 
 
 def eager(fun: Any) -> Any:
@@ -96,7 +90,7 @@ def eager(fun: Any) -> Any:
 def test_composition(name: str) -> None:
     order, compose = COMPOSITIONS[name]
     expected = jax.jit(compose(wave))(X)
-    for by in LIBRARIES if name in ("hessian", "jvp", "value_and_grad", "third by reverse") else ["jaxexp"]:
+    for by in LIBRARIES if name in ("hessian", "jvp", "value_and_grad") else ["jaxexp"]:
         call = loaded(wave, VECTOR, vjp_order=order, by=by).call
         for how in (jax.jit, eager) if name in EAGER else (jax.jit,):
             assert_same_values(how(compose(call))(X), expected, rtol=1e-4)
@@ -142,28 +136,22 @@ def test_missing_vjp_names_the_function() -> None:
     assert hash(one.vjp()) == hash(alone)
 
 
-@each("wrong", ["1", None, [1], 1j, math.inf, math.nan])
+@each("wrong", ["1", None, 1j, math.inf, math.nan])
 def test_vjp_order_is_no_integer(wrong: Any, tmp_path) -> None:
     one = loaded(wave, VECTOR, vjp_order=1)
     with pytest.raises(jaxexp.ExportError, match=r"wave.*vjp_order=.*number of VJPs.*an int") as error:
         one.serialize(wrong)
     assert isinstance(error.value, TypeError)
-    try:
-        one.to_jax().serialize(wrong)
-    except (TypeError, ValueError) as theirs:
-        assert isinstance(error.value, type(theirs))
     with pytest.raises(jaxexp.ExportError, match="vjp_order"):
         one.save(tmp_path / "f", vjp_order=wrong)
     assert not list(tmp_path.iterdir())
 
 
-@each("order", [True, np.int64(1), np.True_, 0.0, 0.5, 1.5, -1, np.float32(1), np.array(2), jnp.int32(1)])
+@each("order", [True, np.int64(1), 0.0, 0.5, 1.5, -1, np.array(2)])
 def test_vjp_order_is_any_number(order: Any, tmp_path) -> None:
     """As many VJPs as jax.export includes, which counts down to 0."""
-    exported = jaxexp.export(jax.jit(wave))(VECTOR)
     theirs = jaxexp.inspect(jax.export.export(jax.jit(wave))(VECTOR).serialize(vjp_order=order)).vjp_order
-    assert jaxexp.inspect(exported.serialize(order)).vjp_order == theirs
-    exported.save(tmp_path / "f", vjp_order=order)
+    jaxexp.export(jax.jit(wave))(VECTOR).save(tmp_path / "f", vjp_order=order)
     assert jaxexp.inspect(tmp_path / "f").vjp_order == theirs
 
 
@@ -200,7 +188,7 @@ INSIDE: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
 }
 
 
-MODES = {"value": 0, "reverse": 1, "forward": 2, "reverse over reverse": 2}  # with the VJP order that each takes
+MODES = {"reverse": 1, "forward": 2, "reverse over reverse": 2}  # with the VJP order that each takes
 # What JAX itself cannot differentiate.
 IMPOSSIBLE = {("in_while", "reverse"), ("in_while", "reverse over reverse"), ("in_custom_vjp", "forward")}
 
@@ -208,35 +196,33 @@ IMPOSSIBLE = {("in_while", "reverse"), ("in_while", "reverse over reverse"), ("i
 @pytest.mark.wide(one_in=3, promise="loaded functions go into control flow, with derivatives, and out again")
 @pytest.mark.parametrize("inside", INSIDE)
 def test_inside(inside: str) -> None:
+    def run(f: Any, mode: str, how: Any = jax.jit) -> Any:
+        g = INSIDE[inside](f)
 
-    def loss(f: Any) -> Any:
-        return lambda x: sum(jnp.sum(jnp.cos(leaf)) for leaf in jax.tree.leaves(INSIDE[inside](f)(x)))
+        def loss(x: Any) -> Any:
+            return sum(jnp.sum(jnp.cos(leaf)) for leaf in jax.tree.leaves(g(x)))
+
+        return how(
+            {
+                "reverse": jax.value_and_grad(loss),
+                "forward": lambda x: jax.jvp(g, (x,), (V,)),
+                "reverse over reverse": jax.grad(lambda x: jnp.vdot(jax.grad(loss)(x), V)),
+            }[mode]
+        )(X)
 
     for mode, order in MODES.items():
         if (inside, mode) in IMPOSSIBLE:
             continue
-
-        def run(f: Any, how: Any = jax.jit, mode: str = mode) -> Any:
-            g = INSIDE[inside](f)
-            return how(
-                {
-                    "value": g,
-                    "reverse": jax.value_and_grad(loss(f)),
-                    "forward": lambda x: jax.jvp(g, (x,), (V,)),
-                    "reverse over reverse": jax.grad(lambda x: jnp.vdot(jax.grad(loss(f))(x), V)),
-                }[mode]
-            )(X)
-
-        call, expected = loaded(wave, VECTOR, vjp_order=order).call, run(wave)
+        call, expected = loaded(wave, VECTOR, vjp_order=order).call, run(wave, mode)
         for how in (jax.jit, eager) if mode == "reverse" and inside in ("in_scan", "in_cond") else (jax.jit,):
-            assert_same_values(run(call, how), expected, rtol=1e-3)
+            assert_same_values(run(call, mode, how), expected, rtol=1e-3)
 
     order = int(inside != "in_while")
     call, live = INSIDE[inside](loaded(wave, VECTOR, vjp_order=order).call), INSIDE[inside](wave)
-    for _ in range(2 if inside in ("in_scan", "in_cond") else 1):
+    for _ in range(2 if inside == "in_scan" else 1):
         written = jaxexp.export(jax.jit(call))(VECTOR).serialize(vjp_order=order)
         call = jaxexp.deserialize(written).call
-        assert_same_values(call(X), live(X), rtol=1e-4)
+    assert_same_values(call(X), live(X), rtol=1e-4)
     assert_same_values(jax_export.deserialize(written).call(X), live(X), rtol=1e-4)
     if order:
         assert_same_values(pull_back(call, (X,), {}), pull_back(live, (X,), {}), rtol=1e-3)
@@ -258,55 +244,39 @@ MIXED = (
 )
 
 
-@functools.cache
-def mixed_bytes() -> bytes:
-    args, kwargs = MIXED
-    return bytes(jaxexp.export(jax.jit(mixed))(*args, **kwargs).serialize(vjp_order=3))
-
-
-def mixed_call() -> Callable[..., Any]:
-    return jaxexp.deserialize(mixed_bytes()).call
-
-
 def test_every_kind_of_argument() -> None:
     args, kwargs = MIXED
-    assert_same_values(pull_back(mixed_call(), args, kwargs), pull_back(mixed, args, kwargs))
+    call = jaxexp.deserialize(jaxexp.export(jax.jit(mixed))(*args, **kwargs).serialize(vjp_order=3)).call
+    assert_same_values(pull_back(call, args, kwargs), pull_back(mixed, args, kwargs))
 
     def push(f: Any) -> Any:
         return lambda a, k: jax.jvp(lambda a, k: f(*a, **k), (a, k), cotangents(MIXED))
 
-    for how in (eager, jax.jit):
-        assert_same_values(how(push(mixed_call()))(args, kwargs), jax.jit(push(mixed))(args, kwargs))
+    assert_same_values(push(call)(args, kwargs), jax.jit(push(mixed))(args, kwargs))
 
     def hessian(f: Any) -> Any:
         loss = lambda x, s: jnp.sum(f({"p": [x, None], "q": x}, *args[1:], **{**kwargs, "scale": s})["y"] ** 3)  # noqa: E731
         return jax.jit(jax.hessian(loss, (0, 1)))(arr(3), f32(1.5))
 
-    assert_same_values(hessian(mixed_call()), hessian(mixed), rtol=1e-4)
+    assert_same_values(hessian(call), hessian(mixed), rtol=1e-4)
 
 
 def test_symbolic_shapes() -> None:
     (b,) = jaxexp.symbolic_shape("b")
-    for name in ("jacfwd", "hessian"):
-        order, compose = COMPOSITIONS[name]
-        call = loaded(wave, spec((b,)), vjp_order=order).call
-        for rows in (1, 3):
-            assert_same_values(jax.jit(compose(call))(arr(rows)), jax.jit(compose(wave))(arr(rows)), rtol=1e-4)
-
-
-def test_derivative_at_a_symbolic_shape() -> None:
-    (b,) = jaxexp.symbolic_shape("b")
     call = loaded(wave, spec((b,)), vjp_order=3).call
-    for fun, live in (
-        (jax.grad(total(call)), jax.grad(total(wave))),
-        (lambda x: jax.jvp(call, (x,), (x,)), lambda x: jax.jvp(wave, (x,), (x,))),
-    ):
-        (c,) = jaxexp.symbolic_shape("c")
-        again = jaxexp.deserialize(jaxexp.export(jax.jit(fun))(spec((c,))).serialize())
-        assert_same_values(again.call(arr(4)), live(arr(4)), rtol=1e-4)
+    for size in (1, 3):
+        found, expected = (jax.jit(jax.hessian(total(f)))(arr(size)) for f in (call, wave))
+        assert_same_values(found, expected, rtol=1e-4)
+
+    def value_and_pushforward(f: Any) -> Any:
+        return lambda x: (jax.grad(total(f))(x), jax.jvp(f, (x,), (x,)))
+
+    (c,) = jaxexp.symbolic_shape("c")
+    again = jaxexp.deserialize(jaxexp.export(jax.jit(value_and_pushforward(call)))(spec((c,))).serialize())
+    assert_same_values(again.call(arr(4)), value_and_pushforward(wave)(arr(4)), rtol=1e-4)
 
 
-@each("name", ["partly_sharded", "explicit_mesh", "shard_map_psum"])
+@each("name", ["partly_sharded", "explicit_mesh"])
 def test_sharded(name: str) -> None:
     p = CASES[name].build()
     call = jaxexp.deserialize(export_with(jaxexp, p).serialize(vjp_order=2)).call
@@ -325,7 +295,6 @@ def test_linear_transpose_is_refused() -> None:
     with pytest.raises(jaxexp.ExportError, match=r"linear_transpose.*jax\.vjp") as error:
         jax.linear_transpose(linear, X)(arr(2))
     assert isinstance(error.value, NotImplementedError)
-    np.testing.assert_allclose(jax.vjp(linear, X)[1](arr(2))[0], matrix.T @ arr(2), rtol=1e-5)
 
 
 def calls(fun: Callable[..., Any], *args: Any) -> list[tuple[Any, ...]]:
@@ -347,72 +316,39 @@ def calls(fun: Callable[..., Any], *args: Any) -> list[tuple[Any, ...]]:
     return sorted(found)
 
 
-def compiled_calls(fun: Callable[..., Any], *args: Any) -> int:
-    return len(re.findall(r"call @call_exported_", jax.jit(fun).lower(*args).as_text()))
-
-
 def product(x: Any, y: Any, n: Any) -> Any:
     return jnp.sin(x) * jnp.cos(y) * n, n + 1
-
-
-PRODUCT = X, V, np.int32(3)
 
 
 def product_call(vjp_order: int) -> Callable[..., Any]:
     return loaded(product, VECTOR, VECTOR, spec((), np.int32), vjp_order=vjp_order).call
 
 
-def test_gradient_calls_the_vjp_alone() -> None:
+def test_gradient_calls_only_what_it_differentiates() -> None:
     f = loaded(wave, VECTOR, vjp_order=1).call
-    assert calls(jax.grad(lambda x: f(x).sum()), X) == [("fun_vjp_jax",)]
     assert calls(jax.value_and_grad(lambda x: f(x).sum()), X) == [("fun_vjp_jax",), ("wave",)]
     assert calls(lambda x: jax.vjp(f, x)[1](V), X) == [("fun_vjp_jax",)]
-    assert calls(f, X) == [("wave",)]
-
-
-def test_gradient_calls_only_what_it_differentiates() -> None:
     f = product_call(1)
     assert calls(jax.grad(lambda x: f(x, V, 3)[0].sum()), X) == [("fun_vjp_jax",)]
     assert calls(jax.grad(lambda x: 1.0 * f(X, V, 3)[0].sum() * x), f32(1)) == [("product",)]
     assert calls(jax.grad(lambda x: f(x, V, 3)[1].sum().astype(f32)), X) == []
 
 
-def test_forward_mode_calls_the_function_and_its_pushforward() -> None:
-    f = product_call(2)
-    everything = lambda x, y: jax.jvp(lambda x, y: f(x, y, 3)[0], (x, y), (x, y))  # noqa: E731
-    assert calls(everything, X, V) == [("product",), ("product", (0, 1))]
-    assert compiled_calls(everything, X, V) == 2
-    pushed = lambda x, y: jax.jvp(lambda x: f(x, y, 3)[0], (x,), (x,))[1]  # noqa: E731
-    assert calls(pushed, X, V) == [("product", (0,))]
-    assert compiled_calls(pushed, X, V) == 1
-
-
-def test_zero_tangents_stay_symbolic() -> None:
-    """What does not move is not pushed forward, in the first derivative and in the second."""
+def test_forward_mode_pushes_only_what_moves() -> None:
+    """Zero tangents stay symbolic, in the first derivative and in the second."""
     f = product_call(4)
-    by_y = lambda y: jax.jvp(lambda y: f(X, y, 3)[0], (y,), (V,))[1]  # noqa: E731
-    assert calls(by_y, V) == [("product", (1,))]
-    by_x_and_y = lambda x, y: jax.jvp(lambda y: f(x, y, 3)[0], (y,), (V,))[1]  # noqa: E731
-    only_x = lambda x: jax.jvp(lambda x: by_x_and_y(x, V), (x,), (V,))[1]  # noqa: E731
+
+    def pushed(wrt: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return lambda t: jax.jvp(wrt, (t,), (V,))[1]
+
+    assert calls(lambda x, y: jax.jvp(lambda x, y: f(x, y, 3)[0], (x, y), (x, y)), X, V) == [
+        ("product",),
+        ("product", (0, 1)),
+    ]
+    assert calls(pushed(lambda x: f(x, V, 3)[0]), X) == [("product", (0,))]
+    assert calls(pushed(lambda y: f(X, y, 3)[0]), V) == [("product", (1,))]
+    only_x = pushed(lambda x: jax.jvp(lambda y: f(x, y, 3)[0], (V,), (V,))[1])
     assert calls(only_x, X) == [("fun_vjp_jax", (0,))]
-    assert_same_values(
-        only_x(X), jax.jvp(lambda x: jax.jvp(lambda y: product(x, y, 3)[0], (V,), (V,))[1], (X,), (V,))[1]
-    )
-    direction = lambda v: jax.jvp(lambda x: f(x, V, 3)[0], (X,), (v,))[1]  # noqa: E731
-    assert calls(lambda v: jax.jvp(direction, (v,), (v,))[1], V) == [("product", (0,))]
+    assert_same_values(only_x(X), pushed(lambda x: jax.jvp(lambda y: product(x, y, 3)[0], (V,), (V,))[1])(X))
     # An integer result does not move either.
     assert calls(lambda x: jax.jvp(lambda x: f(x, V, 3)[1] + 1, (x,), (V,))[0], X) == [("product",)]
-
-
-def test_no_pushforward_is_left_in_reverse_mode() -> None:
-    f = loaded(wave, VECTOR, vjp_order=3).call
-    for fun in (jax.jacrev(f), jax.grad(total(f)), jax.grad(lambda x: jnp.vdot(jax.grad(total(f))(x), V))):
-        assert calls(fun, X)
-        assert all(len(call) == 1 for call in calls(fun, X))
-
-
-def test_calls_are_compiled_once() -> None:
-    f = loaded(wave, VECTOR, vjp_order=1).call
-    text = jax.jit(jax.grad(lambda x: (f(x) + f(2 * x) + f(3 * x)).sum())).lower(X).as_text()
-    assert len(re.findall(r"func\.func private @call_exported_fun_vjp_jax", text)) == 1
-    assert len(re.findall(r"call @call_exported_fun_vjp_jax", text)) == 3

@@ -97,15 +97,14 @@ def test_what_is_no_data_is_text(value: Any, text: str) -> None:
 
 def test_modules_and_code_have_no_paths() -> None:
     """The paths are those of a machine and of its user."""
-    code = test_items_of_dicts_may_come_in_any_order.__code__
+    code = test_modules_and_code_have_no_paths.__code__
     assert auxdata.text_of((np, [json])) == "tuple(module 'numpy', list(module 'json'))"
-    assert auxdata.text_of(code) == "code of test_items_of_dicts_may_come_in_any_order"
-    blob = written(Node({"x": arr(2)}, (np, code)))
-    assert b"<code object" not in blob
-    assert np.__file__.encode() not in blob
+    assert auxdata.text_of(code) == "code of test_modules_and_code_have_no_paths"
+    blob = written(Node({"x": arr(2)}, (np, code, WithPath().method)))
+    assert not any(text in blob for text in (b"<code object", b"/home/user", np.__file__.encode()))
 
 
-class WithPath:
+class WithPath(list[Any]):
     def __repr__(self) -> str:
         return "WithPath(/home/user)"
 
@@ -116,38 +115,30 @@ class WithPath:
 
 
 @dataclasses.dataclass
-class WithWidth(WithPath):
+class WithWidth:
     width: int
 
-
-class ListWithPath(list[int]):
-    def __repr__(self) -> str:
-        return "ListWithPath(/home/user)"
+    def method(self) -> None: ...
 
 
 class BytesWithPath(bytes):
     __repr__ = WithPath.__repr__
 
 
-METHODS = [
-    (WithPath().method, "test_auxdata.WithPath.method of test_auxdata.WithPath"),
-    (functools.partial(WithPath().method, 1), "partial(test_auxdata.WithPath.method of test_auxdata.WithPath, 1)"),
-    (WithPath.of_class, "test_auxdata.WithPath.of_class of test_auxdata.WithPath"),
-    (WithWidth(3).method, "test_auxdata.WithPath.method of WithWidth(width=3)"),
-    (BytesWithPath().hex, "BytesWithPath.hex of test_auxdata.BytesWithPath"),
-    (", ".join, "str.join of ', '"),
-    (ListWithPath([1]).append, "ListWithPath.append of ListWithPath(1)"),
-    (dict.fromkeys, "dict.fromkeys of builtins.dict"),
-    (math.sin, "math.sin"),
-]
-
-
-@each("method, text", METHODS)
+@each(
+    "method, text",
+    [
+        (functools.partial(WithPath([1]).method, 1), "partial(test_auxdata.WithPath.method of WithPath(1), 1)"),
+        (WithPath.of_class, "test_auxdata.WithPath.of_class of test_auxdata.WithPath"),
+        (WithWidth(3).method, "test_auxdata.WithWidth.method of WithWidth(width=3)"),
+        (BytesWithPath().hex, "BytesWithPath.hex of test_auxdata.BytesWithPath"),
+        (", ".join, "str.join of ', '"),
+        (dict.fromkeys, "dict.fromkeys of builtins.dict"),
+        (math.sin, "math.sin"),
+    ],
+)
 def test_methods_are_named(method: Any, text: str) -> None:
-    """The repr of a method's object may have paths. What is data in the object is a part of the text."""
-    found = auxdata.text_of(method)
-    assert re.sub(r"[\w.]*test_auxdata", "test_auxdata", found) == text
-    assert b"/home/user" not in written(Node({"x": arr(2)}, (method,)))
+    assert re.sub(r"[\w.]*test_auxdata", "test_auxdata", auxdata.text_of(method)) == text
 
 
 def test_long_and_deep_things_have_bounded_texts() -> None:
@@ -188,8 +179,6 @@ class TrapOfClass(metaclass=Meta):
 
 
 class Impostor:
-    """Says that it is a class."""
-
     @property
     def __class__(self) -> Any:
         raise AssertionError("asked for its class")
@@ -233,48 +222,40 @@ def test_a_class_with_other_fields_is_not_used() -> None:
     assert node_data("Layer", ["weight", "bias"], "registered", ["tuple", 3]) == (Layer, (3,))
     for keys, data in (
         (["bias", "weight"], ["tuple", 3]), (["weight"], ["tuple", 3]), (["weight", "bias"], ["tuple"]),
-        (["weight", "bias"], None), (["weight", "bias"], ["list", 3]), (["weight", "bias"], ["tuple", 3, 4]),
-        (["weight", ["item", "bias"]], ["tuple", 3]),
+        (["weight", "bias"], None), (["weight", "bias"], ["list", 3]), (["weight", ["item", "bias"]], ["tuple", 3]),
     ):  # fmt: skip
         assert node_data("Layer", keys, "registered", data) is None
-
-
-class Swapped:
-    """Its children have another order in each process, as some libraries'."""
-
-    order = ("a", "b")
-
-    def __init__(self, **children: Any) -> None:
-        self.__dict__.update(children)
-
-
-jax.tree_util.register_pytree_node(
-    Swapped,
-    lambda node: ([getattr(node, name) for name in Swapped.order], None),
-    lambda _, children: Swapped(**dict(zip(Swapped.order, children, strict=True))),
-)
+    for fields in (["sizes", "rate"], ["rate", "sizes", "color"], ["sizes", "rate", "color", "more"]):
+        with pytest.raises(auxdata.NotDataError):
+            auxdata.from_json(["dataclass", KIT, "Config", fields, *[1] * len(fields)])
 
 
 def test_children_in_another_order_are_noticed(monkeypatch: Any) -> None:
-    blob = written(Swapped(a=arr(2), b=arr(2, seed=1)), fun=lambda node: node.a - node.b)
-    loaded = jaxexp.deserialize(blob)
-    assert_same_values(loaded.call(Swapped(a=arr(2), b=arr(2, seed=1))), arr(2) - arr(2, seed=1))
-    monkeypatch.setattr(Swapped, "order", ("b", "a"))
-    with pytest.raises(
-        jaxexp.ExportError, match=r"Swapped has the children b, a in this process, and a, b in the artif"
-    ):
-        jaxexp.deserialize(blob).call(Swapped(a=arr(2), b=arr(2, seed=1)))
+    """Some libraries have another order in each process."""
+    order = ["a", "b"]
+    swapped = type("Swapped", (types.SimpleNamespace,), {"__module__": __name__})
+    monkeypatch.setitem(globals(), "Swapped", swapped)
+    jax.tree_util.register_pytree_node(
+        swapped,
+        lambda node: ([getattr(node, name) for name in order], None),
+        lambda _, children: swapped(**dict(zip(order, children, strict=True))),
+    )
+    given = swapped(a=arr(2), b=arr(2, seed=1))
+    blob = written(given, fun=lambda node: node.a - node.b)
+    assert_same_values(jaxexp.deserialize(blob).call(given), arr(2) - arr(2, seed=1))
+    order.reverse()
+    message = r"Swapped has the children b, a in this process, and a, b in the artif"
+    with pytest.raises(jaxexp.ExportError, match=message):
+        jaxexp.deserialize(blob).call(given)
 
 
 def test_of_two_local_classes_neither_is_used() -> None:
     def node() -> Any:
-        class Local(dict[str, Any]):
-            pass
-
+        local = type("Local", (dict,), {})
         jax.tree_util.register_pytree_node(
-            Local, lambda d: (d.values(), tuple(d)), lambda keys, leaves: Local(zip(keys, leaves, strict=True))
+            local, lambda d: (d.values(), tuple(d)), lambda keys, leaves: local(zip(keys, leaves, strict=True))
         )
-        return Local(x=arr(2))
+        return local(x=arr(2))
 
     first = node()
     blob = written(first)
@@ -319,7 +300,6 @@ def ran(*_: Any) -> typing.NoReturn:
 
 
 def refused(base: type = object, frozen: bool = True, eq: bool = True, **defined: Any) -> type:
-    """A dataclass that defines something of its own, where the artifact's names are looked for."""
     made: type = type("Refused", (base,), {"__annotations__": {"x": object}, "__module__": __name__, **defined})
     return dataclasses.dataclass(frozen=frozen, eq=eq)(made)  # type: ignore[call-overload, no-any-return]
 
@@ -400,25 +380,19 @@ class Cached(WithCache):
     x: Any
 
 
-@dataclasses.dataclass(frozen=True)
-class CachedAndMore(WithCache):
-    x: Any
-
-
 def test_slots_of_a_base_class_are_no_fields() -> None:
-    for cls in (Cached, CachedAndMore):
-        value = cls(1)
-        stored = auxdata.to_json(value)
-        assert stored == ["dataclass", __name__, cls.__name__, ["x"], 1]
-        assert auxdata.from_json(stored) == value
-        object.__setattr__(value, "cache", {})
-        assert auxdata.to_json(value)[0] == "opaque"
+    value = Cached(1)
+    stored = auxdata.to_json(value)
+    assert stored == ["dataclass", __name__, "Cached", ["x"], 1]
+    assert auxdata.from_json(stored) == value
+    object.__setattr__(value, "cache", {})
+    assert auxdata.to_json(value)[0] == "opaque"
 
 
 NAN = [
-    lambda: Config((1,), rate=math.nan * 1),
     lambda: math.nan * 1,
     lambda: complex(0, math.nan),
+    lambda: {"a": np.float32("nan")},
     lambda: ((1.0, math.nan * 1), (Config((1,), rate=-math.nan),)),
 ]
 
@@ -437,20 +411,6 @@ def test_nan_is_the_same_nan(nan: Any) -> None:
         assert auxdata.to_json(found.aux) == auxdata.to_json(given.aux)
     with pytest.raises(jaxexp.ExportError, match="auxiliary data"):
         loaded.call(Node({"x": arr(3)}, 1.0))
-    assert type(jaxexp.deserialize(written(fun=lambda: Node({"x": arr(3)}, nan()))).call()) is Node
-
-
-def test_what_equals_itself() -> None:
-    for value in (1.0, math.inf, "nan", ["float", "nan"], np.float32(2), (1j, b"nan"), np.dtype("int32"), None):
-        assert auxdata.equals_itself(auxdata.to_json(value)), value
-    for value in (math.nan, -math.nan, complex(math.nan, 1), [math.nan], {"a": (math.nan,)}, np.float32("nan")):
-        assert not auxdata.equals_itself(auxdata.to_json(value)), value
-
-
-def test_other_fields_are_not_made() -> None:
-    for fields in (["sizes", "rate"], ["rate", "sizes", "color"], ["sizes", "rate", "color", "more"]):
-        with pytest.raises(auxdata.NotDataError):
-            auxdata.from_json(["dataclass", "kit.library_nodes", "Config", fields, *[1] * len(fields)])
 
 
 def test_a_node_comes_back_with_its_configuration() -> None:

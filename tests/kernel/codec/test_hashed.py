@@ -10,6 +10,7 @@ import json
 import math
 import sys
 import time
+import unittest.mock
 from collections.abc import Callable
 from typing import Any
 
@@ -64,13 +65,13 @@ CONTAINERS: dict[str, Callable[[list[Any]], Any]] = {
 
 
 def aux(data: Any) -> bytes:
-    """An artifact with one node of a loaded class, and this auxiliary data."""
     description = described(f"{KIT}:Node", [], "registered", ["tuple", ["tuple"], data])
     return put_together(function(out_tree=node(CUSTOM, name="jaxexp.node", auxdata=description)))
 
 
 def is_made(blob: bytes) -> bool:
-    return "GenericNode" not in str(jaxexp.deserialize(blob).out_tree)
+    exported = jaxexp.deserialize(blob)
+    return "GenericNode" not in f"{exported.in_tree} {exported.out_tree}"
 
 
 def test_the_table_has_all_tags() -> None:
@@ -108,9 +109,9 @@ def test_sets_in_sets_multiply_comparisons() -> None:
 
 def test_the_number_of_values_is_limited() -> None:
     """Values of different hashes may seek the same free place in a table, which no count of equal hashes shows."""
+    assert hashed.most_of_one_hash(range(hashed.MOST_VALUES)) == 1
     with pytest.raises(ValueError, match="65537 keys or elements that are not texts"):
         hashed.most_of_one_hash(range(hashed.MOST_VALUES + 1))
-    assert hashed.most_of_one_hash(range(hashed.MOST_VALUES)) == 1
     assert hashed.most_of_one_hash([str(i) for i in range(hashed.MOST_VALUES + 1)]) == 1
 
 
@@ -145,12 +146,9 @@ def test_what_would_be_refused_is_not_written() -> None:
 
 @each("key", [jax.tree_util.GetAttrKey("\ud800"), jax.tree_util.DictKey(10**4300)])
 def test_keys_that_have_no_text_are_positions(key: Any) -> None:
-    class Keyed:
-        pass
-
-    jax.tree_util.register_pytree_with_keys(Keyed, lambda _: ([(key, 1.0)], None), lambda _, children: Keyed())
-    assert library_nodes._key(key, 3).kind == "position"
-    assert Description(library_nodes.describe(Keyed, None, 1)).names == (0,)
+    keyed = type("Keyed", (), {})
+    jax.tree_util.register_pytree_with_keys(keyed, lambda _: ([(key, 1.0)], None), lambda *_: keyed())
+    assert Description(library_nodes.describe(keyed, None, 1)).names == (0,)
 
 
 def test_a_class_whose_name_has_no_text() -> None:
@@ -167,33 +165,22 @@ def test_a_class_whose_name_has_no_text() -> None:
     [
         "\ud800", ["opaque", "function", "\ud800"], ["opaque", "a.B", "\udfff"], ["int", hex(10**4300)],
         ["int", hex(10**4299)], ["float", "nan"], ["array", "float32", [2], "0000803f0000803f"],
-        ["list", ["array", "float32", [1], "0000803f"]], ["scalar", "float32", "0000c07f"],
-        ["frozenset", ["scalar", "float32", "0000c07f"]],
+        ["list", ["array", "float32", [1], "0000803f"]], ["frozenset", ["scalar", "float32", "0000c07f"]],
     ],
 )  # fmt: skip
 def test_trees_can_be_printed_compared_and_hashed(data: Any, cls: str) -> None:
-    description = described(f"{KIT}:{cls}", [["item", "\ud800"]], "registered", ["tuple", ["tuple", "x"], data])
-    tree = node(CUSTOM, node(NONE), name="jaxexp.node", auxdata=description)
-    blob = put_together(function(out_tree=tree))
-    one, other = jaxexp.deserialize(blob), jaxexp.deserialize(blob)
-    assert one.out_tree == other.out_tree
-    assert hash(one.out_tree) == hash(other.out_tree)
-    for text in (repr(one.out_tree), str(one), one._repr_html_(), str(jaxexp.inspect(blob))):
-        text.encode()
-
-
-def test_a_text_that_is_all_of_the_auxiliary_data() -> None:
-    """JAX prints it as it is."""
-    for text in ("\ud800", "\u202e", "x"):
-        description = described(f"{KIT}:Node", [], "registered", text)
-        blob = put_together(function(out_tree=node(CUSTOM, name="jaxexp.node", auxdata=description)))
-        assert is_made(blob) == (text != "\ud800")
-        assert jaxexp.deserialize(blob).out_tree == jaxexp.deserialize(blob).out_tree
-        repr(jaxexp.deserialize(blob).out_tree).encode()
+    for whole in (["tuple", ["tuple", "x"], data], data):  # a text that is all of the data, JAX prints as it is
+        description = described(f"{KIT}:{cls}", [["item", "\ud800"]], "registered", whole)
+        tree = node(CUSTOM, node(NONE), name="jaxexp.node", auxdata=description)
+        blob = put_together(function(out_tree=tree))
+        one, other = jaxexp.deserialize(blob), jaxexp.deserialize(blob)
+        assert one.out_tree == other.out_tree
+        assert hash(one.out_tree) == hash(other.out_tree)
+        for text in (repr(one.out_tree), str(one), one._repr_html_(), str(jaxexp.inspect(blob))):
+            text.encode()
 
 
 def test_arrays_in_results_stay_what_they_are() -> None:
-    """Only the tree that is compared has a generic node."""
     value = Node({"x": jax.numpy.ones(2)}, np.arange(3.0))
     blob = bytes(jaxexp.export(jax.jit(lambda x: Node({"x": x}, np.arange(3.0))))(value.children["x"]).serialize())
     loaded = jaxexp.deserialize(blob)
@@ -201,11 +188,6 @@ def test_arrays_in_results_stay_what_they_are() -> None:
     found = loaded.call(value.children["x"])
     assert type(found) is Node
     np.testing.assert_array_equal(found.aux, value.aux)
-
-
-def _keys_of_children(count: int) -> bytes:
-    description = described("x:Y", [["item", i * PRIME] for i in range(count)], "registered")
-    return put_together(function(out_tree=node(CUSTOM, *[node(NONE)] * count, name="jaxexp.node", auxdata=description)))
 
 
 def _set_of_sets(levels: int, number_: int = 0) -> Any:
@@ -220,10 +202,11 @@ LARGE = {
     "tuples": lambda: aux(["frozenset", *(["tuple", *[1] * 20, number(i)] for i in range(24_000))]),
     "dataclasses": lambda: aux(["set", *(CHOSEN["dataclass"](i) for i in range(16_000))]),
     "sets in sets": lambda: aux(_set_of_sets(3)),
-    "keys of children": lambda: _keys_of_children(40_000),
+    "keys of children": lambda: with_node(
+        described("x:Y", [["item", i * PRIME] for i in range(40_000)], "registered"), children=40_000
+    ),
     "a division": lambda: aux(["range", 0, ["int", hex(10**1_000_000)], ["int", hex(10**500_000)]]),
     "an integer": lambda: aux(["int", "0x" + "f" * 2_000_000]),
-    "shapes": lambda: hostile.shapes_of_one_hash(1_000_000),
 }
 
 
@@ -235,13 +218,9 @@ LARGE = {
 def test_cost_of_auxiliary_data(family: str) -> None:
     blob = LARGE[family]()
     jaxexp.deserialize(aux(None))
-    for read, refusal in (
-        (jaxexp.deserialize, jaxexp.DeserializationError if family == "shapes" else ()),
-        (jaxexp.inspect, ()),
-        (lambda blob: jaxexp.deserialize(blob, policy=STRICT), jaxexp.ExportError),
-    ):
+    for read in (jaxexp.deserialize, jaxexp.inspect, lambda blob: jaxexp.deserialize(blob, policy=STRICT)):
         start = time.process_time()
-        with contextlib.suppress(refusal):
+        with contextlib.suppress(jaxexp.ExportError):
             read(blob)
         spent = time.process_time() - start
         if spent > costs.allowed_seconds(len(blob), 1):
@@ -256,92 +235,84 @@ def test_shapes_of_one_hash(is_sharded: bool) -> None:
         sizes = hostile.sizes_of_one_hash(count)  # what was read before changes no outcome
         assert len(set(map(hash, sizes))) == 1
         avals = [aval(*map(str, one)) for one in sizes for _ in range(3)]  # equal ones are one
-        spec = table("PartitionSpec", partitions=[table("PartitionSpecOneAxis", axes=["x"])])
+        indices = list(range(len(avals)))
         if is_sharded:
-            pairs = [(i, 0) for i in range(len(avals))]
-            blob = hostile.sharded([hostile.mesh(["x"])], [table("NamedSharding", spec=spec)], avals, pairs)
+            spec = table("PartitionSpec", partitions=[table("PartitionSpecOneAxis", axes=["x"])])
+            of_one_mesh = [hostile.mesh(["x"])], [table("NamedSharding", spec=spec)]
+            blob = hostile.sharded(*of_one_mesh, avals, [(i, 0) for i in indices])
         else:
-            blob = of_values(avals, list(range(len(avals))))
+            blob = of_values(avals, indices)
         assert len(jaxexp.inspect(blob).arguments) == 3 * count
         if count == 64:
             assert len(jaxexp.deserialize(blob).in_avals) == 3 * count
             continue
-        message = "shapes of different hashes, found more than 64"
-        with pytest.raises(jaxexp.DeserializationError, match=message) as error:
+        with pytest.raises(jaxexp.DeserializationError, match="of different hashes, found more than 64") as error:
             jaxexp.deserialize(blob)
         assert error.value.path == "in_avals[192].shape"
     avals = [aval(str(i), "2") for i in range(1, 1000)]
     assert jaxexp.deserialize(of_values(avals, list(range(999)))).in_avals[998].shape == (999, 2)
 
 
-HOSTILE: dict[str, tuple[bytes, str]] = {
-    "no JSON": (b"\xff{", "do not describe|codec"),
-    "empty": (b"", "Expecting value"),
-    "a list": (b"[]", "do not describe"),
-    "no fields": (b"{}", "do not describe"),
-    "another version": (described("a:B").replace(b'"version":1', b'"version":2'), "version 2"),
-    "another kind": (described("a:B", kind="mystery"), "kind 'mystery'"),
-    "kind is a list": (described("a:B", kind=["namedtuple"]), "kind"),  # type: ignore[arg-type]
-    "a class of one name": (described("a:B").replace(b'["a","B"]', b'["a"]'), "1 texts where there should be 2"),
-    "a class of numbers": (described("a:B").replace(b'["a","B"]', b"[1,2]"), "texts"),
-    "keys are text": (described("a:B").replace(b'["right","left"]', b'"ab"'), "canonical"),
-    "keys are numbers": (described("a:B", [1, 2]), "do not describe"),
-    "two equal keys": (described("a:B", ["x", "x"]), "two children"),
-    "equal keys of two kinds": (described("a:B", ["x", ["item", "x"]], "registered"), "two children"),
-    "an unknown key": (described("a:B", [["other", "x"]], "registered"), "key"),
-    "a key of a bool": (described("a:B", [["item", True]], "registered"), "key"),
-    "a namedtuple of items": (described("a:B", [["item", "x"]]), "not fields"),
-    "a namedtuple with data": (described("a:B", data=1), "not fields"),
-    "white space": (described("a:B") + b" ", "canonical"),
-    "more fields": (described("a:B", more=1), "canonical"),
-    "a field twice": (described("a:B").replace(b'"version":1', b'"version":1,"version":1'), "canonical"),
-    "a float": (described("a:B", kind="registered", data=1.5), "number"),
-    "infinity": (described("a:B", kind="registered", data=math.inf), "number"),
-    "a large number": (described("a:B", kind="registered", data=2**53), "large number"),
-    "a very large number": (described("a:B", kind="registered").replace(b"null", b"1" * 5000), "digits|Exceeds"),
-    "an unknown tag": (described("a:B", kind="registered", data=["what", 1]), "tag 'what'"),
-    "no tag": (described("a:B", kind="registered", data=[]), "should be a value"),
-    "an object": (described("a:B", kind="registered", data={"a": 1}), "should be a value"),
-    "a type without a name": (described("a:B", kind="registered", data=["type", "a"]), "texts"),
-    "a slice of two": (described("a:B", kind="registered", data=["slice", 1, 2]), "parts"),
-    "a dict of no pairs": (described("a:B", kind="registered", data=["dict", [1]]), "pairs"),
-    "a namedtuple that is short": (described("a:B", kind="registered", data=["namedtuple", "a", "B", ["x"]]), "fields"),
-    "a dataclass that is long": (described("a:B", kind="registered", data=["dataclass", "a", "B", [], 1]), "fields"),
-    "an array of a negative size": (described("a:B", kind="registered", data=["array", "u1", [-1], ""]), "shape"),
-    "an integer of no digits": (described("a:B", kind="registered", data=["int", "x"]), "canonical int"),
-    "an integer in decimals": (described("a:B", kind="registered", data=["int", "99999999999999999"]), "canonical int"),
-    "a number in words": (described("a:B", kind="registered", data=["float", "one"]), "canonical float"),
-    "a float too large": (described("a:B", kind="registered", data=["float", "0x1p99999"]), "canonical float"),
-    "another NaN": (described("a:B", kind="registered", data=["float", "-nan"]), "canonical float"),
-    "NaN in capitals": (described("a:B", kind="registered", data=["complex", "nan", "NaN"]), "canonical complex"),
-    "half a byte": (described("a:B", kind="registered", data=["bytes", "0"]), "canonical bytes"),
-    "bytes with spaces": (described("a:B", kind="registered", data=["bytes", "00 00"]), "canonical bytes"),
-    "an array whose shape is text": (described("a:B", kind="registered", data=["array", "u1", "", ""]), "shape"),
-    "a class of half a character": (described("a:\ud800"), "surrogate"),
-    "a key of half a character": (described("a:B", ["\udfff", "x"]), "surrogate"),
-    "a type of half a character": (described("a:B", kind="registered", data=["type", "a", "\ud800"]), "surrogate"),
-    "a field of half a character": (
-        described("a:B", kind="registered", data=["dataclass", "a", "B", ["\ud800"], 1]), "surrogate",
-    ),
-    "a function of half a character's type": (
-        described("a:B", kind="registered", data=["opaque", "\ud800", "x"]), "surrogate",
-    ),
-    "deep data": (described("a:B", kind="registered").replace(b"null", b'["list",' * 65 + b"1" + b"]" * 65), "levels"),
-    "very deep JSON": (b"[" * 200_000, "do not describe|levels"),
-    "a deep end": (described("a:B", kind="registered").replace(b"null", b"[" * 9000 + b"]" * 9000), "descr|value"),
-}  # fmt: skip
+def registered(data: Any, **more: Any) -> bytes:
+    return described("a:B", kind="registered", data=data, **more)
+
+
+def with_data(text: bytes) -> bytes:
+    return registered(None).replace(b"null", text)
+
+
+HOSTILE: list[tuple[bytes, str]] = [
+    (b"\xff{", "do not describe|codec"),
+    (b"", "Expecting value"),
+    (b"{}", "do not describe"),
+    (described("a:B").replace(b'"version":1', b'"version":2'), "version 2"),
+    (described("a:B", kind="mystery"), "kind 'mystery'"),
+    (described("a:B", kind=["namedtuple"]), "kind"),  # type: ignore[arg-type]
+    (described("a:B").replace(b'["a","B"]', b'["a"]'), "1 texts where there should be 2"),
+    (described("a:B").replace(b'["right","left"]', b'"ab"'), "canonical"),
+    (described("a:B", [1, 2]), "do not describe"),
+    (described("a:B", ["x", ["item", "x"]], "registered"), "two children"),
+    (described("a:B", [["other", "x"]], "registered"), "key"),
+    (described("a:B", [["item", True]], "registered"), "key"),
+    (described("a:B", [["item", "x"]]), "not fields"),
+    (described("a:B", data=1), "not fields"),
+    (described("a:B", more=1), "canonical"),
+    (described("a:B").replace(b'"version":1', b'"version":1,"version":1'), "canonical"),
+    (described("a:\ud800"), "surrogate"),
+    (described("a:B", ["\udfff", "x"]), "surrogate"),
+    (b"[" * 200_000, "do not describe|levels"),
+    (with_data(b"1" * 5000), "digits|Exceeds"),
+    (with_data(b'["list",' * 65 + b"1" + b"]" * 65), "levels"),
+    (registered(1.5), "number"),
+    (registered(2**53), "large number"),
+    (registered(["what", 1]), "tag 'what'"),
+    (registered([]), "should be a value"),
+    (registered({"a": 1}), "should be a value"),
+    (registered(["type", "a"]), "texts"),
+    (registered(["slice", 1, 2]), "parts"),
+    (registered(["dict", [1]]), "pairs"),
+    (registered(["namedtuple", "a", "B", ["x"]]), "fields"),
+    (registered(["dataclass", "a", "B", [], 1]), "fields"),
+    (registered(["array", "u1", [-1], ""]), "shape"),
+    (registered(["int", "99999999999999999"]), "canonical int"),
+    (registered(["float", "0x1p99999"]), "canonical float"),
+    (registered(["float", "-nan"]), "canonical float"),
+    (registered(["complex", "nan", "NaN"]), "canonical complex"),
+    (registered(["bytes", "00 00"]), "canonical bytes"),
+    (registered(["type", "a", "\ud800"]), "surrogate"),
+    (registered(["dataclass", "a", "B", ["\ud800"], 1]), "surrogate"),
+    (registered(["opaque", "\ud800", "x"]), "surrogate"),
+]
 
 
 def with_node(description: bytes, children: int = 2) -> bytes:
-    """An artifact whose argument is a node of this description."""
     argument = node(CUSTOM, *[node(LEAF)] * children, name="jaxexp.node", auxdata=description)
     tree = node(TUPLE, node(TUPLE, node(LIST, argument)), node(DICT))
     return of_values([aval("1")], [0] * children, in_tree=tree)
 
 
-@each("name", HOSTILE)
-def test_hostile_descriptions(name: str) -> None:
-    description, match = HOSTILE[name]
+@each("description, match", HOSTILE)
+def test_hostile_descriptions(description: bytes, match: str) -> None:
     blob = with_node(description)
     with pytest.raises(jaxexp.DeserializationError, match=match) as error:
         jaxexp.deserialize(blob)
@@ -364,18 +335,14 @@ def test_hostile_descriptions(name: str) -> None:
     ],
 )  # fmt: skip
 def test_data_that_cannot_be_made_is_left_to_generic_nodes(value: Any) -> None:
-    assert_generic(described(f"{KIT}:Node", kind="registered", data=value))
-
-
-def assert_generic(description: bytes) -> None:
-    assert "GenericNode" in str(jaxexp.deserialize(with_node(description)).in_tree)
+    assert not is_made(with_node(described(f"{KIT}:Node", kind="registered", data=value)))
 
 
 def test_what_is_never_described() -> None:
     """JAX believes what a tree structure says about its own types."""
     for name in ("builtins:dict", "builtins:list", "builtins:tuple", "builtins:NoneType", "jaxexp:GenericNode"):
         for data in (None, ["list", "left", "right"], ["tuple", 1]):
-            assert_generic(described(name, kind="registered", data=data))
+            assert not is_made(with_node(described(name, kind="registered", data=data)))
 
 
 def test_wrong_number_of_children() -> None:
@@ -387,14 +354,14 @@ def test_wrong_number_of_children() -> None:
 
 def test_one_large_description_for_many_nodes_is_read_once(monkeypatch: Any) -> None:
     data = ["list", *(["float", float(i).hex()] for i in range(20_000))]
-    count, made, from_json = 20, [], auxdata.from_json
+    count, from_json = 20, unittest.mock.Mock(side_effect=auxdata.from_json)
     description = described(f"{KIT}:Node", ["x"], "registered", ["tuple", ["tuple", "x"], data])
     one = node(CUSTOM, node(LEAF), name="jaxexp.node", auxdata=description)
     tree = node(TUPLE, node(TUPLE, repeated(one, count)), node(DICT))
     blob = of_values([aval("1")], [0] * count, in_tree=tree)
-    monkeypatch.setattr(auxdata, "from_json", lambda value: (made.append(None), from_json(value))[1])
+    monkeypatch.setattr(auxdata, "from_json", from_json)
     assert len(blob) < 2 * len(description)
     loaded = jaxexp.deserialize(blob)
     assert loaded.in_tree.num_leaves == count
-    assert len(made) < 2 * len(data)  # as many as for one node
+    assert from_json.call_count < 2 * len(data)  # as many as for one node
     assert loaded.in_tree == jaxexp.deserialize(blob).in_tree

@@ -5,10 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
-import functools
 import gc
-import itertools
-import json
 import math
 import subprocess
 import sys
@@ -21,12 +18,12 @@ import pytest
 from jax import export as jax_export
 
 import jaxexp
-from jaxexp._kernel.codec import binding, classes, registry, shared_registry, treedefs
-from kit import costs, wire
-from kit.compare import assert_same_values
+from jaxexp._kernel.codec import binding, classes, treedefs
+from kit import wire
 from kit.corpus import arr, f32
 from kit.each import each
 from kit.layout import CUSTOM, LIST, NONE, function, node, put_together
+from kit.library_nodes import VALUES
 from kit.trees import LIBRARIES, check, of, squares
 
 pytestmark = pytest.mark.jax
@@ -43,30 +40,25 @@ class Name(enum.StrEnum):
     first = "first"
 
 
-# JAX flattens a dict in the order of its sorted keys, so these have to compare; those of an OrderedDict don't.
 KEYED: dict[str, Any] = {
     "int": of(10, 9, -1),
     "bool": of(True, False),
     "float": of(1.5, -math.inf, 5e-324, 0.1, math.inf),
     "negative zero": of(-0.0),
     "NaN": of(math.nan),
-    "large int": of(10**40, -(2**70), 2**63),
-    "very large int": of(10**4000),
+    "large int": of(10**4000, -(2**70), 2**63),
     "bytes": of(b"\xff\0", b"", b"ab"),
     "None": of(None),
-    "tuple": of((1, "b"), (0, "z"), (1, "a")),
     "tuple of tuples": of(((1, (None,)), b"x"), ((0, ()), b"y")),
     "empty tuple": of(()),
     "numbers": of(True, 2.5, 3, -1),
     "string subclass": of((Name.first, 1)),
-    "ordered": ordered(3, 1, 2),
     "ordered, mixed": ordered("b", 3, None, "a", 1.5, b"a", (1, "x"), False),
     "ordered, alike": ordered(1, "1", b"1", (1,), ("1",), "1.0", 1.5, "None", None),
-    "ordered, not ASCII": ordered("é\n\"", 1, ("\U0001f600",), ("\ud800",)),
-    "dict in dict": {2: {1: arr(2), 0: {(): arr(3)}}, 1: {"a": arr(1)}},
-    "in other nodes": {"a": [of(2, 1), (ordered("x", 1), None)], "b": (of("s"), {3: (), 1: []})},
+    "ordered, not ASCII": ordered('é\n"', 1, ("\U0001f600",), ("\ud800",)),
+    "in other nodes": {"a": [of(2, 1), (ordered("x", 1), None)], "b": (of("s"), {3: {2: arr(2), 0: (0,)}, 1: []})},
     "same keys twice": [of(2, 1), of(2, 1), ordered(2, 1)],
-}  # fmt: skip
+}
 
 
 def keys_of(tree: Any) -> Any:
@@ -87,12 +79,11 @@ def test_dict_keys(name: str) -> None:
 
 @each("reader", LIBRARIES)
 def test_dict_keys_of_derivatives(reader: str) -> None:
-    check(KEYED["in other nodes"], jaxexp, LIBRARIES[reader], vjp_order=2)
+    check(KEYED["in other nodes"], jaxexp, LIBRARIES[reader], vjp_order=1)
 
 
 def test_both_ways_of_writing_give_the_same_bytes(monkeypatch) -> None:
-    """Through lists of nodes, and node by node."""
-    exports = [jaxexp.export(jax.jit(squares))(value) for value in KEYED.values()]
+    exports = [jaxexp.export(jax.jit(squares))(value) for value in (*KEYED.values(), *VALUES.values())]
     blobs = {}
     for known in (True, False):
         with monkeypatch.context() as patch:
@@ -105,29 +96,15 @@ def test_both_ways_of_writing_give_the_same_bytes(monkeypatch) -> None:
     assert blobs[True] == blobs[False]
 
 
-def test_int_keys_are_in_the_order_of_numbers() -> None:
-    value = of(*range(11, -1, -1))
-    assert list(check(value, jaxexp, jaxexp).call(value)) == list(range(12))
-    shapes = {key: np.zeros(key, f32) for key in (10, 9, 100)}
-    in_avals = jaxexp.deserialize(jaxexp.export(jax.jit(squares))(shapes).serialize()).in_avals
-    assert [aval.shape for aval in in_avals] == [(9,), (10,), (100,)]
-
-
-def test_keys_of_keyword_arguments_trees() -> None:
-    exported = jaxexp.export(jax.jit(lambda x, *, k: {0: x[1], 1: k[("a", 1)]}))(of(1), k=of(("a", 1)))
-    loaded = jaxexp.deserialize(exported.serialize())
-    assert_same_values(loaded.call(of(1), k=of(("a", 1))), {0: arr(2), 1: arr(2)})
-
-
 def test_a_call_with_other_keys_is_refused() -> None:
-    loaded = jaxexp.deserialize(jaxexp.export(jax.jit(squares))(of(1, 2)).serialize())
-    for wrong in (of(1, 3), of(1), of("1", "2"), ordered(1, 2), of((1,), (2,))):
-        with pytest.raises(jaxexp.ExportError):
-            loaded.call(wrong)
-    in_order = jaxexp.deserialize(jaxexp.export(jax.jit(squares))(ordered(2, "a")).serialize())
-    in_order.call(ordered(2, "a"))
-    with pytest.raises(jaxexp.ExportError):
-        in_order.call(ordered("a", 2))
+    for value, others in (
+        (of(1, 2), (of(1, 3), of(1), of("1", "2"), ordered(1, 2), of((1,), (2,)))),
+        (ordered(2, "a"), (ordered("a", 2),)),
+    ):
+        loaded = jaxexp.deserialize(jaxexp.export(jax.jit(squares))(value).serialize())
+        for wrong in others:
+            with pytest.raises(jaxexp.ExportError):
+                loaded.call(wrong)
 
 
 def test_nan_is_one_object() -> None:
@@ -149,13 +126,6 @@ def test_string_keys_are_written_as_before() -> None:
         assert kind == (5 if isinstance(value, OrderedDict) else 4)
 
 
-def test_equal_keys_have_one_encoding() -> None:
-    values = [of(1, 2, (3, 4.5)[0]), of(3, 2, 1)]
-    first, second = (bytes(jaxexp.export(jax.jit(squares))(value).serialize()) for value in values)
-    assert first == second
-    assert b'{"version":1,"keys":[["int","0x1"],["int","0x2"],["int","0x3"]]}' in first
-
-
 class Number(enum.IntEnum):
     one = 1
 
@@ -169,9 +139,7 @@ class Frozen:
     x: int
 
 
-NOT_KEYS = (
-    Number.one, np.float64(1.5), np.int32(3), Frozen(1), Point(1), 1j, frozenset({1}), int, (1, ("a", 2j)),
-)  # fmt: skip
+NOT_KEYS = (Number.one, np.float64(1.5), np.int32(3), Frozen(1), Point(1), 1j, frozenset({1}), int, (1, ("a", 2j)))
 
 
 @each("make", [of, ordered])
@@ -192,21 +160,18 @@ def test_keys_that_cannot_be_serialized(key: Any, make: Any) -> None:
     assert "\n" not in text
 
 
-def nested(depth: int) -> Any:
-    key: Any = 1
-    for _ in range(depth):
-        key = (key,)
-    return key
-
-
 def test_keys_that_are_too_deep() -> None:
-    check(of(nested(64)), jaxexp, jaxexp)
+    for depth in (64, 65):
+        key: Any = 1
+        for _ in range(depth):
+            key = (key,)
+        if depth == 64:
+            check(of(key), jaxexp, jaxexp)
     with pytest.raises(jaxexp.SerializationError, match="64 levels"):
-        jaxexp.export(jax.jit(lambda t: 0))(of(nested(65))).serialize()
+        jaxexp.export(jax.jit(lambda t: 0))(of(key)).serialize()
 
 
 def hostile(auxdata: bytes, name: str = "jaxexp.dict") -> bytes:
-    """An artifact whose only result is [None, a node of this name with this auxiliary data]."""
     custom = node(CUSTOM, *[node(NONE)] * 2, name=name, auxdata=auxdata)
     return put_together(function(out_tree=node(LIST, node(NONE), custom)))
 
@@ -218,25 +183,21 @@ def encoded(*keys: str, version: str = "1") -> bytes:
 ONE, TWO = '["int","0x1"]', '["int","0x2"]'
 HOSTILE: list[tuple[bytes, str]] = [
     (b"\xff\xfe{", "not dict keys"),
-    (b"", "not dict keys"),
     (b"[1,2]", "not dict keys"),
     (b'{"version":1}', "keys"),
-    (b'{"version":1,"keys":2}', "not dict keys"),
     (b'{"version":1,"keys":"ab"}', "not dict keys"),
     (encoded(ONE, TWO, version="2"), "version 2"),
     (encoded(ONE, TWO, version="[]"), "version"),
+    (encoded(ONE, TWO, version='"' + "2" * 5000 + '"'), "version"),
     (encoded(ONE), "shorter|longer"),
     (encoded(ONE, TWO, '["int","0x3"]'), "shorter|longer"),
-    (encoded(ONE, ONE), "equal keys"),
     (encoded(ONE, '["float","0x1.0000000000000p+0"]'), "equal keys"),
     (encoded('["float","nan"]', '["float","nan"]'), "equal keys"),
     (encoded(TWO, ONE), "ascending"),
     (encoded('["None"]', ONE), "not supported between"),
     (encoded('["list",["int","0x1"]]', TWO), "not dict keys"),
     (encoded(f'["int",["{"x" * 5000}"]]', TWO), "not dict keys"),
-    (encoded(ONE, TWO, version='"' + "2" * 5000 + '"'), "version"),
     (encoded("[[],[]]", TWO), "not dict keys"),
-    (encoded('["int",1]', TWO), "not dict keys"),
     (encoded('["int",true]', TWO), "not dict keys"),
     (encoded('["bool","true"]', TWO), "not dict keys"),
     (encoded('["int","0x1","0x1"]', TWO), "not dict keys"),
@@ -246,9 +207,8 @@ HOSTILE: list[tuple[bytes, str]] = [
     (encoded('["float","0x1p+99999"]', TWO), "not dict keys"),
     (encoded('["int","0x01"]', TWO), "canonical"),
     (encoded(ONE, TWO) + b"\n", "canonical"),
-    (b'{"version":1,"keys":[' + ONE.encode() + b"," + TWO.encode() + b'],"more":1}', "canonical"),
+    (encoded(ONE, TWO)[:-1] + b',"more":1}', "canonical"),
     (encoded('["tuple",' * 65 + ONE + "]" * 65, TWO), "levels"),
-    (encoded('["tuple",' * 900 + ONE + "]" * 900, TWO), "levels"),
     (b"[" * 200_000, "not dict keys"),
 ]
 
@@ -265,12 +225,10 @@ def test_hostile_auxdata(name: str, auxdata: bytes, match: str) -> None:
     assert error.value.path == "out_tree.children[1]"
     assert name in error.value.expected
     assert error.value.__cause__ is not None
-    assert error.value.args == (error.value.path, error.value.expected, error.value.found)
     assert len(str(error.value)) < 600
 
 
 def test_harmless_auxdata() -> None:
-    """What the cases above are damage to."""
     for kind, name in ((dict, "jaxexp.dict"), (OrderedDict, "jaxexp.OrderedDict")):
         loaded = jaxexp.deserialize(hostile(encoded(ONE, TWO), name))
         assert loaded.out_tree == jax.tree.structure([None, kind({1: None, 2: None})])
@@ -298,53 +256,40 @@ print(read())
 """
 
 
+@pytest.mark.wide(
+    one_in=2, promise="jax.export reads dicts with any keys where jaxexp is imported, before or after JAX"
+)
+@pytest.mark.parametrize(("first", "then"), [("import jaxexp", "jaxexp.export"), ("import jax", "import jaxexp")])
 @pytest.mark.processes(reason="what jax.export reads depends on what is imported, and when")
-def test_stock_jax_export_reads_them_where_jaxexp_is_imported(tmp_path, subprocess_env) -> None:
+def test_stock_jax_export_reads_them_where_jaxexp_is_imported(first, then, tmp_path, subprocess_env) -> None:
     """Importing jaxexp loads no JAX; its first name does, and from then on jax.export reads the nodes."""
     jaxexp.export(jax.jit(lambda d: d))({1: f32(0), 2: f32(0)}).save(tmp_path / "f")
-    for first, then in (("import jax", "import jaxexp"), ("import jaxexp", "jaxexp.export")):
-        done = subprocess.run(
-            [sys.executable, "-c", READ_BY_JAX.format(first=first, then=then), tmp_path / "f"],
-            env=subprocess_env(), capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        read = "('jax._src.export._export', {1: Array(2., dtype=float32), 2: Array(1., dtype=float32)})"
-        assert done.stdout.splitlines() == ["refused", read], done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", READ_BY_JAX.format(first=first, then=then), tmp_path / "f"],
+        env=subprocess_env(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    read = "('jax._src.export._export', {1: Array(2., dtype=float32), 2: Array(1., dtype=float32)})"
+    assert done.stdout.splitlines() == ["refused", read], done.stderr
 
 
-def test_names_of_the_nodes_are_taken() -> None:
-    class Other:
-        pass
-
+@each("name", ["jaxexp.dict", "jaxexp.OrderedDict", "jaxexp.node"])
+@each("library", LIBRARIES)
+def test_names_of_the_nodes_are_taken(name: str, library: str) -> None:
     options = {"serialize_auxdata": str.encode, "deserialize_auxdata": bytes.decode, "from_children": lambda a, c: None}
-    for name, library in itertools.product(("jaxexp.dict", "jaxexp.OrderedDict", "jaxexp.node"), LIBRARIES.values()):
-        with pytest.raises(ValueError, match=name):
-            library.register_pytree_node_serialization(Other, serialized_name=name, **options)
+    with pytest.raises(ValueError, match=name):
+        LIBRARIES[library].register_pytree_node_serialization(type("Other", (), {}), serialized_name=name, **options)
     assert classes.is_registered(jaxexp.GenericNode)
 
 
-def test_defaultdict_may_be_registered() -> None:
-    """What makes the missing values is a function, which only the reader's program can know."""
-    value, name = collections.defaultdict(list, of("b", "a")), "test_pytrees.defaultdict"
+def test_defaultdict() -> None:
+    """What makes the missing values is a function; `list` is a name that every process has."""
+    value = collections.defaultdict(list, of("b", "a"))
     exported = jaxexp.export(jax.jit(squares))(value)
     with pytest.raises(jaxexp.SerializationError, match=r"defaultdict.*register_pytree_node_serialization"):
         exported.serialize(strict=True)
     result = jaxexp.deserialize(exported.serialize()).call(value)
-    assert type(result) is collections.defaultdict  # `list` is a name that every process has
+    assert type(result) is collections.defaultdict
     assert result["missing"] == []
-    try:
-        jaxexp.register_pytree_node_serialization(
-            collections.defaultdict,
-            serialized_name=name,
-            serialize_auxdata=lambda aux: json.dumps([aux[0].__name__, *aux[1]]).encode(),
-            deserialize_auxdata=lambda data: ({"list": list}[json.loads(data)[0]], tuple(json.loads(data)[1:])),
-        )
-        for library in LIBRARIES.values():
-            check(value, jaxexp, library)
-    finally:  # other tests use the type as well
-        del registry.by_type[collections.defaultdict], registry.by_name[name]
-        for table, key in zip(shared_registry.share(), (collections.defaultdict, name), strict=True):
-            table.pop(key)
-            table.from_jaxexp.pop(key)
 
 
 @pytest.fixture(autouse=True)
@@ -362,26 +307,18 @@ def blocks(count: int) -> dict[str, Any]:
     return {f"block_{i}": {"w": one, "b": (one, None), "é": [one, {}, {"": one}, ()]} for i in range(count)}
 
 
-def again(treedef: Any) -> Any:
-    """An equal tree that is another object."""
-    return jax.tree.structure(jax.tree.unflatten(treedef, [0] * treedef.num_leaves))
-
-
-def bytes_of(function: jaxexp.Exported) -> bytes:
-    return bytes(function.serialize())
-
-
 @each("tree", [np.float32(1), (), blocks(1), blocks(40), [blocks(2), blocks(3), (blocks(2),)]])
 def test_the_second_time_is_as_the_first(tree: Any) -> None:
     function = made(tree)
-    first = bytes_of(function)
-    equal = dataclasses.replace(function, in_tree=again(function.in_tree), out_tree=again(function.out_tree))
-    assert bytes_of(function) == bytes_of(equal) == first
-    loaded = jaxexp.deserialize(first)
-    assert bytes_of(loaded) == first
-    theirs = jax_export.deserialize(bytearray(first))
-    assert theirs.in_tree == function.in_tree
-    assert theirs.out_tree == function.out_tree
+    first = function.serialize()
+    other = {
+        name: jax.tree.structure(jax.tree.unflatten(tree, [0] * tree.num_leaves))
+        for name, tree in (("in_tree", function.in_tree), ("out_tree", function.out_tree))
+    }
+    assert function.serialize() == dataclasses.replace(function, **other).serialize() == first
+    assert jaxexp.deserialize(first).serialize() == first
+    theirs = jax_export.deserialize(first)
+    assert (theirs.in_tree, theirs.out_tree) == (function.in_tree, function.out_tree)
 
 
 def test_trees_that_differ_only_in_keys_are_told_apart() -> None:
@@ -390,92 +327,39 @@ def test_trees_that_differ_only_in_keys_are_told_apart() -> None:
     one, true = made({1: np.float32(1)}), made({True: np.float32(1)})
     for _ in range(2):
         for key, one_key in functions.items():
-            assert jaxexp.deserialize(bytes_of(one_key)).in_tree == jax.tree.structure((({key: 0},), {}))
-        assert "True" in str(jaxexp.deserialize(bytes_of(true)).in_tree)
-        assert "True" not in str(jaxexp.deserialize(bytes_of(one)).in_tree)
+            assert jaxexp.deserialize(one_key.serialize()).in_tree == jax.tree.structure((({key: 0},), {}))
+        assert "True" in str(jaxexp.deserialize(true.serialize()).in_tree)
+        assert "True" not in str(jaxexp.deserialize(one.serialize()).in_tree)
 
 
 def test_registered_functions_are_asked_each_time() -> None:
     said = iter("abc")
-
-    class Node:
-        def __init__(self, child: Any) -> None:
-            self.child = child
-
-    jax.tree_util.register_pytree_node(Node, lambda n: ((n.child,), None), lambda aux, children: Node(*children))
+    node = type("Node", (tuple,), {})
+    jax.tree_util.register_pytree_node(node, lambda n: (tuple(n), None), lambda _, children: node(children))
     jaxexp.register_pytree_node_serialization(
-        Node,
+        node,
         serialized_name="tests.encoded_trees.Node",
-        serialize_auxdata=lambda aux: next(said).encode(),
-        deserialize_auxdata=lambda data: None,
+        serialize_auxdata=lambda _: next(said).encode(),
+        deserialize_auxdata=lambda _: None,
     )
-    function = jaxexp.export(jax.jit(lambda tree: 1))([Node(np.float32(1))])
-    assert bytes_of(function) != bytes_of(function)
+    function = jaxexp.export(jax.jit(lambda tree: 1))([node([np.float32(1)])])
+    assert function.serialize() != function.serialize()
 
 
 def test_the_collector_is_as_it_was() -> None:
-    function, odd, was_on = made(blocks(3)), made({"\ud800": np.float32(1)}), gc.isenabled()
+    function, odd, was_on = made(blocks(300)), made({"\ud800": np.float32(1)}), gc.isenabled()
+    starts: list[str] = []
+    gc.collect()
+    gc.callbacks.append(lambda phase, _: starts.append(phase))
     try:
+        function.serialize()
+        gc.callbacks.pop()
+        assert starts.count("start") <= 1  # Python may start one afterwards
         for switch, is_on in ((gc.enable, True), (gc.disable, False)):
             switch()
-            bytes_of(function)
+            function.serialize()
             with pytest.raises(jaxexp.SerializationError):
-                bytes_of(odd)
+                odd.serialize()
             assert gc.isenabled() == is_on
     finally:
         (gc.enable if was_on else gc.disable)()
-
-
-def test_no_collection_starts_while_a_tree_is_written() -> None:
-    function = made({f"leaf_{i}": (np.float32(1), {}) for i in range(1000)})
-    starts: list[str] = []
-
-    def note(phase: str, info: dict[str, int]) -> None:
-        starts.extend(["start"] if phase == "start" else [])
-
-    gc.collect()
-    gc.callbacks.append(note)
-    try:
-        bytes_of(function)
-    finally:
-        gc.callbacks.remove(note)
-    assert len(starts) <= 1  # Python may start one afterwards
-
-
-def with_tree(function: jaxexp.Exported, tree: Any) -> jaxexp.Exported:
-    """A function of as many arguments as the tree has leaves."""
-    count = tree.num_leaves
-    return dataclasses.replace(
-        function, in_tree=tree, in_avals=function.in_avals[:1] * count, _in_named_shardings=(None,) * count
-    )
-
-
-@each("leaves", [1000, 65_000])
-def test_trees_of_any_size_are_kept(leaves: int) -> None:
-    tree = jax.tree.structure((({str(i): (0,) for i in range(leaves)},), {}))
-    function = with_tree(made(blocks(1)), tree)
-    references = sys.getrefcount(tree)
-    first = bytes_of(function)
-    assert sys.getrefcount(tree) > references
-    assert bytes_of(function) == first
-    loaded = jaxexp.deserialize(first).in_tree
-    assert loaded == tree
-    assert jaxexp.deserialize(first).in_tree is loaded
-
-
-@pytest.mark.long(
-    promise="trees that are written and read one after the other take no more memory than there is room for",
-    sibling="test_costs.py::test_trees_that_differ_are_not_kept_for_ever",
-)
-def test_memory_of_trees_is_bounded() -> None:
-    """Three times as many trees as there is room for: those of a round take more than this, but not those that stay."""
-
-    def keep(round_: int) -> None:
-        for i in range(60):
-            tree = jax.tree.structure((({f"{round_}_{i}": [{str(k): 0} for k in range(4000)]},), {}))
-            data = bytes_of(with_tree(function, tree))
-            assert jaxexp.deserialize(data).in_tree == tree
-
-    function = made(blocks(1))
-    grown = [costs.measured(functools.partial(keep, round_))[2] for round_ in range(3)]
-    assert grown[2] < 60_000_000, grown

@@ -8,6 +8,7 @@ import functools
 import itertools
 import json
 import typing
+import unittest.mock
 from collections.abc import Callable
 from typing import Any
 
@@ -42,7 +43,6 @@ def _tuples(value: Any) -> Any:
 
 
 def register_plain(library: Any, nodetype: type) -> None:
-    """For auxiliary data that JSON can hold."""
     library.register_pytree_node_serialization(
         nodetype,
         serialized_name=f"test_pytrees.{nodetype.__name__}{next(_numbers)}",
@@ -52,25 +52,13 @@ def register_plain(library: Any, nodetype: type) -> None:
 
 
 def register_like(library: Any, template: Any) -> None:
-    """For static fields of any kind: the plain ones are stored, all others are those of the reader's `template`."""
+    """For static fields of any kind, which are those of the reader's `template`."""
     known = jax.tree.structure(template).node_data()[1]
-    plain = [isinstance(part, (bool, int, float, str, type(None))) for part in known]
-
-    def encode(aux: tuple[Any, ...]) -> bytes:
-        for part, own, is_plain in zip(aux, known, plain, strict=True):
-            if not is_plain and part != own:
-                raise ValueError(f"{part} is not what every {type(template).__name__} has, {own}")
-        return json.dumps([part for part, is_plain in zip(aux, plain, strict=True) if is_plain]).encode()
-
-    def decode(data: bytes) -> tuple[Any, ...]:
-        stored = iter(json.loads(data))
-        return tuple(next(stored) if is_plain else own for own, is_plain in zip(known, plain, strict=True))
-
     library.register_pytree_node_serialization(
         type(template),
         serialized_name=f"test_pytrees.{type(template).__name__}{next(_numbers)}",
-        serialize_auxdata=encode,
-        deserialize_auxdata=decode,
+        serialize_auxdata=lambda _: b"",
+        deserialize_auxdata=lambda _: known,
     )
 
 
@@ -87,29 +75,13 @@ def dataclass_of_jax(library: Any) -> Any:
     return Layer(arr(2, 3), arr(3, seed=1), 3)
 
 
-def dataclass_with_named_fields(library: Any) -> Any:
-    @dataclasses.dataclass(frozen=True)
-    class State:
-        step: Any
-        moments: Any
-        decay: float
-
-    jax.tree_util.register_dataclass(State, data_fields=["moments", "step"], meta_fields=["decay"])
-    register_plain(library, State)
-    return State(arr(1), {"a": arr(2), "b": [arr(3)]}, 0.9)
-
-
 def module_of_equinox(library: Any) -> Any:
     class Scale(eqx.Module):
         factor: jax.Array
         inner: Any
-        power: int = eqx.field(static=True)
         activation: Callable[[Any], Any] = eqx.field(static=True)
 
-        def __call__(self, x: Any) -> Any:
-            return self.activation(self.factor * x**self.power)
-
-    module = Scale(jnp.asarray(arr(2)), [arr(3), None], 2, jnp.tanh)
+    module = Scale(jnp.asarray(arr(2)), [arr(3), None], jnp.tanh)
     register_like(library, module)
     return module
 
@@ -130,37 +102,22 @@ def namedtuple(library: Any) -> Any:
     return pair(arr(2), pair(arr(3), None))
 
 
-MADE = [dataclass_of_jax, dataclass_with_named_fields, module_of_equinox, dataclass_of_flax, namedtuple]
+MADE = [dataclass_of_jax, module_of_equinox, dataclass_of_flax, namedtuple]
 
 
 @each("make", MADE)
 def test_registered_classes(make: Callable[[Any], Any]) -> None:
-    for registrar, writer, reader in ((jaxexp, jax_export, jaxexp), (jax_export, jaxexp, jaxexp)):
-        check(make(registrar), writer, reader)
-    check(make(jaxexp), jaxexp, jax_export, vjp_order=1)
-
-
-@each("make", MADE)
-def test_registered_classes_and_keys_in_one_tree(make: Callable[[Any], Any]) -> None:
-    """Custom nodes inside dicts whose keys are not strings, and such dicts inside custom nodes."""
-    value = make(jaxexp)
+    check(make(jaxexp), jax_export, jaxexp)
+    value = make(jax_export)
+    check(value, jaxexp, jax_export, vjp_order=1)
+    # Inside dicts whose keys are not strings, and with such dicts inside.
     filled = jax.tree.unflatten(jax.tree.structure(value), [of(2, 1)] * jax.tree.structure(value).num_leaves)
-    for library in LIBRARIES.values():
-        check({1: value, 0: [filled]}, jaxexp, library)
-
-
-class Nothing:
-    """Takes the place of the library that registers."""
-
-    def register_pytree_node_serialization(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    register_namedtuple_serialization = register_pytree_node_serialization
+    check({1: value, 0: [filled]}, jaxexp, jaxexp)
 
 
 @each("make", MADE)
 def test_unregistered_classes_are_stored_by_name(make: Callable[[Any], Any]) -> None:
-    value = make(Nothing())
+    value = make(unittest.mock.Mock())  # in place of a library that registers
     exported = jaxexp.export(jax.jit(squares))(value)
     with pytest.raises(jaxexp.SerializationError, match=type(value).__name__):
         exported.serialize(strict=True)
@@ -169,39 +126,22 @@ def test_unregistered_classes_are_stored_by_name(make: Callable[[Any], Any]) -> 
     assert jax.tree.structure(result) == jax.tree.structure(value) or make is namedtuple  # a local class of no module
 
 
-@each("writer, reader", PAIRS)
-def test_meta_fields_are_part_of_the_tree(writer: str, reader: str) -> None:
+def test_meta_fields_are_part_of_the_tree() -> None:
     value = dataclass_of_jax(jaxexp)
-    loaded = check(value, LIBRARIES[writer], LIBRARIES[reader])
-    result = loaded.call(value)
-    assert (result.units, result.name) == (3, "layer")
-    with pytest.raises(ValueError):
-        loaded.call(dataclasses.replace(value, units=4))
+    for writer, reader in PAIRS:
+        loaded = check(value, LIBRARIES[writer], LIBRARIES[reader])
+        result = loaded.call(value)
+        assert (result.units, result.name) == (3, "layer")
+        with pytest.raises(ValueError):
+            loaded.call(dataclasses.replace(value, units=4))
 
 
-def test_static_function_of_a_module() -> None:
-    """A function cannot be stored; the reader's class brings it, and the module can be applied again."""
-    value = module_of_equinox(jaxexp)
-    blob = jaxexp.export(jax.jit(lambda m, x: (m, m(x))))(value, arr(2)).serialize()
-    module, y = jaxexp.deserialize(blob).call(value, arr(2))
-    assert module.activation is jnp.tanh
-    np.testing.assert_allclose(module(arr(2)), y, rtol=1e-6)
-    other = eqx.tree_at(lambda m: m.factor, value, arr(2, seed=9))
-    jaxexp.deserialize(blob).call(other, arr(2))
-    with pytest.raises(ValueError, match="tanh"):
-        changed = type(value)(value.factor, value.inner, 2, jnp.sin)
-        jaxexp.export(jax.jit(lambda m: 0))(changed).serialize()
-
-
-register_like(jaxexp, eqx.nn.Linear(2, 3, key=jax.random.key(0)))
-register_like(jax_export, eqx.nn.MLP(2, 3, 4, 1, key=jax.random.key(0)))
 register_plain(jaxexp, flax.core.FrozenDict)
 register_plain(jax_export, nnx.State)
 register_plain(jaxexp, nnx.Param)
 
 
 def equinox_model() -> tuple[Any, Any]:
-    """`eqx.partition`: arrays are arguments, everything else, functions included, is closed over."""
     model = eqx.nn.MLP(2, 3, 4, 1, activation=jax.nn.tanh, key=jax.random.key(0))
     arrays, static = eqx.partition(model, eqx.is_array)
     return lambda arrays, x: jax.vmap(eqx.combine(arrays, static))(x), arrays
@@ -213,7 +153,6 @@ def flax_model() -> tuple[Any, Any]:
 
 
 def nnx_model() -> tuple[Any, Any]:
-    """`nnx.split`: the state is an argument, the graph is closed over. Both classes are pytree nodes already."""
     graph, state = nnx.split(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
     return lambda state, x: nnx.merge(graph, state)(x), state
 
@@ -237,20 +176,17 @@ def nnx_model_of_pure_dicts() -> tuple[Any, Any]:
 def test_models_of_libraries(make: Callable[[], tuple[Any, Any]]) -> None:
     apply, params = make()
     args = params, arr(4, 2)
-    for writer, reader in PAIRS if make is not nnx_model_of_pure_dicts else PAIRS[:2]:
-        exported = LIBRARIES[writer].export(jax.jit(apply))(*args)
-        loaded = LIBRARIES[reader].deserialize(exported.serialize(vjp_order=1))
-        assert loaded.in_tree == jax.tree.structure((args, {}))
-    found, expected = loaded.call(*args), apply(*args)
-    assert_same_values(found, expected)
+    exported = jaxexp.export(jax.jit(apply))(*args)
+    blob = exported.serialize(vjp_order=1)
+    assert jax_export.deserialize(blob).in_tree == jax.tree.structure((args, {}))
+    loaded = jaxexp.deserialize(blob)
+    assert_same_values(loaded.call(*args), apply(*args))
     found, expected = (pull_back(fun, args, {}) for fun in (loaded.call, apply))
     assert_same_values(jax.tree.leaves(found), jax.tree.leaves(expected))
     assert type(found[0][0]) is type(params)
 
 
 class Fresh(typing.NamedTuple):
-    """A node type of this test's own, its serialized name, and the keywords to register it with."""
-
     type: typing.Any
     name: str
     options: dict[str, typing.Any]
@@ -289,7 +225,7 @@ def make(node: Fresh):
 
 def round_trip(value: typing.Any, *pairs: tuple[str, str]) -> typing.Any:
     """Exports the identity on `value`, writes with one library and reads with the other. All pairs if none is given."""
-    for writer, reader in pairs or itertools.product(LIBRARIES, LIBRARIES):
+    for writer, reader in pairs or PAIRS:
         exported = LIBRARIES[writer].export(jax.jit(lambda x: x))(value)
         loaded = LIBRARIES[reader].deserialize(exported.serialize())
         assert loaded.in_tree == jax.tree.structure(((value,), {}))
@@ -315,17 +251,15 @@ def refused(library: str, action: Callable[[], object], match: str = ".") -> Val
 @each_kind
 @each("order", [("jaxexp",), ("jax",), ("jaxexp", "jax"), ("jax", "jaxexp")])
 def test_registration_is_shared(order: tuple[str, ...], fresh: Callable[[], Fresh]) -> None:
-    """Registering with both is no error."""
     node = fresh()
     for library in order:
         assert register(library, node) is node.type
-    round_trip(make(node))
+    round_trip(make(node), *PAIRS[: 4 if len(order) == 1 else 1])
 
 
 @each_kind
 @each("order", [("jaxexp",), ("jaxexp", "jax"), ("jax", "jaxexp")])
 def test_duplicates_within_a_library(order: tuple[str, ...], fresh: Callable[[], Fresh]) -> None:
-    """The second registration with one library is an error, whatever the other one knows."""
     node = fresh()
     for library in order:
         register(library, node)
@@ -349,7 +283,6 @@ def test_a_name_belongs_to_one_type(library: str, second: str) -> None:
 
 @each_library
 def test_from_children(library: str) -> None:
-    """It is used where it is given, and is the unflatten function by default."""
     plain, node, calls = fresh_node(), fresh_node(), []
 
     def from_children(label, children):
@@ -374,12 +307,10 @@ def test_only_namedtuples_register_as_namedtuples(library: str) -> None:
         refused(library, lambda other=other: register(library, Fresh(other, "test_registry.wrong", {})))
 
 
-def test_works_as_a_class_decorator_and_for_typed_namedtuples() -> None:
-    number = next(_numbers)
-
+def test_works_as_a_class_decorator() -> None:
     @functools.partial(
         jaxexp.register_pytree_node_serialization,
-        serialized_name=f"test_registry.Decorated{number}",
+        serialized_name="test_registry.Decorated",
         serialize_auxdata=lambda aux: b"",
         deserialize_auxdata=lambda data: (),
     )
@@ -388,19 +319,12 @@ def test_works_as_a_class_decorator_and_for_typed_namedtuples() -> None:
     class Decorated:
         x: typing.Any
 
-    class Typed(typing.NamedTuple):
-        left: typing.Any
-        right: typing.Any
-
-    jaxexp.register_namedtuple_serialization(Typed, serialized_name=f"test_registry.Typed{number}")
-    for value in (Decorated(arr(2)), Typed(arr(2), [arr(3)]), Typed(arr(2), None)):
-        round_trip(value, ("jaxexp", "jax"), ("jax", "jaxexp"))
+    round_trip(Decorated(arr(2)), ("jaxexp", "jax"), ("jax", "jaxexp"))
 
 
 def test_ordered_dict_needs_no_registration() -> None:
     value = collections.OrderedDict([("b", arr(2)), ("a", arr(3))])
-    round_trip(value)
-    loaded = round_trip(value, OURS)
+    loaded = round_trip(value)
     assert list(loaded.call(value)) == ["b", "a"]
     with pytest.raises(ValueError):
         loaded.call(collections.OrderedDict([("a", arr(3)), ("b", arr(2))]))
@@ -410,12 +334,9 @@ def test_ordered_dict_needs_no_registration() -> None:
 def test_auxdata_must_be_bytes(library: str) -> None:
     node = fresh_node()
     register(library, node, serialize_auxdata=lambda aux: aux)
-    value = make(node)
-    errors = [
-        refused(one, lambda one=one: LIBRARIES[one].export(jax.jit(lambda x: x))(value).serialize())
-        for one in ("jax", "jaxexp")
-    ]
-    assert isinstance(errors[1], type(errors[0]))
+    exports = {name: one.export(jax.jit(lambda x: x))(make(node)) for name, one in LIBRARIES.items()}
+    ours, theirs = (refused(name, exported.serialize) for name, exported in exports.items())
+    assert isinstance(ours, type(theirs))
 
 
 @each_library
@@ -431,10 +352,7 @@ def test_auxdata_arrives_unchanged(library: str, data) -> None:
 
 def test_user_functions_that_raise() -> None:
     """A serialize_auxdata that raises is the user's own error; on reading, the artifact is refused."""
-
-    def refuse(aux):
-        raise LookupError("no")
-
+    refuse = unittest.mock.Mock(side_effect=LookupError("no"))
     writing, reading = fresh_node(), fresh_node()
     register("jaxexp", writing, serialize_auxdata=refuse)
     with pytest.raises(LookupError, match="no"):
@@ -445,7 +363,6 @@ def test_user_functions_that_raise() -> None:
 
 
 def test_namedtuple_with_other_fields_is_refused() -> None:
-    """The reader's class must have the fields that were written; their order may differ."""
     written, swapped, wrong = (collections.namedtuple("T", names) for names in ("x y", "y x", "x z"))
     for name, cls in (("T0", written), ("T1", swapped), ("T2", wrong)):
         jaxexp.register_namedtuple_serialization(cls, serialized_name=name)

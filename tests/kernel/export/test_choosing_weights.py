@@ -12,8 +12,7 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxexp._weights.arrays import pieces
-from jaxexp._weights.bound.taking import ByContent, Named, with_weights
+from jaxexp._weights.bound.taking import Named, with_weights
 
 pytestmark = pytest.mark.jax
 
@@ -71,18 +70,6 @@ def test_arrays_that_cannot_be_told_apart_stay() -> None:
     assert list(weights) == ["w"]
 
 
-def test_all_large_arrays_by_content() -> None:
-    w, small = array(32, 32), array(31, 31)
-    same = jnp.array(w)
-    _, weights = with_weights(traced(lambda x: (x @ w @ same)[:, :31] @ small), ByContent())
-    ((name, weight),) = weights.items()
-    assert name.startswith("float32-")
-    assert len(name) == len("float32-") + 32
-    assert weight is w
-    _, again = with_weights(traced(lambda x: x @ np.asarray(w)), ByContent())
-    assert list(again) == [name]
-
-
 def test_shardings_layouts_and_donation_stay() -> None:
     mesh = Mesh(np.array(jax.devices()), ("d",), axis_types=(AxisType.Auto,))
     w = jax.device_put(array(32, 32), NamedSharding(mesh, P(None, "d")))
@@ -120,13 +107,3 @@ def test_what_stays_is_said_once() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with_weights(traced(lambda x: x @ w), Named({"w": w}))
-
-
-def test_digests_do_not_fetch_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    w = array(64, 64)
-    sizes = []
-    whole = pieces.pieces
-    monkeypatch.setattr(pieces, "pieces", lambda a: (sizes.append(p.nbytes) or p for p in whole(a)))
-    monkeypatch.setattr("jaxexp._weights.arrays.pieces.PIECE", 1024)
-    with_weights(traced(lambda x: x @ w, np.ones((2, 64), np.float32)), ByContent())
-    assert sizes == [1024] * 16

@@ -153,16 +153,12 @@ def test_other_things_are_shown() -> None:
 
 CASES: list[tuple[str, Callable[..., Any], list[str]]] = [
     ("b, 4", lambda x: jax.lax.top_k(x.T, 5), ["b <= 4", "b >= 5"]),
-    ("b, 4", lambda x: x if x.shape[0] > 8 else 2 * x, ["b >= 9", "b <= 8"]),
     ("b, 4", lambda x: x if x.shape[0] // 2 <= 8 else 2 * x, ["floordiv(b, 2) <= 8", "floordiv(b, 2) >= 9"]),
     ("b, 4", lambda x: jax.lax.slice(x, (2, 0), (x.shape[0] - 5, 4)), ["b - 5 >= 0", "b - 5 <= -1"]),
-    ("a, b", lambda x: x if x.shape[0] <= x.shape[1] else 2 * x, ["a <= b", "a >= b + 1"]),
     ("a, b", lambda x: x if x.shape[0] < x.shape[1] - 2 else 2 * x, ["a <= b - 2 - 1", "a >= b - 2"]),
     ("b, 4", lambda x: x.reshape(8, -1), ["mod(4*b, - 8) == 0"]),
-    ("b, 4", lambda x: jnp.split(x, 2), ["mod(b, 2) == 0"]),
     # JAX refuses a constraint that divides by what may be 0; or none helps.
     ("b, n", lambda x: x.reshape(-1, x.shape[1], x.shape[0] - 1), []),
-    ("b, n", lambda x: x.reshape(x.shape[0] // 4, -1), []),
     ("b, n", lambda x: x + np.ones(8), []),
     ("b", lambda x: np.zeros(int(x.shape[0])), []),
 ]
@@ -170,13 +166,11 @@ CASES: list[tuple[str, Callable[..., Any], list[str]]] = [
 # What the advice says is all that it takes.
 SUFFICES: list[tuple[str, Callable[..., Any], list[str]]] = [
     ("b, n", lambda x: x.reshape(-1, x.shape[1] // 2, 2), ["mod(n, 2) == 0"]),
-    ("b, n", lambda x: x.reshape(x.shape[0] // 4 * 4, -1), ["mod(b, 4) == 0"]),
     ("b, n", lambda x: x.reshape(-1, 6), ["mod(b*n, - 6) == 0"]),
     ("b, n", lambda x: jnp.split(x, 2), ["mod(b, 2) == 0"]),
     ("b, n", lambda x: x[:, :512] + jnp.ones((1, 512)), ["n >= 512"]),
     ("b, n", lambda x: x[:, -512:] + jnp.ones((1, 512)), ["n - 512 >= 0"]),
     ("b, n", lambda x: x[:, :512] @ jnp.ones((512, 3)), ["n >= 512"]),
-    ("b, n", lambda x: jnp.where(x[:, :512] > 0, jnp.ones((1, 512)), 0), ["n >= 512"]),
     ("b, n", lambda x: jnp.concatenate([x[:, :512], jnp.ones((3, 512))]), ["n >= 512"]),
     ("a, b", lambda x: x[:3, :4] + jnp.ones((3, 4)), ["a >= 3", "b >= 4"]),
     ("n", lambda x: x[2:6] + jnp.ones(4), ["n >= 6", "n >= 2"]),

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import pytest
 
 import jaxexp
-from jaxexp import _jax, _native
+from jaxexp import _native
 from jaxexp._kernel.module import mlir
 from kit import in_forks, mlir_bytes, named_devices
 from kit.corpus import CASES, arr, export_with
 from kit.each import each
 from kit.operations import OPERATIONS
-from kit.other_modules import serialized
+from kit.other_modules import context, serialized
 from kit.places import GOLDEN
 
 pytestmark = pytest.mark.jax
@@ -61,12 +61,12 @@ def test_operations_of_all_kinds_pass() -> None:
 
     def function(x, key):
         x = jax.lax.conv(x[None, None], jnp.ones((1, 1, 3, 3)), (1, 1), "SAME")[0, 0]
-        x = jnp.sort(x, axis=0) + jax.random.normal(key, x.shape)
-        x = x + jnp.fft.irfft(jnp.fft.rfft(x))
+        x = jnp.sort(x, axis=0) + jax.random.normal(key, x.shape) + jnp.fft.irfft(jnp.fft.rfft(x))
         x = jax.lax.scan(lambda c, row: (c + row, c * row), x[0], x)[1]
         x = jax.lax.fori_loop(0, 3, lambda _, x: jnp.sin(x) @ x, x)
         x = jax.lax.cond(x[0, 0] > 0, jnp.cumsum, jnp.cumprod, x.ravel()).reshape(x.shape)
         x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (2, 2), (1, 1), "SAME")
+        x = jax.lax.dot(x, x, precision=jax.lax.DotAlgorithmPreset.F32_F32_F32)
         x = x.at[jnp.array([0, 2])].add(1.0)[jnp.array([3, 1, 2, 0])]
         values, indices = jax.lax.top_k(x, 2)
         return jnp.linalg.qr(x), values, jnp.argmax(x), indices, jnp.round(x).astype(jnp.int8), jax.lax.erf(x)
@@ -74,10 +74,24 @@ def test_operations_of_all_kinds_pass() -> None:
     exported = jaxexp.export(jax.jit(function))(arr(4, 4), jax.random.key(0))
     tolerance = jax.lax.Tolerance(atol=1e-300, rtol=0.1, ulps=2**40)
     accurate = jaxexp.export(jax.jit(lambda x: jax.lax.exp(x, accuracy=tolerance)))(arr(3))
-    for one in (exported, exported.vjp(), accurate):
+    for one in (exported, accurate):
         _native.check_bytecode(one.mlir_module_serialized)
-    for text in (RARE_OPERATIONS, *(operation.module() for operation in OPERATIONS)):
+    for text in (SELDOM, *(operation.module() for operation in OPERATIONS)):
         _native.check_bytecode(serialized(text))
+
+
+# Which are neither in kit/operations.py nor in the tests of policies.
+SELDOM = """func.func @main(%x: tensor<4x4xf32>, %i: tensor<4xi32>, %p: tensor<1x2xi32>, %y: tensor<1x8x1xf32>) {
+  %0 = "stablehlo.dynamic_conv"(%y, %y, %p) {batch_group_count = 1 : i64, feature_group_count = 1 : i64,
+    dimension_numbers = #stablehlo.conv<[b, 0, f]x[i, 0, o]->[b, 0, f]>}
+    : (tensor<1x8x1xf32>, tensor<1x8x1xf32>, tensor<1x2xi32>) -> tensor<1x?x1xf32>
+  %2 = "stablehlo.unary_einsum"(%x) {einsum_config = "ab->a"} : (tensor<4x4xf32>) -> tensor<4xf32>
+  %3 = stablehlo.tuple %2, %x : tuple<tensor<4xf32>, tensor<4x4xf32>>
+  %4 = stablehlo.get_tuple_element %3[0] : (tuple<tensor<4xf32>, tensor<4x4xf32>>) -> tensor<4xf32>
+  %5 = "stablehlo.torch_index_select"(%x, %i) {dim = 0 : i64, batch_dims = 0 : i64}
+    : (tensor<4x4xf32>, tensor<4xi32>) -> tensor<4x4xf32>
+  return
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -164,10 +178,7 @@ def nested(depth: int) -> list[bytes]:
 
 def regions(depth: int) -> bytes:
     """Operations in each other's only region; the outermost is at the top of the module."""
-    code = numbers(2, 0) + bytes([0]) + number(0)
-    for _ in range(depth):
-        code = numbers(2, 0) + bytes([16]) + numbers(0, 2, 1, 0) + code
-    return code
+    return (numbers(2, 0) + bytes([16]) + numbers(0, 2, 1, 0)) * depth + numbers(2, 0) + bytes([0]) + number(0)
 
 
 def of_text(text: bytes) -> bytes:
@@ -275,8 +286,8 @@ def test_harmless(what: str) -> None:
 @each("what", HARMFUL)
 def test_harmful(what: str) -> None:
     refused(HARMFUL[what], "MLIR bytecode")
-    with _jax.make_ir_context() as context, pytest.raises(jaxexp.DeserializationError):
-        mlir.parse(HARMFUL[what], context)
+    with pytest.raises(jaxexp.DeserializationError):
+        mlir.parse(HARMFUL[what], context())
 
 
 NOT_UTF_8 = {
@@ -305,48 +316,11 @@ def test_names_that_are_not_utf_8(what: str) -> None:
     _native.check_bytecode(named_devices.bytecode(values))
 
 
-# What JAX writes seldom or never, beside those of kit/operations.py.
-RARE_OPERATIONS = """
-func.func @main(%x: tensor<4x4xf32>, %v: tensor<4xf32>, %i: tensor<4xi32>, %n: tensor<i32>, %p: tensor<2x2xi32>,
-                %image: tensor<1x8x8x1xf32>, %kernel: tensor<3x3x1x1xf32>, %token: !stablehlo.token) {
-  %7 = stablehlo.composite "any.name" %v {composite_attributes = {k = 1 : i64}, decomposition = @same,
-    version = 1 : i32} : (tensor<4xf32>) -> tensor<4xf32>
-  %9 = "stablehlo.dynamic_conv"(%image, %kernel, %p) {batch_group_count = 1 : i64, feature_group_count = 1 : i64,
-    dimension_numbers = #stablehlo.conv<[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]>}
-    : (tensor<1x8x8x1xf32>, tensor<3x3x1x1xf32>, tensor<2x2xi32>) -> tensor<1x?x?x1xf32>
-  %10 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0],
-    algorithm = <lhs_precision_type = tf32, rhs_precision_type = tf32, accumulation_type = f32, lhs_component_count = 1,
-      rhs_component_count = 1, num_primitive_operations = 1, allow_imprecise_accumulation = false>
-    : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
-  %12 = "stablehlo.einsum"(%x, %x) {einsum_config = "ab,bc->ac"} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
-  %13 = "stablehlo.unary_einsum"(%x) {einsum_config = "ab->a"} : (tensor<4x4xf32>) -> tensor<4xf32>
-  %15 = stablehlo.tuple %v, %x : tuple<tensor<4xf32>, tensor<4x4xf32>>
-  %16 = stablehlo.get_tuple_element %15[0] : (tuple<tensor<4xf32>, tensor<4x4xf32>>) -> tensor<4xf32>
-  %17:2 = "stablehlo.infeed"(%token) {infeed_config = "a", layout = [[0]]}
-    : (!stablehlo.token) -> (tensor<4xf32>, !stablehlo.token)
-  %18 = "stablehlo.outfeed"(%v, %token) {outfeed_config = "a"} : (tensor<4xf32>, !stablehlo.token) -> !stablehlo.token
-  %19 = "stablehlo.send"(%v, %token) {channel_handle = #stablehlo.channel_handle<handle = 1, type = 2>,
-    is_host_transfer = true} : (tensor<4xf32>, !stablehlo.token) -> !stablehlo.token
-  %20:2 = "stablehlo.recv"(%token) {channel_handle = #stablehlo.channel_handle<handle = 1, type = 3>,
-    is_host_transfer = true} : (!stablehlo.token) -> (tensor<4xf32>, !stablehlo.token)
-  %27 = stablehlo.set_dimension_size %v, %n, dim = 0
-    : (tensor<4xf32>, tensor<i32>) -> tensor<?xf32, #stablehlo.bounds<4>>
-  %29 = "stablehlo.torch_index_select"(%x, %i) {dim = 0 : i64, batch_dims = 0 : i64}
-    : (tensor<4x4xf32>, tensor<4xi32>) -> tensor<4x4xf32>
-  return
-}
-func.func private @same(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }
-"""
-
-
 ATTRIBUTES = {
     "batch_norm_training_v1": "epsilon feature_index",
-    "cholesky_v1": "lower",
     "composite_v1": "composite_attributes decomposition name version",
     "fft_v1": "fft_length fft_type",
-    "reduce_precision_v1": "exponent_bits mantissa_bits",
     "reduce_window_v1": "base_dilations padding window_dilations window_dimensions window_strides",
-    "rng_v1": "rng_distribution",
     "sort_v1": "dimension is_stable",
 }
 
@@ -367,18 +341,16 @@ def test_attributes_of_other_operations(operation: str) -> None:
 
 
 def test_a_function_of_another_type() -> None:
-    def function(of_type: bytes) -> bytes:
+    for of_type, what in ((entry(FUNCTION, 0, 0), "regions"), (tensor(3), "attributes")):
         places = [part for i, value in enumerate([6, 7, 6, 1, 1]) for part in (1 + i, value)]
-        return bytecode(
+        function = bytecode(
             [*[entry(14, 3 + i) for i in range(5)], entry(ARRAY, 0), entry(17, 1), entry(6, 5, *places)],
             [entry(FLOAT32), of_type],
             numbers(2, 1) + bytes([16]) + numbers(0, 2, 1, 0, 2, 0) + bytes([1]) + numbers(0, 8),
             kind=(1, b"func_v1"),
             names=(b"arg_attrs", b"function_type", b"res_attrs", b"sym_name", b"sym_visibility"),
         )
-
-    for of_type, what in ((entry(FUNCTION, 0, 0), "regions"), (tensor(3), "attributes")):
-        refused(function(of_type), f"operation func_v1 with {what} of another one")
+        refused(function, f"operation func_v1 with {what} of another one")
 
 
 def test_properties_of_operations_that_their_writer_did_not_know() -> None:
@@ -429,13 +401,13 @@ from jaxexp import _jax
 from jaxexp._kernel.module import mlir
 
 parsed = refused = 0
-for line in open({!r}):
-    try:
-        with _jax.make_ir_context() as context:
+with _jax.make_ir_context() as context:
+    for line in open({!r}):
+        try:
             mlir.parse(bytes.fromhex(line), context)
-        parsed += 1
-    except jaxexp.DeserializationError:
-        refused += 1
+            parsed += 1
+        except jaxexp.DeserializationError:
+            refused += 1
 print(refused, parsed)
 """
 
@@ -480,10 +452,9 @@ def test_the_most_devices_of_a_mesh(form: str) -> None:
         refused(bad, r"found a (part of a )?mesh of .* devices")
 
 
-@each("platform", ["cuda", "tpu"])
-def test_cumulative_sums_for_other_platforms(platform: str) -> None:
+def test_cumulative_sums_for_other_platforms() -> None:
     """For GPUs, JAX 0.12 writes a scan as a composite, with a builtin array among its attributes."""
-    exported = jaxexp.export(jax.jit(jnp.cumsum), platforms=("cpu", platform))(arr(6))
+    exported = jaxexp.export(jax.jit(jnp.cumsum), platforms=("cpu", "cuda"))(arr(6))
     loaded = jaxexp.deserialize(exported.serialize(vjp_order=1), policy=jaxexp.Policy())
     assert loaded.call(jnp.ones(6)).tolist() == [1, 2, 3, 4, 5, 6]
     assert jax.grad(lambda x: loaded.call(x).sum())(jnp.ones(6)).tolist() == [6, 5, 4, 3, 2, 1]

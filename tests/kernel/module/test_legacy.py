@@ -49,11 +49,6 @@ def square(x: Any) -> Any:
     return x[..., :3, :]
 
 
-def cholesky(x: Any, lower: Any) -> None:
-    close(np.triu(lower, 1), 0 * lower)
-    close(lower @ adjoint(lower), square(x) @ adjoint(square(x)) + 4 * np.eye(3))
-
-
 def eigh(x: Any, *results: Any) -> None:
     a = square(x) + adjoint(square(x))
     for vectors, values in (results[:2], results[2:]):
@@ -92,10 +87,6 @@ def reflected(vectors: Any, taus: Any, below: int = 0) -> Any:
     return product
 
 
-def householder(x: Any, q: Any) -> None:
-    close(q, reflected(x, x[..., 0, :] / 7)[..., :, :3])
-
-
 def svd(x: Any, *results: Any) -> None:
     for u, s, vt in (results[:3], results[3:]):
         unitary(u)
@@ -107,22 +98,6 @@ def svd(x: Any, *results: Any) -> None:
 def svd_wide(x: Any, u: Any, s: Any, vt: Any, values: Any) -> None:
     close(u * s[..., None, :] @ vt, np.swapaxes(x, -1, -2))
     close(values, s)
-
-
-def lu(x: Any, factors: Any, pivots: Any, permutation: Any) -> None:
-    k = min(factors.shape[-2:])
-    lower = np.tril(factors, -1)[..., :, :k] + np.eye(factors.shape[-2], k, dtype=x.dtype)
-    close(lower @ np.triu(factors)[..., :k, :], np.take_along_axis(x, permutation[..., None], -2))
-    assert pivots.shape == (*x.shape[:-2], k)
-
-
-def triangular_solve(x: Any, *results: Any) -> None:
-    a, b = square(x) + 4 * np.eye(3, dtype=x.dtype), x
-    unit = np.triu(a, 1) + np.eye(3, dtype=x.dtype)
-    close(np.tril(a) @ results[0], np.swapaxes(b, -1, -2))
-    close(np.swapaxes(np.triu(a), -1, -2) @ results[1], np.swapaxes(b, -1, -2))
-    close(results[2] @ adjoint(np.tril(a)), b)
-    close(results[3] @ unit, b)
 
 
 def schur(x: Any, form: Any, vectors: Any) -> None:
@@ -153,34 +128,24 @@ def tridiagonal(x: Any, *results: Any) -> None:
         close(np.linalg.eigvalsh(form), values)
 
 
-def approx_top_k(x: Any, values: Any, indices: Any) -> None:
-    close(values, np.sort(np.real(x), axis=-1)[..., ::-1][..., :2])
-    close(np.take_along_axis(np.real(x), indices, -1), values)
-
-
-EQUATIONS = {
-    "eigvals": eig,
-    "top_k": approx_top_k,
-    "qr_reduced": qr,
-    **{
-        f.__name__: f
-        for f in (cholesky, eigh, eig, eig_right, qr, householder, svd, svd_wide, lu, triangular_solve, schur)
-    },
-    **{f.__name__: f for f in (schur_form, hessenberg, tridiagonal, approx_top_k)},
-}
+# What belongs to LAPACK is the sign or phase of a vector. The results of the other families are unique.
+FAMILIES = (eigh, eig, eig_right, qr, svd, svd_wide, schur, schur_form, hessenberg, tridiagonal)
+EQUATIONS = {f.__name__: f for f in FAMILIES} | {"eigvals": eig, "qr_reduced": qr}
 
 
 def check(name: str, results: Any, args: dict[str, Any], expected: list[Any]) -> None:
-    """The equations hold, and magnitudes are as they were: signs and phases of vectors are LAPACK's to choose."""
+    """The equations hold, and magnitudes are as they were."""
+    equations = EQUATIONS.get(family_of(name))
     for found, then in zip(jax.tree.leaves(results), expected, strict=True):
         assert (found.dtype, found.shape) == (then.dtype, then.shape)
         if family_of(name) == "hessenberg" and found.shape[-2:] != (5, 5):
             # `wider` has rank 3, so the last reflector turns the phase of rounding noise, which each processor rounds
             # its own way. The equations hold for any phase.
             found, then = found[..., :-1], then[..., :-1]
-        close(np.abs(found), np.abs(then))
+        close(np.abs(found), np.abs(then)) if equations else close(found, then)
     for key, x in args.items():
-        EQUATIONS[family_of(name)](x, *map(np.asarray, jax.tree.leaves(results[key])))
+        if equations:
+            equations(x, *map(np.asarray, jax.tree.leaves(results[key])))
 
 
 @pytest.mark.wide(one_in=8, promise="linear algebra of old releases satisfies its equations")
@@ -191,11 +156,10 @@ def test_linear_algebra(name: str) -> None:
         call = load(name).call
         check(name, call(args), args, expected)
         if name.startswith("jax-0.4.38/"):
-            fun = lambda args: jax.tree.map(lambda r: -r, call(jax.tree.map(lambda x: x, args)))  # noqa: E731
-            check(name, jax.tree.map(lambda r: -r, jax.jit(fun)(args)), args, expected)
+            check(name, jax.jit(lambda args: call(args))(args), args, expected)
 
 
-@pytest.mark.wide(one_in=4, promise="VJPs of linear algebra of old releases are those of today's")
+@pytest.mark.wide(one_in=2, promise="VJPs of linear algebra of old releases are those of today's")
 @pytest.mark.parametrize("name", DERIVATIVES)
 def test_derivatives(name: str) -> None:
     def live(args: dict[str, Any]) -> Any:
@@ -211,7 +175,10 @@ def test_derivatives(name: str) -> None:
         exported = load(name)
         assert exported.has_vjp()
         assert not exported.vjp().has_vjp()
-        found, expected = (pull_back(function, (args,), {}) for function in (exported.call, live))
+        found, expected = (
+            jax.jit(lambda args, function=function: pull_back(function, (args,), {}))(args)
+            for function in (exported.call, live)
+        )
         jax.tree.map(close, jax.tree.leaves(found), jax.tree.leaves(expected))
 
 
@@ -235,17 +202,6 @@ def test_specialized_artifact_has_the_calls_of_today() -> None:
     check("jax-0.4.23/eigh_poly_32", theirs.call(args), args, expected)
 
 
-def test_untyped_targets_are_covered() -> None:
-    """Each routine that the releases called untyped, in all of its precisions."""
-    seen = {call for calls in ARTIFACTS.values() for call in calls if not call.endswith("_ffi")}
-    routines = "potrf syevd geev geqrf orgqr gesdd getrf gees gehrd sytrd".split()
-    complex_names = {"syevd": "heevd", "orgqr": "ungqr", "sytrd": "hetrd"}
-    for routine in routines:
-        assert {f"lapack_{p}{routine}" for p in "sd"} <= seen
-        assert {f"lapack_{p}{complex_names.get(routine, routine)}" for p in "cz"} <= seen
-    assert {f"blas_{p}trsm" for p in "sdcz"} <= seen
-
-
 @each("policy", [None, jaxexp.Policy(max_operations=1000)])
 def test_a_call_that_no_release_wrote(policy: jaxexp.Policy | None) -> None:
     """Damage of the module, as everything else in it that no export has."""
@@ -267,9 +223,10 @@ CONVENTIONS = GOLDEN / "conventions" / "jax-0.4.23"
 
 
 NAMES = ("constant", "symbolic", "platforms", "symbolic_platforms", "dropped")
+CALLED = [("symbolic", 7), *((name, convention) for name in NAMES for convention in (6, 8))]
 
 
-@each("name, convention", [(name, convention) for name in NAMES for convention in (6, 7, 8)])
+@each("name, convention", CALLED)
 def test_calling_conventions_before_9(name: str, convention: int) -> None:
     exported = jaxexp.deserialize((CONVENTIONS / f"{name}_{convention}.bin").read_bytes())
     assert exported.calling_convention_version == convention
@@ -295,15 +252,15 @@ def test_calling_conventions_before_9(name: str, convention: int) -> None:
                 close(result, values[f"out_{i}"])
 
 
-def test_ordered_effects_need_tokens() -> None:
-    exported = jaxexp.deserialize((CONVENTIONS / "dropped_8.bin").read_bytes())
-    effectful = dataclasses.replace(exported, ordered_effects=(FirstOrderedEffect(),))
-    with pytest.raises(jaxexp.ExportError, match=r"calling dropped: .* convention 8, in which no tokens are passed"):
-        jax.jit(effectful.call).lower(*exported.in_tree.unflatten(exported.in_avals)[0])
+CHANGES = [
+    ({"ordered_effects": (FirstOrderedEffect(),)}, r"calling dropped: .* convention 8, in which no tokens are passed"),
+    ({"calling_convention_version": 11}, "calling convention 11, and this jaxexp knows those up to 10"),
+]
 
 
-def test_conventions_of_the_future_are_refused() -> None:
+@each("changes, message", CHANGES)
+def test_what_a_convention_has_not_is_refused(changes: dict[str, Any], message: str) -> None:
     exported = jaxexp.deserialize((CONVENTIONS / "dropped_8.bin").read_bytes())
     args = exported.in_tree.unflatten(exported.in_avals)[0]
-    with pytest.raises(jaxexp.ExportError, match="calling convention 11, and this jaxexp knows those up to 10"):
-        jax.jit(dataclasses.replace(exported, calling_convention_version=11).call).lower(*args)
+    with pytest.raises(jaxexp.ExportError, match=message):
+        jax.jit(dataclasses.replace(exported, **changes).call).lower(*args)

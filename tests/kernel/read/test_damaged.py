@@ -6,14 +6,13 @@ import dataclasses
 import functools
 import gzip
 import io
+import itertools
 import os
 import pickle
 import random
 import re
-import struct
-import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,14 @@ import pytest
 from jax import export as jax_export
 
 import jaxexp
-from jaxexp._kernel.artifact import module_head
-from jaxexp._kernel.releases import stablehlo, table
+from jaxexp._kernel.releases import table
 from kit import mlir_bytes, wire
 from kit.alike import LIBRARIES, raises_alike
 from kit.compare import assert_same_fields
 from kit.corpus import CASES, EFFECTS, arr, export_with, f32
 from kit.damaged import jax_blob
 from kit.each import each
-from kit.goldens import arguments, blob_of
+from kit.goldens import blob_of
 from kit.layout import aval, of_values, with_constraints
 from kit.other_modules import with_module
 from kit.vhlo import for_version
@@ -43,14 +41,12 @@ pytestmark = pytest.mark.jax
 
 @each("library", LIBRARIES)
 def test_truncated(library: str) -> None:
-    """Every prefix is refused, but for the few bytes of padding that may end a buffer, and looks like nothing else."""
-    exported = export_with(LIBRARIES[library], CASES["namedtuples"].build())
-    for vjp_order in (0, 1):
-        blob = bytes(exported.serialize(vjp_order=vjp_order))
-        for end in [*range(len(blob) - 8), len(blob) // 2]:
-            with pytest.raises(jaxexp.DeserializationError) as error:
-                jaxexp.deserialize(blob[:end])
-            assert end < 12 or "looks like" not in error.value.found
+    """But for the few bytes of padding that may end a buffer."""
+    blob = bytes(export_with(LIBRARIES[library], CASES["namedtuples"].build()).serialize(vjp_order=1))
+    for end in range(len(blob) - 8):
+        with pytest.raises(jaxexp.DeserializationError) as error:
+            jaxexp.deserialize(blob[:end])
+        assert end < 12 or "looks like" not in error.value.found
 
 
 def _foreign() -> dict[str, tuple[bytes, str]]:
@@ -64,17 +60,16 @@ def _foreign() -> dict[str, tuple[bytes, str]]:
         "one byte": (b"\0", "1 bytes"),
         "three bytes": (b"abc", "looks like text"),
         "zeros": (bytes(1000), ""),
-        "ones": (b"\xff" * 1000, ""),
+        "random": (random.Random(0).randbytes(1000), ""),
         "text": (b"This is no artifact. " * 50, "looks like text"),
-        "json": (b'{"fun_name": "f", "platforms": ["cpu"]}' * 9, "text"),
         "png": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(200), "image"),
         "zip": (archive.getvalue(), "zip archive"),
         "npy": (array.getvalue(), "NumPy's file of arrays"),
         "pickle": (pickle.dumps({"fun_name": ["f"] * 99}), "pickle"),
         "gzip": (gzip.compress(bytes(range(256))), "gzip"),
         "stablehlo": (jax_export.export(jax.jit(jnp.sin))(arr(2)).mlir_module_serialized, "StableHLO"),
-        "root table without fields": (b"\x08\0\0\0\x04\0\x04\0\x04\0\0\0", ""),  # an artifact that lacks everything
-        "root points to itself": (b"\0\0\0\0\0\0\0\0", ""),
+        "root table without fields": (b"\x08\0\0\0\x04\0\x04\0\x04\0\0\0", ""),
+        "root points to itself": (bytes(8), ""),
     }
 
 
@@ -84,34 +79,22 @@ def test_foreign_bytes(name: str, foreign: tuple[bytes, str]) -> None:
     with pytest.raises(jaxexp.DeserializationError) as error:
         jaxexp.deserialize(data)
     assert isinstance(error.value, ValueError)
-    assert error.value.expected and error.value.found
-    assert error.value.expected in str(error.value)
     assert error.value.found in str(error.value)
     assert error.value.file is None
-    if name != "root table without fields":
+    if name != "root table without fields":  # an artifact that lacks everything
         assert (error.value.path, error.value.expected) == ("", "a serialized Exported")
     assert called in error.value.found
     assert called or "what looks like" not in error.value.found
 
 
-class PathOfBytes(os.PathLike):
-    """As `os.scandir` gives them for a folder whose name is bytes. Bytes themselves are an artifact."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __fspath__(self) -> bytes:
-        return bytes(self._path)
-
-
 def test_load_names_the_file(tmp_path: Path) -> None:
-    """Also for what is wrong deep inside, and however the path is given."""
     blob = jax_blob("sin")
     for field in ("unique_avals", "in_avals", "out_avals"):
         wire.write(blob, f"{field}.0.dtype", 99)
     path = tmp_path / "damaged"
     path.write_bytes(blob)
-    for form in (path, str(path), PathOfBytes(path)):
+    (of_bytes,) = os.scandir(os.fsencode(tmp_path))  # bytes themselves are an artifact
+    for form in (path, str(path), of_bytes):
         with pytest.raises(jaxexp.DeserializationError) as error:
             jaxexp.load(form)
         assert error.value.file == str(path)
@@ -134,31 +117,6 @@ def test_files_that_are_too_large(tmp_path: Path) -> None:
         with pytest.raises(jaxexp.DeserializationError, match=message):
             read(path)
     assert re.search(message, str(jaxexp.verify_many([path])[str(path)]))
-
-
-def test_impossible_vtable() -> None:
-    """The slots of a table's vtable begin behind four bytes, which belong to its size."""
-    blob = jax_blob("sin")
-    table = struct.unpack_from("<I", blob, 0)[0]
-    vtable = table - struct.unpack_from("<i", blob, table)[0]
-    nr_devices = vtable + 4 + 2 * wire.LAYOUT["Exported"]["nr_devices"][0]
-    assert struct.unpack_from("<H", blob, nr_devices)[0] != 0
-    for at, value, message in (
-        *((vtable, size, r"root table is damaged.*a table inside the buffer") for size in (0, 2, 3, 5, 0xFFFE)),
-        (nr_devices, 0xFFFC, "nr_devices: expected a number inside the buffer"),
-        (nr_devices, 41, "nr_devices: expected a value at a multiple of its size"),
-    ):
-        damaged = bytearray(blob)
-        struct.pack_into("<H", damaged, at, value)
-        with pytest.raises(jaxexp.DeserializationError, match=message):
-            jaxexp.deserialize(bytes(damaged))
-
-
-def test_random_bytes() -> None:
-    source = random.Random(0)
-    for _ in range(2000):
-        with pytest.raises(jaxexp.DeserializationError):
-            jaxexp.deserialize(source.randbytes(source.randrange(200)))
 
 
 def test_not_a_buffer() -> None:
@@ -242,19 +200,18 @@ def test_unknown_value(what: str) -> None:
         pass  # a ValueError, which ours is, or an accident such as KeyError
 
 
-def test_required_field_missing() -> None:
-    for field in ("in_tree", "out_tree", "platforms", "function_name", "mlir_module_serialized"):
-        blob = jax_blob("sin")
-        wire.remove(blob, field)
-        with pytest.raises(jaxexp.DeserializationError, match=field):
-            jaxexp.deserialize(bytes(blob))
+@each("field", ["in_tree", "out_tree", "platforms", "function_name", "mlir_module_serialized"])
+def test_required_field_missing(field: str) -> None:
+    blob = jax_blob("sin")
+    wire.remove(blob, field)
+    with pytest.raises(jaxexp.DeserializationError, match=field):
+        jaxexp.deserialize(bytes(blob))
 
 
 def test_error_inside_the_vjp() -> None:
     """All of the chain is checked on reading, and the path says where."""
-    for order in (1, 2):
-        blob = jax_blob("sin", vjp_order=order)
-        path = ".".join(["vjp"] * order)
+    for path in ("vjp", "vjp.vjp"):
+        blob = jax_blob("sin", vjp_order=2)
         wire.write(blob, f"{path}.unique_avals.0.memory_space", 99)
         with pytest.raises(jaxexp.DeserializationError) as error:
             jaxexp.deserialize(bytes(blob))
@@ -264,10 +221,8 @@ def test_error_inside_the_vjp() -> None:
     for values in ("unique_avals", "in_avals", "out_avals"):
         for i in range(wire.length(blob, f"vjp.{values}")):
             wire.write(blob, f"vjp.{values}.{i}.dtype", 99)
-    with pytest.raises(jaxexp.DeserializationError) as error:
+    with pytest.raises(jaxexp.DeserializationError, match=r"at vjp\..*found .*99"):
         jaxexp.deserialize(bytes(blob))
-    assert error.value.path.startswith("vjp.")
-    assert "99" in error.value.found
 
 
 def test_unknown_effect() -> None:
@@ -308,7 +263,6 @@ def artifact() -> bytes:
 
 
 def damaged(text: bytes, other: bytes) -> Iterator[str]:
-    """For each place of a text, the error of an artifact that has another text there."""
     written = len(text).to_bytes(4, "little") + text + b"\0"
     other = written[:4] + other
     assert len(other) == len(written)
@@ -319,51 +273,33 @@ def damaged(text: bytes, other: bytes) -> Iterator[str]:
         yield str(caught.value)
 
 
-def indices(errors: list[str], place: str) -> list[int]:
-    found = [re.match(place.replace("#", r"(\d+)"), error) for error in errors]
-    return sorted(int(match[1]) for match in found if match)
-
-
 @each(
-    "other, message",
+    "text, other, message",
     [
-        (SIZE + b"!", "a zero-terminated string inside the buffer"),
-        (b"47\xff1\0", "expected UTF-8"),
-        (b"4712\0", "the aval that its index stands for"),
-        (b"47 1\0", "a dimension as JAX prints it"),
+        (SIZE, SIZE + b"!", "a zero-terminated string inside the buffer"),
+        (SIZE, b"47\xff1\0", "expected UTF-8"),
+        (SIZE, b"4712\0", "the aval that its index stands for"),
+        (SIZE, b"47 1\0", "a dimension as JAX prints it"),
+        (KEY, KEY + b"!", "a zero-terminated string inside the buffer"),
+        (KEY, KEY[:-1] + b"\xff\0", "expected UTF-8"),
+        (KEY, b"a" + KEY[1:] + b"\0", "keys in ascending order"),
     ],
 )
-def test_every_aval(other: bytes, message: str) -> None:
-    assert jaxexp.deserialize(artifact()).in_avals == jax.export.deserialize(bytearray(artifact())).in_avals
-    errors = list(damaged(SIZE, other))
-    assert len(errors) == 2 * BLOCKS + 1  # and the one that both lists have indices of
-    for name in ("in_avals", "out_avals"):
-        of_list = [error for error in errors if f" {name}[" in error or error.startswith(f"{name}[")]
-        assert all(message in error for error in of_list)
-        expected = [2 * i + 1 for i in range(BLOCKS)]
-        if message.startswith("the aval"):  # where the distinct one is changed, the first copy is not its copy any more
-            expected = sorted(expected + [1] * (name == "in_avals"))
-        assert indices(of_list, rf".*?\b{name}\[#\]") == expected
-
-
-@each(
-    "other, message",
-    [
-        (KEY + b"!", "a zero-terminated string inside the buffer"),
-        (KEY[:-1] + b"\xff\0", "expected UTF-8"),
-        (b"a" + KEY[1:] + b"\0", "keys in ascending order"),
-    ],
-)
-def test_every_layer_of_a_tree(other: bytes, message: str) -> None:
-    errors = list(damaged(KEY, other))
-    for tree in ("in_tree.children[0].children[0]", "out_tree"):
-        of_tree = [error for error in errors if tree in error]
-        assert all(message in error for error in of_tree)
-        assert indices(of_tree, rf".*?\b{re.escape(tree)}\.children\[#\]") == list(range(BLOCKS))
-    assert len(errors) == 2 * BLOCKS
-
-
-sys.setrecursionlimit(max(sys.getrecursionlimit(), 10_000))  # for deep trees
+def test_a_text_that_is_damaged_at_one_of_many_places(text: bytes, other: bytes, message: str) -> None:
+    errors = list(damaged(text, other))
+    if text == KEY:
+        every = list(range(BLOCKS))
+        expected, pattern = {r"in_tree\.children\[0\]\.children\[0\]": every, "out_tree": every}, r"\.children\[(\d+)\]"
+    else:
+        assert jaxexp.deserialize(artifact()).in_avals == jax.export.deserialize(bytearray(artifact())).in_avals
+        odd, pattern = list(range(1, 2 * BLOCKS, 2)), r"\[(\d+)\]"
+        # Where the distinct one is changed, the first copy is not its copy any more.
+        expected = {"in_avals": sorted(odd + [1] * message.startswith("the aval")), "out_avals": odd}
+    assert len(errors) == 2 * BLOCKS + (text == SIZE)  # and the aval that both lists have indices of
+    for place, indices in expected.items():
+        found = [match for error in errors if (match := re.search(rf"\b(?<!unique_){place}{pattern}", error))]
+        assert sorted(int(match[1]) for match in found) == indices
+        assert all(message in match.string for match in found)
 
 
 def test_variables_named_by_digits_of_other_scripts() -> None:
@@ -385,14 +321,13 @@ def test_metadata_beyond_floats() -> None:
 
 def test_negative_dtypes() -> None:
     module = mlir_bytes.module(["builtin"], [(0, [0])], [], b"\1")
-    for dtype in (-1, -40, -128):
-        blob = of_values([aval("2", dtype=dtype)], [0], mlir_module_serialized=module)
-        found = jaxexp.compatibility(blob)
-        assert found.dtypes == (f"number {dtype}",)
-        assert found.unreadable_here is not None
-        assert not found.readers
-        with pytest.raises(jaxexp.DeserializationError, match="dtype"):
-            jaxexp.deserialize(blob)
+    blob = of_values([aval("2", dtype=-1)], [0], mlir_module_serialized=module)
+    found = jaxexp.compatibility(blob)
+    assert found.dtypes == ("number -1",)
+    assert found.unreadable_here is not None
+    assert not found.readers
+    with pytest.raises(jaxexp.DeserializationError, match="dtype"):
+        jaxexp.deserialize(blob)
 
 
 def test_a_target_that_is_not_utf8(tmp_path: Path) -> None:
@@ -408,21 +343,6 @@ def test_a_target_that_is_not_utf8(tmp_path: Path) -> None:
     bad, good = (reports[str(tmp_path / name)] for name in ("bad", "good"))
     assert "UTF-8" in bad.unreadable_here
     assert good.unreadable_here is None
-
-
-def test_memory_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That memory is short says nothing about the artifact."""
-    from jaxexp._kernel.function import sharding
-
-    def short(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(sharding, "_check_tiles", short)
-    proto = sharding._jax.OpSharding()
-    proto.type = sharding._jax.OpSharding.Type.OTHER
-    proto.tile_assignment_dimensions, proto.iota_reshape_dims, proto.iota_transpose_perm = [2], [2], [0]
-    with pytest.raises(MemoryError):
-        sharding.from_proto(proto.SerializeToString(), sharding._jax.ShapedArray((2,), "float32"))
 
 
 TWO = """func.func public @main(%arg0: tensor<2xf32>, %arg1: tensor<2xf32>) -> tensor<2xf32> {
@@ -454,12 +374,10 @@ OTHERS = [
 ]
 
 
-def uses(exported: jaxexp.Exported, x) -> list:
-    """Everything that reads the module."""
+def uses(exported: jaxexp.Exported, x: Any) -> list[Callable[[], object]]:
     shape = jax.ShapeDtypeStruct(np.shape(x), f32)
     return [
         lambda: exported.call(x),
-        lambda: jax.jit(exported.call)(x),
         lambda: jax.jit(exported.call).lower(shape),
         lambda: jaxexp.export(jax.jit(exported.call))(shape),
         lambda: jaxexp.migrate(exported.serialize()),
@@ -476,38 +394,17 @@ def test_the_module_of_another_function(text: str, found: str) -> None:
         assert error.value.path == "mlir_module_serialized"
 
 
-SIGNATURES = ["sin", "dropped", "symbolic_batch", "multi_platform", "ordered_effect"]
-
-
 def test_swapped_modules() -> None:
-    """Each module in each other artifact."""
-    exported = {name: export_with(jaxexp, CASES[name].build()) for name in SIGNATURES if name in CASES}
-    assert len(exported) >= 5
+    names = ("sin", "dropped", "symbolic_batch", "multi_platform", "ordered_effect")
+    exported = {name: export_with(jaxexp, CASES[name].build()) for name in names}
     policy = jaxexp.Policy(custom_calls=None, effects=None)
-    for name, one in exported.items():
-        policy.check(jaxexp.deserialize(one.serialize()))
-        for other_name, other in exported.items():
-            if other_name != name:
-                mixed = dataclasses.replace(one, mlir_module_serialized=other.mlir_module_serialized).serialize()
-                with pytest.raises(jaxexp.DeserializationError, match="main function"):
-                    jaxexp.deserialize(mixed, policy=policy)
-
-
-def test_platform_index() -> None:
-    """A module of several platforms takes its index first, and one of a single platform does not."""
-    one, two = (jaxexp.export(jax.jit(jnp.sin), platforms=p)(arr(2)) for p in (("cpu",), ("cpu", "cuda")))
-    for a, b in ((one, two), (two, one)):
-        mixed = jaxexp.deserialize(dataclasses.replace(a, mlir_module_serialized=b.mlir_module_serialized).serialize())
-        with pytest.raises(jaxexp.DeserializationError, match="arguments"):
-            mixed.call(np.ones(2, f32))
-
-
-def test_kept_arguments() -> None:
-    """The signature says that an argument is dropped which the module takes."""
-    blob = bytearray(jaxexp.export(jax.jit(jnp.add))(arr(2), arr(2)).serialize(trailer=False))
-    wire.write(blob, "module_kept_var_idx", 1)  # its length
-    with pytest.raises(jaxexp.DeserializationError, match="1 arguments"):
-        jaxexp.deserialize(bytes(blob)).call(np.ones(2, f32), np.ones(2, f32))
+    for one, other in itertools.product(exported.values(), repeat=2):
+        mixed = dataclasses.replace(one, mlir_module_serialized=other.mlir_module_serialized).serialize()
+        if one is other:
+            jaxexp.deserialize(mixed, policy=policy)
+            continue
+        with pytest.raises(jaxexp.DeserializationError, match="main function"):
+            jaxexp.deserialize(mixed, policy=policy)
 
 
 NEWER = jax.__version__.replace("0.1", "9.1", 1)  # of the same length
@@ -534,27 +431,22 @@ def test_unknown_slots_are_ignored(path: str) -> None:
     assert jaxexp.compatibility(blob).unreadable_here is None
 
 
-NEWER_NUMBERS = {
-    "a dtype": ("in_avals.0.dtype", 77, r"at in_avals\[0\]\.dtype: expected a dtype \(0 to 29, or a registered one\)"),
-    "a tree": ("in_tree.kind", 9, r"at in_tree\.kind: expected a kind of tree node \(0 to 5\)"),
-    "a space": ("in_avals.0.memory_space", 8, r"\.memory_space: expected a memory space \(0 to 3\)"),
-    "an axis": (
-        "unique_abstract_meshes.0.axis_types.0",
-        5,
-        r"\.axis_types\[0\]: expected a type of mesh axis \(1 to 3\)",
-    ),
-}  # fmt: skip
-
-
-@each("what", NEWER_NUMBERS)
-def test_unknown_numbers_are_named(what: str) -> None:
-    path, number, expected = NEWER_NUMBERS[what]
-    blob = written_case("sharded_2d")
+@each(
+    "path, number, expected",
+    [
+        ("in_avals.0.dtype", 77, r"at in_avals\[0\]\.dtype: expected a dtype \(0 to 29, or a registered one\)"),
+        ("in_tree.kind", 9, r"at in_tree\.kind: expected a kind of tree node \(0 to 5\)"),
+        ("in_avals.0.memory_space", 8, r"\.memory_space: expected a memory space \(0 to 3\)"),
+        ("unique_abstract_meshes.0.axis_types.0", 5, r"\.axis_types\[0\]: expected a type of mesh axis \(1 to 3\)"),
+    ],
+)
+def test_unknown_numbers_are_named(path: str, number: int, expected: str) -> None:
+    blob, is_dtype = written_case("sharded_2d"), path.endswith("dtype")
     if path.startswith("in_avals"):  # also where newer readers look
         wire.write(blob, path.replace("in_avals", "unique_avals"), number)
         expected = expected.replace(r"in_avals\[0\]", r"\w+_avals\[\d\]")
     wire.write(blob, path, number)
-    if what == "a dtype":
+    if is_dtype:
         report = jaxexp.compatibility(blob)
         assert f"number {number}" in report.dtypes
         assert report.readers == ()
@@ -564,7 +456,7 @@ def test_unknown_numbers_are_named(what: str) -> None:
         jaxexp.deserialize(blob)
     wire.write(blob, "jax_version", NEWER)
     with pytest.raises(jaxexp.DeserializationError, match=f"{found} {NEWER}; read it with a jaxexp that knows it"):
-        jaxexp.compatibility(blob) if what != "a dtype" else jaxexp.deserialize(blob)
+        jaxexp.deserialize(blob) if is_dtype else jaxexp.compatibility(blob)
     wire.remove(blob, "jax_version")
     with pytest.raises(jaxexp.DeserializationError, match="damaged, or was written by a newer JAX or jaxexp"):
         jaxexp.deserialize(blob)
@@ -581,15 +473,14 @@ def test_a_module_that_is_too_new() -> None:
     blob = for_version(written_case("sin"), "1.99.0", "sine_v2")
     exported = jaxexp.deserialize(blob)
     assert exported.fun_name == "sin"  # the signature is readable
-    newest = table.release(jax.__version__).stablehlo
+    installed = table.release(jax.__version__)
     message = (
-        rf"at mlir_module_serialized: expected a module that JAX {jax.__version__} reads, "
-        rf"for StableHLO up to {newest}, "
+        rf"at mlir_module_serialized: expected a module that JAX {installed.version} reads, "
+        rf"for StableHLO up to {installed.stablehlo}, "
         r"found one for StableHLO 1\.99\.0, which needs a JAX that is newer than this jaxexp"
     )
     args = CASES["sin"].build().args
-    uses = (exported.mlir_module, lambda: exported.call(*args))
-    for use in (*uses, lambda: jaxexp.migrate(blob)):
+    for use in (exported.mlir_module, lambda: exported.call(*args), lambda: jaxexp.migrate(blob)):
         with pytest.raises(jaxexp.DeserializationError, match=message) as raised:
             use()
         assert isinstance(raised.value, RuntimeError)  # as in jax.export
@@ -602,7 +493,6 @@ def test_a_module_that_is_too_new() -> None:
 
 
 def test_errors_of_calls_name_the_file(tmp_path: Path) -> None:
-    """Of what `load` returned, also where the module is read only then."""
     blob = for_version(written_case("sin"), "1.99.0", "sine_v2")
     path, archive = tmp_path / "new.jaxexp", tmp_path / "new.zip"
     path.write_bytes(blob)
@@ -625,26 +515,3 @@ def test_a_module_that_only_claims_to_be_newer() -> None:
     blob = for_version(written_case("sin"), "1.99.0")
     args = CASES["sin"].build().args
     assert (jaxexp.deserialize(blob).call(*args) == jaxexp.deserialize(written_case("sin")).call(*args)).all()
-
-
-def test_what_it_takes_is_told_from_the_table() -> None:
-    module = jaxexp.deserialize(blob_of("0.11.2", "poly")).mlir_module_serialized
-    assert not module_head.is_for_newer(module, "1.18.0")
-    assert module_head.is_for_newer(module, "1.17.0")
-    assert stablehlo.why_too_new(module, "1.17.0") == (
-        "one for StableHLO 1.18.0 with vhlo.custom_call_v2, which JAX 0.11.0 and newer read",
-        True,
-    )
-    sin = jaxexp.deserialize(blob_of("0.11.2", "sin")).mlir_module_serialized
-    assert stablehlo.why_too_new(sin, "1.17.0") == ("one for StableHLO 1.18.0, which JAX 0.11.0 and newer read", False)
-
-
-def test_which_jax_is_needed() -> None:
-    """The one kind of golden artifact that JAX 0.10.2 cannot parse."""
-    exported = jaxexp.deserialize(blob_of("0.12.0.1", "poly"))
-    args, kwargs = arguments(exported, "0.12.0.1", "poly")
-    if jax.__version_info__ >= (0, 11, 0):
-        exported.call(*args, **kwargs)
-        return
-    with pytest.raises(jaxexp.DeserializationError, match=r"vhlo\.custom_call_v2, which JAX 0\.11\.0 and newer read"):
-        exported.call(*args, **kwargs)

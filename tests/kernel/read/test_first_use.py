@@ -5,10 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 import copy
 import dataclasses
-import gc
 import pickle
 import threading
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,7 +100,6 @@ def test_every_case_is_the_same_at_once_and_later(blobs: dict[str, bytes]) -> No
 
 
 def test_what_may_be_refused_is_decoded_at_once(blobs: dict[str, bytes]) -> None:
-    """Nodes, effects, shardings, constraints, names beyond ASCII."""
     for name in ("custom_node", "ordered_effect", "sharded_2d", "mixed_nodes"):
         assert is_decoded(jaxexp.deserialize(blobs[name])), name
         assert all(map(is_decoded, jaxexp.load_many([blobs[name]] * 2)))
@@ -155,17 +152,6 @@ def test_threads_that_look_first_see_the_same_objects(symbolic: bytes, bound_wit
     assert in_aval.shape[0].scope is out_aval.shape[0].scope
 
 
-def test_versions_share_what_is_decoded_for_one_of_them(blob: bytes) -> None:
-    program = jaxexp.deserialize(blob)
-    versions = [bytes(program.serialize(metadata={"version": i})) for i in range(5)]
-    found = jaxexp.load_many(versions, workers=2)
-    assert not any(map(is_decoded, found))
-    found[3].in_avals  # noqa: B018
-    assert all(map(is_decoded, found))
-    assert len({id(e.in_avals) for e in found}) == len({id(e.disabled_safety_checks) for e in found}) == 1
-    assert [dict(e.metadata) for e in found] == [{"version": i} for i in range(5)]
-
-
 USES: list[Callable[[Any], Any]] = [
     lambda e: {name: value for name, value in vars(e).items() if name != "_artifact"},
     dir, repr, lambda e: e._repr_html_(), hash, dataclasses.asdict, dataclasses.astuple,
@@ -190,59 +176,11 @@ def test_uses_of_a_function_that_nobody_looked_at(blob: bytes, use: Callable[[An
         assert found == expected
 
 
-def test_equality_and_what_somebody_sets(blob: bytes, symbolic: bytes) -> None:
-    assert jaxexp.deserialize(blob) == jaxexp.deserialize(blob) == at_once(blob)
-    assert jaxexp.deserialize(blob) != jaxexp.deserialize(symbolic)
+def test_what_somebody_sets(blob: bytes, symbolic: bytes) -> None:
     exported = jaxexp.deserialize(blob)
     object.__setattr__(exported, "platforms", ("tpu",))
+    vars(exported)["nr_devices"] = 7
     assert len(exported.in_avals) == 3
     assert exported.platforms == vars(exported)["platforms"] == ("tpu",)
-    exported = jaxexp.deserialize(blob)
-    vars(exported)["nr_devices"] = 7
     assert exported.nr_devices == 7
-
-
-def test_a_subclass_with_fields_of_its_own(blob: bytes) -> None:
-    @dataclasses.dataclass(frozen=True, init=False, eq=False, repr=False)
-    class Noted(jaxexp.Exported):
-        note: str = "none"
-
-    made = object.__new__(Noted)
-    attributes_of(made).update(attributes_of(jaxexp.deserialize(blob)), note="mine")
-    assert made.note == "mine"
-    assert made.in_avals == at_once(blob).in_avals
-    assert vars(made)["note"] == "mine"
-    with pytest.raises(AttributeError, match="in_tree"):
-        object.__new__(Noted).in_tree  # noqa: B018
-
-
-def test_without_memory_a_look_can_be_repeated(blob: bytes, bound_with: Any) -> None:
-    with bound_with(create_aval=_NoMemory(), plain_avals=binding._jax.plain_avals):
-        exported = jaxexp.deserialize(blob)
-        with pytest.raises(MemoryError):
-            exported.in_avals  # noqa: B018
-        assert attributes_of(exported).keys() == OPENED
-    assert exported.in_avals == at_once(blob).in_avals
-
-
-class _NoMemory:
-    def __call__(self, *_: Any, **__: Any) -> Any:
-        raise MemoryError
-
-
-def test_opened_functions_take_little_memory() -> None:
-    program = jaxexp.export(jax.jit(lambda *xs: xs))(*(arr(i + 1) for i in range(200)))
-    blobs = [bytes(dataclasses.replace(program, fun_name=f"f{i}", _get_vjp=None).serialize()) for i in range(50)]
-    jaxexp.load_many(blobs, workers=1)[0].in_avals  # noqa: B018
-    gc.collect()
-    tracemalloc.start()
-    try:
-        found = jaxexp.load_many(blobs, workers=1)
-        opened, _ = tracemalloc.get_traced_memory()
-        for exported in found:
-            exported.in_avals  # noqa: B018
-        looked_at, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert opened < 1000 * len(found)  # bytes
-    assert looked_at > 4 * opened
+    assert jaxexp.deserialize(blob) == at_once(blob) != jaxexp.deserialize(symbolic)

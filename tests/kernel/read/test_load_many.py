@@ -5,11 +5,11 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import gc
-import mmap
 import os
 import struct
 import subprocess
 import sys
+import unittest.mock
 import weakref
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,6 @@ FILES = sorted([*GOLDEN.glob("**/*.bin"), *ATTACKS.glob("*.bin")])
 
 
 def alone(read: Any, item: Any) -> Any:
-    """What one artifact gives by itself: an Exported, or the exception."""
     try:
         return read(item)
     except Exception as error:
@@ -87,8 +86,6 @@ def test_every_case(blobs: dict[str, bytes]) -> None:
         with case.context():
             assert_alike(one, jaxexp.deserialize(blob), None)
             assert bytes(one.serialize(vjp_order=case.vjp_order)) == blob
-            if one.has_vjp():
-                assert_same_fields(one.vjp(), jaxexp.deserialize(blob).vjp())
 
 
 def test_kinds_in_any_mixture_and_order(tmp_path: Path, blobs: dict[str, bytes]) -> None:
@@ -96,53 +93,47 @@ def test_kinds_in_any_mixture_and_order(tmp_path: Path, blobs: dict[str, bytes])
     paths = [tmp_path / f"{i}.jaxexp" for i in range(6)]
     for path, blob in zip(paths, chosen, strict=True):
         path.write_bytes(blob)
-    with open(paths[4], "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        scratch = bytearray(chosen[2])
-        given = [str(paths[0]), paths[1], scratch, memoryview(chosen[3]), mapped, np.frombuffer(chosen[5], np.uint8)]
-        found = jaxexp.load_many(iter(given), workers=2)
-        scratch[:] = bytes(len(scratch))  # it was copied
-        for one, blob in zip(found, chosen, strict=True):
-            assert_same_fields(one, jaxexp.deserialize(blob))
-        del found, one
+    scratch, mapped = bytearray(chosen[2]), np.memmap(paths[4], np.uint8, mode="r")
+    given = [str(paths[0]), paths[1], scratch, memoryview(chosen[3]), mapped, np.frombuffer(chosen[5], np.uint8)]
+    found = jaxexp.load_many(iter(given), workers=2)
+    scratch[:] = bytes(len(scratch))  # it was copied
+    for one, blob in zip(found, chosen, strict=True):
+        assert_same_fields(one, jaxexp.deserialize(blob))
     backwards = jaxexp.load_many(reversed(paths), workers=3)
     assert [e.fun_name for e in backwards] == [jaxexp.deserialize(b).fun_name for b in reversed(chosen)]
     assert jaxexp.load_many([]) == jaxexp.load_many(iter(()), workers=8) == []
 
 
 def test_somebody_has_to_work(tmp_path: Path) -> None:
-    """Below Python's own check."""
     with jaxexp.Archive.create(tmp_path / "a.zip") as writer:
-        writer.add("f", jaxexp.export(jax.jit(jnp.sin))(arr(2)))
+        writer.add("f", with_modules(1, 100))
     with contextlib.closing(sources.open_source(str(tmp_path / "a.zip"), {})) as source:
         verification = _native.ArchiveVerification(Opened(source).index)
         for none_work in (
-            lambda: reader.many(0, True),
-            lambda: _native.verify_files([str(tmp_path / "a.zip")], 0),
-            lambda: verification.step([0], [(b"", [])], 0),
-            lambda: verification.step_of_file(source.whole, [0], 0, 0),
-        ):
+            lambda: reader.many(0, True), lambda: _native.verify_files([str(tmp_path / "a.zip")], 0),
+            lambda: verification.step([0], [(b"", [])], 0), lambda: verification.step_of_file(source.whole, [0], 0, 0),
+        ):  # fmt: skip
             with pytest.raises(ValueError, match="workers has to be at least 1"):
                 none_work()
         assert verification.step_of_file(source.whole, [0], 0, 1) == (1, [])
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc which files are open")
 def test_large_files_are_read_in_parts_and_small_ones_at_once(tmp_path: Path) -> None:
     large, small = tmp_path / "large", tmp_path / "small"
     with_modules(1, 3 << 20).save(large)
     with_modules(2, 100).save(small)
-    found = jaxexp.load_many([large, small])
 
     def opened() -> set[str]:
-        links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
-        return {os.readlink(link) for link in links if os.path.lexists(link)}
+        return {os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")}
 
-    if sys.platform == "linux":
-        assert {str(large), str(small)} & opened() == {str(large)}
-        assert str(large) not in Path("/proc/self/maps").read_text()
-        assert found[0].mlir_module_serialized == with_modules(1, 3 << 20).mlir_module_serialized
-        del found
-        gc.collect()
-        assert str(large) not in opened()
+    found = jaxexp.load_many([large, small])
+    assert {str(large), str(small)} & opened() == {str(large)}
+    assert str(large) not in Path("/proc/self/maps").read_text()
+    assert found[0].mlir_module_serialized == with_modules(1, 3 << 20).mlir_module_serialized
+    del found
+    gc.collect()
+    assert str(large) not in opened()
 
 
 def test_an_item_that_is_no_artifact(tmp_path: Path, blobs: dict[str, bytes]) -> None:
@@ -174,42 +165,32 @@ def test_an_item_that_is_no_artifact(tmp_path: Path, blobs: dict[str, bytes]) ->
     assert str(found[22]).startswith("cannot read the artifact 'item 22': at trailer: ")
 
 
-def test_the_first_error_in_order_is_raised(blobs: dict[str, bytes], tmp_path: Path) -> None:
+@each("workers", [1, 8])
+def test_the_first_error_in_order_is_raised(workers: int, blobs: dict[str, bytes], tmp_path: Path) -> None:
     given: list[Any] = [blobs["sin"]] * 200
-    given[150] = blobs["mixed_nodes"][:50]
-    given[61] = blobs["mixed_nodes"][:-1]
-    for workers in (1, 8):
-        given[60] = tmp_path / "missing"
-        with pytest.raises(FileNotFoundError, match="missing"):
-            jaxexp.load_many(given, workers=workers)
-        given[60] = blobs["sin"]
-        with pytest.raises(jaxexp.DeserializationError, match="'item 61'"):
-            jaxexp.load_many(given, workers=workers)
+    given[150], given[61] = blobs["mixed_nodes"][:50], blobs["mixed_nodes"][:-1]
+    with pytest.raises(jaxexp.DeserializationError, match="'item 61'"):
+        jaxexp.load_many(given, workers=workers)
+    given[60] = tmp_path / "missing"
+    with pytest.raises(FileNotFoundError, match="missing"):
+        jaxexp.load_many(given, workers=workers)
 
 
-def test_arguments(blobs: dict[str, bytes]) -> None:
-    for one in ("model.jaxexp", b"abc", bytearray(3), Path("model.jaxexp")):
-        with pytest.raises(TypeError, match=r"many artifacts.*use load or deserialize"):
-            jaxexp.load_many(one)
-    for how, error, message in (
-        ({"workers": 0}, jaxexp.ExportError, "at least 1, found"),
-        ({"workers": 1.5}, TypeError, "workers has to be a number"),
-        ({"workers": "2"}, TypeError, "workers has to be a number"),
-        ({"workers": True}, TypeError, "workers has to be a number"),
-        ({"on_error": "ignore"}, jaxexp.ExportError, "found 'ignore'"),
-    ):
-        with pytest.raises(error, match=message):
-            jaxexp.load_many([blobs["sin"]], **how)
-
-
-def test_damage_to_a_module_is_noticed_when_it_is_read() -> None:
-    first, second = versions(lambda c, x: x * c, arr(3), count=2)
-    damaged = bytearray(second)
-    damaged[struct.unpack_from("<I", second, len(second) - 32)[0] + 40] ^= 1
-    one, other, whole = jaxexp.load_many([first, bytes(damaged), second])
-    assert one.mlir_module_serialized != whole.mlir_module_serialized
-    with pytest.raises(jaxexp.DeserializationError, match="at mlir_module_serialized: expected the bytes"):
-        _ = other.mlir_module_serialized
+@each(
+    "items, how, error, message",
+    [
+        ("model.jaxexp", {}, TypeError, r"many artifacts.*use load or deserialize"),
+        (bytearray(3), {}, TypeError, r"many artifacts.*use load or deserialize"),
+        (Path("model.jaxexp"), {}, TypeError, r"many artifacts.*use load or deserialize"),
+        ([], {"workers": 0}, jaxexp.ExportError, "at least 1, found"),
+        ([], {"workers": 1.5}, TypeError, "workers has to be a number"),
+        ([], {"workers": True}, TypeError, "workers has to be a number"),
+        ([], {"on_error": "ignore"}, jaxexp.ExportError, "found 'ignore'"),
+    ],
+)
+def test_arguments(items: Any, how: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        jaxexp.load_many(items, **how)
 
 
 def test_policy(tmp_path: Path) -> None:
@@ -241,22 +222,20 @@ def test_policy(tmp_path: Path) -> None:
 
 
 def test_images_and_their_modules() -> None:
-    made = versions(lambda c, x: x * c, arr(3), count=6, vjp_order=1)
+    made = versions(lambda c, x: x * c, arr(3), count=3, vjp_order=1)
     owner, extents = bytearray(), []
-    for blob in made:
-        image, modules = parts_of(blob)
+    for image, modules in map(parts_of, made):
         places = []
         for piece in (image, *modules):
             owner += bytes(-len(owner) % 8)
             places.append((len(owner), len(piece)))
             owner += piece
         extents.append((*places[0], tuple(places[1:])))
-    found = load_slices(bytes(owner), extents, "abcdef".__getitem__, Manner(workers=2))
+    found = load_slices(bytes(owner), extents, "abc".__getitem__, Manner(workers=2))
     assert len({id(e.in_avals) for e in found}) == 1
-    for i, (one, blob) in enumerate(zip(found, made, strict=True)):
+    for one, blob in zip(found, made, strict=True):
         assert_same_fields(one, jaxexp.deserialize(blob))
         assert one.serialize(vjp_order=1) == blob
-        np.testing.assert_array_equal(one.call(arr(3)), arr(3) * (i + 2))
     # One that has the modules of none, one with a module too few, and one with another's.
     position, size, modules = extents[1]
     wrong = [extents[0], (position, size, ()), (position, size, modules[:1]), (position, size, extents[2][2])]
@@ -268,24 +247,26 @@ def test_images_and_their_modules() -> None:
 
 
 def test_versions_share_what_was_decoded_and_keep_what_is_theirs() -> None:
-    made = versions(lambda c, x: {"y": x * c}, arr(3), count=6, vjp_order=1)
+    made = versions(lambda c, x: {"y": x * c}, arr(3), count=4, vjp_order=1)
     assert len({len(blob) for blob in made}) == 1
     found = jaxexp.load_many(made, workers=2)
     assert len({id(e.in_tree) for e in found}) == len({id(e.in_avals) for e in found}) == 1
     for i, (one, blob) in enumerate(zip(found, made, strict=True)):
         assert_same_fields(one, jaxexp.deserialize(blob))
         np.testing.assert_array_equal(one.call(arr(3))["y"], arr(3) * (i + 2))
-        if i % 4 == 0:
-            gradient = jax.grad(lambda x, e=one: e.call(x)["y"].sum())(arr(3))
-            np.testing.assert_array_equal(gradient, np.full(3, i + 2))
         assert one.serialize(vjp_order=1) == blob
-    assert len({id(vars(e)) for e in found}) == 6
+    gradient = jax.grad(lambda x: found[2].call(x)["y"].sum())(arr(3))
+    np.testing.assert_array_equal(gradient, np.full(3, 4))
     vars(found[0])["fun_name"] = "changed"
     assert found[1].fun_name != "changed"
+    damaged = bytearray(made[1])
+    damaged[wire.locate(made[1], "mlir_module_serialized")[0] + 40] ^= 1
+    _, late = jaxexp.load_many([made[0], bytes(damaged)])
+    with pytest.raises(jaxexp.DeserializationError, match="at mlir_module_serialized: expected the bytes"):
+        _ = late.mlir_module_serialized
 
 
 def test_what_is_each_artifacts_own() -> None:
-    """Metadata, weak types, constraints, and the scope of dimensions."""
     function = jaxexp.export(jax.jit(jnp.sin))(arr(3))
     given = [{"v": 1}, None, {"v": [2, {"w": None}]}, {}, {"v": [2, {"w": None}]}, {"other": "text"}]
     found = jaxexp.load_many([bytes(function.serialize(metadata=m)) for m in given], workers=2)
@@ -312,30 +293,22 @@ def test_what_is_each_artifacts_own() -> None:
 
 def test_custom_nodes_are_built_for_every_function(blobs: dict[str, bytes], bound_with: Any) -> None:
     """What registered functions return may be anyone's, so nobody shares it."""
-    built = []
-
-    def build(*args: Any) -> Any:
-        built.append(args)
-        return nodes.build_custom_node(*args)
-
+    build = unittest.mock.Mock(side_effect=nodes.build_custom_node)
     with bound_with(build_custom_node=build):
         jaxexp.deserialize(blobs["custom_node"])
-        once = len(built)
+        once = build.call_count
         jaxexp.load_many([blobs["custom_node"]] * 5, workers=2)
-    assert once > 0
-    assert len(built) == 6 * once
+    assert build.call_count == 6 * once > 0
 
 
 def test_metadata_of_equal_size_and_other_bytes() -> None:
     """Each byte of the metadata is changed in turn, under a digest that is right: known metadata help none of these."""
     blob = versions(lambda c, x: (x * c,), arr(2, 3), count=1)[0]
-    _, _, metadata_size = wire.trailer_of(blob)
     changed = []
-    for at in [*range(4), *range(16, metadata_size)]:
-        for flip in (1, 128):
-            copy = bytearray(blob)
-            copy[at] ^= flip
-            changed.append(bytes(wire.seal(copy)))
+    for at in [*range(4), *range(16, wire.trailer_of(blob)[2])]:
+        copy = bytearray(blob)
+        copy[at] ^= 1 if at % 2 else 128
+        changed.append(bytes(wire.seal(copy)))
     assert_no_help_from(blob, changed)
 
 
@@ -352,7 +325,6 @@ def assert_no_help_from(blob: bytes, changed: list[bytes]) -> list[Any]:
 
 
 def test_known_metadata_do_not_hide_where_modules_are() -> None:
-    """Equal tables, and a module that is longer, shorter, or elsewhere than they say."""
     blob = versions(lambda c, x: x * c, arr(3), count=1, vjp_order=1)[0]
     start, _, metadata_size = wire.trailer_of(blob)
     module, size = struct.unpack_from("<I", blob, metadata_size)[0], len(blob)
@@ -361,28 +333,25 @@ def test_known_metadata_do_not_hide_where_modules_are() -> None:
         copy = bytearray(blob)
         struct.pack_into("<I", copy, metadata_size, length)
         hostile.append(bytes(wire.seal(copy)))
-    for cut in (4, 8, 64, module, module + 4, start - metadata_size):
+    for cut in (4, 8, 64, module // 4 * 4, module // 4 * 4 + 4, start - metadata_size):
         # Bytes are missing behind the metadata, and the head says so.
-        copy = bytearray(blob[:metadata_size] + blob[metadata_size + cut // 4 * 4 :])
+        copy = bytearray(blob[:metadata_size] + blob[metadata_size + cut :])
         struct.pack_into("<I", copy, 12, len(copy))
         hostile.append(bytes(wire.seal(copy)))
     assert all(isinstance(one, jaxexp.DeserializationError) for one in assert_no_help_from(blob, hostile))
 
 
 def test_parts_of_one_buffer(blobs: dict[str, bytes]) -> None:
-    parts, extents = [b""], []
+    owner, extents = b"", []
     for i, blob in enumerate(blobs.values()):
-        start = sum(map(len, parts))
-        padding = -start % (64 if i % 5 else 1)  # some are not aligned
-        parts += [bytes(padding), blob]
-        extents.append((start + padding, len(blob), ()))
-    owner = b"".join(parts)
+        owner += bytes(-len(owner) % (64 if i % 5 else 1))  # some are not aligned
+        extents.append((len(owner), len(blob), ()))
+        owner += blob
     names = [f"fleet.zip: {name}" for name in blobs]
     found = load_slices(owner, extents, names.__getitem__, Manner(workers=2))
     for one, (name, blob) in zip(found, blobs.items(), strict=True):
         with CASES[name].context():
             assert_same_fields(one, jaxexp.deserialize(blob))
-            assert bytes(one.serialize(vjp_order=CASES[name].vjp_order)) == blob
     short = [(start, size - 1, ()) for start, size, _ in extents]
     errors = load_slices(owner, short, names.__getitem__, Manner(on_error="return"))
     assert {error.file for error in errors if isinstance(error, jaxexp.DeserializationError)} == set(names)
@@ -395,29 +364,15 @@ def test_results_keep_what_they_need_and_no_more(blobs: dict[str, bytes]) -> Non
     owner = bytes(bytearray(blobs["sin"]))  # which nobody else has
     before = sys.getrefcount(owner)
     found = jaxexp.load_many([owner, blobs["mixed_nodes"]])
-    assert len(found[0].mlir_module_serialized) > 0
+    assert found[0].mlir_module_serialized
     assert sys.getrefcount(owner) > before
     del found
     gc.collect()
     assert sys.getrefcount(owner) == before
-    scratch = np.frombuffer(blobs["sin"], np.uint8).copy()
-    reference = weakref.ref(scratch)
-    found = jaxexp.load_many([scratch])
+    scratch = np.frombuffer(owner, np.uint8).copy()
+    reference, found = weakref.ref(scratch), jaxexp.load_many([scratch])
     del scratch
-    assert len(found) == 1
-    assert reference() is None, "it was copied"
-
-
-def test_collections_go_on_afterwards(blobs: dict[str, bytes]) -> None:
-    try:
-        for switch, is_on in ((gc.enable, True), (gc.disable, False)):
-            switch()
-            jaxexp.load_many([*blobs.values()][:3])
-            with pytest.raises(jaxexp.DeserializationError):
-                jaxexp.load_many([b""])
-            assert gc.isenabled() == is_on
-    finally:
-        gc.enable()
+    assert found and reference() is None, "it was copied"
 
 
 def test_many_callers_at_once(blobs: dict[str, bytes], tmp_path: Path) -> None:
@@ -428,16 +383,21 @@ def test_many_callers_at_once(blobs: dict[str, bytes], tmp_path: Path) -> None:
     expected = [jaxexp.deserialize(blob).mlir_module_serialized for blob in made]
 
     def work(number: int) -> None:
-        for round_ in range(3):
-            given = made if (number + round_) % 2 else paths
-            found = jaxexp.load_many(given, workers=1 + number % 4)
-            assert [e.mlir_module_serialized for e in found] == expected
-            broken = jaxexp.load_many([*given, b""], workers=2, on_error="return")
-            assert isinstance(broken[-1], jaxexp.DeserializationError)
+        found = jaxexp.load_many(paths if number % 2 else made, workers=1 + number % 4)
+        assert [e.mlir_module_serialized for e in found] == expected
+        broken = jaxexp.load_many([*made, b""], workers=2, on_error="return")
+        assert isinstance(broken[-1], jaxexp.DeserializationError)
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, range(8)))
+        list(pool.map(work, range(16)))
+    # Collections of garbage go on, or do not, as before.
     assert gc.isenabled()
+    gc.disable()
+    try:
+        jaxexp.load_many(made[:3])
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 PROGRAM = """
@@ -448,46 +408,42 @@ class Path:
     "The first of many: by the time that it is asked for its name, the call has begun."
     def __fspath__(self):
         begun.set()
-        return sys.argv[1]
+        return path
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores Ctrl-C
-begun = threading.Event()
-jaxexp.load_many([sys.argv[1]])  # whatever is loaded on first use
-before = len(os.listdir("/proc/self/task"))
-number, interrupted = 20_000, False
+path, begun = sys.argv[1], threading.Event()
+jaxexp.load_many([path])  # whatever is loaded on first use
+before, number, interrupted = threads(), 20_000, False
 while not interrupted:  # until the signal comes while the call runs, however quick or busy the machine is
     begun.clear()
     thread = threading.Thread(target=lambda: (begun.wait(), os.kill(os.getpid(), signal.SIGINT)))
     thread.start()
     try:
-        jaxexp.load_many([Path()] + [sys.argv[1]] * number, workers=4)
+        jaxexp.load_many([Path()] + [path] * number, workers=4)
         thread.join()
         number = min(2 * number, 400_000)  # more would not fit into the memory of a small machine
     except KeyboardInterrupt as error:
         interrupted = "load_many" in [frame.name for frame in traceback.extract_tb(error.__traceback__)]
 thread.join()
 assert gc.isenabled()
-assert len(os.listdir("/proc/self/task")) == before
-assert len(jaxexp.load_many([sys.argv[1]] * 100, workers=4)) == 100
+assert threads() == before
+assert len(jaxexp.load_many([path] * 100, workers=4)) == 100
 print("interrupted", flush=True)
 
 warnings.simplefilter("ignore")  # Python and JAX say that it is a risk
-stop, begun = threading.Event(), threading.Event()
-
-def load():
-    while not stop.is_set():
-        jaxexp.load_many([sys.argv[1]] * 500, workers=4)
-        begun.set()
-
-thread = threading.Thread(target=load)
+begun.clear()
+forks = 20
+thread = threading.Thread(target=lambda: [jaxexp.load_many([Path()] * 500, workers=4) for _ in iter(lambda: forks, 0)])
 thread.start()
 begun.wait()
-for _ in range(20):
+while forks:
     if (child := os.fork()) == 0:
-        threads = len(os.listdir("/proc/self/task"))
-        os._exit(0 if threads == 1 and len(jaxexp.load_many([sys.argv[1]] * 100, workers=3)) == 100 else 1)
+        os._exit(0 if threads() == 1 and len(jaxexp.load_many([path] * 100, workers=3)) == 100 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-stop.set()
+    forks -= 1
 thread.join()
 print("forked")
 """
@@ -496,7 +452,6 @@ print("forked")
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
 @pytest.mark.processes(reason="Ctrl-C and forks are for whole processes")
 def test_signals_and_forks(tmp_path: Path, subprocess_env) -> None:
-    """Ctrl-C ends a call and all of its threads; a process that is forked in the middle of one can begin another."""
     with_modules(1, 100).save(tmp_path / "one")
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, tmp_path / "one"], env=subprocess_env(),

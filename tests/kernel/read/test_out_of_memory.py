@@ -21,8 +21,6 @@ Worker = Callable[..., list[str]]
 
 @pytest.fixture
 def worker(tmp_path: Path, subprocess_env) -> Worker:
-    """Runs the worker, with so many files or members to read."""
-
     def run(how: str, mode: str, amount: int, files: int, **environment: str) -> list[str]:
         folder, archive = tmp_path / "many", tmp_path / "many.zip"
         if not folder.exists():
@@ -68,7 +66,6 @@ def test_a_ladder(how: str, worker: Worker) -> None:
 @pytest.mark.parametrize("failures", [1, sys.maxsize])
 @pytest.mark.parametrize("how", ["load", "load_many", "verify_files", "verify", "load_all", "describe"])
 def test_every_allocation_of_the_native_module(how: str, failures: int, worker: Worker, programs: Path) -> None:
-    """One after the other fails, or it and all that follow."""
     preload = {"LD_PRELOAD": str(programs / "libfailing_malloc.so"), "PYTHONMALLOC": "malloc"}
     tries, *found = worker(how, "fail", failures, 6, **preload)
     assert found == ["MemoryError", "done"]
@@ -81,7 +78,6 @@ def test_every_allocation_of_the_native_module(how: str, failures: int, worker: 
     sibling="test_out_of_memory.py::test_no_memory_at_all",
 )
 def test_every_allocation_of_the_library(sanitized: Path, tmp_path: Path) -> None:
-    """The same for C++, under AddressSanitizer: nothing is lost or used again on the way."""
     files = sorted(file for folder in GOLDEN.glob("*_jaxexp-*") for file in folder.glob("*.bin"))[:12]
     done = subprocess.run([sanitized / "out_of_memory", tmp_path, *files], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-5000:]

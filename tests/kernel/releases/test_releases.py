@@ -23,6 +23,7 @@ from jaxexp._kernel.releases.stablehlo import needs, why_too_new
 from jaxexp._kernel.releases.table import RELEASES, number, release
 from kit.corpus import CASES, export_with
 from kit.each import each
+from kit.goldens import blob_of
 from kit.places import ROOT
 
 
@@ -40,7 +41,6 @@ def test_what_it_says_of_the_installed_release() -> None:
 
 @pytest.mark.skipif(not (ROOT / "cpp" / "runtime").exists(), reason="this is no checkout, so there are no C++ sources")
 def test_the_table_of_the_cpp_runtime() -> None:
-    """It has the newest release for each version of StableHLO."""
     source = (ROOT / "cpp" / "runtime" / "program" / "releases.h").read_text()
     rows = re.findall(r'\{\{(\d+), (\d+), (\d+)\}, "jax-([\d.]+)"\}', source)
     assert [(".".join(newest), name) for *newest, name in rows] == list(
@@ -59,27 +59,20 @@ def test_order() -> None:
         assert older.shardy <= newer.shardy
 
 
-def test_look_up_by_version() -> None:
+def test_look_up() -> None:
+    """0.8.3 came out after 0.9.0."""
     assert release("0.4.30").date == datetime.date(2024, 6, 18)
     with pytest.raises(
         jaxexp.ExportError, match=r"'0\.4\.21' is not a known release of JAX: .* one of 0\.4\.22, .*0\.12\.0\.1"
     ):
         release("0.4.21")
-
-
-def test_look_up_by_date() -> None:
-    assert table.newest_before(datetime.date(2023, 12, 13)) is None
-    assert table.newest_before(datetime.date(2024, 6, 17)) == release("0.4.29")
-    assert table.newest_before(datetime.date(2024, 6, 18)) == release("0.4.30")
-    # 0.8.3 came out after 0.9.0.
+    for date, version in ((datetime.date(2024, 6, 17), "0.4.29"), (release("0.4.30").date, "0.4.30")):
+        assert table.newest_before(date) == release(version)
     assert table.newest_before(datetime.date(2026, 1, 30)) == release("0.9.0")
+    assert table.newest_before(datetime.date(2023, 12, 13)) is None
     assert table.newest_before(datetime.date.max) == RELEASES[-1]
-
-
-def test_look_up_by_stablehlo() -> None:
-    assert table.first_to_read("0.9.0") == RELEASES[0]
-    assert table.first_to_read("1.1.3") == release("0.4.30")
-    assert table.first_to_read("1.1.4") == release("0.4.31")
+    for dialect, version in (("0.9.0", RELEASES[0].version), ("1.1.3", "0.4.30"), ("1.1.4", "0.4.31")):
+        assert table.first_to_read(dialect) == release(version)
     assert table.first_to_read("99.0.0") is None
 
 
@@ -173,11 +166,9 @@ def test_truncated_and_damaged() -> None:
 
 
 def test_first_reader_of_a_version() -> None:
-    module = portable(IDENTITY.format("tensor<2xf32>"))
-    newest = table.first_to_read(stablehlo.get_current_version())
-    assert newest is not None
-    assert not module_head.is_for_newer(module, stablehlo.get_current_version())
-    assert why_too_new(module, "1.4.0") == (
-        f"one for StableHLO {stablehlo.get_current_version()}, which JAX {newest.version} and newer read",
-        False,
-    )
+    sin, poly = (jaxexp.deserialize(blob_of("0.11.2", name)).mlir_module_serialized for name in ("sin", "poly"))
+    assert not module_head.is_for_newer(poly, "1.18.0")
+    assert module_head.is_for_newer(poly, "1.17.0")
+    with_call = "one for StableHLO 1.18.0 with vhlo.custom_call_v2, which JAX 0.11.0 and newer read"
+    assert why_too_new(poly, "1.17.0") == (with_call, True)
+    assert why_too_new(sin, "1.17.0") == ("one for StableHLO 1.18.0, which JAX 0.11.0 and newer read", False)

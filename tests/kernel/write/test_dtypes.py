@@ -36,7 +36,6 @@ def array(dtype: str) -> np.ndarray:
 
 
 def widened(x: Any) -> Any:
-    """Computes with every number."""
     wide = jnp.complex64 if jnp.issubdtype(x.dtype, jnp.complexfloating) else jnp.float32
     return x.astype(wide) * 2
 
@@ -47,7 +46,6 @@ def same(found: Any, expected: Any) -> None:
 
 
 def rows() -> list[tuple[set[str], list[str]]]:
-    """The table of the guide: dtypes, and the other cells."""
     page = (ROOT / "docs" / "guide" / "versions.md").read_text()
     section = page.partition("\n## Dtypes\n")[2].partition("\n## ")[0]
     lines = re.findall(r"^\| (`.*) \|$", section, re.MULTILINE)
@@ -91,7 +89,7 @@ def dtype_of(name: str) -> Any:
     return jax.dtypes.float0 if name == "float0" else np.dtype(jnp.dtype(name))
 
 
-@pytest.mark.wide(one_in=3, promise="arguments, results and states may have each dtype of JAX")
+@pytest.mark.wide(one_in=4, promise="arguments, results and states may have each dtype of JAX")
 @pytest.mark.parametrize("dtype", EXPORTABLE)
 def test_arguments_results_and_states(dtype: str) -> None:
     with jax.enable_x64(True):
@@ -106,7 +104,7 @@ def test_arguments_results_and_states(dtype: str) -> None:
         same(wide, widened(jnp.asarray(state["x"])))
 
 
-@pytest.mark.wide(one_in=5, promise="weights may have each dtype of JAX")
+@pytest.mark.wide(one_in=7, promise="weights may have each dtype of JAX")
 @pytest.mark.parametrize("dtype", EXPORTABLE)
 def test_weights(dtype: str, tmp_path: Path) -> None:
     with jax.enable_x64(True):

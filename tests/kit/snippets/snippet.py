@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from typing import Any
 
@@ -11,10 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxexp
-from jaxexp import _jax
-from jaxexp._kernel.module import mlir
 from jaxexp._readback import array_type
 from kit.corpus import mesh
+from kit.other_modules import serialized
 
 SNIPPETS: dict[str, Snippet] = {}
 
@@ -54,14 +54,10 @@ class Snippet:
 
     def exported(self) -> jaxexp.Exported:
         """The program as a function."""
-        specs, results = ([_type(t).as_spec() for t in types] for types in (self.takes, self.gives))
-        with jax.enable_x64(True):
-            frame = jaxexp.export(jax.jit(lambda *_: [jnp.zeros(r.shape, r.dtype) for r in results], keep_unused=True))(
-                *specs
-            )
-        with _jax.make_ir_context() as context:
-            module = _jax.ir.Module.parse(self.text, context)
-            return dataclasses.replace(frame, mlir_module_serialized=mlir.serialize(module), nr_devices=self.devices)
+        module = serialized(self.text)
+        return dataclasses.replace(
+            _frame(self.takes, self.gives), mlir_module_serialized=module, nr_devices=self.devices
+        )
 
     def arguments(self, seed: int = 0) -> list[np.ndarray]:
         rng = np.random.default_rng(seed)
@@ -75,6 +71,15 @@ class Snippet:
             return list(arrays)
         everywhere = jax.sharding.NamedSharding(mesh((2, 4), ("x", "y")), jax.P())
         return [jax.device_put(array, everywhere) for array in arrays]
+
+
+@functools.cache
+def _frame(takes: tuple[str, ...], gives: tuple[str, ...]) -> jaxexp.Exported:
+    """A function of these types."""
+    specs, results = ([_type(t).as_spec() for t in types] for types in (takes, gives))
+    with jax.enable_x64(True):
+        function = jax.jit(lambda *_: [jnp.zeros(r.shape, r.dtype) for r in results], keep_unused=True)
+        return jaxexp.export(function)(*specs)
 
 
 def _type(text: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxexp._errors import ExportError, WeightsError
+from jaxexp._errors import ExportError
 from jaxexp._weights.arrays import pieces, placing
 from jaxexp._weights.arrays import pieces as of
 from jaxexp._weights.files import reading
@@ -37,7 +38,7 @@ SPECS = [P(), P("a"), P(None, "b"), P(None, None, "b"), P("b", None, "a"), P(("a
 @each("spec", SPECS)
 def test_of_many_devices(spec: P, monkeypatch: pytest.MonkeyPatch) -> None:
     array = jax.device_put(HOST, NamedSharding(MESH, spec))
-    for piece in (64, 100, 1 << 10, 1 << 24):
+    for piece in (100, 1 << 10, 1 << 24):
         monkeypatch.setattr(of, "PIECE", piece)
         assert joined(array) == HOST.tobytes()
         assert max(p.nbytes for p in of.pieces(array)) <= piece
@@ -59,39 +60,17 @@ def test_of_the_host(array: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         assert joined(jnp.asarray(array)) == np.asarray(jnp.asarray(array)).tobytes()
 
 
-def test_on_the_host_nothing_is_copied() -> None:
-    for array in (HOST, jnp.asarray(HOST)):
-        (piece,) = of.pieces(array)
-        assert piece.ctypes.data == np.asarray(array).ctypes.data
-
-
-def test_four_bits() -> None:
-    values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
-    array = values.astype(ml_dtypes.float4_e2m1fn).reshape(4, 4)
-    source = of.source("x", array)
-    assert (source.dtype, source.shape) == ("F4", (4, 4))
-    held = np.concatenate([np.asarray(piece) for piece in source.pieces()])
-    assert held.tolist() == [0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE]
-    np.testing.assert_array_equal(of.unpacked(held).view(array.dtype).reshape(4, 4), array)
-
-
 def test_what_no_file_can_hold() -> None:
     with pytest.raises(ExportError, match=r"the weight 'x' has dtype key<fry>, which a file of tensors cannot hold"):
         of.source("x", jax.random.key(0))
 
 
 def test_devices_of_other_processes() -> None:
-    class Elsewhere:
-        """A sharding with a part that no device of this process has."""
-
-        def devices_indices_map(self, shape: Any) -> Any:
-            return {0: (slice(0, 8),), 1: (slice(8, 16),)}
-
-    class Array:
-        shape, dtype, sharding = (16,), np.dtype(np.float32), Elsewhere()
-        addressable_shards = [type("Shard", (), {"index": (slice(0, 8),)})]  # noqa: RUF012
-
-    assert not of._is_here(Array())
+    parts = {0: (slice(0, 8),), 1: (slice(8, 16),)}
+    sharding = SimpleNamespace(devices_indices_map=lambda shape: parts)
+    array = SimpleNamespace(shape=(16,), dtype=np.dtype(np.float32), sharding=sharding)
+    array.addressable_shards = [SimpleNamespace(index=parts[0])]
+    assert not of._is_here(array)
 
 
 DEVICES_IN_A_ROW = Mesh(np.array(jax.devices()), ("d",), axis_types=(AxisType.Auto,))
@@ -194,28 +173,14 @@ def test_shards(files: reading.Tensors) -> None:
 
 
 def test_each_device_reads_its_part(files: reading.Tensors, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    read: list[Any] = []
 
     class Watched(np.ndarray):
         def __getitem__(self, index: Any) -> Any:
-            asked.append(index)
+            read.append(index[0].indices(16)[:2])
             return np.asarray(super().__getitem__(index))
 
-    view = placing.view
-    monkeypatch.setattr(placing, "view", lambda *args: view(*args).view(Watched))
-    array = placed(files, "f32", NamedSharding(DEVICES_IN_A_ROW, P("d")))
+    monkeypatch.setattr(placing, "view", lambda *args, whole=placing.view: whole(*args).view(Watched))
+    np.testing.assert_array_equal(placed(files, "f32", NamedSharding(DEVICES_IN_A_ROW, P("d"))), ARRAYS["f32"])
     rows = 16 // DEVICES
-    assert sorted(index[0].indices(16)[:2] for index in asked) == [(i * rows, (i + 1) * rows) for i in range(DEVICES)]
-    np.testing.assert_array_equal(array, ARRAYS["f32"])
-
-
-def test_what_does_not_fit(files: reading.Tensors) -> None:
-    for name, aval, message in [
-        ("f32", jax.ShapeDtypeStruct((16, 15), jnp.float32), r"expected float32\[16,15\], found F32\[16,16\]"),
-        ("f32", jax.ShapeDtypeStruct((16, 16), jnp.bfloat16), r"expected bfloat16\[16,16\], found F32"),
-        ("f64", jax.ShapeDtypeStruct((8, 3), np.complex128), r"complex128\[8,3\], held as F64\[8,3,2\], found F64"),
-        ("f32", jax.typeof(jax.random.key(0)), r"expected key<fry>\[\], found F32"),
-    ]:
-        with pytest.raises(WeightsError, match=rf"tensor '{name}': .*{message}") as error:
-            placing.check(files.file_of(name), files[name], aval)
-        assert error.value.file == files.files[0].name
+    assert sorted(read) == [(i * rows, (i + 1) * rows) for i in range(DEVICES)]

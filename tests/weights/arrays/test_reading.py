@@ -8,44 +8,17 @@ import os
 import random
 from pathlib import Path
 
-import ml_dtypes
-import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
 
-from jaxexp import _native
 from jaxexp._errors import DeserializationError, WeightsError
 from jaxexp._weights.files import reading
 from jaxexp._weights.files.dtypes import BITS
 from kit import costs
 from kit.each import each
 from kit.safetensors_files import NO_PLAIN_NAMES, WRONG, a_file, entry
-from kit.tensor_files import array_of
 from tools import tensors_fuzz
-
-
-def test_what_the_package_writes(tmp_path: Path) -> None:
-    tensors = {
-        "layers/0/w": np.arange(12, dtype=np.float32).reshape(3, 4),
-        "scalar": np.array(2.5, np.float64),
-        "empty": np.zeros((0, 7), np.int8),
-        "half": np.arange(5).astype(ml_dtypes.bfloat16),
-        "eight": np.arange(3).astype(ml_dtypes.float8_e4m3fn),
-        "truth": np.array([True, False]),
-        "complex": np.array([1 + 2j], np.complex64),
-        "ünï": np.array([7], np.uint16),
-    }
-    safetensors.numpy.save_file(tensors, tmp_path / "x.safetensors", {"from": "a test"})
-    found = reading.open_tensors(tmp_path / "x.safetensors")
-    assert found.keys() == tensors.keys()
-    assert found.files[0].header.metadata == {"from": "a test"}
-    assert found.files[0].content is None
-    for name, tensor in tensors.items():
-        assert array_of(found, name).dtype == tensor.dtype
-        assert array_of(found, name).shape == tensor.shape
-        np.testing.assert_array_equal(array_of(found, name), tensor)
-        assert not array_of(found, name).flags.writeable
 
 
 def test_dtypes_are_those_of_the_package() -> None:
@@ -67,9 +40,6 @@ def test_wrong_files(name: str, tmp_path: Path) -> None:
     assert len(str(error.value)) < 700
 
 
-# --- several files --------------------------------------------------------------------------------------------------
-
-
 def write_index(folder: Path, weight_map: object, **more: object) -> Path:
     path = folder / "x.safetensors.index.json"
     path.write_text(json.dumps({"metadata": {"total_size": 2.0}, "weight_map": weight_map, **more}))
@@ -81,15 +51,6 @@ def shard(path: Path, *names: str) -> Path:
         a_file({name: entry("U8", [1], i, i + 1) for i, name in enumerate(names)}, bytes(range(len(names))))
     )
     return path
-
-
-def test_several_files(tmp_path: Path) -> None:
-    shard(tmp_path / "1.safetensors", "a", "b")
-    shard(tmp_path / "2.safetensors", "c")
-    index = write_index(tmp_path, {"a": "1.safetensors", "b": "1.safetensors", "c": "2.safetensors"})
-    found = reading.open_tensors(index)
-    assert {name: int(array_of(found, name)[0]) for name in found} == {"a": 0, "b": 1, "c": 0}
-    assert found.file_of("c").name == str(tmp_path / "2.safetensors")
 
 
 @each("name", NO_PLAIN_NAMES)
@@ -172,15 +133,7 @@ def test_indices_that_are_wrong(tmp_path: Path) -> None:
         reading.open_tensors(tmp_path / "x.safetensors.index.json")
 
 
-def test_digests(tmp_path: Path) -> None:
-    (file,) = reading.open_tensors(shard(tmp_path / "x.safetensors", "a", "b")).files
-    reading.check_digest(file, file.header.tensors["b"], _native.digest(b"\1"))
-    with pytest.raises(WeightsError, match=r"tensor 'a': expected bytes with the digest .*, found the digest") as error:
-        reading.check_digest(file, file.header.tensors["a"], _native.digest(b"\1"))
-    assert error.value.file == str(tmp_path / "x.safetensors")
-
-
-@each("seed", range(4))
+@each("seed", range(2))
 def test_changed_files(seed: int, tmp_path: Path) -> None:
     source = random.Random(seed)
     outcomes = collections.Counter(

@@ -6,8 +6,6 @@ import dataclasses
 import json
 import os
 import re
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,7 +31,6 @@ from jaxexp._weights.files.header import ALIGNMENT
 from jaxexp._weights.files.writing import Source
 from kit.compare import assert_same_values
 from kit.each import each
-from kit.places import WORKERS
 from kit.tensor_files import array_in, array_of, write
 
 
@@ -56,50 +53,6 @@ def save(folder: Path, value: float, **options: int) -> Table:
 def value(folder: Path, table: Table) -> float:
     file, tensor = Stored(folder / "x", table).find("w")
     return float(array_in(file, tensor)[0])
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks the processes that it kills")
-@pytest.mark.processes(reason="one kills those that it forks")
-def test_killed_processes(tmp_path: Path, subprocess_env) -> None:
-    """In front of each step, and at many bytes: the old program with its weights, or the new one with its."""
-    command = [sys.executable, "-W", "ignore", WORKERS / "kill_weights.py", tmp_path]
-    done = subprocess.run(command, env=subprocess_env(), capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr
-    *lines, left = map(str.split, done.stdout.splitlines())
-    steps = [(event, version) for kind, event, version in lines if kind == "step"]
-    first_new = [version for _, version in steps].index("2")
-    assert first_new > 5
-    assert all(version == "2" for _, version in steps[first_new:])  # nothing goes back
-    assert {"os.link", "os.rename", "os.remove"} <= {event for event, _ in steps}
-    assert all(version == "1" for kind, _, version in lines if kind == "byte")
-    names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"]
-    assert left == ["left", *names, "program"]
-
-
-def test_an_error_while_the_program_is_written(tmp_path: Path) -> None:
-    old = save(tmp_path, 1)
-
-    def fail(table: Table) -> None:
-        raise OSError("the disk is full")
-
-    with pytest.raises(OSError, match="the disk is full"):
-        saving.save(tmp_path / "x", "x.safetensors", weights_of(2).sources(), fail)
-    assert value(tmp_path, old) == 1
-    save(tmp_path, 3)
-
-
-def test_nothing_is_left(tmp_path: Path) -> None:
-    for number in (1, 2, 2, 1):
-        table = save(tmp_path, number)
-        assert value(tmp_path, table) == number
-        assert [path.name for path in tmp_path.iterdir()] == ["x.safetensors"]
-
-
-def test_permissions_stay(tmp_path: Path) -> None:
-    save(tmp_path, 1)
-    (tmp_path / "x.safetensors").chmod(0o640)
-    save(tmp_path, 2)
-    assert (tmp_path / "x.safetensors").stat().st_mode & 0o777 == 0o640
 
 
 def of_safetensors(path: Path) -> None:
@@ -221,24 +174,7 @@ def test_all_but_small_rests_are_aligned(tmp_path: Path) -> None:
         assert array_in(file, tensor).ctypes.data % need == 0
 
 
-def test_how_dtypes_are_held() -> None:
-    """What the format has no name for is held under another one, which has its bytes."""
-    held = {name: dtypes.held_as(name, (3, 4)) for name in ("int4", "uint2", "float8_e3m4", "complex128", "bfloat16")}
-    assert held == {
-        "int4": ("I8", (3, 4)),
-        "uint2": ("U8", (3, 4)),
-        "float8_e3m4": ("U8", (3, 4)),
-        "complex128": ("F64", (3, 4, 2)),
-        "bfloat16": ("BF16", (3, 4)),
-    }
-    assert dtypes.held_as("float4_e2m1fn", (3, 4)) == ("F4", (3, 4))
-    assert dtypes.held_as("float4_e2m1fn", (3, 3)) == ("U8", (3, 3))
-    assert dtypes.held_as("key<fry>", ()) is None
-    assert dtypes.held_as("float0", ()) is None
-
-
 def test_several_files(tmp_path: Path) -> None:
-    """As other tools name them, with the index that these read."""
     arrays = {f"layers/{i}": np.full(100, i, np.float32) for i in range(5)}
     path = tmp_path / "x.safetensors"
     written = write(path, [source(name, array) for name, array in arrays.items()], max_file_size=900)
@@ -251,12 +187,6 @@ def test_several_files(tmp_path: Path) -> None:
     found = reading.open_tensors(tmp_path / "x.safetensors.index.json")
     assert {name: array_of(found, name)[0] for name in found} == {name: array[0] for name, array in arrays.items()}
     assert all((tmp_path / file.name).stat().st_size == file.size for file in written)
-
-
-def test_a_tensor_larger_than_a_file_may_be_has_one_to_itself(tmp_path: Path) -> None:
-    sources = [Source(name, "U8", (size,), lambda n=size: [bytes(n)]) for name, size in [("a", 1), ("b", 99), ("c", 1)]]
-    written = write(tmp_path / "x.safetensors", sources, max_file_size=10)
-    assert [list(file.digests) for file in written] == [["a"], ["b"], ["c"]]
 
 
 def test_memory_does_not_grow_with_tensors(tmp_path: Path) -> None:
@@ -336,7 +266,6 @@ def archive(folder: Path, weights: np.ndarray) -> jaxexp.Archive:
 
 
 def unpack(opened: jaxexp.Archive, folder: Path) -> int:
-    """What `jaxexp unpack` does with a file of weights."""
     unpacking, weights = Unpacking(), opened["model"].stored_weights()
     assert weights is not None
     return unpacking.write(unpacking.plan(str(folder), weights, lambda path: None), weights)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import safetensors.numpy
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxexp._errors import ExportError, WeightsError
-from jaxexp._weights.arrays import placing
 from jaxexp._weights.arrays.stored import Stored, Table
 from jaxexp._weights.arrays.weights import Weights
 from kit.each import each
@@ -81,19 +78,6 @@ def test_nothing_is_opened_before_it_is_needed(tmp_path: Path, monkeypatch: pyte
     assert all(tried.startswith(".model-00003") for tried in second)
 
 
-def test_threads_read_a_weight_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    weights = loaded(tmp_path / "model", save(tmp_path / "model"))
-    calls = []
-    barrier = threading.Barrier(4)
-    monkeypatch.setattr(placing, "placed", lambda *a, whole=placing.placed: calls.append(a) or whole(*a))
-    threads = [threading.Thread(target=lambda: (barrier.wait(), weights["head"])) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(calls) == 1
-
-
 def test_on_many_devices(tmp_path: Path) -> None:
     shardings = [NamedSharding(MESH, P("d")), None, NamedSharding(MESH, P())]
     for weights in (loaded(tmp_path / "model", save(tmp_path / "model")), Weights(TYPES, ARRAYS)):
@@ -101,42 +85,6 @@ def test_on_many_devices(tmp_path: Path) -> None:
         same(moved)
         assert [moved[name].sharding for name in ("layers/0/w", "head")] == [shardings[0], shardings[2]]
         assert moved.with_values(ARRAYS)["layers/0/w"].sharding == shardings[0]
-
-
-def test_other_values(tmp_path: Path) -> None:
-    """From a file of any tool, a mapping or a pytree."""
-    weights = loaded(tmp_path / "model", save(tmp_path / "model"))
-    twice = {name: np.asarray(array) * 2 for name, array in ARRAYS.items()}
-    safetensors.numpy.save_file({**twice, "more": np.zeros(3)}, tmp_path / "tuned.safetensors")
-    tree = {
-        "layers": [{"w": twice["layers/0/w"], "b": twice["layers/0/b"]}],
-        "head": twice["head"],
-        "step": np.int32(1),
-    }
-    for values in (tmp_path / "tuned.safetensors", twice, tree):
-        same(weights.with_values(values), twice)
-    same(weights)
-
-
-def test_other_values_that_do_not_fit(tmp_path: Path) -> None:
-    weights = Weights(TYPES, ARRAYS)
-    for change, message in [
-        ({"head": np.zeros(31, np.int32)}, r"tensor 'head': expected int32\[32\], found int32\[31\]"),
-        ({"head": np.zeros(32, np.int16)}, r"tensor 'head': expected int32\[32\], found int16\[32\]"),
-    ]:
-        with pytest.raises(WeightsError, match=message):
-            weights.with_values({**ARRAYS, **change})
-        arrays = {name: np.asarray(array) for name, array in {**ARRAYS, **change}.items()}
-        safetensors.numpy.save_file(arrays, tmp_path / "x.safetensors")
-        with pytest.raises(WeightsError, match=r"x\.safetensors': tensor 'head': expected int32\[32\], found I"):
-            weights.with_values(tmp_path / "x.safetensors")
-    with pytest.raises(WeightsError, match="tensor 'layers/0/w': expected an array of this name, found none among 1"):
-        weights.with_values({"head": ARRAYS["head"]})
-    safetensors.numpy.save_file({"head": ARRAYS["head"]}, tmp_path / "x.safetensors")
-    with pytest.raises(
-        WeightsError, match=r"x\.safetensors': tensor 'layers/0/w': .* none among 1\. Also missing: 'layers/0/b'"
-    ):
-        weights.with_values(tmp_path / "x.safetensors")
 
 
 def test_hostile_tables(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 import zipfile
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 import jaxexp
-from jaxexp._cli import start
 from kit.each import each
 from kit.weighted import bound, params
 
@@ -71,30 +69,15 @@ def test_in_the_place_of_an_artifact(folder: Path, name: str) -> None:
             function((folder / name).read_bytes())
 
 
-@each("name", ["leaves.eqx", "model.safetensors", "weights.pkl"])
-def test_commands_give_the_same_advice(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    more = [["inspect"], ["verify", "--json"]] if name != "model.safetensors" else []  # which take weights, too
-    for command in (["view"], *more):
-        assert start.main([*command, str(folder / name)]) == 1
-        assert re.search(INSTEAD_OF_ARTIFACTS[name], "".join(capsys.readouterr())), command
-
-
-@each("name", ["weights.npz", "weights.pt", "model.exe", "leaves.eqx", "model.jaxexp"])
-def test_in_the_place_of_an_archive(folder: Path, name: str) -> None:
-    advice = {**INSTEAD_OF_ARTIFACTS, "model.jaxexp": "found an artifact, which is one function: 'jaxexp inspect'"}
-    with pytest.raises(jaxexp.DeserializationError, match=f"expected an archive .*{advice[name]}"):
-        jaxexp.Archive.open(folder / name)
-
-
 def test_a_plain_artifact_that_was_cut(tmp_path: Path) -> None:
     """It has no trailer to say how long it was."""
     blob = jaxexp.export(jax.jit(lambda x: x + 1))(np.ones(3, np.float32)).serialize(trailer=False)
     said = "the file was cut or damaged; get another copy of it"
     for part in (0.3, 0.5, 0.8, 0.95):
         (tmp_path / "cut.bin").write_bytes(blob[: int(len(blob) * part)])
-        for function in (jaxexp.load, jaxexp.verify, jaxexp.inspect):
+        for use in (jaxexp.load, jaxexp.verify, jaxexp.inspect):
             with pytest.raises(jaxexp.DeserializationError, match=f"{said}$"):
-                function(tmp_path / "cut.bin")
+                use(tmp_path / "cut.bin")
         (error,) = jaxexp.verify_many([tmp_path / "cut.bin"]).values()
         assert str(error).endswith(said)
 

@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 import safetensors.flax
 import safetensors.numpy
-from jax.sharding import AxisType, Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
 
 import jaxexp
 from jaxexp import _native
@@ -57,14 +55,6 @@ def test_other_tools_read_both(saved: Path) -> None:
     close(jax.grad(lambda x: squared(program.call)(weights, x))(X), jax.grad(squared(closed(params())))(X))
 
 
-def test_nothing_is_read_before_it_is_needed(saved: Path) -> None:
-    saved.with_suffix(".safetensors").rename(saved.parent / "elsewhere")
-    loaded = jaxexp.load(saved)
-    assert list(loaded.weights) == list(bound()[0].weights)
-    (saved.parent / "elsewhere").rename(saved.with_suffix(".safetensors"))
-    works(loaded)
-
-
 def test_from_another_folder(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(saved.parent)
     loaded = jaxexp.load(saved.name)
@@ -84,7 +74,6 @@ def test_on_a_cpu_weights_are_the_mapped_file(saved: Path) -> None:
 
 
 def test_saved_again_where_they_are(saved: Path) -> None:
-    """Weights that have not changed are not written again; those of another program are, and in another folder."""
     before = saved.with_suffix(".safetensors").stat().st_ino
     loaded = jaxexp.load(saved)
     loaded.save(saved, vjp_order=1, metadata={"note": 1})
@@ -250,18 +239,7 @@ def test_tables_that_do_not_fit(saved: Path) -> None:
         jaxexp.load(saved, policy=jaxexp.Policy(max_weight_bytes=0)).call(X)
 
 
-def test_sharded_weights(tmp_path: Path) -> None:
-    mesh = Mesh(np.array(jax.devices()), ("d",), axis_types=(AxisType.Auto,))
-    given = {"w": jax.device_put(np.arange(32 * 32, dtype=np.float32).reshape(32, 32), NamedSharding(mesh, P("d")))}
-    exported = jaxexp.export(jax.jit(lambda x: x @ given["w"]), weights=given)(X)
-    exported.save(tmp_path / "x.jaxexp")
-    loaded = jaxexp.load(tmp_path / "x.jaxexp").with_mesh(mesh)
-    assert loaded.weights["w"].sharding == given["w"].sharding
-    close(loaded.call(X), X @ np.asarray(given["w"]))
-
-
 def test_many(saved: Path) -> None:
-    """In a folder together; buffers are in none."""
     broken = saved.with_name("broken.jaxexp")
     broken.write_bytes(saved.read_bytes().replace(b"model.safetensors", b"other.safetensors")[:-1])
     paths = [saved, saved, broken]
@@ -290,7 +268,6 @@ STEMS = {
     "a:b": "a_b",
     "model\xa0v2": "model_v2",
     "\u0645\u062f\u0644\u200c\u0647\u0627": "\u0645\u062f\u0644_\u0647\u0627",  # Persian
-    "a\\b": "a_b",
     "a\nb": "a_b",
     os.fsdecode(b"m\xff"): "m_",
     "mod\u00e8le:2": "mod\u00e8le:2",
@@ -303,7 +280,7 @@ def test_names_that_an_artifact_may_not_contain(stem: str, beside: str, tmp_path
     path = tmp_path / f"{stem}.jaxexp"
     bound()[0].save(path, vjp_order=1)
     assert f"{beside}.safetensors" in names(tmp_path)
-    works(jaxexp.load(path))
+    close(jaxexp.load(path).call(X), apply(params(), X))
     large = np.ones((200, 200), np.float32)
     other = tmp_path / f"{stem}2.jaxexp"
     jaxexp.export(jax.jit(jnp.sin))(large).save(other, cases=[(large,)])

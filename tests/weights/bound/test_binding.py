@@ -29,11 +29,9 @@ def program() -> jaxexp.Exported:
     return jaxexp.export(jax.jit(apply))(params(LAYERS), X)
 
 
-@each("loaded", [False, True])
-def test_a_pytree(program: jaxexp.Exported, loaded: bool) -> None:
-    given = params(LAYERS)
-    if loaded:
-        program = jaxexp.deserialize(bytes(program.serialize(vjp_order=2)))
+def test_a_pytree() -> None:
+    given = params(2)
+    program = jaxexp.deserialize(bytes(jaxexp.export(jax.jit(apply))(given, X).serialize(vjp_order=2)))
     bound = program.bind(given)
     assert list(bound.weights) == sorted(named(given))
     close(bound.call(X), apply(given, X))
@@ -43,15 +41,6 @@ def test_a_pytree(program: jaxexp.Exported, loaded: bool) -> None:
     close(jax.grad(twice(squared(bound.call)))(X), jax.grad(twice(f))(X))
     found = jax.grad(lambda model: squared(model.call)(X))(bound)
     close(dict(found.weights), named(jax.grad(lambda p: squared(closed(p))(X))(given)))
-
-
-def test_jax_export_reads_the_program(program: jaxexp.Exported) -> None:
-    """With the arrays that other tools load from the file."""
-    given = params(LAYERS)
-    weights = safetensors.flax.load(safetensors.flax.save(named(given)))
-    read = jax.export.deserialize(bytearray(program.bind(given).serialize(vjp_order=1)))
-    close(read.call(weights, X), apply(given, X))
-    close(jax.grad(lambda x: squared(read.call)(weights, x))(X), jax.grad(squared(closed(given)))(X))
 
 
 def test_a_call_that_leaves_out_the_weights(program: jaxexp.Exported, tmp_path: Path) -> None:
@@ -81,26 +70,25 @@ def test_a_flat_dict_stays_as_it_is() -> None:
     close(bound.call(X), X + X[0])
 
 
-def test_arguments_that_the_module_does_not_take(program: jaxexp.Exported) -> None:
-    """Unused and donated ones, of several platforms, with static shapes and symbolic ones."""
-    given = params(LAYERS)
+def test_arguments_that_the_module_does_not_take() -> None:
+    given = params(2)
 
     def function(p: Any, unused: Any, x: Any) -> Any:
-        return {"y": apply(p, x), "b": p["layers"][11]["b"] + 1, "x": x + 1}
+        return {"y": apply(p, x), "b": p["layers"][1]["b"] + 1, "x": x + 1}
 
-    shape = jaxexp.symbolic_shape("b, 32")
-    for spec in (X, jax.ShapeDtypeStruct(shape, np.float32)):
-        jitted = jax.jit(function, donate_argnums=2)
-        exported = jaxexp.export(jitted, platforms=("cpu", "tpu"))({**given, "more": X}, X[0], spec)
-        bound = exported.bind({**given, "more": X})
-        close(bound.call(X[0], X), function(given, None, X))
-        count = len(bound.weights)
-        assert [i - count for i in bound.donated_arguments] == [i - count for i in exported.donated_arguments]
-        gradient = jax.grad(lambda x: (bound.call(X[0], x)["y"] ** 2).sum())(X)  # noqa: B023
-        close(gradient, jax.grad(squared(closed(given)))(X))
+    spec = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b, 32"), np.float32)
+    jitted = jax.jit(function, donate_argnums=2)
+    exported = jaxexp.export(jitted, platforms=("cpu", "tpu"))({**given, "more": X}, X[0], spec)
+    bound = exported.bind({**given, "more": X})
+    close(bound.call(X[0], X), function(given, None, X))
+    count = len(bound.weights)
+    assert [i - count for i in bound.donated_arguments] == [i - count for i in exported.donated_arguments]
+    gradient = jax.grad(lambda x: (bound.call(X[0], x)["y"] ** 2).sum())(X)
+    close(gradient, jax.grad(squared(closed(given)))(X))
 
 
 def test_other_weights(program: jaxexp.Exported) -> None:
+    assert list(program.bind(params(LAYERS)).weights) == sorted(named(params(LAYERS)))
     bound, other = program.bind(params(LAYERS)), params(LAYERS, seed=3)
     swapped = bound.with_weights(other)
     close(swapped.call(X), apply(other, X))
@@ -281,24 +269,16 @@ def test_a_function_in_the_place_of_its_weights() -> None:
     assert isinstance(raised.value, jaxexp.ExportError)
 
 
-def test_a_function_without_weights() -> None:
-    with pytest.raises(jaxexp.ExportError, match="has no weights"):
-        jaxexp.export(jax.jit(jnp.sin))(X).weights_into({"w": X})
-
-
 def test_another_architecture_warns() -> None:
     model, _ = bound(layers=2)
-    with pytest.warns(UserWarning, match="not used of the given arrays: 'layers/2/b', 'layers/2/w'") as warned:
-        tuned = model.with_weights(params(layers=3, seed=1))
-    assert [one.filename for one in warned] == [__file__]
-    assert list(tuned.weights) == list(model.weights)
-
-
-def test_a_mapping_of_a_model_and_more_warns() -> None:
-    model, _ = bound(layers=2)
-    larger = {**params(layers=3, seed=1), "step": 7}
-    with pytest.warns(UserWarning, match=r"not used of the given arrays: 'layers/2/b', 'layers/2/w'\. They"):
-        model.with_weights(larger)
+    larger = params(layers=3, seed=1)
+    for given in (larger, {**larger, "step": 7}):
+        with pytest.warns(
+            UserWarning, match=r"not used of the given arrays: 'layers/2/b', 'layers/2/w'\. They"
+        ) as warned:
+            tuned = model.with_weights(given)
+        assert [one.filename for one in warned] == [__file__]
+        assert list(tuned.weights) == list(model.weights)
 
 
 def test_what_may_have_more_is_quiet(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -22,16 +22,16 @@ from jaxexp._weights.files import header
 from kit.command_line import started
 from kit.compare import assert_same_values
 from kit.each import each
-from kit.places import GOLDEN, ROOT
-from kit.weighted import close
+from kit.places import GOLDEN
 
-VALUES = [1, 2, 3, 7]
+VALUES = (1, 2, 3, 7)
 
 
 def dtype_of(name: str) -> Any:
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
+@functools.cache
 def bound(dtype: str, values: Any = VALUES) -> jaxexp.BoundExported:
     """A function that makes float32 of its weights."""
     w = jnp.asarray(np.array(values, np.float32).astype(dtype_of(dtype)))
@@ -60,7 +60,7 @@ UNNAMED = ["int4", "uint4", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz"]
 
 @each("dtype", UNNAMED)
 def test_what_a_file_says(dtype: str, tmp_path: Path) -> None:
-    values = [1, 0, 1, 1]
+    values = (1, 0, 1, 1)
     function = bound(dtype, values)
     function.save(tmp_path / "f.jaxexp")
     assert metadata_of(tmp_path / "f.safetensors")["dtype:w"] == dtype
@@ -78,11 +78,10 @@ PAIRS = [(one, other) for i, one in enumerate(NAMES) for j, other in enumerate(N
 
 @each("file, needed", PAIRS)
 def test_no_bits_become_other_numbers(file: str, needed: str, tmp_path: Path) -> None:
-    """A file is cast, or refused, as arrays are."""
-    values = [1, 0, 1, 1]
+    values = (1, 0, 1, 1)
     other = bound(file, values)
     other.save(tmp_path / "f.jaxexp")
-    function = bound(needed, [0, 0, 0, 0])
+    function = bound(needed, (0, 0, 0, 0))
     with pytest.raises(jaxexp.WeightsError, match=rf"expected {needed}\[4\]"):
         function.with_weights(tmp_path / "f.safetensors")
     try:
@@ -98,7 +97,7 @@ def test_no_bits_become_other_numbers(file: str, needed: str, tmp_path: Path) ->
 
 
 def test_integers_that_do_not_fit(tmp_path: Path) -> None:
-    bound("int8", [100, -3, 9, 7]).save(tmp_path / "f.jaxexp")
+    bound("int8", (100, -3, 9, 7)).save(tmp_path / "f.jaxexp")
     cast = bound("int4").with_weights(tmp_path / "f.safetensors", cast=True)
     with pytest.raises(jaxexp.WeightsError, match=r"integers that fit into int4, found int8.* from -3 to 100"):
         cast.call()
@@ -107,7 +106,7 @@ def test_integers_that_do_not_fit(tmp_path: Path) -> None:
 @each("dtype", UNNAMED)
 def test_files_from_before(dtype: str, tmp_path: Path) -> None:
     """The artifact that they were saved with knows what they are; for others, I8 is int8 and U8 is uint8."""
-    function = bound(dtype, [1, 0, 1, 1])
+    function = bound(dtype, (1, 0, 1, 1))
     function.save(tmp_path / "f.jaxexp")
     without_dtypes(tmp_path / "f.safetensors")
     loaded = jaxexp.load(tmp_path / "f.jaxexp", verify=True)
@@ -120,8 +119,7 @@ def test_files_from_before(dtype: str, tmp_path: Path) -> None:
 
 @each("dtype", ["int4", "float8_e3m4"])
 def test_archives(dtype: str, tmp_path: Path) -> None:
-    """Tensors in an archive have no dtypes; the file that is unpacked says them."""
-    function = bound(dtype, [1, 0, 1, 1])
+    function = bound(dtype, (1, 0, 1, 1))
     function.save(tmp_path / "f.jaxexp")
     assert start.main(["pack", str(tmp_path / "a.zip"), str(tmp_path / "f.jaxexp")]) == 0
     assert_same_values(jaxexp.load(f"{tmp_path}/a.zip::f").call(), function.call())
@@ -171,7 +169,6 @@ def assert_is_it(loaded: jaxexp.Exported, golden: Path) -> None:
 
 @each("folder", FOLDERS)
 def test_golden_weights(folder: Path, tmp_path: Path) -> None:
-    """That earlier versions of jaxexp wrote beside a program, and in an archive."""
     golden = Path(shutil.copytree(folder, tmp_path / "golden"))
     for file in ("model.jaxexp", "model.safetensors"):
         jaxexp.verify(golden / file)
@@ -203,7 +200,6 @@ LAYERS = 12
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits memory in this way")
 def test_three_gigabytes(tmp_path: Path, subprocess_env: Any) -> None:
-    """In a process that may have no more memory than twice that."""
     env = {**subprocess_env(), "XLA_FLAGS": ""}
     path = tmp_path / "model.jaxexp"
     try:
@@ -215,18 +211,3 @@ def test_three_gigabytes(tmp_path: Path, subprocess_env: Any) -> None:
         assert path.with_suffix(".safetensors").stat().st_size < 1.01 * LAYERS * SIDE**2 * 4
     finally:
         path.with_suffix(".safetensors").unlink(missing_ok=True)
-
-
-def test_the_example_of_the_documentation(tmp_path: Path, monkeypatch: Any) -> None:
-    page = (ROOT / "docs" / "guide" / "weights.md").read_text()
-    code = "".join(re.findall(r"<!-- example: weights -->\n```python\n(.*?)```", page, re.DOTALL))
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "__main__"}
-    exec(code, names)
-    x = names["x"]
-    expected = names["model"](x)
-    close(names["loaded"].call(x), expected)
-    close(names["bound"].call(x), expected)
-    close(names["step"](names["loaded"], x), expected)
-    close(names["program"].call(dict(names["loaded"].weights), x), expected)
-    assert np.abs(names["tuned"].call(x) - expected).max() > 0.01

@@ -55,7 +55,7 @@ CHANGES: dict[str, Callable[[Path], None]] = {
 }
 
 
-@each("how, stable", [(how, stable) for how in CHANGES for stable in (False, True)])
+@each("how, stable", [*((how, False) for how in CHANGES), ("damaged", True)])
 def test_what_was_loaded_can_be_saved_again(how: str, stable: bool, tmp_path: Path) -> None:
     path = tmp_path / "m.jaxexp"
     constant(1).save(path)
@@ -133,13 +133,11 @@ def test_weights_of_one_digest_are_not_equal(tmp_path: Path) -> None:
 
 
 def large(path: Path) -> None:
-    """A function whose cases are in a file."""
     exported = jaxexp.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((65536,), np.float32))
     exported.save(path, cases=[(np.arange(65536, dtype=np.float32),)])
 
 
 def test_weights_with_the_name_of_cases(tmp_path: Path) -> None:
-    """Of another artifact, or one's own."""
     constant(1).save(tmp_path / "m.cases.jaxexp")
     with pytest.raises(jaxexp.ExportError, match=r"found the weights of 'm\.cases\.jaxexp', which would be lost"):
         large(tmp_path / "m.jaxexp")
@@ -151,17 +149,6 @@ def test_weights_with_the_name_of_cases(tmp_path: Path) -> None:
     assert value(path) == 1
     with pytest.raises(jaxexp.ExportError, match="weights="):
         constant(2, 65536).save(tmp_path / "p.jaxexp", weights="p.cases.safetensors", cases=[(X,)])
-
-
-@each("stable", [False, True])
-def test_what_is_still_there_is_not_written(stable: bool, tmp_path: Path) -> None:
-    path = tmp_path / "m.jaxexp"
-    constant(1).save(path)
-    before = (tmp_path / "m.safetensors").stat().st_ino
-    loaded = jaxexp.load(path, stable=stable)
-    loaded.call(X)
-    loaded.save(path)
-    assert (tmp_path / "m.safetensors").stat().st_ino == before
 
 
 def several(value: float) -> jaxexp.BoundExported:
@@ -228,7 +215,7 @@ def test_an_error_leaves_what_has_a_second_name(tmp_path: Path, monkeypatch: pyt
     assert value(path) == 1
 
 
-@each("values", [(2, 3), (1, 2), (2, 2)])
+@each("values", [(2, 3), (1, 2)])
 def test_two_writers(values: tuple[float, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one, in another thread, begins while the first one's program is written, and waits."""
     path, write = tmp_path / "m.jaxexp", serialize.save
@@ -302,7 +289,6 @@ def test_links_are_not_saved_through(tmp_path: Path) -> None:
 
 
 def renamed(name: str) -> jaxexp.BoundExported:
-    """The same bytes under a name."""
     weights = {name: np.full((4, 64), 1.0, np.float32)}
     return jaxexp.export(jax.jit(lambda p, x: x @ p[name]))(weights, X).bind(weights)
 
