@@ -59,7 +59,8 @@ def matrix(session: nox.Session) -> None:
     # `make matrix` has compiled the libraries of cpp/, which do not depend on Python.
     how = os.environ.get("JAXEXP_BUILD", "").split()
     session.install("-qq", "-c", str(constraints), *how, ".[test,cpu]")
-    session.run("pytest", "-n", os.environ.get("JOBS", "2"), *(session.posargs or ["--gate", "-m", "jax"]))
+    workers = ["-n", os.environ.get("JOBS", "2"), "--dist", "loadfile"]
+    session.run("pytest", *workers, *(session.posargs or ["--gate", "-m", "jax"]))
 
 
 @nox.session(python=[python for python in PAIRS if folder_of(python)])

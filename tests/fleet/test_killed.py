@@ -58,7 +58,7 @@ def killed(tmp_path: Path, subprocess_env: Callable[..., dict[str, str]]) -> Cal
 
 @pytest.mark.processes(reason="one kills those that it forks")
 def test_at_any_byte(killed: Callable[..., dict[str, Died]]) -> None:
-    """Up to the last one, it is not complete."""
+    """At the first byte, at the last one, and at one between; more at night."""
     assert killed("bytes", 3, *WRITERS) == dict.fromkeys(WRITERS, Died(3, 0))
 
 
@@ -77,9 +77,9 @@ def test_in_front_of_each_step(killed: Callable[..., dict[str, Died]]) -> None:
 @pytest.mark.parametrize("writer", WRITERS)
 def test_again_and_again(writer: str, way: str, killed: Callable[..., dict[str, Died]]) -> None:
     """Much is written, so at moments by chance mostly while it writes."""
-    found = killed(way, 100, writer, JAXEXP_KILLED_LARGE="100000")[writer]
-    assert found.times == 100 or (way == "steps" and found.times > 1)
-    assert found.complete < found.times
+    found = killed(way, 30, writer, JAXEXP_KILLED_LARGE="100000")[writer]
+    assert found.complete < 30
+    assert found.times == 30 or way == "steps"
 
 
 @pytest.mark.cpp

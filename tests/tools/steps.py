@@ -54,12 +54,12 @@ def report_of(name: str) -> Path:
 def pytest(name: str, arguments: str, budget: int, what: str, environment: str = "") -> Step:
     """The script, not `python -m pytest`: the checkout stays off sys.path, and the installed package is tested.
 
-    Many processes import the same modules of tests/, so these are compiled once, whatever the environment says.
+    Many processes import the same modules of tests/, so these are compiled once, whatever the environment says. The
+    tests of a file run in one worker, since they share what it made, traced and compiled.
     """
     more = os.environ.get("PYTEST_ARGS", "")
-    command = (
-        f"PYTHONDONTWRITEBYTECODE= {environment} {BIN}/pytest -n {JOBS} {arguments} --junitxml={report_of(name)} {more}"
-    )
+    start = f"PYTHONDONTWRITEBYTECODE= {environment} {BIN}/pytest -n {JOBS} --dist loadfile"
+    command = f"{start} {arguments} --junitxml={report_of(name)} {more}"
     return Step(name, command.strip(), budget, what)
 
 

@@ -107,7 +107,7 @@ class Archiving(Writer):
 
     def __init__(self, how: str) -> None:
         self.how = how.removesuffix(" to many")
-        self.times = 60 if how.endswith("to many") else 1  # so many that only changes are written
+        self.times = 100 if how.endswith("to many") else 1  # over 1,000 members: only changes are written
 
     def make(self) -> None:
         Path("artifacts").mkdir()
