@@ -16,27 +16,11 @@ import pytest
 
 import jaxexp
 from kit.archives import blob
-from kit.places import WORKERS
+from kit.workers import killed as worker
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks the processes that it kills")
 
-WRITERS = [
-    "save",
-    "save weights",
-    "archive: create",
-    "archive: append",
-    "archive: append to many",
-    "archive: compact",
-    "executables",
-    "more executables",
-    "compile cache",
-    "pack --force old.zip models",
-    "migrate --force --to 0.7.2 weighted.zip::a out/there.jaxexp",
-    "migrate --force --to 0.7.2 out/a.jaxexp out/a.jaxexp",
-    "migrate --force weighted.zip out --journal journal",
-    "migrate --force --to 0.7.2 out out --journal journal",
-    "unpack --force weighted.zip -d out",
-]
+WRITERS = [*worker.WRITERS]
 
 
 class Died(NamedTuple):
@@ -47,7 +31,7 @@ class Died(NamedTuple):
 @pytest.fixture
 def killed(tmp_path: Path, subprocess_env: Callable[..., dict[str, str]]) -> Callable[..., dict[str, Died]]:
     def run(way: str, count: int, *writers: str, **environment: str) -> dict[str, Died]:
-        command = [sys.executable, "-W", "ignore", WORKERS / "killed.py", tmp_path, way, str(count), "0", *writers]
+        command = [sys.executable, "-W", "ignore", worker.__file__, tmp_path, way, str(count), "0", *writers]
         done = subprocess.run(command, env=subprocess_env(**environment), capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         lines = (line.split("\t") for line in done.stdout.splitlines())
@@ -78,8 +62,12 @@ def test_in_front_of_each_step(killed: Callable[..., dict[str, Died]]) -> None:
 def test_again_and_again(writer: str, way: str, killed: Callable[..., dict[str, Died]]) -> None:
     """Much is written, so at moments by chance mostly while it writes."""
     found = killed(way, 30, writer, JAXEXP_KILLED_LARGE="100000")[writer]
-    assert found.complete < 30
-    assert found.times == 30 or way == "steps"
+    if way == "bytes":
+        assert found == Died(30, 0)
+    elif way == "steps":
+        assert found.complete >= 1
+    else:  # how many are complete depends on how busy the machine is
+        assert found.times == 30
 
 
 @pytest.mark.cpp
