@@ -241,6 +241,14 @@ def test_a_function_that_is_called_has_its_contents() -> None:
     assert found.texts[found.functions["attention"]["s"]] == "attention"
 
 
+def test_a_call_alone_in_its_caller_has_the_name_of_that() -> None:
+    def outer(layer, x):
+        return jax.jit(attention)(layer, x)
+
+    found = folded(lambda layer, x: outer(layer, jnp.sin(x)) * 2, weights()["layers"][0], spec((2, 4, 8)))
+    assert groups(found) == [("outer", "attention", [])]
+
+
 def test_complex_numbers_are_drawn() -> None:
     found = folded(lambda x: x * (1 + 2j) + jnp.zeros((4,), jnp.complex64), jax.ShapeDtypeStruct((4,), "complex64"))
     assert found.functions["main"]["o"]

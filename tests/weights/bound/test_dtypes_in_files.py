@@ -82,8 +82,9 @@ def test_no_bits_become_other_numbers(file: str, needed: str, tmp_path: Path) ->
     other = bound(file, values)
     other.save(tmp_path / "f.jaxexp")
     function = bound(needed, (0, 0, 0, 0))
-    with pytest.raises(jaxexp.WeightsError, match=rf"expected {needed}\[4\]"):
+    with pytest.raises(jaxexp.WeightsError, match=rf"expected {needed}\[4\]") as refused:
         function.with_weights(tmp_path / "f.safetensors")
+    assert (", held as " in str(refused.value)) == (needed in UNNAMED)
     try:
         expected = function.with_weights(dict(other.weights), cast=True).call()
     except jaxexp.WeightsError:
