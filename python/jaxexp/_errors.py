@@ -94,6 +94,10 @@ class ExportTypeError(ExportError, TypeError):
     """An argument of a type that cannot be exported."""
 
 
+class ExportBufferError(ExportTypeError, BufferError):
+    """A buffer that is not contiguous."""
+
+
 class ExportPicklingError(ExportTypeError, AttributeError):
     """A function that cannot be pickled. Without jaxexp, pickle fails to look up a function inside `jax.export`."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import abc
+import inspect
 from collections.abc import Iterable
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -19,10 +20,9 @@ def public(thing: T) -> T:
 
 
 def _make_public(owner: type) -> None:
-    if hasattr(owner, "__dataclass_fields__") and (names := vars(owner).get("__annotations__")):
+    if vars(owner).get("__annotations__"):
         # Annotations are text, which `typing.get_type_hints` would look up in `jaxexp`. So they are resolved here.
-        hints = get_type_hints(owner)
-        owner.__annotations__ = {name: hints[name] for name in names}
+        owner.__annotations__ = inspect.get_annotations(owner, eval_str=True)
     owner.__module__ = "jaxexp"
     for member in vars(owner).values():
         if isinstance(member, staticmethod):  # a pickle may name it too

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import typing
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -174,7 +175,19 @@ def test_hlo_shardings_are_those_of_the_installed_jax(name: str) -> None:
 def test_annotations_name_the_same_fields() -> None:
     ours, theirs = (set(typing.get_type_hints(library.Exported)) for library in LIBRARIES.values())
     assert ours == theirs
+    ours, theirs = (list(inspect.get_annotations(library.Exported)) for library in LIBRARIES.values())
+    assert ours == [field.name for field in dataclasses.fields(jaxexp.Exported)]
+    assert {*ours} == {*theirs} - {"_has_named_shardings"}
     assert not [name for name in vars(jaxexp.BoundExported).get("__annotations__", {}) if name.startswith("_")]
+
+
+@each("name", [name for name in jax_export.__all__ if callable(getattr(jaxexp, name, None))])
+def test_types_of_arguments_are_known_where_those_of_jax_export_are(name: str) -> None:
+    theirs, ours = getattr(jax_export, name), getattr(jaxexp, name)
+    methods = [m for m, value in vars(theirs).items() if inspect.isfunction(value)] if isinstance(theirs, type) else []
+    for one, other in [(theirs, ours), *((getattr(theirs, m), getattr(ours, m)) for m in methods)]:
+        assert inspect.signature(one) and inspect.signature(other)
+        assert isinstance(typing.get_type_hints(one), dict) and isinstance(typing.get_type_hints(other), dict)
 
 
 # --- modules as text ------------------------------------------------------------------------------------------------

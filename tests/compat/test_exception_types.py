@@ -69,6 +69,11 @@ def registered_twice(library: Any) -> None:
         )
 
 
+def released(view: memoryview) -> memoryview:
+    view.release()
+    return view
+
+
 DAY = np.datetime64("2026-11-22")
 PROVOCATIONS: dict[str, tuple[type[BaseException], Callable[[Any], Any]]] = {
     "static argument again": (ValueError, lambda e: of_static(e).call(X, "how")),
@@ -91,6 +96,10 @@ PROVOCATIONS: dict[str, tuple[type[BaseException], Callable[[Any], Any]]] = {
     "forward mode without VJPs": (TypeError, lambda e: jax.jvp(of_sin(e).call, (X,), (X,))),
     "vjp_order is text": (TypeError, lambda e: of_sin(e).serialize(vjp_order="1")),
     "artifact is text": (TypeError, lambda e: e.deserialize("text")),
+    "every second byte": (BufferError, lambda e: e.deserialize(memoryview(bytes(64))[::2])),
+    "a column": (BufferError, lambda e: e.deserialize(np.zeros((64, 2), np.uint8)[:, 0])),
+    "in Fortran's order": (BufferError, lambda e: e.deserialize(np.zeros((64, 2), np.uint8, "F"))),
+    "a view that was released": (ValueError, lambda e: e.deserialize(released(memoryview(bytes(64))))),
     "platforms is a number": (TypeError, lambda e: e.export(jax.jit(jnp.sin), platforms=3)(X)),
     "platform that is not there": (RuntimeError, lambda e: e.export(jax.jit(jnp.sin), platforms=["gpu"])(X)),
     "disabled_checks is one check": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 from types import ModuleType
 from typing import Any
 
@@ -233,6 +234,22 @@ def test_every_name_has_its_place() -> None:
     assert {name: getattr(jaxexp, name) for name in jax_export.__all__ if hasattr(jaxexp, name)} == {
         name: ours for name, ours in _OURS.items() if name in jax_export.__all__
     }
+
+
+def test_uninstall_leaves_what_others_put_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    logger, others = logging.getLogger("jaxexp"), logging.getLogger("others")
+    put = {"deserialize": len, "maximum_supported_calling_convention_version": 7, "Exported": tuple}
+    for place, name in [*((jax_export, name) for name in [*put, "SymbolicScope"]), (logger, "parent")]:
+        monkeypatch.setattr(place, name, getattr(place, name))  # so that all of them come back at the end
+    with jaxexp.install(), jaxexp.install():
+        for name, value in put.items():
+            setattr(jax_export, name, value)
+        del jax_export.SymbolicScope
+        logger.parent = others
+    assert {name: getattr(jax_export, name) for name in put} == put
+    assert not hasattr(jax_export, "SymbolicScope")
+    assert logger.parent is others
+    assert jax_export.export is not jaxexp.export
 
 
 def test_names_keep_the_meaning_they_had_when_they_were_imported() -> None:

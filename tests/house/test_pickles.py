@@ -113,6 +113,6 @@ def test_copies(tmp_path) -> None:
 def test_annotations_of_public_classes_are_understood() -> None:
     for name in jaxexp.__all__:
         value = getattr(jaxexp, name)
-        if isinstance(value, type) and hasattr(value, "__dataclass_fields__"):
-            hints = typing.get_type_hints(value)
-            assert {field.name for field in dataclasses.fields(value)} <= set(hints), name
+        if isinstance(value, type):
+            fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
+            assert {field.name for field in fields} <= set(typing.get_type_hints(value)), name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,17 @@ def test_files_that_are_no_policy(tmp_path: Path, text: str, said: str, kind: ty
     assert repr(str(path)) in str(raised.value)
     with pytest.raises(FileNotFoundError):
         jaxexp.Policy.from_toml(tmp_path / "other.toml")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+@each("read", [jaxexp.Policy.from_toml, jaxexp.from_stablehlo])
+def test_only_files_are_read(read: Any, tmp_path: Path) -> None:
+    """A pipe would wait for its writer, and some devices have no end."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero", tmp_path):
+        with pytest.raises(OSError, match=r"not a regular file|Is a directory") as raised:
+            read(path)
+        assert raised.value.filename == str(path)
 
 
 def test_a_policy_refuses_before_auxiliary_data_become_objects(tmp_path: Path, monkeypatch: Any) -> None:

@@ -40,7 +40,10 @@ class Buffer {
   /// it is fetched now.
   explicit Buffer(nb::handle owner, bool in_parts = false) : in_parts_(in_parts) {
     const InParts scope(in_parts_);
-    if (PyObject_GetBuffer(owner.ptr(), &info_, PyBUF_SIMPLE) == 0) return;
+    // Whoever holds a buffer of a memoryview keeps its owner from releasing it. One of our own holds the same bytes.
+    const nb::object own =
+        PyMemoryView_Check(owner.ptr()) ? owned(PyMemoryView_FromObject(owner.ptr())) : nb::borrow(owner);
+    if (PyObject_GetBuffer(own.ptr(), &info_, PyBUF_SIMPLE) == 0) return;
     // Owners whose bytes are not contiguous raise all kinds of errors; memoryview raises one that explains it.
     PyErr_Clear();
     const nb::object contiguous = view(owner);

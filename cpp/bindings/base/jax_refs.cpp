@@ -53,7 +53,8 @@ nb::object JaxRefs::names_of(const NamedValues& fields) const {
 }
 
 std::shared_ptr<const JaxRefs> jax_refs() {
-  if (!current()) throw std::runtime_error("the codec knows no JAX yet: call jaxexp._native.bind first");
+  if (!current())
+    throw std::runtime_error("the codec knows no JAX: jaxexp._native.bind was not called yet, or Python is ending");
   return current();
 }
 

@@ -60,6 +60,8 @@ class Exported(Recorded, Called, ExportedOfJax, metaclass=InPlaceOf):
         uses_global_constants: whether the module must be specialized to shapes or a platform before compilation.
     """
 
+    __annotations__ = data.ExportedData.__annotations__  # which a class does not inherit
+
     @property
     def weights(self) -> Mapping[str, Any]:
         """The weights of the function by their names, as arrays on devices; empty if it has none.
@@ -85,8 +87,7 @@ class Exported(Recorded, Called, ExportedOfJax, metaclass=InPlaceOf):
     def bind(
         self, weights: Any, *, rename: Rename | None = None, cast: bool = False, stable: bool = False
     ) -> BoundExported:
-        """Makes the first argument the weights of the function: they are saved in a file beside it, and its VJPs share
-        them.
+        """Makes the first argument the function's weights. They are saved in a file beside it, and its VJPs share them.
 
         Args:
             weights: the first argument, a pytree of arrays; or a mapping of arrays by the paths that the leaves have in

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from jaxexp._signing.signed_by import SignedBy
     from jaxexp._weights.arrays.stored import Table, WithDigests
     from jaxexp._weights.arrays.weights import Weights
+else:  # so that `typing.get_type_hints` takes `deserialize`, as it takes that of jax.export
+    Buffer = Policy = Any
 
 _read = reader.read
 
@@ -37,8 +39,9 @@ def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
 
     All metadata is verified now. The fields are decoded on the first access to one of them, except fields that JAX or a
     registered function might refuse. The module and the VJPs are read from the buffer when they are needed, and
-    compared with their digests then. So `bytes` stay in use as long as the function does. Any other buffer (a
-    bytearray, a mapped file, a read-only view of either) is copied first, so you may change it afterwards.
+    compared with their digests then. So `bytes` stay in use as long as the function does; a memoryview of them may be
+    released. Any other buffer (a bytearray, a mapped file, a read-only view of either) is copied first, so you may
+    change it afterwards.
 
     Verification covers the structure, not what the module does. A loaded function is a program, and may run any custom
     call that is registered in the process. Load only what you trust, or pass a policy, which is checked before the
@@ -55,7 +58,8 @@ def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
             expected, and what was found. Functions registered for pytree nodes may also refuse the data.
         PolicyError: the artifact contains something that the policy does not allow. The error says what, where, and
             which field would allow it.
-        TypeError: `blob` is not a buffer, or `policy` is not a Policy.
+        TypeError: `blob` is not a contiguous buffer (the error is a BufferError, too, if it is a buffer), or `policy`
+            is not a Policy.
     """
     if policy is None:
         return _read(blob)

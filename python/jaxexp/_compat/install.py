@@ -38,7 +38,7 @@ _OURS: dict[str, Any] = {
 _lock = threading.Lock()
 _installations = 0
 _originals: dict[str, Any] = {}
-_logger = logging.getLogger("jaxexp")
+_logger, _logger_of_jax = logging.getLogger("jaxexp"), logging.getLogger(_jax.jax_exporter.__name__)
 _above_logger: logging.Logger | None = None
 
 
@@ -66,7 +66,7 @@ def install() -> contextlib.AbstractContextManager[object]:
             _originals.update((name, getattr(_jax.jax_export_module, name)) for name in names)
             for name in names:
                 setattr(_jax.jax_export_module, name, _OURS[name])
-            _log_below(logging.getLogger(_jax.jax_exporter.__name__))
+            _log_below(_logger_of_jax)
         _installations += 1
     undo = contextlib.ExitStack()
     undo.callback(uninstall)
@@ -75,14 +75,16 @@ def install() -> contextlib.AbstractContextManager[object]:
 
 @public
 def uninstall() -> None:
-    """Undoes one `install`; does nothing if there is none."""
+    """Undoes one `install`; does nothing if there is none. A name that other code has replaced since stays as it is."""
     global _installations
     with _lock:
         if _installations == 1:
             for name, original in _originals.items():
-                setattr(_jax.jax_export_module, name, original)
+                if getattr(_jax.jax_export_module, name, None) is _OURS[name]:
+                    setattr(_jax.jax_export_module, name, original)
             _originals.clear()
-            _log_below(_above_logger)
+            if _logger.parent is _logger_of_jax:
+                _log_below(_above_logger)
         _installations = max(0, _installations - 1)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from jaxexp._errors import ExportError, ExportTypeError, cause
 from jaxexp._kernel.artifact.chain import chain
+from jaxexp._kernel.io import files
 from jaxexp._public import public
 
 from .limits.limits import Limits
@@ -109,14 +110,14 @@ class Policy:
         Raises:
             ExportError: the file is not TOML, or has a name that is not a field of a policy. If the type is wrong, it
                 is also a TypeError.
-            OSError: the file cannot be read.
+            OSError: the file cannot be read, or is a pipe or a device.
 
         Example:
             >>> Policy.from_toml("policy.toml")  # platforms = ["cpu"]
         """
         path = os.fsdecode(path)
         try:
-            with open(path, "rb") as file:
+            with files.regular(path) as file:
                 fields = tomllib.load(file)
         except (ValueError, RecursionError) as error:  # also for text that is not UTF-8
             raise ExportError(f"{path!r} is not a TOML file: {error}") from cause(error)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from typing import Any
 
 import jax
@@ -173,6 +175,20 @@ def test_wrong_specs(mistake: str, constrained: list[jaxexp.Exported]) -> None:
     for one in constrained:
         with pytest.raises(jaxexp.ExportError, match=match):
             provoke(one)
+
+
+@each("constraint", ["z >= 8", "a >= z", "mod(z, 2) == 0"])
+def test_a_constraint_on_a_variable_that_no_argument_has(constraint: str) -> None:
+    """`export` refuses it as JAX does; `dataclasses.replace` and artifacts bring it."""
+    exported = jaxexp.export(jax.jit(lambda x: x * 2))(spec(jaxexp.symbolic_shape("a")))
+    shape = jaxexp.symbolic_shape("a", constraints=[constraint])
+    aval = exported.in_avals[0].update(shape=shape)
+    made = dataclasses.replace(exported, in_avals=(aval,), out_avals=(aval,))
+    loaded = jaxexp.deserialize(made.serialize())
+    uses = [lambda e: e.call(arr(9)), lambda e: e.make_jaxpr(arr(9)), lambda e: e.specialize(spec((9,)))]
+    for one, use in [(exported, lambda e: e.specialize(spec(shape))), *itertools.product((made, loaded), uses)]:
+        with pytest.raises(jaxexp.ExportError, match="'z' that is not appearing"):
+            use(one)
 
 
 def test_weak_types_and_scalars() -> None:

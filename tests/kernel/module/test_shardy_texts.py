@@ -116,13 +116,23 @@ def test_what_is_refused(name: str, use: str, capfd: pytest.CaptureFixture[str])
     assert capfd.readouterr() == ("", "")
 
 
-@each("frontend", ["{xla.sdy.meshes = 5 : i32}", '{xla.sdy.meshes = "{}", xla.sdy.sharding = [1]}'])
-def test_what_is_no_text(frontend: str) -> None:
-    exported = _of_text(
+def _with_frontend(frontend: str) -> jaxexp.Exported:
+    return _of_text(
         f"""module attributes {{mhlo.frontend_attributes = {frontend}}} {{
           func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {{ return %x : tensor<4xf32> }}
         }}"""
     )
+
+
+@each("frontend", ['"{}"', "5 : i32", "unit", '["xla.sdy.meshes"]'])
+def test_what_is_no_dictionary(frontend: str) -> None:
+    with pytest.raises(jaxexp.DeserializationError, match="that is no dictionary"):
+        USES["call"](_with_frontend(frontend))
+
+
+@each("frontend", ["{xla.sdy.meshes = 5 : i32}", '{xla.sdy.meshes = "{}", xla.sdy.sharding = [1]}'])
+def test_what_is_no_text(frontend: str) -> None:
+    exported = _with_frontend(frontend)
     for use in USES.values():
         with pytest.raises(jaxexp.DeserializationError, match="that is no text"):
             use(exported)

@@ -21,6 +21,7 @@ from jaxexp import _native
 from jaxexp._api.exported import reader
 from jaxexp._kernel.codec import binding
 from jaxexp._kernel.function.data import attributes_of
+from kit.command_line import started
 from kit.compare import assert_same_fields, chain
 from kit.corpus import CASES, arr
 from kit.each import each
@@ -184,3 +185,50 @@ def test_what_somebody_sets(blob: bytes, symbolic: bytes) -> None:
     assert exported.platforms == vars(exported)["platforms"] == ("tpu",)
     assert exported.nr_devices == 7
     assert jaxexp.deserialize(blob) == at_once(blob) != jaxexp.deserialize(symbolic)
+
+
+VIEWS: dict[str, Callable[[bytes], memoryview]] = {
+    "of bytes": memoryview,
+    "of a part": lambda blob: memoryview(bytes(8) + blob + bytes(8))[8:],
+    "of characters": lambda blob: memoryview(blob).cast("c"),
+    "of a bytearray": lambda blob: memoryview(bytearray(blob)),
+    "that is not aligned": lambda blob: memoryview(b"?" + blob)[1:],
+}
+READERS: dict[str, Callable[[memoryview], Any]] = {
+    "deserialize": jaxexp.deserialize,
+    "with a policy": lambda view: jaxexp.deserialize(view, policy=jaxexp.Policy()),
+    "load": lambda view: jaxexp.load(view, verify=True),
+    "load_many": lambda view: jaxexp.load_many([view, view])[1],
+}
+
+
+@each("kind, read", [(kind, "deserialize") for kind in VIEWS] + [("of bytes", read) for read in READERS])
+def test_a_view_is_released_while_its_function_lives(kind: str, read: str, blob: bytes) -> None:
+    with VIEWS[kind](blob) as view:
+        exported = READERS[read](view)
+    with pytest.raises(ValueError, match="released"):
+        len(view)
+    assert_same_fields(exported, at_once(blob))
+    assert_same_fields(exported.vjp(), at_once(blob).vjp())
+
+
+AT_THE_END = """
+import jax, jaxexp
+
+class Last:
+    function = jaxexp.deserialize(jaxexp.export(jax.jit(lambda x: x * 2))(1.0).serialize())
+
+    def __del__(self):
+        f = self.function
+        print(f.fun_name, f.platforms, f.nr_devices, f.mlir_module_serialized[:2])
+
+last = Last()
+"""
+
+
+@pytest.mark.processes(reason="it ends")
+def test_fields_that_are_first_read_when_python_ends(subprocess_env: Any) -> None:
+    """Globals of modules are gone then, so what needs JAX can no longer be decoded."""
+    done = started(AT_THE_END, env=subprocess_env())
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "<lambda> ('cpu',) 1 b'ML'\n"

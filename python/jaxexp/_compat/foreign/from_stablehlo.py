@@ -68,7 +68,7 @@ def from_stablehlo(
         ExportError: custom calls are not known to be stable; or `shapes`, `args`, `kwargs` or `results` do not fit the
             module.
         TypeError: `module` is neither text, bytes nor a path.
-        OSError: the file cannot be read.
+        OSError: the file cannot be read, or is a pipe or a device.
 
     Example:
         >>> model = from_stablehlo("model.mlirbc", args=({"weight": 0, "bias": 1}, 2), platforms=["cpu", "cuda"])

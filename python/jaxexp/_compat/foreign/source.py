@@ -21,6 +21,7 @@ from jaxexp._errors import (
     cause,
 )
 from jaxexp._kernel.artifact import module_head
+from jaxexp._kernel.io import files
 
 BYTECODE = b"ML\xefR"  # with these bytes, MLIR bytecode begins
 
@@ -53,7 +54,7 @@ def contents(module: Any) -> tuple[bytes, str | None]:
     if isinstance(module, str) and ("\n" in module or "{" in module):
         return module.encode(), None
     if isinstance(module, (str, os.PathLike)):
-        with open(module, "rb") as file:
+        with files.regular(module) as file:
             return file.read(), os.fsdecode(module)
     try:
         return bytes(memoryview(module)), None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxexp import _native
-from jaxexp._errors import DeserializationError, ExportTypeError
+from jaxexp._errors import DeserializationError, ExportBufferError, ExportTypeError
 from jaxexp._kernel.io.other_files import HEAD, instead_of_artifact
 
 
@@ -50,19 +50,15 @@ def explain(error: DeserializationError | TypeError, buffer: Any, *, is_whole: b
     if isinstance(error, DeserializationError):
         if is_whole:
             error.found = instead_of_artifact(error.found, error.path, _beginning(buffer))
-    elif not _is_contiguous(buffer):
-        advice = "; jaxexp.load(path) reads a file" if isinstance(buffer, (str, os.PathLike)) else ""
-        raise ExportTypeError(
-            "an artifact is read from a buffer such as bytes, bytearray, memoryview or mmap, "
-            f"not {type(buffer)}{advice}"
-        ) from error
-
-
-def _is_contiguous(value: Any) -> bool:
+        return
+    expected = "an artifact is read from a buffer such as bytes, bytearray, memoryview or mmap"
     try:
-        return memoryview(value).c_contiguous
+        is_contiguous = memoryview(buffer).c_contiguous
     except TypeError:
-        return False
+        advice = "; jaxexp.load(path) reads a file" if isinstance(buffer, (str, os.PathLike)) else ""
+        raise ExportTypeError(f"{expected}, not {type(buffer)}{advice}") from None
+    if not is_contiguous:
+        raise ExportBufferError(f"{expected}, found one that is not contiguous: pass bytes(...) of it") from None
 
 
 def _beginning(buffer: Any) -> bytes:

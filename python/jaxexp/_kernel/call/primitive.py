@@ -139,7 +139,7 @@ def _solve_dim_vars(
         sizes: Any = _jax.ShapeEvaluator({name: in_avals[index].shape[axis] for name, index, axis in sources})
         checks.check_statically(sizes)
         return names, [sizes.evaluate(solution[name]) for name in names]
-    except ValueError as error:
+    except _jax.dim_vars_errors as error:
         reason = constraints.broken(error, exported, in_avals)
         raise ExportError(f"{doing[0]} {exported.fun_name}: {reason}") from cause(error)
 

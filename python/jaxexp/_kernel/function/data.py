@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, get_type_hints
 
 from jaxexp import _jax, _native
 from jaxexp._errors import ExportError, ExportPicklingError
@@ -413,10 +413,11 @@ def _loaded_hlo_shardings(
 
 def _of_artifact(name: str) -> Callable[[ExportedData], Any]:
     """Gets a field of a function that was loaded."""
-    find = _APART.get(name)
+    # At exit, Python clears the globals of modules before it deletes the last objects, which may still read fields.
+    find, own_attributes = _APART.get(name), attributes_of
 
     def found(exported: ExportedData) -> Any:
-        attributes = attributes_of(exported)
+        attributes = own_attributes(exported)
         artifact: Artifact | None = attributes.get("_artifact")
         if artifact is None:
             error = f"{type(exported).__name__!r} object has no attribute {name!r}: its constructor was not called"
@@ -429,9 +430,9 @@ def _of_artifact(name: str) -> Callable[[ExportedData], Any]:
     return found
 
 
-# They are not fields, so nobody who asks for the annotations is told of them.
-for _name in ("_has_named_shardings", "_facts"):
-    del ExportedData.__annotations__[_name]
+# Only of fields, and no text, which `Exported` would look up in another module.
+_types = get_type_hints(ExportedData)
+ExportedData.__annotations__ = {name: _types[name] for name in _FIELDS}
 
 # For code that looks at the class, such as protocols. `dataclass` would have taken them for defaults.
 _MADE_LATER: dict[str, Callable[[Any], Any]] = {

@@ -120,7 +120,7 @@ def dim_values_of(module: Any, in_avals: Sequence[Any], in_tree: Any, arrays: Se
     """
     try:
         return lowered_inline(_dim_values(in_avals, in_tree), module, in_avals, arrays)
-    except ValueError as error:
+    except _jax.dim_vars_errors as error:
         raise ExportError(
             f"the dimension variables do not follow from the argument shapes: {in_one_line(error)}"
         ) from cause(error)

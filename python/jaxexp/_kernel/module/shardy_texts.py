@@ -36,9 +36,8 @@ _TOKENS = re.compile(
 
 
 def are_in(module: Any) -> bool:
-    """Whether a module has its Shardy parts as texts."""
-    attributes = module.operation.attributes
-    return _FRONTEND in attributes and _MESHES in _jax.ir.DictAttr(attributes[_FRONTEND])
+    """Whether a module has its Shardy parts as texts. A ModuleError if its frontend attributes are no dictionary."""
+    return any(name == _MESHES for name, _ in _of_frontend(module.operation.attributes))
 
 
 def import_(module: Any) -> None:
