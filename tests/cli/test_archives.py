@@ -258,7 +258,8 @@ def test_members(folder, fleet, good, run, tmp_path) -> None:
     member = f"{fleet}::b8"
     said = good("inspect", folder / "scores.jaxexp").partition("\n")[2]
     for name in (member, f"{fleet.as_uri()}::b8"):
-        assert good("inspect", name).partition("\n")[2] == said
+        found = good("inspect", name).partition("\n")[2]
+        assert found.replace('commit = "0e3c", v = 3', 'by = "me", run = [1, 2]') == said != found  # the archive's own
     assert good("ls", fleet.as_uri()) == good("ls", fleet)
     assert "4 of 4 artifacts whole" in good("verify", fleet.as_uri())
     assert inputs.split("s3://bucket/fleet.zip::a/b") == ("s3://bucket/fleet.zip", "a/b")
@@ -267,7 +268,8 @@ def test_members(folder, fleet, good, run, tmp_path) -> None:
     found = json.loads(good("inspect", "--json", f"{fleet}::*"))
     assert [fact["file"] for fact in found] == [f"{fleet}::{name}" for name in NAMES]
     assert "1 of 1 artifact whole" in good("verify", member)
-    assert good("diff", member, folder / "scores.jaxexp") == ""
+    status, text, _ = run("diff", "--json", member, folder / "scores.jaxexp")
+    assert (status, list(json.loads(text)["changes"])) == (1, ["origin"])  # its metadata
     assert good("diff", member, f"{fleet}::inner/again") == ""
     assert "loads it" in good("compat", member)
     good("migrate", member, tmp_path / "new")

@@ -144,7 +144,7 @@ def test_archives(good: Any, run: Any, saved: Path, tmp_path: Path) -> None:
     assert (tmp_path / "copy.zip").read_bytes() == archive.read_bytes()
     member, new = f"{archive}::more/{saved.stem}", tmp_path / "new"
     new.mkdir()
-    written = f"weights: written to {new / 'model.safetensors'}, which the new artifact needs beside it"
+    written = f"files: written to {new / 'model.safetensors'}, which the new artifact needs beside it"
     assert written in good("migrate", member, new / "m.jaxexp")
     close(jaxexp.load(new / "m.jaxexp", verify=True).call(X), apply(params(seed=2), X))
     status, text, _ = run("diff", "--json", "--only", "weights", member, f"{archive}::{saved.stem}")

@@ -27,6 +27,7 @@ from jaxexp._kernel.module import mlir
 from jaxexp.runtime import Array, Session, Value
 from jaxexp.runtime.arrays import dtype_of
 from kit import costs, layout, without_jax
+from kit.each import each
 from kit.runtime import READER, numpy_dtype
 from kit.saved import saved
 
@@ -616,6 +617,33 @@ def test_code_that_is_kept(tmp_path: Path, cache: Path) -> None:
     with pytest.raises(jaxexp.ExecutablesError) as wrong:
         session.save_executable(sine)
     assert wrong.value.file == str(sine)
+
+
+@each("name", ["garbage", "empty", "an artifact", "cut head", "other head"])
+def test_no_file_of_executables(name: str, tmp_path: Path) -> None:
+    """A session refuses it as `load` does, instead of compiling."""
+    sine, file = saved(tmp_path, jnp.sin, X), tmp_path / "f.exe"
+    jaxexp.load(sine).precompile(into=file)
+    code = file.read_bytes()
+    other = bytes([*code[:100], code[100] ^ 1, *code[101:]])
+    contents = {"garbage": b"garbage" * 99, "empty": b"", "an artifact": sine.read_bytes(), "cut head": code[:20]}
+    file.write_bytes(contents.get(name, other))
+    said = []
+    for use in (jaxexp.load, lambda path, executables: Session(path, plugin="cpu", executables=executables)):
+        with pytest.raises(jaxexp.ExecutablesError) as error:
+            use(sine, executables=file)
+        said.append((str(error.value), error.value.file))
+    assert said[0] == said[1]
+
+
+@each("wrong", [True, np.True_, 8.0, "8"])
+def test_numbers_that_are_no_integers(wrong: Any, tmp_path: Path) -> None:
+    session = Session(sine := saved(tmp_path, jnp.sin, X), plugin="cpu")
+    for use in (lambda: Session(sine, plugin="cpu", sizes=[{"b": wrong}]), lambda: session.compile({"b": wrong})):
+        with pytest.raises(TypeError, match="a set of sizes is a dict of integers"):
+            use()
+    with pytest.raises(TypeError):
+        Session(sine, plugin="cpu", devices=[wrong])
 
 
 def test_a_program_in_an_archive_is_copied(tmp_path: Path) -> None:

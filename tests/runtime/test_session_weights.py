@@ -34,6 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     safetensors.numpy.save_file(other, folder / "other.safetensors")
     with jaxexp.Archive.create(folder / "fleet.zip") as archive:
         archive.add("model", model)
+        archive.add("tuned", model.with_weights(other), cases=[(X,)])
         archive.add("sin", jaxexp.export(jax.jit(jnp.sin))(X))
     return folder
 
@@ -73,6 +74,50 @@ def test_weights(folder: Path, tmp_path: Path) -> None:
     close(list(vjp(X, np.ones_like(expected))), [*in_order(of_weights), of_x])
     with pytest.raises(jaxexp.RunError, match=rf"args\[{len(given)}\] must have dtype float32"):
         vjp(X.astype(np.int32), np.ones_like(expected))
+
+
+GIVEN: dict[str, Any] = {
+    "a pytree": lambda folder: params(seed=7),
+    "arrays by name": lambda folder: named(params(seed=7)),
+    "of another byte order": lambda folder: {k: np.asarray(v, ">f4") for k, v in named(params(seed=7)).items()},
+    "a session's": lambda folder: Session(folder / "fleet.zip::tuned", plugin="cpu").weights,
+    "a member": lambda folder: f"{folder / 'fleet.zip'}::tuned",
+    "a handle": lambda folder: jaxexp.Archive.open(folder / "fleet.zip")["tuned"],
+    "a file": lambda folder: folder / "other.safetensors",
+}
+
+
+@each("what", GIVEN)
+def test_weights_from_anywhere(what: str, folder: Path, tmp_path: Path) -> None:
+    session, given = Session(folder / "fleet.zip::model", plugin="cpu"), GIVEN[what](folder)
+    expected = apply(params(seed=7), X)
+    for found in (session.with_weights(given), session.with_weights(given, rename={}).with_weights(given)):
+        close([found(X)], [expected])
+        if what in ("a member", "a handle"):
+            assert found.check().ok
+        else:
+            with pytest.raises(jaxexp.RunError, match="has no cases of its own"):
+                found.check()
+    close([session(X)], [apply(params(), X)])
+
+
+def test_weights_that_do_not_fit(folder: Path) -> None:
+    session, arrays = Session(folder / "fleet.zip::model", plugin="cpu"), named(params(seed=7))
+    other = {f"m.{name}": array for name, array in arrays.items()}
+    close([session.with_weights(other, rename=lambda name: f"m.{name}")(X)], [apply(params(seed=7), X)])
+    wrong: list[tuple[Any, type[Exception], str]] = [
+        (other, jaxexp.WeightsError, "'head': expected an array of this name, .* pass rename="),
+        (f"{folder / 'fleet.zip'}::sin", jaxexp.WeightsError, r"fleet\.zip::sin': expected a member with weights"),
+        (f"{folder / 'fleet.zip'}::none", KeyError, "none"),
+        ({**arrays, "head": np.zeros(3, np.float32)}, jaxexp.WeightsError, r"the weights: tensor 'head': expected F32"),
+        ({**arrays, "head": "x"}, jaxexp.RunError, "the weight 'head' must be an array, found a str"),
+        ({**arrays, "layers": {"0": {"w": X}}}, jaxexp.ExportError, "two of the given weights would be called"),
+    ]
+    for given, error, message in wrong:
+        with pytest.raises(error, match=message):
+            session.with_weights(given)
+    with pytest.raises(jaxexp.ExportError, match=r"rename= maps 'heads', .* did you mean 'head'"):
+        session.with_weights(arrays, rename={"heads": "x"})
 
 
 def test_members_of_archives(folder: Path, tmp_path: Path) -> None:

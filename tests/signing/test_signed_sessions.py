@@ -92,6 +92,25 @@ def test_other_weights(signed: Path, by: jaxexp.SignedBy, keys: Path) -> None:
         np.testing.assert_allclose(use()(X), RESULT, rtol=1e-5)
 
 
+def test_weights_of_a_member(signed: Path, by: jaxexp.SignedBy, keys: Path, tmp_path: Path) -> None:
+    """Its archive has to be signed, too, however it is named."""
+    models = [session(signed / "model.jaxexp", by), session(member(signed), by)]
+    shutil.copy(signed / "model.safetensors", signed / "other.safetensors")
+    with jaxexp.Archive.create(tmp_path / "others.zip") as archive:
+        archive.add("model", jaxexp.load(signed / "model.jaxexp"))
+    other = f"{tmp_path / 'others.zip'}::model"
+    for model in models:
+        np.testing.assert_allclose(model.with_weights(member(signed))(X), RESULT, rtol=1e-5)
+        with pytest.raises(jaxexp.SignatureError, match=r"others\.zip"):
+            model.with_weights(other)
+        with pytest.raises(jaxexp.ExportError, match=r"open its archive with Archive\.open\(path, signed_by=\.\.\.\)"):
+            model.with_weights(jaxexp.Archive.open(tmp_path / "others.zip")["model"])
+        with pytest.raises(jaxexp.SignatureError):
+            model.with_weights(signed / "other.safetensors", rename={})
+    jaxexp.sign([tmp_path / "others.zip"], key=keys / "release.pem")
+    np.testing.assert_allclose(models[0].with_weights(other)(X), RESULT, rtol=1e-5)
+
+
 def test_executables(signed: Path, by: jaxexp.SignedBy, keys: Path, tmp_path: Path) -> None:
     code = tmp_path / "session.exe"
     compiled = session(signed / "model.jaxexp", by)

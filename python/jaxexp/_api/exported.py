@@ -21,8 +21,8 @@ from .recorded import Recorded, save_with_cases
 
 if TYPE_CHECKING:
     from jaxexp._executables.executables import Executable
-    from jaxexp._weights.arrays.names import Rename
     from jaxexp._weights.arrays.weights import Weights
+    from jaxexp._weights.files.names import Rename
 
 
 @public

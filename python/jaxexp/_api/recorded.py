@@ -79,9 +79,9 @@ class Recorded(Function):
             cases: calls to make now, whose arguments and results are saved with the function, for `check` to make
                 again: each a tuple of the positional arguments; or a dict with ``args``, ``kwargs``, a ``name``, a
                 ``tolerance`` (as in `check`, for all results, or a dict of some by their paths, as in
-                ``{"result['loss']": 1e-3}``; by default, what rounding does to a float is measured now, which takes
-                several calls; ``"dtype"`` measures nothing), and ``vjp_order`` for a call of the VJP with the
-                ``cotangents`` of the results, in a list; by default they are random. With ``"trace": True``,
+                ``{"result['loss']": 1e-3}``; ``"dtype"``, the default, is that of the dtype; ``"measured"`` measures
+                now what rounding does to a float, which takes several calls), and ``vjp_order`` for a call of the VJP
+                with the ``cotangents`` of the results, in a list; by default they are random. With ``"trace": True``,
                 fingerprints of what each operation makes are saved, too, so that `check` can name the first operation
                 that differs; this compiles a second program. An array may be a `Drawn`. If arrays take more than 64
                 KiB, the largest ones go to ``model.cases.safetensors`` beside ``model.jaxexp``.
@@ -106,15 +106,28 @@ def save_with_cases(
     save: Callable[[Writing], None],
 ) -> None:
     """Calls `save` with the cases of a function, and with new ones for what was given."""
+    if (kept := cases_to_write(exported, how, given)) is None:
+        save(how)
+        return
+    from jaxexp._api.cases import files
+
+    files.save(path, kept, lambda placed: save(how._replace(cases=placed, case_files=True)))
+
+
+def cases_to_write(exported: Any, how: Writing, given: Iterable[Any]) -> list[Case] | None:
+    """The cases of a function for a new artifact, and new ones for what was given; None if there are none.
+
+    Raises:
+        ExportError: as in `Exported.save`.
+    """
     given = list(given)
     if not how.trailer or (not given and data.cases_of(exported.unbound) is None):
         if given:
             raise ExportError(
                 f"{exported.fun_name} cannot be saved with cases and trailer=False: cases are in the trailer"
             )
-        save(how)
-        return
-    from jaxexp._api.cases import files, recording
+        return None
+    from jaxexp._api.cases import recording
 
     cases = recording.recorded(exported, given)
     kept = [case for case in cases if case.vjp_order <= how.vjp_order]
@@ -124,4 +137,4 @@ def save_with_cases(
                 f"{exported.fun_name} cannot be saved with vjp_order={how.vjp_order!r}: case {case.name!r} calls the "
                 f"VJP of order {case.vjp_order}"
             )
-    files.save(path, kept, lambda placed: save(how._replace(cases=placed, case_files=True)))
+    return kept

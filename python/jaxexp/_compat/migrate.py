@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from jaxexp._kernel.call.sizes import checked_sizes
 from jaxexp._kernel.function import data, vjps
 from jaxexp._kernel.function.convention import OLDEST_VERSION
 from jaxexp._kernel.module import composites, mlir, runnable
-from jaxexp._kernel.write.options import TableOfWeights, Writing
+from jaxexp._kernel.write.options import Writing
 from jaxexp._kernel.write.reader import check_choice
 from jaxexp._kernel.write.serialize import serialize
 
@@ -27,24 +27,31 @@ def migrated(
     buffer: Any,
     to: str | None,
     inputs: tuple[Sequence[Any], Mapping[str, Any]] | None = None,
-    weights: TableOfWeights | None = None,
     locations: str = "full",
     sizes: Sequence[Mapping[str, int]] | None = None,
     case_files: bool = False,
+    metadata: Mapping[str, Any] | None = None,
+    file_name: Callable[[str, bytes], str] = lambda name, content: name,
 ) -> bytearray:
-    """The result of the public function `migrate`, for an artifact in a buffer. `weights` is what its trailer says of
-    weights; by default that of the old one. `sizes` are those of `Exported.save`. With `case_files`, files with arrays
-    of cases will be beside the new artifact, too; without, such cases are left out.
+    """The result of the public function `migrate`, for an artifact in a buffer. `sizes` are those of `Exported.save`.
+    With `case_files`, files with arrays of cases will be beside the new artifact, too; without, such cases are left
+    out. `metadata` takes the place of that of the old one. `file_name` says what a file that the trailer names will be
+    called, given its name and the digest of its content.
     """
     check_choice(to, "to=")
     old: Exported = reader.read(buffer)
     order = vjps.stored_orders(old)
-    if weights is None:
-        weights = data.weights_in_trailer(old)
+    weights, cases = data.weights_in_trailer(old), data.cases_of(old)
+    if weights is not None:
+        weights = _renamed(weights[0], file_name), *weights[1:]
+    if cases is not None:
+        cases = dataclasses.replace(cases, table=cases.table._replace(files=_renamed(cases.table.files, file_name)))
+    metadata = old.metadata if metadata is None else metadata
     checked = checked_sizes(old, sizes)
     how = Writing(
-        order, to, metadata=old.metadata, weights=weights, locations=locations, case_files=case_files, sizes=checked
-    )
+        order, to, metadata=metadata, weights=weights, locations=locations, cases=cases, case_files=case_files,
+        sizes=checked,
+    )  # fmt: skip
     try:
         blob = serialize(_up_to_date(old), how)
     except ExportError:
@@ -58,6 +65,12 @@ def migrated(
     if inputs is not None:
         _check_results(old, new, *inputs)
     return blob
+
+
+def _renamed(
+    files: Sequence[tuple[str, int, bytes]], file_name: Callable[[str, bytes], str]
+) -> tuple[tuple[str, int, bytes], ...]:
+    return tuple((file_name(name, content), size, content) for name, size, content in files)
 
 
 def _up_to_date(old: Exported) -> Exported:

@@ -148,7 +148,7 @@ class Leaf:
         if dtype is None:
             dtype = self._dtype = dtype_of(self.name)
         if type(value) is not np.ndarray:
-            value = self._number(value, dtype) if type(value) in scalars.KINDS else self._foreign(value)
+            value = self._number(value, dtype) if type(value) in scalars.KINDS else self.foreign(value)
             if isinstance(value, _runtime.Array):
                 return value
         if value.dtype != dtype:
@@ -165,8 +165,12 @@ class Leaf:
             return array
         raise self._refused(f"dtype {self.name}", f"the number {value!r:.40}", None)
 
-    def _foreign(self, value: Any) -> Any:
-        """An array of another library, or a scalar of NumPy's."""
+    def foreign(self, value: Any) -> Any:
+        """An array of another library, or a scalar of NumPy's, as an array of NumPy or of the plugin.
+
+        Raises:
+            RunError: it is no array.
+        """
         if why_not := why_no_numbers(value):
             raise self._refused("an array", why_not, None)
         try:

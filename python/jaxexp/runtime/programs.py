@@ -54,6 +54,14 @@ class Opened(NamedTuple):
         return self.source.name
 
 
+class Trust(NamedTuple):
+    """What a session asks of the files that it uses, as `Session` says."""
+
+    policy: Policy | None
+    signed_by: SignedBy | None
+    stable: bool
+
+
 def program_of(artifact: Given, policy: Policy | None, signed_by: SignedBy | None, stable: bool) -> Opened:
     """The artifact, which the policy allows.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,18 +10,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jaxexp import _runtime
-from jaxexp._errors import ExportError, RunError, cause, shown
+from jaxexp._errors import ExportError, RunError, WeightsError, cause, shown
+from jaxexp._fleet.places.executables import check_executables
+from jaxexp._kernel.artifact.sizes import integer, sizes_by_name
 from jaxexp._kernel.artifact.words import counted, is_text, listed
 from jaxexp._kernel.io import compile_cache, files
 
 from . import plugins
 from .arrays import Array, Leaf, dtype_of, to_numpy
-from .programs import program_of
+from .programs import Trust, program_of
 from .trees import Dict, MismatchError, Tree, tree_of
 
 if TYPE_CHECKING:
     from jaxexp._fleet.places.cases import Check, CheckReport
     from jaxexp._fleet.places.source import Given
+    from jaxexp._fleet.places.weights import Rename
     from jaxexp._policy.policy import Policy
     from jaxexp._signing.signed_by import SignedBy
 
@@ -121,7 +123,8 @@ class Session:
         Raises:
             RunError: the plugin cannot be found or started, or lacks what the artifact needs; or a set of sizes does
                 not have one size for each symbolic dimension.
-            DeserializationError: the artifact is damaged. The error names the file.
+            DeserializationError: the artifact is damaged, or `executables` is no file of executables, or a damaged one.
+                The error names the file.
             PolicyError: the artifact contains something that the policy does not allow.
             SignatureError: a file is not signed by whom `signed_by` says.
             WeightsError: the artifact has weights, and is behind a URL; or `signed_by` is given, and a file of weights
@@ -146,6 +149,8 @@ class Session:
         cache = compile_cache.current()
         folder, most = ("", 0) if cache is None else (cache.folder or "", cache.max_bytes)
         sets, numbers = [_checked_sizes(one) for one in sizes], _checked_devices(devices or ())
+        if executables is not None:
+            check_executables(code, opened.check_file)
         try:
             with files.named_in_errors(code or name), files.named_in_os_errors(code):
                 function = native.load(
@@ -155,6 +160,7 @@ class Session:
         except RunError as error:
             raise error if not name else RunError(f"{name}: {error}", error.reason) from None
         self._opened: Opened | None = opened
+        self._trust = Trust(policy, signed_by, stable)
         self._set(native, program, function, 0, opened.check_file)
 
     def _set(
@@ -181,7 +187,7 @@ class Session:
 
     def _with(self, function: _runtime.Function, order: int) -> Session:
         made = type(self).__new__(type(self))
-        made._opened = None
+        made._opened, made._trust = None, self._trust
         made._set(self._plugin, self._program, function, order, self._check_file)
         return made
 
@@ -248,16 +254,48 @@ class Session:
         """
         return {name: Array(native) for name, native in self._function.weights().items()}
 
-    def with_weights(self, weights: str | os.PathLike[str]) -> Session:
-        """The same function with the weights in another file of tensors, or an index of several. Nothing is compiled
-        again. The first call opens the file; if files have to be signed, this does.
+    def with_weights(self, weights: Any, *, rename: Rename | None = None) -> Session:
+        """The same function with other weights. Nothing is compiled again.
+
+        Args:
+            weights: a file of tensors, or an index of several, which the first call opens; if files have to be signed,
+                this does. Or a member of an archive, as in ``"fleet.zip::resnet/b8"`` or as a `Handle`, whose cases
+                `check` then makes again. Or arrays by their names, such as the `weights` of a session; also in dicts,
+                lists and tuples inside of each other, with paths as names (``layers/0/w``).
+            rename: as in `jaxexp.Exported.with_weights`. These weights, and all that are not in a file of their own,
+                are copied now, by way of a temporary file.
 
         Raises:
-            RunError: the function takes no weights.
-            SignatureError: the session has `signed_by`, and the file is not signed.
-            WeightsError: the session has `signed_by`, and the file is missing, or does not fit.
+            RunError: the function takes no weights, or something in the place of an array is none.
+            SignatureError: the session has `signed_by`, and a file or an archive is not signed.
+            WeightsError: a weight is missing, or of another dtype or shape, or the member has none. A file says so when
+                it is opened.
+            ExportError: `rename` maps a name that no weight has; or `weights` is a member, and the archive was opened
+                without the `signed_by` or `stable` of the session.
+            KeyError: the archive has no such member.
+            OSError: a file cannot be read or written.
+            TypeError: `rename` is neither a mapping nor a function.
         """
-        return self._with(self._function.with_weights(weights, self._check_file), self._order)
+        from jaxexp._fleet.places.weights import as_file  # most sessions keep theirs
+
+        from . import weights as given
+
+        handle = given.member(weights, self._trust, is_signed=self._check_file is not None)
+        if handle is None and rename is None and isinstance(weights, (str, os.PathLike)):
+            return self._with(self._function.with_weights(weights, self._check_file), self._order)
+        if (names := given.names_of(self._program)) is None:
+            raise self._refused("takes no weights: its first argument is no dict of arrays")
+        tensors, place = given.tensors(weights, handle, self._plugin, self._check_file)
+        with as_file(tensors, names, rename) as file:
+            made = self._with(self._function.with_weights(file, None), self._order)
+            try:
+                made._function.weights()  # opens the file, which is about to go
+            except WeightsError as error:
+                error.file = place
+                raise
+        if handle is not None:
+            made._opened = program_of(handle, self._trust.policy, None, self._trust.stable)
+        return made
 
     def vjp(self) -> Session:
         """The function that takes all arguments, each array as an argument of its own, and then a cotangent for each
@@ -389,14 +427,14 @@ class Session:
 
 
 def _checked_devices(given: Iterable[int]) -> list[int]:
-    devices = list(map(operator.index, given))
+    devices = list(map(integer, given))
     if any(device < 0 or device >= 1 << 31 for device in devices):
         raise RunError(f"devices are chosen by their numbers, from 0 on, and not by {devices}", "argument")
     return devices
 
 
 def _checked_sizes(given: Mapping[str, int]) -> dict[str, int]:
-    sizes = {name: operator.index(given[name]) for name in given}
+    sizes = sizes_by_name(given)
     for name, size in sizes.items():
         if not isinstance(name, str) or not is_text(name):
             raise RunError(f"sizes are given by the names of dimension variables, not by {name!r}", "argument")

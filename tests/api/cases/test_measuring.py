@@ -31,6 +31,7 @@ ALL = {**ILL, **WELL}
 
 def recorded(function: Any, *arguments: Any, path: Path, **options: Any) -> Case:
     order = options.get("vjp_order", 0)
+    options.setdefault("tolerance", "measured")
     jaxexp.export(jax.jit(function))(*arguments).save(
         path / "f.jaxexp", vjp_order=order, cases=[{"args": arguments, **options}]
     )
@@ -96,7 +97,7 @@ def test_other_flags(flags: str, tmp_path: Path) -> None:
     absorbed = lambda x: (1e8 + x) - 1e8  # noqa: E731
     simplified = type(ILL["absorbed"])(absorbed, ILL["absorbed"].arguments, absorbed)
     for name, one in {**ALL, "simplified": simplified}.items():
-        for tolerance in (None, "dtype"):
+        for tolerance in ("measured", "dtype"):
             folder = tmp_path / f"{name} {tolerance}"
             folder.mkdir()
             recorded(one.function, *one.arguments, path=folder, tolerance=tolerance)
@@ -149,7 +150,7 @@ def test_decisions_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert notes[2].startswith("result[2] jumps by 1e+02 when")
     np.save(tmp_path / "x.npy", x)
     capsys.readouterr()
-    assert start.main(["record", str(tmp_path / "f.jaxexp"), str(tmp_path / "x.npy")]) == 0
+    assert start.main(["record", str(tmp_path / "f.jaxexp"), str(tmp_path / "x.npy"), "--tolerance", "measured"]) == 0
     assert capsys.readouterr().out.splitlines()[1:] == [f"  {note}" for note in notes]
 
 
@@ -180,7 +181,7 @@ def test_large_functions(name: str, value: int, tmp_path: Path, monkeypatch: pyt
     assert "more than" in case.recorded["measured by"]
     assert 64 < units(case) < 500
     capsys.readouterr()
-    assert start.main(["record", str(tmp_path / "f.jaxexp"), "--random"]) == 0
+    assert start.main(["record", str(tmp_path / "f.jaxexp"), "--random", "--tolerance", "measured"]) == 0
     said = capsys.readouterr().out.splitlines()[1]
     assert said.startswith("  tolerances measured by 3 perturbed runs, not float64: ")
 
@@ -200,11 +201,31 @@ def test_nothing_to_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_nothing_is_measured_that_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "_samples", None)
-    for tolerance in ("dtype", 1e-3, {"result": 1e-3}):
+    for tolerance in (None, "dtype", 1e-3, {"result": 1e-3}, {}, {"result": "dtype"}):
         case = recorded(jnp.sin, normal(4), path=tmp_path, tolerance=tolerance)
         assert case.recorded.keys().isdisjoint({"measured", "measured by", "unstable"})
     case = recorded(lambda n: n + 1, np.arange(3, dtype=np.int32), path=tmp_path)
     assert "measured by" not in case.recorded
+    for wrong in ("measure", "1e-3", {"result": "all"}):
+        with pytest.raises(jaxexp.ExportError, match="a tolerance is a number, 'dtype' or 'measured', not"):
+            recorded(jnp.sin, normal(4), path=tmp_path, tolerance=wrong)
+
+
+def test_some_results_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And what takes long says so, as it goes on."""
+
+    def pair(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jnp.sin(x), jnp.cos(x)
+
+    assert recorded(pair, normal(4), path=tmp_path, tolerance={"result[1]": "measured"}).measured == {1}
+    assert not caplog.records
+    monkeypatch.setattr(measuring, "PATIENCE", 0.0)
+    recorded(pair, normal(4), path=tmp_path, name="mine")
+    said = [record.getMessage() for record in caplog.records if record.name == "jaxexp.cases"]
+    assert said[0] == "recording case 'mine' of pair: measuring tolerances, as asked for: run 1 of about 10 is done"
+    assert len(said) >= 10
 
 
 def test_complex_numbers(tmp_path: Path) -> None:
@@ -222,7 +243,8 @@ def test_complex_numbers(tmp_path: Path) -> None:
 
 def test_weights_and_derivatives(tmp_path: Path) -> None:
     model, _ = bound()
-    model.save(tmp_path / "m.jaxexp", vjp_order=1, cases=[(X,), {"args": (X,), "vjp_order": 1}])
+    cases = [{"args": (X,), "vjp_order": order, "tolerance": "measured"} for order in (0, 1)]
+    model.save(tmp_path / "m.jaxexp", vjp_order=1, cases=cases)
     for case in jaxexp.load(tmp_path / "m.jaxexp").cases:
         assert case.recorded["measured by"].startswith("float64"), case.recorded
         assert case.measured
@@ -265,7 +287,7 @@ def test_float64_is_compiled_once_for_all_cases(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(in_float64, "in_float64", counted)
     exported = jaxexp.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct(jaxexp.symbolic_shape("n"), np.float32))
-    exported.save(tmp_path / "f.jaxexp", cases=[(normal(n),) for n in (3, 4, 3)])
+    exported.save(tmp_path / "f.jaxexp", cases=[{"args": (normal(n),), "tolerance": "measured"} for n in (3, 4, 3)])
     assert len(compiled) == 2
     assert jaxexp.load(tmp_path / "f.jaxexp").check().ok
     assert len(compiled) == 2

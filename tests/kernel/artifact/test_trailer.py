@@ -376,7 +376,7 @@ def test_other_sizes_and_none() -> None:
         function.serialize(sizes=SIZES, trailer=False)
 
 
-NOT_SIZES = r"saving <lambda>: sizes is a list of dicts such as {'batch': 8}"
+NOT_SIZES = r"saving <lambda>: a set of sizes is a dict of integers such as {'batch': 8}, not "
 
 
 @each(
@@ -390,7 +390,7 @@ NOT_SIZES = r"saving <lambda>: sizes is a list of dicts such as {'batch': 8}"
         ([{"b": 2 * i, "n": 1} for i in range(1, 66)], ValueError, "there is room for 64 sets of sizes, found"),
         ([{"b": "8", "n": 2}], TypeError, NOT_SIZES),
         ([8], TypeError, NOT_SIZES),
-        ([{"b": 1.5, "n": 2}], TypeError, NOT_SIZES),
+        *(([{"b": 2, "n": one}], TypeError, NOT_SIZES) for one in (1.5, 1.0, True, np.True_, np.array(True), None)),
     ],
 )
 def test_sizes_that_do_not_fit(sizes: Any, error: type[Exception], message: str) -> None:

@@ -44,6 +44,46 @@ def test_an_array_for_a_list() -> None:
         exported.specialize([arr(2)])
 
 
+class OfArrays:
+    """A pytree class that checks its children, also when JAX makes an instance."""
+
+    def __init__(self, array: Any) -> None:
+        if not hasattr(array, "shape"):
+            raise TypeError(f"OfArrays takes an array, not {array!r}")
+        self.array = array
+
+
+jax.tree_util.register_pytree_node(OfArrays, lambda node: ((node.array,), None), lambda _, found: OfArrays(*found))
+
+CHECKED: dict[str, tuple[Any, str]] = {
+    "another key": (lambda f: f.call(OfArrays(arr(2)), {"j": arr(2)}), r"args\[1\]: expected <class 'dict'>"),
+    "no instance": (
+        lambda f: f.call(arr(2), {"k": arr(2)}),
+        "expected <class '.*OfArrays'>, found one array",
+    ),
+    "traced": (
+        lambda f: jax.jit(f.call)(OfArrays(arr(2)), arr(2)),
+        "expected <class 'dict'>, found one array",
+    ),
+    "another dtype": (lambda f: f.call(OfArrays(np.arange(2)), {"k": arr(2)}), r"args\[0\].* must have dtype float32"),
+    "another shape": (lambda f: f.call(OfArrays(arr(3)), {"k": arr(2)}), r"args\[0\].*\.shape\[0\] must have size 2"),
+    "specialize": (
+        lambda f: f.specialize(OfArrays(arr(2)), {"k": np.arange(2)}),
+        r"\['k'\] has dtype float32",
+    ),
+    "bind": (lambda f: f.bind([np.arange(2)]), "tensor '0': expected float32"),
+}
+
+
+@each("what", CHECKED)
+def test_a_class_that_checks_its_children(what: str) -> None:
+    """What differs in a call is told without instances of it."""
+    use, message = CHECKED[what]
+    function = jaxexp.export(jax.jit(lambda node, d: node.array + d["k"]))(OfArrays(arr(2)), {"k": arr(2)})
+    with pytest.raises(jaxexp.ExportError, match=message):
+        use(function)
+
+
 @each("dtype", ["float64", "uint64"])
 def test_64_bits_in_a_process_of_32(dtype: str) -> None:
     with jax.enable_x64(True):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # How many bytes of arrays a trailer takes; the largest ones go to a file if there are more.
 MOST_INLINE = 1 << 16
 SUFFIX = ".cases.safetensors"
+_NO_FILES = stored.Table((), ())
 
 
 def save(path: str | os.PathLike[str], given: Sequence[Case], write: Callable[[Cases], None]) -> None:
@@ -35,21 +36,28 @@ def save(path: str | os.PathLike[str], given: Sequence[Case], write: Callable[[C
             there. Nothing is written.
         OSError: a file cannot be written.
     """
+    if sources := sources_of(given):
+        name = name_beside(os.fsdecode(path), SUFFIX)
+        saving.save(path, name, sources, lambda table: write(with_files(given, table)), role="cases")
+    else:
+        write(with_files(given))
+
+
+def sources_of(given: Sequence[Case]) -> list[Source]:
+    """The arrays of cases that do not fit into a trailer, for a file of tensors."""
+    return [_source(name, value) for name, value in _apart(given).values()]
+
+
+def with_files(given: Sequence[Case], table: stored.Table = _NO_FILES) -> Cases:
+    """The cases for a trailer, which names the files that the arrays of `sources_of` are in."""
     names = _apart(given)
-    sources = [_source(name, value) for name, value in names.values()]
 
     def placed(value: Value) -> Value:
         if id(value) in names:
             return dataclasses.replace(value, _bytes=None, _tensor=(names[id(value)][0], lambda _: value.buffer()))
         return value if value.drawn is not None else dataclasses.replace(value, _bytes=value.buffer(), _tensor=None)
 
-    def write_program(found: stored.Table) -> None:
-        write(Cases(tuple(with_values(case, placed) for case in given), Table(found.files, found.tensors)))
-
-    if not names:
-        write_program(stored.Table((), ()))
-        return
-    saving.save(path, name_beside(os.fsdecode(path), SUFFIX), sources, write_program, role="cases")
+    return Cases(tuple(with_values(case, placed) for case in given), Table(table.files, table.tensors))
 
 
 def _apart(given: Sequence[Case]) -> dict[int, tuple[str, Value]]:

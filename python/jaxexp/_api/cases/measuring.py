@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -25,6 +27,10 @@ from .calling import Chain, for_jax, of_result
 from .comparing import ULPS, epsilon, rounding
 from .machine import explained
 
+logger = logging.getLogger("jaxexp.cases")
+
+# Seconds that may pass without a word.
+PATIENCE = 2.0
 # How often the call is made again with other arguments.
 RUNS = 3
 # By how much a bound exceeds what was measured, which is a sample.
@@ -62,6 +68,7 @@ class _Call:
         order: which VJP of it.
         weights, arguments: what it was called with, in host memory.
         results: what it returned.
+        done: called after each run.
     """
 
     chain: Chain
@@ -69,6 +76,7 @@ class _Call:
     weights: Sequence[Array]
     arguments: Sequence[Array]
     results: Sequence[Array]
+    done: Callable[[], None] = lambda: None
 
     @property
     def operands(self) -> Sequence[Array]:
@@ -80,7 +88,25 @@ class _Call:
 
     def again(self, operands: Sequence[Array]) -> list[Array]:
         count = len(self.weights)
-        return self.chain.call(self.order, operands[count:], operands[:count] or None)
+        results = self.chain.call(self.order, operands[count:], operands[:count] or None)
+        self.done()
+        return results
+
+
+class _Progress:
+    """Says what a recording waits for, once that takes long: most of the time is the compiler's, in the first runs."""
+
+    def __init__(self, what: str) -> None:
+        self._what, self._runs, self._said = what, 0, time.monotonic()
+
+    def __call__(self) -> None:
+        self._runs += 1
+        if (now := time.monotonic()) - self._said >= PATIENCE:
+            self._said = now
+            logger.warning(
+                "%s: measuring tolerances, as asked for: run %d of about %d is done",
+                self._what, self._runs, max(3 * RUNS + 1, self._runs),
+            )  # fmt: skip
 
 
 @np.errstate(all="ignore")  # of NaN, infinity and zero, which are expected
@@ -91,8 +117,9 @@ def measured(
     results: Sequence[Array],
     paths: Sequence[str],
     wanted: Sequence[bool],
+    what: str = "",
 ) -> Measured:
-    """Tolerances of the float results of a call, as far as they are wanted."""
+    """Tolerances of the float results of a call, as far as they are wanted. `what` names the case in progress."""
     avals = chain.program(order).out_avals
     dtypes = [name_of(aval.dtype) for aval in avals]
     chosen = [is_wanted and _is_float(dtype) for is_wanted, dtype in zip(wanted, dtypes, strict=True)]
@@ -100,7 +127,8 @@ def measured(
     if not any(chosen) and not (any(wanted) and any(map(_moves, arguments))):
         return nothing
     try:
-        call = _Call(chain=chain, order=order, weights=_weights(chain), arguments=arguments, results=results)
+        weights, done = _weights(chain), _Progress(what)
+        call = _Call(chain=chain, order=order, weights=weights, arguments=arguments, results=results, done=done)
         samples, how = _samples(call, [dtype for dtype, is_chosen in zip(dtypes, chosen, strict=True) if is_chosen])
     except Exception as error:  # of whatever runs the function
         return nothing._replace(facts={MEASURED_BY: f"nothing: {cut(explained(error), _LONGEST)}"})
@@ -209,10 +237,12 @@ def _in_float64(call: _Call, dtypes: Sequence[str]) -> Callable[..., list[Array]
         signs = functools.partial(_bools, (seed << 32) | _OF_ERRORS)
         given = [_wide(x) if _part(x) is not None else leaf for x, leaf in zip(operands, leaves, strict=True)]
         results = function(given, function.errors(signs, size) if size else exact)
-        return [
+        arrays = [
             np.zeros(0) if result is None else of_result(result, aval)
             for result, aval in zip(results, program.out_avals, strict=True)
         ]
+        call.done()
+        return arrays
 
     return run
 

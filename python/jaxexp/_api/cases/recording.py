@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._kernel.artifact import scalars
-from jaxexp._kernel.artifact.cases import FLOAT0, Array, Case, Drawn, Tolerance, Value, storage
+from jaxexp._kernel.artifact.cases import FLOAT0, MEASURED, Array, Case, Drawn, Tolerance, Value, storage
 from jaxexp._kernel.artifact.words import dtype_and_shape, is_text, listed, why_no_numbers
 from jaxexp._kernel.call import first_argument, trees
 from jaxexp._kernel.function import data
@@ -93,11 +93,11 @@ def _made(chain: Chain, given: Any, names: set[str], here: Mapping[str, str]) ->
         arrays += [value.array() for value in more]
         results = chain.call(lower + 1, arrays)
     program = chain.program(order)
-    paths, tolerance = result_paths(program.out_tree), options.get("tolerance")
-    found = _tolerances(where, tolerance, paths)
-    if not _is_of_dtype(tolerance):
-        wanted = [one is None for one in found]
-        measured = measuring.measured(chain, order, arrays, results, paths, wanted)
+    paths = result_paths(program.out_tree)
+    asked = _asked(where, options.get("tolerance"), paths)
+    found = [None if one is None or isinstance(one, str) else Tolerance.of(one) for one in asked]
+    if any(wanted := [isinstance(one, str) and one == MEASURED for one in asked]):
+        measured = measuring.measured(chain, order, arrays, results, paths, wanted, where)
         found = [one or other for one, other in zip(found, measured.tolerances, strict=True)]
         here = {**here, **measured.facts}
     kept = [
@@ -189,14 +189,11 @@ def _cotangents(chain: Chain, where: str, order: int, results: Sequence[Array], 
     return made
 
 
-def _is_of_dtype(given: Any) -> bool:
-    return isinstance(given, str) and given == OF_DTYPE
-
-
-def _tolerances(where: str, given: Any, paths: Sequence[str]) -> list[Tolerance | None]:
-    """A tolerance for each result: one for all, or some by the paths of results."""
-    if not isinstance(given, Mapping):
-        return [None if given is None or _is_of_dtype(given) else Tolerance.of(given)] * len(paths)
-    if unknown := [path for path in given if path not in paths]:
+def _asked(where: str, given: Any, paths: Sequence[str]) -> list[Any]:
+    """What was given as the tolerance of each result: one for all, or some by the paths of results."""
+    if isinstance(given, Mapping) and (unknown := [path for path in given if path not in paths]):
         raise ExportError(f"{where}: tolerances are for {listed(paths, most=8)}, not for {listed(unknown, repr)}")
-    return [Tolerance.of(given[path]) if path in given else None for path in paths]
+    asked = list(map(given.get, paths)) if isinstance(given, Mapping) else [given] * len(paths)
+    if wrong := [one for one in asked if isinstance(one, str) and one not in (OF_DTYPE, MEASURED)]:
+        raise ExportTypeError(f"{where}: a tolerance is a number, {OF_DTYPE!r} or {MEASURED!r}, not {wrong[0]!r:.200}")
+    return asked

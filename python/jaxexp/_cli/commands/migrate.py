@@ -28,7 +28,7 @@ from jaxexp._cli.inputs import Folders, Source, artifact, folder_options, given,
 from jaxexp._cli.page import say
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
-from jaxexp._fleet.passes.migrate_many import apart, is_in_its_folder
+from jaxexp._fleet.passes.migrate_many import apart, has_case_files
 from jaxexp._fleet.passes.migrate_many import migrated as migrated_many
 from jaxexp._fleet.passes.targets import make_folder
 from jaxexp._kernel.artifact.words import counted, listed
@@ -188,11 +188,11 @@ def _migrate_one(
     """Migrates an artifact; also returns lines about its cases and weights, or an empty text."""
     _check_place(source, new)
     blob, left_out = _migrated(source, new, to, inputs, locations, sets)
-    unpacked = _unpack_weights(source, new, force)
+    unpacked = _unpack_files(source, new, force)
     outputs.write(new, blob, force=force)
     said = f"cases: {left_out} left out, with arrays that are not in files beside it\n" if left_out else ""
     if unpacked:
-        said += f"weights: written to {listed(unpacked)}, which the new artifact needs beside it"
+        said += f"files: written to {listed(unpacked)}, which the new artifact needs beside it"
     elif files := _weight_files(blob):
         said += f"weights: in {listed(files)}, which stay{'s' * (len(files) == 1)} beside it and which it needs"
     return Result(source.name, MIGRATED, new, len(blob), tuple(unpacked)), said.rstrip()
@@ -256,24 +256,27 @@ def _check_place(source: Source, new: str) -> None:
         )
 
 
-def _unpack_weights(source: Source, new: str, force: bool) -> list[str]:
-    """Writes the weights of a member of an archive beside the new artifact, and returns the paths of these files. Even
-    with `force`, they replace no files that another program wrote, or that other artifacts use.
+def _unpack_files(source: Source, new: str, force: bool) -> list[str]:
+    """Writes the weights and cases of a member of an archive beside the new artifact, and returns the paths of these
+    files. Even with `force`, they replace no files that another program wrote, or that other artifacts use.
     """
     with source.named():
-        weights = source.stored_weights()
-        if weights is None:
+        stored = source.stored_files()
+        if stored is None:
             return []
         from jaxexp._weights.arrays import users
         from jaxexp._weights.arrays.unpacking import Unpacking
 
         unpacking, folder = Unpacking(), os.path.dirname(new)
         if force:
-            users.check(new, users.used_by(new), "weights", weights.table.files, None, "choose another folder")
-        planned = unpacking.plan(folder, weights, _refuse_others if force else outputs.refuse_existing)
+            own, of_cases = users.used_by(new), _case_files(source.read())
+            for role in ("weights", "cases"):
+                files = [file for file in stored.table.files if (file.name in of_cases) == (role == "cases")]
+                users.check(new, own, role, files, None, "choose another folder")
+        planned = unpacking.plan(folder, stored, _refuse_others if force else outputs.refuse_existing)
         for path, _ in planned:
             make_folder(folder or os.curdir, path)
-        unpacking.write(planned, weights)
+        unpacking.write(planned, stored)
         return [path for path, _ in planned]
 
 
@@ -292,7 +295,9 @@ def _migrated(
 
     with source.named():
         buffer = source.read()
-        how: dict[str, Any] = {"sizes": sets, "case_files": is_in_its_folder(source, new)}
+        own = source.own_metadata()
+        how: dict[str, Any] = {"sizes": sets, "metadata": own}
+        how["case_files"] = has_case_files(source, buffer, new, source.stored_files())
         if inputs is None:
             blob = migrated(buffer, to, locations=locations, **how)
         else:
@@ -300,6 +305,11 @@ def _migrated(
             with functions.with_dtypes_of(old):
                 blob = migrated(buffer, to, _arguments(source.name, old, inputs), locations=locations, **how)
         return blob, _nr_cases(buffer) - _nr_cases(blob)
+
+
+def _case_files(buffer: Any) -> set[str]:
+    said = Artifact(buffer).cases()
+    return set() if said is None else {name for name, *_ in said[2]}
 
 
 def _nr_cases(buffer: Any) -> int:

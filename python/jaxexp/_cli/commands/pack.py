@@ -92,7 +92,7 @@ def command(
             if force and name in writer:
                 writer.remove(name)
             try:
-                writer.add_with_weights(name, data, weights, notes)
+                writer.add_with_weights(name, data, weights, source.own_metadata() if notes is None else notes)
             except WeightsError as error:  # a tensor is compared with its digest when it is written
                 if keep_going:  # and was before: it has changed since
                     raise

@@ -47,9 +47,10 @@ Example:
     help="Record a call of the VJP of this order, with random cotangents.",
 )
 @tolerances.option(
-    "How far results may be from the recorded ones; by default, what rounding does to them, which is measured now and "
-    "takes several calls. 'dtype' is the same for all functions, and measures nothing.",
+    "How far results may be from the recorded ones; 'dtype', the default, is the same for all functions. 'measured' "
+    "measures what rounding does to them, which takes several calls.",
     "dtype",
+    "measured",
 )
 @click.option(
     "--trace",

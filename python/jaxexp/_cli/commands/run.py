@@ -161,7 +161,8 @@ def _loaded(source: inputs.Source, executables: str | None, policy: str | None) 
 
 def _with_weights(exported: Exported, path: str, is_cast: bool) -> Exported:
     """The function with the weights in a file. Errors advise what can be done on a command line."""
-    from jaxexp._weights.arrays import casting, names
+    from jaxexp._weights.arrays import casting
+    from jaxexp._weights.files import names
 
     try:
         return exported.with_weights(path, cast=is_cast)

@@ -64,6 +64,11 @@ class Handle:
         with self._placed():
             return self._opened.metadata(self._number)
 
+    def own_metadata(self) -> dict[str, Any] | None:
+        """The metadata, if the artifact does not have it."""
+        with self._placed():
+            return self._opened.own_metadata(self._number)
+
     @property
     def shares_modules(self) -> bool:
         """Whether its modules are stored with another member. Then `unzip` does not extract a complete artifact."""
@@ -165,7 +170,9 @@ class Handle:
 
         with self._placed():
             image, modules = self._opened.parts(self._number)
-            return described(image, check_modules, modules)
+            found = described(image, check_modules, modules)
+        own = self.own_metadata()
+        return found if own is None else dataclasses.replace(found, metadata=own or None)
 
     @property
     def _member(self) -> _native.Member:

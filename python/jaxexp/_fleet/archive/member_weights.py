@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
@@ -12,7 +12,10 @@ from jaxexp._kernel.artifact.opened import tables_of
 from .opened import Opened
 
 if TYPE_CHECKING:
+    from jaxexp._kernel.artifact.cases import Case
+    from jaxexp._kernel.write.options import Writing
     from jaxexp._weights.arrays.stored import Table, WithDigests
+    from jaxexp._weights.bound.archived import Store
 
 
 def of_table(opened: Opened, label: str, table: Table, types: Mapping[str, Any]) -> WithDigests:
@@ -57,6 +60,22 @@ def files_of_artifact(opened: Opened, label: str, artifact: _native.Artifact) ->
     from jaxexp._weights.arrays.stored import Together
 
     return Together.of(weights, cases)
+
+
+def serialized(function: Any, how: Writing, cases: Sequence[Case] | None, store: Store) -> memoryview:
+    """The artifact of a function that is about to become a member; its weights and large arrays of cases are stored."""
+    from jaxexp._kernel.write.serialize import serialize
+    from jaxexp._weights.bound.archived import stored
+
+    if cases is not None:
+        from jaxexp._api.cases import files
+
+        sources = files.sources_of(cases)
+        tables = [stored(sources, store, f"weights{files.SUFFIX}")] if sources else []
+        how = how._replace(cases=files.with_files(cases, *tables), case_files=True)
+    if weights := function.weights:
+        how = how._replace(weights=stored(weights.sources(), store).with_other_names(weights.other_names))
+    return memoryview(serialize(function.unbound, how)).toreadonly()
 
 
 def files_beside(path: str | os.PathLike[str], blob: Any) -> WithDigests | None:

@@ -126,12 +126,16 @@ class Opened:
         with self.placed():
             return range(len(self.index)) if names is None else self.index.find_all(list(names))
 
-    def metadata(self, number: int) -> dict[str, Any]:
+    def own_metadata(self, number: int) -> dict[str, Any] | None:
+        """The metadata that a member has in place of its artifact's; None if it has those of the artifact."""
         member = self.index.member(number)
-        if member.metadata is not None:
-            return self.object(member.metadata)
-        if member.own_metadata:
-            return {}
+        return self.object(member.metadata or "{}") if member.own_metadata else None
+
+    def metadata(self, number: int) -> dict[str, Any]:
+        if (own := self.own_metadata(number)) is not None:
+            return own
+        if (text := self.index.member(number).metadata) is not None:
+            return self.object(text)
         from jaxexp._kernel.artifact.metadata import from_json  # slow to import, and rarely needed
 
         return from_json(_native.Artifact(*self.parts(number)).metadata() or {})

@@ -7,7 +7,7 @@ import os
 import threading
 import warnings
 import zlib
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
@@ -98,19 +98,23 @@ class ArchiveWriter:
         vjp_order: int = 0,
         metadata: Mapping[str, Any] | None = None,
         strict: bool = False,
+        sizes: Iterable[Mapping[str, int]] | None = None,
+        cases: Iterable[Any] = (),
     ) -> None:
         """Adds a function under a name.
 
         Args:
             name: a relative path with ``/`` between its parts. It must not exist already, and must not be a folder of
                 other names. ``..``, backslashes and control characters are refused.
-            exported_or_bytes: a `jaxexp.Exported`, with its weights if it has some; or a buffer with any artifact,
-                which is stored as it is. (Use `add_file` for an artifact that has weights in files beside it.)
+            exported_or_bytes: a `jaxexp.Exported`, with its weights and cases if it has some; or a buffer with any
+                artifact, which is stored as it is. (Use `add_file` for an artifact that has files beside it.)
             vjp_order: how many VJPs of an Exported to store, as in `Exported.serialize`.
-            metadata: your own notes, a mapping of strings to JSON values, at most 64 kB. The index keeps it.
-                `Handle.metadata` and the loaded function's `metadata` return it. The default is the metadata of the
-                artifact.
+            metadata: your own notes, a mapping of strings to JSON values, at most 64 kB. The default is the metadata of
+                the function or the artifact. An Exported is written with it. For a buffer, the index keeps it: all that
+                is asked of the `Handle` knows it, and what is made of the member, but not `Handle.read` and unpacked
+                files, because these have the artifact as it is.
             strict: refuse an Exported with pytree nodes that only jaxexp reads, as in `Exported.serialize`.
+            sizes, cases: for an Exported, as in `Exported.save`.
 
         Raises:
             ExportError: the name cannot be used, `metadata` is not JSON or too long, the function cannot be serialized,
@@ -120,18 +124,21 @@ class ArchiveWriter:
         """
         self._require_inside()
         own = None if metadata is None else metadata_text(metadata)
-        function: Any = exported_or_bytes
-        if getattr(function, "weights", None):
-            from jaxexp._weights.bound.archived import serialized
+        if (blob := _bytes_in(exported_or_bytes)) is not None:
+            options = {"vjp_order": vjp_order, "strict": strict, "sizes": sizes, "cases": list(cases)}
+            if given := next((f"{key}={value!r}" for key, value in options.items() if value), None):
+                raise ExportError(f"{given} is for an Exported: an artifact in a buffer is stored as it is")
+            with self._changing():
+                self._add(name, blob, own)
+            return
+        from jaxexp._api.recorded import cases_to_write
 
-            with self._changing():
-                self._check_name(name)  # before weights are written
-                blob = serialized(function.unbound, function.weights, self._weights.add, vjp_order, strict)
-                self._add(name, memoryview(blob), own)
-        else:
-            added = _bytes_of(exported_or_bytes, vjp_order, strict)
-            with self._changing():
-                self._add(name, added, own)
+        function = _exported(exported_or_bytes)
+        how = function._writing(vjp_order, None, True, metadata, strict, "full", sizes)
+        recorded = cases_to_write(function, how, cases)
+        with self._changing():
+            self._check_name(name)  # before tensors are written
+            self._add(name, member_weights.serialized(function, how, recorded, self._weights.add), None)
 
     def add_file(self, name: str, path: str | os.PathLike[str], *, metadata: Mapping[str, Any] | None = None) -> None:
         """Adds an artifact's file as it is, with the weights and cases in files beside it.
@@ -415,22 +422,20 @@ def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
                         )
 
 
-def _bytes_of(exported_or_bytes: Any, vjp_order: int, strict: bool) -> memoryview:
-    """An artifact in memory that cannot change: the bytes that are stored are those that were verified."""
+def _bytes_in(exported_or_bytes: Any) -> memoryview | None:
+    """An artifact in memory that cannot change: the bytes that are stored are those that were verified. None for what
+    is no buffer.
+    """
     try:
         view = memoryview(exported_or_bytes).cast("B")
     except TypeError:
-        view = None
-    if view is not None:
-        if vjp_order or strict:
-            option = f"vjp_order={vjp_order!r}" if vjp_order else f"strict={strict!r}"
-            raise ExportError(f"{option} is for an Exported: an artifact in a buffer is stored as it is")
-        return view if isinstance(view.obj, (bytes, _native.FileBytes)) else memoryview(bytes(view))
+        return None
+    return view if isinstance(view.obj, (bytes, _native.FileBytes)) else memoryview(bytes(view))
+
+
+def _exported(given: Any) -> Any:
     from jaxexp._api.exported import Exported
 
-    if isinstance(exported_or_bytes, Exported):
-        exported = Exported.from_jax(exported_or_bytes)  # of either library
-        return memoryview(exported.serialize(vjp_order, strict=strict)).toreadonly()
-    raise ExportTypeError(
-        f"an Exported, or a buffer with an artifact, can be added to an archive, not {type(exported_or_bytes)}"
-    )
+    if isinstance(given, Exported):
+        return Exported.from_jax(given)  # of either library
+    raise ExportTypeError(f"an Exported, or a buffer with an artifact, can be added to an archive, not {type(given)}")

@@ -16,6 +16,7 @@ from jaxexp._fleet.archive.archive import Archive, parts_of
 from jaxexp._fleet.engine.crew import Means
 from jaxexp._fleet.engine.work import FILE, Input, Parts, Unusable
 from jaxexp._fleet.places.source import path_in
+from jaxexp._kernel.artifact.opened import tables_of
 from jaxexp._kernel.io import files
 from jaxexp._public import public
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from jaxexp._fleet.engine.crew import Workers
     from jaxexp._fleet.places.source import Source
     from jaxexp._policy.policy import Policy
-    from jaxexp._weights.arrays.stored import Table, WithDigests
+    from jaxexp._weights.arrays.stored import StoredFile, WithDigests
 
     from .given import GivenToMany
 
@@ -51,8 +52,8 @@ def migrate_many(
     The new artifacts are files in a folder. They are named like the members of an archive, or like the files below a
     given folder, with the suffix ``.jaxexp``. If several inputs are given, the members of an archive go into a folder
     with the archive's name, even if you name the members one by one. Workers write the files, complete or not at all.
-    Weights of members are written beside them, into files whose names end in a digest of their content. An artifact
-    with weights in files beside it can only be written into the same folder.
+    Weights and cases of members are written beside them, into files whose names end in a digest of their content. An
+    artifact with weights in files beside it can only be written into the same folder.
 
     Args:
         artifacts: as in `verify_many`; each member of an archive is one. If two would be written to the same place, the
@@ -117,7 +118,7 @@ def migrated(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Written:
-    """A new file, and the digest of its bytes."""
+    """A new file, the digest of its bytes, and the files that were written beside it."""
 
     file: str
     size: int
@@ -130,7 +131,7 @@ class Written:
         return cls(str(said["file"]), int(said["size"]), str(said["digest"]), weights)
 
     def is_there(self, path: str) -> bool:
-        """Whether this is the file at a path, with its weights beside it. A journal may say anything."""
+        """Whether this is the file at a path, with its weights and cases beside it. A journal may say anything."""
         from jaxexp._weights.arrays.stored import StoredInPieces, Table
 
         try:
@@ -139,11 +140,10 @@ class Written:
             blob: Any = files.opened(path)
             if _native.digest(blob).hex() != self.digest:
                 return False
-            if (found := _native.Artifact(blob).weights()) is None:
-                return not self.weights
-            table = Table.of_trailer(*found)
-            StoredInPieces(path, table).check_digests()
-            return self.weights in ((), tuple(_places(path, table)))
+            tables = [Table.of_trailer(*one) for one in tables_of(_native.Artifact(blob))]
+            for table in tables:
+                StoredInPieces(path, table).check_digests()
+            return self.weights in ((), tuple(_places(path, [file for table in tables for file in table.files])))
         except (OSError, ValueError):
             return False
 
@@ -262,12 +262,13 @@ def _write(
                 f"{folders[0]!r}, and not into {folders[1]!r}; or 'jaxexp pack' makes an archive of such artifacts, "
                 "whose members can be written anywhere"
             )
-        weights = source.stored_weights()
-        table = None if weights is None else _named_by_content(weights.table)
-        blob = migrated(buffer, to, None, table, locations, case_files=is_in_its_folder(source, path))
+        stored = source.stored_files()
+        rename = (lambda name, _: name) if stored is None else _named_by_content
+        with_cases, own = has_case_files(source, buffer, path, stored), source.own_metadata()
+        blob = migrated(buffer, to, None, locations, case_files=with_cases, metadata=own, file_name=rename)
         targets.make_folder(into, path)
-        # First the weights, so that no program lacks them.
-        beside = [] if weights is None or table is None else _write_weights(into, path, weights, table)
+        # First the files beside it, so that no program lacks them.
+        beside = [] if stored is None else _write_files(into, path, stored)
     files.replace(path, [blob])
     return dataclasses.asdict(Written(path, len(blob), _native.digest(blob).hex(), tuple(beside)))
 
@@ -289,28 +290,33 @@ def apart(source: Source, buffer: Any, path: str) -> tuple[str, str] | None:
     return _folder(source.path), _folder(path)
 
 
-def _named_by_content(table: Table) -> Table:
-    """Weights in files whose names are made from their content, so workers do not get in each other's way."""
+def has_case_files(source: Source, buffer: Any, path: str, stored: WithDigests | None) -> bool:
+    """Whether the files with arrays of cases are in the folder of a path, or among those that will be written there."""
+    said = _native.Artifact(buffer).cases()
+    written = () if stored is None else {file.name for file in stored.table.files}
+    return is_in_its_folder(source, path) or (said is not None and {name for name, *_ in said[2]} <= set(written))
+
+
+def _named_by_content(name: str, digest: bytes) -> str:
+    """The name of a file beside a new artifact, so that workers do not get in each other's way."""
     from jaxexp._weights.files import content, places
 
-    for file in table.files:
-        places.check_name(file.name)
-    return table._replace(
-        files=tuple(file._replace(name=content.own_name(file.name, file.content)) for file in table.files)
-    )
+    places.check_name(name)
+    return content.own_name(name, digest)
 
 
-def _write_weights(into: str, path: str, weights: WithDigests, table: Table) -> list[tuple[str, int]]:
-    """Writes the files of a table beside a path, and returns their paths and sizes."""
+def _write_files(into: str, path: str, stored: WithDigests) -> list[tuple[str, int]]:
+    """Writes files of tensors beside a path, and returns their paths and sizes."""
     from jaxexp._weights.arrays.unpacking import Unpacking
 
-    places = _places(path, table)
+    files = [file._replace(name=_named_by_content(file.name, file.content)) for file in stored.table.files]
+    places = _places(path, files)
     for file, _ in places:
         targets.make_folder(into, file)
-    Unpacking().write([(file, number) for number, (file, _) in enumerate(places)], weights)
+    Unpacking().write([(file, number) for number, (file, _) in enumerate(places)], stored)
     return places
 
 
-def _places(path: str, table: Table) -> list[tuple[str, int]]:
-    """The paths and the sizes of the files of weights beside a path."""
-    return [(os.path.join(os.path.dirname(path), file.name), file.size) for file in table.files]
+def _places(path: str, files: Iterable[StoredFile]) -> list[tuple[str, int]]:
+    """The paths and the sizes of files beside a path."""
+    return [(os.path.join(os.path.dirname(path), file.name), file.size) for file in files]

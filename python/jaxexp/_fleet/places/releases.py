@@ -52,7 +52,8 @@ def migrate(
     HloShardings become NamedShardings, expired layouts become today's layout, and the modules are written for the
     StableHLO version that `Exported.serialize` writes. The function stays the same: name, trees, types, platforms,
     devices and effects. To make sure, the new artifact is read again and its signature is compared with the old one. If
-    the artifact has weights in files beside it, the new one uses them, too.
+    the artifact has weights or cases in files beside it, the new one uses them, too. It says who wrote the first one:
+    see `Inspection.first_writer`.
 
     Args:
         artifact: a path, a member of an archive, a file object or a buffer, as for `load`.
@@ -80,4 +81,4 @@ def migrate(
 
     found = source(artifact, "migrate")
     with found.named():
-        return migrated(found.read(), to, inputs, locations=locations)
+        return migrated(found.read(), to, inputs, locations, case_files=found.is_file, metadata=found.own_metadata())

@@ -113,6 +113,10 @@ class Source:
         """
         return None if self.handle is None else self.handle.stored_files()
 
+    def own_metadata(self) -> dict[str, Any] | None:
+        """The metadata of a member that its artifact does not have; None for anything else."""
+        return None if self.handle is None else self.handle.own_metadata()
+
     def _bytes(self, check_size: Callable[[int], None] | None) -> Any:
         if self.handle is not None:
             if check_size is not None:

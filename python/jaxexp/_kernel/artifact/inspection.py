@@ -134,6 +134,7 @@ class Inspection:
             which whoever gets the artifact can read.
         unknown_operations: the kinds of operations in its modules that jaxexp does not know. A `Policy` refuses them.
         trailer: who wrote the trailer; None if there is none. `module_digests`, `constraints` and `metadata` are in it.
+        first_writer: who wrote the artifact that this one was made from, as in ``"JAX 0.4.30"``; None if none is named.
         module_digests: digests of the modules as hexadecimal numbers (XXH3, 128 bits), in the order of `module_bytes`.
         modules_checked: whether `inspect` compared the modules with their digests. If there is a trailer, the metadata
             is always compared.
@@ -172,6 +173,7 @@ class Inspection:
     absolute_paths: tuple[str, ...]
     unknown_operations: tuple[str, ...]
     trailer: str | None
+    first_writer: str | None
     module_digests: tuple[str, ...]
     modules_checked: bool
     constraints: tuple[str, ...]
@@ -209,6 +211,7 @@ def facts_of(found: Inspection, most: int | None = None) -> Facts:
     kinds = found.operation_counts[0]
     counts = f"{words.operations(kinds)}, " if kinds else ""
     by = f" with {found.trailer}" if found.trailer else ""
+    by += f" from an artifact of {found.first_writer}" if found.first_writer else ""
     facts = [
         ("platforms", words.lowered_for(found.platforms, found.nr_devices, most)),
         (

@@ -11,6 +11,7 @@ import numpy as np
 from jaxexp import _jax, _native
 from jaxexp._errors import DeserializationError, ExportError, cause, shown
 from jaxexp._kernel.function.data import ExportedData
+from jaxexp._kernel.function.paths import argument_path
 from jaxexp._kernel.module import custom_calls, mlir
 
 from . import derivatives, lowering, trees  # noqa: F401  (these register rules)
@@ -95,7 +96,7 @@ def _refuse_misread(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[
         try:
             jax.typeof(leaf)
         except (TypeError, ValueError) as error:
-            where = _jax.describe_argument(called.in_tree, index, None)
+            where = argument_path(called.in_tree, index)
             error.add_note(shown(f"calling {called.fun_name}: this is {where}, exported as {called.in_avals[index]}"))
             raise
 

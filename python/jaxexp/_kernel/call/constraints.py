@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from jaxexp import _jax
 from jaxexp._errors import in_one_line
+from jaxexp._kernel.function.paths import argument_path
 
 _BROKEN = re.compile(r"do not match the symbolic shape constraint (.*)\. Expected '")
 _DIFFERS = re.compile(r"between dimension size (.+?) \(= (.+?)\) and the specification '(.+?)' \(= (.+?)\)\. Using")
@@ -74,7 +74,7 @@ def _said(variables: Sequence[tuple[str, ...]], formula: str) -> str:
 def _sizes_with(variable: str, exported: Any, in_avals: Sequence[Any]) -> str:
     """The sizes of the dimensions in which a variable is."""
     return ", ".join(
-        f"{wanted} = {size} ({_jax.describe_argument(exported.in_tree, index, axis)})"
+        f"{wanted} = {size} ({argument_path(exported.in_tree, index, axis)})"
         for index, (expected, actual) in enumerate(zip(exported.in_avals, in_avals, strict=True))
         for axis, (wanted, size) in enumerate(zip(expected.shape, actual.shape, strict=True))
         if re.search(rf"\b{variable}\b", str(wanted))

@@ -22,6 +22,8 @@ from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportTypeError, cause
 from jaxexp._kernel.artifact.words import cut
 from jaxexp._kernel.function.data import ExportedData
+from jaxexp._kernel.function.paths import argument_path
+from jaxexp._kernel.function.placeholders import taking_placeholders
 from jaxexp._kernel.function.sharding import in_call, meshes_of_call
 from jaxexp._kernel.io import compile_cache
 
@@ -93,7 +95,7 @@ def _check_arguments(in_avals: Sequence[Any], exported: ExportedData, doing: tup
         if not isinstance(actual, _jax.ShapedArray):
             _mismatch(exported, doing, index, None, "an array", str(actual))
         if expected.dtype != actual.dtype and any(_jax.issubdtype(actual.dtype, kind) for kind in _OF_TIME):
-            where = _jax.describe_argument(exported.in_tree, index, None)
+            where = argument_path(exported.in_tree, index)
             raise ExportTypeError(
                 f"{doing[0]} {exported.fun_name}: {where} must have dtype {expected.dtype}, found {actual.dtype}, "
                 "which is not a dtype of JAX"
@@ -118,7 +120,7 @@ def _mismatch(
     found: str,
     *avals: Any,
 ) -> None:
-    where = _jax.describe_argument(exported.in_tree, index, axis)
+    where = argument_path(exported.in_tree, index, axis)
     hint = hints.about_dtypes(*(aval.dtype for aval in avals)) if avals else ""
     whole = f" (exported with {cut(str(avals[0]))}, {doing[1]} {cut(str(avals[1]))}){hint}" if avals else ""
     raise ExportError(f"{doing[0]} {exported.fun_name}: {where} must have {expected}, found {found}{whole}")
@@ -135,7 +137,8 @@ def _solve_dim_vars(
     if not names:
         return names, []
     try:
-        solution, checks, sources = _jax.solve_dim_vars(exported.in_avals, args_kwargs_tree=exported.in_tree)
+        (in_tree,) = taking_placeholders(exported.in_tree)
+        solution, checks, sources = _jax.solve_dim_vars(exported.in_avals, args_kwargs_tree=in_tree)
         sizes: Any = _jax.ShapeEvaluator({name: in_avals[index].shape[axis] for name, index, axis in sources})
         checks.check_statically(sizes)
         return names, [sizes.evaluate(solution[name]) for name in names]

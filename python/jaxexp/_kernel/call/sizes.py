@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportTypeError, cause
+from jaxexp._kernel.artifact.sizes import sizes_by_name
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.specs import dimension_variables
 
@@ -25,11 +25,9 @@ def checked_sizes(exported: ExportedData, sizes: Iterable[Mapping[str, int]] | N
     found: list[dict[str, int]] = []
     for given in sizes:
         try:
-            one = {name: operator.index(given[name]) for name in sorted(given)}
-        except (TypeError, AttributeError) as error:
-            raise ExportTypeError(
-                f"saving {exported.fun_name}: sizes is a list of dicts such as {{'batch': 8}}, found {given!r} in it"
-            ) from cause(error)
+            one = dict(sorted(sizes_by_name(given).items()))
+        except TypeError as error:
+            raise ExportTypeError(f"saving {exported.fun_name}: {error}") from cause(error)
         if not names or list(one) != names or not all(0 < size < 1 << 63 for size in one.values()):
             expected = f"a size from 1 to 2^63 - 1 for each of {', '.join(names)}" if names else "no sizes"
             because = "" if names else ", because it has no symbolic dimensions"

@@ -12,6 +12,7 @@ from jaxexp._errors import ExportError
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.convention import OLDEST_VERSION
 from jaxexp._kernel.function.data import E, ExportedData
+from jaxexp._kernel.function.paths import argument_path
 from jaxexp._kernel.function.specs import check_one_scope, is_taken_as
 from jaxexp._kernel.function.vjps import DerivedVjp
 from jaxexp._kernel.module import batch_dim, main, mlir, specialized
@@ -72,17 +73,16 @@ def specialized_avals(
 def _with_shape_of(spec: Any, exported: ExportedData, index: int) -> Any:
     """The abstract value of an argument, in the shape of `spec`, whose dtype must be the argument's own."""
     aval = exported.in_avals[index]
-    where = _jax.describe_argument(exported.in_tree, index, None)
     shape, dtype = getattr(spec, "shape", None), getattr(spec, "dtype", None)
     if shape is None or dtype is None:
         raise ExportError(
-            f"specializing {exported.fun_name}: for {where}, pass something with a shape and a dtype, such as a "
-            f"jax.ShapeDtypeStruct, not {spec!r}"
+            f"specializing {exported.fun_name}: for {argument_path(exported.in_tree, index)}, pass something with a "
+            f"shape and a dtype, such as a jax.ShapeDtypeStruct, not {spec!r}"
         )
     if not is_taken_as(dtype, aval.dtype):
         raise ExportError(
-            f"specializing {exported.fun_name}: {where} has dtype {aval.dtype}, the spec says {dtype}"
-            f"{hints.about_dtypes(aval.dtype, dtype)}"
+            f"specializing {exported.fun_name}: {argument_path(exported.in_tree, index)} has dtype {aval.dtype}, the "
+            f"spec says {dtype}{hints.about_dtypes(aval.dtype, dtype)}"
         )
     plain = _jax.ShapedArray(tuple(shape), aval.dtype, aval.weak_type, memory_space=aval.memory_space)
     if len(shape) != aval.ndim:

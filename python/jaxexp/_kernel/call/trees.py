@@ -18,6 +18,7 @@ from jaxexp._kernel.codec.generic_node import GenericNode
 from jaxexp._kernel.codec.treedefs import Node
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
+from jaxexp._kernel.function.placeholders import taking_placeholders
 
 from . import hints
 
@@ -239,9 +240,10 @@ def mismatch(exported: ExportedData, in_tree: Any, why: str = "", otherwise: str
             allowed.
     """
     # Any leaves will do to compare structures. The names of these say what they stand for.
-    given = in_tree.unflatten([hints.leaf_named(hints.A_LEAF)] * in_tree.num_leaves)
+    ours, theirs = taking_placeholders(in_tree, exported.in_tree)
+    given = ours.unflatten([hints.leaf_named(hints.A_LEAF)] * in_tree.num_leaves)
     types = (cut(str(aval)) for aval in exported.in_avals)
-    expected = exported.in_tree.unflatten([hints.leaf_named(f"{hints.AN_ARRAY}, {type_}") for type_ in types])
+    expected = theirs.unflatten([hints.leaf_named(f"{hints.AN_ARRAY}, {type_}") for type_ in types])
     differences = [
         f"  {_jax.describe_key_path(path)}: expected {theirs}, found {ours}; "
         f"{hints.about_leaves(theirs, ours) or why_there}"

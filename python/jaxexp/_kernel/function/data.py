@@ -17,7 +17,7 @@ from jaxexp._errors import ExportError, ExportPicklingError
 from jaxexp._public import public_dir
 
 from . import sharding
-from .facts import NO_FACTS, Facts, Written
+from .facts import NO_FACTS, Facts, Written, first_writer_of
 from .kept import Attributes, Kept, MadeLater
 from .kept import attributes_of as attributes_of
 from .kept import kept as kept
@@ -227,13 +227,13 @@ def metadata_of(exported: ExportedData) -> Mapping[str, Any]:
 
 
 def has_notes(exported: ExportedData) -> bool:
-    """Whether a function has metadata, cases or sizes, which are in its artifact's trailer."""
+    """Whether a function has metadata, cases, sizes or an older writer, which are in its artifact's trailer."""
     attributes = attributes_of(exported)
     artifact: Artifact | None = attributes.get("_artifact")
-    if artifact is not None and (artifact.noted or artifact.has_cases_or_sizes()):
+    if artifact is not None and (artifact.noted or artifact.has_cases_or_sizes() or first_writer_of(exported)):
         return True
     known: Facts = attributes.get("_facts", NO_FACTS)
-    return bool(known.metadata or known.cases or known.sizes)
+    return bool(known.metadata or known.cases or known.sizes or known.first_writer)
 
 
 def cases_of(exported: ExportedData) -> Cases | None:
@@ -391,7 +391,13 @@ def _facts(exported: ExportedData) -> Facts:
     artifact = artifact_of(exported)
     if artifact is None:
         return NO_FACTS
-    facts = Facts(artifact.origin, artifact.noted, cases=_cases_in(artifact), sizes=artifact.sizes() or None)
+    facts = Facts(
+        artifact.origin,
+        artifact.noted,
+        artifact.sizes() or None,
+        first_writer_of(exported),
+        cases=_cases_in(artifact),
+    )
     if (said := artifact.said()) is not None:
         weak_arguments, weak_results, in_tree, out_tree = said
         facts = facts._replace(

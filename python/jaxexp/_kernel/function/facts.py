@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
+
+from jaxexp._kernel.artifact.provenance import first_writer
+
+from .kept import Attributes, attributes_of, kept
+
 if TYPE_CHECKING:
     from jaxexp._kernel.artifact.cases import Cases
 
@@ -32,6 +38,7 @@ class Facts(NamedTuple):
         name_and_order: for a VJP, the name of the function and the order of the VJP.
         metadata: the user's metadata in the artifact that the function was loaded from.
         sizes: the sets of sizes of dimension variables in it.
+        first_writer: who wrote the first artifact of it, as in "JAX 0.4.30"; None for the installed JAX.
         compatibility: the `compatibility` of the export, for which `serialize` writes by default.
         weak_arguments: indices of the arguments whose types were weak in the export. None means the arguments whose
             avals are weak.
@@ -47,6 +54,7 @@ class Facts(NamedTuple):
     name_and_order: tuple[str, int] | None = None
     metadata: Mapping[str, Any] | None = None
     sizes: Sequence[Mapping[str, int]] | None = None
+    first_writer: str | None = None
     compatibility: str | None = None
     weak_arguments: tuple[int, ...] | None = None
     weak_results: tuple[int, ...] | None = None
@@ -71,6 +79,19 @@ class Facts(NamedTuple):
 
 
 NO_FACTS = Facts()
+
+
+def first_writer_of(exported: Attributes) -> str | None:
+    """Who wrote the first artifact of a function. No field is decoded for it."""
+    return kept(exported, "first_writer", _first_writer)
+
+
+def _first_writer(exported: Attributes) -> str | None:
+    attributes = attributes_of(exported)
+    if (artifact := attributes.get("_artifact")) is not None:
+        return first_writer(artifact, jax.__version__)
+    known: Facts = attributes.get("_facts", NO_FACTS)
+    return known.first_writer
 
 
 def _within(indices: tuple[int, ...] | None, count: int) -> tuple[int, ...] | None:

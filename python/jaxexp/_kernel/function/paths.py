@@ -6,38 +6,34 @@ from typing import Any
 
 import jax
 
+from jaxexp import _jax
+
+from .placeholders import key_paths, taking_placeholders
+
 
 def argument_paths(in_tree: Any, weights: int = 0) -> list[str]:
-    """The paths of all arguments; numbers, if classes in the tree do not give paths.
+    """The paths of all arguments.
 
     Args:
         in_tree: the tree of the positional and keyword arguments.
         weights: how many of the first ones are weights. These get their names; the others get their paths in a call
             without weights.
     """
-    found = _key_paths(in_tree)
-    if found is None:
-        return [f"argument {i - weights}" if i >= weights else f"weight {i}" for i in range(in_tree.num_leaves)]
     return [
-        _weight_name(path) if i < weights else _argument_path(path, moved=weights > 0) for i, path in enumerate(found)
+        _weight_name(path) if i < weights else _argument_path(path, moved=weights > 0)
+        for i, path in enumerate(key_paths(in_tree))
     ]
+
+
+def argument_path(in_tree: Any, index: int, axis: int | None = None) -> str:
+    """The path of one argument, or of one of its dimensions, as in ``args[0].shape[1]``."""
+    (tree,) = taking_placeholders(in_tree)
+    return _jax.describe_argument(tree, index, axis)
 
 
 def result_paths(out_tree: Any) -> list[str]:
     """The paths of all results, in the same way."""
-    found = _key_paths(out_tree)
-    if found is None:
-        return [f"result {i}" for i in range(out_tree.num_leaves)]
-    return [f"result{jax.tree_util.keystr(path)}" for path in found]
-
-
-def _key_paths(tree: Any) -> list[Any] | None:
-    try:
-        whole = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
-        found = [path for path, _ in jax.tree_util.tree_flatten_with_path(whole)[0]]
-    except Exception:  # from classes of the user, which get numbers in place of arrays
-        return None
-    return found if len(found) == tree.num_leaves else None
+    return [f"result{jax.tree_util.keystr(path)}" for path in key_paths(out_tree)]
 
 
 def _weight_name(path: Any) -> str:

@@ -14,7 +14,7 @@ from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
-from jaxexp._kernel.function.paths import result_paths
+from jaxexp._kernel.function.paths import argument_path, result_paths
 
 from . import mlir
 
@@ -53,7 +53,7 @@ def check(
                     )
         return tuple(name in _jax.all_dim_vars([aval]) for aval in avals)
 
-    arguments = led(in_avals, lambda index: _jax.describe_argument(in_tree, index, None))
+    arguments = led(in_avals, lambda index: argument_path(in_tree, index))
     if not any(arguments):
         known = ", ".join(_jax.all_dim_vars(in_avals)) or "none"
         raise ExportError(f"{start}no argument has that dimension; the arguments' dimension variables: {known}")

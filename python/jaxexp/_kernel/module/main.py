@@ -14,6 +14,7 @@ from typing import Any
 from jaxexp import _jax
 from jaxexp._errors import ExportError, cause, in_one_line
 from jaxexp._kernel.function.convention import Arguments
+from jaxexp._kernel.function.placeholders import taking_placeholders
 
 from . import mlir
 
@@ -142,7 +143,8 @@ def _dim_values(avals: Sequence[Any], in_tree: Any) -> Callable[..., Any]:
     """A function of the arrays: it returns the dimension variables of `avals`, and asserts what shapes require."""
 
     def dim_values(*arrays: Any) -> Any:
-        solution, assertions, sources = _jax.solve_dim_vars(tuple(avals), args_kwargs_tree=in_tree)
+        (tree,) = taking_placeholders(in_tree)
+        solution, assertions, sources = _jax.solve_dim_vars(tuple(avals), args_kwargs_tree=tree)
         sizes = _Sizes({name: _jax.dimension_size(arrays[index], axis) for name, index, axis in sources})
         assertions.shape_assertions(sizes)
         return tuple(sizes.evaluate(solution[name]) for name in _jax.all_dim_vars(avals))

@@ -14,9 +14,11 @@ from jaxexp import _native
 from jaxexp._errors import ExportError, ExportTypeError, Lines, SerializationError, SerializationTypeError, cause
 from jaxexp._kernel.artifact.cases import Case, is_in_files
 from jaxexp._kernel.artifact.metadata import to_json
+from jaxexp._kernel.artifact.provenance import writer_with
 from jaxexp._kernel.codec import binding, nodes
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
+from jaxexp._kernel.function.facts import first_writer_of
 from jaxexp._kernel.function.vjps import chain_up_to
 from jaxexp._kernel.io import files
 from jaxexp._kernel.module import locations
@@ -104,10 +106,11 @@ def _notes(chain: Sequence[ExportedData], how: Writing) -> _native.Notes | None:
     cases = _cases(chain, how)
     metadata = data.metadata_of(exported) if metadata is None else metadata
     sizes = data.sizes_of(exported) if sizes is None else sizes
-    if not metadata and not sizes and how.weights is None and cases is None:
+    first = first_writer_of(exported)
+    if not metadata and not sizes and how.weights is None and cases is None and first is None:
         return _NOTES
     each = [sorted(one.items()) for one in sizes]
-    return _native.Notes(files.WRITER, to_json(metadata), how.weights, cases, each)
+    return _native.Notes(writer_with(files.WRITER, first), to_json(metadata), how.weights, cases, each)
 
 
 def _cases(chain: Sequence[ExportedData], how: Writing) -> Any:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import collections
-import difflib
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxexp._errors import ExportError, ExportTypeError, WeightsError
-from jaxexp._kernel.artifact import words
+from jaxexp._errors import ExportError
+from jaxexp._kernel.function.placeholders import key_paths
+from jaxexp._weights.files.names import listed_names
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
@@ -41,112 +41,20 @@ def identities(array: Any) -> Iterable[tuple[Any, ...]]:
 
 def names_in(treedef: Any) -> list[str]:
     """The paths of the leaves in a tree structure; an ExportError if two are the same."""
-    tree = jax.tree_util.tree_unflatten(treedef, range(treedef.num_leaves))
-    names = [_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+    names = list(map(_name, key_paths(treedef)))
     if len(set(names)) != len(names):
         raise _twice(collections.Counter(names).most_common(1)[0][0])
     return names
 
 
-RENAME_ADVICE = ". If the weights have other names there, pass rename="
-_OF_VARIABLE = "/value"  # the end of names in the state of a flax.nnx model, which a pure dict of it does not have
-
-Rename = Mapping[str, str] | Callable[[str], str]
-
-
-def names_given(names: Sequence[str], other_names: Mapping[str, str], rename: Rename | None) -> dict[str, str]:
-    """What weights, and the other places of tied weights, are called among given arrays, by their own names.
-
-    Raises:
-        ExportError: `rename` has a name that is no weight of the function, or is of another type.
-    """
-    own = [*names, *other_names]
-    known = set(own)
-    if rename is None:
-        return dict(zip(own, own, strict=True))
-    if isinstance(rename, Mapping):
-        for name in rename:
-            if name not in known:
-                near = _nearest(name, own) if isinstance(name, str) else []
-                raise ExportError(
-                    f"rename= maps {words.cut(repr(name), 80)}, which is not the name of a weight of the function"
-                    f"{f': did you mean {near[0]!r}?' if near else ''} (it maps names in the function to given names)"
-                )
-        given = {name: rename.get(name, name) for name in own}
-    elif callable(rename):
-        given = {name: rename(name) for name in own}
-    else:
-        raise ExportTypeError(f"rename= takes a mapping or a function of names, not {type(rename)}")
-    for name, found in given.items():
-        if not isinstance(found, str):
-            raise ExportTypeError(f"rename= has to give the name of an array for {name!r}, found {found!r}")
-    return given
-
-
-def check_names(
-    needed: Mapping[str, str],
-    given: Collection[str],
-    file: str | None = None,
-    *,
-    is_mapping: bool = False,
-    can_rename: bool = False,
-) -> None:
-    """Raises a WeightsError if an array is missing; it suggests similar names.
-
-    Args:
-        needed: what each weight is called among the given arrays, by its own name.
-        given: the names of the arrays.
-        file: where they are.
-        is_mapping: whether they are in a mapping of arrays by name, to which the user can add others.
-        can_rename: whether the user can say what weights are called there, and has not done so.
-    """
-    missing = {own: name for own, name in needed.items() if name not in given}
-    if not missing:
-        return
-    own, first = next(iter(missing.items()))
-    found = f"none among {len(given):,}"
-    needed_names = set(needed.values())
-    unused = dict.fromkeys(name for name in given if name not in needed_names)
-    if near := _nearest(first, list(unused)):
-        found += f", of which {' and '.join(map(repr, near))} {'is' if len(near) == 1 else 'are'} not used"
-    if others := list(missing.values())[1:]:
-        found += f". Also missing: {_listed(others)}"
-    if can_rename and len(unused) >= len(missing):
-        found += RENAME_ADVICE
-        if all(name.removesuffix(_OF_VARIABLE) in unused for name in missing.values()):
-            found += f"lambda name: name.removesuffix({_OF_VARIABLE!r})"
-    elif is_mapping and len(missing) < len(needed):
-        found += ". To change only some weights, pass {**loaded.weights, ...}"
-    renamed = "" if own == first else f" for the weight {words.cut(repr(own), 80)}"
-    raise WeightsError(first, f"an array of this name{renamed}", found, file=file)
-
-
 def warn_of_others(what: str, names: Sequence[str], why: str) -> None:
     """Warns of arrays in a model that are not weights of the function."""
     if names:
-        text = f"{what}: {_listed(names)}. They are not weights of the function: {why}"
+        text = f"{what}: {listed_names(names)}. They are not weights of the function: {why}"
         warnings.warn(text, UserWarning, stacklevel=_CALLER)
 
 
 _CALLER = 4  # of with_weights and weights_into: behind them, a method of Weights and a function here
-
-
-def _nearest(name: str, others: Sequence[str]) -> list[str]:
-    """Up to two similar names; first of all, those of the same place in a larger tree."""
-    if inside := [other for other in others if other.endswith((f"/{name}", f".{name}"))]:
-        return inside[:2]
-    # Comparing takes time in proportion to the product of the lengths, and a file may have a million names.
-    short = [other for other in others if len(other) <= _COMPARED]
-    if len(name) > _COMPARED or len(short) > _COMPARED:
-        return []
-    return difflib.get_close_matches(name, short, n=2)
-
-
-_COMPARED = 500
-
-
-def _listed(names: Sequence[str]) -> str:
-    return words.listed(names, lambda name: words.cut(repr(name), 80), most=8)
 
 
 def _name(path: Any) -> str:

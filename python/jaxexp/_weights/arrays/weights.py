@@ -17,13 +17,14 @@ from jaxexp._kernel.artifact.words import why_no_numbers
 from jaxexp._weights.files import reading
 from jaxexp._weights.files.dtypes import dtype_of, type_of, unnamed
 from jaxexp._weights.files.header import Tensor
+from jaxexp._weights.files.names import Rename, check_names, names_given
 from jaxexp._weights.files.places import taking
 from jaxexp._weights.files.reading import HoldsTensors
 from jaxexp._weights.files.writing import Source
 
 from . import placing
 from .casting import ADVICE, REFUSED, cast, cast_in_file, is_castable
-from .names import Rename, check_names, is_array, named_leaves, names_given, warn_of_others
+from .names import is_array, named_leaves, warn_of_others
 from .pieces import source
 from .stored import Stored, WithDigests
 from .tied import check_tied

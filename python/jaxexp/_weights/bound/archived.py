@@ -1,40 +1,30 @@
-"""Functions with weights as members of an archive, which stores each tensor once."""
+"""Weights and cases of functions that become members of an archive, which stores each tensor once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from jaxexp._kernel.function.data import ExportedData
-from jaxexp._kernel.write.options import Writing
-from jaxexp._kernel.write.serialize import serialize
 from jaxexp._weights.arrays.stored import StoredFile, StoredTensor, Table
-from jaxexp._weights.arrays.weights import Weights
 from jaxexp._weights.files.content import content_of, own_name
 from jaxexp._weights.files.layout import plan
 from jaxexp._weights.files.writing import Source, head_of
 
+#: Puts tensors into an archive, and returns their digests by name.
+Store = Callable[[Sequence[Source]], dict[str, bytes]]
 
-def serialized(
-    program: ExportedData,
-    weights: Weights,
-    store: Callable[[Sequence[Source]], dict[str, bytes]],
-    vjp_order: int,
-    strict: bool,
-) -> bytearray:
-    """The artifact of the program, whose trailer says which tensors are its weights.
 
-    `store` puts tensors into the archive, and returns their digests by name.
+def stored(sources: Sequence[Source], store: Store, name: str = "weights.safetensors") -> Table:
+    """The table for the trailer of a member, whose tensors are put into its archive. `name` is that of the file for
+    them when they are taken out.
     """
-    sources = weights.sources()
     digests = store(sources)
     tensors = tuple(StoredTensor(source.name, 0, source.size, digests[source.name]) for source in sources)
-    table = Table((_file(sources, digests),), tensors).with_other_names(weights.other_names)
-    return serialize(program, Writing(vjp_order, strict=strict, weights=table))
+    return Table((_file(sources, digests, name),), tensors)
 
 
-def _file(sources: Sequence[Source], digests: dict[str, bytes]) -> StoredFile:
-    """The file for the weights when they are taken out of the archive: the same for all functions that have them."""
+def _file(sources: Sequence[Source], digests: dict[str, bytes], name: str) -> StoredFile:
+    """The file: the same for all functions that have these tensors."""
     content = content_of(sources, digests)
-    name = own_name("weights.safetensors", content)
+    name = own_name(name, content)
     (planned,) = plan(name, sources, None)
     return StoredFile(name, len(head_of(planned)) + planned.data_size, content)

@@ -164,10 +164,13 @@ class Tensors(Mapping[str, Tensor]):
         return self._file_of[name]
 
 
-def open_tensors(path: str | os.PathLike[str], take: places.Take = places.mapped) -> Tensors:
+def open_tensors(
+    path: str | os.PathLike[str], take: places.Take = places.mapped, check: Check | None = None
+) -> Tensors:
     """Opens a safetensors file, or several of them by their index (``.safetensors.index.json``).
 
-    `take` makes the bytes of each file. Of one that is not copied, only the header is read.
+    `take` makes the bytes of each file. Of one that is not copied, only the header is read. `check` sees the path and
+    the bytes of each file, also of the index, before anything else does.
 
     Raises:
         WeightsError: a file cannot be read; the error names it.
@@ -176,16 +179,19 @@ def open_tensors(path: str | os.PathLike[str], take: places.Take = places.mapped
     name = os.fsdecode(path)
     with files.named_in_errors(name):
         if not name.endswith(places.INDEX_SUFFIX):
-            return Tensors([TensorFile(name, take(places.open_named(name)))])
-        weight_map = read_index(name)
-        tensor_files = [open_beside(name, shard, take) for shard in dict.fromkeys(weight_map.values())]
+            content = take(places.open_named(name))
+            if check is not None:
+                check(name, content.read(0, content.size))
+            return Tensors([TensorFile(name, content)])
+        weight_map = read_index(name, check)
+        tensor_files = [open_beside(name, shard, take, check) for shard in dict.fromkeys(weight_map.values())]
         found = Tensors(tensor_files)
         _check_map(found, weight_map)
         return found
 
 
-def read_index(path: str) -> dict[str, str]:
-    """The file of each tensor, by its name, as an index says.
+def read_index(path: str, check: Check | None = None) -> dict[str, str]:
+    """The file of each tensor, by its name, as an index says. `check` as in `open_tensors`.
 
     Raises:
         WeightsError: it is no index, or too large.
@@ -193,7 +199,10 @@ def read_index(path: str) -> dict[str, str]:
     """
     found = places.FileInPieces(places.open_named(path))
     # Native code says what is wrong with a larger one.
-    return _native.read_weight_map(found.read(0, min(found.size, _native.MAX_TENSORS_INDEX_SIZE + 1)))
+    content = found.read(0, min(found.size, _native.MAX_TENSORS_INDEX_SIZE + 1))
+    if check is not None:
+        check(path, content)
+    return _native.read_weight_map(content)
 
 
 def open_beside(path: str | os.PathLike[str], name: str, take: places.Take, check: Check | None = None) -> TensorFile:

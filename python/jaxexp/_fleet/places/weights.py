@@ -1,0 +1,110 @@
+"""Weights from wherever they are, in a file of tensors that have the names of a function's weights. Without JAX."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jaxexp._errors import ExportError, WeightsError
+from jaxexp._weights.files import reading
+from jaxexp._weights.files.dtypes import held_as, unnamed
+from jaxexp._weights.files.names import check_names, names_given
+from jaxexp._weights.files.places import taking
+from jaxexp._weights.files.writing import Source as Source
+from jaxexp._weights.files.writing import name_apart, publish, write_apart
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from jaxexp._fleet.archive.handle import Handle
+    from jaxexp._weights.files.names import Rename as Rename
+
+    from .cases import Check
+
+
+@contextlib.contextmanager
+def as_file(found: Mapping[str, Source], names: Sequence[str], rename: Rename | None) -> Generator[str]:
+    """The path of a temporary file with these weights, under the names that a function has for them.
+
+    Args:
+        found: the tensors, by the names that they have where they are.
+        names: the names of the function's weights.
+        rename: as in `Exported.with_weights`.
+
+    Raises:
+        WeightsError: a weight is missing, or damaged where it is.
+        ExportError: `rename` maps a name that no weight has.
+        TypeError: as in `Exported.with_weights`.
+        OSError: the file cannot be written.
+    """
+    needed = names_given(names, {}, rename)
+    check_names(needed, found, can_rename=rename is None)
+    sources = [dataclasses.replace(found[there], name=own) for own, there in needed.items()]
+    with tempfile.TemporaryDirectory(prefix="jaxexp-") as folder:
+        path = os.path.join(folder, "weights.safetensors")
+        written = write_apart(path, sources)
+        for file in written:
+            name_apart(folder, file)
+        publish(path, written)
+        yield path
+
+
+def in_member(handle: Handle) -> dict[str, Source]:
+    """The weights of a member of an archive.
+
+    Raises:
+        WeightsError: it has none there.
+        DeserializationError: it is damaged.
+    """
+    if (stored := handle.stored_weights()) is None:
+        raise WeightsError("", "a member with weights in its archive", "one without", file=handle.label)
+    return {source.name: source for source in stored.sources()}
+
+
+def in_file(path: str, check_file: Check | None) -> dict[str, Source]:
+    """The tensors of a file, or of an index of several.
+
+    Args:
+        path: the file.
+        check_file: refuses files that are not signed, if they have to be.
+
+    Raises:
+        WeightsError: a file cannot be read.
+        OSError: it cannot be opened.
+    """
+    tensors = reading.open_tensors(path, taking(check_file is not None), check_file)
+    return {name: reading.source_in(tensors.file_of(name), tensor, None) for name, tensor in tensors.items()}
+
+
+def in_arrays(given: Any, to_numpy: Callable[[str, Any], np.ndarray]) -> dict[str, Source]:
+    """Arrays in dicts, lists and tuples, by their paths, such as ``layers/0/w``. `to_numpy` takes a path and an array.
+
+    Raises:
+        ExportError: two have one path.
+        WeightsError: files have no place for a dtype.
+        Exception: what `to_numpy` raises.
+    """
+    found: dict[str, Source] = {}
+    pending = [("", given)]
+    while pending:
+        path, value = pending.pop()
+        if isinstance(value, Mapping):
+            pending += [(f"{path}/{key}" if path else str(key), one) for key, one in value.items()]
+        elif isinstance(value, (list, tuple)):
+            pending += [(f"{path}/{index}" if path else str(index), one) for index, one in enumerate(value)]
+        elif path in found:
+            raise ExportError(f"two of the given weights would be called {path!r}: rename one of them")
+        else:
+            found[path] = _source(path, to_numpy(path, value))
+    return found
+
+
+def _source(name: str, array: np.ndarray) -> Source:
+    held = held_as(array.dtype.name, array.shape)
+    if held is None:
+        raise WeightsError(name, "an array of a dtype that files have", array.dtype.name)
+    return Source(name, *held, lambda: [array.reshape(-1).view("u1").data], of=unnamed(array.dtype.name, array.shape))
