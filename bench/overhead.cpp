@@ -18,6 +18,8 @@
 #include <thread>
 #include <vector>
 
+#include "ones.h"
+
 #ifdef __linux__
 #include <dlfcn.h>
 #endif
@@ -25,30 +27,10 @@
 namespace {
 
 using namespace jaxexp;
+using namespace jaxexp::bench;
 using Clock = std::chrono::steady_clock;
 
-void require(bool condition, const char* what) {
-  if (condition) return;
-  std::fprintf(stderr, "this does not hold: %s\n", what);
-  std::abort();
-}
-
-/// Arrays of ones, as these are.
-std::vector<Array> arrays_like(const std::vector<Value>& values) {
-  std::vector<Array> arrays;
-  for (const Value& value : values) {
-    std::vector<std::int64_t> shape;
-    std::size_t size = 1;
-    for (const std::string_view dim : value.shape) {
-      shape.push_back(std::stoll(std::string(dim)));
-      size *= static_cast<std::size_t>(shape.back());
-    }
-    arrays.emplace_back(shape, std::vector<float>(size, 1));
-  }
-  return arrays;
-}
-
-/// The same with the plugin's functions only, which everybody would write who needs no more.
+/// A function with the plugin's functions only, which everybody would write who needs no more.
 class Raw {
  public:
   Raw(const char* plugin, const Artifact& artifact, const std::vector<Array>& arguments) {

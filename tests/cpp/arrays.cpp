@@ -186,11 +186,12 @@ void options(const Runtime& runtime, const char* add, const std::string& executa
   function.save_executable(executables);
   LoadOptions kept = fast;
   kept.executables = executables;
+  kept.warm_up = false;
   const Function again = runtime.load(file, kept);
   again.compile();
   require(lines.size() == 2 && lines[1].find(": has code from the file of executables, in ") != std::string::npos,
           "and so is code from a file, for the same options");
-  const Function other = runtime.load(file, {.executables = executables});
+  const Function other = runtime.load(file, {.executables = executables, .warm_up = false});
   other.compile();
   require(
       lines.size() == 3 && lines[2].find("not taken from the file of executables: compile options") != lines[2].npos,

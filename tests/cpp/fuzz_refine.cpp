@@ -89,6 +89,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       {Keeps::validity, [&] { return adapt::with_typed_comparisons(module, where); }},
       {Keeps::validity, [&] { return adapt::with_wide_indices(module, where); }},
       {Keeps::validity, [&] { return adapt::with_guarded_constants(module, where); }},
+      {Keeps::validity, [&] { return adapt::with_confined_convolutions(module, where); }},
       {Keeps::validity,
        [&] { return adapt::without_layouts_of_empty_results(module, where, [](std::string_view) { return true; }); }},
       {Keeps::validity, [&] { return adapt::without_layouts(module, where); }},

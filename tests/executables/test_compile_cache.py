@@ -217,7 +217,8 @@ def test_code_that_does_not_run_is_removed(
 
 
 def test_a_store(tmp_path: Path) -> None:
-    """The oldest entries go, and after a day what dead processes left; one has its turn at a time."""
+    """The oldest entries go, the locks of dead processes, and after a day what else these left; one has its turn at a
+    time."""
     one, other = (_native.ExecutableStore(tmp_path, 20_000) for _ in range(2))
     for i in range(10):
         assert one.put({"n": str(i)}, {}, bytes(5_000))
@@ -229,13 +230,19 @@ def test_a_store(tmp_path: Path) -> None:
     assert not one.put({"n": "large"}, {}, bytes(20_000))
     assert one.find({"n": "large"}) is None
     names = [".0123456789abcdef.tmp", f"{_native.store_name({})}.lock", "notes.txt"]
+    held = other.turn({"n": "held"})
+    assert held is not None
     for old in (False, True):
         for name in names:
             (tmp_path / name).touch()
             if old:
                 os.utime(tmp_path / name, (0, 0))
         one.put({"n": str(old)}, {}, b"1")
-        assert [name for name in names if (tmp_path / name).exists()] == (["notes.txt"] if old else names)
+        left = ["notes.txt"] if old else [names[0], "notes.txt"]
+        assert [name for name in names if (tmp_path / name).exists()] == left
+        assert [path.name for path in tmp_path.glob("*.lock")] == [f"{_native.store_name({'n': 'held'})}.lock"]
+        assert one.turn({"n": "held"}) is None
+    held.end()
     turn = one.turn({"n": "1"})
     assert turn is not None
     assert other.turn({"n": "1"}) is None

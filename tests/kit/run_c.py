@@ -55,6 +55,7 @@ class Options(ctypes.Structure):
         ("only_sizes", ctypes.c_int),
         ("compile_cache", ctypes.c_char_p),
         ("compile_cache_bytes", ctypes.c_uint64),
+        ("no_warm_up", ctypes.c_int),
     )
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +17,16 @@ import pytest
 from jax import export as jax_export
 
 import jaxexp
-from jaxexp import _jax, _runtime
+from jaxexp import _jax, _native, _runtime
 from jaxexp._kernel.artifact import operations
 from jaxexp._kernel.module import custom_calls
+from jaxexp._policy.limits.limits import Limits
 from jaxexp.runtime.judging import judge
-from kit import vhlo
+from kit import bodies, vhlo
 from kit.corpus import arr
 from kit.each import each
-from kit.other_modules import serialized, with_module
+from kit.operations import OPERATIONS, shape_of
+from kit.other_modules import from_text, serialized, with_module
 from kit.places import GOLDEN
 from kit.policies import refused
 
@@ -293,3 +299,125 @@ def test_what_is_stated_is_checked_before_anything_is_made(monkeypatch: pytest.M
     for item in jaxexp.load_many([blob], policy=jaxexp.Policy(max_devices=0), on_error="return"):
         assert isinstance(item, jaxexp.PolicyError)
     np.testing.assert_array_equal(jaxexp.deserialize(blob).call(np.ones(2, "f"), np.ones(2, "f"))[0], np.ones(2))
+
+
+# --- what combines or compares elements ------------------------------------------------------------------------------
+
+
+def is_allowed(module: bytes, policy: jaxexp.Policy) -> bool:
+    try:
+        Limits(policy).of_elements(_native.in_bodies(module), "f")
+    except (jaxexp.PolicyError, jaxexp.DeserializationError):
+        return False
+    return True
+
+
+@each("holder", bodies.HOLDERS)
+def test_each_operation_in_each_body(holder: str) -> None:
+    """The table's operations as they are, and on numbers."""
+    looked_at = set()
+    for operation in (*OPERATIONS, *bodies.OF_NUMBERS):
+        base = operation.name.partition(".")[2]
+        has_arrays = any(map(shape_of, (*operation.operands, *operation.results)))
+        expected = base in operations.OF_ELEMENTS and not has_arrays
+        for called in (False, True):
+            body = bodies.Body(operation)
+            module = serialized(bodies.HOLDERS[holder].module(body.in_function() if called else body))
+            if holder == "sort":  # no module may have calls there, or arrays
+                assert is_allowed(module, jaxexp.Policy()) == (expected and not called), operation
+            else:
+                assert is_allowed(module, jaxexp.Policy()) == expected, operation
+                assert is_allowed(module, jaxexp.Policy(operations=["stablehlo.*"])), operation
+        looked_at.add(base)
+    assert operations.OF_ELEMENTS - looked_at == {"call", "composite", "return"}
+
+
+ALLOWED = [one for one in bodies.OF_NUMBERS if one.name.partition(".")[2] in operations.OF_ELEMENTS]
+OTHERS = [
+    one for one in (*bodies.OF_NUMBERS, *OPERATIONS) if re.search(r"\.(fft|sort|rng|\w+_id|while|\w+_call)$", one.name)
+]
+
+
+@each("holder", [holder for holder in bodies.HOLDERS if holder != "sort"])
+def test_bodies_are_refused_with_and_without_jax(holder: str) -> None:
+    policy = jaxexp.Policy(effects=None)
+    for operation in OTHERS:
+        body = bodies.Body(operation)
+        for one in (body, body.in_function()):
+            blob = bytes(from_text(bodies.HOLDERS[holder].module(one)).serialize())
+            with pytest.raises(jaxexp.PolicyError, match="combines or compares elements by") as error:
+                jaxexp.deserialize(blob, policy=policy)
+            assert error.value.field == "operations"
+            assert refused(blob, policy)[1] == "operations"
+    blob = bytes(from_text(bodies.HOLDERS[holder].module(bodies.Body(*ALLOWED))).serialize())
+    assert refused(blob, policy)[0] is None
+
+
+# XLA compiles few reductions between devices, and says so of others.
+MAY_FAIL = ("all_reduce", "reduce_scatter")
+COMPILES = """
+import pathlib, sys
+import jax, jaxexp, numpy as np
+for path in sorted(pathlib.Path(sys.argv[1]).iterdir()):
+    print("calls", path.stem, flush=True)
+    function = jaxexp.load(path, policy=jaxexp.Policy())
+    try:
+        function.call(*(np.zeros(aval.shape, aval.dtype) for aval in function.in_avals))
+    except jax.errors.JaxRuntimeError as error:
+        print("failed", path.stem, str(error)[:500])
+"""
+
+
+def check_that_it_compiles(found: Iterable[tuple[str, bodies.Body]], folder: Path, env: dict[str, str]) -> None:
+    for number, (holder, body) in enumerate(found):
+        from_text(bodies.HOLDERS[holder].module(body)).save(folder / f"{holder} {number}.jaxexp")
+    command = [sys.executable, "-c", COMPILES, str(folder)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, (done.stdout[-100:], done.stderr[-2000:])
+    failed = [
+        line for line in done.stdout.splitlines() if line.startswith("failed") and line.split()[1] not in MAY_FAIL
+    ]
+    assert not failed
+
+
+def bodies_of(body: bodies.Body, holder: str) -> Iterator[tuple[str, bodies.Body]]:
+    yield holder, body
+    if holder != "sort":
+        yield holder, body.in_function()
+        yield holder, body.in_function(composite=True)
+
+
+@pytest.mark.processes(reason="XLA may end it")
+def test_what_is_allowed_compiles(tmp_path: Path, subprocess_env: Any) -> None:
+    body = bodies.Body(*ALLOWED)
+    found = (one for holder in bodies.HOLDERS for one in bodies_of(body, holder))
+    check_that_it_compiles(found, tmp_path, subprocess_env())
+
+
+@pytest.mark.long(
+    promise="XLA compiles each operation that a policy allows among those that combine or compare elements",
+    sibling="test_policy_operations.py::test_what_is_allowed_compiles",
+)
+@pytest.mark.processes(reason="XLA may end it")
+@each("holder", bodies.HOLDERS)
+def test_each_that_is_allowed_compiles(holder: str, tmp_path: Path, subprocess_env: Any) -> None:
+    found = (one for operation in ALLOWED for one in bodies_of(bodies.Body(operation), holder))
+    check_that_it_compiles(found, tmp_path, subprocess_env())
+
+
+def test_what_jax_writes_is_allowed() -> None:
+    """Functions of JAX that are jitted themselves are calls in its reductions."""
+    x, zero = np.ones((4, 3), np.float32), np.float32(0)
+    written = (
+        lambda x: jax.lax.reduce(x, -jnp.inf, jnp.logaddexp, (0,)),
+        lambda x: jax.lax.reduce(x, zero, lambda a, b: jax.lax.cond(a > b, jnp.sin, jnp.cos, a), (0,)),
+        lambda x: jax.lax.reduce((x, x + 1), (zero, zero), lambda a, b: (a[0] + b[0], jnp.where(a[1] > 0, *b)), (1,)),
+        lambda x: jax.lax.reduce_window(x, zero, jnp.hypot, (2, 1), (2, 1), "VALID"),
+        lambda x: x.at[jnp.array([0, 2])].apply(jnp.sinc),
+        lambda x: jax.lax.sort([x + 1j * x, x], num_keys=2),
+        lambda x: (x.argmax(0), jnp.median(x), jnp.unique_counts(x, size=3), jax.lax.top_k(x, 2)),
+        jax.grad(lambda x: jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (2, 1), (2, 1), "VALID").sum()),
+    )
+    for place, function in enumerate(written):
+        blob = bytes(jaxexp.export(jax.jit(function))(x).serialize())
+        assert refused(blob, jaxexp.Policy()) == (None, None), place

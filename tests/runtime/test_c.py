@@ -204,7 +204,7 @@ def test_compiling_for_sizes(library: Library, runtime: Handle, tmp_path: Path) 
     compile_for(b=3, a=2)
     library.call(function, library.array(np.zeros((2, 3), np.float32)))
     library.checked("set_log", pointer(runtime), None, None)
-    assert len(lines) == 1 and b" for a=2,b=3: compiled in " in lines[0]
+    assert len(lines) == 2 and b" for a=2,b=3: compiled in " in lines[0]
     sizes = "is compiled for sizes of at least 1 of a, b, and not for"
     for given, found in (({"a": 2}, "a=2"), ({"a": 0, "b": 1}, "a=0,b=1"), ({"a": 2, "c": 3}, "a=2,c=3"), ({}, "none")):
         with pytest.raises(RunError, match=f"{sizes} {found}$") as error:
@@ -212,6 +212,67 @@ def test_compiling_for_sizes(library: Library, runtime: Handle, tmp_path: Path) 
         assert error.value.reason is Reason.ARGUMENT
     with pytest.raises(RunError, match="the variables or their sizes are NULL"):
         library.checked("compile_sizes", pointer(function), None, None, ctypes.c_size_t(1))
+
+
+def counted(x: Any) -> Any:
+    """Loops that end whatever the numbers are."""
+    x = jax.lax.fori_loop(0, 3, lambda i, x: jax.lax.scan(lambda c, y: (c + y, c), 0.0, x)[1], x)
+    return jax.lax.map(jnp.sin, x)
+
+
+TRIED: dict[str, tuple[Any, bytes]] = {
+    "one size": (lambda x: x + 1, b"called once with zeros"),
+    "loops that count": (counted, b"called once with zeros"),
+    "a loop that never ends for zeros": (
+        lambda x: jax.lax.while_loop(lambda x: x.sum() < 9, lambda x: 2 * x, x), b"not called with zeros: it may"
+    ),
+    "a loop to a number": (
+        lambda x: jax.lax.fori_loop(0, x[0].astype(int), lambda _, x: 2 * x, x), b"not called with zeros: it may"
+    ),
+    "a loop that may take other steps": (
+        lambda x: jax.lax.while_loop(lambda c: c[0] < 9, lambda c: (c[0] + c[1][0].astype(int), 2 * c[1]), (0, x))[1],
+        b"not called with zeros: it may",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_compiling_calls_once(name: str, library: Library, runtime: Handle, tmp_path: Path) -> None:
+    function, said = TRIED[name]
+    (b,) = jaxexp.symbolic_shape("b")
+    sizes = (ctypes.c_char_p * 2)(b"b=2", b"b=3")
+    address = {"sizes": ctypes.cast(sizes, ctypes.c_void_p), "size_count": 2}
+    open_, fixed = (saved(tmp_path / str(size), function, jax.ShapeDtypeStruct((size,), np.float32), **READER)
+                    for size in (b, 3))  # fmt: skip
+    for path, options, count in ((fixed, {}, 1), (open_, address, 2), (fixed, {"no_warm_up": 1}, 1)):
+        lines = logged(library, runtime)
+        loaded = library.load_with(runtime, path, **options)
+        library.checked("compile", pointer(loaded))
+        expected = [b": compiled in "] * count
+        if path == open_ and name == "loops that count":  # to numbers that the call says
+            expected += [b"not called with zeros: it may"]
+        elif "no_warm_up" not in options:
+            expected += [said] * (count if said.startswith(b"called") else 1)
+        assert len(lines) == len(expected), lines
+        assert all(part in line for part, line in zip(expected, lines, strict=True)), lines
+    library.checked("set_log", pointer(runtime), None, None)
+
+
+def test_compiling_calls_nothing_that_has_effects(library: Library, runtime: Handle, tmp_path: Path) -> None:
+    """And what fails for want of weights fails in the first call."""
+    exported = export_with(jaxexp, CASES["several_effects"].build())
+    exported.save(tmp_path / "effects.jaxexp", compatibility=built.READER)
+    weights = {"a": np.ones(3, np.float32)}
+    exported = jaxexp.export(jax.jit(lambda w, x: w["a"] * x))(weights, SPEC)
+    exported.bind(weights).save(tmp_path / "bound.jaxexp", compatibility=built.READER)
+    for gone in tmp_path.glob("*.safetensors"):
+        gone.unlink()
+    for name, said in (("effects", b": not called with zeros: it may"), ("bound", b": cannot be called with zeros: ")):
+        lines = logged(library, runtime)
+        function = library.load(runtime, tmp_path / f"{name}.jaxexp")
+        library.checked("compile", pointer(function))
+        assert said in lines[-1]
+    library.checked("set_log", pointer(runtime), None, None)
 
 
 @pytest.mark.parametrize("device", [0, 3])
@@ -263,7 +324,11 @@ def test_memory_in_a_loop(donated: bool, library: Library, runtime: Handle, tmp_
     size = 64 << 20
     step = jax.jit(lambda w: w + 1, donate_argnums=(0,) if donated else ())
     large, small = (
-        library.load(runtime, saved(tmp_path / str(count), step, jax.ShapeDtypeStruct((count,), np.float32), **READER))
+        library.load_with(
+            runtime,
+            saved(tmp_path / str(count), step, jax.ShapeDtypeStruct((count,), np.float32), **READER),
+            no_warm_up=1,
+        )
         for count in (size // 4, 3)
     )
     library.checked("compile", pointer(large))

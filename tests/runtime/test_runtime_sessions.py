@@ -386,7 +386,7 @@ def test_scatters_with_narrow_indices(tmp_path: Path) -> None:
 
 
 def test_convolutions_that_xla_counts_wrong(tmp_path: Path) -> None:
-    """From 2^24 places on, with those between the elements, it reads outside of the array; and paddings."""
+    """From 2^24 places on, with those between the elements, it reads outside of the array."""
 
     def convolved(x: Any, k: Any) -> Any:
         numbers = "NHWC", "HWIO", "NHWC"
@@ -395,17 +395,81 @@ def test_convolutions_that_xla_counts_wrong(tmp_path: Path) -> None:
     k, x = np.ones((3, 1, 1, 1), np.float32), np.ones((1, 4097, 1, 1), np.float32)
     for rows in (4097, B):
         path = saved(tmp_path, convolved, jax.ShapeDtypeStruct((1, rows, 1, 1), np.float32), k)
-        with pytest.raises(jaxexp.RunError, match="a convolution over 2\\^24 places or more"):
+        named = r"convolution at 'jit\(convolved\)/conv.*test_runtime_sessions.py:\d+\) has 16777217 places in a dimen"
+        with pytest.raises(jaxexp.RunError, match=named):
             Session(path, plugin="cpu")(x, k)
     found = Session(saved(tmp_path, convolved, x[:, :4096], k), plugin="cpu")(x[:, :4096], k)
     assert found.sum() == 2 * 4094 + 1 + 1  # the first and the last row are in one window, the others in two
 
-    def padded(x: Any, k: Any) -> Any:
-        return jax.lax.conv_general_dilated(x, k, (1,), [(-9, 4)], dimension_numbers=("NWC", "WIO", "NWC"))
 
-    path = saved(tmp_path, padded, np.ones((1, 9, 4), np.float32), np.ones((3, 4, 4), np.float32))
-    with pytest.raises(jaxexp.RunError, match="a negative padding in front and a positive one behind"):
-        Session(path, plugin="cpu")
+def one_dimensional(x: Any, k: Any, padding: tuple[int, int], dilation: int = 1, stride: int = 1) -> Any:
+    numbers = "NWC", "WIO", "NWC"
+    return jax.lax.conv_general_dilated(x, k, (stride,), (padding,), (dilation,), dimension_numbers=numbers)
+
+
+@each(
+    "padding, dilation",
+    [((-1, 2), 1), ((-3, 4), 1), ((-9, 4), 1), ((-4, 2), 3), ((-25, 3), 3), ((-2, -1), 2), ((-3, 0), 2)],
+)
+def test_paddings_that_take_away_in_front(padding: tuple[int, int], dilation: int, tmp_path: Path) -> None:
+    """Also all there is, or what is between elements; in a loop; and for sizes that the call says."""
+    x, k = np.random.default_rng(0).normal(size=(2, 9, 2)), np.arange(6).reshape(1, 2, 3) + 1
+    x, k = x.astype(np.float32), np.concatenate([k, -k, 2 * k]).astype(np.float32)
+    places = np.zeros((2, 8 * dilation + 1, 2), np.float32)
+    places[:, ::dilation] = x
+    low, high = padding
+    kept = np.pad(places[:, -low : min(high, 0) or None], ((0, 0), (0, max(high, 0)), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(kept, 3, axis=1)
+    expected = np.einsum("nwik,kio->nwo", windows, k)
+
+    def convolved(x: Any, k: Any, other: Any) -> Any:
+        _, in_loop = jax.lax.scan(lambda _, x: (0, one_dimensional(x[None], k, padding, dilation)[0]), 0, x)
+        return one_dimensional(x, k, padding, dilation), in_loop, jnp.pad(other, 1)
+
+    (width,) = jaxexp.symbolic_shape("w", constraints=["w >= 9"])
+    for shape in (x.shape, (B, 9, 2), (2, width, 2)):
+        path = saved(tmp_path, convolved, jax.ShapeDtypeStruct(shape, np.float32), k, np.ones(3, np.float32))
+        for found in Session(path, plugin="cpu")(x, k, np.ones(3, np.float32))[:2]:
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_paddings_that_take_away_too_much(tmp_path: Path) -> None:
+    x, k = np.ones((1, 9, 2), np.float32), np.ones((3, 2, 2), np.float32)
+    for size in (9, B):
+        shape = jax.ShapeDtypeStruct((1, size, 2), np.float32)
+        path = saved(tmp_path, lambda x, k: one_dimensional(x, k, (-10, 14)), shape, k)
+        with pytest.raises(jaxexp.RunError, match="has padding that takes away 10 places of 9: on CPUs"):
+            Session(path, plugin="cpu")(x, k)
+
+
+@each("kernel, stride, padding", [(1, 3, (1, 1)), (1, 2, (1, 0)), (2, 3, (2, 1)), (1, 4, (3, 2))])
+def test_the_vjp_of_a_strided_convolution(kernel: int, stride: int, padding: tuple[int, int], tmp_path: Path) -> None:
+    """Its padding takes away in front."""
+    x, k = np.arange(14, dtype=np.float32).reshape(1, 7, 2), np.ones((kernel, 2, 3), np.float32)
+    path = saved(tmp_path, lambda x, k: one_dimensional(x, k, padding, stride=stride), x, k, vjp_order=1)
+    y, pulled = jax.vjp(jaxexp.load(path).call, x, k)
+    for found, expected in zip(
+        Session(path, plugin="cpu").vjp()(x, k, np.ones_like(y)), pulled(jnp.ones_like(y)), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+COMPOSITES = {
+    "erf": jax.scipy.special.erf,
+    "acosh": lambda x: jnp.arccosh(x + 1),
+    "top_k": lambda x: jax.lax.top_k(x, 2),
+    "in a reduction": lambda x: jax.lax.reduce(x, np.float32(0), lambda a, b: a + jax.lax.erf(b), (0,)),
+}
+
+
+@each("name", COMPOSITES)
+def test_composites_of_a_newer_stablehlo(name: str, tmp_path: Path) -> None:
+    """JAX writes operations of CHLO so. An older plugin has no `composite_v2`."""
+    x = np.linspace(0.1, 0.9, 6, dtype=np.float32).reshape(2, 3)
+    for size in (2, B):
+        path = saved(tmp_path, COMPOSITES[name], jax.ShapeDtypeStruct((size, 3), np.float32))
+        found = Session(path, plugin="cpu")(x)
+        jax.tree.map(lambda *ab: np.testing.assert_allclose(*ab, rtol=1e-5), list(found), list(COMPOSITES[name](x)))
 
 
 def test_without_ml_dtypes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

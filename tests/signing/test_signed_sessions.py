@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 from collections.abc import Callable
@@ -158,3 +159,25 @@ def test_cases(by: jaxexp.SignedBy, keys: Path, tmp_path: Path) -> None:
     flip(beside, -1)
     with pytest.raises(jaxexp.SignatureError, match=beside.name):
         models[0].check()
+
+
+def test_sessions_on_one_archive_have_it_once(by: jaxexp.SignedBy, keys: Path, tmp_path: Path) -> None:
+    """In memory, where the plugin uses the weights: of its members, and of an equal file; not of another one."""
+    ones = {"w": np.ones((4, 1 << 16), np.float32)}
+    exported = jaxexp.export(jax.jit(lambda w, x: x @ w["w"]))(ones, X)
+    for file, value in (("one.zip", 1), ("equal.zip", 1), ("other.zip", 2)):
+        with jaxexp.Archive.create(tmp_path / file) as archive:
+            for name in "ab":
+                archive.add(name, exported.bind({"w": value * ones["w"]}))
+    shutil.copy(tmp_path / "one.zip", tmp_path / "equal.zip")
+    jaxexp.sign([*tmp_path.glob("*.zip")], key=keys / "release.pem")
+    first = session(f"{tmp_path / 'one.zip'}::a", by)
+    others = [
+        session(f"{tmp_path / name}", by) for name in ("one.zip::a", "one.zip::b", "equal.zip::b", "other.zip::a")
+    ]
+    places = [np.asarray(one.weights["w"]).ctypes.data for one in (first, *others)]
+    assert [place == places[0] for place in places] == [True, True, True, True, False]
+    before = np.asarray(first.weights["w"]).copy()
+    del first, others[:3]
+    gc.collect()
+    np.testing.assert_array_equal(np.asarray(session(f"{tmp_path / 'one.zip'}::b", by).weights["w"]), before)

@@ -10,6 +10,7 @@
 #include "bindings/base/text.h"
 #include "wire/bytecode/bytecode.h"
 #include "wire/bytecode/head.h"
+#include "wire/bytecode/inventory.h"
 #include "wire/bytecode/sources.h"
 
 namespace jaxexp::bindings {
@@ -40,6 +41,17 @@ nb::object contents(nb::handle module) {
   };
   const nb::object calls = found->custom_calls ? nb::object(counts(*found->custom_calls)) : nb::none();
   return nb::make_tuple(counts(found->operations), calls);
+}
+
+nb::object in_bodies(nb::handle module) {
+  const Buffer buffer(module);
+  const auto bytes = buffer.bytes();
+  const std::optional<wire::Inventory> found =
+      over(bytes.size(), [&] { return wire::read_inventory(bytes, module_path); });
+  if (!found) return nb::none();
+  nb::dict kinds = new_dict();
+  for (const auto& [name, has_arrays] : found->in_bodies) kinds[text(name)] = has_arrays;
+  return kinds;
 }
 
 /// Looks at the bytes in which all names of a module are; at all of them, where it is damaged.
@@ -89,6 +101,10 @@ void define_bytecode(nb::module_& m) {
                 "tuple[dict[str, int], dict[str, int] | None] | None"),
         "How often each kind of operation, and each target of a custom call, occurs in a module, after the same check; "
         "None, or None for the targets, where it is written in a way that is not known here.");
+  m.def("in_bodies", &in_bodies, "module"_a,
+        nb::sig("def in_bodies(module: typing_extensions.Buffer) -> dict[str, bool] | None"),
+        "The kinds of operations that combine or compare single elements, as those in a reduction do, and whether some "
+        "have other values than numbers; None where the module is written in a way that is not known here.");
   m.def(
       "module_producer",
       [](HasBuffer module) {

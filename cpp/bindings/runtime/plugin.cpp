@@ -42,7 +42,7 @@ void start(Runtime* self, const std::filesystem::path& file, const nb::dict& opt
 
 Function load(const Runtime& runtime, const Program& program, std::vector<std::size_t> devices,
               const std::filesystem::path& executables, const std::filesystem::path& weights, bool stable,
-              const std::vector<std::map<std::string, std::int64_t>>& sizes, bool pad, bool only_sizes,
+              const std::vector<std::map<std::string, std::int64_t>>& sizes, bool pad, bool only_sizes, bool warm_up,
               const std::filesystem::path& compile_cache, std::uint64_t compile_cache_bytes,
               const nb::object& check_file) {
   const CheckFile check = to_check(check_file);
@@ -58,7 +58,8 @@ Function load(const Runtime& runtime, const Program& program, std::vector<std::s
                                          .file = program.file,
                                          .sizes = sizes,
                                          .pad = pad,
-                                         .only_sizes = only_sizes});
+                                         .only_sizes = only_sizes,
+                                         .warm_up = warm_up});
 }
 
 Array put(const Runtime& runtime, nb::handle object, nb::handle dtype, std::size_t device) {
@@ -86,10 +87,10 @@ void define_plugin(nb::module_& m) {
       .def_prop_ro("platform", [](const Runtime& r) { return text(r.platform()); })
       .def_prop_ro("nr_devices", &Runtime::nr_devices)
       .def("load", &load, "program"_a, "devices"_a, "executables"_a, "weights"_a, "stable"_a, "sizes"_a, "pad"_a,
-           "only_sizes"_a, "compile_cache"_a, "compile_cache_bytes"_a, "check_file"_a.none(),
+           "only_sizes"_a, "warm_up"_a, "compile_cache"_a, "compile_cache_bytes"_a, "check_file"_a.none(),
            nb::sig("def load(self, program: Program, devices: collections.abc.Sequence[int], "
                    "executables: str | os.PathLike[str], weights: str | os.PathLike[str], stable: bool, "
-                   "sizes: collections.abc.Sequence[dict[str, int]], pad: bool, only_sizes: bool, "
+                   "sizes: collections.abc.Sequence[dict[str, int]], pad: bool, only_sizes: bool, warm_up: bool, "
                    "compile_cache: str | os.PathLike[str], compile_cache_bytes: int, "
                    "check_file: collections.abc.Callable[[str, memoryview], None] | None) -> Function"),
            "A function on devices of these numbers. Paths may be empty. `check_file` refuses files by an exception; it "

@@ -3,8 +3,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <set>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "bindings/base/owned.h"
 #include "bindings/base/text.h"
@@ -14,6 +19,7 @@
 #include "jaxexp/archive.h"
 #include "wire/api/translating.h"
 #include "wire/base/aligned_memory.h"
+#include "wire/base/digest.h"
 #include "wire/base/file_bytes.h"
 #include "wire/base/file_error.h"
 #include "wire/bytecode/bytecode.h"
@@ -23,14 +29,46 @@
 namespace jaxexp::bindings {
 namespace {
 
+/// Copies of bytes in Python's memory. Equal ones share a copy while something needs it: sessions on the members of an
+/// archive that is in memory have it once.
+class Copies {
+ public:
+  std::shared_ptr<const std::uint8_t> of(std::span<const std::uint8_t> bytes) {
+    const wire::Digest digest = wire::digest(bytes);
+    for (const auto& [size, copy] : known(digest))
+      if (size == bytes.size() && std::ranges::equal(std::span(copy.get(), size), bytes)) return copy;
+    const auto copy = wire::aligned_memory(bytes.size());
+    std::ranges::copy(bytes, copy.get());
+    const std::lock_guard lock(mutex_);
+    copies_.emplace(digest, std::pair(bytes.size(), copy));
+    return copy;
+  }
+
+ private:
+  using Copy = std::pair<std::size_t, std::shared_ptr<const std::uint8_t>>;
+
+  /// Digests find copies, and do not tell that they are equal.
+  std::vector<Copy> known(const wire::Digest& digest) {
+    std::vector<Copy> found;
+    const std::lock_guard lock(mutex_);
+    std::erase_if(copies_, [](const auto& one) { return one.second.second.expired(); });
+    const auto [begin, end] = copies_.equal_range(digest);
+    for (auto one = begin; one != end; ++one)
+      if (auto copy = one->second.second.lock()) found.emplace_back(one->second.first, std::move(copy));
+    return found;
+  }
+
+  std::mutex mutex_;
+  std::multimap<wire::Digest, std::pair<std::size_t, std::weak_ptr<const std::uint8_t>>> copies_;
+};
+
 /// `file` is where the bytes are from, if their weights are beside it; `member` is not empty if they are an archive.
 Program of_bytes(nb::handle bytes, const std::filesystem::path& file, const std::string& member) {
   const View view(bytes, PyBUF_SIMPLE);
   const Unlocked unlocked;
-  const std::size_t size = view.size_bytes();
-  const auto copy = wire::aligned_memory(size);
-  std::copy_n(static_cast<const std::uint8_t*>(view.data()), size, copy.get());
-  const std::span<const std::uint8_t> all(copy.get(), size);
+  static Copies& copies = *new Copies;  // also while the process ends
+  const auto copy = copies.of({static_cast<const std::uint8_t*>(view.data()), view.size_bytes()});
+  const std::span<const std::uint8_t> all(copy.get(), view.size_bytes());
   return {member.empty() ? Artifact(all) : Archive(all).artifact(member), copy, file};
 }
 
@@ -123,8 +161,9 @@ nb::object inventory(const Program& program, std::size_t order) {
     for (const auto& name : names) list.append(text(name));
     return list;
   };
-  nb::dict found = new_dict(), operations = new_dict(), counts = new_dict();
+  nb::dict found = new_dict(), operations = new_dict(), in_bodies = new_dict(), counts = new_dict();
   for (const auto& [name, count] : read->operations) operations[text(name)] = count;
+  for (const auto& [name, has_arrays] : read->in_bodies) in_bodies[text(name)] = has_arrays;
   for (const auto& [name, count] : read->device_counts) counts[text(name)] = count;
   nb::object calls = nb::none();
   if (read->custom_calls) {
@@ -133,6 +172,7 @@ nb::object inventory(const Program& program, std::size_t order) {
     calls = targets;
   }
   found["operations"] = operations;
+  found["in_bodies"] = in_bodies;
   found["unchecked"] = listed(read->unchecked);
   found["unreadable"] = listed(read->unreadable);
   found["attributes"] = listed(read->attributes);

@@ -1,5 +1,5 @@
 // Modules as plugins can run them: in the words of an older StableHLO, without the tokens of ordered effects, with
-// sorts that stay within their arrays, and row-major.
+// sorts and convolutions that stay within their arrays, and row-major.
 #pragma once
 
 #include <cstddef>
@@ -36,9 +36,10 @@ MainTypes types_of_main(std::span<const std::uint8_t> module, const wire::Path& 
 /// Whether an operation, such as "vhlo.custom_call_v2", may be said in older words.
 bool may_have_older_words(std::string_view operation);
 
-/// The module with custom calls as before StableHLO 1.18, and with groups of devices as before 1.16: as numbers, and
-/// not as axes of a mesh. Nothing where it has no such words, or says with them what the older ones cannot say. Throws
-/// wire::Error with the path `where` where the module is damaged, and RunError where its form is not known here.
+/// The module with custom calls as before StableHLO 1.18, with composites as before 1.15, and with groups of devices as
+/// before 1.16: as numbers, and not as axes of a mesh. Nothing where it has no such words, or says with them what the
+/// older ones cannot say. Throws wire::Error with the path `where` where the module is damaged, and RunError where its
+/// form is not known here.
 std::optional<std::vector<std::uint8_t>> with_older_words(std::span<const std::uint8_t> module,
                                                           const wire::Path& where);
 
@@ -58,6 +59,11 @@ std::optional<std::vector<std::uint8_t>> with_guarded_constants(std::span<const 
 /// The module whose scatters have indices of 32 bits or more. Nothing where all have. Throws the same.
 std::optional<std::vector<std::uint8_t>> with_wide_indices(std::span<const std::uint8_t> module,
                                                            const wire::Path& where);
+
+/// The module with convolutions of which no padding takes away in front. Nothing where none does. Where sizes are open,
+/// they stay as they are. Throws the same, and RunError where a CPU's compiler would read outside of its arrays.
+std::optional<std::vector<std::uint8_t>> with_confined_convolutions(std::span<const std::uint8_t> module,
+                                                                    const wire::Path& where);
 
 /// The module with sorts that keep equal elements in their order. Nothing where all do. Throws the same.
 std::optional<std::vector<std::uint8_t>> with_stable_sorts(std::span<const std::uint8_t> module,

@@ -61,6 +61,10 @@ class Translator {
     for (Operation& one : block.operations) {
       const Tables::Kind& kind = tables_.kind(one.kind);
       if (kind.is_vhlo && kind.name == "custom_call_v2") is_changed |= change_call(one);
+      if (kind.is_vhlo && kind.name == "composite_v2" && one.regions.empty()) {
+        one.kind = tables_.vhlo_kind("composite_v1");  // which has the same attributes, and no regions
+        is_changed = true;
+      }
       if (kind.is_vhlo && std::ranges::find(with_groups, kind.base) != std::end(with_groups))
         is_changed |= change_groups(one);
       for (auto& region : one.regions)
@@ -158,7 +162,7 @@ bool may_have_older_words(std::string_view operation) {
   constexpr std::string_view dialect = "vhlo.";
   if (!operation.starts_with(dialect)) return false;
   operation.remove_prefix(dialect.size());
-  return operation == "custom_call_v2" ||
+  return operation == "custom_call_v2" || operation == "composite_v2" ||
          std::ranges::any_of(with_groups, [&](std::string_view base) { return operation.starts_with(base); });
 }
 

@@ -45,7 +45,7 @@ std::shared_ptr<const runtime::Bound> bound(const std::shared_ptr<const runtime:
       options.executables.empty() ? nullptr : opened_executables(options.executables, options.check_file),
       options.compile_cache.empty() ? nullptr
                                     : runtime::store_in(options.compile_cache, options.compile_cache_bytes, *client)};
-  runtime::SizeOptions sizes{artifact.sizes(), options.pad, options.only_sizes};
+  runtime::SizeOptions sizes{artifact.sizes(), options.pad, options.only_sizes, options.warm_up};
   sizes.sizes.insert(sizes.sizes.end(), options.sizes.begin(), options.sizes.end());
   auto callable = std::make_shared<const runtime::Callable>(client, std::move(artifact), owner, options.devices,
                                                             sources, options.compile_options, std::move(sizes));
@@ -232,8 +232,8 @@ std::vector<Value> Function::arguments() const {
   return arguments;
 }
 
-void Function::compile() const { bound_->callable()->compile(); }
-void Function::compile(const std::map<std::string, std::int64_t>& sizes) const { bound_->callable()->compile(sizes); }
+void Function::compile() const { bound_->compile(nullptr); }
+void Function::compile(const std::map<std::string, std::int64_t>& sizes) const { bound_->compile(&sizes); }
 
 void Function::save_executable(const std::filesystem::path& file) const { bound_->callable()->keep_code(file); }
 

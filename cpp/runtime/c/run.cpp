@@ -171,7 +171,8 @@ jaxexp::LoadOptions loading(const jaxexp_load_options* options) {
           .compile_options = values_of(found.compile_options, found.compile_option_count),
           .sizes = std::move(sizes),
           .pad = found.pad != 0,
-          .only_sizes = found.only_sizes != 0};
+          .only_sizes = found.only_sizes != 0,
+          .warm_up = found.no_warm_up == 0};
 }
 
 const jaxexp::Array& argument(const jaxexp_array* const* arguments, std::size_t index) {

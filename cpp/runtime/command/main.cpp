@@ -257,7 +257,8 @@ int call_or_check(const Arguments& arguments) {
                                     .member = arguments.member,
                                     .sizes = arguments.sizes,
                                     .pad = arguments.pad,
-                                    .only_sizes = arguments.only_sizes};
+                                    .only_sizes = arguments.only_sizes,
+                                    .warm_up = false};
   const jaxexp::Function function = reading(arguments, [&] {
     return vjp_of(runtime.load(std::filesystem::path(arguments.artifact), options), arguments.vjp_order);
   });

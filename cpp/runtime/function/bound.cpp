@@ -2,11 +2,14 @@
 #include "runtime/function/bound.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <exception>
 #include <string>
 #include <utility>
 
 #include "jaxexp/run_error.h"
 #include "wire/api/beside_weights.h"
+#include "wire/base/error.h"
 
 namespace jaxexp::runtime {
 
@@ -53,6 +56,39 @@ const Arrays& Bound::placed() const {
 std::string Bound::as_called(const std::string& text) const {
   if (is_vjp_ || names_weights_ == (weights_ != nullptr)) return text;
   return weights_ ? wire::beside_weights(text) : wire::with_weights(text);
+}
+
+void Bound::compile(const std::map<std::string, std::int64_t>* sizes) const {
+  const std::vector<Variables> compiled = sizes ? callable_->compile(*sizes) : callable_->compile();
+  if (!callable_->size_options().warm_up) return;
+  if (callable_->may_be_tried())
+    for (const Variables& one : compiled) warm_up(one);
+  else
+    callable_->client()->say(std::string(callable_->artifact().function_name()) +
+                             ": not called with zeros: it may do more than compute, or never end");
+}
+
+/// The first run of code takes longer, also in the plugin: nobody should wait for that in a call. A call may fail for
+/// zeros, or for want of weights. Then the first one does, too.
+void Bound::warm_up(const Variables& sizes) const {
+  const std::string name =
+      std::string(callable_->artifact().function_name()) + (sizes.empty() ? "" : " for " + str(sizes));
+  Arrays zeros;
+  std::vector<const Numbers*> arguments;
+  for (std::size_t i = nr_weights(); i < callable_->arguments().size(); ++i) {
+    const Parameter& parameter = callable_->arguments()[i];
+    Numbers numbers{parameter.type, parameter.shape(sizes), nullptr, nullptr, {}};
+    const auto bytes = std::make_shared<const std::vector<std::byte>>(std::max<std::size_t>(size_bytes(numbers), 1));
+    numbers.data = bytes->data(), numbers.owner = bytes;
+    arguments.push_back(zeros.emplace_back(std::make_shared<const Numbers>(std::move(numbers))).get());
+  }
+  try {
+    Times times;  // so that it waits
+    static_cast<void>(call(arguments, &times));
+    callable_->client()->say(name + ": called once with zeros");
+  } catch (const std::exception& error) {
+    callable_->client()->say(name + ": cannot be called with zeros: " + wire::escaped(error.what()));
+  }
 }
 
 Arrays Bound::call(Arguments arguments, Times* times) const {

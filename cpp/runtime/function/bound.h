@@ -2,8 +2,11 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "runtime/function/callable.h"
@@ -49,10 +52,15 @@ class Bound {
   /// The weights on devices; none where there are none. Throws what `HostWeights::numbers` does.
   const Arrays& placed() const;
 
+  /// As Function has it in jaxexp/runtime.h. `sizes` may be null.
+  void compile(const std::map<std::string, std::int64_t>* sizes) const;
+
   /// `times` may be null: then nothing waits for the results.
   Arrays call(Arguments arguments, Times* times) const;
 
  private:
+  void warm_up(const Variables& sizes) const;
+
   std::shared_ptr<const Callable> callable_;
   std::shared_ptr<const PlacedWeights> weights_;
   bool is_vjp_, stable_;

@@ -159,27 +159,28 @@ void Callable::check_signature() const {
       refuse("returns " + results_[i].str() + " as " + results_[i].path, found->results[i].str());
 }
 
-void Callable::compile() const {
+std::vector<Variables> Callable::compile() const {
   for (const Variables& sizes : choice_->listed()) static_cast<void>(compiled(sizes));
   if (!variables_.empty() && choice_->listed().empty())
     throw RunError(Reason::argument, std::string(artifact_.function_name()) + " has symbolic dimensions (" +
                                          listed(variables_) +
                                          "): it is compiled when it is first called with their sizes, or when "
                                          "compile() gets them");
-  if (variables_.empty()) static_cast<void>(compiled());
+  if (!variables_.empty()) return choice_->listed();
+  static_cast<void>(compiled());
+  return {Variables()};
 }
 
-void Callable::compile(const std::map<std::string, std::int64_t>& sizes) const {
+std::vector<Variables> Callable::compile(const std::map<std::string, std::int64_t>& sizes) const {
   const Variables given(sizes.begin(), sizes.end());
   const auto found = variables_of(sizes, variables_);
   if (!found)
     throw RunError(Reason::argument, std::string(artifact_.function_name()) +
                                          " is compiled for sizes of at least 1 of " + listed(variables_) +
                                          ", and not for " + (given.empty() ? "none" : str(given)));
-  if (variables_.empty())
-    compile();
-  else
-    static_cast<void>(compiled(*found));
+  if (variables_.empty()) return compile();
+  static_cast<void>(compiled(*found));
+  return {*found};
 }
 
 const Callable::Compiled& Callable::compiled() const {

@@ -51,8 +51,13 @@ class Callable {
   const SizeOptions& size_options() const { return size_options_; }
 
   /// As Function has them in jaxexp/runtime.h, but that weights are arguments, and that nobody counts the arguments.
-  void compile() const;
-  void compile(const std::map<std::string, std::int64_t>& sizes) const;
+  // They return the sets of sizes that they have compiled it for.
+  std::vector<Variables> compile() const;
+  std::vector<Variables> compile(const std::map<std::string, std::int64_t>& sizes) const;
+  /// Whether a call may be made for nothing, with any numbers.
+  bool may_be_tried() const {
+    return artifact_.unordered_effects().empty() && !program_.is_ordered && program_.may_be_tried();
+  }
   void keep_code(const std::filesystem::path& path) const;  // save_executable()
   std::string why_compiled() const;
   /// `times` may be null: then nothing waits for the results.

@@ -18,7 +18,7 @@ namespace jaxexp::runtime {
 /// As LoadOptions has them in jaxexp/runtime.h.
 struct SizeOptions {
   std::vector<std::map<std::string, std::int64_t>> sizes = {};
-  bool pad = false, only = false;
+  bool pad = false, only = false, warm_up = true;
 };
 
 /// As in "batch, seq", or "no dimension variable".

@@ -108,7 +108,7 @@ std::optional<std::vector<std::uint8_t>> Program::with_shapes(std::span<const re
     if (made && calls_lapack_)
       if (auto plain = without_needless_layouts(*made, where)) made = std::move(plain);
     if (made && has_convolutions_)
-      if (const auto contents = wire::read_contents(*made, where)) refuse_convolutions(*contents);
+      if (auto confined = adapt::with_confined_convolutions(*made, where)) made = std::move(confined);
     return made;
   });
 }

@@ -14,7 +14,6 @@
 #include "runtime/program/releases.h"
 #include "wire/api/translating.h"
 #include "wire/bytecode/bytecode.h"
-#include "wire/bytecode/convolution.h"
 #include "wire/bytecode/head.h"
 #include "wire/bytecode/sources.h"
 
@@ -81,12 +80,6 @@ Program::Program(const Artifact& artifact, const std::shared_ptr<const Client>& 
     const auto contents = wire::read_contents(module, where);
     has_known_functions_ = contents && contents->operations.contains("vhlo.func_v1");
     if (contents) adapt(artifact, *client, *contents, where);
-    if (contents && client->platform() == "cpu") {
-      has_convolutions_ = std::ranges::any_of(contents->operations, [](const auto& kind) {
-        return kind.first.starts_with("vhlo.convolution") || kind.first.starts_with("vhlo.dynamic_conv");
-      });
-      refuse_convolutions(*contents);
-    }
     if (contents && contents->custom_calls)
       for (const auto& [target, count] : *contents->custom_calls) custom_calls.push_back(target);
     provide_lapack(client, where);
@@ -94,14 +87,6 @@ Program::Program(const Artifact& artifact, const std::shared_ptr<const Client>& 
   // Attributes say so, whose names are jax.buffer_donor and tf.aliasing_output.
   const std::string_view text(reinterpret_cast<const char*>(module.data()), module.size());
   may_donate = text.find("donor") != text.npos || text.find("alias") != text.npos;
-}
-
-void Program::refuse_convolutions(const wire::Contents& contents) {
-  const bool pads = contents.operations.contains("vhlo.pad_v1") || contents.operations.contains("vhlo.dynamic_pad_v1");
-  if (!(contents.doubts & wire::Doubts::reads_outside) && !(pads && contents.doubts & wire::Doubts::takes_away)) return;
-  refuse(
-      "it has a convolution over 2^24 places or more in a dimension, with a stride or a padding as large, or with a "
-      "negative padding in front and a positive one behind: on CPUs, XLA would read outside of its arrays");
 }
 
 std::optional<adapt::MainTypes> Program::types_of_main() const {
@@ -139,6 +124,12 @@ void Program::adapt(const Artifact& artifact, const Client& client, const wire::
   if (contents.operations.contains("vhlo.scatter_v1") || contents.operations.contains("vhlo.scatter_v2"))
     take_if_known(adapt::with_wide_indices);
   if (contents.operations.contains("vhlo.sort_v1")) take_if_known(adapt::with_stable_sorts);
+  has_convolutions_ =
+      client.platform() == "cpu" && std::ranges::any_of(contents.operations, [](const auto& kind) {
+        return kind.first.starts_with("vhlo.convolution") || kind.first.starts_with("vhlo.dynamic_conv");
+      });
+  if (has_convolutions_)
+    if (auto confined = adapt::with_confined_convolutions(module, where)) take(std::move(*confined));
   const auto [wanted, known] = stablehlo_versions(client);
   const auto is_newer = [](const auto& kind) { return adapt::may_have_older_words(kind.first); };
   if (wanted > known && std::ranges::any_of(contents.operations, is_newer)) take_if_known(adapt::with_older_words);

@@ -42,6 +42,9 @@ struct Program {
   /// Throws as `with_shapes` does.
   std::optional<adapt::MainTypes> types_of_main() const;
 
+  /// Whether a call ends, and does nothing but compute, whatever its numbers are; not where that is not known.
+  bool may_be_tried() const;
+
   /// What a failed compilation says about the module's custom calls: empty where it names none of them.
   std::string refused_custom_calls(std::string_view error) const;
   /// What a failed compilation may be due to where the module is written for a newer StableHLO than the plugin's:
@@ -65,12 +68,9 @@ struct Program {
   std::pair<Version, Version> stablehlo_versions(const Client& client) const;
   void provide_lapack(const std::shared_ptr<const Client>& client, const wire::Path& where);
 
-  /// Throws RunError where a CPU's compiler would read outside of its arrays.
-  static void refuse_convolutions(const wire::Contents& contents);
-
   bool has_known_functions_ = false;
   bool has_guards_ = false;            // where XLA computes operations of constants wrong
-  bool has_convolutions_ = false;      // and XLA counts their places in floats
+  bool has_convolutions_ = false;      // whose places XLA counts in floats
   bool calls_lapack_ = false;          // with handlers of this library
   bool types_calls_ = false;           // untyped calls of LAPACK can be typed ones
   std::vector<std::uint8_t> changed_;  // the module, where it is not as in the artifact

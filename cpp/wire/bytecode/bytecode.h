@@ -31,7 +31,6 @@ struct Contents {
   /// By the targets, which are views into the module; nothing where a custom call has a form that is not known here.
   std::optional<std::map<std::string_view, std::uint64_t>> custom_calls;
   std::set<std::string> unchecked;  // the kinds of those with types that XLA does not check: wire/bytecode/types.h
-  unsigned doubts = 0;              // of its convolutions: wire/bytecode/convolution.h
   bool compares_untyped = false;    // integers, by an operation that leaves open whether they are signed
 };
 

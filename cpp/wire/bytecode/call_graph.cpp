@@ -15,8 +15,33 @@ void CallGraph::begin(std::uint64_t function) {
   numbers_.insert(function).first = functions_.size();
 }
 
-void CallGraph::call(std::uint64_t function, unsigned depth) {
-  if (!functions_.empty()) calls_.push_back({function, depth});
+void CallGraph::call(std::uint64_t function, unsigned depth, bool in_body) {
+  if (!functions_.empty()) calls_.push_back({function, depth, in_body});
+}
+
+std::span<const CallGraph::Call> CallGraph::calls_of(std::size_t function) const {
+  const std::size_t begin = functions_[function].first_call;
+  const std::size_t end = function + 1 < functions_.size() ? functions_[function + 1].first_call : calls_.size();
+  return std::span(calls_).subspan(begin, end - begin);
+}
+
+std::vector<bool> CallGraph::called_in_bodies() {
+  std::vector<bool> found(functions_.size());
+  std::vector<std::size_t> open;
+  const auto note = [&](const Call& call) {
+    const std::size_t number = numbers_.insert(call.function).first;
+    if (number == 0 || found[number - 1]) return;
+    found[number - 1] = true;
+    open.push_back(number - 1);
+  };
+  for (const Call& call : calls_)
+    if (call.in_body) note(call);
+  while (!open.empty()) {
+    const std::size_t function = open.back();
+    open.pop_back();
+    std::ranges::for_each(calls_of(function), note);
+  }
+  return found;
 }
 
 /// Depth first, without recursion.

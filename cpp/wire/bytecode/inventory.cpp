@@ -27,15 +27,20 @@ struct Seen {
       with_properties.emplace_back(kind, key, *own);
   }
   void value(std::uint64_t type) { types.insert(type); }
+  void place(std::size_t kind, std::size_t function, bool in_body, bool has_arrays) {
+    kinds_in.emplace(in_body ? bodies : function, kind, has_arrays);
+  }
 
   std::set<std::pair<std::size_t, std::uint64_t>> without_properties;
   std::vector<std::tuple<std::size_t, std::uint64_t, Cursor>> with_properties;
   std::set<std::uint64_t> types;
+  static constexpr std::size_t bodies = 0;                        // in place of a function, which are counted from 1
+  std::set<std::tuple<std::size_t, std::size_t, bool>> kinds_in;  // a function, a kind, whether with arrays
 };
 
 class Taking {
  public:
-  explicit Taking(const Module<Seen>& module) : module_(module), names_(module.names()), tables_(module.tables()) {}
+  explicit Taking(Module<Seen>& module) : module_(module), names_(module.names()), tables_(module.tables()) {}
 
   Inventory inventory() {
     Contents contents = module_.contents();
@@ -46,6 +51,10 @@ class Taking {
       look_at(kind, dictionary, std::nullopt);
     for (const auto& [kind, dictionary, own] : module_.observer().with_properties) look_at(kind, dictionary, own);
     for (const std::uint64_t type : module_.observer().types) value(tables_.attributes() + type);
+    const std::vector<bool> in_bodies = module_.graph().called_in_bodies();
+    for (const auto& [function, kind, has_arrays] : module_.observer().kinds_in)
+      if (function == Seen::bodies || in_bodies[function - 1])
+        found_.in_bodies[names_.full_name_of(names_.operations[kind])] |= has_arrays;
     return std::move(found_);
   }
 
@@ -180,7 +189,7 @@ class Taking {
 
   static std::string_view names_view(std::string_view name) { return *std::ranges::find(counts, name); }
 
-  const Module<Seen>& module_;
+  Module<Seen>& module_;
   const Names& names_;
   const AttributesAndTypes& tables_;
   Inventory found_;

@@ -18,6 +18,9 @@ struct Inventory {
   std::map<std::string, std::uint64_t> operations;  // how many of each kind, by names such as "vhlo.add_v1"
   std::set<std::string> unchecked;                  // the kinds of those with types that XLA does not check
   std::set<std::string> unreadable;                 // the kinds of those whose attributes cannot be read here
+  /// The kinds of those that combine or compare single elements, and whether some have other values than numbers: they
+  /// stand in a region for that, as a reduction or a sort has, or in a function that is called there.
+  std::map<std::string, bool> in_bodies;
   /// The names of attributes: of operations, of functions' arguments and results, of the module. Those that VHLO's
   /// operations always have are left out.
   std::set<std::string_view> attributes;

@@ -14,7 +14,6 @@
 #include "wire/base/flat_map.h"
 #include "wire/bytecode/bytecode.h"
 #include "wire/bytecode/call_graph.h"
-#include "wire/bytecode/convolution.h"
 #include "wire/bytecode/cursor.h"
 #include "wire/bytecode/names.h"
 #include "wire/bytecode/operations.h"
@@ -41,8 +40,8 @@ constexpr std::string_view vhlo = "vhlo.";
 struct Operation {
   bool registered;   // whether its properties are in the section for that
   bool is_exported;  // whether exports may have it
-  bool is_vhlo, is_module, is_function, is_mesh, is_return, is_custom_call, is_composite, is_convolution, is_comparison,
-      is_sort;
+  bool is_vhlo, is_module, is_function, is_mesh, is_return, is_custom_call, is_composite, is_comparison, is_sort;
+  bool has_body;  // it combines or compares elements by its regions
   TypeRule rule;
   bool is_repeatable;                // whether its results are a function of its operands
   std::optional<std::size_t> calls;  // which attribute has the functions that it calls
@@ -77,9 +76,9 @@ inline Operation operation_of(std::string_view name, bool registered) {
       .is_return = name == (is_vhlo ? "return_v1" : "sdy.return"),
       .is_custom_call = is_custom_call,
       .is_composite = is_composite,
-      .is_convolution = is_vhlo && name == "convolution_v1",
       .is_comparison = is_vhlo && name == "compare_v1",
       .is_sort = is_vhlo && name == "sort_v1",
+      .has_body = is_vhlo && known && known->regions.starts_with('x'),
       .rule = type_rule(name),
       .is_repeatable = known && !calls && std::ranges::none_of(others, [&](auto of) { return name.starts_with(of); }),
       .calls = calls,
@@ -100,14 +99,19 @@ inline bool leaves_sign_open(const AttributesAndTypes& tables, const Operation& 
   return kind.is_comparison && tables.choice(attributes.front()) == 0 && tables.holds_integers(operands.front());
 }
 
+/// Whether an operation has other values than numbers.
+inline bool has_arrays(const AttributesAndTypes& tables, std::span<const std::uint32_t> operands,
+                       std::span<const std::uint32_t> results) {
+  const auto is_number = [&](std::uint32_t type) { return tables.rank(type) == 0; };
+  return !std::ranges::all_of(operands, is_number) || !std::ranges::all_of(results, is_number);
+}
+
 /// An operation of a comparison. XLA sorts outside of an array if two comparisons of the same elements differ, and has
 /// the arrays of a comparison on its stack.
 inline void check_comparison(const Cursor& at, const AttributesAndTypes& tables, const Operation& kind,
                              std::span<const std::uint32_t> operands, std::span<const std::uint32_t> results) {
   if (!kind.is_repeatable) at.refuse("a sort that may compare the same elements with different results");
-  for (const auto values : {operands, results})
-    if (std::ranges::any_of(values, [&](std::uint32_t type) { return tables.rank(type) != 0; }))
-      at.refuse("a sort that compares by more than numbers");
+  if (has_arrays(tables, operands, results)) at.refuse("a sort that compares by more than numbers");
 }
 
 /// Whether lengths are those of an FFT. XLA takes them for what it reads and writes, and StableHLO compares them with
@@ -461,6 +465,14 @@ struct Region {
   std::vector<std::pair<std::size_t, std::uint64_t>> ordered;  // values, and how many uses each has at least
 };
 
+/// What is around an operation: sorts, and all operations that combine or compare elements, sorts included.
+struct Around {
+  unsigned sorts = 0, bodies = 0;
+
+  void begin(const Operation& kind) { sorts += kind.is_sort, bodies += kind.has_body; }
+  void end(const Operation& kind) { sorts -= kind.is_sort, bodies -= kind.has_body; }
+};
+
 /// In which order the last `values` values are used. MLIR's reader writes to the places that these numbers name.
 inline void use_order(Cursor& at, Region& region, std::uint64_t values) {
   if (values == 0) at.refuse("an order of uses of nothing");
@@ -475,28 +487,30 @@ inline void use_order(Cursor& at, Region& region, std::uint64_t values) {
   }
 }
 
-/// Notes which function an operation is, or calls.
+/// Notes which function an operation is, or calls. Custom calls have functions as bodies.
 inline void follow_calls(CallGraph& graph, AttributesAndTypes& tables, const Operation& kind,
-                         const AttributeCheck::Found& found, unsigned depth) {
+                         const AttributeCheck::Found& found, unsigned depth, bool in_body) {
   constexpr std::size_t name = 3;  // of a function's attributes
   if (found.empty()) return;
   if (kind.is_function) graph.begin(tables.hash(tables.string(found[name])));
   if (!kind.calls) return;
   const std::uint32_t called = found[*kind.calls];
-  if (!kind.is_custom_call) return graph.call(tables.hash(tables.string(called)), depth);
+  if (!kind.is_custom_call) return graph.call(tables.hash(tables.string(called)), depth, in_body);
   for (const std::uint32_t each : tables.elements(called))
     if (const std::uint32_t string = tables.string(each); string != AttributesAndTypes::no_string)
-      graph.call(tables.hash(string), depth);
+      graph.call(tables.hash(string), depth, /*in_body=*/true);
 }
 
 /// Who needs to see nothing of a module but that it is fine.
 struct Unobserved {
   void operation(std::size_t, std::optional<std::uint64_t>, const std::optional<Cursor>&) {}
   void value(std::uint64_t) {}
+  void place(std::size_t, std::size_t, bool, bool) {}
 };
 
 /// Reads a module once. An observer sees each operation, with the numbers of its kind and of the dictionary of its
-/// attributes, and its properties; and the number of the type of each value.
+/// attributes, and its properties; the number of the type of each value; and of each kind of operation in which
+/// function it stands, counted from 1, whether in a body there, and whether with other values than numbers.
 template <class Observer = Unobserved>
 class Module {
  public:
@@ -506,6 +520,7 @@ class Module {
   const Names& names() const { return *names_; }
   const AttributesAndTypes& tables() const { return *tables_; }
   const Observer& observer() const { return observer_; }
+  CallGraph& graph() { return graph_; }
 
   /// Whether there was code to check: versions that are not known here pass, which MLIR either refuses or understands.
   bool check() {
@@ -537,7 +552,6 @@ class Module {
       if (operations_[i].is_unchecked) found.unchecked.insert(name);
     }
     found.custom_calls = calls_.counted(*names_);
-    found.doubts = doubts_;
     found.compares_untyped = compares_untyped_;
     return found;
   }
@@ -649,7 +663,7 @@ class Module {
       attributes_->dictionary(at, *kind.known, dictionary, found);
     }
     observer_.operation(number, dictionary, own);
-    follow_calls(graph_, *tables_, kind, found, region.depth - body);
+    follow_calls(graph_, *tables_, kind, found, region.depth - body, around_.bodies > 0);
     CallAttributes call;
     if (kind.is_custom_call)
       calls_.note(call = attributes_->call(kind, own, has & has_properties ? std::nullopt : dictionary));
@@ -667,7 +681,7 @@ class Module {
         ++scope.uses[value];
       }
     }
-    if (sorts_ > 0) check_comparison(at, *tables_, kind, operands, results);
+    if (around_.sorts > 0) check_comparison(at, *tables_, kind, operands, results);
     if (has & has_successors) {
       if (kind.known) at.refuse("an operation " + std::string(kind.known->name) + " with successors");
       for (std::uint64_t left = at.count("successors"); left > 0; --left) at.index(region.blocks, "blocks");
@@ -680,7 +694,6 @@ class Module {
       if (!kind.known->dimensions.empty() && !attributes_->fit(*kind.known, found, operands, results))
         at.refuse("an operation " + std::string(kind.known->name) +
                   " with numbers of dimensions, or sizes, that do not fit");
-      if (kind.is_convolution) doubts_ |= doubts_of(*tables_, found, operands);
       kind.is_unchecked = kind.is_unchecked || is_unchecked(*tables_, kind.rule, found, operands, results);
       compares_untyped_ = compares_untyped_ || leaves_sign_open(*tables_, kind, found, operands);
     }
@@ -689,14 +702,16 @@ class Module {
       kind.is_unchecked |= is_unchecked_call(*tables_, names_->strings[call.target], operands, results);
     }
     attributes_->refuse_lacking(at, kind, found, call, dictionary);
+    if (region.depth >= body)
+      observer_.place(number, graph_.size(), around_.bodies > 0, has_arrays(*tables_, operands, results));
     const bool defines = region.values != 0;  // otherwise nothing refers to the results
     if (defines) define(at, scope, region, results);
     if (version_ >= since::use_lists && (has & has_use_lists)) use_order(at, region, defines ? results.size() : 0);
     if (region.is_returned) at.refuse("an operation behind one that returns");
     if ((region.is_returned = kind.is_return)) region.returned = std::move(operands);
-    sorts_ += kind.is_sort;
+    around_.begin(kind);
     regions(at, scope, region.depth + 1, has & has_regions, kind.known, values);
-    sorts_ -= kind.is_sort;
+    around_.end(kind);
   }
 
   void regions(Cursor& at, Scope& outside, unsigned depth, bool has_some, const KnownOperation* known, Values& values) {
@@ -738,9 +753,8 @@ class Module {
   std::vector<Part> properties_;
   std::optional<AttributesAndTypes> tables_;
   std::optional<AttributeCheck> attributes_;
-  unsigned doubts_ = 0;
   bool compares_untyped_ = false;
-  unsigned sorts_ = 0;           // around what is read
+  Around around_;
   std::uint64_t undefined_ = 0;  // values that the open regions still have to define
   Calls calls_;
   CallGraph graph_;

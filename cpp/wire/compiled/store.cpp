@@ -41,6 +41,12 @@ constexpr std::size_t name_size = 64 + suffix.size();
 /// What a process that died has left behind is removed after this time.
 constexpr std::chrono::hours left_behind(24);
 
+/// Removes the lock of a process that died, which nobody holds. Whoever has just made it notices that it is gone.
+void remove_if_free(const fs::path& lock) {
+  const WrittenFile file(lock, 0);
+  if (file.lock() && file.is_named()) unlink(lock.c_str());
+}
+
 struct Found {
   fs::path path;
   fs::file_time_type used;
@@ -119,7 +125,13 @@ void Store::clean(const fs::path& keep) const {
     if (file.size() == name_size && file.ends_with(suffix)) {
       total += size;
       entries.push_back({at->path(), used, size});
-    } else if ((file.ends_with(lock_suffix) || file.ends_with(temporary_suffix)) && now - used > left_behind) {
+    } else if (file.ends_with(lock_suffix)) {
+      try {
+        remove_if_free(at->path());
+      } catch (const std::system_error&) {  // it is gone, or of another user, or nothing can be locked here
+        if (now - used > left_behind) fs::remove(at->path(), gone);
+      }
+    } else if (file.ends_with(temporary_suffix) && now - used > left_behind) {
       fs::remove(at->path(), gone);
     }
   }

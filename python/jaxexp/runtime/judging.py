@@ -109,6 +109,7 @@ class _Judge:
                 what = f"has {parsed} of types that XLA does not check"
                 self._refuse("operations", what, parsed)
             self.limits.transfer(parsed, self.where)
+        self.limits.of_elements(found["in_bodies"], self.where)
         if found["operations"].get(_MODULE, 0) > 1:  # one inside has symbols of its own
             self._refuse("operations", f"has the operation {_MODULE} in its module, which is unknown here", _MODULE)
         for name in found["unreadable"]:

@@ -90,6 +90,7 @@ class Session:
         sizes: Iterable[Mapping[str, int]] = (),
         pad: bool = False,
         only_sizes: bool = False,
+        warm_up: bool = True,
     ) -> None:
         """Loads a function, and compares what it needs with what the plugin has. The first call compiles it.
 
@@ -119,6 +120,9 @@ class Session:
                 what is added. Otherwise, the function is compiled for the sizes of the call.
             only_sizes: whether only the code of these sets may run. A call that needs other code is a `RunError`, which
                 says why it was not padded.
+            warm_up: whether `compile` also calls the function once for each set of sizes, with zeros and its weights:
+                the first call of what was compiled takes tens of milliseconds longer than the others. Nothing is called
+                that has effects, or loops that may not end for zeros, and what fails for zeros is left out.
 
         Raises:
             RunError: the plugin cannot be found or started, or lacks what the artifact needs; or a set of sizes does
@@ -154,7 +158,7 @@ class Session:
         try:
             with files.named_in_errors(code or name), files.named_in_os_errors(code):
                 function = native.load(
-                    program, numbers, code, os.fspath(weights or ""), stable, sets, pad, only_sizes,
+                    program, numbers, code, os.fspath(weights or ""), stable, sets, pad, only_sizes, warm_up,
                     folder, most, opened.check_file,
                 )  # fmt: skip
         except RunError as error:
@@ -356,7 +360,7 @@ class Session:
         return check_by(call, paths, self.name, cases, facts, tolerance, max_drawn_bytes)
 
     def compile(self, sizes: Mapping[str, int] | None = None) -> None:
-        """Compiles the function, which the first call does otherwise.
+        """Compiles the function, which the first call does otherwise, and calls it once (see `warm_up` of the session).
 
         A function with symbolic dimensions is compiled for each set of their sizes, by this method or by the first call
         with arguments of these sizes.

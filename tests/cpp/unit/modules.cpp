@@ -188,6 +188,7 @@ TEST_CASE("what a module needs no change for stays as it is") {
   CHECK_FALSE(adapt::with_stable_sorts(sin_module(), where));
   CHECK_FALSE(adapt::with_typed_comparisons(sin_module(), where));
   CHECK_FALSE(adapt::with_wide_indices(sin_module(), where));
+  CHECK_FALSE(adapt::with_confined_convolutions(sin_module(), where));
 }
 
 }  // namespace

@@ -106,6 +106,7 @@ typedef struct {
   const char* compile_cache;    /* a folder in which processes share compiled code, which is trusted like a program; or
                                  * NULL */
   uint64_t compile_cache_bytes; /* how many bytes the folder may have; 0: 4 GiB */
+  int no_warm_up; /* not 0: jaxexp_compile() does not also call the function once, with zeros and its weights */
 } jaxexp_load_options;
 /* `options` may be NULL, here and below. */
 JAXEXP_RUN_API jaxexp_function* jaxexp_load_with(const jaxexp_runtime* runtime, const char* file,

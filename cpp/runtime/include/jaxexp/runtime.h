@@ -56,7 +56,8 @@ class Function {
   /// What a call returns: the results of the artifact.
   std::vector<Value> results() const { return artifact().results(); }
 
-  /// Compiles, which the first call does otherwise: for all sets of sizes that were listed (`LoadOptions::sizes`).
+  /// Compiles, which the first call does otherwise: for all sets of sizes that were listed (`LoadOptions::sizes`). Then
+  /// it calls the function once for each of them (`LoadOptions::warm_up`).
   /// Throws RunError, also where the function has symbolic dimensions and no sizes are listed.
   void compile() const;
   /// The same for the sizes of all dimension variables, as in {{"batch", 8}}. A function with symbolic dimensions is
@@ -81,7 +82,7 @@ class Function {
   /// an argument that is on the right device, its memory is reused, and the array is gone afterwards, unless it is one
   /// of `weights()`.
   ///
-  /// The first call opens the files of weights. Weights stay on the devices, and are never donated.
+  /// The first call, or `compile()`, opens the files of weights. Weights stay on the devices, and are never donated.
   ///
   /// Throws RunError where an argument does not fit, or the plugin fails; WeightsError where a file of weights is
   /// missing, cannot be opened, is damaged, or another one than the function was saved with.
@@ -176,6 +177,10 @@ struct LoadOptions {
   /// Whether calls run the code of these sets only. A call that would need other code throws RunError, which says why
   /// it was not padded.
   bool only_sizes = false;
+  /// Whether `Function::compile()` also calls the function once for each set of sizes, with zeros and its weights: the
+  /// first call of what was compiled takes tens of milliseconds longer than the others. Nothing is called that has
+  /// effects, or loops that may not end for zeros; what fails for zeros is left out, and `Runtime::set_log` says why.
+  bool warm_up = true;
 };
 
 /// A device of a plugin.

@@ -105,6 +105,18 @@ REDUCTIONS = frozenset(
     for name in ("all_reduce collective_reduce reduce reduce_scatter reduce_window scatter select_and_scatter").split()
 )
 
+# What may combine or compare single elements, in the regions of reductions, windows, scatters, maps, sorts and
+# collective operations, and in functions that these call. XLA ends the process at many others there.
+OF_ELEMENTS = frozenset(
+    """
+        abs add and atan2 bitcast_convert broadcast_in_dim call case cbrt ceil clamp compare complex composite constant
+        convert cosine count_leading_zeros divide exponential exponential_minus_one floor if imag is_finite log
+        log_plus_one logistic maximum minimum multiply negate not optimization_barrier or popcnt power real
+        reduce_precision remainder reshape return round_nearest_afz round_nearest_even rsqrt select shift_left
+        shift_right_arithmetic shift_right_logical sign sine sqrt subtract tan tanh xor
+    """.split()
+)
+
 
 def as_parsed(operation: str) -> str:
     """The name in a module of an operation in a portable artifact, if it is one of VHLO; others stay as they are."""
@@ -117,6 +129,12 @@ def is_understood(operation: str) -> bool:
         return True
     versioned = _VERSIONED.fullmatch(operation)
     return versioned is not None and any(f"{dialect}.{versioned[1]}" in OPERATIONS for dialect in ("stablehlo", "func"))
+
+
+def may_be_of_elements(operation: str) -> bool:
+    """Whether a kind of operation may combine or compare single elements, by its name in a portable artifact."""
+    versioned = _VERSIONED.fullmatch(operation)
+    return versioned is not None and versioned[1] in OF_ELEMENTS
 
 
 def not_understood(operations: Iterable[str]) -> tuple[str, ...]:

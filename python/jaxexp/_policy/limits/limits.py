@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jaxexp._errors import PolicyError
-from jaxexp._kernel.artifact.operations import TRANSFERS
+from jaxexp._kernel.artifact.operations import TRANSFERS, as_parsed, may_be_of_elements
 from jaxexp._kernel.artifact.targets import HINTS, is_callback
 
 if TYPE_CHECKING:
@@ -90,6 +90,18 @@ class Limits:
         name = operation.partition(".")[2]
         if operation in TRANSFERS and not self.allows("effects", name):
             self.refuse_name("effects", f"exchanges data outside of its results ({operation}{inside})", where, name)
+
+    def of_elements(self, found: Mapping[str, bool] | None, where: str) -> None:
+        """What the native module's `in_bodies` returns."""
+        if found is None:
+            what = "has a module in a version of MLIR bytecode that is unknown here"
+            raise PolicyError("operations", what, where, "A newer release of jaxexp may know it")
+        for name, has_arrays in found.items():
+            parsed = as_parsed(name)
+            if (may_be_of_elements(name) and not has_arrays) or self.allows("operations", name, parsed):
+                continue
+            what = f"combines or compares elements by {parsed}{' of arrays' if has_arrays else ''}"
+            self.refuse_name("operations", f"{what}, at which XLA may end the process", where, parsed)
 
     def custom_call(self, target: str, is_stable: bool, where: str, inside: str = "") -> None:
         """A custom call, but for its side effects."""

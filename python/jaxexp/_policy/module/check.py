@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
-from jaxexp import _jax
+from jaxexp import _jax, _native
 from jaxexp._errors import DeserializationError, PolicyError
 from jaxexp._kernel.artifact import operations
 from jaxexp._kernel.artifact.targets import KNOWN_CUSTOM_CALLS, STABLE_CUSTOM_CALLS
@@ -55,6 +55,8 @@ def _check_function(limits: Limits, exported: ExportedData, budget: composites.B
         limits.unregistered_nodes({*nodes.unregistered(trees), *nodes.generic(trees)}, where)
     for effect in (*exported.ordered_effects, *exported.unordered_effects):
         limits.effect(f"{type(effect).__module__}.{type(effect).__qualname__}", where)
+    # What is brought up to date below is never in a body. `Session` asks the same.
+    limits.of_elements(_native.in_bodies(data.module_view(exported)), where)
     # The module is checked after it is brought up to date, because that one runs.
     with mlir.reading(), _jax.make_ir_context() as context:
         _ModuleCheck(limits, where, budget, exported.uses_global_constants).run(runnable.parse(exported, context))
