@@ -239,12 +239,15 @@ def test_processes_that_start_together_compile_once(tmp_path: Path) -> None:
 def test_from_c(
     library: Library, runtime: Handle, artifact: Path, exe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library.c.jaxexp_why_compiled.restype = ctypes.c_char_p
+    library.c.jaxexp_why_compiled.restype = ctypes.c_void_p
 
     def why(**fields: Any) -> bytes:
         function = library.load_with(runtime, artifact, **fields)
+        before = library.c.jaxexp_why_compiled(pointer(function))
         library.checked("compile", pointer(function))
-        return library.c.jaxexp_why_compiled(pointer(function))
+        found = ctypes.string_at(library.c.jaxexp_why_compiled(pointer(function)))
+        assert ctypes.string_at(before) == b"", "a text stays until the function is freed"
+        return found
 
     file, folder = str(exe).encode(), str(tmp_path / "cache").encode()
     writer = library.load(runtime, artifact)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import dataclasses
 import gc
 import os
@@ -10,6 +11,7 @@ import pickle
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,11 +24,11 @@ from jax.experimental.layout import Format, Layout
 from jax.sharding import SingleDeviceSharding
 
 import jaxexp
-from jaxexp import _jax
+from jaxexp import _jax, _native, _runtime
 from jaxexp._kernel.module import mlir
 from jaxexp.runtime import Array, Session, Value
 from jaxexp.runtime.arrays import dtype_of
-from kit import costs, layout, without_jax
+from kit import costs, layout, starving, without_jax
 from kit.each import each
 from kit.runtime import READER, numpy_dtype
 from kit.saved import saved
@@ -608,29 +610,124 @@ def test_bytes_and_file_objects(path: Path) -> None:
 @pytest.mark.processes(reason="it ends while its threads are in C++")
 def test_threads_that_nobody_waits_for(tmp_path: Path) -> None:
     """They are in C++ when the interpreter ends."""
-    path = saved(tmp_path, lambda x: x + 1, np.ones(4, np.float32))
+    path = saved(tmp_path, lambda x: x + 1, np.ones(4, np.float32), vjp_order=1)
     code = """
-import sys, threading, time
+import os, sys, threading
 import numpy as np
-import jaxexp
 from jaxexp.runtime import Session
-blob = open(sys.argv[1], "rb").read()
-def again(run, given):
-    run(given)
+path, exe = sys.argv[1], os.path.dirname(sys.argv[1]) + "/f.exe"
+blob = open(path, "rb").read()
+def again(run):
+    run()
     ready.release()
     while True:
-        run(given)
-ready = threading.Semaphore(0)
+        run()
+x, ready = np.ones(4, np.float32), threading.Semaphore(0)
 session = Session(blob, plugin="cpu")
-for run, given in [(session, np.ones(4, np.float32)), (jaxexp.deserialize, blob), (jaxexp.verify, blob)]:
-    for _ in range(2):
-        threading.Thread(target=again, args=(run, given), daemon=True).start()
-for _ in range(6):
+on_device = session.on_device(x)
+work = [
+    lambda: session(x), lambda: session.on_device(x), lambda: session(on_device), lambda: session.put(x),
+    lambda: session.call_by_path({"args[0]": x}), lambda: np.asarray(on_device), lambda: np.from_dlpack(on_device),
+    lambda: session.vjp()(x, x), lambda: session.why_compiled, lambda: session.weights, lambda: session.compile(),
+    lambda: session.save_executable(exe), lambda: Session(path, plugin="cpu"), lambda: Session(blob, plugin="cpu")]
+for run in work:
+    threading.Thread(target=again, args=(run,), daemon=True).start()
+for _ in work:
     ready.acquire()
-time.sleep(0.1)
 """
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.returncode, done.stderr)
+
+
+# --- Python's lock --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.name == "nt", reason="locks a file as the compile cache does")
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_what_is_asked_while_another_thread_compiles(tmp_path: Path, cache: Path, symbolic: bool) -> None:
+    """What has to wait lets other threads run, and what only asks does not wait."""
+    import fcntl
+
+    shape = jaxexp.symbolic_shape("b, 3") if symbolic else X.shape
+    path = saved(tmp_path, jnp.sin, jax.ShapeDtypeStruct(shape, np.float32))
+    Session(path, plugin="cpu")(X)
+    (entry,) = cache.iterdir()
+    entry.unlink()
+    turn = entry.with_name(f"{entry.name}.lock").open("wb")
+    fcntl.flock(turn, fcntl.LOCK_EX)  # as another process that compiles
+    session = Session(path, plugin="cpu")
+    waiting = [
+        lambda: session(X),
+        lambda: session.on_device(X),
+        lambda: session.compile({"b": 2} if symbolic else None),
+    ]
+    if not symbolic:  # otherwise, it saves what is there
+        waiting.append(lambda: session.save_executable(tmp_path / "f.exe"))
+    with concurrent.futures.ThreadPoolExecutor(len(waiting)) as pool:
+        compiled = [pool.submit(one) for one in waiting]
+        while len(inside(session)) < len(waiting):
+            time.sleep(0.01)
+        time.sleep(0.1)  # all are in C++ now
+        assert session.why_compiled == "" and repr(session) and session.put(X).shape == X.shape
+        assert Session(path, plugin="cpu").why_compiled == ""
+        assert not any(one.done() for one in compiled)
+        Path(turn.name).unlink()
+        turn.close()
+        for one in compiled:
+            one.result()
+    assert session.why_compiled == "the compile cache has no code of it"
+
+
+def inside(session: Session) -> list[Any]:
+    """The threads whose innermost frame is a method of this session."""
+    return [frame for frame in sys._current_frames().values() if frame.f_locals.get("self") is session]
+
+
+def test_large_artifacts_and_arrays_let_other_threads_run(tmp_path: Path) -> None:
+    large = np.random.default_rng(0).integers(0, 255, 64 << 20, np.uint8)
+    path = saved(tmp_path, lambda i: jnp.asarray(large)[i], np.int32(3))
+    session = Session(path, plugin="cpu")
+    program = session._program
+    columns = large.reshape(1024, -1).T
+    for call in (
+        lambda: Session(path, plugin="cpu"),
+        lambda: session(3),
+        lambda: session.put(large),
+        lambda: _runtime.Program.of_file(path).facts(0),
+        lambda: (program.facts(0), program.inventory(0), program.calls_lapack(), program.trees(0)),
+        lambda: _native.FileBytes(path, at_once=True),
+        lambda: session._plugin.from_dlpack(columns.__dlpack__()),
+    ):
+        assert not starving.starves(call)
+
+
+def test_memory_that_is_shown_to_whoever_checks_files(tmp_path: Path) -> None:
+    """It is gone when the file is refused, so the view of it is, too."""
+    w = {"w": np.ones(3, np.float32)}
+    jaxexp.export(jax.jit(lambda w, x: w["w"] + x))(w, w["w"]).bind(w).save(tmp_path / "f.jaxexp")
+    session = Session(tmp_path / "f.jaxexp", plugin="cpu")
+    session.save_executable(tmp_path / "f.exe")
+    weights = str(tmp_path / "f.safetensors")
+    views: list[memoryview] = []
+
+    def refuse(file: str, view: memoryview) -> None:
+        views.append(view)
+        raise PermissionError(file)
+
+    def load(executables: str, weights: str) -> Any:
+        rest = (False, [], False, False, False, "", 0, refuse)
+        return session._plugin.load(session._program, [0], executables, weights, *rest)
+
+    for given, refused in (
+        (lambda: load(str(tmp_path / "f.exe"), ""), "f.exe"),
+        (lambda: load("", weights), weights),
+        (lambda: load("", ""), weights),
+        (lambda: session._function.with_weights(weights, refuse), weights),
+    ):
+        with pytest.raises(PermissionError, match=refused):
+            given()
+        with pytest.raises(ValueError, match="released memoryview"):
+            len(views.pop())
 
 
 # --- the compile cache ----------------------------------------------------------------------------------------------

@@ -494,8 +494,15 @@ def test_code_of_several_sizes_is_kept(
         assert_same(call(again, x), results)
         assert why_compiled(library, again) == ""
     again = library.load_with(runtime, tmp_path / "f.jaxexp", executables=str(file).encode())
-    call(again, arguments[2])
-    assert "it has code of this function for b=5, and not for b=8" in why_compiled(library, again)
+    said = [why_compiled_at(library, again)]
+    for x in (arguments[2], arguments[0], arguments[2][:7]):
+        call(again, x)
+        said.append(why_compiled_at(library, again))
+    # Each is about the sizes of the last call, and stays as it was.
+    begin = "it has code of this function for b=5, and not for b="
+    found = [ctypes.string_at(text).decode() for text in said]
+    assert [text.count(begin) for text in found] == [0, 1, 0, 1]
+    assert (found[0], found[2]) == ("", "") and f"{begin}8" in found[1] and f"{begin}7" in found[3]
 
 
 def test_what_is_not_known_is_refused_by_name(load: Any, call: Call) -> None:
@@ -512,9 +519,13 @@ def test_what_is_not_known_is_refused_by_name(load: Any, call: Call) -> None:
     assert error.value.reason == Reason.UNSUPPORTED
 
 
+def why_compiled_at(library: Library, function: Handle) -> int:
+    library.c.jaxexp_why_compiled.restype = ctypes.c_void_p
+    return library.c.jaxexp_why_compiled(pointer(function))
+
+
 def why_compiled(library: Library, function: Handle) -> str:
-    library.c.jaxexp_why_compiled.restype = ctypes.c_char_p
-    return library.c.jaxexp_why_compiled(pointer(function)).decode()
+    return ctypes.string_at(why_compiled_at(library, function)).decode()
 
 
 # --- random programs ------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@
 #include "bindings/archive/member.h"
 #include "bindings/base/define.h"
 #include "bindings/base/owned.h"
-#include "bindings/base/unlocked.h"
 #include "wire/archive/weights.h"
 #include "wire/artifact/stored_digest.h"
 #include "wire/base/error.h"
@@ -169,7 +168,8 @@ IndexView::IndexView(const ReadMany& read, std::uint64_t position, std::uint64_t
 IndexView::IndexView(const wire::FileBytes& file, nb::handle owner, std::uint64_t position, std::uint64_t size,
                      HasBuffer root, const wire::Digest& root_digest)
     : buffer_(std::make_shared<const Buffer>(owner, /*in_parts=*/true)), root_(stable(root, alignof(std::uint64_t))) {
-  index_.emplace(all_of(file.bytes(), position, size), root_->bytes(), root_digest, position, size, &file);
+  index_.emplace(all_of(file.bytes(), position, size), root_->bytes(), root_digest, position, size,
+                 [&file](auto part) { fetch(file, part); });
 }
 
 void define_archive_index(nb::module_& m) {
@@ -197,7 +197,8 @@ void define_archive_index(nb::module_& m) {
       .def(
           "find", [](const IndexView& view, std::string_view name) { return view.index().find(name); }, "name"_a,
           "The number of a member.")
-      .def("names", &names, "beginning"_a = "", "The names of members, in ascending order, that begin with a text.")
+      .def("names", &names, "beginning"_a = "", nb::call_guard<Unlocked>(),
+           "The names of members, in ascending order, that begin with a text.")
       .def("name", &name, "number"_a)
       .def("member", &member, "number"_a, "What the index says of a member.")
       .def("extent", &extent, "number"_a,
@@ -209,14 +210,16 @@ void define_archive_index(nb::module_& m) {
            "For each of several members, the first among them with the same bytes; best the one that owns them.")
       .def("own_metadata", &own_metadata, "numbers"_a,
            "For members with metadata that were given to the archive: the place in the list, and the JSON text.")
-      .def("weights_files", &weights_files,
+      .def("weights_files", &weights_files, nb::call_guard<Unlocked>(),
            "Files of weights: position, size, CRC-32, and the size of the ZIP header in front of each.")
-      .def("tensors", &tensors, "The tensors in these files: digest, position and size.")
+      .def("tensors", &tensors, nb::call_guard<Unlocked>(), "The tensors in these files: digest, position and size.")
       .def("tensor", &tensor, "digest"_a, "Where the weights have a tensor of this content: position and size.")
       .def(
           "last_bytes",
           [](const IndexView& view, const wire::Member::Place& index, std::uint64_t position, nb::bytes comment,
-             std::uint64_t section) { return last_bytes(view.index().files(section), index, position, comment); },
+             std::uint64_t section) {
+            return last_bytes(unlocked([&] { return view.index().files(section); }), index, position, comment);
+          },
           "index"_a, "position"_a, "comment"_a, "section"_a = 0,
           "What has to stand behind the index, as `ArchiveRecords.last_bytes` has it.")
       .def(

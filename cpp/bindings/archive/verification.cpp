@@ -14,7 +14,6 @@
 #include "bindings/base/buffer.h"
 #include "bindings/base/define.h"
 #include "bindings/base/owned.h"
-#include "bindings/base/unlocked.h"
 #include "bindings/base/workers.h"
 #include "wire/archive/ranges.h"
 #include "wire/archive/verify_member.h"

@@ -27,7 +27,8 @@ nb::bytearray join(HasBuffer image, const nb::typed<nb::sequence, HasBuffer>& mo
     buffers.push_back(stable(module));
     spans.push_back(buffers.back()->bytes());
   }
-  const wire::Joined joined(buffers.front()->bytes(), spans);
+  const auto joined =
+      over(buffers.front()->bytes().size(), [&] { return wire::Joined(buffers.front()->bytes(), spans); });
   auto result = owned<nb::bytearray>(PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(joined.size())));
   auto* const target = reinterpret_cast<std::uint8_t*>(PyByteArray_AS_STRING(result.ptr()));
   over(joined.size(), [&] {

@@ -128,7 +128,7 @@ void Artifact::check_module(const wire::Digest& found) const {
 
 std::span<const std::uint8_t> Artifact::unchecked_module_bytes() const {
   const auto bytes = source_->opened->module(*exported_, order_);
-  if (source_->file) over(bytes.size(), [&] { source_->file->fetch(bytes); });
+  if (source_->file) fetch(*source_->file, bytes);
   return bytes;
 }
 

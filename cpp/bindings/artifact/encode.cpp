@@ -20,7 +20,6 @@
 #include "bindings/base/define.h"
 #include "bindings/base/errors.h"
 #include "bindings/base/owned.h"
-#include "bindings/base/unlocked.h"
 #include "bindings/codec/encoder.h"
 #include "bindings/codec/form.h"
 #include "wire/artifact/recorded.h"

@@ -9,7 +9,6 @@
 #include "bindings/base/file.h"
 #include "bindings/base/nanobind.h"
 #include "bindings/base/owned.h"
-#include "bindings/base/unlocked.h"
 #include "wire/base/large_pages.h"
 
 namespace jaxexp::bindings {
@@ -28,9 +27,7 @@ inline constexpr std::size_t worth_releasing_gil = std::size_t{1} << 20;
 /// Runs a function that reads `size` bytes, without the GIL where there are many.
 template <class Function>
 auto over(std::size_t size, const Function& function) {
-  if (size < worth_releasing_gil) return function();
-  const Unlocked unlocked;
-  return function();
+  return size < worth_releasing_gil ? function() : unlocked(function);
 }
 
 /// Holds a Py_buffer, which keeps its owner from moving or freeing it.

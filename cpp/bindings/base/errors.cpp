@@ -5,7 +5,6 @@
 #include "bindings/base/owned.h"
 #include "bindings/base/raising.h"
 #include "bindings/base/text.h"
-#include "bindings/base/unlocked.h"
 #include "wire/artifact/layout.h"
 
 namespace jaxexp::bindings {
@@ -20,7 +19,6 @@ static_assert(static_cast<std::size_t>(Also::key_error) + 1 == std::size(seriali
 void translate(const std::exception_ptr& exception, void*) {
   try {
     try {
-      if (!exception) wait_for_end();  // no exception of C++
       std::rethrow_exception(exception);
     } catch (const wire::TensorsError& e) {
       set_error(make_error("WeightsError", text(e.path), text(e.expected), text(e.found)));

@@ -9,7 +9,6 @@
 #include "bindings/base/buffer.h"
 #include "bindings/base/errors.h"
 #include "bindings/base/owned.h"
-#include "bindings/base/unlocked.h"
 #include "wire/base/large_pages.h"
 
 namespace jaxexp::bindings {
@@ -22,10 +21,7 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   const wire::FileBytes& file = *nb::inst_ptr<wire::FileBytes>(self);
   const auto bytes = file.bytes();
   try {
-    if (!InParts::is_wanted()) {
-      const Unlocked unlocked;
-      file.fetch(bytes, /*is_digested=*/false);
-    }
+    if (!InParts::is_wanted()) fetch(file, bytes, /*is_digested=*/false);
   } catch (...) {
     const nb::object error = python_exception(std::current_exception());
     PyErr_SetObject(error.type().ptr(), error.ptr());
@@ -51,6 +47,12 @@ nb::bytes read(const wire::FileBytes& file, std::uint64_t position, std::size_t 
 
 const wire::FileBytes* file_of(nb::handle object) {
   return nb::isinstance<wire::FileBytes>(object) ? nb::inst_ptr<const wire::FileBytes>(object) : nullptr;
+}
+
+void fetch(const wire::FileBytes& file, wire::FileBytes::Bytes part, bool is_digested) {
+  if (!file.is_in_parts()) return;
+  const auto read = [&] { file.fetch(part, is_digested); };
+  PyGILState_Check() ? unlocked(read) : read();
 }
 
 std::filesystem::path path_of(nb::handle path) {
@@ -81,14 +83,17 @@ void define_file(nb::module_& m) {
           [](wire::FileBytes* file, nb::handle path, bool in_parts, bool at_once) {
             using Reading = wire::FileBytes::Reading;
             const Reading how = at_once ? Reading::at_once : in_parts ? Reading::in_parts : Reading::large_in_parts;
-            new (file) wire::FileBytes(path_of(path), how, std::numeric_limits<std::uint64_t>::max());
+            const std::filesystem::path name = path_of(path);
+            const Unlocked unlocked;
+            new (file) wire::FileBytes(name, how, std::numeric_limits<std::uint64_t>::max());
           },
           "path"_a, "in_parts"_a = false, "at_once"_a = false,
           nb::sig("def __init__(self, path: str | bytes | os.PathLike[str], in_parts: bool = False, "
                   "at_once: bool = False) -> None"))
       .def("__len__", [](const wire::FileBytes& file) { return file.bytes().size(); })
       .def("read", &read, "position"_a, "size"_a, "A range of it, of which nothing is kept.")
-      .def("is_changed", &wire::FileBytes::is_changed, "Whether somebody wrote to the file since it was opened.");
+      .def("is_changed", &wire::FileBytes::is_changed, nb::call_guard<Unlocked>(),
+           "Whether somebody wrote to the file since it was opened.");
 }
 
 }  // namespace jaxexp::bindings

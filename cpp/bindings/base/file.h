@@ -26,6 +26,9 @@ class InParts {
 /// The file that an object is; null where it is something else.
 const wire::FileBytes* file_of(nb::handle object);
 
+/// Fetches a part of a file that is read in parts, and lets other threads run, if this one keeps them from that.
+void fetch(const wire::FileBytes& file, wire::FileBytes::Bytes part, bool is_digested = true);
+
 /// What os.PathLike, str or bytes say. Throws python_error.
 std::filesystem::path path_of(nb::handle path);
 

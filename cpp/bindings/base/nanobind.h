@@ -22,6 +22,16 @@ namespace jaxexp::bindings {
 namespace nb = nanobind;
 using namespace nb::literals;
 
+/// Releases Python's lock, which other threads take meanwhile.
+using Unlocked = nb::gil_scoped_release;
+
+/// Calls a function meanwhile: one that may wait, or takes long, and needs no Python.
+template <class Function>
+auto unlocked(const Function& function) {
+  const Unlocked released;
+  return function();
+}
+
 /// An argument that is a list or a dict of these types. For nb::typed, nanobind makes an empty one first, and goes on
 /// where it gets no memory for that.
 template <class Object, class... Types>

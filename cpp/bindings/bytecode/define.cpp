@@ -59,8 +59,10 @@ bool may_name(nb::handle module, const nb::args& names) {
   const Buffer buffer(module);
   const auto bytes = wire::bytes_of_names(buffer.bytes());
   const std::string_view all(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  for (nb::handle name : names)
-    if (all.find(nb::cast<std::string_view>(name)) != all.npos) return true;
+  for (nb::handle name : names) {
+    const auto wanted = nb::cast<std::string_view>(name);
+    if (over(all.size(), [&] { return all.find(wanted) != all.npos; })) return true;
+  }
   return false;
 }
 

@@ -2,6 +2,7 @@
 #include "bindings/codec/symbolic.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <string_view>
 
@@ -12,12 +13,19 @@
 namespace jaxexp::bindings {
 namespace {
 
-bool add(std::int64_t& sum, std::int64_t number) { return !__builtin_add_overflow(sum, number, &sum); }
+/// Sizes, which are not negative. Returns false where the sum does not fit, as below.
+bool add(std::int64_t& sum, std::int64_t number) {
+  if (number > std::numeric_limits<std::int64_t>::max() - sum) return false;
+  sum += number;
+  return true;
+}
 
-/// sum += 1 + count * size
+/// sum += 1 + |count| * size
 bool add_sized(std::int64_t& sum, std::int64_t count, std::int64_t size) {
-  std::int64_t product = 0;
-  return !__builtin_mul_overflow(count < 0 ? -count : count, size, &product) && add(sum, product) && add(sum, 1);
+  constexpr std::uint64_t most = std::numeric_limits<std::int64_t>::max();
+  const std::uint64_t times = count < 0 ? -static_cast<std::uint64_t>(count) : static_cast<std::uint64_t>(count);
+  if (size != 0 && times > most / static_cast<std::uint64_t>(size)) return false;
+  return add(sum, static_cast<std::int64_t>(times * static_cast<std::uint64_t>(size))) && add(sum, 1);
 }
 
 std::optional<std::int64_t> small(nb::handle number) {

@@ -11,7 +11,6 @@
 #include "bindings/base/errors.h"
 #include "bindings/base/owned.h"
 #include "bindings/base/text.h"
-#include "bindings/base/unlocked.h"
 #include "wire/base/digest.h"
 #include "wire/base/error.h"
 #include "wire/compiled/cpu.h"
@@ -39,7 +38,7 @@ wire::Entries to_entries(const nb::dict& dict) {
 }
 
 nb::tuple read(const wire::FileBytes& file, std::uint64_t position) {
-  const wire::ExecutableRecords found = wire::read_executables(file, position);
+  const wire::ExecutableRecords found = unlocked([&] { return wire::read_executables(file, position); });
   nb::list records = new_list();
   for (const wire::ExecutableRecord& record : found.records)
     records.append(
@@ -60,23 +59,24 @@ nb::bytes head(const Texts& conditions, const Texts& call, HasBuffer code) {
 class Turn {
  public:
   explicit Turn(wire::Store::Turn turn) : turn_(std::move(turn)) {}
-  void end() { turn_.reset(); }
+  void end() {
+    auto ended = std::exchange(turn_, std::nullopt);  // by one thread
+    unlocked([&] { ended.reset(); });
+  }
 
  private:
   std::optional<wire::Store::Turn> turn_;
 };
 
 void open_store(wire::Store* self, nb::handle folder, std::uint64_t max_bytes) {
-  new (self) wire::Store(path_of(folder), max_bytes);
+  const std::filesystem::path name = path_of(folder);
+  const Unlocked unlocked;
+  new (self) wire::Store(name, max_bytes);
 }
 
 nb::object find(const wire::Store& store, const Texts& conditions) {
   const wire::Entries wanted = to_entries(conditions);
-  std::optional<wire::Store::Entry> found;
-  {
-    const Unlocked unlocked;
-    found = store.find(wanted);
-  }
+  const auto found = unlocked([&] { return store.find(wanted); });
   if (!found) return nb::none();
   return nb::make_tuple(to_dict(found->call), nb::bytes(found->code.data(), found->code.size()));
 }
@@ -88,14 +88,21 @@ bool put(const wire::Store& store, const Texts& conditions, const Texts& call, H
   return store.put(named, needed, buffer.bytes());
 }
 
+void remove(const wire::Store& store, const Texts& conditions) {
+  const wire::Entries unwanted = to_entries(conditions);
+  const Unlocked unlocked;
+  store.remove(unwanted);
+}
+
 nb::object turn(const wire::Store& store, const Texts& conditions) {
-  std::optional<wire::Store::Turn> found = store.turn(to_entries(conditions));
+  const wire::Entries wanted = to_entries(conditions);
+  auto found = unlocked([&] { return store.turn(wanted); });
   return found ? nb::cast(Turn(std::move(*found))) : nb::none();
 }
 
 void define_store(nb::module_& m) {
   nb::class_<Turn>(m, "CompilingTurn", "The right to compile what others would compile too: they wait.")
-      .def("end", &Turn::end);
+      .def("end", &Turn::end, nb::call_guard<Unlocked>());
   nb::class_<wire::Store>(m, "ExecutableStore", "A folder with one file of executables for each set of conditions.")
       .def("__init__", &open_store, "folder"_a, "max_bytes"_a,
            nb::sig("def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None"))
@@ -104,9 +111,7 @@ void define_store(nb::module_& m) {
            "What a call needs, and the code; None if there is none.")
       .def("put", &put, "conditions"_a, "call"_a, "code"_a,
            "Adds an entry, and removes old ones if there are too many bytes. Whether there is room for it.")
-      .def(
-          "remove", [](const wire::Store& store, const Texts& conditions) { store.remove(to_entries(conditions)); },
-          "conditions"_a)
+      .def("remove", &remove, "conditions"_a)
       .def("turn", &turn, "conditions"_a, nb::sig("def turn(self, conditions: dict[str, str]) -> CompilingTurn | None"),
            "None if somebody else has the turn.");
   m.def(

@@ -17,7 +17,6 @@
 #include "bindings/base/no_collections.h"
 #include "bindings/base/owned.h"
 #include "bindings/base/text.h"
-#include "bindings/base/unlocked.h"
 #include "bindings/base/workers.h"
 #include "wire/artifact/fetch.h"
 #include "wire/artifact/known.h"
@@ -300,7 +299,7 @@ bool put_together(const std::vector<Item*>& small, const wire::FileBytes& file) 
 /// Copies a part that is not aligned as FlatBuffers are written.
 void align(Item& item) {
   if (Buffer::is_aligned(item.part)) return;
-  if (item.buffer_file) item.buffer_file->fetch(item.part, /*is_digested=*/false);
+  if (item.buffer_file) fetch(*item.buffer_file, item.part, /*is_digested=*/false);
   item.buffer = copied(item.part);
   item.part = item.buffer->bytes();
 }

@@ -14,7 +14,6 @@
 #include "bindings/base/file.h"
 #include "bindings/base/owned.h"
 #include "bindings/base/text.h"
-#include "bindings/base/unlocked.h"
 #include "bindings/base/workers.h"
 #include "wire/artifact/opened.h"
 #include "wire/base/crew.h"

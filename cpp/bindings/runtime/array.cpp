@@ -3,7 +3,6 @@
 
 #include "bindings/base/owned.h"
 #include "bindings/base/text.h"
-#include "bindings/base/unlocked.h"
 #include "bindings/runtime/define.h"
 #include "bindings/runtime/given.h"
 
@@ -14,11 +13,7 @@ namespace {
 int get_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
   try {
     const Array& array = *nb::inst_ptr<Array>(self);
-    const void* data = nullptr;
-    {
-      const Unlocked unlocked;
-      data = array.data();
-    }
+    const void* const data = unlocked([&] { return array.data(); });
     const auto size = static_cast<Py_ssize_t>(array.size_bytes());
     return PyBuffer_FillInfo(view, self, const_cast<void*>(data), size, /*readonly=*/1, flags);
   } catch (...) {
@@ -39,29 +34,17 @@ void delete_unused(PyObject* capsule, const char* name) {
 
 nb::object to_dlpack(const Array& array, bool versioned) {
   if (versioned) {
-    DLManagedTensorVersioned* made = nullptr;
-    {
-      const Unlocked unlocked;
-      made = array.to_dlpack();
-    }
+    auto* const made = unlocked([&] { return array.to_dlpack(); });
     return owned(PyCapsule_New(made, versioned_tensor, [](PyObject* capsule) {
       delete_unused<DLManagedTensorVersioned>(capsule, versioned_tensor);
     }));
   }
-  DLManagedTensor* made = nullptr;
-  {
-    const Unlocked unlocked;
-    made = array.to_unversioned_dlpack();
-  }
+  auto* const made = unlocked([&] { return array.to_unversioned_dlpack(); });
   return owned(PyCapsule_New(made, tensor, [](PyObject* capsule) { delete_unused<DLManagedTensor>(capsule, tensor); }));
 }
 
 nb::tuple dlpack_device(const Array& array) {
-  DLManagedTensorVersioned* made = nullptr;
-  {
-    const Unlocked unlocked;
-    made = array.to_dlpack();
-  }
+  auto* const made = unlocked([&] { return array.to_dlpack(); });
   const DLDevice device = made->dl_tensor.device;
   made->deleter(made);
   return nb::make_tuple(static_cast<int>(device.device_type), device.device_id);
@@ -74,9 +57,13 @@ Array from_dlpack(const Runtime& runtime, nb::handle capsule) {
     using Tensor = std::remove_pointer_t<decltype(kind)>;
     auto* const found = static_cast<Tensor*>(PyCapsule_GetPointer(capsule.ptr(), name));
     if (!found) throw nb::python_error();
-    Array array = runtime.from_dlpack(found);
-    PyCapsule_SetName(capsule.ptr(), used);
-    return array;
+    PyCapsule_SetName(capsule.ptr(), used);  // nobody else takes it meanwhile
+    try {
+      return unlocked([&] { return runtime.from_dlpack(found); });
+    } catch (...) {
+      PyCapsule_SetName(capsule.ptr(), name);
+      throw;
+    }
   };
   if (PyCapsule_IsValid(capsule.ptr(), versioned_tensor))
     return taken(static_cast<DLManagedTensorVersioned*>(nullptr), versioned_tensor, "used_dltensor_versioned");

@@ -4,7 +4,6 @@
 
 #include "bindings/base/raising.h"
 #include "bindings/base/text.h"
-#include "bindings/base/unlocked.h"
 #include "bindings/runtime/define.h"
 
 namespace jaxexp::bindings {
@@ -28,7 +27,6 @@ const char* class_of(const DeserializationError& error) {
 void translate(const std::exception_ptr& exception, void*) {
   try {
     try {
-      if (!exception) wait_for_end();  // no exception of C++
       std::rethrow_exception(exception);
     } catch (const RunError& e) {
       set_error(make_error("RunError", text(e.what()), name_of(e.reason())));

@@ -12,7 +12,6 @@
 
 #include "bindings/base/owned.h"
 #include "bindings/base/text.h"
-#include "bindings/base/unlocked.h"
 #include "bindings/runtime/define.h"
 #include "bindings/runtime/given.h"
 
@@ -42,8 +41,14 @@ CheckFile to_check(const nb::object& check_file) {
     const nb::gil_scoped_acquire locked;
     auto* const begin = const_cast<char*>(reinterpret_cast<const char*>(bytes.data()));
     const nb::object view = owned(PyMemoryView_FromMemory(begin, static_cast<Py_ssize_t>(bytes.size()), PyBUF_READ));
-    check_file(nb::str(nb::cast(file)), view);
-    view.attr("release")();
+    const auto release = [&] { view.attr("release")(); };  // the memory is gone when the caller returns
+    try {
+      check_file(nb::str(nb::cast(file)), view);
+    } catch (...) {
+      release();
+      throw;
+    }
+    release();
   };
 }
 
@@ -55,12 +60,7 @@ nb::tuple to_tuple(std::vector<Array> arrays) {
 
 nb::tuple call(const Function& function, nb::handle objects, nb::handle dtypes) {
   const Given given(objects, dtypes);
-  std::vector<Array> results;
-  {
-    const Unlocked unlocked;
-    results = function.call(given.arrays());
-  }
-  return to_tuple(std::move(results));
+  return to_tuple(unlocked([&] { return function.call(given.arrays()); }));
 }
 
 void compile(const Function& function, const std::optional<nb::dict>& sizes) {
@@ -71,14 +71,10 @@ void compile(const Function& function, const std::optional<nb::dict>& sizes) {
   sizes ? function.compile(found) : function.compile();
 }
 
-std::map<std::string, Array> weights(const Function& function) {
-  const Unlocked unlocked;
-  return function.weights();
-}
-
-nb::dict weights_by_name(const Function& function) {
+nb::dict weights(const Function& function) {
+  auto arrays = unlocked([&] { return function.weights(); });
   nb::dict found = new_dict();
-  for (auto& [name, array] : weights(function)) found[text(name)] = nb::cast(std::move(array));
+  for (auto& [name, array] : arrays) found[text(name)] = nb::cast(std::move(array));
   return found;
 }
 
@@ -89,15 +85,15 @@ void define_function(nb::module_& m) {
   nb::class_<Function>(m, "Function", "A function that is ready to be called, by several threads at once.")
       .def_prop_ro("name", [](const Function& f) { return text(f.artifact().function_name()); })
       .def_prop_ro(
-          "arguments", [](const Function& f) { return described(f.arguments()); },
+          "arguments", [](const Function& f) { return described(unlocked([&] { return f.arguments(); })); },
           nb::sig("def arguments(self) -> tuple[tuple[str, str, tuple[str, ...], str], ...]"),
           "Path, dtype, dimensions, and a text for people, of what a call takes; weights that were found are none.")
       .def_prop_ro(
-          "results", [](const Function& f) { return described(f.artifact().results()); },
+          "results", [](const Function& f) { return described(unlocked([&] { return f.artifact().results(); })); },
           nb::sig("def results(self) -> tuple[tuple[str, str, tuple[str, ...], str], ...]"))
       .def_prop_ro(
           "has_weights", [](const Function& f) { return f.arguments().size() < f.artifact().arguments().size(); },
-          "Whether the first arguments are weights that were found.")
+          nb::call_guard<Unlocked>(), "Whether the first arguments are weights that were found.")
       .def("compile", &compile, "sizes"_a = nb::none(),
            nb::sig("def compile(self, sizes: dict[str, int] | None = None) -> None"))
       .def("save_executable", &Function::save_executable, "file"_a, Release(),
@@ -107,7 +103,7 @@ void define_function(nb::module_& m) {
            nb::sig("def call(self, arguments: Sequence[object], dtypes: Sequence[str]) -> tuple[Array, ...]"),
            "Results, which may still be computed. Arguments are Arrays, or have buffers, of these dtypes.")
       .def("vjp", &Function::vjp, Release())
-      .def("weights", &weights_by_name, nb::sig("def weights(self) -> dict[str, Array]"))
+      .def("weights", &weights, nb::sig("def weights(self) -> dict[str, Array]"))
       .def(
           "with_weights",
           [](const Function& f, const std::filesystem::path& file, const nb::object& check_file) {

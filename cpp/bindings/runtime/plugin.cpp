@@ -9,7 +9,6 @@
 
 #include "bindings/base/owned.h"
 #include "bindings/base/text.h"
-#include "bindings/base/unlocked.h"
 #include "bindings/runtime/define.h"
 #include "bindings/runtime/given.h"
 

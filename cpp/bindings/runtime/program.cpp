@@ -13,7 +13,6 @@
 
 #include "bindings/base/owned.h"
 #include "bindings/base/text.h"
-#include "bindings/base/unlocked.h"
 #include "bindings/runtime/define.h"
 #include "bindings/runtime/given.h"
 #include "jaxexp/archive.h"
@@ -141,20 +140,17 @@ nb::dict facts(const Program& program, std::size_t order) {
   found["runs_anywhere"] = std::ranges::find(checks, "platform") != checks.end();
   found["effects"] = texts(effects);
   found["has_open_sizes"] = artifact.has_dynamic_shapes();
-  found["arguments"] = artifact.arguments().size();
-  found["results"] = artifact.results().size();
-  found["module_bytes"] = artifact.module().size();
+  found["arguments"] = unlocked([&] { return artifact.arguments().size(); });
+  found["results"] = unlocked([&] { return artifact.results().size(); });
+  found["module_bytes"] = unlocked([&] { return artifact.module().size(); });
   return found;
 }
 
 nb::object inventory(const Program& program, std::size_t order) {
   const Artifact artifact = artifact_of(program, order);
   const wire::Path where{nullptr, "mlir_module_serialized"};
-  std::optional<wire::Inventory> read;
-  {
-    const Unlocked unlocked;
-    read = translating([&] { return wire::read_inventory(artifact.module(), where); });
-  }
+  const auto read =
+      unlocked([&] { return translating([&] { return wire::read_inventory(artifact.module(), where); }); });
   if (!read) return nb::none();
   const auto listed = [](const auto& names) {
     nb::list list = new_list();
@@ -244,13 +240,15 @@ void define_program(nb::module_& m) {
       .def("inventory", &inventory, "order"_a,
            nb::sig("def inventory(self, order: int) -> dict[str, typing.Any] | None"),
            "What is in the module of its VJP of an order; None for bytecode of a version that is not known here.")
-      .def("calls_lapack", &calls_lapack, "Whether it, or one of its VJPs, has custom calls of LAPACK.")
+      .def("calls_lapack", &calls_lapack, nb::call_guard<Unlocked>(),
+           "Whether it, or one of its VJPs, has custom calls of LAPACK.")
       .def(
           "trees",
           [](const Program& p, std::size_t order) {
             const auto all = chain(p.artifact);
             const Artifact& artifact = all.at(order);
-            return nb::make_tuple(described(artifact.argument_tree()), described(artifact.result_tree()));
+            return nb::make_tuple(described(unlocked([&] { return artifact.argument_tree(); })),
+                                  described(unlocked([&] { return artifact.result_tree(); })));
           },
           "order"_a,
           nb::sig("def trees(self, order: int) -> "

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,7 +33,7 @@ struct jaxexp_function {
   std::string name;
   std::vector<std::string> arguments, results, argument_paths, result_paths, weights;
   mutable std::mutex mutex = {};
-  mutable std::string why_compiled = {};  // which does not change once it is known
+  mutable std::set<std::string> why_compiled = {};  // all that was returned: a pointer to it stays
 };
 
 struct jaxexp_array {
@@ -285,8 +286,7 @@ int jaxexp_save_executable(const jaxexp_function* function, const char* file, ja
 
 const char* jaxexp_why_compiled(const jaxexp_function* function) {
   const std::lock_guard lock(function->mutex);
-  if (function->why_compiled.empty()) function->why_compiled = function->value.why_compiled();
-  return function->why_compiled.c_str();
+  return function->why_compiled.insert(function->value.why_compiled()).first->c_str();
 }
 
 void jaxexp_function_free(jaxexp_function* function) { delete function; }

@@ -23,21 +23,21 @@ class BySizes {
   template <class Make>
   Shared get(const Variables& sizes, Make make) {
     const std::shared_ptr<Entry> entry = entry_of(sizes);
-    const std::lock_guard lock(entry->mutex);
-    if (!entry->made) entry->made = std::make_shared<const Made>(make());
+    const std::lock_guard making(entry->mutex);
+    if (!entry->made) {
+      auto made = std::make_shared<const Made>(make());
+      const std::lock_guard lock(mutex_);
+      entry->made = std::move(made);
+    }
     return entry->made;
   }
 
-  /// All that is there, what was used last first. Waits for what is being made.
+  /// All that is there, what was used last first.
   std::vector<std::pair<Variables, Shared>> all() {
-    std::unique_lock lock(mutex_);
-    const auto entries = entries_;
-    lock.unlock();
+    const std::lock_guard lock(mutex_);
     std::vector<std::pair<Variables, Shared>> found;
-    for (const auto& entry : entries) {
-      const std::lock_guard made(entry->mutex);
+    for (const auto& entry : entries_)
       if (entry->made) found.emplace_back(entry->sizes, entry->made);
-    }
     return found;
   }
 
@@ -45,7 +45,7 @@ class BySizes {
   struct Entry {
     Variables sizes;
     std::mutex mutex = {};
-    Shared made = {};
+    Shared made = {};  // set while both mutexes are locked
   };
 
   std::shared_ptr<Entry> entry_of(const Variables& sizes) {

@@ -316,8 +316,8 @@ std::string Callable::why_compiled() const {
     const auto all = by_sizes_.all();
     return all.empty() ? std::string() : all.front().second->why_compiled;
   }
-  const std::lock_guard lock(mutex_);
-  return compiled_ ? compiled_->why_compiled : std::string();
+  const Compiled* const known = known_;
+  return known ? known->why_compiled : std::string();
 }
 
 std::string Callable::options(const Client::Options& of_xla) const {

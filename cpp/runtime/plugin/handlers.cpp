@@ -50,8 +50,16 @@ Given& given(const Client& client) {
   return all[client.api().table()];
 }
 
+void give(const Client& client, const NamedHandler& named) {
+  auto arguments =
+      JAXEXP_PJRT_STRUCT(PJRT_FFI_Register_Handler_Args, .target_name = named.target.data(),
+                         .target_name_size = named.target.size(), .handler = named.handler,
+                         .platform_name = client.platform().data(), .platform_name_size = client.platform().size());
+  client.api().check(extension(client)->register_handler(&arguments), "take a handler of a custom call");
+}
+
 /// As MLIR writes a name that may have any characters.
-std::string quoted(std::string_view name) {
+std::string symbol(std::string_view name) {
   std::string text = "@\"";
   for (const char c : name) {
     const auto byte = static_cast<std::uint8_t>(c);
@@ -61,12 +69,12 @@ std::string quoted(std::string_view name) {
 }
 
 /// Compiles a module that calls targets. Throws PluginError where that fails.
-void compile_calls(const std::shared_ptr<const Client>& client, std::span<const std::string_view> targets) {
+void compile_calls(const std::shared_ptr<const Client>& client, std::span<const std::string> targets) {
   std::string calls, types, values;
   for (std::size_t i = 0; i < targets.size(); ++i) {
     const std::string value = "%r" + std::to_string(i);
     calls +=
-        value + " = stablehlo.custom_call " + quoted(targets[i]) + "() {api_version = 4 : i32} : () -> tensor<f32> ";
+        value + " = stablehlo.custom_call " + symbol(targets[i]) + "() {api_version = 4 : i32} : () -> tensor<f32> ";
     types += i > 0 ? ", tensor<f32>" : "tensor<f32>";
     values += (i > 0 ? ", " : "") + value;
   }
@@ -95,22 +103,25 @@ void give_handlers(const std::shared_ptr<const Client>& client, std::span<const 
                                             " of the PJRT C API has no extension for them; take a newer plugin");
   const std::lock_guard lock(mutex);
   Given& known = given(*client);
-  std::vector<std::string_view> targets;
-  for (const auto& [target, handler] : handlers) {
-    if (const auto found = known.find(target); found != known.end()) {
-      if (found->second == handler) continue;
-      throw RunError(Reason::argument, "the custom call " + wire::shortened(target) + " has another handler already");
-    }
-    auto arguments =
-        JAXEXP_PJRT_STRUCT(PJRT_FFI_Register_Handler_Args, .target_name = target.data(),
-                           .target_name_size = target.size(), .handler = handler,
-                           .platform_name = client->platform().data(), .platform_name_size = client->platform().size());
-    client->api().check(extension(*client)->register_handler(&arguments), "take a handler of a custom call");
-    targets.push_back(target);
+  std::vector<NamedHandler> added;
+  for (const NamedHandler& one : handlers) {
+    const auto found = known.find(one.target);
+    if (found == known.end())
+      added.push_back(one);
+    else if (found->second != one.handler)
+      throw RunError(Reason::argument,
+                     "the custom call " + wire::shortened(one.target) + " has another handler already");
   }
-  if (targets.empty()) return;
+  if (added.empty()) return;
+  // What a plugin has taken it never forgets, so each handler is tried under a name of its own: the target stays free
+  // for another one.
+  std::vector<std::string> tried;
+  for (const auto& [target, handler] : added) {
+    tried.push_back(std::string(target) + " at " + std::to_string(reinterpret_cast<std::uintptr_t>(handler)));
+    give(*client, {tried.back(), handler});
+  }
   try {
-    compile_calls(client, targets);
+    compile_calls(client, tried);
   } catch (const PluginError& error) {
     throw RunError(Reason::unsupported,
                    "the plugin took the handler of a custom call, and does not find it: it may be built for a newer "
@@ -118,7 +129,10 @@ void give_handlers(const std::shared_ptr<const Client>& client, std::span<const 
                        wire::shortened(error.words, 300) +
                        "); build it with the headers of a jaxlib that is not newer than the plugin");
   }
-  for (const auto& [target, handler] : handlers) known.emplace(target, handler);
+  for (const NamedHandler& one : added) {
+    give(*client, one);
+    known.emplace(one.target, one.handler);
+  }
 }
 
 }  // namespace jaxexp::runtime

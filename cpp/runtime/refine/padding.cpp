@@ -21,6 +21,7 @@
 #include "runtime/refine/range.h"
 #include "runtime/refine/refiner.h"
 #include "runtime/refine/tables.h"
+#include "wire/base/digest.h"
 
 namespace jaxexp::runtime::refine {
 namespace {
@@ -92,7 +93,7 @@ class Comparison {
     }
     const Operation& function(std::string_view name) const { return *functions.at(name); }
 
-    std::unordered_map<std::string_view, const Operation*> functions;
+    std::unordered_map<std::string_view, const Operation*, wire::SeededHash> functions;
     std::unordered_map<Id, Value> values;
   };
 

@@ -16,6 +16,7 @@
 #include "runtime/refine/infer.h"
 #include "runtime/refine/numbers.h"
 #include "runtime/refine/tables.h"
+#include "wire/base/digest.h"
 
 namespace jaxexp::runtime::refine {
 
@@ -125,7 +126,7 @@ class Refiner {
   std::map<std::string_view, Function> functions_;
   std::set<std::string, std::less<>> names_;  // of everything at the top of the module
   std::set<std::string_view> used_names_;     // of functions that keep their own
-  std::unordered_map<std::string, Specialized> specialized_;
+  std::unordered_map<std::string, Specialized, wire::SeededHash> specialized_;
   std::vector<Operation> written_;  // functions
   std::deque<Known> kept_;
   std::vector<Value> values_;

@@ -15,6 +15,7 @@
 #include "runtime/refine/code.h"
 #include "runtime/refine/numbers.h"
 #include "runtime/refine/shape.h"
+#include "wire/base/digest.h"
 #include "wire/bytecode/entries.h"
 #include "wire/bytecode/names.h"
 #include "wire/bytecode/operations.h"
@@ -193,8 +194,8 @@ class Tables {
   std::deque<std::string> added_strings_;
   std::vector<Added> added_attributes_, added_types_;
   std::vector<std::string> added_properties_;
-  std::unordered_map<std::string, Id> known_types_, known_attributes_, known_properties_;
-  std::unordered_map<std::string_view, Id> known_kinds_, known_strings_;
+  std::unordered_map<std::string, Id, wire::SeededHash> known_types_, known_attributes_, known_properties_;
+  std::unordered_map<std::string_view, Id, wire::SeededHash> known_kinds_, known_strings_;
 };
 
 /// Numbers as MLIR bytecode has them, at the end of a text.

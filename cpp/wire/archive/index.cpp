@@ -77,12 +77,12 @@ std::string zip_name(const schema::Member& member) {
 }  // namespace
 
 ArchiveIndex::ArchiveIndex(std::span<const std::uint8_t> index, std::span<const std::uint8_t> root,
-                           const Digest& root_digest, std::uint64_t end, const FileBytes* file)
-    : ArchiveIndex({{end, index}}, root, root_digest, end, index.size(), file) {}
+                           const Digest& root_digest, std::uint64_t end, Fetch fetch)
+    : ArchiveIndex({{end, index}}, root, root_digest, end, index.size(), std::move(fetch)) {}
 
 ArchiveIndex::ArchiveIndex(std::vector<Part> parts, std::span<const std::uint8_t> root, const Digest& root_digest,
-                           std::uint64_t end, std::uint64_t size, const FileBytes* file)
-    : parts_(std::move(parts)), root_bytes_(root), end_(end), limit_(end + size), file_(file) {
+                           std::uint64_t end, std::uint64_t size, Fetch fetch)
+    : parts_(std::move(parts)), root_bytes_(root), end_(end), limit_(end + size), fetch_(std::move(fetch)) {
   if (digest(root) != root_digest) refuse(index_path, "the bytes as they were written", std::string("others") + advice);
   root_ = &verified<schema::Index>(root, 1, index_path);
   if (root_->end() != end || limit_ < end)
@@ -285,7 +285,7 @@ std::span<const std::uint8_t> ArchiveIndex::part(std::uint64_t position, std::ui
   const auto bytes = at(position, size, path);
   if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(std::uint64_t) != 0)
     refuse(path, "a part at a multiple of eight bytes", "one at " + std::to_string(position));
-  if (file_) file_->fetch(bytes);
+  if (fetch_) fetch_(bytes);
   if (digest(bytes) != expected) refuse(path, "the bytes as they were written", std::string("others") + advice);
   return bytes;
 }
@@ -424,9 +424,9 @@ ArchiveIndex::Blocks ArchiveIndex::blocks(std::uint32_t page) const {
   Blocks found{blocks.data(), place.index_position(), 0, 0, names};
   // As for blocks, several threads find the same.
   if (auto& is_checked = pages_[page].is_checked; !is_checked.load(std::memory_order_acquire)) {
-    if (file_) {
-      file_->fetch(blocks);
-      file_->fetch(names);
+    if (fetch_) {
+      fetch_(blocks);
+      fetch_(names);
     }
     Digester digester;
     digester.update(blocks);

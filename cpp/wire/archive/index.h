@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,7 +15,6 @@
 #include "wire/archive/zip_file.h"
 #include "wire/base/digest.h"
 #include "wire/base/error.h"
-#include "wire/base/file_bytes.h"
 
 namespace jaxexp::wire {
 
@@ -26,17 +26,20 @@ class ArchiveIndex {
     std::span<const std::uint8_t> bytes;
   };
 
+  /// Makes bytes in memory what the file has there.
+  using Fetch = std::function<void(std::span<const std::uint8_t>)>;
+
   /// `index` are its bytes, at a multiple of eight, and `root` is the root in them, or a copy of it; `end` is where the
   /// index begins in the file. Checks the root, which takes as long as hashing some 50 bytes for every 64 members; the
-  /// rest is not touched. Throws Error. Where `file` is given, the index is a part of it, and each block is fetched
-  /// before it is looked at.
+  /// rest is not touched. Throws Error. `fetch` may be empty; otherwise it is called with each block before the block
+  /// is looked at, in any thread.
   ArchiveIndex(std::span<const std::uint8_t> index, std::span<const std::uint8_t> root, const Digest& root_digest,
-               std::uint64_t end, const FileBytes* file = nullptr);
+               std::uint64_t end, Fetch fetch = {});
 
   /// The same for an index of `size` bytes that may refer to earlier ones. `parts` of the file ascend; the multiples of
   /// eight among their positions are multiples of eight in memory.
   ArchiveIndex(std::vector<Part> parts, std::span<const std::uint8_t> root, const Digest& root_digest,
-               std::uint64_t end, std::uint64_t size, const FileBytes* file = nullptr);
+               std::uint64_t end, std::uint64_t size, Fetch fetch = {});
 
   std::uint32_t size() const { return size_; }
   std::string_view writer() const { return root_->writer()->string_view(); }
@@ -141,7 +144,7 @@ class ArchiveIndex {
   std::vector<Part> parts_;
   std::span<const std::uint8_t> root_bytes_;
   std::uint64_t end_, limit_;  // where the index begins and ends in the file
-  const FileBytes* file_;
+  Fetch fetch_;
   const schema::Index* root_;
   std::uint32_t size_ = 0, block_count_ = 0;
   std::vector<Page> pages_;

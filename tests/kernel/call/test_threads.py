@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,6 +17,7 @@ import numpy as np
 import pytest
 
 import jaxexp
+from kit import starving
 from kit.compare import assert_same_values
 from kit.corpus import CASES, arr, export_with
 
@@ -146,3 +150,112 @@ def test_refusals_and_exports_in_all_threads(blobs: list[bytes]) -> None:
 
     alone = [work(thread) for thread in range(THREADS)]
     assert at_once(work) == alone
+
+
+def test_large_artifacts_let_other_threads_run(tmp_path: Path) -> None:
+    large = np.random.default_rng(0).integers(0, 255, 64 << 20, np.uint8)
+    path, archive = tmp_path / "f.jaxexp", tmp_path / "a.zip"
+    function = jaxexp.export(jax.jit(lambda i: jnp.asarray(large)[i]))(np.int32(3))
+    function.save(path)
+    blob, scratch = path.read_bytes(), bytearray(path.read_bytes())
+    with jaxexp.Archive.create(archive) as writer:
+        writer.add("f", blob)
+
+    def archived() -> None:
+        with jaxexp.Archive.create(tmp_path / "b.zip", overwrite=True) as writer:
+            writer.add("f", blob)
+
+    for call in (
+        lambda: jaxexp.deserialize(blob),
+        lambda: jaxexp.deserialize(scratch),
+        lambda: jaxexp.deserialize(scratch).mlir_module_serialized,
+        lambda: jaxexp.load(path).mlir_module_serialized,
+        lambda: jaxexp.load_many([path, scratch]),
+        lambda: function.serialize(),
+        lambda: jaxexp.load(path).serialize(),
+        lambda: function.save(tmp_path / "g.jaxexp"),
+        lambda: jaxexp.load(path) == function,
+        lambda: jaxexp.verify(path),
+        lambda: jaxexp.verify(scratch),
+        lambda: jaxexp.inspect(scratch),
+        archived,
+        lambda: jaxexp.Archive.open(archive)["f"].load().mlir_module_serialized,
+        lambda: jaxexp.Archive.open(archive).load_all(),
+        lambda: jaxexp.Archive.open(archive).verify(),
+    ):
+        assert not starving.starves(call)
+
+
+# --- threads that are in C++ when the interpreter ends ---------------------------------------------------------------
+
+# Of what the argument lists, each has a thread. Whoever reads the artifact comes to stand in `read`: C++ then has the
+# tree of the arguments, and nobody else has it. The process aborts if that tree is freed.
+ENDS = """
+import ctypes, itertools, os, pickle, sys, threading, weakref
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.chdir(sys.argv[1])
+import jax, jaxexp, numpy as np
+class Node:
+    def __init__(self, child, name):
+        self.child, self.name = child, name
+class Name(str):
+    pass
+def read(data):
+    name = Name(data.decode())
+    if threading.current_thread() is not threading.main_thread():
+        kept.append(weakref.ref(name, freed))
+        if name == "out":
+            ready.release()
+            while True:
+                pass
+    return name
+kept, ready, numbers = [], threading.Semaphore(0), itertools.count()
+freed = ctypes.PyDLL(None).abort
+freed.argtypes = [ctypes.py_object]
+jax.tree_util.register_pytree_node(Node, lambda n: ((n.child,), n.name), lambda name, children: Node(*children, name))
+jaxexp.register_pytree_node_serialization(
+    Node, serialized_name="Node", serialize_auxdata=str.encode, deserialize_auxdata=read)
+double = jax.jit(lambda node: Node(node.child * 2, Name("out")))
+function = jaxexp.export(double)(Node(np.ones(4, np.float32), Name("in")))
+blob = bytes(function.serialize(vjp_order=1))
+open("f.jaxexp", "wb").write(blob)
+with jaxexp.Archive.create("a.zip") as archive:
+    archive.add("f", blob)
+archive, loaded = jaxexp.Archive.open("a.zip"), jaxexp.load("f.jaxexp")
+pickled = pickle.dumps(loaded)
+def archived():
+    with jaxexp.Archive.create(f"{next(numbers)}.zip") as new:
+        new.add("f", blob)
+def again(run):
+    run()
+    ready.release()
+    while True:
+        run()
+work = eval(sys.argv[2])
+for run in work:
+    threading.Thread(target=again, args=(run,), daemon=True).start()
+for _ in work:
+    ready.acquire()
+"""
+WAYS = {
+    "read": """[
+        lambda: jaxexp.deserialize(blob), lambda: jaxexp.deserialize(bytearray(blob)), lambda: jaxexp.load("f.jaxexp"),
+        lambda: jaxexp.load_many([blob, "f.jaxexp"]), lambda: archive["f"].load(), lambda: archive.load_all(),
+        lambda: pickle.loads(pickled), lambda: jaxexp.load(open("f.jaxexp", "rb"))]""",
+    "write": """[
+        lambda: function.serialize(), lambda: loaded.serialize(vjp_order=1), lambda: pickle.dumps(loaded), archived,
+        lambda: function.save(f"{next(numbers)}.jaxexp")]""",
+    "look": """[
+        lambda: jaxexp.verify(blob), lambda: jaxexp.verify("f.jaxexp"), lambda: jaxexp.inspect(blob),
+        lambda: archive.verify(), lambda: list(jaxexp.Archive.open("a.zip")), lambda: jaxexp.compatibility(blob)]""",
+}  # fmt: skip
+
+
+@pytest.mark.processes(reason="each ends while its threads are in C++")
+@pytest.mark.parametrize("way", WAYS)
+def test_the_end_of_the_interpreter(way: str, tmp_path: Path) -> None:
+    """Before 3.14, Python ends threads by unwinding their stacks: C++ must not free objects of Python then."""
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS, tmp_path, WAYS[way]], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, (done.returncode, done.stderr)

@@ -117,7 +117,8 @@ JAXEXP_RUN_API jaxexp_function* jaxexp_load_bytes(const jaxexp_runtime* runtime,
                                                   const jaxexp_load_options* options, jaxexp_error** error);
 /* Adds the compiled code to a file, or makes the file. */
 JAXEXP_RUN_API int jaxexp_save_executable(const jaxexp_function* function, const char* file, jaxexp_error** error);
-/* Why the function was compiled in spite of a file of executables; empty where it was not, or is not yet. */
+/* Why the function was compiled in spite of a file of executables; empty where it was not, or is not yet. With symbolic
+ * dimensions, it is about the sizes that were used last. The text stays until the function is freed. */
 JAXEXP_RUN_API const char* jaxexp_why_compiled(const jaxexp_function* function);
 JAXEXP_RUN_API void jaxexp_function_free(jaxexp_function* function);
 JAXEXP_RUN_API const char* jaxexp_function_name(const jaxexp_function* function);
