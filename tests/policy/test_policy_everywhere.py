@@ -160,6 +160,31 @@ def test_equal_functions_share_nothing_across_a_policy(blob: bytes, tmp_path: Pa
         jax.clear_caches()
 
 
+@pytest.mark.parametrize("check", [POLICY.check, lambda function: jaxexp.prefetch([function], policy=POLICY)])
+def test_a_late_check_leaves_the_hash(check: Callable[[Any], Any], blob: bytes) -> None:
+    """And functions that no policy saw keep their code, whichever of them was called first."""
+    function, equal = (jaxexp.deserialize(blob) for _ in range(2))
+    table, plain = {function: "found"}, {function, equal}
+    unstable = function.call(WEIGHTS, KEYS)
+    np.testing.assert_array_equal(equal.call(WEIGHTS, KEYS), unstable)
+    check(function)
+    assert table[function] == "found" and len(plain) == 1
+    assert hash(function) == hash(equal) and function != equal
+    assert_stable(function.call, WEIGHTS, KEYS)
+    gradients = [gradient(one) for one in (function, equal)]
+    assert not np.array_equal(*gradients)
+    for one in (equal, jaxexp.deserialize(blob)):
+        np.testing.assert_array_equal(one.call(WEIGHTS, KEYS), unstable)
+        np.testing.assert_array_equal(jax.jit(one.call)(WEIGHTS, KEYS), unstable)
+
+
+def test_a_function_that_was_not_loaded_may_be_checked_after_its_derivatives() -> None:
+    function = jaxexp.export(jax.jit(ordered))(WEIGHTS, KEYS)
+    assert not np.array_equal(gradient(function), VALUES)
+    POLICY.check(function)
+    np.testing.assert_array_equal(gradient(function), VALUES)
+
+
 def test_what_was_made_of_a_function_may_be_checked_later(blob: bytes) -> None:
     trusted = jaxexp.deserialize(blob)
     for function in (MADE["specialize"](trusted), MADE["replace"](trusted), MADE["from_jax"](trusted)):

@@ -12,10 +12,10 @@ import numpy as np
 from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportTypeError, UnsupportedError, cause
 from jaxexp._kernel.call.call import compiled
-from jaxexp._kernel.call.callables import jitted_as
+from jaxexp._kernel.call.callables import jitted_leaves
 from jaxexp._kernel.call.derivatives import is_differentiable
 from jaxexp._kernel.call.first_argument import apart, flattened
-from jaxexp._kernel.call.primitive import abstract_eval, call
+from jaxexp._kernel.call.primitive import abstract_eval
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.module import custom_calls
@@ -108,7 +108,7 @@ class _Call:
                 "the process that compiles it"
             )
         # A new function, so that JAX really compiles it.
-        called: Any = jitted_as(self.exported, lambda traced, leaves, _: call(leaves, traced, self.results))
+        called = jitted_leaves(self.exported, self.results)
         with reuse.compiling_anew():
             executable = reuse.executable_of(compiled(self.exported, reuse.lowered(called, *self.leaves)))
         code, used = executables.serialized(executable)

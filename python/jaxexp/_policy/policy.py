@@ -132,7 +132,7 @@ class Policy:
         """Raises an error if a function, or a VJP in its artifact, contains something that is not allowed.
 
         `load` and `deserialize` call this. A function that is allowed runs with other code from then on, as
-        docs/guide/policy.md says. So it is no longer equal to one that no policy saw, and has another hash.
+        docs/guide/policy.md says. So it is no longer equal to one that no policy saw. Its hash stays as it was.
 
         Args:
             exported: a loaded function. If it was exported in this process instead, its VJPs are not checked.

@@ -11,6 +11,7 @@ from jaxexp import _jax
 from jaxexp._errors import ExportError, UnsupportedError
 from jaxexp._kernel.call.first_argument import apart, flattened, program_of
 from jaxexp._kernel.call.lowering import check_device_count
+from jaxexp._kernel.call.primitive import check
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.specs import is_taken_as
 
@@ -66,6 +67,7 @@ def make_jaxpr(exported: ExportedData, args_specs: tuple[Any, ...], kwargs_specs
     platform, platforms = _jax.platform_name(), program.platforms
     with jax.enable_x64(True):  # for the types of the arguments; the module decides about the rest
         avals = jax.make_jaxpr(lambda *leaves: leaves)(*types).in_avals
+        check(program, avals)
         function = raise_function(program, avals, platform if platform in platforms else platforms[0])
         return jax.make_jaxpr(function.inline)(*types)
 
@@ -114,6 +116,7 @@ def on_any_platform(
     JAX would differentiate it as the module is written.
     """
     in_avals = list(map(jax.typeof, leaves))
+    check(exported, in_avals)
     each = {platform: raise_function(exported, in_avals, platform, change) for platform in exported.platforms}
     if any(function.has_shard_map for function in each.values()):
         results = _one_of(each, exported, border_p.bind(*leaves, exported=exported))

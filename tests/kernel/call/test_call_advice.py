@@ -169,7 +169,7 @@ def test_a_broken_constraint(dims: str, constraint: str, sizes: str, message: st
     for doing, use in (
         ("calling", fresh.call),
         ("calling", loaded.call),
-        ("calling", jax.jit(loaded.call)),
+        ("calling", jax.jit(fresh.call)),
         ("specializing", loaded.specialize),
     ):
         with pytest.raises(jaxexp.ExportError) as caught:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import os
 import weakref
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,8 +18,12 @@ import pytest
 from jax import export as jax_export
 
 import jaxexp
+from jaxexp import _native
 from jaxexp._kernel.call import shared
-from kit.corpus import arr, spec
+from jaxexp._kernel.function import modules
+from kit import forged, wire
+from kit.corpus import EFFECTS, arr, spec
+from kit.each import each
 
 pytestmark = pytest.mark.jax
 
@@ -278,7 +285,74 @@ def test_large_functions_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
         big = np.random.default_rng(number).random(1 << 18).astype(np.float32)  # a constant of 1 MiB
         loaded = load(lambda x, big=big: x + big, spec((1 << 18,)))
         loaded.call(big)
-        references.append(weakref.ref(loaded))
+        references.append(weakref.ref(shared.first_of_equals(loaded)))
     del loaded
     gc.collect()
     assert [reference() is None for reference in references] == [True, True, True, False, False]
+
+
+LARGE = 1 << 18  # numbers of four bytes: so many that a file is read in parts
+
+
+def large(constant: Any) -> jaxexp.Exported:
+    return jaxexp.export(jax.jit(lambda x: x * constant), reproducible=True)(spec((LARGE,), constant.dtype))
+
+
+def saved_twice(folder: Path) -> tuple[jaxexp.Exported, jaxexp.Exported, Callable[[], object]]:
+    """Two loads of equal files, and what cuts the first file."""
+    exported, (one, other) = large(np.linspace(0, 1, LARGE, dtype=np.float32)), (folder / "one", folder / "other")
+    for path in (one, other):
+        exported.save(path, vjp_order=1)
+    return jaxexp.load(one), jaxexp.load(other), lambda: os.truncate(one, 2000)
+
+
+def with_unknown_effect(_: Path) -> tuple[jaxexp.Exported, jaxexp.Exported, Callable[[], object]]:
+    """Two loads of an artifact whose VJP cannot be decoded."""
+    exported = jaxexp.export(jax.jit(jnp.sin))(spec((LARGE,)))
+    vjp = dataclasses.replace(exported.vjp(), unordered_effects=(EFFECTS["unordered"],), _get_vjp=None)
+    blob = dataclasses.replace(exported, _get_vjp=lambda _: vjp).serialize(vjp_order=1)
+    name = wire.read(blob, "vjp.unordered_effects.0.type_name")
+    wire.write(blob, "vjp.unordered_effects.0.type_name", name.replace("Unordered", "Undrrdeeo"))
+    one, other = (jaxexp.deserialize(bytes(wire.seal(blob))) for _ in range(2))
+    return one, other, lambda: None
+
+
+@each("made, is_called", [(saved_twice, True), (saved_twice, False), (with_unknown_effect, True)])
+def test_no_function_spoils_an_equal_one(made: Any, is_called: bool, tmp_path: Path) -> None:
+    """JAX's caches compare functions whenever they like: what cannot be read of one is no error of the other."""
+    one, other, spoil = made(tmp_path)
+    x, call = arr(LARGE), jax.jit(lambda function, x: function.call(x), static_argnums=0)
+    if is_called:
+        one.call(x), call(one, x)
+    spoil()
+    assert hash(one) == hash(other)
+    assert len({one, other}) == 2
+    np.testing.assert_array_equal(other.call(x), call(other, x))
+    if made is saved_twice:
+        gradient = jax.grad(lambda x: other.call(x).sum())(x)
+        np.testing.assert_allclose(gradient, np.linspace(0, 1, LARGE), rtol=1e-6)
+
+
+def test_modules_of_one_digest_are_told_apart(tmp_path: Path) -> None:
+    """Also those of files that nobody has read: somebody can make others of the same digest."""
+    somewhere = np.arange(LARGE, dtype=np.uint32)
+    pair = forged.pair(LARGE, large(somewhere).mlir_module_serialized.index(somewhere.tobytes()))
+    for name, constant in zip("ab", pair, strict=True):
+        large(constant).save(tmp_path / name)
+    assert len({_native.digest(large(constant).mlir_module_serialized) for constant in pair}) == 1
+    one, other = (jaxexp.load(tmp_path / name) for name in "ab")
+    call = jax.jit(lambda function, x: function.call(x), static_argnums=0)
+    for function, constant in zip((one, other), pair, strict=True):
+        np.testing.assert_array_equal(call(function, np.ones(LARGE, np.uint32)), constant)
+    assert one != other
+
+
+def test_modules_of_two_digests_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[Any]()
+    monkeypatch.setattr(modules, "_unchecked", read.append)
+    for name, step in (("a", 1), ("b", 2)):
+        large(np.arange(0, LARGE * step, step, dtype=np.uint32)).save(tmp_path / name)
+    one, other = (jaxexp.load(tmp_path / name) for name in "ab")
+    assert hash(one) == hash(other), "or nothing is compared"
+    assert one != other
+    assert not read

@@ -97,7 +97,7 @@ def test_a_function_that_nobody_has_is_freed(monkeypatch: pytest.MonkeyPatch) ->
     for c in range(4):
         loaded = jaxexp.deserialize(jaxexp.export(jax.jit(lambda x, c=c: x * c))(2.0).serialize())
         loaded.call(1.0)
-        references.append(weakref.ref(loaded))
+        references.append(weakref.ref(shared.first_of_equals(loaded)))
     del loaded
     gc.collect()
     assert [reference() is None for reference in references] == [True, True, True, False]

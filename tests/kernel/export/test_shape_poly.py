@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -185,6 +186,82 @@ def test_callers_constraints_satisfy_the_callee() -> None:
     (m,) = jaxexp.symbolic_shape("m")
     with pytest.raises(jaxexp.ExportError, match="calling"):
         jaxexp.export(jax.jit(callee.call))(spec((2 * m,)))
+
+
+# Each constraint of the callee, and one of the caller that implies it.
+IMPLIED = {"b >= 4": "n >= 6", "b <= 4": "n <= 3", "mod(b, 6) == 0": "mod(n, 6) == 0"}
+
+
+def outcome(use: Callable[[], Any]) -> Any:
+    """What it returns, or the built-in type of the error."""
+    try:
+        return jax.tree_util.tree_map(lambda leaf: leaf.tolist() if hasattr(leaf, "tolist") else leaf, use())
+    except Exception as error:
+        return next(base for base in type(error).__mro__ if base.__module__ == "builtins")
+
+
+def uses(library: Any, callee: Any, implied: str) -> list[Any]:
+    """What becomes of calls: of known sizes, of symbolic ones, and of an export that makes the call."""
+    found = []
+    for dims, limits in (("3, 2", ()), ("6, 2", ()), ("n, 2", ()), ("n, 2", (implied,))):
+        spec_of_call = spec(library.symbolic_shape(dims, constraints=limits))
+        for function in (callee.call, jax.grad(callee.call)):
+            found.append(outcome(lambda f=function, s=spec_of_call: str(jax.eval_shape(f, s))))
+        caller = outcome(lambda s=spec_of_call: library.export(jax.jit(lambda x: callee.call(x) + 1))(s).serialize())
+        for n in (3, 6) if isinstance(caller, bytearray) else ():
+            found.append(outcome(lambda n=n, caller=caller: library.deserialize(caller).call(arr(n, 2))))
+        found.append(isinstance(caller, bytearray) or caller)
+    for x in (arr(3, 2), arr(6, 2)):
+        for function in (callee.call, jax.jit(callee.call), jax.grad(callee.call), jax.jit(jax.grad(callee.call))):
+            found.append(outcome(lambda f=function, x=x: f(x)))
+        found.append(outcome(lambda x=x: str(type(jax.jit(callee.call).lower(x)))))
+    return found
+
+
+@pytest.mark.wide(one_in=4, promise="constraints of a loaded function are checked where jax.export checks them")
+@pytest.mark.parametrize("constraint", IMPLIED)
+@pytest.mark.parametrize("written_by", ["jax", "jaxexp", "nobody"])
+def test_constraints_of_a_callee(written_by: str, constraint: str) -> None:
+    """Those of a loaded function when sizes are known, whoever wrote it; those of a new export when it is traced."""
+    fun = jax.jit(lambda x: x.sum() * x.shape[0])
+    callees = {}
+    for name, library in LIBRARIES.items():
+        source = LIBRARIES.get(written_by, library)
+        callee = source.export(fun)(spec(source.symbolic_shape("b, 2", constraints=[constraint])))
+        callees[name] = callee if written_by == "nobody" else library.deserialize(callee.serialize(vjp_order=1))
+    ours, theirs = (uses(LIBRARIES[name], callee, IMPLIED[constraint]) for name, callee in callees.items())
+    assert ours == theirs
+    for x in (arr(3, 2), arr(6, 2)):  # jax.export maps nothing; as a call of each element
+        each_element = outcome(lambda x=x: jnp.stack([callees["jax"].call(x)]))
+        for mapped in (jax.vmap(callees["jaxexp"].call), jax.jit(jax.vmap(callees["jaxexp"].call))):
+            assert outcome(lambda x=x, mapped=mapped: mapped(x[None])) == each_element
+
+
+def test_constraints_of_what_is_made_of_a_loaded_function() -> None:
+    """Copies, VJPs, batches and functions with weights are traced as the function is; eager calls say what is wrong."""
+    (b,) = jaxexp.symbolic_shape("b", constraints=["b >= 4"])
+    exported = jaxexp.export(jax.jit(lambda w, x: x.sum() * w["w"]))({"w": arr()}, spec((b, 2)))
+    loaded = jaxexp.deserialize(exported.serialize(vjp_order=1))
+    bound, x = loaded.bind({"w": arr()}), spec(jaxexp.symbolic_shape("n, 2"))
+    for function in (loaded, dataclasses.replace(loaded, fun_name="f"), pickle.loads(pickle.dumps(loaded))):
+        jax.eval_shape(function.call, {"w": arr()}, x)
+        jax.eval_shape(function.vjp().call, arr(), x, arr())
+    caller = jaxexp.export(jax.jit(jax.vmap(bound.call)))(spec((1, *x.shape)))
+    np.testing.assert_allclose(caller.call(arr(1, 4, 2)), jax.vmap(bound.call)(arr(1, 4, 2)), rtol=1e-6)
+    for call, shape in ((caller.call, (1, 3, 2)), (jax.vmap(bound.call), (1, 3, 2)), (bound.raised(), (3, 2))):
+        with pytest.raises(jaxexp.ExportError, match=r"calling .*b >= 4"):
+            call(arr(*shape))
+    with pytest.raises(jaxexp.ExportError, match=r"specializing .*b >= 4"):
+        bound.specialize(x)
+    with pytest.raises(jaxexp.ExportError, match=r"saving .*b >= 4"):
+        bound.serialize(sizes=[{"b": 3}])
+
+
+def test_a_batch_that_would_break_a_constraint_is_mapped() -> None:
+    (b,) = jaxexp.symbolic_shape("b", constraints=["b <= 4"])
+    exported = jaxexp.export(jax.jit(lambda x: 2 * x), batch_dim="b")(spec((b,)))
+    for function in (exported, jaxexp.deserialize(exported.serialize())):
+        np.testing.assert_allclose(jax.jit(jax.vmap(function.call))(arr(2, 3)), 2 * arr(2, 3))
 
 
 def test_many_equalities() -> None:

@@ -14,6 +14,8 @@ import typing
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import jax
+import numpy as np
 import pytest
 from jax import export as jax_export
 
@@ -98,6 +100,25 @@ def test_taken_apart_as_in_jax_export(name: str) -> None:
         assert ours[field] == theirs[field], field
     assert list(map(str, ours["disabled_safety_checks"])) == list(map(str, theirs["disabled_safety_checks"]))
     assert all(isinstance(check, jaxexp.DisabledSafetyCheck) for check in ours["disabled_safety_checks"])
+
+
+@each("kept", [(8, 1), (8, 1, 8), (8.0, 1.0), (7, 8), {8, 1}])
+def test_arguments_that_the_module_takes(kept: Any) -> None:
+    """In whichever order the field names them, each use passes them in the order of the signature, as jax.export."""
+    args, live = [np.float32(i) for i in range(9)], jax.jit(lambda *args: args[1] * args[8])
+    theirs = dataclasses.replace(jax_export.export(live)(*args), module_kept_var_idx=tuple(kept))
+    replaced = dataclasses.replace(jaxexp.export(live)(*args), module_kept_var_idx=kept)
+    again = jaxexp.deserialize(replaced.serialize(vjp_order=1))
+    for function in (replaced, again, jaxexp.Exported.from_jax(theirs), replaced.to_jax()):
+        assert function.call(*args) == theirs.call(*args)
+        assert jax.grad(function.call, 8)(*args) == args[1]
+    assert jax.vmap(again.call)(*(x[None] for x in args)) == replaced.raised()(*args) == theirs.call(*args)
+
+
+def test_an_argument_that_does_not_exist() -> None:
+    for index in (-1, 1, "0"):
+        with pytest.raises(jaxexp.ExportError, match=f"module_kept_var_idx .*found {index!r}"):
+            dataclasses.replace(exported_case("sin"), module_kept_var_idx=(0, index))
 
 
 def test_checks_are_no_dataclasses() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,16 +15,24 @@ from jaxexp._kernel.io import compile_cache
 
 from . import first_argument, trees
 from .first_argument import flattened
-from .primitive import abstract_eval, call, call_exported_p, code_of, executables_of
+from .primitive import call, call_exported_p, check, code_of, executables_of
 from .shared import MAKING, first_of_equals, have_same_nodes
 
 
-def call_traced(program: ExportedData, is_apart: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A call while JAX is tracing: one equation."""
+def call_traced(
+    program: ExportedData, is_apart: bool, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_eager: bool = False
+) -> Any:
+    """A call while JAX is tracing: one equation. If JAX traces nothing but an eager call, it `is_eager`."""
     leaves, out_tree = flattened(program, is_apart, args, kwargs)
     if is_apart:  # the primitive's own errors would count the first argument's arrays, too
-        abstract_eval(*map(jax.typeof, leaves[len(args[0]) :]), exported=first_argument.without(program))
+        _check(first_argument.without(program), leaves[len(args[0]) :], is_traced=not is_eager)
+    elif is_eager:
+        _check(program, leaves)
     return jax.tree_util.tree_unflatten(out_tree, call_exported_p.bind(*leaves, exported=program))
+
+
+def _check(called: ExportedData, leaves: Sequence[Any], *, is_traced: bool = False) -> None:
+    check(called, list(map(jax.typeof, leaves)), is_traced=is_traced)
 
 
 def eager_callable(exported: ExportedData) -> Any:
@@ -65,7 +73,9 @@ def shared_callable(program: ExportedData, is_apart: bool) -> Any:
             return _OfLeaves(data.bare(program), is_apart, _shared_of_leaves(first))
         made = _shared_callables(first)
         if is_apart not in made:
-            jitted = jitted_as(first, lambda traced, args, kwargs: call_traced(traced, is_apart, args, kwargs))
+            jitted = _jitted_as(
+                first, lambda traced, args, kwargs: call_traced(traced, is_apart, args, kwargs, is_eager=True)
+            )
             made[is_apart] = _with_cache(first, jitted, lambda own: functools.partial(flattened, own, is_apart))
     jitted = made[is_apart]
     return jitted if have_same_nodes(program.out_tree, first.out_tree) else _InOwnTree(program.out_tree, jitted)
@@ -89,9 +99,18 @@ def callable_of_leaves(program: ExportedData) -> Callable[..., Any]:
 
 
 def _jitted_leaves(exported: ExportedData) -> Callable[..., Any]:
-    jitted = jitted_as(exported, lambda traced, leaves, _: call_exported_p.bind(*leaves, exported=traced))
     out_tree = jax.tree_util.tree_structure([0] * len(exported.out_avals))
-    return _with_cache(exported, jitted, lambda _: lambda leaves, _: (leaves, out_tree))
+    return _with_cache(exported, jitted_leaves(exported), lambda _: lambda leaves, _: (leaves, out_tree))
+
+
+def jitted_leaves(exported: ExportedData, results: Sequence[int] | None = None) -> Any:
+    """The function as a jitted callable that takes leaves, and returns those of its results, or some of them."""
+
+    def apply(traced: ExportedData, leaves: tuple[Any, ...], _: Any) -> Any:
+        _check(traced, leaves)
+        return call(leaves, traced, results)
+
+    return _jitted_as(exported, apply)
 
 
 def _with_cache(exported: Any, jitted: Any, flattened_by: Callable[[Any], Any]) -> Any:
@@ -108,7 +127,7 @@ def _with_cache(exported: Any, jitted: Any, flattened_by: Callable[[Any], Any]) 
     return cached
 
 
-def jitted_as(exported: ExportedData, apply: Callable[..., Any]) -> Callable[..., Any]:
+def _jitted_as(exported: ExportedData, apply: Callable[..., Any]) -> Callable[..., Any]:
     """A jitted callable under the function's name; `apply` takes a function, and positional and keyword arguments."""
     # JAX keeps what it traced as long as `call`. If that led back to `call`, neither would ever be freed.
     traced = data.bare(exported)
@@ -162,8 +181,7 @@ def _run(*args: Any, exported: ExportedData, **results: tuple[int, ...]) -> Any:
     """Runs the primitive outside of jit, as a gradient does: with the code of eager calls, if possible."""
 
     def compiled() -> Any:
-        jitted: Any = jitted_as(exported, lambda traced, leaves, _: call(leaves, traced, **results))
-        return jitted.lower(*args).compile()
+        return jitted_leaves(exported, **results).lower(*args).compile()
 
     executables = executables_of(exported)
     if executables is not None and (code := code_of(executables, exported, args, compiled, **results)) is not None:

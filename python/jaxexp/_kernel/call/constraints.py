@@ -24,6 +24,11 @@ _FORMS = [
 ]
 
 
+def is_about_a_constraint(error: Exception) -> bool:
+    """Whether JAX's error about sizes is about a constraint, which JAX checks after everything else."""
+    return _BROKEN.search(in_one_line(error)) is not None
+
+
 def broken(error: Exception, exported: Any, in_avals: Sequence[Any]) -> str:
     """What JAX's error about the sizes of arguments says, in our words if its form is known."""
     message = in_one_line(error)

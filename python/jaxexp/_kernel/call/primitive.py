@@ -21,6 +21,7 @@ import numpy as np
 from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportTypeError, cause
 from jaxexp._kernel.artifact.words import cut
+from jaxexp._kernel.codec.dimensions import LoadedScope
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.paths import argument_path
 from jaxexp._kernel.function.placeholders import taking_placeholders
@@ -53,7 +54,7 @@ def abstract_eval(
 
 @_jax.cached_with_first()
 def _types_and_effects(exported: ExportedData, in_avals: tuple[Any, ...]) -> tuple[tuple[Any, ...], set[Any]]:
-    names, sizes = check(exported, in_avals)
+    names, sizes = check(exported, in_avals, is_traced=True)
     meshes = meshes_of_call(exported._in_named_shardings, in_avals)
     out_avals = []
     for aval, sharding in zip(exported.out_avals, exported._out_named_shardings, strict=True):
@@ -75,16 +76,23 @@ SPECIALIZING = "specializing", "specialized to"
 
 
 def check(
-    exported: ExportedData, in_avals: Sequence[Any], doing: tuple[str, str] = CALLING
+    exported: ExportedData, in_avals: Sequence[Any], doing: tuple[str, str] = CALLING, *, is_traced: bool = False
 ) -> tuple[Sequence[str], list[Any]]:
     """The dimension variables of a function, and their values for arguments of these types.
+
+    Args:
+        exported: the function.
+        in_avals: the types.
+        doing: what messages say.
+        is_traced: whether it is a call inside of another function, of which nobody knows yet with which sizes it will
+            run. Constraints that the function was loaded with are left to its module then.
 
     Raises:
         ExportError: the types do not fit.
     """
     with _jax.outside_of_traces():  # arguments are named by making their trees, and flax.nnx then asks for a trace
         _check_arguments(in_avals, exported, doing)
-        return _solve_dim_vars(in_avals, exported, doing)
+        return _solve_dim_vars(in_avals, exported, doing, is_traced)
 
 
 def _check_arguments(in_avals: Sequence[Any], exported: ExportedData, doing: tuple[str, str]) -> None:
@@ -127,12 +135,9 @@ def _mismatch(
 
 
 def _solve_dim_vars(
-    in_avals: Sequence[Any], exported: ExportedData, doing: tuple[str, str]
+    in_avals: Sequence[Any], exported: ExportedData, doing: tuple[str, str], is_traced: bool
 ) -> tuple[Sequence[str], list[Any]]:
-    """The dimension variables of an exported function, and their values for these arguments.
-
-    All constraints are checked here, so that a call has to satisfy them wherever it is traced.
-    """
+    """The dimension variables of an exported function, and their values for these arguments."""
     names = _jax.all_dim_vars(exported.in_avals)
     if not names:
         return names, []
@@ -140,11 +145,20 @@ def _solve_dim_vars(
         (in_tree,) = taking_placeholders(exported.in_tree)
         solution, checks, sources = _jax.solve_dim_vars(exported.in_avals, args_kwargs_tree=in_tree)
         sizes: Any = _jax.ShapeEvaluator({name: in_avals[index].shape[axis] for name, index, axis in sources})
-        checks.check_statically(sizes)
+        try:
+            checks.check_statically(sizes)
+        except ValueError as error:
+            if not (is_traced and _has_loaded_scope(exported) and constraints.is_about_a_constraint(error)):
+                raise
         return names, [sizes.evaluate(solution[name]) for name in names]
     except _jax.dim_vars_errors as error:
         reason = constraints.broken(error, exported, in_avals)
         raise ExportError(f"{doing[0]} {exported.fun_name}: {reason}") from cause(error)
+
+
+def _has_loaded_scope(exported: ExportedData) -> bool:
+    dims = (dim for aval in exported.in_avals for dim in aval.shape if _jax.is_symbolic_dim(dim))
+    return isinstance(next(dims).scope, LoadedScope)
 
 
 def executables_of(exported: ExportedData) -> Any:

@@ -91,6 +91,8 @@ class _Firsts:
             if known is not None:
                 self._contents.move_to_end(known)
                 return known.exported
+            # Nobody can change a copy: a policy may yet allow the function, and then other code runs for it.
+            exported = content.exported = data.bare(exported)
             self._contents[content] = content
             self._bytes += content.size
             while len(self._contents) > 1 and (len(self._contents) > MOST_FUNCTIONS or self._bytes > MOST_MODULE_BYTES):

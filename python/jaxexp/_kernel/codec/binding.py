@@ -25,7 +25,7 @@ def bind() -> None:
             create_aval=_jax.create_aval,
             plain_avals=_jax.plain_avals,
             with_sharding=_jax.with_sharding,
-            SymbolicScope=_jax.SymbolicScope,
+            SymbolicScope=dimensions.LoadedScope,
             constraints_of=_jax.constraints_of,
             add_constraint=_jax.add_constraint,
             dimension_of_terms=dimensions.from_terms,

@@ -21,6 +21,14 @@ Terms = Sequence[tuple[int, Sequence[Factor]]]
 _first = operator.itemgetter(0)
 
 
+class LoadedScope(_jax.SymbolicScope):
+    """The scope of dimensions that were read from an artifact.
+
+    `jax.export` reads no constraints. So they bound dimensions here, but a traced call leaves them to the assertions in
+    the module, which check the sizes of what runs.
+    """
+
+
 _SLOTS = [
     {"_sorted_terms", "_scope", "_hash", "_size"},
     {"_factors", "_hash", "_size"},

@@ -31,7 +31,7 @@ def check_functions(limits: Limits, chain: Iterable[ExportedData]) -> None:
     for exported in chain:
         _check_function(limits, exported, budget)
         checked += exported, first_argument.program_of(exported)
-    for exported in checked:
+    for exported in reversed(checked):  # VJPs first: a function keeps only one that is allowed
         _allow(exported)
 
 
@@ -41,7 +41,10 @@ def _allow(exported: ExportedData) -> None:
         return
     before = vars(data.attributes_of(exported).pop("_kept", Kept()))
     data.note(exported, under_policy=True)
-    vars(data.kept_by(exported)).update({name: before[name] for name in ("file", "vjp") if name in before})
+    stays = {name: before[name] for name in ("hash", "file", "vjp") if name in before}
+    if "vjp" in stays and not data.is_under_policy(stays["vjp"]):  # of a function that was not loaded
+        del stays["vjp"]
+    vars(data.kept_by(exported)).update(stays)
 
 
 def _check_function(limits: Limits, exported: ExportedData, budget: composites.Budget) -> None:

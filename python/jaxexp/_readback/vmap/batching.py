@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError, UnsupportedError
-from jaxexp._kernel.call.primitive import abstract_eval
+from jaxexp._kernel.call.primitive import check
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.module import batch_dim
 
@@ -35,7 +35,7 @@ def batch_call(
 
     def fits(avals: Sequence[Any]) -> bool:
         try:
-            abstract_eval(*avals[: len(exported.in_avals)], exported=exported)
+            check(exported, avals[: len(exported.in_avals)])
         except ExportError:
             return False
         return True
