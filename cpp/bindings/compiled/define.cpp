@@ -102,7 +102,7 @@ nb::object turn(const wire::Store& store, const Texts& conditions) {
 
 void define_store(nb::module_& m) {
   nb::class_<Turn>(m, "CompilingTurn", "The right to compile what others would compile too: they wait.")
-      .def("end", &Turn::end, nb::call_guard<Unlocked>());
+      .def("end", &Turn::end);
   nb::class_<wire::Store>(m, "ExecutableStore", "A folder with one file of executables for each set of conditions.")
       .def("__init__", &open_store, "folder"_a, "max_bytes"_a,
            nb::sig("def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None"))

@@ -22,6 +22,7 @@ from jaxexp._kernel.artifact import numbers
 from jaxexp._kernel.artifact.cases import Case
 from jaxexp._kernel.artifact.chain import chain
 from jaxexp._kernel.codec import binding
+from kit import wire
 from kit.census import census, flipped
 from kit.each import each
 from kit.layout import with_cases
@@ -135,6 +136,14 @@ def refused(blob: Any, where: str, message: str) -> None:
         blob() if callable(blob) else _native.Artifact(blob)
     assert error.value.path == where
     assert message in str(error.value)
+
+
+@each("text", ["a test", "key", "first", "device", "f.cases.safetensors", "first/arguments/0"])
+def test_texts_are_utf8(function: jaxexp.Exported, text: str) -> None:
+    blob = bytearray(encoded(function, ALL))
+    blob[blob.rindex(b"\0" + text.encode() + b"\0") + 1] = 0xFF
+    with pytest.raises(DeserializationError, match="expected UTF-8, found bytes that are not"):
+        _native.Artifact(bytes(wire.seal(blob)))
 
 
 def names(*orders: int) -> list[Any]:

@@ -162,7 +162,7 @@ def test_large_artifacts_let_other_threads_run(tmp_path: Path) -> None:
         writer.add("f", blob)
 
     def archived() -> None:
-        with jaxexp.Archive.create(tmp_path / "b.zip", overwrite=True) as writer:
+        with jaxexp.Archive.create(tmp_path / "b.zip") as writer:
             writer.add("f", blob)
 
     for call in (
