@@ -90,18 +90,22 @@ class ExportError(ValueError):
         return message if len(self.args) == 1 and isinstance(self.args[0], Lines) else shown(message)
 
 
+@public
 class ExportTypeError(ExportError, TypeError):
     """An argument of a type that cannot be exported."""
 
 
+@public
 class ExportBufferError(ExportTypeError, BufferError):
     """A buffer that is not contiguous."""
 
 
+@public
 class ExportPicklingError(ExportTypeError, AttributeError):
     """A function that cannot be pickled. Without jaxexp, pickle fails to look up a function inside `jax.export`."""
 
 
+@public
 class ExportRuntimeError(ExportError, RuntimeError):
     """The process lacks something: an MLIR context, or the implementation of a custom call."""
 
@@ -116,14 +120,17 @@ class SerializationError(ExportError):
     """An `Exported` that does not fit into the format."""
 
 
+@public
 class SerializationTypeError(SerializationError, TypeError):
     """A value inside an `Exported` whose type the format cannot store."""
 
 
+@public
 class SerializationKeyError(SerializationError, KeyError):
     """A dtype that has no number in the format."""
 
 
+@public
 class UnsupportedSerializationError(SerializationError, NotImplementedError):
     """An effect, key or check that has no serialized form."""
 
@@ -175,6 +182,7 @@ class DeserializationError(ExportError):
         return shown(f"{self._failed}{file}: {where}expected {self.expected}, found {self.found}")
 
 
+@public
 class ModuleError(DeserializationError, RuntimeError):
     """A module that is damaged, or that is not the artifact's. jaxlib's parser raises RuntimeErrors."""
 
@@ -211,30 +219,36 @@ class ExecutablesError(DeserializationError):
     _failed = "cannot read the executables"
 
 
+@public
 class ForeignModuleError(DeserializationError):
     """A module of another producer that is damaged, or that is no function."""
 
     _failed = "cannot import the module"
 
 
+@public
 class JournalError(DeserializationError):
     """A file that is not the journal of a pass, or the journal of another pass."""
 
     _failed = "cannot go on with the journal"
 
 
+@public
 class FatalArtifactError(DeserializationError):
     """An artifact that killed every worker that read it."""
 
 
+@public
 class ChangedArtifactError(DeserializationError):
     """An artifact, or a file with it, that is no longer what it was when it was opened. It may be whole now."""
 
 
+@public
 class UnsupportedArtifactError(DeserializationError, NotImplementedError):
     """An artifact that uses something this process does not know, such as an effect type that was never defined."""
 
 
+@public
 class UnsupportedModuleError(UnsupportedArtifactError, RuntimeError):
     """A module that the installed jaxlib cannot read."""
 
@@ -246,10 +260,12 @@ class BusyError(ExportError):
     """
 
 
+@public
 class WorkerError(ExportError):
     """An executor that has no workers, or whose workers do not do the work."""
 
 
+@public
 class UnfitWorkerError(WorkerError):
     """Workers that cannot run jaxexp, or have other releases than the process that sent the work."""
 

@@ -160,6 +160,17 @@ def test_ls(fleet, good, refused) -> None:
     assert [line.split()[0] for line in good("ls", fleet, "inner/*").splitlines()[1:3]] == ["inner/again", "inner/b16"]
     assert jaxexp.Archive.open(fleet)["b8"].digest in good("ls", "--long", fleet, "b8")
     refused("'nothing*'", "ls", fleet, "nothing*")
+    for place in (fleet, fleet.parent / "models"):
+        lines = good("ls", place, "--signature", "float32[batch,4]").splitlines()
+        assert [line.split()[0].removesuffix(".jaxexp") for line in lines[1:3]] == ["b8", "inner/again"]
+        assert lines[-1].startswith("2 ")
+        lines = good("ls", "--group", place).splitlines()
+        rows = [re.split(r" {2,}", line.strip())[:2] for line in lines[1:4]]
+        expected = [["2", "b8, inner/again"], ["1", "inner/b16"], ["1", "h"]]
+        assert [[count, names.replace(".jaxexp", "")] for count, names in rows] == expected
+        assert lines[-1].startswith("4 ")
+        refused("has 'int4[' in its signature: 'jaxexp ls", "ls", place, "-s", "int4[")
+        refused("leave out --long and --json", "ls", "-g", "--json", place, status=2)
     facts = json.loads(good("ls", "--json", fleet))
     for fact, (name, handle) in zip(facts, jaxexp.Archive.open(fleet).items(), strict=True):
         more = {"name": name, "bytes": handle.size, "digest": handle.digest, "metadata": handle.metadata}

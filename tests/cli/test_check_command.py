@@ -135,7 +135,8 @@ def test_statuses(models: Path, run: Any, good: Any, damaged: Path) -> None:
     totals = run("check", models)[1].splitlines()[-1]
     assert totals.startswith("3 artifacts: 1 ") and totals.endswith("; 1 other file skipped")
     status, out, _ = run("check", "-q", models)
-    assert (status, {line.partition(":")[0] for line in out.splitlines() if line[0] != " "}) == (1, bad)
+    *lines, _, last = out.splitlines()
+    assert (status, {line.partition(":")[0] for line in lines if line[0] != " "}, last) == (1, bad, totals)
     assert {one["file"] for one in json.loads(run("check", "--quiet", "--json", models)[1])} == bad
     status, out, _ = run("check", "--matrix", "--quiet", models)
     assert [name in out for name in ("good.jaxexp", "wrong.jaxexp", "none.jaxexp")] == [False, True, True]

@@ -86,7 +86,7 @@ def test_without_the_extra(subprocess_env) -> None:
     code = f"import sys; sys.modules.update(dict.fromkeys(['click', 'rich'])); {MAIN}"
     done = started(code, "--version", env=subprocess_env())
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    assert "needs click and rich," in done.stderr and done.stderr.endswith(": pip install click rich\n")
+    assert "needs click and rich," in done.stderr and done.stderr.endswith(": pip install 'jaxexp[cli]'\n")
 
 
 def test_an_unexpected_error(monkeypatch, folder, damaged, run) -> None:

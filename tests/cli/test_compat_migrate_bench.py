@@ -49,6 +49,17 @@ def test_compat(folder, good, run) -> None:
     assert str(folder / "scores.jaxexp") in err and str(old) not in err
 
 
+def test_compat_of_those_that_are_not_loaded(folder, damaged, good, run) -> None:
+    whole = folder / "scores.jaxexp", folder / "sharded.jaxexp"
+    assert good("compat", "--quiet", whole[0]) == good("compat", "-q", "--reader", jax.__version__, whole[0]) == ""
+    assert good("compat", "--quiet", *whole).splitlines()[-1].startswith("2 artifacts: 2 loaded")
+    status, out, _ = run("compat", "--quiet", *whole, damaged / "cut")
+    assert (status, "cut" in out, "scores" in out, "3 artifacts: 2 loaded, 1 damaged" in out) == (1, True, False, True)
+    (facts,) = json.loads(run("compat", "--quiet", "--json", *whole, damaged / "cut")[1])
+    assert facts["verdict"] == "damaged"
+    assert "scores" in run("compat", "--quiet", "--reader", "0.4.30", whole[0])[1]
+
+
 def remedies(text: str) -> list[str]:
     """What is after "remedy", as arguments of the command: the last column has no line breaks in a pipe."""
     (line,) = (line for line in text.splitlines() if line.startswith("  remedy"))

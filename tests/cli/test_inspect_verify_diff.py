@@ -240,6 +240,7 @@ def test_what_is_not_allowed_is_said_of_each_artifact(folder, fleet, damaged, po
     assert "refused" not in rows["hostile"]
     _, out, _ = run("verify", "--quiet", "--policy", policy, *paths)
     assert "hostile" not in out and "sharded" in out
+    assert out.splitlines()[-1].startswith("1 of 3 artifacts whole and allowed, 2 refused")
     _, out, _ = run("verify", "--json", "--policy", policy, *paths)
     facts = json.loads(out)
     assert (facts["whole"], facts["refused"]) == (1, 2)

@@ -80,6 +80,19 @@ def test_colours_and_progress_on_a_terminal(folder, subprocess_env) -> None:
     assert (done.returncode, done.stderr, "\x1b" in done.stdout) == (0, "", False)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
+def test_progress_says_what_was_resumed_and_what_went_wrong(folder, damaged, tmp_path, subprocess_env) -> None:
+    journal = "--journal", tmp_path / "journal"
+    for seen_again in (False, True):
+        status, seen = terminal(subprocess_env(), "verify", damaged, folder, *journal)
+        assert status == 1
+        assert ("from the journal" in seen) == seen_again
+        assert re.search(r"verifying(, \d from the journal)?, \d error", seen)
+    for command in ("check", "compat"):
+        seen = terminal(subprocess_env(), command, folder, damaged)[1]
+        assert {"check": "checking", "compat": "reading"}[command] in seen and "error" in seen
+
+
 def test_tables_fit_the_terminal(folder, tmp_path, lines_on) -> None:
     """Signatures are cut before names are broken, such as people give them."""
     names = ("resnet50/imagenet-1k/train_step_batch_32", "resnet50/imagenet-1k/predict_float32_batch_128", "vit/b16")

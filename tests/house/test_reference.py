@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import inspect
 import re
 
 import jax
@@ -39,6 +40,31 @@ def test_every_public_name_is_in_the_reference_once_as_what_it_is() -> None:
         is_error = isinstance(value, type) and issubclass(value, Exception)
         expected = "exception" if is_error else "class" if isinstance(value, type) else "function"
         assert kind == ("data" if isinstance(value, int) else expected), name
+
+
+def test_errors_that_are_raised_or_documented_are_public() -> None:
+    """A class of jaxexp's own errors that has no public name is only raised where it is caught again."""
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")]
+    bases = {
+        node.name: {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    }
+    own, more = {"ExportError"}, {"ExportError"}
+    while more:
+        more = {name for name, of in bases.items() if of & more} - own
+        own |= more
+    assert len(own) > 20
+    assert own <= {*jaxexp.__all__}
+    internal = {name for name in bases if name.endswith("Error")} - own
+    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *DOCS.rglob("*.md"))]
+    documented = {name for page in pages for name in re.findall(r"\b[A-Z]\w*Error\b", page)}
+    for name in jaxexp.__all__:
+        value = getattr(jaxexp, name)
+        members = vars(value).values() if isinstance(value, type) else [value]
+        documented |= {e for member in members for e in re.findall(r"\b[A-Z]\w*Error\b", inspect.getdoc(member) or "")}
+    assert not documented & internal
 
 
 def texts_of_python() -> list[str]:

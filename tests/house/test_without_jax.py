@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,12 @@ from kit.weighted import bound
 
 # Names that bring no JAX along. `load` and others need it when they are called.
 FREE = """
-    Archive ArchiveWriter BusyError Case CheckReport DeserializationError Digests Drawn ExecutablesError ExportError
-    GenericNode Handle Inspection Policy PolicyError RunError SerializationError SignatureError SignedBy Summary
-    Tolerance TooOldReaderError UnsupportedError WeightsError check check_many compatibility compatibility_many
+    Archive ArchiveWriter BusyError Case ChangedArtifactError CheckReport DeserializationError Digests Drawn
+    ExecutablesError ExportError ExportPicklingError ExportRuntimeError ExportTypeError FatalArtifactError
+    ForeignModuleError GenericNode Handle Inspection JournalError ModuleError Policy PolicyError RefusedError RunError
+    SerializationError SerializationKeyError SerializationTypeError SignatureError SignedBy Summary Tolerance
+    TooOldReaderError UnfitWorkerError UnsupportedArtifactError UnsupportedError UnsupportedModuleError
+    UnsupportedSerializationError WeightsError WorkerError check check_many compatibility compatibility_many
     compile_cache digests digests_many inspect load maximum_supported_calling_convention_version
     maximum_supported_serialization_version migrate migrate_many minimum_supported_calling_convention_version
     minimum_supported_serialization_version record sign verify verify_many
@@ -41,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def needs(name: str) -> str:
     return (
-        f"{name} needs JAX, which is not installed: pip install 'jax>=0.10.2' jaxlib. (jaxexp.runtime runs functions "
+        f"{name} needs JAX, which is not installed: pip install 'jaxexp[jax]'. (jaxexp.runtime runs functions "
         "without it.)"
     )
 
@@ -106,9 +108,5 @@ def test_looking_takes_no_jax_and_calls_say_what_they_need(subprocess_env: Any, 
 
 def test_what_is_to_be_installed_is_what_jaxexp_needs() -> None:
     oldest = f"jax>={'.'.join(map(str, _jax.OLDEST_JAX))}"
-    assert oldest in needs("")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert (project["dependencies"], project["optional-dependencies"]["jax"]) == (["numpy"], [oldest, "jaxlib"])
-    source = (ROOT / "python" / "jaxexp" / "__init__.py").read_text()
-    texts = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
-    assert any(isinstance(text, str) and f"'{oldest}' jaxlib" in text for text in texts)

@@ -48,6 +48,13 @@ def bytecode(text: str) -> bytes:
         return bytes(_jax.module_to_bytecode(_jax.ir.Module.parse(text)))
 
 
+def portable(text: str) -> bytes:
+    """The same as a portable artifact."""
+    with _jax.make_ir_context():
+        module = _jax.ir.Module.parse(text)
+        return bytes(_jax.serialize_portable_artifact(module, _jax.newest_stablehlo(), True))
+
+
 def identity(
     argument: str = "tensor<2xf32>",
     *,

@@ -17,6 +17,9 @@ import pytest
 
 pytest.importorskip("model_signing", reason="comes with the extra 'sign'")
 
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
 import jaxexp
 from jaxexp import _native
 from jaxexp._signing import reading
@@ -122,7 +125,7 @@ def test_a_changed_signature_says_the_same_or_is_refused(name: str, signed: Path
 
 @each("how", ALL)
 def test_another_key(how: str, signed: Path, keys: Path) -> None:
-    with seen_by_decoders() as seen, pytest.raises(jaxexp.SignatureError, match="Key mismatch") as caught:
+    with seen_by_decoders() as seen, pytest.raises(jaxexp.SignatureError, match=r"signed with another key$") as caught:
         ALL[how][0](signed, jaxexp.SignedBy(public_key=keys / "other.pub"))
     assert not seen
     assert "other.pub" in caught.value.expected
@@ -136,7 +139,7 @@ def test_another_key_that_claims_to_be_this_one(signed: Path, by: jaxexp.SignedB
     hints = [text.split('"hint":')[1].split('"')[1] for text in (mine, theirs)]
     assert hints[0] != hints[1]
     (signed / "model.jaxexp.sig").write_text(theirs.replace(hints[1], hints[0]))
-    with pytest.raises(jaxexp.SignatureError, match="InvalidSignature"):
+    with pytest.raises(jaxexp.SignatureError, match="was signed with another key, or has changed since"):
         load(signed, by)
 
 
@@ -322,8 +325,12 @@ def test_who_is_trusted_is_said_in_full(tmp_path: Path, signed: Path, keys: Path
         jaxexp.load_many([signed / "model.jaxexp"], signed_by="release.pub")
     with pytest.raises(FileNotFoundError):
         load(signed, jaxexp.SignedBy(public_key=tmp_path / "missing.pub"))
-    with pytest.raises(jaxexp.ExportError, match="cannot be verified"):
-        load(signed, jaxexp.SignedBy(public_key=keys / "release.pem"))
+    (tmp_path / "text.pub").write_text("no key")
+    other = rsa.generate_private_key(65537, 2048).public_key()
+    (tmp_path / "rsa.pub").write_bytes(other.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    for key in (keys / "release.pem", tmp_path / "text.pub", tmp_path / "rsa.pub"):
+        with pytest.raises(jaxexp.ExportError, match=r"cannot be verified: expected a public key, in PEM, of an ellip"):
+            load(signed, jaxexp.SignedBy(public_key=key))
 
 
 def test_hostile_signatures(signed: Path, by: jaxexp.SignedBy) -> None:

@@ -107,8 +107,9 @@ File open_beside(const std::filesystem::path& path, std::string_view name, const
       return std::make_unique<const TensorFile>(file, opened(file, opening, beside));
     } catch (const std::system_error& error) {
       if (error.code() != std::errc::no_such_file_or_directory) throw;
-      throw wire::Error({}, "a file that '" + path.filename().string() + "' names",
-                        "none of this name: put it there, or name other weights");
+      const std::string beside = "'" + path.filename().string() + "'";
+      throw wire::Error({}, "a file that " + beside + " names",
+                        "none of this name: copy it beside " + beside + ", too, or name other weights");
     }
   });
 }

@@ -4,7 +4,24 @@
 #include <algorithm>
 #include <utility>
 
+#include "wire/base/utf8.h"
+
 namespace jaxexp::wire {
+namespace {
+
+/// Whether a file begins as a text does: with UTF-8, which may be cut inside its last character, and without control
+/// characters. Of random bytes, that many are hardly ever text.
+bool is_text(std::span<const std::uint8_t> file) {
+  constexpr std::size_t looked_at = 64, longest = 4;
+  const std::span head = file.first(std::min(file.size(), looked_at));
+  const auto is_control = [](std::uint8_t c) { return (c < ' ' && (c < '\t' || c > '\r')) || c == 0x7F; };
+  if (head.size() < 3 || std::ranges::any_of(head, is_control)) return false;
+  for (std::size_t cut = 0; cut < (head.size() < file.size() ? longest : 1); ++cut)
+    if (is_utf8(head.first(head.size() - cut))) return true;
+  return false;
+}
+
+}  // namespace
 
 std::string_view other_format(std::span<const std::uint8_t> file) {
   using namespace std::string_view_literals;
@@ -26,10 +43,7 @@ std::string_view other_format(std::span<const std::uint8_t> file) {
     return "a safetensors file, which has only weights: load the artifact that it is beside";
   // A pickle names its protocol; an artifact that begins with these two bytes goes on with a zero.
   if (bytes.size() > 2 && bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5 && bytes[2] != 0) return "a pickle";
-  const auto is_text = [](unsigned char c) {
-    return (c >= ' ' && c <= '~') || (c >= '\t' && c <= '\r') || (c >= 0x80 && c <= 0xF4);  // UTF-8 uses no others
-  };
-  if (bytes.size() > 2 && std::ranges::all_of(bytes.substr(0, 8), is_text)) return "text";
+  if (is_text(file)) return "text";
   return {};
 }
 

@@ -103,5 +103,5 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         if state["traceback"]:
             raise
-        complain(said_of_any(error))
+        complain(said_of_any(error, state["command"]))
         return _FAILED.get(state["command"], status_of(error))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
-from jaxexp._kernel.artifact.words import counted, listed
+from jaxexp._kernel.artifact.words import counted, listed, near
 
 from . import functions, sizes
 
@@ -100,9 +100,9 @@ class CallArguments:
             if text[:place] in self._index:
                 return self._index[text[:place]], text[place + 1 :]
         path, equals, _ = text.rpartition("=")
-        if equals and path.startswith(("args[", "kwargs[")):
-            near = difflib.get_close_matches(path, self._paths, 1)
-            did = f": did you mean {near[0]}?" if near else f"; it has {listed(self._paths, most=8)}"
+        if equals and (path.startswith(("args[", "kwargs[")) or not os.path.lexists(text)):
+            similar = near(path, self._paths, 1)
+            did = f": did you mean {similar[0]}?" if similar else f"; it has {listed(self._paths, most=8)}"
             raise click.UsageError(f"{self._file!r} has no argument {path}{did}")
         return None
 

@@ -132,10 +132,10 @@ def misused(option: str = "") -> Generator[None]:
         raise click.UsageError(f"{option}{_message(error)}") from error
 
 
-def said_of_any(error: Exception) -> str:
-    """The message of any error."""
+def said_of_any(error: Exception, command: str | None) -> str:
+    """The message of any error of a command; None if that is not known."""
     if isinstance(error, click.UsageError):
-        command = error.ctx.command_path if error.ctx else "jaxexp"
+        command = error.ctx.command_path if error.ctx else f"jaxexp {command or ''}".strip()
         message = error.format_message()
         return f"{message}{'' if message.endswith(('.', '?', '?)')) else '.'} '{command} --help' has examples"
     try:

@@ -13,6 +13,7 @@ from jaxexp._errors import DeserializationError, ExportError
 from jaxexp._fleet.passes.folders import Folders
 from jaxexp._fleet.places.source import MEMBER, Kind, Source, is_archive, is_url, split
 from jaxexp._fleet.places.verify import checked
+from jaxexp._kernel.artifact.words import near
 
 if TYPE_CHECKING:
     from jaxexp._fleet.archive.archive import Archive
@@ -114,8 +115,15 @@ def part(path: str, pattern: str | None) -> Archive:
     archive = opened(path)
     found = archive if pattern is None else matching(archive, pattern)
     if pattern is not None and not len(found):
-        raise click.ClickException(f"no member {pattern!r} in {path!r}: 'jaxexp ls {path}' lists what there is")
+        raise no_member(path, pattern, archive._opened.names_around(pattern))
     return found
+
+
+def no_member(path: str, pattern: str, names: Sequence[str]) -> click.ClickException:
+    """The error for a pattern that matches no member of an archive with these names."""
+    similar = " or ".join(map(repr, near(pattern, names)))
+    advice = f"did you mean {similar}?" if similar else f"'jaxexp ls {path}' lists what there is"
+    return click.ClickException(f"no member {pattern!r} in {path!r}: {advice}")
 
 
 def opened(path: str) -> Archive:

@@ -46,7 +46,7 @@ def say(text: str) -> None:
 
 def quiet_option(good: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The option `--quiet` of commands that look at many artifacts."""
-    return click.option("-q", "--quiet", is_flag=True, help=f"Show only the artifacts that are not {good}.")
+    return click.option("-q", "--quiet", is_flag=True, help=f"Show only artifacts that are not {good}, and totals.")
 
 
 def colours(stream: IO[str]) -> bool:

@@ -39,9 +39,9 @@ class Spread:
         return (self.workers, self.address, self.journal) != (None, None, None)
 
     @contextlib.contextmanager
-    def means(self, *, processes: bool) -> Generator[Means]:
+    def means(self, resumed: Callable[[int], None], *, processes: bool) -> Generator[Means]:
         """The workers and the journal, until the block ends. Processes are for work under Python's global lock. Other
-        work uses threads by itself.
+        work uses threads by itself. `resumed` is told how many results the journal had.
 
         Raises:
             ImportError: Dask is not installed.
@@ -60,7 +60,8 @@ class Spread:
                 stack.enter_context(_safe_path())
                 executor = crew.processes(self.workers)
             try:
-                yield crew.Means(executor, self.workers, self.journal, self.wait_for_workers, importing.imported())
+                imported = importing.imported()
+                yield crew.Means(executor, self.workers, self.journal, self.wait_for_workers, imported, resumed)
             except WorkerError as error:
                 raise type(error)(self._in_options(str(error))) from error
 
@@ -79,10 +80,11 @@ class Spread:
         """
         given, steps = inputs.given(files, folders, command)
         found: list[tuple[int, str, Any]] = []
-        with progress.bar("reading", steps) as advance, self.means(processes=True) as means:
+        doing = "checking" if command == "check" else "reading"
+        with progress.bar(doing, steps) as advance, self.means(advance.resumed, processes=True) as means:
             for place, name, one in look(given, means):
                 found.append((place.order, name, one))
-                advance(1)
+                advance(1, isinstance(one, Exception))
         return [(name, one) for _, name, one in sorted(found, key=lambda one: one[:2])]
 
     def _in_options(self, message: str) -> str:

@@ -13,7 +13,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if missing:
         print(
             f"jaxexp: the command line needs {' and '.join(missing)}, which {'are' if missing[1:] else 'is'} not "
-            f"installed: pip install {' '.join(missing)}",
+            "installed: pip install 'jaxexp[cli]'",
             file=sys.stderr,
         )
         return 1

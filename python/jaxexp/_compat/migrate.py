@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxexp import _jax
 from jaxexp._api.exported import Exported, reader
-from jaxexp._errors import ExportError, ModuleError, UnsupportedError, cause
+from jaxexp._errors import ExportError, ExportTypeError, ModuleError, UnsupportedError, cause
 from jaxexp._kernel.call.sizes import checked_sizes
 from jaxexp._kernel.function import data, vjps
 from jaxexp._kernel.function.convention import OLDEST_VERSION
@@ -39,6 +39,11 @@ def migrated(
     called, given its name and the digest of its content.
     """
     check_choice(to, "to=")
+    match inputs:
+        case None | (tuple() | list(), Mapping()):
+            pass
+        case _:
+            raise ExportTypeError(f"inputs= takes a pair (args, kwargs) of a tuple and a dict, not {inputs!r:.80}")
     old: Exported = reader.read(buffer)
     order = vjps.stored_orders(old)
     weights, cases = data.weights_in_trailer(old), data.cases_of(old)

@@ -12,6 +12,7 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExecutablesError
 from jaxexp._kernel.io import files
 from jaxexp._kernel.io.lock import locked
+from jaxexp._kernel.io.other_files import HEAD, instead_of_executables
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -136,6 +137,8 @@ def _records_of(
     except OSError as error:
         raise type(error)(error.errno, error.strerror, os.fsdecode(path)) from None
     except DeserializationError as error:
+        if file is not None and not position:
+            error.found = instead_of_executables(error.found, file.read(0, min(HEAD, len(file))))
         raise _error(error, path) from None
     return file, [Record(*fields) for fields in found], end
 

@@ -116,6 +116,8 @@ def prefetch(
         >>> prefetch(functions)
         >>> prefetch([(batched, (jax.ShapeDtypeStruct((n, 784), np.float32),)) for n in (1, 8, 64)])
     """
+    if not isinstance(handles, Iterable):
+        raise ExportTypeError(f"prefetch takes many functions, in a list or another iterable, not {type(handles)}")
     items = list(handles)
     if on_error not in ("raise", "return"):
         raise ExportError(f'on_error has to be "raise" or "return", found {on_error!r}')

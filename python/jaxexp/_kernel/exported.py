@@ -339,7 +339,11 @@ class Function(ExportedData):
 
     @classmethod
     def from_jax(cls, exported: Any) -> Self:
-        """The same function as a jaxexp object, given a `jax.export.Exported`; nothing is lowered again."""
+        """The same function as a jaxexp object, given a `jax.export.Exported`; nothing is lowered again.
+
+        Raises:
+            TypeError: it is something else.
+        """
         return exported if issubclass(type(exported), cls) else from_jax(cls, exported, cls.from_jax)
 
     def to_jax(self) -> Any:

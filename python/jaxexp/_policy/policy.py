@@ -243,7 +243,7 @@ def _checked(name: str, value: Any) -> Any:
             raise ExportError(f"{said}: expected a number of at least 0")
         return value
     if isinstance(value, str):
-        raise ExportTypeError(f"{said}: expected a tuple of names, or None, found one str: say {name}=({value!r},)")
+        raise ExportTypeError(f"{said}: expected a tuple of names, or None, found one str: say {name}=[{value!r}]")
     if not isinstance(value, Collection):
         raise ExportTypeError(f"{said}: expected a tuple of names, or None, found {type(value)}")
     if (wrong := next((item for item in value if not isinstance(item, str)), None)) is not None:
@@ -262,4 +262,5 @@ def _check_platform(said: str, platform: str) -> None:
         return
     lower = platform.lower()
     if meant := ["cuda", "rocm"] if lower == "gpu" else difflib.get_close_matches(lower, known, 1, 0.7):
-        raise ExportError(f"{said}: there is no platform {platform!r}; did you mean {' or '.join(map(repr, meant))}?")
+        did = f"did you mean {' or '.join(map(repr, meant))}? JAX's own are {', '.join(known)}"
+        raise ExportError(f"{said}: there is no platform {platform!r}; {did}")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 
 from jaxexp._errors import UnsupportedError, shown
+from jaxexp._public import public
 
 # What to do about a module that is too large or too deep to be a jaxpr.
 SHOWN_AS_TEXT = "mlir_module() or `jaxexp inspect --mlir` shows its text, with each function once"
 
 
+@public
 class RefusedError(UnsupportedError):
     """An operation has no exact counterpart among JAX's primitives, or none that jaxexp knows.
 

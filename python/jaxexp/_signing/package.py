@@ -18,7 +18,7 @@ def model_signing() -> Any:
         import model_signing.signing
         import model_signing.verifying
     except ImportError as error:  # the package needs pyopenssl, and its releases up to 1.1.1 do not say so
-        raise ImportError("signatures need model-signing: pip install model-signing pyopenssl") from error
+        raise ImportError("signatures need model-signing: pip install 'jaxexp[sign]'") from error
     return package
 
 

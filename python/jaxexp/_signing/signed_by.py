@@ -13,6 +13,8 @@ from jaxexp._public import public
 
 from .package import model_signing, said
 
+CURVES = "an elliptic curve (NIST P-256, P-384 or P-521)"
+
 
 @public
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,4 +120,5 @@ def verifier(by: SignedBy) -> Any:
     except (OSError, MemoryError):
         raise
     except Exception as error:
-        raise ExportError(f"signatures of {by} cannot be verified: {said(error)}") from cause(error)
+        of_key = "" if by.public_key is None else f"expected a public key, in PEM, of {CURVES}, found "
+        raise ExportError(f"signatures of {by} cannot be verified: {of_key}{said(error)}") from cause(error)

@@ -79,13 +79,22 @@ def verified(by: SignedBy, config: Any, signature: str) -> Statement:
     except (OSError, MemoryError):
         raise
     except Exception as error:  # of any kind: the package lets errors of its parsers pass
-        raise SignatureError(signature, f"a signature by {by}", said(error)) from cause(error)
+        raise SignatureError(signature, f"a signature by {by}", _found(error)) from cause(error)
     if others := sorted({algorithm for _, algorithm, _ in resources if algorithm != "sha256"}) or method != "files":
         what = ", ".join(others) if isinstance(others, list) else method
         raise SignatureError(signature, "the SHA-256 of each file", f"digests of another kind ({what})")
     # The signature of a single file calls it ".", and has its name elsewhere.
     digests = {manifest.model_name if n == "." else n: digest for n, _, digest in resources}
     return Statement(signature, folder_of(signature), digests)
+
+
+def _found(error: Exception) -> str:
+    """What the package found in place of a signature by somebody."""
+    if "Key mismatch" in str(error):  # but for those of old releases, signatures name their keys
+        return "one that was signed with another key"
+    if type(error).__name__ == "InvalidSignature":
+        return "one that was signed with another key, or has changed since"
+    return said(error)
 
 
 def _content(signature: str) -> bytes:

@@ -13,6 +13,7 @@ from jaxexp._errors import ExportError, cause
 from jaxexp._kernel.io import files
 
 from .package import model_signing, said
+from .signed_by import CURVES
 from .statement import folder_of, listed_name
 
 _BUNDLE = "application/vnd.dev.sigstore.bundle"  # what the media types of signatures begin with
@@ -49,7 +50,8 @@ class Signer:
         except (OSError, MemoryError):
             raise
         except Exception as error:
-            raise ExportError(f"cannot sign with {_given(key, certificate)}: {said(error)}") from cause(error)
+            expected = "" if key is None else f"expected a private key, in PEM, of {CURVES}, found "
+            raise ExportError(f"cannot sign with {_given(key, certificate)}: {expected}{said(error)}") from cause(error)
 
     def sign(self, paths: Sequence[str], signature: str, name: str) -> None:
         """Writes the signature of some files, which have to be in its folder or below it. Another signature in its

@@ -196,8 +196,8 @@ class Leaf:
             "" if called_with is None else f", called with {dtype_and_shape(called_with.dtype.name, called_with.shape)}"
         )
         must = "must have" if expected.startswith("dtype") else "must be"
-        exported = f"exported with {self._text}{called}"
-        return RunError(f"{self.path} {must} {expected}, found {found} ({exported})", "argument")
+        exported = f" (exported with {self._text}{called})" if self._text else ""
+        return RunError(f"{self.path} {must} {expected}, found {found}{exported}", "argument")
 
 
 def _type(value: object) -> str:

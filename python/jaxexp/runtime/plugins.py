@@ -18,6 +18,8 @@ from jaxexp import _runtime
 from jaxexp._errors import RunError
 from jaxexp._kernel.artifact.words import listed
 
+from . import checked
+
 _VARIABLE = "JAXEXP_PLUGIN"
 _GROUP = "jax_plugins"  # the entry points of packages that bring plugins for JAX
 _SUFFIXES = (".so", ".dylib", ".dll")
@@ -81,12 +83,16 @@ def find_plugin(*platforms: str) -> str:
             for path in _libraries(entry.module):
                 return path
     wanted = listed(platforms, most=5) if platforms else "any platform"
-    packages = listed([one.install for one in known], separator=" or ")
-    searched = f"the known packages ({packages}) are not installed" if known else "no known package has one"
+    if known:
+        packages = listed([one.install for one in known], separator=" or ")
+        searched = f"the known packages ({packages}) are not installed"
+    else:
+        searched = f"the known packages are for {listed(sorted({one.platform for one in _KNOWN}))}"
+    of_cpu = ", as pip install 'jaxexp[cpu]' does" if "cpu" in platforms else ""
     raise RunError(
-        f"there is no PJRT plugin for {wanted}: {searched}, and the entry "
-        f"points of {_GROUP} are {listed(names)}. Install such a package, or name the file of a plugin by plugin= or "
-        f"by the environment variable {_VARIABLE}",
+        f"there is no PJRT plugin for {wanted}: {searched}, and the entry points of {_GROUP} are {listed(names)}. "
+        f"Install such a package{of_cpu}, or name the file of a plugin by plugin= or by the environment variable "
+        f"{_VARIABLE}",
         "argument",
     )
 
@@ -99,16 +105,16 @@ def start(
     Raises:
         RunError: there is none, it does not start, or it was started with other options.
     """
-    path = _path(plugin, platforms)
+    path, wanted = _path(plugin, platforms), checked.options(options)
     with _lock:
         found = _started.get(path)
         if found is None:
-            found = _started[path] = _runtime.Plugin(path, dict(options or {})), dict(options or {})
+            found = _started[path] = _runtime.Plugin(path, wanted), wanted
     native, given = found
-    if options is not None and dict(options) != given:
+    if options is not None and wanted != given:
         raise RunError(
-            f"the plugin {path} was started with the options {given}, and cannot take others ({dict(options)}): a "
-            "process starts a plugin once",
+            f"the plugin {path} was started with the options {given}, and cannot take others ({wanted}): a process "
+            "starts a plugin once",
             "argument",
         )
     return native
@@ -117,7 +123,7 @@ def start(
 def _path(plugin: str | os.PathLike[str] | None, platforms: tuple[str, ...]) -> str:
     if plugin is None:
         return os.path.realpath(os.environ.get(_VARIABLE) or find_plugin(*platforms))
-    path = os.fsdecode(plugin)
+    path = checked.path("plugin", plugin)
     if isinstance(plugin, str) and not path.endswith(_SUFFIXES) and os.path.basename(path) == path:
         return os.path.realpath(find_plugin(path))
     return os.path.realpath(path)
@@ -133,14 +139,14 @@ def register_ffi(target: str, handler: object, *, plugin: str | os.PathLike[str]
         plugin: as in `Session`; by default the one of the CPU.
 
     Raises:
-        RunError: the plugin takes no handlers, has another one from here, or does not find this one afterwards, because
-            the handler is built for another version of XLA's FFI.
-        ValueError: `handler` is no PyCapsule.
+        RunError: `handler` is no PyCapsule; the plugin takes no handlers, has another one from here, or does not find
+            this one afterwards, because the handler is built for another version of XLA's FFI.
 
     Example:
         >>> register_ffi("rms_norm", my_extension.rms_norm())
     """
-    start(plugin, ("cpu",), None).register_ffi(target, handler)
+    checked.handler(handler)
+    start(plugin, ("cpu",), None).register_ffi(checked.text("target", target), handler)
     _capsules.append(handler)
 
 
@@ -157,7 +163,7 @@ def use_lapack(library: str | os.PathLike[str]) -> None:
     Example:
         >>> use_lapack("/usr/lib/x86_64-linux-gnu/libopenblas.so.0")
     """
-    _runtime.use_lapack(library)
+    _runtime.use_lapack(checked.path("library", library))
 
 
 def provide_lapack() -> None:

@@ -12,11 +12,10 @@ import numpy as np
 from jaxexp import _runtime
 from jaxexp._errors import ExportError, RunError, WeightsError, cause, shown
 from jaxexp._fleet.places.executables import check_executables
-from jaxexp._kernel.artifact.sizes import integer, sizes_by_name
-from jaxexp._kernel.artifact.words import counted, is_text, listed
+from jaxexp._kernel.artifact.words import counted, listed
 from jaxexp._kernel.io import compile_cache, files
 
-from . import plugins
+from . import checked, plugins
 from .arrays import Array, Leaf, dtype_of, to_numpy
 from .programs import Trust, program_of
 from .trees import Dict, MismatchError, Tree, tree_of
@@ -144,22 +143,25 @@ class Session:
                 "a policy says what a program may contain, and executables are native code, which no policy can check. "
                 "Leave out one of the two"
             )
+        code = "" if executables is None else checked.path("executables", executables)
+        own_weights = "" if weights is None else checked.path("weights", weights)
+        numbers, sets = checked.devices(devices), checked.sets_of_sizes(sizes)
+        for flag, value in (("stable", stable), ("pad", pad), ("only_sizes", only_sizes), ("warm_up", warm_up)):
+            checked.flag(flag, value)
         opened = program_of(artifact, policy, signed_by, stable)
         program, name = opened.program, opened.name
         native = plugins.start(plugin, program.platforms, options)
         if program.calls_lapack() and native.platform == "cpu":
             plugins.provide_lapack()
-        code = os.fspath(executables or "")
         cache = compile_cache.current()
         folder, most = ("", 0) if cache is None else (cache.folder or "", cache.max_bytes)
-        sets, numbers = [_checked_sizes(one) for one in sizes], _checked_devices(devices or ())
         if executables is not None:
             check_executables(code, opened.check_file)
         try:
             with files.named_in_errors(code or name), files.named_in_os_errors(code):
                 function = native.load(
-                    program, numbers, code, os.fspath(weights or ""), stable, sets, pad, only_sizes, warm_up,
-                    folder, most, opened.check_file,
+                    program, numbers, code, own_weights, stable, sets, pad, only_sizes, warm_up, folder, most,
+                    opened.check_file,
                 )  # fmt: skip
         except RunError as error:
             raise error if not name else RunError(f"{name}: {error}", error.reason) from None
@@ -246,8 +248,8 @@ class Session:
         """
         dtype = getattr(array, "dtype", "float32")
         name = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]  # of "torch.float32"
-        leaf = Leaf(self._plugin, "the array", name, "any array")
-        return Array(self._plugin.put(leaf.taken(array), leaf.name, device))
+        leaf = Leaf(self._plugin, "array", name, "")
+        return Array(self._plugin.put(leaf.taken(array), leaf.name, checked.device("device", device)))
 
     @property
     def weights(self) -> dict[str, Array]:
@@ -286,7 +288,8 @@ class Session:
 
         handle = given.member(weights, self._trust, is_signed=self._check_file is not None)
         if handle is None and rename is None and isinstance(weights, (str, os.PathLike)):
-            return self._with(self._function.with_weights(weights, self._check_file), self._order)
+            file = checked.path("weights", weights)
+            return self._with(self._function.with_weights(file, self._check_file), self._order)
         if (names := given.names_of(self._program)) is None:
             raise self._refused("takes no weights: its first argument is no dict of arrays")
         tensors, place = given.tensors(weights, handle, self._plugin, self._check_file)
@@ -372,7 +375,7 @@ class Session:
         Raises:
             RunError: the plugin does not compile it, or sizes are missing or not needed.
         """
-        self._function.compile(None if sizes is None else _checked_sizes(sizes))
+        self._function.compile(None if sizes is None else checked.sizes(sizes))
 
     def save_executable(self, path: str | os.PathLike[str]) -> None:
         """Adds the compiled code to a file, or makes the file, for the ``executables`` of a later session. Does nothing
@@ -384,7 +387,7 @@ class Session:
             OSError: the file cannot be written.
         """
         with files.named_in_errors(path), files.named_in_os_errors(path):
-            self._function.save_executable(path)
+            self._function.save_executable(checked.path("path", path))
 
     @property
     def why_compiled(self) -> str:
@@ -405,7 +408,9 @@ class Session:
         if len(args) != len(self._args):
             beside = " beside its weights" if self._function.has_weights else ""
             expected = counted(len(self._args), "positional argument")
-            raise self._refused(f"takes {expected}{beside}, and not {len(args)}")
+            others = [name for name in kwargs if name not in self._kwargs.keys]
+            by_position = f"; pass {listed(others, repr, most=5)} by position, as in the export" if others else ""
+            raise self._refused(f"takes {expected}{beside}, and not {len(args)}{by_position}")
         leaves: list[Any] = []
         try:
             for index, (tree, value) in enumerate(zip(self._args, args, strict=True), self._first):
@@ -428,23 +433,6 @@ class Session:
 
     def _refused(self, what: str) -> RunError:
         return RunError(f"{self.name} {what}", "argument")
-
-
-def _checked_devices(given: Iterable[int]) -> list[int]:
-    devices = list(map(integer, given))
-    if any(device < 0 or device >= 1 << 31 for device in devices):
-        raise RunError(f"devices are chosen by their numbers, from 0 on, and not by {devices}", "argument")
-    return devices
-
-
-def _checked_sizes(given: Mapping[str, int]) -> dict[str, int]:
-    sizes = sizes_by_name(given)
-    for name, size in sizes.items():
-        if not isinstance(name, str) or not is_text(name):
-            raise RunError(f"sizes are given by the names of dimension variables, not by {name!r}", "argument")
-        if not 0 < size < 1 << 63:
-            raise RunError(f"the size of {name} is a number from 1 to 2^63 - 1, not {size}", "argument")
-    return sizes
 
 
 def _value(described: tuple[str, str, tuple[str, ...], str]) -> Value:

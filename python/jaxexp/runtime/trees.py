@@ -147,7 +147,8 @@ class Dict(Tree):
         if list(value) == list(self.keys) if ordered else value.keys() == set(self.keys):
             return
         what = "the keys in this order" if ordered else "the keys"
-        raise MismatchError(f"{path} must have {what} {_names(self.keys)}, found {_names(value)}")
+        must = f"must have {what} {_names(self.keys)}" if self.keys else "must be empty"
+        raise MismatchError(f"{path} {must}, found {_names(value)}")
 
     def _made(self, children: list[Any]) -> Any:
         return self._type(zip(self.keys, children, strict=True))

@@ -59,7 +59,7 @@ def test_a_cluster_in_this_process(folder, tmp_path) -> None:
 def test_no_cluster(capsys, monkeypatch, folder) -> None:
     monkeypatch.setitem(__import__("sys").modules, "distributed", None)
     assert start.main(["verify", "--dask", "tcp://127.0.0.1:1", str(folder)]) == 1
-    assert capsys.readouterr().err.endswith("needs Dask: pip install distributed\n")
+    assert capsys.readouterr().err.endswith("needs Dask: pip install 'jaxexp[dask]'\n")
 
 
 @pytest.mark.timeout(100)

@@ -135,12 +135,24 @@ def archives(exported: jaxexp.Exported, path: Path) -> None:
 def errors(path: Path) -> str | None:
     try:
         jaxexp.load(path).serialize()
-    except (jaxexp.WeightsError, jaxexp.ExecutablesError) as error:
+    except (
+        *(jaxexp.WeightsError, jaxexp.ExecutablesError, jaxexp.JournalError, jaxexp.ModuleError),
+        *(jaxexp.ChangedArtifactError, jaxexp.FatalArtifactError, jaxexp.ForeignModuleError),
+        *(jaxexp.UnsupportedArtifactError, jaxexp.UnsupportedModuleError),
+    ) as error:
         return error.path
     except (jaxexp.DeserializationError, jaxexp.PolicyError, jaxexp.SignatureError) as error:
         return error.file
     except jaxexp.TooOldReaderError as error:
         return str(error.since)
+    except jaxexp.RefusedError as error:
+        return error.operation
+    except (
+        *(jaxexp.SerializationTypeError, jaxexp.SerializationKeyError, jaxexp.UnsupportedSerializationError),
+        *(jaxexp.ExportTypeError, jaxexp.ExportRuntimeError, jaxexp.ExportPicklingError),
+        *(jaxexp.WorkerError, jaxexp.UnfitWorkerError, jaxexp.UnknownCustomCallError),
+    ):
+        raise
     except (jaxexp.SerializationError, jaxexp.UnsupportedError):
         return None
     except jaxexp.ExportError as error:

@@ -84,6 +84,22 @@ def test_a_class_that_checks_its_children(what: str) -> None:
         use(function)
 
 
+@each(
+    "leaf, said",
+    [
+        (jnp.tanh, "found a function; pass None there"),
+        ("relu", "found one str; pass None there"),
+        (object(), "found one object; pass None there"),
+        (3, "found one array; pass None there"),
+    ],
+)
+def test_leaves_of_a_whole_model_where_the_export_had_none(leaf: Any, said: str) -> None:
+    exported = jaxexp.export(jax.jit(lambda model: model["w"] * 2))({"w": arr(3), "act": None})
+    with pytest.raises(ValueError, match="args\\[0\\]\\['act'\\]: expected <class 'NoneType'>, ") as error:
+        exported.call({"w": arr(3), "act": leaf})
+    assert said in str(error.value)
+
+
 @each("dtype", ["float64", "uint64"])
 def test_64_bits_in_a_process_of_32(dtype: str) -> None:
     with jax.enable_x64(True):
@@ -141,6 +157,25 @@ def test_fewer_devices_than_the_function_needs(monkeypatch: pytest.MonkeyPatch) 
     assert "This process has 1 cpu device: call it where there are 8." in str(error.value)
     assert 'jax.config.update("jax_num_cpu_devices", 8)' in str(error.value)
     assert "device_put" not in str(error.value)
+
+
+@each(
+    "transform",
+    [
+        lambda f: f,
+        jax.vmap,
+        lambda f: jax.grad(lambda x: f(x).sum()),
+        lambda f: lambda x: jax.jvp(f, (x,), (x,)),
+    ],
+)
+def test_explicit_axes_and_arguments_that_are_not_placed(transform: Any) -> None:
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Explicit,))
+    exported = jaxexp.export(jax.jit(jnp.sin, in_shardings=NamedSharding(mesh, P("x"))))(arr(8))
+    loaded = jaxexp.deserialize(exported.serialize(vjp_order=2))
+    x = arr(2, 8) if transform is jax.vmap else arr(8)
+    with pytest.raises(jaxexp.ExportError, match="exported for 8 devices, and is called on 1") as error:
+        transform(loaded.call)(x)
+    assert "axis_types=(jax.sharding.AxisType.Explicit,))" in str(error.value)
 
 
 # Dimensions, a constraint on them, sizes that break it, and what the error says.

@@ -61,7 +61,9 @@ def test_of_the_host(array: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_no_file_can_hold() -> None:
-    with pytest.raises(ExportError, match=r"the weight 'x' has dtype key<fry>, which a file of tensors cannot hold"):
+    with pytest.raises(
+        ExportError, match=r"the weight 'x' has dtype key<fry>, which a file of tensors cannot hold: take jax"
+    ):
         of.source("x", jax.random.key(0))
 
 

@@ -163,7 +163,10 @@ def a_link_outside(path: Path) -> None:
 
 
 DAMAGE: list[tuple[Callable[[Path], object], str]] = [
-    (Path.unlink, "expected a file that 'model.jaxexp' names, found none of this name"),
+    (
+        Path.unlink,
+        "expected a file that 'model.jaxexp' names, found none of this name: copy it beside 'model.jaxexp', too",
+    ),
     (lambda path: os.truncate(path, path.stat().st_size - 1), r"expected [\d,]+ bytes, as its header says, found"),
     (lambda path: os.truncate(path, 7), "which begins with the length of its header, found 7 bytes"),
     (lambda path: path.write_bytes(b""), "expected a safetensors file, found an empty file"),

@@ -21,6 +21,7 @@ from jaxexp._errors import ExportError, WeightsError
 from kit.each import each
 from kit.weighted import X, apply, bound, close, closed, named, params, squared
 
+W = np.ones(3, np.float32)
 LAYERS = 12  # layers/10 comes before layers/2 among names, and not in the tree
 
 
@@ -61,6 +62,14 @@ def test_files_of_other_tools(program: jaxexp.Exported, tmp_path: Path) -> None:
     bound = program.bind(tmp_path / "x.safetensors")
     assert "in files: " in repr(bound.weights)
     close(bound.call(X), apply(given, X))
+
+
+@each("empty", [{"": W}, {"a": W * 2, "": W}, {"a": {"": W}}, {"": {"": W}}])
+def test_empty_keys(empty: Any, tmp_path: Path) -> None:
+    jaxexp.export(jax.jit(lambda p: jax.tree.leaves(p)[0] * 2))(empty).bind(empty).save(tmp_path / "x.jaxexp")
+    close(jaxexp.load(tmp_path / "x.jaxexp").call(), W * 2)
+    with pytest.raises(ExportError, match="two weights would be called 'weights'"):
+        jaxexp.export(jax.jit(lambda p: p))({"": W, "weights": W}).bind({"": W, "weights": W})
 
 
 def test_a_flat_dict_stays_as_it_is() -> None:

@@ -216,6 +216,14 @@ def test_dtypes_that_artifacts_lack_stay_inside(weights: Any, tmp_path: Path) ->
     close(jaxexp.load(tmp_path / "m.jaxexp").call(X), function(X))
 
 
+def test_random_keys_among_weights() -> None:
+    """No file holds them."""
+    key, w = jax.random.key(0), jnp.ones(3)
+    noisy = jax.jit(lambda x: x + jax.random.normal(key, x.shape))
+    with pytest.raises(ExportError, match=r"closes over these arrays: k \(key<fry>\[\]: take jax.random.key_data"):
+        jaxexp.export(noisy, weights={"k": key, "w": w})(w)
+
+
 def changing() -> dict[str, np.ndarray]:
     return {"w": np.eye(SIZE, dtype=np.float32)}
 

@@ -128,9 +128,12 @@ def _options(name: str, given: Any) -> Mapping[str, Any]:
 
 def _arguments(chain: Chain, where: str, args: Any, kwargs: Any) -> list[Value]:
     """The flat arguments that a user gave, in the order of the signature."""
+    if not isinstance(args, (tuple, list)) or not isinstance(kwargs, Mapping):
+        found = f"{type(args)} and {type(kwargs)}"
+        raise ExportTypeError(f"{where}: args is a tuple of positional arguments, and kwargs a dict, found {found}")
     called = first_argument.as_called(chain.exported)
     leaves, in_tree = jax.tree_util.tree_flatten((tuple(args), dict(kwargs)))
-    arranged = trees.fit(called, in_tree).arranged(leaves)
+    arranged = trees.fit(called, in_tree, leaves, "recording a case of").arranged(leaves)
     made = [_argument(leaf, aval) for leaf, aval in zip(arranged, called.in_avals, strict=True)]
     for value, aval, path in zip(made, called.in_avals, argument_paths(called.in_tree), strict=True):
         if not fits_aval(value, aval):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jaxexp._cli import completing
+from jaxexp._cli import completing, inputs
 from jaxexp._cli.page import say
 from jaxexp._kernel.artifact.words import counted
 
@@ -76,9 +76,7 @@ def _matching(archive: str, writer: ArchiveWriter, patterns: tuple[str, ...]) ->
     for pattern in patterns:
         matching = [pattern] if pattern in writer else [n for n in names if fnmatch.fnmatchcase(n, pattern)]
         if not matching:
-            raise click.ClickException(
-                f"no member {pattern!r} in {archive!r}: 'jaxexp ls {archive}' lists what there is; nothing was removed"
-            )
+            raise inputs.no_member(archive, pattern, names)
         found.update(dict.fromkeys(matching))
     return list(found)
 

@@ -66,7 +66,7 @@ def _need_flatbuffers() -> None:
     import importlib.util
 
     if importlib.util.find_spec("flatbuffers") is None:
-        raise click.ClickException("jax.export loads nothing without flatbuffers: pip install flatbuffers")
+        raise click.ClickException("jax.export loads nothing without flatbuffers: pip install 'jaxexp[jax-export]'")
 
 
 def _cases(files: tuple[str, ...]) -> list[tuple[str, bytes | str]]:

@@ -217,8 +217,7 @@ def command(
         click.echo(json.dumps([one.to_json() for one in shown], indent=2))
     else:
         page = _table(found, shown) if is_matrix else _lines(shown, len(pythons) > 1)
-        if not quiet:
-            _add_totals(page, found, folders)
+        _add_totals(page, found, folders)
         page.write()
     for one in found if not as_json else ():
         if one.report is None:
@@ -304,7 +303,7 @@ def _on_plugin(
         for source in sources:
             reports, failed = inputs.read_each([source], check)
             yield _outcome(source.name, plugin, failed[0][1] if failed else reports[0])
-            advance(1)
+            advance(1, len(failed))
 
 
 def _sources(file: str, folders: inputs.Folders) -> Iterable[Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp._cli import complaints, completing, headers, importing, inputs, spreading
-from jaxexp._cli.page import Column, Page
+from jaxexp._cli.page import Column, Page, quiet_option
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
 from jaxexp._fleet.passes.compatibility_many import described
@@ -49,12 +49,15 @@ Example:
     metavar="READER",
     help="Ask only about one release of JAX: 0.6.2, or 12w for the newest one of twelve weeks ago.",
 )
+@quiet_option("loaded")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact.")
 @inputs.folder_options
 @spreading.options("How many processes to use; by default only this one.")
 @importing.option
 @headers.option
-def command(files: tuple[str, ...], reader: str | None, as_json: bool, folders: inputs.Folders, spread: Spread) -> int:
+def command(
+    files: tuple[str, ...], reader: str | None, quiet: bool, as_json: bool, folders: inputs.Folders, spread: Spread
+) -> int:
     """Say what artifacts are and which releases of JAX can load them.
 
     FILE is an artifact, or an archive or a folder, which stands for all artifacts in it. If there are several
@@ -73,12 +76,15 @@ def command(files: tuple[str, ...], reader: str | None, as_json: bool, folders: 
     described_ = [(name, one) for name, one in found if not isinstance(one, Exception)]
     unreadable = [(name, one) for name, one in found if isinstance(one, Exception)]
     verdicts = {name: _verdict(name, one, asked)[0] for name, one in described_}
+    hidden = {name for name, verdict in verdicts.items() if quiet and verdict in ("loaded", _BY_JAXEXP)}
     refused, uncallable = (
         [name for name, verdict in verdicts.items() if verdict == state] for state in (complaints.REFUSED, _UNCALLABLE)
     )
     if as_json:
         facts: list[dict[str, Any]] = [
-            {"file": name, **_verdict_in_json(name, one, asked), **to_json(one)} for name, one in described_
+            {"file": name, **_verdict_in_json(name, one, asked), **to_json(one)}
+            for name, one in described_
+            if name not in hidden
         ]
         facts += [
             {"file": name, **_verdict_in_json(name, error, asked), "error": complaints.said(error)}
@@ -87,13 +93,13 @@ def command(files: tuple[str, ...], reader: str | None, as_json: bool, folders: 
         click.echo(json.dumps(facts, indent=2))
     else:
         page = Page()
-        if len(found) == 1 and asked is None:
+        if len(found) > 1 or (asked is not None and not hidden):
+            _show_all(page, found, asked, files, folders, hidden)
+        elif not hidden:
             _show(page, *described_[0])
             if remedy := "; ".join(_remedies(*described_[0])):
                 page.blank()
                 page.fields([("remedy", remedy)])
-        else:
-            _show_all(page, found, asked, files, folders)
         page.write()
     reader = f"jaxexp with JAX {importlib.metadata.version('jax')}" if asked is None else f"JAX {asked}"
     if uncallable:
@@ -126,7 +132,12 @@ _REASONS = 20  # below a table
 
 
 def _show_all(
-    page: Page, found: list[_Described], asked: str | None, files: tuple[str, ...], folders: inputs.Folders
+    page: Page,
+    found: list[_Described],
+    asked: str | None,
+    files: tuple[str, ...],
+    folders: inputs.Folders,
+    hidden: set[str],
 ) -> None:
     """Prints a row for each artifact, and totals. With a release, the rows are only about that one."""
     verdicts = _grouped([_verdict(name, one, asked) for name, one in found])
@@ -147,6 +158,7 @@ def _show_all(
             marks.get(verdict, "") if is_marked else verdict[1],
         )
         for (name, one), verdict in zip(found, verdicts, strict=True)
+        if name not in hidden
     ]
     page.table([*about, state, Column("because of")], rows)
     page.blank()

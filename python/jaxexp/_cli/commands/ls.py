@@ -14,7 +14,7 @@ import click
 from jaxexp import _native
 from jaxexp._cli import complaints, completing, headers, inputs
 from jaxexp._cli.page import Column, Page
-from jaxexp._kernel.artifact.words import counted
+from jaxexp._kernel.artifact.words import counted, listed
 
 if TYPE_CHECKING:
     from jaxexp._fleet.archive.archive import Archive
@@ -24,26 +24,39 @@ _EXAMPLE = """\b
 Example:
   jaxexp ls fleet.zip
   jaxexp ls --long fleet.zip 'resnet/*'
-  jaxexp ls models/ '*/v2.*'"""
+  jaxexp ls models/ '*/v2.*' --signature 'float32[batch,4]'
+  jaxexp ls --group fleet.zip"""
 
 
 @click.command(epilog=_EXAMPLE, short_help="List the members of an archive, or the artifacts in a folder.")
 @click.argument("place", metavar="PLACE", type=click.Path())
 @click.argument("pattern", metavar="[GLOB]", required=False, shell_complete=completing.of_archive)
 @click.option("-l", "--long", is_flag=True, help="Also show devices, VJPs, writer, digest and metadata.")
+@click.option("-s", "--signature", metavar="TEXT", help="Only those with this text in their signatures.")
+@click.option("-g", "--group", is_flag=True, help="Print a row for each signature, with those that have it.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each member.")
 @inputs.folder_options
 @headers.option
-def command(place: str, pattern: str | None, long: bool, as_json: bool, folders: inputs.Folders) -> int:
+def command(
+    place: str,
+    pattern: str | None,
+    long: bool,
+    signature: str | None,
+    group: bool,
+    as_json: bool,
+    folders: inputs.Folders,
+) -> int:
     """List the members of an archive, or the artifacts in a folder, with their signatures.
 
     PLACE is an archive, whose index says all this, or a folder. GLOB chooses members by their names, or artifacts by
     their paths in the folder, as they are printed. JAX is not imported.
     """
+    if group and (long or as_json):
+        raise click.UsageError("--group prints no more than signatures and names: leave out --long and --json")
     if inputs.is_folder(place):
-        return _list_folder(place, pattern, long, as_json, folders)
+        return _list_folder(place, pattern, long, signature, group, as_json, folders)
     with inputs.part(place, pattern) as opened:
-        handles = list(opened.values())
+        handles = _with_signature(opened.values(), signature, place)
         if as_json:
             # Rendered as texts, because members can share a long text of metadata, whose values take much more memory.
             rendered = ((textwrap.indent(json.dumps(_facts(handle), indent=2), "  "),) for handle in handles)
@@ -52,10 +65,26 @@ def command(place: str, pattern: str | None, long: bool, as_json: bool, folders:
                 click.echo(f"{',' if i else '['}\n{text}", nl=False)
             click.echo("\n]" if texts else "[]")
             return 0
-        weights = opened.weight_bytes if pattern is None else 0
+        weights = opened.weight_bytes if pattern is signature is None else 0
         rows = list(_in_proportion((_row(handle, long) for handle in handles), opened))
-        _print(handles, rows, long, "member", f", and {weights:,} bytes of weights" if weights else "")
+        _print(handles, rows, long, group, "member", f", and {weights:,} bytes of weights" if weights else "")
         return 0
+
+
+def _with_signature(given: Iterable[Any], text: str | None, place: str, failed: Sequence[object] = ()) -> list[Any]:
+    """Those with a text in their signatures.
+
+    Raises:
+        click.ClickException: there are none, nor any whose signature cannot be read.
+    """
+    from jaxexp._fleet.archive.summary import signature
+
+    found = [one for one in given if text is None or text in signature(one.summary)]
+    if text is not None and not (found or failed):
+        raise click.ClickException(
+            f"nothing in {place!r} has {text!r} in its signature: 'jaxexp ls {place}' shows them"
+        )
+    return found
 
 
 # How many characters a list may have: so many, and some for each byte of the archive.
@@ -72,23 +101,32 @@ def _in_proportion(rows: Iterable[tuple[str, ...]], archive: Archive) -> Iterato
         yield row
 
 
-def _list_folder(folder: str, pattern: str | None, long: bool, as_json: bool, folders: inputs.Folders) -> int:
+def _list_folder(
+    folder: str,
+    pattern: str | None,
+    long: bool,
+    signature: str | None,
+    group: bool,
+    as_json: bool,
+    folders: inputs.Folders,
+) -> int:
     start = folder.rstrip("/") + "/"
     sources = (
         source
         for source in inputs.in_folder(folder, folders, "ls")
         if pattern is None or fnmatch.fnmatchcase(source.name.removeprefix(start), pattern)
     )
-    listed, failed = inputs.read_each(sources, lambda source: _of_source(source, long or as_json))
-    if pattern is not None and not (listed or failed):
+    found, failed = inputs.read_each(sources, lambda source: _of_source(source, long or as_json))
+    if pattern is not None and not (found or failed):
         raise click.ClickException(f"no artifact in {folder!r} matches {pattern!r}")
+    found = _with_signature(found, signature, folder, failed)
     if as_json:
-        facts = [_facts(one) for one in listed]
+        facts = [_facts(one) for one in found]
         facts += [{"name": name, "error": complaints.said(error)} for name, error in failed]
         click.echo(json.dumps(facts, indent=2))
-    elif listed:
-        inside = [dataclasses.replace(one, name=one.name.removeprefix(start)) for one in listed]
-        _print(inside, [_row(one, long) for one in inside], long, "artifact", folders.said())
+    elif found:
+        inside = [dataclasses.replace(one, name=one.name.removeprefix(start)) for one in found]
+        _print(inside, [_row(one, long) for one in inside], long, group, "artifact", folders.said())
     complaints.complain_of(failed)
     return complaints.status_of(*(error for _, error in failed))
 
@@ -118,15 +156,26 @@ def _of_source(source: inputs.Source, with_digest: bool) -> _Listed:
         return _Listed(source.name, len(buffer), digest, from_json(artifact.metadata() or {}), of_artifact(artifact))
 
 
-def _print(listed: Sequence[Any], rows: Sequence[tuple[str, ...]], long: bool, what: str, more: str) -> None:
+def _print(
+    found: Sequence[Any], rows: Sequence[tuple[str, ...]], long: bool, group: bool, what: str, more: str
+) -> None:
     page = Page()
     every = [*(dataclasses.replace(column, optional=False) for column in _COLUMNS), *_LONG]
-    page.table(every if long else _COLUMNS, rows)
+    if group:
+        names: dict[str, list[str]] = {}
+        for name, _, _, _, signature in rows:
+            names.setdefault(signature, []).append(name)
+        columns = [Column(f"{what}s", right=True), Column("names", style="name"), _COLUMNS[-1]]
+        groups = sorted(names.items(), key=lambda one: (-len(one[1]), one[0]))
+        page.table(columns, [(f"{len(those):,}", listed(those, most=_NAMED), text) for text, those in groups])
+    else:
+        page.table(every if long else _COLUMNS, rows)
     page.blank()
-    page.line(f"{counted(len(listed), what)}, {sum(one.size for one in listed):,} bytes{more}", "heading")
+    page.line(f"{counted(len(found), what)}, {sum(one.size for one in found):,} bytes{more}", "heading")
     page.write()
 
 
+_NAMED = 3  # artifacts of a signature
 _COLUMNS = [
     Column("name", style="name"),
     Column("bytes", right=True, optional=True),

@@ -221,9 +221,9 @@ def _migrate_several(
         raise click.ClickException(f"{new!r} exists: --force replaces files in it")
     several, steps = given(old, folders, "migrate")
     done, failed = list[Result](), list[tuple[str, Exception]]()
-    with progress.bar("migrating", steps) as advance, spread.means(processes=True) as means:
+    with progress.bar("migrating", steps) as advance, spread.means(advance.resumed, processes=True) as means:
         for _, name, found in migrated_many(several, new, to, means, locations=locations):
-            advance(1)
+            advance(1, isinstance(found, Exception))
             if isinstance(found, Exception):
                 failed.append((name, found))
             else:

@@ -141,13 +141,13 @@ def _verified(
     failed: dict[int, Exception] = {}
     stamps = {name: _stamp(source) for name, source in found.items()}
     places = [_place(source, order) for order, source in enumerate(found.values())]
-    with progress.bar("verifying", len(places)) as advance, spread.means(processes=False) as means:
+    with progress.bar("verifying", len(places)) as advance, spread.means(advance.resumed, processes=False) as means:
         for one in verified(places, means, None):
             for error in one.errors.values():
                 if not keep_going:
                     raise _with_advice(error, found) from error
                 failed[one.place.order] = error
-            advance(one.count)
+            advance(one.count, len(one.errors))
     return {names[order]: failed[order] for order in sorted(failed)}, stamps
 
 

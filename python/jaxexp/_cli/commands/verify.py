@@ -163,9 +163,9 @@ def _verified(found: list[Place | Unusable], steps: int, spread: Spread, policy:
     """A verdict for each artifact, in the same order."""
     verdicts: dict[int, list[Verdict]] = {}
     errors: dict[int, dict[str, Exception]] = {}
-    with progress.bar("verifying", steps) as advance, spread.means(processes=False) as means:
+    with progress.bar("verifying", steps) as advance, spread.means(advance.resumed, processes=False) as means:
         for one in verified(found, means, policy):
-            advance(one.count)
+            advance(one.count, len(one.errors))
             order = one.place.order
             if one.place.archive is None:
                 verdicts[order] = [_of_file(one)]
@@ -234,7 +234,7 @@ def _signed_archive(path: str, pattern: str | None, by: SignedBy, policy: Policy
     if pattern is not None:
         archive = matching(archive, pattern)
         if not len(archive):
-            raise click.ClickException(f"no member {pattern!r} in {path!r}: 'jaxexp ls {path}' lists what there is")
+            raise inputs.no_member(path, pattern, archive._opened.names_around(pattern))
     errors: dict[str, Exception] = dict(archive.verify())
     if policy is not None:
         whole = [name for name in archive if name not in errors]
@@ -313,7 +313,7 @@ def _print(verdicts: list[Verdict], folders: inputs.Folders, quiet: bool, whole:
         state = Column("state", marks={"whole": "good", **_BAD})
         note = Column("note", words=True)
         page.table([Column("artifact", style="name"), Column("bytes", right=True), state, note], rows)
-    if not quiet:
+    if not quiet or len(verdicts) > 1:
         page.blank()
         size, weights = _total(verdicts)
         more = f", and {weights:,} bytes of weights" if weights else ""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxexp._api.exported import Exported
-from jaxexp._kernel.export.lower import default_export_platform
+from jaxexp._kernel.export.lower import check_platforms, default_export_platform
 from jaxexp._kernel.function.safety_check import DisabledSafetyCheck
 from jaxexp._public import public
 
@@ -83,4 +83,5 @@ def from_stablehlo(
     content, file = source.contents(module)
     with modules.named(file):
         exported: Exported = how.function(source.bytecode(content))
+        check_platforms(exported.fun_name, exported.platforms)
         return exported

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ from jaxexp._errors import (
 )
 from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.io import files
+from jaxexp._kernel.module import mlir
 
 BYTECODE = b"ML\xefR"  # with these bytes, MLIR bytecode begins
 
@@ -31,6 +33,9 @@ _UNKNOWN = re.compile(r"[Dd]ialect [`'](\w{1,99})|[`'][!#]\"?(\w{1,99})\"?[^']{0
 
 _QUOTED = re.compile(rb"\"(\w+\.[\w.]+)\"\s*\(")  # an operation in MLIR's generic form
 _MOST_NAMED = 6
+
+# The exit status of the process that parses a module, if it can say what no artifact holds.
+_UNHELD = 3
 
 #: Those of modules that are compiled.
 DIALECTS = {"builtin", "func", "stablehlo", "chlo", "sdy", "vhlo"}
@@ -42,6 +47,10 @@ _SECONDS, _BYTES_PER_SECOND = 60, 100_000
 _CHILD = (
     "import sys; sys.path[:] = sys.argv[2:]; from jaxexp._compat.foreign.source import child; child(int(sys.argv[1]))"
 )
+
+
+class _UnheldError(UnsupportedError):
+    """A module with a type or a constant that no artifact can hold; the message names it."""
 
 
 def contents(module: Any) -> tuple[bytes, str | None]:
@@ -70,13 +79,19 @@ def bytecode(content: bytes) -> bytes:
 
     Raises:
         ForeignModuleError: it is text that is not a module.
-        UnsupportedError: it is text with operations or types of a dialect that jaxlib does not have.
+        UnsupportedError: it is text with operations or types of a dialect that jaxlib does not have; or it has types or
+            constants that no artifact can hold.
     """
     if content[:4] == BYTECODE:
-        if not _is_plain(content):
-            with contextlib.suppress(ForeignModuleError, UnsupportedError):  # `module.parse` says what is wrong
-                return _portable(content)
-        return content
+        if _is_plain(content):
+            return content
+        try:
+            made = _portable(content)
+        except _UnheldError:
+            raise
+        except (ForeignModuleError, UnsupportedError):
+            return content  # `module.parse` says what is wrong
+        return content if _is_portable(content) else made  # a portable artifact that is refused is not mended
     if not content.strip():
         raise ForeignModuleError("", "a StableHLO module", "nothing" if not content else "only white space")
     return _portable(content)
@@ -84,11 +99,20 @@ def bytecode(content: bytes) -> bytes:
 
 def _is_plain(bytecode: bytes) -> bool:
     """Whether bytecode has only what portable artifacts and JAX's modules have, so that it is parsed here."""
+    return _is_taken(bytecode) and module_head.read(bytecode).dialects <= DIALECTS
+
+
+def _is_taken(bytecode: bytes) -> bool:
+    """Whether jaxexp's own check takes it."""
     try:
         _native.check_bytecode(bytecode)
     except DeserializationError:
-        return module_head.stablehlo_of(module_head.producer(bytecode)) is not None
-    return module_head.read(bytecode).dialects <= DIALECTS
+        return False
+    return True
+
+
+def _is_portable(bytecode: bytes) -> bool:
+    return module_head.stablehlo_of(module_head.producer(bytecode)) is not None
 
 
 def _portable(content: bytes) -> bytes:
@@ -111,6 +135,8 @@ def _portable(content: bytes) -> bytes:
     if done.returncode < 0:
         raise ForeignModuleError("", "StableHLO text", "text that ends the process that parses it")
     said = str(done.stdout or done.stderr, errors="replace").strip()
+    if done.returncode == _UNHELD:
+        raise _UnheldError(said)
     if (dialect := _UNKNOWN.search(said)) is not None:
         raise UnsupportedError(other_dialects([f"{dialect[1] or dialect[2]}.*"], said))
     if "unregistered dialect" in said:
@@ -151,7 +177,54 @@ def child(seconds: int) -> None:
             made = _jax.module_to_bytecode(module)
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # it has other dialects, which the caller names
                 made = _jax.serialize_portable_artifact(module, _jax.newest_stablehlo(), True)
-            sys.stdout.buffer.write(made)
+            unheld = "" if _is_portable(made) and _is_taken(made) else _unheld(module)
+        sys.stdout.buffer.write(unheld.encode() or made)
+        sys.exit(_UNHELD if unheld else 0)
     except Exception as error:  # of several types, as in `mlir.parse`
         sys.stdout.buffer.write(str(error).encode())
         sys.exit(1)
+
+
+def _unheld(module: Any) -> str:
+    """The message for the first type or constant of a module that no artifact can hold; empty if there is none."""
+    known = set[str]()
+    for operation in mlir.iter_operations(module):
+        value = _attribute(operation, "value")
+        # jaxlib's bindings have no class for constants that stand apart from their operations.
+        if type(value) is _jax.ir.Attribute and (text := str(value)).startswith("dense_resource<"):
+            why = "they were left out when it was printed" if "<__elided__>" in text else "they stand apart"
+            return (
+                f"the module has the constant {text} without its numbers ({why}): let its producer print all numbers, "
+                "as dense<...>"
+            )
+        for type_ in {*map(str, _types(operation))} - known:
+            known.add(type_)
+            if not _is_type_held(type_):
+                return f"the module has the type {type_}, which no artifact can hold"
+    return ""
+
+
+def _types(operation: Any) -> Iterator[Any]:
+    """The types of what an operation makes, and of the arguments of functions and blocks in it."""
+    yield from (value.type for value in operation.results)
+    yield from (argument.type for region in operation.regions for block in region for argument in block.arguments)
+    type_ = _attribute(operation, "function_type")
+    if isinstance(type_, _jax.ir.TypeAttr) and isinstance(type_.value, _jax.ir.FunctionType):
+        yield from (*type_.value.inputs, *type_.value.results)
+
+
+def _attribute(operation: Any, name: str) -> Any:
+    """An attribute of an operation; None if it has none of this name, or one for which jaxlib has no class. Others are
+    not looked at: their names may be no text, which ends the process.
+    """
+    with contextlib.suppress(TypeError):
+        return operation.attributes[name] if name in operation.attributes else None  # noqa: SIM401  (it is no dict)
+    return None
+
+
+def _is_type_held(type_: str) -> bool:
+    try:
+        alone = _jax.ir.Module.parse(f"func.func @main(%x: {type_}) {{ return }}")
+        return _is_taken(_jax.serialize_portable_artifact(alone, _jax.newest_stablehlo(), True))
+    except Exception:  # of several types, as in `mlir.parse`
+        return False

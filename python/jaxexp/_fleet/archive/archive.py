@@ -189,8 +189,12 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
     def __getitem__(self, name: str) -> Handle:
         number = self._opened.find(name) if self._includes(name) else None
         if number is None:
-            raise KeyError(f"{name!r} is not in {self}")
+            raise self._opened.missing(name, self._names, str(self))
         return Handle(self._opened, number, name)
+
+    def get(self, name: str, /, default: Any = None) -> Any:
+        """The member, or the default: without the error of a look-up, which compares names."""
+        return self[name] if name in self else default  # noqa: SIM401  (this is that method)
 
     def __contains__(self, name: object) -> bool:
         return self._includes(name) and self._opened.find(name) is not None
@@ -414,10 +418,10 @@ def _refuse_unknown_sizes(handle: Handle, function: Exported) -> None:
         )
 
 
-def _on_this_machine(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Returns a path that is not a URL."""
+def _on_this_machine(path: str | os.PathLike[str]) -> str:
+    """Returns a path that is neither a URL nor a file descriptor, which `open` would close."""
     if isinstance(path, str) and "://" in path:
         raise ExportError(
             f"{path} is a URL, from which archives are only read: write a file on this machine, and copy it there"
         )
-    return path
+    return os.fspath(path)

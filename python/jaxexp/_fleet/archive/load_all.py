@@ -30,11 +30,13 @@ def load_all(opened: Opened, names: Iterable[str] | None, manner: Manner) -> lis
     """See `Archive.load_all`."""
     from jaxexp._api.many import load_slices  # imports JAX
 
+    wanted = None if names is None else list(names)
     with opened.placed():
         try:
-            numbers = list(range(len(opened.index))) if names is None else opened.index.find_all(list(names))
-        except KeyError as error:
-            raise KeyError(f"{error.args[0]} is not in {opened.source.name!r}") from None
+            numbers = list(range(len(opened.index))) if wanted is None else opened.index.find_all(wanted)
+        except KeyError:
+            lacking = next(name for name in wanted or () if opened.find(name) is None)
+            raise opened.missing(lacking, None, repr(opened.source.name)) from None
         if len(numbers) > 1:
             opened.index.check()
         extents = opened.index.extents(numbers)

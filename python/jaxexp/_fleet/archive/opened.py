@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
 from jaxexp._errors import ChangedArtifactError, DeserializationError, ExportError, cause
+from jaxexp._kernel.artifact.words import is_text, meant
 from jaxexp._kernel.io.files import empty, named_in_errors
 from jaxexp._kernel.io.other_files import HEAD, instead_of_archive
 from jaxexp._kernel.io.sources import Storage
@@ -30,6 +31,8 @@ _MOST_FETCHES = 1000
 _BLOCK = 1 << 12
 # How much to fetch at once from an archive that is not in memory, and to verify without a sign of life.
 _AT_ONCE = 1 << 26
+# How many members messages look at, whatever their folders are.
+_FEW = 500
 
 
 class Opened:
@@ -108,6 +111,15 @@ class Opened:
             return None
         with self.placed():
             return self.index.find(name)
+
+    def missing(self, name: object, names: Sequence[str] | None, said: str) -> KeyError:
+        """The error for a name that no member has, or none of these. `said` is what the message calls the archive."""
+        return KeyError(f"{name!r} is not in {said}{meant(name, self.names_around(name) if names is None else names)}")
+
+    def names_around(self, name: object) -> list[str]:
+        """The names that messages compare with one that no member has: of many, those in the same folder."""
+        folder = name[: name.rfind("/") + 1] if isinstance(name, str) and is_text(name) else ""
+        return self.names_in(folder if len(self.index) > _FEW else "")
 
     @functools.cached_property
     def names(self) -> list[str]:

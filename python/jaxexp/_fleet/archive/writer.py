@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, cause
-from jaxexp._kernel.artifact.words import is_text
+from jaxexp._kernel.artifact.words import is_text, meant
 from jaxexp._kernel.io import files, lock
 from jaxexp._public import public, public_dir
 
@@ -219,7 +219,7 @@ class ArchiveWriter:
         with self._changing(), files.named_in_errors(self._path):
             for name in names:
                 if name not in self:
-                    raise KeyError(name)
+                    raise KeyError(f"{name!r} is not in {self._path!r}{meant(name, self._records.names())}")
                 members[name] = self._member(name).place
             # First the members that use bytes of others: bytes that are no longer used need not be moved.
             for name in sorted(members, key=lambda name: (not members[name].shared, not members[name].apart)):
@@ -438,4 +438,7 @@ def _exported(given: Any) -> Any:
 
     if isinstance(given, Exported):
         return Exported.from_jax(given)  # of either library
-    raise ExportTypeError(f"an Exported, or a buffer with an artifact, can be added to an archive, not {type(given)}")
+    advice = "; add_file(name, path) adds a file" if isinstance(given, (str, os.PathLike)) else ""
+    raise ExportTypeError(
+        f"an Exported, or a buffer with an artifact, can be added to an archive, not {type(given)}{advice}"
+    )

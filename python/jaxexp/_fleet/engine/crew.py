@@ -39,10 +39,14 @@ class Means:
     journal: str | os.PathLike[str] | None = None
     wait_for_workers: float | None = 60
     imports: tuple[str, ...] = ()  # modules that workers import first
+    resumed: Callable[[int], None] = lambda units: None  # is told how many results the journal had
 
     def __post_init__(self) -> None:
-        if self.wait_for_workers is not None and not self.wait_for_workers >= 0:
-            raise ExportError(f"wait_for_workers: expected at least 0 seconds, or None, found {self.wait_for_workers}")
+        seconds = self.wait_for_workers
+        if seconds is not None and not isinstance(seconds, (int, float)):
+            raise ExportTypeError(f"wait_for_workers: expected a number of seconds, or None, found {seconds!r:.80}")
+        if seconds is not None and not seconds >= 0:
+            raise ExportError(f"wait_for_workers: expected at least 0 seconds, or None, found {seconds}")
 
     @property
     def threads(self) -> int:
@@ -176,7 +180,7 @@ def dask(address: str, patience: float | None) -> Generator[Workers]:
     try:
         distributed: Any = importlib.import_module("distributed")
     except ImportError as error:
-        raise ImportError(f"the cluster at {address} needs Dask: pip install distributed") from error
+        raise ImportError(f"the cluster at {address} needs Dask: pip install 'jaxexp[dask]'") from error
     # They would log tracebacks of a scheduler that is gone; our error says it.
     loggers = [logging.getLogger(name) for name in ("distributed.client", "distributed.batched")]
     levels = [logger.level for logger in loggers]

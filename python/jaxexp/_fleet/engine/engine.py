@@ -109,7 +109,7 @@ class _Running:
     ) -> None:
         self._task, self._crew, self._journal, self._patience = task, crew, journal, means.wait_for_workers
         self._lacking_since: float | None = None  # workers or a scheduler
-        self._imports = means.imports
+        self._imports, self._resumed = means.imports, means.resumed
         self._inputs = inputs
         self._options = pickle.dumps(task.options)
         self._releases = worker.releases(task.with_jax)
@@ -165,6 +165,7 @@ class _Running:
                 except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
                     raise self._journal.refused(one.name, error) from None
                 self._ready.append(Finding(one, part, found))
+                self._resumed(part.units)
                 if len(self._ready) > _READY:
                     yield None
                 if at < start:

@@ -17,6 +17,7 @@ from jaxexp._fleet.archive.archive import Archive, matching, only, parts_of
 from jaxexp._fleet.archive.handle import Handle
 from jaxexp._fleet.engine.work import FILE, Input, Unusable
 from jaxexp._fleet.places.source import MEMBER, Kind, is_archive, is_url, path_in, split
+from jaxexp._kernel.artifact.words import meant
 from jaxexp._kernel.io import version as versions
 
 from .folders import Folders
@@ -132,9 +133,10 @@ def _archive(path: str, inside: str, pattern: str | None = None) -> Place | Unus
     try:
         archive = Archive.open(path)
         if pattern is not None:
-            archive = matching(archive, pattern)
+            opened, archive = archive._opened, matching(archive, pattern)
             if not len(archive):
-                return Unusable(name, FileNotFoundError(errno.ENOENT, f"{path!r} has no such member", name))
+                said = f"{path!r} has no such member{meant(pattern, opened.names_around(pattern))}"
+                return Unusable(name, FileNotFoundError(errno.ENOENT, said, name))
     except (DeserializationError, OSError, ImportError) as error:
         return Unusable(name, error)
     return Place(path, 0, inside, archive)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from jaxexp import _native
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._kernel.io import files as file_system
 from jaxexp._public import public
 from jaxexp._signing.statement import SUFFIX
@@ -97,6 +97,8 @@ def signer(
         ImportError: as in `sign`.
         OSError: a file cannot be read.
     """
+    if sigstore is not None and not isinstance(sigstore, Mapping):
+        raise ExportTypeError(f"sign takes a dict of options as sigstore, not {type(sigstore)}")
     if (key is None) == (sigstore is None):
         raise ExportError(f"sign takes either a key or sigstore, found {'none' if key is None else 'both'}")
     further = [os.fsdecode(path) for path in ([chain] if isinstance(chain, (str, bytes, os.PathLike)) else chain)]

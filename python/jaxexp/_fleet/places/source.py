@@ -155,6 +155,11 @@ class Named:
         if isinstance(error, DeserializationError) and path is not None and kind_of_file(path) is Kind.ARCHIVE:
             error.expected = "one artifact"
             error.found = f"an archive of artifacts: name one of them, as in '{path}{MEMBER}NAME'"
+        if isinstance(error, (FileNotFoundError, NotADirectoryError)) and error.filename == path and path:
+            for place in (i for i, character in enumerate(path) if character in ":/"):
+                if is_archive(path[:place]) and path[place + 1 :]:
+                    member = f"{path[:place]}{MEMBER}{path[place + 1 :]}"
+                    error.strerror = f"{error.strerror}. A member of an archive is named as in {member!r}"
         if isinstance(error, IsADirectoryError) and error.filename == path:
             error.strerror = f"{error.strerror}. Name a file in it; load_many, verify_many and others take many files"
 

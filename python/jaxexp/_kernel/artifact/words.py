@@ -59,6 +59,27 @@ def listed(
     return text if most is None or len(names) <= most else f"{text} and {len(names) - most:,} more"
 
 
+def near(name: str, known: Iterable[str], most: int = 2) -> list[str]:
+    """Known names that are like another name, the nearest first."""
+    import difflib  # for a message
+
+    # Comparing takes time in proportion to the product of the lengths, and a file may have a million names.
+    short = [other for other in known if len(other) <= _COMPARED]
+    if len(name) > _COMPARED or len(short) > _COMPARED:
+        return []
+    return difflib.get_close_matches(name, short, most)
+
+
+def meant(name: object, known: Collection[str]) -> str:
+    """The end of a message that there is no such name, as in ": did you mean 'a'?" and "; it has 'a', 'b'"."""
+    if isinstance(name, str) and (found := near(name, known)):
+        return f": did you mean {' or '.join(map(repr, found))}?"
+    return f"; it has {listed(known, lambda one: cut(repr(one), 80), most=5)}"
+
+
+_COMPARED = 500
+
+
 def dtype_and_shape(dtype: object, shape: Iterable[object]) -> str:
     """As in "float32[batch,4]"; a long one is cut, as many values may share a shape with long dimensions."""
     sizes, left = [], LONGEST

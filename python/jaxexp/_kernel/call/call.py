@@ -76,6 +76,7 @@ def _explain(exported: ExportedData, error: Exception) -> None:
     if isinstance(error, DeserializationError):
         error.file = error.file or exported._kept.file
     elif isinstance(error, ValueError):
+        lowering.explain_devices(exported, error)
         if (reason := mlir.why_not_refined(error)) is not None:
             raise ExportError(f"calling {exported.fun_name}: its module refuses these shapes: {reason}") from cause(
                 error

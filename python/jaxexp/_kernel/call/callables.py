@@ -13,7 +13,7 @@ from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.io import compile_cache
 
-from . import first_argument, trees
+from . import first_argument, lowering, trees
 from .first_argument import flattened
 from .primitive import call, call_exported_p, check, code_of, executables_of
 from .shared import MAKING, first_of_equals, have_same_nodes
@@ -179,7 +179,11 @@ class _OfLeaves:
 
 def _run(*args: Any, exported: ExportedData, **results: tuple[int, ...]) -> Any:
     """Runs the primitive outside of jit, as a gradient does: with the code of eager calls, if possible."""
+    with lowering.explaining_devices(exported):
+        return _ran(args, exported, results)
 
+
+def _ran(args: tuple[Any, ...], exported: ExportedData, results: dict[str, tuple[int, ...]]) -> Any:
     def compiled() -> Any:
         return jitted_leaves(exported, **results).lower(*args).compile()
 

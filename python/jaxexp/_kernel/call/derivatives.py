@@ -14,6 +14,7 @@ from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.vjps import chain_up_to
 
+from . import lowering
 from .primitive import abstract_eval, call, call_exported_p, pushforward_p
 from .shared import first_of_equals
 
@@ -174,7 +175,8 @@ _jax.register_lowering(pushforward_p, _jax.lower_as_function(_pushforward))
 
 
 def _run_pushforward(*args: Any, exported: ExportedData, **params: tuple[int, ...]) -> Any:
-    return _jax.apply_primitive(pushforward_p, *args, exported=first_of_equals(exported), **params)
+    with lowering.explaining_devices(exported):
+        return _jax.apply_primitive(pushforward_p, *args, exported=first_of_equals(exported), **params)
 
 
 pushforward_p.def_impl(_run_pushforward)

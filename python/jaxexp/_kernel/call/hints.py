@@ -39,12 +39,21 @@ def leaf_named(name: str) -> Any:
     return _LeafType(name, (), {})()
 
 
+def kind_of_leaf(leaf: Any) -> str:
+    """What a message calls a leaf: a model that is passed as a whole has leaves that are no arrays."""
+    if hasattr(leaf, "shape") or isinstance(leaf, (bool, int, float, complex)):
+        return A_LEAF
+    return "a function" if callable(leaf) else f"one {type(leaf).__qualname__}"
+
+
 def about_leaves(expected: str, found: str) -> str | None:
-    """What to do about a node in place of a leaf, or the other way round; None if neither is a leaf."""
+    """What to do about a node in place of a leaf, or the other way round; None if there is nothing to say."""
     if expected.startswith(AN_ARRAY) and found in ("<class 'list'>", "<class 'tuple'>"):
         return "make an array of it with jnp.asarray"
     if found == A_LEAF and expected in ("<class 'list'>", "<class 'tuple'>"):
         return "take it apart, as in list(array)" if "list" in expected else "take it apart, as in tuple(array)"
+    if expected == "<class 'NoneType'>":
+        return "pass None there, as in export"
     return None
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import re
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from jaxexp import _jax
-from jaxexp._errors import ExportError, UnsupportedError
+from jaxexp._errors import ExportError, UnsupportedError, cause
 from jaxexp._kernel.function.convention import NEWEST_VERSION, OLDEST_VERSION, Arguments
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.sharding import line_of
@@ -83,10 +85,33 @@ def check_device_count(axis_context: Any, exported: ExportedData) -> None:
         raise UnsupportedError(f"calling {exported.fun_name}: calls under {kind} are not supported")
     # A function for one device has no shardings to respect, so it runs replicated on any number of devices.
     if exported.nr_devices not in (1, nr_devices):
-        raise ExportError(
-            f"calling {exported.fun_name}: it was exported for {exported.nr_devices} devices, and is called on "
-            f"{nr_devices}. {_how_to_have_devices(exported)}"
-        )
+        raise _wrong_devices(exported, nr_devices)
+
+
+def explain_devices(exported: ExportedData, error: ValueError) -> None:
+    """Raises the same error as `check_device_count` if this is JAX's own about a result on a mesh with Explicit axes:
+    JAX looks at the types of results before it lowers a call.
+    """
+    found = re.match(r"Length of device assignment (\d+) is not equal to the size of the mesh", str(error))
+    if found is not None and exported.nr_devices != int(found[1]):
+        raise _wrong_devices(exported, int(found[1])) from cause(error)
+
+
+@contextlib.contextmanager
+def explaining_devices(exported: ExportedData) -> Generator[None]:
+    """The same for a call outside of jit, in a block."""
+    try:
+        yield
+    except ValueError as error:
+        explain_devices(exported, error)
+        raise
+
+
+def _wrong_devices(exported: ExportedData, found: int) -> ExportError:
+    return ExportError(
+        f"calling {exported.fun_name}: it was exported for {exported.nr_devices} devices, and is called on {found}. "
+        f"{_how_to_have_devices(exported)}"
+    )
 
 
 def _how_to_have_devices(exported: ExportedData) -> str:

@@ -66,7 +66,7 @@ def specialized_avals(
             f"specializing {exported.fun_name}: for each argument, pass something with its new shape, as in "
             f"specialize(jax.ShapeDtypeStruct((8, 3), 'float32')), not {wrong!r}"
         )
-    specs = trees.fit(exported, in_tree).arranged(given)
+    specs = trees.fit(exported, in_tree, given, SPECIALIZING[0]).arranged(given)
     return tuple(_with_shape_of(spec, exported, index) for index, spec in enumerate(specs))
 
 

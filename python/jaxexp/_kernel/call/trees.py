@@ -51,7 +51,7 @@ def leaves_and_out_tree(
         ExportError: the arguments do not fit.
     """
     leaves, in_tree = _jax.flatten_for_tracing((args, kwargs))
-    found = fit(exported, in_tree)
+    found = fit(exported, in_tree, leaves)
     return found.arranged(leaves), found.out_tree
 
 
@@ -89,22 +89,22 @@ def _node_types(exported: ExportedData) -> set[type | None]:
     return {node.type for tree in (exported.in_tree, exported.out_tree) for node in treedefs.nodes_of(tree)}
 
 
-def fit(exported: ExportedData, in_tree: Any) -> Fit:
-    """How arguments with a tree structure fit a function.
+def fit(exported: ExportedData, in_tree: Any, leaves: Sequence[Any], doing: str = "calling") -> Fit:
+    """How arguments with a tree structure fit a function. Messages say what the leaves are, and what they are for.
 
     Raises:
         ExportError: they do not fit.
     """
     if not has_generic_nodes(exported):
         if in_tree != exported.in_tree:
-            raise ExportError(mismatch(exported, in_tree))
+            raise ExportError(mismatch(exported, in_tree, leaves, doing))
         return Fit(None, exported.out_tree, ())
     kept: dict[Any, Fit] = data.kept(exported, "fits", lambda _: {})
     found = kept.get(in_tree)
     if found is None or any(library_nodes.node_data(description) for description in found.pending):
         if len(kept) >= _MOST_KEPT:
             kept.clear()
-        found = kept[in_tree] = _Fitting(exported, in_tree).fit()
+        found = kept[in_tree] = _Fitting(exported, in_tree, leaves, doing).fit()
     return found
 
 
@@ -130,9 +130,10 @@ class _Tree(NamedTuple):
 
 
 class _Fitting:
-    def __init__(self, exported: ExportedData, in_tree: Any) -> None:
+    def __init__(self, exported: ExportedData, in_tree: Any, leaves: Sequence[Any], doing: str) -> None:
         self.exported = exported
         self.in_tree = in_tree
+        self.leaves, self.doing = leaves, doing
         self.expected, self.given = _Tree.of(exported.in_tree), _Tree.of(in_tree)
         # Nodes of the arguments by the description that an artifact would have.
         self.described: dict[Description, Node] = {}
@@ -217,7 +218,7 @@ class _Fitting:
                 self.described.setdefault(self.describe(node), node)
 
     def refuse(self, why: str = "", otherwise: str = "") -> Any:
-        raise ExportError(mismatch(self.exported, self.in_tree, why, otherwise))
+        raise ExportError(mismatch(self.exported, self.in_tree, self.leaves, self.doing, why, otherwise))
 
 
 def _kind(node: Node) -> str:
@@ -229,19 +230,22 @@ def _listed(names: Sequence[str | int]) -> str:
     return f"{shown_names}, ..." if len(names) > 10 else shown_names
 
 
-def mismatch(exported: ExportedData, in_tree: Any, why: str = "", otherwise: str = "") -> str:
+def mismatch(
+    exported: ExportedData, in_tree: Any, leaves: Sequence[Any], doing: str, why: str = "", otherwise: str = ""
+) -> str:
     """The message for arguments of a structure that does not fit.
 
     Args:
         exported: the function.
-        in_tree: the structure of the arguments.
+        in_tree, leaves: the arguments.
+        doing: what they are for.
         why: what does not fit, in words; empty to list the differences.
         otherwise: the text if the only differences are that nodes have a class in place of a generic node, which is
             allowed.
     """
     # Any leaves will do to compare structures. The names of these say what they stand for.
     ours, theirs = taking_placeholders(in_tree, exported.in_tree)
-    given = ours.unflatten([hints.leaf_named(hints.A_LEAF)] * in_tree.num_leaves)
+    given = ours.unflatten([hints.leaf_named(hints.kind_of_leaf(leaf)) for leaf in leaves])
     types = (cut(str(aval)) for aval in exported.in_avals)
     expected = theirs.unflatten([hints.leaf_named(f"{hints.AN_ARRAY}, {type_}") for type_ in types])
     differences = [
@@ -252,7 +256,7 @@ def mismatch(exported: ExportedData, in_tree: Any, why: str = "", otherwise: str
     ]
     return Lines.of(
         [
-            f"calling {exported.fun_name}: the arguments have another tree structure than in export. Pass each one by "
+            f"{doing} {exported.fun_name}: the arguments have another tree structure than in export. Pass each one by "
             "position or by keyword as in export, without those that jit took as static: they are part of the function",
             *([f"  {why}"] if why else differences or [f"  {otherwise}"]),
             *([_WITHOUT_WEIGHTS] if _lacks_weights(exported, in_tree) else []),

@@ -95,7 +95,7 @@ def lower(
         raise ExportTypeError(not_jitted(fun_jit))
     if lifting is not None:
         traced = lifting.rewritten(traced)
-    _check_platforms(traced.fun_name, platforms)
+    check_platforms(traced.fun_name, platforms)
     lowered = traced.lower(
         lowering_platforms=tuple(platforms), _private_parameters=_jax.lowering_parameters(override_lowering_rules)
     )
@@ -133,7 +133,7 @@ def lower(
     )
 
 
-def _check_platforms(fun_name: str, platforms: Sequence[Any]) -> None:
+def check_platforms(fun_name: str, platforms: Sequence[Any]) -> None:
     """Explains the names of platforms that mean nothing here. JAX lowers for names that it does not know, too."""
     if "gpu" in platforms:  # stands for the platform of the GPUs in this process
         try:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxexp import _jax
+from jaxexp._errors import ExportTypeError
 
 from .data import E, ExportedData, facts_of
 from .facts import NO_FACTS
@@ -31,6 +32,8 @@ class ConvertedVjp(DerivedVjp):
 
 def from_jax(cls: type[E], exported: Any, convert: Callable[[Any], Any]) -> E:
     """A function of the class `cls`, from one of the other library. `convert` converts its VJP."""
+    if not issubclass(type(exported), ExportedOfJax):
+        raise ExportTypeError(f"from_jax takes a jax.export.Exported, not {type(exported)}")
     names = [field.name for field in dataclasses.fields(cls)]
     fields = {name: getattr(exported, name) for name in names if name != "_get_vjp"}
     fields["_get_vjp"] = ConvertedVjp(exported, convert) if exported.has_vjp() else None

@@ -145,7 +145,7 @@ def replace(path: str | os.PathLike[str], parts: Iterable[Any], *, only_new: boo
 def is_stream(path: str | os.PathLike[str]) -> bool:
     """Whether a path leads to a pipe or a device, which is written to and not replaced."""
     try:
-        mode = os.stat(path).st_mode
+        mode = os.stat(os.fspath(path)).st_mode  # not of a file descriptor, which `open` would close
     except OSError:
         return False
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)

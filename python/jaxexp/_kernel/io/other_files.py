@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+
 _NUMPY, _ZIP, _PICKLE, _HDF5 = b"\x93NUMPY", (b"PK\x03\x04", b"PK\x05\x06"), (b"\x80\x02", b"\x80\x04"), b"\x89HDF"
 EXECUTABLES = b"JAXEXPEX"
 # After the root offset of an artifact with a trailer.
@@ -47,7 +49,7 @@ def instead_of_archive(head: bytes) -> str:
         return known
     if head[4:8] == b"jaxe":
         return "an artifact, which is one function: 'jaxexp inspect' shows it, and 'jaxexp pack' makes archives"
-    if head[:8].strip() and all(32 <= c < 127 or 9 <= c <= 13 or 128 <= c <= 244 for c in head[:8]):
+    if _is_text(head):
         return "what looks like text, as servers send it where they refuse a file: look at it"
     return ""  # the message for a ZIP file depends on what it lacks
 
@@ -71,6 +73,13 @@ def instead_of_artifact(found: str, where: str, head: bytes) -> str:
             "ZIP file, too, and has no program"
         )
     return found
+
+
+def instead_of_executables(found: str, head: bytes) -> str:
+    """The same in place of a file of executables."""
+    if head[4:8] == b"jaxe":
+        return "an artifact: its compiled code is in a file of its own, which precompile makes"
+    return (not head.startswith(EXECUTABLES) and _known(head)) or found
 
 
 def _known(head: bytes) -> str:
@@ -102,6 +111,17 @@ def _of_servers(head: bytes) -> str:
     if head.startswith(b"version https:/"):
         return "a pointer of Git LFS: 'git lfs pull' gets the file"
     return ""
+
+
+def _is_text(head: bytes) -> bool:
+    """Whether a file begins as a text does, as `other_format.cpp` says: with UTF-8, which may be cut inside its last
+    character, and without control characters.
+    """
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return bool(text.strip()) and not any((c < " " and c not in "\t\n\v\f\r") or c == "\x7f" for c in text)
 
 
 def _first_member(head: bytes) -> bytes:

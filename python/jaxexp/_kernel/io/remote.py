@@ -19,7 +19,7 @@ def filesystem_of(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     try:
         import fsspec
     except ImportError as error:
-        raise ImportError(f"reading {url} needs fsspec: pip install fsspec aiohttp") from error
+        raise ImportError(f"reading {url} needs fsspec: pip install 'jaxexp[remote]'") from error
     found: tuple[Any, str] = fsspec.core.url_to_fs(url, **_guarded(url, options))
     return found
 

@@ -121,6 +121,10 @@ class _LocalFile(Storage):
 
 class _FileObject(Storage):
     def __init__(self, file: Any) -> None:
+        if isinstance(file.read(0), str):
+            raise ExportTypeError(
+                f"{file!r} is a text file: an archive is read from a binary file, as from open(path, 'rb')"
+            )
         self._file: Any = file
         self._lock = threading.Lock()
         self.name = str(getattr(file, "name", type(file).__name__))

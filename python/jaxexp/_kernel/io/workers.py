@@ -7,6 +7,8 @@ import os
 
 from jaxexp._errors import ExportError, ExportTypeError
 
+_MOST = 2**31 - 1  # that the native module can be asked for
+
 
 def worker_count(workers: int | None) -> int:
     """The number of threads for a `workers` argument: None means one for each CPU that the process may use.
@@ -22,4 +24,4 @@ def worker_count(workers: int | None) -> int:
         raise ExportTypeError(f"workers has to be a number of threads, or None, found {workers!r}")
     if workers < 1:
         raise ExportError(f"workers has to be a number of threads, at least 1, found {workers}")
-    return workers
+    return min(workers, _MOST)

@@ -12,10 +12,12 @@ from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.artifact.operations import is_understood
 from jaxexp._kernel.artifact.targets import STABLE_CUSTOM_CALLS, is_callback
 from jaxexp._kernel.function.data import ExportedData
+from jaxexp._public import public
 
 from . import branches, mlir, runnable
 
 
+@public
 class UnknownCustomCallError(ExportRuntimeError, _jax.JaxRuntimeError):
     """A custom call that this process does not implement. Without jaxexp, only XLA would say so."""
 

@@ -16,6 +16,7 @@ from jax import lax
 
 from jaxexp import _jax
 from jaxexp._kernel.call.derivatives import as_type, cotangents_of, is_differentiable
+from jaxexp._kernel.call.lowering import explaining_devices
 from jaxexp._kernel.call.primitive import abstract_eval, call, call_exported_p, check, pushforward_p
 from jaxexp._kernel.call.shared import first_of_equals
 from jaxexp._kernel.function.data import ExportedData
@@ -120,7 +121,8 @@ def repeated(results: Sequence[Any], level: Level) -> list[Any]:
 def _run(*arrays: Any, element: Element, levels: tuple[Level, ...]) -> Any:
     check(element.exported, of_element(list(map(jax.typeof, arrays)), levels)[: len(element.exported.in_avals)])
     shared = dataclasses.replace(element, exported=first_of_equals(element.exported))
-    return _jax.apply_primitive(mapped_p, *arrays, element=shared, levels=levels)
+    with explaining_devices(element.exported):
+        return _jax.apply_primitive(mapped_p, *arrays, element=shared, levels=levels)
 
 
 mapped_p.def_effectful_abstract_eval(_abstract_eval)

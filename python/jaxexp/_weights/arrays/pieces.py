@@ -18,6 +18,9 @@ from jaxexp._weights.files.writing import Source
 # Large enough for a disk, and small beside the rest of a process. A power of two, so that no element is cut.
 PIECE = 1 << 24
 
+# What to do about random keys.
+NUMBERS_OF_KEYS = "take jax.random.key_data(key) as the weight, and jax.random.wrap_key_data of it in the function"
+
 
 def source(name: str, array: Any) -> Source:
     """An array, of NumPy or on any devices, as it is written to a file of tensors.
@@ -27,7 +30,8 @@ def source(name: str, array: Any) -> Source:
     own = np.dtype(array.dtype).name if isinstance(array.dtype, np.dtype) else str(array.dtype)
     held = held_as(own, array.shape)
     if held is None:
-        raise ExportError(f"the weight {name!r} has dtype {array.dtype}, which a file of tensors cannot hold")
+        advice = f": {NUMBERS_OF_KEYS}" if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key) else ""
+        raise ExportError(f"the weight {name!r} has dtype {array.dtype}, which a file of tensors cannot hold{advice}")
     if isinstance(array, jax.Array) and not _is_here(array):
         raise ExportError(
             f"the weight {name!r} is not in this process as a whole: it has the sharding {array.sharding}. "

@@ -48,14 +48,16 @@ def with_named_weights(exported: E) -> E:
 
 
 def names_in_first(in_tree: Any) -> list[str] | None:
-    """The keys of the first positional argument, if it is a dict of arrays by names; otherwise None."""
+    """The keys of the first positional argument, if it is a dict of arrays by names; otherwise None. An empty key is no
+    name: `names_in` has one for it.
+    """
     args, _ = in_tree.children()
     first = args.children()[0] if args.children() else None
     if first is None or first.node_data() is None or first.node_data()[0] is not dict:
         return None
     keys = list(first.node_data()[1])
     is_flat = first.num_leaves == first.num_nodes - 1 == len(keys)
-    return keys if is_flat and all(isinstance(key, str) for key in keys) else None
+    return keys if is_flat and all(isinstance(key, str) and key for key in keys) else None
 
 
 def _check_shapes(exported: ExportedData, names: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from jaxexp._errors import ExportError, shown
 from jaxexp._kernel.artifact.words import listed
 from jaxexp._kernel.codec.dtypes import has_number
 from jaxexp._weights.arrays.names import identities, is_array, named_leaves
-from jaxexp._weights.arrays.pieces import digest, pieces
+from jaxexp._weights.arrays.pieces import NUMBERS_OF_KEYS, digest, pieces
 from jaxexp._weights.files.content import sha256
 from jaxexp._weights.files.dtypes import held_as, type_of
 
@@ -164,10 +164,13 @@ def with_weights(traced: Any, chosen: Named | ByContent) -> tuple[Any, dict[str,
     names: dict[int, str] = {}
     weights: dict[str, Any] = {}
     stay: dict[int, str] = {}
+    keys: dict[int, str] = {}
     others: dict[int, Any] = {}
     for constant in lifting.constants(traced.jaxpr):
         value = constant.value
-        if not isinstance(value.dtype, np.dtype):  # random keys
+        if not isinstance(value.dtype, np.dtype):  # random keys, which stay in the modules of many models
+            if isinstance(chosen, Named) and (name := chosen.name(value)) is not None:
+                keys[id(value)] = f"{name} ({type_of(value)}: {NUMBERS_OF_KEYS})"
             continue
         name = names.get(id(value)) or chosen.name(value)
         if name is not None and constant.is_liftable and _can_be_weight(value):
@@ -180,7 +183,7 @@ def with_weights(traced: Any, chosen: Named | ByContent) -> tuple[Any, dict[str,
         else:
             others[id(value)] = value
     if not weights and isinstance(chosen, Named):
-        seen = [*stay.values(), *(_staying(value, None, chosen) for value in others.values())]
+        seen = [*keys.values(), *stay.values(), *(_staying(value, None, chosen) for value in others.values())]
         raise ExportError(
             f"{traced.fun_name} closes over no array that could be a weight: pass the pytree whose arrays it uses as "
             "`weights`, the same objects and not copies of them; or True for all large arrays. If they are the first "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from jaxexp._errors import ExportError, ExportTypeError, WeightsError
@@ -85,14 +84,7 @@ def _nearest(name: str, others: Sequence[str]) -> list[str]:
     """Up to two similar names; first of all, those of the same place in a larger tree."""
     if inside := [other for other in others if other.endswith((f"/{name}", f".{name}"))]:
         return inside[:2]
-    # Comparing takes time in proportion to the product of the lengths, and a file may have a million names.
-    short = [other for other in others if len(other) <= _COMPARED]
-    if len(name) > _COMPARED or len(short) > _COMPARED:
-        return []
-    return difflib.get_close_matches(name, short, n=2)
-
-
-_COMPARED = 500
+    return words.near(name, others)
 
 
 def listed_names(names: Sequence[str]) -> str:

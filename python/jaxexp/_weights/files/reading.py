@@ -253,7 +253,7 @@ class _Behind:
 
 
 def _missing(beside: str) -> WeightsError:
-    return WeightsError("", f"a file that {beside!r} names", "none of this name")
+    return WeightsError("", f"a file that {beside!r} names", f"none of this name: copy it beside {beside!r}, too")
 
 
 def _check_map(tensors: Tensors, weight_map: Mapping[str, str]) -> None:

@@ -1,0 +1,167 @@
+"""Mistakes that stop somebody: what each message has to say, so that the next step is clear."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import jaxexp
+from jaxexp import runtime
+from kit import without_jax
+from kit.each import each
+
+pytestmark = pytest.mark.jax
+X = np.ones(3, np.float32)
+Mistake = Callable[[Any], Any]
+
+
+def adding(name: str, what: Any) -> None:
+    with jaxexp.Archive.create("new.zip") as archive:
+        archive.add(name, what)
+
+
+def removing(name: str) -> None:
+    with jaxexp.Archive.append("fleet.zip") as archive:
+        archive.remove(name)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    place = tmp_path_factory.mktemp("mistakes")
+    f = jaxexp.export(jax.jit(lambda x: x * 2))(X)
+    f.save(place / "f.jaxexp")
+    sized = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("batch, 3"), np.float32)
+    jaxexp.export(jax.jit(lambda x: x * 2))(sized).save(place / "sized.jaxexp")
+    scaled = jaxexp.export(jax.jit(lambda x, *, scale: x * scale))(X, scale=X)
+    scaled.save(place / "scaled.jaxexp")
+    with jaxexp.Archive.create(place / "fleet.zip") as archive:
+        for name in ("bert", "resnet/b8"):
+            archive.add(name, f)
+    with jaxexp.Archive.create(place / "large.zip") as archive:
+        for number in range(600):
+            archive.add(f"{'ab'[number % 2]}/m{number}", f)
+    bound = jaxexp.export(jax.jit(lambda p, x: p["w"] * x))({"w": X}, X).bind({"w": X})
+    (place / "moved").mkdir()
+    bound.save(place / "moved" / "bound.jaxexp")
+    (place / "moved" / "bound.safetensors").unlink()
+    return SimpleNamespace(place=place, f=f, bound=bound)
+
+
+MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
+    # members of archives
+    ("a member", lambda m: jaxexp.load("fleet.zip::resnet/b9"), KeyError, "did you mean 'resnet/b8'?"),
+    ("a name", lambda m: jaxexp.Archive.open("fleet.zip")["brt"], KeyError, "did you mean 'bert'?"),
+    ("a number", lambda m: jaxexp.Archive.open("fleet.zip")[0], KeyError, "; it has 'bert', 'resnet/b8'"),
+    ("some names", lambda m: jaxexp.Archive.open("fleet.zip").load_all(["bert", "brt"]), KeyError, "mean 'bert'?"),
+    ("of a part", lambda m: jaxexp.Archive.open("fleet.zip").glob("b*")["resnet/b8"], KeyError, "; it has 'bert'"),
+    ("of many", lambda m: jaxexp.Archive.open("large.zip")["a/m7"], KeyError, "did you mean 'a/m"),
+    ("in no folder", lambda m: jaxexp.Archive.open("large.zip")["x"], KeyError, " and 595 more"),
+    ("removed", lambda m: removing("brt"), KeyError, "'brt' is not in 'fleet.zip': did you mean 'bert'?"),
+    ("one colon", lambda m: jaxexp.load("fleet.zip:bert"), FileNotFoundError, "named as in 'fleet.zip::bert'"),
+    ("a slash", lambda m: jaxexp.load("fleet.zip/resnet/b8"), NotADirectoryError, "as in 'fleet.zip::resnet/b8'"),
+    ("a path added", lambda m: adding("x", "f.jaxexp"), TypeError, "add_file(name, path) adds a file"),
+    ("a text file", lambda m: jaxexp.Archive.open(io.StringIO("x")), TypeError, "as from open(path, 'rb')"),
+    # files
+    ("weights left behind", lambda m: jaxexp.load("moved/bound.jaxexp").call(X), jaxexp.WeightsError,
+     "none of this name: copy it beside 'bound.jaxexp', too"),
+    ("verified", lambda m: jaxexp.verify("moved/bound.jaxexp"), jaxexp.WeightsError, "copy it beside 'bound.jaxexp'"),
+    ("executables", lambda m: jaxexp.load("f.jaxexp", executables="f.jaxexp"), jaxexp.ExecutablesError,
+     "found an artifact: its compiled code is in a file of its own"),
+    ("precompiled", lambda m: m.f.precompile(into="f.jaxexp"), jaxexp.ExecutablesError, "found an artifact: its comp"),
+    ("a descriptor", lambda m: m.f.save(0), TypeError, "os.PathLike"),
+    ("compacted", lambda m: jaxexp.Archive.compact(0), TypeError, "os.PathLike"),
+    # arguments
+    ("from_jax", lambda m: jaxexp.Exported.from_jax(3), TypeError, "takes a jax.export.Exported, not <class 'int'>"),
+    ("one function", lambda m: jaxexp.prefetch(m.f), TypeError, "prefetch takes many functions, in a list"),
+    ("no shapes", lambda m: m.f.specialize(), jaxexp.ExportError, "specializing <lambda>: the arguments have another"),
+    ("a case", lambda m: m.f.save("new", cases=[{"args": X}]), TypeError, "args is a tuple of positional arguments"),
+    ("its tree", lambda m: m.f.save("new", cases=[(X, X)]), jaxexp.ExportError, "recording a case of <lambda>: the ar"),
+    ("inputs", lambda m: jaxexp.migrate("f.jaxexp", inputs=(X,)), TypeError, "inputs= takes a pair (args, kwargs)"),
+    ("arrays", lambda m: jaxexp.migrate("f.jaxexp", inputs=X), TypeError, "inputs= takes a pair (args, kwargs)"),
+    ("seconds", lambda m: jaxexp.verify_many([], wait_for_workers="1"), TypeError, "expected a number of seconds"),
+    ("sigstore", lambda m: jaxexp.sign("f.jaxexp", sigstore="me"), TypeError, "takes a dict of options as sigstore"),
+    ("sizes", lambda m: m.f.save("new", sizes=[{"batch": 2}]), jaxexp.ExportError, "it has no symbolic dimensions"),
+    ("a misspelt size", lambda m: jaxexp.load("sized.jaxexp").save("new", sizes=[{"batc": 2}]), jaxexp.ExportError,
+     "for each of batch, found {'batc': 2}"),
+    # platforms and policies
+    ("a platform", lambda m: jaxexp.Policy(platforms=["cpus"]), jaxexp.ExportError,
+     "did you mean 'cpu'? JAX's own are cpu, cuda, rocm, tpu"),
+    ("one platform", lambda m: jaxexp.Policy(platforms="cpu"), TypeError, "say platforms=['cpu']"),
+    ("gpu", lambda m: jaxexp.from_stablehlo(m.f.mlir_module_serialized, platforms=["gpu"]), RuntimeError,
+     "'cuda' for GPUs of NVIDIA, or 'rocm' for those of AMD"),
+]  # fmt: skip
+
+OF_SESSIONS: list[tuple[str, Mistake, type[BaseException], str]] = [
+    ("a keyword", lambda m: m.session(x=X), jaxexp.RunError,
+     "takes 1 positional argument, and not 0; pass 'x' by position, as in the export"),
+    ("one more", lambda m: m.session(X, y=X), jaxexp.RunError, "kwargs must be empty, found 'y'"),
+    ("two", lambda m: m.session(X, X), jaxexp.RunError, "takes 1 positional argument, and not 2"),
+    ("by position", lambda m: m.scaled(X, X), jaxexp.RunError, "takes 1 positional argument, and not 2"),
+    ("another", lambda m: m.scaled(X, scal=X), jaxexp.RunError, "kwargs must have the keys 'scale', found 'scal'"),
+    ("no array", lambda m: m.session.put("x"), jaxexp.RunError, "array must be an array, found a str"),
+    ("a device", lambda m: m.session.put(X, "cpu"), TypeError, "device= takes the numbers of devices, not 'cpu'"),
+    ("devices", lambda m: runtime.Session("f.jaxexp", plugin="cpu", devices=["cpu"]), TypeError, "devices= takes"),
+    ("a count", lambda m: runtime.Session("f.jaxexp", plugin="cpu", devices=1), TypeError, "devices= takes numbers"),
+    ("a flag", lambda m: runtime.Session("f.jaxexp", plugin="cpu", pad=1), TypeError, "pad= takes True or False"),
+    ("options", lambda m: runtime.Session("f.jaxexp", plugin="cpu", options="x"), TypeError, "options= takes a dict"),
+    ("a list", lambda m: runtime.Session("f.jaxexp", plugin="cpu", options={"a": [1]}), TypeError, "64 bits or a bool"),
+    ("sizes", lambda m: m.sized.compile({"batc": 8}), jaxexp.RunError, "of at least 1 of batch, and not for batc=8"),
+    ("no dict", lambda m: m.sized.compile([8]), TypeError, "sizes= takes dicts such as {'batch': 8}, not [8]"),
+    ("text", lambda m: m.sized.compile({"batch": "8"}), TypeError, "sizes= takes a number for batch, not '8'"),
+    ("one set", lambda m: runtime.Session("sized.jaxexp", plugin="cpu", sizes={"batch": 8}), TypeError,
+     "sizes= takes a list of dicts such as {'batch': 8}"),
+    ("listed", lambda m: runtime.Session("sized.jaxexp", plugin="cpu", sizes=[{"batc": 8}]), jaxexp.RunError,
+     "takes sets of sizes of at least 1 of batch, and not of batc"),
+    ("a plugin", lambda m: runtime.Session("f.jaxexp", plugin="gpu"), jaxexp.RunError,
+     "the known packages are for cpu, cuda, rocm, tpu"),
+    ("a platform", lambda m: runtime.find_plugin("gpux"), jaxexp.RunError, "are for cpu, cuda, rocm, tpu"),
+    ("a handler", lambda m: runtime.register_ffi("t", None), ValueError, "handler= takes a PyCapsule, such as"),
+    ("a library", lambda m: runtime.use_lapack(3), TypeError, "library= takes a path, not 3"),
+    ("weights", lambda m: m.session.with_weights(None), TypeError, "weights= takes a path, not None"),
+    ("a file", lambda m: m.session.save_executable(3), TypeError, "path= takes a path, not 3"),
+]  # fmt: skip
+
+
+def check(made: SimpleNamespace, mistake: Mistake, kind: type[BaseException], said: str) -> None:
+    with pytest.raises(kind) as error:
+        mistake(made)
+    assert said in str(error.value)
+
+
+@each("mistake", MISTAKES)
+def test_what_messages_say(mistake: Any, made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(made.place)
+    check(made, *mistake[1:])
+    os.fstat(0)
+
+
+@each("mistake", OF_SESSIONS)
+def test_what_sessions_say(mistake: Any, made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_jax.skip_without_plugin()
+    monkeypatch.chdir(made.place)
+    sessions = {name: runtime.Session(f"{name}.jaxexp", plugin="cpu") for name in ("sized", "scaled")}
+    check(SimpleNamespace(**sessions, session=runtime.Session("f.jaxexp", plugin="cpu")), *mistake[1:])
+    os.fstat(0)
+
+
+def test_platforms_that_nobody_knows_are_logged(made: SimpleNamespace, caplog: pytest.LogCaptureFixture) -> None:
+    jaxexp.from_stablehlo(made.f.mlir_module_serialized, platforms=["cpux"])
+    (record,) = caplog.records
+    assert "for 'cpux', which is not a platform" in record.getMessage()
+    assert "cpu" in record.getMessage().rpartition("(")[2]
+
+
+def test_a_default_for_a_name_that_is_none(made: SimpleNamespace, tmp_path: Path) -> None:
+    archive = jaxexp.Archive.open(made.place / "fleet.zip")
+    assert archive.get("brt") is archive.glob("r*").get("bert") is None
+    assert archive.get("brt", 3) == 3
+    handle = archive.get("bert")
+    assert handle is not None and handle.name == "bert"
