@@ -152,6 +152,7 @@ try:
     clear_with_other_caches = util.register_cache
     kept_weakly_in_caches = util.weakref_cache_key_types
     primitive_jvps, primitive_transposes = ad.primitive_jvps, ad.primitive_transposes
+    define_jvp, define_bilinear = ad.defjvp, ad.defbilinear
     primitive_batchers = batching.primitive_batchers
     fancy_primitive_batchers = batching.fancy_primitive_batchers
     is_undefined_primal = ad.is_undefined_primal

@@ -6,5 +6,5 @@ compiles a function in float64: `widened.py` evaluates its jaxpr so, with the ro
 reads no module back: it adds to one.
 
 What surprises: an operation is understood completely or refused. A function that was read back has no gradient, because
-custom derivatives are gone.
+custom derivatives are gone; for modules of other producers, `zeros.py` gives operations the derivatives as written.
 """

@@ -45,14 +45,14 @@ def _scalars(avals: Sequence[Any], each: int) -> list[Any]:
     return [_jax.ShapedArray((), aval.dtype) for aval in avals for _ in range(each)]
 
 
-def _at_front(array: Any, dim: int | None, size: Any) -> Any:
+def at_front(array: Any, dim: int | None, size: Any) -> Any:
     """An array with the mapped axis in front, added if it has none."""
     if dim is None:
         return lax.broadcast(array, (size,))
     return lax.transpose(array, (dim, *[axis for axis in range(array.ndim) if axis != dim]))
 
 
-def _size(operands: Sequence[Any], dims: Sequence[int | None]) -> Any:
+def size_of(operands: Sequence[Any], dims: Sequence[int | None]) -> Any:
     return next(operand.shape[dim] for operand, dim in zip(operands, dims, strict=True) if dim is not None)
 
 
@@ -69,8 +69,8 @@ def _lower_sort(ctx: Any, *operands: Any, comparator: Block, dimension: int, is_
 def _batch_sort(
     operands: Sequence[Any], dims: Sequence[int | None], *, comparator: Block, dimension: int, is_stable: bool
 ) -> tuple[Sequence[Any], Sequence[int]]:
-    size = _size(operands, dims)
-    moved = [_at_front(operand, dim, size) for operand, dim in zip(operands, dims, strict=True)]
+    size = size_of(operands, dims)
+    moved = [at_front(operand, dim, size) for operand, dim in zip(operands, dims, strict=True)]
     results = sort_p.bind(*moved, comparator=comparator, dimension=dimension + 1, is_stable=is_stable)
     return results, [0] * len(results)
 
@@ -118,8 +118,8 @@ def _batch_select_and_scatter(
 ) -> tuple[Sequence[Any], Sequence[int]]:
     if dims[2] is not None:
         raise NotImplementedError("a batch of start values")
-    size = _size(operands, dims)
-    operand, source = (_at_front(array, dim, size) for array, dim in zip(operands[:2], dims[:2], strict=True))
+    size = size_of(operands, dims)
+    operand, source = (at_front(array, dim, size) for array, dim in zip(operands[:2], dims[:2], strict=True))
     results = select_and_scatter_p.bind(
         operand, source, operands[2], sizes=(1, *sizes), strides=(1, *strides), padding=((0, 0), *padding), **blocks
     )

@@ -172,6 +172,11 @@ def _reduce_precision(operation: Operation) -> Callable[..., Any]:
     return lambda x: lax.reduce_precision(x, exponent, mantissa)
 
 
+# Their derivatives are products with numbers that may be infinite or NaN. Those of the others are not.
+CURVED = (
+    *(f"stablehlo.{name}" for name in ("atan2", "divide", "multiply", "power", "remainder", *_WITH_ACCURACY)),
+    *(f"chlo.{name}" for name in CHLO),
+)
 OPERATIONS: dict[str, Read] = {
     **{f"stablehlo.{name}": _plain(*entry) for name, entry in _PLAIN.items()},
     **{f"stablehlo.{name}": _with_accuracy(*entry) for name, entry in _WITH_ACCURACY.items()},

@@ -24,7 +24,7 @@ from .program import Block
 from .reader import Reader
 from .refused import RefusedError, too_deep
 from .staged import jitted_block
-from .table import OPERATIONS
+from .table import DIFFERENTIABLE, OPERATIONS
 
 # How many pairs of shapes and platform are kept for one function.
 _MOST = 16
@@ -114,41 +114,37 @@ def _leaving(array: Any, aval: Any) -> Any:
     return array
 
 
-def raised(
-    exported: ExportedData, in_avals: Sequence[Any], platform: str, change: Callable[[Any], None] | None = None
-) -> Raised:
+def raised(exported: ExportedData, in_avals: Sequence[Any], platform: str, *, differentiable: bool = False) -> Raised:
     """A function for arguments of these shapes.
 
     Args:
         exported: the function.
         in_avals: its arguments. Their shapes are constant and fit its signature.
         platform: where it will run: one of the function's platforms; any, if it has only one and its check is disabled.
-        change: changes the module, in place, before it is read.
+        differentiable: whether it will be differentiated, as `table.DIFFERENTIABLE` says.
 
     Raises:
         RefusedError: an operation in the module cannot be raised.
     """
     raise_or_refuse = data.kept(exported, "raised", lambda _: functools.lru_cache(_MOST)(_raised_or_refused))
-    found = raise_or_refuse(exported, tuple(map(plain, in_avals)), platform, change)
+    found = raise_or_refuse(exported, tuple(map(plain, in_avals)), platform, differentiable)
     if isinstance(found, RefusedError):
         raise RefusedError(found.operation, found.why, found.location)
     return found
 
 
 def _raised_or_refused(
-    exported: ExportedData, in_avals: tuple[Any, ...], platform: str, change: Callable[[Any], None] | None
+    exported: ExportedData, in_avals: tuple[Any, ...], platform: str, differentiable: bool
 ) -> Raised | RefusedError:
     try:
-        return _raise(exported, in_avals, platform, change)
+        return _raise(exported, in_avals, platform, differentiable)
     except RefusedError as error:
         return error.with_traceback(None)
     except RecursionError:
         return too_deep()
 
 
-def _raise(
-    exported: ExportedData, in_avals: tuple[Any, ...], platform: str, change: Callable[[Any], None] | None
-) -> Raised:
+def _raise(exported: ExportedData, in_avals: tuple[Any, ...], platform: str, differentiable: bool) -> Raised:
     out_avals = tuple(map(plain, abstract_eval(*in_avals, exported=exported)[0]))
     if exported.ordered_effects:
         raise RefusedError("an ordered effect")
@@ -174,11 +170,11 @@ def _raise(
         except ModuleError as error:
             found = f"expected {error.expected}, found {error.found}"
             raise RefusedError("stablehlo.composite", found) from cause(error)
-        if change is not None:
-            change(module)
         if runnable.may_call_lapack(exported):
             _jax.initialize_lapack()
-        reader = Reader(module, OPERATIONS, index, partitioned=exported.nr_devices > 1)
+        reader = Reader(
+            module, DIFFERENTIABLE if differentiable else OPERATIONS, index, partitioned=exported.nr_devices > 1
+        )
         block = reader.main()
         chosen = None if index is None else np.asarray(index, reader.type_of_number(block.parameters[0]).dtype)
     placed = _placed(exported._in_named_shardings), _placed(exported._out_named_shardings)

@@ -97,8 +97,13 @@ class Operation:
         self.value: np.ndarray[Any, Any] | None = None
         self.looked_around = False
 
+    @property
+    def place(self) -> str:
+        """Where it comes from, in short; empty if the module does not say."""
+        return place(self._mlir.location)
+
     def refuse(self, why: str = "") -> NoReturn:
-        raise RefusedError(self.name, why, place(self._mlir.location))
+        raise RefusedError(self.name, why, self.place)
 
     def check_all_was_read(self) -> None:
         if self._unread:
@@ -140,9 +145,7 @@ class Operation:
         except RefusedError:  # which is a ValueError, too
             raise
         except (TypeError, ValueError, KeyError) as error:
-            raise RefusedError(self.name, f"whose {name} is not understood", place(self._mlir.location)) from cause(
-                error
-            )
+            raise RefusedError(self.name, f"whose {name} is not understood", self.place) from cause(error)
 
     def integer(self, name: str, default: int = _REQUIRED) -> int:
         return self._read(name, default, lambda a: int(_jax.ir.IntegerAttr(a).value))

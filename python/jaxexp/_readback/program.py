@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxexp._errors import cause
+from jaxexp._errors import UnsupportedError, cause
 from jaxexp._kernel.artifact.words import dtype_and_shape
 
 from .array_type import Type
@@ -48,7 +48,7 @@ class Step:
         """
         try:
             results = self.run(*arguments)
-        except RefusedError:
+        except UnsupportedError:  # with its own words
             raise
         except RecursionError:
             raise too_deep() from None

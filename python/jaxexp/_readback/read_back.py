@@ -107,17 +107,17 @@ def _check_devices(ctx: Any, *arrays: Any, exported: ExportedData) -> Sequence[A
 _jax.register_lowering(border_p, _check_devices)
 
 
-def on_any_platform(
-    exported: ExportedData, leaves: Sequence[Any], change: Callable[[Any], None] | None = None
-) -> Sequence[Any]:
-    """The function, for lowering on any platform; only on its own platforms if it calls foreign functions. `change` is
-    as in `function.raised`.
+def on_any_platform(exported: ExportedData, leaves: Sequence[Any], *, differentiable: bool = False) -> Sequence[Any]:
+    """The function, for lowering on any platform; only on its own platforms if it calls foreign functions.
 
-    JAX would differentiate it as the module is written.
+    If it is `differentiable`, its derivatives are those of the module as it is written, but zero stays zero.
     """
     in_avals = list(map(jax.typeof, leaves))
     check(exported, in_avals)
-    each = {platform: raise_function(exported, in_avals, platform, change) for platform in exported.platforms}
+    each = {
+        platform: raise_function(exported, in_avals, platform, differentiable=differentiable)
+        for platform in exported.platforms
+    }
     if any(function.has_shard_map for function in each.values()):
         results = _one_of(each, exported, border_p.bind(*leaves, exported=exported))
         return border_p.bind(*results, exported=exported)

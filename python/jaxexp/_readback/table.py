@@ -18,6 +18,7 @@ from . import (
     reductions,
     shapes,
     sorting,
+    zeros,
 )
 from .operation import Read
 
@@ -97,3 +98,14 @@ def _refusing(why: str) -> Read:
 
 
 OPERATIONS: Mapping[str, Read] = {**{name: _refusing(why) for name, why in REFUSED.items()}, **_READ}
+
+# How a module is read that is differentiated.
+DIFFERENTIABLE: Mapping[str, Read] = {
+    **OPERATIONS,
+    **{
+        name: zeros.keeping(OPERATIONS[name])
+        for name in (*elementwise.CURVED, "stablehlo.composite", "stablehlo.custom_call")
+    },
+    "stablehlo.abs": zeros.keeping(zeros.absolute),
+    "stablehlo.bitcast_convert": zeros.bits,
+}

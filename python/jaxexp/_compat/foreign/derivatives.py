@@ -1,4 +1,4 @@
-"""Derivatives of a module as it is written: it is read back into JAX, which differentiates it."""
+"""Derivatives of a module as it is written, but zero stays zero: it is read back into JAX, which differentiates it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,6 @@ from jaxexp._kernel.function.vjps import DerivedVjp
 from jaxexp._kernel.module import locations
 from jaxexp._readback.array_type import is_wide
 from jaxexp._readback.read_back import on_any_platform
-from jaxexp._readback.refused import RefusedError
-
-from . import expansions
 
 
 class _ReadBackVjp(DerivedVjp):
@@ -42,7 +39,7 @@ def as_written(exported: E) -> E:
         raise UnsupportedError("differentiable=True needs constant shapes: give sizes in shapes=, or leave it out")
 
     def flat(*leaves: Any) -> Any:
-        return tuple(on_any_platform(exported, leaves, expansions.read))
+        return tuple(on_any_platform(exported, leaves, differentiable=True))
 
     flat.__name__ = flat.__qualname__ = exported.fun_name
     jitted: Any = jax.jit(
@@ -60,7 +57,7 @@ def as_written(exported: E) -> E:
             differentiable = dataclasses.replace(exported, _get_vjp=_ReadBackVjp(again))
             differentiable.vjp()
             return differentiable
-    except RefusedError as error:
+    except UnsupportedError as error:
         raise UnsupportedError(f"differentiable=True: {error}") from cause(error)
     except (ValueError, NotImplementedError, TypeError) as error:
         raise UnsupportedError(f"differentiable=True: JAX has no derivative of it: {in_one_line(error)}") from cause(

@@ -57,14 +57,15 @@ def from_stablehlo(
         results: the result of a call in the same way. Results of the module that it leaves out are not returned.
         disabled_checks: safety checks to leave out, as in `export`: custom calls that are not known to be stable.
         differentiable: whether the function gets VJPs. They are those of the module as it is written: functions that
-            its source stopped gradients in, or gave custom derivatives, are differentiated like all others. The first
-            VJP is made now; `serialize` and `save` take any ``vjp_order``.
+            its source stopped gradients in, or gave custom derivatives, are differentiated like all others. A cotangent
+            of 0 stays 0, also times infinity or NaN. The first VJP is made now; `serialize` and `save` take any
+            ``vjp_order``.
 
     Raises:
         DeserializationError: it is not a StableHLO module, or not clear which of its functions is meant.
         UnsupportedError: the module has something that no artifact can hold, such as operations of other dialects,
             tuples, tokens, replicas or quantized types; the message names it. Or with `differentiable`, an operation
-            has no derivative.
+            has no derivative: a loop of unknown length, a custom call, the bits of a number.
         ExportError: custom calls are not known to be stable; or `shapes`, `args`, `kwargs` or `results` do not fit the
             module.
         TypeError: `module` is neither text, bytes nor a path.
