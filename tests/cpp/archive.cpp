@@ -86,7 +86,7 @@ wire::ArchiveIndex index_of(const wire::FileBytes& file, const wire::FoundEnd& f
   const auto part = file.bytes().subspan(said.index_position, said.index_size);
   const auto root = part.subspan(said.root_position, said.root_size);
   file.fetch(root);
-  return {part, root, said.root_digest, said.index_position, &file};
+  return {part, root, said.root_digest, said.index_position, [&file](auto bytes) { file.fetch(bytes); }};
 }
 
 void seal_sections(std::vector<std::uint8_t>& file) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Iterator
@@ -22,67 +23,134 @@ ANOTHER = {
 }  # fmt: skip
 DIRECTIONS = {"LT": "GE", "LE": "LT", "GT": "LE", "GE": "GT", "EQ": "NE", "NE": "EQ"}
 EXCHANGED = ("subtract", "divide", "concatenate", "dot_general", "dynamic_update_slice")
-ROUNDED = ("dot_general", "convolution", "reduce")  # what accumulates
+ACCUMULATE = ("dot_general", "convolution", "reduce")
+_ROUNDED, _DELETED = "accumulates in bfloat16", "left out"
+
+
+Place = tuple[str, int]  # a function, and the number of an operation there, as `jaxexp.CheckReport.Culprit.at` has it
 
 
 @dataclasses.dataclass(frozen=True)
 class Mutation:
-    """A changed module: which operation, what it becomes, how, and its bytes. `around` are the operations around it."""
+    """A changed module.
+
+    Attributes:
+        operation: which operation was changed.
+        how: into what.
+        at: where that is in the changed module. If an operation is left out, it is what took its result, or follows
+            it: to take another operand instead makes the same module.
+        around: where the operations around it are.
+        calls: the function that the operation calls, if it is a call.
+        is_in_place: whether the module has the same operations otherwise, in the same places.
+        module: its bytes.
+    """
 
     operation: str
-    becomes: str
     how: str
-    around: tuple[str, ...]
+    at: tuple[Place, ...]
+    around: tuple[Place, ...]
+    calls: str
+    is_in_place: bool
     module: bytes
+
+    def names(self, at: Place) -> str:
+        """What a place is of this change: ``"exact"``, ``"around"`` or in what is called, or ``"wrong"``."""
+        return "exact" if at in self.at else "around" if at in self.around or at[0] == self.calls else "wrong"
 
 
 def mutations(module: bytes, one_in: int = 1) -> Iterator[Mutation]:
-    """The changes of the operations that can be changed: all of them, or one in so many."""
-    count = 0
-    number = 0
-    while True:
-        with _jax.make_ir_context() as context, _jax.ir.Location.unknown(context):
-            parsed = mlir.parse(module, context)
-            operations = list(mlir.iter_operations(parsed))
-            if number >= len(operations):
-                return
-            kinds = [] if _may_count(operations[number]) else [kind for kind, _ in _changes(operations[number])]
-        for kind in kinds:
-            count += 1
-            if count % one_in:
+    """The changes of the operations that can be changed: all of them, or one in so many, in some order."""
+    with _parsed(module) as parsed:
+        every = [one for one, *_ in _placed(parsed)]
+        found = [(number, kind) for number, one in enumerate(every) for kind, _ in _changes(one)]
+    order = np.random.default_rng(len(found)).permutation(len(found))
+    for number, kind in [found[i] for i in order[: -(-len(found) // one_in)]]:
+        with _parsed(module) as parsed:
+            placed = _placed(parsed)
+            changed = placed[number][0]
+            name, at = changed.name, [changed]
+            if kind == _DELETED:
+                at = [use.owner.operation for use in changed.results[0].uses]
+                at.append(placed[number + 1][0])
+            change = dict(_changes(changed))[kind](changed)
+            if kind != _DELETED:
+                at = [change if change is not None else changed]
+            without = _erase_unused(parsed)
+            try:
+                made = mlir.serialize(parsed)
+            except jax.errors.JaxRuntimeError:  # of other types, such as the negative of an absolute complex number
                 continue
-            with _jax.make_ir_context() as context, _jax.ir.Location.unknown(context):
-                parsed = mlir.parse(module, context)
-                operation = list(mlir.iter_operations(parsed))[number]
-                name = operation.name
-                around = []
-                parent = operation.parent
-                while parent is not None and parent.name != "builtin.module":
-                    around.append(parent.name)
-                    parent = parent.operation.parent
-                dict(_changes(operation))[kind](operation)
-                becomes = f"stablehlo.{kind.partition(' ')[0]}" if kind.endswith(" instead") else name
-                try:
-                    changed = mlir.serialize(parsed)
-                except jax.errors.JaxRuntimeError:  # of other types, such as the negative of an absolute complex number
-                    continue
-                yield Mutation(name, becomes, kind, tuple(around), changed)
-        number += 1
+            found_at = [(where, around) for one, where, around in _placed(parsed) if one in at]
+            callee = one.attributes["callee"].value if (one := at[0]).name == "func.call" else ""
+        is_in_place = not without and kind not in (_ROUNDED, _DELETED)
+        places = tuple(where for where, _ in found_at)
+        around = tuple(place for _, around in found_at for place in around)
+        yield Mutation(name, kind, places, around, callee, is_in_place, made)
+
+
+@contextlib.contextmanager
+def _parsed(module: bytes) -> Iterator[Any]:
+    with _jax.make_ir_context() as context, _jax.ir.Location.unknown(context):
+        yield mlir.parse(module, context)
+
+
+def _placed(module: Any) -> list[tuple[Any, Place, tuple[Place, ...]]]:
+    """The operations of a module, each with its place, and those of the operations around it. What ends a function is
+    behind its operations, and what ends a block is in the place of the operation around it.
+    """
+    found: list[tuple[Any, Place, tuple[Place, ...]]] = []
+
+    def add(block: Any, function: str, number: int, around: tuple[Place, ...]) -> int:
+        for one in block.operations:
+            operation, at = one.operation, (function, number)
+            is_end = operation.name.endswith(".return")
+            found.append((operation, around[0] if is_end and around else at, around))
+            number += not is_end
+            for region in operation.regions:
+                for inner in region.blocks:
+                    number = add(inner, function, number, (at, *around))
+        return number
+
+    for function in module.body.operations:
+        if function.operation.name == "func.func":
+            add(function.regions[0].blocks[0], _jax.ir.StringAttr(function.attributes["sym_name"]).value, 0, ())
+    return found
+
+
+def _erase_unused(module: Any) -> bool:
+    """Erases operations that nobody uses, as jaxlib does when it writes a module; whether there were some."""
+    was_erased = False
+    for operation, *_ in reversed(_placed(module)):
+        is_used = any(mlir.is_used(value) for value in operation.results)
+        if len(operation.results) and not is_used and operation.name not in ("func.call", "stablehlo.custom_call"):
+            operation.erase()
+            was_erased = True
+    return was_erased
 
 
 def _may_count(operation: Any) -> bool:
     """Whether it may count the trips of a loop, which may never end if it is changed."""
     if operation.name not in ("stablehlo.add", "stablehlo.subtract", "stablehlo.constant"):
         return False
-    type_ = _jax.ir.RankedTensorType(operation.results[0].type)
+    return _counts_in(operation, operation.results[0])
+
+
+def _counts_in(operation: Any, value: Any) -> bool:
     parent = operation.parent
     is_top = parent.name == "func.func" and str(parent.attributes["sym_name"]) == '"main"'
-    return not is_top and not type_.rank and str(type_.element_type) in ("i32", "i64", "ui32")
+    return not is_top and _is_counter(value)
 
 
-def _changes(operation: Any) -> Iterator[tuple[str, Callable[[Any], None]]]:
+def _changes(operation: Any) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """How it may be changed: each change returns the operation that is named for it, if that is a new one."""
     name = operation.name.removeprefix("stablehlo.")
     attributes = operation.attributes
+    if operation.name.endswith(".return"):
+        if (order := _another_order(operation)) is not None:
+            yield "another order", lambda op: _operands(op, order)
+        return
+    if _may_count(operation):
+        return
     if name in ANOTHER:
         yield f"{ANOTHER[name]} instead", lambda op: _renamed(op, ANOTHER[name])
     if name == "constant" and "dense_resource" not in str(attributes["value"]):
@@ -98,19 +166,57 @@ def _changes(operation: Any) -> Iterator[tuple[str, Callable[[Any], None]]]:
         change = _other_numbers(operation, name)
         if change is not None:
             yield "other numbers", change
-    if name in ROUNDED and str(_element(operation.results[0])) == "f32" and len(operation.results) == 1:
-        yield "accumulates in bfloat16", _rounded
+    if len(operation.results) == 1 and operation.results[0].type in types:
+        yield _DELETED, lambda op: mlir.replace(op, [op.operands[types.index(op.results[0].type)]])
+    for i, other in enumerate(_others(operation)):
+        if other is not None:
+            yield f"another operand {i}", lambda op, i=i: op.operands.__setitem__(i, _others(op)[i])
+            break
+    if name in ACCUMULATE and str(_element(operation.results[0])) == "f32" and len(operation.results) == 1:
+        yield _ROUNDED, _rounded
+
+
+def _another_order(operation: Any) -> list[int] | None:
+    """Two operands exchanged that are of one type, but other values."""
+    values = list(operation.operands)
+    for i, one in enumerate(values):
+        for j in range(i + 1, len(values)):
+            if one.type == values[j].type and one != values[j] and not _is_counter(one):
+                return [*range(i), j, *range(i + 1, j), i, *range(j + 1, len(values))]
+    return None
+
+
+def _is_counter(value: Any) -> bool:
+    type_ = _jax.ir.RankedTensorType(value.type)
+    return not type_.rank and str(type_.element_type) in ("i32", "i64", "ui32")
+
+
+def _others(operation: Any) -> list[Any]:
+    """For each operand, the last value of the same type in front of the operation that is another one."""
+    block = operation.block
+    known = list(block.arguments)
+    for one in block.operations:
+        if one.operation == operation:
+            break
+        known += one.results
+    return [
+        None
+        if _counts_in(operation, value)
+        else next((one for one in reversed(known) if one.type == value.type and one != value), None)
+        for value in operation.operands
+    ]
 
 
 def _element(value: Any) -> Any:
     return _jax.ir.RankedTensorType(value.type).element_type
 
 
-def _renamed(operation: Any, name: str) -> None:
+def _renamed(operation: Any, name: str) -> Any:
     ir, types = _jax.ir, [result.type for result in operation.results]
     with ir.InsertionPoint(operation), operation.location:
         new = ir.Operation.create(f"stablehlo.{name}", results=types, operands=list(operation.operands))
     mlir.replace(operation, new.results)
+    return new.operation
 
 
 def _operands(operation: Any, order: list[int]) -> None:
@@ -193,7 +299,7 @@ def _other_numbers(operation: Any, name: str) -> Callable[[Any], None] | None:
     return None
 
 
-def _rounded(operation: Any) -> None:
+def _rounded(operation: Any) -> Any:
     """Rounds the result to bfloat16, as if it had been accumulated so."""
     ir = _jax.ir
     type_ = ir.RankedTensorType(operation.results[0].type)
@@ -202,9 +308,11 @@ def _rounded(operation: Any) -> None:
     places = [other.operation for other in everything]
     with ir.InsertionPoint(everything[places.index(operation.operation) + 1]), operation.location:
         narrow = ir.RankedTensorType.get(list(type_.shape), ir.BF16Type.get())
-        up = _jax.hlo.convert(type_, _jax.hlo.convert(narrow, operation.results[0]))
+        down = _jax.hlo.convert(narrow, operation.results[0])
+        up = _jax.hlo.convert(type_, down)
     for owner, number in uses:
         owner.operands[number] = up
+    return down.owner
 
 
 def different(before: Any, after: Any, tolerance: float = 1e-3) -> bool:

@@ -190,21 +190,26 @@ def test_recorded_calls() -> None:
 
 
 def test_traces() -> None:
+    """Another JAX finds the operations of a trace in the module. An earlier form of a trace is not compared."""
+    compared = 0
     for exported in named("traced"):
         report = exported.check()
         assert report.ok, report
         (case,) = exported.cases
         traced, here = Chain(exported).trace(0, [value.array() for value in case.arguments])
         recorded = culprit.Trace.of_case(case.trace)
-        assert recorded is not None
+        if recorded is None:
+            continue
+        compared += 1
         assert len(traced.rows) > 10
-        assert recorded.identities == here.identities
-        for i, row in enumerate(traced.rows):
-            if row.is_float:  # how often it ran and what is special are integers
-                np.testing.assert_array_equal(here.integers(0, i)[:2], recorded.integers(0, i)[:2])
-                np.testing.assert_allclose(here.floats(0, i)[2:], recorded.floats(0, i)[2:], rtol=1e-4, atol=1e-3)
-            else:
-                np.testing.assert_array_equal(here.integers(0, i), recorded.integers(0, i))
+        assert (recorded.module, recorded.identities) == (here.module, here.identities)
+        np.testing.assert_array_equal(recorded.counts, here.counts)
+        is_float = np.array([row.is_float for row in traced.rows])
+        one, other = (run.numbers[:, is_float] for run in (here, recorded))
+        np.testing.assert_array_equal(one[..., :2], other[..., :2])  # how often it ran, and what is special
+        np.testing.assert_allclose(one.view(np.float32)[..., 4:], other.view(np.float32)[..., 4:], rtol=1e-4, atol=1e-3)
+        np.testing.assert_array_equal(here.numbers[:, ~is_float], recorded.numbers[:, ~is_float])
+    assert compared
 
 
 def test_sizes() -> None:

@@ -112,8 +112,8 @@ class Chain:
         if key not in self._traced:
             self._traced[key] = traced(program, shapes, at)
         found = self._traced[key]
-        *_, floats, integers = self._called(found.function, arguments)
-        return found, Trace.of(found.rows, floats, integers)
+        *_, table = self._called(found.function, arguments)
+        return found, Trace.of(program.mlir_module_serialized, found.rows, table)
 
     def in_float64(self, order: int, leaves: Sequence[Any]) -> InFloat64:
         """The program for flat arguments like these in float64, which is compiled once for their shapes.

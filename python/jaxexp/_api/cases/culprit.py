@@ -4,238 +4,290 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxexp import _native
 from jaxexp._kernel.artifact.cases import Array, storage
-from jaxexp._readback.traced.rows import EXACT, Row
+from jaxexp._kernel.artifact.words import counted
+from jaxexp._readback.traced.fingerprint import TRIPS
+from jaxexp._readback.traced.rows import EXACT, RETURN, Row
 from jaxexp._readback.traced.tracing import Traced
 
 from .comparing import ULPS, epsilon
 from .report import Culprit, Difference
 
-# How much more an operation may differ than what it takes: rounding grows by less in nearly all operations.
-_GROWTH = 16
+# How much more an operation may differ than what it takes: rounding grows by less in nearly all operations. And which
+# part of its size at most if it takes the same: rounding of narrow floats makes less.
+_GROWTH, _MOST = 16, 1 / 16
 # These may be small where what they take is large.
-_CANCELLING = ("stablehlo.add", "stablehlo.subtract", "stablehlo.reduce", "stablehlo.dot_general")
+_CANCELLING = tuple(f"stablehlo.{name}" for name in ("add", "subtract", "reduce", "reduce_window", "dot_general"))
+_GIVEN, _LOOP = ("stablehlo.constant", "stablehlo.iota"), "stablehlo.while"
 
-_FIRST, _ALL = range(2)  # of an operation, the first time that it ran, or all times
-_WORDS = 6
+_UNIT = epsilon(np.dtype(np.float32))  # of the sums
 _RUNS, _SPECIAL, _SUMS, _ROOT, _LARGEST = 0, 1, slice(2, 4), 4, 5
+_BESIDE = 2  # the words in front of these numbers
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Trace:
     """The fingerprints of a run.
 
     Attributes:
-        words: uint32[rows,7 or 13]: `Row.identity`; then the six numbers of the first time that each operation ran;
-            then those of all times, unless these are the same for each of them.
+        module: the digest of the module.
+        identities: int64[rows]: `Row.identity` of each row.
+        counts: how many trips the loop around each row made.
+        numbers: uint32[TRIPS,rows,6]: the numbers from each of the first trips.
+        outermost: uint32[TRIPS,rows]: which trip of the outermost loop each of these was, from 1 on; of a case, 0.
+        runs: how often each operation ran; of a case, 0.
     """
 
-    def __init__(self, words: Array) -> None:
-        self.words = np.ascontiguousarray(words)
-        self.identities: list[int] = words[:, 0].tolist()
-        self._integers = np.ascontiguousarray(words[:, 1:]).reshape(len(words), (words.shape[1] - 1) // _WORDS, _WORDS)
-        self._floats = self._integers.view(np.float32)
+    module: bytes
+    identities: Array
+    counts: Array
+    numbers: Array
+    outermost: Array
+    runs: Array
 
     @classmethod
-    def of(cls, rows: Sequence[Row], floats: Array, integers: Array) -> Trace:
+    def of(cls, module: bytes, rows: Sequence[Row], table: Array) -> Trace:
         """The trace of a program that returned this table."""
-        is_float = np.array([row.is_float for row in rows], bool)[:, None]
-        numbers = np.ascontiguousarray(floats).view(np.uint32)
-        either = np.where(is_float, numbers[..., :2], integers[..., 2:])
-        halves = np.concatenate([integers[..., :2], either, numbers[..., 2:]], axis=-1)
-        kept = halves[:1] if np.array_equal(*halves) else halves
-        identities = np.array([row.identity for row in rows], np.uint32)[:, None]
-        return cls(np.concatenate([identities, *kept], axis=1))
+        every = np.zeros((TRIPS, *table.shape[1:]), np.uint32)
+        every[: len(table) - 1] = table[:-1]
+        is_float = np.array([[row.is_float] for row in rows], bool)
+        sums = np.where(is_float, every[..., 5:7], every[..., 3:5])
+        numbers = np.concatenate([every[..., 1:3], sums, every[..., 7:]], axis=-1)
+        identities = np.array([row.identity for row in rows], np.int64)
+        return cls(_native.digest(module), identities, table[-1, :, 0], numbers, every[..., 0], table[-1, :, 1])
 
     @classmethod
     def of_case(cls, table: Any) -> Trace | None:
-        """The trace that a case has; None if a later release wrote it."""
+        """The trace that a case has; None if another release wrote it, in another form."""
         words = table.array()
-        return cls(words) if words.shape[1] in (1 + _WORDS, 1 + 2 * _WORDS) else None
+        if words.shape[1] != _BESIDE + _LARGEST + 1 or len(words) < 2:
+            return None
+        digest, words = words[0, _BESIDE:][:4].astype("<u4").tobytes(), words[1:]
+        rows = np.cumsum(words[:, 1] > 0) - 1
+        firsts = np.flatnonzero(words[:, 1] > 0)
+        numbers = np.zeros((TRIPS, len(firsts), _LARGEST + 1), np.uint32)
+        numbers[(np.arange(len(rows)) - firsts[rows]) % TRIPS, rows] = words[:, _BESIDE:]
+        counts, unknown = words[firsts, 1] - 1, np.zeros((TRIPS, len(firsts)), np.uint32)
+        return cls(digest, words[firsts, 0].astype(np.int64), counts, numbers, unknown, unknown[0])
 
-    def where_as(self, again: Trace) -> Array:
-        """The words, without what was other numbers when the same was run again: no run may be compared with that."""
-        words = self.words.copy()
-        words[(words != again.words).any(axis=1), 1:] = 0  # as if it did not run
-        return words
+    @property
+    def words(self) -> Array:
+        """What a case keeps, uint32[:,8]: the digest; then for each row, its identity, 1 + its count, and its numbers,
+        with more of them behind for each trip.
+        """
+        row, trip = np.nonzero(np.arange(TRIPS) < np.maximum(self.counts, 1)[:, None])
+        about = np.stack([self.identities.astype(np.uint32), self.counts + np.uint32(1)], axis=1)[row]
+        about[trip > 0] = 0
+        head = np.zeros((1, _BESIDE + _LARGEST + 1), np.uint32)
+        head[0, _BESIDE:][:4] = np.frombuffer(self.module, "<u4")
+        return np.concatenate([head, np.concatenate([about, self.numbers[trip, row]], axis=1)])
 
-    def integers(self, half: int, row: int) -> Any:
-        return self._integers[row, min(half, self._integers.shape[1] - 1)]
+    def for_rows_of(self, other: Trace) -> Trace:
+        """This with a row for each one of another trace: as they are, if both have as many. Otherwise those of the same
+        operations with the same operands; others have the identity -1, and no numbers.
+        """
+        if len(self.identities) == len(other.identities):
+            return self
+        places, both = np.full(len(other.identities), -1), (self.identities.tolist(), other.identities.tolist())
+        for block in SequenceMatcher(None, *both, autojunk=False).get_matching_blocks():
+            places[block.b : block.b + block.size] = np.arange(block.a, block.a + block.size)
+        is_there = places >= 0
+        return dataclasses.replace(
+            self,
+            identities=np.where(is_there, self.identities[places], -1),
+            counts=self.counts[places],
+            numbers=np.where(is_there[:, None], self.numbers[:, places], np.uint32(0)),
+        )
 
-    def floats(self, half: int, row: int) -> Any:
-        return self._floats[row, min(half, self._floats.shape[1] - 1)]
+    def where_as(self, again: Trace) -> Trace:
+        """The same, without what was other numbers when it was run again: no run may be compared with that."""
+        numbers = self.numbers.copy()
+        numbers[:, (numbers != again.numbers).any(axis=(0, 2))] = 0  # as if it did not run
+        return dataclasses.replace(self, numbers=numbers)
 
 
 class Named(NamedTuple):
-    """A row, and what is said of its operation."""
+    """A row, the trip in which it differs, and what is said of its operation."""
 
     row: int
+    trip: int
     culprit: Culprit
 
 
 def find(rows: Sequence[Row], here: Trace, recorded: Trace) -> Named | None:
     """The first of the rows at which a run differs from the recorded one; None if they make the same."""
-    alike = _alike(rows, here, recorded)
-    first = _Comparison(rows, here, recorded, _FIRST)
-    if (suspect := _earliest(range(alike), first.is_to_blame)) is not None:
-        return _in_loop(rows, here, recorded, suspect) or first.blamed(suspect)
-    if alike < len(rows):
-        return Named(alike, _culprit(rows[alike], "the recorded run has another operation in this place"))
-    for is_first in (first.turns_over, first.rounds):
-        if (suspect := _earliest(range(alike), is_first)) is not None:
-            return first.blamed(suspect)
-    return None
+    return next(_Comparison(rows, here, recorded).suspects(), None)
 
 
 def differences(rows: Sequence[Row], here: Trace, recorded: Trace, named: Culprit) -> dict[tuple[str, int], Difference]:
-    """By how much the result of each operation differs, if it does: the most in all calls of its function. `named` is
-    what `find` returned.
+    """By how much the result of each operation differs, if it does: the most in all runs. `named` is what `find`
+    returned.
     """
-    alike = _alike(rows, here, recorded)
+    compared = _Comparison(rows, here, recorded)
+    own = np.where(compared.is_to_blame, compared.errors, 0.0).max(axis=0)
     found: dict[tuple[str, int], Difference] = {}
-    for half in (_FIRST, _ALL):
-        comparison = _Comparison(rows, here, recorded, half)
-        for index in range(alike):
-            if (error := comparison.error(index)) > 0:
-                own = error if comparison.is_to_blame(index) else 0.0
-                before = found.get(rows[index].at, Difference(0.0, 0.0))
-                found[rows[index].at] = Difference(max(before.error, error), max(before.own, own))
-    found[named.at] = Difference(named.error, named.error)
-    return found
+    for row, *error in zip(rows, compared.errors.max(axis=0), own, strict=False):
+        if error[0] > 0:
+            found[row.at] = Difference(*map(max, error, found.get(row.at, (0.0, 0.0))))
+    return found | {named.at: Difference(named.error, named.error)}
 
 
-def _alike(rows: Sequence[Row], here: Trace, recorded: Trace) -> int:
-    """How many rows are about the same operations."""
-    both = zip(here.identities, recorded.identities, strict=False)
-    return next((i for i, (mine, theirs) in enumerate(both) if mine != theirs), min(len(rows), len(recorded.words)))
+def is_changed(here: Trace, recorded: Trace) -> bool:
+    """Whether the module has other operations than the recorded one."""
+    return here.module != recorded.module and not np.array_equal(here.identities, recorded.identities)
 
 
 def with_exact(named: Named, traced: Traced, run: Trace, recorded: Trace) -> Culprit:
     """The operation that `find` named, with how far its results are from float64.
 
     Args:
-        named: what `find` returned, of the first time that the operation ran.
+        named: what `find` returned, of one run of the operation.
         traced, run: of a run that has rows of this operation in float64, too.
         recorded: the recorded run.
     """
     plain = [index for index, row in enumerate(traced.rows) if row.operation != EXACT]
-    at = plain[named.row]
+    at, row = plain[named.row], named.row
     if at + 1 == len(traced.rows) or traced.rows[at + 1].operation != EXACT:
         return named.culprit
-    rows, words = [traced.rows[index] for index in plain], run.words[plain]
-    exact = words.copy()
-    exact[named.row, 1:] = run.words[at + 1, 1:]
-    expected, found = (
-        _Comparison(rows, side, Trace(exact), _FIRST).error(named.row) for side in (recorded, Trace(words))
-    )
+    rows = [traced.rows[index] for index in plain]
+    here = dataclasses.replace(run, identities=recorded.identities, numbers=run.numbers[:, plain])
+    exact = dataclasses.replace(here, numbers=here.numbers.copy())
+    exact.numbers[:, row] = run.numbers[:, at + 1]
+    expected, found = (float(_Comparison(rows, exact, one).errors[named.trip, row]) for one in (recorded, here))
     return dataclasses.replace(named.culprit, expected_error=expected, found_error=found)
 
 
-def _in_loop(rows: Sequence[Row], here: Trace, recorded: Trace, suspect: int) -> Named | None:
-    """What is to blame in a loop whose first trip made the same in both runs; None if `suspect` is no such loop."""
-    row = rows[suspect]
-    if row.operation != "stablehlo.while":
-        return None
-    inside = (*row.where, "while")
-    end = suspect
-    while end >= 0 and (rows[end].operation, rows[end].where, rows[end].takes) == (row.operation, row.where, row.takes):
-        end -= 1
-    begin = end
-    while begin >= 0 and rows[begin].where[: len(inside)] == inside:
-        begin -= 1
-    body = range(begin + 1, end + 1)
-    if not body:
-        return None
-    trips = [int(run.integers(_ALL, body[0])[_RUNS]) for run in (recorded, here)]
-    if trips[0] != trips[1]:
-        why = f"its condition ended it after {trips[0]:,} trips in the recorded run, {trips[1]:,} here"
-        return Named(suspect, _culprit(row, why))
-    later = _Comparison(rows, here, recorded, _ALL)
-    blamed = _earliest(body, later.is_to_blame)
-    return None if blamed is None else later.blamed(blamed)
-
-
-def _earliest(indices: Iterable[int], is_it: Callable[[int], bool]) -> int | None:
-    return next(filter(is_it, indices), None)
-
-
 class _Comparison:
-    """The rows of two runs: of the first time that each operation ran, or of all times."""
+    """Two runs, as far as their rows are about the same operations.
 
-    def __init__(self, rows: Sequence[Row], here: Trace, recorded: Trace, half: int) -> None:
-        self._rows, self._half = rows, half
-        self._here, self._recorded = here, recorded
-        self._errors: dict[int, float] = {}
+    Attributes:
+        errors: float64[TRIPS,rows]: in each trip, by how much of its size a result differs; infinite for other
+            integers, and other infinities and NaNs.
+        is_to_blame: of the same shape: whether neither what the operation takes nor rounding explains that.
+    """
 
-    def error(self, index: int) -> float:
-        """By how much of its size a result differs; infinite for other integers, and other infinities and NaNs."""
-        if index not in self._errors:
-            self._errors[index] = self._error(index)
-        return self._errors[index]
+    def __init__(self, rows: Sequence[Row], here: Trace, recorded: Trace) -> None:
+        self._rows, self._here, self._recorded = rows, here, recorded.for_rows_of(here)
+        self._is_changed, self._more = is_changed(here, recorded), len(recorded.identities) - len(rows)
+        both = here, self._recorded
+        is_float = np.array([[row.is_float] for row in rows], bool)
+        differ = both[0].numbers != both[1].numbers
+        are_others = differ[..., _SPECIAL] | (differ[..., _SUMS] & ~is_float).any(axis=-1)
+        floats = [np.where(is_float, run.numbers.view(np.float32), 0).astype(np.float64) for run in both]
+        apart = np.where(are_others, math.inf, np.abs(floats[0] - floats[1])[..., _SUMS].max(axis=-1))
+        # Of what did not run, what chose another branch is to blame.
+        apart[np.minimum(*(run.numbers[..., _RUNS] for run in both)) == 0] = 0
+        # What takes a result has the error relative to its size; the operation is judged by that of its operands, too.
+        sizes = np.maximum(*(side[..., _ROOT] for side in floats))
+        errors = np.divide(apart, sizes, out=apart.copy(), where=apart > 0)
+        self._taken = np.zeros(apart.shape)
+        self.errors = errors.copy()
+        for index, row in enumerate(rows):
+            of_all = [(taken, 0) for taken in row.takes]
+            of_all += [(before, row.operation != _LOOP) for before in row.before]
+            for one, ago in of_all:
+                np.maximum(self._taken[:, index], self._of(errors, index, one, ago), out=self._taken[:, index])
+                if row.operation in _CANCELLING:
+                    np.maximum(sizes[:, index], self._of(sizes, index, one, ago), out=sizes[:, index])
+        np.divide(apart, sizes, out=self.errors, where=apart > 0)
+        loops = [index for index, row in enumerate(rows) if row.operation == _LOOP and row.before]
+        self._trips = np.zeros((2, len(rows)), int)
+        self._trips[:, loops] = [run.counts[[rows[index].before[0] for index in loops]] for run in both]
+        is_loop = np.isin(np.arange(len(rows)), loops)
+        has_ended = (self.errors > 0) & (self._trips[0] != self._trips[1])
+        is_large = self.errors > np.maximum(_GROWTH * self._taken, [_rounding(row) for row in rows])
+        is_infinite = np.isinf(self.errors) | has_ended
+        self.is_to_blame = np.where(is_infinite, self._taken == 0, is_large & ~is_loop)
+        self._turns_over = np.where(is_infinite, np.isfinite(self._taken), is_large)
+        self._rounds = (self.errors > 0) & (self._taken == 0)
 
-    def _error(self, index: int) -> float:
-        half = self._half
-        mine, theirs = self._here.integers(half, index), self._recorded.integers(half, index)
-        if mine[_RUNS] == 0 or theirs[_RUNS] == 0:
-            return 0.0  # what chose another branch is to blame
-        row = self._rows[index]
-        if mine[_SPECIAL] != theirs[_SPECIAL] or (not row.is_float and (mine[_SUMS] != theirs[_SUMS]).any()):
-            return math.inf
-        if not row.is_float:
-            return 0.0
-        both = self._here.floats(half, index).astype(float), self._recorded.floats(half, index).astype(float)
-        size = max(one[_ROOT] for one in both)
-        if row.operation in _CANCELLING:
-            size = max([size, *(float(self._here.floats(half, i)[_ROOT]) for i in row.takes)])
-        difference = float(np.abs(both[0][_SUMS] - both[1][_SUMS]).max())
-        return difference / size if difference > 0 else 0.0
+    def _of(self, values: Array, index: int, taken: int, ago: int) -> Array:
+        """What a row takes of the values of another one, which may be in other loops, of so many trips ago."""
+        loops, own = self._rows[taken].loops, values[:, taken]
+        if loops != self._rows[index].loops[: len(loops)]:
+            return np.full(TRIPS, own.max())
+        trips = np.arange(TRIPS) if loops == self._rows[index].loops else self._here.outermost[:, index].astype(int) - 1
+        trips = trips - ago if loops else np.zeros(TRIPS, int)
+        return np.where(trips >= 0, own[np.clip(trips, 0, TRIPS - 1)], 0.0)
 
-    def taken(self, index: int) -> float:
-        """The largest error of what an operation takes."""
-        return max(map(self.error, self._rows[index].takes), default=0.0)
+    def suspects(self) -> Iterator[Named]:
+        """The operations that may be the first to differ, the most likely one in front."""
+        if self._is_changed:
+            yield from self._changed()
+        # A comparison makes other integers of operands that differ as rounding; then what only rounds otherwise.
+        for is_it in (self.is_to_blame, self._turns_over, self._rounds):
+            if found := np.argwhere(is_it).tolist():
+                yield self._blamed(*min(found, key=lambda one: self._when(*one)))
 
-    def is_to_blame(self, index: int) -> bool:
-        error, taken = self.error(index), self.taken(index)
-        if math.isinf(error):
-            return taken == 0
-        return error > 0 and error > _GROWTH * max(taken, ULPS * _rounding(self._rows[index].dtype))
+    def _changed(self) -> Iterator[Named]:
+        """The operations that the recorded module does not have, if they are why results differ."""
+        is_new = self._here.identities != self._recorded.identities
+        differs = self.errors > np.maximum(2 * self._taken, ULPS * _UNIT)
+        for index in np.flatnonzero(is_new).tolist():
+            row = self._rows[index]
+            if differs[:, index].any():
+                yield self._blamed(int(np.argmax(differs[:, index])), index)
+            elif self._recorded.identities[index] < 0 or not (row.dtype or is_new[[*row.takes]].any()):
+                what = "returns other values, or in another order"
+                if row.operation != RETURN:
+                    what = "is another one, or takes other operands"
+                if self._more:
+                    how = "are missing" if self._more > 0 else "are new"
+                    what += f"; {counted(abs(self._more), 'result')} of operations {how}"
+                yield Named(index, 0, _culprit(row, f"the module was changed here: it {what}"))
 
-    def turns_over(self, index: int) -> bool:
-        """Whether operands that differ as rounding may make other integers, as a comparison may."""
-        return math.isinf(self.error(index)) and not math.isinf(self.taken(index))
+    def _when(self, trip: int, index: int) -> tuple[int, ...]:
+        """What orders runs of operations by time."""
+        loops = self._rows[index].loops
+        outermost = (loops[0], int(self._here.outermost[trip, index])) if loops else ()
+        return *outermost, *((loops[-1], trip) if len(loops) > 1 else ()), index
 
-    def rounds(self, index: int) -> bool:
-        return self.error(index) > 0 and self.taken(index) == 0
-
-    def blamed(self, index: int) -> Named:
-        error, taken = self.error(index), self.taken(index)
-        row, half = self._rows[index], self._half
+    def _blamed(self, trip: int, index: int) -> Named:
+        row, error, taken = self._rows[index], float(self.errors[trip, index]), float(self._taken[trip, index])
+        here, recorded = self._trips[:, index].tolist()
+        if here != recorded:
+            why = f"its condition ended it after {recorded:,} trips in the recorded run, {here:,} here"
+            return Named(index, trip, _culprit(row, why))
         what = "has other numbers" if math.isinf(error) else f"differs by about {error:.2g} of its size"
         operands = f"operands that differ by {taken:.2g} of theirs" if taken else "the same operands"
         why = f"its result {what}, from {operands}"
-        if not math.isinf(error) and error <= _GROWTH * ULPS * _rounding(row.dtype):
+        if self._here.identities[index] != self._recorded.identities[index]:
+            why = f"the module was changed here: {why}"
+        elif row.operation == _LOOP:
+            why += f", which its first {TRIPS} trips do not explain"
+        elif error <= _rounding(row):
             why += ", as rounding may"
         culprit = _culprit(
             row,
             why,
             error=error,
             operands_error=taken,
-            is_first_run=half == _FIRST,
-            runs=int(self._here.integers(_ALL, index)[_RUNS]),
-            expected=float(self._recorded.floats(half, index)[_LARGEST]),
-            found=float(self._here.floats(half, index)[_LARGEST]),
+            run=int(self._here.numbers[: trip + 1, index, _RUNS].sum()),
+            runs=int(self._here.runs[index]),
+            expected=_largest(self._recorded, trip, index),
+            found=_largest(self._here, trip, index),
         )
-        return Named(index, culprit)
+        return Named(index, trip, culprit)
+
+
+def _largest(run: Trace, trip: int, index: int) -> float:
+    return float(run.numbers[trip, index, _LARGEST:].view(np.float32)[0])
 
 
 def _culprit(row: Row, why: str, **more: Any) -> Culprit:
     return Culprit(operation=row.operation, place=row.place, where=row.where, at=row.at, type=row.type, why=why, **more)
 
 
-def _rounding(dtype: str) -> float:
-    """The rounding of a dtype, as far as sums in float32 show it."""
-    return max(epsilon(storage(dtype).dtype), epsilon(np.dtype(np.float32)))
+def _rounding(row: Row) -> float:
+    """How much of its size the result of an operation differs by for rounding, if its operands are the same."""
+    if not row.is_float or row.operation in _GIVEN:
+        return ULPS * _UNIT
+    unit = max(epsilon(storage(row.dtype).dtype), _UNIT)
+    return max(unit, min(_GROWTH * ULPS * unit, _MOST))

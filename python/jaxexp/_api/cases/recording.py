@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxexp._errors import ExportError, ExportTypeError
+from jaxexp._errors import ExportError, ExportTypeError, WeightsError
 from jaxexp._kernel.artifact import scalars
 from jaxexp._kernel.artifact.cases import FLOAT0, MEASURED, Array, Case, Drawn, Tolerance, Value, storage
 from jaxexp._kernel.artifact.words import dtype_and_shape, is_text, listed, why_no_numbers
@@ -51,8 +51,30 @@ def check(exported: Any, tolerance: Any, max_drawn_bytes: int = MOST_DRAWN) -> C
     here = environment()
     exact = functools.partial(measuring.exact, chain)
     return replayed(
-        exported.fun_name, cases, chain.call, paths, here, explained, tolerance, max_drawn_bytes, chain.trace, exact
+        exported.fun_name,
+        cases,
+        chain.call,
+        paths,
+        here,
+        explained,
+        tolerance,
+        max_drawn_bytes,
+        chain.trace,
+        exact,
+        functools.cache(lambda: _changed_weights(exported.weights)),
     )
+
+
+def _changed_weights(weights: Any) -> str:
+    if not weights:
+        return ""
+    try:
+        weights.check_digests()
+    except WeightsError as error:
+        return f"these weights are not those of the recording: {explained(error)}; 'verify' compares all of them"
+    except ExportError:  # they were not loaded
+        pass
+    return ""
 
 
 def recorded(exported: Any, given: Iterable[Any], *, add: bool = True) -> tuple[Case, ...]:
@@ -107,7 +129,7 @@ def _made(chain: Chain, given: Any, names: set[str], here: Mapping[str, str]) ->
     trace = None
     if options.get("trace", False):
         (_, first), (_, again) = chain.trace(order, arrays), chain.trace(order, arrays)
-        trace = _value(first.where_as(again), "uint32")
+        trace = _value(first.where_as(again).words, "uint32")
     return Case(own, order, tuple(arguments), tuple(kept), here, trace)
 
 

@@ -39,6 +39,7 @@ def replayed(
     max_drawn_bytes: int = MOST_DRAWN,
     trace: Tracing | None = None,
     exact: Exact | None = None,
+    changed_weights: Callable[[], str] = str,
 ) -> CheckReport:
     """Checks the cases of a function.
 
@@ -53,6 +54,7 @@ def replayed(
         max_drawn_bytes: the most that the random arguments of a case may take.
         trace: makes the trace of a call, as `Chain.trace` does; None if whatever runs functions cannot.
         exact: makes a call in float64, given its results, too; None if whatever runs functions cannot.
+        changed_weights: says how the weights differ from those that the function was saved with; empty if they do not.
 
     Raises:
         ExportError, TypeError: the tolerance is none.
@@ -74,6 +76,8 @@ def replayed(
                 wide = exact(case.vjp_order, arguments, results)
                 with_exact = tuple(map(_with_exact, checked.results, wide))
                 checked = dataclasses.replace(checked, results=with_exact)
+        if changed := changed_weights():
+            return dataclasses.replace(checked, changed=changed, unnamed="not looked for, as the weights are others")
         try:
             return dataclasses.replace(checked, **_first(case, arguments, trace))
         except Exception as error:
@@ -99,16 +103,19 @@ def _first(case: Case, arguments: Sequence[Array], trace: Tracing | None) -> dic
     from . import culprit
 
     if (recorded := culprit.Trace.of_case(case.trace)) is None:
-        return {"unnamed": "the trace has a form that this release of jaxexp does not know"}
+        return {"unnamed": "another release of jaxexp recorded the trace, in another form: record it again"}
     traced, here = trace(case.vjp_order, arguments)
+    is_changed = culprit.is_changed(here, recorded)
+    about = {"changed": "this module is not the one of the recording" if is_changed else ""}
     if (named := culprit.find(traced.rows, here, recorded)) is None:
-        return {"unnamed": "none, when each one is looked at: what differs is how the compiler puts them together"}
+        why = "the module was changed" if is_changed else "what differs is how the compiler puts them together"
+        return about | {"unnamed": f"none, when each one is looked at: {why}"}
     found = named.culprit
-    if found.expected is not None and found.is_first_run:
+    if found.expected is not None:
         with contextlib.suppress(Exception):  # as of an operation that has no float64
             found = culprit.with_exact(named, *trace(case.vjp_order, arguments, found.at), recorded)
     operations = culprit.differences(traced.rows, here, recorded, found)
-    return {"culprit": found, "differences": Differences(traced.module, operations)}
+    return about | {"culprit": found, "differences": Differences(traced.module, operations)}
 
 
 def drawn_and_read(case: Case, max_drawn_bytes: int) -> list[Array]:

@@ -114,7 +114,7 @@ class Culprit:
         error: by how much the result differs, relative to its size, which is the root of the sum of squares; infinite
             if integers differ, or NaNs and infinities.
         operands_error: the largest such error of its operands.
-        is_first_run: whether this is of the first time that the operation ran; otherwise of all times together.
+        run: which run of the operation this is, from 1 on.
         runs: how often it ran.
         expected: the largest number of the result in the recorded run; None if nothing is compared.
         found: the largest number now.
@@ -131,7 +131,7 @@ class Culprit:
     why: str
     error: float = math.inf
     operands_error: float = 0.0
-    is_first_run: bool = True
+    run: int = 1
     runs: int = 1
     expected: float | None = None
     found: float | None = None
@@ -143,11 +143,7 @@ class Culprit:
         inside = "".join(f" in {name}" for name in reversed(self.where))
         runs = ""
         if self.runs > 1:
-            runs = (
-                f", in the first of {self.runs:,} runs"
-                if self.is_first_run
-                else f", after the first of {self.runs:,} runs"
-            )
+            runs = f", in run {self.run:,} of {self.runs:,}"
         largest = ""
         if self.expected != self.found:
             largest = f"; its largest number was {self.expected:.6g}, and is {self.found:.6g}"
@@ -158,7 +154,8 @@ class Culprit:
                 for side, error in (("the recorded result", self.expected_error), ("this one", self.found_error))
             )
             exact = f"; beside the same operation in float64, {' and '.join(sides)}"
-        return shown(f"{self.operation} {self.type}{place}{inside}{runs}: {self.why}{largest}{exact}")
+        of_type = f" {self.type}" if self.type else ""
+        return shown(f"{self.operation}{of_type}{place}{inside}{runs}: {self.why}{largest}{exact}")
 
 
 def _off(error: float) -> str:
@@ -191,6 +188,7 @@ class Checked:
         recorded: where it was recorded.
         results: how each result compares.
         error: why there is no result; else None.
+        changed: if a result differs and the weights or the module are not those of the recording, which; else empty.
         culprit: the operation that differs first, if a result differs and a trace was recorded; else None.
         unnamed: if a result differs, why there is no culprit; else empty.
         differences: if there is a culprit, all operations that differ, for a page. JSON has none of them.
@@ -201,6 +199,7 @@ class Checked:
     recorded: Mapping[str, str]
     results: tuple[Compared, ...] = ()
     error: str | None = None
+    changed: str = ""
     culprit: Culprit | None = None
     unnamed: str = ""
     differences: Differences | None = dataclasses.field(default=None, compare=False, repr=False)
@@ -220,7 +219,11 @@ class Checked:
         return _summary(self.results, self.verdict) if self.error is None else self.error
 
     def lines(self) -> Iterator[str]:
-        """What differs, a line for each result; what rounding may change; and which operation differs first."""
+        """What is not that of the recording; what differs, a line for each result; what rounding may change; and which
+        operation differs first.
+        """
+        if self.changed:
+            yield shown(self.changed)
         for one in self.results:
             if one.verdict == DIFFERS:
                 yield str(one)
@@ -311,6 +314,7 @@ class CheckReport:
                 "verdict": case.verdict,
                 "recorded": dict(case.recorded),
                 "error": case.error,
+                "changed": case.changed,
                 "results": [_to_json(one) for one in case.results],
                 "culprit": None if case.culprit is None else _plain(case.culprit),
                 "unnamed": case.unnamed,
@@ -334,6 +338,7 @@ class CheckReport:
                 results=tuple(map(_of_json, case["results"])),
                 error=None if case["error"] is None else str(case["error"]),
                 culprit=None if case["culprit"] is None else _culprit_of_json(case["culprit"]),
+                changed=str(case["changed"]),
                 unnamed=str(case["unnamed"]),
             )
             for case in said["cases"]
@@ -411,7 +416,7 @@ def _culprit_of_json(said: Mapping[str, Any]) -> Culprit:
         why=str(said["why"]),
         error=float(said["error"]),
         operands_error=float(said["operands_error"]),
-        is_first_run=bool(said["is_first_run"]),
+        run=int(said["run"]),
         runs=int(said["runs"]),
         **{name: None if said[name] is None else float(said[name]) for name in _OPTIONAL},
     )

@@ -105,7 +105,7 @@ def command(
     new = cases[-1]
     said = f"{new.name!r}, {counted(len(new.results), 'result')}"
     if new.trace is not None:
-        said += f", {counted(new.trace.shape[0], 'fingerprint')} of operations"
+        said += f", {counted(new.trace.shape[0] - 1, 'fingerprint')} of operations"
     say(f"{file}: {counted(len(cases), 'case')}; recorded {said}")
     for line in _about_tolerances(new.recorded):
         say(f"  {line}")
