@@ -29,6 +29,7 @@ _HOMES = {
     "Drawn": "_kernel.artifact.cases",
     "Executable": "_executables.executables",
     "ExecutablesError": "_errors",
+    "ExportBufferError": "_errors",
     "ExportError": "_errors",
     "ExportPicklingError": "_errors",
     "ExportRuntimeError": "_errors",

@@ -13,6 +13,7 @@ from ._errors import BusyError as BusyError
 from ._errors import ChangedArtifactError as ChangedArtifactError
 from ._errors import DeserializationError as DeserializationError
 from ._errors import ExecutablesError as ExecutablesError
+from ._errors import ExportBufferError as ExportBufferError
 from ._errors import ExportError as ExportError
 from ._errors import ExportPicklingError as ExportPicklingError
 from ._errors import ExportRuntimeError as ExportRuntimeError
@@ -97,6 +98,7 @@ __all__ = [
     "Drawn",
     "Executable",
     "ExecutablesError",
+    "ExportBufferError",
     "ExportError",
     "ExportPicklingError",
     "ExportRuntimeError",

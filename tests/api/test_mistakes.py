@@ -114,8 +114,8 @@ OF_SESSIONS: list[tuple[str, Mistake, type[BaseException], str]] = [
     ("options", lambda m: runtime.Session("f.jaxexp", plugin="cpu", options="x"), TypeError, "options= takes a dict"),
     ("a list", lambda m: runtime.Session("f.jaxexp", plugin="cpu", options={"a": [1]}), TypeError, "64 bits or a bool"),
     ("sizes", lambda m: m.sized.compile({"batc": 8}), jaxexp.RunError, "of at least 1 of batch, and not for batc=8"),
-    ("no dict", lambda m: m.sized.compile([8]), TypeError, "sizes= takes dicts such as {'batch': 8}, not [8]"),
-    ("text", lambda m: m.sized.compile({"batch": "8"}), TypeError, "sizes= takes a number for batch, not '8'"),
+    ("no dict", lambda m: m.sized.compile([8]), TypeError, "a dict of integers such as {'batch': 8}, not [8]"),
+    ("text", lambda m: m.sized.compile({"batch": "8"}), TypeError, "such as {'batch': 8}, not {'batch': '8'}"),
     ("one set", lambda m: runtime.Session("sized.jaxexp", plugin="cpu", sizes={"batch": 8}), TypeError,
      "sizes= takes a list of dicts such as {'batch': 8}"),
     ("listed", lambda m: runtime.Session("sized.jaxexp", plugin="cpu", sizes=[{"batc": 8}]), jaxexp.RunError,
@@ -125,7 +125,7 @@ OF_SESSIONS: list[tuple[str, Mistake, type[BaseException], str]] = [
     ("a platform", lambda m: runtime.find_plugin("gpux"), jaxexp.RunError, "are for cpu, cuda, rocm, tpu"),
     ("a handler", lambda m: runtime.register_ffi("t", None), ValueError, "handler= takes a PyCapsule, such as"),
     ("a library", lambda m: runtime.use_lapack(3), TypeError, "library= takes a path, not 3"),
-    ("weights", lambda m: m.session.with_weights(None), TypeError, "weights= takes a path, not None"),
+    ("weights", lambda m: m.session.with_weights(None), jaxexp.RunError, "takes no weights"),
     ("a file", lambda m: m.session.save_executable(3), TypeError, "path= takes a path, not 3"),
 ]  # fmt: skip
 

@@ -20,7 +20,7 @@ from kit.weighted import bound
 # Names that bring no JAX along. `load` and others need it when they are called.
 FREE = """
     Archive ArchiveWriter BusyError Case ChangedArtifactError CheckReport DeserializationError Digests Drawn
-    ExecutablesError ExportError ExportPicklingError ExportRuntimeError ExportTypeError FatalArtifactError
+    ExecutablesError ExportBufferError ExportError ExportPicklingError ExportRuntimeError ExportTypeError FatalArtifactError
     ForeignModuleError GenericNode Handle Inspection JournalError ModuleError Policy PolicyError RefusedError RunError
     SerializationError SerializationKeyError SerializationTypeError SignatureError SignedBy Summary Tolerance
     TooOldReaderError UnfitWorkerError UnsupportedArtifactError UnsupportedError UnsupportedModuleError

@@ -260,7 +260,7 @@ def test_sizes(tmp_path) -> None:
 @each(
     "fields, message",
     [
-        ({"platforms": "cpu"}, r"found one str: say platforms=\('cpu',\)"),
+        ({"platforms": "cpu"}, r"found one str: say platforms=\['cpu'\]"),
         ({"custom_calls": ["mine", b"mine"]}, "found b'mine' in it, of <class 'bytes'>"),
         ({"operations": iter(["mhlo.add"])}, "expected a tuple of names, or None, found <class 'list_iterator'>"),
         ({"effects": 3}, "expected a tuple of names, or None, found <class 'int'>"),

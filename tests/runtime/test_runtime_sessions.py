@@ -422,7 +422,7 @@ def test_paddings_that_take_away_in_front(padding: tuple[int, int], dilation: in
     low, high = padding
     kept = np.pad(places[:, -low : min(high, 0) or None], ((0, 0), (0, max(high, 0)), (0, 0)))
     windows = np.lib.stride_tricks.sliding_window_view(kept, 3, axis=1)
-    expected = np.einsum("nwik,kio->nwo", windows, k)
+    expected = np.einsum("bwik,kio->bwo", windows, k)
 
     def convolved(x: Any, k: Any, other: Any) -> Any:
         _, in_loop = jax.lax.scan(lambda _, x: (0, one_dimensional(x[None], k, padding, dilation)[0]), 0, x)

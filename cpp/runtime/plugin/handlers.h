@@ -28,8 +28,8 @@ bool has_given_handler(const Client& client, std::string_view target);
 
 /// Gives a plugin handlers. It keeps them while the process lives, for all clients. Those that it has already are left
 /// out. Plugins may refuse a handler without a word and miss it later, so a small module is compiled that calls all of
-/// them, under other names first. Throws RunError where the plugin takes none, finds one of them not, or has another one
-/// from here; then it has none of the new ones.
+/// them, under other names first. Throws RunError where the plugin takes none, finds one of them not, or has another
+/// one from here; then it has none of the new ones.
 void give_handlers(const std::shared_ptr<const Client>& client, std::span<const NamedHandler> handlers);
 
 }  // namespace jaxexp::runtime

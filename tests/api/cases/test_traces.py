@@ -477,7 +477,7 @@ def examine(path: Path, one_in: int = 1, most: int | None = None) -> dict[str, l
     recorded = culprit.Trace.of_case(case.trace)
     assert recorded is not None
     plain, here = Chain(exported).trace(0, args)
-    assert here.identities == recorded.identities
+    np.testing.assert_array_equal(here.identities, recorded.identities)
     found: dict[str, list[str]] = {"exact": [], "around": [], "wrong": [], "compiled": [], "compiled wrong": []}
     for mutation in mutations(bytes(exported.mlir_module_serialized), one_in):
         chain = Chain(dataclasses.replace(exported, mlir_module_serialized=mutation.module))

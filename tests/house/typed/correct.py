@@ -149,7 +149,7 @@ def errors(path: Path) -> str | None:
         return error.operation
     except (
         *(jaxexp.SerializationTypeError, jaxexp.SerializationKeyError, jaxexp.UnsupportedSerializationError),
-        *(jaxexp.ExportTypeError, jaxexp.ExportRuntimeError, jaxexp.ExportPicklingError),
+        *(jaxexp.ExportTypeError, jaxexp.ExportBufferError, jaxexp.ExportRuntimeError, jaxexp.ExportPicklingError),
         *(jaxexp.WorkerError, jaxexp.UnfitWorkerError, jaxexp.UnknownCustomCallError),
     ):
         raise
