@@ -88,7 +88,7 @@ FUNCTIONS = {
     "remainder": Case(lambda x: lax.rem(x, jnp.full_like(x, 3)), lambda x: np.fmod(x, 3), FINITE),
     "rsqrt": Case(lax.rsqrt, lambda x: 1 / np.sqrt(x), POSITIVE),
     "silu": Case(nn.silu, lambda x: x * sp.expit(x), BELOW_INF[:-1]),
-    "sinc": Case(jnp.sinc, np.sinc, (0, *NOT_ZERO)),
+    "sinc": Case(jnp.sinc, np.sinc, (0, *NOT_ZERO[:-1])),
     "sinh": Case(jnp.sinh, np.sinh, FINITE),
     "softmax": Case(lambda x: nn.softmax(jnp.stack([x, 2 * x]), 0)[0], lambda x: sp.expit(-x), FINITE),
     "softplus": Case(nn.softplus, lambda x: np.logaddexp(x, 0), REAL),
@@ -223,7 +223,7 @@ CHOSEN: dict[str, tuple[Callable[[Any], Any], ...]] = {
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-@pytest.mark.wide(one_in=3, promise="zero stays zero in derivatives of all orders and under all transformations")
+@pytest.mark.wide(one_in=6, promise="zero stays zero in derivatives of all orders and under all transformations")
 def test_transformations(name: str) -> None:
     where, chosen, other = CHOSEN[name]
     x, direction = np.float32([-2, 0, 0.5, 2]), np.float32([1, 2, 0, -1])

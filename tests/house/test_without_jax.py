@@ -20,12 +20,12 @@ from kit.weighted import bound
 # Names that bring no JAX along. `load` and others need it when they are called.
 FREE = """
     Archive ArchiveWriter BusyError Case ChangedArtifactError CheckReport DeserializationError Digests Drawn
-    ExecutablesError ExportBufferError ExportError ExportPicklingError ExportRuntimeError ExportTypeError FatalArtifactError
-    ForeignModuleError GenericNode Handle Inspection JournalError ModuleError Policy PolicyError RefusedError RunError
-    SerializationError SerializationKeyError SerializationTypeError SignatureError SignedBy Summary Tolerance
-    TooOldReaderError UnfitWorkerError UnsupportedArtifactError UnsupportedError UnsupportedModuleError
-    UnsupportedSerializationError WeightsError WorkerError check check_many compatibility compatibility_many
-    compile_cache digests digests_many inspect load maximum_supported_calling_convention_version
+    ExecutablesError ExportBufferError ExportError ExportPicklingError ExportRuntimeError ExportTypeError
+    FatalArtifactError ForeignModuleError GenericNode Handle Inspection JournalError ModuleError Policy PolicyError
+    RefusedError RunError SerializationError SerializationKeyError SerializationTypeError SignatureError SignedBy
+    Summary Tolerance TooOldReaderError UnfitWorkerError UnsupportedArtifactError UnsupportedError
+    UnsupportedModuleError UnsupportedSerializationError WeightsError WorkerError check check_many compatibility
+    compatibility_many compile_cache digests digests_many inspect load maximum_supported_calling_convention_version
     maximum_supported_serialization_version migrate migrate_many minimum_supported_calling_convention_version
     minimum_supported_serialization_version record sign verify verify_many
 """.split()

@@ -31,9 +31,11 @@ def _longest_turn(call: Callable[[], object]) -> float:
     while not ticks:
         time.sleep(0.001)
     start = time.clock_gettime(clock)
-    call()
-    end = time.clock_gettime(clock)
-    done.set()
-    other.join()
+    try:
+        call()
+    finally:
+        end = time.clock_gettime(clock)
+        done.set()
+        other.join()
     times = [start, *(tick for tick in ticks if start < tick < end), end]
     return max(later - earlier for earlier, later in itertools.pairwise(times)) / max(end - start, 0.02)

@@ -21,7 +21,7 @@ from jaxexp._errors import UnsupportedError
 from .carried import at_front, size_of
 from .operation import Operation, Read
 
-# Those of products in fewer operations than JAX makes of them; those of quotients by numbers that do not overflow.
+# In fewer operations than JAX makes of a product, and without overflow in a quotient.
 _SLOPES: Mapping[Any, Sequence[Callable[..., Any]]] = {
     lax.mul: (lambda x, y: y, lambda x, y: x),
     lax.div: (lambda x, y: lax.div(lax.full_like(y, 1), y), lambda x, y: lax.neg(lax.div(lax.div(x, y), y))),
@@ -99,7 +99,7 @@ def _batched(arrays: Sequence[Any], dims: Sequence[int | None], *, either: bool)
 
 
 def _product(left: Any, right: Any, *, either: bool = False) -> Any:
-    """A product that is 0 if the left factor is, or if `either` is. They are both linear in a derivative of it."""
+    """A product that is 0 if its left factor is, which is a tangent; or if `either` is, where both factors are."""
     return product_p.bind(left, right, either=either)
 
 

@@ -192,7 +192,7 @@ def _unheld(module: Any) -> str:
         value = _attribute(operation, "value")
         # jaxlib's bindings have no class for constants that stand apart from their operations.
         if type(value) is _jax.ir.Attribute and (text := str(value)).startswith("dense_resource<"):
-            why = "they were left out when it was printed" if "<__elided__>" in text else "they stand apart"
+            why = "they were left out when it was printed" if "<__elided__" in text else "they stand apart"
             return (
                 f"the module has the constant {text} without its numbers ({why}): let its producer print all numbers, "
                 "as dense<...>"
