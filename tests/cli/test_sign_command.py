@@ -89,6 +89,14 @@ def test_what_is_wrong_is_said_of_each_file(models: Path, keys: Path, good, run,
     assert (status, "model.safetensors" in out) == (1, True)
 
 
+def test_what_follows_is_counted_where_an_end_is_known(tmp_path: Path, keys: Path, good) -> None:
+    for name, trailer, more in (("whole", True, 5), ("without", False, 0)):
+        (tmp_path / name).write_bytes(program().serialize(trailer=trailer) + b"12345")
+        good("sign", tmp_path / name, "--key", keys / "release.pem")
+        found = json.loads(good("verify", tmp_path / name, "--signed-by", keys / "release.pub", "--json"))
+        assert [(file["state"], file["more_bytes"]) for file in found["files"]] == [("whole", more)]
+
+
 def test_one_signature_for_all_with_certificates(models: Path, keys: Path, good, run) -> None:
     given = "--key", keys / "signer.pem", "--certificate", keys / "signer.crt", "--chain", keys / "root.crt"
     out = good("sign", models, models / "model.exe", *given, "-o", models / "all.sig")

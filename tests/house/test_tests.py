@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +127,21 @@ def test_the_night_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.
     files, ran[:] = "changed", []
     assert steps.run_night("1/4") == 0
     assert ran == ["set-up", "all tests"]
+
+
+def test_the_night_knows_its_files_by_what_is_in_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "ROOT", tmp_path)
+    (tmp_path / ".ci").mkdir()
+    for name in ("code", steps.SANITIZED):
+        (tmp_path / name).write_text("1")
+    commit = "git init -q && git add . && git -c user.name=a -c user.email=a@b commit -q -m files"
+    subprocess.run(commit, shell=True, check=True, cwd=tmp_path)
+    seen = [steps.state()]
+    (tmp_path / steps.SANITIZED).write_text("2")  # as the step of the sanitizers does
+    assert steps.state() == seen[0]
+    for name in ("code", "more"):
+        (tmp_path / name).write_text("2")
+        seen.append(steps.state())
+    subprocess.run(commit, shell=True, check=True, cwd=tmp_path)
+    assert steps.state() == seen[-1]
+    assert len(set(seen)) == 3

@@ -29,6 +29,7 @@ JUNIT = ROOT / "build" / "junit"
 TIMES = ROOT / "build" / "steps.json"
 NIGHT = ROOT / "build" / "night.json"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+SANITIZED = ".ci/sanitized"  # the digest of the C++ that sanitizers have passed
 
 JOBS = os.environ.get("JOBS", "2")
 BIN = ROOT / os.environ.get("VENV", ".venv") / "bin"
@@ -230,16 +231,15 @@ def totals(took: Sequence[Took]) -> str:
 
 
 def state() -> str:
-    """A name for the files of the checkout, as they are now."""
-
-    def git(*arguments: str) -> bytes:
-        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=True).stdout
-
-    changed = git("diff", "HEAD", "--binary")
-    for name in git("ls-files", "--others", "--exclude-standard", "-z").split(b"\0")[:-1]:
-        changed += name + (ROOT / os.fsdecode(name)).read_bytes()
-    tree = git("rev-parse", "HEAD^{tree}").decode().strip()
-    return tree if not changed else f"{tree}+{hashlib.sha256(changed).hexdigest()[:12]}"
+    """A name for what is in the files of the checkout, committed or not, without what a step of the night writes."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    found = hashlib.sha256()
+    for name in sorted({*listed.split("\0")} - {"", SANITIZED}):
+        path = ROOT / name
+        content = path.read_bytes() if path.is_file() else b"none"
+        found.update(hashlib.sha256(name.encode()).digest() + hashlib.sha256(content).digest())
+    return found.hexdigest()[:12]
 
 
 def run_night(part: str | None) -> int:

@@ -12,6 +12,7 @@
 #include "wire/base/unaligned.h"
 #include "wire/base/utf8.h"
 #include "wire/exported/chain.h"
+#include "wire/exported/constraint.h"
 #include "wire/exported/limits.h"
 #include "wire/exported/values.h"
 
@@ -56,8 +57,12 @@ void check_texts(const schema::Trailer& content, std::size_t size) {
   text(*content.writer(), {&trailer_path, "writer"});
   if (Values::length(content.constraints()) > max_constraints)
     refuse({&trailer_path, "constraints"}, "at most " + std::to_string(max_constraints) + " constraints", "more");
-  for (std::uint32_t i = 0; i < Values::length(content.constraints()); ++i)
-    text(*content.constraints()->Get(i), {&trailer_path, "constraints", i});
+  for (std::uint32_t i = 0; i < Values::length(content.constraints()); ++i) {
+    const Path path{&trailer_path, "constraints", i};
+    const String& constraint = *content.constraints()->Get(i);
+    text(constraint, path);
+    parse_constraint(constraint.string_view(), path);
+  }
   for (std::uint32_t i = 0; i < Values::length(content.metadata()); ++i) {
     const Path path{&trailer_path, "metadata", i};
     const schema::Entry& entry = *content.metadata()->Get(i);

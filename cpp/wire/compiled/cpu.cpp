@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <cstdio>
 
-#if defined(__x86_64__) || defined(__i386__)
-#include <cpuid.h>
-#elif defined(_M_X64)
+#if defined(_MSC_VER) && defined(_M_X64)
 #include <intrin.h>
+#elif defined(__x86_64__) || defined(__i386__)
+#include <cpuid.h>
 #elif defined(__linux__)
 #include <sys/auxv.h>
 #elif defined(__APPLE__)
@@ -33,7 +33,7 @@ struct Registers {
 
 Registers leaf(std::uint32_t number, std::uint32_t part = 0) {
   Registers r;
-#ifdef _M_X64
+#ifdef _MSC_VER
   int found[4];
   __cpuidex(found, static_cast<int>(number & 0x80000000U), 0);
   if (static_cast<std::uint32_t>(found[0]) < number) return r;
@@ -48,7 +48,7 @@ Registers leaf(std::uint32_t number, std::uint32_t part = 0) {
 
 /// Which registers the system saves: without this, the wide ones cannot be used.
 std::uint64_t saved_registers() {
-#ifdef _M_X64
+#ifdef _MSC_VER
   return _xgetbv(0);
 #else
   std::uint32_t low = 0, high = 0;

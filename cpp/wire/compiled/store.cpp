@@ -14,6 +14,11 @@
 #include "wire/compiled/written_file.h"
 
 namespace jaxexp::wire {
+namespace {
+
+constexpr std::string_view suffix = ".exe";
+
+}  // namespace
 
 #ifdef _WIN32
 
@@ -36,7 +41,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view suffix = ".exe", lock_suffix = ".lock", temporary_suffix = ".tmp";
+constexpr std::string_view lock_suffix = ".lock", temporary_suffix = ".tmp";
 constexpr std::size_t name_size = 64 + suffix.size();
 /// What a process that died has left behind is removed after this time.
 constexpr std::chrono::hours left_behind(24);

@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxexp
 from jaxexp import _jax
-from jaxexp._kernel.module import from_gspmd, runnable
+from jaxexp._kernel.module import from_gspmd, runnable, to_gspmd
 from kit import other_modules
 from kit.compare import assert_same_values
 from kit.compiled import compiling
@@ -186,6 +186,22 @@ def test_one_device_has_no_shardings(capfd: pytest.CaptureFixture[str]) -> None:
     assert_same_values([lowered.compile()(values["in_0"])], [values["out_0"]])
     assert not FALL_BACK.search(capfd.readouterr().err)
     assert "mhlo.sharding" not in lowered.as_text()
+
+
+def test_hints_on_any_operation_become_words_of_gspmd() -> None:
+    text = """
+        sdy.mesh @m = <["x"=4]>
+        func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+          %0 = stablehlo.sine %x {sdy.sharding = #sdy.sharding_per_value<[<@m, [{"x"}]>]>} : tensor<8xf32>
+          %1 = stablehlo.cosine %0 {sdy.sharding_rule = #sdy.op_sharding_rule<([i])->([i]) {i=8}>} : tensor<8xf32>
+          return %1 : tensor<8xf32>
+        }"""
+    with other_modules.context():
+        module = _jax.ir.Module.parse(text)
+        to_gspmd.without_shardy(module, pytest.fail)
+        written = str(module)
+    assert "sdy" not in written
+    assert 'stablehlo.sine %arg0 {mhlo.sharding = "{devices=[4]<=[4]}"}' in written
 
 
 UNWRITTEN = [

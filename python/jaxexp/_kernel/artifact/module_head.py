@@ -88,7 +88,6 @@ def in_text(module: bytes) -> bytes | None:
                 numbers[len(string)] += 1
                 text = number.rjust(len(string), b"?")
             texts[string] = text
-            taken.add(text)
     return b"".join([module[:start], *(texts[string] + b"\0" for string in found), module[end:]])
 
 
