@@ -187,7 +187,11 @@ def test_types_of_arguments_are_known_where_those_of_jax_export_are(name: str) -
     methods = [m for m, value in vars(theirs).items() if inspect.isfunction(value)] if isinstance(theirs, type) else []
     for one, other in [(theirs, ours), *((getattr(theirs, m), getattr(ours, m)) for m in methods)]:
         assert inspect.signature(one) and inspect.signature(other)
-        assert isinstance(typing.get_type_hints(one), dict) and isinstance(typing.get_type_hints(other), dict)
+        try:
+            typing.get_type_hints(one)
+        except NameError:  # of a name that JAX 0.11 has for type checkers only
+            continue
+        assert isinstance(typing.get_type_hints(other), dict)
 
 
 # --- modules as text ------------------------------------------------------------------------------------------------
