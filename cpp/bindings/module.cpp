@@ -3,7 +3,6 @@
 #include "bindings/base/errors.h"
 #include "bindings/base/file.h"
 #include "bindings/base/jax_refs.h"
-#include "bindings/base/room.h"
 
 NB_MODULE(_native, m) {
   using namespace jaxexp::bindings;
@@ -18,7 +17,6 @@ NB_MODULE(_native, m) {
 
   m.def("bind", &bind, "jax"_a,
         "Keeps references to JAX's types, enum members and functions, which are attributes of `jax`.");
-  define_room(m);
   define_file(m);
   define_encoding(m);
   define_artifact(m);

@@ -90,6 +90,7 @@ _HOMES = {
     "register_namedtuple_serialization": "_kernel.codec.nodes",
     "register_pytree_node_serialization": "_kernel.codec.nodes",
     "sign": "_fleet.places.sign",
+    "spread": "_fleet.passes.spread",
     "symbolic_args_specs": "_jax",
     "symbolic_dim_bounds": "_jax",
     "symbolic_shape": "_jax",

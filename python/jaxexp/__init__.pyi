@@ -46,6 +46,7 @@ from ._fleet.passes.check_many import check_many as check_many
 from ._fleet.passes.compatibility_many import compatibility_many as compatibility_many
 from ._fleet.passes.digests_many import digests_many as digests_many
 from ._fleet.passes.migrate_many import migrate_many as migrate_many
+from ._fleet.passes.spread import spread as spread
 from ._fleet.passes.verify_many import verify_many as verify_many
 from ._fleet.places.check import check as check
 from ._fleet.places.check import record as record
@@ -159,6 +160,7 @@ __all__ = [
     "register_namedtuple_serialization",
     "register_pytree_node_serialization",
     "sign",
+    "spread",
     "symbolic_args_specs",
     "symbolic_dim_bounds",
     "symbolic_shape",

@@ -273,6 +273,31 @@ def key_dtype(implementation: str) -> Any:
     return _key_dtype(_key_implementations[implementation])
 
 
+def key_implementation(dtype: Any) -> Any:
+    """The implementation of PRNG keys of a dtype: it has a `name`, and the `key_shape` of their data."""
+    return dtype._impl
+
+
+def device_assignment(sharding: Any) -> list[Any]:
+    """The devices of a sharding, in its order."""
+    return list(sharding._device_assignment)
+
+
+def has_logical_devices(sharding: Any) -> bool:
+    """Whether a NamedSharding numbers its devices otherwise than its mesh does."""
+    return getattr(sharding, "_logical_device_ids", None) is not None
+
+
+def executable_of(compiled: Any) -> Any:
+    """The object that a `jax.stages.Compiled` calls. Its `unsafe_call` takes and returns flat arrays."""
+    return compiled._executable
+
+
+def parts_of_executable(executable: Any) -> Any:
+    """The parts of such an object; its attributes include the fields of `UnloadedMeshExecutable`."""
+    return executable._unloaded_executable
+
+
 def platform_name(backend: str | None = None) -> str:
     return str(xla_bridge.canonicalize_platform(backend or xla_bridge.default_backend()))
 

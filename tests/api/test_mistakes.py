@@ -86,7 +86,7 @@ MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
     ("its tree", lambda m: m.f.save("new", cases=[(X, X)]), jaxexp.ExportError, "recording a case of <lambda>: the ar"),
     ("inputs", lambda m: jaxexp.migrate("f.jaxexp", inputs=(X,)), TypeError, "inputs= takes a pair (args, kwargs)"),
     ("arrays", lambda m: jaxexp.migrate("f.jaxexp", inputs=X), TypeError, "inputs= takes a pair (args, kwargs)"),
-    ("seconds", lambda m: jaxexp.verify_many([], wait_for_workers="1"), TypeError, "expected a number of seconds"),
+    ("seconds", lambda m: jaxexp.verify_many([], timeout="1"), TypeError, "expected a number of seconds"),
     ("sigstore", lambda m: jaxexp.sign("f.jaxexp", sigstore="me"), TypeError, "takes a dict of options as sigstore"),
     ("sizes", lambda m: m.f.save("new", sizes=[{"batch": 2}]), jaxexp.ExportError, "it has no symbolic dimensions"),
     ("a misspelt size", lambda m: jaxexp.load("sized.jaxexp").save("new", sizes=[{"batc": 2}]), jaxexp.ExportError,

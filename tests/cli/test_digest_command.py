@@ -14,7 +14,7 @@ import pytest
 
 import jaxexp
 from jaxexp._fleet.passes import digests_many
-from jaxexp._fleet.places.digests import digests_and_files
+from jaxexp._fleet.places.digests import digests_of
 from jaxexp._fleet.places.source import Source
 from kit.weighted import bound
 
@@ -75,11 +75,11 @@ def test_workers_and_a_journal(models: Path, good: Any, tmp_path: Path, monkeypa
     assert good(*with_journal, "--workers", 2) == alone
     read: list[str] = []
 
-    def noted(source: Source, look: Any) -> Any:
+    def noted(source: Source) -> Any:
         read.append(Path(source.name).name)
-        return digests_and_files(source, look)
+        return digests_of(source)
 
-    monkeypatch.setattr(digests_many, "digests_and_files", noted)
+    monkeypatch.setattr(digests_many, "digests_of", noted)
     assert (good(*with_journal), read) == (alone, [])
     # Weights beside an artifact are a part of its meaning.
     (models / "bound.safetensors").touch()

@@ -15,25 +15,19 @@ using Bytes = std::span<const std::uint8_t>;
 
 constexpr std::size_t head = 16;
 
-/// Calls `visit(digest, the bytes that it is of)` for each block that pages have themselves, or the root, where there
-/// are none. With pages, the root has a block for readers that do not know them.
+/// Calls `visit(digest, the bytes that it is of)` for each block. An index of changes has its blocks in `moved`, and
+/// one for readers that do not know these.
 template <class Visit>
 void each_block(const IndexBuffer& index, const Visit& visit) {
-  const auto* const pages = index.root->pages();
-  for (std::uint32_t i = 0; !pages && i < index.root->blocks()->size(); ++i) {
+  const auto* const moved = index.root->moved();
+  for (std::uint32_t i = 0; !moved && i < index.root->blocks()->size(); ++i) {
     const auto* place = index.root->blocks()->Get(i);
     if (const auto found = index.at(index.end() + place->position(), place->size()))
       visit(place->digest().bytes()->Data(), *found);
   }
-  for (std::uint32_t k = 0; pages && k < pages->size(); ++k) {
-    const auto& page = *pages->Get(k);
-    constexpr std::size_t size = sizeof(wire::schema::PagedBlock);
-    const auto listed = index.at(page.blocks_position(), std::uint64_t{page.block_count()} * size);
-    if (page.index_position() != 0 || !listed) continue;
-    for (std::size_t at = 0; at < listed->size(); at += size) {
-      const auto block = wire::load<wire::schema::PagedBlock>(listed->data() + at);
-      if (const auto found = index.at(block.position(), block.size())) visit(listed->data() + at, *found);
-    }
+  for (std::uint32_t i = 0; moved && i < moved->size(); ++i) {
+    const auto* place = moved->Get(i);
+    if (const auto found = index.at(place->position(), place->size())) visit(place->digest().bytes()->Data(), *found);
   }
 }
 
@@ -49,8 +43,8 @@ std::optional<IndexBuffer> IndexBuffer::find(Bytes buffer) {
   if (index.root_bytes.size() < 16 || !verifier.VerifyBuffer<wire::schema::Index>(nullptr)) return index;
   const auto* root = flatbuffers::GetRoot<wire::schema::Index>(index.root_bytes.data());
   // The verifier does not look where the structs of a vector begin.
-  const auto* pages = root->pages() ? root->pages()->Data() : nullptr;
-  if (reinterpret_cast<std::uintptr_t>(pages) % alignof(wire::schema::PagePlace) == 0) index.root = root;
+  const auto* moved = root->moved() ? root->moved()->Data() : nullptr;
+  if (reinterpret_cast<std::uintptr_t>(moved) % alignof(wire::schema::MovedBlock) == 0) index.root = root;
   return index;
 }
 
@@ -81,36 +75,20 @@ std::vector<std::uint8_t> index_buffer(std::uint64_t position, const std::vector
 }
 
 void seal_index(std::vector<std::uint8_t>& buffer) {
-  for (const bool of_pages : {false, true}) {  // which have the digests of blocks in them
-    const auto index = IndexBuffer::find(buffer);
-    if (!index || !index->root) return;
-    // All before any: in a damaged root a digest may lie over another one's place.
-    std::vector<std::pair<std::ptrdiff_t, wire::Digest>> digests;
-    const auto add = [&](const std::uint8_t* at, const wire::Digest& digest) {
-      digests.emplace_back(at - buffer.data(), digest);
-    };
-    const auto seal = [&](const auto* place, std::uint64_t position) {
-      if (const auto part = index->at(position, place->size()))
-        add(place->digest().bytes()->Data(), wire::digest(*part));
-    };
-    if (!of_pages) {
-      each_block(*index, [&](const std::uint8_t* at, Bytes block) { add(at, wire::digest(block)); });
-      if (const auto* place = index->root->weights()) seal(place, index->end() + place->position());
-      if (const auto* place = index->root->page_weights()) seal(place, place->position());
-    }
-    for (std::uint32_t k = 0; of_pages && index->root->pages() && k < index->root->pages()->size(); ++k) {
-      const auto& page = *index->root->pages()->Get(k);
-      const auto size = std::uint64_t{page.block_count()} * sizeof(wire::schema::PagedBlock);
-      const auto blocks = index->at(page.blocks_position(), size);
-      const auto names = index->at(page.names_position(), page.names_size());
-      if (page.index_position() != 0 || !blocks || !names) continue;
-      wire::Digester digester;
-      digester.update(*blocks);
-      digester.update(*names);
-      add(page.digest().bytes()->Data(), digester.digest());
-    }
-    for (const auto& [at, digest] : digests) std::ranges::copy(digest, buffer.begin() + at);
-  }
+  const auto index = IndexBuffer::find(buffer);
+  if (!index || !index->root) return;
+  // All before any: in a damaged root a digest may lie over another one's place.
+  std::vector<std::pair<std::ptrdiff_t, wire::Digest>> digests;
+  const auto add = [&](const std::uint8_t* at, const wire::Digest& digest) {
+    digests.emplace_back(at - buffer.data(), digest);
+  };
+  const auto seal = [&](const auto* place, std::uint64_t position) {
+    if (const auto part = index->at(position, place->size())) add(place->digest().bytes()->Data(), wire::digest(*part));
+  };
+  each_block(*index, [&](const std::uint8_t* at, Bytes block) { add(at, wire::digest(block)); });
+  if (const auto* place = index->root->weights()) seal(place, index->end() + place->position());
+  if (const auto* place = index->root->moved_weights()) seal(place, place->position());
+  for (const auto& [at, digest] : digests) std::ranges::copy(digest, buffer.begin() + at);
 }
 
 }  // namespace jaxexp::tests

@@ -107,7 +107,7 @@ std::vector<std::vector<std::uint8_t>> indexes() {
       const auto root = std::span(written.bytes).subspan(written.root_position);
       const wire::ArchiveIndex index(written.bytes, root, written.root_digest, end);
       wire::ArchiveRecords changes;
-      changes.build_on(index, end + written.root_position, 0);
+      changes.build_on(index, 0);
       changes.remove("m/" + std::to_string(1000 + count - 1));
       const std::uint64_t behind = (end + written.bytes.size() + 7) / 8 * 8;
       made.push_back(tests::index_buffer(end, {written, changes.write("seed", behind)}));

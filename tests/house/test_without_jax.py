@@ -27,7 +27,7 @@ FREE = """
     UnsupportedModuleError UnsupportedSerializationError WeightsError WorkerError check check_many compatibility
     compatibility_many compile_cache digests digests_many inspect load maximum_supported_calling_convention_version
     maximum_supported_serialization_version migrate migrate_many minimum_supported_calling_convention_version
-    minimum_supported_serialization_version record sign verify verify_many
+    minimum_supported_serialization_version record sign spread verify verify_many
 """.split()
 
 

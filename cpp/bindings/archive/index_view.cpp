@@ -191,7 +191,7 @@ void define_archive_index(nb::module_& m) {
           "read"_a, "position"_a, "size"_a, "root"_a, "root_digest"_a, nb::rv_policy::take_ownership,
           "The index with such a root, of which all parts are read at once, wherever in the file they are.")
       .def_prop_ro(
-          "has_pages", [](const IndexView& view) { return view.index().has_pages(); },
+          "is_of_changes", [](const IndexView& view) { return view.index().is_of_changes(); },
           "Whether it refers to earlier indexes, because an append wrote only what it changed.")
       .def("__len__", [](const IndexView& view) { return view.index().size(); })
       .def(

@@ -27,12 +27,8 @@ wire::Sink sink(const Take& take) {
 void define_changes(nb::class_<Records>& records) {
   records.def(nb::init<>())
       .def(
-          "build_on",
-          [](Records& records, const IndexView& view, std::uint64_t root_position) {
-            records.build_on(view.index(), root_position);
-          },
-          "index"_a, "root_position"_a, nb::keep_alive<1, 2>(),
-          "Adds the members of an archive that is there; of many, when they are needed.")
+          "build_on", [](Records& records, const IndexView& view) { records.build_on(view.index()); }, "index"_a,
+          nb::keep_alive<1, 2>(), "Adds the members of an archive that is there; of many, when they are needed.")
       .def("__len__", &Records::size)
       .def("names", &Records::names)
       .def("get", &Records::get, "name"_a)

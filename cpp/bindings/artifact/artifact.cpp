@@ -3,7 +3,6 @@
 
 #include "bindings/artifact/library_nodes.h"
 #include "bindings/base/owned.h"
-#include "bindings/base/room.h"
 #include "bindings/base/text.h"
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/symbolic.h"
@@ -47,10 +46,7 @@ Artifact::Source::Source(nb::handle owner, nb::handle module_owners, bool in_pla
 }
 
 Artifact::Artifact(std::shared_ptr<const Source> source)
-    : source_(std::move(source)), exported_(&source_->opened->root()), order_(0) {
-  constexpr std::size_t objects = 3;
-  keep_room(objects * Source::alive_);
-}
+    : source_(std::move(source)), exported_(&source_->opened->root()), order_(0) {}
 
 Artifact::Artifact(nb::handle buffer, nb::handle modules, bool in_place)
     : Artifact(std::make_shared<const Source>(buffer, modules, in_place)) {}

@@ -1,7 +1,6 @@
 // A serialized Exported in a caller's buffers: verified, described, decoded on demand.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -85,19 +84,8 @@ class Artifact {
     std::span<const std::uint8_t> bytes;                 // of the buffer; what is behind the artifact included
     std::vector<std::shared_ptr<const Buffer>> modules;  // of an image
     std::optional<wire::Opened> opened;
-
-   private:
-    /// How many there are; Python has an artifact of each, of its VJP, and the file.
-    inline static std::atomic<std::size_t> alive_ = 0;
-    friend Artifact;
-    struct Counted {
-      Counted() { ++alive_; }
-      ~Counted() { --alive_; }
-      Counted(const Counted&) = delete;
-      Counted& operator=(const Counted&) = delete;
-    } counted_;
   };
-  /// For a source that is complete. Throws std::bad_alloc or python_error where Python may not get another artifact.
+  /// For a source that is complete.
   explicit Artifact(std::shared_ptr<const Source> source);
 
   /// What was made of the metadata, if it was.

@@ -64,11 +64,6 @@ bool has_module(const schema::Member& member, const schema::Module& module) {
          });
 }
 
-/// The size of the array of blocks.
-std::uint64_t page_size(const schema::PagePlace& place) {
-  return place.block_count() * (place.index_position() == 0 ? sizeof(schema::PagedBlock) : sizeof(schema::BlockPlace));
-}
-
 std::string zip_name(const schema::Member& member) {
   const std::string name = member.name()->str();
   return member.place()->apart() ? std::string(apart_folder) + name : name;
@@ -82,57 +77,20 @@ ArchiveIndex::ArchiveIndex(std::span<const std::uint8_t> index, std::span<const 
 
 ArchiveIndex::ArchiveIndex(std::vector<Part> parts, std::span<const std::uint8_t> root, const Digest& root_digest,
                            std::uint64_t end, std::uint64_t size, Fetch fetch)
-    : parts_(std::move(parts)), root_bytes_(root), end_(end), limit_(end + size), fetch_(std::move(fetch)) {
+    : parts_(std::move(parts)), end_(end), limit_(end + size), fetch_(std::move(fetch)) {
   if (digest(root) != root_digest) refuse(index_path, "the bytes as they were written", std::string("others") + advice);
   root_ = &verified<schema::Index>(root, 1, index_path);
   if (root_->end() != end || limit_ < end)
     refuse({&index_path, "end"}, "members that end at byte " + std::to_string(end), std::to_string(root_->end()));
   check_text(root_->writer(), {&index_path, "writer"}, max_index_list_size);
-  if (has_pages()) {
-    read_pages();
-  } else {
-    size_ = root_->member_count();
-    block_count_ = root_->blocks()->size();
-    if (size_ > max_members || block_count_ > size_ || size_ > std::uint64_t{block_count_} * members_in_block)
-      refuse({&index_path, "member_count"}, "as many members as are in its blocks", std::to_string(size_));
-    // Places that count from byte 0 stand for those of another kind, which are larger: see PagePlace.
-    if (block_count_ > 0 && end == 0) refuse({&index_path, "end"}, "members before the index", "none");
-    pages_ = std::vector<Page>(1);
-    pages_[0].is_checked = true;  // with the root
-  }
+  if (root_->pages())
+    refuse({&index_path, "pages"}, "an index of two levels",
+           "one of three, as appends wrote it up to 2026-11-28: let the jaxexp that wrote the archive compact it");
+  size_ = is_of_changes() ? root_->moved_members() : root_->member_count();
+  block_count_ = is_of_changes() ? root_->moved()->size() : root_->blocks()->size();
+  if (size_ > max_members || block_count_ > size_ || size_ > std::uint64_t{block_count_} * members_in_block)
+    refuse({&index_path, "member_count"}, "as many members as are in its blocks", std::to_string(size_));
   checked_ = std::make_unique<std::atomic<bool>[]>(block_count_);
-}
-
-void ArchiveIndex::read_pages() {
-  const auto& pages = *root_->pages();
-  if (reinterpret_cast<std::uintptr_t>(pages.Data()) % alignof(schema::PagePlace) != 0)
-    refuse({&index_path, "pages"}, "a vector at a multiple of eight bytes", "one elsewhere");
-  pages_ = std::vector<Page>(pages.size());
-  const auto& names = *root_->names();
-  std::uint64_t bytes = 0, members = 0;
-  for (std::uint32_t i = 0; i < pages.size(); ++i) {
-    const Path path{&index_path, "pages", i};
-    const schema::PagePlace& place = *pages.Get(i);
-    if (place.name_position() > names.size() || place.name_size() > names.size() - place.name_position())
-      refuse(path, "a name inside the root", "one that leads out of it");
-    pages_[i].first_block = block_count_;
-    pages_[i].first_member = static_cast<std::uint32_t>(members);
-    pages_[i].first_name = {reinterpret_cast<const char*>(names.data()) + place.name_position(), place.name_size()};
-    const std::uint32_t blocks = place.block_count();
-    members += place.member_count();
-    if (blocks == 0 || blocks > blocks_in_page || blocks > place.member_count() ||
-        place.member_count() > blocks * members_in_block || members > max_members)
-      refuse(path,
-             "1 to " + std::to_string(blocks_in_page) + " blocks, with 1 to " + std::to_string(members_in_block) +
-                 " members each",
-             std::to_string(blocks) + " with " + std::to_string(place.member_count()));
-    if (i != 0 && pages_[i].first_name <= pages_[i - 1].first_name)
-      refuse(path, "names in ascending order over all pages", "others");
-    block_count_ += blocks;
-    bytes += page_size(place) + place.names_size();
-    if (bytes > limit_) refuse(path, "pages that fit into the file", "larger ones");
-  }
-  size_ = static_cast<std::uint32_t>(members);
 }
 
 std::optional<std::uint32_t> ArchiveIndex::find(std::string_view name) const {
@@ -156,7 +114,7 @@ const schema::Member& ArchiveIndex::member(std::uint32_t number) const {
 }
 
 std::vector<ZipMember> ArchiveIndex::files(std::uint64_t section) const {
-  const std::uint64_t begin = has_pages() ? section : 0;
+  const std::uint64_t begin = is_of_changes() ? section : 0;
   std::vector<ZipMember> files;
   for (std::uint32_t i = 0; i < size(); ++i) {
     const schema::Member& member = this->member(i);
@@ -180,7 +138,7 @@ const schema::ArchiveWeights* ArchiveIndex::weights() const {
 }
 
 schema::FilePartPlace ArchiveIndex::weights_place() const {
-  if (has_pages()) return root_->page_weights() ? *root_->page_weights() : schema::FilePartPlace();
+  if (is_of_changes()) return root_->moved_weights() ? *root_->moved_weights() : schema::FilePartPlace();
   const schema::PartPlace* const place = root_->weights();
   return place ? schema::FilePartPlace(place->digest(), end_ + place->position(), place->size())
                : schema::FilePartPlace();
@@ -386,11 +344,9 @@ void ArchiveIndex::check_places() const {
 std::uint32_t ArchiveIndex::block_of(std::uint32_t member) const {
   if (member >= size())
     refuse({&index_path, "members", member}, "a number below " + std::to_string(size()), std::to_string(member));
-  const auto page = std::ranges::upper_bound(pages_, member, {}, &Page::first_member) - 1;
-  const auto end = page + 1 == pages_.end() ? block_count() : page[1].first_block;
-  const auto blocks = std::views::iota(page->first_block + 1, end);
+  const auto blocks = std::views::iota(std::uint32_t{1}, block_count());
   const auto behind = std::ranges::partition_point(blocks, [&](std::uint32_t i) { return first_member(i) <= member; });
-  const std::uint32_t found = page->first_block + static_cast<std::uint32_t>(behind - blocks.begin());
+  const auto found = static_cast<std::uint32_t>(behind - blocks.begin());
   // The search finds the right block if all are in order. A block's own check compares it with its neighbours.
   if (first_member(found) > member || first_member(found + 1) <= member)
     refuse({&index_path, "blocks", found}, "numbers of members in ascending order", "others");
@@ -398,97 +354,36 @@ std::uint32_t ArchiveIndex::block_of(std::uint32_t member) const {
 }
 
 std::uint32_t ArchiveIndex::block_of(std::string_view name) const {
-  // The last page and the last block whose first name is not behind the one that is looked for.
-  auto page = std::ranges::upper_bound(pages_, name, {}, &Page::first_name);
-  if (page != pages_.begin()) --page;
-  const auto end = page + 1 == pages_.end() ? block_count() : page[1].first_block;
-  const auto blocks = std::views::iota(page->first_block + 1, end);
+  // The last one whose first name is not behind the one that is looked for.
+  const auto blocks = std::views::iota(std::uint32_t{1}, block_count());
   const auto behind = std::ranges::partition_point(blocks, [&](std::uint32_t i) { return first_name(i) <= name; });
-  return page->first_block + static_cast<std::uint32_t>(behind - blocks.begin());
-}
-
-std::uint32_t ArchiveIndex::page_of(std::uint32_t block) const {
-  return static_cast<std::uint32_t>(std::ranges::upper_bound(pages_, block, {}, &Page::first_block) - pages_.begin()) -
-         1;
-}
-
-ArchiveIndex::Blocks ArchiveIndex::blocks(std::uint32_t page) const {
-  if (!has_pages()) {
-    const auto& names = *root_->names();
-    return {root_->blocks()->Data(), end_, 0, 0, {names.data(), names.size()}};
-  }
-  const Path path{&index_path, "pages", page};
-  const schema::PagePlace& place = *root_->pages()->Get(page);
-  const auto blocks = at(place.blocks_position(), page_size(place), path);
-  const auto names = at(place.names_position(), place.names_size(), path);
-  Blocks found{blocks.data(), place.index_position(), 0, 0, names};
-  // As for blocks, several threads find the same.
-  if (auto& is_checked = pages_[page].is_checked; !is_checked.load(std::memory_order_acquire)) {
-    if (fetch_) {
-      fetch_(blocks);
-      fetch_(names);
-    }
-    Digester digester;
-    digester.update(blocks);
-    digester.update(names);
-    if (digester.digest() != stored(place.digest()))
-      refuse(path, "the bytes as they were written", std::string("others") + advice);
-    check_counts(found, place, path);
-    is_checked.store(true, std::memory_order_release);
-  }
-  const Listed first = listed(found, 0);
-  found.first_number = first.first_member;
-  found.first_name = first.name_position;
-  return found;
-}
-
-/// An append adds up how many members the blocks have.
-void ArchiveIndex::check_counts(const Blocks& blocks, const schema::PagePlace& page, const Path& path) {
-  const std::uint32_t first = listed(blocks, 0).first_member;
-  for (std::uint32_t i = 0; i < page.block_count(); ++i) {
-    const std::uint32_t end =
-        i + 1 < page.block_count() ? listed(blocks, i + 1).first_member : first + page.member_count();
-    if (const std::uint32_t members = end - listed(blocks, i).first_member; members == 0 || members > members_in_block)
-      refuse(path, "blocks with 1 to " + std::to_string(members_in_block) + " members each",
-             "one with " + std::to_string(members));
-  }
-}
-
-ArchiveIndex::Listed ArchiveIndex::listed(const Blocks& blocks, std::uint32_t i) {
-  // They may be at any address.
-  if (blocks.index_position == 0) {
-    const auto block = load<schema::PagedBlock>(blocks.start + std::size_t{i} * sizeof(schema::PagedBlock));
-    return {block.digest(),       block.position(),      block.size(),
-            block.first_member(), block.name_position(), block.name_size()};
-  }
-  const auto block = load<schema::BlockPlace>(blocks.start + std::size_t{i} * sizeof(schema::BlockPlace));
-  return {block.digest(),        blocks.index_position + block.position(),
-          block.size(),          block.first_member(),
-          block.name_position(), block.name_size()};
+  return static_cast<std::uint32_t>(behind - blocks.begin());
 }
 
 ArchiveIndex::Listed ArchiveIndex::listed(std::uint32_t block) const {
-  const std::uint32_t page = page_of(block);
-  return listed(blocks(page), block - pages_[page].first_block);
+  // They may be at any address.
+  if (is_of_changes()) {
+    const auto place =
+        load<schema::MovedBlock>(root_->moved()->Data() + std::size_t{block} * sizeof(schema::MovedBlock));
+    return {place.digest(),       place.position(),      place.size(),
+            place.first_member(), place.name_position(), place.name_size()};
+  }
+  const auto place =
+      load<schema::BlockPlace>(root_->blocks()->Data() + std::size_t{block} * sizeof(schema::BlockPlace));
+  return {place.digest(),       end_ + place.position(), place.size(),
+          place.first_member(), place.name_position(),   place.name_size()};
 }
 
 std::uint32_t ArchiveIndex::first_member(std::uint32_t block) const {
-  if (block == block_count()) return size();
-  const std::uint32_t page = page_of(block);
-  const Blocks blocks = this->blocks(page);
-  return pages_[page].first_member +
-         (listed(blocks, block - pages_[page].first_block).first_member - blocks.first_number);
+  return block == block_count() ? size() : listed(block).first_member;
 }
 
 std::string_view ArchiveIndex::first_name(std::uint32_t block) const {
-  const std::uint32_t page = page_of(block);
-  if (has_pages() && pages_[page].first_block == block) return pages_[page].first_name;
-  const Blocks blocks = this->blocks(page);
-  const Listed place = listed(blocks, block - pages_[page].first_block);
-  const std::uint32_t position = place.name_position - blocks.first_name;
-  if (position > blocks.names.size() || place.name_size > blocks.names.size() - position)
+  const Listed place = listed(block);
+  const auto& names = *root_->names();
+  if (place.name_position > names.size() || place.name_size > names.size() - place.name_position)
     refuse({&index_path, "blocks", block}, "a name inside the index", "one that leads out of it");
-  return {reinterpret_cast<const char*>(blocks.names.data()) + position, place.name_size};
+  return {reinterpret_cast<const char*>(names.data()) + place.name_position, place.name_size};
 }
 
 ArchiveIndex::BlockPlace ArchiveIndex::block_place(std::uint32_t block) const {
@@ -497,63 +392,15 @@ ArchiveIndex::BlockPlace ArchiveIndex::block_place(std::uint32_t block) const {
           first_name(block)};
 }
 
-std::vector<ArchiveIndex::Run> ArchiveIndex::runs(std::uint64_t root_position) const {
-  std::vector<Run> runs;
-  if (has_pages()) {
-    for (std::uint32_t i = 0; i < pages_.size(); ++i)
-      runs.push_back({*root_->pages()->Get(i), pages_[i].first_block, pages_[i].first_name});
-    return runs;
-  }
-  const Blocks all = blocks(0);
-  const auto position_of = [&](const std::uint8_t* at) {
-    return root_position + static_cast<std::uint64_t>(at - root_bytes_.data());
-  };
-  for (std::uint32_t first = 0; first < block_count(); first += blocks_in_page) {
-    const std::uint32_t count = std::min(blocks_in_page, block_count() - first);
-    const std::span places(all.start + first * sizeof(schema::BlockPlace), count * sizeof(schema::BlockPlace));
-    const std::string_view name = first_name(first), last = first_name(first + count - 1);
-    if (last.data() < name.data()) refuse({&index_path, "blocks", first}, "names one behind the other", "others");
-    const std::span names(reinterpret_cast<const std::uint8_t*>(name.data()),
-                          static_cast<std::size_t>(last.data() + last.size() - name.data()));
-    Digester digester;
-    digester.update(places);
-    digester.update(names);
-    runs.push_back(
-        {schema::PagePlace(to_schema(digester.digest()), position_of(places.data()), position_of(names.data()), end_,
-                           count, first_member(first + count) - first_member(first),
-                           static_cast<std::uint32_t>(names.size()), 0, 0),
-         first, name});
-  }
-  return runs;
-}
-
-std::vector<std::pair<std::uint64_t, std::uint64_t>> ArchiveIndex::page_places() const {
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> places;
-  const auto add = [&](std::uint64_t position, std::uint64_t size) {
-    check_within(position, size, {&index_path, "pages"});
-    places.emplace_back(position, size);
-  };
-  if (has_pages())
-    for (const schema::PagePlace* const place : *root_->pages()) {
-      add(place->blocks_position(), page_size(*place));
-      add(place->names_position(), place->names_size());
-    }
-  return places;
-}
-
 std::vector<std::pair<std::uint64_t, std::uint64_t>> ArchiveIndex::part_places() const {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> places;
   std::uint64_t size = 0;
-  for (std::uint32_t page = 0; page < pages_.size(); ++page) {
-    const Blocks blocks = this->blocks(page);
-    const std::uint32_t end = page + 1 == pages_.size() ? block_count() : pages_[page + 1].first_block;
-    for (std::uint32_t i = 0; i < end - pages_[page].first_block; ++i) {
-      const Listed place = listed(blocks, i);
-      check_within(place.position, place.size, {&index_path, "blocks", pages_[page].first_block + i});
-      places.emplace_back(place.position, place.size);
-      size += place.size;
-      if (size > limit_) refuse({&index_path, "blocks"}, "blocks that fit into the file together", "larger ones");
-    }
+  for (std::uint32_t i = 0; i < block_count(); ++i) {
+    const Listed place = listed(i);
+    check_within(place.position, place.size, {&index_path, "blocks", i});
+    places.emplace_back(place.position, place.size);
+    size += place.size;
+    if (size > limit_) refuse({&index_path, "blocks"}, "blocks that fit into the file together", "larger ones");
   }
   if (const schema::FilePartPlace weights = weights_place(); weights.size() != 0) {
     check_within(weights.position(), weights.size(), {&index_path, "weights"});

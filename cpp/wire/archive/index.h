@@ -30,7 +30,7 @@ class ArchiveIndex {
   using Fetch = std::function<void(std::span<const std::uint8_t>)>;
 
   /// `index` are its bytes, at a multiple of eight, and `root` is the root in them, or a copy of it; `end` is where the
-  /// index begins in the file. Checks the root, which takes as long as hashing some 50 bytes for every 64 members; the
+  /// index begins in the file. Checks the root, which takes as long as hashing some 60 bytes for every 64 members; the
   /// rest is not touched. Throws Error. `fetch` may be empty; otherwise it is called with each block before the block
   /// is looked at, in any thread.
   ArchiveIndex(std::span<const std::uint8_t> index, std::span<const std::uint8_t> root, const Digest& root_digest,
@@ -45,7 +45,7 @@ class ArchiveIndex {
   std::string_view writer() const { return root_->writer()->string_view(); }
 
   /// Whether it is that of an append which wrote only what it changed.
-  bool has_pages() const { return root_->pages() != nullptr; }
+  bool is_of_changes() const { return root_->moved() != nullptr; }
 
   /// The number of a member. Throws Error where a block on the way to it is damaged.
   std::optional<std::uint32_t> find(std::string_view name) const;
@@ -56,8 +56,8 @@ class ArchiveIndex {
   /// A member whose block has been checked: names, sizes and places are what they have to be. Throws Error.
   const schema::Member& member(std::uint32_t number) const;
 
-  /// What the ZIP file's directory lists, but for the index: all members, or with pages those of the last section,
-  /// which begins at a position. Throws Error.
+  /// What the ZIP file's directory lists, but for the index: all members, or of an index of changes those of the last
+  /// section, which begins at a position. Throws Error.
   std::vector<ZipMember> files(std::uint64_t section) const;
 
   /// The header of a member that owns its bytes. Throws Error where `header`, which is in front of them, is another.
@@ -75,16 +75,11 @@ class ArchiveIndex {
   /// The same, the weights, and that no two members share bytes unless they say so. Throws Error.
   void check() const;
 
-  /// For whoever writes the next index, or has to fetch this one: its blocks by number, and runs of them.
+  /// For whoever writes the next index, or has to fetch this one: its blocks by number.
   struct BlockPlace {
     Digest digest;
     std::uint64_t position;  // in the file
     std::uint32_t size, member_count;
-    std::string_view first_name;
-  };
-  struct Run {
-    schema::PagePlace place;  // without a name
-    std::uint32_t first_block;
     std::string_view first_name;
   };
 
@@ -95,40 +90,20 @@ class ArchiveIndex {
   std::uint32_t block_of(std::uint32_t member) const;
   std::uint32_t first_member(std::uint32_t block) const;
   std::string_view first_name(std::uint32_t block) const;
-  /// All blocks in runs that can be pages, given where the root is in the file. Throws Error.
-  std::vector<Run> runs(std::uint64_t root_position) const;
   /// Where the weights are in the file; empty where there are none.
   schema::FilePartPlace weights_place() const;
-  /// Where the pages are, for an index that is not in memory yet; and where its blocks and weights are, if its pages
-  /// are there. The sizes of blocks are within that of the file. Throws Error.
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> page_places() const, part_places() const;
+  /// Where its blocks and weights are, for an index that is not in memory yet. The sizes of blocks are within that of
+  /// the file. Throws Error.
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> part_places() const;
 
  private:
-  /// A run of blocks: the one that the root has, or a page.
-  struct Page {
-    std::uint32_t first_block = 0, first_member = 0;
-    std::string_view first_name;
-    mutable std::atomic<bool> is_checked = false;
-  };
-  /// What a page has in memory.
-  struct Blocks {
-    const std::uint8_t* start;  // of BlockPlaces or PagedBlocks
-    std::uint64_t index_position;
-    std::uint32_t first_number, first_name;  // which numbers and positions of names count from
-    std::span<const std::uint8_t> names;
-  };
-  /// One of its blocks, as BlockPlace and PagedBlock have it.
+  /// A block, as BlockPlace and MovedBlock have it; its position is in the file.
   struct Listed {
     schema::Digest digest;
     std::uint64_t position;
     std::uint32_t size, first_member, name_position, name_size;
   };
 
-  void read_pages();
-  std::uint32_t page_of(std::uint32_t block) const;
-  Blocks blocks(std::uint32_t page) const;
-  static void check_counts(const Blocks& blocks, const schema::PagePlace& page, const Path& path);
-  static Listed listed(const Blocks& blocks, std::uint32_t i);
   Listed listed(std::uint32_t block) const;
   std::span<const std::uint8_t> at(std::uint64_t position, std::uint64_t size, const Path& path) const;
   void check_within(std::uint64_t position, std::uint64_t size, const Path& path) const;
@@ -142,12 +117,10 @@ class ArchiveIndex {
                                      const Path& path) const;
 
   std::vector<Part> parts_;
-  std::span<const std::uint8_t> root_bytes_;
   std::uint64_t end_, limit_;  // where the index begins and ends in the file
   Fetch fetch_;
   const schema::Index* root_;
   std::uint32_t size_ = 0, block_count_ = 0;
-  std::vector<Page> pages_;
   std::unique_ptr<std::atomic<bool>[]> checked_;  // blocks
   mutable std::atomic<std::uint64_t> checked_bytes_ = 0;
   mutable std::atomic<bool> names_checked_ = false, all_checked_ = false, weights_checked_ = false;

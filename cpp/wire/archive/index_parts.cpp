@@ -13,20 +13,7 @@ constexpr std::uint64_t word = sizeof(std::uint64_t);
 
 void IndexParts::read(const Fetch& fetch, std::span<const std::uint8_t> root, const Digest& root_digest,
                       std::uint64_t end, std::uint64_t size) {
-  add(fetch, ArchiveIndex({}, root, root_digest, end, size).page_places());
-  add(fetch, ArchiveIndex(parts(), root, root_digest, end, size).part_places());
-}
-
-std::vector<ArchiveIndex::Part> IndexParts::parts() const {
-  std::vector<ArchiveIndex::Part> parts;
-  for (const auto& [position, size, words] : pieces_)
-    parts.push_back({position, {reinterpret_cast<const std::uint8_t*>(words.data()) + position % word, size}});
-  // Of those at one position, the last one is found, which is the largest.
-  std::ranges::sort(parts, {}, [](const auto& part) { return std::pair(part.position, part.bytes.size()); });
-  return parts;
-}
-
-void IndexParts::add(const Fetch& fetch, const Places& places) {
+  const Places places = ArchiveIndex({}, root, root_digest, end, size).part_places();
   auto place = places.begin();
   fetch(places, [&](std::span<const std::uint8_t> bytes) {
     Piece piece{place->first, bytes.size(), std::vector<std::uint64_t>(bytes.size() / word + 2)};
@@ -36,6 +23,15 @@ void IndexParts::add(const Fetch& fetch, const Places& places) {
     pieces_.push_back(std::move(piece));
     ++place;
   });
+}
+
+std::vector<ArchiveIndex::Part> IndexParts::parts() const {
+  std::vector<ArchiveIndex::Part> parts;
+  for (const auto& [position, size, words] : pieces_)
+    parts.push_back({position, {reinterpret_cast<const std::uint8_t*>(words.data()) + position % word, size}});
+  // Of those at one position, the last one is found, which is the largest.
+  std::ranges::sort(parts, {}, [](const auto& part) { return std::pair(part.position, part.bytes.size()); });
+  return parts;
 }
 
 }  // namespace jaxexp::wire

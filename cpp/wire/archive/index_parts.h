@@ -12,15 +12,14 @@
 
 namespace jaxexp::wire {
 
-/// The memory of an index with pages whose file is not in memory, or not at a multiple of eight.
+/// The memory of an index of changes whose file is not in memory, or not at a multiple of eight.
 class IndexParts {
  public:
   using Places = std::vector<std::pair<std::uint64_t, std::uint64_t>>;  // positions and sizes
   /// Calls a function with the bytes of each place, in this order.
   using Fetch = std::function<void(const Places&, const std::function<void(std::span<const std::uint8_t>)>&)>;
 
-  /// Fetches first the pages, then the blocks and the weights, of an index with such a root. Throws Error, and what
-  /// `fetch` throws.
+  /// Fetches the blocks and the weights of an index with such a root. Throws Error, and what `fetch` throws.
   void read(const Fetch& fetch, std::span<const std::uint8_t> root, const Digest& root_digest, std::uint64_t end,
             std::uint64_t size);
 
@@ -28,8 +27,6 @@ class IndexParts {
   std::vector<ArchiveIndex::Part> parts() const;
 
  private:
-  void add(const Fetch& fetch, const Places& places);
-
   struct Piece {
     std::uint64_t position;
     std::size_t size;

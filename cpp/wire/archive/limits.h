@@ -6,11 +6,9 @@
 
 namespace jaxexp::wire {
 
-/// What readers fetch and check to find one member.
+/// What readers fetch and check to find one member, and an append writes anew. Fewer, and the root is larger, which
+/// each append writes.
 inline constexpr std::uint32_t members_in_block = 64;
-
-/// What an append writes anew beside a block: more, and an append writes more; fewer, and the root is larger.
-inline constexpr std::uint32_t blocks_in_page = 128;
 
 /// The index of up to so many members is written anew by each append, and so is the ZIP file's directory. An append to
 /// more writes what it changes.

@@ -30,11 +30,10 @@ void ArchiveRecords::take(const ArchiveIndex& index) {
   if (const schema::ArchiveWeights* const weights = index.weights()) weights_.take(*weights);
 }
 
-void ArchiveRecords::build_on(const ArchiveIndex& index, std::uint64_t root_position, std::uint32_t few) {
+void ArchiveRecords::build_on(const ArchiveIndex& index, std::uint32_t few) {
   if (index.size() <= few) return take(index);
   base_ = &index;
   few_ = few;
-  base_root_position_ = root_position;
   size_ = index.size();
 }
 
@@ -290,27 +289,6 @@ class ArchiveRecords::Writing {
     }
   }
 
-  /// Adds the next blocks as a page, whose name is not in its place yet.
-  schema::PagePlace add_page(std::vector<Block>::const_iterator& block, std::uint32_t count) {
-    std::vector<std::uint8_t> bytes;
-    std::string names;
-    std::uint32_t members = 0;
-    for (std::uint32_t i = 0; i < count; ++i, ++block) {
-      const schema::PagedBlock place(to_schema(block->digest), block->position, block->size, members,
-                                     static_cast<std::uint32_t>(names.size()),
-                                     static_cast<std::uint32_t>(block->first_name.size()));
-      const auto* const start = reinterpret_cast<const std::uint8_t*>(&place);
-      bytes.insert(bytes.end(), start, start + sizeof place);
-      names += block->first_name;
-      members += block->member_count;
-    }
-    const std::size_t names_at = bytes.size();
-    bytes.insert(bytes.end(), names.begin(), names.end());
-    const std::uint64_t at = position + add(bytes);
-    return {
-        to_schema(digest(bytes)), at, at + names_at, 0, count, members, static_cast<std::uint32_t>(names.size()), 0, 0};
-  }
-
   /// Adds the last part.
   WrittenIndex end(flatbuffers::FlatBufferBuilder& fbb, flatbuffers::Offset<schema::Index> root) {
     fbb.Finish(root);
@@ -416,7 +394,7 @@ WrittenIndex ArchiveRecords::write_all(Writing& writing) {
 
 namespace {
 
-/// A block with one member, whose name no reader accepts: those that do not know pages show it in an error.
+/// A block with one member, whose name no reader accepts: those that do not know `moved` show it in an error.
 flatbuffers::DetachedBuffer notice() {
   flatbuffers::FlatBufferBuilder fbb;
   const auto name = fbb.CreateString("/an append of a newer jaxexp: update jaxexp, or let the newer one compact it");
@@ -430,45 +408,32 @@ flatbuffers::DetachedBuffer notice() {
 }  // namespace
 
 WrittenIndex ArchiveRecords::write_changes(Writing& writing) {
-  std::vector<schema::PagePlace> pages;
-  std::string page_names;
-  const auto add_page = [&](const schema::PagePlace& page, std::string_view name) {
-    pages.emplace_back(page.digest(), page.blocks_position(), page.names_position(), page.index_position(),
-                       page.block_count(), page.member_count(), page.names_size(),
-                       static_cast<std::uint32_t>(page_names.size()), static_cast<std::uint32_t>(name.size()));
-    page_names += name;
-  };
   // The first of the members, all of them known, that are in a block or behind it.
   const auto first_in = [&](std::uint32_t block) {
     if (block == 0) return members_.begin();
     return block == base_->block_count() ? members_.end() : members_.lower_bound(base_->first_name(block));
   };
-  for (const ArchiveIndex::Run& run : base_->runs(base_root_position_)) {
-    const std::uint32_t end = run.first_block + run.place.block_count();
-    const auto changed = changed_.lower_bound(run.first_block);
-    if (changed == changed_.end() || *changed >= end) {
-      add_page(run.place, run.first_name);
+  std::vector<Writing::Block> blocks;
+  for (std::uint32_t i = 0; i < base_->block_count(); ++i) {
+    if (!changed_.contains(i)) {
+      const ArchiveIndex::BlockPlace place = base_->block_place(i);
+      blocks.push_back({place.digest, place.position, place.size, place.member_count, std::string(place.first_name)});
       continue;
     }
-    std::vector<Writing::Block> blocks;
-    for (std::uint32_t i = run.first_block; i < end; ++i) {
-      if (changed_.contains(i)) {
-        auto first = first_in(i);
-        const auto behind = first_in(i + 1);
-        std::size_t count = 0;
-        for (auto member = first; member != behind; ++member) ++count;
-        writing.add_blocks(first, count, blocks);
-      } else {
-        const ArchiveIndex::BlockPlace place = base_->block_place(i);
-        blocks.push_back({place.digest, place.position, place.size, place.member_count, std::string(place.first_name)});
-      }
-    }
-    auto block = blocks.cbegin();
-    for (std::size_t left = (blocks.size() + blocks_in_page - 1) / blocks_in_page; left != 0; --left) {
-      const std::size_t count = (static_cast<std::size_t>(blocks.cend() - block) + left - 1) / left;
-      const std::string& first_name = block->first_name;
-      add_page(writing.add_page(block, static_cast<std::uint32_t>(count)), first_name);
-    }
+    auto first = first_in(i);
+    const auto behind = first_in(i + 1);
+    std::size_t count = 0;
+    for (auto member = first; member != behind; ++member) ++count;
+    writing.add_blocks(first, count, blocks);
+  }
+  std::vector<schema::MovedBlock> moved;
+  std::string names;
+  std::uint32_t members = 0;
+  for (const Writing::Block& block : blocks) {
+    moved.emplace_back(to_schema(block.digest), block.position, block.size, members,
+                       static_cast<std::uint32_t>(names.size()), static_cast<std::uint32_t>(block.first_name.size()));
+    names += block.first_name;
+    members += block.member_count;
   }
 
   schema::FilePartPlace weights = base_->weights_place();
@@ -482,11 +447,10 @@ WrittenIndex ArchiveRecords::write_changes(Writing& writing) {
   flatbuffers::FlatBufferBuilder fbb(1 << 12);
   const auto written_by = fbb.CreateString(writing.writer.data(), writing.writer.size());
   const auto place_vector = fbb.CreateVectorOfStructs(&place, 1);
-  const auto name_vector =
-      fbb.CreateVector(reinterpret_cast<const std::uint8_t*>(page_names.data()), page_names.size());
-  const auto page_vector = fbb.CreateVectorOfStructs(pages);
+  const auto name_vector = fbb.CreateVector(reinterpret_cast<const std::uint8_t*>(names.data()), names.size());
+  const auto moved_vector = fbb.CreateVectorOfStructs(moved);
   return writing.end(fbb, schema::CreateIndex(fbb, written_by, 1, writing.position, place_vector, name_vector, nullptr,
-                                              page_vector, weights.size() == 0 ? nullptr : &weights));
+                                              0, weights.size() == 0 ? nullptr : &weights, moved_vector, members));
 }
 
 }  // namespace jaxexp::wire

@@ -36,9 +36,8 @@ class ArchiveRecords {
   /// Checks all of an index and takes over its members and its weights. Throws Error.
   void take(const ArchiveIndex& index);
   /// The same if there are few members. Of many, it takes over blocks when they are needed: the index has to live as
-  /// long as this. All functions may then throw Error. `root_position` is where its root is in the file. Tests change
-  /// what is few.
-  void build_on(const ArchiveIndex& index, std::uint64_t root_position, std::uint32_t few = max_rewritten_members);
+  /// long as this. All functions may then throw Error. Tests change what is few.
+  void build_on(const ArchiveIndex& index, std::uint32_t few = max_rewritten_members);
 
   std::size_t size() const { return size_; }
   std::vector<std::string_view> names();
@@ -136,7 +135,6 @@ class ArchiveRecords {
   // The index that this builds on; which of its blocks were taken over, which of these changed, and once its weights
   // were taken over, how many files it has.
   const ArchiveIndex* base_ = nullptr;
-  std::uint64_t base_root_position_ = 0;
   std::uint32_t few_ = 0;
   std::set<std::uint32_t> needed_, changed_;
   std::optional<std::size_t> base_files_;

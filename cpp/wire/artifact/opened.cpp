@@ -30,9 +30,8 @@ Opened::Opened(Bytes buffer, std::span<const Bytes> modules, std::optional<Trail
     throw Error({}, "an artifact whose modules are stored apart",
                 std::to_string(buffer.size()) + " bytes that do not begin like one");
   const auto artifact = trailer_ ? trailer_->artifact() : buffer;
-  Alike alike;
-  root_ = &verify(artifact, tables_, alike);
-  check(*root_, artifact.size(), alike);
+  root_ = &verify(artifact, tables_);
+  check(*root_, artifact.size());
   if (trailer_) trailer_->check(*root_);
   if (!modules.empty()) check_sizes(*trailer_, modules);
 }

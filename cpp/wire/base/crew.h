@@ -14,8 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "wire/base/can_throw.h"
-
 namespace jaxexp::wire {
 
 /// Its threads end with it, for whatever reason its owner leaves: running jobs are finished, no others are begun.
@@ -65,7 +63,6 @@ class Crew {
   bool is_done(std::size_t job) const { return done_[job].load(std::memory_order_acquire); }
 
   void work() {
-    if (!can_throw()) return;  // the owner does its jobs
     while (do_one()) {
     }
   }

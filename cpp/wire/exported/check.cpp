@@ -64,13 +64,13 @@ void check_kept_arguments(const schema::Exported& e, std::uint32_t arguments, co
 /// The parts of the check, which know the tables that all functions of an artifact share.
 class Check {
  public:
-  Check(const schema::Exported& root, std::size_t buffer_size, const Alike& alike)
+  Check(const schema::Exported& root, std::size_t buffer_size)
       : root_(root),
         comparison_(max_comparisons(buffer_size)),
         avals_(root),
         shardings_(root, comparison_),
-        values_(root, avals_, shardings_, comparison_, alike),
-        trees_(root, buffer_size, alike) {}
+        values_(root, avals_, shardings_, comparison_),
+        trees_(root, buffer_size) {}
 
   void exported(const schema::Exported& e, const Path& path) {
     shardings_.begin_function();
@@ -140,8 +140,6 @@ class Check {
 
 }  // namespace
 
-void check(const schema::Exported& root, std::size_t buffer_size, const Alike& alike) {
-  Check(root, buffer_size, alike).exported(root, {});
-}
+void check(const schema::Exported& root, std::size_t buffer_size) { Check(root, buffer_size).exported(root, {}); }
 
 }  // namespace jaxexp::wire

@@ -4,13 +4,12 @@
 #include <cstddef>
 
 #include "exported_generated.h"
-#include "wire/exported/alike.h"
 
 namespace jaxexp::wire {
 
 /// Checks what the layout leaves open: required fields are there, enums known, indices in range, vectors that belong
 /// together equally long, trees of the right number of leaves and of bounded size, VJPs fitting their primal.
-/// Takes time in proportion to the buffer's size. `alike` is what the verification noticed. Throws Error.
-void check(const schema::Exported& root, std::size_t buffer_size, const Alike& alike = {});
+/// Takes time in proportion to the buffer's size. Throws Error.
+void check(const schema::Exported& root, std::size_t buffer_size);
 
 }  // namespace jaxexp::wire

@@ -46,9 +46,8 @@ TreeCheck::Tree TreeCheck::tree(const schema::PyTreeDef& node, const Path& path)
   if (node.kind() == schema::PyTreeDefKind::custom) required(node.custom_name(), path, "custom_name");
   Tree total{is_leaf, weight_of(node.kind()), 1, 0, Values::length(node.custom_auxdata())};
   if (node.kind() == schema::PyTreeDefKind::dict) total.key_bytes = keys(node, arity, {&path, "children_names"});
-  const Alike::Numbers numbers = alike_.of(node.children(), Alike::Kind::tree);
   for (std::uint32_t i = 0; i < arity; ++i) {
-    const Tree child = numbered_tree(numbers[i], *node.children()->Get(i), {&path, "children", i});
+    const Tree child = tree(*node.children()->Get(i), {&path, "children", i});
     total.leaves = std::min(total.leaves + child.leaves, max_nodes_ + 1);
     total.nodes = std::min(total.nodes + child.nodes, max_nodes_ + 1);
     total.key_bytes = std::min(total.key_bytes + child.key_bytes, max_key_bytes_ + 1);
@@ -58,21 +57,6 @@ TreeCheck::Tree TreeCheck::tree(const schema::PyTreeDef& node, const Path& path)
   if (total.depth > max_tree_depth)
     throw Error(path, "a tree of at most " + to_string(max_tree_depth) + " levels", "more");
   return trees_.insert(reinterpret_cast<std::uintptr_t>(&node)).first = total;
-}
-
-TreeCheck::Tree TreeCheck::numbered_tree(std::uint32_t number, const schema::PyTreeDef& node, const Path& path) {
-  if (number == Alike::unknown) return tree(node, path);
-  if (number >= numbered_.size()) numbered_.resize(number + 1);
-  // Which of two equal trees reaches the limit is found by looking at both.
-  if (const Known& known = numbered_[number];
-      known.tree.nodes != 0 && key_bytes_ + known.compared_key_bytes <= max_key_bytes_) {
-    key_bytes_ += known.compared_key_bytes;
-    return known.tree;
-  }
-  const std::uint64_t before = key_bytes_;
-  const Tree checked = tree(node, path);
-  numbered_[number] = {checked, key_bytes_ - before};
-  return checked;
 }
 
 std::uint64_t TreeCheck::keys(const schema::PyTreeDef& dict, std::uint32_t arity, const Path& path) {

@@ -3,12 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "exported_generated.h"
 #include "wire/base/error.h"
 #include "wire/base/flat_map.h"
-#include "wire/exported/alike.h"
 #include "wire/exported/limits.h"
 
 namespace jaxexp::wire {
@@ -16,9 +14,8 @@ namespace jaxexp::wire {
 class TreeCheck {
  public:
   /// `root` is for errors.
-  TreeCheck(const schema::Exported& root, std::size_t buffer_size, const Alike& alike)
+  TreeCheck(const schema::Exported& root, std::size_t buffer_size)
       : root_(root),
-        alike_(alike),
         max_nodes_(max_tree_nodes(buffer_size)),
         max_key_bytes_(max_tree_key_bytes(buffer_size)),
         max_auxdata_bytes_(max_tree_auxdata_bytes(buffer_size)) {}
@@ -41,26 +38,17 @@ class TreeCheck {
   void whole(const schema::PyTreeDef* root, std::uint32_t avals, const Path& path);
   /// Counts in a tree; they stop growing just above their limits, so they can't overflow.
   Tree tree(const schema::PyTreeDef& node, const Path& path);
-  /// The same for one that was checked already, at least where it has the number of one that was.
-  Tree numbered_tree(std::uint32_t number, const schema::PyTreeDef& node, const Path& path);
   /// Dicts may share their keys, so what comparing them takes is limited, over all dicts here and for a whole tree.
   std::uint64_t keys(const schema::PyTreeDef& dict, std::uint32_t arity, const Path& path);
   [[noreturn]] void refuse_keys(const Path& path) const;
 
-  struct Known {
-    Tree tree = {};  // without nodes where there is none
-    std::uint64_t compared_key_bytes = 0;
-  };
-
   const schema::Exported& root_;
-  const Alike& alike_;
   const std::uint64_t max_nodes_;
   const std::uint64_t max_key_bytes_;
   const std::uint64_t max_auxdata_bytes_;
   std::uint64_t nodes_ = 0;  // of the trees of a function
   std::uint64_t key_bytes_ = 0;
   FlatMap<Tree> trees_;
-  std::vector<Known> numbered_;  // by the numbers of `Alike`
 };
 
 }  // namespace jaxexp::wire

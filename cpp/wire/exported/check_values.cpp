@@ -32,31 +32,17 @@ void ValueCheck::values(const Values& v, const schema::Exported& e, const Path& 
   fit(v, path, names);
 }
 
-template <class Compare>
-void ValueCheck::compare_once(std::uint32_t copy, std::uint32_t other, const Path& path, const Compare& compare) {
-  if (copy == Alike::unknown || other == Alike::unknown) return compare();
-  if (copy >= equal_.size()) equal_.resize(copy + 1);
-  if (equal_[copy].other == other) return comparison_.spend(equal_[copy].steps, path);
-  const std::uint64_t before = comparison_.spent();
-  compare();
-  equal_[copy] = {other, comparison_.spent() - before};
-}
-
 void ValueCheck::listed_avals(const Values& v, const Path& path) {
   const std::uint32_t listed = Values::length(v.avals);
   if (listed == 0) return;
   require_count(path, "avals, one for each index", v.size(), listed);
-  const Alike::Numbers copies = alike_.of(v.avals, Alike::Kind::aval),
-                       others = alike_.of(v.unique_avals, Alike::Kind::aval);
   for (std::uint32_t i = 0; i < listed; ++i) {
     const Path p{path.parent, path.name, i};
-    compare_once(copies[i], others[v.aval_indices->Get(i)], p, [&] {
-      const schema::AbstractValue &one = *v.avals->Get(i), &other = v.aval(i);
-      // An aval that equals a checked one needs no check.
-      if (&one == &other || comparison_.same_aval(one, other, p)) return;
-      avals_.check(one, p);
-      refuse_copy(p, "the aval that its index stands for");
-    });
+    const schema::AbstractValue &one = *v.avals->Get(i), &other = v.aval(i);
+    // An aval that equals a checked one needs no check.
+    if (&one == &other || comparison_.same_aval(one, other, p)) continue;
+    avals_.check(one, p);
+    refuse_copy(p, "the aval that its index stands for");
   }
 }
 
@@ -64,23 +50,18 @@ void ValueCheck::listed_shardings(const Values& v, const schema::Exported& e, co
   const std::uint32_t listed = Values::length(v.shardings);
   if (listed == 0) return;
   require_count(path, "shardings, one for each index", v.size(), listed);
-  const Alike::Numbers copies = alike_.of(v.shardings, Alike::Kind::sharding),
-                       others = alike_.of(v.unique_named_shardings, Alike::Kind::named_sharding);
   for (std::uint32_t i = 0; i < listed; ++i) {
     const Path p{path.parent, path.name, i};
-    const std::uint32_t index = v.sharding_indices->Get(i);  // 0 where it is unspecified
-    compare_once(copies[i], index == 0 ? Alike::unknown : others[index - 1], p, [&] {
-      // An xla.OpSharding without a NamedSharding is older than the indices.
-      const schema::Sharding& copy = *v.shardings->Get(i);
-      const auto* one = copy.named_sharding();
-      const auto* other = v.named_sharding(i);
-      if (one == other) return;
-      const bool is_same = one && other && comparison_.same_sharding(*one, *other, p);
-      if (is_same && copy.kind() <= schema::ShardingKind::named_sharding && copy.kind() >= schema::ShardingKind{})
-        return;
-      shardings_.sharding(copy, e, p);
-      if (!is_same) refuse_copy(p, "the sharding that its index stands for");
-    });
+    // An xla.OpSharding without a NamedSharding is older than the indices.
+    const schema::Sharding& copy = *v.shardings->Get(i);
+    const auto* one = copy.named_sharding();
+    const auto* other = v.named_sharding(i);
+    if (one == other) continue;
+    const bool is_same = one && other && comparison_.same_sharding(*one, *other, p);
+    if (is_same && copy.kind() <= schema::ShardingKind::named_sharding && copy.kind() >= schema::ShardingKind{})
+      continue;
+    shardings_.sharding(copy, e, p);
+    if (!is_same) refuse_copy(p, "the sharding that its index stands for");
   }
 }
 

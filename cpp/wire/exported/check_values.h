@@ -3,11 +3,9 @@
 
 #include <cstdint>
 #include <string_view>
-#include <vector>
 
 #include "exported_generated.h"
 #include "wire/base/error.h"
-#include "wire/exported/alike.h"
 #include "wire/exported/check_avals.h"
 #include "wire/exported/check_shardings.h"
 #include "wire/exported/same.h"
@@ -18,9 +16,8 @@ namespace jaxexp::wire {
 
 class ValueCheck {
  public:
-  ValueCheck(const schema::Exported& root, AvalCheck& avals, ShardingCheck& shardings, Comparison& comparison,
-             const Alike& alike)
-      : avals_(avals), shardings_(shardings), comparison_(comparison), alike_(alike), sharded_avals_(&root) {}
+  ValueCheck(const schema::Exported& root, AvalCheck& avals, ShardingCheck& shardings, Comparison& comparison)
+      : avals_(avals), shardings_(shardings), comparison_(comparison), sharded_avals_(&root) {}
 
   void arguments(const schema::Exported& e, const Path& path) {
     values(Values::arguments(e), e, path, {"in_avals", "in_avals_idxs", "in_shardings", "in_shardings_idxs"});
@@ -40,22 +37,9 @@ class ValueCheck {
   void listed_shardings(const Values& v, const schema::Exported& e, const Path& path);
   void fit(const Values& v, const Path& path, const Names& names);
 
-  /// What a table was found to equal, by the numbers of `Alike`.
-  struct Equal {
-    std::uint32_t other = Alike::unknown;
-    std::uint64_t steps = 0;  // that comparing them took
-  };
-
-  /// Calls `compare`, which throws Error where a copy differs from another table, unless tables with their numbers were
-  /// compared before. That takes as many steps of the limit again: it must not matter how a buffer is walked.
-  template <class Compare>
-  void compare_once(std::uint32_t copy, std::uint32_t other, const Path& path, const Compare& compare);
-
   AvalCheck& avals_;
   ShardingCheck& shardings_;
   Comparison& comparison_;
-  const Alike& alike_;
-  std::vector<Equal> equal_;  // by the number of one table
   SeenPairs sharded_avals_;
 };
 

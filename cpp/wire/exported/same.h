@@ -28,8 +28,6 @@ class Comparison {
     if ((spent_ += steps) > most_) refuse(path);
   }
 
-  std::uint64_t spent() const { return spent_; }
-
  private:
   template <class Numbers>
   bool same_numbers(const Numbers* a, const Numbers* b, const Path& path);

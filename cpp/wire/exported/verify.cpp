@@ -10,7 +10,6 @@
 #include <array>
 #include <bit>
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,7 +20,6 @@
 #include "wire/base/unaligned.h"
 #include "wire/base/utf8.h"
 #include "wire/exported/limits.h"
-#include "wire/exported/stretches.h"
 #include "wire/exported/visits.h"
 
 namespace jaxexp::wire {
@@ -37,9 +35,8 @@ struct Type {
     const Type* inner;  // of a table, or of a vector's tables
   };
 
-  std::uint8_t number = 0;          // from 1; distinguishes the schema's types
-  std::vector<Field> fields;        // by slot
-  std::optional<Alike::Kind> kind;  // of tables that may repeat themselves in lists
+  std::uint8_t number = 0;    // from 1; distinguishes the schema's types
+  std::vector<Field> fields;  // by slot
 };
 
 static_assert(schema::Exported::VT_JAX_VERSION < 4 + 2 * 32, "Layout has a bit for each slot of the largest table");
@@ -83,10 +80,6 @@ class Types {
     Type& type = known->second;
     if (!is_new) return type;
     type.number = static_cast<std::uint8_t>(types_.size());
-    if (table == schema::PyTreeDefTypeTable()) type.kind = Alike::Kind::tree;
-    if (table == schema::AbstractValueTypeTable()) type.kind = Alike::Kind::aval;
-    if (table == schema::ShardingTypeTable()) type.kind = Alike::Kind::sharding;
-    if (table == schema::NamedShardingTypeTable()) type.kind = Alike::Kind::named_sharding;
     for (std::size_t slot = 0; slot < table->num_elems; ++slot) {
       const flatbuffers::TypeCode& code = table->type_codes[slot];
       const bool of_tables = code.base_type == flatbuffers::ET_SEQUENCE;
@@ -123,31 +116,6 @@ std::uint8_t vector_of(const Type::Field& field) {
   throw Error(path, "at most " + std::to_string(max_table_depth) + " levels of tables", "more");
 }
 
-/// A subtree that is walked now, and may turn out to be a stretch.
-class Recorded {
- public:
-  void begin(std::size_t position, std::size_t depth) {
-    start_ = position;
-    outside_ = deepest_ = depth;
-    tables_.clear();
-  }
-
-  /// Returns false where the table lies beyond what can be a stretch.
-  bool note_table(std::size_t position, std::size_t depth) {
-    if (position - start_ >= Stretches::word * Stretches::most_words) return false;  // in front of it, too
-    deepest_ = std::max(deepest_, depth);
-    tables_.push_back(position);
-    return true;
-  }
-
-  std::size_t levels() const { return deepest_ - outside_; }
-  std::span<const std::size_t> tables() const { return tables_; }
-
- private:
-  std::size_t start_ = 0, outside_ = 0, deepest_ = 0;
-  std::vector<std::size_t> tables_;
-};
-
 class Walk {
  public:
   explicit Walk(std::span<const std::uint8_t> buffer)
@@ -165,12 +133,10 @@ class Walk {
   }
 
   const Extent& tables() const { return tables_; }
-  Alike& alike() { return alike_; }
 
  private:
   static constexpr std::size_t offset_size = sizeof(flatbuffers::uoffset_t),
                                entry_size = sizeof(flatbuffers::voffset_t);
-  static constexpr std::size_t worth_it = 64;  // a list so long may have many tables that repeat each other
   static constexpr std::string_view module_field = "mlir_module_serialized";
 
   /// Whether `size` bytes from a position on are in the buffer. Both come from 32-bit numbers, so their sum does not
@@ -182,9 +148,8 @@ class Walk {
   }
 
   void table(std::size_t position, const Type& type, const Path& path) {
-    if (!is_first(position, type.number)) return;
+    if (!visits_.first(position, type.number)) return;
     if (++depth_ > max_table_depth) refuse_levels(path);
-    if (recording_) recording_ = recorded_.note_table(position, depth_);
     const Layout layout = this->layout(position, type, path);
     if (!holds(position, layout.end)) refuse_fields(position, layout, type, path);
     for (std::uint32_t left = layout.references; left != 0; left &= left - 1) {
@@ -267,12 +232,10 @@ class Walk {
       refuse(path, "a vector inside the buffer", "one that leads out of it");
     const bool of_bytes = field.kind == Type::Kind::numbers && field.size == 1;
     if (!of_bytes) spend(elements_left_, length, path);
-    if (!is_first(position, vector_of(field))) return;
+    if (!visits_.first(position, vector_of(field))) return;
     if (of_bytes) spend(bytes_left_, length, path);
     if (of_bytes && field.name == module_field) tables_ = before;
     if (field.kind == Type::Kind::numbers) return;
-    if (field.inner && field.inner->kind && !recording_ && (length >= worth_it || stretches_))
-      return list_of_stretches(position, length, field, path);
     for (std::size_t i = 0; i < length; ++i) {
       const Path element{path.parent, path.name, static_cast<std::int64_t>(i)};
       const std::size_t target = follow(position + offset_size * (1 + i), element);
@@ -280,65 +243,8 @@ class Walk {
     }
   }
 
-  /// A list whose tables may repeat each other, or those of another list.
-  void list_of_stretches(std::size_t position, std::size_t length, const Type::Field& field, const Path& path) {
-    const Type& type = *field.inner;
-    if (!stretches_) stretches_.emplace(std::span(data_, size_));
-    std::vector<std::uint32_t> numbers;
-    // Where nothing repeats itself, looking for it ends soon.
-    constexpr std::size_t most_patience = 64;
-    std::size_t patience = most_patience / 2;
-    for (std::size_t i = 0; i < length; ++i) {
-      const Path element{path.parent, path.name, static_cast<std::int64_t>(i)};
-      const std::size_t target = follow(position + offset_size * (1 + i), element);
-      if (patience == 0) {
-        table(target, type, element);
-      } else if (!visits_.is_visited(target, type.number)) {
-        const Stretches::Stretch* const known = stretches_->find(target, type.number);
-        const bool repeated = known && repeat(*known, target);
-        patience = repeated ? std::min(patience + 1, most_patience) : patience - 1;
-        const std::uint32_t number = repeated ? stretches_->number(*known) : record(target, type, element);
-        if (number == Alike::unknown) continue;
-        numbers.resize(i, Alike::unknown);
-        numbers.push_back(number);
-      }
-    }
-    alike_.note(data_ + position, *type.kind, std::move(numbers));
-  }
-
-  /// Does what walking a stretch again would do, at the place where it repeats itself. Returns false, and does nothing,
-  /// where that would go beyond a limit or meet something that was visited before.
-  bool repeat(const Stretches::Stretch& stretch, std::size_t position) {
-    const Stretches::Costs& costs = stretch.costs;
-    if (depth_ + costs.levels > max_table_depth || costs.bytes > bytes_left_ || costs.elements > elements_left_ ||
-        !stretches_->visit(stretch, position, visits_))
-      return false;
-    bytes_left_ -= costs.bytes;
-    elements_left_ -= costs.elements;
-    return holds(position, stretch.size);
-  }
-
-  /// Walks a table, and keeps what it walked if that is one stretch.
-  std::uint32_t record(std::size_t position, const Type& type, const Path& path) {
-    const Extent others = std::exchange(tables_, Extent{max_buffer_size, 0});
-    const std::size_t bytes = bytes_left_, elements = elements_left_, firsts = firsts_,
-                      shared = shared_ + visits_.in_one_place();
-    recorded_.begin(position, depth_);
-    recording_ = true;
-    table(position, type, path);
-    const bool is_whole = recording_ && shared_ + visits_.in_one_place() == shared && tables_.begin == position;
-    recording_ = false;
-    std::uint32_t kept = Alike::unknown;
-    if (is_whole)
-      kept = stretches_->keep(position, tables_.end - position,
-                              {bytes - bytes_left_, elements - elements_left_, recorded_.levels()}, recorded_.tables(),
-                              firsts_ - firsts, visits_);
-    tables_ = {std::min(tables_.begin, others.begin), std::max(tables_.end, others.end)};
-    return kept;
-  }
-
   void string(std::size_t position, const Path& path) {
-    if (!is_first(position, string_visit)) return;
+    if (!visits_.first(position, string_visit)) return;
     const std::size_t length = this->length(position);
     const std::uint8_t* const text = data_ + position + offset_size;
     if (!holds(position + offset_size, length + 1) || text[length] != 0)
@@ -364,13 +270,6 @@ class Walk {
     return target;
   }
 
-  /// Whether it is the first visit.
-  bool is_first(std::size_t position, std::uint8_t kind) {
-    const bool first = visits_.first(position, kind);
-    ++(first ? firsts_ : shared_);
-    return first;
-  }
-
   static void spend(std::size_t& left, std::size_t size, const Path& path) {
     if (size > left) refuse(path, "vectors that do not overlap and are not shared over and over", "more of them");
     left -= size;
@@ -383,12 +282,7 @@ class Walk {
   std::size_t depth_ = 0;
   Extent tables_{max_buffer_size, 0};
   Visits visits_;
-  std::size_t firsts_ = 0, shared_ = 0;  // how many of them were first ones, and others
-  std::array<Layout, 64> layouts_;       // one for each remainder; a newer one takes the place of an older
-  std::optional<Stretches> stretches_;   // since the first long list
-  bool recording_ = false;
-  Recorded recorded_;
-  Alike alike_;
+  std::array<Layout, 64> layouts_;  // one for each remainder; a newer one takes the place of an older
 };
 
 [[noreturn]] void refuse_foreign(std::span<const std::uint8_t> buffer, const std::string& detail) {
@@ -400,11 +294,10 @@ class Walk {
 
 const schema::Exported& verify(std::span<const std::uint8_t> buffer) {
   Extent tables;
-  Alike alike;
-  return verify(buffer, tables, alike);
+  return verify(buffer, tables);
 }
 
-const schema::Exported& verify(std::span<const std::uint8_t> buffer, Extent& tables, Alike& alike) {
+const schema::Exported& verify(std::span<const std::uint8_t> buffer, Extent& tables) {
   // Offsets reach no further, so what lies behind (such as a trailer) is not part of the flat buffer.
   buffer = buffer.first(std::min(buffer.size(), max_buffer_size - 1));
   if (buffer.size() < FLATBUFFERS_MIN_BUFFER_SIZE) refuse_foreign(buffer, std::to_string(buffer.size()) + " bytes");
@@ -412,7 +305,6 @@ const schema::Exported& verify(std::span<const std::uint8_t> buffer, Extent& tab
     Walk walk(buffer);
     const schema::Exported& root = walk.root();
     tables = walk.tables();
-    alike = std::move(walk.alike());
     return root;
   } catch (const Error& error) {
     // What is wrong with the root table has no path; most of what is no artifact fails there.

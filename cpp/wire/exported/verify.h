@@ -6,7 +6,6 @@
 #include <span>
 
 #include "exported_generated.h"
-#include "wire/exported/alike.h"
 
 namespace jaxexp::wire {
 
@@ -18,7 +17,6 @@ const schema::Exported& verify(std::span<const std::uint8_t> buffer);
 struct Extent {
   std::size_t begin, end;
 };
-/// The same; what was noticed is for the checks that follow.
-const schema::Exported& verify(std::span<const std::uint8_t> buffer, Extent& tables, Alike& alike);
+const schema::Exported& verify(std::span<const std::uint8_t> buffer, Extent& tables);
 
 }  // namespace jaxexp::wire

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "wire/base/flat_map.h"
@@ -26,24 +25,6 @@ class Visits {
     if (visited_as == 0) return visited_as = kind, true;
     // Two kinds in one place: at best by chance (an empty vector may serve as any other).
     return others_.insert((std::uint64_t{position} << 8) | kind).second;
-  }
-
-  /// How many visits were first ones of another kind.
-  std::size_t in_one_place() const { return others_.size(); }
-
-  /// Whether a place was visited as something of a kind; no for the rare place where it is not the first kind.
-  bool is_visited(std::size_t position, std::uint8_t kind) const {
-    const auto& chunk = chunks_[position / word / chunk_size];
-    return chunk && chunk[position / word % chunk_size] == kind;
-  }
-
-  /// The marks of some words, zero where nothing was visited. Empty where they are not kept in one piece.
-  std::span<std::uint8_t> marks(std::size_t position, std::size_t words) {
-    const std::size_t first = position / word, last = first + words - 1;
-    if (first / chunk_size != last / chunk_size) return {};
-    auto& chunk = chunks_[first / chunk_size];
-    if (!chunk) chunk = std::make_unique<std::uint8_t[]>(chunk_size);
-    return {chunk.get() + first % chunk_size, words};
   }
 
  private:

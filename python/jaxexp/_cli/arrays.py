@@ -236,9 +236,11 @@ def as_argument(stored: Stored, aval: Any) -> Argument:
     import jax
     from jax.core import ShapedArray
 
+    from jaxexp import _jax
+
     dtype, shape = stored.dtype, stored.shape
     if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
-        key_shape = aval.dtype._impl.key_shape
+        key_shape = _jax.key_implementation(aval.dtype).key_shape
         if dtype == np.uint32 and shape[-len(key_shape) :] == key_shape:
             return Argument(stored, ShapedArray(shape[: -len(key_shape)], aval.dtype))
     elif _are_bytes(dtype, aval.dtype):
@@ -343,7 +345,9 @@ def example(aval: Any, seed: int, index: int) -> Any:
 
 def _key_impl(aval: Any) -> str:
     """The name of the implementation of random keys."""
-    name: str = aval.dtype._impl.name
+    from jaxexp import _jax
+
+    name: str = _jax.key_implementation(aval.dtype).name
     return name
 
 

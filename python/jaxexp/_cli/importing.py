@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import click
@@ -37,17 +38,23 @@ def imported() -> tuple[str, ...]:
 def _take(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> None:
     if not given or ctx.resilient_parsing:
         return
-    here = os.getcwd()
-    if not sys.flags.safe_path and here not in sys.path:
-        sys.path.insert(0, here)
     for name in given:
-        _import(name)
+        import_module("--import", name)
     ctx.meta[_KEY] = given
 
 
-def _import(name: str) -> None:
+def import_module(option: str, name: str) -> ModuleType:
+    """The module that an option names.
+
+    Raises:
+        click.UsageError: there is none of this name.
+        click.ClickException: it cannot be imported.
+    """
+    here = os.getcwd()
+    if not sys.flags.safe_path and here not in sys.path:
+        sys.path.insert(0, here)
     try:
-        importlib.import_module(name)
+        return importlib.import_module(name)
     except Exception as error:
         missing = (
             isinstance(error, ModuleNotFoundError)
@@ -55,6 +62,6 @@ def _import(name: str) -> None:
             and f"{name}.".startswith(f"{error.name}.")
         )
         if missing or not all(part.isidentifier() for part in name.split(".")):
-            hint = f": say --import {name.removesuffix('.py')}" if name.endswith(".py") and "/" not in name else ""
-            raise click.UsageError(f"--import {name}: there is no module of this name{hint}") from error
-        raise click.ClickException(f"--import {name}: {type(error).__name__}: {error}") from error
+            hint = f": say {option} {name.removesuffix('.py')}" if name.endswith(".py") and "/" not in name else ""
+            raise click.UsageError(f"{option} {name}: there is no module of this name{hint}") from error
+        raise click.ClickException(f"{option} {name}: {type(error).__name__}: {error}") from error

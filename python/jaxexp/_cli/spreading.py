@@ -1,4 +1,4 @@
-"""Options that spread the work of a command over threads, processes, or the workers of a Dask cluster."""
+"""Options that spread the work of a command over threads, processes, or the workers of any executor."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from jaxexp._errors import ExportError, WorkerError
+from jaxexp._errors import WorkerError
 
 from . import importing, inputs, progress
 
@@ -26,17 +26,17 @@ _SAFE_PATH = "PYTHONSAFEPATH"  # as Python's option -P
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """The values of `--workers`, `--dask`, `--journal` and `--wait-for-workers`."""
+    """The values of `--workers`, `--executor`, `--journal` and `--timeout`."""
 
     workers: int | None
-    address: str | None
+    executor: Workers | None
     journal: str | None
-    wait_for_workers: float
+    timeout: float | None
 
     @property
     def is_asked_for(self) -> bool:
         """Whether any of the first three was given."""
-        return (self.workers, self.address, self.journal) != (None, None, None)
+        return (self.workers, self.executor, self.journal) != (None, None, None)
 
     @contextlib.contextmanager
     def means(self, resumed: Callable[[int], None], *, processes: bool) -> Generator[Means]:
@@ -44,24 +44,18 @@ class Spread:
         work uses threads by itself. `resumed` is told how many results the journal had.
 
         Raises:
-            ImportError: Dask is not installed.
-            ConnectionError: no scheduler answers.
+            WorkerError: there are none for too long, or they cannot do it.
         """
         from jaxexp._fleet.engine import crew
 
         with contextlib.ExitStack() as stack:
-            executor: Workers | None = None
-            if self.address is not None:
-                try:
-                    executor = stack.enter_context(crew.dask(self.address, self.wait_for_workers))
-                except ExportError as error:
-                    raise click.UsageError(f"--dask {error}") from error
-            elif processes and self.workers is not None and self.workers > 1:
+            executor = self.executor
+            if executor is None and processes and self.workers is not None and self.workers > 1:
                 stack.enter_context(_safe_path())
                 executor = crew.processes(self.workers)
             try:
                 imported = importing.imported()
-                yield crew.Means(executor, self.workers, self.journal, self.wait_for_workers, imported, resumed)
+                yield crew.Means(executor, self.workers, self.journal, self.timeout, imported, resumed)
             except WorkerError as error:
                 raise type(error)(self._in_options(str(error))) from error
 
@@ -94,7 +88,7 @@ class Spread:
             kept = "Nothing that was done is kept; --journal FILE keeps it"
         return (
             message.replace("compatibility: ", "compat: ", 1)
-            .replace("(wait_for_workers)", "(--wait-for-workers)")
+            .replace("(timeout)", "(--timeout)")
             .replace("What is done is in the journal, if there is one", kept)
         )
 
@@ -113,17 +107,39 @@ def _safe_path() -> Generator[None]:
             os.environ[_SAFE_PATH] = before
 
 
+def _executor(ctx: click.Context, param: click.Parameter, given: str | None) -> Workers | None:
+    """What `--executor` names, called."""
+    if given is None or ctx.resilient_parsing:
+        return None
+    name, _, function = given.partition(":")
+    if not function.isidentifier():
+        raise click.BadParameter(f"expected MODULE:FUNCTION, as in my_cluster:executor, found {given!r}", ctx, param)
+    module = importing.import_module("--executor", name)
+    make = getattr(module, function, None)
+    if not callable(make):
+        raise click.BadParameter(f"{name} has no function {function!r}", ctx, param)
+    return cast("Workers", make())
+
+
+def _gone(ctx: click.Context, param: click.Parameter, given: str | None) -> None:
+    if given is not None:
+        raise click.UsageError(
+            "--dask and --wait-for-workers are now --executor MODULE:FUNCTION, whose function returns an executor, as "
+            "in distributed.Client('tcp://scheduler:8786').get_executor(), and --timeout SECONDS"
+        )
+
+
 def options(workers: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The options `--workers`, with this help, and those beside it. They make one argument, `spread`."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @click.option("-j", "--workers", type=click.IntRange(1), help=workers)
         @click.option(
-            "--dask",
-            "address",
-            metavar="ADDRESS",
-            help="Have the workers of a Dask cluster do it, such as tcp://scheduler:8786. They need the same "
-            "jaxexp and the same paths.",
+            "--executor",
+            metavar="MODULE:FUNCTION",
+            callback=_executor,
+            help="Have the workers of the concurrent.futures.Executor do it that this function returns, such as those "
+            "of a cluster. They need the same jaxexp and the same paths.",
         )
         @click.option(
             "--journal",
@@ -132,23 +148,22 @@ def options(workers: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             "that have changed since are done again.",
         )
         @click.option(
-            "--wait-for-workers",
+            "--timeout",
             type=click.FloatRange(0),
-            default=60,
-            show_default=True,
             metavar="SECONDS",
-            help="With --dask, give up when the cluster has had no workers for this long; inf never gives up.",
+            help="Give up when no worker has finished anything for this long. By default, wait.",
         )
+        @click.option("--dask", "--wait-for-workers", hidden=True, expose_value=False, callback=_gone)
         @functools.wraps(command)
         def with_spread(
             *args: Any,
             workers: int | None,
-            address: str | None,
+            executor: Workers | None,
             journal: str | None,
-            wait_for_workers: float,
+            timeout: float | None,
             **kwargs: Any,
         ) -> Any:
-            return command(*args, spread=Spread(workers, address, journal, wait_for_workers), **kwargs)
+            return command(*args, spread=Spread(workers, executor, journal, timeout), **kwargs)
 
         return with_spread
 

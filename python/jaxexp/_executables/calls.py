@@ -20,7 +20,7 @@ class Code(NamedTuple):
     """The code of a call.
 
     Attributes:
-        executable: JAX's object, as `reuse.executable_of` returns it.
+        executable: JAX's object, as `_jax.executable_of` returns it.
         give_up: called with the reason if the code fails to run; None if this process compiled it.
     """
 
@@ -74,7 +74,7 @@ def callable_of(
                     raise
                 code.give_up(f"it does not run: {error}")
         if code is None or flat is None:
-            code = Code(reuse.executable_of(compiled()), None)
+            code = Code(_jax.executable_of(compiled()), None)
             flat = code.unsafe_call(*leaves)
         results = jax.tree_util.tree_unflatten(out_tree, flat)
         return results, reuse.for_dispatch(code.executable, out_tree, leaves, flat)

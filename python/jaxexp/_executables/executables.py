@@ -320,7 +320,7 @@ def made_of(
 
 def described(executable: Any, targets: Sequence[str]) -> dict[str, str]:
     """What a call needs, for a record: `made_of` reads it. An UnknownPlacementError if a placement has no text."""
-    parts = reuse.parts_of(executable)
+    parts = _jax.parts_of_executable(executable)
     if parts.host_callbacks or parts.keepalive or parts.mut is not None:
         raise placing.UnknownPlacementError("something tied to this process, such as a callback or a mutable array")
     if any(layout is not None for layout in parts.dispatch_in_layouts):
@@ -336,6 +336,6 @@ def described(executable: Any, targets: Sequence[str]) -> dict[str, str]:
 
 def serialized(executable: Any) -> tuple[bytes, list[Any]]:
     """The code of JAX's object, and the devices that it is for."""
-    parts = reuse.parts_of(executable)
+    parts = _jax.parts_of_executable(executable)
     code: bytes = parts.xla_executable.serialize()
     return code, list(parts.device_list)

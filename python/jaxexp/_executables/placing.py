@@ -24,7 +24,7 @@ def described(sharding: Any) -> list[Any]:
         return ["device", _id(device), kind]
     if isinstance(sharding, _jax.NamedSharding) and isinstance(sharding.mesh, _jax.Mesh):
         mesh, spec = sharding.mesh, sharding.spec
-        if getattr(sharding, "_logical_device_ids", None) is not None:
+        if _jax.has_logical_devices(sharding):
             raise UnknownPlacementError("a sharding with logical device ids")
         partitions = [list(entry) if isinstance(entry, tuple) else _name(entry) for entry in spec.partitions]
         return [
@@ -40,7 +40,7 @@ def described(sharding: Any) -> list[Any]:
         ]
     if isinstance(sharding, _jax.GSPMDSharding):
         proto = _jax.proto_of_hlo_sharding(_jax.hlo_of_gspmd_sharding(sharding)).hex()
-        return ["hlo", kind, proto, list(map(_id, sharding._device_assignment))]
+        return ["hlo", kind, proto, list(map(_id, _jax.device_assignment(sharding)))]
     raise UnknownPlacementError(f"a {type(sharding).__name__}")
 
 
@@ -101,7 +101,7 @@ def placement_of(leaves: Sequence[Any]) -> Placement:
     known = [sharding for sharding in placed if sharding is not None]
     if not known:
         return Placement("", [_default_device()], False)
-    devices = list(known[0]._device_assignment)
+    devices = _jax.device_assignment(known[0])
     if any(set(sharding.device_set) != set(devices) for sharding in known):
         raise UnknownPlacementError("arguments on different devices")
     if all(isinstance(sharding, _jax.SingleDeviceSharding) and _has_default_memory(sharding) for sharding in known):

@@ -110,7 +110,7 @@ class _Call:
         # A new function, so that JAX really compiles it.
         called = jitted_leaves(self.exported, self.results)
         with reuse.compiling_anew():
-            executable = reuse.executable_of(compiled(self.exported, reuse.lowered(called, *self.leaves)))
+            executable = _jax.executable_of(compiled(self.exported, reuse.lowered(called, *self.leaves)))
         code, used = executables.serialized(executable)
         if used != list(devices):
             raise UnsupportedError(

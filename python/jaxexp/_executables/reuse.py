@@ -74,21 +74,11 @@ def lowered(jitted: Any, *args: Any, **kwargs: Any) -> Any:
         return jitted.lower(*args, **kwargs)
 
 
-def executable_of(compiled: Any) -> Any:
-    """The object that a `jax.stages.Compiled` calls. Its `unsafe_call` takes and returns flat arrays."""
-    return compiled._executable
-
-
-def parts_of(executable: Any) -> Any:
-    """The parts of an executable; its attributes include the fields that `executable_from` needs."""
-    return executable._unloaded_executable
-
-
 def executable_from(code: bytes, devices: Sequence[Any], **parts: Any) -> Any:
-    """An executable, as `executable_of` returns it, for devices in the order of the device assignment.
+    """An executable, as `_jax.executable_of` returns it, for devices in the order of the device assignment.
 
-    Its parts are from `parts_of`: name, committed, kept_var_idx, and avals and shardings of the kept inputs and of the
-    outputs. All layouts are the default ones.
+    Its parts are from `_jax.parts_of_executable`: name, committed, kept_var_idx, and avals and shardings of the kept
+    inputs and of the outputs. All layouts are the default ones.
     """
     listed, client = _jax.DeviceList(tuple(devices)), devices[0].client
     in_layouts, out_layouts = ([None] * len(parts[name]) for name in ("input_avals", "output_avals"))

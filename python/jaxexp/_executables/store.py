@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from jaxexp import _jax
 from jaxexp._errors import shown
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
@@ -109,7 +110,7 @@ class _Wanted:
 
     def _added(self, compiled: Callable[[], Any]) -> Code:
         with reuse.compiling_anew():
-            executable = reuse.executable_of(compiled())
+            executable = _jax.executable_of(compiled())
         try:
             code, devices = executables.serialized(executable)
             if devices != self._placement.devices:

@@ -110,7 +110,7 @@ def _leaving(array: Any, aval: Any) -> Any:
     if aval.dtype == _jax.float0:
         return np.zeros(aval.shape, _jax.float0)
     if _jax.issubdtype(aval.dtype, _jax.extended_dtype):
-        return _jax.wrap_keys(array, impl=aval.dtype._impl)
+        return _jax.wrap_keys(array, impl=_jax.key_implementation(aval.dtype))
     return array
 
 

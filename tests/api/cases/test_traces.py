@@ -375,6 +375,7 @@ CHANGES = {
 }  # fmt: skip
 
 
+@pytest.mark.wide(one_in=3, promise="what was changed in a module is named, whatever kind of operation it is")
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_was_changed_is_named(name: str, tmp_path: Path) -> None:
     function, operation, how, expected = CHANGES[name]
@@ -402,6 +403,7 @@ LATER = {
 }
 
 
+@pytest.mark.wide(one_in=3, promise="a difference that begins in a later trip of a loop is named")
 @pytest.mark.parametrize("name", LATER)
 def test_what_begins_in_a_later_trip(name: str, tmp_path: Path) -> None:
     x = np.full(3, -1.2, np.float32)
@@ -414,6 +416,7 @@ def test_what_begins_in_a_later_trip(name: str, tmp_path: Path) -> None:
         assert 1 < found.run <= found.runs
 
 
+@pytest.mark.wide(one_in=3, promise="rounding that a loop makes large is not named")
 @pytest.mark.parametrize(
     "body", [lambda y: 3.9 * y * (1 - y), lambda y: jnp.cos(4 * y), lambda y: 4 * y * y * y - 3 * y]
 )
@@ -448,6 +451,7 @@ def test_other_weights_are_said_first(trace: bool, tensor: str, tmp_path: Path) 
     assert jaxexp.CheckReport.from_json(report.to_json()) == report
 
 
+@pytest.mark.wide(one_in=3, promise="an operation without a line has that of what is around it")
 @pytest.mark.parametrize(
     "function",
     [

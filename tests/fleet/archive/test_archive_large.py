@@ -13,6 +13,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import flatbuffers
 import pytest
 
 from jaxexp import Archive, DeserializationError, ExportError, _native, _runtime
@@ -282,19 +283,35 @@ def test_blocks_that_are_larger_than_all_of_them(created: Path) -> None:
         lying.check()
 
 
-def test_a_page_that_says_another_number_of_members(large: Path) -> None:
+def test_a_root_that_says_another_number_of_members(large: Path) -> None:
     """An append would add up what it says."""
     add(large, **{"m9/p5/new": blob(factor=2.0, version=5)})
     pointer = Archive.open(large)._opened.pointer
     data = large.read_bytes()
     start = pointer.index_position + pointer.root_position
     root = data[start : start + pointer.root_size]
-    whole = struct.pack("<II", 128, 128 * 64)  # blocks and members of a page
+    count = len(Archive.open(large))
+    whole = struct.pack("<I", count)
     assert root.count(whole) == 1
-    for members in (128, 127 * 64, 129 * 64):
-        lying = root.replace(whole, struct.pack("<II", 128, members))
-        with pytest.raises(DeserializationError, match="1 to 64 members each"):
+    for members in (0, count - 64, count + 64, 1 << 25):
+        lying = root.replace(whole, struct.pack("<I", members))
+        with pytest.raises(DeserializationError, match=r"index\.(blocks|member)"):
             _native.ArchiveIndex.of_parts(
                 lambda places: [data[position : position + size] for position, size in places],
                 *(pointer.index_position, pointer.index_size, lying, _native.digest(lying)),
-            ).find(NAMES[0])
+            ).check()
+
+
+def test_an_index_of_three_levels_is_refused(large: Path) -> None:
+    """As appends wrote it up to 2026-11-28."""
+    index = flatbuffers.Builder()
+    writer, names = index.CreateString("jaxexp 0.1.0"), index.CreateByteVector(b"/an append of a newer jaxexp")
+    blocks, pages = index.CreateByteVector(b""), index.CreateByteVector(b"")
+    index.StartObject(8)
+    index.PrependUint32Slot(1, 1, 0)
+    for slot, offset in ((0, writer), (3, blocks), (4, names), (6, pages)):
+        index.PrependUOffsetTRelativeSlot(slot, offset, 0)
+    index.Finish(index.EndObject())
+    root = bytes(index.Output())
+    with pytest.raises(DeserializationError, match="let the jaxexp that wrote the archive compact it"):
+        _native.ArchiveIndex(root, root, _native.digest(root), 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import pickle
 import subprocess
@@ -19,7 +20,7 @@ from jaxexp import Archive, _errors
 from jaxexp._cli import start
 from jaxexp._errors import FatalArtifactError, WorkerError
 from jaxexp._fleet.archive import verification as of_archives
-from jaxexp._fleet.engine import engine, worker
+from jaxexp._fleet.engine import worker
 from jaxexp._fleet.engine.errors import packed, unpacked
 from jaxexp._fleet.engine.work import Input, Part, cut
 from jaxexp._readback.refused import RefusedError
@@ -188,7 +189,7 @@ def test_what_other_processes_could_not_find() -> None:
         jaxexp.verify_many([blob()])
     with pytest.raises(TypeError, match="takes many artifacts"):
         jaxexp.verify_many("fleet.zip")
-    with pytest.raises(TypeError, match=r"has to be a concurrent\.futures\.Executor, such as Client"):
+    with pytest.raises(TypeError, match=r"has to be a concurrent\.futures\.Executor, such as a ProcessPoolExecutor"):
         jaxexp.verify_many(["x"], executor="tcp://scheduler:8786")
 
 
@@ -225,33 +226,37 @@ def test_executors_that_die(way: str, after: int, folder: Path, expected: dict[s
 
 def test_times_that_are_none(folder, capsys) -> None:
     for seconds in (-1, float("nan")):
-        with pytest.raises(ValueError, match="wait_for_workers: expected at least 0 seconds"):
-            jaxexp.verify_many([folder], wait_for_workers=seconds)
-    assert start.main(["verify", "--wait-for-workers", "nan", "--workers", "2", str(folder)]) == 1
+        with pytest.raises(ValueError, match="timeout: expected at least 0 seconds"):
+            jaxexp.verify_many([folder], timeout=seconds)
+    assert start.main(["verify", "--timeout", "nan", "--workers", "2", str(folder)]) == 1
     assert "expected at least 0 seconds" in capsys.readouterr().err
 
 
 @pytest.mark.timeout(60)
-@each("answers, said", [(True, r"no workers for 0\.1 seconds"), (False, "the cluster is gone: its scheduler does not")])
-def test_an_executor_that_says_that_it_has_no_workers(answers: bool, said: str, folder, monkeypatch) -> None:
-    """Only Dask's does; this one has its interface, and answers nothing. Its scheduler may hang."""
+def test_an_executor_that_does_nothing(folder: Path, expected: dict[str, str], tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    with pytest.raises(WorkerError, match=r"no worker has finished anything for 0\.1 seconds"):
+        jaxexp.verify_many([folder], executor=bulk.Dying("answers nothing", 2), journal=journal, timeout=0.1)
+    assert bulk.said(jaxexp.verify_many([folder], journal=journal, timeout=math.inf)) == expected
 
-    class Client:
-        asked = 0
 
-        def nthreads(self, callback_timeout: float | None) -> dict[str, int]:
-            Client.asked += 1
-            if Client.asked >= 3 and not answers:
-                assert callback_timeout == 5, "so long it may take"
-                raise TimeoutError
-            return {"tcp://one": 1} if Client.asked < 3 else {}
-
-    monkeypatch.setattr(engine, "_LOOK", 0.1)
-    executor = bulk.Dying("answers nothing", 2)
-    executor._client = Client()
-    with pytest.raises(WorkerError, match=said):
-        jaxexp.verify_many([folder], executor=executor, wait_for_workers=0.1)
-    assert Client.asked >= 4  # a worker that is there may take its time
+def test_an_executor_by_its_name(folder, tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "some_executor.py").write_text(
+        "from concurrent.futures import ThreadPoolExecutor\n\n\ndef two():\n    return ThreadPoolExecutor(2)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    whole = str(folder / "000.jaxexp")
+    assert start.main(["verify", "--executor", "some_executor:two", whole]) == 0
+    for name, said in (
+        ("some_executor", "expected MODULE:FUNCTION, as in my_cluster:executor, found 'some_executor'"),
+        ("some_executor:three", "some_executor has no function 'three'"),
+        ("no_executor:two", "--executor no_executor: there is no module of this name"),
+    ):
+        capsys.readouterr()
+        assert start.main(["verify", "--executor", name, whole]) == 2
+        assert said in capsys.readouterr().err
+    assert start.main(["verify", "--dask", "tcp://127.0.0.1:1", whole]) == 2
+    assert "--executor MODULE:FUNCTION" in capsys.readouterr().err
 
 
 def test_an_archive_of_many_members_is_cut_as_workers_become_free() -> None:
@@ -340,3 +345,33 @@ def test_what_is_no_error() -> None:
     for said in (["ValueError", "x"], ["Exception", "x"], [1, "x"], ["print", "x"], ["annotations", "x"]):
         with pytest.raises(ValueError, match="not a packed error"):
             unpacked(said)
+
+
+def total_bytes(artifact: Any) -> int:
+    return jaxexp.inspect(artifact, check_modules=True).total_bytes
+
+
+def test_any_function_of_one_artifact(folder: Path, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    with ThreadPoolExecutor(2) as executor:
+        found = dict(jaxexp.spread(total_bytes, [folder], executor=executor, journal=journal))
+    assert found.keys() == {name for name, _ in jaxexp.compatibility_many([folder])}
+    sizes = {name: size for name, size in found.items() if not isinstance(size, Exception)}
+    assert sizes == {name: total_bytes(name) for name in sizes}
+    assert len(sizes) < len(found)
+    assert all(isinstance(one, jaxexp.DeserializationError) for name, one in found.items() if name not in sizes)
+    with pytest.raises(AssertionError), ThreadPoolExecutor(1) as executor:
+        list(jaxexp.spread(not_called, [folder], executor=executor))
+    assert dict(jaxexp.spread(total_bytes, [folder], journal=journal)).keys() == found.keys()
+    with pytest.raises(TypeError, match="workers find by its name"):
+        jaxexp.spread(lambda artifact: 0, [folder])
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        list(jaxexp.spread(open_archive, [folder / "fleet.zip"]))
+
+
+def not_called(artifact: Any) -> None:
+    raise AssertionError(artifact)
+
+
+def open_archive(artifact: Any) -> Any:
+    return artifact

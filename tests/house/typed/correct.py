@@ -103,6 +103,7 @@ def save_and_load(exported: jaxexp.Exported, path: Path) -> None:
             assert_type((name, who), tuple[str, jaxexp.Compatibility | Exception])
         assert_type(dict(jaxexp.digests_many([path], executor=executor)), dict[str, jaxexp.Digests | Exception])
         assert_type(dict(jaxexp.check_many([path], tolerance=0)), dict[str, jaxexp.CheckReport | Exception])
+        assert_type(dict(jaxexp.spread(jaxexp.inspect, [path])), dict[str, Any])
 
 
 def cases(exported: jaxexp.Exported, path: Path) -> None:

@@ -12,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxexp
-from jaxexp._kernel.call import constraints
+from jaxexp._kernel.call.primitive import broken
 from kit.alike import raises_alike, reload
 from kit.corpus import arr
 from kit.each import each
@@ -225,4 +225,4 @@ def test_paths_are_those_of_the_call() -> None:
 def test_a_message_in_a_form_that_is_not_known_stays() -> None:
     text = "Input shapes do not match the symbolic shape constraint b <= 4.\n It is 5."
     exported = jaxexp.export(jax.jit(lambda x: x))(np.ones(3))
-    assert constraints.broken(ValueError(text), exported, exported.in_avals) == text.replace("\n ", " ")
+    assert broken(ValueError(text), exported, exported.in_avals) == text.replace("\n ", " ")

@@ -20,7 +20,7 @@ from jax import export as jax_export
 import jaxexp
 from jaxexp import _native
 from jaxexp._kernel.call import shared
-from jaxexp._kernel.function import modules
+from jaxexp._kernel.function import data
 from kit import forged, wire
 from kit.corpus import EFFECTS, arr, spec
 from kit.each import each
@@ -349,7 +349,7 @@ def test_modules_of_one_digest_are_told_apart(tmp_path: Path) -> None:
 
 def test_modules_of_two_digests_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = list[Any]()
-    monkeypatch.setattr(modules, "_unchecked", read.append)
+    monkeypatch.setattr(data, "_unchecked", read.append)
     for name, step in (("a", 1), ("b", 2)):
         large(np.arange(0, LARGE * step, step, dtype=np.uint32)).save(tmp_path / name)
     one, other = (jaxexp.load(tmp_path / name) for name in "ab")

@@ -20,7 +20,7 @@ from flax import nnx
 from jax import export as jax_export
 
 import jaxexp
-from jaxexp._kernel.export import advice
+from jaxexp._kernel.export.export import _advice
 from kit.alike import LIBRARIES, raises_alike, reload
 from kit.compare import assert_same_values
 from kit.corpus import arr
@@ -219,4 +219,4 @@ def test_a_dimension_is_compared_in_words() -> None:
         "If b < 5 holds for all sizes, add constraints=['b <= 4'] to symbolic_shape; if it holds for none, add "
         "constraints=['b >= 5']."
     )
-    assert advice._advice("something else") is None
+    assert _advice("something else") is None

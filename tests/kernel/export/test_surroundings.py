@@ -17,7 +17,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 import jaxexp
 from jaxexp import _jax
-from jaxexp._kernel.export.surroundings import Surroundings
+from jaxexp._kernel.export.export import Surroundings
 from kit.each import each
 
 pytestmark = pytest.mark.jax

@@ -16,7 +16,7 @@ from jax.interpreters import mlir as jax_mlir
 
 import jaxexp
 from jaxexp import _jax
-from jaxexp._kernel.module import branches, mlir
+from jaxexp._kernel.module import custom_calls, mlir
 from kit.each import each
 from kit.linear_algebra import close
 
@@ -104,7 +104,7 @@ def running(exported: jaxexp.Exported) -> dict[str, set[str]]:
         module = mlir.parse(exported.mlir_module_serialized, context)
         indices = range(len(exported.platforms)) if len(exported.platforms) > 1 else [None]
         return {
-            platform: {mlir.target_of(call) for call in branches.custom_calls_on(module, index)}
+            platform: {mlir.target_of(call) for call in custom_calls.custom_calls_on(module, index)}
             for platform, index in zip(exported.platforms, indices, strict=True)
         }
 
@@ -190,7 +190,7 @@ def test_indices(name: str) -> None:
         text = text.replace("%index =", "%c = stablehlo.convert %many : (tensor<i32>) -> tensor<i8>\n  %index =")
     with _jax.make_ir_context():
         module = _jax.ir.Module.parse(text)
-        found = [{mlir.target_of(call) for call in branches.custom_calls_on(module, index)} for index in (0, 1)]
+        found = [{mlir.target_of(call) for call in custom_calls.custom_calls_on(module, index)} for index in (0, 1)]
     assert found == expected
 
 
@@ -206,7 +206,7 @@ def test_chains_of_any_length_end() -> None:
     text = re.sub(r"  %index = INDEX\n", steps, MODULE).replace('"stablehlo.case"(%index)', '"stablehlo.case"(%c5000)')
     with _jax.make_ir_context():
         module = _jax.ir.Module.parse(text)
-        assert {mlir.target_of(call) for call in branches.custom_calls_on(module, 0)} == {"first"}
+        assert {mlir.target_of(call) for call in custom_calls.custom_calls_on(module, 0)} == {"first"}
 
 
 CALLBACK = "xla_python_cpu_callback"

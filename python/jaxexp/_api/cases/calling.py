@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from jaxexp import _jax
 from jaxexp._errors import ExportError, UnsupportedError
 from jaxexp._kernel.artifact.cases import FLOAT0, Array, storage
 from jaxexp._kernel.artifact.words import counted
@@ -187,7 +188,7 @@ def for_jax(array: Array, aval: Any) -> Any:
     if name == FLOAT0:
         return np.zeros(array.shape, DTYPE_OF_FLOAT0)
     if storage(name).beyond:
-        return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=aval.dtype._impl.name)
+        return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=_jax.key_implementation(aval.dtype).name)
     return array
 
 

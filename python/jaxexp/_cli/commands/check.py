@@ -188,8 +188,8 @@ def command(
         )
     if plugin_options and plugin is None:
         raise click.UsageError("--option is for a plugin: give --plugin, too")
-    if pythons and (spread.address or spread.journal):
-        raise click.UsageError("--dask and --journal are for checks here: leave out --python")
+    if pythons and (spread.executor or spread.journal):
+        raise click.UsageError("--executor and --journal are for checks here: leave out --python")
     if page_file is not None and (plugin is not None or pythons or spread.is_asked_for or files[1:]):
         raise click.UsageError(
             "--view is for a check of one artifact in this process: leave out --plugin, --python, options of workers, "
@@ -259,10 +259,11 @@ def _outcome(name: str, where: str, found: CheckReport | Exception) -> Outcome:
 def _here(
     files: Sequence[str], folders: inputs.Folders, spread: Spread, tolerance: Tolerance | None, max_drawn_bytes: int
 ) -> Iterator[Outcome]:
-    from jaxexp._fleet.passes.check_many import How, checked
+    from jaxexp._fleet.passes.check_many import checked
 
-    how = How.of(tolerance, max_drawn_bytes)
-    found = spread.results(files, folders, "check", lambda given, means: checked(given, means, how))
+    found = spread.results(
+        files, folders, "check", lambda given, means: checked(given, means, tolerance, max_drawn_bytes)
+    )
     return (_outcome(name, HERE, one) for name, one in found)
 
 

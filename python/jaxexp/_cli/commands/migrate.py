@@ -115,7 +115,7 @@ def command(
         folders = dataclasses.replace(folders, without=new)
         return _migrate_several(old, new, to, locations, force, as_json, folders, spread)
     if spread.is_asked_for:
-        raise click.UsageError(f"--workers, --dask and --journal are for several artifacts, and {first!r} is one")
+        raise click.UsageError(f"--workers, --executor and --journal are for several artifacts, and {first!r} is one")
     if not force:
         outputs.refuse_to_replace(new)
     source = artifact(first)

@@ -43,7 +43,7 @@ Example:
 @inputs.folder_options
 @click.option("-m", "--metadata", multiple=True, metavar="KEY=JSON", help="Metadata for each member.")
 @spreading.options(
-    "Verify the artifacts before the archive is written, in this many threads; with --dask, the threads of each worker."
+    "Verify the artifacts before the archive is written, in so many threads; with --executor, in those of each worker."
 )
 @headers.option
 def command(
@@ -62,9 +62,9 @@ def command(
     that folder. Weights in files beside artifacts are packed, too, each tensor once. From a FOLDER, files are packed if
     their names or their first bytes are those of artifacts; the last line says how many were skipped. If an artifact is
     damaged or cannot be read, nothing is packed; with --keep-going, all others are packed. With --keep-going,
-    --workers, --dask or --journal, all artifacts are verified first; then one process writes. The archive appears, or
-    changes, when everything is written. Metadata goes into the archive's index; the artifacts stay as they are. JAX is
-    not imported.
+    --workers, --executor or --journal, all artifacts are verified first; then one process writes. The archive appears,
+    or changes, when everything is written. Metadata goes into the archive's index; the artifacts stay as they are. JAX
+    is not imported.
     """
     if not append and not force:
         outputs.refuse_existing(archive)

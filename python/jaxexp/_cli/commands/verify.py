@@ -98,7 +98,7 @@ class Verdict:
 )
 @signed_by.options
 @spreading.options(
-    "How many threads to use; by default one for each processor. With --dask, the threads of each worker; by default 1."
+    "How many threads to use; by default one for each processor. With --executor, those of each worker; by default 1."
 )
 @importing.option
 @headers.option

@@ -323,7 +323,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         workers: int | None = None,
         executor: Workers | None = None,
         journal: str | os.PathLike[str] | None = None,
-        wait_for_workers: float | None = 60,
+        timeout: float | None = None,
     ) -> dict[str, DeserializationError]:
         """Checks every byte of the archive, without JAX.
 
@@ -336,7 +336,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
                 for one.
             executor: reads the members, as in `verify_many`: the archive is cut into shares by bytes.
             journal: as in `verify_many`, a file that remembers what is done.
-            wait_for_workers: as in `verify_many`.
+            timeout: as in `verify_many`.
 
         Returns:
             The errors of the members that are damaged, by name.
@@ -349,7 +349,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
 
         from .verification import verify
 
-        return verify(self._opened, self._names, Means(executor, workers, journal, wait_for_workers))
+        return verify(self._opened, self._names, Means(executor, workers, journal, timeout))
 
     def close(self) -> None:
         """Closes the archive. What was loaded from it stays usable, and keeps the file open as long as necessary."""

@@ -324,7 +324,7 @@ def _find_index(source: Storage) -> tuple[int, _native.ArchiveEnd, int, bool, _n
         last = ranges(start, size)
         root = last[pointer.root_position : pointer.root_position + pointer.root_size]
         index = _native.ArchiveIndex(last, root, digest, start)
-        if index.has_pages:
+        if index.is_of_changes:
             index = _native.ArchiveIndex.of_parts(ranges.many, start, size, root, digest)
     return end, pointer, section, rest_is_known, index
 

@@ -95,8 +95,7 @@ def appended(path: str | os.PathLike[str]) -> Generator[Output]:
         file.truncate(end)  # an earlier append was interrupted
         # Opened again, because blocks of a large index are read later, with what is close to them in the file.
         with open_for_writing(path) as opened, opened.placed():
-            pointer = opened.pointer
-            records.build_on(opened.index, pointer.index_position + pointer.root_position)
+            records.build_on(opened.index)
         output, process = Output(file, records, end, in_place=True), os.getpid()
         try:
             yield output

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import importlib
-import logging
-import math
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from jaxexp._errors import ExportError, ExportTypeError, cause
+from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._kernel.io.workers import worker_count
 
 if TYPE_CHECKING:
@@ -23,11 +19,6 @@ if TYPE_CHECKING:
 
 # How many shares to submit at a time if an executor does not say how many workers it has.
 _WINDOW = 128
-
-# What a cluster can lack.
-WORKERS, SCHEDULER = "workers", "scheduler"
-# How long a scheduler may take to answer, at least: a busy one is slow.
-_ANSWER = 5.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,16 +28,16 @@ class Means:
     executor: Workers | None = None
     workers: int | None = None
     journal: str | os.PathLike[str] | None = None
-    wait_for_workers: float | None = 60
+    timeout: float | None = None  # seconds
     imports: tuple[str, ...] = ()  # modules that workers import first
     resumed: Callable[[int], None] = lambda units: None  # is told how many results the journal had
 
     def __post_init__(self) -> None:
-        seconds = self.wait_for_workers
+        seconds = self.timeout
         if seconds is not None and not isinstance(seconds, (int, float)):
-            raise ExportTypeError(f"wait_for_workers: expected a number of seconds, or None, found {seconds!r:.80}")
+            raise ExportTypeError(f"timeout: expected a number of seconds, or None, found {seconds!r:.80}")
         if seconds is not None and not seconds >= 0:
-            raise ExportError(f"wait_for_workers: expected at least 0 seconds, or None, found {seconds}")
+            raise ExportError(f"timeout: expected at least 0 seconds, or None, found {seconds}")
 
     @property
     def threads(self) -> int:
@@ -80,8 +71,8 @@ class Crew:
             self._executor = self._own = given()
         else:
             raise ExportTypeError(
-                "executor has to be a concurrent.futures.Executor, such as Client(address).get_executor() of Dask, or "
-                f"a function that makes one, not {type(given)}"
+                "executor has to be a concurrent.futures.Executor, such as a ProcessPoolExecutor, or a function that "
+                f"makes one, not {type(given)}"
             )
         count = getattr(self._executor, "_max_workers", None)
         self.window = min(_WINDOW, 2 * count + 1) if isinstance(count, int) else _WINDOW
@@ -101,29 +92,10 @@ class Crew:
         self._executor = self._own = self._make()
         return self._executor.submit(function, *args)
 
-    def lacks(self, patience: float | None) -> str:
-        """What the executor needs before it can go on, as far as it can say; empty if nothing. Only a Dask cluster can
-        lack something: also a scheduler that does not answer for so many seconds, but at least 5.
-        """
-        client = getattr(self._executor, "_client", None)
-        count = getattr(client, "nthreads", None)
-        if not callable(count):
-            return ""
-        # A client without a scheduler tries to reach it for 30 seconds, and so would this call.
-        if getattr(client, "status", "running") == "running":
-            with contextlib.suppress(Exception):  # of many types: there is no scheduler any more, or it hangs
-                return "" if count(callback_timeout=_seconds(patience, _ANSWER)) else WORKERS
-        return SCHEDULER
-
     def close(self, *, wait: bool) -> None:
         """Ends the executor if it is not the user's. Shares that have begun are finished, now or after this returns."""
         if self._own is not None:
             self._own.shutdown(wait=wait, cancel_futures=True)
-
-
-def _seconds(patience: float | None, least: float) -> float | None:
-    """A time limit for Dask: None for none."""
-    return max(patience, least) if patience is not None and patience < math.inf else None
 
 
 def _maker_of_another(pool: ProcessPoolExecutor) -> Callable[[], Executor] | None:
@@ -166,53 +138,3 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-@contextlib.contextmanager
-def dask(address: str, patience: float | None) -> Generator[Workers]:
-    """The workers of a Dask cluster. A scheduler may take so many seconds to answer, and no longer than Dask waits.
-
-    Raises:
-        ImportError: Dask is not installed.
-        ConnectionError: no scheduler answers at this address.
-        ExportError: it is not an address.
-    """
-    try:
-        distributed: Any = importlib.import_module("distributed")
-    except ImportError as error:
-        raise ImportError(f"the cluster at {address} needs Dask: pip install 'jaxexp[dask]'") from error
-    # They would log tracebacks of a scheduler that is gone; our error says it.
-    loggers = [logging.getLogger(name) for name in ("distributed.client", "distributed.batched")]
-    levels = [logger.level for logger in loggers]
-    try:
-        for logger in loggers:
-            logger.setLevel(logging.CRITICAL)
-        with _client(distributed, address, patience) as client:
-            yield client.get_executor()
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
-def _client(distributed: Any, address: str, patience: float | None) -> Any:
-    dask: Any = importlib.import_module("dask")
-    longest = dask.utils.parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"))
-    seconds = _seconds(patience, 1)
-
-    class Client(distributed.Client):  # type: ignore[misc]
-        def __init__(self) -> None:
-            try:
-                timeout = longest if seconds is None else min(seconds, longest)
-                super().__init__(address, timeout=timeout, set_as_default=False)
-            except BaseException:
-                self.status = "closed"  # or else it waits for a minute when it is deleted, for what never began
-                raise
-
-    try:
-        return Client()
-    except (ValueError, TypeError, MemoryError) as error:
-        raise ExportError(f"{address!r}: {error}; expected a scheduler, as in tcp://scheduler:8786") from cause(error)
-    except OSError as error:
-        if error.errno is not None:  # of a file that Dask's configuration names
-            raise
-        raise ConnectionError(f"no scheduler answers at {address}: start it, and try again") from cause(error)

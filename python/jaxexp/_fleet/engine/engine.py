@@ -5,9 +5,9 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import math
 import pickle
 import queue
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from jaxexp._errors import FatalArtifactError, UnfitWorkerError, WorkerError, cause
 
 from . import worker
-from .crew import SCHEDULER, Crew
+from .crew import Crew
 from .errors import unpacked
 from .journal import Journal
 from .work import Input, Part, Share, Unusable, cut
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 # A single unit is given up after this many workers died while it was all that they had to do.
 _DEATHS = 2
-# How often to ask for workers while nothing is finished, in seconds.
-_LOOK = 1.0
 # How many findings that needed no worker may wait for the caller.
 _READY = 1000
 
@@ -80,8 +78,8 @@ def findings(task: Task, inputs: Iterable[Input | Unusable], means: Means) -> It
 
     Raises:
         JournalError: the journal is damaged, or belongs to another pass.
-        WorkerError: the workers cannot run jaxexp, or have other releases than this process; or there were none for too
-            long.
+        WorkerError: the workers cannot run jaxexp, or have other releases than this process; or nothing was finished
+            for too long.
         ExportError: another process has the journal.
         OSError: the journal cannot be written.
         TypeError: `executor` is not an executor.
@@ -107,8 +105,8 @@ class _Running:
     def __init__(
         self, task: Task, inputs: Iterable[Input | Unusable], crew: Crew, journal: Journal, means: Means
     ) -> None:
-        self._task, self._crew, self._journal, self._patience = task, crew, journal, means.wait_for_workers
-        self._lacking_since: float | None = None  # workers or a scheduler
+        self._task, self._crew, self._journal = task, crew, journal
+        self._timeout = None if means.timeout == math.inf else means.timeout
         self._imports, self._resumed = means.imports, means.resumed
         self._inputs = inputs
         self._options = pickle.dumps(task.options)
@@ -200,8 +198,6 @@ class _Running:
                 worker.run, attempt, self._releases, self._task.home, self._options, crossing, self._imports
             )
         except Exception as error:
-            if self._crew.lacks(self._patience) == SCHEDULER:
-                raise self._gone() from cause(error)
             raise WorkerError(
                 f"{self._task.title}: the executor takes no more work ({_said(error)}). What is done is in the "
                 "journal, if there is one"
@@ -210,36 +206,18 @@ class _Running:
         future.add_done_callback(self._finished.put)
 
     def _next(self, finished: queue.SimpleQueue[Future[Any]]) -> Future[Any]:
-        """The next future that is finished, however long its worker takes.
+        """The next future that is finished.
 
         Raises:
-            WorkerError: there have been no workers, or no scheduler, for too long.
+            WorkerError: none was, for too long.
         """
-        if self._patience is None:
-            return finished.get()
-        while True:
-            with contextlib.suppress(queue.Empty):
-                return finished.get(timeout=_LOOK)
-            asked = time.monotonic()  # the answer may take its time
-            lack = self._crew.lacks(self._patience)
-            if not lack:
-                self._lacking_since = None
-                continue
-            if self._lacking_since is None:
-                self._lacking_since = asked
-            if time.monotonic() - self._lacking_since >= self._patience:
-                if lack == SCHEDULER:
-                    raise self._gone()
-                raise WorkerError(
-                    f"{self._task.title}: the executor has had no workers for {self._patience:g} seconds. Start some, "
-                    "or wait longer (wait_for_workers). What is done is in the journal, if there is one"
-                )
-
-    def _gone(self) -> WorkerError:
-        return WorkerError(
-            f"{self._task.title}: the cluster is gone: its scheduler does not answer. Start the cluster, "
-            "and do this again. What is done is in the journal, if there is one"
-        )
+        try:
+            return finished.get(timeout=self._timeout)
+        except queue.Empty:
+            raise WorkerError(
+                f"{self._task.title}: no worker has finished anything for {self._timeout:g} seconds. See whether there "
+                "are any, or wait longer (timeout). What is done is in the journal, if there is one"
+            ) from None
 
     def _receive(self, share: Share, future: Future[Any]) -> None:
         if future.cancelled():
@@ -247,7 +225,6 @@ class _Running:
             return
         error = future.exception()
         if error is None:
-            self._lacking_since = None
             self._take(share, future.result())
         elif isinstance(error, Exception):
             self._bury(share, error)
@@ -312,8 +289,6 @@ class _Running:
         except WorkerError:
             raise
         except Exception as again:
-            if self._crew.lacks(self._patience) == SCHEDULER:
-                raise self._gone() from cause(error)
             raise UnfitWorkerError(
                 f"{self._task.title}: the workers cannot run jaxexp ({_said(again)}). They need jaxexp "
                 f"{self._releases['jaxexp']}; new processes also import the program that started them, which has to "

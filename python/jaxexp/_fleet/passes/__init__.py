@@ -1,5 +1,5 @@
-"""One question about many artifacts: `verify_many`, `check_many`, `digests_many`, `compatibility_many`, `migrate_many`.
+"""One question about many artifacts, as in `verify_many` and `migrate_many`; with a function of the user, `spread`.
 
-`folders.py` and `given.py` list the artifacts. `one_by_one.py` looks at each of them in a worker. A result names its
+`folders.py` and `given.py` list the artifacts. `one_by_one.py` has workers look at each of them. A result names its
 artifact, and has the answer or the error.
 """

@@ -15,7 +15,7 @@ from .given import Place, places
 if TYPE_CHECKING:
     from jaxexp._compat.compatibility import Compatibility
     from jaxexp._fleet.engine.crew import Workers
-    from jaxexp._fleet.engine.work import Parts, Unusable
+    from jaxexp._fleet.engine.work import Unusable
     from jaxexp._fleet.places.source import Source
 
     from .given import GivenToMany
@@ -27,7 +27,7 @@ def compatibility_many(
     *,
     executor: Workers | None = None,
     journal: str | os.PathLike[str] | None = None,
-    wait_for_workers: float | None = 60,
+    timeout: float | None = None,
 ) -> Iterator[tuple[str, Compatibility | Exception]]:
     """Tells who can load each of many artifacts, as `compatibility` does, with the workers of an executor.
 
@@ -36,7 +36,7 @@ def compatibility_many(
         executor: as in `verify_many`. Modules are parsed under Python's global lock, so processes help, and threads do
             not.
         journal: as in `verify_many`; it has the results, too.
-        wait_for_workers: as in `verify_many`.
+        timeout: as in `verify_many`.
 
     Returns:
         An iterator of names, each with its result, or with the error if it cannot be read, in the order in which they
@@ -51,7 +51,7 @@ def compatibility_many(
         ...     print(name, found.readable_by("0.6.2"))
     """
     given = places(artifacts, "compatibility_many")
-    means = Means(executor, journal=journal, wait_for_workers=wait_for_workers)
+    means = Means(executor, journal=journal, timeout=timeout)
     return ((name, one) for _, name, one in described(given, means))
 
 
@@ -60,15 +60,11 @@ def described(given: Iterable[Place | Unusable], means: Means) -> Iterator[one_b
     from jaxexp._compat.compatibility import from_json
 
     inputs = one_by_one.inputs(given)
-    return one_by_one.results("compatibility", "_fleet.passes.compatibility_many:in_worker", inputs, means, from_json)
+    return one_by_one.results("compatibility", _facts, inputs, means, from_json)
 
 
-def in_worker(parts: Parts, options: None) -> list[Any]:
-    """Tells who reads artifacts: the fields of a `Compatibility` for each."""
+def _facts(source: Source, kind: str, name: str) -> Any:
     from jaxexp._compat.compatibility import compatibility_of, to_json
 
-    def facts(source: Source, kind: str, name: str) -> Any:
-        with source.named():
-            return to_json(compatibility_of(source.read()))
-
-    return one_by_one.looked_at(parts, facts)
+    with source.named():
+        return to_json(compatibility_of(source.read()))

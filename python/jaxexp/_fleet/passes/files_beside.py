@@ -5,24 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from jaxexp import _native
 from jaxexp._errors import ExportError
-from jaxexp._fleet.places.verify import beside
+from jaxexp._fleet.places.verify import beside as path_beside
+from jaxexp._kernel.artifact.opened import tables_of
 from jaxexp._kernel.io.version import stamp
 
 if TYPE_CHECKING:
     from jaxexp._fleet.engine.work import Part
+    from jaxexp._fleet.places.source import Source
 
 Stamped = tuple[tuple[str, int, int | str], ...]
 
 
-def stamped(path: str | None, names: Iterable[str]) -> Stamped:
-    """The files as they are now; an artifact without a path has none. One that is not there never stays unchanged."""
-    if path is None:
+def beside(source: Source) -> Stamped:
+    """The files of weights and cases beside an artifact, as they are now; a member of an archive has none.
+
+    Raises:
+        DeserializationError: the artifact is damaged.
+        OSError: it cannot be read.
+    """
+    if source.path is None:
         return ()
+    with source.named():
+        tables = tables_of(_native.Artifact(source.read()))
+    return stamped(source.path, [name for files, *_ in tables for name, *_ in files])
+
+
+def stamped(path: str, names: Iterable[str]) -> Stamped:
+    """The files as they are now. One that is not there never stays unchanged."""
 
     def of(name: str) -> tuple[int, int | str]:
         try:
-            return stamp(beside(path, name))
+            return stamp(path_beside(path, name))
         except OSError:
             return -1, ""
 
@@ -42,6 +57,6 @@ def are_unchanged(part: Part, files: Stamped) -> bool:
     try:
         for name, *_ in files:  # a journal may say anything
             check_name(name)
-        return all(stamp(beside(path, name)) == (size, version) for name, size, version in files)
+        return all(stamp(path_beside(path, name)) == (size, version) for name, size, version in files)
     except (ExportError, OSError, ImportError):
         return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +13,7 @@ from jaxexp import _native
 from jaxexp._errors import ExportError
 from jaxexp._fleet.archive.archive import Archive, parts_of
 from jaxexp._fleet.engine.crew import Means
-from jaxexp._fleet.engine.work import FILE, Input, Parts, Unusable
+from jaxexp._fleet.engine.work import FILE, Input, Unusable
 from jaxexp._fleet.places.source import path_in
 from jaxexp._kernel.artifact.opened import tables_of
 from jaxexp._kernel.io import files
@@ -44,7 +43,7 @@ def migrate_many(
     executor: Workers | None = None,
     journal: str | os.PathLike[str] | None = None,
     policy: Policy | None = None,
-    wait_for_workers: float | None = 60,
+    timeout: float | None = None,
     locations: str = "full",
 ) -> dict[str, Exception]:
     """Rewrites many artifacts, as `migrate` does, with the workers of an executor.
@@ -65,7 +64,7 @@ def migrate_many(
             not.
         journal: as in `verify_many`. A new file that is missing or has changed is written again.
         policy: what the artifacts may contain, as in `deserialize`.
-        wait_for_workers: as in `verify_many`.
+        timeout: as in `verify_many`.
         locations: what the new artifacts keep of locations in source code, as in `Exported.serialize`.
 
     Returns:
@@ -83,7 +82,7 @@ def migrate_many(
 
     check_policy(policy)
     given = places(artifacts, "migrate_many", Folders(without=os.fsdecode(into)))
-    means = Means(executor, journal=journal, wait_for_workers=wait_for_workers)
+    means = Means(executor, journal=journal, timeout=timeout)
     found = migrated(given, into, to, means, policy, locations)
     return {name: one for _, name, one in found if isinstance(one, Exception)}
 
@@ -106,7 +105,7 @@ def migrated(
     os.makedirs(folder, exist_ok=True)
     return one_by_one.results(
         "migrate",
-        "_fleet.passes.migrate_many:in_worker",
+        _write,
         _Names().checked(given),
         means,
         Written.of,
@@ -231,11 +230,6 @@ def _folder_of(place: Place) -> str:
 
 
 # --- in workers -----------------------------------------------------------------------------------------------------
-
-
-def in_worker(parts: Parts, options: dict[str, Any]) -> list[Any]:
-    """Rewrites artifacts: returns the fields of a `Written` for each."""
-    return one_by_one.looked_at(parts, functools.partial(_write, **options))
 
 
 def _write(

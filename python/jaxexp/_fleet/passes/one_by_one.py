@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp._errors import ChangedArtifactError, DeserializationError, WeightsError
 from jaxexp._fleet.archive.archive import parts_of
@@ -16,6 +16,7 @@ from jaxexp._fleet.engine.errors import packed, unpacked
 from jaxexp._fleet.engine.work import FILE, OF_ARTIFACTS, Input, Part, Parts, Unusable
 from jaxexp._fleet.places.source import Source
 
+from .files_beside import Stamped, are_unchanged, beside, of_json
 from .given import Place
 from .given import inputs as inputs_of
 
@@ -48,42 +49,73 @@ def inputs(
 
 def results(
     title: str,
-    home: str,
+    one: Callable[..., Any],
     given: Iterable[Input | Unusable],
     means: Means,
-    decoded: Callable[[Any], Any],
+    from_json: Callable[[Any], Any],
     *,
-    options: Any = None,
+    options: dict[str, Any] | None = None,
     about: dict[str, Any] | None = None,
+    reads_files: bool = False,
     still_holds: Callable[[Part, str, Any], bool] = lambda part, name, found: True,
 ) -> Iterator[Result]:
     """Has workers look at artifacts with JAX, and yields each with its place, its name, and its result or an error.
 
-    Arguments are as in `Task`, but `decoded` and `still_holds` are called for each artifact that could be read, the
-    second one with its part and its name below the place, as in `looked_at`. Those in a journal that could not be read
-    are tried again. `home` returns what `looked_at` does.
+    Args:
+        title: the name of the pass.
+        one: a function of a module. Workers call it with the artifact's source, its kind of place, its name below the
+            place that was given, and the options; it returns a JSON value.
+        given: the artifacts. Those in a journal that could not be read are tried again.
+        means: who does it.
+        from_json: makes the result of that value. A value in a journal may be anything.
+        options: arguments of `one`; they are pickled.
+        about: the same for the journal, of JSON types.
+        reads_files: whether results depend on files beside an artifact, too.
+        still_holds: whether a result in a journal still holds, given its part, and its name as `one` gets it.
     """
+    how = _How(one, options or {}, reads_files)
 
     def of_part(part: Part, found: Any) -> list[Any]:
         if len(found) != part.units:
             raise ValueError(len(found))
-        return [unpacked(one) if isinstance(one, list) else decoded(one) for one in found]
+        return [
+            unpacked(said["error"]) if "error" in said else _Seen(from_json(said["found"]), of_json(said["files"]))
+            for said in found
+        ]
 
     def is_current(part: Part, found: list[Any]) -> bool:
         return all(
-            not isinstance(one, _ELSEWHERE) and (isinstance(one, Exception) or still_holds(part, name, one))
-            for name, one in zip(_below(part), found, strict=True)
+            not isinstance(seen, _ELSEWHERE)
+            if isinstance(seen, Exception)
+            else are_unchanged(part, seen.files) and still_holds(part, name, seen.found)
+            for name, seen in zip(_below(part), found, strict=True)
         )
 
-    task = Task(title, home, options, about or {}, True, _SHARE_BYTES, _UNIT_BYTES, of_part, is_current)
+    home = "_fleet.passes.one_by_one:in_worker"
+    task = Task(title, home, how, about or {}, True, _SHARE_BYTES, _UNIT_BYTES, of_part, is_current)
     for finding in findings(task, given, means):
         place: Any = finding.input.about
         names = _names(finding, place)
         found = finding.found if finding.error is None else [finding.error] * len(names)
-        for name, one in zip(names, found, strict=True):
-            if isinstance(one, DeserializationError) and one.file in (None, os.path.abspath(name)):
-                one.file = name  # as the user writes it
-            yield place, name, one
+        for name, seen in zip(names, found, strict=True):
+            if isinstance(seen, DeserializationError) and seen.file in (None, os.path.abspath(name)):
+                seen.file = name  # as the user writes it
+            yield place, name, seen.found if isinstance(seen, _Seen) else seen
+
+
+class _Seen(NamedTuple):
+    """A result, and the files beside the artifact that it depends on."""
+
+    found: Any
+    files: Stamped
+
+
+class _How(NamedTuple):
+    """What workers do; see `results`."""
+
+    one: Callable[..., Any]
+    options: dict[str, Any]
+    reads_files: bool
 
 
 def _names(finding: Finding, place: Place) -> list[str]:
@@ -94,7 +126,7 @@ def _names(finding: Finding, place: Place) -> list[str]:
 
 
 def _below(part: Part) -> Iterator[str]:
-    """The name of each artifact below its place, as `looked_at` finds them in a worker."""
+    """The name of each artifact below its place, as workers find them."""
     kind, inside, *_ = part.input.place
     if kind == FILE:
         yield part.input.place[2]
@@ -108,32 +140,24 @@ def _inside(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
-def looked_at(parts: Parts, do: Callable[[Source, str, str], Any]) -> list[Any]:
-    """Has a function look at each artifact, in a worker.
-
-    Args:
-        parts: where they are.
-        do: is called with the artifact's source, its kind of place, and its name below the place that was given. It
-            returns a JSON object.
-
-    Returns:
-        For each part a list with an item for each unit: the object, or its error as a list.
-    """
+def in_worker(parts: Parts, how: _How) -> list[Any]:
+    """Looks at artifacts: returns for each part a list with a JSON object for each unit."""
 
     def of_part(place: tuple[Any, ...], numbers: Sequence[int]) -> list[Any]:
         kind, inside, *address = place
         if kind == FILE:
             path, name = place[1:]
-            return [_result(do, Source(path, path), FILE, name)]
+            return [_seen(how, Source(path, path), FILE, name)]
         with opened_in_worker(*address) as opened:
             handles = [Handle(opened, number, opened.index.name(number)) for number in numbers]
-            return [_result(do, Source(h.label, handle=h), kind, _inside(inside, h.name)) for h in handles]
+            return [_seen(how, Source(h.label, handle=h), kind, _inside(inside, h.name)) for h in handles]
 
     return work.each(parts, of_part)
 
 
-def _result(do: Callable[[Source, str, str], Any], source: Source, kind: str, name: str) -> Any:
+def _seen(how: _How, source: Source, kind: str, name: str) -> dict[str, Any]:
     try:
-        return do(source, kind, name)
+        files = beside(source) if how.reads_files else ()  # first, because one may be replaced while it is read
+        return {"found": how.one(source, kind, name, **how.options), "files": files}
     except OF_ARTIFACTS as error:
-        return packed(error)
+        return {"error": packed(error)}

@@ -45,7 +45,7 @@ def verify_many(
     workers: int | None = None,
     journal: str | os.PathLike[str] | None = None,
     policy: Policy | None = None,
-    wait_for_workers: float | None = 60,
+    timeout: float | None = None,
 ) -> dict[str, Exception]:
     """Checks that many artifacts are whole, as `verify` and `Archive.verify` do, with the workers of an executor.
 
@@ -56,15 +56,15 @@ def verify_many(
         artifacts: paths of files, archives and folders; members of archives, as in ``"fleet.zip::resnet/*"``; URLs (one
             that ends in ``/`` is a folder); Archives and Handles. A folder stands for its artifacts and archives: the
             files whose names or first bytes are like theirs. Workers have to find all of them by the same names.
-        executor: a `concurrent.futures.Executor`, such as a ThreadPoolExecutor, a ProcessPoolExecutor or the result of
-            Dask's `client.get_executor()`; or a function that makes one, which is called again when a dead worker
-            breaks it. None for this process.
+        executor: a `concurrent.futures.Executor`, such as a ThreadPoolExecutor, a ProcessPoolExecutor or that of a
+            cluster; or a function that makes one, which is called again when a dead worker breaks it. None for this
+            process.
         workers: how many threads verify a share; by default one for each CPU, or only one if there is an executor.
         journal: a file that remembers what is done. If the call is interrupted, the same call resumes from there;
             artifacts that have changed since are verified again.
         policy: what the artifacts may contain, as in `deserialize`. With it, the workers import JAX.
-        wait_for_workers: how many seconds to wait while the executor has no workers, or no scheduler that answers,
-            which Dask's can tell; None for as long as it takes. A worker may take its time, and a scheduler 5 seconds.
+        timeout: how many seconds may pass without any result until this gives up, because the executor may have no
+            workers; None for as long as it takes. A large artifact takes its time.
 
     Returns:
         The errors of artifacts that are not whole, by name: a DeserializationError, a PolicyError, or an OSError if one
@@ -73,7 +73,7 @@ def verify_many(
     Raises:
         JournalError: the journal is damaged, or belongs to another pass. (It is a DeserializationError.)
         ExportError: the workers cannot run jaxexp, or run another release than this process; there were no workers for
-            too long; the cluster is gone; another process has the journal; or `wait_for_workers` is negative.
+            too long; another process has the journal; or `timeout` is negative.
         OSError: the journal cannot be written.
         TypeError: something is given that other processes cannot find, such as a buffer; or `policy` is not a Policy.
 
@@ -85,7 +85,7 @@ def verify_many(
         from jaxexp._policy.policy import check_is_policy
 
         check_is_policy(policy)
-    means = Means(executor, workers, journal, wait_for_workers)
+    means = Means(executor, workers, journal, timeout)
     found: dict[str, Exception] = {}
     for one in verified(places(artifacts, "verify_many"), means, policy):
         found.update(one.errors)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact.opened import opened
@@ -62,15 +61,6 @@ def digests(artifact: Given) -> Digests:
 
 def digests_of(found: Source) -> Digests:
     """The same for a source."""
-    return digests_and_files(found)[0]
-
-
-def digests_and_files(
-    found: Source, look: Callable[[Sequence[str]], Sequence[Any]] = lambda names: names
-) -> tuple[Digests, Sequence[Any]]:
-    """The same, and the names of the files of weights beside the artifact, or what `look` makes of them before they are
-    read.
-    """
     from jaxexp._api.exported import reader
     from jaxexp._compat.meaning import meaning_of
 
@@ -78,9 +68,7 @@ def digests_and_files(
         buffer = found.read()
         exported = reader.read(buffer)
         weights = _weights(found, buffer)
-        files = () if found.path is None or weights is None else look([file.name for file in weights.table.files])
-        digests = Digests(hashlib.sha256(buffer).hexdigest(), meaning_of(exported, _digests(weights)))
-    return digests, files
+        return Digests(hashlib.sha256(buffer).hexdigest(), meaning_of(exported, _digests(weights)))
 
 
 def _weights(found: Source, buffer: object) -> WithDigests | None:

@@ -52,13 +52,13 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(slots=True)
 class Source:
-    """An artifact, and how to get at its bytes: exactly one of the four attributes after `name` is set.
+    """An artifact, and how to get at its bytes: one of the four attributes after `name` is set.
 
     Attributes:
         name: as the user would write it; empty for a buffer and for a file object without a name.
         path: its file, or a URL.
         handle: its member of an archive.
-        buffer: its bytes.
+        buffer: its bytes; also those of a URL, since they were read.
         file: a binary file object; the artifact is what comes next in it.
     """
 
@@ -122,7 +122,7 @@ class Source:
             if check_size is not None:
                 check_size(self.handle.size)
             return self.handle.read()
-        if self.path is not None:
+        if self.path is not None and self.buffer is None:
             with contextlib.closing(open_source(self.path, {})) as remote:
                 if not remote.size:
                     raise files.empty("a serialized Exported")
@@ -130,7 +130,7 @@ class Source:
                     check_size(remote.size)
                 if remote.size > files.LARGEST:  # before it fills the memory
                     raise files.too_large(f"a file of {remote.size:,} bytes")
-                return remote.read(0, remote.size)
+                self.buffer = remote.read(0, remote.size)
         return self.buffer if self.file is None else _rest(self.file, check_size)
 
     def named(self) -> Named:

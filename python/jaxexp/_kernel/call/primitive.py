@@ -12,6 +12,7 @@ Their rules are in `lowering` and `derivatives`; `call` has the one of `jax.vmap
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ import jax
 import numpy as np
 
 from jaxexp import _jax
-from jaxexp._errors import ExportError, ExportTypeError, cause
+from jaxexp._errors import ExportError, ExportTypeError, cause, in_one_line
 from jaxexp._kernel.artifact.words import cut
 from jaxexp._kernel.codec.dimensions import LoadedScope
 from jaxexp._kernel.function.data import ExportedData
@@ -28,7 +29,7 @@ from jaxexp._kernel.function.placeholders import taking_placeholders
 from jaxexp._kernel.function.sharding import in_call, meshes_of_call
 from jaxexp._kernel.io import compile_cache
 
-from . import constraints, hints
+from . import hints
 
 call_exported_p = _jax.Primitive("call_exported")
 call_exported_p.multiple_results = True
@@ -148,11 +149,11 @@ def _solve_dim_vars(
         try:
             checks.check_statically(sizes)
         except ValueError as error:
-            if not (is_traced and _has_loaded_scope(exported) and constraints.is_about_a_constraint(error)):
+            if not (is_traced and _has_loaded_scope(exported) and is_about_a_constraint(error)):
                 raise
         return names, [sizes.evaluate(solution[name]) for name in names]
     except _jax.dim_vars_errors as error:
-        reason = constraints.broken(error, exported, in_avals)
+        reason = broken(error, exported, in_avals)
         raise ExportError(f"{doing[0]} {exported.fun_name}: {reason}") from cause(error)
 
 
@@ -188,3 +189,80 @@ def code_of(
     if code is None and compile_cache.current() is not None:
         code = exported._code_in_cache(*call, compiled)
     return code
+
+
+_BROKEN = re.compile(r"do not match the symbolic shape constraint (.*)\. Expected '")
+_DIFFERS = re.compile(r"between dimension size (.+?) \(= (.+?)\) and the specification '(.+?)' \(= (.+?)\)\. Using")
+_TOO_SMALL = re.compile(r"Expected value >= 1 for dimension variable '(\w+)'\.")
+_NOT_WHOLE = re.compile(r"Division had remainder .+? when computing the value of '(\w+)'\.")
+_VARIABLE = re.compile(r"'(\w+)' = (.+?) from specification '(.+?)' for dimension (.+?) \(= (.+?)\), ")
+
+# The forms that say something about the size of one dimension.
+_FORMS = [
+    (re.compile(r"(\w+) *<= *([0-9]+)"), "at most {}"),
+    (re.compile(r"(\w+) *>= *([0-9]+)"), "at least {}"),
+    (re.compile(r"mod\((\w+), *([0-9]+)\) *== *0"), "a multiple of {}"),
+    (re.compile(r"([0-9]+)\*floordiv\((\w+), *\1\) *== *\2"), "a multiple of {}"),  # what JAX makes of mod
+]
+
+
+def is_about_a_constraint(error: Exception) -> bool:
+    """Whether JAX's error about sizes is about a constraint, which JAX checks after everything else."""
+    return _BROKEN.search(in_one_line(error)) is not None
+
+
+def broken(error: Exception, exported: Any, in_avals: Sequence[Any]) -> str:
+    """What JAX's error about the sizes of arguments says, in our words if its form is known."""
+    message = in_one_line(error)
+    variables: list[tuple[str, ...]] = _VARIABLE.findall(message)
+    if found := _NOT_WHOLE.search(message):
+        return f"{found[1]} must be a whole number, found {_sizes_with(found[1], exported, in_avals)}"
+    if not variables:
+        return message
+    if found := _TOO_SMALL.search(message):
+        return (
+            _must_be(found[1], "at least 1", variables)
+            or f"{found[1]} must be at least 1, found {_said(variables, found[1])}"
+        )
+    if found := _DIFFERS.search(message):
+        place, size, specification, expected = found.groups()
+        return (
+            f"{place} must have size {expected}, found size {size} (exported with {specification}, here "
+            f"{_said(variables, specification)})"
+        )
+    if found := _BROKEN.search(message):
+        constraint = found[1]
+        for form, words in _FORMS:
+            if match := form.fullmatch(constraint):
+                number, name = sorted(match.groups(), key=str.isidentifier)
+                if said := _must_be(name, words.format(number), variables):
+                    return f"{said} (exported with the constraint {constraint})"
+        return f"the sizes of the arguments must satisfy {constraint}, found {_said(variables, constraint)}"
+    return message
+
+
+def _must_be(name: str, what: str, variables: Sequence[tuple[str, ...]]) -> str | None:
+    """The end of a message, if a variable is the size of a dimension by itself."""
+    for variable, value, size, place, _ in variables:
+        if variable == size == name:
+            return f"{place} must be {what}, found {value}"
+    return None
+
+
+def _said(variables: Sequence[tuple[str, ...]], formula: str) -> str:
+    """The values of the variables in a formula, and the dimensions that they come from."""
+    return ", ".join(
+        f"{variable} = {value} ({place}{'' if size == variable else f' is {size} = {whole}'})"
+        for variable, value, size, place, whole in variables
+        if re.search(rf"\b{variable}\b", formula)
+    )
+
+
+def _sizes_with(variable: str, exported: Any, in_avals: Sequence[Any]) -> str:
+    """The sizes of the dimensions in which a variable is."""
+    return ", ".join(
+        f"{wanted} = {size} ({argument_path(exported.in_tree, index, axis)})"
+        for index, (expected, actual) in enumerate(zip(exported.in_avals, in_avals, strict=True))
+        for axis, (wanted, size) in enumerate(zip(expected.shape, actual.shape, strict=True))
+        if re.search(rf"\b{variable}\b", str(wanted))
+    )

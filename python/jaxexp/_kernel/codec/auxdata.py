@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,7 +22,7 @@ import numpy as np
 from jaxexp._errors import cause
 from jaxexp._kernel.artifact.node import LARGEST_NUMBER, MAX_DEPTH, MAX_DIGITS, is_printable
 
-from . import classes, dtypes, hashed, plain_dataclasses
+from . import classes, dtypes, hashed
 
 _LARGEST_ARRAY = 1 << 16  # bytes
 _DTYPES: dict[str, Any] = {dtype.name: dtype for dtype in dtypes.DTYPES if isinstance(dtype, np.dtype)}
@@ -100,7 +100,7 @@ def _of_other_type(value: Any, depth: int) -> Any:
         return ["namedtuple", *classes.name_of(type(value)), list(fields), *(_to_json(part, depth) for part in value)]
     if (constant := classes.name_of_constant(value)) is not None:
         return ["constant", *constant]
-    if (values := plain_dataclasses.values_of(value)) is None:
+    if (values := values_of(value)) is None:
         return None
     parts = [_to_json(part, depth) for part in values.values()]
     # Arrays compare element by element, so a dataclass with arrays can only be compared by its text.
@@ -201,8 +201,8 @@ def _namedtuple(reading: _Reading, rest: list[Any]) -> Any:
 
 def _dataclass(reading: _Reading, rest: list[Any]) -> Any:
     module, qualname, fields, *parts = rest
-    cls = _found(plain_dataclasses.class_of(module, qualname, fields))
-    return plain_dataclasses.made(cls, dict(zip(fields, reading.values(parts), strict=True)))
+    cls = _found(class_of(module, qualname, fields))
+    return instance_of(cls, dict(zip(fields, reading.values(parts), strict=True)))
 
 
 def _opaque(rest: list[Any]) -> Any:
@@ -299,3 +299,93 @@ def _text(value: Any, depth: int, has_method: bool = False) -> str:
     if has_method and type(value) not in _PLAIN:
         return ".".join(classes.name_of(type(value)))
     return _VOLATILE.sub("", repr(value))
+
+
+# Methods that run when an instance is made, read or dropped. `dataclass` defines none of them, except the ones that
+# refuse to set and delete attributes.
+_NOT_DEFINED = ("__new__", "__getattribute__", "__getattr__", "__del__", "__class__")
+_GENERATED = ("__eq__", "__hash__")
+
+
+def class_of(module: str, qualname: str, fields: Sequence[str]) -> type | None:
+    """The loaded frozen dataclass of a name, if it has exactly these fields, and its instances nothing else."""
+    cls = classes.loaded_class(module, qualname)
+    return cls if cls is not None and _fields(cls) == tuple(fields) else None
+
+
+def values_of(instance: Any) -> dict[str, Any] | None:
+    """The fields of an instance, with their values; None if it has more than that, or is not such a dataclass."""
+    cls = type(instance)
+    fields = _fields(cls)
+    if fields is None or classes.loaded_class(*classes.name_of(cls)) is not cls:
+        return None
+    namespaces = classes.namespaces(cls)
+    for name in getattr(instance, "__dict__", ()):
+        if name not in fields and type(_defined(namespaces, name)) is not functools.cached_property:
+            return None  # `__post_init__` has set it
+    defined = (item for namespace in namespaces for item in namespace.items())
+    if any(name not in fields and _is_set(instance, slot) for name, slot in defined):
+        return None  # a slot of a base class
+    try:
+        return {name: getattr(instance, name) for name in fields}
+    except AttributeError:  # a field that `__init__` does not set
+        return None
+
+
+def instance_of(cls: type, values: Mapping[str, Any]) -> Any:
+    """An instance of a class that `class_of` returned."""
+    instance: Any = object.__new__(cls)
+    for name, value in values.items():
+        object.__setattr__(instance, name, value)
+    return instance
+
+
+def _fields(cls: type) -> tuple[str, ...] | None:
+    if type(cls) is not type:
+        return None
+    namespaces = classes.namespaces(cls)
+    own = namespaces[0]
+    params = own.get("__dataclass_params__")
+    if params is None or type(own.get("__dataclass_fields__")) is not dict or not (params.frozen and params.eq):
+        return None
+    if any(name in namespace for name in _NOT_DEFINED for namespace in namespaces[:-1]):
+        return None
+    if not all(_is_generated(own.get(name)) for name in _GENERATED):
+        return None
+    try:
+        object.__new__(cls)
+    except TypeError:  # it also is an exception, a dict or the like
+        return None
+    fields = tuple(field.name for field in dataclasses.fields(cls))
+    return fields if all(_is_plain(_defined(namespaces, name)) for name in fields) else None
+
+
+_absent = object()
+
+
+def _defined(namespaces: Sequence[Mapping[str, Any]], name: str) -> Any:
+    """What a class has under a name."""
+    return next((namespace[name] for namespace in namespaces if name in namespace), _absent)
+
+
+def _is_set(instance: Any, slot: Any) -> bool:
+    """Whether this is a slot, and the instance has a value in it."""
+    if type(slot) is not types.MemberDescriptorType:
+        return False
+    try:
+        slot.__get__(instance)
+    except AttributeError:
+        return False
+    return True
+
+
+def _is_generated(function: Any) -> bool:
+    """Whether `dataclass` generated this function from text."""
+    return type(function) is types.FunctionType and function.__code__.co_filename == "<string>"
+
+
+def _is_plain(found: Any) -> bool:
+    """Whether a class leaves a field to the instance: under its name is only a slot, or a default value."""
+    if found is _absent or type(found) is types.MemberDescriptorType:
+        return True
+    return not any("__get__" in n or "__set__" in n for n in classes.namespaces(type(found)))

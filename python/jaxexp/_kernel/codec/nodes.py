@@ -10,6 +10,7 @@ import collections
 import contextlib
 import functools
 import json
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,12 +25,13 @@ from jaxexp._errors import (
 from jaxexp._kernel.artifact.node import NAME, Auxdata, Description, RegisteredDescription
 from jaxexp._public import public
 
-from . import classes, dict_keys, library_nodes, registry, shared_registry, treedefs
+from . import classes, dict_keys, library_nodes, registry, treedefs
 from .generic_node import GenericNode, generic_node
 from .registry import Node, by_name, by_type
 
 if TYPE_CHECKING:
     from jaxexp._native import Artifact
+
 
 T = TypeVar("T", bound=type)
 
@@ -77,7 +79,7 @@ def register_pytree_node_serialization(
         from_children = _registered_unflatten(nodetype)
     node = Node(nodetype, serialized_name, serialize_auxdata, deserialize_auxdata, from_children)
     by_type[nodetype] = by_name[serialized_name] = node
-    jax_by_type, jax_by_name = shared_registry.share()
+    jax_by_type, jax_by_name = share_registries()
     jax_by_type.lend(nodetype, nodetype, (serialized_name, serialize_auxdata))
     jax_by_name.lend(nodetype, serialized_name, (nodetype, deserialize_auxdata, from_children))
     return nodetype
@@ -308,3 +310,49 @@ def _generic(name: str, auxdata: bytes, children: list[Any], parsed: dict[Any, A
         except ValueError as error:
             raise DeserializationError("", "a pytree node that can be read here", str(error)) from None
     return generic_node(parsed[key], children)
+
+
+class SharedRegistry(dict[Any, Any]):
+    """`jax.export`'s table of pytree types, with room for the types that users registered with jaxexp.
+
+    A type that was registered with jaxexp must be known to `jax.export`, and registering it there as well must stay
+    allowed. `jax.export` refuses a key that its table holds already, so this table hides an entry of jaxexp's from a
+    registration of the same type. In all other uses it is a normal dict.
+    """
+
+    __slots__ = ("from_jaxexp",)
+
+    def __init__(self, table: dict[Any, Any]) -> None:
+        super().__init__(table)
+        self.from_jaxexp: dict[Any, type] = {}
+
+    def lend(self, nodetype: type, key: Any, value: Any) -> None:
+        if not super().__contains__(key):
+            super().__setitem__(key, value)
+            self.from_jaxexp[key] = nodetype
+
+    def __contains__(self, key: Any) -> bool:
+        if not super().__contains__(key):
+            return False
+        if key not in self.from_jaxexp:
+            return True
+        caller = sys._getframe(1)
+        register: Any = _jax.jax_exporter.register_pytree_node_serialization
+        return caller.f_code is not register.__code__ or caller.f_locals.get("nodetype") is not self.from_jaxexp[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.from_jaxexp.pop(key, None)
+        super().__setitem__(key, value)
+
+
+def share_registries() -> tuple[SharedRegistry, SharedRegistry]:
+    """`jax.export`'s two tables (by type, by serialized name), made able to hold jaxexp's entries."""
+    tables = []
+    for name in ("serialization_registry", "deserialization_registry"):
+        table = getattr(_jax.jax_exporter, name)
+        if not isinstance(table, SharedRegistry):
+            table = SharedRegistry(table)
+            setattr(_jax.jax_exporter, name, table)
+        tables.append(table)
+    by_type, by_name = tables
+    return by_type, by_name

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import jax
@@ -24,9 +25,7 @@ from jaxexp._kernel.module import locations, main, mlir
 from jaxexp._kernel.module.custom_calls import check_stable
 from jaxexp._kernel.write import retarget
 
-from . import advice
 from .lower import Lifting, Lowering, lower
-from .surroundings import Surroundings, anew
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +54,8 @@ class Exporting:
         """Exports a jitted function for arguments of these specs."""
         version = _calling_convention_version()
         check_one_scope(_jax.function_name(fun_jit), args_specs, kwargs_specs)
-        caches = anew() if self.reproducible else contextlib.nullcontext()
-        with retarget.lowering_context(self.compatibility), advice.on_tracing(), caches:
+        caches = exporting_anew() if self.reproducible else contextlib.nullcontext()
+        with retarget.lowering_context(self.compatibility), advising_on_tracing(), caches:
             lowering = lower(fun_jit, args_specs, kwargs_specs, self.platforms, self.override_lowering_rules, lifting)
         if self.batch_dim is not None:
             facts = lowering.in_avals, lowering.in_tree, lowering.out_avals, lowering.out_tree
@@ -171,3 +170,135 @@ def _vjp_function(jaxpr: Any, primal: ExportedData) -> tuple[Callable[..., Any],
     of_cotangents = tuple(sharding.of_cotangent(sharding.for_jit(s)) for s in primal._out_named_shardings)
     jitted = jax.jit(fun_vjp_jax, in_shardings=of_primals + of_cotangents, out_shardings=of_primals)
     return jitted, [*primal.in_avals, *(aval.to_ct_aval() for aval in primal.out_avals)]
+
+
+_COMPARISON = re.compile(r"comparison '(.+?)' (<|<=|>|>=) '(.+?)' is inconclusive")
+_REMAINDER = re.compile(r"[Tt]he remainder (mod\(.+\)) should be 0|division: rest is (mod\(.+\))")
+_BY_NUMBER = re.compile(r"mod\(.+, (- ?)?[0-9]+\)")
+_DIFFER = re.compile("ncompatible|same shape|shapes that differ")
+_EXTREME = re.compile(r"\b(min|max)\(([^(),]+), ([^(),]+)\)")
+_ROUNDED = re.compile(r"([0-9]+)\*floordiv\((\w+), \1\)")
+_STATE = re.compile(r"Cannot mutate (\w+) from a different trace level")
+_NUMBER = re.compile(r"(- ?)?[0-9]+")
+
+
+@contextlib.contextmanager
+def advising_on_tracing() -> Generator[None]:
+    """Adds a note to an error of JAX about symbolic dimensions, if a constraint can help, and to Flax's about state."""
+    try:
+        yield
+    except (jax.errors.InconclusiveDimensionOperation, ValueError, TypeError) as error:
+        if advice := _advice(str(error)):
+            error.add_note(advice)
+        raise
+    except Exception as error:  # Flax may not be here, so its class has no name
+        if (found := _STATE.match(str(error))) is not None:
+            error.add_note(
+                f"The model changes a {found[1]} that the function closes over. For inference, call model.eval() "
+                "before nnx.split. Otherwise pass this part of the state as an argument, and return it."
+            )
+        raise
+
+
+def _advice(message: str) -> str | None:
+    if (found := _COMPARISON.search(message)) is not None:
+        left, operator, right = found.groups()
+        always, never = {
+            "<": (f"<= {_plus(right, -1)}", f">= {right}"),
+            "<=": (f"<= {right}", f">= {_plus(right, 1)}"),
+            ">": (f">= {_plus(right, 1)}", f"<= {right}"),
+            ">=": (f">= {right}", f"<= {_plus(right, -1)}"),
+        }[operator]
+        return (
+            f"If {left} {operator} {right} holds for all sizes, add constraints=['{left} {always}'] to symbolic_shape; "
+            f"if it holds for none, add constraints=['{left} {never}']."
+        )
+    if (found := _REMAINDER.search(message)) is not None:
+        remainder = found[1] or found[2]
+        if _BY_NUMBER.fullmatch(remainder):
+            return _if_always([f"{remainder} == 0"])
+        # JAX cannot divide by what may be 0, also in a constraint. But 2*floordiv(n, 2) is n, if 2 divides n.
+        return _if_always([f"mod({name}, {number}) == 0" for number, name in _ROUNDED.findall(remainder)])
+    if _DIFFER.search(message):
+        return _if_always(_of_extremes(message))
+    return None
+
+
+def _of_extremes(message: str) -> list[str]:
+    """What makes shapes equal whose sizes have minima and maxima with numbers, as slices make them."""
+    sizes = {size.strip() for size in re.split(r"[\[\](),]", _EXTREME.sub("", message))}
+    found = []
+    for kind, *operands in _EXTREME.findall(message):
+        number, other = sorted(operands, key=lambda operand: _NUMBER.fullmatch(operand) is None)
+        if not _NUMBER.fullmatch(number) or _NUMBER.fullmatch(other):
+            continue
+        needed = next((operand for operand in (number, other) if operand in sizes), None)
+        is_less = needed is not None and (kind == "min") == (needed == other)
+        found.append(f"{other} {'<=' if is_less else '>='} {number}")
+    return found
+
+
+def _if_always(constraints: list[str]) -> str | None:
+    given = list(dict.fromkeys(constraints))
+    return f"If that holds for all sizes, add constraints={given} to symbolic_shape." if given else None
+
+
+def _plus(dimension: str, number: int) -> str:
+    if re.fullmatch(r"-?[0-9]+", dimension):
+        return str(int(dimension) + number)
+    return f"{dimension} {'+' if number > 0 else '-'} {abs(number)}"
+
+
+# Not in the keys of JAX's caches, but `export` reads them.
+_OF_EXPORT = ("jax_export_calling_convention_version", "jax_export_ignore_forward_compatibility")
+# JAX's defaults.
+_OF_LOCATIONS = {"jax_include_full_tracebacks_in_locations": True, "jax_traceback_in_locations_limit": 10}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The state of a thread, and of JAX's configuration, at one moment."""
+
+    configured: tuple[tuple[Any, Any], ...]  # each state of the configuration, and its value
+    others: tuple[Any, ...]  # the thread's settings in `_jax.other_surroundings`
+    meshes: tuple[Any, ...]  # from `with mesh:`, the innermost last
+
+    @classmethod
+    def now(cls) -> Surroundings:
+        names = (*_jax.names_of_surroundings(), *_OF_EXPORT)
+        states = [_jax.config_states[name] for name in names if name in _jax.config_states]
+        return cls(
+            configured=tuple((state, state.value) for state in states),
+            others=tuple(context.get_local() for context in _jax.other_surroundings),
+            meshes=tuple(_jax.thread_resources.stack),
+        )
+
+    @contextlib.contextmanager
+    def restored(self) -> Generator[None]:
+        """A context that restores these surroundings."""
+        with contextlib.ExitStack() as undo:
+            for state, value in self.configured:
+                if state.value != value:
+                    undo.enter_context(state(value))
+            for context, value in zip(_jax.other_surroundings, self.others, strict=True):
+                undo.callback(context.set_local, context.swap_local(value))
+            resources = _jax.thread_resources
+            undo.callback(_set_meshes, resources.stack)
+            _set_meshes(list(self.meshes))
+            yield
+
+
+@contextlib.contextmanager
+def exporting_anew() -> Generator[None]:
+    """A context in which JAX's caches have no trace and no lowering from outside of it, and locations have the same
+    calls whatever is set.
+    """
+    # Each value of the first setting has entries of its own.
+    with _jax.jit_cache(_jax.JitCache(capacity=256)), contextlib.ExitStack() as settings:
+        for name, value in _OF_LOCATIONS.items():
+            settings.enter_context(_jax.config_states[name](value))
+        yield
+
+
+def _set_meshes(stack: list[Any]) -> None:
+    _jax.thread_resources.stack, _jax.thread_resources.env = stack, stack[-1]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
+
+import numpy as np
 
 from jaxexp import _jax, _native
 from jaxexp._errors import DeserializationError, PolicyError
 from jaxexp._kernel.artifact import operations
+from jaxexp._kernel.artifact.operations import COLLECTIVES, REDUCTIONS, RESIZING, UNTYPED, UNTYPED_IF_CONSTANT
 from jaxexp._kernel.artifact.targets import KNOWN_CUSTOM_CALLS, STABLE_CUSTOM_CALLS
 from jaxexp._kernel.call import first_argument
 from jaxexp._kernel.codec import nodes
@@ -19,7 +23,7 @@ from jaxexp._kernel.function.kept import Kept
 from jaxexp._kernel.module import call_arrays, composites, convolutions, mlir, runnable
 from jaxexp._policy.limits.limits import Limits
 
-from . import collectives, devices, types
+from . import devices
 
 _MODULE = "mlir_module_serialized"
 
@@ -164,7 +168,7 @@ class _ModuleCheck:
             self.limits.side_effect(target, target in STABLE_CUSTOM_CALLS, self.where, inside)
 
     def _types(self, operation: Any, name: str) -> None:
-        wrong = types.why_wrong(operation, is_refined=self.is_refined)
+        wrong = why_types_are_wrong(operation, is_refined=self.is_refined)
         if wrong and not self.limits.allows("operations", name):
             what = f"has {wrong} {self._inside()}, of types that XLA does not check"
             self._refuse_name("operations", what, name)
@@ -178,7 +182,7 @@ class _ModuleCheck:
     def _collectives(self, found: Sequence[Any]) -> None:
         has_branches = any(operation.name in operations.BRANCHES for operation in found)
         for operation in found:
-            wrong = collectives.why_wrong(operation, self.symbols, has_branches=has_branches)
+            wrong = why_sizes_are_wrong(operation, self.symbols, has_branches=has_branches)
             if wrong and not self.limits.allows("operations", operation.name):
                 self._refuse_name("operations", f"has {wrong}", operation.name)
 
@@ -283,7 +287,7 @@ def _bytes_of(type_: Any) -> int | None:
         tensor = ir.RankedTensorType(type_)
         if tensor.encoding is not None:  # bounds of sizes that change while it runs: XLA believes what a module says
             return None
-        bits = types.bits_of(tensor.element_type)
+        bits = bits_of(tensor.element_type)
         # XLA takes whole bytes for each element, also for booleans and int4.
         return None if bits is None else math.prod(_sizes(tensor)) * ((bits + 7) // 8)
     if isinstance(type_, ir.TupleType):
@@ -296,3 +300,173 @@ def _bytes_of(type_: Any) -> int | None:
 def _sizes(tensor: Any) -> list[int]:
     """The dimensions of a tensor type, a dynamic one as 1."""
     return [1 if tensor.is_dynamic_dim(axis) else tensor.get_dim_size(axis) for axis in range(tensor.rank)]
+
+
+# Custom calls that become operations when sizes are known. Sizes are their last operands.
+_OPERATIONS_OF_CALLS = {
+    f"stablehlo.dynamic_{name}": f"stablehlo.{name}" for name in ("reduce_window", "rng_bit_generator")
+}
+_EXPANDING = ("known_expanding_dimensions", "known_nonexpanding_dimensions")
+
+
+def why_types_are_wrong(operation: Any, *, is_refined: bool) -> str | None:
+    """What of an operation has types that XLA does not compare, in words; None if it has such types as JAX writes.
+
+    Args:
+        operation: any operation.
+        is_refined: whether open sizes are computed for each call, where all types are compared.
+    """
+    name = operation.name
+    if name == "stablehlo.custom_call":
+        name = _OPERATIONS_OF_CALLS.get(mlir.target_of(operation), name)
+    if name in UNTYPED:
+        return f"the operation {name}"
+    if name in UNTYPED_IF_CONSTANT and not is_refined:
+        return f"the operation {name} without dimension variables"
+    if name == "stablehlo.dynamic_broadcast_in_dim":
+        said = [one for one in _EXPANDING if one in operation.attributes]
+        return f"{name} with {said[0]}" if said else None
+    if name == "stablehlo.bitcast_convert":
+        is_wrong = _shape(operation.results[0].type) != _shape_of_bits(operation)
+        return f"{name} from {operation.operands[0].type} to {operation.results[0].type}" if is_wrong else None
+    if name == "stablehlo.rng_bit_generator":
+        return _why_wrong_random_bits(operation, name)
+    if name == "stablehlo.remainder" and isinstance(_element_of(operation.results[0].type), _jax.ir.ComplexType):
+        return f"{name} of complex numbers"
+    if name in REDUCTIONS and not _keeps_elements(operation):
+        return f"{name} to other elements than it takes"
+    return None
+
+
+def _element_of(type_: Any) -> Any:
+    """The type of an array's elements."""
+    return _jax.ir.RankedTensorType(type_).element_type
+
+
+def bits_of(element: Any) -> int | None:
+    """How many bits an element takes; None for a type that is not understood.
+
+    Numbers of two bits are not: on CPUs, XLA has too little memory for arrays of them.
+    """
+    ir = _jax.ir
+    if isinstance(element, ir.ComplexType):
+        half = bits_of(ir.ComplexType(element).element_type)
+        return None if half is None else 2 * half
+    if isinstance(element, ir.IntegerType):
+        width = int(ir.IntegerType(element).width)
+        return None if width == 2 else width
+    if isinstance(element, ir.FloatType):
+        return int(ir.FloatType(element).width)
+    return 64 if isinstance(element, ir.IndexType) else None
+
+
+def _shape(type_: Any) -> list[int | None]:
+    tensor = _jax.ir.RankedTensorType(type_)
+    return [None if tensor.is_dynamic_dim(axis) else tensor.get_dim_size(axis) for axis in range(tensor.rank)]
+
+
+def _shape_of_bits(operation: Any) -> list[int | None] | None:
+    """The shape that the bits of an array have as elements of another type; None if they cannot be that."""
+    operand, result = operation.operands[0].type, operation.results[0].type
+    before, after = bits_of(_element_of(operand)), bits_of(_element_of(result))
+    shape = _shape(operand)
+    if before is None or after is None or max(before, after) % min(before, after):
+        return None
+    if before > after:
+        return [*shape, before // after]
+    if before < after:
+        return shape[:-1] if shape[-1:] == [after // before] else None
+    return shape
+
+
+def _why_wrong_random_bits(operation: Any, name: str) -> str | None:
+    if len(operation.results) != 2:
+        return f"{name} with {len(operation.results)} results"
+    state, bits = operation.results
+    if state.type != operation.operands[0].type:
+        return f"{name} from the state {operation.operands[0].type} to {state.type}"
+    element = _element_of(bits.type)
+    is_unsigned = isinstance(element, _jax.ir.IntegerType) and _jax.ir.IntegerType(element).is_unsigned
+    return None if is_unsigned else f"{name} of other elements than unsigned integers"
+
+
+def _keeps_elements(operation: Any) -> bool:
+    """Whether arrays have the elements of the results: first those that are reduced, last initial values or updates."""
+    results = [_element_of(result.type) for result in operation.results]
+    values = list(operation.operands)
+    if operation.name == "stablehlo.custom_call":
+        if len(values) < 2 * len(results):
+            return False
+        values = values[: 2 * len(results)]  # behind them are sizes
+    operands = [_element_of(value.type) for value in values]
+    return operands[: len(results)] == results == operands[-len(results) :]
+
+
+_OF_MESH = re.compile(r"#stablehlo\.replica_group_mesh_axes<mesh = @(?P<mesh>\w+), axes = \[(?P<axes>[^\[\]]*)\]>")
+_AXIS = re.compile(r'#stablehlo\.axis_ref<name = "(\w+)">')
+
+
+def why_sizes_are_wrong(operation: Any, symbols: Any, *, has_branches: bool) -> str | None:
+    """What of an operation may differ between the devices that meet in it, in words; None if nothing may.
+
+    Args:
+        operation: any operation.
+        symbols: the symbol table of its module.
+        has_branches: whether the module has branches or loops.
+    """
+    name = operation.name
+    if name not in COLLECTIVES:
+        return None
+    if has_branches and not all(_type_of(value).has_static_shape for value in operation.operands):
+        # What runs has a channel for each collective operation. Of one with open sizes, there may be several.
+        return f"branches and {name} of open sizes, where devices may meet with arrays of other sizes"
+    if name in RESIZING:
+        axis = _jax.ir.IntegerAttr(operation.attributes[RESIZING[name]]).value
+        pairs = list(zip(operation.operands, operation.results, strict=True))
+        for operand, result in pairs:
+            if not _has_size_of_groups(operation, operand, result, axis, symbols):
+                return f"{name} from {operand.type} to {result.type}, which are not the sizes for its groups of devices"
+        # XLA takes the number of parts from the first array.
+        if len({operand.type == result.type for operand, result in pairs}) > 1:
+            return f"{name} that changes the sizes of some of its arrays only"
+    return None
+
+
+def _has_size_of_groups(operation: Any, operand: Any, result: Any, axis: int, symbols: Any) -> bool:
+    """Whether the larger one of two arrays has the parts of all devices in a group, or has once its size is known."""
+    part, whole = (operand, result) if operation.name == "stablehlo.all_gather" else (result, operand)
+    members = _members(operation.attributes["replica_groups"], symbols)
+    if any(_type_of(array).is_dynamic_dim(axis) for array in (part, whole)):  # it is computed from the groups
+        return members is not None and _type_of(result).is_dynamic_dim(axis)
+    sizes = _type_of(part).get_dim_size(axis), _type_of(whole).get_dim_size(axis)
+    return sizes[0] == sizes[1] or (members is not None and sizes[0] * members == sizes[1])
+
+
+def _members(groups: Any, symbols: Any) -> int | None:
+    """How many devices each group has; None where that is not known."""
+    if isinstance(groups, _jax.ir.DenseIntElementsAttr):
+        numbers = np.array(groups)
+        return numbers.shape[1] if numbers.size else None
+    said = _OF_MESH.fullmatch(str(groups))
+    if said is None or said["mesh"] not in symbols:
+        return None
+    sizes = _axis_sizes(symbols[said["mesh"]].attributes)
+    axes = [_AXIS.fullmatch(axis) for axis in said["axes"].split(", ") if axis]
+    found = [sizes.get(axis[1], 0) if axis else 0 for axis in axes]
+    return math.prod(found) or None
+
+
+def _axis_sizes(attributes: Any) -> dict[str, int]:
+    """The sizes of a mesh's axes; none if it says others for Shardy than for StableHLO."""
+    ir, sdy = _jax.ir, _jax.sdy
+    try:
+        mesh = [(axis.name, axis.size) for axis in map(sdy.MeshAxisAttr, sdy.MeshAttr(attributes["mesh"]).axes)]
+        axes = map(ir.DictAttr, ir.ArrayAttr(ir.DictAttr(attributes["stablehlo.mesh"])["axes"]))
+        again = [(ir.StringAttr(axis["name"]).value, ir.IntegerAttr(axis["size"]).value) for axis in axes]
+    except (KeyError, ValueError):  # it is no mesh, or not in this form
+        return {}
+    return dict(mesh) if mesh == again else {}
+
+
+def _type_of(value: Any) -> Any:
+    return _jax.ir.RankedTensorType(value.type)
