@@ -177,7 +177,7 @@ def test_ls(fleet, good, refused) -> None:
         assert fact == {**more, **json.loads(json.dumps(handle.summary.to_dict()))}
 
 
-def test_unpack(fleet, tmp_path, good, run, refused) -> None:
+def test_unpack(fleet, tmp_path, good, refused) -> None:
     out = tmp_path / "new" / "folder"
     assert "4 artifacts unpacked" in good("unpack", fleet, "-d", out)
     models = fleet.parent / "models"
@@ -191,9 +191,6 @@ def test_unpack(fleet, tmp_path, good, run, refused) -> None:
     assert not (out / "b8.jaxexp").exists()  # nothing is written if not all can be
     good("unpack", fleet, "h", "-d", out, "--force")
     assert (out / "h.jaxexp").read_bytes() == (models / "h.jaxexp").read_bytes()
-    good("unpack", fleet, "inner/*", "-d", out, "--suffix", ".bin")
-    assert (out / "inner" / "b16.bin").exists()
-    assert run("unpack", fleet, "-d", out, "--suffix", "/../../x")[0] == 1
     with jaxexp.Archive.create(tmp_path / "long.zip") as archive:
         archive.add("a" * 1000, blob())
     refused("", "unpack", tmp_path / "long.zip", "-d", tmp_path / "out")  # too long for a file system
@@ -232,6 +229,7 @@ def test_no_member_replaces_another(tmp_path, refused) -> None:
     refused("is no regular file, and is not replaced", "unpack", fleet, "-d", out, "--force")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="links take privileges there")
 def test_weights_and_members_of_one_name(tmp_path, refused, good) -> None:
     """No member replaces the weights of another; damaged weights are written again, also if their header is right."""
     fleet, out = tmp_path / "fleet.zip", tmp_path / "first"
@@ -244,12 +242,10 @@ def test_weights_and_members_of_one_name(tmp_path, refused, good) -> None:
     weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     good("unpack", fleet, "-d", out, "--force")
     assert weights.read_bytes() == whole
-    for order in (1, -1):  # the weights are written before the other member, or after it
-        with jaxexp.Archive.create(fleet) as archive:
-            archive.add("z" if order == -1 else "m", bound()[0])
-            archive.add(weights.stem, blob())
-        arguments = "unpack", fleet, "-d", tmp_path / f"out{order}", "--suffix", ".safetensors", "--force"
-        refused("which was just written: use another folder", *arguments)
+    (out / "n.jaxexp").unlink()
+    (out / "n.jaxexp").symlink_to(weights)
+    refused("which was just written: use another folder", "unpack", fleet, "-d", out, "--force")
+    assert weights.read_bytes() == whole
 
 
 def test_names_that_mean_something_else_on_windows(tmp_path, monkeypatch) -> None:
@@ -284,7 +280,6 @@ def test_members(folder, fleet, good, run, tmp_path) -> None:
     assert good("diff", member, f"{fleet}::inner/again") == ""
     assert "loads it" in good("compat", member)
     good("migrate", member, tmp_path / "new")
-    assert "b8" in good("bench", "--rounds", 1, member)
     assert "module @" in good("inspect", "--mlir", member)
     odd = tmp_path / "odd::name"
     odd.write_bytes((folder / "scores.jaxexp").read_bytes())

@@ -16,8 +16,7 @@ import pytest
 
 import jaxexp
 from jaxexp._api.cases import machine
-from jaxexp._cli import bisecting
-from jaxexp._cli.bisecting import FLAG, LLVM, PASS
+from jaxexp._cli.commands.check import FLAG, LLVM, PASS, bisected
 
 # XLA makes exp(x) * exp(-x) one exp: in its pass algsimp. Without it, inf * 0 is NaN.
 RECORD = """
@@ -106,7 +105,7 @@ def test_what_is_tried(exported: jaxexp.Exported, monkeypatch: pytest.MonkeyPatc
     report = exported.check(tolerance=0)
     for case in report.cases:
         case.recorded["XLA_FLAGS"] = "--xla_a=1 --xla_dump_to=/somewhere"  # type: ignore[index]  # a dict
-    (found,) = bisecting.bisected(report, fake, 2)
+    (found,) = bisected(report, fake, 2)
     assert (found.kind, found.tried, found.unusable) == (None, 6, 0)
     assert str(found) == "0 differs also without each flag and each pass of XLA's (6 checks)"
     assert "--xla_dump_to" in fake.flags[0]
@@ -130,18 +129,18 @@ def test_the_first_one_is_named(exported: jaxexp.Exported, monkeypatch: pytest.M
         ("--xla_backend_optimization_level=0", LLVM, "--xla_backend_optimization_level=0", 3, 2),
     ):
         fake = Fake(exported, lambda flags, without=without: "close" if without in flags else None)
-        (found,) = bisecting.bisected(exported.check(tolerance=0), fake, 1)
+        (found,) = bisected(exported.check(tolerance=0), fake, 1)
         assert (found.kind, found.name, found.tried, found.unusable) == (kind, name, tried, unusable)
         assert found.without == "within the tolerance; result by at most 0.5, 2,097,152 ulps"
     monkeypatch.setenv("XLA_FLAGS", "--xla_a=1 --xla_b=2")
     fake = Fake(exported, lambda flags: "differs" if "--xla_b=2" in flags else "close")
-    (found,) = bisecting.bisected(exported.check(tolerance=0), fake, 1)
+    (found,) = bisected(exported.check(tolerance=0), fake, 1)
     assert (found.kind, found.name, found.tried) == (FLAG, "--xla_b=2", 2)
 
     def check(flags: str, seconds: float | None) -> jaxexp.CheckReport | None:
         raise AssertionError
 
-    assert bisecting.bisected(exported.check(tolerance=1e9), check, 1) == (), "nothing to bisect"
+    assert bisected(exported.check(tolerance=1e9), check, 1) == (), "nothing to bisect"
 
 
 def test_flags_as_xla_takes_them_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

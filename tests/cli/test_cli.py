@@ -18,10 +18,8 @@ from kit.places import ROOT
 
 COMMANDS = (
     "inspect", "verify", "run", "diff", "compat", "migrate", "specialize", "from-stablehlo", "precompile", "pack", "ls",
-    "unpack", "archive", "bench", "completion"
+    "unpack", "archive"
 )  # fmt: skip
-
-
 MAIN = "from jaxexp._cli.start import main; sys.exit(main())"
 
 
@@ -111,7 +109,7 @@ def test_interrupted(monkeypatch, folder, run) -> None:
 
     monkeypatch.setattr(inputs, "artifacts", interrupt)
     monkeypatch.setattr(inputs, "given", interrupt)
-    for command in ("inspect", "compat", "bench"):
+    for command in ("inspect", "compat"):
         assert run(command, folder / "scores.jaxexp") == (130, "", "jaxexp: interrupted\n")
 
 

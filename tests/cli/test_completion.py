@@ -39,7 +39,7 @@ def offered(fleet, completed, monkeypatch):
 
 def test_scripts(good, completed) -> None:
     for shell in completing.SHELLS:
-        assert f"{completing.VARIABLE}={shell}_complete" in good("completion", shell)
+        assert f"{completing.VARIABLE}={shell}_complete" in good("--completion", shell)
     assert "_JAXEXP_COMPLETE=bash_complete" in "".join(completed(_JAXEXP_COMPLETE="bash_source"))
 
 
@@ -50,7 +50,7 @@ def test_commands_options_and_files(offered) -> None:
     assert offered("jaxexp specialize --si") == ["plain,--size"]
     assert offered("jaxexp run model.jaxexp --exec") == ["plain,--executables"]
     assert (offered("jaxexp run model.jaxexp x"), offered("jaxexp prec")) == (["file,x"], ["plain,precompile"])
-    assert (offered("jaxexp inspect flee"), offered("jaxexp completion z")) == (["file,flee"], ["plain,zsh"])
+    assert (offered("jaxexp inspect flee"), offered("jaxexp --completion z")) == (["file,flee"], ["plain,zsh"])
 
 
 def test_members(offered, fleet) -> None:
@@ -72,7 +72,7 @@ def test_in_bash(folder, tmp_path, good, subprocess_env) -> None:
     program = tmp_path / "jaxexp"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m jaxexp "$@"\n')
     program.chmod(0o755)
-    script = good("completion", "bash") + (
+    script = good("--completion", "bash") + (
         'COMP_LINE="$1" COMP_POINT=${#1}; shift; COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))\n'
         '_jaxexp_completion ./jaxexp; printf "%s\\n" "${COMPREPLY[@]}"\n'
     )

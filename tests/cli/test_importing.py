@@ -83,7 +83,6 @@ def test_a_journal_remembers_what_was_imported(place: Path, good: Any, refused: 
 
 NAMES = ("jaxexp", "multiprocessing", "concurrent", "numpy", "click")
 COMMANDS = {
-    "digest": ["digest", "--workers", "2"],
     "check": ["check", "--workers", "2"],
     "compat": ["compat", "--workers", "2"],
     "python": ["check", "--python", sys.executable],
@@ -91,7 +90,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.wide(one_in=5, promise="no command runs code of the current folder")
+@pytest.mark.wide(one_in=4, promise="no command runs code of the current folder")
 @pytest.mark.processes(reason="the workers of a command")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_code_of_the_current_folder_runs(name: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
 import json
 import os
@@ -297,3 +298,55 @@ def test_files_that_are_too_large_are_not_read(tmp_path, policy, run) -> None:
     status, out, err = run("verify", "--policy", policy, large)
     assert (status, err) == (1, "jaxexp: 1 of 1 artifact is not allowed\n")
     assert "max_artifact_bytes" in out
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    exported = jaxexp.export(jax.jit(lambda x: jnp.sin(x) @ x))(arr(4, 4))
+    exported.save(tmp_path / "full.jaxexp")
+    exported.save(tmp_path / "names.jaxexp", locations="names")
+    jaxexp.export(jax.jit(lambda x: jnp.cos(x) @ x))(arr(4, 4)).save(tmp_path / "other.jaxexp")
+    return tmp_path
+
+
+def test_equal_programs_have_equal_meanings(models: Path, good, run) -> None:
+    full, names, damaged = (models / f"{name}.jaxexp" for name in ("full", "names", "damaged"))
+    digests = jaxexp.digests(full)
+    assert digests.sha256 == hashlib.sha256(full.read_bytes()).hexdigest()
+    shown = good("inspect", "--digests", full)
+    assert digests.sha256 in shown and digests.meaning in shown
+    assert digests.meaning not in good("inspect", full)
+    found = {Path(one["file"]).name: one for one in json.loads(good("inspect", "--digests", "--json", models))}
+    assert found.keys() == {"full.jaxexp", "names.jaxexp", "other.jaxexp"}
+    assert (found["full.jaxexp"]["sha256"], found["full.jaxexp"]["meaning"]) == (digests.sha256, digests.meaning)
+    assert digests.meaning == found["names.jaxexp"]["meaning"] != found["other.jaxexp"]["meaning"]
+    good("pack", models / "all.zip", full, models / "other.jaxexp")
+    rows = [line.split() for line in good("inspect", "--digests", models / "all.zip").splitlines()[1:3]]
+    assert rows == [
+        [f"{models / 'all.zip'}::{name}", *(found[f"{name}.jaxexp"][key] for key in ("sha256", "meaning"))]
+        for name in ("full", "other")
+    ]
+    damaged.write_bytes(full.read_bytes()[:-50])
+    status, out, err = run("inspect", "--digests", "--json", damaged, names)
+    bad, whole = json.loads(out)
+    assert (status, err.count("\n"), whole["meaning"]) == (1, 1, digests.meaning)
+    assert bad == {"file": str(damaged), "error": err.removeprefix("jaxexp: ").rstrip("\n")}
+
+
+def test_paths_are_shown_and_left_out(models: Path, good) -> None:
+    (found,) = json.loads(good("inspect", "--json", models / "full.jaxexp"))
+    paths = found["absolute_paths"]
+    assert __file__ in paths
+    assert "source paths" in good("inspect", models / "full.jaxexp")
+    assert "source paths" not in good("inspect", models / "names.jaxexp")
+    files = json.loads(good("verify", "--json", models))["files"]
+    shown = {Path(one["file"]).name: one["absolute_paths"] for one in files}
+    assert (shown["full.jaxexp"], shown["names.jaxexp"]) == (paths, [])
+    assert "whole  names source files" in good("verify", models / "full.jaxexp")
+    assert "names source files" not in good("verify", models / "names.jaxexp")
+    good("migrate", "--locations", "names", models / "full.jaxexp", models / "new.jaxexp")
+    assert jaxexp.inspect(models / "new.jaxexp").absolute_paths == ()
+    good("migrate", "--locations", "none", models, models / "all")
+    for path in (models / "all").glob("*.jaxexp"):
+        assert jaxexp.inspect(path).absolute_paths == ()
+        assert jaxexp.digests(path).meaning == jaxexp.digests(models / path.name).meaning

@@ -122,7 +122,7 @@ def test_commands_that_make_no_sense(models: Path, keys: Path, refused) -> None:
     for arguments, said in (
         (("sign", model), "either --key or --sigstore"),
         (("sign", model, "--key", key, "--sigstore"), "either --key or --sigstore"),
-        (("sign", model, "--key", key, "--ambient"), "go with --sigstore"),
+        (("sign", model, "--key", key, "--ambient"), "goes with --sigstore"),
         (("sign", model, "--key", key, "--chain", key), "--chain goes with --certificate"),
         (("verify", model, "--signature", key), "--signature needs"),
         (("verify", model, "--signed-by", pub, "--signed-by", pub), "one public key"),
@@ -148,11 +148,11 @@ def test_what_the_command_asks_of_sigstore(models: Path, run, monkeypatch: pytes
     monkeypatch.setattr(verifying.Config, "use_sigstore_verifier", note)
     monkeypatch.setattr(signing.Config, "use_sigstore_signer", note)
     model = models / "model.jaxexp"
-    assert run("sign", model, "--sigstore", "--ambient", "--staging")[0] == 1
+    assert run("sign", model, "--sigstore", "--ambient")[0] == 1
     status, _, err = run("verify", model, "--identity", "me@example.org", "--issuer", "https://accounts.example.org")
     assert (status, "no network" in err) == (1, True)
     assert found == [
-        {"use_ambient_credentials": True, "use_staging": True, "trust_config": None},
+        {"use_ambient_credentials": True},
         {"identity": "me@example.org", "oidc_issuer": "https://accounts.example.org", "use_staging": False,
          "trust_config": None},
     ]  # fmt: skip

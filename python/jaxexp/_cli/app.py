@@ -17,9 +17,14 @@ from . import completing
 from .complaints import INTERRUPTED, UNREAD, complain, said_of_any, status_of
 
 _COMMANDS = (
-    "inspect", "view", "verify", "digest", "sign", "run", "record", "check", "diff", "compat", "migrate", "specialize",
-    "from-stablehlo", "precompile", "pack", "ls", "unpack", "archive", "bench", "completion"
+    "inspect", "view", "verify", "sign", "run", "record", "check", "diff", "compat", "migrate", "specialize",
+    "from-stablehlo", "precompile", "pack", "ls", "unpack", "archive"
 )  # fmt: skip
+_GONE = {
+    "bench": "'python -m bench', in a checkout of jaxexp, times it beside jax.export",
+    "completion": "'jaxexp --completion SHELL' prints the script",
+    "digest": "'jaxexp inspect --digests' prints the digests",
+}
 # As in diff(1): 1 says that two things differ.
 _FAILED = {"diff": 2}
 
@@ -52,6 +57,8 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if not ctx.resilient_parsing and args[0] not in _COMMANDS:
+            if args[0] in _GONE:
+                raise click.UsageError(f"There is no command {args[0]!r} any more: {_GONE[args[0]]}", ctx)
             import difflib
 
             for near in difflib.get_close_matches(args[0], _COMMANDS, 1):
@@ -59,6 +66,12 @@ class _Commands(click.Group):
         found = super().resolve_command(ctx, args)
         ctx.find_root().obj["command"] = found[0]
         return found
+
+
+def _print_completion(ctx: click.Context, _: click.Parameter, shell: str | None) -> None:
+    if shell is not None and not ctx.resilient_parsing:
+        click.echo(completing.shell(shell, ctx.command).source(), nl=False)
+        ctx.exit()
 
 
 @click.group(
@@ -71,6 +84,14 @@ class _Commands(click.Group):
 )
 @click.version_option(__version__, prog_name="jaxexp", message="%(prog)s %(version)s")
 @click.option("--traceback", is_flag=True, help="Show where in the program an error comes from.")
+@click.option(
+    "--completion",
+    type=click.Choice(completing.SHELLS),
+    is_eager=True,
+    expose_value=False,
+    callback=_print_completion,
+    help="Print the script with which a shell completes words, and exit.",
+)
 @click.pass_context
 def commands(ctx: click.Context, traceback: bool) -> None:
     """Look at exported JAX functions, check them, compare them, pack them."""

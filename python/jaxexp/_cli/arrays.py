@@ -35,7 +35,7 @@ _READERS = {
     (2, 0): np.lib.format.read_array_header_2_0,
     (3, 0): np.lib.format.read_array_header_2_0,  # the same, but for names of fields
 }
-_MOST_HEAD = 10_000  # bytes, as in NumPy
+_MOST_HEAD = 10_000  # bytes that NumPy reads
 _MOST_DIMENSIONS = 64
 # What NumPy and zipfile raise for damaged files.
 _DAMAGED = (
@@ -127,17 +127,13 @@ def read_named(path: str, paths: Sequence[str], what: str) -> dict[str, Stored]:
 
 def _stored(where: str, path: str, file: IO[bytes], size: int, again: Callable[[], IO[bytes]]) -> Stored:
     """An array in a file of this size, which `again` opens again. A ValueError if its head is not one of NumPy's."""
-    first = file.read(12)
-    if not first.startswith(_MAGIC) or (version := (first[6], first[7])) not in _READERS:
-        raise ValueError("it is a file of another kind, or newer")
-    start = 10 if version == (1, 0) else 12
-    length = int.from_bytes(first[8:start], "little")
-    if length > _MOST_HEAD:
-        raise ValueError(f"its head has {length:,} bytes, and NumPy reads at most {_MOST_HEAD:,}")
-    head = io.BytesIO(first[8:] + file.read(start + length - len(first)))
+    head = io.BytesIO(file.read(_MOST_HEAD + 12))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about heads that Python 2 wrote
+            version = np.lib.format.read_magic(head)
+            if version not in _READERS:
+                raise ValueError("it is newer than what is known here")
             shape, _, dtype = _READERS[version](head)
     except (MemoryError, RecursionError):  # brackets in brackets
         shape, dtype = (-1,), np.dtype(np.bool_)
@@ -145,7 +141,7 @@ def _stored(where: str, path: str, file: IO[bytes], size: int, again: Callable[[
         raise ValueError("its head is not one that NumPy writes")
     if dtype.hasobject:
         raise ValueError("it has Python objects")
-    if math.prod(shape) * dtype.itemsize > size - start - length:
+    if math.prod(shape) * dtype.itemsize > size - head.tell():
         raise ValueError("it ends before its last number")
     return Stored(where, dtype, shape, path, again)
 

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Generator, Iterable
+from collections.abc import Collection, Generator, Iterable
 
 import click
 
@@ -47,6 +47,17 @@ def complain_of(failed: Iterable[tuple[str, Exception]]) -> None:
         complain(those[0][1] if len(those) == 1 else f"{counted(len(those), 'artifact')} ({names}): {text}")
 
 
+def ended_with(failed: Collection[tuple[str, Exception]]) -> int:
+    """The same, and the exit status that they ask for."""
+    complain_of(failed)
+    return status_of(*(error for _, error in failed))
+
+
+def in_json(failed: Iterable[tuple[str, Exception]], key: str = "file") -> list[dict[str, str]]:
+    """The errors of artifacts as objects, which name the artifact by a key."""
+    return [{key: name, "error": said(error)} for name, error in failed]
+
+
 _NAMED = 4  # artifacts in a message
 # A digest, or a number of three or more digits that is not a part of a version.
 _OWN = re.compile(r"\b[0-9a-f]{32}\b|(?<![\w.])(?:[0-9]{3,}|[0-9]{1,3}(?:,[0-9]{3})+)(?!\.?\w)")
@@ -76,7 +87,12 @@ def status_of(*errors: BaseException) -> int:
     """
     if any(isinstance(error, click.UsageError) for error in errors):
         return MISUSED
-    return (TRY_AGAIN if all(map(is_temporary, errors)) else FAILED) if errors else 0
+    return status([is_temporary(error) for error in errors])
+
+
+def status(temporary: Collection[bool]) -> int:
+    """The same, given of each error whether it is temporary."""
+    return (TRY_AGAIN if all(temporary) else FAILED) if temporary else 0
 
 
 def is_temporary(error: BaseException) -> bool:
@@ -137,8 +153,17 @@ def said_of_any(error: Exception, command: str | None) -> str:
     if isinstance(error, click.UsageError):
         command = error.ctx.command_path if error.ctx else f"jaxexp {command or ''}".strip()
         message = error.format_message()
+        if isinstance(error, click.NoSuchOption) and (instead := _GONE.get(error.option_name)):
+            message = f"There is no option {error.option_name!r} any more: {instead}"
         return f"{message}{'' if message.endswith(('.', '?', '?)')) else '.'} '{command} --help' has examples"
     try:
         return said(error)
     except Exception:
         return f"{type(error).__name__}: {error} (not expected here; 'jaxexp --traceback ...' shows where it is from)"
+
+
+_GONE = {
+    "--staging": "in Python, SignedBy and sign(sigstore=) have it",
+    "--suffix": "files of members end in .jaxexp",
+    "--trust-config": "in Python, SignedBy and sign(sigstore=) have it",
+}

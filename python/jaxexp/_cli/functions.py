@@ -23,9 +23,7 @@ def loaded(source: inputs.Source, **options: Any) -> Exported:
     """The function in an artifact, with its weights; options as in `jaxexp.load`."""
     from jaxexp._fleet.places.load import load
 
-    given = source.path if source.handle is None else source.handle
-    assert given is not None
-    return load(given, **options)
+    return load(inputs.place_of(source), **options)
 
 
 def as_called(exported: Exported) -> Any:
@@ -44,17 +42,17 @@ def with_dtypes_of(exported: Exported) -> contextlib.AbstractContextManager[Any]
     return jax.enable_x64(True) if is_wide else contextlib.nullcontext()
 
 
-def arguments(file: str, exported: Exported, given: sizes.Sizes, why: str) -> Arguments:
+def arguments(file: str, exported: Exported, given: sizes.Sizes, why: str, instead: str = "") -> Arguments:
     """Specs of the arguments of a call, with these sizes for the symbolic dimensions.
 
     Raises:
         click.ClickException: a dimension has no size, or a size has no dimension; the message says why sizes are
-            needed.
+            needed, and what else can be done.
     """
     from jaxexp._kernel.function import specs
 
     called = as_called(exported)
-    sizes.check(file, specs.dimension_variables(called), given, why)
+    sizes.check(file, specs.dimension_variables(called), given, why, instead)
     return specs.of_sizes(called, given)
 
 

@@ -15,10 +15,13 @@ from jaxexp._fleet.places.source import MEMBER, Kind, Source, is_archive, is_url
 from jaxexp._fleet.places.verify import checked
 from jaxexp._kernel.artifact.words import near
 
+from .complaints import misused
+
 if TYPE_CHECKING:
     from jaxexp._fleet.archive.archive import Archive
     from jaxexp._fleet.engine.work import Unusable
     from jaxexp._fleet.passes.given import Place
+    from jaxexp._policy.policy import Policy
 
 T = TypeVar("T")
 
@@ -52,6 +55,11 @@ def artifact(text: str) -> Source:
     if len(found) != 1:
         raise click.UsageError(f"{text!r} stands for {len(found):,} artifacts: one is expected here")
     return found[0]
+
+
+def place_of(source: Source) -> Any:
+    """An artifact, as the functions of the API take it."""
+    return source.path if source.handle is None else source.handle
 
 
 def is_folder(text: str) -> bool:
@@ -110,9 +118,13 @@ def part(path: str, pattern: str | None) -> Archive:
     Raises:
         click.ClickException: there is no such member.
     """
+    return part_of(opened(path), path, pattern)
+
+
+def part_of(archive: Archive, path: str, pattern: str | None) -> Archive:
+    """The same for an archive that is open."""
     from jaxexp._fleet.archive.archive import matching
 
-    archive = opened(path)
     found = archive if pattern is None else matching(archive, pattern)
     if pattern is not None and not len(found):
         raise no_member(path, pattern, archive._opened.names_around(pattern))
@@ -148,6 +160,28 @@ def given(paths: Sequence[str], folders: Folders, command: str) -> tuple[list[Pl
         said = f"there is no artifact in {', '.join(map(repr, paths))}{named}{folders.said()}"
         raise click.ClickException(said)
     return found, sum(1 if isinstance(one, Unusable) or one.archive is None else len(one.archive) for one in found)
+
+
+def files_of(path: str, folders: Folders) -> list[str]:
+    """The artifacts and archives in a folder; or the file.
+
+    Raises:
+        click.ClickException: the folder has none.
+    """
+    found = [str(file) for file, _ in folders.files(path)] if os.path.isdir(path) else [path]
+    if not found:
+        raise click.ClickException(f"there is no artifact in {path!r}{folders.said()}")
+    return found
+
+
+def policy(path: str | None) -> Policy | None:
+    """The policy of `--policy`. This imports JAX."""
+    if path is None:
+        return None
+    from jaxexp._policy.policy import Policy
+
+    with misused("--policy "):
+        return Policy.from_toml(path)
 
 
 def folder_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""The look of results: titles, fields and tables, on a terminal and in a pipe.
+"""The look of results: titles, fields and tables, on a terminal and in a pipe; or JSON.
 
 Artifacts come from others, so everything that is printed from them is escaped here: no control character, no change of
 direction and no escape sequence reaches a terminal. A pipe gets plain text that is never cut or wrapped. On a terminal,
@@ -12,17 +12,21 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
+import json
 import os
 import shutil
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from jaxexp._errors import shown
 from jaxexp._kernel.artifact.words import counted, listed
+
+if TYPE_CHECKING:
+    from jaxexp._fleet.passes.folders import Folders
 
 _INDENT = 2
 _GAP = "  "
@@ -42,6 +46,20 @@ def one_line(text: str) -> str:
 def say(text: str) -> None:
     """Prints a result of one line."""
     click.echo(shown(text))
+
+
+def print_json(found: Any) -> None:
+    click.echo(json.dumps(found, indent=2))
+
+
+def print_summary(
+    found: Sequence[Any], chosen: Iterable[Any], states: Iterable[str], size: int, folders: Folders, **more: Any
+) -> None:
+    """Prints a JSON object: how many artifacts are in each state, and a list of the chosen ones."""
+    counts = collections.Counter(one.state for one in found)
+    totals = {"artifacts": len(found), **{state: counts[state] for state in states}, "bytes": size}
+    skipped = [*folders.skipped, *folders.hidden]
+    print_json({**more, **totals, "skipped": skipped, "files": [dataclasses.asdict(one) for one in chosen]})
 
 
 def quiet_option(good: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -22,7 +22,9 @@ import jaxexp
 from jaxexp import _native
 from jaxexp._errors import JournalError
 from jaxexp._fleet.engine.journal import Journal
-from jaxexp._fleet.passes import verify_many
+from jaxexp._fleet.passes import digests_many, verify_many
+from jaxexp._fleet.places.digests import digests_of
+from jaxexp._fleet.places.source import Source
 from kit import bulk, weighted
 from kit.archives import blob
 from kit.each import each
@@ -435,6 +437,26 @@ def test_weights_that_come_later(model: Path) -> None:
     assert isinstance(error, jaxexp.WeightsError)
     (model.parent / "later").rename(weights)
     assert jaxexp.verify_many([model], journal=journal) == {}
+
+
+@pytest.mark.processes(reason="workers are processes")
+def test_digests_are_kept_until_weights_change(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights beside an artifact are a part of its meaning."""
+    (model.parent / "g.jaxexp").write_bytes(blob())
+    alone = dict(jaxexp.digests_many([model.parent]))
+    journal = model.parent / "journal"
+    with bulk.pool() as workers:
+        assert dict(jaxexp.digests_many([model.parent], executor=workers, journal=journal)) == alone
+    read: list[str] = []
+
+    def noted(source: Source) -> Any:
+        read.append(Path(source.name).name)
+        return digests_of(source)
+
+    monkeypatch.setattr(digests_many, "digests_of", noted)
+    assert (dict(jaxexp.digests_many([model.parent], journal=journal)), read) == (alone, [])
+    (model.parent / "f.safetensors").touch()
+    assert (dict(jaxexp.digests_many([model.parent], journal=journal)), read) == (alone, ["f.jaxexp"])
 
 
 @pytest.mark.parametrize(

@@ -7,40 +7,43 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from jaxexp._cli import (
-    bisecting,
     complaints,
     completing,
     headers,
     importing,
     inputs,
-    junit,
     outputs,
     progress,
     spreading,
     tolerances,
 )
-from jaxexp._cli.page import Column, Page, quiet_option
+from jaxexp._cli.page import Column, Page, print_json, quiet_option
 from jaxexp._cli.spreading import Spread
-from jaxexp._errors import ExportError
-from jaxexp._kernel.artifact.words import cut
+from jaxexp._errors import ExportError, shown
+from jaxexp._kernel.artifact.words import counted, cut, without_secrets
 from jaxexp._kernel.io import files as file_system
 
 from . import view
 
 if TYPE_CHECKING:
-    from jaxexp._api.cases.report import CheckReport
+    from jaxexp._api.cases.report import Checked, CheckReport
     from jaxexp._kernel.artifact.cases import Tolerance
 
 PluginOption = str | int | float | bool
+_How = Mapping[str, Any]  # what a check is told: the tolerance, and the most bytes that are drawn
 
 _EXAMPLE = """\b
 Example:
@@ -53,6 +56,49 @@ Example:
 
 HERE = "here"
 _ERROR = "error"  # the verdict on an artifact that cannot be loaded
+
+
+FLAG, PASS, LLVM = "flag", "pass", "LLVM"
+_DISABLED = "--xla_disable_hlo_passes"
+# XLA writes a file after each pass that changed a module: its number, the pipeline, and the passes before and after.
+_DUMPED = re.compile(r"\.(\d{4,})\.[^.]*\.after_(?P<after>[\w-]+)\.before_[^.]+\.txt$")
+_START, _MOST_TIME = "pipeline-start", 30.0  # seconds that each process may take beside ten times those of the first
+
+# Checks an artifact in a process with these XLA_FLAGS, for at most so many seconds; None if there is no report.
+Check = Callable[[str, float | None], "CheckReport | None"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Blamed:
+    """What makes a case differ.
+
+    Attributes:
+        case: the name of the case.
+        kind: `FLAG`: flags in XLA_FLAGS. `PASS`: a pass of XLA. `LLVM`: the optimizations of LLVM. None if the case
+            differs without each of them.
+        name: the flags or the pass.
+        without: how the case goes without them, in words.
+        tried: how many checks were made until this one was found.
+        unusable: in how many of them the function could not be compiled or called.
+    """
+
+    case: str
+    kind: str | None
+    name: str
+    without: str
+    tried: int
+    unusable: int
+
+    def __str__(self) -> str:
+        unusable = f", {self.unusable:,} of them without a result" if self.unusable else ""
+        tried = f"{counted(self.tried, 'check')}{unusable}"
+        if self.kind is None:
+            return shown(f"{self.case} differs also without each flag and each pass of XLA's ({tried})")
+        what = {FLAG: "XLA_FLAGS ", PASS: "XLA's pass ", LLVM: "LLVM's optimizations, "}[self.kind] + self.name
+        return shown(f"{self.case} without {what}: {self.without} ({tried})")
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +119,7 @@ class Outcome:
     report: CheckReport | None = None
     error: str = ""
     status: int = 0
-    blamed: tuple[bisecting.Blamed, ...] = ()
+    blamed: tuple[Blamed, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -197,32 +243,31 @@ def command(
         )
     for report in filter(None, (page_file, junit_file)):
         file_system.refuse_to_lose(report, "a report")
-    own = functools.partial(_here, files, folders, spread, tolerance, max_drawn_bytes)
+    how = {"tolerance": tolerance, "max_drawn_bytes": max_drawn_bytes}
     found: list[Outcome] = []
     if page_file is not None:
-        found.append(_viewed(files[0], page_file, tolerance, max_drawn_bytes))
+        found.append(_viewed(files[0], page_file, how))
     elif plugin is not None:
-        found += _on_plugin(files, folders, plugin, plugin_options, tolerance, max_drawn_bytes)
+        found += _on_plugin(files, folders, plugin, plugin_options, how)
     else:
         if is_matrix or not pythons:
-            found += own()
-        found += _elsewhere(pythons, files, folders, tolerance, max_drawn_bytes, spread.workers or 1)
+            found += _here(files, folders, spread, how)
+        found += _elsewhere(pythons, files, folders, _options(how), spread.workers or 1)
     if is_bisecting:
-        found = _bisected(found, _options(tolerance, max_drawn_bytes), spread.workers or 1)
+        found = _all_bisected(found, _options(how), spread.workers or 1)
     if junit_file is not None:
-        text = junit.text([(one.file, one.where, one.report, one.error, one.blamed) for one in found])
-        outputs.write(junit_file, text.encode(), force=True)
-    shown = [one for one in found if not quiet or _is_bad(one, allow_none)]
+        outputs.write(junit_file, _junit(found).encode(), force=True)
+    chosen = [one for one in found if not quiet or _is_bad(one, allow_none)]
     if as_json:
-        click.echo(json.dumps([one.to_json() for one in shown], indent=2))
+        print_json([one.to_json() for one in chosen])
     else:
-        page = _table(found, shown) if is_matrix else _lines(shown, len(pythons) > 1)
+        page = _table(found, chosen) if is_matrix else _lines(chosen, len(pythons) > 1)
         _add_totals(page, found, folders)
         page.write()
     for one in found if not as_json else ():
         if one.report is None:
             complaints.complain(one.error if one.where == HERE else f"{one.where}: {one.error}")
-    return _status(found, allow_none)
+    return complaints.status([one.status == complaints.TRY_AGAIN for one in found if _is_bad(one, allow_none)])
 
 
 def _option(text: str) -> tuple[str, PluginOption]:
@@ -237,13 +282,6 @@ def _option(text: str) -> tuple[str, PluginOption]:
     return name, value
 
 
-def _status(found: Iterable[Outcome], allow_none: bool) -> int:
-    statuses = {one.status if one.report is None else complaints.FAILED for one in found if _is_bad(one, allow_none)}
-    if not statuses:
-        return 0
-    return complaints.TRY_AGAIN if statuses == {complaints.TRY_AGAIN} else complaints.FAILED
-
-
 def _is_bad(one: Outcome, allow_none: bool) -> bool:
     from jaxexp._api.cases.report import NONE
 
@@ -256,55 +294,45 @@ def _outcome(name: str, where: str, found: CheckReport | Exception) -> Outcome:
     return Outcome(name, where, found)
 
 
-def _here(
-    files: Sequence[str], folders: inputs.Folders, spread: Spread, tolerance: Tolerance | None, max_drawn_bytes: int
-) -> Iterator[Outcome]:
+def _here(files: Sequence[str], folders: inputs.Folders, spread: Spread, how: _How) -> Iterator[Outcome]:
     from jaxexp._fleet.passes.check_many import checked
 
-    found = spread.results(
-        files, folders, "check", lambda given, means: checked(given, means, tolerance, max_drawn_bytes)
-    )
+    found = spread.results(files, folders, "check", lambda given, means: checked(given, means, **how))
     return (_outcome(name, HERE, one) for name, one in found)
 
 
-def _viewed(file: str, page_file: str, tolerance: Tolerance | None, max_drawn_bytes: int) -> Outcome:
+def _tried(source: inputs.Source, where: str, check: Callable[[inputs.Source], CheckReport]) -> Outcome:
+    reports, failed = inputs.read_each([source], check)
+    return _outcome(source.name, where, failed[0][1] if failed else reports[0])
+
+
+def _viewed(file: str, page_file: str, how: _How) -> Outcome:
     """Checks an artifact, and writes a page about it and what was found."""
     from jaxexp._api.cases.page import of_report
     from jaxexp._fleet.places.check import check
 
     def written(source: inputs.Source) -> CheckReport:
-        given: Any = source.path if source.handle is None else source.handle
-        found = check(given, tolerance=tolerance, max_drawn_bytes=max_drawn_bytes)
+        found = check(inputs.place_of(source), **how)
         outputs.write(page_file, view.page_of(source, check=of_report(found)).encode(), force=True)
         return found
 
-    source = inputs.artifact(file)
-    reports, failed = inputs.read_each([source], written)
-    return _outcome(source.name, HERE, failed[0][1] if failed else reports[0])
+    return _tried(inputs.artifact(file), HERE, written)
 
 
 def _on_plugin(
-    files: Sequence[str],
-    folders: inputs.Folders,
-    plugin: str,
-    options: Mapping[str, PluginOption],
-    tolerance: Tolerance | None,
-    max_drawn_bytes: int,
+    files: Sequence[str], folders: inputs.Folders, plugin: str, options: Mapping[str, PluginOption], how: _How
 ) -> Iterator[Outcome]:
     from jaxexp.runtime.session import Session
 
     def check(source: inputs.Source) -> CheckReport:
-        given: Any = source.path if source.handle is None else source.handle
-        return Session(given, plugin=plugin, options=options or None).check(
-            tolerance=tolerance, max_drawn_bytes=max_drawn_bytes
-        )
+        return Session(inputs.place_of(source), plugin=plugin, options=options or None).check(**how)
 
     sources = [one for file in files for one in _sources(file, folders)]
     with progress.bar("checking", len(sources)) as advance:
         for source in sources:
-            reports, failed = inputs.read_each([source], check)
-            yield _outcome(source.name, plugin, failed[0][1] if failed else reports[0])
-            advance(1, len(failed))
+            outcome = _tried(source, plugin, check)
+            yield outcome
+            advance(1, outcome.report is None)
 
 
 def _sources(file: str, folders: inputs.Folders) -> Iterable[Any]:
@@ -312,32 +340,27 @@ def _sources(file: str, folders: inputs.Folders) -> Iterable[Any]:
 
 
 def _elsewhere(
-    pythons: Sequence[str],
-    files: Sequence[str],
-    folders: inputs.Folders,
-    tolerance: Tolerance | None,
-    max_drawn_bytes: int,
-    at_once: int,
+    pythons: Sequence[str], files: Sequence[str], folders: inputs.Folders, options: Sequence[str], at_once: int
 ) -> Iterator[Outcome]:
     """Checks in other environments, each in a process of its own."""
     if not pythons:
         return
-    options = [] if folders.recursive else ["--no-recursive"]
-    options += [part for pattern in folders.include for part in ("--include", pattern)]
-    run = functools.partial(_in_process, arguments=[*options, *_options(tolerance, max_drawn_bytes), "--", *files])
+    inside = [] if folders.recursive else ["--no-recursive"]
+    inside += [part for pattern in folders.include for part in ("--include", pattern)]
+    run = functools.partial(_in_process, arguments=[*inside, *options, "--", *files])
     with progress.bar("environments", len(pythons)) as advance, ThreadPoolExecutor(at_once) as threads:
         for outcomes in threads.map(run, pythons):
             yield from outcomes
             advance(1)
 
 
-def _options(tolerance: Tolerance | None, max_drawn_bytes: int) -> list[str]:
-    options = ["--max-drawn-bytes", str(max_drawn_bytes)]
-    options += [] if tolerance is None else ["--tolerance", tolerances.text(tolerance)]
+def _options(how: _How) -> list[str]:
+    options = ["--max-drawn-bytes", str(how["max_drawn_bytes"])]
+    options += [] if how["tolerance"] is None else ["--tolerance", tolerances.text(how["tolerance"])]
     return options + [part for module in importing.imported() for part in ("--import", module)]
 
 
-def _bisected(found: Iterable[Outcome], options: Sequence[str], at_once: int) -> list[Outcome]:
+def _all_bisected(found: Iterable[Outcome], options: Sequence[str], at_once: int) -> list[Outcome]:
     def of(one: Outcome) -> Outcome:
         def check(flags: str, seconds: float | None) -> CheckReport | None:
             python = sys.executable if one.where == HERE else one.where
@@ -345,9 +368,90 @@ def _bisected(found: Iterable[Outcome], options: Sequence[str], at_once: int) ->
 
         if one.report is None:
             return one
-        return dataclasses.replace(one, blamed=bisecting.bisected(one.report, check, at_once))
+        return dataclasses.replace(one, blamed=bisected(one.report, check, at_once))
 
     return [of(one) for one in found]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Suspect:
+    kind: str
+    name: str
+    flags: str  # XLA_FLAGS without it
+
+
+def bisected(report: CheckReport, check: Check, at_once: int) -> tuple[Blamed, ...]:
+    """The first of XLA's flags and passes without which each differing case is as recorded, by checks in processes of
+    their own, each without one of them.
+
+    Passes are those that changed a module of the function, in the order in which they run. What an artifact says of
+    flags is not passed on to XLA: some flags make it write files.
+    """
+    from jaxexp._api.cases import machine
+    from jaxexp._api.cases.report import DIFFERS, FAILED
+
+    wrong = [case for case in report.cases if case.verdict == DIFFERS]
+    if not wrong:
+        return ()
+    flags = machine.flags()
+    start = time.monotonic()
+    suspects = [*_flags(flags, wrong), *_passes(flags, check)]
+    limit = _MOST_TIME + 10 * (time.monotonic() - start)
+    found: dict[str, Blamed] = {}
+    tried = unusable = 0
+    with progress.bar("bisecting", len(suspects)) as advance, ThreadPoolExecutor(at_once) as threads:
+        for first in range(0, len(suspects), at_once):
+            some = suspects[first : first + at_once]
+            for suspect, one in zip(some, threads.map(lambda each: check(each.flags, limit), some), strict=True):
+                tried += 1
+                usable = {} if one is None else {case.name: case for case in one.cases if case.verdict != FAILED}
+                unusable += not any(case.name in usable for case in wrong)
+                for case in wrong:
+                    now = usable.get(case.name)
+                    if case.name not in found and now is not None and now.verdict != DIFFERS:
+                        found[case.name] = Blamed(
+                            case=case.name,
+                            kind=suspect.kind,
+                            name=suspect.name,
+                            without=now.summary,
+                            tried=tried,
+                            unusable=unusable,
+                        )
+                advance(1)
+            if len(found) == len(wrong):
+                break
+    none = functools.partial(Blamed, kind=None, name="", without="", tried=tried, unusable=unusable)
+    return tuple(found.get(case.name) or none(case=case.name) for case in wrong)
+
+
+def _flags(flags: Sequence[str], cases: Iterable[Checked]) -> Iterator[_Suspect]:
+    """Those that are set here, and were not where one of the cases was recorded: each alone, and all."""
+    from jaxexp._api.cases import machine
+
+    recorded = [machine.split(case.recorded.get("XLA_FLAGS", "")) for case in cases]
+    new = [flag for flag in flags if any(flag not in then for then in recorded)]
+    for left_out in [*([flag] for flag in new), *([new] if len(new) > 1 else [])]:
+        yield _Suspect(FLAG, " ".join(left_out), " ".join(flag for flag in flags if flag not in left_out))
+
+
+def _passes(flags: Sequence[str], check: Check) -> Iterator[_Suspect]:
+    disabled = [name for flag in flags if flag.startswith(f"{_DISABLED}=") for name in flag.split("=", 1)[1].split(",")]
+    others = [flag for flag in flags if not flag.startswith((f"{_DISABLED}=", "--xla_dump"))]
+    with tempfile.TemporaryDirectory() as folder:
+        place = f'"{folder}"' if re.search(r"\s", folder) else folder
+        check(" ".join([*flags, f"--xla_dump_to={place}", "--xla_dump_hlo_pass_re=.*"]), None)
+        names = _ran(os.listdir(folder))
+    for name in names:
+        yield _Suspect(PASS, name, " ".join([*others, f"{_DISABLED}={','.join([*disabled, name])}"]))
+    level = "--xla_backend_optimization_level=0"
+    yield _Suspect(LLVM, level, " ".join([*flags, level]))
+
+
+def _ran(files: Iterable[str]) -> list[str]:
+    """The passes that changed a module, in the order in which they ran, from the names of the files that XLA wrote."""
+    found = [match for file in files if (match := _DUMPED.search(file))]
+    found.sort(key=lambda match: (int(match[1]), match.string))
+    return [name for name in dict.fromkeys(match["after"] for match in found) if name != _START]
 
 
 def _in_process(
@@ -413,15 +517,15 @@ def _add_totals(page: Page, found: Sequence[Outcome], folders: inputs.Folders) -
         page.totals(those, folders.said(), f" in {where}" if len(verdicts) > 1 else "")
 
 
-def _table(found: Sequence[Outcome], shown: Sequence[Outcome]) -> Page:
-    """A row for each artifact that is shown, and a column for each environment."""
+def _table(found: Sequence[Outcome], chosen: Sequence[Outcome]) -> Page:
+    """A row for each chosen artifact, and a column for each environment."""
     page = Page()
     environments = list(dict.fromkeys(one.where for one in found))
     for number, where in enumerate(environments, start=1):
         page.line(f"{number}  {where}: {_environment(found, where)}")
     page.blank()
     verdicts = {(one.file, one.where): one.verdict for one in found}
-    names = list(dict.fromkeys(one.file for one in shown if one.file))
+    names = list(dict.fromkeys(one.file for one in chosen if one.file))
     rows = [[name, *(verdicts.get((name, where), _ERROR) for where in environments)] for name in names]
     heads = ["artifact", *map(str, range(1, len(environments) + 1))]
     page.table([Column(head) for head in heads], rows)
@@ -439,3 +543,39 @@ def _environment(found: Iterable[Outcome], where: str) -> str:
         if one.where == where and one.report is not None:
             return in_short(one.report.checked)
     return "nothing was checked"
+
+
+def _junit(found: Iterable[Outcome]) -> str:
+    """A report in the form of JUnit, which CI shows: artifacts in environments are suites, and their cases tests."""
+    from jaxexp._api.cases.report import DIFFERS, FAILED, NONE
+
+    root = ElementTree.Element("testsuites", name="jaxexp check")
+    for one in found:
+        suite = ElementTree.SubElement(root, "testsuite", name=_clean(f"{one.file} ({one.where})"))
+        if one.report is None:
+            _test(suite, one.file, "load", "error", one.error)
+        elif one.report.verdict == NONE:
+            _test(suite, one.file, "cases", "skipped", "no cases")
+        for case in () if one.report is None else one.report.cases:
+            kind = {FAILED: "error", DIFFERS: "failure"}.get(case.verdict, "")
+            said = [str(case), *case.lines(), *(str(blamed) for blamed in one.blamed if blamed.case == case.name)]
+            _test(suite, one.file, case.name, kind, "\n".join(said))
+        suite.set("tests", str(len(suite)))
+        for kind in ("failure", "error", "skipped"):
+            count = sum(test.find(kind) is not None for test in suite)
+            suite.set({"failure": "failures", "error": "errors"}.get(kind, kind), str(count))
+    ElementTree.indent(root)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
+
+
+def _test(suite: ElementTree.Element, file: str, name: str, kind: str, said: str) -> None:
+    test = ElementTree.SubElement(suite, "testcase", classname=_clean(file), name=_clean(name))
+    if kind:
+        ElementTree.SubElement(test, kind, message=_clean(said.partition("\n")[0])).text = "\n".join(
+            map(_clean, said.split("\n"))
+        )
+
+
+def _clean(said: str) -> str:
+    """Text that XML can hold, and whoever reads the results of CI may see."""
+    return shown(without_secrets(said))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import importlib.metadata
-import json
 import shlex
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp._cli import complaints, completing, headers, importing, inputs, spreading
-from jaxexp._cli.page import Column, Page, quiet_option
+from jaxexp._cli.page import Column, Page, print_json, quiet_option
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
 from jaxexp._fleet.passes.compatibility_many import described
@@ -68,46 +67,35 @@ def command(
     release loads them. It is 1 if one is not callable, refused, damaged, or cannot be read; and 75 if nothing else is
     wrong than that a server or cluster could not be reached: try again.
     """
-    from jaxexp._compat.compatibility import release_of, to_json
+    from jaxexp._compat.compatibility import release_of
 
     with complaints.misused():
         asked = None if reader is None else release_of(reader, "--reader").version
     found = _described(files, folders, spread)
-    described_ = [(name, one) for name, one in found if not isinstance(one, Exception)]
-    unreadable = [(name, one) for name, one in found if isinstance(one, Exception)]
-    verdicts = {name: _verdict(name, one, asked)[0] for name, one in described_}
+    first: Any = found[0]
+    verdicts = {name: _verdict(name, one, asked)[0] for name, one in found}
     hidden = {name for name, verdict in verdicts.items() if quiet and verdict in ("loaded", _BY_JAXEXP)}
-    refused, uncallable = (
-        [name for name, verdict in verdicts.items() if verdict == state] for state in (complaints.REFUSED, _UNCALLABLE)
-    )
     if as_json:
-        facts: list[dict[str, Any]] = [
-            {"file": name, **_verdict_in_json(name, one, asked), **to_json(one)}
-            for name, one in described_
-            if name not in hidden
-        ]
-        facts += [
-            {"file": name, **_verdict_in_json(name, error, asked), "error": complaints.said(error)}
-            for name, error in unreadable
-        ]
-        click.echo(json.dumps(facts, indent=2))
+        print_json([_in_json(name, one, asked) for name, one in found if name not in hidden])
     else:
         page = Page()
         if len(found) > 1 or (asked is not None and not hidden):
             _show_all(page, found, asked, files, folders, hidden)
         elif not hidden:
-            _show(page, *described_[0])
-            if remedy := "; ".join(_remedies(*described_[0])):
-                page.blank()
-                page.fields([("remedy", remedy)])
+            _show(page, *first)
         page.write()
     reader = f"jaxexp with JAX {importlib.metadata.version('jax')}" if asked is None else f"JAX {asked}"
+    refused, uncallable = (
+        [name for name, one in found if verdicts[name] == state and not isinstance(one, Exception)]
+        for state in (complaints.REFUSED, _UNCALLABLE)
+    )
     if uncallable:
         them = "it" if len(uncallable) == 1 else "them"
         complaints.complain(f"{reader} loads {listed(uncallable, repr, most=_NAMED)}, but cannot call {them}")
     if refused:
-        remedy = f"; {_remedy_for(asked, *described_[0])}" if asked is not None and len(found) == 1 else ""
+        remedy = f"; {_remedy_for(asked, *first)}" if asked is not None and len(found) == 1 else ""
         complaints.complain(f"{reader} does not load {listed(refused, repr, most=_NAMED)}{remedy}")
+    unreadable = [(name, one) for name, one in found if isinstance(one, Exception)]
     if as_json:
         complaints.complain_of(unreadable)
     elif unreadable:
@@ -196,9 +184,12 @@ def _verdict(name: str, found: Compatibility | Exception, asked: str | None) -> 
     return _BY_JAXEXP if found.jax_export_refuses else "loaded", "; ".join(notes)
 
 
-def _verdict_in_json(name: str, found: Compatibility | Exception, asked: str | None) -> dict[str, str | None]:
+def _in_json(name: str, found: Compatibility | Exception, asked: str | None) -> dict[str, Any]:
+    from jaxexp._compat.compatibility import to_json
+
     verdict, reason = _verdict(name, found, asked)
-    return {**({} if asked is None else {"reader": asked}), "verdict": verdict, "reason": reason or None}
+    facts = {"file": name, **({} if asked is None else {"reader": asked}), "verdict": verdict, "reason": reason or None}
+    return facts | ({"error": complaints.said(found)} if isinstance(found, Exception) else to_json(found))
 
 
 def _grouped(verdicts: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -240,6 +231,9 @@ def _show(page: Page, name: str, found: Compatibility) -> None:
         ],
         rows,
     )
+    if remedy := "; ".join(_remedies(name, found)):
+        page.blank()
+        page.fields([("remedy", remedy)])
 
 
 def _remedies(name: str, found: Compatibility) -> Iterator[str]:

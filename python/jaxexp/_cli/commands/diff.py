@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp._cli import completing, headers, inputs
-from jaxexp._cli.page import Column, Page
+from jaxexp._cli.page import Column, Page, print_json
 from jaxexp._kernel.artifact import words
 from jaxexp._kernel.artifact.inspect import described
 from jaxexp._kernel.artifact.inspection import where_recorded
@@ -50,7 +50,7 @@ def command(old: str, new: str, only: tuple[str, ...], as_json: bool) -> int:
         changes = {
             section: {name: {"a": a, "b": b} for name, (a, b) in rows.items()} for section, rows in differing.items()
         }
-        click.echo(json.dumps({"a": old, "b": new, "same": not differing, "changes": changes}, indent=2))
+        print_json({"a": old, "b": new, "same": not differing, "changes": changes})
     elif differing:
         _print(old, new, differing)
     return 1 if differing else 0

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Sequence
-from typing import Any
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import compiled, complaints, completing, headers, importing, inputs, sizes, tensors
-from jaxexp._cli.page import Column, Page
+from jaxexp._cli import complaints, completing, functions, headers, importing, inputs, sizes
+from jaxexp._cli.page import Column, Page, print_json
 from jaxexp._errors import ExportError
 from jaxexp._fleet.places import executables
 from jaxexp._fleet.places.inspect import inspected as read
@@ -18,10 +18,15 @@ from jaxexp._fleet.places.other_files import tensors_in
 from jaxexp._kernel.artifact.inspection import Inspection, Value, facts_of, in_tree_of, notes_of, type_of
 from jaxexp._kernel.artifact.words import counted
 
+if TYPE_CHECKING:
+    from jaxexp._fleet.places.executables import Executable
+    from jaxexp._weights.files.reading import Tensors
+
 _EXAMPLE = """\b
 Example:
   jaxexp inspect model.jaxexp
   jaxexp inspect models/
+  jaxexp inspect --digests fleet.zip
   jaxexp inspect --jaxpr --size batch=4 model.jaxexp
   jaxexp inspect --json fleet.zip::resnet/b8 | jq '.[0].platforms'"""
 
@@ -36,7 +41,12 @@ Example:
     "--vjp", "order", type=click.IntRange(0), default=0, metavar="ORDER", help="With --mlir or --jaxpr, print this VJP."
 )
 @click.option("--check", is_flag=True, help="Also compare the modules, or the code of executables, with their digests.")
-@click.option("--digests", is_flag=True, help="Also print what 'digest' prints. This imports JAX.")
+@click.option(
+    "--digests",
+    is_flag=True,
+    help="Also print two SHA-256 digests: of the bytes, and of the meaning, which equal programs have in common. This "
+    "imports JAX.",
+)
 @click.option("--all", "everything", is_flag=True, help="Also show what is too long for a terminal.")
 @inputs.folder_options
 @importing.option
@@ -56,9 +66,9 @@ def command(
     """Say what is in artifacts: signature, platforms, shardings, effects, sizes, versions, custom calls, weights.
 
     FILE is an artifact or a member of an archive; or a folder or an archive, in which each artifact gets a row in a
-    table. Nothing is run, and JAX is imported only for --mlir, --jaxpr and --import. This shows what a file says about
-    itself; 'verify' checks its bytes. FILE may also be a file of executables; JAX is then imported, to say whether they
-    fit here. Of a safetensors file or index, this lists the tensors.
+    table. Nothing is run, and JAX is imported only for --mlir, --jaxpr, --digests and --import. This shows what a file
+    says about itself; 'verify' checks its bytes. FILE may also be a file of executables; JAX is then imported, to say
+    whether they fit here. Of a safetensors file or index, this lists the tensors.
     """
     if [mlir, jaxpr, as_json].count(True) > 1:
         raise click.UsageError("--mlir, --jaxpr and --json exclude each other")
@@ -67,60 +77,49 @@ def command(
     if sized and not jaxpr:
         raise click.UsageError("--size chooses the sizes for --jaxpr: add it")
     with_sizes = sizes.parsed(sized)
-    page, found = Page(everything=everything), []
-    errors: list[Exception] = []
+    page, objects, failed = Page(everything=everything), list[Any](), list[tuple[str, Exception]]()
+
+    def add(to_dict: Callable[..., Any], show: Callable[..., None], name: str, found: Any) -> None:
+        if as_json:
+            objects.append(to_dict(name, found))
+        else:
+            show(page, name, found)
+
+    def fail(*errors: tuple[str, Exception]) -> None:
+        objects.extend(complaints.in_json(errors) if as_json else ())
+        failed.extend(errors)
+
     for text in files:
+        # If one of several cannot be read, the others are still shown.
         try:
-            if inputs.stands_for_all(text):
-                if mlir or jaxpr:
+            if mlir or jaxpr:
+                if inputs.stands_for_all(text):
                     raise click.UsageError(f"{text!r} holds several artifacts: --mlir and --jaxpr print one")
-                inspected, failed = inputs.read_each(
-                    inputs.in_folder(text, folders, "inspect"), lambda one: (one.name, read(one, check, digests))
-                )
-                if as_json:
-                    found += [_to_dict(name, one) for name, one in inspected]
-                    found += [{"file": name, "error": complaints.said(error)} for name, error in failed]
-                elif inspected:
-                    _show_folder(page, inspected, folders)
-                page.write()
-                complaints.complain_of(failed)
-                errors += (error for _, error in failed)
-                continue
-            if not (mlir or jaxpr) and executables.is_file_of_executables(text):
-                code = executables.executables_in(text, check=check)
-                found.append(compiled.to_dict(text, code))
-                if not as_json:
-                    compiled.show(page, text, code)
-                continue
-            if not (mlir or jaxpr) and (held := tensors_in(text)) is not None:
-                found.append(tensors.to_dict(text, held))
-                if not as_json:
-                    tensors.show(page, text, held)
-                continue
-            for source in inputs.artifacts(text):
-                if mlir or jaxpr:
+                for source in inputs.artifacts(text):
                     page.lines(_mlir(source, order, everything) if mlir else _jaxpr(source, order, with_sizes))
-                    page.write()
-                    continue
-                inspection = read(source, check, digests)
+            elif inputs.stands_for_all(text):
+                sources = inputs.in_folder(text, folders, "inspect")
+                inspected, errors = inputs.read_each(sources, lambda one: (one.name, read(one, check, digests)))
                 if as_json:
-                    found.append(_to_dict(source.name, inspection))
-                else:
-                    show(page, source.name, inspection)
-        except BrokenPipeError:
-            raise
+                    for one in inspected:
+                        add(_to_dict, show, *one)
+                elif inspected:
+                    _show_several(page, inspected, folders, digests)
+                fail(*errors)
+            elif executables.is_file_of_executables(text):
+                code = executables.executables_in(text, check=check)
+                add(_executables_to_dict, _show_executables, text, code)
+            elif (held := tensors_in(text)) is not None:
+                add(_tensors_to_dict, _show_tensors, text, held)
+            else:
+                for source in inputs.artifacts(text):
+                    add(_to_dict, show, source.name, read(source, check, digests))
         except Exception as error:
-            # If one of several cannot be read, the others are still shown.
-            message = complaints.said(error)
-            errors.append(error)
-            if as_json:
-                found.append({"file": text, "error": message})
-            page.write()
-            complaints.complain(message)
+            fail((text, error))
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        print_json(objects)
     page.write()
-    return complaints.status_of(*errors)
+    return complaints.ended_with(failed)
 
 
 _MOST_WRITTEN = 1 << 26  # characters of shapes
@@ -143,11 +142,8 @@ def _to_dict(name: str, found: Inspection) -> dict[str, Any]:
     return {"file": name, **found.to_dict()}
 
 
-_Inspected = tuple[str, Inspection]
-
-
-def _show_folder(page: Page, inspected: list[_Inspected], folders: inputs.Folders) -> None:
-    """Prints a row for each artifact in a folder."""
+def _show_several(page: Page, inspected: list[tuple[str, Inspection]], folders: inputs.Folders, digests: bool) -> None:
+    """Prints a row for each artifact in a folder or an archive."""
     columns = [
         Column("artifact", style="name"),
         Column("function", cut=True),
@@ -158,8 +154,12 @@ def _show_folder(page: Page, inspected: list[_Inspected], folders: inputs.Folder
         Column("VJPs", right=True, optional=True),
         Column("written by JAX", optional=True),
     ]
+    rows = [_row(name, one) for name, one in inspected]
+    if digests:
+        columns = [columns[0], Column("SHA-256"), Column("meaning")]
+        rows = [(name, one.sha256 or "", one.meaning or "") for name, one in inspected]
     page.blank()
-    page.table(columns, [_row(name, one) for name, one in inspected])
+    page.table(columns, rows)
     page.blank()
     size = sum(one.total_bytes for _, one in inspected)
     page.line(f"{counted(len(inspected), 'artifact')}, {size:,} bytes{folders.said()}", "heading")
@@ -252,21 +252,91 @@ def _jaxpr(source: inputs.Source, order: int, given: sizes.Sizes) -> str:
             if not exported.has_vjp():
                 raise click.ClickException(f"{source.name!r} has no VJP of order {order}")
             exported = exported.vjp()
-        args, kwargs = _specs(source.name, exported, given)
-        return str(exported.make_jaxpr(*args, **kwargs))
-
-
-def _specs(name: str, exported: Any, given: sizes.Sizes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a function whose dimensions have these sizes; none if it has no symbolic dimensions.
-
-    Raises:
-        click.ClickException: a dimension has no size, or a size has no dimension.
-    """
-    from jaxexp._kernel.function import specs
-
-    names = specs.dimension_variables(exported)
-    sizes.check(name, names, given, "a jaxpr constant ones", "; or --mlir prints the module as it is")
-    return specs.of_sizes(exported, given) if names else ((), {})
+        why, instead = "a jaxpr constant ones", "; or --mlir prints the module as it is"
+        args, kwargs = functions.arguments(source.name, exported, given, why, instead)
+        return str(exported.make_jaxpr(*args, **kwargs) if given else exported.make_jaxpr())
 
 
 _ELEMENTS = 16  # larger constants are cut
+
+
+# Conditions that the table has; the others are those of a machine.
+_OF_CALL = ("function", "module", "signature", "results", "arguments", "placement", "devices")
+_DIGITS = 12  # of a digest, on a terminal: arguments need the room, because they tell executables apart
+
+
+def _show_executables(page: Page, path: str, found: tuple[Executable, ...]) -> None:
+    """Prints the conditions of each machine, and a table of the code for it."""
+    page.title("executables", path)
+    usable = sum(1 for one in found if one.why is None)
+    page.fields(
+        [("size", f"{os.path.getsize(path):,} bytes: {counted(len(found), 'executable')}, {usable:,} usable here")]
+    )
+    machines: dict[tuple[tuple[str, str], ...], list[Executable]] = {}
+    for one in found:
+        machine = tuple((name, text) for name, text in one.conditions.items() if name not in _OF_CALL)
+        machines.setdefault(machine, []).append(one)
+    columns = [
+        Column("function", style="name"),
+        Column("module", words=True),
+        Column("arguments", cut=True, both_ends=True),
+        Column("results"),
+        Column("devices"),
+        Column("bytes", right=True),
+        Column("here", marks={"usable": "good"}, style="bad"),
+    ]
+    for machine, code in machines.items():
+        page.blank()
+        page.fields([(name, text or "none") for name, text in machine])
+        page.blank()
+        page.table(columns, [_executable_row(one, _DIGITS if page.is_terminal else None) for one in code])
+
+
+def _executable_row(one: Executable, digits: int | None) -> tuple[str, ...]:
+    of_call = one.conditions
+    results = of_call.get("results", "")
+    return (
+        of_call.get("function", ""),
+        of_call.get("module", "")[:digits],
+        one.arguments,
+        "" if results == "all" else results,
+        of_call.get("devices", ""),
+        f"{one.size:,}",
+        "usable" if one.why is None else one.why,
+    )
+
+
+def _executables_to_dict(path: str, found: tuple[Executable, ...]) -> dict[str, Any]:
+    """The same in JSON."""
+    code = [
+        {"bytes": one.size, "usable": one.why is None, "why": one.why, "conditions": dict(one.conditions)}
+        for one in found
+    ]
+    return {"file": path, "executables": code}
+
+
+def _show_tensors(page: Page, path: str, found: Tensors) -> None:
+    """Prints a table of the tensors, in the order of their names."""
+    page.title("tensors", path)
+    page.fields([("size", f"{sum(file.size for file in found.files):,} bytes: {counted(len(found), 'tensor')}")])
+    if not found:
+        return
+    page.blank()
+    columns = [Column("tensor", style="name"), Column("type"), Column("bytes", right=True), Column("file")]
+    where = {name: os.path.basename(found.file_of(name).name) if len(found.files) > 1 else "" for name in found}
+    page.table(columns, [(name, str(found[name]), f"{found[name].size:,}", where[name]) for name in sorted(found)])
+
+
+def _tensors_to_dict(path: str, found: Tensors) -> dict[str, Any]:
+    """The same in JSON."""
+    tensors = [
+        {
+            "name": name,
+            "dtype": found[name].dtype,
+            "shape": list(found[name].shape),
+            "bytes": found[name].size,
+            "file": os.path.basename(found.file_of(name).name),
+        }
+        for name in sorted(found)
+    ]
+    return {"file": path, "tensors": tensors}

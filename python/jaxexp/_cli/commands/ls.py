@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fnmatch
+import itertools
 import json
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,10 +16,11 @@ import click
 from jaxexp import _native
 from jaxexp._cli import complaints, completing, headers, inputs
 from jaxexp._cli.page import Column, Page
+from jaxexp._fleet.archive.summary import of_artifact
+from jaxexp._fleet.archive.summary import signature as signature_of
 from jaxexp._kernel.artifact.words import counted, listed
 
 if TYPE_CHECKING:
-    from jaxexp._fleet.archive.archive import Archive
     from jaxexp._fleet.archive.summary import Summary
 
 _EXAMPLE = """\b
@@ -53,82 +56,62 @@ def command(
     """
     if group and (long or as_json):
         raise click.UsageError("--group prints no more than signatures and names: leave out --long and --json")
-    if inputs.is_folder(place):
-        return _list_folder(place, pattern, long, signature, group, as_json, folders)
-    with inputs.part(place, pattern) as opened:
-        handles = _with_signature(opened.values(), signature, place)
+    failed: list[tuple[str, Exception]] = []
+    with contextlib.ExitStack() as stack:
+        if inputs.is_folder(place):
+            found, failed = _in_folder(place, pattern, long or as_json, folders)
+            what, more, size = "artifact", folders.said(), sum(one.size for one in found)
+        else:
+            opened = stack.enter_context(inputs.part(place, pattern))
+            found, what, size = list(opened.values()), "member", opened._opened.source.size
+            weights = opened.weight_bytes if pattern is signature is None else 0
+            more = f", and {weights:,} bytes of weights" if weights else ""
+        if signature is not None:
+            found = [one for one in found if signature in signature_of(one.summary)]
+            if not (found or failed):
+                raise click.ClickException(
+                    f"nothing in {place!r} has {signature!r} in its signature: 'jaxexp ls {place}' shows them"
+                )
         if as_json:
             # Rendered as texts, because members can share a long text of metadata, whose values take much more memory.
-            rendered = ((textwrap.indent(json.dumps(_facts(handle), indent=2), "  "),) for handle in handles)
-            texts = [text for (text,) in _in_proportion(rendered, opened)]
-            for i, text in enumerate(texts):
-                click.echo(f"{',' if i else '['}\n{text}", nl=False)
-            click.echo("\n]" if texts else "[]")
-            return 0
-        weights = opened.weight_bytes if pattern is signature is None else 0
-        rows = list(_in_proportion((_row(handle, long) for handle in handles), opened))
-        _print(handles, rows, long, group, "member", f", and {weights:,} bytes of weights" if weights else "")
-        return 0
+            objects = itertools.chain(map(_facts, found), complaints.in_json(failed, "name"))
+            rendered = ((textwrap.indent(json.dumps(one, indent=2), "  "),) for one in objects)
+            texts = [text for (text,) in _in_proportion(rendered, place, size)]
+            click.echo("[\n" + ",\n".join(texts) + "\n]" if texts else "[]")
+        elif found or not failed:
+            start = f"{place.rstrip('/')}/" if what == "artifact" else ""
+            rows = list(_in_proportion((_row(one, one.name.removeprefix(start), long) for one in found), place, size))
+            _print(found, rows, long, group, what, more)
+    return complaints.ended_with(failed)
 
 
-def _with_signature(given: Iterable[Any], text: str | None, place: str, failed: Sequence[object] = ()) -> list[Any]:
-    """Those with a text in their signatures.
-
-    Raises:
-        click.ClickException: there are none, nor any whose signature cannot be read.
-    """
-    from jaxexp._fleet.archive.summary import signature
-
-    found = [one for one in given if text is None or text in signature(one.summary)]
-    if text is not None and not (found or failed):
-        raise click.ClickException(
-            f"nothing in {place!r} has {text!r} in its signature: 'jaxexp ls {place}' shows them"
-        )
-    return found
-
-
-# How many characters a list may have: so many, and some for each byte of the archive.
+# How many characters a list may have: so many, and some for each byte of what is listed.
 _MOST_TEXT, _MOST_TEXT_PER_BYTE = 1 << 26, 256
 
 
-def _in_proportion(rows: Iterable[tuple[str, ...]], archive: Archive) -> Iterator[tuple[str, ...]]:
+def _in_proportion(rows: Iterable[tuple[str, ...]], place: str, size: int) -> Iterator[tuple[str, ...]]:
     """What is printed, which may be long: members can share metadata, which is printed for each."""
-    left = _MOST_TEXT + _MOST_TEXT_PER_BYTE * archive._opened.source.size
+    left = _MOST_TEXT + _MOST_TEXT_PER_BYTE * size
     for row in rows:
         left -= sum(map(len, row))
         if left < 0:
-            raise click.ClickException(f"the list of {archive.name!r} would be too long: choose members by a GLOB")
+            raise click.ClickException(f"the list of {place!r} would be too long: choose members by a GLOB")
         yield row
 
 
-def _list_folder(
-    folder: str,
-    pattern: str | None,
-    long: bool,
-    signature: str | None,
-    group: bool,
-    as_json: bool,
-    folders: inputs.Folders,
-) -> int:
+def _in_folder(
+    folder: str, pattern: str | None, with_digest: bool, folders: inputs.Folders
+) -> tuple[list[Any], list[tuple[str, Exception]]]:
     start = folder.rstrip("/") + "/"
     sources = (
         source
         for source in inputs.in_folder(folder, folders, "ls")
         if pattern is None or fnmatch.fnmatchcase(source.name.removeprefix(start), pattern)
     )
-    found, failed = inputs.read_each(sources, lambda source: _of_source(source, long or as_json))
+    found, failed = inputs.read_each(sources, lambda source: _of_source(source, with_digest))
     if pattern is not None and not (found or failed):
         raise click.ClickException(f"no artifact in {folder!r} matches {pattern!r}")
-    found = _with_signature(found, signature, folder, failed)
-    if as_json:
-        facts = [_facts(one) for one in found]
-        facts += [{"name": name, "error": complaints.said(error)} for name, error in failed]
-        click.echo(json.dumps(facts, indent=2))
-    elif found:
-        inside = [dataclasses.replace(one, name=one.name.removeprefix(start)) for one in found]
-        _print(inside, [_row(one, long) for one in inside], long, group, "artifact", folders.said())
-    complaints.complain_of(failed)
-    return complaints.status_of(*(error for _, error in failed))
+    return found, failed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +126,6 @@ class _Listed:
 
 
 def _of_source(source: inputs.Source, with_digest: bool) -> _Listed:
-    from jaxexp._fleet.archive.summary import of_artifact
     from jaxexp._kernel.artifact.metadata import from_json
     from jaxexp._kernel.artifact.opened import opened
 
@@ -192,11 +174,9 @@ _LONG = [
 ]
 
 
-def _row(handle: Any, long: bool) -> tuple[str, ...]:
-    from jaxexp._fleet.archive.summary import signature
-
+def _row(handle: Any, name: str, long: bool) -> tuple[str, ...]:
     summary = handle.summary
-    row = (handle.name, f"{handle.size:,}", ", ".join(summary.platforms), summary.fun_name, signature(summary))
+    row = (name, f"{handle.size:,}", ", ".join(summary.platforms), summary.fun_name, signature_of(summary))
     if not long:
         return row
     return (

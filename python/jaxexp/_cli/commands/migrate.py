@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import collections
+import contextlib
 import dataclasses
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from jaxexp._cli import completing, functions, headers, importing, outputs, progress, sizes, spreading
-from jaxexp._cli.complaints import (
-    DAMAGED,
-    FAILED,
-    REFUSED,
-    TRY_AGAIN,
-    UNREADABLE,
-    complain_of,
-    is_temporary,
-    misused,
-    state_of,
-    status_of,
-)
+from jaxexp._cli.complaints import DAMAGED, REFUSED, UNREADABLE, ended_with, is_temporary, misused, state_of
 from jaxexp._cli.complaints import said as complaint_of
 from jaxexp._cli.inputs import Folders, Source, artifact, folder_options, given, is_archive, opened, split
-from jaxexp._cli.page import say
+from jaxexp._cli.page import print_summary, say
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
-from jaxexp._fleet.passes.migrate_many import apart, has_case_files
 from jaxexp._fleet.passes.migrate_many import migrated as migrated_many
-from jaxexp._fleet.passes.targets import make_folder
+from jaxexp._fleet.passes.migrate_many import write
 from jaxexp._kernel.artifact.words import counted, listed
 from jaxexp._native import Artifact
 
@@ -119,22 +106,20 @@ def command(
     if not force:
         outputs.refuse_to_replace(new)
     source = artifact(first)
+    sets, failed = sizes.combinations(sized) if sized else None, list[tuple[str, Exception]]()
     try:
-        done, said = _migrate_one(
-            source, new, to, inputs, locations, sizes.combinations(sized) if sized else None, force
-        )
+        done, said = _migrate_one(source, new, to, inputs, locations, sets, force)
     except (ExportError, OSError) as error:
         if not as_json:
             raise
-        done, said = _failure(source.name, error), ""
-        complain_of([(source.name, error)])
+        done, said, failed = _failure(source.name, error), "", [(source.name, error)]
     if as_json:
-        _print_json(new, [done], [])
+        _print_json(new, [done], folders)
     else:
         say(f"{source.name} -> {new}: {done.bytes:,} bytes")
         if said:
             say(said)
-    return 0 if done.error is None else TRY_AGAIN if done.try_again else FAILED
+    return ended_with(failed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,18 +149,6 @@ def _failure(name: str, error: Exception) -> Result:
     return Result(name, state_of(error), error=complaint_of(error), try_again=is_temporary(error))
 
 
-def _print_json(into: str, results: list[Result], skipped: list[str]) -> None:
-    states = collections.Counter(result.state for result in results)
-    summary = {
-        "into": into,
-        "artifacts": len(results),
-        **{state: states[state] for state in (MIGRATED, REFUSED, DAMAGED, UNREADABLE)},
-        "bytes": sum(result.bytes for result in results),
-        "skipped": skipped,
-    }
-    click.echo(json.dumps({**summary, "files": [dataclasses.asdict(result) for result in results]}, indent=2))
-
-
 def _migrate_one(
     source: Source,
     new: str,
@@ -186,16 +159,21 @@ def _migrate_one(
     force: bool,
 ) -> tuple[Result, str]:
     """Migrates an artifact; also returns lines about its cases and weights, or an empty text."""
-    _check_place(source, new)
-    blob, left_out = _migrated(source, new, to, inputs, locations, sets)
-    unpacked = _unpack_files(source, new, force)
-    outputs.write(new, blob, force=force)
+    with contextlib.ExitStack() as stack:
+        arguments = None
+        if inputs is not None:
+            loaded = functions.loaded(source)
+            stack.enter_context(functions.with_dtypes_of(loaded))
+            arguments = _arguments(source.name, loaded, inputs)
+        how: dict[str, Any] = {"locations": locations, "inputs": arguments, "sizes": sets, "only_new": not force}
+        old, blob, beside = write(source, new, None, to, **how)
+    written, left_out = [path for path, _ in beside], _nr_cases(old) - _nr_cases(blob)
     said = f"cases: {left_out} left out, with arrays that are not in files beside it\n" if left_out else ""
-    if unpacked:
-        said += f"files: written to {listed(unpacked)}, which the new artifact needs beside it"
+    if written:
+        said += f"files: written to {listed(written)}, which the new artifact needs beside it"
     elif files := _weight_files(blob):
         said += f"weights: in {listed(files)}, which stay{'s' * (len(files) == 1)} beside it and which it needs"
-    return Result(source.name, MIGRATED, new, len(blob), tuple(unpacked)), said.rstrip()
+    return Result(source.name, MIGRATED, new, len(blob), tuple(written)), said.rstrip()
 
 
 def _stands_for_several(old: str) -> bool:
@@ -231,85 +209,23 @@ def _migrate_several(
                 done.append(Result(name, MIGRATED, found.file, found.size, weights))
     failed.sort(key=lambda one: one[0])
     if as_json:
-        results = [*done, *(_failure(name, error) for name, error in failed)]
-        _print_json(new, sorted(results, key=lambda result: result.file), [*folders.skipped, *folders.hidden])
+        done += (_failure(name, error) for name, error in failed)
+        _print_json(new, sorted(done, key=lambda result: result.file), folders)
     else:
         size = sum(result.bytes for result in done)
         say(f"{listed(old, most=_NAMED)} -> {new}: {counted(len(done), 'artifact')}, {size:,} bytes{folders.said()}")
-    complain_of(failed)
-    return status_of(*(error for _, error in failed))
+    return ended_with(failed)
+
+
+def _print_json(into: str, results: list[Result], folders: Folders) -> None:
+    size = sum(result.bytes for result in results)
+    print_summary(results, results, (MIGRATED, REFUSED, DAMAGED, UNREADABLE), size, folders, into=into)
 
 
 def _weight_files(blob: bytearray) -> list[str]:
     """The names of the files with the weights of an artifact."""
     files, _, _ = Artifact(blob).weights() or ((), (), ())
     return [name for name, _, _ in files]
-
-
-def _check_place(source: Source, new: str) -> None:
-    """Checks that the new artifact is beside its weights, which stay where they are."""
-    with source.named():
-        folders = apart(source, source.read(), new)
-    if folders is not None:
-        raise click.ClickException(
-            f"{source.name!r} has weights in files beside it, so OUT has to be in the same folder, {folders[0]!r}"
-        )
-
-
-def _unpack_files(source: Source, new: str, force: bool) -> list[str]:
-    """Writes the weights and cases of a member of an archive beside the new artifact, and returns the paths of these
-    files. Even with `force`, they replace no files that another program wrote, or that other artifacts use.
-    """
-    with source.named():
-        stored = source.stored_files()
-        if stored is None:
-            return []
-        from jaxexp._weights.arrays import users
-        from jaxexp._weights.arrays.unpacking import Unpacking
-
-        unpacking, folder = Unpacking(), os.path.dirname(new)
-        if force:
-            own, of_cases = users.used_by(new), _case_files(source.read())
-            for role in ("weights", "cases"):
-                files = [file for file in stored.table.files if (file.name in of_cases) == (role == "cases")]
-                users.check(new, own, role, files, None, "choose another folder")
-        planned = unpacking.plan(folder, stored, _refuse_others if force else outputs.refuse_existing)
-        for path, _ in planned:
-            make_folder(folder or os.curdir, path)
-        unpacking.write(planned, stored)
-        return [path for path, _ in planned]
-
-
-def _refuse_others(path: str) -> None:
-    from jaxexp._weights.files.reading import is_of_others
-
-    if is_of_others(path):
-        raise click.ClickException(f"{path!r} was not written by jaxexp, and is not replaced: choose another folder")
-
-
-def _migrated(
-    source: Source, new: str, to: str | None, inputs: str | None, locations: str, sets: list[sizes.Sizes] | None
-) -> tuple[bytearray, int]:
-    """The new artifact, and how many cases it lacks."""
-    from jaxexp._compat.migrate import migrated
-
-    with source.named():
-        buffer = source.read()
-        own = source.own_metadata()
-        how: dict[str, Any] = {"sizes": sets, "metadata": own}
-        how["case_files"] = has_case_files(source, buffer, new, source.stored_files())
-        if inputs is None:
-            blob = migrated(buffer, to, locations=locations, **how)
-        else:
-            old = functions.loaded(source)
-            with functions.with_dtypes_of(old):
-                blob = migrated(buffer, to, _arguments(source.name, old, inputs), locations=locations, **how)
-        return blob, _nr_cases(buffer) - _nr_cases(blob)
-
-
-def _case_files(buffer: Any) -> set[str]:
-    said = Artifact(buffer).cases()
-    return set() if said is None else {name for name, *_ in said[2]}
 
 
 def _nr_cases(buffer: Any) -> int:

@@ -98,7 +98,7 @@ def command(
                     raise
                 raise _with_advice(error, found) from error
         if len(failed) == len(found):
-            _complain(failed)
+            complaints.complain_of(failed.items())
             # Something that will not go better the next time, if there is such an error.
             why = min(failed.values(), key=complaints.is_temporary)
             raise click.ClickException("nothing was packed") from why
@@ -106,19 +106,13 @@ def command(
         f"{archive}: {counted(len(found) - len(failed), 'artifact')} {'added' if append else 'packed'}, "
         f"{os.path.getsize(archive):,} bytes{folders.said()}"
     )
-    return _complain(failed)
+    return complaints.ended_with(failed.items())
 
 
 def _with_advice(error: Exception, found: dict[str, inputs.Source]) -> click.ClickException:
     """The error of one of several artifacts, with what can be done about the others."""
     others = "; nothing was packed: --keep-going packs all others, and names what is damaged"
     return click.ClickException(f"{complaints.said(error)}{others if len(found) > 1 else ''}")
-
-
-def _complain(failed: dict[str, Exception]) -> int:
-    """Says what was not packed, and returns the exit status."""
-    complaints.complain_of(failed.items())
-    return complaints.status_of(*failed.values())
 
 
 def _whole(source: inputs.Source, is_verified: bool) -> Any:

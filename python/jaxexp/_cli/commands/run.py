@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import click
 
 from jaxexp._cli import completing, functions, headers, importing, inputs, outputs, sizes
 from jaxexp._cli.call_arguments import CallArguments
-from jaxexp._cli.complaints import FAILED, complain, misused
+from jaxexp._cli.complaints import FAILED, complain
 from jaxexp._cli.page import Column, Page, say
 from jaxexp._errors import WeightsError
 from jaxexp._kernel.artifact.words import counted, dtype_and_shape, listed
@@ -126,11 +127,13 @@ def command(
         if not force:
             outputs.refuse_to_replace(output)
     chosen = sizes.parsed(sized)
+    from jaxexp._kernel.function.paths import result_paths  # imports JAX
+
     source = inputs.artifact(file)
-    exported = _loaded(source, executables, policy)
+    exported = functions.loaded(source, policy=inputs.policy(policy), executables=executables)
     if weights is not None:
         exported = _with_weights(exported, weights, is_cast)
-    paths = _result_paths(exported)
+    paths = result_paths(exported.out_tree)
     if output is not None and output.endswith(".npy") and len(paths) != 1:
         raise click.UsageError(f"{file!r} has {counted(len(paths), 'result')}, and {output!r} holds one: use .npz")
     arguments = CallArguments(source.name, functions.as_called(exported))
@@ -149,16 +152,6 @@ def command(
     return FAILED if expect is not None and not _are_expected(source.name, results, expect) else 0
 
 
-def _loaded(source: inputs.Source, executables: str | None, policy: str | None) -> Exported:
-    allowed = None
-    if policy is not None:
-        from jaxexp._policy.policy import Policy
-
-        with misused("--policy "):
-            allowed = Policy.from_toml(policy)
-    return functions.loaded(source, policy=allowed, executables=executables)
-
-
 def _with_weights(exported: Exported, path: str, is_cast: bool) -> Exported:
     """The function with the weights in a file. Errors advise what can be done on a command line."""
     from jaxexp._weights.arrays import casting
@@ -174,12 +167,6 @@ def _with_weights(exported: Exported, path: str, is_cast: bool) -> Exported:
         ):
             error.found = error.found.replace(advice, here)
         raise
-
-
-def _result_paths(exported: Exported) -> list[str]:
-    from jaxexp._kernel.function.paths import result_paths
-
-    return result_paths(exported.out_tree)
 
 
 def _are_expected(file: str, results: Mapping[str, Array], path: str) -> bool:
@@ -226,17 +213,14 @@ def _show(name: str, file: str, results: Mapping[str, Array]) -> None:
     page.title(name, file)
     numbers = (Column(title, right=True) for title in ("min", "max", "mean", "not finite"))
     columns = [Column("result", style="name"), Column("type"), *numbers]
-    page.table(columns, [(path, _type_of(array), *_range_of(array)) for path, array in results.items()])
+    rows = [(path, dtype_and_shape(one.dtype, one.shape), *_range_of(one)) for path, one in results.items()]
+    page.table(columns, rows)
     for path, array in results.items():
         if 0 < array.size <= _SMALL:
             page.blank()
             page.line(path, "name")
-            page.lines(_indented(np.array2string(array, max_line_width=96)))
+            page.lines(textwrap.indent(np.array2string(array, max_line_width=96), "  "))
     page.write()
-
-
-def _type_of(array: Array) -> str:
-    return dtype_and_shape(array.dtype, array.shape)
 
 
 def _range_of(array: Array) -> tuple[str, str, str, str]:
@@ -258,7 +242,3 @@ def _range_of(array: Array) -> tuple[str, str, str, str]:
 
 def _short(number: Any) -> str:
     return f"{float(number):.6g}"
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"  {line}" for line in text.split("\n"))

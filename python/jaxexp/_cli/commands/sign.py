@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 
 import click
 
@@ -36,13 +35,6 @@ Example:
 )
 @click.option("--sigstore", is_flag=True, help="Sign with an identity that Sigstore confirms: it asks in a browser.")
 @click.option("--ambient", is_flag=True, help="With --sigstore: use the identity that CI gives to this process.")
-@click.option("--staging", is_flag=True, help="With --sigstore: use its staging instance.")
-@click.option(
-    "--trust-config",
-    metavar="JSON",
-    type=click.Path(),
-    help="With --sigstore: the trust configuration of a Sigstore of your own.",
-)
 @click.option(
     "-o",
     "--output",
@@ -59,8 +51,6 @@ def command(
     chain: tuple[str, ...],
     sigstore: bool,
     ambient: bool,
-    staging: bool,
-    trust_config: str | None,
     output: str | None,
 ) -> int:
     """Sign artifacts with their weights, archives, and files of executables, so that others can check who made them.
@@ -71,29 +61,18 @@ def command(
     """
     from jaxexp._fleet.places.sign import signed, signer
 
-    if not sigstore and (ambient or staging or trust_config is not None):
-        raise click.UsageError("--ambient, --staging and --trust-config go with --sigstore")
+    if ambient and not sigstore:
+        raise click.UsageError("--ambient goes with --sigstore")
     if sigstore == (key is not None):
         raise click.UsageError("either --key or --sigstore says how to sign")
     if certificate is None and chain:
         raise click.UsageError("--chain goes with --certificate")
-    options = {"use_ambient_credentials": ambient, "use_staging": staging, "trust_config": trust_config}
-    by = signer(key, _password(password_from), certificate, chain, options if sigstore else None)
-    for written, files in signed(list(_files(paths, folders)), by, output):
+    options = {"use_ambient_credentials": ambient} if sigstore else None
+    by = signer(key, _password(password_from), certificate, chain, options)
+    for written, files in signed([file for path in paths for file in inputs.files_of(path, folders)], by, output):
         names = listed([os.path.basename(file) for file in files], repr, most=4)
         say(f"{written}: {counted(len(files), 'file')} signed ({names})")
     return 0
-
-
-def _files(paths: tuple[str, ...], folders: inputs.Folders) -> Iterator[str]:
-    for path in paths:
-        if not os.path.isdir(path):
-            yield path
-            continue
-        found = [str(file) for file, _ in folders.files(path)]
-        if not found:
-            raise click.ClickException(f"there is no artifact in {path!r}{folders.said()}")
-        yield from found
 
 
 def _password(path: str | None) -> bytes | None:

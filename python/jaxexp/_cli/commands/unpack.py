@@ -22,10 +22,9 @@ Example:
 @click.argument("archive", type=click.Path())
 @click.argument("pattern", metavar="[GLOB]", required=False, shell_complete=completing.of_archive)
 @click.option("-d", "--directory", default=".", show_default=True, type=click.Path(), help="Where to put the files.")
-@click.option("--suffix", default=".jaxexp", show_default=True, help="The suffix of the files.")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @headers.option
-def command(archive: str, pattern: str | None, directory: str, suffix: str, force: bool) -> None:
+def command(archive: str, pattern: str | None, directory: str, force: bool) -> None:
     """Write members of an archive as files, each a plain artifact.
 
     Each artifact is verified first. Its file appears complete or not at all. Its weights and cases are written to files
@@ -33,7 +32,7 @@ def command(archive: str, pattern: str | None, directory: str, suffix: str, forc
     imported.
     """
     with inputs.part(archive, pattern) as opened:
-        targets = {name: inside(directory, name, suffix) for name in opened}
+        targets = {name: inside(directory, name, ".jaxexp") for name in opened}
         sources = {name: inputs.Source(f"{archive}{inputs.MEMBER}{name}", handle=opened[name]) for name in opened}
         refuse = _replaces if force else outputs.refuse_existing
         for target in targets.values():  # before anything is written

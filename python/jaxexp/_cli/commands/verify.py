@@ -6,16 +6,15 @@ import collections
 import contextlib
 import dataclasses
 import itertools
-import json
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import complaints, completing, headers, importing, inputs, progress, signed_by, spreading
-from jaxexp._cli.page import Column, Page, quiet_option
+from jaxexp._cli import complaints, completing, headers, importing, inputs, progress, spreading
+from jaxexp._cli.page import Column, Page, print_summary, quiet_option
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import (
     DeserializationError,
@@ -96,7 +95,17 @@ class Verdict:
     help="Also refuse what this policy does not allow: a file with fields of Policy, such as custom_calls = ['my_*']. "
     "This imports JAX.",
 )
-@signed_by.options
+@click.option(
+    "--signed-by",
+    "pem",
+    metavar="PEM",
+    multiple=True,
+    type=click.Path(),
+    help="Refuse what the owner of this key has not signed: a public key, or certificates that are trusted.",
+)
+@click.option("--identity", metavar="NAME", help="Refuse what this identity has not signed with Sigstore.")
+@click.option("--issuer", metavar="URL", help="With --identity: the identity provider that confirms it.")
+@click.option("--signature", metavar="SIG", type=click.Path(), help="The signature of all files, not FILE.sig.")
 @spreading.options(
     "How many threads to use; by default one for each processor. With --executor, those of each worker; by default 1."
 )
@@ -108,7 +117,10 @@ def command(
     quiet: bool,
     as_json: bool,
     policy: str | None,
-    by: SignedBy | None,
+    pem: tuple[str, ...],
+    identity: str | None,
+    issuer: str | None,
+    signature: str | None,
     spread: Spread,
 ) -> int:
     """Check that artifacts are whole: their structure, all digests, and for files also the bytecode of the modules.
@@ -123,7 +135,8 @@ def command(
     With --signed-by or --identity, each file needs a signature, by default FILE.sig, and so do the weights beside it.
     Signatures are checked before anything is made of a file. Every file that they list is read, whatever it is.
     """
-    allowed = None if policy is None else _policy(policy)
+    by = _signed_by(pem, identity, issuer, signature)
+    allowed = inputs.policy(policy)
     if by is not None and spread.is_asked_for:
         raise click.UsageError(
             "--signed-by and --identity read one file after the other: leave out options for workers"
@@ -134,29 +147,44 @@ def command(
     else:
         verdicts = _verified(*inputs.given(paths, folders, "verify"), spread, allowed)
     folders.used(file for verdict in verdicts for file in verdict.weights)
-    refused, unsigned = (sum(1 for v in verdicts if v.state == state) for state in ("refused", "unsigned"))
-    bad = sum(1 for verdict in verdicts if verdict.error is not None) - refused - unsigned
+    wrong = [verdict for verdict in verdicts if verdict.error is not None]
     if as_json:
-        _print_json(verdicts, folders, quiet)
+        shown = [one for one in verdicts if not quiet or one.error is not None]
+        print_summary(verdicts, shown, ("whole", *_BAD), _total(verdicts)[0], folders)
     else:
         words = ["whole"] + ["signed"] * (by is not None) + ["allowed"] * (allowed is not None)
         *others, last = words
         _print(verdicts, folders, quiet, f"{listed(others)} and {last}" if others else last)
-    for count, what in ((bad, "whole"), (refused, "allowed"), (unsigned, "signed")):
-        if count:
+    counts = collections.Counter({"refused": "allowed", "unsigned": "signed"}.get(one.state, "whole") for one in wrong)
+    for what in ("whole", "allowed", "signed"):
+        if count := counts[what]:
             are = "is" if count == 1 else "are"
             complaints.complain(f"{count:,} of {counted(len(verdicts), 'artifact')} {are} not {what}")
-    wrong = [verdict for verdict in verdicts if verdict.error is not None]
-    if wrong and all(verdict.try_again for verdict in wrong):
-        return complaints.TRY_AGAIN
-    return complaints.FAILED if wrong else 0
+    return complaints.status([verdict.try_again for verdict in wrong])
 
 
-def _policy(path: str) -> Policy:
-    from jaxexp._policy.policy import Policy  # imports JAX
+def _signed_by(
+    pem: tuple[str, ...], identity: str | None, issuer: str | None, signature: str | None
+) -> SignedBy | None:
+    """Who has to have signed the files, if anybody."""
+    if not (pem or identity or issuer):
+        if signature is not None:
+            raise click.UsageError("--signature needs --signed-by or --identity, which say whose it has to be")
+        return None
+    from jaxexp._signing.signed_by import SignedBy
 
-    with complaints.misused("--policy "):
-        return Policy.from_toml(path)
+    how: dict[str, Any] = {"identity": identity, "issuer": issuer, "signature": signature}
+    with complaints.misused("--signed-by " if pem else "--identity "):
+        if any(map(_has_certificates, pem)):
+            return SignedBy(certificates=pem, **how)
+        if len(pem) > 1:
+            raise click.UsageError("--signed-by names one public key, or several files of certificates")
+        return SignedBy(public_key=pem[0] if pem else None, **how)
+
+
+def _has_certificates(path: str) -> bool:
+    with open(path, "rb") as file:
+        return b"-----BEGIN CERTIFICATE-----" in file.read()
 
 
 def _verified(found: list[Place | Unusable], steps: int, spread: Spread, policy: Policy | None) -> list[Verdict]:
@@ -187,10 +215,7 @@ def _verified_signed(
     signed = SignedFiles(by)
     for text in paths:
         path, pattern = inputs.split(text)
-        names = [str(file) for file, _ in folders.files(path)] if os.path.isdir(path) else [path]
-        if not names:
-            raise click.ClickException(f"there is no artifact in {path!r}{folders.said()}")
-        for name in names:
+        for name in inputs.files_of(path, folders):
             is_archive = pattern is not None or inputs.is_archive(name)
             try:
                 if is_archive:
@@ -198,7 +223,7 @@ def _verified_signed(
                 else:
                     yield _signed_file(name, signed, policy)
             except (ExportError, OSError) as error:
-                wrong = _wrong(name, os.path.getsize(name) if os.path.isfile(name) else 0, error)
+                wrong = _wrong(name, _size(name), error)
                 yield dataclasses.replace(wrong, archive=name if is_archive else None)
 
 
@@ -227,14 +252,11 @@ def _signed_file(path: str, signed: SignedFiles, policy: Policy | None) -> Verdi
 
 
 def _signed_archive(path: str, pattern: str | None, by: SignedBy, policy: Policy | None) -> Iterator[Verdict]:
-    from jaxexp._fleet.archive.archive import Archive, matching
+    from jaxexp._fleet.archive.archive import Archive
 
     archive = Archive.open(path, signed_by=by)
     archive._opened.check_listed()
-    if pattern is not None:
-        archive = matching(archive, pattern)
-        if not len(archive):
-            raise inputs.no_member(path, pattern, archive._opened.names_around(pattern))
+    archive = inputs.part_of(archive, path, pattern)
     errors: dict[str, Exception] = dict(archive.verify())
     if policy is not None:
         whole = [name for name in archive if name not in errors]
@@ -250,7 +272,7 @@ def _of_file(found: Verified) -> Verdict:
     if error is None:
         verdict = Verdict(name, "whole", file.size, file.has_digests, None)
     else:
-        verdict = _wrong(name, file.size or (os.path.getsize(name) if os.path.isfile(name) else 0), error)
+        verdict = _wrong(name, file.size or _size(name), error)
     return dataclasses.replace(
         verdict,
         weights=tuple(name for name, *_ in file.weights),
@@ -280,8 +302,11 @@ def _of_members(archive: Archive, errors: dict[str, Exception]) -> Iterator[Verd
 
 def _unfinished(name: str, error: Exception) -> Verdict:
     archive, _, member = name.partition(inputs.MEMBER)
-    size = os.path.getsize(name) if not member and os.path.isfile(name) else 0
-    return dataclasses.replace(_wrong(name, size, error), archive=archive)
+    return dataclasses.replace(_wrong(name, 0 if member else _size(name), error), archive=archive)
+
+
+def _size(name: str) -> int:
+    return os.path.getsize(name) if os.path.isfile(name) else 0
 
 
 def _wrong(name: str, size: int, error: Exception) -> Verdict:
@@ -391,15 +416,3 @@ def _state(verdict: Verdict) -> str:
     if verdict.more_bytes:
         return f"whole, and {counted(verdict.more_bytes, 'byte')} more"
     return "whole, without digests" if verdict.digests is False else verdict.state
-
-
-def _print_json(verdicts: list[Verdict], folders: inputs.Folders, quiet: bool) -> None:
-    states = collections.Counter(verdict.state for verdict in verdicts)
-    summary = {
-        "artifacts": len(verdicts),
-        **{state: states[state] for state in ("whole", *_BAD)},
-        "bytes": _total(verdicts)[0],
-        "skipped": [*folders.skipped, *folders.hidden],
-    }
-    listed = [dataclasses.asdict(verdict) for verdict in verdicts if not quiet or verdict.error is not None]
-    click.echo(json.dumps({**summary, "files": listed}, indent=2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -235,15 +235,35 @@ def _folder_of(place: Place) -> str:
 def _write(
     source: Source, kind: str, name: str, *, into: str, to: str | None, policy: Policy | None, locations: str
 ) -> dict[str, Any]:
-    """Migrates an artifact. The name is where it goes below the folder `into`.
+    """Migrates an artifact. The name is where it goes below the folder `into`."""
+    path = _path(into, kind, name)
+    _, blob, beside = write(source, path, into, to, policy=policy, locations=locations)
+    return dataclasses.asdict(Written(path, len(blob), _native.digest(blob).hex(), tuple(beside)))
+
+
+def write(
+    source: Source,
+    path: str,
+    into: str | None,
+    to: str | None,
+    *,
+    policy: Policy | None = None,
+    locations: str = "full",
+    inputs: tuple[Any, Any] | None = None,
+    sizes: Sequence[Mapping[str, int]] | None = None,
+    only_new: bool = False,
+) -> tuple[Any, bytearray, list[tuple[str, int]]]:
+    """Migrates an artifact, and writes it to a path. Folders are only made below `into`.
+
+    Returns:
+        The old and the new artifact, and the paths and sizes of the files that were written beside it.
 
     Raises:
         ExportError: it cannot be migrated.
-        OSError: it cannot be read or written.
+        OSError: it cannot be read or written, or there is a file, and `only_new` is set.
     """
     from jaxexp._compat.migrate import migrated
 
-    path = _path(into, kind, name)
     with source.named():
         buffer = source.read(None if policy is None else policy.check_size)
         if policy is not None:
@@ -259,12 +279,16 @@ def _write(
         stored = source.stored_files()
         rename = (lambda name, _: name) if stored is None else _named_by_content
         with_cases, own = has_case_files(source, buffer, path, stored), source.own_metadata()
-        blob = migrated(buffer, to, None, locations, case_files=with_cases, metadata=own, file_name=rename)
-        targets.make_folder(into, path)
+        blob = migrated(buffer, to, inputs, locations, sizes, with_cases, own, rename)
+        if into is None:
+            into = os.path.dirname(path) or os.curdir
+            os.stat(into)
+        else:
+            targets.make_folder(into, path)
         # First the files beside it, so that no program lacks them.
         beside = [] if stored is None else _write_files(into, path, stored)
-    files.replace(path, [blob])
-    return dataclasses.asdict(Written(path, len(blob), _native.digest(blob).hex(), tuple(beside)))
+    files.replace(path, [blob], only_new=only_new)
+    return buffer, blob, beside
 
 
 def is_in_its_folder(source: Source, path: str) -> bool:
