@@ -192,6 +192,33 @@ def test_plugins(models: Path, good: Any, run: Any) -> None:
     assert "no.so" in err
 
 
+def test_results_from_elsewhere(models: Path, run: Any) -> None:
+    """As jaxexp-run writes them; its own are in runtime/test_cases_without_python.py."""
+    file, results = models / "good.jaxexp", models / "results.npz"
+    blob = file.read_bytes()
+    end = int.from_bytes(blob[12:16], "little")
+    returned = {"0/0/result['sum']": X.sum(), "0/0/result['twice']": X * 2}
+    case = {"name": "given", "vjp_order": 0, "error": None, "results": {name: name[4:] for name in returned}}
+    about = {"version": 1, "artifact": blob[end - 24 : end - 8].hex(), "function": "f", "checked": {"platform": "toy"}}
+
+    def check(case: dict[str, Any], **arrays: Any) -> tuple[int, str, str]:
+        text = json.dumps(about | {"cases": [case]}).encode()
+        np.savez(results, about=np.frombuffer(text, np.uint8), **arrays)
+        return run("check", file, "--results", results)
+
+    good = f"{file}: 1 of 1 case as recorded\n  equal    given: 2 results with the same bits\n"
+    assert check(case, **returned) == (0, good, "")
+    status, out, err = check(case, **(returned | {"0/0/result['twice']": X * 3}))
+    assert (status, err) == (1, "")
+    assert "result['twice'] float32[2,3]: 5 of 6 numbers differ by at most 5 (relative 0.5, " in out
+    assert out.splitlines()[-1].strip().startswith("checked with platform toy, ")
+    out = check(case | {"error": "no memory", "results": {}})[1]
+    assert "  failed   given: no memory\n" in out
+    assert "writes, with version 1 of the array 'about', found something else" in check(case)[2], "arrays are missing"
+    about["version"] = 2
+    assert check(case, **returned)[0] == 1
+
+
 @pytest.mark.long(promise="options reach a plugin", sibling="test_check_command.py::test_values_of_options")
 @pytest.mark.processes(reason="a plugin is started once in each process")
 def test_options_of_plugins(tmp_path: Path) -> None:

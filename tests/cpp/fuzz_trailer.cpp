@@ -13,6 +13,7 @@
 #include "view.h"
 #include "wire/artifact/trailer.h"
 #include "wire/base/digest.h"
+#include "wire/base/unaligned.h"
 #include "wire/exported/check.h"
 #include "wire/exported/values.h"
 #include "wire/exported/verify.h"
@@ -68,6 +69,10 @@ void show_cases(const Bytes& bytes, const std::optional<wire::Cases>& read) {
   }
   for (const Weights::Tensor& tensor : cases.tensors)
     tests::require(tensor.file < cases.files.size(), "a tensor is in a file");
+  if (cases.all.empty()) return;
+  const auto end = wire::load<std::uint32_t>(bytes.data() + 12);  // as docs/formats/artifact.md has it
+  tests::require(std::ranges::equal(cases.digest, std::span(bytes).subspan(end - 24, cases.digest.size())),
+                 "the digest is what the artifact ends with");
 }
 
 /// What a trailer says, where all of the artifact can be read.

@@ -1,12 +1,13 @@
-"""jaxexp-run --check: the same random numbers and the same verdicts as Python's, from JAX and on the same plugin."""
+"""jaxexp-run --cases: the same random numbers as Python's, and results that are judged as those of a session."""
 
 from __future__ import annotations
 
+import json
 import os
-import re
-from collections.abc import Iterable, Iterator
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +16,10 @@ import pytest
 
 import jaxexp
 from jaxexp import Drawn, _native
+from jaxexp._cli import start
 from jaxexp._kernel.artifact.cases import storage
 from jaxexp.runtime import Session
-from kit import runtime
+from kit import runtime, without_jax
 from kit.weighted import X, bound
 from kit.wire import seal
 
@@ -27,8 +29,46 @@ KINDS = {_native.dtype_name(kind): kind for kind in range(30)}
 KEYS = [name for name in KINDS if name.startswith("key<")]
 INTEGERS = [name for name in KINDS if name == "bool" or name.startswith(("int", "uint"))]
 FLOATS = [name for name in KINDS if name not in (*KEYS, *INTEGERS, "float0")]
-NONE, NOTHING = None, (0.0, 0.0)
 SIZE = 6
+
+Check = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def check(capsys: pytest.CaptureFixture[str]) -> Check:
+    """`jaxexp check --results`: the report."""
+
+    def check(file: object, results: Path, *options: object) -> dict[str, Any]:
+        status = start.main(list(map(str, ("check", "--json", file, "--results", results, *options))))
+        out, err = capsys.readouterr()
+        (found,) = json.loads(out)
+        report: dict[str, Any] = found["report"]
+        assert (err, status) == ("", 0 if report["verdict"] in ("equal", "close") else 1)
+        return report
+
+    return check
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """`jaxexp check` with something that is no results of the artifact."""
+
+    def refused(*arguments: object, status: int = 1) -> str:
+        assert start.main(list(map(str, ("check", *arguments)))) == status
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n"), "not expected" in err) == ("", 1, False), (out, err)
+        return err
+
+    return refused
+
+
+def called(file: object, *options: object, failing: int = 0) -> Path:
+    """The results of cases, of which so many fail."""
+    results = Path(str(file).replace("::", ".")).with_suffix(".npz")
+    done = runtime.run("--cases", file, "-o", results, *options)
+    assert (done.returncode, done.stderr.count("\n")) == (1 if failing else 0, failing), done.stderr
+    assert done.stdout.startswith(f"{results}: ") and done.stdout.endswith(f", {results.stat().st_size:,} bytes\n")
+    return results
 
 
 def identity(dtype: str, size: int = SIZE) -> jaxexp.Exported:
@@ -42,11 +82,16 @@ def _impl(dtype: str) -> str:
     return {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}[dtype]
 
 
-def said(file: Path, *options: object, status: int | None = None) -> list[str]:
-    done = runtime.run("--check", file, *options)
-    assert not done.stderr, done.stderr
-    assert status is None or done.returncode == status, done.stdout
-    return done.stdout.splitlines()
+def as_json(report: jaxexp.CheckReport) -> Any:
+    return json.loads(json.dumps(report.to_json()))
+
+
+def without_float64(report: dict[str, Any]) -> Any:
+    """The cases of a report, without what only JAX can say."""
+    for case in report["cases"]:
+        for result in case["results"]:
+            del result["in_float64"]
+    return report["cases"]
 
 
 # --- random numbers ---------------------------------------------------------------------------------------------------
@@ -63,29 +108,16 @@ def drawn(dtype: str) -> Iterator[Drawn]:
         yield Drawn((999,), dtype, "integers", 5, 0.0, 2.0**53)
 
 
-def test_the_same_random_numbers(tmp_path: Path) -> None:
-    wrong = {}
+def test_the_same_random_numbers(tmp_path: Path, check: Check) -> None:
+    verdicts = {}
     for dtype in (*FLOATS, *INTEGERS, *KEYS):
         file = tmp_path / "f.jaxexp"
         identity(dtype, 999).save(file, cases=[(one,) for one in drawn(dtype)])
-        lines = said(file)
-        if not all(line.startswith("  equal ") for line in lines[1:]):
-            wrong[dtype] = lines
-    assert not wrong
+        verdicts[dtype] = check(file, called(file))["verdict"]
+    assert {dtype for dtype, verdict in verdicts.items() if verdict != "equal"} == set()
 
 
 # --- verdicts -------------------------------------------------------------------------------------------------------
-
-
-class Pair(NamedTuple):
-    """What is recorded, what is found, and the tolerance of the case."""
-
-    recorded: np.ndarray
-    found: np.ndarray
-    tolerance: tuple[float, float] | None
-
-
-TOLERANCES: tuple[tuple[float, float] | None, ...] = (NONE, NOTHING, (1e-2, 0.0), (0.0, 0.6), (1e9, 1.0))
 
 
 def bits(dtype: str, raw: np.ndarray) -> np.ndarray:
@@ -99,93 +131,44 @@ def bits(dtype: str, raw: np.ndarray) -> np.ndarray:
     return raw.view(storage(dtype).dtype)
 
 
-def pairs(dtype: str) -> Iterator[Pair]:
-    random = np.random.default_rng(len(dtype))
-    held = storage(dtype)
-    width = held.size * SIZE
-    for index, tolerance in enumerate(TOLERANCES):
-        for _ in range(3):  # bits of any kind, of which some numbers are the same
-            raw = random.integers(0, 256, (2, width), np.uint8)
-            raw[1, : width // 2] = raw[0, : width // 2]
-            yield Pair(*(bits(dtype, one) for one in raw), tolerance)
-        near = np.array([1, 2, 3, 0, 1, 6]).astype(held.dtype) if not held.beyond else bits(dtype, raw[0])
-        next_one = near.reshape(-1).view(f"u{min(held.dtype.itemsize, 8)}").copy()
-        next_one[index % len(next_one)] ^= 1
-        yield Pair(near, next_one.view(held.dtype), tolerance)
-        if dtype in FLOATS:
-            yield from patterns(held.dtype, tolerance)
-
-
-def patterns(dtype: np.dtype, tolerance: tuple[float, float] | None) -> Iterator[Pair]:
-    """NaN and infinities, as far as the dtype has them."""
-    inf, nan = np.inf, np.nan
-    table = (([nan, 1, inf, 1], [nan, 1.5, -inf, 1]), ([nan, 2, inf, 1], [2, nan, 1, inf]), ([0, 0], [-0.0, 1]))
-    for before, after in table:
-        with np.errstate(invalid="ignore"):
-            sides = [np.array([*side, 1, 1, 2, 4][:SIZE]).astype(np.float32).astype(dtype) for side in (before, after)]
-        yield Pair(sides[0], sides[1], tolerance)
-    if dtype.kind == "c":
-        parts = [np.array([complex(nan, 1), complex(1, inf), 1 + 1j, 1, 2, 3]).astype(dtype) for _ in range(2)]
-        parts[1].imag[2] += 1e-5
-        parts[1].real[0] = 3
-        yield Pair(parts[0], parts[1], tolerance)
-        beside = [complex(nan, 1), complex(1, nan), complex(nan, inf), complex(nan, nan), 1, 2]
-        for i, other in enumerate((complex(nan, 1 + 2**-23), complex(2, nan), complex(nan, -inf), complex(nan, 0))):
-            changed = [other if i == j else one for j, one in enumerate(beside)]
-            yield Pair(np.array(beside, dtype), np.array(changed, dtype), tolerance)
-
-
-def save(file: Path, dtype: str, table: list[Pair]) -> None:
+def save(file: Path, dtype: str) -> None:
     """A function that returns its argument, with cases that found one thing and recorded another."""
     identity(dtype).save(file)
+    random, width = np.random.default_rng(len(dtype)), storage(dtype).size * SIZE
 
     def value(array: np.ndarray, tolerance: Any) -> Any:
         return KINDS[dtype], [SIZE], array.tobytes(), None, None, tolerance
 
-    cases = [
-        (f"{i} {pair.tolerance}", 0, [value(pair.found, None)], [value(pair.recorded, pair.tolerance)], 0, None)
-        for i, pair in enumerate(table)
-    ]
+    cases = []
+    for i, tolerance in enumerate((None, (0.0, 0.0), (1e9, 1.0))):
+        raw = random.integers(0, 256, (2, width), np.uint8)
+        raw[1, : width // 2] = raw[0, : width // 2]
+        found, recorded = (bits(dtype, one) for one in raw)
+        cases.append((str(i), 0, [value(found, None)], [value(recorded, tolerance)], 0, None))
     file.write_bytes(_native.with_cases(file.read_bytes(), (cases, [[("jax", "0.0.0")]], [], [])))
 
 
-def comparable(lines: Iterable[str], dtype: str) -> list[str]:
-    """Lines without the environment and float64, and with numbers for texts, which differ between releases of NumPy."""
-    kept = [line for line in [*lines][1:] if not line.lstrip().startswith(("recorded with", "checked with"))]
-    kept = [re.sub(r", float64 gives [^;]*", "", line) for line in kept]
-    number = re.compile(r"(recorded|found) (\(?[-+.\w]+\)?)(?=[,;])")
-    return [number.sub(lambda found: f"{found[1]} {as_number(found[2], dtype)}", line) for line in kept]
-
-
-def as_number(text: str, dtype: str) -> Any:
-    if text in ("True", "False"):
-        return text
-    return (np.complex64 if dtype in ("float32", "complex64") else complex)(text)
-
-
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, *KEYS])
-def test_the_same_verdicts(dtype: str, tmp_path: Path, plugin: Path) -> None:
+def test_the_same_verdicts(dtype: str, tmp_path: Path, plugin: Path, check: Check) -> None:
     file = tmp_path / "f.jaxexp"
-    table = list(pairs(dtype))
-    save(file, dtype, table)
+    save(file, dtype)
     session = Session(file, plugin=os.fspath(plugin))
+    results = called(file)
     how: dict[str, Any]
     for how, options in (({}, []), ({"tolerance": (0.125, 1e-3)}, ["--tolerance", "0.125,1e-3"])):
-        expected = jaxexp.check(file, **how)
-        assert len(expected.cases) == len(table)
-        lines = said(file, *options, status=0 if expected.ok else 1)
-        good = sum(case.verdict in ("equal", "close") for case in expected.cases)
-        assert lines[0] == f"{file}: {good} of {len(table)} cases as recorded"
-        found = comparable(lines, dtype)
-        assert found == comparable(session.check(**how).lines(), dtype) == comparable(expected.lines(), dtype)
-        verdicts = {case.verdict for case in expected.cases}
-        assert {"close", "differs"} <= verdicts or dtype in KEYS or how
+        expected = as_json(session.check(**how))
+        found = check(file, results, *options)
+        assert found["cases"] == expected["cases"]
+        assert (found["name"], found["verdict"]) == (expected["name"], expected["verdict"])
+        del expected["checked"]["python"]
+        assert found["checked"] == expected["checked"] | {"devices": "1"}
+        assert without_float64(found) == without_float64(as_json(jaxexp.check(file, **how)))
 
 
 # --- functions ------------------------------------------------------------------------------------------------------
 
 
-def test_functions(tmp_path: Path) -> None:
+def test_functions(tmp_path: Path, plugin: Path, check: Check) -> None:
     (b,) = jaxexp.symbolic_shape("b")
     spec, ones = jax.ShapeDtypeStruct, np.ones((200, 200), np.float32)
     large = jaxexp.export(jax.jit(lambda x: {"y": x + 1, "z": x.sum()}))(ones)
@@ -200,32 +183,86 @@ def test_functions(tmp_path: Path) -> None:
     for name, (function, cases) in functions.items():
         file = tmp_path / f"{name}.jaxexp"
         function.save(file, vjp_order=1, cases=cases)
-        lines = said(file, status=0)
-        assert lines[0].startswith(f"{file}: {len(cases)} of {len(cases)} case")
+        found = check(file, called(file))
+        assert found["verdict"] in ("equal", "close")
+        assert found["cases"] == as_json(Session(file, plugin=os.fspath(plugin)).check())["cases"]
         with jaxexp.Archive.create(tmp_path / f"{name}.zip") as writer:
             writer.add_file("member", file)
-        assert said(Path(f"{tmp_path / name}.zip::member"), status=0)[1:] == lines[1:]
+        member = f"{tmp_path / name}.zip::member"
+        assert check(member, called(member))["cases"] == found["cases"]
 
     file, beside = tmp_path / "large.jaxexp", tmp_path / "large.cases.safetensors"
+    results = called(file)
+    with np.load(results) as stored:
+        assert [*stored] == [
+            "0/0/result['y']", "0/0/result['z']", "1/1/result[0]", "2/0/result['y']", "2/0/result['z']", "about",
+        ]  # fmt: skip
+        np.testing.assert_array_equal(stored["0/0/result['y']"], ones + 1)
     good = beside.read_bytes()
-    beside.write_bytes(good[:-1] + b"x")  # the last array
-    lines = said(file, status=1)
-    assert lines[0] == f"{file}: 2 of 3 cases as recorded"
-    assert "the file is damaged" in next(line for line in lines if line.startswith("  failed "))
     beside.unlink()
-    assert sum(line.startswith("  failed ") for line in said(file, status=1)) == 3
+    verdicts = [case["verdict"] for case in check(file, results)["cases"]]
+    assert set(verdicts) == {"failed"}, "what was recorded is not there"
     beside.write_bytes(good)
-    # Drawn arguments count, and those of dtype float0, which take a byte for each number when they are made.
-    for name, count in (("large", 160_004), ("float0", 11)):
-        file = tmp_path / f"{name}.jaxexp"
-        refused = f"random arguments take {count:,} bytes; --max-drawn-bytes allows {count - 1:,}"
-        assert any(line.endswith(refused) for line in said(file, "--max-drawn-bytes", str(count - 1), status=1))
-        said(file, "--max-drawn-bytes", str(count), status=0)
     jaxexp.load(file).save(file, trailer=False)
-    assert said(file, status=1) == [f"{file}: no cases"]
+    done = runtime.run("--cases", file, "-o", results)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{file} has no cases: 'jaxexp record' adds calls" in done.stderr
 
 
-def test_forged_cases(tmp_path: Path) -> None:
+def test_calls_that_fail(tmp_path: Path, check: Check) -> None:
+    """They are reported, and those beside them are compared."""
+    (b,) = jaxexp.symbolic_shape("b")
+    file, ones = tmp_path / "f.jaxexp", np.ones((200, 200), np.float32)
+    exported = jaxexp.export(jax.jit(lambda x: x + 1))(jax.ShapeDtypeStruct((b, 200), np.float32))
+    small = (Drawn((1, 200), "float32"),)
+    exported.save(file, cases=[{"args": (ones,), "name": "a file"}, {"args": small, "name": "drawn"}])
+    beside = tmp_path / "f.cases.safetensors"
+    beside.write_bytes(beside.read_bytes().replace(np.float32(1).tobytes(), np.float32(2).tobytes(), 1))
+    found = check(file, called(file, failing=1))
+    assert [case["verdict"] for case in found["cases"]] == ["failed", "equal"]
+    assert "the file is damaged" in found["cases"][0]["error"]
+    # Drawn arguments count, and those of dtype float0, which take a byte for each number when they are made.
+    indexed = jaxexp.export(jax.jit(lambda x, i: x[i]))(jax.ShapeDtypeStruct((4,), jnp.bfloat16), np.int32(0))
+    indexed.save(file, vjp_order=1, cases=[{"args": (Drawn((4,), "bfloat16"), np.int32(2)), "vjp_order": 1}])
+    called(file, "--max-drawn-bytes", 11)
+    found = check(file, called(file, "--max-drawn-bytes", 10, failing=1))
+    assert found["cases"][0]["error"] == "its random arguments take 11 bytes; --max-drawn-bytes allows 10"
+
+
+def test_results_of_something_else(tmp_path: Path, refused: Callable[..., str]) -> None:
+    file, other, x = tmp_path / "f.jaxexp", tmp_path / "g.jaxexp", np.ones(3, np.float32)
+    for path, number in ((file, 1), (other, 2)):
+        jaxexp.export(jax.jit(lambda x, number=number: x + number))(x).save(path, cases=[(x,)])
+    results = called(file)
+    mismatch = "expected results of the cases that are in the artifact, of digest "
+    assert mismatch in refused(other, "--results", results)
+    jaxexp.record(file, [(x + 1,)])
+    assert mismatch in refused(file, "--results", results), "older cases"
+    jaxexp.export(jax.jit(lambda x: x))(x).save(other)
+    assert mismatch + "none, found" in refused(other, "--results", results)
+    np.savez(results, x)
+    assert "expected what 'jaxexp-run --cases' writes" in refused(file, "--results", results)
+    good = bytearray(called(file).read_bytes())
+    with zipfile.ZipFile(results) as zipped:
+        member = zipped.infolist()[0]
+    good[member.header_offset + 200] ^= 1
+    results.write_bytes(good)
+    assert "is not a file of numpy.save or numpy.savez" in refused(file, "--results", results)
+    assert "No such file" in refused(file, "--results", tmp_path / "missing.npz")
+    for options in (["--plugin", "cpu"], ["--matrix"], ["--view", "x.html"], [other]):
+        message = "--results compares what one artifact returned elsewhere: leave out --plugin"
+        assert message in refused(file, "--results", results, *options, status=2)
+
+
+def test_without_jax(tmp_path: Path) -> None:
+    file, x = tmp_path / "f.jaxexp", np.ones(3, jnp.bfloat16)
+    jaxexp.export(jax.jit(lambda x: x + 1))(x).save(file, cases=[(x,)])
+    code = "from jaxexp._cli import start; import sys; assert start.main(sys.argv[1:]) == 0"
+    said = without_jax.run(code, os.environ, "check", file, "--results", called(file))
+    assert said == f"{file}: 1 of 1 case as recorded\n  equal    0: 1 result with the same bits\n"
+
+
+def test_forged_cases(tmp_path: Path, check: Check) -> None:
     """Equal names; and a tensor in an archive of another size than the archive says, or else memory behind it would be
     read.
     """
@@ -233,7 +270,7 @@ def test_forged_cases(tmp_path: Path) -> None:
     cases = [{"args": (x,), "name": name, "tolerance": "dtype"} for name in ("case a", "case b")]
     jaxexp.export(jax.jit(lambda x: x + 1))(x).save(file, cases=cases)
     file.write_bytes(seal(bytearray(file.read_bytes().replace(b"case b", b"case a"))))
-    done = runtime.run("--check", file)
+    done = runtime.run("--cases", file, "-o", tmp_path / "f.npz")
     assert (done.returncode, done.stdout) == (1, "")
     assert "at trailer.cases.cases: expected names that are different, found 'case a' twice" in done.stderr
     count, forged, good = 20_000, 1 << 28, tmp_path / "good.jaxexp"
@@ -245,19 +282,20 @@ def test_forged_cases(tmp_path: Path) -> None:
     with jaxexp.Archive.create(tmp_path / "f.zip") as archive:
         archive.add_file("good", good)
         archive.add("forged", seal(bytearray(blob)))
-    assert said(Path(f"{tmp_path / 'f.zip'}::good"), status=0)
-    lines = said(Path(f"{tmp_path / 'f.zip'}::forged"), status=1)
-    assert any("a tensor of 1073741824 bytes with the digest" in line for line in lines), lines
+    assert check(f"{tmp_path / 'f.zip'}::good", called(f"{tmp_path / 'f.zip'}::good"))["verdict"] == "equal"
+    (case,) = check(f"{tmp_path / 'f.zip'}::forged", called(f"{tmp_path / 'f.zip'}::forged", failing=1))["cases"]
+    assert "a tensor of 1073741824 bytes with the digest" in case["error"]
 
 
 def test_misused() -> None:
-    tolerance = "--tolerance takes one number or two"
+    gone = "is gone: '--cases -o results.npz' writes what the recorded calls return, and 'jaxexp check ARTIFACT"
     for options, message in (
-        (["x.npy"], "--check takes one artifact and no inputs: a case has its own"),
-        (["--vjp", "1"], "leave out --inspect, --out, --save-executable, --repeat and --vjp"),
-        (["--tolerance", "-1"], f"{tolerance} that are not negative, as in 1e-4,1e-6"),
-        (["--tolerance", "1,2,3"], tolerance),
-        (["--tolerance", "nan"], tolerance),
+        (["--cases", "x.npy", "-o", "y.npz"], "--cases takes one artifact and no inputs: a case has its own"),
+        (["--cases"], "--cases needs a file for what the calls return, as in -o results.npz"),
+        (["--cases", "-o", "y.npy"], "--cases needs a file for what the calls return, as in -o results.npz"),
+        (["--cases", "-o", "y.npz", "--vjp", "1"], "leave out --inspect, --save-executable, --repeat and --vjp"),
+        (["--check"], f"--check {gone}"),
+        (["--tolerance", "1"], f"--tolerance {gone}"),
     ):
-        done = runtime.run("--check", "f.jaxexp", *options)
+        done = runtime.run("f.jaxexp", *options)
         assert (done.returncode, message in done.stderr) == (2, True), done.stderr

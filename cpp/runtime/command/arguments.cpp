@@ -2,7 +2,6 @@
 #include "runtime/command/arguments.h"
 
 #include <charconv>
-#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -22,21 +21,6 @@ std::size_t parsed(const std::string& option, const std::string& text) {
   return number;
 }
 
-/// A relative tolerance, or a relative and an absolute one, as in "1e-4,1e-6".
-Case::Tolerance tolerance_in(const std::string& text) {
-  double numbers[2] = {0, 0};
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  for (double& number : numbers) {
-    const auto [rest, error] = std::from_chars(at, end, number);
-    if (error != std::errc{} || !(number >= 0) || !std::isfinite(number) || (rest != end && *rest != ',')) break;
-    if (rest == end) return {numbers[0], numbers[1]};
-    at = rest + 1;
-  }
-  throw UsageError("--tolerance takes one number or two that are not negative, as in 1e-4,1e-6, and not '" + text +
-                   "'");
-}
-
 /// What is in front of a '=', and what is behind it.
 std::pair<std::string, std::string> split(const std::string& text, const std::string& expected) {
   const std::size_t at = text.find('=');
@@ -49,7 +33,7 @@ std::pair<std::string, std::string> split(const std::string& text, const std::st
 const char* const usage =
     R"(usage: jaxexp-run [--plugin PLUGIN] ARTIFACT [INPUT...] [-o FILE]
        jaxexp-run --inspect ARTIFACT
-       jaxexp-run [--plugin PLUGIN] --check ARTIFACT
+       jaxexp-run [--plugin PLUGIN] --cases ARTIFACT -o FILE
 
 Runs a function that jax.export or jaxexp has serialized, on a PJRT plugin.
 
@@ -77,9 +61,9 @@ Runs a function that jax.export or jaxexp has serialized, on a PJRT plugin.
   --compile-cache FOLDER  share compiled code with other processes in FOLDER, which is trusted like a program (default:
                       $JAXEXP_COMPILE_CACHE)
   --repeat N          call the function N times more, and say how long that takes
-  --check             make the calls again that were recorded in ARTIFACT, and compare the results with the recorded
-                      ones; the exit status is 1 if one differs, or a call fails, or there are none
-  --tolerance R[,A]   how far numbers may be from the recorded ones, R * |recorded| + A, in place of what the cases say
+  --cases             make the calls again that were recorded in ARTIFACT, and write what they return to -o FILE, a
+                      .npz, for 'jaxexp check ARTIFACT --results FILE'; the exit status is 1 if a call fails, or there
+                      are none
   --max-drawn-bytes N how many bytes the random arguments of a case may take (default: 4 GiB)
   --inspect           say what the function takes and returns; needs no plugin
   --version           say which version of jaxexp this is
@@ -101,7 +85,6 @@ Arguments::Arguments(int count, char** texts) {
       {"--lapack", text(lapack)},
       {"--repeat", [this](Text value) { repeat = parsed("--repeat", value); }},
       {"--max-drawn-bytes", [this](Text value) { max_drawn_bytes = parsed("--max-drawn-bytes", value); }},
-      {"--tolerance", [this](Text value) { tolerance = tolerance_in(value); }},
       {"--vjp", [this](Text value) { vjp_order = parsed("--vjp", value); }},
       {"--device", [this](Text value) { devices.push_back(parsed("--device", value)); }},
       {"--sizes", [this](Text value) { sizes.push_back(runtime::sizes_in(value)); }},
@@ -113,12 +96,16 @@ Arguments::Arguments(int count, char** texts) {
   };
   const std::map<std::string_view, bool*> flags = {
       {"--help", &help},   {"-h", &help},         {"--inspect", &inspect}, {"--version", &version},
-      {"--check", &check}, {"--stable", &stable}, {"--pad", &pad},         {"--only-sizes", &only_sizes}};
+      {"--cases", &cases}, {"--stable", &stable}, {"--pad", &pad},         {"--only-sizes", &only_sizes}};
   std::vector<std::string> files;
   for (int i = 1; i < count; ++i) {
     const std::string option = texts[i];
     if (const auto flag = flags.find(option); flag != flags.end())
       *flag->second = true;
+    else if (option == "--check" || option == "--tolerance")
+      throw UsageError(option +
+                       " is gone: '--cases -o results.npz' writes what the recorded calls return, and 'jaxexp check "
+                       "ARTIFACT --results results.npz' compares it");
     else if (!option.starts_with("--") && option != "-o")  // negative numbers are inputs
       files.push_back(option);
     else if (const auto setter = setters.find(option); setter == setters.end())
@@ -138,16 +125,17 @@ Arguments::Arguments(int count, char** texts) {
     throw UsageError("--out takes a file .npy or .npz, and not '" + out + "'");
   artifact = files.front();
   inputs.assign(files.begin() + 1, files.end());
-  if (check) check_check();
+  if (cases) check_cases();
   split_member();
 }
 
-void Arguments::check_check() const {
-  if (!inputs.empty()) throw UsageError("--check takes one artifact and no inputs: a case has its own");
-  if (inspect || !out.empty() || !save_executable.empty() || repeat > 0 || vjp_order > 0)
+void Arguments::check_cases() const {
+  if (!inputs.empty()) throw UsageError("--cases takes one artifact and no inputs: a case has its own");
+  if (!out.ends_with(".npz")) throw UsageError("--cases needs a file for what the calls return, as in -o results.npz");
+  if (inspect || !save_executable.empty() || repeat > 0 || vjp_order > 0)
     throw UsageError(
-        "--check makes the calls of the cases, also of VJPs: leave out --inspect, --out, --save-executable, "
-        "--repeat and --vjp");
+        "--cases makes the calls of the cases, also of VJPs: leave out --inspect, --save-executable, --repeat and "
+        "--vjp");
 }
 
 bool Arguments::calls() const { return save_executable.empty() || !inputs.empty() || !out.empty() || repeat > 0; }

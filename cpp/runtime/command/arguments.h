@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -36,9 +35,8 @@ struct Arguments {
   std::vector<std::map<std::string, std::int64_t>> sizes;
   std::size_t repeat = 0;
   std::size_t vjp_order = 0;
-  std::optional<Case::Tolerance> tolerance;
   std::uint64_t max_drawn_bytes = std::uint64_t{1} << 32;
-  bool check = false, inspect = false, help = false, version = false, stable = false, pad = false, only_sizes = false;
+  bool cases = false, inspect = false, help = false, version = false, stable = false, pad = false, only_sizes = false;
 
   /// Whether the function is called: to keep its code, nobody needs inputs.
   bool calls() const;
@@ -47,7 +45,7 @@ struct Arguments {
   /// Takes "fleet.zip::resnet/b8" apart.
   void split_member();
   /// Refuses what is given for nothing. Throws UsageError.
-  void check_check() const;
+  void check_cases() const;
 };
 
 extern const char* const usage;

@@ -169,6 +169,22 @@ class Inputs {
   bool is_vjp_;
 };
 
+}  // namespace
+
+std::vector<Array> read_arguments(const Arguments& arguments, const std::vector<Value>& values) {
+  Inputs inputs(values, arguments.vjp_order > 0);
+  std::vector<std::string> in_order;
+  for (const std::string& text : arguments.inputs)
+    if (!inputs.add_named(text)) in_order.push_back(text);
+  for (const std::string& text : in_order) {
+    if (text.ends_with(".npz"))
+      inputs.add_npz(text);
+    else
+      inputs.add_input(inputs.at(inputs.rest(), 0, text), text, text);
+  }
+  return inputs.arrays();
+}
+
 std::string npy_file(const Array& array) {
   static constexpr std::uint64_t number[2] = {};  // as large as any
   const Array one(array.dtype(), {1}, std::shared_ptr<const void>(std::shared_ptr<const void>(), number));
@@ -180,7 +196,16 @@ std::string npy_file(const Array& array) {
   return file;
 }
 
-/// Writes a file of another name, which then replaces this one; or into what is no file, such as a pipe.
+std::vector<std::string> result_names(const std::vector<Value>& results) {
+  std::vector<std::string> names;
+  std::set<std::string> taken;
+  for (const Value& value : results) {
+    const bool is_free = taken.insert(value.path).second;  // a number names the others to readers of .npz files, too
+    names.push_back(is_free ? value.path : std::string(unnamed) + std::to_string(names.size()));
+  }
+  return names;
+}
+
 void write_file(const std::string& file, const std::string& bytes) {
 #ifndef _WIN32
   namespace fs = std::filesystem;
@@ -201,22 +226,6 @@ void write_file(const std::string& file, const std::string& bytes) {
   if (!stream.flush()) throw wire::file_error(errno == 0 ? EIO : errno, file);
 }
 
-}  // namespace
-
-std::vector<Array> read_arguments(const Arguments& arguments, const std::vector<Value>& values) {
-  Inputs inputs(values, arguments.vjp_order > 0);
-  std::vector<std::string> in_order;
-  for (const std::string& text : arguments.inputs)
-    if (!inputs.add_named(text)) in_order.push_back(text);
-  for (const std::string& text : in_order) {
-    if (text.ends_with(".npz"))
-      inputs.add_npz(text);
-    else
-      inputs.add_input(inputs.at(inputs.rest(), 0, text), text, text);
-  }
-  return inputs.arrays();
-}
-
 std::size_t write_results(const std::string& file, const std::vector<Array>& results, const Artifact& function) {
   std::string bytes;
   if (file.ends_with(".npy")) {
@@ -224,14 +233,9 @@ std::size_t write_results(const std::string& file, const std::vector<Array>& res
       refuse("there are " + std::to_string(results.size()) + " results, and " + file + " holds one: name a .npz file");
     bytes = npy_file(results.front());
   } else {
-    const auto values = function.results();
+    const std::vector<std::string> names = result_names(function.results());
     std::vector<std::pair<std::string, std::string>> files;
-    std::set<std::string> names;
-    for (std::size_t i = 0; i < results.size(); ++i) {
-      // Long paths are cut, and may be the same then. A number names those to readers of .npz files, too.
-      const bool is_free = names.insert(values[i].path).second;
-      files.emplace_back(is_free ? values[i].path : std::string(unnamed) + std::to_string(i), npy_file(results[i]));
-    }
+    for (std::size_t i = 0; i < results.size(); ++i) files.emplace_back(names[i], npy_file(results[i]));
     bytes = npy::npz(files);
   }
   write_file(file, bytes);

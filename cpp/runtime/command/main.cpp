@@ -21,11 +21,11 @@
 #include "jaxexp/runtime.h"
 #include "jaxexp/version.h"
 #include "runtime/api/given.h"
-#include "runtime/cases/words.h"
 #include "runtime/command/arguments.h"
 #include "runtime/command/arrays.h"
-#include "runtime/command/check.h"
+#include "runtime/command/cases.h"
 #include "runtime/command/shown.h"
+#include "runtime/command/words.h"
 #include "wire/api/translating.h"
 #include "wire/base/file_error.h"
 #include "wire/bytecode/bytecode.h"
@@ -237,7 +237,7 @@ void call(const jaxexp::Function& function, const Arguments& arguments) {
   } else {
     const std::size_t bytes = jaxexp::command::write_results(arguments.out, results, artifact);
     say(arguments.out + ": " + std::to_string(results.size()) + (results.size() == 1 ? " result, " : " results, ") +
-        jaxexp::runtime::with_commas(bytes) + " bytes");
+        jaxexp::command::with_commas(bytes) + " bytes");
   }
   if (arguments.repeat > 0) {
     say("first call: " + shown(first, 3));
@@ -246,7 +246,7 @@ void call(const jaxexp::Function& function, const Arguments& arguments) {
 }
 
 /// Returns the exit status.
-int call_or_check(const Arguments& arguments) {
+int call_or_write_cases(const Arguments& arguments) {
   const jaxexp::Runtime runtime(std::filesystem::path(arguments.plugin), arguments.options);
   if (!arguments.lapack.empty()) jaxexp::Runtime::use_lapack(arguments.lapack);
   const jaxexp::LoadOptions options{.devices = arguments.devices,
@@ -262,10 +262,14 @@ int call_or_check(const Arguments& arguments) {
   const jaxexp::Function function = reading(arguments, [&] {
     return vjp_of(runtime.load(std::filesystem::path(arguments.artifact), options), arguments.vjp_order);
   });
-  if (arguments.check) {
-    const auto report = jaxexp::command::check(runtime, function, arguments, name_of(arguments));
-    for (const std::string& line : report.lines) say(line);
-    return report.is_good ? 0 : failed;
+  if (arguments.cases) {
+    const auto written = jaxexp::command::write_cases(runtime, function, arguments);
+    if (written.cases == 0)
+      refuse(name_of(arguments) + " has no cases: 'jaxexp record' adds calls, with what they return");
+    for (const std::string& line : written.failed) complain(line);
+    say(arguments.out + ": " + jaxexp::command::counted(written.cases, "case") + ", " +
+        jaxexp::command::with_commas(written.bytes) + " bytes");
+    return written.failed.empty() ? 0 : failed;
   }
   const bool has_sizes = !arguments.sizes.empty() || !function.artifact().sizes().empty();
   if (arguments.calls())
@@ -285,7 +289,7 @@ int run(const Arguments& arguments) {
   else if (arguments.inspect)
     inspect_file(arguments);
   else
-    return call_or_check(arguments);
+    return call_or_write_cases(arguments);
   return 0;
 }
 

@@ -9,13 +9,11 @@
 #include <iterator>
 #include <limits>
 
-#include "runtime/cases/decoded.h"
-#include "runtime/cases/words.h"
+#include "runtime/command/small_float.h"
+#include "runtime/command/words.h"
 
 namespace jaxexp::command {
 namespace {
-
-using runtime::with_commas;
 
 using Printed = std::string (*)(double);
 
@@ -107,15 +105,21 @@ NumberTexts not_aligned(std::string_view dtype, const std::byte* data, std::size
   if (dtype == "uint16") return whole<std::uint16_t>(data, count, most_words);
   if (dtype == "uint32") return whole<std::uint32_t>(data, count, most_words);
   if (dtype == "uint64") return whole<std::uint64_t>(data, count, most_words);
-  const auto floats = [&](std::size_t bytes) {
-    return runtime::reals(dtype, {reinterpret_cast<const std::uint8_t*>(data), bytes * count});
+  const auto floats = [&]<class T>(T, std::size_t parts = 1) {
+    const auto numbers = read<T>(data, parts * count);
+    return std::vector<double>(numbers.begin(), numbers.end());
   };
-  if (dtype == "float16") return reals(printed<float, 5>, floats(2), most_words);
-  if (dtype == "bfloat16") return reals(printed<float, 4>, floats(2), most_words);
-  if (dtype == "float32") return reals(printed<float>, floats(4), most_words);
-  if (dtype == "float64") return reals(printed<double>, floats(8), most_words);
-  if (dtype == "complex64") return complexes(printed<float>, floats(8), most_words);
-  if (dtype == "complex128") return complexes(printed<double>, floats(16), most_words);
+  const auto halves = [&] {
+    std::vector<double> numbers;
+    for (const auto code : read<std::uint16_t>(data, count)) numbers.push_back(small_float(dtype)->decoded(code));
+    return numbers;
+  };
+  if (dtype == "float16") return reals(printed<float, 5>, halves(), most_words);
+  if (dtype == "bfloat16") return reals(printed<float, 4>, halves(), most_words);
+  if (dtype == "float32") return reals(printed<float>, floats(float()), most_words);
+  if (dtype == "float64") return reals(printed<double>, floats(double()), most_words);
+  if (dtype == "complex64") return complexes(printed<float>, floats(float(), 2), most_words);
+  if (dtype == "complex128") return complexes(printed<double>, floats(double(), 2), most_words);
   return {};
 }
 

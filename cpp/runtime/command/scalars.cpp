@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "runtime/command/arguments.h"
+#include "runtime/command/small_float.h"
 
 namespace jaxexp::command {
 namespace {
@@ -34,16 +35,10 @@ Parsed integer(const std::string& text) {
   return parsed;
 }
 
-/// The nearest number of a float of 16 bits, with so many of them behind the exponent; halfway, the even one.
-Array in_16_bits(const std::string& dtype, double number, int fraction_bits) {
-  const int bias = (1 << (14 - fraction_bits)) - 1;
-  const double infinity = std::ldexp(2 * bias + 1, fraction_bits);
-  const int exponent = std::clamp(std::ilogb(number), 1 - bias, bias);
-  // A number that is rounded up to the next power of two gets the next exponent by this sum.
-  const double magnitude = std::ldexp(exponent + bias - 1, fraction_bits) +
-                           std::nearbyint(std::ldexp(std::fabs(number), fraction_bits - exponent));
-  const double bits = std::isnan(number) ? infinity + 1 : std::min(magnitude, infinity);
-  return {dtype, {}, std::make_shared<const std::uint16_t>(std::signbit(number) << 15 | static_cast<int>(bits))};
+/// The nearest number of a float of 16 bits; halfway, the even one.
+Array in_16_bits(const std::string& dtype, double number) {
+  const unsigned code = small_float(dtype)->encoded(number);  // that of NaN is infinity's
+  return {dtype, {}, std::make_shared<const std::uint16_t>(static_cast<std::uint16_t>(code + std::isnan(number)))};
 }
 
 Parsed real(const std::string& text, const std::string& dtype) {
@@ -51,8 +46,7 @@ Parsed real(const std::string& text, const std::string& dtype) {
   const double number = std::strtod(text.c_str(), &rest);
   Parsed parsed{"a number, or ", {}};
   if (text.empty() || rest != text.data() + text.size()) return parsed;
-  if (dtype == "float16") parsed.array = in_16_bits(dtype, number, 10);
-  if (dtype == "bfloat16") parsed.array = in_16_bits(dtype, number, 7);
+  if (dtype == "float16" || dtype == "bfloat16") parsed.array = in_16_bits(dtype, number);
   if (dtype == "float32") parsed.array = Array(static_cast<float>(number));
   if (dtype == "float64") parsed.array = Array(number);
   return parsed;

@@ -239,8 +239,7 @@ std::optional<Weights> Artifact::weights() const {
 }
 
 Cases Artifact::cases() const {
-  const auto* const stored = state_->stored_cases();
-  return stored ? wire::cases_in(*stored, state_->cases_in_archive) : Cases();
+  return state_->stored_cases() ? wire::cases_in(*state_->opened->trailer(), state_->cases_in_archive) : Cases();
 }
 
 std::vector<std::map<std::string, std::int64_t>> Artifact::sizes() const {

@@ -1,6 +1,8 @@
 // Texts and arrays stay where they are, in the artifact.
 #include "wire/api/stored.h"
 
+#include <array>
+
 #include "wire/artifact/stored_digest.h"
 #include "wire/exported/dtype_name.h"
 
@@ -27,6 +29,19 @@ std::vector<Case::Value> values_in(const CaseValues& values) {
   return read;
 }
 
+/// The digest in front of the last mark of the artifact, with its modules in it.
+Digest digest_of(const Trailer& trailer) {
+  std::array<std::uint8_t, 2 * sizeof(std::uint32_t)> sizes;
+  flatbuffers::WriteScalar(sizes.data(), static_cast<std::uint32_t>(trailer.metadata().size()));
+  flatbuffers::WriteScalar(sizes.data() + sizeof(std::uint32_t),
+                           static_cast<std::uint32_t>(trailer.content_bytes().size()));
+  Digester digester;
+  digester.update(trailer.content_bytes());
+  digester.update(trailer.metadata_digest());
+  digester.update(sizes);
+  return digester.digest();
+}
+
 }  // namespace
 
 std::vector<jaxexp::Weights::File> files_in(const Vectors::FilesRead& files) {
@@ -45,8 +60,9 @@ std::vector<jaxexp::Weights::Tensor> tensors_in(const Vectors::TensorsRead& tens
   return read;
 }
 
-jaxexp::Cases cases_in(const schema::Cases& cases, std::span<const std::span<const std::uint8_t>> in_archive) {
-  jaxexp::Cases read{{}, {}, files_in(*cases.files()), tensors_in(*cases.tensors(), in_archive)};
+jaxexp::Cases cases_in(const Trailer& trailer, std::span<const std::span<const std::uint8_t>> in_archive) {
+  const schema::Cases& cases = *trailer.content().cases();
+  jaxexp::Cases read{{}, {}, files_in(*cases.files()), tensors_in(*cases.tensors(), in_archive), digest_of(trailer)};
   for (const schema::Case* one : *cases.cases())
     read.all.push_back({one->name()->string_view(), one->order(), values_in(*one->arguments()),
                         values_in(*one->results()), one->recording(), one->trace() != nullptr});

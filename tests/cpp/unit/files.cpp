@@ -5,7 +5,7 @@
 #include <cmath>
 #include <string>
 
-#include "runtime/cases/small_float.h"
+#include "runtime/command/small_float.h"
 #include "runtime/npy/npy.h"
 #include "runtime/plugin/hlo_shardings.h"
 #include "runtime/plugin/protobuf.h"
@@ -28,9 +28,9 @@ TEST_CASE(
   for (const char* dtype :
        {"float16", "bfloat16", "float8_e5m2", "float8_e4m3", "float8_e3m4", "float8_e4m3fn", "float8_e4m3fnuz",
         "float8_e4m3b11fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn"}) {
-    const auto* const format = runtime::small_float(dtype);
+    const auto* const format = command::small_float(dtype);
     REQUIRE(format);
-    const bool has_sign = format->special != runtime::SmallFloat::Special::powers;
+    const bool has_sign = format->special != command::SmallFloat::Special::powers;
     const unsigned codes = 1u << (format->exponent_bits + format->fraction_bits + has_sign);
     for (unsigned code = 0; code < codes; ++code) {
       const double number = format->decoded(code);
@@ -44,17 +44,17 @@ TEST_CASE(
       }
     }
   }
-  CHECK(runtime::small_float("float16")->decoded(0x3C00) == 1);
-  CHECK(runtime::small_float("float16")->decoded(0x0001) == std::ldexp(1, -24));
-  CHECK(runtime::small_float("float16")->encoded(70000) == 0x7C00);
-  CHECK(runtime::small_float("bfloat16")->encoded(-1.5) == 0xBFC0);
-  CHECK(runtime::small_float("float8_e4m3fn")->encoded(1e9) == 0x7F);
-  CHECK(runtime::small_float("float8_e4m3fnuz")->encoded(-0.0) == 0);
-  CHECK(runtime::small_float("float4_e2m1fn")->encoded(100) == 7);
-  CHECK(runtime::small_float("float8_e8m0fnu")->decoded(127) == 1);
-  CHECK(runtime::small_float("float16")->bytes() == 2);
-  CHECK(runtime::small_float("float8_e5m2")->bytes() == 1);
-  CHECK_FALSE(runtime::small_float("float32"));
+  CHECK(command::small_float("float16")->decoded(0x3C00) == 1);
+  CHECK(command::small_float("float16")->decoded(0x0001) == std::ldexp(1, -24));
+  CHECK(command::small_float("float16")->encoded(70000) == 0x7C00);
+  CHECK(command::small_float("bfloat16")->encoded(-1.5) == 0xBFC0);
+  CHECK(command::small_float("float8_e4m3fn")->encoded(1e9) == 0x7F);
+  CHECK(command::small_float("float8_e4m3fnuz")->encoded(-0.0) == 0);
+  CHECK(command::small_float("float4_e2m1fn")->encoded(100) == 7);
+  CHECK(command::small_float("float8_e8m0fnu")->decoded(127) == 1);
+  CHECK(command::small_float("float16")->bytes() == 2);
+  CHECK(command::small_float("float8_e5m2")->bytes() == 1);
+  CHECK_FALSE(command::small_float("float32"));
 }
 
 std::string npy(const std::string& header, const std::string& data, char version = 1) {

@@ -169,6 +169,9 @@ struct Cases {
   std::vector<Recording> recordings;
   std::vector<Weights::File> files;
   std::vector<Weights::Tensor> tensors;
+  /// What the artifact ends with: of the cases, and of the digests of all else that the artifact is. It tells whether
+  /// results of these calls belong to it.
+  Weights::Digest digest = {};
 };
 
 /// A function in a buffer of the caller's, which has to stay where and what it is while this, a VJP, or a view of

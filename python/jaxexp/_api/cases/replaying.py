@@ -1,4 +1,6 @@
-"""Makes the calls of cases again, by JAX or by whatever else runs functions, and compares the results. Without JAX."""
+"""Makes the calls of cases again, by JAX or by whatever else runs functions, and compares the results; or compares what
+they returned elsewhere. Without JAX.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact.cases import FLOAT0, Array, Case, Tolerance, integers_of
@@ -62,13 +64,12 @@ def replayed(
     given = None if tolerance is None else Tolerance.of(tolerance)
 
     def of_case(case: Case) -> Checked:
-        about: dict[str, Any] = {"name": case.name, "vjp_order": case.vjp_order, "recorded": dict(case.recorded)}
         try:
             arguments = drawn_and_read(case, max_drawn_bytes)
             results = call(case.vjp_order, arguments)
-            checked = Checked(**about, results=tuple(_compared(case, results, paths(case.vjp_order), given)))
+            checked = _checked(case, results=tuple(_compared(case, results, paths(case.vjp_order), given)))
         except Exception as error:  # of whatever runs the function
-            return Checked(**about, error=explained(error))
+            return _checked(case, error=explained(error))
         if checked.verdict != DIFFERS:
             return checked
         if exact is not None:
@@ -84,6 +85,58 @@ def replayed(
             return dataclasses.replace(checked, unnamed=f"tracing failed: {explained(error)}")
 
     return CheckReport(name=name, cases=tuple(map(of_case, cases)), checked=dict(checked))
+
+
+class Returned(NamedTuple):
+    """What a case returned elsewhere.
+
+    Attributes:
+        paths: the paths of its results.
+        results: makes them.
+        error: why there are none; None if there are.
+    """
+
+    paths: Sequence[str]
+    results: Callable[[Case], Sequence[Array]]
+    error: str | None
+
+
+def judged(
+    name: str,
+    cases: Iterable[Case],
+    returned: Iterable[Returned],
+    checked: Mapping[str, str],
+    explained: Callable[[Exception], str],
+    tolerance: Any = None,
+) -> CheckReport:
+    """Compares what the cases of a function returned elsewhere with what was recorded.
+
+    Args:
+        name, cases, explained, tolerance: as in `replayed`.
+        returned: what each case returned.
+        checked: where that was.
+
+    Raises:
+        ExportError, TypeError: the tolerance is none.
+        Exception: as making the results does.
+    """
+    given = None if tolerance is None else Tolerance.of(tolerance)
+
+    def of_case(case: Case, one: Returned) -> Checked:
+        if one.error is not None:
+            return _checked(case, error=one.error)
+        results = one.results(case)
+        try:
+            made = _checked(case, results=tuple(_compared(case, results, one.paths, given)))
+        except Exception as error:  # as of a file with what was recorded, which is missing
+            return _checked(case, error=explained(error))
+        return made if made.verdict != DIFFERS else dataclasses.replace(made, **_first(case, (), None))
+
+    return CheckReport(name=name, cases=tuple(map(of_case, cases, returned)), checked=dict(checked))
+
+
+def _checked(case: Case, **found: Any) -> Checked:
+    return Checked(name=case.name, vjp_order=case.vjp_order, recorded=dict(case.recorded), **found)
 
 
 def _with_exact(one: Compared, wide: Array) -> Compared:

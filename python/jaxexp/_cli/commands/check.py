@@ -51,6 +51,7 @@ Example:
   jaxexp check models/ fleet.zip --junit results.xml
   jaxexp check model.jaxexp --python old/bin/python --python new/bin/python --matrix
   jaxexp check model.jaxexp --plugin cuda
+  jaxexp check model.jaxexp --results results.npz
   jaxexp check model.jaxexp --bisect
   jaxexp check model.jaxexp --view model.html"""
 
@@ -157,6 +158,13 @@ class Outcome:
     help="What --plugin is told when it starts, such as cpu_device_count=8. May be repeated.",
 )
 @click.option(
+    "--results",
+    "results_file",
+    metavar="NPZ",
+    type=click.Path(dir_okay=False),
+    help="Make no calls: compare what they returned elsewhere, as 'jaxexp-run --cases -o NPZ' wrote it, without JAX.",
+)
+@click.option(
     "--python",
     "pythons",
     metavar="PYTHON",
@@ -208,6 +216,7 @@ def command(
     files: tuple[str, ...],
     plugin: str | None,
     plugin_options: dict[str, PluginOption],
+    results_file: str | None,
     pythons: tuple[str, ...],
     is_matrix: bool,
     is_bisecting: bool,
@@ -241,12 +250,20 @@ def command(
             "--view is for a check of one artifact in this process: leave out --plugin, --python, options of workers, "
             "and other artifacts"
         )
+    is_elsewhere = plugin is not None or pythons or is_matrix or is_bisecting or spread.is_asked_for
+    if results_file is not None and (is_elsewhere or page_file is not None or files[1:]):
+        raise click.UsageError(
+            "--results compares what one artifact returned elsewhere: leave out --plugin, --python, --matrix, "
+            "--bisect, --view, options of workers, and other artifacts"
+        )
     for report in filter(None, (page_file, junit_file)):
         file_system.refuse_to_lose(report, "a report")
     how = {"tolerance": tolerance, "max_drawn_bytes": max_drawn_bytes}
     found: list[Outcome] = []
     if page_file is not None:
         found.append(_viewed(files[0], page_file, how))
+    elif results_file is not None:
+        found.append(_of_results(files[0], results_file, tolerance))
     elif plugin is not None:
         found += _on_plugin(files, folders, plugin, plugin_options, how)
     else:
@@ -317,6 +334,21 @@ def _viewed(file: str, page_file: str, how: _How) -> Outcome:
         return found
 
     return _tried(inputs.artifact(file), HERE, written)
+
+
+def _of_results(file: str, results_file: str, tolerance: Tolerance | None) -> Outcome:
+    """Compares what the calls returned elsewhere."""
+    from jaxexp._api.cases.results import check_results
+    from jaxexp._cli import arrays
+    from jaxexp._fleet.places.cases import cases_in
+
+    stored = {name: one.array for name, one in arrays.read_all(results_file).items()}
+
+    def compared(source: inputs.Source) -> CheckReport:
+        artifact = source.read()
+        return check_results(results_file, stored, cases_in(source, artifact), artifact, tolerance)
+
+    return _tried(inputs.artifact(file), HERE, compared)
 
 
 def _on_plugin(

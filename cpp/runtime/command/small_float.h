@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string_view>
 
-namespace jaxexp::runtime {
+namespace jaxexp::command {
 
 /// A sign if the format has one, then the exponent, then the fraction.
 struct SmallFloat {
@@ -28,4 +28,4 @@ struct SmallFloat {
 /// The format of a dtype; null for another dtype.
 const SmallFloat* small_float(std::string_view dtype);
 
-}  // namespace jaxexp::runtime
+}  // namespace jaxexp::command

@@ -1,13 +1,13 @@
 // Philox4x32-10, whose counter is the number of a block, so that each number can be drawn by itself. This file is
 // compiled so that no multiplication and addition become one operation, which would round once and not twice.
-#include "runtime/cases/drawn.h"
+#include "runtime/command/drawn.h"
 
 #include <array>
 #include <cstring>
 
-#include "runtime/cases/small_float.h"
+#include "runtime/command/small_float.h"
 
-namespace jaxexp::runtime {
+namespace jaxexp::command {
 namespace {
 
 using Words = std::array<std::uint32_t, 4>;
@@ -79,4 +79,4 @@ std::vector<std::uint8_t> draw(const Case::Drawn& drawn, std::string_view dtype,
   return integers(std::uint8_t());  // int4 and bool, too
 }
 
-}  // namespace jaxexp::runtime
+}  // namespace jaxexp::command

@@ -8,9 +8,9 @@
 
 #include "jaxexp/artifact.h"
 
-namespace jaxexp::runtime {
+namespace jaxexp::command {
 
 /// So many bytes of numbers of a dtype; a random key is several numbers of uint32.
 std::vector<std::uint8_t> draw(const Case::Drawn& drawn, std::string_view dtype, std::size_t bytes);
 
-}  // namespace jaxexp::runtime
+}  // namespace jaxexp::command

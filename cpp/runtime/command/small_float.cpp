@@ -1,12 +1,12 @@
 // Formats as ml_dtypes has them.
-#include "runtime/cases/small_float.h"
+#include "runtime/command/small_float.h"
 
 #include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <limits>
 
-namespace jaxexp::runtime {
+namespace jaxexp::command {
 namespace {
 
 using Special = SmallFloat::Special;
@@ -76,4 +76,4 @@ const SmallFloat* small_float(std::string_view dtype) {
   return found == std::end(formats) ? nullptr : found;
 }
 
-}  // namespace jaxexp::runtime
+}  // namespace jaxexp::command
