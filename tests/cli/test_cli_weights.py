@@ -15,7 +15,7 @@ import pytest
 import safetensors.numpy
 
 import jaxexp
-from jaxexp._weights.files.content import second_name
+from jaxexp._weights.files.places import second_name
 from kit.weighted import X, apply, bound, close, params
 
 

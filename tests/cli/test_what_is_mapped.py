@@ -42,7 +42,7 @@ def mapped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
         found.add(os.fspath(path))
         return artifact(path)
 
-    def tensors_seen(descriptor: int) -> places.MappedFile:
+    def tensors_seen(descriptor: int) -> places.Bytes:
         found.add(names.get(os.fstat(descriptor).st_ino, "another file"))
         return tensors(descriptor)
 

@@ -10,27 +10,20 @@ import ml_dtypes
 import numpy as np
 
 from jaxexp._weights.files import dtypes, writing
-from jaxexp._weights.files.header import Tensor
-from jaxexp._weights.files.reading import TensorFile, Tensors
+from jaxexp._weights.files.header import Source, Table
 
 
-def write(
-    path: str | os.PathLike[str], sources: Sequence[writing.Source], *, max_file_size: int | None = None
-) -> list[writing.WrittenFile]:
-    written = writing.write_apart(path, sources, max_file_size=max_file_size)
-    for file in written:
-        writing.name_apart(os.path.dirname(path), file)
-    writing.publish(path, written)
-    return written
+def write(path: str | os.PathLike[str], sources: Sequence[Source], *, max_file_size: int | None = None) -> Table:
+    table, temporary = writing.write_apart(path, sources, max_file_size=max_file_size)
+    for file, now in zip(table.files, temporary, strict=True):
+        os.replace(now, os.path.join(os.path.dirname(path), file.second_name))
+    writing.publish(path, table)
+    return table
 
 
-def array_in(file: TensorFile, tensor: Tensor) -> np.ndarray:
+def array_of(tensor: Source) -> np.ndarray:
     """A tensor as a NumPy array over the mapped file."""
-    return np.frombuffer(file.bytes_of(tensor), in_numpy(tensor.dtype)).reshape(tensor.shape)
-
-
-def array_of(tensors: Tensors, name: str) -> np.ndarray:
-    return array_in(tensors.file_of(name), tensors[name])
+    return np.frombuffer(tensor.data(), in_numpy(tensor.dtype)).reshape(tensor.shape)
 
 
 def in_numpy(dtype: str) -> Any:

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 import jaxexp
 from jaxexp import _native
 from jaxexp._signing import reading
-from jaxexp._weights.files import content
+from jaxexp._weights.files.places import second_name
 from kit.each import each
 from kit.signing import RESULT, X, digest, flip, seen_by_decoders
 
@@ -75,8 +75,7 @@ def test_signed_files_are_loaded(how: str, signed: Path, by: jaxexp.SignedBy) ->
     if loaded is not None:
         np.testing.assert_allclose(loaded.call(X), RESULT, rtol=1e-6)
         if loaded.weights.stored is not None:  # members have their archive's
-            file, tensor = loaded.weights.stored.find("w")
-            used = np.frombuffer(file.bytes_of(tensor), np.float32).ctypes.data
+            used = np.frombuffer(loaded.weights.stored.find("w").data(), np.float32).ctypes.data
             assert loaded.weights["w"].unsafe_buffer_pointer() == used, "without a further copy"
         assert how in ("load_many", "load_all") or [one.used for one in loaded.executables] == [True]
 
@@ -203,7 +202,7 @@ def test_pipes_in_place_of_files(signed: Path, by: jaxexp.SignedBy) -> None:
 def test_weights_under_their_second_name_are_not_looked_for(signed: Path, by: jaxexp.SignedBy) -> None:
     """Unsigned loads look for a file between two steps of saving first. Nobody signs it under this name."""
     (file,) = load_many(signed, by).weights.stored.table.files
-    second = signed / content.second_name(file.name, file.content)
+    second = signed / second_name(file.name, file.content)
     shutil.copy(signed / file.name, second)
     flip(second, -1)
     np.testing.assert_allclose(load_many(signed, by).call(X), RESULT, rtol=1e-6)
@@ -393,7 +392,7 @@ def test_what_a_killed_process_left_is_not_signed(cases: Path, keys: Path) -> No
     before = beside.read_bytes()
     jaxexp.record(cases, [(np.zeros((200, 200), np.float32),)])
     (_, _, ((name, _, found),), _) = _native.Artifact(cases.read_bytes()).cases()
-    beside.rename(cases.with_name(content.second_name(name, found)))
+    beside.rename(cases.with_name(second_name(name, found)))
     beside.write_bytes(before)
     cases.with_name("model.jaxexp.sig").unlink()
     assert jaxexp.check(cases).ok

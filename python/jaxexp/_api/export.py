@@ -17,7 +17,7 @@ from jaxexp._public import public
 from .exported import BoundExported, Exported
 
 if TYPE_CHECKING:
-    from jaxexp._weights.bound.taking import Taking
+    from jaxexp._weights.bound.lifting import Taking
 
 
 @public
@@ -107,6 +107,6 @@ def export(
 
 
 def _chosen(weights: Any) -> Callable[[], Taking]:
-    from jaxexp._weights.bound.taking import ByContent, Named, Taking
+    from jaxexp._weights.bound.lifting import ByContent, Named, Taking
 
-    return functools.partial(Taking, ByContent() if weights is True else Named(weights))
+    return (lambda: Taking(ByContent())) if weights is True else functools.partial(Taking, Named(weights))

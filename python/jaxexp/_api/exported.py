@@ -106,8 +106,7 @@ class Exported(Recorded, Called, ExportedOfJax, metaclass=InPlaceOf):
                 file cannot be read.
             OSError: a file cannot be opened.
         """
-        from jaxexp._weights.bound.program import without_arrays
-        from jaxexp._weights.bound.renamed import with_named_weights
+        from jaxexp._weights.bound.program import with_named_weights, without_arrays
 
         program = data.without_cases(with_named_weights(self))
         return BoundExported.of(program, without_arrays(program, weights).with_values(weights, rename, cast, stable))
@@ -391,7 +390,7 @@ class BoundExported(Exported):
             BusyError: another writer saves weights or cases in the folder for a minute. Nothing is written.
             OSError: a file cannot be written. What was saved before is still there.
         """
-        from jaxexp._weights.bound.save import save
+        from jaxexp._weights.bound.program import save
 
         if not trailer:
             raise ExportTypeError(

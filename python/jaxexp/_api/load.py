@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from jaxexp._policy.policy import Policy
     from jaxexp._signing.reading import SignedFiles
     from jaxexp._signing.signed_by import SignedBy
-    from jaxexp._weights.arrays.stored import Table, WithDigests
     from jaxexp._weights.arrays.weights import Weights
+    from jaxexp._weights.files.header import Table
+    from jaxexp._weights.files.places import Take
+    from jaxexp._weights.files.reading import Opening, Tensors
 else:  # so that `typing.get_type_hints` takes `deserialize`, as it takes that of jax.export
     Buffer = Policy = Any
 
@@ -118,9 +120,7 @@ def load_file(
     return BoundExported.of(exported, weights)
 
 
-def give_cases(
-    exported: Exported, stored: Callable[[Table], WithDigests | None], *, verify: bool = False
-) -> Cases | None:
+def give_cases(exported: Exported, stored: Callable[[Table], Tensors | None], *, verify: bool = False) -> Cases | None:
     """Lets a function find the arrays of its cases in files beside its artifact, if there are some, and returns these
     cases. `stored` finds the files, given what the trailer says of them; None if they are missing. With `verify`, they
     are read now.
@@ -129,9 +129,9 @@ def give_cases(
     if cases is None or not cases.table.files:
         return None
     from jaxexp._api.cases.files import reader_of
-    from jaxexp._weights.arrays.stored import Table
+    from jaxexp._weights.files.header import Table
 
-    if (found := stored(Table.of_trailer(*cases.table, ()))) is None:
+    if (found := stored(Table.of_trailer(*cases.table))) is None:
         return None
     if verify:
         found.check_digests()
@@ -147,12 +147,10 @@ def give_cases_beside(
     have to be among these.
     """
 
-    def stored(table: Table) -> WithDigests:
-        from jaxexp._weights.arrays.stored import StoredChecked, StoredInPieces
+    def stored(table: Table) -> Tensors:
+        from jaxexp._weights.files.reading import StoredTensors
 
-        if signed is None:
-            return StoredInPieces(path, table)
-        return StoredChecked(path, table, functools.partial(signed.check, used_by=os.fsdecode(path)))
+        return StoredTensors(path, table, _opening(path, signed, "in pieces"))
 
     give_cases(exported, stored, verify=verify)
 
@@ -167,13 +165,20 @@ def stored_weights(
         DeserializationError: they do not fit the program.
         SignatureError: they are not signed.
     """
-    from jaxexp._weights.arrays.stored import Stored, StoredChecked
     from jaxexp._weights.bound.program import stored  # imports what calls need, which most functions load later
+    from jaxexp._weights.files.reading import StoredTensors
+
+    how = _opening(path, signed, "copied" if stable else "mapped")
+    return stored(exported, lambda table, _: StoredTensors(path, table, how))
+
+
+def _opening(path: str | os.PathLike[str], signed: SignedFiles | None, take: Take) -> Opening:
+    """How files beside an artifact are opened, unless they have to be signed."""
+    from jaxexp._weights.files.reading import Opening
 
     if signed is None:
-        return stored(exported, lambda table, _: Stored(path, table, stable))
-    check = functools.partial(signed.check, used_by=os.fsdecode(path))
-    return stored(exported, lambda table, _: StoredChecked(path, table, check))
+        return Opening(take)
+    return Opening.signed(functools.partial(signed.check, used_by=os.fsdecode(path)))
 
 
 def load_bytes(

@@ -194,7 +194,6 @@ def test_missing_and_damaged_files_are_not_packed(tmp_path: Path) -> None:
 
 
 def test_forged_digests_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights_writer, "_digest", lambda source: bytes(16))
     monkeypatch.setattr(weights_writer._native, "Digester", _SameDigest)
     with Archive.create(tmp_path / "x.zip") as archive:
         archive.add("one", _of(jnp.ones(4)))

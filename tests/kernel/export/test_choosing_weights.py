@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxexp._weights.bound.taking import Named, with_weights
+from jaxexp._weights.bound.lifting import Named, with_weights
 
 pytestmark = pytest.mark.jax
 

@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 from jaxexp._errors import ExportError
 from jaxexp._weights.arrays import pieces, placing
 from jaxexp._weights.arrays import pieces as of
+from jaxexp._weights.arrays.weights import Weights
 from jaxexp._weights.files import reading
 from kit.devices import DEVICES
 from kit.each import each
@@ -42,6 +43,8 @@ def test_of_many_devices(spec: P, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(of, "PIECE", piece)
         assert joined(array) == HOST.tobytes()
         assert max(p.nbytes for p in of.pieces(array)) <= piece
+        # Places of a tied weight are compared piece by piece, wherever each is.
+        assert [p.nbytes for p in of.pieces(array)] == [p.nbytes for p in of.pieces(HOST)]
         assert b"".join(p.tobytes() for p in of.source("x", array).pieces()) == HOST.tobytes()
 
 
@@ -95,24 +98,24 @@ ARRAYS = {
 }
 
 
-def written_to(tmp_path: Path) -> reading.Tensors:
+def written_to(tmp_path: Path) -> reading.TensorFiles:
     write(tmp_path / "x.safetensors", [pieces.source(name, array) for name, array in ARRAYS.items()])
     return reading.open_tensors(tmp_path / "x.safetensors")
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> reading.Tensors:
+def files(tmp_path: Path) -> reading.TensorFiles:
     return written_to(tmp_path)
 
 
-def placed(tensors: reading.Tensors, name: str, sharding: Any = None) -> jax.Array:
-    file, aval = tensors.file_of(name), jax.typeof(jax.ShapeDtypeStruct(ARRAYS[name].shape, ARRAYS[name].dtype))
-    placing.check(file, tensors[name], aval)
-    return placing.placed(file, tensors[name], aval, sharding)
+def placed(tensors: reading.TensorFiles, name: str, sharding: Any = None) -> jax.Array:
+    aval = jax.typeof(jax.ShapeDtypeStruct(ARRAYS[name].shape, ARRAYS[name].dtype))
+    placing.check(tensors[name], aval)
+    return placing.placed(tensors[name], aval, sharding)
 
 
 @each("name", ARRAYS)
-def test_every_dtype_comes_back(files: reading.Tensors, name: str) -> None:
+def test_every_dtype_comes_back(files: reading.TensorFiles, name: str) -> None:
     with jax.enable_x64(True):
         array = placed(files, name)
         assert (array.dtype, array.shape) == (ARRAYS[name].dtype, ARRAYS[name].shape)
@@ -123,7 +126,7 @@ def test_every_dtype_comes_back(files: reading.Tensors, name: str) -> None:
 def test_no_copy_on_a_cpu(tmp_path: Path, name: str) -> None:
     """The array is the mapped file; it stays when nobody has the file any more."""
     files = written_to(tmp_path)
-    mapped = placing.view(files.file_of(name), files[name], ARRAYS[name])
+    mapped = placing.view(files[name], ARRAYS[name])
     array = placed(files, name)
     assert array.unsafe_buffer_pointer() == mapped.ctypes.data
     files.files.clear()
@@ -131,41 +134,42 @@ def test_no_copy_on_a_cpu(tmp_path: Path, name: str) -> None:
     np.testing.assert_array_equal(np.asarray(array), ARRAYS[name])
 
 
-def foreign(path: Path, padding: int) -> reading.Tensors:
+def foreign(path: Path, padding: int) -> Path:
     """A file of another tool, whose tensors begin so many bytes behind a multiple of 64."""
     whole = np.arange(64, dtype=np.float32)
     header = {name: entry("F32", [64], i * 256, (i + 1) * 256) for i, name in enumerate("ab")}
     text = json.dumps(header).encode()
     text += b" " * ((padding - 8 - len(text)) % 64)
     path.write_bytes(a_file(text, whole.tobytes() * 2))
-    return reading.open_tensors(path)
+    return path
 
 
 def test_the_log_names_a_file_that_is_copied(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Once, and the guide says how to avoid it. Not those of `save`; some of their tensors are copied, too."""
-    aval = jax.typeof(jax.ShapeDtypeStruct((64,), np.float32))
+    array = np.zeros(64, np.float32)
+    weights = Weights(dict.fromkeys("ab", jax.typeof(array)), dict.fromkeys("ab", array))
+    scalar = Weights({"scalar": jax.typeof(ARRAYS["scalar"])}, {"scalar": ARRAYS["scalar"]})
     caplog.set_level("INFO", logger="jaxexp.weights")
-    placed(written_to(tmp_path), "scalar")
+    written_to(tmp_path)
+    scalar.with_values(tmp_path / "x.safetensors").arrays()
     for padding in (0, 8):
         assert not caplog.records
-        tensors = foreign(tmp_path / "hub\x1b.safetensors", padding)
+        found = weights.with_values(foreign(tmp_path / "hub\x1b.safetensors", padding))
         for name in "ab":
-            file = tensors.file_of(name)
-            array = placing.placed(file, tensors[name], aval, None)
-            view = np.frombuffer(file.bytes_of(tensors[name]), np.float32)
-            assert (array.unsafe_buffer_pointer() == view.ctypes.data) == (not padding)
+            view = np.frombuffer(found._files.find(name).data(), np.float32)
+            assert (found[name].unsafe_buffer_pointer() == view.ctypes.data) == (not padding)
     (said,) = [record.getMessage() for record in caplog.records]
     assert "hub\\x1b.safetensors': a CPU copies 2 of its 2 tensors to memory (512 bytes)" in said
     assert said.isprintable()
 
 
-def test_donation_does_not_write_to_the_file(files: reading.Tensors) -> None:
+def test_donation_does_not_write_to_the_file(files: reading.TensorFiles) -> None:
     donated = jax.jit(lambda x: x + 1, donate_argnums=0)(placed(files, "f32"))
     np.testing.assert_array_equal(donated, ARRAYS["f32"] + 1)
     np.testing.assert_array_equal(placed(files, "f32"), ARRAYS["f32"])
 
 
-def test_shards(files: reading.Tensors) -> None:
+def test_shards(files: reading.TensorFiles) -> None:
     for name in ("f32", "bf16", "e3m4"):
         for spec in (P(), P("d"), P(None, "d")):
             sharding = NamedSharding(DEVICES_IN_A_ROW, spec)
@@ -174,7 +178,7 @@ def test_shards(files: reading.Tensors) -> None:
             np.testing.assert_array_equal(np.asarray(array), ARRAYS[name])
 
 
-def test_each_device_reads_its_part(files: reading.Tensors, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_device_reads_its_part(files: reading.TensorFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Any] = []
 
     class Watched(np.ndarray):

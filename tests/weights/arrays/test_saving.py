@@ -21,17 +21,14 @@ import jaxexp
 from jaxexp import _native
 from jaxexp._errors import ExportError, WeightsError
 from jaxexp._kernel.io import files as io_files
-from jaxexp._weights.arrays import saving
-from jaxexp._weights.arrays.stored import Stored, Table
-from jaxexp._weights.arrays.unpacking import Unpacking
 from jaxexp._weights.arrays.weights import Weights
-from jaxexp._weights.files import dtypes, header, reading, writing
-from jaxexp._weights.files.content import second_name
-from jaxexp._weights.files.header import ALIGNMENT
-from jaxexp._weights.files.writing import Source
+from jaxexp._weights.files import dtypes, header, reading, saving, writing
+from jaxexp._weights.files.header import ALIGNMENT, Source, Table
+from jaxexp._weights.files.reading import StoredTensors
+from jaxexp._weights.files.saving import Unpacking
 from kit.compare import assert_same_values
 from kit.each import each
-from kit.tensor_files import array_in, array_of, write
+from kit.tensor_files import array_of, write
 
 
 def weights_of(value: float) -> Weights:
@@ -51,8 +48,7 @@ def save(folder: Path, value: float, **options: int) -> Table:
 
 
 def value(folder: Path, table: Table) -> float:
-    file, tensor = Stored(folder / "x", table).find("w")
-    return float(array_in(file, tensor)[0])
+    return float(array_of(StoredTensors(folder / "x", table).find("w"))[0])
 
 
 def of_safetensors(path: Path) -> None:
@@ -115,7 +111,7 @@ def test_a_second_name_of_another_content_is_not_believed(tmp_path: Path) -> Non
     table = save(tmp_path, 1)
     save(tmp_path / ".." / tmp_path.name, 1)
     (file,) = table.files
-    (tmp_path / second_name(file.name, file.content)).write_bytes(b"hostile")
+    (tmp_path / file.second_name).write_bytes(b"hostile")
     assert value(tmp_path, table) == 1
 
 
@@ -140,14 +136,15 @@ ARRAYS = {
 
 def test_the_package_reads_it(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
-    (written,) = write(path, [source(name, array) for name, array in ARRAYS.items()])
+    (written,), tensors, _ = write(path, [source(name, array) for name, array in ARRAYS.items()])
+    digests = {tensor.name: tensor.digest for tensor in tensors}
     assert (written.name, written.size) == ("x.safetensors", path.stat().st_size)
     found = dict(safetensors.deserialize(path.read_bytes()))  # which knows dtypes that its NumPy functions do not
     assert found.keys() == ARRAYS.keys()
     for name, array in ARRAYS.items():
         assert (found[name]["dtype"], tuple(found[name]["shape"])) == dtypes.held_as(array.dtype.name, array.shape)
         assert found[name]["data"] == array.tobytes()
-        assert written.digests[name] == _native.digest(np.ascontiguousarray(array).tobytes())
+        assert digests[name] == _native.digest(np.ascontiguousarray(array).tobytes())
     with safetensors.safe_open(path, "numpy") as file:
         assert file.metadata()["content"] == written.content.hex()
 
@@ -171,13 +168,13 @@ def test_all_but_small_rests_are_aligned(tmp_path: Path) -> None:
     for tensor in file.header.tensors.values():
         need = ALIGNMENT if tensor.size % ALIGNMENT == 0 else tensor.size & -tensor.size
         assert (file.header.size + tensor.start) % need == 0, tensor
-        assert array_in(file, tensor).ctypes.data % need == 0
+        assert array_of(file.source(tensor.name)).ctypes.data % need == 0
 
 
 def test_several_files(tmp_path: Path) -> None:
     arrays = {f"layers/{i}": np.full(100, i, np.float32) for i in range(5)}
     path = tmp_path / "x.safetensors"
-    written = write(path, [source(name, array) for name, array in arrays.items()], max_file_size=900)
+    written = write(path, [source(name, array) for name, array in arrays.items()], max_file_size=900).files
     assert [file.name for file in written] == [f"x-0000{i}-of-00003.safetensors" for i in (1, 2, 3)]
     assert sorted(os.listdir(tmp_path)) == [*(file.name for file in written), "x.safetensors.index.json"]
     index = json.loads((tmp_path / "x.safetensors.index.json").read_text())
@@ -185,7 +182,7 @@ def test_several_files(tmp_path: Path) -> None:
     for name, file in index["weight_map"].items():
         np.testing.assert_array_equal(safetensors.numpy.load_file(tmp_path / file)[name], arrays[name])
     found = reading.open_tensors(tmp_path / "x.safetensors.index.json")
-    assert {name: array_of(found, name)[0] for name in found} == {name: array[0] for name, array in arrays.items()}
+    assert {name: array_of(found[name])[0] for name in found} == {name: array[0] for name, array in arrays.items()}
     assert all((tmp_path / file.name).stat().st_size == file.size for file in written)
 
 
@@ -195,7 +192,7 @@ def test_memory_does_not_grow_with_tensors(tmp_path: Path) -> None:
             yield bytes(1 << 20)
 
     tracemalloc.start()
-    (written,) = write(tmp_path / "x.safetensors", [Source("x", "U8", (256 << 20,), pieces)])
+    (written,) = write(tmp_path / "x.safetensors", [Source("x", "U8", (256 << 20,), pieces)]).files
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 8 << 20
@@ -229,9 +226,9 @@ def test_an_error_leaves_what_was_there(tmp_path: Path) -> None:
 
 def test_the_content_is_of_all_that_makes_a_tensor(tmp_path: Path) -> None:
     """Two files of the same bytes are not taken for each other."""
-    (one,) = write(tmp_path / "one.safetensors", [source("w", np.zeros((4, 4), np.float32))])
+    (one,) = write(tmp_path / "one.safetensors", [source("w", np.zeros((4, 4), np.float32))]).files
     for name, shape, dtype in (("v", (4, 4), np.float32), ("w", (2, 8), np.float32), ("w", (4, 4), np.int32)):
-        (two,) = write(tmp_path / "two.safetensors", [source(name, np.zeros(shape, dtype))])
+        (two,) = write(tmp_path / "two.safetensors", [source(name, np.zeros(shape, dtype))]).files
         assert one.size == two.size
         assert one.content != two.content
 
@@ -242,7 +239,7 @@ def test_files_of_the_first_content(tmp_path: Path) -> None:
                for name, array in (("b", np.ones(4, np.float32)), ("a", np.zeros(4, np.float32)))]  # fmt: skip
     first = _native.digest(b"".join(t.digest or b"" for t in sorted(tensors, key=lambda t: t.name)))
     path = tmp_path / "x.safetensors"
-    (written,) = write(path, tensors)
+    (written,) = write(path, tensors).files
     assert written.content != first
     path.write_bytes(path.read_bytes().replace(written.content.hex().encode(), first.hex().encode()))
     jaxexp.verify(path)

@@ -15,8 +15,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxexp._errors import ExportError, WeightsError
-from jaxexp._weights.arrays.stored import Stored, Table
 from jaxexp._weights.arrays.weights import Weights
+from jaxexp._weights.files.header import Table
+from jaxexp._weights.files.reading import StoredTensors
 from kit.each import each
 from kit.tensor_files import write
 
@@ -32,12 +33,11 @@ TYPES = {name: jax.typeof(array) for name, array in ARRAYS.items()}
 def save(path: Path, arrays: dict[str, Any] = ARRAYS, **options: Any) -> Table:
     """Writes files beside a program of this name, and returns what its trailer would say."""
     weights = Weights({name: jax.typeof(array) for name, array in arrays.items()}, arrays)
-    sources = weights.sources()
-    return Table.of_written(write(path.with_suffix(".safetensors"), sources, **options), sources)
+    return write(path.with_suffix(".safetensors"), weights.sources(), **options)
 
 
 def loaded(path: Path, table: Table, **options: Any) -> Weights:
-    return Weights(TYPES, Stored(path, Table.of_trailer(*table)), **options)
+    return Weights(TYPES, StoredTensors(path, Table.of_trailer(*table)), **options)
 
 
 def same(weights: Weights, arrays: dict[str, Any] = ARRAYS) -> None:
@@ -96,7 +96,7 @@ def test_hostile_tables(tmp_path: Path) -> None:
         loaded(tmp_path / "model", wrong).arrays()
     missing = Table.of_trailer(files, [("else", *tensor[1:]) for tensor in tensors], [])
     with pytest.raises(WeightsError, match=r"tensor 'else': expected a tensor of .* found none of this name"):
-        Stored(tmp_path / "model", missing).check_digests()
+        StoredTensors(tmp_path / "model", missing).check_digests()
 
 
 def test_a_mapping_and_no_pytree(tmp_path: Path) -> None:

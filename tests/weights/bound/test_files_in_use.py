@@ -21,7 +21,7 @@ from jaxexp._fleet.places.verify import files_of
 from jaxexp._kernel.artifact.opened import opened
 from jaxexp._kernel.io import lock
 from jaxexp._kernel.write import serialize
-from jaxexp._weights.files.content import second_name
+from jaxexp._weights.files.places import second_name
 from kit import forged
 from kit.each import each
 

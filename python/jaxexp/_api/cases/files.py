@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp import _native
 from jaxexp._kernel.artifact.cases import Case, Cases, Table, Value, values_of, with_values
-from jaxexp._weights.arrays import saving, stored
+from jaxexp._weights.files import header, saving
 from jaxexp._weights.files.dtypes import held_as, size_of, unnamed
+from jaxexp._weights.files.header import Source, damaged
 from jaxexp._weights.files.places import name_beside
-from jaxexp._weights.files.writing import Source, damaged
 
 if TYPE_CHECKING:
     from jaxexp._kernel.artifact import cases
+    from jaxexp._weights.files.reading import Tensors
 
 # How many bytes of arrays a trailer takes; the largest ones go to a file if there are more.
 MOST_INLINE = 1 << 16
 SUFFIX = ".cases.safetensors"
-_NO_FILES = stored.Table((), ())
 
 
 def save(path: str | os.PathLike[str], given: Sequence[Case], write: Callable[[Cases], None]) -> None:
@@ -48,7 +48,7 @@ def sources_of(given: Sequence[Case]) -> list[Source]:
     return [_source(name, value) for name, value in _apart(given).values()]
 
 
-def with_files(given: Sequence[Case], table: stored.Table = _NO_FILES) -> Cases:
+def with_files(given: Sequence[Case], table: header.Table = header.NO_TABLE) -> Cases:
     """The cases for a trailer, which names the files that the arrays of `sources_of` are in."""
     names = _apart(given)
 
@@ -96,9 +96,9 @@ def _held_type(value: Value) -> Type:
     return Type(value.dtype, value.shape) if is_held else Type("uint8", (value.nbytes,))
 
 
-def of_trailer(said: Any) -> stored.Table | None:
+def of_trailer(said: Any) -> header.Table | None:
     """The files in what `_native.Artifact.cases` returned; None if there are none."""
-    return stored.Table.of_trailer(said[2], said[3], ()) if said is not None and said[2] else None
+    return header.Table.of_trailer(said[2], said[3]) if said is not None and said[2] else None
 
 
 class Type(NamedTuple):
@@ -114,14 +114,14 @@ def types_of(said: Any) -> dict[str, Type]:
     return {value.tensor: _held_type(value) for value in values if value.tensor is not None}
 
 
-def reader_of(found: stored.WithDigests) -> cases.Source:
+def reader_of(found: Tensors) -> cases.Source:
     """What reads arrays of cases from files, and compares them with their digests."""
 
     def read(name: str) -> Any:
-        file, tensor = found.find(name)
-        data, expected = file.bytes_of(tensor), found.digest_of(name)
-        if (digest := _native.digest(data)) != expected:
-            raise damaged(file.name, name, expected, digest)
+        tensor = found.find(name)
+        data, expected = tensor.data(), tensor.digest
+        if expected is not None and (digest := _native.digest(data)) != expected:
+            raise damaged(tensor.file, name, expected, digest)
         return data
 
     return read

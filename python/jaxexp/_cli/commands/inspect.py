@@ -20,7 +20,7 @@ from jaxexp._kernel.artifact.words import counted
 
 if TYPE_CHECKING:
     from jaxexp._fleet.places.executables import Executable
-    from jaxexp._weights.files.reading import Tensors
+    from jaxexp._weights.files.reading import TensorFiles
 
 _EXAMPLE = """\b
 Example:
@@ -315,7 +315,7 @@ def _executables_to_dict(path: str, found: tuple[Executable, ...]) -> dict[str, 
     return {"file": path, "executables": code}
 
 
-def _show_tensors(page: Page, path: str, found: Tensors) -> None:
+def _show_tensors(page: Page, path: str, found: TensorFiles) -> None:
     """Prints a table of the tensors, in the order of their names."""
     page.title("tensors", path)
     page.fields([("size", f"{sum(file.size for file in found.files):,} bytes: {counted(len(found), 'tensor')}")])
@@ -323,11 +323,11 @@ def _show_tensors(page: Page, path: str, found: Tensors) -> None:
         return
     page.blank()
     columns = [Column("tensor", style="name"), Column("type"), Column("bytes", right=True), Column("file")]
-    where = {name: os.path.basename(found.file_of(name).name) if len(found.files) > 1 else "" for name in found}
+    where = {name: os.path.basename(found[name].file) if len(found.files) > 1 else "" for name in found}
     page.table(columns, [(name, str(found[name]), f"{found[name].size:,}", where[name]) for name in sorted(found)])
 
 
-def _tensors_to_dict(path: str, found: Tensors) -> dict[str, Any]:
+def _tensors_to_dict(path: str, found: TensorFiles) -> dict[str, Any]:
     """The same in JSON."""
     tensors = [
         {
@@ -335,7 +335,7 @@ def _tensors_to_dict(path: str, found: Tensors) -> dict[str, Any]:
             "dtype": found[name].dtype,
             "shape": list(found[name].shape),
             "bytes": found[name].size,
-            "file": os.path.basename(found.file_of(name).name),
+            "file": os.path.basename(found[name].file),
         }
         for name in sorted(found)
     ]

@@ -21,7 +21,7 @@ from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.io.version import stamp
 
 if TYPE_CHECKING:
-    from jaxexp._weights.arrays.stored import WithDigests
+    from jaxexp._weights.files.reading import Tensors
 
 _EXAMPLE = """\b
 Example:
@@ -163,11 +163,10 @@ def _place(source: inputs.Source, order: int) -> Place:
     return Place(source.name, order, "", only(source.handle))
 
 
-def _weights(source: inputs.Source, data: Any, folders: inputs.Folders) -> WithDigests | None:
+def _weights(source: inputs.Source, data: Any, folders: inputs.Folders) -> Tensors | None:
     """The weights and cases of an artifact: for a file, in files beside it; for a member, in its archive."""
     from jaxexp import _native
     from jaxexp._fleet.archive import member_weights
-    from jaxexp._weights.files.content import second_name
 
     if source.path is None:
         return source.stored_files()
@@ -182,7 +181,7 @@ def _weights(source: inputs.Source, data: Any, folders: inputs.Folders) -> WithD
     weights = member_weights.files_beside(source.path, data)
     if weights is not None:
         folder = os.path.dirname(source.path)
-        names = [(file.name, second_name(file.name, file.content)) for file in weights.table.files]
+        names = [(file.name, file.second_name) for file in weights.table.files]
         folders.used(os.path.join(folder, name) for either in names for name in either)
     return weights
 

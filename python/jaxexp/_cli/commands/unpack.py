@@ -44,7 +44,7 @@ def command(archive: str, pattern: str | None, directory: str, force: bool) -> N
                 if (weights := source.stored_files()) is None:
                     continue
                 if unpacking is None:
-                    from jaxexp._weights.arrays.unpacking import Unpacking  # few archives need it
+                    from jaxexp._weights.files.saving import Unpacking  # few archives need it
 
                     unpacking = Unpacking()
                 planned[name] = unpacking.plan(os.path.dirname(targets[name]), weights, refuse)

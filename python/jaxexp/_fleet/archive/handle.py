@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jaxexp._api.exported import Exported
     from jaxexp._kernel.artifact.inspection import Inspection
     from jaxexp._policy.policy import Policy
-    from jaxexp._weights.arrays.stored import WithDigests
+    from jaxexp._weights.files.reading import Tensors
 
 
 @public
@@ -144,7 +144,7 @@ class Handle:
         with self._placed():
             return self._opened.artifact_bytes(self._number)
 
-    def stored_weights(self) -> WithDigests | None:
+    def stored_weights(self) -> Tensors | None:
         """The weights of the function, if they are in the archive; else None. Without JAX.
 
         Raises:
@@ -154,7 +154,7 @@ class Handle:
             artifact = _native.Artifact(*self._opened.parts(self._number))
             return of_artifact(self._opened, self._opened.label(self.name), artifact)
 
-    def stored_files(self) -> WithDigests | None:
+    def stored_files(self) -> Tensors | None:
         """The weights and the arrays of cases that are in the archive, for whoever moves them; else None.
 
         Raises:

@@ -10,14 +10,13 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError, WeightsError, of_file
 from jaxexp._kernel.io.files import named_in_errors
 from jaxexp._weights.files import header
-from jaxexp._weights.files.header import Tensor
-from jaxexp._weights.files.writing import damaged
+from jaxexp._weights.files.header import Tensor, damaged
 
 from .member_weights import cases_of, of_artifact
 from .opened import Opened
 
 if TYPE_CHECKING:
-    from jaxexp._weights.arrays.stored import WithDigests
+    from jaxexp._weights.files.reading import Tensors
 
 _PIECE = 1 << 24
 
@@ -67,16 +66,16 @@ def _damage(
     return None
 
 
-def _compare(tensors: WithDigests, bad: dict[bytes, bytes] | None, good: set[bytes]) -> None:
+def _compare(tensors: Tensors, bad: dict[bytes, bytes] | None, good: set[bytes]) -> None:
     """Compares tensors with their digests; a WeightsError if one is damaged."""
     for stored in tensors.table.tensors:
-        file, tensor = tensors.find(stored.name)
+        tensor = tensors.find(stored.name)
         if bad is not None:
             found = bad.get(stored.digest, stored.digest)
         elif stored.digest in good:
             continue
         else:
-            found = _native.digest(file.bytes_of(tensor))
+            found = _native.digest(tensor.data())
         if found != stored.digest:
             raise damaged("", stored.name, stored.digest, found)
         good.add(stored.digest)

@@ -10,9 +10,7 @@ from typing import Any
 
 from jaxexp import _native
 from jaxexp._errors import ExportError
-from jaxexp._weights.files.content import content_of
-from jaxexp._weights.files.layout import plan
-from jaxexp._weights.files.writing import Source, head_of
+from jaxexp._weights.files.header import Source, content_of, plan, xxh3
 
 from .output import Output
 
@@ -38,7 +36,7 @@ class WeightsWriter:
         for source in sources:
             digest = self._seen.digest_of(source)
             if digest is None or source.digest not in (None, digest):
-                digest = source.checked(_digest(source))
+                digest = source.checked(xxh3(source.pieces()))
                 unseen.append(source)
                 if self._records.tensor(digest) is None:
                     new.setdefault(digest, source)
@@ -57,19 +55,19 @@ class WeightsWriter:
     def _write(self, new: dict[bytes, Source]) -> None:
         names = {digest.hex(): digest for digest in new}
         named = (dataclasses.replace(new[digest], name=name, of=None) for name, digest in names.items())
-        (planned,) = plan("weights.safetensors", named, None)
-        head = head_of(planned, content_of(planned.tensors, names).hex())
+        (planned,) = plan("weights.safetensors", named)
+        head = planned.head(content_of(planned.tensors, names).hex())
         size = len(head) + planned.data_size
         name, start = _native.archive_weights_name(self._records.weights_file_count), self._output.end
         header = len(_native.zip_local_header(name, size, 0, start))
         position = start + header
         self._output.write_at(position, head)
         crc32 = zlib.crc32(head)
-        places = []
+        places, at = [], position + len(head)
         for tensor in planned.tensors:
-            at = position + len(head) + tensor.start
             places.append((names[tensor.name], at, tensor.size))
             crc32 = self._write_tensor(at, tensor.size, new[names[tensor.name]], names[tensor.name], crc32)
+            at += tensor.size
         self._output.write_at(start, _native.zip_local_header(name, size, crc32, start))
         self._records.add_weights(position, size, crc32, header, places)
         self._output.end = position + size
@@ -116,13 +114,6 @@ class _Seen:
             self._of_files[source.origin] = digest
         elif source.origin is not None:
             self._of_arrays[id(source.origin)] = weakref.ref(source.origin), digest
-
-
-def _digest(source: Source) -> bytes:
-    digester = _native.Digester()
-    for piece in source.pieces():
-        digester.update(piece)
-    return digester.digest()
 
 
 def _forged(source: Source) -> ExportError:

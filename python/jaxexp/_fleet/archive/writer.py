@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from jaxexp._api.exported import Exported
-    from jaxexp._weights.arrays.stored import WithDigests
+    from jaxexp._weights.files.reading import Tensors
 
 
 @public
@@ -161,7 +161,7 @@ class ArchiveWriter:
         self.add_with_weights(name, blob, weights, metadata)
 
     def add_with_weights(
-        self, name: str, blob: Any, weights: WithDigests | None, metadata: Mapping[str, Any] | None
+        self, name: str, blob: Any, weights: Tensors | None, metadata: Mapping[str, Any] | None
     ) -> None:
         """Adds an artifact as it is, with the tensors that its trailer names, wherever they are now."""
         own = None if metadata is None else metadata_text(metadata)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from jaxexp._fleet.engine.crew import Workers
     from jaxexp._fleet.places.source import Source
     from jaxexp._policy.policy import Policy
-    from jaxexp._weights.arrays.stored import StoredFile, WithDigests
+    from jaxexp._weights.files.header import StoredFile
+    from jaxexp._weights.files.reading import Tensors
 
     from .given import GivenToMany
 
@@ -131,7 +132,8 @@ class Written:
 
     def is_there(self, path: str) -> bool:
         """Whether this is the file at a path, with its weights and cases beside it. A journal may say anything."""
-        from jaxexp._weights.arrays.stored import StoredInPieces, Table
+        from jaxexp._fleet.places.verify import stored_beside
+        from jaxexp._weights.files.header import Table
 
         try:
             if self.file != path or not self.size == os.path.getsize(path) > 0:
@@ -141,7 +143,7 @@ class Written:
                 return False
             tables = [Table.of_trailer(*one) for one in tables_of(_native.Artifact(blob))]
             for table in tables:
-                StoredInPieces(path, table).check_digests()
+                stored_beside(path, table).check_digests()
             return self.weights in ((), tuple(_places(path, [file for table in tables for file in table.files])))
         except (OSError, ValueError):
             return False
@@ -308,7 +310,7 @@ def apart(source: Source, buffer: Any, path: str) -> tuple[str, str] | None:
     return _folder(source.path), _folder(path)
 
 
-def has_case_files(source: Source, buffer: Any, path: str, stored: WithDigests | None) -> bool:
+def has_case_files(source: Source, buffer: Any, path: str, stored: Tensors | None) -> bool:
     """Whether the files with arrays of cases are in the folder of a path, or among those that will be written there."""
     said = _native.Artifact(buffer).cases()
     written = () if stored is None else {file.name for file in stored.table.files}
@@ -317,15 +319,15 @@ def has_case_files(source: Source, buffer: Any, path: str, stored: WithDigests |
 
 def _named_by_content(name: str, digest: bytes) -> str:
     """The name of a file beside a new artifact, so that workers do not get in each other's way."""
-    from jaxexp._weights.files import content, places
+    from jaxexp._weights.files import places
 
     places.check_name(name)
-    return content.own_name(name, digest)
+    return places.own_name(name, digest)
 
 
-def _write_files(into: str, path: str, stored: WithDigests) -> list[tuple[str, int]]:
+def _write_files(into: str, path: str, stored: Tensors) -> list[tuple[str, int]]:
     """Writes files of tensors beside a path, and returns their paths and sizes."""
-    from jaxexp._weights.arrays.unpacking import Unpacking
+    from jaxexp._weights.files.saving import Unpacking
 
     files = [file._replace(name=_named_by_content(file.name, file.content)) for file in stored.table.files]
     places = _places(path, files)

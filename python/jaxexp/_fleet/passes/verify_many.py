@@ -32,7 +32,8 @@ from .given import Place, inputs, places
 if TYPE_CHECKING:
     from jaxexp._fleet.engine.crew import Workers
     from jaxexp._policy.policy import Policy
-    from jaxexp._weights.arrays.stored import Stored, Table
+    from jaxexp._weights.files.header import Table
+    from jaxexp._weights.files.reading import StoredTensors
 
     from .given import GivenToMany
 
@@ -307,7 +308,7 @@ def _with_files(found: InFile, path: str, artifact: _native.Artifact) -> InFile:
     """Adds the result for the weights and cases beside an artifact that is whole."""
     stamps: list[Any] = []
 
-    def stored(path: str, table: Table) -> Stored:
+    def stored(path: str, table: Table) -> StoredTensors:
         # Now, because a file may be replaced while it is read.
         stamps.extend(files_beside.stamped(path, [file.name for file in table.files]))
         return verify.stored_beside(path, table)

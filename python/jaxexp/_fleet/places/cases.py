@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from jaxexp._api.cases.report import CheckReport as CheckReport
     from jaxexp._kernel.artifact.cases import Case
     from jaxexp._policy.policy import Policy
-    from jaxexp._weights.arrays.stored import WithDigests
     from jaxexp._weights.files.reading import Check as Check
+    from jaxexp._weights.files.reading import Tensors
 
     from .source import Source
 
@@ -47,7 +47,7 @@ def cases_in(
     if (said := artifact.cases()) is None:
         return ()
     table = of_trailer(said)
-    stored: WithDigests | None = None
+    stored: Tensors | None = None
     if source.handle is not None:
         from jaxexp._fleet.archive.member_weights import cases_of
 

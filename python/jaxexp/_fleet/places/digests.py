@@ -14,7 +14,7 @@ from .source import Source, source
 from .verify import weights_beside
 
 if TYPE_CHECKING:
-    from jaxexp._weights.arrays.stored import WithDigests
+    from jaxexp._weights.files.reading import Tensors
 
     from .source import Given
 
@@ -71,7 +71,7 @@ def digests_of(found: Source) -> Digests:
         return Digests(hashlib.sha256(buffer).hexdigest(), meaning_of(exported, _digests(weights)))
 
 
-def _weights(found: Source, buffer: object) -> WithDigests | None:
+def _weights(found: Source, buffer: object) -> Tensors | None:
     artifact = opened(buffer)
     if artifact.weights() is None:
         return None
@@ -83,12 +83,10 @@ def _weights(found: Source, buffer: object) -> WithDigests | None:
     return weights
 
 
-def _digests(weights: WithDigests | None) -> list[bytes]:
+def _digests(weights: Tensors | None) -> list[bytes]:
     """The SHA-256 digests of weights, in the order of the arguments."""
-    digests = []
-    for tensor in weights.sources() if weights is not None else ():
-        digest = hashlib.sha256()
-        for piece in tensor.pieces():
-            digest.update(piece)
-        digests.append(digest.digest())
-    return digests
+    if weights is None:
+        return []
+    from jaxexp._weights.files.header import sha256
+
+    return [sha256(tensor.pieces()) for tensor in weights.sources()]

@@ -11,7 +11,7 @@ from jaxexp._kernel.io.files import regular
 from jaxexp._kernel.io.other_files import EXECUTABLES, is_tensors
 
 if TYPE_CHECKING:
-    from jaxexp._weights.files.reading import Tensors
+    from jaxexp._weights.files.reading import TensorFiles
 
 _HEAD = 9  # bytes that tell these files apart
 
@@ -49,7 +49,7 @@ def is_other_file(head: bytes) -> bool:
     return head.startswith(EXECUTABLES) or is_tensors(head)
 
 
-def tensors_in(path: str) -> Tensors | None:
+def tensors_in(path: str) -> TensorFiles | None:
     """The tensors of a safetensors file, or of several by their index; None for anything else.
 
     Raises:
@@ -65,7 +65,7 @@ def tensors_in(path: str) -> Tensors | None:
                     return None
         except OSError:  # another place, or what reads it says what is wrong
             return None
-    return reading.open_tensors(path, places.FileInPieces)
+    return reading.open_tensors(path, "in pieces")
 
 
 def _executables(path: str) -> OtherFile:
@@ -78,16 +78,15 @@ def _executables(path: str) -> OtherFile:
 
 
 def _weights(path: str) -> OtherFile:
-    from jaxexp._weights.files import places
-    from jaxexp._weights.files.content import content_of, is_content
-    from jaxexp._weights.files.reading import TensorFile, digest_of
+    from jaxexp._weights.files.header import content_of, is_content, xxh3
+    from jaxexp._weights.files.reading import open_file
 
-    file = TensorFile(path, places.FileInPieces(places.open_named(path)))
+    file = open_file(path)
     what = counted(len(file.header.tensors), "weight")
     if file.content is None:  # written by another program
         return OtherFile(what, False)
     tensors = file.header.tensors
-    digests = {name: digest_of(file, tensor) for name, tensor in tensors.items()}
+    digests = {name: xxh3(file.source(name).pieces()) for name in tensors}
     if not is_content(file.content, tensors.values(), digests):
         found = content_of(tensors.values(), digests).hex()
         raise WeightsError("", f"content {file.content}, as its header says", f"content {found}", file=path)

@@ -144,7 +144,8 @@ def _files_beside(path: str) -> list[str]:
     if checked_other_file(path) is not None:
         return []
     artifact: _native.Artifact = checked(source).artifact
-    from jaxexp._weights.arrays.stored import StoredToSign
+    from jaxexp._weights.files.reading import Opening, StoredTensors
 
+    how = Opening("in pieces", own_names=True)
     with file_system.named_in_errors(path):
-        return [file for file, _ in files_of(path, artifact, StoredToSign)]
+        return [file for file, _ in files_of(path, artifact, lambda path, table: StoredTensors(path, table, how))]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jaxexp._fleet.archive.handle import Handle
     from jaxexp._kernel.io.sources import Readable
     from jaxexp._signing.signed_by import SignedBy
-    from jaxexp._weights.arrays.stored import WithDigests
+    from jaxexp._weights.files.reading import Tensors
 
     Given: TypeAlias = str | os.PathLike[str] | Buffer | Readable | Handle
 
@@ -97,7 +97,7 @@ class Source:
         """The same for a brief look: a file is mapped."""
         return self._bytes(None) if self.path is None or not self.is_file else files.mapped(self.path)
 
-    def stored_weights(self) -> WithDigests | None:
+    def stored_weights(self) -> Tensors | None:
         """The weights of a member, if its archive has them; None for anything else.
 
         Raises:
@@ -105,7 +105,7 @@ class Source:
         """
         return None if self.handle is None else self.handle.stored_weights()
 
-    def stored_files(self) -> WithDigests | None:
+    def stored_files(self) -> Tensors | None:
         """The weights and the arrays of cases of a member that its archive has; None for anything else.
 
         Raises:

@@ -19,8 +19,8 @@ from .source import Source, beside_url, is_url, source
 if TYPE_CHECKING:
     from jaxexp._signing.reading import SignedFiles
     from jaxexp._signing.signed_by import SignedBy
-    from jaxexp._weights.arrays.stored import Stored, Table, WithDigests
-    from jaxexp._weights.files.reading import Check
+    from jaxexp._weights.files.header import Table
+    from jaxexp._weights.files.reading import Check, StoredTensors, Tensors
 
     from .source import Given
 
@@ -107,7 +107,7 @@ def verify_signed(path: str, signed: SignedFiles, check_size: Callable[[int], No
         said = tables_of(artifact)
     if not said:
         return Signed(buffer, artifact)
-    from jaxexp._weights.arrays.stored import Table
+    from jaxexp._weights.files.header import Table
 
     folder, files = os.path.dirname(path), []
     for table in (Table.of_trailer(*found) for found in said):
@@ -147,7 +147,7 @@ def verified(buffer: Any) -> _native.Artifact:
 
 
 def files_of(
-    path: str, artifact: _native.Artifact, stored: Callable[[str, Table], Stored] | None = None
+    path: str, artifact: _native.Artifact, stored: Callable[[str, Table], StoredTensors] | None = None
 ) -> tuple[tuple[str, int], ...]:
     """Reads the files of weights and cases beside a whole artifact, compares them with their digests, and returns their
     paths or URLs and their sizes. `stored` finds the files of a table; by default `stored_beside`.
@@ -158,7 +158,7 @@ def files_of(
     """
     if not (said := tables_of(artifact)):
         return ()
-    from jaxexp._weights.arrays.stored import Table
+    from jaxexp._weights.files.header import Table
 
     found: list[tuple[str, int]] = []
     for table in (Table.of_trailer(*one) for one in said):
@@ -168,23 +168,24 @@ def files_of(
     return tuple(found)
 
 
-def weights_beside(path: str, artifact: _native.Artifact) -> WithDigests | None:
+def weights_beside(path: str, artifact: _native.Artifact) -> Tensors | None:
     """The weights in files beside an artifact; None if it has none."""
-    from jaxexp._weights.arrays.stored import Table
+    from jaxexp._weights.files.header import Table
 
     found = artifact.weights()
     return None if found is None else stored_beside(path, Table.of_trailer(*found))
 
 
-def stored_beside(path: str, table: Table, check: Check | None = None) -> Stored:
+def stored_beside(path: str, table: Table, check: Check | None = None) -> StoredTensors:
     """The files of a table in the folder of a path or URL, read in pieces. With `check`, they are on this machine, and
     read and checked now.
     """
-    from jaxexp._weights.arrays.stored import StoredBehind, StoredChecked, StoredInPieces
+    from jaxexp._weights.files.reading import Opening, StoredTensors
 
     if check is not None:
-        return StoredChecked(path, table, check)
-    return StoredBehind(path, table, functools.partial(beside, path)) if is_url(path) else StoredInPieces(path, table)
+        return StoredTensors(path, table, Opening.signed(check))
+    url_of = functools.partial(beside, path) if is_url(path) else None
+    return StoredTensors(path, table, Opening("in pieces", url_of=url_of))
 
 
 def beside(path: str, name: str) -> str:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 from jaxexp._errors import ExportError, WeightsError
 from jaxexp._weights.files import reading
 from jaxexp._weights.files.dtypes import held_as, unnamed
+from jaxexp._weights.files.header import Source as Source
 from jaxexp._weights.files.names import check_names, names_given
-from jaxexp._weights.files.places import taking
-from jaxexp._weights.files.writing import Source as Source
-from jaxexp._weights.files.writing import name_apart, publish, write_apart
+from jaxexp._weights.files.writing import publish, write_apart
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,10 +45,10 @@ def as_file(found: Mapping[str, Source], names: Sequence[str], rename: Rename | 
     sources = [dataclasses.replace(found[there], name=own) for own, there in needed.items()]
     with tempfile.TemporaryDirectory(prefix="jaxexp-") as folder:
         path = os.path.join(folder, "weights.safetensors")
-        written = write_apart(path, sources)
-        for file in written:
-            name_apart(folder, file)
-        publish(path, written)
+        table, temporary = write_apart(path, sources)
+        for file, now in zip(table.files, temporary, strict=True):
+            os.replace(now, os.path.join(folder, file.second_name))
+        publish(path, table)
         yield path
 
 
@@ -76,8 +75,7 @@ def in_file(path: str, check_file: Check | None) -> dict[str, Source]:
         WeightsError: a file cannot be read.
         OSError: it cannot be opened.
     """
-    tensors = reading.open_tensors(path, taking(check_file is not None), check_file)
-    return {name: reading.source_in(tensors.file_of(name), tensor, None) for name, tensor in tensors.items()}
+    return dict(reading.open_tensors(path, "mapped" if check_file is None else "copied", check_file))
 
 
 def in_arrays(given: Any, to_numpy: Callable[[str, Any], np.ndarray]) -> dict[str, Source]:

@@ -1,5 +1,4 @@
 """The weights of a function as arrays: from devices to files and back.
 
-`Weights` is a mapping that reads an array when it is first used. `saving.py` writes files so that a program always
-finds the weights that it was saved with, even if the process dies.
+`pieces.py` has names and bytes of arrays, `placing.py` puts tensors on devices, `weights.py` is the mapping of both.
 """

@@ -1,25 +1,61 @@
-"""Arrays as bytes, piece by piece: a device array is fetched in parts, so that it is never on the host as a whole."""
+"""Arrays in pytrees: what they are called, whether two are the same one, and their bytes.
+
+The bytes come piece by piece: a device array is fetched in parts, so that it is never on the host as a whole.
+"""
 
 from __future__ import annotations
 
+import collections
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxexp import _native
 from jaxexp._errors import ExportError
+from jaxexp._kernel.function.placeholders import key_paths
 from jaxexp._weights.files.dtypes import held_as, unnamed
-from jaxexp._weights.files.writing import Source
+from jaxexp._weights.files.header import Source, xxh3
 
 # Large enough for a disk, and small beside the rest of a process. A power of two, so that no element is cut.
 PIECE = 1 << 24
 
 # What to do about random keys.
 NUMBERS_OF_KEYS = "take jax.random.key_data(key) as the weight, and jax.random.wrap_key_data of it in the function"
+
+
+def named_leaves(tree: Any) -> dict[str, Any]:
+    """The leaves of a pytree by their paths, such as ``layers/0/w``; an ExportError if two have the same path."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return dict(zip(_names(path for path, _ in leaves), (leaf for _, leaf in leaves), strict=True))
+
+
+def names_in(treedef: Any) -> list[str]:
+    """The paths of the leaves in a tree structure; an ExportError if two are the same."""
+    return _names(key_paths(treedef))
+
+
+def _names(paths: Iterable[Any]) -> list[str]:
+    names = [jax.tree_util.keystr(path, simple=True, separator="/") or "weights" for path in paths]
+    if len(set(names)) != len(names):
+        twice = collections.Counter(names).most_common(1)[0][0]
+        raise ExportError(f"two weights would be called {twice!r}: rename one of them in the pytree")
+    return names
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf could be a weight: pytrees of models also have functions and numbers as leaves."""
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def identities(array: Any) -> Iterable[tuple[Any, ...]]:
+    """Keys that only the same array has: the object, and for NumPy also the memory, because each view is an object."""
+    yield ("object", id(array))
+    if not isinstance(array, jax.Array):
+        memory = np.asarray(array).__array_interface__
+        yield ("memory", memory["data"][0], memory["strides"], array.shape, array.dtype)
 
 
 def source(name: str, array: Any) -> Source:
@@ -37,11 +73,10 @@ def source(name: str, array: Any) -> Source:
             f"the weight {name!r} is not in this process as a whole: it has the sharding {array.sharding}. "
             "Gather it first, for example with jax.experimental.multihost_utils.process_allgather"
         )
-    dtype, shape = held
-    make = packed if dtype == "F4" else pieces
+    make = packed if held[0] == "F4" else pieces
     origin = array if isinstance(array, jax.Array) else None
     of = unnamed(own, array.shape)
-    return Source(name, dtype, shape, lambda: (piece.data for piece in make(array)), origin, of=of)
+    return Source(name, *held, lambda: (piece.data for piece in make(array)), origin, of=of)
 
 
 def pieces(array: Any) -> Iterator[np.ndarray[Any, Any]]:
@@ -49,22 +84,17 @@ def pieces(array: Any) -> Iterator[np.ndarray[Any, Any]]:
 
     Elements of less than a byte take a byte each.
     """
-    if not isinstance(array, jax.Array) or _is_host_memory(array):
-        yield from _of_host(np.asarray(array))
-        return
-    itemsize = np.dtype(array.dtype).itemsize
-    for index in _blocks(array.shape, max(1, PIECE // itemsize)):
-        yield from _of_host(_fetched(array, index))
+    host = np.asarray(array) if not isinstance(array, jax.Array) or _is_host_memory(array) else None
+    like = array if host is None else host
+    for index in _blocks(like.shape, max(1, PIECE // np.dtype(like.dtype).itemsize)):
+        # Of a host array that is not contiguous, a copy of all of it would take as much memory again.
+        block = _fetched(array, index) if host is None else np.ascontiguousarray(host[index])
+        yield block.reshape(-1).view(np.uint8)
 
 
 def digest(array: Any, *before: bytes) -> bytes:
     """The XXH3 digest of the bytes of an array, and of others in front of them."""
-    digester = _native.Digester()
-    for data in before:
-        digester.update(data)
-    for piece in pieces(array):
-        digester.update(piece.data)
-    return digester.digest()
+    return xxh3(itertools.chain(before, (piece.data for piece in pieces(array))))
 
 
 def packed(array: Any) -> Iterator[np.ndarray[Any, Any]]:
@@ -94,17 +124,6 @@ def _is_host_memory(array: jax.Array) -> bool:
     """Whether `numpy.asarray` gives a view of the array: it is on one device, whose memory is the host's."""
     devices: list[Any] = list(array.sharding.device_set)
     return len(devices) == 1 and devices[0].platform == "cpu"
-
-
-def _of_host(array: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
-    if not array.flags.c_contiguous:
-        # A copy of all of it would take as much memory again.
-        for index in _blocks(array.shape, max(1, PIECE // array.itemsize)):
-            yield np.ascontiguousarray(array[index]).reshape(-1).view(np.uint8)
-        return
-    flat = array.reshape(-1).view(np.uint8)
-    for start in range(0, flat.size, PIECE):
-        yield flat[start : start + PIECE]
 
 
 def _blocks(shape: Sequence[int], most: int) -> Iterator[tuple[slice, ...]]:

@@ -1,5 +1,5 @@
 """A program whose first argument is a dict of weights, together with these weights.
 
-`lifting.py` turns constants of a traced function into arguments; `taking.py` chooses which. `renamed.py` turns any
-first argument into such a dict. `program.py` finds the weights of a program, and `save.py` saves both.
+`lifting.py` chooses constants of a traced function, and turns them into arguments. `program.py` makes such a dict of
+any first argument, finds the weights of a program, and saves both.
 """

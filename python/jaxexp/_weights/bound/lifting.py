@@ -1,4 +1,4 @@
-"""Turns constants of a jaxpr into arguments, wherever they are used inside it.
+"""Chooses which constants of a traced function become weights, names them, and makes the function that takes them.
 
 Tracing makes a constant of each array that a function closes over. JAX passes it from the outside into the bodies of
 loops, branches and the like, but a function inside `jax.jit` keeps its own constants. So equations that call such a
@@ -7,35 +7,291 @@ function, or that have a body that calls it, get more operands here. Everything 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
+import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import jax
+import numpy as np
 
 from jaxexp import _jax
+from jaxexp._errors import ExportError, shown
+from jaxexp._kernel.artifact.words import listed
+from jaxexp._kernel.codec.dtypes import has_number
+from jaxexp._weights.arrays.pieces import NUMBERS_OF_KEYS, digest, identities, is_array, named_leaves, pieces
+from jaxexp._weights.files.dtypes import held_as, type_of
+from jaxexp._weights.files.header import sha256
+
+_listed = functools.partial(listed, most=8, separator="; ")
+
+# With `weights=True`, smaller arrays stay in the module, because they cost nothing there.
+LEAST = 4096
+
+# An array of this size that stays in the module, although other ones become weights, is probably a mistake.
+_WORTH_A_WARNING = 1 << 20
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Constant:
-    """An array that a jaxpr has as a constant.
+class Named:
+    """The leaves of a pytree that become weights, by their paths.
+
+    An array is found by its identity, or for NumPy by its memory, and not by its content. NumPy arrays whose dtype JAX
+    changes (float64 without x64) are copied when they are traced. They are found by their content, unless two leaves
+    have the same. Leaves that are not arrays are left out.
 
     Attributes:
-        value: the array.
-        is_liftable: whether it can become an argument, which needs all equations around it to be known here.
+        other_names: for arrays in several places, the name of each further place with the name of the first.
     """
 
+    def __init__(self, tree: Any) -> None:
+        self._leaves = {name: leaf for name, leaf in named_leaves(tree).items() if is_array(leaf)}
+        self._by_identity: dict[tuple[Any, ...], str] = {}
+        self.other_names: dict[str, str] = {}
+        for name, leaf in self._leaves.items():
+            for key in identities(leaf):
+                first = self._by_identity.setdefault(key, name)
+                if first != name:
+                    self.other_names[name] = first
+        self._by_content: dict[tuple[Any, ...], dict[bytes, list[str]]] = {}
+        self._by_digest: dict[int, dict[bytes, str]] = {}  # of leaves, by their size
+
+    def name(self, constant: Any) -> str | None:
+        for key in identities(constant):
+            if key in self._by_identity:
+                return self._by_identity[key]
+        found = self._contents(constant.shape, constant.dtype)
+        names = found.get(_secure_digest(constant), []) if found else []
+        return names[0] if len(names) == 1 else None
+
+    def like(self, array: Any) -> str | None:
+        """The leaf that an array is a view or a copy of, for a message; None if there is none. Leaves of its size are
+        read.
+        """
+        for name, leaf in self._leaves.items():
+            if isinstance(array, np.ndarray) and isinstance(leaf, np.ndarray) and np.may_share_memory(array, leaf):
+                return f"another view of {name!r}, {type_of(leaf)}"
+        if size := size_of(array):
+            if size not in self._by_digest:
+                leaves = ((n, leaf) for n, leaf in self._leaves.items() if isinstance(leaf.dtype, np.dtype))
+                self._by_digest[size] = {digest(leaf): n for n, leaf in leaves if size_of(leaf) == size}
+            if (found := self._by_digest[size].get(digest(array))) is not None:
+                return f"a copy of {found!r}, {type_of(self._leaves[found])}"
+        return None
+
+    def _contents(self, shape: Sequence[int], dtype: Any) -> dict[bytes, list[str]]:
+        """The leaves that JAX copies into this shape and dtype, by their digests there."""
+        key = tuple(shape), dtype
+        if key not in self._by_content:
+            found = self._by_content[key] = {}
+            for name, leaf in self._leaves.items():
+                if not isinstance(leaf, np.ndarray) or leaf.shape != key[0]:
+                    continue
+                if leaf.dtype != dtype == jax.dtypes.canonicalize_dtype(leaf.dtype):
+                    found.setdefault(_secure_digest(leaf.astype(dtype)), []).append(name)
+        return self._by_content[key]
+
+
+class ByContent:
+    """All arrays of at least `LEAST` bytes, named by their content: arrays of equal content are one weight."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, Any] = {}
+
+    def name(self, constant: Any) -> str | None:
+        if size_of(constant) < LEAST:
+            return None
+        type_ = f"{constant.dtype}{tuple(constant.shape)}"
+        name = f"{constant.dtype}-{digest(constant, type_.encode()).hex()}"
+        first = self._first.setdefault(name, constant)
+        if first is constant or (secure := _secure_digest(constant)) == _secure_digest(first):
+            return name
+        return f"{name}-{secure.hex()}"  # equal digests can be forged
+
+
+class Taking:
+    """Takes the chosen arrays out of a traced function, and keeps them."""
+
+    count = 0
+
+    def __init__(self, chosen: Named | ByContent) -> None:
+        self._chosen = chosen
+        self.weights: dict[str, Any] = {}
+
+    def rewritten(self, traced: Any) -> Any:
+        """The traced function, with its weights as its first argument."""
+        rewritten, found = with_weights(traced, self._chosen)
+        self.weights.update(found)
+        self.count = len(self.weights)
+        return rewritten
+
+    def of_vjp(self) -> StillThere | None:
+        """For the VJP of that function."""
+        return StillThere(self.weights) if self.weights else None
+
+    @property
+    def other_names(self) -> dict[str, str]:
+        """For weights that the pytree has in several places: each further name, with the first one."""
+        others = self._chosen.other_names if isinstance(self._chosen, Named) else {}
+        return {other: name for other, name in others.items() if name in self.weights}
+
+
+class StillThere:
+    """The weights of an exported program, as long as something else keeps them alive.
+
+    The derivative rules of a function may close over weights. A trace of the VJP then finds them as constants.
+    """
+
+    def __init__(self, weights: Mapping[str, Any]) -> None:
+        self.count = len(weights)
+        self._references: dict[str, Callable[[], Any]] = {}
+        for name, array in weights.items():
+            try:
+                self._references[name] = weakref.ref(array)
+            except TypeError:
+                self._references[name] = functools.partial(lambda array: array, array)
+
+    def of_vjp(self) -> StillThere:
+        """For the VJP of the VJP."""
+        return self
+
+    def rewritten(self, traced: Any) -> Any:
+        """A traced VJP of the program, with its first arguments in place of the constants that are the same arrays."""
+        there = {name: reference() for name, reference in self._references.items()}  # None for one that is gone
+        named = Named({name: array for name, array in there.items() if array is not None})
+        order = {name: position for position, name in enumerate(there)}
+        positions = {}
+        for constant in constants(traced.jaxpr):
+            if isinstance(constant.value.dtype, np.dtype) and (name := named.name(constant.value)) is not None:
+                positions[id(constant.value)] = order[name]
+        if not positions:
+            return traced
+        new = copy.copy(traced)
+        new._params = dict(traced._params, jaxpr=with_existing(traced.jaxpr, positions))
+        new._lojax = None
+        return new
+
+
+def with_weights(traced: Any, chosen: Named | ByContent) -> tuple[Any, dict[str, Any]]:
+    """A traced function that takes constants as its first argument, a dict by names, and these constants.
+
+    Everything else stays as it was traced: the other arguments, shardings, layouts, donation, effects. It is the same
+    function if no constant is chosen by its content; if none is found by name, there is an ExportError.
+    """
+    names: dict[int, str] = {}
+    weights: dict[str, Any] = {}
+    stay: dict[int, str] = {}
+    keys: dict[int, str] = {}
+    others: dict[int, Any] = {}
+    for constant in constants(traced.jaxpr):
+        value = constant.value
+        if not isinstance(value.dtype, np.dtype):  # random keys, which stay in the modules of many models
+            if isinstance(chosen, Named) and (name := chosen.name(value)) is not None:
+                keys[id(value)] = f"{name} ({type_of(value)}: {NUMBERS_OF_KEYS})"
+            continue
+        name = names.get(id(value)) or chosen.name(value)
+        # An artifact can have an argument of its dtype, and a file can hold its bytes.
+        is_possible = has_number(value.dtype) and held_as(value.dtype.name, value.shape) is not None
+        if name is not None and constant.is_liftable and is_possible:
+            names[id(value)] = name
+            weights.setdefault(name, value)
+        elif name is not None or size_of(value) >= _WORTH_A_WARNING:
+            stay[id(value)] = _staying(value, name, chosen)
+        else:
+            others[id(value)] = value
+    if not weights and isinstance(chosen, Named):
+        seen = [*keys.values(), *stay.values(), *(_staying(value, None, chosen) for value in others.values())]
+        raise ExportError(
+            f"{traced.fun_name} closes over no array that could be a weight: pass the pytree whose arrays it uses as "
+            "`weights`, the same objects and not copies of them; or True for all large arrays. If they are the first "
+            "argument, export without `weights`, and call `bind` of the result with them. The function closes over "
+            + (f"these arrays: {_listed(seen)}" if seen else "no array")
+        )
+    if not weights:
+        _warn(traced.fun_name, stay.values(), [])
+        return traced, {}
+    weights = dict(sorted(weights.items()))  # as JAX flattens a dict
+    order = {name: position for position, name in enumerate(weights)}
+    positions = {key: order[name] for key, name in names.items()}
+    jaxpr, in_rules = lifted(traced.jaxpr, positions, len(order))
+    _warn(traced.fun_name, stay.values(), [name for name, position in order.items() if position in in_rules])
+    return _retraced(traced, jaxpr, weights), weights
+
+
+def _retraced(traced: Any, jaxpr: Any, weights: Mapping[str, Any]) -> Any:
+    """The traced function with another jaxpr, which takes the weights first."""
+    # What JAX knows of an argument besides its type: above all, its devices.
+    alone = jax.jit(lambda weights: None, keep_unused=True).trace({n: _spec(w) for n, w in weights.items()})
+    args, kwargs = jax.tree_util.tree_unflatten(traced._in_tree, range(traced._in_tree.num_leaves))
+    new = copy.copy(traced)
+    new._params = dict(traced._params, jaxpr=jaxpr)
+    _add_in_front(new._params, _OF_OPERANDS, len(weights))
+    new._in_tree = _jax.flatten_for_tracing(((dict.fromkeys(weights, 0), *args), kwargs))[1]
+    new._meta_tys_flat = [*alone._meta_tys_flat, *traced._meta_tys_flat]
+    new._lojax = None
+    return new
+
+
+def _spec(weight: Any) -> Any:
+    """A spec of an array. It names devices only if the array is on several; an array on one may be used on any."""
+    several = isinstance(weight, jax.Array) and len(weight.sharding.device_set) > 1
+    return jax.ShapeDtypeStruct(weight.shape, weight.dtype, sharding=weight.sharding if several else None)
+
+
+def _secure_digest(array: Any) -> bytes:
+    return sha256(piece.data for piece in pieces(array))
+
+
+def _staying(array: Any, name: str | None, chosen: Named | ByContent) -> str:
+    """How messages call an array that stays in the module."""
+    about = f"{type_of(array)}, {size_of(array):,} bytes"
+    if isinstance(chosen, ByContent):
+        return about
+    like = chosen.like(array) if name is None else None
+    return f"{name or 'one'} ({about}{f': it is {like}' if like else ''})"
+
+
+def _warn(fun_name: str, stay: Iterable[str], in_rules: Iterable[str]) -> None:
+    """Warns once of arrays and weights that do not behave as users expect."""
+    said = []
+    if stay := sorted(stay):
+        said.append(
+            f"these arrays stay in its module: {_listed(stay)}. Either they are not leaves of `weights`, or they are "
+            "used inside something that takes its arrays only as constants, or artifacts have no such dtype"
+        )
+    if in_rules := sorted(in_rules):
+        said.append(
+            f"these weights are used in functions with derivative rules of their own, which close over them: "
+            f"{_listed(in_rules)}. Gradients by these weights do not include these uses; pass them to the functions as "
+            "arguments instead"
+        )
+    if said:
+        text = shown(f"exporting {fun_name}: {'. '.join(said)}")
+        warnings.warn(text, UserWarning, stacklevel=7)  # the call of what `export` returned
+
+
+def size_of(array: Any) -> int:
+    """How many bytes the elements of an array take in memory."""
+    return int(math.prod(array.shape) * np.dtype(array.dtype).itemsize)
+
+
+# --- constants of jaxprs ---------------------------------------------------------------------------------------------
+
+
+class Constant(NamedTuple):
+    """An array that a jaxpr has as a constant."""
+
     value: Any
-    is_liftable: bool
+    is_liftable: bool  # whether it can become an argument, which needs all equations around it to be known here
 
 
-def constants(jaxpr: Any) -> list[Constant]:
+def constants(jaxpr: Any, is_liftable: bool = True, seen: set[tuple[int, bool]] | None = None) -> Iterator[Constant]:
     """All constants of a jaxpr and of the jaxprs inside it, once for each use."""
-    return list(_constants(jaxpr, True, set()))
-
-
-def _constants(jaxpr: Any, is_liftable: bool, seen: set[tuple[int, bool]]) -> Iterator[Constant]:
+    seen = set() if seen is None else seen
     key = (id(jaxpr), is_liftable)  # many equations may share a jaxpr, such as layers of a model
     if key in seen:
         return
@@ -49,22 +305,14 @@ def _constants(jaxpr: Any, is_liftable: bool, seen: set[tuple[int, bool]]) -> It
         for literal in _literals(equation.invars):
             yield Constant(literal.val, is_liftable)
         for body in _bodies(equation.params):
-            yield from _constants(body, is_liftable and equation.primitive.name in _LIFTING, seen)
+            yield from constants(body, is_liftable and equation.primitive.name in _LIFTING, seen)
 
 
 def lifted(jaxpr: Any, positions: Mapping[int, int], count: int) -> tuple[Any, set[int]]:
-    """The jaxpr with more arguments in front of its own, in place of constants.
+    """The jaxpr with `count` arguments in front of its own, in place of constants; and the positions of those arguments
+    that functions with derivative rules close over. The rules say nothing about these, so derivatives by them are zero.
 
-    A function with a custom derivative rule may close over constants. The rule says nothing about them, so derivatives
-    with respect to the arguments in their place are zero there.
-
-    Args:
-        jaxpr: the jaxpr of a function.
-        positions: by the `id` of each constant, the argument that takes its place; each must be liftable.
-        count: how many arguments there are.
-
-    Returns:
-        The jaxpr, and the positions of the arguments that functions with derivative rules close over.
+    `positions` says which argument takes the place of each constant, by its `id`; each constant must be liftable.
     """
     types = {positions[id(c.value)]: jax.typeof(c.value) for c in constants(jaxpr) if id(c.value) in positions}
     lifting = _Lifting(positions, types, {}, set())
@@ -202,10 +450,19 @@ def _body(
     return {**params, name: body}, positions, _types(body, len(positions))
 
 
-def _jit(params: dict[str, Any], origins: Sequence[_Origin], lifting: _Lifting) -> tuple[dict[str, Any], _More]:
+# What parameters say of each operand of `jit` and `checkpoint`, and what they say of an operand that is added.
+_OF_OPERANDS = {"in_shardings": _jax.UNSPECIFIED, "in_layouts": None, "donated_invars": False, "prevent_cse": False}
+
+
+def _add_in_front(params: dict[str, Any], values: Mapping[str, Any], count: int) -> None:
+    for name, value in values.items():
+        if name in params and not isinstance(params[name], bool):  # `prevent_cse` may be one value for all operands
+            params[name] = (value,) * count + tuple(params[name])
+
+
+def _call(params: dict[str, Any], origins: Sequence[_Origin], lifting: _Lifting) -> tuple[dict[str, Any], _More]:
     params, positions, types = _body("jaxpr", params, origins, lifting)
-    for name, value in (("in_shardings", _jax.UNSPECIFIED), ("in_layouts", None), ("donated_invars", False)):
-        params[name] = (value,) * len(positions) + tuple(params[name])
+    _add_in_front(params, _OF_OPERANDS, len(positions))
     return params, [(0, positions, types)]
 
 
@@ -242,16 +499,9 @@ def _cond(params: dict[str, Any], origins: Sequence[_Origin], lifting: _Lifting)
     return {**params, "branches": branches}, [(1, list(used), list(used.values()))]
 
 
-def _checkpoint(params: dict[str, Any], origins: Sequence[_Origin], lifting: _Lifting) -> tuple[dict[str, Any], _More]:
-    params, positions, types = _body("jaxpr", params, origins, lifting)
-    if isinstance(params["prevent_cse"], tuple):  # for each operand
-        params["prevent_cse"] = (False,) * len(positions) + params["prevent_cse"]
-    return params, [(0, positions, types)]
-
-
 def _shard_map(params: dict[str, Any], origins: Sequence[_Origin], lifting: _Lifting) -> tuple[dict[str, Any], _More]:
     params, positions, _ = _body("jaxpr", params, origins, lifting)
-    params["in_specs"] = (_jax.PartitionSpec(),) * len(positions) + tuple(params["in_specs"])
+    _add_in_front(params, {"in_specs": _jax.PartitionSpec()}, len(positions))
     return params, [(0, positions, [lifting.types[position] for position in positions])]  # inside, types are of shards
 
 
@@ -282,11 +532,11 @@ class _ForwardedFarther:
 
 _RULES_OF_DERIVATIVES = ("custom_jvp_call", "custom_vjp_call")
 _LIFTING: dict[str, _Rule] = {
-    "jit": _jit,
+    "jit": _call,
     "scan": _scan,
     "while": _while,
     "cond": _cond,
-    "remat2": _checkpoint,
+    "remat2": _call,
     "shard_map": _shard_map,
     **dict.fromkeys(_RULES_OF_DERIVATIVES, _custom_derivative),
 }

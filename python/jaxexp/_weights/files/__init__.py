@@ -1,1 +1,1 @@
-"""Files of tensors in the safetensors format: read, checked, mapped and written."""
+"""Files of tensors in the safetensors format: read, checked, mapped, written, and saved beside a program."""

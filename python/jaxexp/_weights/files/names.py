@@ -16,8 +16,7 @@ Rename = Mapping[str, str] | Callable[[str], str]
 def names_given(names: Sequence[str], other_names: Mapping[str, str], rename: Rename | None) -> dict[str, str]:
     """What weights, and the other places of tied weights, are called among given arrays, by their own names.
 
-    Raises:
-        ExportError: `rename` has a name that is no weight of the function, or is of another type.
+    An ExportError if `rename` has a name that is no weight of the function, or is of another type.
     """
     own = [*names, *other_names]
     known = set(own)
@@ -52,12 +51,9 @@ def check_names(
 ) -> None:
     """Raises a WeightsError if an array is missing; it suggests similar names.
 
-    Args:
-        needed: what each weight is called among the given arrays, by its own name.
-        given: the names of the arrays.
-        file: where they are.
-        is_mapping: whether they are in a mapping of arrays by name, to which the user can add others.
-        can_rename: whether the user can say what weights are called there, and has not done so.
+    `needed` says what each weight is called among the given arrays, by its own name. With `is_mapping`, these are in a
+    mapping of arrays by name, to which the user can add others. With `can_rename`, the user can say what weights are
+    called there, and has not done so.
     """
     missing = {own: name for own, name in needed.items() if name not in given}
     if not missing:

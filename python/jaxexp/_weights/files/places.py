@@ -1,4 +1,5 @@
-"""Finds, opens and maps files of tensors. Names that come from other files are hostile until they are checked here."""
+"""Names, finds, opens and maps files of tensors. Names that come from other files are hostile until they are checked
+here."""
 
 from __future__ import annotations
 
@@ -8,18 +9,78 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from jaxexp._errors import WeightsError
 
 SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
-LONGEST_NAME = 255  # bytes, in most file systems
+_LONGEST_NAME = 255  # bytes, in most file systems
+_SHORT = 16  # how many digits of a digest are in names
 
 
-def open_named(path: str | os.PathLike[str]) -> int:
+def own_name(name: str, content: bytes) -> str:
+    """A name like this one that files of other content do not get: its end is a part of the digest."""
+    digest, stem = content.hex()[:_SHORT], name.removesuffix(SUFFIX)
+    if stem.endswith(f"-{digest}"):
+        return name
+    own = f"{stem}-{digest}{SUFFIX}"
+    return own if len(own.encode()) <= _LONGEST_NAME else f"weights-{digest}{SUFFIX}"
+
+
+def second_name(name: str, content: bytes) -> str:
+    """The name of a file of this content while it is being saved, or after a process died meanwhile."""
+    return f".{name.removesuffix(SUFFIX)}.{content.hex()}{SUFFIX}"
+
+
+def index_name(name: str) -> str:
+    """The name of the index of several files."""
+    return name.removesuffix(SUFFIX) + INDEX_SUFFIX
+
+
+def shard_name(name: str, number: int, count: int) -> str:
+    """The name of one of several files, in the form that other tools write."""
+    return name if count == 1 else f"{name.removesuffix(SUFFIX)}-{number:05}-of-{count:05}{SUFFIX}"
+
+
+def name_beside(program: str, suffix: str) -> str:
+    """What a file beside a program is called: like the program, but without characters that no name may have."""
+    stem = os.path.splitext(os.path.basename(program))[0]
+    if not is_name_beside(stem + suffix):
+        stem = "".join(c if c.isprintable() and c not in "/\\:" else "_" for c in stem)
+    return stem + suffix
+
+
+def is_name_beside(name: str) -> bool:
+    """Whether a name is that of a file of tensors in the same folder, on any system."""
+    is_plain = name == PurePosixPath(name).name == PureWindowsPath(name).name
+    return is_plain and name.endswith(SUFFIX) and name.isprintable() and len(name.encode()) <= _LONGEST_NAME
+
+
+def check_name(name: str) -> None:
+    """Raises a WeightsError for what is not the name of a file of tensors in the same folder, on any system."""
+    if not is_name_beside(name):
+        shown = repr(name) if len(name) <= 2 * _LONGEST_NAME else f"one of {len(name):,} characters"
+        raise WeightsError("", f"the name of a {SUFFIX} file in the same folder", shown)
+
+
+def open_named(path: str | os.PathLike[str], flags: int = 0) -> int:
     """A descriptor of a file that the user named, wherever its links lead; a WeightsError if it is no regular file."""
-    return _open(os.fsdecode(path), 0)
+    # Without blocking: a named pipe would wait for a writer.
+    flags |= os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise WeightsError("", "a regular file", f"a link, {os.fsdecode(path)!r}") from error
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise WeightsError("", "a regular file", "something else")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def open_beside(path: str | os.PathLike[str], name: str) -> int:
@@ -36,95 +97,62 @@ def open_beside(path: str | os.PathLike[str], name: str) -> int:
     if os.path.dirname(real) not in folders:
         raise WeightsError("", f"{name!r} in the folder {folders.pop()!r}", f"a link to {real!r}")
     # The real path is not a link, unless somebody put one there since.
-    return _open(real, getattr(os, "O_NOFOLLOW", 0))
+    return open_named(real, getattr(os, "O_NOFOLLOW", 0))
 
 
-def check_name(name: str) -> None:
-    """Raises a WeightsError for what is not the name of a file of tensors in the same folder, on any system."""
-    if not is_name_beside(name):
-        shown = repr(name) if len(name) <= 2 * LONGEST_NAME else f"one of {len(name):,} characters"
-        raise WeightsError("", f"the name of a {SUFFIX} file in the same folder", shown)
+# How the bytes of a file are read. What is mapped changes with the file, and whoever cuts the file ends the process. A
+# copy in memory does not change. In pieces, a part is in memory while it is used, and whoever cuts the file gets an
+# error raised.
+Take: TypeAlias = Literal["mapped", "copied", "in pieces"]
 
 
-def is_name_beside(name: str) -> bool:
-    """Whether a name is that of a file of tensors in the same folder, on any system."""
-    is_plain = name == PurePosixPath(name).name == PureWindowsPath(name).name
-    return is_plain and name.endswith(SUFFIX) and name.isprintable() and len(name.encode()) <= LONGEST_NAME
-
-
-def name_beside(program: str, suffix: str) -> str:
-    """What a file beside a program is called: like the program, but without characters that no name may have."""
-    stem = os.path.splitext(os.path.basename(program))[0]
-    if not is_name_beside(stem + suffix):
-        stem = "".join(c if c.isprintable() and c not in "/\\:" else "_" for c in stem)
-    return stem + suffix
-
-
-class MappedFile(NamedTuple):
-    """A file's bytes, and its identity, which no other file has, and no earlier or later state of this one; None if
-    they are a copy.
+class Bytes(NamedTuple):
+    """The bytes of a file: their number, a function that reads from one position to another, and the file's identity,
+    which no other file has, and no earlier or later state of this one; None if it is not known.
     """
 
-    memory: mmap.mmap
-    identity: tuple[int, ...] | None
-
-    @property
-    def size(self) -> int:
-        return len(self.memory)
-
-    def read(self, start: int, end: int) -> memoryview:
-        """A part of the file, without a copy."""
-        return memoryview(self.memory)[start:end].toreadonly()
+    size: int
+    read: Callable[[int, int], memoryview]
+    identity: tuple[int, ...] | None = None
 
 
-def mapped(descriptor: int) -> MappedFile:
-    """A file's bytes, read-only; the descriptor is closed. A WeightsError if there are none."""
+def taken(descriptor: int, take: Take, size: int | None = None) -> Bytes | FileInPieces:
+    """A file's bytes; the descriptor is closed with them, or now. A WeightsError if there are none.
+
+    A file of another size than this one will be refused, and so it is not copied.
+    """
+    if take == "in pieces":
+        return FileInPieces(descriptor)
     try:
-        found = os.fstat(descriptor)
-        if found.st_size == 0:
-            raise WeightsError("", "a safetensors file", "an empty file")
-        return MappedFile(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), identity_of(found))
+        found = os.fstat(descriptor).st_size
+        check_size(found)
+        if take == "mapped" or size not in (None, found):
+            return mapped(descriptor)
+        memory = mmap.mmap(-1, found)  # begins at a page, too
+        with memoryview(memory) as target:
+            _read(descriptor, target, 0, found)
+        return _in_memory(memory, None)
     finally:
         os.close(descriptor)
 
 
-def identity_of(found: os.stat_result) -> tuple[int, ...]:
-    """The identity of a file that is open. Its last number is the time of any change (ctime), which nobody can set."""
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+def mapped(descriptor: int) -> Bytes:
+    return _in_memory(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), identity_of(os.fstat(descriptor)))
 
 
-def is_still(identity: tuple[int, ...], found: os.stat_result) -> bool:
-    """Whether a file is one that is open, with the same content. Its ctime may differ: a new name changes that."""
-    return identity_of(found)[:-1] == identity[:-1]
-
-
-def copied(descriptor: int) -> MappedFile:
-    """The same as a copy in memory, which begins at a page, too; nobody else can change it."""
-    with open(descriptor, "rb", buffering=0) as file:
-        size = os.fstat(descriptor).st_size
-        if size == 0:
-            raise WeightsError("", "a safetensors file", "an empty file")
-        memory = mmap.mmap(-1, size)
-        done = 0
-        with memoryview(memory) as target:
-            while done < size and (count := file.readinto(target[done : done + _AT_ONCE])):
-                done += count
-        if done < size:
-            raise _cut(size, done)
-    return MappedFile(memory, None)
+def _in_memory(memory: mmap.mmap, identity: tuple[int, ...] | None) -> Bytes:
+    return Bytes(len(memory), lambda start, end: memoryview(memory)[start:end].toreadonly(), identity)
 
 
 class FileInPieces:
-    """A file's bytes, read when they are needed: whoever cuts the file gets an error raised, and ends no process."""
+    """A file's bytes, read when they are needed."""
 
     def __init__(self, descriptor: int) -> None:
-        """The descriptor is closed with this object. A WeightsError if the file is empty."""
         self._descriptor = descriptor
         found = os.fstat(descriptor)
         self.identity = identity_of(found)
         self.size = found.st_size
-        if self.size == 0:
-            raise WeightsError("", "a safetensors file", "an empty file")
+        check_size(self.size)
 
     def __del__(self) -> None:
         os.close(self._descriptor)
@@ -132,13 +160,31 @@ class FileInPieces:
     def read(self, start: int, end: int) -> memoryview:
         """A part of the file, as a copy."""
         target = _memory(end - start)
-        at = start
-        while at < end:
-            count = os.preadv(self._descriptor, [target[at - start : at - start + _AT_ONCE]], at)
-            if not count:
-                raise _cut(self.size, at)
-            at += count
+        _read(self._descriptor, target, start, self.size)
         return target.toreadonly()
+
+
+def identity_of(found: os.stat_result) -> tuple[int, ...]:
+    """The identity of a file that is open. Its last number is the time of any change (ctime), which nobody can set."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def check_size(size: int) -> None:
+    if size == 0:
+        raise WeightsError("", "a safetensors file", "an empty file")
+
+
+def _read(descriptor: int, target: memoryview, start: int, size: int) -> None:
+    """Fills memory with the bytes of a file of this size from a position on."""
+    done = 0
+    while done < len(target):
+        count = os.preadv(descriptor, [target[done : done + _AT_ONCE]], start + done)
+        if not count:
+            raise WeightsError("", f"{size:,} bytes", f"{start + done:,}: somebody cut the file while it was read")
+        done += count
+
+
+_AT_ONCE = 1 << 30  # some systems read no more at once
 
 
 def _memory(size: int) -> memoryview:
@@ -155,39 +201,3 @@ def _memory(size: int) -> memoryview:
 
 
 _LARGE, _ALIGNMENT = 1 << 16, 64
-
-Take: TypeAlias = "Callable[[int], MappedFile | FileInPieces]"
-
-
-def taking(stable: bool, size: int | None = None) -> Take:
-    """What makes a file's bytes from its descriptor: a copy if they are to be stable, otherwise a map. A file of
-    another size than this one is never copied: it will be refused.
-    """
-    if not stable:
-        return mapped
-    return lambda descriptor: (copied if size in (None, os.fstat(descriptor).st_size) else mapped)(descriptor)
-
-
-def _cut(expected: int, found: int) -> WeightsError:
-    return WeightsError("", f"{expected:,} bytes", f"{found:,}: somebody cut the file while it was read")
-
-
-_AT_ONCE = 1 << 30  # some systems read no more at once
-
-
-def _open(path: str, flags: int) -> int:
-    # Without blocking: a named pipe would wait for a writer.
-    flags |= os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-    try:
-        descriptor = os.open(path, flags)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise WeightsError("", "a regular file", f"a link, {path!r}") from error
-        raise
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise WeightsError("", "a regular file", "something else")
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
