@@ -208,7 +208,8 @@ def test_diff_json_and_sections(folder, tmp_path, run) -> None:
 
 def test_diff_of_archives(folder, fleet, tmp_path, good, run) -> None:
     other = tmp_path / "other.zip"
-    good("pack", other, f"b8={folder / 'sharded.jaxexp'}", f"h={folder / 'hostile.jaxexp'}", f"new={fleet}::b8")
+    members = [f"b8={folder / 'sharded.jaxexp'}", f"h={folder / 'hostile.jaxexp'}", f"new={fleet}::b8"]
+    good("pack", other, *members, "-m", 'commit="0e3c"', "-m", "v=3")
     assert good("diff", fleet, fleet) == ""
     status, out, _ = run("diff", "--json", fleet, other)
     digests = {name: jaxexp.Archive.open(fleet)[name].digest for name in NAMES}

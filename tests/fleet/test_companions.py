@@ -82,7 +82,7 @@ def packed(folder: Path, saved: Path) -> str:
 
 
 def copied(folder: Path, saved: Path) -> str:
-    """From archive to archive; the first one only has the metadata."""
+    """From archive to archive; the first one adds the metadata."""
     plain = jaxexp.load(saved)
     plain.save(folder / "plain.jaxexp", vjp_order=1, metadata={})
     with jaxexp.Archive.create(folder / "first.zip") as writer:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from jaxexp import Archive, _native
+from jaxexp._fleet.archive import writer as writing
 
 X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
 
@@ -19,6 +23,14 @@ def make(path: Path, members: dict[str, Any], **options: Any) -> Path:
         for name, member in members.items():
             archive.add(name, member)
     return path
+
+
+@contextlib.contextmanager
+def metadata_in_the_index() -> Iterator[None]:
+    """As in archives that were made before: only the index has the metadata that comes with any artifact."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(writing, "_noted", lambda blob, metadata: (blob, writing.metadata_text(metadata)))
+        yield
 
 
 def assert_sound(path: Path, expected: dict[str, bytes]) -> None:

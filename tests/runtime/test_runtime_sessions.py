@@ -474,6 +474,18 @@ def test_composites_of_a_newer_stablehlo(name: str, tmp_path: Path) -> None:
         jax.tree.map(lambda *ab: np.testing.assert_allclose(*ab, rtol=1e-5), list(found), list(COMPOSITES[name](x)))
 
 
+def test_custom_calls_in_a_newer_stablehlo(tmp_path: Path) -> None:
+    """A plugin that lacks both names one of them, so the other one is said, too."""
+    target = "jaxexp_no_such_target"
+    fun = jax.jit(lambda x: jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(X.shape, X.dtype))(x))
+    exported = jaxexp.export(fun, disabled_checks=[jaxexp.DisabledSafetyCheck.custom_call(target)])(X)
+    for reader, is_newer in ((None, True), (READER, False)):
+        exported.save(tmp_path / "f.jaxexp", compatibility=reader)
+        with pytest.raises(jaxexp.RunError, match=f"the plugin does not compile: {target} .*register_ffi") as refused:
+            Session(tmp_path / "f.jaxexp", plugin="cpu")(X)
+        assert ("or export the function with compatibility=" in str(refused.value)) == is_newer
+
+
 def test_without_ml_dtypes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The function runs all the same, and results that NumPy cannot show stay where they are."""
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)

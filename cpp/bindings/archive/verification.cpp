@@ -14,6 +14,7 @@
 #include "bindings/base/buffer.h"
 #include "bindings/base/define.h"
 #include "bindings/base/owned.h"
+#include "bindings/base/texts.h"
 #include "bindings/base/workers.h"
 #include "wire/archive/ranges.h"
 #include "wire/archive/verify_member.h"
@@ -31,6 +32,7 @@ struct Part {
   std::span<const std::uint8_t> bytes = {};
   std::vector<std::uint64_t> aligned = {};  // the same, where they are not
   std::optional<wire::Error> error = {};
+  wire::Texts texts = {};
 };
 
 struct Module {
@@ -84,13 +86,17 @@ void for_all(const wire::FileBytes& file, std::vector<Item>& items, ScratchPool&
   });
 }
 
-/// The number of a damaged member, and where, what was expected, and what was found.
-using Damage = std::tuple<std::uint32_t, std::string, std::string, std::string>;
-
-std::vector<Damage> damaged(const std::vector<Part>& parts) {
-  std::vector<Damage> found;
-  for (const Part& part : parts)
-    if (const auto& error = part.error) found.emplace_back(part.number, error->path, error->expected, error->found);
+/// The numbers of members that are damaged, or have texts that Python verifies.
+nb::list verdicts(const std::vector<Part>& parts) {
+  nb::list found = new_list();
+  for (const Part& part : parts) {
+    const auto& error = part.error;
+    if (error)
+      found.append(
+          nb::make_tuple(part.number, nb::make_tuple(error->path, error->expected, error->found), nb::tuple()));
+    else if (!part.texts.empty())
+      found.append(nb::make_tuple(part.number, nb::none(), to_python(part.texts)));
+  }
   return found;
 }
 
@@ -109,7 +115,7 @@ class Verification {
     return nb::make_tuple(position, size, nb::tuple(modules));
   }
 
-  std::vector<Damage> step(const Numbers& numbers, const nb::list& parts, std::size_t workers) {
+  nb::list step(const Numbers& numbers, const nb::list& parts, std::size_t workers) {
     check_workers(workers);
     std::vector<std::unique_ptr<const Buffer>> buffers;  // as long as they are read
     const auto bytes_of = [&](nb::handle part) {
@@ -141,11 +147,10 @@ class Verification {
         for (Part& part : std::span(members).subspan(begin, count)) verify(part, known);
       });
     }
-    return damaged(members);
+    return verdicts(members);
   }
 
-  std::pair<std::size_t, std::vector<Damage>> step_of_file(const wire::FileBytes& file, const Numbers& numbers,
-                                                           std::size_t first, std::size_t workers) {
+  nb::tuple step_of_file(const wire::FileBytes& file, const Numbers& numbers, std::size_t first, std::size_t workers) {
     check_workers(workers);
     std::vector<Module> modules;
     std::vector<Part> members = parts_of(numbers, first, modules);
@@ -156,7 +161,7 @@ class Verification {
       remember(modules);
       for_all(file, members, scratch_, workers, [&](Part& part, wire::Known& known) { verify(part, known); });
     }
-    return {first + members.size(), damaged(members)};
+    return nb::make_tuple(first + members.size(), verdicts(members));
   }
 
  private:
@@ -192,7 +197,7 @@ class Verification {
 
   void verify(Part& part, wire::Known& known) const {
     try {
-      wire::verify_member(index_, part.number, part.bytes, modules_, known, part.aligned);
+      part.texts = wire::verify_member(index_, part.number, part.bytes, modules_, known, part.aligned);
     } catch (wire::Error& error) {
       part.error = std::move(error);
     }
@@ -214,10 +219,13 @@ void define_archive_verification(nb::module_& m) {
            "no step before.")
       .def("step", &Verification::step, "numbers"_a, "parts"_a, "workers"_a,
            nb::sig("def step(self, numbers: list[int], parts: list[tuple[bytes, list[bytes]]], "
-                   "workers: int) -> list[tuple[int, str, str, str]]"),
+                   "workers: int) -> list[tuple[int, tuple[str, str, str] | None, tuple[typing.Any, ...]]]"),
            "Compares members with what they have to be, in threads, given the bytes that `extent` named. Returns for "
-           "each damaged one its number, and where, what was expected, and what was found.")
+           "each damaged one its number, and where, what was expected, and what was found; for each other one that has "
+           "`Artifact.texts`, its number and these.")
       .def("step_of_file", &Verification::step_of_file, "file"_a, "numbers"_a, "first"_a, "workers"_a,
+           nb::sig("def step_of_file(self, file: FileBytes, numbers: list[int], first: int, workers: int) -> "
+                   "tuple[int, list[tuple[int, tuple[str, str, str] | None, tuple[typing.Any, ...]]]]"),
            "The same for members of a file, from the first on, as many as make a step. Returns the first of the next "
            "step, too.");
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bindings/base/buffer.h"
+#include "bindings/base/texts.h"
 #include "bindings/codec/later.h"
 #include "bindings/codec/said.h"
 #include "exported_generated.h"
@@ -66,6 +67,7 @@ class Artifact {
   /// Those with a digest in the trailer are checked.
   std::vector<std::tuple<std::ptrdiff_t, std::size_t, wire::Digest>> modules() const;
   std::optional<nb::typed<nb::dict, nb::str, nb::str>> metadata() const;
+  TextsForPython texts_for_python() const { return to_python(wire::texts_of(*source_->opened)); }
   const nb::object& noted() const { return noted_; }
   void note(nb::object values) { noted_ = std::move(values); }
   bool has_cases_or_sizes() const;

@@ -22,9 +22,8 @@ void define_class(nb::module_& m) {
           "Where there are modules, the buffer is what `cut` left of an artifact: one for each function. A buffer that "
           "somebody may change is copied. `in_place` uses read-only ones where they are: then the caller sees to it "
           "that nobody changes them.")
-      .def(
-          "decode", &Artifact::decode,
-          "The fields of the Exported, except its module. The first call makes them; they are the same objects each time.")
+      .def("decode", &Artifact::decode,
+           "The fields of the Exported, except its module. The first call makes them, and all return the same objects.")
       .def("complete", &Artifact::complete, "attributes"_a,
            "Adds what `decode` returns, except where there is something.")
       .def(
@@ -68,6 +67,8 @@ void define_class(nb::module_& m) {
       .def("digest", &Artifact::digest, "Of all its bytes, as they were read; for artifacts without a trailer.")
       .def("modules", &Artifact::modules, "Offset, size and digest of its module, of its VJP's, and so on.")
       .def("metadata", &Artifact::metadata, "The user's metadata as JSON texts; None where there is none.")
+      .def("texts", &Artifact::texts_for_python,
+           "What only Python verifies: metadata, and of custom nodes where they are, name, data and count of children.")
       .def_prop_rw("noted", &Artifact::noted, &Artifact::note, nb::for_setter(nb::arg("values").none()),
                    nb::for_getter(nb::sig("def noted(self) -> collections.abc.Mapping[str, typing.Any] | None")),
                    nb::for_setter(

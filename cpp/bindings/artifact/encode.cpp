@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <future>
 #include <map>
 #include <memory>
@@ -263,6 +264,14 @@ class EncodedParts {
   std::future<void> made_;                // ends before what it reads and writes
 };
 
+nb::bytes with_notes(HasBuffer artifact, const std::function<void(wire::Notes&)>& change) {
+  const auto buffer = stable(artifact, Buffer::alignment, /*in_parts=*/false, /*is_kept=*/true);
+  const auto bytes = over(buffer->bytes().size(), [&] { return wire::with_notes(buffer->bytes(), change); });
+  return nb::bytes(bytes.data(), bytes.size());
+}
+
+using Metadata = std::map<std::string, std::string>;
+
 }  // namespace
 
 void define_encoding(nb::module_& m) {
@@ -272,7 +281,7 @@ void define_encoding(nb::module_& m) {
   nb::class_<wire::Notes>(m, "Notes", "What a trailer says that is not told from the functions.")
       .def(
           "__init__",
-          [](wire::Notes* notes, std::string writer, const std::map<std::string, std::string>& metadata,
+          [](wire::Notes* notes, std::string writer, const Metadata& metadata,
              const std::optional<nb::typed<nb::object, wire::Weights>>& weights, std::optional<wire::Cases> cases,
              const std::vector<wire::Sizes>& sizes) {
             std::optional<wire::Weights> beside;
@@ -292,12 +301,16 @@ void define_encoding(nb::module_& m) {
   m.def(
       "with_cases",
       [](HasBuffer artifact, std::optional<wire::Cases> cases) {
-        const auto buffer = stable(artifact, Buffer::alignment, /*in_parts=*/false, /*is_kept=*/true);
-        const auto bytes =
-            over(buffer->bytes().size(), [&] { return wire::with_cases(buffer->bytes(), std::move(cases)); });
-        return nb::bytes(bytes.data(), bytes.size());
+        return with_notes(artifact, [&](wire::Notes& notes) { notes.cases = std::move(cases); });
       },
       "artifact"_a, "cases"_a.none(), "An artifact with these cases in the place of its own.");
+  m.def(
+      "with_metadata",
+      [](HasBuffer artifact, const Metadata& metadata) {
+        return with_notes(artifact,
+                          [&](wire::Notes& notes) { notes.metadata.assign(metadata.begin(), metadata.end()); });
+      },
+      "artifact"_a, "metadata"_a, "An artifact with this metadata in the place of its own; values are JSON.");
   nb::class_<EncodedParts>(m, "EncodedParts",
                            "What `encode` returns, in pieces; those of the modules are views, not copies.")
       .def(nb::init<const Chain&, std::string_view, const Form&, const wire::Notes*>(), "chain"_a, "jax_version"_a,

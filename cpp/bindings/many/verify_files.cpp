@@ -14,6 +14,7 @@
 #include "bindings/base/file.h"
 #include "bindings/base/owned.h"
 #include "bindings/base/text.h"
+#include "bindings/base/texts.h"
 #include "bindings/base/workers.h"
 #include "wire/artifact/opened.h"
 #include "wire/base/crew.h"
@@ -31,6 +32,7 @@ struct Verdict {
   bool has_digests = false;
   bool has_files = false;
   std::set<std::string> absolute_paths;
+  wire::Texts texts;
   std::optional<wire::Error> error;
   int system_error = 0;
   bool is_out_of_memory = false;
@@ -61,6 +63,7 @@ void verify(const std::filesystem::path& path, Verdict& verdict) {
       verdict.has_files = trailer->content().weights() || (cases && cases->files()->size() > 0);
     }
     check_modules(opened, verdict);
+    verdict.texts = wire::texts_of(opened);
   } catch (wire::Error& error) {
     verdict.error = std::move(error);
   } catch (const std::system_error& error) {
@@ -91,7 +94,7 @@ nb::list verify_files(const nb::list& given, std::size_t workers) {
     nb::list paths_in_modules = new_list();
     for (const std::string& path : verdict.absolute_paths) paths_in_modules.append(text(path));
     said.append(nb::make_tuple(verdict.size, verdict.has_digests, verdict.has_files, nb::tuple(paths_in_modules),
-                               wrong(verdict)));
+                               to_python(verdict.texts), wrong(verdict)));
   }
   return said;
 }
@@ -101,11 +104,13 @@ nb::list verify_files(const nb::list& given, std::size_t workers) {
 void define_verify_files(nb::module_& m) {
   m.def(
       "verify_files", &verify_files, "paths"_a, "workers"_a,
-      nb::sig("def verify_files(paths: list[str], workers: int) -> "
-              "list[tuple[int, bool, bool, tuple[str, ...], None | int | tuple[str, str, str]]]"),
+      nb::sig(
+          "def verify_files(paths: list[str], workers: int) -> "
+          "list[tuple[int, bool, bool, tuple[str, ...], tuple[typing.Any, ...], None | int | tuple[str, str, str]]]"),
       "Verifies files in threads: structure, digests, and the bytecode of modules. For each its size, whether it has "
-      "digests, whether files with weights or cases are beside it, the absolute paths in its modules, and what is wrong, if anything: an errno, or where, what was expected, "
-      "and what was found.");
+      "digests, whether files with weights or cases are beside it, the absolute paths in its modules, "
+      "what `Artifact.texts` returns, and what is wrong, if anything: an errno, or where, what was expected, and what "
+      "was found.");
 }
 
 }  // namespace jaxexp::bindings

@@ -385,7 +385,8 @@ void Callable::explain(std::string_view error) const {
                                            : program_.lapack_advice) +
                (program_.platform_index ? "; the code for all of its platforms is compiled, so export it for " +
                                               client_->platform() + " only, if these are for others"
-                                        : ""));
+                                        : "") +
+               (newer.empty() ? "" : "; it " + newer));  // perhaps they are not what the plugin lacks
   if (!newer.empty()) refuse(' ' + newer);
 }
 

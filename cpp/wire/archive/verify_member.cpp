@@ -25,8 +25,8 @@ std::span<const std::uint8_t> in_place_or_moved(std::span<const std::uint8_t> by
 
 }  // namespace
 
-void verify_member(const ArchiveIndex& index, std::uint32_t number, std::span<const std::uint8_t> bytes,
-                   const ModuleDigests& modules, Known& known, std::vector<std::uint64_t>& aligned) {
+Texts verify_member(const ArchiveIndex& index, std::uint32_t number, std::span<const std::uint8_t> bytes,
+                    const ModuleDigests& modules, Known& known, std::vector<std::uint64_t>& aligned) {
   const schema::Member& member = index.member(number);
   const schema::Place& place = *member.place();
   if (bytes.size() != std::size_t{place.header()} + place.size())
@@ -48,6 +48,7 @@ void verify_member(const ArchiveIndex& index, std::uint32_t number, std::span<co
     throw Error({}, "the bytes as they were added to the archive", "others; get another copy of it");
   }
   if (!place.shared()) index.check_header(number, bytes.first(place.header()));
+  return texts_of(*opened);
 }
 
 }  // namespace jaxexp::wire

@@ -1,12 +1,8 @@
-// Writing the trailer of an artifact again, with other cases.
+// Writing the trailer of an artifact again, with other notes.
 #include "wire/artifact/recorded.h"
-
-#include <algorithm>
-#include <utility>
 
 #include "wire/artifact/layout.h"
 #include "wire/artifact/opened.h"
-#include "wire/artifact/trailer.h"
 #include "wire/exported/chain.h"
 #include "wire/exported/values.h"
 
@@ -17,13 +13,16 @@ std::vector<std::uint32_t> copied(const flatbuffers::Vector<std::uint32_t>* indi
   return indices ? std::vector<std::uint32_t>(indices->begin(), indices->end()) : std::vector<std::uint32_t>();
 }
 
-Notes notes_of(const schema::Trailer& content) {
+Notes notes_of(const Trailer& trailer) {
+  const schema::Trailer& content = trailer.content();
   Notes notes{content.writer()->str(), {}};
   for (std::uint32_t i = 0; i < Values::length(content.metadata()); ++i) {
     const schema::Entry& entry = *content.metadata()->Get(i);
     notes.metadata.emplace_back(entry.key()->str(), entry.value()->str());
   }
   if (content.weights()) notes.weights = read_weights(*content.weights());
+  if (content.cases()) notes.cases = read_cases(*content.cases());
+  notes.sizes = trailer.sizes();
   for (std::uint32_t i = 0; i < Values::length(content.constraints()); ++i)
     notes.constraints.push_back(content.constraints()->Get(i)->str());
   for (const schema::FunctionNotes* function : *content.functions())
@@ -33,15 +32,15 @@ Notes notes_of(const schema::Trailer& content) {
 
 }  // namespace
 
-std::vector<std::uint8_t> with_cases(std::span<const std::uint8_t> artifact, std::optional<Cases> cases) {
+std::vector<std::uint8_t> with_notes(std::span<const std::uint8_t> artifact,
+                                     const std::function<void(Notes&)>& change) {
   const Opened opened(artifact);
   if (!opened.trailer())
-    throw Error({nullptr, "trailer"}, "a trailer, which cases are in",
+    throw Error({nullptr, "trailer"}, "a trailer, which notes are in",
                 "none: the artifact was written by jax.export, or with trailer=False");
   const Trailer& trailer = *opened.trailer();
-  Notes notes = notes_of(trailer.content());
-  notes.sizes = trailer.sizes();
-  notes.cases = std::move(cases);
+  Notes notes = notes_of(trailer);
+  change(notes);
   std::vector<std::span<const std::uint8_t>> modules;
   for (const auto& [order, function] : Chain(opened.root())) modules.push_back(opened.module(function, order));
   TrailerWriter writer(notes, modules);

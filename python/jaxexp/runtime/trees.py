@@ -11,18 +11,18 @@ import collections
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from jaxexp._errors import DeserializationError, cause
+from jaxexp._errors import cause
+from jaxexp._kernel.artifact import texts
 from jaxexp._kernel.artifact.generic_node import GenericNode, generic_node
 from jaxexp._kernel.artifact.node import Description, Key, description_of
 from jaxexp._kernel.artifact.words import counted, listed
 
 _LEAF, _NONE, _TUPLE, _LIST, _DICT, _CUSTOM = range(6)
 # Dicts with keys that are not texts, and OrderedDicts, by their names in artifacts.
-_OF_JAX = "collections.OrderedDict"
 _DICTS: dict[str, type[Any]] = {
     "jaxexp.dict": dict,
     "jaxexp.OrderedDict": collections.OrderedDict,
-    _OF_JAX: collections.OrderedDict,
+    "collections.OrderedDict": collections.OrderedDict,
 }
 
 
@@ -245,18 +245,5 @@ def tree_of(nodes: _Nodes, where: str) -> Tree:
 
 
 def _custom(children: Sequence[Tree], name: str, data: bytes, where: str) -> Tree:
-    try:
-        if (of_dict := _DICTS.get(name)) is not None:
-            return Dict(children, _keys(name, data, len(children)), of_dict)
-        return _Custom(children, description_of(name, data, len(children)))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise DeserializationError(where, f"a node of {name}", str(error)) from cause(error)
-
-
-def _keys(name: str, data: bytes, count: int) -> tuple[Any, ...]:
-    from jaxexp._kernel.codec import dict_keys  # few trees have such keys
-
-    keys = tuple(dict_keys.keys_of_jax(data) if name == _OF_JAX else dict_keys.keys_from_bytes(data))
-    if len(dict_keys.ordered_dict_from_children(keys, keys)) != count:
-        raise ValueError(f"{len(keys)} keys for {count} children")
-    return keys
+    said = texts.node(where, name, data, len(children))
+    return _Custom(children, said) if isinstance(said, Description) else Dict(children, said, _DICTS[name])

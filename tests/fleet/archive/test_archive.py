@@ -22,8 +22,9 @@ import pytest
 
 import jaxexp
 from jaxexp import Archive, DeserializationError, ExportError
-from kit.archive_files import X, assert_sound, make
+from kit.archive_files import X, assert_sound, make, metadata_in_the_index
 from kit.archives import blob, exported, plain, unzip
+from kit.wire import trailer_of
 
 W = {"kernel": np.linspace(0, 1, 12, dtype=np.float32).reshape(4, 3), "bias": np.ones(3, np.float32)}
 
@@ -108,6 +109,7 @@ def test_metadata(path: Path) -> None:
         "archive's": (blob(version=7), {"owner": "me", "π": [3.14, None]}, {"owner": "me", "π": [3.14, None]}),
         "none": (blob(), None, {}),
         "emptied": (blob(version=7), {}, {}),
+        "of jax.export": (plain(), {"owner": "me"}, {"owner": "me"}),
         "long": (exported().serialize(metadata=long), None, long),
     }
     with Archive.create(path) as archive:
@@ -118,8 +120,63 @@ def test_metadata(path: Path) -> None:
     assert {name: handle.metadata for name, handle in archive.items()} == expected
     assert {name: handle.load().metadata for name, handle in archive.items()} == expected
     assert [dict(e.metadata) for e in archive.load_all()] == [expected[name] for name in archive]
+    assert archive["of jax.export"].read() == plain()  # which has no place for it
+    for name in set(archive) - {"of jax.export"}:
+        assert jaxexp.deserialize(archive[name].read()).metadata == expected[name]
     # Saved on, it keeps what the archive said.
-    assert jaxexp.deserialize(archive["archive's"].load().serialize()).metadata == expected["archive's"]
+    for name in ("archive's", "of jax.export"):
+        assert jaxexp.deserialize(archive[name].load().serialize()).metadata == expected[name]
+        assert jaxexp.deserialize(jaxexp.migrate(archive[name])).metadata == expected[name]
+
+
+def test_metadata_for_an_artifact_changes_nothing_else(path: Path, tmp_path: Path) -> None:
+    """Of all that its trailer has, and of what `jax.export` reads."""
+    b = jaxexp.symbolic_shape("b, 3", constraints=["b >= 2"])
+    exported = jaxexp.export(jax.jit(lambda x: x * 2))(jax.ShapeDtypeStruct(b, np.float32))
+    file = tmp_path / "f.jaxexp"
+    cases = [(np.ones((size, 3), np.float32),) for size in (2, 3)]
+    exported.save(file, vjp_order=1, sizes=[{"b": 2}, {"b": 3}], cases=cases, metadata={"old": 1})
+    with Archive.create(path) as archive:
+        archive.add_file("file", file, metadata={"new": 2})
+        archive.add("buffer", file.read_bytes() + b"behind it", metadata={"new": 2})
+        with pytest.raises(ExportError, match="at most 65536 bytes"):
+            archive.add_file("long", file, metadata={"x": "y" * 65536})
+    archive = Archive.open(path)
+    assert archive["buffer"]._member.place.shared or archive["file"]._member.place.shared
+    changed, original = archive["file"].read(), file.read_bytes()
+    end = trailer_of(original)[0]
+    assert changed[16:end] == original[16:end]
+    told = [dataclasses.replace(jaxexp.inspect(one), metadata=None, total_bytes=0) for one in (changed, original)]
+    assert told[0] == told[1] and len(told[0].cases) == len(told[0].sizes) == 2 and told[0].constraints
+    assert archive["file"].own_metadata() is None
+    assert archive.verify() == {}
+    assert jaxexp.check(archive["file"]).verdict == "equal"
+
+
+def test_what_differs_in_metadata_shares_its_modules(path: Path) -> None:
+    """And what does not is stored once, as it is if it has the metadata already."""
+    with Archive.create(path) as archive:
+        archive.add("a", blob(version=7))
+        archive.add("b", blob(version=7), metadata={"version": 7})
+        archive.add("c", blob(version=7), metadata={"version": 8})
+        archive.add("d", blob(), metadata={"version": 8})
+    places = {name: handle._member.place for name, handle in Archive.open(path).items()}
+    assert [name for name in places if places[name].shared] == ["b", "d"]
+    assert [name for name in places if places[name].apart] == ["c", "d"]
+    assert Archive.open(path)["b"].read() == blob(version=7)
+    assert Archive.open(path)["d"].read() == blob(version=8)
+    Archive.compact(path, share_modules=False)
+    assert Archive.open(path)["c"].read() == blob(version=8)
+
+
+def test_metadata_that_only_an_index_has(path: Path) -> None:
+    """Compacting changes no artifact."""
+    with metadata_in_the_index(), Archive.create(path) as archive:
+        archive.add("a", blob(version=7), metadata={"version": 8})
+    Archive.compact(path)
+    handle = Archive.open(path)["a"]
+    assert handle.read() == blob(version=7)
+    assert handle.metadata == handle.own_metadata() == handle.load().metadata == {"version": 8}
 
 
 def test_a_function_that_is_kept_is_loaded_once(path: Path) -> None:

@@ -17,7 +17,7 @@ import flatbuffers
 import pytest
 
 from jaxexp import Archive, DeserializationError, ExportError, _native, _runtime
-from kit.archive_files import assert_sound
+from kit.archive_files import assert_sound, metadata_in_the_index
 from kit.archives import blob, exported, unzip
 from kit.served import serving
 from kit.weighted import X, apply, bound, close, params
@@ -35,7 +35,7 @@ def versions() -> tuple[bytes, ...]:
 @pytest.fixture(scope="module")
 def created(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("archives") / "large.zip"
-    with Archive.create(path) as archive:
+    with metadata_in_the_index(), Archive.create(path) as archive:
         for i, name in enumerate(NAMES):
             archive.add(name, versions()[i % 40], metadata={"number": i})
     return path

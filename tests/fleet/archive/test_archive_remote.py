@@ -14,13 +14,14 @@ from typing import Any
 import fsspec
 import fsspec.asyn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxexp
 from jaxexp import Archive, DeserializationError, _native
 from kit.archive_files import make
-from kit.archives import blob, plain
+from kit.archives import blob, exported, plain
 from kit.each import each
 from kit.served import raw, serving
 from kit.weighted import X, bound, params
@@ -48,17 +49,17 @@ def _has_s3() -> bool:
     return True
 
 
-def exported_of(factor: float) -> jaxexp.Exported:
-    return jaxexp.export(jax.jit(lambda x: x * factor))(np.zeros(3, np.float32))
+def exported_of(noise: np.ndarray) -> jaxexp.Exported:
+    return jaxexp.export(jax.jit(lambda x: x * jnp.asarray(noise).sum()))(np.zeros(3, np.float32))
 
 
 @pytest.fixture(scope="module")
 def members() -> dict[str, bytes]:
     """Each has 100 kB of noise, so that ranges are told from whole files."""
-    noise = {f"m{i:02}": np.random.default_rng(i).bytes(50_000).hex() for i in range(20)}
-    return {
-        name: bytes(exported_of(i).serialize(metadata={"noise": text})) for i, (name, text) in enumerate(noise.items())
-    } | {"whole": blob("cpu"), "jax": plain(), "apart": blob("tpu")}
+    functions = {f"m{i:02}": exported_of(np.random.default_rng(i).random(25_000, np.float32)) for i in range(20)}
+    functions |= {"whole": exported("cpu"), "apart": exported("tpu")}
+    made = {name: bytes(function.serialize(metadata={"name": name})) for name, function in functions.items()}
+    return {**made, "jax": plain()}
 
 
 @pytest.fixture(scope="module")

@@ -63,8 +63,8 @@ def command(
     their names or their first bytes are those of artifacts; the last line says how many were skipped. If an artifact is
     damaged or cannot be read, nothing is packed; with --keep-going, all others are packed. With --keep-going,
     --workers, --executor or --journal, all artifacts are verified first; then one process writes. The archive appears,
-    or changes, when everything is written. Metadata goes into the archive's index; the artifacts stay as they are. JAX
-    is not imported.
+    or changes, when everything is written. Metadata goes into the artifacts; for those that jax.export wrote, only the
+    archive's index keeps it. JAX is not imported.
     """
     if not append and not force:
         outputs.refuse_existing(archive)

@@ -15,6 +15,7 @@ from jaxexp._fleet.engine import work
 from jaxexp._fleet.engine.engine import Finding, Task, findings
 from jaxexp._fleet.engine.errors import packed, unpacked
 from jaxexp._fleet.engine.work import Input, Part, Parts
+from jaxexp._kernel.artifact import texts
 
 from .opened import Opened, batches
 from .parts import identity_of, input_of, opened_in_worker, place_of
@@ -203,7 +204,15 @@ class Verification:
 def _damaged(opened: Opened, numbers: Sequence[int], threads: int) -> list[tuple[int, DeserializationError]]:
     """The damaged members with their errors. Members that share their bytes are not looked at."""
     damaged = _damaged_in_file if opened.source.whole is not None else _damaged_in_ranges
-    return [(number, DeserializationError(*wrong)) for number, *wrong in damaged(opened, list(numbers), threads)]
+    found = []
+    for number, wrong, said in damaged(opened, list(numbers), threads):
+        try:
+            if wrong is not None:
+                raise DeserializationError(*wrong)
+            texts.check(*said)
+        except DeserializationError as error:
+            found.append((number, error))
+    return found
 
 
 def _damaged_in_file(opened: Opened, numbers: list[int], threads: int) -> Iterator[Any]:

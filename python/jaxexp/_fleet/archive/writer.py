@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, cause
+from jaxexp._kernel.artifact import texts
+from jaxexp._kernel.artifact.metadata import to_json
 from jaxexp._kernel.artifact.words import is_text, meant
 from jaxexp._kernel.io import files, lock
 from jaxexp._public import public, public_dir
@@ -107,12 +109,14 @@ class ArchiveWriter:
             name: a relative path with ``/`` between its parts. It must not exist already, and must not be a folder of
                 other names. ``..``, backslashes and control characters are refused.
             exported_or_bytes: a `jaxexp.Exported`, with its weights and cases if it has some; or a buffer with any
-                artifact, which is stored as it is. (Use `add_file` for an artifact that has files beside it.)
+                artifact, which is stored as it is, but for its metadata. (Use `add_file` for an artifact that has files
+                beside it.)
             vjp_order: how many VJPs of an Exported to store, as in `Exported.serialize`.
             metadata: your own notes, a mapping of strings to JSON values, at most 64 kB. The default is the metadata of
-                the function or the artifact. An Exported is written with it. For a buffer, the index keeps it: all that
-                is asked of the `Handle` knows it, and what is made of the member, but not `Handle.read` and unpacked
-                files, because these have the artifact as it is.
+                the function or the artifact. The artifact that is stored has it; everything that `jax.export` reads
+                keeps its bytes. Only the index keeps it for a buffer without a trailer, as `jax.export` writes it: all
+                that is asked of the `Handle` knows it, and what is made of the member, but not `Handle.read` and
+                unpacked files.
             strict: refuse an Exported with pytree nodes that only jaxexp reads, as in `Exported.serialize`.
             sizes, cases: for an Exported, as in `Exported.save`.
 
@@ -123,16 +127,17 @@ class ArchiveWriter:
             TypeError: it is neither an Exported nor a buffer.
         """
         self._require_inside()
-        own = None if metadata is None else metadata_text(metadata)
         if (blob := _bytes_in(exported_or_bytes)) is not None:
             options = {"vjp_order": vjp_order, "strict": strict, "sizes": sizes, "cases": list(cases)}
             if given := next((f"{key}={value!r}" for key, value in options.items() if value), None):
                 raise ExportError(f"{given} is for an Exported: an artifact in a buffer is stored as it is")
             with self._changing():
-                self._add(name, blob, own)
+                self._add(name, *_noted(blob, metadata))
             return
         from jaxexp._api.recorded import cases_to_write
 
+        if metadata is not None:
+            metadata_text(metadata)  # which refuses what is too long
         function = _exported(exported_or_bytes)
         how = function._writing(vjp_order, None, True, metadata, strict, "full", sizes)
         recorded = cases_to_write(function, how, cases)
@@ -141,7 +146,7 @@ class ArchiveWriter:
             self._add(name, member_weights.serialized(function, how, recorded, self._weights.add), None)
 
     def add_file(self, name: str, path: str | os.PathLike[str], *, metadata: Mapping[str, Any] | None = None) -> None:
-        """Adds an artifact's file as it is, with the weights and cases in files beside it.
+        """Adds an artifact's file, with the weights and cases in files beside it.
 
         Args:
             name: as in `add`.
@@ -163,18 +168,19 @@ class ArchiveWriter:
     def add_with_weights(
         self, name: str, blob: Any, weights: Tensors | None, metadata: Mapping[str, Any] | None
     ) -> None:
-        """Adds an artifact as it is, with the tensors that its trailer names, wherever they are now."""
-        own = None if metadata is None else metadata_text(metadata)
+        """Adds an artifact with the tensors that its trailer names, wherever they are now."""
         with self._changing():
-            self._check_name(name)  # before weights are written
+            self._check_name(name)  # both before weights are written
+            noted = _noted(memoryview(blob), metadata)
             if weights is not None:
                 self._weights.add(weights.sources())
-            self._add(name, memoryview(blob), own)
+            self._add(name, *noted)
 
     def _add(self, name: str, blob: Any, own_metadata: str | None) -> bytes:
         """Adds an artifact from a buffer that does not change meanwhile. Returns the digest of what was added."""
         self._check_name(name)
         artifact = _native.Artifact(blob, in_place=True)
+        texts.check(*artifact.texts())
         modules = artifact.modules()
         size = artifact.size
         blob = memoryview(blob)[:size]  # the rest of the buffer is not part of it
@@ -431,6 +437,16 @@ def _bytes_in(exported_or_bytes: Any) -> memoryview | None:
     except TypeError:
         return None
     return view if isinstance(view.obj, (bytes, _native.FileBytes)) else memoryview(bytes(view))
+
+
+def _noted(blob: Any, metadata: Mapping[str, Any] | None) -> tuple[Any, str | None]:
+    """An artifact with other metadata. Without a trailer, it stays as it is, and the text is for the index."""
+    if metadata is None:
+        return blob, None
+    text = metadata_text(metadata)
+    if _native.Artifact(blob, in_place=True).trailer() is None:
+        return blob, text
+    return _native.with_metadata(blob, to_json(metadata)), None
 
 
 def _exported(given: Any) -> Any:

@@ -20,6 +20,7 @@ from jaxexp._fleet.engine.work import FILE, Part, Parts, Unusable
 from jaxexp._fleet.places import verify
 from jaxexp._fleet.places.other_files import checked_other_file
 from jaxexp._fleet.places.source import MEMBER, Source, is_url, link_of_file
+from jaxexp._kernel.artifact import texts
 from jaxexp._kernel.artifact.chain import chain
 from jaxexp._kernel.io import files
 from jaxexp._kernel.io.other_files import HEAD, instead_of_artifact
@@ -263,7 +264,7 @@ def _too_large(paths: Sequence[str], policy: Policy) -> dict[str, InFile]:
 
 
 def _in_local(
-    path: str, size: int, has_digests: bool, has_files: bool, absolute_paths: Sequence[str], wrong: Any
+    path: str, size: int, has_digests: bool, has_files: bool, absolute_paths: Sequence[str], said: Any, wrong: Any
 ) -> InFile:
     if isinstance(wrong, int):
         raise OSError(wrong, os.strerror(wrong), path)
@@ -278,6 +279,10 @@ def _in_local(
         where, expected, what = wrong
         error = DeserializationError(where, expected, _found(what, where, path))
         return found._replace(error=packed(error))
+    try:
+        texts.check(*said)
+    except DeserializationError as damage:
+        return found._replace(error=packed(damage))
     if has_digests:
         with files.regular(path) as file:
             _, end = struct.unpack("<12sI", file.read(16))  # the end of the artifact, as it says itself

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def inspect(artifact: Given, *, check_modules: bool = False, digests: bool = False) -> Inspection:
     """Says what is in an artifact, without loading it and without JAX: signature, age, sizes of the modules.
 
-    The bytes are verified as in `deserialize`. Checks that need JAX are left out: that symbolic shapes parse, that
-    pytree nodes and effects are known, and that the module is what its first bytes say.
+    The bytes are verified as in `deserialize`. Checks that need JAX are left out: that constraints can hold, that
+    registered pytree nodes, effects and kinds of memory are known, and that the module is what its first bytes say.
 
     Args:
         artifact: a path, a member of an archive, a file object or a buffer, as for `load`.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp import _native
+from jaxexp._kernel.artifact import texts
 from jaxexp._kernel.artifact.chain import check_modules
 from jaxexp._kernel.artifact.opened import opened, tables_of
 from jaxexp._kernel.io.files import named_in_errors
@@ -33,8 +34,9 @@ def verify(artifact: Given, *, signed_by: SignedBy | None = None) -> None:
     in its archive, are read, too, and compared with their digests. For a URL, these files are expected in the
     same folder and read by ranges. For a buffer or a file object, only the program is verified, because these files
     could be anywhere. Without digests (from `jax.export`, or written with ``trailer=False``), some damage cannot be
-    noticed. The path of a file of executables, or of a safetensors file, is verified as what it is.
-    `Archive.verify` checks all members of an archive in threads.
+    noticed. What only JAX and the process that loads it can judge is left open, as in `inspect`. The path of a file of
+    executables, or of a safetensors file, is verified as what it is. `Archive.verify` checks all members of an archive
+    in threads.
 
     Args:
         artifact: a path, a member of an archive, a file object or a buffer, as for `load`.
@@ -142,6 +144,7 @@ def verified(buffer: Any) -> _native.Artifact:
         DeserializationError: it is damaged.
     """
     artifact = opened(buffer)
+    texts.check(*artifact.texts())
     check_modules(artifact)
     return artifact
 

@@ -26,6 +26,11 @@ _MEMORY_SPACES = ("device", "device", "host", "any")
 def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = ()) -> Inspection:
     """The `Inspection` of a buffer. If modules are given, the buffer is what `_native.cut` left of an artifact."""
     artifact = opened(buffer, image_modules, in_place=isinstance(buffer, Mapped))
+    _, nodes = artifact.texts()
+    if nodes:  # as few artifacts have
+        from . import texts
+
+        texts.check({}, nodes)
     facts = artifact.describe(shown_node)
     modules = [link.unchecked_module() for link in chain(artifact)]
     places = [link.module_place for link in chain(artifact)]

@@ -20,9 +20,10 @@ import jax
 import numpy as np
 
 from jaxexp._errors import cause
+from jaxexp._kernel.artifact import hashed
 from jaxexp._kernel.artifact.node import LARGEST_NUMBER, MAX_DEPTH, MAX_DIGITS, is_printable
 
-from . import classes, dtypes, hashed
+from . import classes, dtypes
 
 _LARGEST_ARRAY = 1 << 16  # bytes
 _DTYPES: dict[str, Any] = {dtype.name: dtype for dtype in dtypes.DTYPES if isinstance(dtype, np.dtype)}

@@ -22,10 +22,11 @@ from jaxexp._errors import (
     UnsupportedSerializationError,
     cause,
 )
+from jaxexp._kernel.artifact import dict_keys
 from jaxexp._kernel.artifact.node import NAME, Auxdata, Description, RegisteredDescription
 from jaxexp._public import public
 
-from . import classes, dict_keys, library_nodes, registry, treedefs
+from . import classes, library_nodes, registry, treedefs
 from .generic_node import GenericNode, generic_node
 from .registry import Node, by_name, by_type
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from jaxexp._errors import SerializationError, cause
-from jaxexp._kernel.artifact.node import MAX_DIGITS, is_printable
 
 from . import hashed
+from .node import MAX_DIGITS, is_printable
 
 _VERSION = 1
 _MAX_DEPTH = 64  # of tuples in tuples; hashing and comparing them uses the C stack
