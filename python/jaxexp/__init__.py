@@ -85,7 +85,6 @@ _HOMES = {
     "migrate_many": "_fleet.passes.migrate_many",
     "minimum_supported_calling_convention_version": "_kernel.function.convention:OLDEST_VERSION",
     "minimum_supported_serialization_version": "_kernel.function.convention:OLDEST_VERSION",  # its name before 2024
-    "prefetch": "_executables.prefetch",
     "record": "_fleet.places.check",
     "register_namedtuple_serialization": "_kernel.codec.nodes",
     "register_pytree_node_serialization": "_kernel.codec.nodes",
@@ -99,6 +98,11 @@ _HOMES = {
     "verify_many": "_fleet.passes.verify_many",
 }
 
+# What is in the place of names that are gone.
+_GONE = {
+    "prefetch": "compile_cache(folder), and then Exported.precompile() or Archive.precompile()",
+}
+
 # Where names live that would bring JAX along, if it is not installed.
 _WITHOUT_JAX = {"GenericNode": "_kernel.artifact.generic_node"}
 
@@ -110,7 +114,8 @@ def __getattr__(name: str) -> object:
     if name in _WITHOUT_JAX and _is_without_jax():
         home = _WITHOUT_JAX[name]
     if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        advice = f" any more: use {_GONE[name]}" if name in _GONE else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{advice}")
     module, _, name_there = home.partition(":")
     value = getattr(importlib.import_module(f".{module}", __name__), name_there or name)
     if "jaxexp._jax" in sys.modules:

@@ -37,7 +37,6 @@ from ._errors import UnsupportedSerializationError as UnsupportedSerializationEr
 from ._errors import WeightsError as WeightsError
 from ._errors import WorkerError as WorkerError
 from ._executables.executables import Executable as Executable
-from ._executables.prefetch import prefetch as prefetch
 from ._fleet.archive.archive import Archive as Archive
 from ._fleet.archive.handle import Handle as Handle
 from ._fleet.archive.summary import Summary as Summary
@@ -155,7 +154,6 @@ __all__ = [
     "migrate_many",
     "minimum_supported_calling_convention_version",
     "minimum_supported_serialization_version",
-    "prefetch",
     "record",
     "register_namedtuple_serialization",
     "register_pytree_node_serialization",

@@ -80,7 +80,6 @@ MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
     ("compacted", lambda m: jaxexp.Archive.compact(0), TypeError, "os.PathLike"),
     # arguments
     ("from_jax", lambda m: jaxexp.Exported.from_jax(3), TypeError, "takes a jax.export.Exported, not <class 'int'>"),
-    ("one function", lambda m: jaxexp.prefetch(m.f), TypeError, "prefetch takes many functions, in a list"),
     ("no shapes", lambda m: m.f.specialize(), jaxexp.ExportError, "specializing <lambda>: the arguments have another"),
     ("a case", lambda m: m.f.save("new", cases=[{"args": X}]), TypeError, "args is a tuple of positional arguments"),
     ("its tree", lambda m: m.f.save("new", cases=[(X, X)]), jaxexp.ExportError, "recording a case of <lambda>: the ar"),

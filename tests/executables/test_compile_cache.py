@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ import jaxexp
 from jaxexp import _native
 from jaxexp._executables import conditions
 from jaxexp._kernel.io import compile_cache
-from kit import served
 from kit.corpus import mesh, touch
 from kit.saved import saved
 from kit.steps import counted
@@ -289,9 +289,8 @@ def test_folders(cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) 
         finally:
             cache.chmod(0o700)
     cache.chmod(0o777)
-    for named in (cache, cache.as_uri(), cache.as_uri().replace("file:", "local:")):
-        with pytest.raises(jaxexp.ExportError, match=r"every user of this machine may write to the folder .*chmod o-w"):
-            jaxexp.compile_cache(named)
+    with pytest.raises(jaxexp.ExportError, match=r"every user of this machine may write to the folder .*chmod o-w"):
+        jaxexp.compile_cache(cache)
     cache.chmod(0o755)
     jaxexp.compile_cache(cache)
     jaxexp.compile_cache(tmp_path / "new" / "folder")
@@ -300,18 +299,12 @@ def test_folders(cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) 
 
 def test_what_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    way, several = "anybody on the way could replace: use https", "leads through several"
     for given, options, kind, message in (
         (tmp_path / "file", {}, OSError, "file"),
-        ("http://cdn.example/code", {}, jaxexp.ExportError, way),
-        ("webhdfs://cdn.example/code", {}, jaxexp.ExportError, way),
-        ("zip://x::https://cdn.example/code.zip", {}, jaxexp.ExportError, several),
-        ("dir://code", {}, jaxexp.ExportError, several),
-        ("https://[x", {}, jaxexp.ExportError, "is none"),
-        (tmp_path, {"local": tmp_path / "other"}, jaxexp.ExportError, "local is the folder in front of a URL"),
+        ("https://cdn.example/code", {}, jaxexp.ExportError, "is a URL: mount it, or copy its files"),
+        (tmp_path.as_uri(), {}, jaxexp.ExportError, "is a URL: mount it, or copy its files"),
         (tmp_path, {"max_bytes": 0}, jaxexp.ExportError, "max_bytes"),
-        (3, {}, TypeError, "a folder or a URL"),
-        ("nowhere://a/b", {}, OSError, "nowhere"),
+        (3, {}, TypeError, "is a folder, not <class 'int'>"),
     ):
         with pytest.raises(kind, match=message):
             jaxexp.compile_cache(given, **options)  # type: ignore[arg-type]
@@ -337,7 +330,7 @@ def test_the_environment(
     for value, folder in (
         (str(tmp_path / "named"), str(tmp_path / "named")),
         ("", None),
-        ("http://cdn.example/", None),
+        ("https://cdn.example/", None),
     ):
         monkeypatch.setenv("JAXEXP_COMPILE_CACHE", value)
         monkeypatch.setattr(compile_cache, "_is_chosen", False)
@@ -393,7 +386,7 @@ def test_with_a_file_of_executables(cache: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.jax
-def test_beside_the_cache_of_jax_and_with_prefetch(cache: Path, tmp_path: Path) -> None:
+def test_beside_the_cache_of_jax(cache: Path, tmp_path: Path) -> None:
     """Code from JAX's cache cannot be kept, so it is compiled anew, and JAX's cache stays on."""
     from jax.experimental.compilation_cache import compilation_cache
 
@@ -407,9 +400,7 @@ def test_beside_the_cache_of_jax_and_with_prefetch(cache: Path, tmp_path: Path) 
         jaxexp.compile_cache(None)
         calls_of(path)()
         jaxexp.compile_cache(cache)
-        model = jaxexp.load(path)
-        _, steps = in_another_process(lambda: jaxexp.prefetch([model]) and model.call(X))
-        assert steps["compiled"] == 1
+        assert calls_of(path)()[1]["compiled"] == 1
         assert jax.config.jax_enable_compilation_cache
     finally:
         for name, value in old.items():
@@ -421,59 +412,89 @@ def test_beside_the_cache_of_jax_and_with_prefetch(cache: Path, tmp_path: Path) 
     np.testing.assert_allclose(found, np.sin(X), rtol=1e-6)
 
 
-# --- URLs -----------------------------------------------------------------------------------------------------------
+# --- filled ahead of calls ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("local", [False, True])
-def test_a_url(
-    cache: Path, tmp_path: Path, local: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    call = calls_of(saved(tmp_path, jnp.sin, X))
-    call()
-    front = tmp_path / "front" if local else None
-    jaxexp.compile_cache(cache.as_uri(), local=front)
-    found, steps = call()
-    assert not steps
-    np.testing.assert_allclose(found, np.sin(X), rtol=1e-6)
-    other = calls_of(saved(tmp_path / "other", jnp.cos, X))
-    other()
-    assert bool(other()[1]) != local, "a miss goes to the folder in front, if there is one"
-    assert len(entries(cache)) == 1
-    if front is not None:
-        assert len(entries(front)) == 2
-        return
-
-    def none(*args: Any, **options: Any) -> Any:
-        raise FileNotFoundError("No usable temporary directory found")
-
-    monkeypatch.setattr("tempfile.TemporaryDirectory", none)
-    np.testing.assert_allclose(call()[0], found, rtol=1e-6)  # whatever is wrong with the cache, calls go on
-    assert "is not asked again" in caplog.text
+def precompiled(functions: list[Any], *args: Any, **options: Any) -> list[Any]:
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(lambda function: function.precompile(*args, **options), functions))
 
 
-def test_over_http(cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    pytest.importorskip("aiohttp")
-    call = calls_of(saved(tmp_path, jnp.sin, X))
-    call()
-    (entry,) = entries(cache)
-    with served.raw(served.ranges_of(entry.read_bytes())) as server:
-        jaxexp.compile_cache(f"{server.origin}/code/")
-        found, steps = call()
-        assert not steps
-        assert f" /code/{entry.name} HTTP".encode() in server.requests[-1]
-    np.testing.assert_allclose(found, np.sin(X), rtol=1e-6)
-    for answer, said in (
-        (served.ranges_of(b"something else"), "which is made again"),
-        (served.to(lambda: "http://127.0.0.1:9/"), "the server answers 302"),
-    ):
-        with served.raw(answer) as server:
-            jaxexp.compile_cache(server.origin)
-            assert call()[1]["compiled"] == 1
-            assert said in caplog.text
-    caplog.clear()
-    jaxexp.compile_cache("http://127.0.0.1:9/code", local=tmp_path / "front")  # nobody answers
-    for function in (jnp.sin, jnp.cos):
-        found, _ = calls_of(saved(tmp_path, function, X))()
-        np.testing.assert_allclose(found, np.asarray(function(X)), rtol=1e-6)
-    assert sum("is not asked again" in message for message in caplog.messages) == 1
-    assert len(entries(tmp_path / "front")) == 2
+@pytest.mark.jax
+def test_what_was_precompiled_is_what_calls_use(cache: Path, tmp_path: Path) -> None:
+    """In threads, which compile the same at once, and what others do."""
+    paths = [saved(tmp_path / str(i), lambda x, c=i: jnp.tanh(x) * c, X, vjp_order=1) for i in range(3)]
+    jax.clear_caches()
+    models = [jaxexp.load(path) for path in paths]
+    with counted() as steps:
+        found = precompiled([*models, *models], vjp_order=1)
+    assert steps["compiled"] == len(entries(cache)) == 6
+    assert found[:3] == found[3:]
+    assert [len(one) for one in found] == [2] * 6
+
+    def call() -> Any:
+        return [jaxexp.load(path).call(X) for path in paths], jax.vjp(jaxexp.load(paths[1]).call, X)[1](X)
+
+    (results, (gradient,)), steps = in_another_process(call)
+    assert not steps["compiled"]
+    np.testing.assert_allclose(gradient, X * (1 - np.tanh(X) ** 2), rtol=1e-5)
+    for i, result in enumerate(results):
+        np.testing.assert_allclose(result, np.tanh(X) * i, rtol=1e-6)
+
+
+@pytest.mark.jax
+def test_sizes_and_places(cache: Path, tmp_path: Path) -> None:
+    model = jaxexp.load(saved(tmp_path, jnp.sin, ANY))
+    with pytest.raises(jaxexp.ExportError, match=r"args\[0\] has the symbolic shape \(n, 8\).*precompile\(args"):
+        model.precompile()
+    for n in (1, 8):
+        model.precompile((jax.ShapeDtypeStruct((n, 8), np.float32),))
+    device, here = jax.devices()[3], mesh((4, 2), ("a", "b"))
+    fixed, sharding = jaxexp.load(saved(tmp_path / "fixed", jnp.cos, X)), NamedSharding(here, PartitionSpec("a"))
+    fixed.precompile(mesh_or_device=device)
+    spread = jaxexp.export(jax.jit(lambda x: x * 2))(jax.ShapeDtypeStruct(X.shape, X.dtype, sharding=sharding))
+    spread.precompile(mesh_or_device=here)
+    assert len(entries(cache)) == 4
+    placed = jax.device_put(X, device), jax.device_put(X, sharding)
+    with counted() as steps:
+        assert model.call(X[:1]).shape == (1, 8)
+        assert model.call(X).shape == (8, 8)
+        assert fixed.call(placed[0]).devices() == {device}
+        np.testing.assert_array_equal(spread.call(placed[1]), X * 2)
+    assert not steps["compiled"]
+    with pytest.raises(TypeError, match=r"expected a jax.sharding.Mesh, a device or None"):
+        fixed.precompile(mesh_or_device="cpu")
+
+
+@pytest.mark.jax
+def test_nothing_is_run(cache: Path) -> None:
+    """Four terabytes are no trouble until somebody wants to have them."""
+    function = jaxexp.export(jax.jit(lambda x: jnp.broadcast_to(x, (1 << 40,)) * 2))(np.float32(1))
+    function.precompile()
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"RESOURCE_EXHAUSTED|[Oo]ut of memory"):
+        jax.block_until_ready(function.call(np.float32(1)))
+
+
+@pytest.mark.jax
+def test_members_of_an_archive(cache: Path, tmp_path: Path) -> None:
+    with jaxexp.Archive.create(tmp_path / "fleet.zip") as writer:
+        for name, function in (("sin", jnp.sin), ("cos", jnp.cos)):
+            writer.add(name, jaxexp.export(jax.jit(function))(X))
+    with jaxexp.Archive.open(tmp_path / "fleet.zip") as archive:
+        assert archive.precompile().keys() == {"sin", "cos"}
+        _, steps = in_another_process(lambda: archive["cos"].load().call(X))
+        assert not steps["compiled"]
+
+
+def test_no_place_for_code(tmp_path: Path) -> None:
+    function = jaxexp.export(jax.jit(jnp.sin))(X)
+    with pytest.raises(jaxexp.ExportError, match=r"no place for the code.*or first call jaxexp.compile_cache\(folder"):
+        function.precompile()
+    jaxexp.compile_cache(tmp_path / "small", max_bytes=10)
+    try:
+        with pytest.raises(OSError, match=r"code of [\d,]+ bytes is larger than the compile cache '.*small' may be"):
+            function.precompile()
+    finally:
+        jaxexp.compile_cache(None)
+    with pytest.raises(AttributeError, match=r"no attribute 'prefetch' any more: use compile_cache\(folder\)"):
+        jaxexp.prefetch  # type: ignore[attr-defined]  # noqa: B018

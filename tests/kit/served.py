@@ -54,9 +54,7 @@ class _Served(http.server.BaseHTTPRequestHandler):
                 self.send_error(416)
                 return
             self.send_response(200)
-            length = server.head_length if self.command == "HEAD" else None
-            if length != "":
-                self.send_header("Content-Length", length or str(len(whole)))
+            self.send_header("Content-Length", str(len(whole)))
         self.send_header("Accept-Ranges", "bytes")
         for name, value in server.headers.items():
             self.send_header(name, value)
@@ -85,11 +83,11 @@ def running(server: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def serving(data: bytes) -> Iterator[Any]:
-    """A server with `data` at `url`. `refusals` has the status of the error that a method gets, `head_length` what HEAD
-    says in place of the size, where the empty text is nothing. With a `token`, each request has to have it."""
+    """A server with `data` at `url`. `refusals` has the status of the error that a method gets. With a `token`, each
+    request has to have it."""
     server: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Served)
     server.data, server.headers, server.refusals, server.others = data, {}, {}, {}
-    server.head_length = server.token = None
+    server.token = None
     with running(server):
         yield server
 

@@ -44,14 +44,7 @@ TAKERS = {
     "deserialize": lambda folder, policy: jaxexp.deserialize((folder / "sin.jaxexp").read_bytes(), policy=policy),
     "load_many": lambda folder, policy: jaxexp.load_many([folder / "sin.jaxexp"], policy=policy),
     "Handle.load": lambda folder, policy: jaxexp.Archive.open(folder / "fleet.zip")["sin"].load(policy=policy),
-    "Handle.load_and_keep": lambda folder, policy: jaxexp.Archive.open(folder / "fleet.zip")["sin"].load_and_keep(
-        policy
-    ),
     "Archive.load_all": lambda folder, policy: jaxexp.Archive.open(folder / "fleet.zip").load_all(policy=policy),
-    "prefetch": lambda folder, policy: jaxexp.prefetch(
-        jaxexp.Archive.open(folder / "fleet.zip").values(), policy=policy
-    ),
-    "prefetch functions": lambda folder, policy: jaxexp.prefetch([jaxexp.load(folder / "sin.jaxexp")], policy=policy),
     "Archive.precompile": lambda folder, policy: jaxexp.Archive.open(folder / "fleet.zip").precompile(
         into=folder / "code", policy=policy
     ),
@@ -73,8 +66,6 @@ def test_what_is_no_policy(folder: Path, taker: str) -> None:
         (jaxexp.Policy, r"such as Policy\(platforms=\('cpu',\)\); found <class 'type'>"),
         (False, "found <class 'bool'>"),
     ):
-        if taker.startswith("prefetch"):  # which says only what it found
-            advice = "found <class"
         with pytest.raises(TypeError, match=rf"policy= takes a jaxexp\.Policy or None, .*{advice}") as raised:
             take(folder, given)
         assert isinstance(raised.value, jaxexp.ExportError)
@@ -144,49 +135,18 @@ LAPACK = jaxexp.Policy(stable_custom_calls=False)
 
 @pytest.fixture
 def refused(tmp_path: Path) -> jaxexp.Archive:
-    """An archive with a function that `LAPACK` refuses, and two that it allows."""
-    n = jaxexp.symbolic_shape("n, 2")
+    """An archive with a function that `LAPACK` refuses, and one that it allows."""
     with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
         archive.add("a", jaxexp.export(jax.jit(jnp.cos))(arr(2)))
         archive.add("cholesky", jaxexp.export(jax.jit(jnp.linalg.cholesky), platforms=["cpu"])(arr(2, 2)))
-        archive.add("sizes", jaxexp.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct(n, "float32")))
     return jaxexp.Archive.open(tmp_path / "fleet.zip")
 
 
-def test_prefetch_compiles_nothing_that_is_not_allowed(refused: jaxexp.Archive, tmp_path: Path) -> None:
-    a, cholesky = refused["a"], refused["cholesky"]
+def test_precompile_compiles_nothing_that_is_not_allowed(refused: jaxexp.Archive, tmp_path: Path) -> None:
     with pytest.raises(jaxexp.PolicyError, match="lapack_spotrf") as raised:
-        jaxexp.prefetch([a, cholesky], policy=LAPACK)
-    assert raised.value.file == cholesky.label
-    good, bad = jaxexp.prefetch([a, cholesky], policy=LAPACK, on_error="return")
-    assert isinstance(good, jax.stages.Compiled)
-    assert isinstance(bad, jaxexp.PolicyError)
-    loaded = cholesky.load()
-    with pytest.raises(jaxexp.PolicyError, match="lapack_spotrf"):
-        jaxexp.prefetch([loaded], policy=LAPACK)
-
-    class Other:
-        def load(self) -> jaxexp.Exported:
-            return loaded
-
-    with pytest.raises(jaxexp.PolicyError, match="lapack_spotrf"):
-        jaxexp.prefetch([Other()], policy=LAPACK)
-    with pytest.raises(jaxexp.PolicyError, match="lapack_spotrf"):
         refused.precompile(["cholesky"], into=tmp_path / "code", policy=LAPACK)
-
-
-def test_what_prefetch_checked_is_what_handles_load(refused: jaxexp.Archive) -> None:
-    sizes = refused["sizes"]
-    before = sizes.load()
-    specs = [jax.ShapeDtypeStruct((rows, 2), "float32") for rows in (1, 2)]
-    jaxexp.prefetch([(sizes, (spec,)) for spec in specs], policy=LAPACK)
-    checked = sizes.load()
-    assert checked is not before
-    jaxexp.prefetch([(refused["sizes"], (spec,)) for spec in specs], policy=LAPACK)
-    jaxexp.prefetch([(sizes, (specs[0],))])
-    assert sizes.load() is refused["sizes"].load() is checked
-    jaxexp.prefetch([(sizes, (specs[0],))], policy=jaxexp.Policy())
-    assert sizes.load() is not checked
+    assert raised.value.file == refused["cholesky"].label
+    assert not (tmp_path / "code").exists()
 
 
 def test_a_policy_in_a_file(tmp_path: Path) -> None:

@@ -143,12 +143,12 @@ def test_functions(loaded: str, made: str, blob: bytes, tmp_path: Path) -> None:
 
 
 def test_equal_functions_share_nothing_across_a_policy(blob: bytes, tmp_path: Path) -> None:
-    """Neither in the process nor in a compile cache nor what `prefetch` compiles, whichever was first."""
+    """Neither in the process nor in a compile cache nor what `precompile` compiles, whichever was first."""
     for is_first in (True, False):  # the second time, code comes from the folder
         jaxexp.compile_cache(tmp_path / "cache")
         checked = jaxexp.deserialize(blob, policy=POLICY) if is_first else None
         trusted = jaxexp.deserialize(blob)
-        jaxexp.prefetch([trusted])
+        trusted.precompile()
         gradient(trusted)
         assert not np.array_equal(trusted.call(WEIGHTS, KEYS), EXPECTED)
         checked = checked or jaxexp.deserialize(blob, policy=POLICY)
@@ -160,14 +160,13 @@ def test_equal_functions_share_nothing_across_a_policy(blob: bytes, tmp_path: Pa
         jax.clear_caches()
 
 
-@pytest.mark.parametrize("check", [POLICY.check, lambda function: jaxexp.prefetch([function], policy=POLICY)])
-def test_a_late_check_leaves_the_hash(check: Callable[[Any], Any], blob: bytes) -> None:
+def test_a_late_check_leaves_the_hash(blob: bytes) -> None:
     """And functions that no policy saw keep their code, whichever of them was called first."""
     function, equal = (jaxexp.deserialize(blob) for _ in range(2))
     table, plain = {function: "found"}, {function, equal}
     unstable = function.call(WEIGHTS, KEYS)
     np.testing.assert_array_equal(equal.call(WEIGHTS, KEYS), unstable)
-    check(function)
+    POLICY.check(function)
     assert table[function] == "found" and len(plain) == 1
     assert hash(function) == hash(equal) and function != equal
     assert_stable(function.call, WEIGHTS, KEYS)

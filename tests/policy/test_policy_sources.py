@@ -29,7 +29,6 @@ WAYS: dict[str, Callable[[jaxexp.Exported, Path], Any]] = {
     "vmap": lambda f, _: jax.vmap(f.call, (None, 0))(W, np.stack([X, X])),
     "raised": lambda f, _: jax.jit(f.raised())(W, X),
     "precompile": lambda f, folder: f.precompile((W, X), into=folder / "f.jaxexe"),
-    "prefetch": lambda f, _: jaxexp.prefetch([(f, (W, X))]),
     "pickle": lambda f, _: pickle.loads(pickle.dumps(f)).call(W, X),
     "pytree": lambda f, _: jax.jit(lambda bound: bound.call(X))(f.bind(W)),
 }

@@ -119,7 +119,10 @@ Arguments::Arguments(int count, char** texts) {
   if (files.empty()) throw UsageError("an artifact is missing");
   if (const char* const named = std::getenv("JAXEXP_PLUGIN"); named && plugin.empty()) plugin = named;
   if (const char* const named = std::getenv("JAXEXP_COMPILE_CACHE"); named && compile_cache.empty())
-    if (std::string_view(named).find("://") == std::string_view::npos) compile_cache = named;
+    compile_cache = named;
+  if (compile_cache.find("://") != std::string::npos)
+    throw UsageError("a compile cache is a folder, and '" + compile_cache +
+                     "' is a URL: mount it, or copy its files to a folder");
   if (plugin.empty() && !inspect) throw UsageError("--plugin is missing, and so is $JAXEXP_PLUGIN");
   if (!out.empty() && !out.ends_with(".npy") && !out.ends_with(".npz"))
     throw UsageError("--out takes a file .npy or .npz, and not '" + out + "'");

@@ -180,26 +180,34 @@ class Exported(Recorded, Called, ExportedOfJax, metaclass=InPlaceOf):
         args: tuple[Any, ...] | None = None,
         kwargs: dict[str, Any] | None = None,
         *,
-        into: str | os.PathLike[str],
+        into: str | os.PathLike[str] | None = None,
         mesh_or_device: Any = None,
         vjp_order: int = 0,
     ) -> tuple[Executable, ...]:
-        """Compiles a call, and adds its code to a file that `load` takes as `executables`, for processes to come.
+        """Compiles a call, and adds its code to a file that `load` takes as `executables`, for processes to come; or to
+        the folder of `compile_cache`, where calls of this process find it, too. Nothing is run.
+
+        XLA compiles without Python's lock, so threads compile several functions, or one function for several sizes, at
+        once.
 
         Args:
             args: the positional arguments: arrays, or specs as in `specialize`. None stands for those of the signature.
             kwargs: the arguments by keyword.
             into: the file, which is created if it does not exist. One file can have the code of many functions, sizes,
-                devices, machines and releases. Code that it already has is not compiled again.
-            mesh_or_device: where the arguments of the signature are, as in `prefetch`.
+                devices, machines and releases. Code that it already has is not compiled again. None stands for the
+                folder of `compile_cache`.
+            mesh_or_device: where the arguments of the signature are. None stands for arrays that were not placed, such
+                as NumPy arrays and results of `jax.numpy`; a device for arrays that `jax.device_put` placed on it; a
+                `jax.sharding.Mesh` for arrays with the shardings of `in_shardings_jax(mesh)`.
             vjp_order: how many VJPs to compile, too, for eager gradients with respect to all arguments.
 
         Returns:
-            What is in the file for the function and for each VJP.
+            What is kept for the function and for each VJP.
 
         Raises:
             UnsupportedError: this code cannot be kept, for instance because of effects.
-            ExportError: the arguments do not fit, there is no such VJP, or another process is writing to the file.
+            ExportError: the arguments do not fit, there is no such VJP, another process is writing to the file, or
+                there is neither `into` nor a compile cache.
             DeserializationError: the file is not a file of executables, or it is damaged.
             OSError: the file cannot be written.
         """

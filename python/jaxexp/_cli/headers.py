@@ -1,7 +1,7 @@
 """The option `--header`: headers, such as a token, that HTTP servers get with every request of a command.
 
-The option works as in curl. No message shows any of the text, which may be a secret. A server to which another one
-redirects gets no headers, unless `--headers-also-to` names it.
+The option works as in curl. No message shows any of the text, which may be a secret. If the server redirects to another
+one, which gets no headers, that is an error.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from typing import Any
 
 import click
 
-from jaxexp._cli import complaints
-
 _FORM = "'NAME: VALUE', or @FILE with such lines"
 # These protocols share one file system in fsspec, which uses what is set for either; the last one counts.
 _PROTOCOLS = ("http", "https")
 
 
 def option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The two options, for a command that reads URLs."""
+    """The option, for a command that reads URLs."""
     header = click.option(
         "--header",
         multiple=True,
@@ -33,17 +31,19 @@ def option(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Send this with each request for an http URL: 'NAME: VALUE', @FILE for a file with such lines, or @- for "
         "stdin. Other users of this machine can see a command line, so use @FILE or @- for secrets.",
     )
-    also_to = click.option(
-        "--headers-also-to",
-        multiple=True,
-        metavar="ORIGIN",
-        expose_value=False,
-        is_eager=True,  # if an origin is wrong, no header was taken
-        callback=_take_origins,
-        help="If a server redirects to ORIGIN, such as https://cdn.example, send the headers there, too.",
+    gone = click.option(
+        "--headers-also-to", multiple=True, hidden=True, expose_value=False, is_eager=True, callback=_refuse
     )
-    decorated: Callable[..., Any] = header(also_to(command))
+    decorated: Callable[..., Any] = header(gone(command))
     return decorated
+
+
+def _refuse(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> None:
+    if given and not ctx.resilient_parsing:
+        raise click.UsageError(
+            "--headers-also-to is gone: headers go to no other server. Name the URL that the server redirects to, with "
+            "--header for that one"
+        )
 
 
 def _take(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> None:
@@ -51,39 +51,17 @@ def _take(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> Non
     if not given or ctx.resilient_parsing:
         return
     headers = dict(header for text in given for header in _headers(text))
-    said = {name.lower() for name in headers}
-
-    def add(options: dict[str, Any]) -> None:
-        known = options.get("headers")
-        others = {k: v for k, v in known.items() if k.lower() not in said} if isinstance(known, dict) else {}
-        options["headers"] = {**others, **headers}
-
-    _configure(ctx, add)
-
-
-def _take_origins(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> None:
-    """The same for the origins that may have the headers."""
-    if not given or ctx.resilient_parsing:
-        return
-    try:
-        from jaxexp._kernel.io.session import origins
-    except ImportError:  # opening a URL will say so
-        return
-    with complaints.misused("--headers-also-to: "):
-        origins(given)
-    _configure(ctx, lambda options: options.update(headers_also_to=list(given)))
-
-
-def _configure(ctx: click.Context, change: Callable[[dict[str, Any]], None]) -> None:
-    """Changes the options that fsspec has for http."""
     try:
         from fsspec import config
     except ImportError:  # opening a URL will say so
         return
+    said = {name.lower() for name in headers}
     options: dict[str, Any] = {}
     for protocol in _PROTOCOLS:
         options |= config.conf.get(protocol, {})
-    change(options)
+    known = options.get("headers")
+    others = {k: v for k, v in known.items() if k.lower() not in said} if isinstance(known, dict) else {}
+    options["headers"] = {**others, **headers}
     for protocol in _PROTOCOLS:
         _set(ctx, config.conf, protocol, options)
         # Where fsspec looks for them when a process starts.

@@ -318,24 +318,24 @@ def made_of(
     )
 
 
-def described(executable: Any, targets: Sequence[str]) -> dict[str, str]:
-    """What a call needs, for a record: `made_of` reads it. An UnknownPlacementError if a placement has no text."""
+def for_record(executable: Any, exported: ExportedData, devices: Sequence[Any]) -> tuple[bytes, dict[str, str]]:
+    """The code of JAX's object for a function on some devices, and what a call needs: `made_of` reads both. An
+    UnknownPlacementError if a placement has no text.
+    """
+    from jaxexp._kernel.module import custom_calls
+
     parts = _jax.parts_of_executable(executable)
     if parts.host_callbacks or parts.keepalive or parts.mut is not None:
         raise placing.UnknownPlacementError("something tied to this process, such as a callback or a mutable array")
     if any(layout is not None for layout in parts.dispatch_in_layouts):
         raise placing.UnknownPlacementError("an argument in a layout of its own")
+    if (used := list(parts.device_list)) != list(devices):
+        raise placing.UnknownPlacementError(f"arguments on other devices than {used}, for which JAX compiles it")
     call = {
         "committed": parts.committed,
         "kept": sorted(parts.kept_var_idx),
         "arguments": [placing.described(s) for s in parts.input_shardings],
         "results": [placing.described(s) for s in parts.output_shardings],
     }
-    return {"jax": json.dumps(call), "custom calls": " ".join(sorted(targets))}
-
-
-def serialized(executable: Any) -> tuple[bytes, list[Any]]:
-    """The code of JAX's object, and the devices that it is for."""
-    parts = _jax.parts_of_executable(executable)
-    code: bytes = parts.xla_executable.serialize()
-    return code, list(parts.device_list)
+    targets = custom_calls.targets_on(exported, devices[0].client.platform)
+    return parts.xla_executable.serialize(), {"jax": json.dumps(call), "custom calls": " ".join(sorted(targets))}

@@ -1,49 +1,53 @@
-"""`Exported.precompile`: compiles a call, and adds the code to a file of executables."""
+"""`Exported.precompile`: compiles a call, and adds the code to a file of executables, or to the compile cache."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh, SingleDeviceSharding
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportTypeError, UnsupportedError, cause
 from jaxexp._kernel.call.call import compiled
 from jaxexp._kernel.call.callables import jitted_leaves
 from jaxexp._kernel.call.derivatives import is_differentiable
-from jaxexp._kernel.call.first_argument import apart, flattened
+from jaxexp._kernel.call.first_argument import apart, as_called, flattened
 from jaxexp._kernel.call.primitive import abstract_eval
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
-from jaxexp._kernel.module import custom_calls
+from jaxexp._kernel.function.paths import argument_paths
+from jaxexp._kernel.io import compile_cache
+from jaxexp._kernel.io.compile_cache import CompileCache
+from jaxexp._kernel.module import meshes
 
 from . import conditions, executables, placing, reuse
 from .executables import Executable
 from .file import GrowingFile
-from .prefetch import arguments_of
 
 
 def precompile(
     exported: ExportedData,
     args: tuple[Any, ...] | None,
     kwargs: dict[str, Any] | None,
-    into: str | os.PathLike[str],
+    into: str | os.PathLike[str] | None,
     mesh_or_device: Any,
     vjp_order: int,
 ) -> tuple[Executable, ...]:
     """`Exported.precompile`."""
     if (missing := reuse.why_not()) is not None:
         raise UnsupportedError(f"precompiling {exported.fun_name}: {missing}")
-    if args is None:
-        args, given = arguments_of(
-            exported,
-            mesh_or_device,
-            f"precompiling {exported.fun_name}",
-            "Pass the tuple of the arguments, precompile(args, into=...)",
+    place = compile_cache.current() if into is None else into if isinstance(into, GrowingFile) else GrowingFile(into)
+    if place is None:
+        raise ExportError(
+            f"precompiling {exported.fun_name}: there is no place for the code. Name a file, as in precompile(args, "
+            "into='model.exe'), or first call jaxexp.compile_cache(folder)"
         )
+    if args is None:
+        args, given = _arguments_of(exported, mesh_or_device)
         kwargs = given if kwargs is None else kwargs
     elif not isinstance(args, tuple):
         raise ExportError(f"precompiling {exported.fun_name}: args is the tuple of its arguments, found {type(args)}")
@@ -58,8 +62,30 @@ def precompile(
     made = [_Call(program, leaves, None, len(args[0]) if is_apart else 0)]
     for _ in range(vjp_order):
         made.append(made[-1].vjp())
-    file = into if isinstance(into, GrowingFile) else GrowingFile(into)
-    return tuple(one.write(file) for one in made)
+    return tuple(one.write(place) for one in made)
+
+
+def _arguments_of(exported: ExportedData, place: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Specs of the arguments of a call, from the signature, on a mesh or a device if one is given."""
+    shardings: Sequence[Any]
+    exported, doing = as_called(exported), f"precompiling {exported.fun_name}"
+    if isinstance(place, Mesh):
+        shardings = meshes.shardings_on(exported, place)
+    elif place is None or isinstance(place, jax.Device):
+        shardings = (None if place is None else SingleDeviceSharding(place),) * len(exported.in_avals)
+    else:
+        raise ExportTypeError(f"{doing}: expected a jax.sharding.Mesh, a device or None, found {type(place)}")
+    specs, weak = [], set(data.weak_arguments(exported))
+    for i, (aval, placed) in enumerate(zip(exported.in_avals, shardings, strict=True)):
+        if not all(isinstance(size, int) for size in aval.shape):
+            raise ExportError(
+                f"{doing}: {argument_paths(exported.in_tree)[i]} has the symbolic shape {aval.shape}, but code is "
+                "compiled for known sizes. Pass the tuple of the arguments, precompile(args, into=...), with arrays "
+                "or jax.ShapeDtypeStruct of these sizes"
+            )
+        specs.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=placed, weak_type=i in weak))
+    args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, specs)
+    return args, kwargs
 
 
 class _Call:
@@ -80,8 +106,8 @@ class _Call:
         results = None if len(wanted) == len(vjp.out_avals) else wanted
         return _Call(vjp, leaves, results, self.weights)
 
-    def write(self, into: GrowingFile) -> Executable:
-        """Compiles the call and adds its code, unless the file already has it."""
+    def write(self, into: GrowingFile | CompileCache) -> Executable:
+        """Compiles the call and adds its code, unless it is there already."""
         name = data.described(self.exported)
         try:
             placement = placing.placement_of(self.leaves)
@@ -90,8 +116,10 @@ class _Call:
                 **conditions.of_machine(placement.devices),
                 **conditions.of_call(self.leaves, placement, self.results),
             }
-            size = into.size_of(found)
-            if size is None:
+            size: int | None
+            if isinstance(into, CompileCache):
+                size = self._in_cache(into, found, placement.devices)
+            elif (size := into.size_of(found)) is None:
                 code, call = self._compile(placement.devices)
                 into.append(found, call, code)
                 size = len(code)
@@ -100,6 +128,19 @@ class _Call:
                 f"precompiling {name}: it has {error}, which a file of executables cannot express"
             ) from cause(error)
         return Executable(found, size, False, executables.NOT_CALLED, self.weights)
+
+    def _in_cache(self, cache: CompileCache, found: Mapping[str, str], devices: Sequence[Any]) -> int:
+        """The size of the code in the compile cache, which has it then."""
+        entry, turn = cache.find(found)
+        if entry is not None:
+            return len(entry[1])
+        try:
+            code, call = self._compile(devices)
+            cache.put(found, call, code)
+            return len(code)
+        finally:
+            if turn is not None:
+                turn.end()
 
     def _compile(self, devices: Sequence[Any]) -> tuple[bytes, dict[str, str]]:
         if effects := (*self.exported.ordered_effects, *self.exported.unordered_effects):
@@ -111,14 +152,7 @@ class _Call:
         called = jitted_leaves(self.exported, self.results)
         with reuse.compiling_anew():
             executable = _jax.executable_of(compiled(self.exported, reuse.lowered(called, *self.leaves)))
-        code, used = executables.serialized(executable)
-        if used != list(devices):
-            raise UnsupportedError(
-                f"precompiling {self.exported.fun_name}: JAX compiles it for {used}, and not for {list(devices)}, "
-                "where its arguments are"
-            )
-        targets = custom_calls.targets_on(self.exported, devices[0].client.platform)
-        return code, executables.described(executable, sorted(targets))
+        return executables.for_record(executable, self.exported, devices)
 
 
 def _aval_of(leaf: Any) -> Any:

@@ -14,7 +14,6 @@ from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.io import compile_cache
 from jaxexp._kernel.io.compile_cache import CompileCache
-from jaxexp._kernel.module import custom_calls
 
 from . import calls, conditions, executables, placing, reuse
 from .calls import Code, CodeOf, Flattened
@@ -98,36 +97,33 @@ class _Wanted:
 
     def _loaded(self, call: Mapping[str, str], code: bytes) -> Code | None:
         if (why := executables.lacking(call, self._placement.devices[0])) is not None:  # others may have them
-            self._log(f"code in {self._cache.name!r} is not used: {why}")
+            self._log(f"code in {self._cache.folder!r} is not used: {why}")
             return None
         try:
             made = executables.made_of(code, self._name, call, self._placement, *self._avals)
         except Exception as error:  # of any kind: the function can still be compiled
             self._give_up(f"it cannot be loaded: {error}")
             return None
-        self._log(f"uses code from {self._cache.name!r}")
+        self._log(f"uses code from {self._cache.folder!r}")
         return Code(made, self._give_up)
 
     def _added(self, compiled: Callable[[], Any]) -> Code:
         with reuse.compiling_anew():
             executable = _jax.executable_of(compiled())
         try:
-            code, devices = executables.serialized(executable)
-            if devices != self._placement.devices:
-                raise placing.UnknownPlacementError(f"arguments for other devices than {devices}")
-            targets = custom_calls.targets_on(self._exported, devices[0].client.platform)
-            self._cache.add(self._conditions, executables.described(executable, sorted(targets)), code)
+            code, call = executables.for_record(executable, self._exported, self._placement.devices)
+            self._cache.add(self._conditions, call, code)
         except Exception as error:  # of any kind: it was compiled, and can be called
-            self._log(f"was compiled, and is not added to {self._cache.name!r}: the call has {error}")
+            self._log(f"was compiled, and is not added to {self._cache.folder!r}: the call has {error}")
         else:
-            self._log(f"was compiled, and is added to {self._cache.name!r}")
+            self._log(f"was compiled, and is added to {self._cache.folder!r}")
         return Code(executable, None)
 
     def _give_up(self, why: str) -> None:
         """Stops using code of the cache."""
         vars(data.kept_by(self._exported)).pop("stored_code", None)
         self._cache.remove(self._conditions)
-        self._log(f"code in {self._cache.name!r} is not used: {why}")
+        self._log(f"code in {self._cache.folder!r} is not used: {why}")
 
     def _log(self, what: str) -> None:
         arguments = executables.shown_arguments(

@@ -154,7 +154,7 @@ class Session:
         if program.calls_lapack() and native.platform == "cpu":
             plugins.provide_lapack()
         cache = compile_cache.current()
-        folder, most = ("", 0) if cache is None else (cache.folder or "", cache.max_bytes)
+        folder, most = ("", 0) if cache is None else (cache.folder, cache.max_bytes)
         if executables is not None:
             check_executables(code, opened.check_file)
         try:

@@ -144,7 +144,8 @@ def test_only_what_is_asked_for_is_fetched(server: Any, members: dict[str, bytes
     assert archive["m07"].metadata == {"name": "m07"}
     assert len(archive) == len(members)
     fetched = len(server.requests)
-    first = sorted(size for command, size in server.requests if command == "GET")
+    one, *first = sorted(size for _, size in server.requests)
+    assert one == 1, "a byte, with which the size comes"
     assert len(first) == 2, "the head of the first section, and the end, which has the index"
     assert first[0] < 256 and sum(first) <= 1 << 16
     archive["m07"].load()
@@ -161,7 +162,7 @@ def test_a_long_index_takes_one_more_request(server: Any, tmp_path: Path) -> Non
     names = [f"{'a-long-folder-name/' * 9}{i:03}" for i in range(400)]
     server.data = make(tmp_path / "many.zip", dict.fromkeys(names, blob())).read_bytes()
     archive = Archive.open(server.url)
-    first, second, third = (size for command, size in server.requests if command == "GET")
+    _, first, second, third = (size for _, size in server.requests)
     assert (first + second, third) == (1 << 16, archive._opened.pointer.index_size)
     assert third > 1 << 16 and list(archive) == names
 
@@ -199,7 +200,7 @@ def test_what_is_no_archive_is_refused_at_once() -> None:
             with pytest.raises(DeserializationError, match="an archive"):
                 Archive.open(server.url)
             assert len(server.requests) == 3
-        assert sum(sent) == 1 << 16
+        assert sum(sent) == (1 << 16) + 1
 
     def section(start: int, end: int) -> bytes:
         return _native.archive_section_head(start, start + 512, bytes(134)).ljust(end - start, b"\0")[: end - start]

@@ -165,7 +165,7 @@ def test_a_pass_in_this_thread_opens_what_is_behind_a_url_once(tmp_path: Path) -
         archive.add("model", blob())
     with serving((tmp_path / "fleet.zip").read_bytes()) as server:
         assert jaxexp.verify_many([server.url]) == {}
-        assert [method for method, _ in server.requests].count("HEAD") == 1
+        assert [size for _, size in server.requests].count(1) == 1, "the size comes with a byte"
         with jaxexp.Archive.open(server.url) as archive:
             assert jaxexp.verify_many([archive]) == {}
         assert [name for name, _ in jaxexp.compatibility_many([archive])] == [f"{server.url}::model"]

@@ -80,10 +80,8 @@ def save_and_load(exported: jaxexp.Exported, path: Path) -> None:
     assert_type(compiled, jaxexp.Executable)
     assert_type(jaxexp.load(path, executables=path).executables, tuple[jaxexp.Executable, ...])
     assert_type(jaxexp.compile_cache(path, max_bytes=1 << 30), None)
-    jaxexp.compile_cache("https://cdn.example/code", local=path)
     jaxexp.compile_cache(None)
-    jaxexp.prefetch(functions)[0].memory_analysis()
-    jaxexp.prefetch([(functions[0], (np.zeros(4),)), (functions[0], (np.zeros(4),), {})], jax.devices()[0])
+    assert_type(functions[0].precompile(mesh_or_device=jax.devices()[0]), tuple[jaxexp.Executable, ...])
     assert_type(jaxexp.inspect(path, check_modules=True), jaxexp.Inspection)
     assert_type(jaxexp.inspect(data, digests=True).platforms, tuple[str, ...])
     assert_type(jaxexp.digests(path), jaxexp.Digests)
@@ -130,7 +128,7 @@ def archives(exported: jaxexp.Exported, path: Path) -> None:
         assert_type(archive.load_all(), list[jaxexp.Exported])
         assert_type(archive.load_all(["model"], on_error="return"), list[jaxexp.Exported | Exception])
         assert_type(jaxexp.Archive.open(file).verify(), dict[str, jaxexp.DeserializationError])
-        jaxexp.prefetch([handle, (handle, (np.zeros(4),))], on_error="return")
+        archive.precompile({"model": (np.zeros(4),)})
 
 
 def errors(path: Path) -> str | None:

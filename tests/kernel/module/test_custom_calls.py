@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -44,10 +45,10 @@ def reread(function: Any, target: str, **options: Any) -> jaxexp.Exported:
 
 
 @each("api_version", [2, 4])
-def test_unknown_targets_are_named(api_version: int) -> None:
+def test_unknown_targets_are_named(api_version: int, tmp_path: Path) -> None:
     exported = calling("jaxexp_nowhere", api_version=api_version)
     message = r"calling function: .* on cpu: jaxexp_nowhere\. Register each with jax\.ffi\.register_ffi_target"
-    for call in (exported.call, lambda x: jaxexp.prefetch([exported])):
+    for call in (exported.call, lambda x: exported.precompile(into=tmp_path / "f.exe")):
         with pytest.raises(jaxexp.ExportError, match=message) as error:
             call(X)
         assert isinstance(error.value, jax.errors.JaxRuntimeError), "as in jax.export"

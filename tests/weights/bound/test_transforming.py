@@ -198,10 +198,10 @@ def test_read_back_it_takes_what_a_call_takes() -> None:
             use(exported.weights, X)
 
 
-def test_prefetch_and_the_jaxpr_read_no_weights(model_path: Path) -> None:
+def test_precompile_and_the_jaxpr_read_no_weights(model_path: Path) -> None:
     model_path.with_suffix(".safetensors").unlink()
     loaded = jaxexp.load(model_path)
-    jaxexp.prefetch([loaded])
+    loaded.precompile(into=model_path.with_suffix(".exe"))
     assert "tanh" in str(loaded.make_jaxpr(X))
 
 

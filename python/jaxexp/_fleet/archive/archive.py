@@ -85,9 +85,8 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             stable: whether weights are read from a local file when they are first used, and compared with their
                 digests, instead of mapped. Then nobody who changes the file afterwards ends the process, or changes
                 what functions compute.
-            storage_options: for fsspec, such as credentials. With ``headers`` for http URLs, ``headers_also_to`` is a
-                sequence of origins, such as ``"https://cdn.example"``: they get the headers, too, if the server
-                redirects there.
+            storage_options: for fsspec, such as credentials. ``headers`` for http URLs go only to the server of the
+                URL: if it redirects to another one, that is an error.
 
         Raises:
             DeserializationError: it is not an archive, or its index is damaged.
@@ -281,21 +280,22 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         self,
         names: Iterable[str] | Mapping[str, tuple[Any, ...] | None] | None = None,
         *,
-        into: str | os.PathLike[str],
+        into: str | os.PathLike[str] | None = None,
         mesh_or_device: Any = None,
         policy: Policy | None = None,
     ) -> dict[str, tuple[Executable, ...]]:
-        """Compiles functions, and adds their code to a file that `Handle.load` takes as `executables`.
+        """Compiles functions, and adds their code to a file that `Handle.load` takes as `executables`, or to the folder
+        of `compile_cache`.
 
         Args:
             names: the members; None for all. Members with symbolic dimensions need arguments to compile for: pass a
                 dict with the tuple of arguments of each member, or None for a member with constant shapes.
-            into: the file, as in `Exported.precompile`.
+            into: the file, or None for the compile cache, as in `Exported.precompile`.
             mesh_or_device: as in `Exported.precompile`.
             policy: as in `Handle.load`, checked before a function is compiled.
 
         Returns:
-            The executables in the file for each member.
+            The executables that are kept for each member.
 
         Raises:
             KeyError: there is no member with such a name.
@@ -306,7 +306,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         """
         from jaxexp._executables.file import GrowingFile
 
-        file = GrowingFile(into)  # reads its records once for all members
+        file = None if into is None else GrowingFile(into)  # reads its records once for all members
         given = names if isinstance(names, Mapping) else dict.fromkeys(self._listed() if names is None else names)
         compiled: dict[str, tuple[Executable, ...]] = {}
         for name, args in given.items():

@@ -125,14 +125,6 @@ class Handle:
                 stored.check_digests()
         return exported
 
-    def load_and_keep(self, policy: Policy | None = None) -> Exported:
-        """Like `load`, but the archive keeps the function until the archive is closed, and `load` returns it."""
-        exported, checked = self._opened.kept.get(self._number, (None, None))
-        if exported is None or policy not in (None, checked):
-            exported = self._opened.loaded[self._number] = self.load(policy=policy)
-            self._opened.kept[self._number] = exported, policy
-        return exported
-
     def read(self) -> bytes:
         """The bytes of the artifact, for any `jax.export`.
 

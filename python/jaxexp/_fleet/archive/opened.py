@@ -54,7 +54,6 @@ class Opened:
         self.stable = stable or source.whole is None
         self.is_closed = False  # whether the file was released
         self.loaded: weakref.WeakValueDictionary[int, Exported] = weakref.WeakValueDictionary()
-        self.kept: dict[int, tuple[Exported, Any]] = {}  # each with the policy that it was loaded with
         self._open_again = open_again
         with self.placed():
             # The end of the archive in its file; where its last section begins; and whether an append left all that
@@ -219,9 +218,8 @@ class Opened:
             raise ChangedArtifactError("", "the file as it was when it was opened", "a changed one: open it again")
 
     def close(self) -> None:
-        """Releases the file and the functions that are kept for it."""
+        """Releases the file."""
         self.is_closed = True
-        self.kept.clear()
         self.source.close()
 
     def __reduce__(self) -> tuple[Any, ...]:

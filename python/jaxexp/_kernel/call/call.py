@@ -15,7 +15,7 @@ from jaxexp._kernel.function.paths import argument_path
 from jaxexp._kernel.module import custom_calls, mlir
 
 from . import derivatives, lowering, trees  # noqa: F401  (these register rules)
-from .callables import call_traced, callable_of_leaves, eager_callable, shared_callable
+from .callables import call_traced, callable_of_leaves, eager_callable
 from .first_argument import apart, as_called, program_of
 from .primitive import call_exported_p, pushforward_p
 
@@ -52,16 +52,8 @@ def call_leaves(program: ExportedData, leaves: Sequence[Any]) -> Sequence[Any]:
     return results
 
 
-def lowered(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The `jax.stages.Lowered` of a call with these arguments or specs. If it is compiled, the same call uses the
-    result. This reads nothing that is given with the function.
-    """
-    program, is_apart, args = apart(exported, args, as_specs=True)
-    return shared_callable(program, is_apart).lower(*args, **kwargs)
-
-
 def compiled(exported: ExportedData, program: Any) -> Any:
-    """The `jax.stages.Compiled` of a program that `lowered` returned for a function."""
+    """The `jax.stages.Compiled` of a lowered call of a function."""
     try:
         return program.compile()
     except (ValueError, jax.errors.JaxRuntimeError) as error:

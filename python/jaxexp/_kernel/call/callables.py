@@ -169,10 +169,6 @@ class _OfLeaves:
         leaves, out_tree = flattened(self.program, self.is_apart, args, kwargs)
         return jax.tree_util.tree_unflatten(out_tree, self.jitted_leaves(*leaves))
 
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
-        leaves, _ = flattened(self.program, self.is_apart, args, kwargs)
-        return self.jitted_leaves.lower(*leaves)
-
 
 # --- the primitive outside of jit
 

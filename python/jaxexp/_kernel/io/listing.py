@@ -11,7 +11,7 @@ from typing import Any
 
 from . import http
 from .remote import failures, filesystem_of
-from .version import of_info
+from .version import Version, of_info
 
 # Of a folder and all that is in it.
 _MOST_FOLDERS, _MOST_FILES, _MOST_LINKS, _MOST_BYTES = 10_000, 1_000_000, 2_000_000, 1 << 28
@@ -62,7 +62,7 @@ def _files_below(filesystem: Any, url: str, recursive: bool) -> list[str]:
     known = set(folders)
     for folder in folders:  # which grow meanwhile
         try:
-            page = http.page(filesystem, root + folder, left)
+            page, _ = http.beginning(filesystem, root + folder, left + 1, Version(url))
         except FileNotFoundError:
             if not folder:
                 raise

@@ -1,4 +1,4 @@
-"""fsspec's file systems for URLs, and one kind of error for all that goes wrong there."""
+"""fsspec's file systems for URLs: what they send to whom, and one kind of error for all that goes wrong there."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from jaxexp._errors import DeserializationError, ExportTypeError, cause, shown
 
 _HTTP = ("http", "https")
 _LONGEST = 200
+# Headers that every server needs to know: none of them is a secret.
+_FOR_EVERYONE = frozenset(("host", "accept", "accept-encoding", "connection", "range", "user-agent"))
+
+
+class RefusedRedirectError(Exception):
+    """A redirect that is not followed; the text says what the server does."""
 
 
 def filesystem_of(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
@@ -25,44 +31,77 @@ def filesystem_of(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
 
 
 def _guarded(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with which each http link of a URL goes through sessions of jaxexp."""
-    found = _with_guarded_targets(options)
+    """The options with which each HTTP link of a URL, and of a URL in the options, has a session of `_session`."""
+    if "headers_also_to" in options:
+        raise ExportTypeError(
+            "headers_also_to is gone: headers go to no other server. Open the URL that the server redirects to, with "
+            "the headers for that one"
+        )
+    found = {key: _guarded("", value) if type(value) is dict else value for key, value in options.items()}
     for i, link in enumerate(url.split("::")):
-        protocol = link.partition("://")[0]
-        if protocol in _HTTP:
+        if (protocol := link.partition("://")[0]) in _HTTP:
             if i == 0:
-                found["get_client"] = _client(found)
+                found = _with_session(found)
             else:
-                given = found.get(protocol, {})
-                found[protocol] = {**given, "get_client": _client(given)}
+                found[protocol] = _with_session(found.get(protocol, {}))
+    target = found.get("target_protocol") or str(found.get("fo")).partition("://")[0]
+    for what, inner in (("target_options", target), ("remote_options", found.get("remote_protocol"))):
+        if inner in _HTTP:
+            found[what] = _with_session(found.get(what) or {})
     return found
 
 
-def _with_guarded_targets(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The same for file systems that others are made inside of, by options in place of links."""
-    found = {key: _with_guarded_targets(value) if type(value) is dict else value for key, value in options.items()}
-    target, remote = (found.get(f"{what}_options") or {} for what in ("target", "remote"))
-    if isinstance(url := found.get("fo"), str) and "://" in url:
-        found["target_options"] = _guarded(url, target)
-    elif found.get("target_protocol") in _HTTP:
-        found["target_options"] = {**target, "get_client": _client(target)}
-    if found.get("remote_protocol") in _HTTP:
-        found["remote_options"] = {**remote, "get_client": _client(remote)}
-    return found
-
-
-def _client(given: Mapping[str, Any]) -> Any:
-    """What makes sessions; a user's own function makes what is inside of one."""
+def _with_session(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a file system for HTTP; a user's own function goes on making the session."""
     from fsspec import config
 
     made = [one["get_client"] for one in (given, *(config.conf.get(name, {}) for name in _HTTP)) if "get_client" in one]
-    return functools.partial(_session, made[0]) if made else _session
+    return {**given, "get_client": functools.partial(_session, made[0]) if made else _session}
 
 
 async def _session(make: Any = None, **options: Any) -> Any:
-    from .session import open_session
+    """A session of aiohttp that sends what a user gave for one server to no other one, and decompresses nothing: few
+    bytes could become many, also in a cache's file.
+    """
+    import aiohttp
 
-    return await open_session(make, **options)
+    options = {"auto_decompress": False, **options}
+    if make is None and "cookies" not in options:  # without those of servers, all cookies of a request are the user's
+        options = {"cookie_jar": aiohttp.DummyCookieJar(), **options}
+    session = aiohttp.ClientSession(**options) if make is None else await make(**options)
+    session.headers["Accept-Encoding"] = "identity"
+    guard = aiohttp.TraceConfig()
+    guard.on_request_redirect.append(_check_redirect)
+    guard.freeze()
+    session.trace_configs.append(guard)
+    return session
+
+
+async def _check_redirect(session: Any, _: Any, redirect: Any) -> None:
+    """Refuses to go to another server with what the user gave for this one; aiohttp keeps only passwords and cookies
+    back. Errors do not show the query of a URL, which may have secrets.
+    """
+    import yarl
+
+    answer = redirect.response
+    place = answer.headers.get("Location") or answer.headers.get("URI") or ""
+    target: Any = None
+    is_elsewhere = True
+    with contextlib.suppress(ValueError):
+        target = answer.url.join(yarl.URL(place, encoded=not session.requote_redirect_url))
+        is_elsewhere = _origin(target) != _origin(answer.url)
+    if target is None or target.scheme not in _HTTP or not target.host:
+        why = "is no http URL"
+    elif is_elsewhere and any(name.lower() not in _FOR_EVERYONE for name in answer.request_info.headers):
+        why = "is on another server, and the headers, cookies or password are for this one: open that URL itself"
+    else:
+        return
+    answer.close()
+    raise RefusedRedirectError(f"redirects to {cut(place.partition('?')[0])!r}, which {why}")
+
+
+def _origin(url: Any) -> tuple[str, str | None, int | None]:
+    return url.scheme, url.raw_host, url.port
 
 
 @contextlib.contextmanager
@@ -74,14 +113,17 @@ def failures(name: str) -> Generator[None]:
         yield
     except (ImportError, MemoryError, DeserializationError, ExportTypeError):
         raise
-    except OSError as error:
+    except Exception as error:
+        refused = error.__cause__ or error  # fsspec says only that it did not find the file
+        if isinstance(refused, RefusedRedirectError):
+            raise OSError(shown(f"{name}: the server {refused}")) from None
+        if not isinstance(error, OSError):
+            said = f"{type(error).__name__}: {cut(error)}" if str(error) else type(error).__name__
+            raise OSError(shown(f"{name}: {said}")) from cause(error)
         if _is_printable(error):
             raise
         kind: type[OSError] = next(one for one in type(error).__mro__ if one.__module__ == "builtins")
         raise kind(shown(str(error))) from None
-    except Exception as error:
-        said = f"{type(error).__name__}: {cut(error)}" if str(error) else type(error).__name__
-        raise OSError(shown(f"{name}: {said}")) from cause(error)
 
 
 def cut(text: object) -> str:

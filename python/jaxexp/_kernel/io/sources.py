@@ -95,7 +95,7 @@ def beginning_of_url(url: str, size: int) -> tuple[bytes, int]:
     with failures(url):
         filesystem, path = filesystem_of(url, {})
         if http.is_http(filesystem):
-            head, total = http.beginning(filesystem, path, size)
+            head, total = http.beginning(filesystem, path, size, Version(url))
             return head, (sys.maxsize if len(head) == size else len(head)) if total is None else total
     with contextlib.closing(_Remote(url, {})) as remote:
         return remote.read(0, min(size, remote.size)), remote.size
@@ -173,7 +173,7 @@ class _Remote(Storage):
     def _look(self) -> int | None:
         """Asks for the size of the file, and compares its version with the known one."""
         if http.is_http(self._fs):
-            return http.size_of(self._fs, self._path, self._version)
+            return http.beginning(self._fs, self._path, 1, self._version)[1]
         size: int | None
         if _keeps_copies(self._fs):  # the copy is read; over HTTP, some of these know only its size
             size = self._fs.size(self._path)
