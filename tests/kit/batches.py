@@ -11,7 +11,7 @@ from jax._src import core
 
 import jaxexp
 from jaxexp._kernel.call.primitive import call_exported_p, pushforward_p
-from jaxexp._readback.vmap.mapped import mapped_p
+from jaxexp._readback.vmap import mapped_p
 
 
 def reload(exported: Any, vjp_order: int = 0) -> jaxexp.Exported:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import jaxexp
-from jaxexp._readback.function import Raised, raised
+from jaxexp._readback.read_back import Raised, raised_for
 from kit.harnesses import assert_each, harnesses, is_key, numbers
 from kit.raising import assert_same_bits
 
@@ -52,7 +52,7 @@ def compare(harness: Any) -> None:
     args = harness.dyn_args_maker(np.random.RandomState(0))
     leaves, tree = jax.tree.flatten(args)
     exported = jaxexp.export(jax.jit(harness.dyn_fun))(*args)
-    function = raised_for(exported, leaves)
+    function = raised(exported, leaves)
     assert_same_bits(numbers(jax.jit(lambda *xs: function(*xs))(*leaves)), numbers(exported.call(*args)))
     if leaves:
         batches = [other_rows(leaf) for leaf in leaves]
@@ -68,9 +68,9 @@ def compare(harness: Any) -> None:
             assert_same_bits(found, expected)
 
 
-def raised_for(exported: jaxexp.Exported, leaves: Sequence[Any]) -> Raised:
+def raised(exported: jaxexp.Exported, leaves: Sequence[Any]) -> Raised:
     in_avals = [jax.typeof(leaf).strip_weak_type() for leaf in leaves]
-    return raised(exported, in_avals, "cpu")
+    return raised_for(exported, in_avals, "cpu")
 
 
 def other_rows(leaf: Any) -> Any:

@@ -13,7 +13,7 @@ import pytest
 
 import jaxexp
 from bench.batches import BATCHES
-from jaxexp._readback import function, table
+from jaxexp._readback import read_back, table
 from kit.batches import reload
 from kit.corpus import arr, spec
 from kit.raising import no_loops, said_of_loops
@@ -32,13 +32,13 @@ def loaded(fun: Any, *args: Any, **options: Any) -> jaxexp.Exported:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The modules that are read, by their shapes."""
     found: list[Any] = []
-    original = function._raise
+    original = read_back._raise
 
     def counting(exported: Any, in_avals: Any, *rest: Any) -> Any:
         found.append(tuple(aval.shape for aval in in_avals))
         return original(exported, in_avals, *rest)
 
-    monkeypatch.setattr(function, "_raise", counting)
+    monkeypatch.setattr(read_back, "_raise", counting)
     return found
 
 

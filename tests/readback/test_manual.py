@@ -328,7 +328,7 @@ def test_what_is_refused(name: str) -> None:
     )
     snippet = Snippet(("8x8xf32",), ("8x8xf32",), text, around=MESH_OF_MODULE, devices=8)
     with _jax.make_ir_context() as context, pytest.raises(RefusedError, match=rf"stablehlo\.\w+ \({why}"):
-        reader.Reader(_jax.ir.Module.parse(snippet.text, context), OPERATIONS, partitioned=True).main()
+        reader.ModuleReader(_jax.ir.Module.parse(snippet.text, context), OPERATIONS, partitioned=True).main()
 
 
 def test_collectives_outside_are_refused() -> None:

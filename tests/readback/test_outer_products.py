@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jaxexp
-from jaxexp._readback.vmap import mapped_lowering
+from jaxexp._readback import vmap
 from kit.batches import reload
 from kit.corpus import arr
 from kit.each import each
@@ -79,13 +79,13 @@ def test_gradients_of_each_element(is_jitted: bool, monkeypatch: pytest.MonkeyPa
         return (1 + is_jitted) * jnp.sum(x**2)
 
     asked: list[tuple[int, ...]] = []
-    original = mapped_lowering._one
+    original = vmap._one
 
     def noting(element: Any, platforms: Any) -> Any:
         asked.append(element.results)
         return original(element, platforms)
 
-    monkeypatch.setattr(mapped_lowering, "_one", noting)
+    monkeypatch.setattr(vmap, "_one", noting)
     exported, batch = reload(jaxexp.export(jax.jit(loss))(LAYERS, arr(64)), 1), arr(8, 64)
     live, ours = (jax.vmap(jax.grad(fun), (None, 0)) for fun in (loss, exported.call))
     for found, expected in zip((jax.jit(ours) if is_jitted else ours)(LAYERS, batch), live(LAYERS, batch), strict=True):

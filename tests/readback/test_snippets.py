@@ -10,7 +10,7 @@ import pytest
 
 from jaxexp import _jax
 from jaxexp._readback import reader
-from jaxexp._readback.function import raised
+from jaxexp._readback.read_back import raised_for
 from jaxexp._readback.table import OPERATIONS
 from kit.raising import assert_same_bits, said_of_loops
 from kit.snippets import SNIPPETS
@@ -31,7 +31,7 @@ def test_values(devices: int) -> None:
     with _jax.make_ir_context() as context, _jax.ir.Location.unknown(context):
         for name in names:
             module = _jax.ir.Module.parse(SNIPPETS[name].text, context)
-            blocks.append(reader.Reader(module, OPERATIONS, partitioned=devices > 1).main())
+            blocks.append(reader.ModuleReader(module, OPERATIONS, partitioned=devices > 1).main())
     calls = [SNIPPETS[name].exported().call for name in names]
 
     def raised_and_called(given: Any) -> Any:
@@ -62,7 +62,7 @@ def test_batches(name: str) -> None:
     """Not mapped, as one operation and as those that it has; mapped over all arguments and over each one."""
     snippet = SNIPPETS[name]
     exported, args = snippet.exported(), snippet.arguments()
-    function, placed = raised(exported, exported.in_avals, "cpu"), snippet.placed(*args)
+    function, placed = raised_for(exported, exported.in_avals, "cpu"), snippet.placed(*args)
     batches = [np.stack([_other(x, i) for i in range(3)]) for x in args]
     every = tuple(range(len(args)))
     with jax.enable_x64(True):

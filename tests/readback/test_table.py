@@ -14,7 +14,7 @@ import pytest
 
 from jaxexp import _jax
 from jaxexp._readback import reader
-from jaxexp._readback.operation import _REQUIRED, Operation
+from jaxexp._readback.reader import _REQUIRED, Operation
 from jaxexp._readback.refused import RefusedError
 from jaxexp._readback.table import OPERATIONS, REFUSED
 from kit.each import each
@@ -77,7 +77,7 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch, context: Any) -> None:
     for snippet in SNIPPETS.values():
         with jax.enable_x64(True):
             module = _jax.ir.Module.parse(snippet.text, context)
-            reader.Reader(module, OPERATIONS, partitioned=snippet.devices > 1).main()
+            reader.ModuleReader(module, OPERATIONS, partitioned=snippet.devices > 1).main()
     assert len(Recorder.left_out) > 15
     assert Recorder.left_out ^ Recorder.said_otherwise == {TOP_K}
 
@@ -101,7 +101,7 @@ def test_an_attribute_that_nobody_knows_is_refused(context: Any) -> None:
             operation.attributes["tests.unknown"] = _jax.ir.UnitAttr.get(context)
             try:
                 with jax.enable_x64(True):
-                    reader.Reader(module, OPERATIONS, partitioned=snippet.devices > 1).main()
+                    reader.ModuleReader(module, OPERATIONS, partitioned=snippet.devices > 1).main()
             except RefusedError as refused:
                 assert "tests.unknown" in str(refused)
                 tried.add(operation.name)
@@ -131,6 +131,6 @@ def test_hints(name: str, context: Any) -> None:
     """They are in what the raised code is lowered to, as they were in the module."""
     old, new, expected = HINTED[name]
     text = SNIPPETS[name].text.replace(old, new) if old else SNIPPETS[name].text
-    block = reader.Reader(_jax.ir.Module.parse(text, context), OPERATIONS).main()
+    block = reader.ModuleReader(_jax.ir.Module.parse(text, context), OPERATIONS).main()
     lowered = jax.jit(lambda *xs: block(xs)).lower(*SNIPPETS[name].arguments()).as_text()
     assert expected in lowered

@@ -13,7 +13,7 @@ from jax import lax
 
 import jaxexp
 from jaxexp import _jax
-from jaxexp._readback import noise, widened
+from jaxexp._readback import in_float64
 from kit.each import each
 
 pytestmark = pytest.mark.jax
@@ -27,10 +27,10 @@ def wide(function: Any, *arguments: Any, size: float = 0.0, seed: int = 0) -> tu
     """The results of an exported function in float64, and the jaxpr that makes them."""
     closed = jaxexp.export(jax.jit(function))(*arguments).make_jaxpr()
     signs = np.random.RandomState(seed).random_sample
-    errors = noise.table_of(closed.jaxpr, lambda count: signs(count) < 0.5, size)
-    given = [x.astype(widened.dtype_of(x.dtype)) for x in arguments]
+    errors = in_float64.table_of(closed.jaxpr, lambda count: signs(count) < 0.5, size)
+    given = [x.astype(in_float64.dtype_of(x.dtype)) for x in arguments]
     with jax.enable_x64(True):
-        evaluate = lambda errors, *arrays: widened.evaluated(closed, errors, arrays)  # noqa: E731
+        evaluate = lambda errors, *arrays: in_float64.evaluated(closed, errors, arrays)  # noqa: E731
         return [np.asarray(x) for x in jax.jit(evaluate)(errors, *given)], jax.make_jaxpr(evaluate)(errors, *given)
 
 
@@ -93,7 +93,7 @@ def test_bits_and_random_numbers_stay() -> None:
 
 def test_other_custom_calls_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is known for float32 only gets float32."""
-    monkeypatch.setattr(widened, "_LAPACK", widened.re.compile("none()()()"))
+    monkeypatch.setattr(in_float64, "_LAPACK", in_float64.re.compile("none()()()"))
     (found,), _ = wide(jnp.linalg.cholesky, A @ A.T + 4 * np.eye(4, dtype=np.float32))
     np.testing.assert_array_equal(found, found.astype(np.float32))
 
@@ -159,6 +159,6 @@ def test_turns_of_a_loop_have_errors_of_their_own() -> None:
 
 
 def test_too_many_equations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(widened, "MOST_EQUATIONS", 2)
+    monkeypatch.setattr(in_float64, "MOST_EQUATIONS", 2)
     with pytest.raises(jaxexp.UnsupportedError, match="more than 2 equations"):
         wide(lambda x: jnp.sin(jnp.cos(jnp.exp(x))), X)

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import pytest
 
 import jaxexp
-from jaxexp._view import blocks, chains, graph, paths
-from jaxexp._view.locations import Call
+from jaxexp._view import blocks, graph
+from jaxexp._view.graph import SourceCall
 from kit.corpus import spec
 
 pytestmark = pytest.mark.jax
@@ -199,18 +199,18 @@ def test_paths() -> None:
         ("args[1]", "argument", None),
         ("cotangent of args[0]['w']", "cotangent", None),
     ):
-        assert paths.of_labels([(label, kind)]) == [path]
-    assert paths.dotted(("blocks", "[0]", "attention")) == "blocks[0].attention"
-    assert paths.dotted(("[0]", "w")) == "[0].w"
+        assert blocks.of_labels([(label, kind)]) == [path]
+    assert blocks.dotted(("blocks", "[0]", "attention")) == "blocks[0].attention"
+    assert blocks.dotted(("[0]", "w")) == "[0].w"
 
 
 def test_chains_that_were_cut_are_continued() -> None:
     """Older releases of JAX keep ten calls, here three. What they are inside of is known from the operation before."""
-    a, b, c, d = (Call(name, f"{name}.py:1:0") for name in "abcd")
-    again = Call("b", "b.py:2:0")
-    assert chains.of_calls([(a, b), (b, c, d), (again, c, d)], 3) == [(a, b), (a, b, c, d), (a, again, c, d)]
-    assert chains.of_calls([(), (a, b), ()], 3) == [(a, b)] * 3
-    assert chains.of_calls([(a, b, c)], 3) == [(a, b, c)]
+    a, b, c, d = (SourceCall(name, f"{name}.py:1:0") for name in "abcd")
+    again = SourceCall("b", "b.py:2:0")
+    assert blocks.of_calls([(a, b), (b, c, d), (again, c, d)], 3) == [(a, b), (a, b, c, d), (a, again, c, d)]
+    assert blocks.of_calls([(), (a, b), ()], 3) == [(a, b)] * 3
+    assert blocks.of_calls([(a, b, c)], 3) == [(a, b, c)]
 
 
 def test_calls_of_one_function_are_told_apart() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 import jaxexp
 from jaxexp import DeserializationError, _native
-from jaxexp._view import dimensions, graph, locations
-from jaxexp._view.dimensions import Known
+from jaxexp._view import graph
+from jaxexp._view.graph import SignatureType
 from kit.corpus import spec
 
 pytestmark = pytest.mark.jax
@@ -76,7 +76,7 @@ def test_places() -> None:
         ('"jit(f)/vmap(a/sin"', ("vmap(a", "")),
         ('"jit(f)/mine(a)/vmap(f(x))/sin"', ("mine(a)/vmap(f(x))", "")),
     ):
-        assert locations.place_of("#loc", {"#loc": text, **named}) == place
+        assert graph.place_of("#loc", {"#loc": text, **named}) == place
 
 
 def test_values_are_numbered_and_donations_known() -> None:
@@ -128,7 +128,7 @@ def test_too_many_values_are_refused(monkeypatch) -> None:
         graph.read(b"ML\xefR nothing")
 
 
-BATCH = Known("float32", ("b", "4"))
+BATCH = SignatureType("float32", ("b", "4"))
 
 
 def symbolic(text: str) -> jax.ShapeDtypeStruct:
@@ -167,8 +167,10 @@ def test_arguments_and_results_of_the_function_and_of_what_it_wraps() -> None:
     old = graph_of(function, jnp.ones(4), symbolic("b, 4"))
     wrapped = "_wrapped_jax_export_main"
     assert arguments(old, wrapped)[-2:] == ["float32[4]", "float32[?,4]"]
-    found = dimensions.named(
-        old, [Known("float32", ("4",)), BATCH], [Known("float32", ("4",)), Known("float32", ("2*b", "4"))]
+    found = graph.named(
+        old,
+        [SignatureType("float32", ("4",)), BATCH],
+        [SignatureType("float32", ("4",)), SignatureType("float32", ("2*b", "4"))],
     )
     for name in ("main", wrapped):
         assert arguments(found, name)[-2:] == ["float32[4]", "float32[b,4]"]
@@ -180,24 +182,22 @@ def test_arguments_and_results_of_the_function_and_of_what_it_wraps() -> None:
 def test_what_does_not_fit_is_left() -> None:
     old = graph_of(lambda x: jnp.sin(x), symbolic("b, 4"))
     for dtype, *shape in (("int32", "b", "4"), ("float32", "b", "5"), ("float32", "b"), ("float32", "b", "4", "4")):
-        known = Known(dtype, tuple(shape))
-        assert arguments(dimensions.named(old, [known], [known]), "main") == ["float32[?,4]"]
-    assert arguments(dimensions.named(old, [BATCH] * 9, [BATCH] * 9), "main") == ["float32[?,4]"]
-    long = dimensions.named(old, [Known("float32", ("b" * 999, "4"))], [])
+        known = SignatureType(dtype, tuple(shape))
+        assert arguments(graph.named(old, [known], [known]), "main") == ["float32[?,4]"]
+    assert arguments(graph.named(old, [BATCH] * 9, [BATCH] * 9), "main") == ["float32[?,4]"]
+    long = graph.named(old, [SignatureType("float32", ("b" * 999, "4"))], [])
     assert max(map(len, long.texts)) <= graph.LONGEST, "names are short"
     empty = graph.Graph(("",), {}, ())
-    assert dimensions.named(empty, [BATCH], []) == empty
+    assert graph.named(empty, [BATCH], []) == empty
     keys = graph_of(lambda keys: keys, jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 3)))
-    assert arguments(dimensions.named(keys, [Known("key<fry>", ("3",))], []), "main") == ["key<fry>[3]"]
-    assert arguments(dimensions.named(keys, [Known("key<fry>", ("4",))], []), "main") == ["uint32[3,2]"]
+    assert arguments(graph.named(keys, [SignatureType("key<fry>", ("3",))], []), "main") == ["key<fry>[3]"]
+    assert arguments(graph.named(keys, [SignatureType("key<fry>", ("4",))], []), "main") == ["uint32[3,2]"]
 
     @jax.jit
     def sine(x):
         return jnp.sin(x) * 2
 
-    twice = dimensions.named(
-        graph_of(lambda x, y: (sine(x), sine(y)), *[symbolic("b, 4")] * 2), [BATCH] * 2, [BATCH] * 2
-    )
+    twice = graph.named(graph_of(lambda x, y: (sine(x), sine(y)), *[symbolic("b, 4")] * 2), [BATCH] * 2, [BATCH] * 2)
     (inner,) = (name for name in twice.functions if name.startswith("sine"))
     assert arguments(twice, inner)[-1] == "float32[?,4]"
     assert arguments(twice, "main") == ["float32[b,4]"] * 2
@@ -209,7 +209,7 @@ def test_a_function_that_calls_itself_is_named_once() -> None:
     call = [1, 0, 0, [0], [4], 3, [], 0]
     again = [1, 0, 0, [0], [4], 2, [], 0]
     block = {"a": [4], "o": [call], "r": [1]}
-    found = dimensions.named(
+    found = graph.named(
         graph.Graph(texts, {"main": block, "f": {"a": [4], "o": [again], "r": [1]}}, ()), [BATCH], [BATCH]
     )
     assert [arguments(found, name) for name in ("main", "f")] == [["float32[b,4]"]] * 2

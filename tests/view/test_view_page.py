@@ -9,7 +9,7 @@ import re
 import pytest
 
 import jaxexp
-from jaxexp._view import figures, graph
+from jaxexp._view import card, graph
 from jaxexp._view.markup import element
 from kit.pages import HOSTILE_NAME, Page
 
@@ -72,8 +72,8 @@ def test_signature_and_weights(pages) -> None:
     sizes = sorted(float(a["width"] or 0) * float(a["height"] or 0) for a in areas)
     assert sizes[1] / sizes[0] == pytest.approx(2, rel=0.02)
     paths = [f"args[0]['model'].{name}.value" for name in ("first.bias", "first.kernel", "second.bias")]
-    assert figures._short_names(paths) == ["first/bias", "first/kernel", "second/bias"], "what differs"
-    assert figures._short_names(["args[0].value"]) == ["value"]
+    assert card._short_names(paths) == ["first/bias", "first/kernel", "second/bias"], "what differs"
+    assert card._short_names(["args[0].value"]) == ["value"]
     page = Page(pages("scoped.jaxexp"))
     assert {"overview", "signature", "module", "derivatives", "readers", "trust"} <= page.ids()
     for part in ("Derivatives of a loaded function work up to order 2.", "loads it", "refuses it"):

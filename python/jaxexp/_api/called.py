@@ -11,7 +11,7 @@ class Called(Function):
     """A function whose calls can be mapped, and that shares compiled code with other processes."""
 
     def _batch(self, primitive: Any, *mapped: Any, **params: Any) -> Any:
-        from jaxexp._readback.vmap.batching import batch_call
+        from jaxexp._readback.vmap import batch_call
 
         return batch_call(primitive, *mapped, **params)
 

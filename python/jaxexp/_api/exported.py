@@ -166,7 +166,7 @@ class Exported(Recorded, Called, ExportedOfJax, metaclass=InPlaceOf):
         _refuse_without_weights(self)
 
     def __repr__(self) -> str:
-        from jaxexp._view.line import line
+        from jaxexp._view.facts import line
 
         return line(self, len(self.weights))
 

@@ -1,13 +1,15 @@
-"""Types of values in a module, as shapes and dtypes."""
+"""Types of values in a module, as shapes and dtypes; and batches of such values."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import ml_dtypes
 import numpy as np
+from jax import lax
 
 from jaxexp import _jax
 from jaxexp._kernel.artifact.words import dtype_and_shape
@@ -27,11 +29,12 @@ DTYPES: dict[str, Any] = {
         for kind in "e3m4 e4m3 e4m3b11fnuz e4m3fn e4m3fnuz e5m2 e5m2fnuz e8m0fnu".split()
     },
 }
+_KINDS = {"f": np.floating, "i": np.signedinteger, "b": np.bool_, "u": np.unsignedinteger, "c": np.complexfloating}
 _OF_64_BITS = tuple(np.dtype(name) for name in ("int64", "uint64", "float64", "complex128"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Type:
+class ArrayType:
     """The type of a value: an array of a known shape."""
 
     shape: tuple[int, ...]
@@ -63,10 +66,7 @@ def plain(aval: Any) -> Any:
     return _jax.ShapedArray(aval.shape, aval.dtype, memory_space=aval.memory_space)
 
 
-_KINDS = {"f": np.floating, "i": np.signedinteger, "b": np.bool_, "u": np.unsignedinteger, "c": np.complexfloating}
-
-
-def read(type_: Any) -> Type:
+def read(type_: Any) -> ArrayType:
     """An MLIR type.
 
     Raises:
@@ -81,4 +81,15 @@ def read(type_: Any) -> Type:
     dtype = DTYPES.get(str(type_.element_type))
     if dtype is None:
         raise RefusedError(f"a value of type {type_}", "which JAX does not have")
-    return Type(tuple(type_.shape), dtype)
+    return ArrayType(tuple(type_.shape), dtype)
+
+
+def with_axis_in_front(arrays: Sequence[Any], dims: Sequence[int | None]) -> list[Any]:
+    """Operands of a batching rule, all of them with the mapped axis in front, which is added where there is none."""
+    size = next(array.shape[dim] for array, dim in zip(arrays, dims, strict=True) if dim is not None)
+    return [
+        lax.broadcast(array, (size,))
+        if dim is None
+        else lax.transpose(array, (dim, *[axis for axis in range(array.ndim) if axis != dim]))
+        for array, dim in zip(arrays, dims, strict=True)
+    ]

@@ -1,7 +1,10 @@
-"""Custom calls that stand for operations, and custom calls of typed foreign functions."""
+"""Composites, which come with a function that defines them, such as CHLO's; custom calls that stand for operations; and
+custom calls of typed foreign functions.
+"""
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +16,44 @@ from jax import lax
 from jaxexp import _jax
 from jaxexp._kernel.artifact.targets import is_callback
 
-from .composites import by_name
-from .operation import Function, Many, Operation
+from .elementwise import CHLO
+from .reader import Many, ModuleFunction, Operation, Read
+
+
+def _composite(operation: Operation) -> Callable[..., Any] | Many | ModuleFunction:
+    name = operation.text("name")
+    operation.integer("version", 0)  # of the name's meaning; the function below is the meaning
+    function = operation.function(operation.symbol("decomposition"))
+    if not name.startswith("chlo."):
+        if operation.has("composite_attributes"):
+            operation.ignore("composite_attributes")  # the function has them in it
+        return function
+    attributes = operation.values("composite_attributes")
+    return _by_name(operation, name.removeprefix("chlo."), attributes) or function
+
+
+def _by_name(operation: Operation, name: str, attributes: dict[str, Any]) -> Callable[..., Any] | Many | None:
+    """JAX's function for an operation of CHLO; None if it has none."""
+    if name == "top_k" and attributes.keys() <= {"k", "is_stable"}:
+        return _top_k(int(attributes["k"]), bool(attributes.get("is_stable", True)))
+    if name in CHLO and not attributes:
+        function, kinds = CHLO[name]
+        operation.check_kinds(kinds)
+        return function
+    return None
+
+
+# Before JAX 0.11, its function is always stable.
+_IS_STABLE_IS_SAID = "is_stable" in inspect.signature(lax.top_k).parameters
+
+
+def _top_k(k: int, is_stable: bool) -> Many:
+    options: dict[str, Any] = {"is_stable": is_stable} if _IS_STABLE_IS_SAID else {}
+    return Many(lambda x: lax.top_k(x, k, **options))
+
+
+# --- custom calls
+
 
 # jaxlib's LAPACK functions take leading axes as a batch.
 _TAKES_BATCHES = re.compile(r"(lapack|blas)_\w+_ffi")
@@ -24,7 +63,7 @@ _TYPED = 4
 _DISTRIBUTED = re.compile(r"SPMD\w+ToFullShape|SPMD\w+ToShardShape|xla\.sdy\..*|CustomSPMDPartitioning|InspectSharding")
 
 
-def custom_call(operation: Operation) -> Callable[..., Any] | Many | Function:
+def _custom_call(operation: Operation) -> Callable[..., Any] | Many | ModuleFunction:
     target = operation.text("call_target_name")
     if target.startswith("mhlo."):
         return _operation_of_mhlo(operation, target.removeprefix("mhlo."))
@@ -50,7 +89,7 @@ def _operation_of_mhlo(operation: Operation, name: str) -> Callable[..., Any] | 
         name = "top_k"
         if not attributes.pop("largest", True):
             operation.refuse("of mhlo.topk for the smallest")
-    made = by_name(operation, name, attributes)
+    made = _by_name(operation, name, attributes)
     if made is None:
         operation.refuse(f"of mhlo.{name}")
     return made
@@ -94,7 +133,7 @@ _LAST = {lax.approx_max_k: -np.inf, lax.approx_min_k: np.inf}  # what comes afte
 def _order(operation: Operation) -> Callable[..., Any] | None:
     """JAX's function for the order of a call's comparator; None if JAX has none."""
     (name,) = operation.structure("called_computations", lambda a: [_jax.ir.FlatSymbolRefAttr(e).value for e in a])
-    block = operation.function_named(name).block
+    block = operation.reader.function(name).block
     if len(block.steps) != 1 or block.steps[0].outputs != block.results:
         return None
     (step,) = block.steps
@@ -102,8 +141,7 @@ def _order(operation: Operation) -> Callable[..., Any] | None:
         return None
     if step.attributes.get("compare_type") == "TOTALORDER":
         return None
-    orders = {"GT": lax.approx_max_k, "LT": lax.approx_min_k}
-    return orders.get(step.attributes["comparison_direction"])
+    return {"GT": lax.approx_max_k, "LT": lax.approx_min_k}.get(step.attributes["comparison_direction"])
 
 
 def _foreign_function(operation: Operation, target: str) -> Many:
@@ -112,7 +150,7 @@ def _foreign_function(operation: Operation, target: str) -> Many:
     is_known = target.endswith("_ffi") or target in _jax.registered_custom_calls("cpu")
     if version != _TYPED or config is None or not is_known:
         operation.refuse(f"of {target}, which has no typed interface")
-    operation.calls_foreign(target)
+    operation.reader.foreign.add(target)
     attributes = operation.values(config)
     # These say how a call may be distributed over devices, not what it computes.
     if operation.values("mhlo.frontend_attributes").keys() - {"num_batch_dims"}:
@@ -151,3 +189,10 @@ def _aliases(operation: Operation) -> dict[int, int] | None:
             operation.refuse("with tuples")
         aliases[alias.operand_index] = next(iter(alias.output_tuple_indices), 0)
     return aliases or None
+
+
+OPERATIONS: dict[str, Read] = {
+    "chlo.top_k": lambda operation: _top_k(operation.integer("k"), operation.boolean("is_stable", True)),
+    "stablehlo.composite": _composite,
+    "stablehlo.custom_call": _custom_call,
+}

@@ -1,24 +1,197 @@
-"""`Exported.raised` and `Exported.make_jaxpr`: the function read back from its module, for tracing and for reading."""
+"""An exported function read back into a JAX function of flat arrays, once for each set of shapes; with it,
+`Exported.raised` and `Exported.make_jaxpr`, for tracing and for reading.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import jax
+import numpy as np
 
 from jaxexp import _jax
-from jaxexp._errors import ExportError, UnsupportedError
+from jaxexp._errors import ExportError, ModuleError, UnsupportedError, cause
 from jaxexp._kernel.call.first_argument import apart, flattened, program_of
 from jaxexp._kernel.call.lowering import check_device_count
-from jaxexp._kernel.call.primitive import check
+from jaxexp._kernel.call.primitive import abstract_eval, check
+from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.specs import is_taken_as
+from jaxexp._kernel.module import composites, runnable, specialized
 
 from .array_type import plain
-from .function import Raised
-from .function import raised as raise_function
-from .staged import jitted
+from .devices import constraint
+from .program import Block, jitted, jitted_block
+from .reader import ModuleReader
+from .refused import RefusedError, too_deep
+from .table import DIFFERENTIABLE, OPERATIONS
+
+# How many pairs of shapes and platform are kept for one function.
+_MOST = 16
+
+
+@dataclasses.dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Raised:
+    """A function, raised for arguments of known shapes. It takes and returns flat arrays, as the signature has them.
+
+    Attributes:
+        exported: the function.
+        in_avals: its arguments in these shapes.
+        out_avals: its results.
+        block: its code, which takes the module's arguments.
+        jitted: the same as a jitted function.
+        platform: the index of the platform, which the module takes before them; None if it takes none.
+        placed: for each argument, a function that shards it over devices as the signature says.
+        placed_results: the same for results.
+        counts: how often each operation occurs.
+        foreign: the targets of the foreign functions that it calls, which exist on its platform only.
+        is_wide: whether it computes in 64 bits.
+    """
+
+    exported: ExportedData
+    in_avals: tuple[Any, ...]
+    out_avals: tuple[Any, ...]
+    block: Block
+    jitted: Callable[..., Any]
+    platform: np.ndarray[Any, Any] | None
+    placed: Sequence[Callable[[Any], Any]]
+    placed_results: Sequence[Callable[[Any], Any]]
+    counts: dict[str, int]
+    foreign: frozenset[str]
+    is_wide: bool
+
+    def __call__(self, *arrays: Any) -> list[Any]:
+        """Runs as a jitted function: one operation in the program around it."""
+        return self._run(arrays, self._as_one)
+
+    def inline(self, *arrays: Any) -> list[Any]:
+        """Runs as operations in the program around it. An error about one of them names it."""
+        return self._run(arrays, self.block)
+
+    def _as_one(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        try:
+            return cast(Sequence[Any], self.jitted(*arguments))
+        except NotImplementedError:  # JAX cannot map an operation, and does not say which one
+            return self.block(arguments)
+
+    def _run(self, arrays: Sequence[Any], run: Callable[[Sequence[Any]], Sequence[Any]]) -> list[Any]:
+        kept = self.exported.module_kept_var_idx
+        prefix = () if self.platform is None else (self.platform,)
+        is_wide = self.is_wide or bool(jax.config.read("jax_enable_x64"))
+        # A `jax.shard_map` cannot have another mesh than the caller has set.
+        own: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if self.has_shard_map:
+            own = jax.sharding.use_abstract_mesh(_jax.empty_abstract_mesh)
+        with jax.enable_x64(is_wide), own:
+            arguments = [_entering(self.placed[i](arrays[i]), self.in_avals[i]) for i in kept]
+            results = run((*prefix, *arguments))
+            left = [_leaving(result, aval) for result, aval in zip(results, self.out_avals, strict=True)]
+            return [place(result) for place, result in zip(self.placed_results, left, strict=True)]
+
+    @property
+    def has_shard_map(self) -> bool:
+        """Whether a part of it is a `jax.shard_map` over several devices."""
+        return self.exported.nr_devices > 1 and "sdy.manual_computation" in self.counts
+
+
+def _entering(array: Any, aval: Any) -> Any:
+    """An argument in the form that the module takes."""
+    if aval.dtype == _jax.float0:
+        return np.zeros(aval.shape, bool)
+    if _jax.issubdtype(aval.dtype, _jax.extended_dtype):
+        return jax.random.key_data(array)
+    return array
+
+
+def _leaving(array: Any, aval: Any) -> Any:
+    """A result of the module in the form that the function returns."""
+    if aval.dtype == _jax.float0:
+        return np.zeros(aval.shape, _jax.float0)
+    if _jax.issubdtype(aval.dtype, _jax.extended_dtype):
+        return _jax.wrap_keys(array, impl=_jax.key_implementation(aval.dtype))
+    return array
+
+
+def raised_for(
+    exported: ExportedData, in_avals: Sequence[Any], platform: str, *, differentiable: bool = False
+) -> Raised:
+    """A function for arguments of these shapes.
+
+    Args:
+        exported: the function.
+        in_avals: its arguments. Their shapes are constant and fit its signature.
+        platform: where it will run: one of the function's platforms; any, if it has only one and its check is disabled.
+        differentiable: whether it will be differentiated, as `table.DIFFERENTIABLE` says.
+
+    Raises:
+        RefusedError: an operation in the module cannot be raised.
+    """
+    read_or_refused = data.kept(exported, "raised", lambda _: functools.lru_cache(_MOST)(_raised_or_refused))
+    found = read_or_refused(exported, tuple(map(plain, in_avals)), platform, differentiable)
+    if isinstance(found, RefusedError):
+        raise RefusedError(found.operation, found.why, found.location)
+    return found
+
+
+def _raised_or_refused(
+    exported: ExportedData, in_avals: tuple[Any, ...], platform: str, differentiable: bool
+) -> Raised | RefusedError:
+    try:
+        return _raise(exported, in_avals, platform, differentiable)
+    except RefusedError as error:
+        return error.with_traceback(None)
+    except RecursionError:
+        return too_deep()
+
+
+def _raise(exported: ExportedData, in_avals: tuple[Any, ...], platform: str, differentiable: bool) -> Raised:
+    out_avals = tuple(map(plain, abstract_eval(*in_avals, exported=exported)[0]))
+    if exported.ordered_effects:
+        raise RefusedError("an ordered effect")
+    index = None
+    if len(exported.platforms) > 1:
+        index = exported.platforms.index(platform) if platform in exported.platforms else 0
+    if _jax.any_symbolic(in_avals):
+        raise RefusedError("an argument of symbolic shape")
+    if any(aval.memory_space != _jax.MemorySpace.Device for aval in (*in_avals, *out_avals)):
+        raise RefusedError("an argument or a result that is not in the memory of the device")
+    context = _jax.make_ir_context()
+    with context, _jax.ir.Location.unknown(context):
+        # A static function may also have dynamic parts: calls of functions of symbolic shape.
+        if exported.uses_global_constants:
+            try:
+                module = specialized.parse(exported, in_avals, out_avals, False)
+            except ExportError as error:  # a call in the module reports it
+                raise RefusedError("the module", str(error)) from error
+        else:
+            module = runnable.parse(exported, context)
+        try:
+            composites.call_functions(module)
+        except ModuleError as error:
+            found = f"expected {error.expected}, found {error.found}"
+            raise RefusedError("stablehlo.composite", found) from cause(error)
+        if runnable.may_call_lapack(exported):
+            _jax.initialize_lapack()
+        table = DIFFERENTIABLE if differentiable else OPERATIONS
+        reader = ModuleReader(module, table, index, partitioned=exported.nr_devices > 1)
+        block = reader.main()
+        chosen = None if index is None else np.asarray(index, reader.type_of_number(block.parameters[0]).dtype)
+    placed = _placed(exported._in_named_shardings), _placed(exported._out_named_shardings)
+    foreign = frozenset(reader.foreign)
+    whole = jitted_block(block, exported.fun_name)
+    return Raised(exported, in_avals, out_avals, block, whole, chosen, *placed, reader.counts, foreign, reader.is_wide)
+
+
+def _placed(shardings: Sequence[Any]) -> list[Callable[[Any], Any]]:
+    anywhere = lambda array: array  # noqa: E731
+    return [anywhere if s is None or s.mesh.empty or s.mesh.size == 1 else constraint(s) for s in shardings]
+
+
+# --- the public functions
 
 
 def raised(exported: ExportedData) -> Callable[..., Any]:
@@ -68,7 +241,7 @@ def make_jaxpr(exported: ExportedData, args_specs: tuple[Any, ...], kwargs_specs
     with jax.enable_x64(True):  # for the types of the arguments; the module decides about the rest
         avals = jax.make_jaxpr(lambda *leaves: leaves)(*types).in_avals
         check(program, avals)
-        function = raise_function(program, avals, platform if platform in platforms else platforms[0])
+        function = raised_for(program, avals, platform if platform in platforms else platforms[0])
         return jax.make_jaxpr(function.inline)(*types)
 
 
@@ -115,7 +288,7 @@ def on_any_platform(exported: ExportedData, leaves: Sequence[Any], *, differenti
     in_avals = list(map(jax.typeof, leaves))
     check(exported, in_avals)
     each = {
-        platform: raise_function(exported, in_avals, platform, differentiable=differentiable)
+        platform: raised_for(exported, in_avals, platform, differentiable=differentiable)
         for platform in exported.platforms
     }
     if any(function.has_shard_map for function in each.values()):

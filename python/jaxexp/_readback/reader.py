@@ -1,24 +1,32 @@
-"""Reads the functions of a module into blocks of steps. Functions, and operations that are alike, are read once."""
+"""Reads the functions of a module into blocks of steps. Functions, and operations that are alike, are read once.
+
+An operation is understood completely or refused: each of its attributes and regions has to be asked for.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
 from jaxexp import _jax
+from jaxexp._errors import cause
 from jaxexp._kernel.module.meshes import of_operation
+from jaxexp._kernel.module.mlir import origin
 
-from .array_type import Type, is_wide
+from .array_type import DTYPES, ArrayType, is_wide
 from .array_type import read as read_type
-from .axis_indices import with_axis_indices
-from .operation import Function, Many, Operation, Read
-from .outer_products import in_order
-from .program import ALIAS, Block, Step
+from .program import ALIAS, Block, Step, in_order, jitted_block, with_axis_indices
 from .refused import SHOWN_AS_TEXT, RefusedError
-from .staged import jitted_block
+
+T = TypeVar("T")
+# Marks an attribute that must be there, and has no default.
+_REQUIRED: Any = object()
+_KEYWORD = re.compile(r"#(?:stablehlo|chlo)<\w+ (\w+)>")
+_PARTS_OF_PLACE = re.compile(r'"((?:[^"\\]|\\.)*)"(?::(\d+))?')
 
 # Attributes of a module, a function, or its arguments and results that do not change what is computed: names,
 # visibility, and requests about memory. Shardings change nothing on one device.
@@ -29,6 +37,10 @@ _OF_FUNCTIONS = re.compile(r"sym_name|function_type|sym_visibility|arg_attrs|res
 _OF_VALUES = re.compile(
     r"jax\.(result_info|arg_info|buffer_donor|global_constant)|tf\.aliasing_output|mhlo\.(layout_mode|memory_kind)"
 )
+
+# Functions with at most this many steps are inlined into their callers, to make jaxprs easier to read, and patterns
+# easier to find.
+_SMALL = 6
 
 # Functions with at most this many steps are traced in no time.
 _SHORT = 50
@@ -41,7 +53,267 @@ _MOST_WRITTEN_OUT = 2**20
 _MOST_READINGS = 8
 
 
-class _Reading(NamedTuple):
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModuleFunction:
+    """A function of the module: its code, and the same as a jitted function.
+
+    `written_out` is how many operations it has, with those of the functions that it calls, for each call.
+    """
+
+    block: Block
+    jitted: Callable[..., Any]
+    written_out: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Many:
+    """What an operation with any number of results becomes: `run` returns a sequence of them.
+
+    `captures` are the values that its regions use; `run` takes them behind the operands.
+    """
+
+    run: Callable[..., Sequence[Any]]
+    captures: tuple[int, ...] = ()
+
+
+class Operation:
+    """An operation. Each method that reads an attribute refuses one that it does not understand.
+
+    Attributes:
+        name: its name, such as ``"stablehlo.add"``.
+        inputs: the numbers of its operands.
+        outputs: the numbers of its results.
+        operands: the types of its operands.
+        results: the types of its results.
+        said: the attributes that were asked for, by name.
+        value: its result, to be set if that is a scalar constant.
+        looked_around: whether reading used anything outside the operation and its types: operands' values, functions,
+            regions.
+        mlir: the operation as MLIR has it.
+        reader: what reads the module.
+    """
+
+    def __init__(self, mlir: Any, reader: ModuleReader) -> None:
+        self.mlir = mlir
+        self.reader = reader
+        self._unread = set(mlir.attributes)
+        self._regions_left = len(mlir.regions)
+        self.name: str = mlir.name
+        self.inputs = tuple(map(reader.number_of, mlir.operands))
+        self.operands = tuple(map(reader.type_of_number, self.inputs))
+        self.results = tuple(map(reader.type_of, mlir.results))
+        self.outputs = tuple(map(reader.number_of, mlir.results))
+        self.said: dict[str, Any] = {}
+        self.value: np.ndarray[Any, Any] | None = None
+        self.looked_around = False
+
+    @property
+    def place(self) -> str:
+        """Where it comes from, in short; empty if the module does not say."""
+        return place(self.mlir.location)
+
+    def refuse(self, why: str = "") -> NoReturn:
+        raise RefusedError(self.name, why, self.place)
+
+    def check_kinds(self, kinds: str) -> None:
+        """Refuses operands of other kinds, as `ArrayType.kind` names them."""
+        for type_ in self.operands:
+            if type_.kind not in kinds:
+                self.refuse(f"of {type_.dtype}")
+
+    def check_all_was_read(self) -> None:
+        if self._unread:
+            self.refuse(f"with the attribute {min(self._unread)}")
+        if self._regions_left:
+            self.refuse("with an extra region")
+        if len(self.mlir.successors):
+            self.refuse("with successors")
+
+    # --- attributes
+
+    def has(self, name: str) -> bool:
+        return name in self.mlir.attributes
+
+    def attribute(self, name: str) -> Any:
+        """An attribute as MLIR has it."""
+        self.ignore(name)
+        return self.mlir.attributes[name]
+
+    def ignore(self, name: str) -> None:
+        """Marks an attribute as understood without reading it."""
+        if name not in self._unread:
+            self.refuse(f"without the attribute {name}")
+        self._unread.discard(name)
+
+    def _read(self, name: str, default: T, read: Callable[[Any], T]) -> T:
+        value = self.structure(name, read) if name in self._unread or default is _REQUIRED else default
+        self.said[name] = value
+        return value
+
+    def structure(self, name: str, read: Callable[[Any], T]) -> T:
+        """An attribute as `read` makes it. Must not be kept if that is a class of MLIR's bindings, with named parts."""
+        attribute = self.attribute(name)
+        try:
+            return read(attribute)
+        except RefusedError:  # which is a ValueError, too
+            raise
+        except (TypeError, ValueError, KeyError) as error:
+            raise RefusedError(self.name, f"whose {name} is not understood", self.place) from cause(error)
+
+    def integer(self, name: str, default: int = _REQUIRED) -> int:
+        return self._read(name, default, lambda a: int(_jax.ir.IntegerAttr(a).value))
+
+    def boolean(self, name: str, default: bool = _REQUIRED) -> bool:
+        return self._read(name, default, lambda a: bool(_jax.ir.BoolAttr(a).value))
+
+    def text(self, name: str, default: str = _REQUIRED) -> str:
+        return self._read(name, default, lambda a: str(_jax.ir.StringAttr(a).value))
+
+    def symbol(self, name: str) -> str:
+        """The name of a function of the module."""
+        required: str = _REQUIRED
+        return self._read(name, required, lambda a: str(_jax.ir.FlatSymbolRefAttr(a).value))
+
+    def integers(self, name: str, default: tuple[int, ...] = _REQUIRED) -> tuple[int, ...]:
+        return self._read(name, default, lambda a: tuple(map(int, _jax.ir.DenseI64ArrayAttr(a))))
+
+    def booleans(self, name: str, default: tuple[bool, ...] = _REQUIRED) -> tuple[bool, ...]:
+        return self._read(name, default, lambda a: tuple(map(bool, _jax.ir.DenseBoolArrayAttr(a))))
+
+    def matrix(self, name: str, default: tuple[tuple[int, ...], ...] = _REQUIRED) -> tuple[tuple[int, ...], ...]:
+        """Lists of integers, such as groups of devices."""
+
+        def read(attribute: Any) -> tuple[tuple[int, ...], ...]:
+            return tuple(tuple(map(int, row)) for row in np.array(_jax.ir.DenseIntElementsAttr(attribute)))
+
+        return self._read(name, default, read)
+
+    def padding(self, dims: int) -> tuple[tuple[int, int], ...]:
+        """The padding before and after each of so many dimensions."""
+        found = self.matrix("padding", ((0, 0),) * dims)
+        if [len(row) for row in found] != [2] * dims:
+            self.refuse("whose padding is not understood")
+        return tuple((before, after) for before, after in found)
+
+    def keyword(self, name: str, known: Mapping[str, T], default: T = _REQUIRED) -> T:
+        """The word of an enumeration, looked up among the known ones."""
+        return self._read(name, default, lambda a: known[_word(a)])
+
+    def keywords(self, name: str, known: Mapping[str, T], default: tuple[T, ...]) -> tuple[T, ...]:
+        return self._read(name, default, lambda a: tuple(known[_word(entry)] for entry in _jax.ir.ArrayAttr(a)))
+
+    def plain(self, name: str, read: Callable[[Any], T]) -> T:
+        """An attribute as the plain data that `read` makes of it."""
+        required: T = _REQUIRED
+        return self._read(name, required, read)
+
+    def values(self, name: str) -> dict[str, Any]:
+        """A dictionary of plain values, as composites and custom calls have it; empty if it is missing."""
+        return self._read(name, {}, lambda a: {entry.name: _plain(entry.attr) for entry in _jax.ir.DictAttr(a)})
+
+    # --- devices
+
+    def mesh(self, name: str) -> Any:
+        """The mesh that a sharding refers to by name. Inside a `jax.shard_map`, it has the manual axes of that."""
+        if name not in self.reader.meshes:
+            self.refuse(f"on {name}, which is not a mesh of the module")
+        mesh, around = self.reader.meshes[name], self.reader.manual
+        if around is not None and mesh.shape_tuple != around.shape_tuple:
+            self.refuse(f"on {name}, which is not the mesh of the jax.shard_map around it")
+        return mesh if around is None else around
+
+    # --- regions, functions and values around
+
+    @property
+    def _around(self) -> ModuleReader:
+        self.looked_around = True
+        return self.reader
+
+    def region(self, index: int) -> Block:
+        """The code in a region. Regions must be read in order, each once."""
+        blocks = list(self.mlir.regions[index].blocks)
+        if len(blocks) != 1:
+            self.refuse("with a region that is not one block")
+        self._regions_left -= 1
+        return self._around.block(blocks[0])
+
+    def only_region(self, index: int) -> Block:
+        """The code in the one region that ever runs. The others need not be understood."""
+        self._regions_left = 1
+        return self.region(index)
+
+    def closed_region(self, index: int) -> Block:
+        """The code in a region that uses nothing but constants from around it."""
+        closed = self.region(index).closed(self._around.constants)
+        if closed is None:
+            self.refuse("whose region uses values from around it")
+        return closed
+
+    def manual_region(self, index: int, mesh: Any) -> Block:
+        """The code in a region that each device runs by itself, along the manual axes of a mesh."""
+        around, self.reader.manual = self.reader.manual, mesh
+        block = self.closed_region(index)
+        self.reader.manual = around
+        return block
+
+    def function(self, name: str) -> ModuleFunction:
+        """A function of the module, for a call with the operands."""
+        return self._around.function(name, self.inputs)
+
+    def is_iota(self, operand: int, dimension: int) -> bool:
+        """Whether an operand counts along a dimension."""
+        self.looked_around = True
+        owner = origin(self.mlir.operands[operand])
+        if owner is None or owner.name != "stablehlo.iota":
+            return False
+        return bool(owner.attributes["iota_dimension"].value == dimension)
+
+    def constant(self, operand: int) -> np.ndarray[Any, Any] | None:
+        """The value of an operand that is a scalar constant."""
+        return self._around.constants.get(self.inputs[operand])
+
+
+# Reads an operation. A plain function takes the operands and returns the one result; a block replaces the operation.
+# None stands for an operation whose results are its operands.
+Read = Callable[[Operation], Callable[..., Any] | Many | ModuleFunction | Block | None]
+
+
+def _word(attribute: Any) -> str:
+    found = _KEYWORD.fullmatch(str(attribute))
+    if found is None:
+        raise ValueError(f"{attribute} is not an enumeration")
+    return found[1]
+
+
+def _plain(attribute: Any) -> Any:
+    """A plain value: a scalar of its dtype, a string, or a list of these."""
+    ir = _jax.ir
+    if isinstance(attribute, ir.BoolAttr):
+        return attribute.value
+    if isinstance(attribute, (ir.IntegerAttr, ir.FloatAttr)):
+        return DTYPES[str(attribute.type)].type(attribute.value)
+    if isinstance(attribute, ir.StringAttr):
+        return attribute.value
+    if isinstance(attribute, ir.DictAttr):
+        return {entry.name: _plain(entry.attr) for entry in attribute}
+    for kind, dtype in ((ir.DenseI64ArrayAttr, np.int64), (ir.DenseI32ArrayAttr, np.int32)):
+        if isinstance(attribute, kind):
+            return np.array(list(attribute), dtype)
+    raise ValueError(f"{attribute} is not a plain value")
+
+
+def place(location: Any) -> str:
+    """Where an operation comes from, in short: the name that JAX gave it, and the first line of source code."""
+    name = line = ""
+    for text, number in _PARTS_OF_PLACE.findall(str(location)):
+        if number and not line:
+            line = f"{text}:{number}"
+        elif not number and not name:
+            name = text
+    return ", ".join(filter(None, (name, line)))
+
+
+class _Understood(NamedTuple):
     """What an operation was read as. It holds for all operations with the same name, attributes and types.
 
     Attributes:
@@ -52,12 +324,12 @@ class _Reading(NamedTuple):
     """
 
     run: Callable[..., Sequence[Any]]
-    types: tuple[Type, ...]
+    types: tuple[ArrayType, ...]
     said: Mapping[str, Any]
     value: np.ndarray[Any, Any] | None
 
 
-class Reader:
+class ModuleReader:
     """Reads the functions of one module.
 
     Args:
@@ -77,11 +349,11 @@ class Reader:
         self.meshes: dict[str, Any] = {}
         self.manual: Any = None
         self._mlir_functions: dict[str, Any] = {}
-        self._functions: dict[str, dict[Any, Function | None]] = {}
+        self._functions: dict[str, dict[Any, ModuleFunction | None]] = {}
         self._numbers: dict[Any, int] = {}
-        self._types: list[Type] = []
-        self._known_types: dict[Any, Type] = {}
-        self._readings: dict[Any, _Reading] = {}
+        self._types: list[ArrayType] = []
+        self._known_types: dict[Any, ArrayType] = {}
+        self._readings: dict[Any, _Understood] = {}
         self._turned: dict[Callable[..., Any], Callable[..., Any]] = {}
         # Values that are known to be the index of the platform.
         self._platform_values: dict[int, np.ndarray[Any, Any]] = {}
@@ -129,11 +401,11 @@ class Reader:
         self._types.append(self.type_of(value))
         return number
 
-    def _fresh(self, type_: Type) -> int:
+    def _fresh(self, type_: ArrayType) -> int:
         self._types.append(type_)
         return len(self._types) - 1
 
-    def type_of(self, value: Any) -> Type:
+    def type_of(self, value: Any) -> ArrayType:
         mlir = value.type
         known = self._known_types.get(mlir)
         if known is None:
@@ -141,12 +413,12 @@ class Reader:
             self.is_wide |= is_wide(known)
         return known
 
-    def type_of_number(self, number: int) -> Type:
+    def type_of_number(self, number: int) -> ArrayType:
         return self._types[number]
 
     # --- functions
 
-    def function(self, name: str, operands: Sequence[int] = ()) -> Function:
+    def function(self, name: str, operands: Sequence[int] = ()) -> ModuleFunction:
         known = tuple(
             (position, int(self._platform_values[number]))
             for position, number in enumerate(operands)
@@ -154,7 +426,7 @@ class Reader:
         )
         return self._function(name, known)
 
-    def _function(self, name: str, known: tuple[tuple[int, int], ...]) -> Function:
+    def _function(self, name: str, known: tuple[tuple[int, int], ...]) -> ModuleFunction:
         """A function; `known` has the parameters that are the platform's index."""
         readings = self._functions.setdefault(name, {})
         if (known, self.manual) not in readings and len(readings) >= _MOST_READINGS:
@@ -172,7 +444,7 @@ class Reader:
         found = readings[how] = self._read_function(name, known)
         return found
 
-    def _read_function(self, name: str, known: tuple[tuple[int, int], ...]) -> Function:
+    def _read_function(self, name: str, known: tuple[tuple[int, int], ...]) -> ModuleFunction:
         operation = self._mlir_functions[name]
         _check_attributes(operation.operation, _OF_FUNCTIONS)
         for attributes in ("arg_attrs", "res_attrs"):
@@ -195,7 +467,7 @@ class Reader:
             raise RefusedError("func.func", f"@{name}, which uses values of another function")
         # What a jax.shard_map runs has types that say more than shapes and dtypes.
         is_staged = len(block.steps) > _SHORT and self.manual is None
-        return Function(block, jitted_block(block, name, is_staged=is_staged), self._written_out - before)
+        return ModuleFunction(block, jitted_block(block, name, is_staged=is_staged), self._written_out - before)
 
     def _check_value(self, name: str, attributes: set[str]) -> None:
         for attribute in sorted(attributes):
@@ -235,17 +507,17 @@ class Reader:
             if made is None:
                 self._numbers.update(zip(mlir.results, inputs, strict=True))
                 return
-            if isinstance(made, Function):
-                made = made.block if made.is_small else Many(made.jitted)
+            if isinstance(made, ModuleFunction):
+                made = made.block if len(made.block.steps) <= _SMALL else Many(made.jitted)
             if isinstance(made, Block):
                 self._insert(made, inputs[: len(made.parameters)], outputs, steps)
                 self._follow_platform(name, inputs, outputs)
                 return
             if isinstance(made, Many):
                 inputs += made.captures
-                reading = _Reading(made.run, operation.results, operation.said, None)
+                reading = _Understood(made.run, operation.results, operation.said, None)
             else:
-                reading = _Reading(_single(made), operation.results, operation.said, operation.value)
+                reading = _Understood(_single(made), operation.results, operation.said, operation.value)
             if key is not None and not operation.looked_around:
                 self._readings[key] = reading
         if reading.value is not None:

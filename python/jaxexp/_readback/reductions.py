@@ -1,18 +1,20 @@
-"""Reductions, over dimensions and over windows."""
+"""Operations with a function in a region: reductions, over dimensions and over windows, and sorting."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from jaxexp import _jax
 
-from .operation import Many, Operation
+from .array_type import with_axis_in_front
 from .program import Block
+from .reader import Many, Operation, Read
 
 # JAX's reductions, and their starts: as bits, because 0.0 and -0.0 are different starts of a sum.
 _MONOIDS: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
@@ -78,7 +80,7 @@ def _with_starts(operation: Operation, reduce: Callable[..., Any]) -> Many:
     return Many(run)
 
 
-def reduce(operation: Operation) -> Callable[..., Any] | Many:
+def _reduce(operation: Operation) -> Callable[..., Any] | Many:
     dimensions, block = operation.integers("dimensions"), operation.closed_region(0)
     if name := _monoid(operation, block):
         function = _MONOIDS[name][0]
@@ -87,13 +89,13 @@ def reduce(operation: Operation) -> Callable[..., Any] | Many:
     return _with_starts(operation, lambda arrays, starts: lax.reduce(arrays, starts, combine, dimensions))
 
 
-def reduce_window(operation: Operation) -> Many:
+def _reduce_window(operation: Operation) -> Many:
     sizes = operation.integers("window_dimensions")
     ones = (1,) * len(sizes)
     strides = operation.integers("window_strides", ones)
     base_dilation = operation.integers("base_dilations", ones)
     window_dilation = operation.integers("window_dilations", ones)
-    padding = operation.pairs("padding", ((0, 0),) * len(sizes))
+    padding = operation.padding(len(sizes))
     block = operation.closed_region(0)
     name = _monoid(operation, block)
     combine = _MONOIDS[name][1] if name else _combine(block)
@@ -105,3 +107,151 @@ def reduce_window(operation: Operation) -> Many:
         return lax.reduce_window(arrays, starts, combine, sizes, strides, padding, base_dilation, window_dilation)
 
     return _with_starts(operation, reduce)
+
+
+# --- sorting, and `select_and_scatter`, which compares in windows
+
+
+def _sort(operation: Operation) -> Many:
+    rank = len(operation.operands[0].shape)
+    dimension, is_stable = operation.integer("dimension", -1) % max(rank, 1), operation.boolean("is_stable", False)
+    comparator = operation.closed_region(0)
+    keys = _number_of_keys(operation, comparator)
+    if keys is None:
+        params = {"comparator": comparator, "dimension": dimension, "is_stable": is_stable}
+        return Many(lambda *arrays: sort_p.bind(*arrays, **params))
+    return Many(lambda *arrays: lax.sort(arrays, dimension=dimension, is_stable=is_stable, num_keys=keys))
+
+
+def _number_of_keys(operation: Operation, comparator: Block) -> int | None:
+    """The number of keys for which JAX's own sort compares in this way; None if it never does."""
+    scalars = [jax.ShapeDtypeStruct((), type_.dtype) for type_ in operation.operands for _ in range(2)]
+    with jax.enable_x64(True):
+        found = _form(jax.make_jaxpr(lambda *xs: comparator(xs))(*scalars))
+        for keys in range(1, len(operation.operands) + 1):
+            compare = lambda *xs, keys=keys: [_jax.compare_for_sort(*xs, num_keys=keys)]  # noqa: E731
+            if _form(jax.make_jaxpr(compare)(*scalars)) == found:
+                return keys
+    return None
+
+
+def _form(closed: Any) -> list[Any]:
+    """A jaxpr of scalars as a list that is equal for equal jaxprs."""
+    names: dict[Any, Any] = {}
+    constants = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+
+    def name(atom: Any) -> Any:
+        value = atom.val if hasattr(atom, "val") else constants.get(atom)
+        if value is None:
+            return names.setdefault(atom, len(names))
+        array = np.asarray(value)
+        return array.dtype.name, array.tobytes()
+
+    lines: list[Any] = [[name(v) for v in closed.jaxpr.invars]]
+    for equation in closed.jaxpr.eqns:
+        primitive = equation.primitive.name
+        if primitive in ("lt_to", "eq_to") and not _jax.issubdtype(equation.invars[0].aval.dtype, np.inexact):
+            primitive = primitive.removesuffix("_to")  # integers have one order
+        params = sorted((key, str(value)) for key, value in equation.params.items())
+        lines.append((primitive, params, [name(v) for v in equation.invars], [name(v) for v in equation.outvars]))
+    return [*lines, [name(v) for v in closed.jaxpr.outvars]]
+
+
+def _select_and_scatter(operation: Operation) -> Many:
+    sizes = operation.integers("window_dimensions")
+    params: dict[str, Any] = {
+        "sizes": sizes,
+        "strides": operation.integers("window_strides", (1,) * len(sizes)),
+        "padding": operation.padding(len(sizes)),
+        "select": operation.closed_region(0),
+        "scatter": operation.closed_region(1),
+    }
+    return Many(lambda *operands: select_and_scatter_p.bind(*operands, **params))
+
+
+OPERATIONS: dict[str, Read] = {
+    "stablehlo.reduce": _reduce,
+    "stablehlo.reduce_window": _reduce_window,
+    "stablehlo.select_and_scatter": _select_and_scatter,
+    "stablehlo.sort": _sort,
+}
+
+
+# --- primitives that carry an operation of the module with its regions, if JAX's own have no place for these
+
+# They have a batching rule and a lowering, and no derivatives: raised code is never differentiated.
+
+
+def _fill(ctx: Any, region: Any, block: Block, arrays: Sequence[Any]) -> None:
+    """Lowers a block into the region of an operation, with two scalars of the type of each array as parameters."""
+    avals = [_jax.ShapedArray((), array.dtype) for array in arrays for _ in range(2)]
+    entry = region.blocks.append(*(_jax.aval_to_ir_type(ctx.module_context, aval) for aval in avals))
+    with _jax.ir.InsertionPoint(entry):
+        inner = ctx.replace(primitive=None, avals_in=avals, avals_out=None)
+        lowered = _jax.lower_as_function(lambda *scalars: block(scalars))(inner, *entry.arguments)
+        _jax.hlo.return_(_jax.flatten_ir(lowered)[0])
+
+
+def _lower_sort(ctx: Any, *operands: Any, comparator: Block, dimension: int, is_stable: bool) -> Sequence[Any]:
+    types = [operand.type for operand in operands]
+    sort = _jax.hlo.SortOp(types, operands, dimension=dimension, is_stable=is_stable)
+    _fill(ctx, sort.comparator, comparator, ctx.avals_in)
+    return sort.results
+
+
+def _batch_sort(
+    operands: Sequence[Any], dims: Sequence[int | None], *, dimension: int, **params: Any
+) -> tuple[Sequence[Any], Sequence[int]]:
+    results = sort_p.bind(*with_axis_in_front(operands, dims), dimension=dimension + 1, **params)
+    return results, [0] * len(results)
+
+
+def _lower_select_and_scatter(
+    ctx: Any,
+    operand: Any,
+    source: Any,
+    start: Any,
+    *,
+    select: Block,
+    scatter: Block,
+    sizes: Any,
+    strides: Any,
+    padding: Any,
+) -> Sequence[Any]:
+    operation = _jax.hlo.SelectAndScatterOp(
+        operand.type,
+        operand,
+        source,
+        start,
+        window_dimensions=_jax.ir.DenseI64ArrayAttr.get(sizes),
+        window_strides=_jax.ir.DenseI64ArrayAttr.get(strides),
+        padding=_jax.ir.DenseIntElementsAttr.get(np.array(padding, np.int64).reshape(-1, 2)),
+    )
+    _fill(ctx, operation.select, select, ctx.avals_in[:1])
+    _fill(ctx, operation.scatter, scatter, ctx.avals_in[:1])
+    return operation.results
+
+
+def _batch_select_and_scatter(
+    operands: Sequence[Any], dims: Sequence[int | None], *, sizes: Any, strides: Any, padding: Any, **blocks: Block
+) -> tuple[Sequence[Any], Sequence[int]]:
+    if dims[2] is not None:
+        raise NotImplementedError("a batch of start values")
+    arrays = with_axis_in_front(operands[:2], dims[:2])
+    windows = {"sizes": (1, *sizes), "strides": (1, *strides), "padding": ((0, 0), *padding)}
+    return select_and_scatter_p.bind(*arrays, operands[2], **windows, **blocks), [0]
+
+
+def _primitive(name: str, results: int | None, lower: Callable[..., Any], batch: Callable[..., Any]) -> Any:
+    """A primitive whose results have the types of its first operands, so many of them."""
+    primitive = _jax.Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_abstract_eval(lambda *avals, **_: [_jax.ShapedArray(a.shape, a.dtype) for a in avals[:results]])
+    primitive.def_impl(lambda *operands, **params: _jax.apply_primitive(primitive, *operands, **params))
+    _jax.register_lowering(primitive, lower)
+    _jax.primitive_batchers[primitive] = batch
+    return primitive
+
+
+sort_p = _primitive("raised_sort", None, _lower_sort, _batch_sort)
+select_and_scatter_p = _primitive("raised_select_and_scatter", 1, _lower_select_and_scatter, _batch_select_and_scatter)

@@ -2,63 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
-from . import (
-    collectives,
-    composites,
-    contractions,
-    control,
-    custom_calls,
-    elementwise,
-    indexing,
-    linear_algebra,
-    manual,
-    placement,
-    reductions,
-    shapes,
-    sorting,
-    zeros,
-)
-from .operation import Read
-
-_READ: Mapping[str, Read] = {
-    **elementwise.OPERATIONS,
-    **collectives.OPERATIONS,
-    "chlo.top_k": composites.chlo_top_k,
-    "func.call": control.call,
-    "sdy.manual_computation": manual.manual_computation,
-    "sdy.sharding_constraint": placement.sharding_constraint,
-    "stablehlo.broadcast_in_dim": shapes.broadcast_in_dim,
-    "stablehlo.case": control.case,
-    "stablehlo.cholesky": linear_algebra.cholesky,
-    "stablehlo.composite": composites.composite,
-    "stablehlo.concatenate": shapes.concatenate,
-    "stablehlo.constant": shapes.constant,
-    "stablehlo.convolution": contractions.convolution,
-    "stablehlo.custom_call": custom_calls.custom_call,
-    "stablehlo.dot_general": contractions.dot_general,
-    "stablehlo.dynamic_slice": shapes.dynamic_slice,
-    "stablehlo.dynamic_update_slice": shapes.dynamic_update_slice,
-    "stablehlo.fft": linear_algebra.fft,
-    "stablehlo.gather": indexing.gather,
-    "stablehlo.if": control.if_,
-    "stablehlo.iota": shapes.iota,
-    "stablehlo.optimization_barrier": control.barrier,
-    "stablehlo.pad": shapes.pad,
-    "stablehlo.reduce": reductions.reduce,
-    "stablehlo.reduce_window": reductions.reduce_window,
-    "stablehlo.reshape": shapes.reshape,
-    "stablehlo.reverse": shapes.reverse,
-    "stablehlo.rng_bit_generator": linear_algebra.rng_bit_generator,
-    "stablehlo.scatter": indexing.scatter,
-    "stablehlo.select_and_scatter": sorting.select_and_scatter,
-    "stablehlo.slice": shapes.slice_,
-    "stablehlo.sort": sorting.sort,
-    "stablehlo.transpose": shapes.transpose,
-    "stablehlo.triangular_solve": linear_algebra.triangular_solve,
-    "stablehlo.while": control.while_,
-}
+from . import arrays, control, custom_calls, devices, elementwise, linear_algebra, reductions
+from .reader import Operation, Read
 
 _REFUSED_BECAUSE: Mapping[str, str] = {
     "devices exchange data in it": """
@@ -93,19 +41,24 @@ _REFUSED_BECAUSE: Mapping[str, str] = {
 REFUSED = {name: why for why, names in _REFUSED_BECAUSE.items() for name in names.split()}
 
 
-def _refusing(why: str) -> Read:
-    return lambda operation: operation.refuse(why)
-
-
-OPERATIONS: Mapping[str, Read] = {**{name: _refusing(why) for name, why in REFUSED.items()}, **_READ}
+OPERATIONS: dict[str, Read] = {
+    **{name: functools.partial(Operation.refuse, why=why) for name, why in REFUSED.items()},
+    **arrays.OPERATIONS,
+    **control.OPERATIONS,
+    **custom_calls.OPERATIONS,
+    **devices.OPERATIONS,
+    **elementwise.OPERATIONS,
+    **linear_algebra.OPERATIONS,
+    **reductions.OPERATIONS,
+}
 
 # How a module is read that is differentiated.
 DIFFERENTIABLE: Mapping[str, Read] = {
     **OPERATIONS,
     **{
-        name: zeros.keeping(OPERATIONS[name])
+        name: elementwise.keeping_zeros(OPERATIONS[name])
         for name in (*elementwise.CURVED, "stablehlo.composite", "stablehlo.custom_call")
     },
-    "stablehlo.abs": zeros.keeping(zeros.absolute),
-    "stablehlo.bitcast_convert": zeros.bits,
+    "stablehlo.abs": elementwise.keeping_zeros(elementwise.absolute),
+    "stablehlo.bitcast_convert": elementwise.bits,
 }

@@ -1,11 +1,14 @@
-"""The facts about a function that cards and pages show: values with types, sizes, shardings and notes."""
+"""The facts about a function that cards and pages show: values with types, sizes, shardings and notes; and for `repr`,
+a function in one line.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxexp._kernel.artifact import words
@@ -14,7 +17,7 @@ from jaxexp._kernel.artifact.inspection import facts_of, notes_of
 from jaxexp._kernel.artifact.words import bytes_in_words, counted, cut, dtype_and_shape
 
 if TYPE_CHECKING:
-    from jaxexp._kernel.artifact.inspection import Inspection, Weight
+    from jaxexp._kernel.artifact.inspection import Inspection
     from jaxexp._kernel.function.data import ExportedData
     from jaxexp._native import Artifact
 
@@ -27,7 +30,7 @@ STEP = re.compile(r"\['(?:[^'\\]|\\.)*'\]|\[\"(?:[^\"\\]|\\.)*\"\]|\[[^\]]*\]|\.
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Placement:
+class MeshPlacement:
     """How an array is divided among the devices of a mesh.
 
     Attributes:
@@ -49,7 +52,7 @@ class Placement:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Leaf:
+class CardLeaf:
     """An argument or a result.
 
     Attributes:
@@ -68,28 +71,28 @@ class Leaf:
     shape: tuple[str, ...]
     bytes: int | None
     sharding: str | None
-    placement: Placement | None
+    placement: MeshPlacement | None
     notes: tuple[str, ...]
     digest: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class CardFacts:
     """A function, as cards and pages show it. Of many arguments, results and weights it has only the first ones, and
     counts the others. Arguments are those of a call: without the weights, which are in files.
     """
 
     name: str
     rows: tuple[tuple[str, str], ...]
-    arguments: tuple[Leaf, ...]
+    arguments: tuple[CardLeaf, ...]
     argument_count: int
-    results: tuple[Leaf, ...]
+    results: tuple[CardLeaf, ...]
     result_count: int
-    weights: tuple[Leaf, ...] = ()
+    weights: tuple[CardLeaf, ...] = ()
     weight_count: int = 0
 
 
-def of_artifact(artifact: Artifact, found: Inspection, donated: Sequence[bool]) -> Facts:
+def of_artifact(artifact: Artifact, found: Inspection, donated: Sequence[bool]) -> CardFacts:
     """The facts of an artifact, given what `inspect` returns, and whether the memory of each argument that the module
     takes may be used; nothing if that is not known.
     """
@@ -97,47 +100,41 @@ def of_artifact(artifact: Artifact, found: Inspection, donated: Sequence[bool]) 
     kept = [i for i, value in enumerate(found.arguments) if value.kept]
     flags = dict(zip(kept, donated[-len(kept) :] if kept else (), strict=False))
     first = len(found.weights)
-    in_leaves = [
-        _leaf(value, raw, "donated" if flags.get(i) else "", found.weights[i].bytes if i < first else None)
+    sizes = dict(enumerate(weight.bytes for weight in found.weights))
+    arguments = [
+        _leaf(value, raw, "donated" if flags.get(i) else "", sizes.get(i))
         for i, (value, raw) in enumerate(
             zip(found.arguments[: first + MOST_VALUES], described["arguments"], strict=False)
         )
     ]
-    results = [
-        _leaf(value, raw, "", None)
-        for value, raw in zip(found.results[:MOST_VALUES], described["results"], strict=False)
-    ]
+    results = [_leaf(*one) for one in zip(found.results[:MOST_VALUES], described["results"], strict=False)]
     for i, weight in enumerate(found.weights[:MOST_VALUES]):
-        notes = (*in_leaves[i].notes, *_ties(weight))
-        in_leaves[i] = dataclasses.replace(in_leaves[i], path=cut(weight.name), notes=notes, digest=cut(weight.digest))
-    rows = facts_of(found, _MOST_NAMES)
-    return _facts(found.fun_name, rows, first, in_leaves, len(found.arguments), results, len(found.results))
+        ties = (cut(f"also {', '.join(weight.other_names)}"),) if weight.other_names else ()
+        leaf = arguments[i]
+        arguments[i] = dataclasses.replace(
+            leaf, path=cut(weight.name), notes=(*leaf.notes, *ties), digest=cut(weight.digest)
+        )
+    counts = len(found.arguments), len(found.results)
+    return _facts(found.fun_name, facts_of(found, _MOST_NAMES), first, arguments, results, counts)
 
 
-def of_exported(exported: ExportedData, weights: int = 0) -> Facts:
+def of_exported(exported: ExportedData, weights: int = 0) -> CardFacts:
     """The facts of a function in this process, without its module: this parses nothing and reads no file. Its first
     arguments are weights.
     """
     from jaxexp._kernel.function import data, vjps
     from jaxexp._kernel.function.paths import argument_paths, result_paths
 
-    paths = argument_paths(exported.in_tree, weights)
+    paths = argument_paths(exported.in_tree, weights)[: weights + MOST_VALUES]
+    of_results = result_paths(exported.out_tree)[:MOST_VALUES]
     used, weak = {*exported.module_kept_var_idx}, {*data.weak_arguments(exported)}
     arguments = [
-        _leaf_of_aval(path, aval, sharding, ("" if i in used else "not used", "weakly typed" if i in weak else ""))
-        for i, (path, aval, sharding) in enumerate(
-            zip(paths, exported.in_avals, exported._in_named_shardings, strict=False)
-        )
-        if i < weights + MOST_VALUES
+        _leaf_of_aval(*one, ("" if i in used else "not used", "weakly typed" if i in weak else ""))
+        for i, one in enumerate(zip(paths, exported.in_avals, exported._in_named_shardings, strict=False))
     ]
     results = [
-        _leaf_of_aval(path, aval, sharding, ())
-        for path, aval, sharding in zip(
-            result_paths(exported.out_tree)[:MOST_VALUES],
-            exported.out_avals,
-            exported._out_named_shardings,
-            strict=False,
-        )
+        _leaf_of_aval(*one, ())
+        for one in zip(of_results, exported.out_avals, exported._out_named_shardings, strict=False)
     ]
     size = sum(leaf.bytes or 0 for leaf in arguments[:weights])
     cases = data.cases_of(exported)
@@ -150,50 +147,43 @@ def of_exported(exported: ExportedData, weights: int = 0) -> Facts:
         "derivatives": "VJPs of any order" if is_live else words.derivatives(vjps.stored_orders(exported)),
         "effects": words.effects(exported.ordered_effects, exported.unordered_effects),
     }
-    shown = [row for row in rows.items() if row[1]]
-    return _facts(
-        exported.fun_name, shown, weights, arguments, len(exported.in_avals), results, len(exported.out_avals)
-    )
+    shown, counts = [row for row in rows.items() if row[1]], (len(exported.in_avals), len(exported.out_avals))
+    return _facts(exported.fun_name, shown, weights, arguments, results, counts)
 
 
 def _facts(
     name: str,
     rows: words.Facts,
     weights: int,
-    arguments: Sequence[Leaf],
-    argument_count: int,
-    results: Sequence[Leaf],
-    result_count: int,
-) -> Facts:
-    """The first arguments are the weights."""
-    return Facts(
+    arguments: Sequence[CardLeaf],
+    results: Sequence[CardLeaf],
+    counts: tuple[int, int],
+) -> CardFacts:
+    """The first arguments are the weights; the counts are those of all arguments and results."""
+    return CardFacts(
         name=cut(name),
         rows=tuple((label, cut(text, _LONGEST_TEXT)) for label, text in rows),
         arguments=tuple(arguments[weights:]),
-        argument_count=argument_count - weights,
+        argument_count=counts[0] - weights,
         results=tuple(results),
-        result_count=result_count,
+        result_count=counts[1],
         weights=tuple(arguments[: min(weights, MOST_VALUES)]),
         weight_count=weights,
     )
 
 
-def _ties(weight: Weight) -> tuple[str, ...]:
-    return (cut(f"also {', '.join(weight.other_names)}"),) if weight.other_names else ()
-
-
-def _leaf(value: Any, raw: Any, donated: str, size: int | None) -> Leaf:
+def _leaf(value: Any, raw: Any, donated: str = "", size: int | None = None) -> CardLeaf:
     sharding = raw[3]
     placement = None
     if isinstance(sharding, tuple):
         mesh, spec, memory = sharding
         axes = tuple((cut(name), axis) for name, axis in mesh[:16])
-        placement = Placement(axes, tuple(tuple(map(cut, axes)) for axes in spec[:16]), memory and cut(memory))
-    shape = tuple(cut(str(dim), 40) for dim in value.shape[:16])
-    return _made(value.path, value.dtype, shape, value.sharding, placement, [donated, *notes_of(value)], size)
+        placement = MeshPlacement(axes, tuple(tuple(map(cut, axes)) for axes in spec[:16]), memory and cut(memory))
+    text, notes = value.sharding, [donated, *notes_of(value)]
+    return _made(value.path, value.dtype, value.shape[:16], text, placement, notes, size)
 
 
-def _leaf_of_aval(path: str, aval: Any, sharding: Any, notes: Sequence[str]) -> Leaf:
+def _leaf_of_aval(path: str, aval: Any, sharding: Any, notes: Sequence[str]) -> CardLeaf:
     placement = None
     if sharding is not None:
         spec = tuple(
@@ -201,23 +191,24 @@ def _leaf_of_aval(path: str, aval: Any, sharding: Any, notes: Sequence[str]) -> 
             for axes in (*sharding.spec, *[None] * (len(aval.shape) - len(sharding.spec)))
         )
         axes = tuple((str(name), int(size)) for name, size in sharding.mesh.shape.items())
-        placement = Placement(axes, spec, None)
-    shape = tuple(cut(str(dim), 40) for dim in aval.shape)
-    return _made(path, str(aval.dtype), shape, None if placement is None else str(placement), placement, notes, None)
+        placement = MeshPlacement(axes, spec, None)
+    return _made(path, str(aval.dtype), aval.shape, None if placement is None else str(placement), placement, notes)
 
 
 def _made(
     path: str,
     dtype: str,
-    shape: tuple[str, ...],
+    dims: Sequence[object],
     sharding: str | None,
-    placement: Placement | None,
+    placement: MeshPlacement | None,
     notes: Sequence[str],
-    size: int | None,
-) -> Leaf:
+    size: int | None = None,
+) -> CardLeaf:
+    shape = tuple(cut(str(dim), 40) for dim in dims)
     size = size if size is not None else _bytes(dtype, shape)
     text = None if sharding is None else cut(sharding)
-    return Leaf(cut(path), cut(dtype_and_shape(dtype, shape)), shape, size, text, placement, tuple(filter(None, notes)))
+    type_ = cut(dtype_and_shape(dtype, shape))
+    return CardLeaf(cut(path), type_, shape, size, text, placement, tuple(filter(None, notes)))
 
 
 def _bytes(dtype: str, shape: tuple[str, ...]) -> int | None:
@@ -225,3 +216,43 @@ def _bytes(dtype: str, shape: tuple[str, ...]) -> int | None:
     if bits is None or not all(dim.isascii() and dim.isdecimal() for dim in shape):
         return None
     return (math.prod(map(int, shape)) * bits + 7) // 8
+
+
+def common(sequences: Iterable[tuple[Any, ...] | None]) -> tuple[Any, ...] | None:
+    """What sequences begin with; None if there are no sequences but None."""
+    found = [one for one in sequences if one is not None]
+    if not found:
+        return None
+    first, last = min(found), max(found)  # all others begin with what these have in common
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    return first[: sum(1 for _ in same)]
+
+
+# --- in one line, which ends up in jaxprs and logs, so it is always short
+
+# Values in a line, dimensions of a value, characters of a dimension.
+_VALUES, _DIMS, _LONGEST_DIM = 4, 6, 24
+
+
+def line(exported: ExportedData, weights: int) -> str:
+    """A function with the types of its first arguments and results, and the size of its module. The arguments before
+    them are weights.
+    """
+    from jaxexp._kernel.function import data
+
+    before = f"{counted(weights, 'weight')}; " if weights else ""
+    types = f"{_types(exported.in_avals[weights:])} -> {_types(exported.out_avals)}"
+    name, size = cut(exported.fun_name, 80), bytes_in_words(data.module_size(exported))
+    return f"{type(exported).__name__}({name}: {before}{types}, module of {size})"
+
+
+def _types(avals: Sequence[Any]) -> str:
+    shown = [_type(aval) for aval in itertools.islice(avals, _VALUES)]
+    if len(avals) > _VALUES:
+        shown.append(f"... {len(avals) - _VALUES:,} more")
+    return ", ".join(shown) or "nothing"
+
+
+def _type(aval: Any) -> str:
+    dims = [cut(str(dim), _LONGEST_DIM) for dim in aval.shape[:_DIMS]] + ["..."] * (len(aval.shape) > _DIMS)
+    return f"{aval.dtype}[{','.join(dims)}]"

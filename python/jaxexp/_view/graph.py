@@ -11,12 +11,9 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxexp._kernel.artifact.words import cut
-
-from . import locations
-from .locations import Call
 
 # Limits: operations of all modules of an artifact, and operands and results of one module.
 MOST_OPERATIONS, MOST_VALUES = 10_000, 100_000
@@ -24,6 +21,27 @@ MOST_OPERATIONS, MOST_VALUES = 10_000, 100_000
 _DEEPEST, LONGEST = 48, 160
 # Operations whose operands are the results of the block that they end.
 _TERMINATORS = frozenset(("func.return", "stablehlo.return", "sdy.return"))
+
+
+class Origin(NamedTuple):
+    """The origin of an operation.
+
+    Attributes:
+        scope: its name scopes, outermost first, with slashes between; without the primitive.
+        source: file and line, with the name of the function, as in ``"model.py:12 in attention"``; only
+            ``"in attention"`` if the module has no files and lines.
+    """
+
+    scope: str
+    source: str
+
+
+class SourceCall(NamedTuple):
+    """A function that ran when the module was traced, and where it was: file, line and column, or empty."""
+
+    function: str
+    at: str
+
 
 _Key = tuple[str, ...]
 
@@ -50,7 +68,7 @@ class Graph:
     texts: tuple[str, ...]
     functions: dict[str, dict[str, Any]]
     donated: tuple[bool, ...]
-    calls: tuple[tuple[Call, ...], ...] = ((),)
+    calls: tuple[tuple[SourceCall, ...], ...] = ((),)
 
 
 def read(module: bytes | memoryview) -> Graph:
@@ -67,32 +85,28 @@ def read(module: bytes | memoryview) -> Graph:
 
     with _jax.make_ir_context() as context:
         blob = bytes(module)
-        return _Reader(mlir.parse(blob, context), blob).read()
+        return _GraphReader(mlir.parse(blob, context), blob).read()
 
 
 def compare(old: Graph, new: Graph) -> None:
     """Marks the operations of each graph that the other lacks: same kind, types and attributes. Those of one scope
     are paired first. Then scopes do not matter: another JAX may have other ones.
     """
-    graphs = (old, new)
-    left = [list(operations(graph.functions.values())) for graph in graphs]
+    left = [[(graph.texts, operation) for operation in operations(graph.functions.values())] for graph in (old, new)]
     for with_scope in (True, False):
-        keys = [
-            [_key(graph, operation, with_scope) for operation in some] for graph, some in zip(graphs, left, strict=True)
-        ]
+        keys = [[_key(*one, with_scope) for one in some] for some in left]
         both = collections.Counter(keys[0]) & collections.Counter(keys[1])
         left = [_unpaired(*pair, both.copy()) for pair in zip(left, keys, strict=True)]
-    for operation in itertools.chain(*left):
+    for _, operation in itertools.chain(*left):
         operation[7] = 1
 
 
-def _unpaired(some: list[list[Any]], keys: list[_Key], both: collections.Counter[_Key]) -> list[list[Any]]:
+def _unpaired(some: list[Any], keys: list[_Key], both: collections.Counter[_Key]) -> list[Any]:
     found = []
-    for operation, key in zip(some, keys, strict=True):
-        if both[key]:
-            both[key] -= 1
-        else:
-            found.append(operation)
+    for one, key in zip(some, keys, strict=True):
+        both[key] -= 1
+        if both[key] < 0:
+            found.append(one)
     return found
 
 
@@ -105,10 +119,15 @@ def operations(blocks: Iterable[dict[str, Any]]) -> Iterator[list[Any]]:
             waiting += operation[6]
 
 
-def _key(graph: Graph, operation: list[Any], with_scope: bool) -> _Key:
+def values_in(block: dict[str, Any]) -> int:
+    """How many values are numbered in a block and the blocks inside of it."""
+    return len(block["a"]) + sum(len(one[4]) + sum(map(values_in, one[6])) for one in block["o"])
+
+
+def _key(texts: Sequence[str], operation: list[Any], with_scope: bool) -> _Key:
     kind, scope, _, operands, types, more, inner, _, _ = operation
-    texts = (graph.texts[i] for i in (kind, scope if with_scope else 0, more, *types))
-    return (*texts, f"{len(operands)} {len(inner)}")
+    said = (texts[i] for i in (kind, scope if with_scope else 0, more, *types))
+    return (*said, f"{len(operands)} {len(inner)}")
 
 
 def numbered(text: str, numbers: dict[str, int]) -> int:
@@ -116,15 +135,22 @@ def numbered(text: str, numbers: dict[str, int]) -> int:
     return numbers.setdefault(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…", len(numbers))
 
 
-class _Reader:
+class _GraphReader:
     """A module that is being taken apart."""
 
     def __init__(self, module: Any, blob: bytes) -> None:
         from jaxexp import _jax
+        from jaxexp._kernel.module import mlir
 
-        self.module, self.blob, self.ir = module, blob, _jax.ir
+        self.module, self.blob, self.ir, self.token, self.items = (
+            module,
+            blob,
+            _jax.ir,
+            _jax.token_type(),
+            mlir.readable_items,
+        )
         self.texts = {"": 0}
-        self.calls: dict[tuple[Call, ...], int] = {(): 0}
+        self.calls: dict[tuple[SourceCall, ...], int] = {(): 0}
         self.types: dict[Any, int] = {}
         self.names: dict[str, str] = {}  # of functions, on the page
         self.attributes: dict[Any, str] = {}
@@ -147,7 +173,8 @@ class _Reader:
                 made["d"] = dimensions
             functions[self.names[name]] = made
         self._place(order)
-        donated = self._donated(found["main"]) if "main" in found else ()
+        of_main = self._attributes_of_arguments(found["main"]) if "main" in found else []
+        donated = tuple("tf.aliasing_output" in one or "jax.buffer_donor" in one for one in of_main)
         return Graph(tuple(self.texts), functions, donated, tuple(self.calls))
 
     def _block(self, block: Any, numbers: dict[Any, int], order: list[tuple[Any, list[Any]]], depth: int) -> Any:
@@ -198,9 +225,7 @@ class _Reader:
         if isinstance(type_, ir.RankedTensorType):
             dims = ("?" if type_.is_dynamic_dim(i) else str(type_.get_dim_size(i)) for i in range(type_.rank))
             return f"{_element(ir, type_.element_type)}[{','.join(dims)}]"
-        from jaxexp import _jax
-
-        if type_ == _jax.token_type():
+        if type_ == self.token:
             return "token"
         self.only_arrays = False
         return "tuple" if isinstance(type_, ir.TupleType) else "another type"
@@ -208,10 +233,10 @@ class _Reader:
     def _more(self, operation: Any, name: str) -> str:
         """The facts that distinguish an operation from others of its kind: its callee, its value, its attributes."""
         attributes = operation.attributes
-        if name == "stablehlo.constant" and "value" in attributes:
+        if name == "stablehlo.constant":
             try:
                 return self._constant(attributes["value"])
-            except TypeError:  # MLIR's bindings have no class for complex constants
+            except (TypeError, ValueError, AttributeError):  # numbers that MLIR's bindings or Python lack
                 return ""
         called = _CALLED.get(name)
         if called is not None and called in attributes:
@@ -222,39 +247,30 @@ class _Reader:
             return self.names.get(name, name)
         parts: list[str] = []
         left = LONGEST
-        for attribute in sorted(map(_name_of, attributes)):
-            if left > 0 and not attribute.startswith(("jax.", "mhlo.frontend")):
-                text = self._attribute(attributes[attribute])
-                parts += [f"{attribute} = {text}"] if text else []
+        for key, attribute in sorted(self.items(attributes), key=lambda item: item[0]):
+            if left > 0 and not key.startswith(("jax.", "mhlo.frontend")):
+                text = self._attribute(attribute)
+                parts += [f"{key} = {text}"] if text else []
                 left -= len(text)
         return ", ".join(parts)
 
     def _constant(self, value: Any) -> str:
         ir = self.ir
-        if isinstance(value, (ir.DenseIntElementsAttr, ir.DenseFPElementsAttr)) and value.is_splat:
-            try:
-                splat = value.get_splat_value()
-                return f"{splat.value:g}" if isinstance(splat, ir.FloatAttr) else str(ir.IntegerAttr(splat).value)
-            except (TypeError, ValueError, AttributeError):  # kinds of numbers without a counterpart in Python
-                return ""
-        return ""
+        if not isinstance(value, (ir.DenseIntElementsAttr, ir.DenseFPElementsAttr)) or not value.is_splat:
+            return ""
+        splat = value.get_splat_value()
+        return f"{splat.value:g}" if isinstance(splat, ir.FloatAttr) else str(ir.IntegerAttr(splat).value)
 
     def _attribute(self, attribute: Any) -> str:
-        found = self.attributes.get(attribute)
-        if found is None:
-            ir = self.ir
-            if isinstance(attribute, ir.StringAttr):
+        if attribute not in self.attributes:
+            if isinstance(attribute, self.ir.StringAttr):
                 found = _text(attribute)[:LONGEST]
-            elif isinstance(attribute, (ir.DenseElementsAttr, ir.TypeAttr)):
+            elif isinstance(attribute, (self.ir.DenseElementsAttr, self.ir.TypeAttr)):
                 found = ""
             else:
                 found = _tidy(str(attribute)[: 4 * LONGEST])
             self.attributes[attribute] = found
-        return found
-
-    def _donated(self, main: Any) -> tuple[bool, ...]:
-        found = self._attributes_of_arguments(main)
-        return tuple("tf.aliasing_output" in one or "jax.buffer_donor" in one for one in found)
+        return self.attributes[attribute]
 
     def _dimensions(self, function: Any) -> list[tuple[int, int]]:
         """The arguments that are the same in the whole module: dimension variables, and the platform."""
@@ -272,7 +288,7 @@ class _Reader:
         """Adds its name scope and its line to each operation."""
         if not self.only_arrays:  # the text of a module has all types in full
             return
-        found = locations.of_operations(self.module, self.blob)
+        found = _origins(self.module, self.blob)
         if found is None:
             return
         for operation, one in order:
@@ -311,11 +327,6 @@ _CALLED = {
 }
 
 
-def _name_of(attribute: Any) -> str:
-    """The key of an entry in a map of attributes: a name, or in older releases an attribute with its name."""
-    return attribute if isinstance(attribute, str) else str(attribute.name)
-
-
 def _tidy(text: str) -> str:
     """The text of an attribute with as little MLIR syntax as is needed to understand it."""
     text = _WHOLE.sub(r"\1", _ARRAY.sub(r"[\1]", text))
@@ -329,26 +340,270 @@ _DIALECT = re.compile(r"#(?:stablehlo|chlo|sdy)\b\.?")
 
 def _element(ir: Any, element: Any) -> str:
     if isinstance(element, ir.ComplexType):
-        return f"complex{2 * _width(ir, ir.ComplexType(element).element_type)}"
+        part = ir.ComplexType(element).element_type
+        return f"complex{2 * ir.FloatType(part).width if isinstance(part, ir.FloatType) else 0}"
     if isinstance(element, ir.IntegerType):
-        width = ir.IntegerType(element).width
-        if width == 1:
-            return "bool"
-        return f"{'uint' if ir.IntegerType(element).is_unsigned else 'int'}{width}"
+        one = ir.IntegerType(element)
+        return "bool" if one.width == 1 else f"{'uint' if one.is_unsigned else 'int'}{one.width}"
     if isinstance(element, ir.FloatType):
         text = str(element)
         return "bfloat16" if text == "bf16" else f"float{text[1:]}"
     return "another"
 
 
-def _width(ir: Any, element: Any) -> int:
-    return int(ir.FloatType(element).width) if isinstance(element, ir.FloatType) else 0
+# --- the origin of operations: the name scopes of their function, and lines of its source
+
+# Releases of jaxlib differ in what their bindings say about locations, and a location can share its parts so often that
+# its text is endless. The text of a whole module names each location once, and is the same in all releases.
+_NAMED = re.compile(r"^(#loc\d*) = loc\((.*)\)$")
+_LAST = re.compile(r"loc\((#loc\d*|unknown)\)$")
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_ESCAPED = re.compile(rb"\\([0-9A-Fa-f]{2}|.)")
+_LINE = re.compile(r":(\d+):(\d+)")
+_CALLSITE = re.compile(r"callsite\((#loc\d*) at (#loc\d*)\)")
+_FIRST_IN = re.compile(r"(?:callsite\(|fused(?:<[^>]*>)?\[)(#loc\d*|unknown)")
+_ALIAS = re.compile(r"#loc\d*")
+_TRANSFORMED = re.compile(r"((?:(?:vmap|jvp|transpose)\()+)([^()]*)(\)+)")
+_MOST_STEPS = 32  # from an operation to its line
+_MOST_CALLS = 100  # that an operation is inside of
+# Bytes of a name that are many, and of a text that takes too much memory.
+_LONG, _LONGEST_TEXT = 1 << 12, 1 << 27
+_KEPT = 64  # elements of a constant in the text
 
 
-def labels(count: int, kept: Sequence[tuple[str, str]], before: Sequence[str]) -> list[tuple[str, str]]:
-    """Names and kinds for all arguments of a module's main function, given those of the arrays that it takes, and the
-    names of the others, which come before them. One that is not an array is a kind of its own.
+def _origins(module: Any, blob: bytes) -> dict[Any, tuple[Origin, tuple[SourceCall, ...]]] | None:
+    """The places of all operations of a module, and the calls that led to them, outermost first; None if its text is
+    not as expected, or would be too long. `blob` is the bytes of the module.
     """
-    if count != len(before) + len(kept):
-        return [(f"argument {i}", "") for i in range(count)]
-    return [*((name, name) for name in before), *((name[:LONGEST], kind) for name, kind in kept)]
+    from jaxexp._kernel.module import mlir
+
+    if _is_endless(module, blob):
+        return None
+    text = module.operation.get_asm(enable_debug_info=True, print_generic_op_form=True, large_elements_limit=_KEPT)
+    named: dict[str, str] = {}
+    last: list[str] = []
+    for line in text.splitlines():
+        if (alias := _NAMED.match(line)) is not None:
+            named[alias[1]] = alias[2]
+        elif (end := _LAST.search(line)) is not None:
+            last.append(end[1])
+    operations = list(mlir.iter_operations(module, innermost_first=True))  # in the order in which their texts end
+    if len(operations) != len(last):
+        return None
+    known: dict[str, tuple[SourceCall, ...]] = {}
+    places = {name: (place_of(name, named), calls_of(name, named, known)) for name in {*last}}
+    return {operation: places[name] for operation, name in zip(operations, last, strict=True)}
+
+
+def _is_endless(module: Any, blob: bytes) -> bool:
+    """Whether the text of a module, which repeats the names in its locations, may be much longer than the module."""
+    from jaxexp._kernel.artifact import module_head
+    from jaxexp._kernel.module import mlir
+
+    long = collections.Counter(length for length in module_head.lengths_of_strings(blob) if length > _LONG)
+    if not long:
+        return False
+    operations = list(mlir.iter_operations(module))  # most long texts are in their attributes
+    long -= collections.Counter(map(len, {text for operation in operations for text in mlir.texts(operation)}))
+    return max(long, default=0) * len(operations) > _LONGEST_TEXT
+
+
+def place_of(name: str, named: dict[str, str]) -> Origin:
+    """The place that the name of a location stands for, in the text of a module."""
+    text, names = named.get(name, ""), list[str]()
+    for _ in range(_MOST_STEPS):
+        if (quoted := _QUOTED.match(text)) is not None:
+            rest = text[quoted.end() :]
+            if (line := _LINE.match(rest)) is not None:
+                function = f" in {names[-1]}" if len(names) > 1 else ""
+                return Origin(_scope(names), f"{plain(quoted[1])}:{line[1]}{function}")
+            names.append(plain(quoted[1]))
+            text = rest[1:-1] if rest.startswith("(") else ""
+        elif (first := _FIRST_IN.match(text)) is not None:
+            text = first[1]
+        elif _ALIAS.fullmatch(text):
+            text = named.get(text, "")
+        else:
+            break
+    functions = names[2 if names and names[0].endswith(":") else 1 :]
+    return Origin(_scope(names), f"in {functions[0]}" if functions else "")
+
+
+def calls_of(name: str, named: dict[str, str], known: dict[str, tuple[SourceCall, ...]]) -> tuple[SourceCall, ...]:
+    """The calls that the name of a location stands for, in the text of a module, outermost first. Chains of calls that
+    were read before are known by their names.
+    """
+    for _ in range(_MOST_STEPS):
+        text = named.get(name, "")
+        if text.startswith("callsite"):
+            break
+        name = _inner(text)
+        if text.startswith('"'):  # the name of the operation
+            break
+    inside: list[tuple[str, str]] = []
+    while name not in known and len(inside) < _MOST_CALLS:
+        both = _CALLSITE.match(named.get(name, ""))
+        if both is None:
+            known[name] = _call(name, named)
+        else:
+            inside.append((name, both[1]))
+            name = both[2]
+    chain = known.get(name, ())
+    for name, inner in reversed(inside):
+        if inner not in known:
+            known[inner] = _call(inner, named)
+        # A function that is inlined names its caller once more.
+        chain = known[name] = chain if chain[-1:] == known[inner] or len(chain) == _MOST_CALLS else chain + known[inner]
+    return chain
+
+
+def _call(name: str, named: dict[str, str]) -> tuple[SourceCall, ...]:
+    """A function with its place; nothing if the location is another one."""
+    text = named.get(name, "")
+    function = _QUOTED.match(text)
+    if function is None:
+        return ()
+    if function.end() == len(text):
+        return (SourceCall(plain(function[1]), ""),)
+    file = named.get(_inner(text), "")
+    quoted = _QUOTED.match(file)
+    place = None if quoted is None else _LINE.match(file, quoted.end())
+    if quoted is None or place is None:
+        return ()
+    return (SourceCall(plain(function[1]), f"{plain(quoted[1])}:{place[1]}:{place[2]}"),)
+
+
+def _inner(text: str) -> str:
+    """The location in a name, or the first one of many; empty if there is none."""
+    if (first := _FIRST_IN.match(text)) is not None:
+        return first[1]
+    inner = _ALIAS.match(text, text.rfind("(") + 1)
+    return "" if inner is None else inner[0]
+
+
+def plain(text: str) -> str:
+    """A name without the escapes that MLIR printed."""
+    if "\\" not in text:
+        return text
+    found = _ESCAPED.sub(lambda one: bytes.fromhex(one[1].decode()) if len(one[1]) == 2 else one[1], text.encode())
+    return found.decode(errors="replace")
+
+
+def _scope(names: list[str]) -> str:
+    """The scopes in the name of an operation, as in ``jit(f)/layer0/attention/dot_general``."""
+    if not names:
+        return ""
+    parts = itertools.dropwhile(lambda part: part.startswith("jit("), names[0].rstrip(":").split("/")[:-1])
+    return "/".join(filter(None, map(_shown, parts)))
+
+
+def _shown(part: str) -> str:
+    """A scope with JAX's transformations after its name; nothing for a `vmap` without a scope."""
+    if (found := _TRANSFORMED.fullmatch(part)) is None or found[1].count("(") != len(found[3]):
+        return part
+    transformations = found[1].rstrip("(").split("(")
+    if found[2]:
+        return f"{found[2]} ({' of '.join(transformations)})"
+    kept = [name for name in transformations if name != "vmap"]
+    return f"{'('.join(kept)}({')' * len(kept)}" if kept else ""
+
+
+# --- names: modules have sizes, question marks and uint32, signatures have expressions and key<fry>
+
+_ANY = "?"
+
+
+class SignatureType(NamedTuple):
+    """The type of an argument or a result in the signature, with its dimensions as texts."""
+
+    dtype: str
+    dims: tuple[str, ...]
+
+    def fits(self, text: str) -> bool:
+        """Whether it agrees with a type in the graph, and says more."""
+        dtype, _, rest = text.partition("[")
+        found = rest.removesuffix("]").split(",") if rest != "]" else []
+        is_key = self.dtype.startswith("key<") and dtype == "uint32"  # with a dimension more: the words of the key
+        if is_key:
+            found = found[:-1]
+        return (
+            (is_key or (_ANY in found and dtype == self.dtype))
+            and len(found) == len(self.dims)
+            and all(now in (_ANY, dim) for now, dim in zip(found, self.dims, strict=True))
+        )
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(self.dims)}]"
+
+
+def named(graph: Graph, arguments: Sequence[SignatureType], results: Sequence[SignatureType]) -> Graph:
+    """The same graph with names of dimensions, as far as arguments and results of the function pass through it. They
+    are the last ones of `main`, which may have others before them.
+    """
+    if "main" not in graph.functions:
+        return graph
+    return _Naming(graph).done(arguments, results)
+
+
+class _Naming:
+    """A graph whose dimensions are being named."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.numbers = {text: number for number, text in enumerate(graph.texts)}
+        self.functions = dict(graph.functions)
+        # A function that is called twice may be called with other dimensions.
+        self.calls = collections.Counter(
+            name for name in map(self.called, operations(graph.functions.values())) if name
+        )
+
+    def done(self, arguments: Sequence[SignatureType], results: Sequence[SignatureType]) -> Graph:
+        main = self.graph.functions["main"]
+        waiting = [("main", _last(arguments, len(main["a"])), _last(results, len(main["r"])))]
+        seen = {"main"}
+        while waiting:
+            for call in self.function(*waiting.pop()):
+                name = call[0]
+                if self.calls[name] == 1 and name in self.functions and name not in seen:
+                    seen.add(name)
+                    waiting.append(call)
+        return dataclasses.replace(self.graph, texts=tuple(self.numbers), functions=self.functions)
+
+    def called(self, operation: list[Any]) -> str:
+        return self.graph.texts[operation[5]] if self.graph.texts[operation[0]] == "func.call" else ""
+
+    def function(
+        self, name: str, arguments: list[SignatureType | None], results: list[SignatureType | None]
+    ) -> list[tuple[str, list[SignatureType | None], list[SignatureType | None]]]:
+        """Names the known dimensions in a function, and returns what is known about the functions that it calls."""
+        block = self.functions[name]
+        passed = [*zip(block["r"], results, strict=False), *enumerate(arguments[: len(block["a"])])]
+        known = {value: one for value, one in passed if one is not None}
+        types, operations = list(block["a"]), []
+        calls: list[tuple[str, list[SignatureType | None], list[SignatureType | None]]] = []
+        self.name(types, range(len(types)), known)
+        first = len(types)
+        for operation in block["o"]:
+            made = range(first, first + len(operation[4]))
+            first = made.stop + sum(map(values_in, operation[6]))
+            if self.graph.texts[operation[0]] == "sdy.sharding_constraint":
+                known |= {result: known[i] for result, i in zip(made, operation[3], strict=False) if i in known}
+            if not known.keys().isdisjoint(made):
+                operation = [*operation[:4], list(operation[4]), *operation[5:]]
+                self.name(operation[4], made, known)
+            operations.append(operation)
+            if callee := self.called(operation):
+                calls.append((callee, [known.get(i) for i in operation[3]], [known.get(i) for i in made]))
+        self.functions[name] = {**block, "a": types, "o": operations}
+        return calls
+
+    def name(self, types: list[int], values: range, known: dict[int, SignatureType]) -> None:
+        for place, value in enumerate(values):
+            one = known.get(value)
+            if one is not None and one.fits(self.graph.texts[types[place]]):
+                types[place] = numbered(str(one), self.numbers)
+
+
+def _last(known: Sequence[SignatureType], count: int) -> list[SignatureType | None]:
+    """What is known of the last values, with None for those before them; nothing if there are too many."""
+    return [] if len(known) > count else [*[None] * (count - len(known)), *known]

@@ -11,7 +11,7 @@ from jaxexp._kernel.artifact.inspect import shown_node
 from jaxexp._kernel.artifact.words import cut
 
 from . import graph
-from .facts import Facts, of_artifact
+from .facts import CardFacts, of_artifact
 from .graph import Graph
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Side:
 
     where: str
     found: Inspection
-    facts: Facts
+    facts: CardFacts
     graphs: tuple[Graph | str, ...]
     kept: tuple[tuple[int, ...], ...]
     readers: Readers

@@ -21,7 +21,7 @@ from jaxexp import Case, Drawn
 from jaxexp._api.cases import measuring
 from jaxexp._api.cases.comparing import compared
 from jaxexp._cli import start
-from jaxexp._readback import in_float64, widened
+from jaxexp._readback import in_float64
 from kit.conditions import ILL, WELL, normal
 from kit.weighted import X, bound
 
@@ -175,7 +175,7 @@ def test_float64(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("MOST_BYTES", 10), ("MOST_EQUATIONS", 0)])
 def test_large_functions(name: str, value: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(widened if name == "MOST_EQUATIONS" else measuring, name, value)
+    monkeypatch.setattr(in_float64 if name == "MOST_EQUATIONS" else measuring, name, value)
     case = recorded(jnp.sin, normal(4), path=tmp_path)
     assert case.recorded["measured by"].startswith("3 perturbed runs, not float64: ")
     assert "more than" in case.recorded["measured by"]

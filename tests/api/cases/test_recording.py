@@ -20,7 +20,7 @@ from jaxexp import CheckReport, Drawn, Tolerance, _native
 from jaxexp._api.cases import culprit, recording
 from jaxexp._api.cases.calling import Chain
 from jaxexp._cli import start
-from jaxexp._readback.traced.rows import RETURN
+from jaxexp._readback.traced import RETURN
 from jaxexp._view import graph
 from kit.corpus import CASES, export_with
 from kit.weighted import X, bound

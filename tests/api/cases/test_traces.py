@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec as P
 import jaxexp
 from jaxexp._api.cases import culprit
 from jaxexp._api.cases.calling import Chain
-from jaxexp._readback.traced import fingerprint, rows, tracing
+from jaxexp._readback import traced as tracing
 from kit import traced_models
 from kit.mutations import Mutation, different, mutations
 
@@ -43,7 +43,7 @@ def trace(exported: jaxexp.Exported, *args: Any) -> tuple[list[Any], Any, culpri
     return chain.call(0, arguments), traced.rows, found
 
 
-def find(of: Sequence[rows.Row], here: culprit.Trace, recorded: culprit.Trace) -> jaxexp.CheckReport.Culprit:
+def find(of: Sequence[tracing.Row], here: culprit.Trace, recorded: culprit.Trace) -> jaxexp.CheckReport.Culprit:
     named = culprit.find(of, here, recorded)
     assert named is not None
     assert of[named.row].at == named.culprit.at
@@ -83,7 +83,7 @@ SHARDED = sharded, random(6, 8), random(8, 3), random(8, 6)
 def test_fingerprints_differ(dtype: str) -> None:
     with jax.enable_x64(True):
         x = jnp.asarray(SOURCE.integers(0, 2 if dtype in ("bool", "int4") else 50, 24)).astype(dtype).reshape(4, 6)
-        print_of = jax.jit(functools.partial(fingerprint.of_arrays, trips=1))
+        print_of = jax.jit(functools.partial(tracing.fingerprints_of, trips=1))
         seen = {bytes(print_of(x).tobytes())}
         others = [x.T.reshape(4, 6), x[::-1], x.at[2, 3].set(1 - x[2, 3] if dtype != "bool" else ~x[2, 3])]
         if jnp.issubdtype(x.dtype, jnp.inexact):
@@ -233,7 +233,7 @@ def test_operations_in_float64(kind: str) -> None:
     (row,) = [index for index, row in enumerate(plain.rows) if row.at == at[0]]
     traced, run = chain.trace(0, [x], at[0])
     wide = traced.rows[row + 1]
-    assert wide.operation == rows.EXACT
+    assert wide.operation == tracing.EXACT
     assert wide.dtype == ("bool" if kind == "compare" else "complex128" if kind in ("fft", "complex") else "float64")
     named = culprit.Named(row, 0, culprit._culprit(plain.rows[row], ""))
     wrong = dataclasses.replace(here, numbers=here.numbers.copy())

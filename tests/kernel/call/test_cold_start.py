@@ -44,5 +44,5 @@ def test_what_a_call_does_not_need_is_not_loaded(tmp_path: Path) -> None:
     rooms = {".".join(name.split(".")[1:3]) for name in modules if name.startswith("jaxexp.")}
     assert not {room.split(".")[0] for room in rooms} & {"_cli", "_compat", "_weights", "_policy"}
     assert not rooms & {"_fleet.archive", "_fleet.passes", "_kernel.export", "_kernel.releases"}
-    others = "_kernel.module.lapack _kernel.module.from_gspmd _readback.function".split()
+    others = "_kernel.module.lapack _kernel.module.from_gspmd _readback.read_back".split()
     assert not modules & {f"jaxexp.{name}" for name in others}

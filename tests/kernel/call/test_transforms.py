@@ -21,7 +21,7 @@ from jax._src.interpreters.partial_eval import dce_jaxpr
 
 import jaxexp
 from jaxexp._kernel.call.primitive import call_exported_p, pushforward_p
-from jaxexp._readback.vmap.mapped import mapped_p
+from jaxexp._readback.vmap import mapped_p
 from kit.compare import assert_same_values
 from kit.corpus import CASES, arr, export_with, f32, spec
 from kit.derivatives import cotangents, pull_back

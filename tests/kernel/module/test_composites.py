@@ -15,7 +15,7 @@ import jaxexp
 from jaxexp import _jax
 from jaxexp._kernel.module import composites, mlir
 from jaxexp._kernel.module.composites import Meaning
-from jaxexp._readback.function import RefusedError
+from jaxexp._readback.refused import RefusedError
 from kit import other_modules
 from kit.corpus import spec
 from kit.each import each

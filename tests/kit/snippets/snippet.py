@@ -84,7 +84,7 @@ def _frame(takes: tuple[str, ...], gives: tuple[str, ...]) -> jaxexp.Exported:
 
 def _type(text: str) -> Any:
     *sizes, dtype = re.split(r"x(?=[\dusifbc])", text)
-    return array_type.Type(tuple(map(int, sizes)), array_type.DTYPES[dtype])
+    return array_type.ArrayType(tuple(map(int, sizes)), array_type.DTYPES[dtype])
 
 
 def _random(rng: Any, type_: Any) -> np.ndarray:

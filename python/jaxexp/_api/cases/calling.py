@@ -24,7 +24,7 @@ from . import machine
 
 if TYPE_CHECKING:
     from jaxexp._readback.in_float64 import InFloat64
-    from jaxexp._readback.traced.tracing import Traced
+    from jaxexp._readback.traced import Traced
 
     from .culprit import Trace
 
@@ -103,7 +103,7 @@ class Chain:
             ExportError: as for `call`; or there are too many operations.
             Exception: whatever JAX raises.
         """
-        from jaxexp._readback.traced.tracing import traced
+        from jaxexp._readback.traced import traced
 
         from .culprit import Trace
 

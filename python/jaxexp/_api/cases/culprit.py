@@ -13,9 +13,7 @@ import numpy as np
 from jaxexp import _native
 from jaxexp._kernel.artifact.cases import Array, storage
 from jaxexp._kernel.artifact.words import counted
-from jaxexp._readback.traced.fingerprint import TRIPS
-from jaxexp._readback.traced.rows import EXACT, RETURN, Row
-from jaxexp._readback.traced.tracing import Traced
+from jaxexp._readback.traced import EXACT, RETURN, TRIPS, Row, Traced
 
 from .comparing import ULPS, epsilon
 from .report import Culprit, Difference

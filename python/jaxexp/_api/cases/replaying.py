@@ -18,7 +18,7 @@ from .comparing import compared
 from .report import DIFFERS, OF_CASE, OF_CHECK, OF_DTYPE, OF_RECORDING, Checked, CheckReport, Compared, Differences
 
 if TYPE_CHECKING:
-    from jaxexp._readback.traced.tracing import Traced
+    from jaxexp._readback.traced import Traced
 
     from .culprit import Trace
 
