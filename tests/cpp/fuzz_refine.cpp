@@ -1,6 +1,5 @@
 // Fuzz target: a module that passes the check is made static, said in older words, rid of tokens, and given stable
 // sorts, or refused with an error that can be shown. What is written can be read again, and is the same each time.
-// Whether its arguments can be padded is answered, too.
 #include <functional>
 #include <optional>
 #include <string>
@@ -10,7 +9,6 @@
 #include "jaxexp/run_error.h"
 #include "runtime/adapt/adapt.h"
 #include "runtime/refine/code.h"
-#include "runtime/refine/padding.h"
 #include "runtime/refine/refine.h"
 #include "runtime/refine/tables.h"
 #include "target.h"
@@ -26,8 +24,8 @@ using Bytes = std::span<const std::uint8_t>;
 
 const wire::Path where{nullptr, "module"};
 
-/// Shapes as the main function's arguments have them, with sizes that depend on the bytes, and are larger by `added`.
-std::vector<refine::Shape> shapes_for(Bytes module, std::int64_t added = 0) {
+/// Shapes as the main function's arguments have them, with sizes that depend on the bytes.
+std::vector<refine::Shape> shapes_for(Bytes module) {
   wire::Sections sections(module, where);
   sections.find();
   refine::Tables tables(sections);
@@ -42,7 +40,7 @@ std::vector<refine::Shape> shapes_for(Bytes module, std::int64_t added = 0) {
       for (const auto& argument : one.regions.front().front().arguments) {
         refine::Shape& shape = shapes.emplace_back(tables.type(argument.type).shape);
         for (std::int64_t& size : shape)
-          if (size == refine::dynamic_size) size = module[chosen++ * 31 % module.size()] % 7 + added;
+          if (size == refine::dynamic_size) size = module[chosen++ * 31 % module.size()] % 7;
       }
       return shapes;
     }
@@ -94,12 +92,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
        [&] { return adapt::without_layouts_of_empty_results(module, where, [](std::string_view) { return true; }); }},
       {Keeps::validity, [&] { return adapt::without_layouts(module, where); }},
       {Keeps::validity, [&] { return Changed(adapt::without_tokens(module, where, size % 3)); }},
-      {Keeps::nothing,
-       [&] {
-         const auto why = refine::why_not_padded(module, where, shapes_for(module), shapes_for(module, size % 3));
-         if (why) throw RunError(RunError::Reason::argument, *why);
-         return Changed();
-       }},
   };
   for (const auto& [keeps, change] : changes)
     tests::require(outcome(module, keeps, change) == outcome(module, keeps, change),

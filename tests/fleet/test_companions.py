@@ -1,4 +1,4 @@
-"""What belongs to an artifact goes along on every way: weights, cases, sizes, metadata, and who wrote it first."""
+"""What belongs to an artifact goes along on every way: weights, cases, sizes, padding, metadata, first writer."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ def exported() -> jaxexp.BoundExported:
 OPTIONS: dict[str, Any] = {
     "metadata": METADATA,
     "sizes": SIZES,
+    "pad": "b",
     "vjp_order": 1,
     "cases": [{"args": (X, LARGE), "name": "small", "tolerance": 1e-5}],
 }
@@ -144,7 +145,7 @@ WAYS: dict[str, Callable[[Path, Path], Any]] = {
     "pickle": lambda folder, saved: pickle.loads(pickle.dumps(jaxexp.load(saved))),
 }
 # What does not go along, because it would no longer be true.
-LEFT: dict[str, set[str]] = {"with_weights": {"cases"}, "specialize": {"sizes"}, "pickle": {"cases"}}
+LEFT: dict[str, set[str]] = {"with_weights": {"cases"}, "specialize": {"sizes", "padded"}, "pickle": {"cases"}}
 
 
 @each("way", WAYS)
@@ -157,6 +158,7 @@ def test_every_way(way: str, tmp_path: Path) -> None:
     found = {
         "metadata": dict(function.metadata),
         "sizes": tuple(map(dict, function.sizes)),
+        "padded": function.padded,
         "first writer": note(function.unbound)._facts.first_writer,
         "weights": {name: np.asarray(array).tolist() for name, array in function.weights.items()},
         "cases": [case.name for case in function.cases],
@@ -164,6 +166,7 @@ def test_every_way(way: str, tmp_path: Path) -> None:
     expected: dict[str, Any] = {
         "metadata": METADATA,
         "sizes": SIZES,
+        "padded": ("b",),
         "first writer": FIRST,
         "weights": {name: array.tolist() for name, array in WEIGHTS.items()},
         "cases": ["small"],
@@ -176,7 +179,7 @@ def test_every_way(way: str, tmp_path: Path) -> None:
         assert function.check().verdict in ("equal", "within tolerance"), function.check()
     if not isinstance(made, jaxexp.Exported):
         inspection = jaxexp.inspect(made)
-        assert (inspection.metadata, inspection.sizes) == (METADATA, SIZES)
+        assert (inspection.metadata, inspection.sizes, inspection.padded) == (METADATA, SIZES, ("b",))
         assert inspection.first_writer == FIRST and f"from an artifact of {FIRST}" in str(inspection)
         assert inspection.trailer is not None and FIRST not in inspection.trailer
         assert len(inspection.cases) == len(inspection.weights) == 1

@@ -90,7 +90,7 @@ def sized() -> Any:
     b, n = jaxexp.symbolic_shape("batch, n", constraints=["mod(n, 2) == 0"])
     fun = jax.jit(lambda x: {"norm": jnp.sqrt((x * x).sum(1)), "softmax": jax.nn.softmax(x)})
     sizes = [{"batch": 16, "n": 8}, {"batch": 4, "n": 8}]
-    return Program(fun, (arr(3, 8),), specs=(spec((b, n)),)), {}, {"sizes": sizes}
+    return Program(fun, (arr(3, 8),), specs=(spec((b, n)),)), {}, {"sizes": sizes, "pad": "batch"}
 
 
 def write(folder: Path, name: str, exported: Any, program: Any, order: int, **more: Any) -> dict[str, int]:

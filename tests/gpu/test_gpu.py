@@ -146,7 +146,7 @@ def test_a_session(tmp_path: Path) -> None:
     x = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("batch, 6"), np.float32)
     path = tmp_path / "f.jaxexp"
     exported = jaxexp.export(jax.jit(lambda x: jnp.sin(x) * jnp.exp(-x)), platforms=["cuda"])(x)
-    exported.save(path, sizes=[{"batch": 4}, {"batch": 8}])
+    exported.save(path, sizes=[{"batch": 4}, {"batch": 8}], pad="batch")
     code = """
         import sys, numpy as np
         from jaxexp.runtime import Session

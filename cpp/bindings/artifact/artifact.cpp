@@ -237,7 +237,9 @@ std::optional<nb::typed<nb::dict, nb::str, nb::str>> Artifact::metadata() const 
 
 bool Artifact::has_cases_or_sizes() const {
   const auto& trailer = source_->opened->trailer();
-  return trailer && order_ == 0 && (trailer->content().cases() || trailer->content().sizes());
+  if (!trailer || order_ != 0) return false;
+  const schema::Trailer& content = trailer->content();
+  return content.cases() || content.sizes() || content.padded();
 }
 
 nb::tuple Artifact::sizes() const {
@@ -248,6 +250,12 @@ nb::tuple Artifact::sizes() const {
     for (const auto& [name, size] : found[i]) sizes[text(name)] = size;
     return sizes;
   });
+}
+
+nb::tuple Artifact::padded() const {
+  const auto& trailer = source_->opened->trailer();
+  const auto found = trailer && order_ == 0 ? trailer->padded() : std::vector<std::string_view>();
+  return new_tuple(found.size(), [&](std::size_t i) { return text(found[i]); });
 }
 
 std::optional<wire::Weights> Artifact::weights() const {

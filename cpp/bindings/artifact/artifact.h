@@ -72,6 +72,7 @@ class Artifact {
   void note(nb::object values) { noted_ = std::move(values); }
   bool has_cases_or_sizes() const;
   nb::tuple sizes() const;
+  nb::tuple padded() const;
   std::optional<wire::Weights> weights() const;
   std::optional<wire::Cases> cases() const;
 

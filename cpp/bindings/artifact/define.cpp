@@ -74,9 +74,9 @@ void define_class(nb::module_& m) {
                    nb::for_setter(
                        nb::sig("def noted(self, values: collections.abc.Mapping[str, typing.Any] | None, /) -> None")),
                    "The same as values, which whoever makes a function of the artifact sets.")
-      .def("has_cases_or_sizes", &Artifact::has_cases_or_sizes, "Whether it was saved with some.")
-      .def("sizes", &Artifact::sizes, nb::sig("def sizes(self) -> tuple[dict[str, int], ...]"),
-           "The sets of sizes of dimension variables for which it was saved.")
+      .def("has_cases_or_sizes", &Artifact::has_cases_or_sizes, "Or dimensions that may be padded.")
+      .def("sizes", &Artifact::sizes, nb::sig("def sizes(self) -> tuple[dict[str, int], ...]"), "To compile it for.")
+      .def("padded", &Artifact::padded, nb::sig("def padded(self) -> tuple[str, ...]"), "That may be padded.")
       .def("weights", &Artifact::weights,
            "Files (name, size, content), tensors (name, index of the file, size, digest) that are its first arguments, "
            "and other names of these (name, index of the tensor); None where there are none.")

@@ -283,17 +283,22 @@ void define_encoding(nb::module_& m) {
           "__init__",
           [](wire::Notes* notes, std::string writer, const Metadata& metadata,
              const std::optional<nb::typed<nb::object, wire::Weights>>& weights, std::optional<wire::Cases> cases,
-             const std::vector<wire::Sizes>& sizes) {
+             const std::vector<wire::Sizes>& sizes, const std::vector<std::string>& padded) {
             std::optional<wire::Weights> beside;
             if (weights)
               beside = {to_vector<wire::Weights::File>((*weights)[0]), to_vector<wire::Weights::Tensor>((*weights)[1]),
                         to_vector<wire::Weights::OtherName>((*weights)[2])};
-            new (notes)
-                wire::Notes{std::move(writer), {metadata.begin(), metadata.end()}, std::move(beside), sizes, {}, {},
-                            std::move(cases)};
+            new (notes) wire::Notes{std::move(writer),
+                                    {metadata.begin(), metadata.end()},
+                                    std::move(beside),
+                                    sizes,
+                                    {},
+                                    {},
+                                    std::move(cases),
+                                    padded};
           },
           "writer"_a, "metadata"_a, "weights"_a = nb::none(), "cases"_a = nb::none(),
-          "sizes"_a = std::vector<wire::Sizes>(),
+          "sizes"_a = std::vector<wire::Sizes>(), "padded"_a = std::vector<std::string>(),
           "Weights are files (name, size, content), tensors (name, index of the file, size, digest), and other names of "
           "tensors (name, index of the tensor). Cases are as `Artifact.cases` returns them.");
   m.def("encode", &encode, "chain"_a, "jax_version"_a, "form"_a, "notes"_a.none(),

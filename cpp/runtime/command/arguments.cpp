@@ -53,7 +53,7 @@ Runs a function that jax.export or jaxexp has serialized, on a PJRT plugin.
   --stable            read files of weights, and archives, into memory instead of mapping them
   --sizes NAME=SIZE[,NAME=SIZE...]  a set of sizes of symbolic dimensions, beside those that ARTIFACT was saved with; once
                       for each set
-  --pad               run the code of the next larger set, where arguments can be padded without changing results
+  --pad               run the code of the next larger set, where ARTIFACT declares the dimensions that are padded
   --only-sizes        run the code of these sets, and no other code
   --save-executable FILE  add the compiled code to FILE, which is made if it is not there; the function is called only
                       if there are inputs, -o or --repeat, too

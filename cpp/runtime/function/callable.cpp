@@ -252,22 +252,46 @@ std::vector<Shape> Callable::module_shapes(const Variables& sizes) const {
 /// The sizes that a call with these runs with, where they are others.
 std::optional<Variables> Callable::padded_sizes(const Variables& given) const {
   if (given.empty() || choice_->is_free()) return std::nullopt;
-  const auto why_not = [&](const Variables& from, const Variables& to) -> std::optional<std::string> {
-    if (devices_.size() > 1) return "it is for several devices";
-    std::optional<std::string> found;
-    try {
-      found = program_.why_not_padded(module_shapes(from), module_shapes(to));
-      if (found) found = wire::escaped(*found);
-    } catch (const RunError& error) {
-      if (error.reason() != Reason::unsupported) throw;
-      found = error.what();
-    }
+  const auto why_not = [&](const Variables& from, const Variables& to) {
+    const std::optional<std::string> found = why_not_padded(from, to);
     client_->say(std::string(artifact_.function_name()) + ": " + str(from) +
                  (found ? " is not padded to " + str(to) + ": " + *found : " is padded to " + str(to)));
     return found;
   };
   const auto chosen = choice_->chosen(given, why_not);
   return chosen->sizes == given ? std::nullopt : std::optional(chosen->sizes);
+}
+
+/// Nothing where the artifact declares all dimensions that grow. Throws RunError where `given` breaks a constraint: the
+/// code for these sizes would say so, and it does not run.
+std::optional<std::string> Callable::why_not_padded(const Variables& given, const Variables& padded) const {
+  if (devices_.size() > 1) return "it is for several devices";
+  const std::vector<std::string_view> declared = artifact_.padded();
+  std::set<std::string_view> missing;
+  std::string all;
+  for (const auto& [name, size] : given) {
+    const bool is_declared = std::ranges::find(declared, name) != declared.end();
+    if (!is_declared && size == padded.at(name)) continue;
+    if (!is_declared) missing.insert(name);
+    all += (all.empty() ? "\"" : ", \"") + std::string(name) + '"';
+  }
+  if (!missing.empty())
+    return "the artifact does not declare that " + listed(missing) + " may be padded: save the function with pad=[" +
+           all + "], which checks that it may";
+  static_cast<void>(static_module(given));
+  try {
+    static_cast<void>(static_module(padded));
+  } catch (const RunError& error) {  // only these sizes are not those of the caller
+    return std::string("the larger sizes do not fit: ") + error.what();
+  }
+  const auto becomes_smaller = [&](const Parameter& one) {
+    return !std::ranges::equal(one.shape(given), one.shape(padded), std::less_equal<>());
+  };
+  for (const auto* values : {&arguments_, &results_})
+    if (const auto found = std::ranges::find_if(*values, becomes_smaller); found != values->end())
+      return found->path + " has the shape " + description(found->shape(given)) + ", and would have " +
+             description(found->shape(padded));
+  return std::nullopt;
 }
 
 Callable::StaticModule Callable::static_module(const Variables& sizes) const {

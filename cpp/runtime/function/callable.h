@@ -93,6 +93,7 @@ class Callable {
   std::shared_ptr<const Compiled> compiled(const Variables& sizes) const;  // where one is
   Compiled make_compiled(const Variables& sizes) const;
   std::optional<Variables> padded_sizes(const Variables& given) const;
+  std::optional<std::string> why_not_padded(const Variables& given, const Variables& padded) const;
   std::vector<Shape> module_shapes(const Variables& sizes) const;
   Arrays cut(const Arrays& results, const Variables& given) const;
   const Tiling& tiling(std::size_t argument) const;

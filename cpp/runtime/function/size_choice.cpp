@@ -1,4 +1,4 @@
-// Of each set of variables that could be padded, the smallest sizes are asked about: what is larger differs in nothing.
+// Of each set of variables that could be padded, the smallest sizes are asked about.
 #include "runtime/function/size_choice.h"
 
 #include <algorithm>

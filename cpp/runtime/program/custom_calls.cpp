@@ -8,7 +8,6 @@
 #include "runtime/lapack/lapack.h"
 #include "runtime/plugin/handlers.h"
 #include "runtime/program/program.h"
-#include "runtime/refine/padding.h"
 #include "runtime/refine/refine.h"
 #include "wire/api/translating.h"
 #include "wire/base/error.h"
@@ -111,12 +110,6 @@ std::optional<std::vector<std::uint8_t>> Program::with_shapes(std::span<const re
       if (auto confined = adapt::with_confined_convolutions(*made, where)) made = std::move(confined);
     return made;
   });
-}
-
-std::optional<std::string> Program::why_not_padded(std::span<const refine::Shape> given,
-                                                   std::span<const refine::Shape> padded) const {
-  const wire::Path where{nullptr, "mlir_module_serialized"};
-  return translating([&] { return refine::why_not_padded(module, where, given, padded); });
 }
 
 }  // namespace jaxexp::runtime

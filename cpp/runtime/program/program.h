@@ -34,10 +34,6 @@ struct Program {
   /// runtime/refine/refine.h says, and DeserializationError.
   std::optional<std::vector<std::uint8_t>> with_shapes(std::span<const refine::Shape> arguments) const;
 
-  /// Whether arguments of these shapes can be padded to others, as runtime/refine/padding.h says it.
-  std::optional<std::string> why_not_padded(std::span<const refine::Shape> given,
-                                            std::span<const refine::Shape> padded) const;
-
   /// What the module's main function takes and returns. Nothing where the module is newer than what is known here.
   /// Throws as `with_shapes` does.
   std::optional<adapt::MainTypes> types_of_main() const;

@@ -249,6 +249,11 @@ std::vector<std::map<std::string, std::int64_t>> Artifact::sizes() const {
   return found;
 }
 
+std::vector<std::string_view> Artifact::padded() const {
+  const auto& trailer = state_->opened->trailer();
+  return trailer ? trailer->padded() : std::vector<std::string_view>();
+}
+
 std::vector<std::string_view> Artifact::names_of_first_argument() const {
   using Kind = wire::schema::PyTreeDefKind;
   const auto& args = *state_->function(0).in_tree()->children()->Get(0);  // of which VJPs have the leaves only

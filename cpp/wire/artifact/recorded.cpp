@@ -1,6 +1,8 @@
 // Writing the trailer of an artifact again, with other notes.
 #include "wire/artifact/recorded.h"
 
+#include <string_view>
+
 #include "wire/artifact/layout.h"
 #include "wire/artifact/opened.h"
 #include "wire/exported/chain.h"
@@ -23,6 +25,7 @@ Notes notes_of(const Trailer& trailer) {
   if (content.weights()) notes.weights = read_weights(*content.weights());
   if (content.cases()) notes.cases = read_cases(*content.cases());
   notes.sizes = trailer.sizes();
+  for (const std::string_view name : trailer.padded()) notes.padded.emplace_back(name);
   for (std::uint32_t i = 0; i < Values::length(content.constraints()); ++i)
     notes.constraints.push_back(content.constraints()->Get(i)->str());
   for (const schema::FunctionNotes* function : *content.functions())

@@ -84,6 +84,13 @@ void check_texts(const schema::Trailer& content, std::size_t size) {
       last = name;
     }
   }
+  for (std::uint32_t i = 0; i < Values::length(content.padded()); ++i) {
+    const Path path{&trailer_path, "padded", i};
+    const String& name = *content.padded()->Get(i);
+    text(name, path);
+    if (i > 0 && content.padded()->Get(i - 1)->string_view() >= name.string_view())
+      refuse(path, "dimension variables in ascending order", "'" + shortened(name.string_view()) + "'");
+  }
   if (content.weights()) check_weights(*content.weights(), {&trailer_path, "weights"}, text);
   if (content.cases()) check_cases(*content.cases(), {&trailer_path, "cases"}, size, text);
 }
@@ -206,6 +213,13 @@ std::vector<Sizes> Trailer::sizes() const {
   return found;
 }
 
+std::vector<std::string_view> Trailer::padded() const {
+  std::vector<std::string_view> found;
+  for (std::uint32_t i = 0; i < Values::length(content_->padded()); ++i)
+    found.push_back(content_->padded()->Get(i)->string_view());
+  return found;
+}
+
 std::size_t Trailer::whole_size() const {
   std::size_t size = metadata_size_ + content_bytes_.size() + footer_size;
   for (const schema::FunctionNotes* notes : *content_->functions())
@@ -230,6 +244,7 @@ TrailerWriter::TrailerWriter(const Notes& notes, std::span<const std::span<const
     size += 4 * (function.weak_arguments.size() + function.weak_results.size()) + 128;
   for (const Sizes& sizes : notes.sizes)
     for (const auto& [name, number] : sizes) size += name.size() + 64;
+  for (const std::string& name : notes.padded) size += name.size() + 64;
   if (notes.weights) size += notes.weights->size();
   if (notes.cases) size += notes.cases->size();
   if (size >= max_buffer_size / 2) throw TooLarge();
@@ -272,8 +287,11 @@ TrailerWriter::TrailerWriter(const Notes& notes, std::span<const std::span<const
     }
     sizes = fbb_.CreateVector(sets);
   }
+  Offset<Vector<Offset<String>>> padded;
+  if (!notes.padded.empty()) padded = fbb_.CreateVectorOfStrings(notes.padded);
   const auto writer = fbb_.CreateString(notes.writer);
-  fbb_.Finish(schema::CreateTrailer(fbb_, writer, function_vector, constraints, metadata, weights, cases, sizes));
+  fbb_.Finish(
+      schema::CreateTrailer(fbb_, writer, function_vector, constraints, metadata, weights, cases, sizes, padded));
 }
 
 void TrailerWriter::set_module_digest(std::size_t order, const Digest& digest) {

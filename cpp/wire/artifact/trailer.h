@@ -47,6 +47,7 @@ class Trailer {
   std::size_t whole_size() const;
   const schema::Trailer& content() const { return *content_; }
   std::vector<Sizes> sizes() const;
+  std::vector<std::string_view> padded() const;
   const schema::FunctionNotes& notes(std::size_t order) const {
     return *content_->functions()->Get(static_cast<std::uint32_t>(order));
   }
@@ -82,6 +83,7 @@ struct Notes {
   std::vector<std::string> constraints = {};
   std::vector<Function> functions = {};
   std::optional<Cases> cases = {};
+  std::vector<std::string> padded = {};  // ascending
 };
 
 /// A trailer that is laid out, so that its size is known, before the digests are.

@@ -44,7 +44,8 @@ def export(
             and of every result, and must not appear elsewhere in their shapes. This is checked. You also promise that
             element i of every result, and of its derivatives, depends only on element i of these arguments and on the
             other arguments. This is not checked. `jax.vmap` over these arguments is then one call with a longer batch.
-            The artifact keeps `batch_dim`; `jax.export` ignores it.
+            The artifact keeps `batch_dim`; `jax.export` ignores it. What runs the artifact without JAX may pad this
+            dimension, as `pad` of `Exported.save` says.
         compatibility: the oldest JAX that must be able to read the artifact: a release such as ``"jax-0.6.2"``; a
             number of weeks before the installed release, such as ``"12w"``; or ``"max"`` for the oldest release that
             can read this function. The function is lowered for that release, and `serialize` and `save` of the function

@@ -364,6 +364,7 @@ class BoundExported(Exported):
         strict: bool = False,
         locations: str = "full",
         sizes: Iterable[Mapping[str, int]] | None = None,
+        pad: str | Iterable[str] | None = None,
         cases: Iterable[Any] = (),
         weights: str | None = None,
         max_weights_file_size: int | None = None,
@@ -382,7 +383,7 @@ class BoundExported(Exported):
                 replaced only if jaxexp wrote it, and no other artifact in the folder needs it. An artifact may replace
                 its own file: for others that share it, the old one stays under a hidden name.
             vjp_order: as in `Exported.serialize`. All orders share the weights.
-            compatibility, metadata, strict, locations, sizes: as in `Exported.serialize`.
+            compatibility, metadata, strict, locations, sizes, pad: as in `Exported.serialize`.
             trailer: must be True, because the names of the files are in the trailer.
             cases: as in `Exported.save`, without the weights.
             weights: the name of the file of weights, ``NAME.safetensors``, in the folder of `path`.
@@ -405,7 +406,8 @@ class BoundExported(Exported):
                 f"{self.fun_name} cannot be saved with trailer=False, because the trailer says where its weights are. "
                 "Save unbound, and the weights with another tool"
             )
-        how = self.unbound._writing(vjp_order, compatibility, True, metadata, strict, locations, sizes)
+        cases = list(cases)
+        how = self._writing(vjp_order, compatibility, True, metadata, strict, locations, sizes, pad, cases)
         rest = weights, max_weights_file_size
         save_with_cases(self, path, how, cases, lambda how: save(self.unbound, self.weights, path, how, *rest))
 

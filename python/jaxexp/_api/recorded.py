@@ -55,6 +55,11 @@ class Recorded(Function):
 
         return check(self, tolerance, max_drawn_bytes)
 
+    def _check_padding(self, *how: Any) -> None:
+        from jaxexp._api.cases.padding import check
+
+        check(self, *how)
+
     def save(
         self,
         path: str | os.PathLike[str],
@@ -66,6 +71,7 @@ class Recorded(Function):
         strict: bool = False,
         locations: str = "full",
         sizes: Iterable[Mapping[str, int]] | None = None,
+        pad: str | Iterable[str] | None = None,
         cases: Iterable[Any] = (),
     ) -> None:
         """Writes what `serialize` returns to a file, without a second copy of the module in memory.
@@ -75,7 +81,7 @@ class Recorded(Function):
 
         Args:
             path: the file; an existing one is replaced.
-            vjp_order, compatibility, trailer, metadata, strict, locations, sizes: as in `serialize`.
+            vjp_order, compatibility, trailer, metadata, strict, locations, sizes, pad: as in `serialize`.
             cases: calls to make now, whose arguments and results are saved with the function, for `check` to make
                 again: each a tuple of the positional arguments; or a dict with ``args``, ``kwargs``, a ``name``, a
                 ``tolerance`` (as in `check`, for all results, or a dict of some by their paths, as in
@@ -94,7 +100,8 @@ class Recorded(Function):
         """
         from jaxexp._kernel.write.serialize import save
 
-        how = self._writing(vjp_order, compatibility, trailer, metadata, strict, locations, sizes)
+        cases = list(cases)
+        how = self._writing(vjp_order, compatibility, trailer, metadata, strict, locations, sizes, pad, cases)
         save_with_cases(self, path, how, cases, lambda how: save(self, path, how))
 
 

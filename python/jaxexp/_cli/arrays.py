@@ -91,8 +91,8 @@ def read_all(path: str) -> dict[str, Stored]:
         if file.read(len(_MAGIC)) == _MAGIC:
             raise click.ClickException(f"{path!r} is a .npy file, where a .npz file is expected")
     found: dict[str, Stored] = {}
-    with _explained(path):
-        zipped = zipfile.ZipFile(path)
+    with _explained(path), contextlib.ExitStack() as context:
+        zipped = context.enter_context(zipfile.ZipFile(path))
         for member in zipped.infolist():
             name, suffix, _ = member.filename.rpartition(".npy")
             if not suffix:
@@ -104,6 +104,7 @@ def read_all(path: str) -> dict[str, Stored]:
             again = functools.partial(zipped.open, member)
             with again() as content:
                 found[name] = _stored(f"{path!r}, {cut(name)!r}", path, content, member.file_size, again)
+        context.pop_all()
     return found
 
 

@@ -101,6 +101,13 @@ class Function(ExportedData):
         """
         return tuple(map(types.MappingProxyType, data.sizes_of(self)))
 
+    @property
+    def padded(self) -> tuple[str, ...]:
+        """The symbolic dimensions along which what runs it without JAX may pad arguments: those that `save` was given
+        as `pad`, or the `batch_dim` of the export. `specialize` leaves only the latter.
+        """
+        return data.padded_of(self)
+
     def mlir_module(self, serialized: bool = True) -> Any:
         """The StableHLO module.
 
@@ -189,6 +196,7 @@ class Function(ExportedData):
         strict: bool = False,
         locations: str = "full",
         sizes: Iterable[Mapping[str, int]] | None = None,
+        pad: str | Iterable[str] | None = None,
     ) -> bytearray:
         """The function as bytes, which `deserialize` reads, here and in `jax.export`.
 
@@ -202,7 +210,7 @@ class Function(ExportedData):
                 `jax.export`.
             trailer: whether to append a trailer, which `jax.export` ignores. It holds digests, so that any damage is
                 noticed when the function is loaded or its module is first used; the constraints of symbolic dimensions;
-                weak types; `metadata`; and `sizes`.
+                weak types; `metadata`; `sizes`; and `pad`.
             metadata: your own notes on the artifact, a mapping of strings to JSON values. The loaded function and
                 `inspect` return it as `metadata`. The default is the metadata that this function was loaded with.
             strict: whether every pytree node type has to be registered for serialization. By default, nodes of other
@@ -215,8 +223,14 @@ class Function(ExportedData):
                 function then has other bytes, and is not equal to this one.
             sizes: for which sizes of its symbolic dimensions the function is to be compiled, as in
                 ``[{"batch": 1}, {"batch": 8}]``: what runs it without JAX compiles these before the first call, and can
-                pad arguments of other sizes to them. The loaded function returns them as `sizes`. The default is the
-                sizes that this function was loaded with.
+                pad arguments of other sizes to them, along the dimensions in `pad`. The loaded function returns them as
+                `sizes`. The default is the sizes that this function was loaded with.
+            pad: along which symbolic dimensions arguments may be padded, by their names, as in ``("batch", "seq")``.
+                You say that zeros behind the elements of arguments do not change the elements of results that are there
+                without them. This is checked now: the function, and its VJPs up to `vjp_order`, run with larger
+                arguments, and results may differ as those of a recorded case may. The loaded function returns the names
+                as `padded`. The default is the `batch_dim` of `export`, or what this function was loaded with; it is
+                checked if `sizes` are given, and the function runs here.
 
         Raises:
             ExportError: `vjp_order` is not a number of VJPs, or there is no VJP of that order; something in the
@@ -225,14 +239,15 @@ class Function(ExportedData):
                 neither a release nor a number of weeks, or its release does not support a dtype, an operation, a custom
                 call or something else in the function (the message names it, and the first release that supports it);
                 `metadata` is not JSON; a set in `sizes` does not have one size for each symbolic dimension, or violates
-                a constraint; or one of the two is given with ``trailer=False``.
+                a constraint; results depend on what is padded along a dimension in `pad`, or the function cannot run
+                here; or one of the three is given with ``trailer=False``.
             DeserializationError: the function was loaded, and its module is damaged.
         """
         # Making the record would take a tenth of the time in which a small function is written.
         plain = vjp_order == 0 and compatibility is None and trailer and metadata is None and not strict
-        if plain and locations == "full" and sizes is None:
+        if plain and locations == "full" and sizes is None and pad is None:
             return _serialize(self, PLAIN)
-        how = self._writing(vjp_order, compatibility, trailer, metadata, strict, locations, sizes)
+        how = self._writing(vjp_order, compatibility, trailer, metadata, strict, locations, sizes, pad)
         return _serialize(first_argument.program_of(self), how)
 
     def _writing(
@@ -244,14 +259,22 @@ class Function(ExportedData):
         strict: bool,
         locations: str,
         sizes: Iterable[Mapping[str, int]] | None,
+        pad: str | Iterable[str] | None,
+        cases: Iterable[Any] = (),
     ) -> Writing:
-        """The options of `serialize`, with sizes that were checked."""
+        """The options of `serialize`, with sizes and padded dimensions that were checked. `cases` are those of `save`,
+        whose arguments are used for that.
+        """
         found: Sequence[Mapping[str, int]] | None = None
-        if sizes is not None:
-            from jaxexp._kernel.call.sizes import checked_sizes
+        padded: tuple[str, ...] | None = None
+        if sizes is not None or pad is not None:
+            from jaxexp._kernel.call.sizes import checked_sizes, padded_names
 
             found = checked_sizes(self, sizes)
-        return Writing(vjp_order, compatibility, trailer, metadata, strict, None, locations, sizes=found)
+            padded = None if pad is None else padded_names(self, pad)
+        if trailer and (checked := data.padded_of(self) if padded is None and found else padded):
+            self._check_padding(checked, found or self.sizes, vjp_order, cases, pad is not None)
+        return Writing(vjp_order, compatibility, trailer, metadata, strict, None, locations, sizes=found, padded=padded)
 
     def save(
         self,
@@ -264,6 +287,7 @@ class Function(ExportedData):
         strict: bool = False,
         locations: str = "full",
         sizes: Iterable[Mapping[str, int]] | None = None,
+        pad: str | Iterable[str] | None = None,
     ) -> None:
         """Writes what `serialize` returns to a file, without a second copy of the module in memory.
 
@@ -272,7 +296,7 @@ class Function(ExportedData):
 
         Args:
             path: the file; an existing one is replaced.
-            vjp_order, compatibility, trailer, metadata, strict, locations, sizes: as in `serialize`.
+            vjp_order, compatibility, trailer, metadata, strict, locations, sizes, pad: as in `serialize`.
 
         Raises:
             ExportError: as in `serialize`.
@@ -280,7 +304,7 @@ class Function(ExportedData):
         """
         from jaxexp._kernel.write.serialize import save
 
-        save(self, path, self._writing(vjp_order, compatibility, trailer, metadata, strict, locations, sizes))
+        save(self, path, self._writing(vjp_order, compatibility, trailer, metadata, strict, locations, sizes, pad))
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function: eagerly, or under `jax.jit`, `jax.grad`, `jax.jvp`, `jax.vmap` and their compositions.
@@ -313,6 +337,10 @@ class Function(ExportedData):
     def _batch(self, primitive: Any, *mapped: Any, **params: Any) -> Any:
         """The rule of `jax.vmap` for calls. `jaxexp.Exported` implements it."""
         raise UnsupportedError(f"vmap of {self.fun_name}: only jaxexp.Exported has it, not {type(self).__name__}")
+
+    def _check_padding(self, *how: Any) -> None:
+        """Raises an ExportError if the function may not be padded. `jaxexp.Exported` implements it."""
+        raise UnsupportedError(f"padding {self.fun_name}: only jaxexp.Exported checks it, not {type(self).__name__}")
 
     def _code_in_cache(self, *call: Any) -> Any:
         """The code of a call in the compile cache. `jaxexp.Exported` has it."""

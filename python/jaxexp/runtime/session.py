@@ -115,8 +115,8 @@ class Session:
             sizes: sets of sizes of the symbolic dimensions, as in ``[{"batch": 1}, {"batch": 8}]``, beside those that
                 the artifact was saved with. `compile` compiles the function for each of them.
             pad: whether a call with other sizes runs the code of the next larger set. Its arguments are padded with
-                zeros, and its results are cut. That is done only if it is proved that what is kept does not depend on
-                what is added. Otherwise, the function is compiled for the sizes of the call.
+                zeros, and its results are cut. That is done only along dimensions that the artifact declares
+                (``save(pad=...)``). Otherwise, the function is compiled for the sizes of the call.
             only_sizes: whether only the code of these sets may run. A call that needs other code is a `RunError`, which
                 says why it was not padded.
             warm_up: whether `compile` also calls the function once for each set of sizes, with zeros and its weights:

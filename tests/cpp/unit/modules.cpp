@@ -7,9 +7,8 @@
 
 #include "runtime/adapt/adapt.h"
 #include "runtime/refine/numbers.h"
-#include "runtime/refine/padding.h"
-#include "runtime/refine/range.h"
 #include "runtime/refine/refine.h"
+#include "runtime/refine/tables.h"
 #include "shared.h"
 #include "wire/bytecode/bytecode.h"
 #include "wire/bytecode/cursor.h"
@@ -160,9 +159,6 @@ TEST_CASE("elements are moved as the operations do it") {
   CHECK(count_of({1 << 20, 0, 1 << 30}) == 0);
   CHECK_FALSE(count_of({-1}));
   CHECK_FALSE(count_of({1 << 30, 1 << 30}));
-  CHECK(range_of(Integers{3, -2, 7}, i64) == Range{-2, 7});
-  CHECK_FALSE(range_of(Integers{std::int64_t{1} << 40}, i64));
-  CHECK(Range{4, 4}.is_one());
 }
 
 TEST_CASE("a module with open sizes is made static once, for shapes that it takes") {

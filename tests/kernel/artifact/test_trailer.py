@@ -401,6 +401,14 @@ def test_sizes_that_do_not_fit(sizes: Any, error: type[Exception], message: str)
     assert isinstance(raised.value, jaxexp.ExportError) or error is TypeError
 
 
+@each("padded", [["n", "b"], ["b", "b"]])
+def test_hostile_padded_dimensions(padded: list[str]) -> None:
+    notes = _native.Notes("a test", {}, padded=padded)
+    blob = _native.encode([exported()], jax.__version__, _native.Form(), notes)
+    with pytest.raises(jaxexp.DeserializationError, match=r"trailer\.padded\[1\].* in ascending order"):
+        jaxexp.deserialize(blob)
+
+
 @each(
     "sizes",
     [[[("b", 0)]], [[("b", -1)]], [[("n", 1), ("b", 1)]], [[("b", 1), ("b", 1)]], [[("b", i)] for i in range(1, 66)]],

@@ -216,6 +216,7 @@ def test_traces() -> None:
 def test_sizes() -> None:
     for exported in named("sized"):
         assert exported.sizes == ({"batch": 16, "n": 8}, {"batch": 4, "n": 8})
+    assert {exported.padded for exported in named("sized")} == {(), ("batch",)}  # since 2026-11-29
 
 
 FOR_READERS = sorted(folder.name for folder in (GOLDEN / "compat").iterdir() if folder.is_dir())

@@ -100,9 +100,9 @@ typedef struct {
   const char* const* sizes; /* sets of sizes of all dimension variables beside those that the artifact was saved with:
                              * each a text, as in "batch=8,seq=128". jaxexp_compile() compiles for all of them */
   size_t size_count;
-  int pad;        /* not 0: calls with other sizes run the code of the next larger set, where it is proved that what is
-                   * added to their arguments does not change their results */
-  int only_sizes; /* not 0: calls that need code for other sets fail */
+  int pad; /* not 0: calls with other sizes run the code of the next larger set, with zeros behind arguments, where
+            * the artifact declares that these dimensions may be padded */
+  int only_sizes;               /* not 0: calls that need code for other sets fail */
   const char* compile_cache;    /* a folder in which processes share compiled code, which is trusted like a program; or
                                  * NULL */
   uint64_t compile_cache_bytes; /* how many bytes the folder may have; 0: 4 GiB */

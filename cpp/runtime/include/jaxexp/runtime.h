@@ -170,9 +170,9 @@ struct LoadOptions {
   /// saved with, `Artifact::sizes()`. `Function::compile()` compiles the function for each of them.
   std::vector<std::map<std::string, std::int64_t>> sizes = {};
   /// Whether a call with other sizes runs the code of the next larger set. Its arguments are padded with zeros, and its
-  /// results are cut. That is done only if it is proved that what is kept does not depend on what is added; otherwise,
+  /// results are cut. That is done only along dimensions that the artifact declares, `Artifact::padded()`; otherwise,
   /// and where no set is large enough, the function is compiled for the sizes of the call. Such a call waits for its
-  /// results. A function for several devices is never padded. `Runtime::set_log` says what is proved, and what not.
+  /// results. A function for several devices is never padded. `Runtime::set_log` says what is padded, and why not.
   bool pad = false;
   /// Whether calls run the code of these sets only. A call that would need other code throws RunError, which says why
   /// it was not padded.

@@ -200,6 +200,10 @@ class Artifact {
   /// Sets of sizes of all dimension variables, for which the function was saved to be compiled; none where it has no
   /// such variables, or nobody has said. They were not compared with the variables.
   std::vector<std::map<std::string, std::int64_t>> sizes() const;
+  /// The dimension variables, by ascending name, along which arguments may be larger, with zeros behind their elements:
+  /// results begin with what they are without these. Whoever saved the artifact has said so, for the function and its
+  /// VJPs; none where nobody has. They were not compared with the variables.
+  std::vector<std::string_view> padded() const;
   /// The keys of the first positional argument, where it is a dict of arrays, which a file of tensors can give. Those
   /// of the function for a VJP too, whose first arguments are the same arrays.
   std::vector<std::string_view> names_of_first_argument() const;

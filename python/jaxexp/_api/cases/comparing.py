@@ -137,11 +137,20 @@ def rounding(dtype: np.dtype[Any]) -> float:
 
 def epsilon(dtype: np.dtype[Any]) -> float:
     """The distance from 1 to the next float."""
+    return float(_finfo(dtype).eps)
+
+
+def highest(dtype: np.dtype[Any]) -> float:
+    """The largest float."""
+    return float(_finfo(dtype).max)
+
+
+def _finfo(dtype: np.dtype[Any]) -> Any:
     if dtype.isbuiltin != 2:  # which is for dtypes of packages
-        return float(np.finfo(dtype).eps)
+        return np.finfo(dtype)
     import ml_dtypes  # whose dtype it is
 
-    return float(ml_dtypes.finfo(dtype).eps)
+    return ml_dtypes.finfo(dtype)
 
 
 # How many bits of a byte a number takes, and whether one of them is a sign.

@@ -110,7 +110,7 @@ def _made(chain: Chain, given: Any, names: set[str], here: Mapping[str, str]) ->
     results = chain.call(0, arrays)
     for lower in range(order):
         cotangents = options.get("cotangents") if lower == order - 1 else None
-        more = _cotangents(chain, where, lower, results, cotangents)
+        more = cotangents_of(chain, where, lower, results, cotangents)
         arguments += more
         arrays += [value.array() for value in more]
         results = chain.call(lower + 1, arrays)
@@ -131,6 +131,12 @@ def _made(chain: Chain, given: Any, names: set[str], here: Mapping[str, str]) ->
         (_, first), (_, again) = chain.trace(order, arrays), chain.trace(order, arrays)
         trace = _value(first.where_as(again).words, "uint32")
     return Case(own, order, tuple(arguments), tuple(kept), here, trace)
+
+
+def flat_arguments(chain: Chain, where: str, given: Any) -> list[Value]:
+    """The flat arguments of a case that a user gave to `save`."""
+    options = _options(chain.exported.fun_name, given)
+    return _arguments(chain, where, options.get("args", ()), options.get("kwargs", {}))
 
 
 def _options(name: str, given: Any) -> Mapping[str, Any]:
@@ -196,7 +202,7 @@ def _value(array: Array, dtype: str, tolerance: Tolerance | None = None) -> Valu
     return Value(dtype, tuple(map(int, shape)), None, tolerance, data)
 
 
-def _cotangents(chain: Chain, where: str, order: int, results: Sequence[Array], given: Any) -> list[Value]:
+def cotangents_of(chain: Chain, where: str, order: int, results: Sequence[Array], given: Any) -> list[Value]:
     """The cotangents for the results of a function: those that were given, or random ones."""
     avals = chain.program(order + 1).in_avals[-len(results) :] if results else ()
     if given is not None:

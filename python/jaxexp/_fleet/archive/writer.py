@@ -101,6 +101,7 @@ class ArchiveWriter:
         metadata: Mapping[str, Any] | None = None,
         strict: bool = False,
         sizes: Iterable[Mapping[str, int]] | None = None,
+        pad: str | Iterable[str] | None = None,
         cases: Iterable[Any] = (),
     ) -> None:
         """Adds a function under a name.
@@ -118,7 +119,7 @@ class ArchiveWriter:
                 that is asked of the `Handle` knows it, and what is made of the member, but not `Handle.read` and
                 unpacked files.
             strict: refuse an Exported with pytree nodes that only jaxexp reads, as in `Exported.serialize`.
-            sizes, cases: for an Exported, as in `Exported.save`.
+            sizes, pad, cases: for an Exported, as in `Exported.save`.
 
         Raises:
             ExportError: the name cannot be used, `metadata` is not JSON or too long, the function cannot be serialized,
@@ -128,7 +129,7 @@ class ArchiveWriter:
         """
         self._require_inside()
         if (blob := _bytes_in(exported_or_bytes)) is not None:
-            options = {"vjp_order": vjp_order, "strict": strict, "sizes": sizes, "cases": list(cases)}
+            options = {"vjp_order": vjp_order, "strict": strict, "sizes": sizes, "pad": pad, "cases": list(cases)}
             if given := next((f"{key}={value!r}" for key, value in options.items() if value), None):
                 raise ExportError(f"{given} is for an Exported: an artifact in a buffer is stored as it is")
             with self._changing():
@@ -139,7 +140,8 @@ class ArchiveWriter:
         if metadata is not None:
             metadata_text(metadata)  # which refuses what is too long
         function = _exported(exported_or_bytes)
-        how = function._writing(vjp_order, None, True, metadata, strict, "full", sizes)
+        cases = list(cases)
+        how = function._writing(vjp_order, None, True, metadata, strict, "full", sizes, pad, cases)
         recorded = cases_to_write(function, how, cases)
         with self._changing():
             self._check_name(name)  # before tensors are written

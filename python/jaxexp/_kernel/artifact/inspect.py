@@ -68,6 +68,7 @@ def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = (
         constraints=trailer["constraints"],
         metadata=_metadata(artifact.metadata()),
         sizes=artifact.sizes(),
+        padded=artifact.padded(),
         weights=weights,
         cases=_cases(artifact),
     )

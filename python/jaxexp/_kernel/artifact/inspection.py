@@ -141,6 +141,7 @@ class Inspection:
         constraints: the constraints on dimension variables.
         metadata: the `metadata` that the artifact was written with; None if there is none.
         sizes: the `sizes` that the artifact was written with: sets of sizes of its symbolic dimensions.
+        padded: the dimensions along which `jaxexp.runtime.Session` may pad arguments, by their names.
         weights: the weights in files beside it, which are the first arguments. The files are not looked at.
         cases: the calls that were recorded, for `check` to make again.
         sha256: as in `Digests`; None unless `inspect` was asked for digests.
@@ -179,6 +180,7 @@ class Inspection:
     constraints: tuple[str, ...]
     metadata: dict[str, Any] | None = dataclasses.field(hash=False)
     sizes: tuple[dict[str, int], ...] = dataclasses.field(hash=False)
+    padded: tuple[str, ...]
     weights: tuple[Weight, ...]
     cases: tuple[Case, ...]
     sha256: str | None = None
@@ -231,6 +233,7 @@ def facts_of(found: Inspection, most: int | None = None) -> Facts:
         ("not checked", listed(found.disabled_checks, most=most) if found.disabled_checks else ""),
         ("constraints", listed(found.constraints, most=most) if found.constraints else ""),
         ("sizes", listed([*map(_set_of_sizes, found.sizes)], most=most) if found.sizes else ""),
+        ("padded", listed(found.padded, most=most) if found.padded else ""),
         ("metadata", _metadata(found.metadata, most) if found.metadata else ""),
         ("digests", _digests(found)),
         ("SHA-256", found.sha256 or ""),

@@ -40,6 +40,31 @@ def checked_sizes(exported: ExportedData, sizes: Iterable[Mapping[str, int]] | N
     return found
 
 
+def padded_names(exported: ExportedData, pad: str | Iterable[str]) -> tuple[str, ...]:
+    """`pad` of `Exported.save`, each name once, in ascending order."""
+    names = sorted(dimension_variables(exported))
+    found = [*pad] if isinstance(pad, Iterable) and not isinstance(pad, str) else [pad]
+    if not all(isinstance(name, str) for name in found):
+        raise ExportTypeError(
+            f"saving {exported.fun_name}: pad takes names of symbolic dimensions, as in pad=('batch',), not {pad!r}"
+        )
+    if unknown := [name for name in found if name not in names]:
+        has = f"it has {', '.join(names)}" if names else "it has none"
+        raise ExportError(
+            f"saving {exported.fun_name}: pad takes names of symbolic dimensions, and {has}, found {unknown[0]!r}"
+        )
+    return tuple(sorted(set(found)))
+
+
+def sizes_fit(exported: ExportedData, sizes: Mapping[str, int]) -> bool:
+    """Whether sizes of all dimension variables satisfy the constraints of a function."""
+    try:
+        _check_constraints(exported, sizes)
+    except ExportError:
+        return False
+    return True
+
+
 def _check_constraints(exported: ExportedData, sizes: Mapping[str, int]) -> None:
     values: list[Any] = [*sizes.values()]
     shapes = (_jax.evaluate_shape(aval.shape, tuple(sizes), *values) for aval in exported.in_avals)

@@ -34,8 +34,7 @@ def specialize(exported: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str,
     # With several platforms, the caller still chooses between them.
     needs_refinement = still_symbolic or (exported.uses_global_constants and len(exported.platforms) > 1)
     main.say_whether_polymorphic(module, needs_refinement)
-    if still_symbolic:
-        batch_dim.declare_again(module, exported, in_avals, out_avals)
+    batch = batch_dim.declare_again(module, exported, in_avals, out_avals) if still_symbolic else None
     version = exported.calling_convention_version
     return dataclasses.replace(
         exported,
@@ -45,7 +44,7 @@ def specialize(exported: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str,
         # Old conventions differ only in their tokens.
         calling_convention_version=version if exported.ordered_effects else max(version, OLDEST_VERSION),
         uses_global_constants=needs_refinement,
-        _facts=data.facts_of(exported)._replace(sizes=None),
+        _facts=data.facts_of(exported)._replace(sizes=None, padded=None if batch is None else (batch,)),
         _get_vjp=_SpecializedVjp(exported) if exported.has_vjp() else None,
     )
 

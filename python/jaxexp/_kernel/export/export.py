@@ -61,6 +61,8 @@ class Exporting:
             facts = lowering.in_avals, lowering.in_tree, lowering.out_avals, lowering.out_tree
             batch_dims.check(self.batch_dim, lowering.fun_name, *facts)
         exported = self._exported(lowering, version, None if lifting is None else lifting.of_vjp())
+        if self.batch_dim is not None:
+            data.note(exported, padded=(self.batch_dim,))
         if self.compatibility is None:
             return exported
         # In the form for the chosen reader. The function remembers the choice.

@@ -217,13 +217,13 @@ def metadata_of(exported: ExportedData) -> Mapping[str, Any]:
 
 
 def has_notes(exported: ExportedData) -> bool:
-    """Whether a function has metadata, cases, sizes or an older writer, which are in its artifact's trailer."""
+    """Whether a function has metadata, cases, sizes, padded dimensions or an older writer, which are in a trailer."""
     attributes = attributes_of(exported)
     artifact: Artifact | None = attributes.get("_artifact")
     if artifact is not None and (artifact.noted or artifact.has_cases_or_sizes() or first_writer_of(exported)):
         return True
     known: Facts = attributes.get("_facts", NO_FACTS)
-    return bool(known.metadata or known.cases or known.sizes or known.first_writer)
+    return bool(known.metadata or known.cases or known.sizes or known.padded or known.first_writer)
 
 
 def cases_of(exported: ExportedData) -> Cases | None:
@@ -257,6 +257,15 @@ def sizes_of(exported: ExportedData) -> Sequence[Mapping[str, int]]:
         return artifact.sizes()
     known: Facts = attributes.get("_facts", NO_FACTS)
     return known.sizes or ()
+
+
+def padded_of(exported: ExportedData) -> tuple[str, ...]:
+    """The dimension variables along which arguments may be padded. No field is decoded for it."""
+    attributes = attributes_of(exported)
+    if (artifact := attributes.get("_artifact")) is not None:
+        return artifact.padded()
+    known: Facts = attributes.get("_facts", NO_FACTS)
+    return known.padded or ()
 
 
 def compatibility_of(exported: ExportedData) -> str | None:
@@ -368,6 +377,7 @@ def _facts(exported: ExportedData) -> Facts:
         artifact.origin,
         artifact.noted,
         artifact.sizes() or None,
+        artifact.padded() or None,
         first_writer_of(exported),
         cases=_cases_in(artifact),
     )

@@ -38,6 +38,8 @@ class Facts(NamedTuple):
         name_and_order: for a VJP, the name of the function and the order of the VJP.
         metadata: the user's metadata in the artifact that the function was loaded from.
         sizes: the sets of sizes of dimension variables in it.
+        padded: the dimension variables along which arguments may be padded: those that it declares, or the batch
+            dimension of the export.
         first_writer: who wrote the first artifact of it, as in "JAX 0.4.30"; None for the installed JAX.
         compatibility: the `compatibility` of the export, for which `serialize` writes by default.
         weak_arguments: indices of the arguments whose types were weak in the export. None means the arguments whose
@@ -54,6 +56,7 @@ class Facts(NamedTuple):
     name_and_order: tuple[str, int] | None = None
     metadata: Mapping[str, Any] | None = None
     sizes: Sequence[Mapping[str, int]] | None = None
+    padded: tuple[str, ...] | None = None
     first_writer: str | None = None
     compatibility: str | None = None
     weak_arguments: tuple[int, ...] | None = None

@@ -78,21 +78,23 @@ def declare(module: Any, name: str) -> None:
         module.operation.attributes[_NAME] = _jax.ir.StringAttr.get(name)
 
 
-def declare_again(module: Any, exported: ExportedData, in_avals: Sequence[Any], out_avals: Sequence[Any]) -> None:
+def declare_again(module: Any, exported: ExportedData, in_avals: Sequence[Any], out_avals: Sequence[Any]) -> str | None:
     """Writes the declaration of a function into its module for other shapes, which may have another variable for the
-    batch. There is none any more if other arguments have this variable, too.
+    batch, and returns this variable. There is none any more if other arguments have it, too.
     """
     if _NAME in module.operation.attributes:
         del module.operation.attributes[_NAME]
     if (batch := of(exported)) is None:
-        return
+        return None
     name = str(in_avals[batch.arguments.index(True)].shape[0])
     try:
         led = check(name, exported.fun_name, in_avals, exported.in_tree, out_avals, exported.out_tree)
     except ExportError:
-        return
-    if led == (batch.arguments, batch.results):
-        declare(module, name)
+        return None
+    if led != (batch.arguments, batch.results):
+        return None
+    declare(module, name)
+    return name
 
 
 def of(exported: ExportedData) -> BatchDim | None:

@@ -33,6 +33,7 @@ class Writing(NamedTuple):
     cases: Cases | None = None
     case_files: bool = False
     sizes: Sequence[Mapping[str, int]] | None = None
+    padded: tuple[str, ...] | None = None
 
 
 PLAIN = Writing()

@@ -93,24 +93,25 @@ def _check_registrations(chain: Sequence[ExportedData]) -> None:
 
 
 def _notes(chain: Sequence[ExportedData], how: Writing) -> _native.Notes | None:
-    """The trailer's notes about the whole artifact. A loaded function keeps its metadata and sizes unless given new."""
-    exported, metadata, sizes = chain[0], how.metadata, how.sizes
+    """The trailer's notes about the whole artifact. A loaded function keeps its own unless given new ones."""
+    exported, metadata, sizes, padded = chain[0], how.metadata, how.sizes, how.padded
     if not how.trailer:
-        if metadata is None and sizes is None:
+        given = {"metadata": metadata, "sizes": sizes, "pad": padded}
+        if (what := next((name for name, value in given.items() if value is not None), None)) is None:
             return None
-        what = "sizes" if metadata is None else "metadata"
         raise ExportError(
             f"{data.described(exported)} cannot be serialized with {what} and trailer=False: "
-            f"{what} {'is' if sizes is None else 'are'} in the trailer"
+            f"{what} {'are' if what == 'sizes' else 'is'} in the trailer"
         )
     cases = _cases(chain, how)
     metadata = data.metadata_of(exported) if metadata is None else metadata
     sizes = data.sizes_of(exported) if sizes is None else sizes
+    padded = data.padded_of(exported) if padded is None else padded
     first = first_writer_of(exported)
-    if not metadata and not sizes and how.weights is None and cases is None and first is None:
+    if not metadata and not sizes and not padded and how.weights is None and cases is None and first is None:
         return _NOTES
     each = [sorted(one.items()) for one in sizes]
-    return _native.Notes(writer_with(files.WRITER, first), to_json(metadata), how.weights, cases, each)
+    return _native.Notes(writer_with(files.WRITER, first), to_json(metadata), how.weights, cases, each, padded)
 
 
 def _cases(chain: Sequence[ExportedData], how: Writing) -> Any:

@@ -1,0 +1,262 @@
+"""Whether a function may be padded, as `save` is told: it runs with larger arrays, and what is kept is compared."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxexp import _jax
+from jaxexp._errors import ExportError, cause
+from jaxexp._kernel.artifact.cases import FLOAT0, Array, Drawn, integers_of, storage
+from jaxexp._kernel.artifact.words import dtype_and_shape
+from jaxexp._kernel.call.primitive import check as check_types
+from jaxexp._kernel.call.sizes import sizes_fit
+from jaxexp._kernel.function.data import name_of_order
+from jaxexp._kernel.function.paths import argument_paths, result_paths
+from jaxexp._kernel.function.specs import dimension_variables
+from jaxexp._kernel.write.fitting import name_of
+
+from .calling import Chain
+from .comparing import compared, highest
+from .machine import explained
+from .recording import cases_of, cotangents_of, flat_arguments
+from .report import DIFFERS, OF_DTYPE, Compared
+
+logger = logging.getLogger(__name__)
+
+# Sizes for functions of which none are known. Not the smallest first: a function of one row mixes it with no other.
+_SIZES = (4, 6, 3, 8, 5, 7, 2, 9, 12, 16, 10, 1, 24, 32, 64, 128)
+_MOST_TRIED = 4096
+# How large noise is, compared with arguments: it shows wherever it goes. Products of it, as in attention, are finite: a
+# mask multiplies what it hides by 0, and an infinite number times 0 is NaN.
+_NOISE, _NARROW_NOISE = 100.0, 8.0
+_ZEROS, _OF_NOISE = "zeros", "random numbers"
+
+
+class _CannotRunError(Exception):
+    """The function does not run here, or nothing is known to run it with."""
+
+
+class _Call(NamedTuple):
+    """Arguments without padding, and sizes with it."""
+
+    sizes: Mapping[str, int]
+    larger: Mapping[str, int]
+    arguments: Sequence[Array]
+    is_drawn: bool
+
+
+def check(
+    exported: Any,
+    padded: Sequence[str],
+    sizes: Sequence[Mapping[str, int]],
+    vjp_order: Any,
+    given: Iterable[Any],
+    must: bool,
+) -> None:
+    """Compares what a function and its VJPs return with and without padding along each dimension by itself.
+
+    Behind the arguments are zeros, as in `jaxexp.runtime`, and then random numbers: zeros may change no result of the
+    arguments that are tried, and one of others. Cotangents get zeros only: a function's gradient sums over what is
+    padded.
+
+    Args:
+        exported: the function.
+        padded: the dimensions.
+        sizes: the sets of sizes that are saved with it, which are tried first.
+        vjp_order: up to which order its VJPs are saved.
+        given: the `cases` of `save`, whose arguments are used.
+        must: whether it is an error if the function cannot run here.
+
+    Raises:
+        ExportError: results differ by more than those of a case may.
+    """
+    where = f"saving {exported.fun_name} with pad={tuple(padded)}"
+    try:
+        if exported.nr_devices > 1:
+            raise _CannotRunError("a function for several devices is never padded")
+        checking = _Checking(exported, where, sizes, given)
+        for name in padded:
+            checking.along(name, vjp_order, tuple(other for other in padded if other != name))
+    except _CannotRunError as error:
+        if must:
+            raise ExportError(f"{where}: whether it may be padded cannot be checked: {error}") from cause(error.__cause__ or error)
+        logger.info("%s: its batch_dim is not checked: %s", where, error)
+
+
+class _Checking:
+    def __init__(self, exported: Any, where: str, sizes: Sequence[Mapping[str, int]], given: Iterable[Any]) -> None:
+        self._chain, self._where, self._sizes = Chain(exported), where, sizes
+        self._program, self._weights = self._chain.program(0), self._chain.weights
+        self._names = dimension_variables(self._program)
+        self._avals = self._program.in_avals[self._weights :]
+        self._calls = [*self._recorded(given)]
+
+    def along(self, name: str, vjp_order: Any, others: Sequence[str]) -> None:
+        """Raises an ExportError if the function may not be padded along this dimension."""
+        if name not in self._names:  # of an artifact, which may declare anything
+            return
+        call = self._call_for(name)
+        self._check_shapes(name, call)
+        arguments, order = list(call.arguments), 0
+        while True:
+            results = self._run(order, arguments)
+            if call.is_drawn:
+                self._check_numbers(order, results)
+            for fill in (_ZEROS, _OF_NOISE):
+                larger = self._padded(order, arguments, call.larger, fill)
+                if worst := self._worst(order, results, self._run(order, larger)):
+                    raise ExportError(
+                        f"{self._where}: {name} may not be padded. With {name}={call.larger[name]} in place of "
+                        f"{call.sizes[name]}, and {fill} behind the arguments, {_change(order, worst)}. Save it with "
+                        f"pad={tuple(others)}, or mask what is padded in the function"
+                    )
+            order += 1
+            if not isinstance(vjp_order, (int, float)) or order > vjp_order or not self._chain.has(order):
+                return
+            arguments += [one.array() for one in cotangents_of(self._chain, self._where, order - 1, results, None)]
+
+    def _recorded(self, given: Iterable[Any]) -> Iterator[tuple[dict[str, int], list[Array]]]:
+        """The arguments of cases, with their sizes."""
+        exported = self._chain.exported
+        new = (flat_arguments(self._chain, self._where, one) for one in given)
+        old = (case.arguments[: len(self._avals)] for case in cases_of(exported))
+        for values in (*new, *old):
+            arrays = [value.array() for value in values]
+            shapes = [array.shape[: len(aval.shape)] for array, aval in zip(arrays, self._avals, strict=True)]
+            avals = [_jax.ShapedArray(shape, aval.dtype) for shape, aval in zip(shapes, self._avals, strict=True)]
+            names, found = check_types(self._program, [*self._program.in_avals[: self._weights], *avals])
+            yield dict(zip(names, found, strict=True)), arrays
+
+    def _call_for(self, name: str) -> _Call:
+        """Arguments of a case, or else random ones."""
+        for sizes, arrays in self._calls:
+            if (larger := self._larger(name, sizes)) is not None:
+                return _Call(sizes, larger, arrays, False)
+        listed = sorted(self._sizes, key=lambda one: math.prod(one.values()))
+        for target in itertools.chain(listed, self._small()):
+            for sizes in ({**target, name: size} for size in _parts(target[name])):
+                if sizes_fit(self._program, sizes):
+                    return _Call(sizes, target, self._drawn(sizes), True)
+        example = dict.fromkeys(self._names, 8)
+        raise _CannotRunError(f"no sizes are known for which {name} can grow: give some, as in sizes=[{example}]")
+
+    def _larger(self, name: str, sizes: Mapping[str, int]) -> dict[str, int] | None:
+        size = sizes[name]
+        listed = sorted(one[name] for one in self._sizes if one[name] > size)
+        tried = ({**sizes, name: more} for more in (*listed, 2 * size, *(size + more for more in _SIZES)))
+        return next((larger for larger in tried if sizes_fit(self._program, larger)), None)
+
+    def _small(self) -> Iterator[dict[str, int]]:
+        for sizes in itertools.islice(itertools.product(_SIZES, repeat=len(self._names)), _MOST_TRIED):
+            if sizes_fit(self._program, found := dict(zip(self._names, sizes, strict=True))):
+                yield found
+
+    def _drawn(self, sizes: Mapping[str, int]) -> list[Array]:
+        made = []
+        for seed, (shape, aval) in enumerate(zip(self._shapes(self._avals, sizes), self._avals, strict=True)):
+            dtype = name_of(aval.dtype)
+            made.append(np.zeros(shape, np.bool_) if dtype == FLOAT0 else Drawn(shape, dtype, seed=seed).array())
+        return made
+
+    def _shapes(self, avals: Sequence[Any], sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
+        values: list[Any] = [*sizes.values()]
+        return [tuple(map(int, _jax.evaluate_shape(aval.shape, tuple(sizes), *values))) for aval in avals]
+
+    def _check_shapes(self, name: str, call: _Call) -> None:
+        shapes = zip(self._shapes(self._avals, call.sizes), self._shapes(self._avals, call.larger), strict=True)
+        paths = argument_paths(self._program.in_tree, self._weights)[self._weights :]
+        for path, (shape, larger) in zip(paths, shapes, strict=True):
+            if any(size > more for size, more in zip(shape, larger, strict=True)):
+                raise ExportError(
+                    f"{self._where}: {name} may not be padded. With {name}={call.larger[name]} in place of "
+                    f"{call.sizes[name]}, {path} has the smaller shape {larger} in place of {shape}"
+                )
+
+    def _padded(self, order: int, arguments: Sequence[Array], sizes: Mapping[str, int], fill: str) -> list[Array]:
+        avals = self._chain.program(order).in_avals[self._weights :]
+        rng = np.random.default_rng(order)
+        made = []
+        for index, (array, shape) in enumerate(zip(arguments, self._shapes(avals, sizes), strict=True)):
+            beyond = array.shape[len(shape) :]
+            if fill == _ZEROS or index >= len(self._avals) or name_of(avals[index].dtype) == FLOAT0:
+                larger = np.zeros((*shape, *beyond), array.dtype)
+            else:
+                larger = _noise(rng, array, (*shape, *beyond), name_of(avals[index].dtype))
+            larger[tuple(map(slice, array.shape))] = array
+            made.append(larger)
+        return made
+
+    def _run(self, order: int, arguments: Sequence[Array]) -> list[Array]:
+        try:
+            return self._chain.call(order, arguments)
+        except Exception as error:  # whatever JAX raises
+            raise _CannotRunError(f"it does not run here, with {_types(arguments)}: {explained(error)}") from cause(
+                error
+            )
+
+    def _check_numbers(self, order: int, results: Sequence[Array]) -> None:
+        """NaN is equal to NaN, so a function that returns nothing else would pass."""
+        program = self._chain.program(order)
+        for path, aval, result in zip(result_paths(program.out_tree), program.out_avals, results, strict=True):
+            if integers_of(name_of(aval.dtype)) is not None or name_of(aval.dtype) == FLOAT0 or not result.size:
+                continue
+            if not np.isfinite(result.astype(np.complex128 if result.dtype.kind == "c" else np.float64)).any():
+                raise _CannotRunError(
+                    f"for random arguments, {_name(order, path)} has no finite number to compare: give a case with "
+                    "real arguments, as in cases=[(x,)]"
+                )
+
+    def _worst(self, order: int, expected: Sequence[Array], found: Sequence[Array]) -> Compared | None:
+        """The result that differs most in what is kept; None if none does."""
+        program = self._chain.program(order)
+        paths, dtypes = result_paths(program.out_tree), (name_of(aval.dtype) for aval in program.out_avals)
+        all_compared = [
+            compared(path, dtype, one, other[tuple(map(slice, one.shape))], None, OF_DTYPE)
+            for path, dtype, one, other in zip(paths, dtypes, expected, found, strict=True)
+        ]
+        wrong = [one for one in all_compared if one.verdict == DIFFERS]
+        return max(wrong, key=lambda one: (bool(one.why or one.nans or one.infinities), one.max_absolute), default=None)
+
+
+def _parts(size: int) -> list[int]:
+    """Smaller sizes, those that are about half of it first."""
+    parts = {size * some // of for of in range(2, 9) for some in range(1, of)} - {0}
+    return sorted(parts, key=lambda part: abs(2 * part - size))
+
+
+def _noise(rng: np.random.Generator, array: Array, shape: tuple[int, ...], dtype: str) -> Array:
+    """Numbers that are large for floats, and for integers between those that are real: they may be indices."""
+    kind = storage(dtype).dtype
+    if integers_of(dtype) is not None:
+        whole = array if array.dtype.kind in "biu" else array.astype(np.int64)
+        least, most = (int(whole.min()), int(whole.max())) if whole.size else (0, 0)
+        return rng.integers(least, most, shape, np.uint64 if least >= 0 else np.int64, endpoint=True).astype(kind)
+    magnitudes = np.abs(array.astype(np.complex128 if kind.kind == "c" else np.float64))
+    size = max(1.0, float(np.max(magnitudes, initial=0.0, where=np.isfinite(magnitudes))))
+    largest = highest(kind)
+    scale = min(_NOISE * size, largest ** (1 / 3)) if largest > _NOISE**3 else min(_NARROW_NOISE * size, largest / 8)
+    drawn = rng.uniform(-scale, scale, shape)
+    return (drawn + 1j * rng.uniform(-scale, scale, shape) if kind.kind == "c" else drawn).astype(kind)
+
+
+def _name(order: int, path: str) -> str:
+    return f"{path} of {name_of_order('the function', order)}" if order else path
+
+
+def _change(order: int, worst: Compared) -> str:
+    name = _name(order, worst.path)
+    if worst.why:
+        return f"{name} has another shape: {worst.why}"
+    if others := worst.nans + worst.infinities:
+        return f"{others:,} of {worst.size:,} numbers that are kept of {name} become NaN or infinite, or no longer are"
+    return f"{name} changes by up to {worst.max_absolute:.3g} in what is kept, where {worst.allowed:.3g} is allowed"
+
+
+def _types(arguments: Sequence[Array]) -> str:
+    return ", ".join(dtype_and_shape(array.dtype, array.shape) for array in arguments[:4]) or "no arguments"
