@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import jaxexp
+from jaxexp._signing import reading
 from kit.signing import SHAPES, Pair, program
 
 
@@ -41,3 +44,19 @@ def made(tmp_path_factory: pytest.TempPathFactory, keys: Path) -> Path:
 @pytest.fixture
 def signed(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "signed"))
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the signed files that are read from now on. What was just written counts as old."""
+    names: list[str] = []
+    real = reading.files.file_bytes
+
+    def read(path: Any, **how: bool) -> Any:
+        if how.get("at_once"):
+            names.append(os.path.basename(path))
+        return real(path, **how)
+
+    monkeypatch.setattr(reading.files, "file_bytes", read)
+    monkeypatch.setattr(reading, "_SETTLED", 0)
+    return names

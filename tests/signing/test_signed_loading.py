@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import pickle
 import shutil
+import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +235,71 @@ def test_what_is_used_is_what_was_compared(signed: Path, by: jaxexp.SignedBy, mo
     np.testing.assert_allclose(archive["models/one"].load(verify=True).call(X), RESULT, rtol=1e-6)
     assert archive.verify() == {}
     assert archive["models/one"].read()[4:10] == b"jaxexp"
+
+
+def memory_of(archive: jaxexp.Archive) -> Any:
+    return archive._opened.source.content
+
+
+def test_what_is_in_use_is_read_once(signed: Path, by: jaxexp.SignedBy, keys: Path, reads: list[str]) -> None:
+    """By all that trust it, also at the same time; and it is gone with the last of them."""
+    path = signed / "fleet.zip"
+    with ThreadPoolExecutor(8) as threads:
+        archives = list(threads.map(lambda _: jaxexp.Archive.open(path, signed_by=by), range(8)))
+    again = load_member(signed, by)
+    assert reads.count("fleet.zip") == 1
+    (memory,) = {memory_of(one) for one in archives}
+    with pytest.raises(jaxexp.SignatureError, match="another key"):
+        jaxexp.Archive.open(path, signed_by=jaxexp.SignedBy(public_key=keys / "other.pub"))
+    equal = shutil.copytree(signed, signed / "copy") / "fleet.zip"
+    archives.append(jaxexp.Archive.open(equal, signed_by=by))
+    assert reads.count("fleet.zip") == 2, "another file, which has to be compared"
+    assert memory_of(archives[-1]) is memory
+    for one in archives:
+        one.close()
+    gone = weakref.ref(memory)
+    del again, memory
+    gc.collect()
+    assert gone() is None
+    jaxexp.Archive.open(path, signed_by=by)
+    assert reads.count("fleet.zip") == 3
+
+
+def replace_with(path: Path, content: bytes) -> None:
+    path.with_name("next").write_bytes(content)
+    path.with_name("next").rename(path)
+
+
+@pytest.mark.parametrize("write", [Path.write_bytes, replace_with])
+def test_a_file_that_changed_is_not_what_is_in_use(
+    write: Callable[[Path, bytes], object], signed: Path, by: jaxexp.SignedBy, keys: Path, reads: list[str]
+) -> None:
+    path = signed / "fleet.zip"
+    content, before = path.read_bytes(), path.stat()
+    archive = jaxexp.Archive.open(path, signed_by=by)
+    write(path, content[:-1] + bytes([content[-1] ^ 1]))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(jaxexp.SignatureError, match=r"fleet\.zip"):
+        jaxexp.Archive.open(path, signed_by=by)
+    np.testing.assert_allclose(archive["models/one"].load().call(X), RESULT, rtol=1e-6)
+    write(path, content)
+    assert memory_of(jaxexp.Archive.open(path, signed_by=by)) is memory_of(archive)
+    assert reads.count("fleet.zip") == 3
+    with jaxexp.Archive.append(path) as more:
+        more.add_file("models/two", signed / "model.jaxexp")
+    jaxexp.sign(path, key=keys / "release.pem")
+    assert len(jaxexp.Archive.open(path, signed_by=by)) == 2
+    assert len(archive) == 1
+
+
+def test_a_file_that_was_just_written_is_read_again(
+    signed: Path, by: jaxexp.SignedBy, reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next change may leave its times as they are."""
+    monkeypatch.setattr(reading, "_SETTLED", 1 << 62)
+    archives = [jaxexp.Archive.open(signed / "fleet.zip", signed_by=by) for _ in range(2)]
+    assert reads == ["fleet.zip"] * 2
+    assert memory_of(archives[0]) is memory_of(archives[1])
 
 
 def test_one_signature_for_all(signed: Path, keys: Path) -> None:

@@ -161,7 +161,9 @@ def test_cases(by: jaxexp.SignedBy, keys: Path, tmp_path: Path) -> None:
         models[0].check()
 
 
-def test_sessions_on_one_archive_have_it_once(by: jaxexp.SignedBy, keys: Path, tmp_path: Path) -> None:
+def test_sessions_on_one_archive_have_it_once(
+    by: jaxexp.SignedBy, keys: Path, tmp_path: Path, reads: list[str]
+) -> None:
     """In memory, where the plugin uses the weights: of its members, and of an equal file; not of another one."""
     ones = {"w": np.ones((4, 1 << 16), np.float32)}
     exported = jaxexp.export(jax.jit(lambda w, x: x @ w["w"]))(ones, X)
@@ -177,7 +179,14 @@ def test_sessions_on_one_archive_have_it_once(by: jaxexp.SignedBy, keys: Path, t
     ]
     places = [np.asarray(one.weights["w"]).ctypes.data for one in (first, *others)]
     assert [place == places[0] for place in places] == [True, True, True, True, False]
+    assert reads == ["one.zip", "equal.zip", "other.zip"]
     before = np.asarray(first.weights["w"]).copy()
+    derived = first.with_weights(f"{tmp_path / 'one.zip'}::b")
     del first, others[:3]
     gc.collect()
     np.testing.assert_array_equal(np.asarray(session(f"{tmp_path / 'one.zip'}::b", by).weights["w"]), before)
+    assert len(reads) == 3, "a session that was made of another one has it, too"
+    del derived
+    gc.collect()
+    session(f"{tmp_path / 'one.zip'}::b", by)
+    assert len(reads) == 4

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <new>
 #include <span>
 
@@ -43,6 +44,15 @@ nb::bytes read(const wire::FileBytes& file, std::uint64_t position, std::size_t 
   return bytes;
 }
 
+nb::object memory(const wire::FileBytes& file) {
+  auto memory = std::make_unique<Memory>(file.memory());
+  nb::object capsule = owned(PyCapsule_New(memory.get(), memory_in_capsule, [](PyObject* capsule) {
+    delete static_cast<Memory*>(PyCapsule_GetPointer(capsule, memory_in_capsule));
+  }));
+  memory.release();
+  return capsule;
+}
+
 }  // namespace
 
 const wire::FileBytes* file_of(nb::handle object) {
@@ -76,7 +86,7 @@ std::filesystem::path path_of(nb::handle path) {
 
 void define_file(nb::module_& m) {
   static PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&get_buffer)}, {0, nullptr}};
-  nb::class_<wire::FileBytes>(m, "FileBytes", nb::type_slots(slots),
+  nb::class_<wire::FileBytes>(m, "FileBytes", nb::type_slots(slots), nb::is_weak_referenceable(),
                               "The bytes of a file, read-only, and as they were when they were first read.")
       .def(
           "__init__",
@@ -92,6 +102,7 @@ void define_file(nb::module_& m) {
                   "at_once: bool = False) -> None"))
       .def("__len__", [](const wire::FileBytes& file) { return file.bytes().size(); })
       .def("read", &read, "position"_a, "size"_a, "A range of it, of which nothing is kept.")
+      .def("memory", &memory, "What keeps the bytes, for `_runtime.Program.of_bytes`.")
       .def("is_changed", &wire::FileBytes::is_changed, nb::call_guard<Unlocked>(),
            "Whether somebody wrote to the file since it was opened.");
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 
 #include "bindings/base/nanobind.h"
 #include "wire/base/file_bytes.h"
@@ -28,6 +29,16 @@ const wire::FileBytes* file_of(nb::handle object);
 
 /// Fetches a part of a file that is read in parts, and lets other threads run, if this one keeps them from that.
 void fetch(const wire::FileBytes& file, wire::FileBytes::Bytes part, bool is_digested = true);
+
+/// What keeps the bytes of a file: also in a capsule, for a module that knows no class of this one.
+using Memory = std::shared_ptr<const void>;
+inline constexpr const char* memory_in_capsule = "jaxexp.memory";
+
+inline Memory memory_of(nb::handle capsule) {
+  const auto* const memory = static_cast<const Memory*>(PyCapsule_GetPointer(capsule.ptr(), memory_in_capsule));
+  if (!memory) throw nb::python_error();
+  return *memory;
+}
 
 /// What os.PathLike, str or bytes say. Throws python_error.
 std::filesystem::path path_of(nb::handle path);

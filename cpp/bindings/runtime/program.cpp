@@ -3,14 +3,13 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "bindings/base/file.h"
 #include "bindings/base/owned.h"
 #include "bindings/base/text.h"
 #include "bindings/runtime/define.h"
@@ -18,7 +17,6 @@
 #include "jaxexp/archive.h"
 #include "wire/api/translating.h"
 #include "wire/base/aligned_memory.h"
-#include "wire/base/digest.h"
 #include "wire/base/file_bytes.h"
 #include "wire/base/file_error.h"
 #include "wire/bytecode/bytecode.h"
@@ -28,47 +26,20 @@
 namespace jaxexp::bindings {
 namespace {
 
-/// Copies of bytes in Python's memory. Equal ones share a copy while something needs it: sessions on the members of an
-/// archive that is in memory have it once.
-class Copies {
- public:
-  std::shared_ptr<const std::uint8_t> of(std::span<const std::uint8_t> bytes) {
-    const wire::Digest digest = wire::digest(bytes);
-    for (const auto& [size, copy] : known(digest))
-      if (size == bytes.size() && std::ranges::equal(std::span(copy.get(), size), bytes)) return copy;
-    const auto copy = wire::aligned_memory(bytes.size());
-    std::ranges::copy(bytes, copy.get());
-    const std::lock_guard lock(mutex_);
-    copies_.emplace(digest, std::pair(bytes.size(), copy));
-    return copy;
-  }
-
- private:
-  using Copy = std::pair<std::size_t, std::shared_ptr<const std::uint8_t>>;
-
-  /// Digests find copies, and do not tell that they are equal.
-  std::vector<Copy> known(const wire::Digest& digest) {
-    std::vector<Copy> found;
-    const std::lock_guard lock(mutex_);
-    std::erase_if(copies_, [](const auto& one) { return one.second.second.expired(); });
-    const auto [begin, end] = copies_.equal_range(digest);
-    for (auto one = begin; one != end; ++one)
-      if (auto copy = one->second.second.lock()) found.emplace_back(one->second.first, std::move(copy));
-    return found;
-  }
-
-  std::mutex mutex_;
-  std::multimap<wire::Digest, std::pair<std::size_t, std::weak_ptr<const std::uint8_t>>> copies_;
-};
-
-/// `file` is where the bytes are from, if their weights are beside it; `member` is not empty if they are an archive.
-Program of_bytes(nb::handle bytes, const std::filesystem::path& file, const std::string& member) {
+/// Copies the bytes, unless something else keeps them as they are. `file` is where they are from if their weights are
+/// beside it; `member` is not empty if they are an archive.
+Program of_bytes(nb::handle bytes, nb::handle memory, const std::filesystem::path& file, const std::string& member) {
   const View view(bytes, PyBUF_SIMPLE);
+  std::span all(static_cast<const std::uint8_t*>(view.data()), view.size_bytes());
+  Memory owner = memory.is_none() ? nullptr : memory_of(memory);
   const Unlocked unlocked;
-  static Copies& copies = *new Copies;  // also while the process ends
-  const auto copy = copies.of({static_cast<const std::uint8_t*>(view.data()), view.size_bytes()});
-  const std::span<const std::uint8_t> all(copy.get(), view.size_bytes());
-  return {member.empty() ? Artifact(all) : Archive(all).artifact(member), copy, file};
+  if (!owner) {
+    const auto copy = wire::aligned_memory(all.size());
+    std::ranges::copy(all, copy.get());
+    all = {copy.get(), all.size()};
+    owner = copy;
+  }
+  return {member.empty() ? Artifact(all) : Archive(all).artifact(member), owner, file};
 }
 
 Program of_file(const std::filesystem::path& file) {
@@ -213,12 +184,12 @@ nb::tuple described(const std::vector<Node>& nodes) {
 
 void define_program(nb::module_& m) {
   nb::class_<Program>(m, "Program", "An artifact that was verified.")
-      .def_static(
-          "of_bytes", &of_bytes, "buffer"_a, "file"_a = "", "member"_a = "",
-          nb::sig("def of_bytes(buffer: typing_extensions.Buffer, file: str | os.PathLike[str] = '', member: str = '') "
-                  "-> Program"),
-          "A copy of the bytes: an artifact, or an archive with this member. `file` is where they are from if weights "
-          "are beside it.")
+      .def_static("of_bytes", &of_bytes, "buffer"_a, "memory"_a = nb::none(), "file"_a = "", "member"_a = "",
+                  nb::keep_alive<0, 1>(),
+                  nb::sig("def of_bytes(buffer: typing_extensions.Buffer, memory: object | None = None, "
+                          "file: str | os.PathLike[str] = '', member: str = '') -> Program"),
+                  "An artifact, or an archive with this member. The bytes are copied, unless `memory` is that of the "
+                  "`FileBytes` that they are. `file` is where they are from if weights are beside it.")
       .def_static("of_file", &of_file, "file"_a, nb::sig("def of_file(file: str | os.PathLike[str]) -> Program"))
       .def_static("of_archive", &of_archive, "file"_a, "member"_a, "stable"_a,
                   nb::sig("def of_archive(file: str | os.PathLike[str], member: str, stable: bool) -> Program"),

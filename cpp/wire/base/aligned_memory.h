@@ -1,4 +1,4 @@
-// Memory for tensors that were read.
+// Memory for files that were read.
 #pragma once
 
 #include <cstddef>

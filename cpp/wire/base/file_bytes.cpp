@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "wire/base/aligned_memory.h"
 #include "wire/base/error.h"
 #include "wire/base/large_pages.h"
 
@@ -31,14 +32,12 @@ namespace jaxexp::wire {
 
 struct FileBytes::Parts {};
 
-void FileBytes::Release::operator()(std::uint8_t* bytes) const { delete[] bytes; }
-
 FileBytes::FileBytes(const std::filesystem::path& path, Reading, std::uint64_t most) {
   const std::uint64_t size = std::filesystem::file_size(path);
   if (size > most) throw TooLarge{size};
   std::ifstream file(path, std::ios::binary);
   if (!file) throw std::system_error(EACCES, std::generic_category());
-  memory_.reset(new std::uint8_t[size]);
+  memory_ = aligned_memory(size);
   file.read(reinterpret_cast<char*>(memory_.get()), static_cast<std::streamsize>(size));
   if (file.bad()) throw std::system_error(EIO, std::generic_category());
   bytes_ = {memory_.get(), static_cast<std::size_t>(file.gcount())};
@@ -176,13 +175,6 @@ struct FileBytes::Parts {
   std::map<std::size_t, std::size_t> fetched;  // where parts begin and end, none next to another
 };
 
-void FileBytes::Release::operator()(std::uint8_t* bytes) const {
-  if (reserved != 0)
-    munmap(bytes, reserved);
-  else
-    delete[] bytes;
-}
-
 FileBytes::FileBytes(const std::filesystem::path& path, Reading how, std::uint64_t most) {
   Descriptor file(path.c_str());
   struct stat status;
@@ -197,7 +189,7 @@ FileBytes::FileBytes(const std::filesystem::path& path, Reading how, std::uint64
       void* const start =
           mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (start != MAP_FAILED) {
-        memory_ = {static_cast<std::uint8_t*>(start), Release(size)};
+        memory_ = {static_cast<std::uint8_t*>(start), [size](std::uint8_t* bytes) { munmap(bytes, size); }};
         bytes_ = {memory_.get(), size};
         parts_ =
             std::make_unique<Parts>(std::move(file), std::move(*turn), status, path.string(), how == Reading::in_parts);
@@ -205,7 +197,7 @@ FileBytes::FileBytes(const std::filesystem::path& path, Reading how, std::uint64
       }
     }
   }
-  memory_ = {new std::uint8_t[size], Release()};
+  memory_ = aligned_memory(size);
   in_large_pages({memory_.get(), size});
   bytes_ = {memory_.get(), read_at(file, std::nullopt, {memory_.get(), size})};
 }

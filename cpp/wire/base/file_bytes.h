@@ -43,6 +43,9 @@ class FileBytes {
   /// All of them; what was not fetched is zeros. They stay where they are if this is moved.
   Bytes bytes() const { return bytes_; }
 
+  /// What keeps them after this is gone.
+  std::shared_ptr<const void> memory() const { return memory_; }
+
   bool is_in_parts() const { return parts_ != nullptr; }
   bool has(Bytes part) const {
     return part.data() >= bytes_.data() && part.data() + part.size() <= bytes_.data() + bytes_.size();
@@ -63,15 +66,9 @@ class FileBytes {
   void read(std::uint64_t position, std::span<std::uint8_t> target, bool is_digested = false) const;
 
  private:
-  struct Release {
-    Release() : reserved(0) {}
-    explicit Release(std::size_t reserved) : reserved(reserved) {}
-    std::size_t reserved;  // how many bytes; 0 where they were allocated
-    void operator()(std::uint8_t* bytes) const;
-  };
   struct Parts;
 
-  std::unique_ptr<std::uint8_t[], Release> memory_;
+  std::shared_ptr<std::uint8_t> memory_;
   Bytes bytes_;
   std::unique_ptr<Parts> parts_;
 };

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import re
 import zlib
@@ -337,7 +338,7 @@ class _Tracer:
         """Adds the rows of an operation, and of the code in it."""
         name, source, at = operation.name, place(operation.location), self._at
         takes, before = scope.takes(operation.operands), tuple[int, ...]()
-        kind = identity(name, _said(operation), *map(scope.identity, operation.operands))
+        kind = identity(name, _said(operation, scope), *map(scope.identity, operation.operands))
         results = list(operation.results)
         used = [mlir.is_used(value) for value in results]
         trace, inner, wide = self._code.get(name), tuple[int, ...](), dict[Any, Any]()
@@ -514,8 +515,10 @@ class _Tracer:
         return results, inner._replace(table=table, returned=tuple(map(resolve, inner.returned)))
 
 
-def _said(operation: Any) -> int:
-    """What is equal for equal names and attributes, of an operation and of those inside it that are not traced."""
+def _said(operation: Any, scope: _Scope) -> int:
+    """What is equal for equal names and attributes, of an operation and of those inside it that are not traced, if
+    these take the same.
+    """
     name, inside = operation.name, [operation]
     if name not in _ENTERED:
         inside = list(mlir.iter_operations(operation))
@@ -524,7 +527,14 @@ def _said(operation: Any) -> int:
     if name == "stablehlo.constant" and math.prod(_jax.ir.RankedTensorType(operation.results[0].type).shape) > _SMALL:
         return identity(name)  # its fingerprint says as much
     attributes = [f"{key}={value}" for one in inside for key, value in mlir.readable_items(one.attributes)]
-    return identity(*(one.name for one in inside), *attributes)
+    taken, known = list[object](), dict[Any, str]()
+    for number, one in enumerate(inside):
+        if number:
+            taken += [known.get(value) or scope.identity(value) for value in one.operands]
+        blocks = [block for region in one.regions for block in region.blocks]
+        for value in itertools.chain(*(block.arguments for block in blocks), one.results):
+            known[value] = f"%{len(known)}"
+    return identity(*(one.name for one in inside), *attributes, *taken)
 
 
 def _size(block: Any) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,14 @@ from .statement import SUFFIX, Statement, verified
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+# The files that something uses: by the SHA-256 that their bytes have, which some signature says, whoever is trusted;
+# and by that and where the bytes were read.
+_in_use: weakref.WeakValueDictionary[Any, _native.FileBytes] = weakref.WeakValueDictionary()
+# Threads that open the same bytes read them once. Others rarely wait.
+_turns = [threading.Lock() for _ in range(64)]
+# How many nanoseconds after a change another one may leave all times as they are: clocks of file systems are coarse.
+_SETTLED = 2_000_000_000
 
 
 class SignedFiles:
@@ -58,10 +68,18 @@ class SignedFiles:
         statement = self._about(name, used_by)
         if check_size is not None:
             check_size(os.path.getsize(name))
-        found = files.file_bytes(name, at_once=True)
-        buffer: Any = found  # which types can say since Python 3.12
-        _compare(name, statement, hashlib.sha256(buffer).hexdigest())
-        return found
+        signed = statement.digest_of(name)
+        with _turns[hash(signed) % len(_turns)]:
+            version = _version(name)
+            if (found := _in_use.get((signed, version))) is not None:
+                return found
+            found = files.file_bytes(name, at_once=True)
+            buffer: Any = found  # which types can say since Python 3.12
+            _compare(name, statement, hashlib.sha256(buffer).hexdigest())
+            found = _in_use.setdefault(signed, found)
+            if version is not None and version == _version(name):
+                _in_use[signed, version] = found
+            return found
 
     def check(self, path: str, content: Buffer, used_by: str | None = None) -> None:
         """Raises a SignatureError if the content of a file, which was read already, is not what was signed."""
@@ -121,6 +139,17 @@ def unnamed(what: str) -> ExportError:
     return ExportError(
         f"signed_by is for files on this machine, which have their signatures beside them, not for {what}"
     )
+
+
+def _version(path: str) -> tuple[int, ...] | None:
+    """Which file this is, and its times, of which a user can set all but the last; None if it has just been changed."""
+    try:
+        found = os.stat(path)
+    except OSError:  # to read it says why; and what was read may be gone
+        return None
+    if time.time_ns() - found.st_ctime_ns < _SETTLED:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _compare(path: str, statement: Statement, found: str) -> None:

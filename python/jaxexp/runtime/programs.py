@@ -97,16 +97,9 @@ def program_of(artifact: Given, policy: Policy | None, signed_by: SignedBy | Non
     if signed is not None:
         used_by = found.path if found.handle is None else found.handle._opened.source.name
         check_file = partial(signed.check, used_by=used_by)
-        if found.handle is not None and not _has_files_of_cases(buffer):
-            found = Source(found.name)  # without the handle: its archive is in memory, and the program has a copy
     if found.is_file and found.path is not None:  # which is read again, perhaps from another folder
         found = Source(found.name, path=os.path.abspath(found.path))
     return Opened(program, found, buffer, policy, check_file, version if buffer is None else None)
-
-
-def _has_files_of_cases(buffer: Any) -> bool:
-    said = opened(buffer).cases()
-    return said is not None and bool(said[2])
 
 
 def _version_of(found: Source) -> tuple[int, int | str] | None:
@@ -139,15 +132,15 @@ def _opened(
         archive = found.handle._opened.source
         if signed is not None:
             buffer = found.read()
-            return _runtime.Program.of_bytes(archive.content, member=found.handle.name), buffer
+            content: Any = archive.content  # types can say since Python 3.12 that it is a buffer
+            return _runtime.Program.of_bytes(content, content.memory(), member=found.handle.name), buffer
         if archive.whole is not None and archive.address is not None:  # a file on this machine
             return _runtime.Program.of_archive(archive.address[0], found.handle.name, stable), None
     if found.is_file:
         assert found.path is not None
         if signed is not None:
-            # Types can say since Python 3.12 that it is a buffer.
-            content: Any = signed.opened(found.path, check_size=check_size)
-            return _runtime.Program.of_bytes(content, found.path), content
+            content = signed.opened(found.path, check_size=check_size)
+            return _runtime.Program.of_bytes(content, content.memory(), found.path), content
         if check_size is not None:
             check_size(os.path.getsize(found.path))
         with files.named_in_os_errors(found.path):

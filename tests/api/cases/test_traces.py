@@ -387,6 +387,32 @@ def test_what_was_changed_is_named(name: str, tmp_path: Path) -> None:
     assert next(case.lines()) == case.changed == "this module is not the one of the recording"
 
 
+# Code inside of operations that has no rows of its own.
+INSIDE = {
+    "what compares in a sort": (jnp.sort, "stablehlo.select", "the other choice"),
+    "what ends a loop": (
+        lambda x: jax.lax.while_loop(
+            lambda s: s[0] < s[1], lambda s: (s[0] + 1, s[1], jnp.sin(s[2])), (jnp.float32(0), x[0] * 0 + 4, x)
+        )[2],
+        "stablehlo.compare",
+        "another operand 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_what_was_changed_inside_is_told(name: str, tmp_path: Path) -> None:
+    """Even if the same operations are there, and only take other values."""
+    function, operation, how = INSIDE[name]
+    exported = saved(function, random(6), path=tmp_path / "f.jaxexp")
+    other, mutation = mutant(exported, operation, how)
+    (case,) = other.check().cases
+    assert case.culprit is not None
+    assert mutation.names(case.culprit.at) == "around"
+    assert case.changed == "this module is not the one of the recording"
+    assert case.culprit.why.startswith("the module was changed here")
+
+
 def mutant(exported: jaxexp.Exported, operation: str, how: str) -> tuple[jaxexp.Exported, Mutation]:
     every = mutations(bytes(exported.mlir_module_serialized))
     mutation = next(one for one in every if (one.operation, one.how) == (operation, how))

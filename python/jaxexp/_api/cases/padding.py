@@ -85,7 +85,8 @@ def check(
             checking.along(name, vjp_order, tuple(other for other in padded if other != name))
     except _CannotRunError as error:
         if must:
-            raise ExportError(f"{where}: whether it may be padded cannot be checked: {error}") from cause(error.__cause__ or error)
+            said = f"{where}: whether it may be padded cannot be checked: {error}"
+            raise ExportError(said) from cause(error.__cause__ or error)
         logger.info("%s: its batch_dim is not checked: %s", where, error)
 
 
