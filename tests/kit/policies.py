@@ -15,7 +15,7 @@ def refused(data: bytes, policy: Policy) -> tuple[str | None, str | None]:
     found: list[str | None] = [None, None]
     checks: tuple[Callable[[], Any], ...] = (
         lambda: jaxexp.deserialize(data, policy=policy),
-        lambda: judge(policy, _runtime.Program.of_bytes(data, "")),
+        lambda: judge(policy, _runtime.Program.of_bytes(data)),
     )
     for number, check in enumerate(checks):
         try:

@@ -151,7 +151,7 @@ def test_other_dialects_are_refused_by_each_policy(name: str) -> None:
         lambda: jaxexp.deserialize(blob, policy=jaxexp.Policy()),
         lambda: jaxexp.deserialize(blob, policy=everything),
         lambda: jaxexp.deserialize(blob).mlir_module(),
-        lambda: judge(jaxexp.Policy(), _runtime.Program.of_bytes(blob, "")),
+        lambda: judge(jaxexp.Policy(), _runtime.Program.of_bytes(blob)),
     ):
         with pytest.raises(jaxexp.DeserializationError, match="which no export has"):
             use()

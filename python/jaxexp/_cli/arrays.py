@@ -85,8 +85,10 @@ def read(path: str) -> Stored:
         return _stored(repr(path), path, file, size, functools.partial(files.regular, path))
 
 
-def read_all(path: str) -> dict[str, Stored]:
-    """The arrays in a .npz file by their names; errors as in `read`. The file stays open while one of them is there."""
+def read_all(path: str, closing: contextlib.ExitStack | None = None) -> dict[str, Stored]:
+    """The arrays in a .npz file by their names; errors as in `read`. The file stays open while one of them is there, or
+    until a context closes it.
+    """
     with files.regular(path) as file:
         if file.read(len(_MAGIC)) == _MAGIC:
             raise click.ClickException(f"{path!r} is a .npy file, where a .npz file is expected")
@@ -104,7 +106,9 @@ def read_all(path: str) -> dict[str, Stored]:
             again = functools.partial(zipped.open, member)
             with again() as content:
                 found[name] = _stored(f"{path!r}, {cut(name)!r}", path, content, member.file_size, again)
-        context.pop_all()
+        left = context.pop_all()
+    if closing is not None:
+        closing.enter_context(left)
     return found
 
 

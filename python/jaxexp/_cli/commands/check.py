@@ -342,13 +342,13 @@ def _of_results(file: str, results_file: str, tolerance: Tolerance | None) -> Ou
     from jaxexp._cli import arrays
     from jaxexp._fleet.places.cases import cases_in
 
-    stored = {name: one.array for name, one in arrays.read_all(results_file).items()}
-
     def compared(source: inputs.Source) -> CheckReport:
         artifact = source.read()
         return check_results(results_file, stored, cases_in(source, artifact), artifact, tolerance)
 
-    return _tried(inputs.artifact(file), HERE, compared)
+    with contextlib.ExitStack() as context:
+        stored = {name: one.array for name, one in arrays.read_all(results_file, context).items()}
+        return _tried(inputs.artifact(file), HERE, compared)
 
 
 def _on_plugin(
