@@ -153,8 +153,8 @@ def said_of_any(error: Exception, command: str | None) -> str:
     if isinstance(error, click.UsageError):
         command = error.ctx.command_path if error.ctx else f"jaxexp {command or ''}".strip()
         message = error.format_message()
-        if isinstance(error, click.NoSuchOption) and (instead := _GONE.get(error.option_name)):
-            message = f"There is no option {error.option_name!r} any more: {instead}"
+        if isinstance(error, click.NoSuchOption):
+            message = _GONE.get(error.option_name, message)
         return f"{message}{'' if message.endswith(('.', '?', '?)')) else '.'} '{command} --help' has examples"
     try:
         return said(error)
@@ -162,8 +162,16 @@ def said_of_any(error: Exception, command: str | None) -> str:
         return f"{type(error).__name__}: {error} (not expected here; 'jaxexp --traceback ...' shows where it is from)"
 
 
+_EXECUTOR = (
+    "--dask and --wait-for-workers are now --executor MODULE:FUNCTION, whose function returns an executor, as in "
+    "distributed.Client('tcp://scheduler:8786').get_executor(), and --timeout SECONDS"
+)
 _GONE = {
-    "--staging": "in Python, SignedBy and sign(sigstore=) have it",
-    "--suffix": "files of members end in .jaxexp",
-    "--trust-config": "in Python, SignedBy and sign(sigstore=) have it",
+    "--dask": _EXECUTOR,
+    "--headers-also-to": "--headers-also-to is gone: headers go to no other server. Name the URL that the server "
+    "redirects to, with --header for that one",
+    "--staging": "There is no option '--staging' any more: in Python, SignedBy and sign(sigstore=) have it",
+    "--suffix": "There is no option '--suffix' any more: files of members end in .jaxexp",
+    "--trust-config": "There is no option '--trust-config' any more: in Python, SignedBy and sign(sigstore=) have it",
+    "--wait-for-workers": _EXECUTOR,
 }

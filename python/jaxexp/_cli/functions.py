@@ -23,7 +23,7 @@ def loaded(source: inputs.Source, **options: Any) -> Exported:
     """The function in an artifact, with its weights; options as in `jaxexp.load`."""
     from jaxexp._fleet.places.load import load
 
-    return load(inputs.place_of(source), **options)
+    return load(source.given, **options)
 
 
 def as_called(exported: Exported) -> Any:

@@ -22,7 +22,7 @@ _PROTOCOLS = ("http", "https")
 
 def option(command: Callable[..., Any]) -> Callable[..., Any]:
     """The option, for a command that reads URLs."""
-    header = click.option(
+    decorated: Callable[..., Any] = click.option(
         "--header",
         multiple=True,
         metavar="HEADER",
@@ -30,20 +30,8 @@ def option(command: Callable[..., Any]) -> Callable[..., Any]:
         callback=_take,
         help="Send this with each request for an http URL: 'NAME: VALUE', @FILE for a file with such lines, or @- for "
         "stdin. Other users of this machine can see a command line, so use @FILE or @- for secrets.",
-    )
-    gone = click.option(
-        "--headers-also-to", multiple=True, hidden=True, expose_value=False, is_eager=True, callback=_refuse
-    )
-    decorated: Callable[..., Any] = header(gone(command))
+    )(command)
     return decorated
-
-
-def _refuse(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> None:
-    if given and not ctx.resilient_parsing:
-        raise click.UsageError(
-            "--headers-also-to is gone: headers go to no other server. Name the URL that the server redirects to, with "
-            "--header for that one"
-        )
 
 
 def _take(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> None:

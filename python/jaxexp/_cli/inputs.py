@@ -57,11 +57,6 @@ def artifact(text: str) -> Source:
     return found[0]
 
 
-def place_of(source: Source) -> Any:
-    """An artifact, as the functions of the API take it."""
-    return source.path if source.handle is None else source.handle
-
-
 def is_folder(text: str) -> bool:
     """Whether FILE is a folder, on this machine or behind a URL."""
     return text.endswith("/") if is_url(text) else os.path.isdir(text)

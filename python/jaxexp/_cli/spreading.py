@@ -121,14 +121,6 @@ def _executor(ctx: click.Context, param: click.Parameter, given: str | None) -> 
     return cast("Workers", make())
 
 
-def _gone(ctx: click.Context, param: click.Parameter, given: str | None) -> None:
-    if given is not None:
-        raise click.UsageError(
-            "--dask and --wait-for-workers are now --executor MODULE:FUNCTION, whose function returns an executor, as "
-            "in distributed.Client('tcp://scheduler:8786').get_executor(), and --timeout SECONDS"
-        )
-
-
 def options(workers: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The options `--workers`, with this help, and those beside it. They make one argument, `spread`."""
 
@@ -153,7 +145,6 @@ def options(workers: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             metavar="SECONDS",
             help="Give up when no worker has finished anything for this long. By default, wait.",
         )
-        @click.option("--dask", "--wait-for-workers", hidden=True, expose_value=False, callback=_gone)
         @functools.wraps(command)
         def with_spread(
             *args: Any,

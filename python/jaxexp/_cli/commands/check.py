@@ -329,7 +329,7 @@ def _viewed(file: str, page_file: str, how: _How) -> Outcome:
     from jaxexp._fleet.places.check import check
 
     def written(source: inputs.Source) -> CheckReport:
-        found = check(inputs.place_of(source), **how)
+        found = check(source.given, **how)
         outputs.write(page_file, view.page_of(source, check=of_report(found)).encode(), force=True)
         return found
 
@@ -357,7 +357,7 @@ def _on_plugin(
     from jaxexp.runtime.session import Session
 
     def check(source: inputs.Source) -> CheckReport:
-        return Session(inputs.place_of(source), plugin=plugin, options=options or None).check(**how)
+        return Session(source.given, plugin=plugin, options=options or None).check(**how)
 
     sources = [one for file in files for one in _sources(file, folders)]
     with progress.bar("checking", len(sources)) as advance:

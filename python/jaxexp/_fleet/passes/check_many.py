@@ -76,5 +76,4 @@ def checked(
 
 
 def _report(source: Source, kind: str, name: str, *, tolerance: Any, max_drawn_bytes: int) -> Any:
-    given: Any = source.path if source.handle is None else source.handle
-    return check(given, tolerance=tolerance, max_drawn_bytes=max_drawn_bytes).to_json()
+    return check(source.given, tolerance=tolerance, max_drawn_bytes=max_drawn_bytes).to_json()

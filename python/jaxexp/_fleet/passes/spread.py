@@ -66,5 +66,5 @@ def spread(
 
 
 def _called(source: Source, kind: str, name: str, *, function: Callable[[Any], Any]) -> Any:
-    found = function(source.path if source.handle is None else source.handle)
+    found = function(source.given)
     return json.loads(json.dumps(found))  # the same as from a journal; a TypeError says what is no JSON value

@@ -69,6 +69,11 @@ class Source:
     file: Any = None
 
     @property
+    def given(self) -> Any:
+        """The artifact as the functions of the API take it: a member of an archive, or a path or URL."""
+        return self.path if self.handle is None else self.handle
+
+    @property
     def is_file(self) -> bool:
         """Whether it is a file on this machine."""
         return self.path is not None and not is_url(self.path)
