@@ -1,19 +1,15 @@
 // How regular calls of a function are at a fixed rate, as in a control loop, on Linux:
 //
-//   jitter PLUGIN ARTIFACT HERTZ CALLS [lock] [fifo] [cpu=N]
+//   taskset -c 1 chrt -f 80 jitter PLUGIN ARTIFACT HERTZ CALLS
 //
-// `lock` keeps all memory resident, `fifo` asks for real-time scheduling (both need the rights for it), and `cpu=N`
-// pins the calling thread to a processor. Only a machine that does nothing else gives numbers that mean something.
+// The second half of the run keeps the processor busy for as long as the median call took, without the plugin: what is
+// late there is late because of the machine.
 #include <jaxexp/runtime.h>
-#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <string>
 #include <thread>
@@ -25,63 +21,64 @@ namespace {
 
 using namespace jaxexp;
 using Clock = std::chrono::steady_clock;
+using Microseconds = std::chrono::duration<double, std::micro>;
 
-void set_up(const std::string& how) {
-  int status = 0;
-  if (how == "lock") {
-    status = mlockall(MCL_CURRENT | MCL_FUTURE);
-  } else if (how == "fifo") {
-    sched_param parameters{};
-    parameters.sched_priority = 80;
-    status = sched_setscheduler(0, SCHED_FIFO, &parameters);
-  } else {
-    bench::require(how.starts_with("cpu="), "options are lock, fifo and cpu=N");
-    cpu_set_t cpus;
-    CPU_ZERO(&cpus);
-    CPU_SET(static_cast<std::size_t>(std::stoul(how.substr(4))), &cpus);
-    status = sched_setaffinity(0, sizeof cpus, &cpus);
+struct Measured {
+  std::vector<Microseconds> lasted, late;
+};
+
+template <class Work>
+Measured at_rate(Microseconds period, int count, const Work& work) {
+  Measured measured;
+  Clock::time_point due = Clock::now();
+  for (int i = 0; i < count; ++i) {
+    due += std::chrono::duration_cast<Clock::duration>(period);
+    std::this_thread::sleep_until(due);
+    const Clock::time_point begin = Clock::now();
+    work();
+    measured.late.push_back(begin - due);
+    measured.lasted.push_back(Clock::now() - begin);
   }
-  if (status == 0) return;
-  std::fprintf(stderr, "%s: %s\n", how.c_str(), std::strerror(errno));
-  std::exit(1);
+  std::ranges::sort(measured.late);
+  std::ranges::sort(measured.lasted);
+  return measured;
 }
 
-void show(const char* what, std::vector<double> microseconds) {
-  std::ranges::sort(microseconds);
+Microseconds part(const std::vector<Microseconds>& sorted, double share) {
+  return sorted[static_cast<std::size_t>(share * static_cast<double>(sorted.size() - 1))];
+}
+
+void show(const char* what, const std::vector<Microseconds>& sorted) {
   std::printf("%s:", what);
-  for (const double part : {0.5, 0.99, 0.999, 1.0}) {
-    const auto last = static_cast<double>(microseconds.size() - 1);
-    std::printf("  p%g %.1f", 100 * part, microseconds[static_cast<std::size_t>(part * last)]);
-  }
+  for (const double share : {0.5, 0.99, 0.999, 1.0})
+    std::printf("  p%g %.1f", 100 * share, part(sorted, share).count());
   std::printf(" us\n");
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  bench::require(argc >= 5, "usage: jitter PLUGIN ARTIFACT HERTZ CALLS [lock] [fifo] [cpu=N]");
+  bench::require(argc == 5, "usage: jitter PLUGIN ARTIFACT HERTZ CALLS");
   const Runtime runtime{std::filesystem::path(argv[1])};
   const Function function = runtime.load(std::filesystem::path(argv[2]));
   const std::vector<Array> arguments = bench::arrays_like(function.arguments());
   std::vector<std::vector<std::byte>> memory;
   for (const Array& result : function.call(arguments)) memory.emplace_back(result.size_bytes());
   const std::vector<std::span<std::byte>> results(memory.begin(), memory.end());
-  for (int i = 5; i < argc; ++i) set_up(argv[i]);  // behind the plugin's threads, which stay as they are
+  bench::require(mlockall(MCL_CURRENT | MCL_FUTURE) == 0, "memory may be locked: see ulimit -l");
 
-  const std::chrono::duration<double> period(1 / std::stod(argv[3]));
-  std::vector<double> late, calls;
-  Clock::time_point due = Clock::now();
-  for (int i = 0; i < std::stoi(argv[4]); ++i) {
-    due += std::chrono::duration_cast<Clock::duration>(period);
-    std::this_thread::sleep_until(due);
-    const Clock::time_point begin = Clock::now();
-    function.call_into(arguments, results);
-    using Microseconds = std::chrono::duration<double, std::micro>;
-    late.push_back(Microseconds(begin - due).count());
-    calls.push_back(Microseconds(Clock::now() - begin).count());
-  }
+  const Microseconds period(1e6 / std::stod(argv[3]));
+  const int count = std::stoi(argv[4]);
+  const Measured calls = at_rate(period, count, [&] { function.call_into(arguments, results); });
+  const Microseconds typical = part(calls.lasted, 0.5);
+  const Measured alone = at_rate(period, count, [&] {
+    for (const auto end = Clock::now() + typical; Clock::now() < end;) continue;
+  });
+
   const std::filesystem::directory_iterator threads("/proc/self/task");
   std::printf("threads: %td\n", std::distance(begin(threads), end(threads)));
-  show("woken late by", std::move(late));
-  show("calls", std::move(calls));
+  show("calls", calls.lasted);
+  show("woken late by", calls.late);
+  show("as long without the plugin", alone.lasted);
+  show("woken late by", alone.late);
 }
