@@ -24,8 +24,8 @@ DOCS := $(VENV)/.docs-$(PYTAG)
 NEWER_PLUGIN := build/newer_plugin/.installed
 # Folders are listed too: their time changes when a file is added or removed.
 SOURCES := CMakeLists.txt pyproject.toml $(shell find cpp schema python -name __pycache__ -prune -o -print)
-CHECKED := python tests bench demo docs/conf.py cpp/example noxfile.py
-SPELT := $(CHECKED) cpp schema docs *.md Makefile pyproject.toml
+CHECKED := python tests bench demo schema docs/conf.py cpp/example noxfile.py
+SPELT := $(CHECKED) cpp docs *.md Makefile pyproject.toml
 WORKFLOWS := $(wildcard .github/workflows/*.yml)
 CPP := $(shell find cpp tests/cpp bench -name third_party -prune -o \( -name '*.h' -o -name '*.cpp' \) -print)
 # The libraries of cpp/, with assertions: compiled once, for the modules of each Python and for the tests of C++.
