@@ -35,7 +35,6 @@ LINKED := -C cmake.define.JAXEXP_PREBUILT=$(PREBUILT) -C cmake.define.CMAKE_CXX_
 MEASURED := $(CURDIR)/build/measured-$(PYTAG)
 # Installed beside the package and not in a folder that pip throws away: so only what has changed is compiled again.
 REQUIRED := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], "cmake", "ninja", sep="\n")
-DOCS_REQUIRED := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check test night docs runtime fuzz sanitize bench counts measured matrix wheel interop shadow lint format clean
@@ -128,6 +127,7 @@ $(NEWER_PLUGIN): $(CREATED)
 $(CREATED):
 	@echo "setting up $(VENV) with Python $(PYTAG)"
 	@$(PYTHON) -m venv --clear $(VENV)
+	@$(PIP) install 'pip>=25.1'  # knows the groups of pyproject.toml
 	@touch $@
 
 $(INSTALLED): $(CREATED) $(SOURCES)
@@ -136,7 +136,7 @@ $(INSTALLED): $(CREATED) $(SOURCES)
 	@$(BIN)/python -c '$(REQUIRED)' > build/requirements.txt
 	@$(PIP) install -r build/requirements.txt
 	@$(BIN)/python tests/tools/build_runtime.py
-	@$(PIP) install --no-build-isolation -C build-dir=build/install-$(PYTAG) $(LINKED) '.[dev]'
+	@$(PIP) install --no-build-isolation -C build-dir=build/install-$(PYTAG) $(LINKED) --group dev '.[all,cpu]'
 # Beside the sources: types for type checkers and editors, the modules for PYTHONPATH=python. git ignores them.
 	@cp $(VENV)/lib/python$(PYTAG)/site-packages/jaxexp/_native* $(VENV)/lib/python$(PYTAG)/site-packages/jaxexp/_runtime* python/jaxexp/
 	@touch $@
@@ -155,7 +155,5 @@ $(NOX): $(CREATED)
 
 $(DOCS): $(CREATED) pyproject.toml
 	@echo "installing Sphinx into $(VENV)"
-	@mkdir -p build
-	@$(BIN)/python -c '$(DOCS_REQUIRED)' > build/docs-requirements.txt
-	@$(PIP) install -r build/docs-requirements.txt
+	@$(PIP) install --group docs
 	@touch $@

@@ -58,7 +58,8 @@ def matrix(session: nox.Session) -> None:
     session.log(f"Python {session.python} with JAX {jax}")
     # `make matrix` has compiled the libraries of cpp/, which do not depend on Python.
     how = os.environ.get("JAXEXP_BUILD", "").split()
-    session.install("-qq", "-c", str(constraints), *how, ".[test,cpu]")
+    session.install("-qq", "pip>=25.1")  # knows the groups of pyproject.toml
+    session.install("-qq", "-c", str(constraints), *how, "--group", "test", ".[all,cpu]")
     workers = ["-n", os.environ.get("JOBS", "2"), "--dist", "loadfile"]
     session.run("pytest", *workers, *(session.posargs or ["--gate", "-m", "jax"]))
 

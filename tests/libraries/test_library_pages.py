@@ -19,7 +19,7 @@ PAGES = [page for page in pages.all_pages() if pages.libraries(page)]
 @pytest.mark.processes(reason="one writes with the library, one reads without it")
 def test_page_of_a_library(page: Path, tmp_path: Path) -> None:
     for library in sorted(pages.libraries(page)):
-        pytest.importorskip(library, reason="comes with the extra 'test' or 'mlflow', where its releases fit this JAX")
+        pytest.importorskip(library, reason="comes with the group 'test' or 'mlflow', where its releases fit this JAX")
     pages.run_apart(page, tmp_path)
 
 

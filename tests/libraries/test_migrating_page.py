@@ -17,7 +17,7 @@ from kit.places import GOLDEN, ROOT
 
 pytestmark = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("orbax", "tensorflow"))),
-    reason="needs TensorFlow (2 GB): pip install '.[orbax]'",
+    reason="needs TensorFlow (2 GB): pip install --group orbax",
 )
 W, B = np.linspace(-1, 1, 12, dtype="f4").reshape(4, 3), np.ones(3, "f4")
 

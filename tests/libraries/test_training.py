@@ -33,7 +33,7 @@ INPUTS = np.linspace(-1, 1, 8, dtype="f4").reshape(4, 2)
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_training_goes_on(library: str, tmp_path: Path, subprocess_env: Any) -> None:
     installed, missing = LIBRARIES[library]
-    pytest.importorskip(installed, reason="comes with the extra 'test', where its releases fit this JAX")
+    pytest.importorskip(installed, reason="comes with the group 'test', where its releases fit this JAX")
     parts = {f"{library}_write": [], f"{library}_go_on": [], f"{library}_without": missing}
     found = in_forks.run(
         {
@@ -194,7 +194,7 @@ def of_any_batch() -> jaxexp.Exported:
 
 def test_wrong_arguments_are_named() -> None:
     """Although flax.nnx makes no state where JAX has no trace, as in the rule for the types of results."""
-    nnx = pytest.importorskip("flax.nnx", reason="comes with the extra 'test', where its releases fit this JAX")
+    nnx = pytest.importorskip("flax.nnx", reason="comes with the group 'test', where its releases fit this JAX")
     state = nnx.state(nnx.Linear(2, 1, rngs=nnx.Rngs(0)))
     loaded = jaxexp.deserialize(of_any_batch().serialize())
     with pytest.raises(jaxexp.ExportError, match=r"args\[1\].shape\[1\] must have size 2, found size 1 "):
