@@ -34,7 +34,8 @@ LINKED := -C cmake.define.JAXEXP_PREBUILT=$(PREBUILT) -C cmake.define.CMAKE_CXX_
 # What is measured is what people get: compiled by itself, without assertions.
 MEASURED := $(CURDIR)/build/measured-$(PYTAG)
 # Installed beside the package and not in a folder that pip throws away: so only what has changed is compiled again.
-REQUIRED := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], "cmake", "ninja", sep="\n")
+# pip knows the groups of pyproject.toml since 25.1.
+REQUIRED := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], "cmake", "ninja", "pip>=25.1", sep="\n")
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check test night docs runtime fuzz sanitize bench counts measured matrix wheel interop shadow lint format clean
@@ -127,7 +128,6 @@ $(NEWER_PLUGIN): $(CREATED)
 $(CREATED):
 	@echo "setting up $(VENV) with Python $(PYTAG)"
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(PIP) install 'pip>=25.1'  # knows the groups of pyproject.toml
 	@touch $@
 
 $(INSTALLED): $(CREATED) $(SOURCES)
@@ -153,7 +153,7 @@ $(NOX): $(CREATED)
 	@$(PIP) install 'nox>=2025.2'
 	@touch $@
 
-$(DOCS): $(CREATED) pyproject.toml
+$(DOCS): $(INSTALLED) pyproject.toml
 	@echo "installing Sphinx into $(VENV)"
 	@$(PIP) install --group docs
 	@touch $@

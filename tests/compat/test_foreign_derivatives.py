@@ -324,3 +324,93 @@ def test_reductions_that_start_from_a_broadcast_constant() -> None:
     exported = jaxexp.from_stablehlo(bytecode(text), differentiable=True)
     np.testing.assert_array_equal(exported.call(x), [3, 4, 4, 5])
     np.testing.assert_array_equal(jax.grad(lambda x: exported.call(x).sum())(x), [1, 0, 2, 0, 1])
+
+
+REDUCE = """func.func @main(%x: tensor<4xf32>) -> tensor<f32> {
+  %s = stablehlo.constant dense<START> : tensor<f32>
+  %0 = "stablehlo.reduce"(%x, %s) ({ ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    REGION
+    stablehlo.return %r : tensor<f32>
+  }) {dimensions = array<i64: 0>} : (tensor<4xf32>, tensor<f32>) -> tensor<f32>
+  return %0 : tensor<f32>
+}"""
+LOG_ADD_EXP = """%m = stablehlo.maximum %a, %b : tensor<f32>
+    %d = stablehlo.subtract %a, %b : tensor<f32>
+    %p = stablehlo.abs %d : tensor<f32>
+    %n = stablehlo.negate %p : tensor<f32>
+    %e = stablehlo.exponential %n : tensor<f32>
+    %l = stablehlo.log_plus_one %e : tensor<f32>
+    %r = stablehlo.add %m, %l : tensor<f32>"""
+
+
+@pytest.mark.parametrize(
+    ("operation", "start", "slopes"),
+    [
+        ("maximum", 0, [0, 0, 0, 0]),  # it is the start
+        ("maximum", -2.5, [0, 1, 0, 0]),
+        ("minimum", -30, [0, 0, 0, 0]),
+        ("minimum", 3, [0, 0, 0, 1]),
+        ("add", 7, [1, 1, 1, 1]),
+        ("multiply", -2, [24, 48, 16, 12]),
+    ],
+)
+def test_reductions_from_other_starts(operation: str, start: float, slopes: list[float]) -> None:
+    x = np.float32([-2, -1, -3, -4])
+    region = f"%r = stablehlo.{operation} %a, %b : tensor<f32>"
+    text = REDUCE.replace("START", f"{start:.1f}").replace("REGION", region)
+    exported = jaxexp.from_stablehlo(bytecode(text), differentiable=True)
+    value, found = jax.value_and_grad(exported.call)(x)
+    functions: dict[str, Any] = {"maximum": np.max, "minimum": np.min, "add": np.sum, "multiply": np.prod}
+    assert value == functions[operation](np.append(x, np.float32(start)))
+    np.testing.assert_array_equal(found, slopes)
+
+
+def test_regions_of_several_operations_have_derivatives_from_their_neutral_starts_only() -> None:
+    x = np.float32([0.5, -1, 2, 0])
+    text = REDUCE.replace("REGION", LOG_ADD_EXP)
+    exported = jaxexp.from_stablehlo(bytecode(text.replace("START", "0xFF800000")), differentiable=True)
+    np.testing.assert_allclose(jax.grad(exported.call)(x), jax.nn.softmax(x), rtol=1e-5)
+    with pytest.raises(jaxexp.UnsupportedError, match="from a start that is not known to be the neutral element"):
+        jaxexp.from_stablehlo(bytecode(text.replace("START", "0.0")), differentiable=True)
+    squares = "%q = stablehlo.multiply %b, %b : tensor<f32>\n%r = stablehlo.add %a, %q : tensor<f32>"
+    with pytest.raises(jaxexp.UnsupportedError, match="neutral element"):
+        jaxexp.from_stablehlo(bytecode(REDUCE.replace("REGION", squares).replace("START", "0.0")), differentiable=True)
+
+
+def test_the_sign_of_a_complex_number_has_slopes() -> None:
+    text = """func.func @main(%x: tensor<f32>) -> tensor<f32> {
+      %o = stablehlo.constant dense<1.0> : tensor<f32>
+      %z = stablehlo.complex %x, %o : tensor<complex<f32>>
+      %s = stablehlo.sign %z : tensor<complex<f32>>
+      %0 = stablehlo.real %s : (tensor<complex<f32>>) -> tensor<f32>
+      return %0 : tensor<f32>
+    }"""
+    exported = jaxexp.from_stablehlo(bytecode(text), differentiable=True)
+    for x in (0.0, 1.0, -3.0):
+        np.testing.assert_allclose(jax.grad(exported.call)(np.float32(x)), (x * x + 1) ** -1.5, rtol=1e-5)
+        np.testing.assert_allclose(exported.call(np.float32(x)), x / np.hypot(x, 1), rtol=1e-6)
+    at_zero = jaxexp.from_stablehlo(bytecode(text.replace("dense<1.0>", "dense<0.0>")), differentiable=True)
+    assert at_zero.call(np.float32(0)) == 0
+    assert np.isfinite(jax.grad(at_zero.call)(np.float32(0)))
+
+
+@pytest.mark.parametrize("body", ["divide %x, %y", "log %y", "log_plus_one %y"])
+def test_slopes_by_large_numbers_are_not_flushed_to_zero(body: str) -> None:
+    """One by such a number is subnormal."""
+    text = f"""func.func @main(%x: tensor<f32>, %y: tensor<f32>) -> tensor<f32> {{
+      %0 = stablehlo.{body} : tensor<f32>
+      %1 = stablehlo.multiply %0, %x : tensor<f32>
+      return %1 : tensor<f32>
+    }}"""
+    live: dict[str, Any] = {
+        "d": lambda x, y: x / y * x,
+        "log ": lambda x, y: jnp.log(y) * x,
+        "log_": lambda x, y: jnp.log1p(y) * x,
+    }
+    function = next(function for begin, function in live.items() if body.startswith(begin))
+    exported = jaxexp.from_stablehlo(bytecode(text), differentiable=True)
+    args = np.float32(3e38), np.float32(2e38)
+    for order in (exported.call, jax.jit(exported.call)):
+        found, expected = (jax.vjp(one, *args)[1](np.float32(0.5)) for one in (order, function))
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert jax.vjp(exported.call, np.float32(1), np.float32(0))[1](np.float32(0)) == (0, 0)

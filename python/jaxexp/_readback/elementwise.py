@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
@@ -188,6 +189,12 @@ _SLOPES: Mapping[Any, Sequence[Callable[..., Any]]] = {
     lax.mul: (lambda x, y: y, lambda x, y: x),
     lax.div: (lambda x, y: lax.div(lax.full_like(y, 1), y), lambda x, y: lax.neg(lax.div(lax.div(x, y), y))),
 }
+# Slopes that are 1 / a number, as functions whose first argument has them.
+_DIVISORS: Mapping[Any, Callable[..., Any]] = {
+    lax.div: lambda x, y: y,
+    lax.log: lambda x: x,
+    lax.log1p: lambda x: lax.add(x, lax.full_like(x, 1)),
+}
 
 
 def keeping_zeros(read: Read) -> Read:
@@ -205,6 +212,20 @@ def absolute(operation: Operation) -> Callable[..., Any]:
     softplus, which is `max(x, 0) + log1p(exp(-abs(x)))`, would be 0 there.
     """
     return (lambda x: lax.mul(x, lax.sign(x))) if operation.operands[0].kind == "f" else lax.abs
+
+
+def sign(operation: Operation) -> Callable[..., Any]:
+    """`sign`; of a complex number, `z / abs(z)`, which has slopes everywhere but at 0, where JAX has none."""
+    if operation.operands[0].kind == "f":
+        return lax.sign
+
+    def of_complex(z: Any) -> Any:
+        is_zero = lax.eq(z, lax.full_like(z, 0))
+        safe = lax.select(is_zero, lax.full_like(z, 1), z)
+        length = lax.abs(safe)
+        return lax.select(is_zero, z, lax.div(safe, lax.complex(length, lax.full_like(length, 0))))
+
+    return of_complex
 
 
 def bits(operation: Operation) -> Callable[..., Any]:
@@ -225,7 +246,7 @@ def bits(operation: Operation) -> Callable[..., Any]:
 def _with_zeros(function: Callable[..., Any]) -> Callable[..., Any]:
     def rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         terms = [
-            _product(tangent, _with_zeros(functools.partial(_slope, function, i))(*primals))
+            _term(function, i, tangent, primals)
             for i, tangent in enumerate(tangents)
             if not isinstance(tangent, SymbolicZero)
         ]
@@ -234,6 +255,20 @@ def _with_zeros(function: Callable[..., Any]) -> Callable[..., Any]:
     same = jax.custom_jvp(lambda *arrays: function(*arrays))
     same.defjvp(rule, symbolic_zeros=True)
     return same
+
+
+def _term(function: Callable[..., Any], i: int, tangent: Any, primals: Sequence[Any]) -> Any:
+    """A tangent times the slope of a function by its argument `i`."""
+    if i > 0 or function not in _DIVISORS:
+        return _product(tangent, _with_zeros(functools.partial(_slope, function, i))(*primals))
+    # One by a large number is subnormal, which processors may take for 0. So both are scaled by the same power of two.
+    divisor = _DIVISORS[function](*primals)
+    size = lax.abs(divisor)
+    large = 2.0 ** (jnp.finfo(size.dtype).maxexp // 2)
+    is_large = lax.gt(size, lax.full_like(size, large))
+    scale = lax.select(is_large, lax.full_like(divisor, 1 / large), lax.full_like(divisor, 1))
+    slope = _with_zeros(functools.partial(_slope, lax.div, 0))(lax.full_like(divisor, 1), lax.mul(divisor, scale))
+    return _product(lax.mul(tangent, scale), slope)
 
 
 def _slope(function: Callable[..., Any], i: int, *arrays: Any) -> Any:

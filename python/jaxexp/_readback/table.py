@@ -61,4 +61,6 @@ DIFFERENTIABLE: Mapping[str, Read] = {
     },
     "stablehlo.abs": elementwise.keeping_zeros(elementwise.absolute),
     "stablehlo.bitcast_convert": elementwise.bits,
+    "stablehlo.reduce": reductions.differentiable_reduce,
+    "stablehlo.sign": elementwise.sign,
 }
