@@ -132,7 +132,8 @@ def with_numbers(readme: str, results: Results) -> str:
     if not (start and end):
         return readme
     versions = results.about["versions"]
-    return f"{before}{START}\n{_waits(results, front=True)}\n\nMeasured with {versions}: [all numbers](docs/benchmarks.md).\n{END}{after}"
+    numbers = f"{_waits(results, front=True)}\n\nMeasured with {versions}: [all numbers](docs/benchmarks.md).\n"
+    return f"{before}{START}\n{numbers}{END}{after}"
 
 
 def _title(results: Results) -> str:
