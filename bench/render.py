@@ -49,7 +49,13 @@ WAITS = (
         "a function of 2,000 arrays becomes bytes", "serialize, first time", "2,000 parameters", again="serialize again"
     ),
     Wait("these bytes become a function", "deserialize, first time", "2,000 parameters", again="deserialize again"),
-    Wait("10,000 functions are read from disk", "load all, first time", "10,000 versions", again="load all again", front=True),
+    Wait(
+        "10,000 functions are read from disk",
+        "load all, first time",
+        "10,000 versions",
+        again="load all again",
+        front=True,
+    ),
     Wait(_LOADED, "load weights, first call", "512 MiB of weights", in_place_of="jax.export, weights in the module"),
     Wait(
         _LOADED,
