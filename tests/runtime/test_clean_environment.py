@@ -1,4 +1,4 @@
-"""The page on Python without JAX, in an environment that has no JAX."""
+"""The pages on Python without JAX and on serving, in an environment that has no JAX."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from kit import documentation as pages
 from kit import without_jax
 from kit.places import TESTS
 
-PAGE = pages.DOCS / "guide" / "python_without_jax.md"
+PAGES = [pages.DOCS / "guide" / f"{name}.md" for name in ("python_without_jax", "serving")]
 
 without_jax.skip_without_plugin()
-if not PAGE.exists():
+if not all(map(Path.exists, PAGES)):
     pytest.skip("the documentation is not beside the tests", allow_module_level=True)
 
 
@@ -56,20 +56,23 @@ def link(files: Iterable[tuple[Path, Path]]) -> None:
 
 
 @pytest.mark.long(
-    promise="where JAX is not installed, the page on Python without JAX works as it is written",
+    promise="where JAX is not installed, the pages on Python without JAX and on serving work as they are written",
     sibling="test_plugins.py::test_a_plugin_starts_once_in_a_process",
 )
-@pytest.mark.processes(reason="one that exports, and servers")
-def test_the_page_in_an_environment_without_jax(tmp_path: Path) -> None:
+@pytest.mark.processes(reason="those that export, and those without JAX")
+@pytest.mark.parametrize("page", PAGES, ids=pages.name_of)
+def test_a_page_in_an_environment_without_jax(page: Path, tmp_path: Path) -> None:
     pytest.importorskip("fastapi", reason="comes with the extra 'test'")
-    python = str(environment(tmp_path / "venv", "numpy", "ml_dtypes", "xla-cpu-pjrt", "fastapi", "httpx2"))
+    needed = ("numpy", "ml_dtypes", "xla-cpu-pjrt", "fastapi", "httpx2", "model-signing", "pyopenssl")
+    python = str(environment(tmp_path / "venv", *needed))
     folder = tmp_path / "page"
     folder.mkdir()
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join([str(TESTS), str(folder)])}
     for name in ("jax", "jaxlib", "scipy"):
         assert subprocess.run([python, "-c", f"import {name}"], env=env, capture_output=True).returncode == 1
-    exporting, *others = range(len(pages.processes(PAGE)))
-    pages.run_process(PAGE, exporting, folder, sys.executable, pages.environment(folder))
-    assert others
-    for number in others:
-        pages.run_process(PAGE, number, folder, python, env)
+    parts = pages.processes(page)
+    with_jax = [any("import jax\n" in block.code for block in part) for part in parts]
+    assert with_jax[:2] == [True, False]
+    for number in range(len(parts)):
+        here = (sys.executable, pages.environment(folder)) if with_jax[number] else (python, env)
+        pages.run_process(page, number, folder, *here)
