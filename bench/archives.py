@@ -1,5 +1,5 @@
 """What archives of 10^3 to 10^6 members cost: made, opened, appended to, and searched. `python -m bench archives`
-prints the table in docs/guide/archive.md; numbers of members may follow.
+prints the table in docs/formats/archive.md; numbers of members may follow.
 """
 
 from __future__ import annotations
