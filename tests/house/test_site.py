@@ -99,7 +99,7 @@ def found_in(page: Any) -> list[str]:
 # What new users searched for, and the section that answers.
 SOUGHT = {
     "dropout key": "guide/equinox.html#several-inputs-dropout-and-keys",
-    "fastapi": "guide/serving.html",
+    "fastapi": "guide/serving.html#a-server-with-fastapi",
     "jax2tf": "guide/migrating.html#from-jax2tf",
     "random key": "guide/versions.html#random-keys",
     "tied weights": "guide/weights.html#other-weights",
