@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import jaxexp
-from jaxexp._signing.package import model_signing as package
+from jaxexp._signing.signed_by import model_signing as package
 from kit.signing import Pair
 
 pytest.importorskip("model_signing", reason="comes with the extra 'sign'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import types
 from collections.abc import Callable, Iterable, Mapping
@@ -10,23 +11,24 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import jax
 
 from jaxexp._errors import ExportError, ExportTypeError
+from jaxexp._kernel.exported import Function
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.conversion import ExportedOfJax
 from jaxexp._kernel.module import meshes
 from jaxexp._kernel.read.decode import reader_of
 from jaxexp._public import InPlaceOf, public
 
-from .called import Called
-from .recorded import Recorded, save_with_cases
-
 if TYPE_CHECKING:
+    from jaxexp._api.cases.report import CheckReport
     from jaxexp._executables.executables import Executable
+    from jaxexp._kernel.artifact.cases import Case
+    from jaxexp._kernel.write.options import Writing
     from jaxexp._weights.arrays.weights import Weights
     from jaxexp._weights.files.names import Rename
 
 
 @public
-class Exported(Recorded, Called, ExportedOfJax, metaclass=InPlaceOf):
+class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
     """A JAX function that was lowered to StableHLO: its module, its signature, and access to its VJP.
 
     It has the fields, the constructor and the methods of `jax.export.Exported`. Objects come from `export`,
@@ -165,6 +167,121 @@ class Exported(Recorded, Called, ExportedOfJax, metaclass=InPlaceOf):
         """
         _refuse_without_weights(self)
 
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        """The calls that were recorded with the function, as far as they fit its signature; empty if there are none.
+
+        They go along with `specialize` if their shapes fit, with `dataclasses.replace`, and into new artifacts;
+        `serialize` leaves out those with arrays in files. Other weights give other results: so `bind`, `with_weights`,
+        and JAX's functions on a `BoundExported` drop them.
+        """
+        from jaxexp._api.cases.recording import cases_of
+
+        return cases_of(self)
+
+    def check(self, *, tolerance: Any = None, max_drawn_bytes: int = 1 << 32) -> CheckReport:
+        """Makes the recorded calls again, and compares the results with the recorded ones.
+
+        Args:
+            tolerance: how far numbers may be from the recorded ones, for all results: a relative tolerance as a number,
+                or a `Tolerance`; 0 for equal numbers. The default is what was given or measured when the case was
+                recorded, or else the default of the dtype: integers have to be equal, and a float may differ by 64
+                units in the last place of the largest number of its result.
+            max_drawn_bytes: how many bytes the random arguments of a case may take.
+
+        Returns:
+            A report of all cases, also of those that cannot be called here; `CheckReport.ok` says whether all results
+            are as recorded. Of a case that differs, it names the first operation that does, if a trace was recorded.
+
+        Raises:
+            ExportError: the tolerance is negative, or not finite. It is also a TypeError if it is no number.
+
+        Example:
+            >>> print(jaxexp.load("model.jaxexp").check())
+        """
+        from jaxexp._api.cases.recording import check
+
+        return check(self, tolerance, max_drawn_bytes)
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        vjp_order: int = 0,
+        compatibility: str | None = None,
+        trailer: bool = True,
+        metadata: Mapping[str, Any] | None = None,
+        strict: bool = False,
+        locations: str = "full",
+        sizes: Iterable[Mapping[str, int]] | None = None,
+        pad: str | Iterable[str] | None = None,
+        cases: Iterable[Any] = (),
+        weights: str | None = None,
+        max_weights_file_size: int | None = None,
+    ) -> None:
+        """Writes what `serialize` returns to a file, without a second copy of the module in memory. The weights of a
+        function go to a file of tensors beside it.
+
+        The bytes go to a temporary file in the same folder. When it is complete, it replaces `path`, so other programs
+        see the old file or the new one.
+
+        The weights are in the safetensors format, in ``model.safetensors`` for a program in ``model.jaxexp``. A program
+        always finds the weights that it was saved with: if the process dies while it saves, the old program finds the
+        old weights, or the new program the new ones. Weights that were loaded from the target files, and are still
+        there, are not written again. They are written in small parts, so saving needs little memory.
+
+        Args:
+            path: the file; an existing one is replaced. An existing file of weights, or an index, is replaced only if
+                jaxexp wrote it, and no other artifact in the folder needs it. An artifact may replace its own file: for
+                others that share it, the old one stays under a hidden name.
+            vjp_order, compatibility, trailer, metadata, strict, locations, sizes, pad: as in `serialize`. All orders
+                share the weights. With weights, `trailer` must be True: the names of their files are in it.
+            cases: calls to make now, whose arguments and results are saved with the function, for `check` to make
+                again: each a tuple of the positional arguments, without the weights; or a dict with ``args``,
+                ``kwargs``, a ``name``, a ``tolerance`` (as in `check`, for all results, or a dict of some by their
+                paths, as in ``{"result['loss']": 1e-3}``; ``"dtype"``, the default, is that of the dtype;
+                ``"measured"`` measures now what rounding does to a float, which takes several calls), and
+                ``vjp_order`` for a call of the VJP with the ``cotangents`` of the results, in a list; by default they
+                are random. With ``"trace": True``, fingerprints of what each operation makes are saved, too, so that
+                `check` can name the first operation that differs; this compiles a second program. An array may be a
+                `Drawn`. If arrays take more than 64 KiB, the largest ones go to ``model.cases.safetensors`` beside
+                ``model.jaxexp``.
+            weights: the name of the file of weights, ``NAME.safetensors``, in the folder of `path`.
+            max_weights_file_size: how many bytes of weights a file may have. If there are more, they go to files
+                ``NAME-00001-of-00003.safetensors`` and so on, with an index ``NAME.safetensors.index.json``.
+
+        Raises:
+            ExportError: as in `serialize`; or the arguments of a case do not fit, the function has effects, or it
+                cannot run here; or ``trailer=False`` leaves no place for cases; or a weight cannot be written, because
+                its dtype has no place in the format, or because not all of it is in this process; or a file of weights
+                or cases would replace one that another program wrote, or that is damaged, or that another artifact in
+                the folder needs; or the path of a function with weights is a symbolic link. Nothing is written. It is
+                also a TypeError if the options for weights are given, and the function has none.
+            WeightsError: the weights were loaded from files that are missing, or others, now.
+            BusyError: another writer saves weights or cases in the folder for a minute. Nothing is written.
+            OSError: a file cannot be written. What was saved before is still there.
+        """
+        self._check_options(trailer, weights, max_weights_file_size)
+        cases = list(cases)
+        how = self._writing(vjp_order, compatibility, trailer, metadata, strict, locations, sizes, pad, cases)
+        write = functools.partial(self._write, path, weights, max_weights_file_size)
+        if (kept := cases_to_write(self, how, cases)) is None:
+            write(how)
+            return
+        from .cases import files
+
+        files.save(path, kept, lambda placed: write(how._replace(cases=placed, case_files=True)))
+
+    def _check_options(self, trailer: bool, weights: str | None, max_weights_file_size: int | None) -> None:
+        given = {"weights": weights, "max_weights_file_size": max_weights_file_size}
+        if (name := next((name for name, value in given.items() if value is not None), None)) is not None:
+            raise ExportTypeError(f"{self.fun_name} cannot be saved with {name}: it has no weights")
+
+    def _write(self, path: Any, weights: str | None, max_weights_file_size: int | None, how: Writing) -> None:
+        from jaxexp._kernel.write.serialize import save
+
+        save(self, path, how)
+
     def __repr__(self) -> str:
         from jaxexp._view.facts import line
 
@@ -256,6 +373,52 @@ class Exported(Recorded, Called, ExportedOfJax, metaclass=InPlaceOf):
         from jaxexp._readback.read_back import make_jaxpr
 
         return make_jaxpr(self, args_specs, kwargs_specs)
+
+    def _check_padding(self, *how: Any) -> None:
+        from jaxexp._api.cases.padding import check
+
+        check(self, *how)
+
+    def _batch(self, primitive: Any, *mapped: Any, **params: Any) -> Any:
+        from jaxexp._readback.vmap import batch_call
+
+        return batch_call(primitive, *mapped, **params)
+
+    def _code_in_cache(self, *call: Any) -> Any:
+        from jaxexp._executables import store
+
+        return store.find(*call)
+
+    def _callable_with_cache(self, jitted: Any, flattened: Any, code_of: Any) -> Any:
+        from jaxexp._executables import store
+
+        return store.callable_of(self.fun_name, jitted, flattened, code_of)
+
+
+def cases_to_write(exported: Any, how: Writing, given: Iterable[Any]) -> list[Case] | None:
+    """The cases of a function for a new artifact, and new ones for what was given; None if there are none.
+
+    Raises:
+        ExportError: as in `Exported.save`.
+    """
+    given = list(given)
+    if not how.trailer or (not given and data.cases_of(exported.unbound) is None):
+        if given:
+            raise ExportError(
+                f"{exported.fun_name} cannot be saved with cases and trailer=False: cases are in the trailer"
+            )
+        return None
+    from jaxexp._api.cases import recording
+
+    cases = recording.recorded(exported, given)
+    kept = [case for case in cases if case.vjp_order <= how.vjp_order]
+    for case in cases[len(cases) - len(given) :]:
+        if case not in kept:
+            raise ExportError(
+                f"{exported.fun_name} cannot be saved with vjp_order={how.vjp_order!r}: case {case.name!r} calls the "
+                f"VJP of order {case.vjp_order}"
+            )
+    return kept
 
 
 def _refuse_without_weights(exported: Exported) -> NoReturn:
@@ -353,63 +516,17 @@ class BoundExported(Exported):
 
         return BoundExported.of(specialized(self.unbound, args_specs, kwargs_specs), self.weights)
 
-    def save(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        vjp_order: int = 0,
-        compatibility: str | None = None,
-        trailer: bool = True,
-        metadata: Mapping[str, Any] | None = None,
-        strict: bool = False,
-        locations: str = "full",
-        sizes: Iterable[Mapping[str, int]] | None = None,
-        pad: str | Iterable[str] | None = None,
-        cases: Iterable[Any] = (),
-        weights: str | None = None,
-        max_weights_file_size: int | None = None,
-    ) -> None:
-        """Writes the program to a file, and the weights to a file of tensors beside it.
-
-        The weights are in the safetensors format, in ``model.safetensors`` for a program in ``model.jaxexp``. A program
-        always finds the weights that it was saved with: if the process dies while it saves, the old program finds the
-        old weights, or the new program the new ones. Weights that were loaded from the target files, and are still
-        there, are not written again.
-
-        The weights are written in small parts, so saving needs little memory.
-
-        Args:
-            path: the file of the program; an existing one is replaced. An existing file of weights, or an index, is
-                replaced only if jaxexp wrote it, and no other artifact in the folder needs it. An artifact may replace
-                its own file: for others that share it, the old one stays under a hidden name.
-            vjp_order: as in `Exported.serialize`. All orders share the weights.
-            compatibility, metadata, strict, locations, sizes, pad: as in `Exported.serialize`.
-            trailer: must be True, because the names of the files are in the trailer.
-            cases: as in `Exported.save`, without the weights.
-            weights: the name of the file of weights, ``NAME.safetensors``, in the folder of `path`.
-            max_weights_file_size: how many bytes of weights a file may have. If there are more, they go to files
-                ``NAME-00001-of-00003.safetensors`` and so on, with an index ``NAME.safetensors.index.json``.
-
-        Raises:
-            ExportError: as in `Exported.serialize`; or a weight cannot be written, because its dtype has no place in
-                the format, or because not all of it is in this process; or another program wrote a file that the
-                weights would replace, or it is damaged, or another artifact in the folder needs it, or this one has its
-                cases there; or the path is a symbolic link. Nothing is written.
-            WeightsError: the weights were loaded from files that are missing, or others, now.
-            BusyError: another writer saves weights or cases in the folder for a minute. Nothing is written.
-            OSError: a file cannot be written. What was saved before is still there.
-        """
-        from jaxexp._weights.bound.program import save
-
+    def _check_options(self, trailer: bool, weights: str | None, max_weights_file_size: int | None) -> None:
         if not trailer:
             raise ExportTypeError(
                 f"{self.fun_name} cannot be saved with trailer=False, because the trailer says where its weights are. "
                 "Save unbound, and the weights with another tool"
             )
-        cases = list(cases)
-        how = self._writing(vjp_order, compatibility, True, metadata, strict, locations, sizes, pad, cases)
-        rest = weights, max_weights_file_size
-        save_with_cases(self, path, how, cases, lambda how: save(self.unbound, self.weights, path, how, *rest))
+
+    def _write(self, path: Any, weights: str | None, max_weights_file_size: int | None, how: Writing) -> None:
+        from jaxexp._weights.bound.program import save
+
+        save(self.unbound, self.weights, path, how, weights, max_weights_file_size)
 
     def __eq__(self, other: object) -> bool:
         if self is other:

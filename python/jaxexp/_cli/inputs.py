@@ -19,7 +19,7 @@ from .complaints import misused
 
 if TYPE_CHECKING:
     from jaxexp._fleet.archive.archive import Archive
-    from jaxexp._fleet.engine.work import Unusable
+    from jaxexp._fleet.engine.engine import Unusable
     from jaxexp._fleet.passes.given import Place
     from jaxexp._policy.policy import Policy
 
@@ -74,7 +74,7 @@ def in_folder(folder: str, folders: Folders, command: str) -> Iterator[Source | 
     Raises:
         click.ClickException: there are none.
     """
-    from jaxexp._fleet.engine.work import Unusable
+    from jaxexp._fleet.engine.engine import Unusable
 
     found, _ = given([folder], folders, command)
     for place in found:
@@ -146,7 +146,7 @@ def given(paths: Sequence[str], folders: Folders, command: str) -> tuple[list[Pl
     Raises:
         click.ClickException: folders and archives hold nothing.
     """
-    from jaxexp._fleet.engine.work import Unusable
+    from jaxexp._fleet.engine.engine import Unusable
     from jaxexp._fleet.passes.given import places
 
     found = list(places(paths, command, folders))

@@ -16,8 +16,7 @@ from jaxexp._errors import WorkerError
 from . import importing, inputs, progress
 
 if TYPE_CHECKING:
-    from jaxexp._fleet.engine.crew import Means, Workers
-    from jaxexp._fleet.engine.work import Unusable
+    from jaxexp._fleet.engine.engine import Means, Unusable, Workers
     from jaxexp._fleet.passes.folders import Folders
     from jaxexp._fleet.passes.given import Place
 
@@ -46,16 +45,16 @@ class Spread:
         Raises:
             WorkerError: there are none for too long, or they cannot do it.
         """
-        from jaxexp._fleet.engine import crew
+        from jaxexp._fleet.engine import engine
 
         with contextlib.ExitStack() as stack:
             executor = self.executor
             if executor is None and processes and self.workers is not None and self.workers > 1:
                 stack.enter_context(_safe_path())
-                executor = crew.processes(self.workers)
+                executor = engine.processes(self.workers)
             try:
                 imported = importing.imported()
-                yield crew.Means(executor, self.workers, self.journal, self.timeout, imported, resumed)
+                yield engine.Means(executor, self.workers, self.journal, self.timeout, imported, resumed)
             except WorkerError as error:
                 raise type(error)(self._in_options(str(error))) from error
 

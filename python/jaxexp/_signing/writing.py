@@ -12,9 +12,8 @@ from typing import Any
 from jaxexp._errors import ExportError, cause
 from jaxexp._kernel.io import files
 
-from .package import model_signing, said
-from .signed_by import CURVES
-from .statement import folder_of, listed_name
+from .reading import folder_of, listed_name
+from .signed_by import CURVES, model_signing, said
 
 _BUNDLE = "application/vnd.dev.sigstore.bundle"  # what the media types of signatures begin with
 _LARGEST = 1 << 26  # bytes of a signature

@@ -15,7 +15,7 @@ from jaxexp._kernel.io import files
 from jaxexp._kernel.io.version import stamp
 
 if TYPE_CHECKING:
-    from jaxexp._fleet.places.cases import Check
+    from jaxexp._fleet.places.load import Check
     from jaxexp._fleet.places.source import Given
     from jaxexp._policy.policy import Policy
     from jaxexp._signing.reading import SignedFiles

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxexp import _runtime
 from jaxexp._errors import ExportError, RunError, WeightsError, cause, shown
-from jaxexp._fleet.places.executables import check_executables
+from jaxexp._fleet.places.verify import check_executables
 from jaxexp._kernel.artifact.words import counted, listed
 from jaxexp._kernel.io import compile_cache, files
 
@@ -21,7 +21,7 @@ from .programs import Trust, program_of
 from .trees import Dict, MismatchError, Tree, tree_of
 
 if TYPE_CHECKING:
-    from jaxexp._fleet.places.cases import Check, CheckReport
+    from jaxexp._fleet.places.load import Check, CheckReport
     from jaxexp._fleet.places.source import Given
     from jaxexp._fleet.places.weights import Rename
     from jaxexp._policy.policy import Policy
@@ -337,7 +337,7 @@ class Session:
             DeserializationError: the artifact is damaged.
             OSError: its file cannot be opened again.
         """
-        from jaxexp._fleet.places.cases import cases_in, check_by
+        from jaxexp._fleet.places.load import cases_in, check_by
 
         if self._opened is None:
             raise self._refused("has no cases of its own: check the session that was loaded")

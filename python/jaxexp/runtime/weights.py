@@ -19,7 +19,7 @@ from .trees import Dict, tree_of
 
 if TYPE_CHECKING:
     from jaxexp._fleet.archive.handle import Handle
-    from jaxexp._fleet.places.cases import Check
+    from jaxexp._fleet.places.load import Check
     from jaxexp._fleet.places.weights import Source
 
     from .programs import Trust

@@ -17,7 +17,7 @@ import pytest
 
 import jaxexp
 from jaxexp import Archive, DeserializationError, ExportError, _native
-from jaxexp._fleet.archive.output import refuse_unknown_rest
+from jaxexp._fleet.archive.writer import refuse_unknown_rest
 from kit.archive_files import assert_sound, make, of_one_section, with_index
 from kit.archives import blob
 from kit.places import TESTS

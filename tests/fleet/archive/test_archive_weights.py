@@ -19,7 +19,7 @@ from numpy.testing import assert_array_equal
 import jaxexp
 from jaxexp import Archive, _native
 from jaxexp._errors import DeserializationError, ExportError, WeightsError
-from jaxexp._fleet.archive import weights_writer
+from jaxexp._fleet.archive import writer as weights_writer
 from kit import hostile_archives
 from kit.archives import blob
 from kit.weighted import X, apply, bound, close, closed, params, squared

@@ -22,7 +22,7 @@ import pytest
 
 import jaxexp
 from jaxexp import Archive, DeserializationError, ExportError, _native
-from jaxexp._fleet.archive.output import Output
+from jaxexp._fleet.archive.writer import Output
 from kit import forged
 from kit.archive_files import X, assert_sound, make
 from kit.archives import blob, plain

@@ -21,8 +21,8 @@ from jaxexp._cli import start
 from jaxexp._errors import FatalArtifactError, WorkerError
 from jaxexp._fleet.archive import verification as of_archives
 from jaxexp._fleet.engine import worker
-from jaxexp._fleet.engine.errors import packed, unpacked
-from jaxexp._fleet.engine.work import Input, Part, cut
+from jaxexp._fleet.engine.engine import Input, Part, cut
+from jaxexp._fleet.engine.worker import packed, unpacked
 from jaxexp._readback.refused import RefusedError
 from kit import bulk
 from kit.archives import blob

@@ -21,9 +21,9 @@ import pytest
 import jaxexp
 from jaxexp import _native
 from jaxexp._errors import JournalError
-from jaxexp._fleet.engine.journal import Journal
-from jaxexp._fleet.passes import digests_many, verify_many
-from jaxexp._fleet.places.digests import digests_of
+from jaxexp._fleet.engine.engine import Journal
+from jaxexp._fleet.passes import one_by_one, verify_many
+from jaxexp._fleet.places.inspect import digests_of
 from jaxexp._fleet.places.source import Source
 from kit import bulk, weighted
 from kit.archives import blob
@@ -382,9 +382,6 @@ def test_weights_are_written_below_the_folder_only(tmp_path) -> None:
     assert outside.read_text() == "mine"
 
 
-check_many = importlib.import_module("jaxexp._fleet.passes.check_many")
-
-
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """A function with weights and cases in files beside it."""
@@ -405,8 +402,8 @@ def changed(file: Path) -> bytes:
 
 def test_a_file_beside_it_changes_or_goes(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[Any] = []
-    real = check_many.check
-    monkeypatch.setattr(check_many, "check", lambda *args, **how: looked_at.append(args) or real(*args, **how))
+    real = one_by_one.check
+    monkeypatch.setattr(one_by_one, "check", lambda *args, **how: looked_at.append(args) or real(*args, **how))
 
     def checked() -> tuple[str, int]:
         looked_at.clear()
@@ -453,7 +450,7 @@ def test_digests_are_kept_until_weights_change(model: Path, monkeypatch: pytest.
         read.append(Path(source.name).name)
         return digests_of(source)
 
-    monkeypatch.setattr(digests_many, "digests_of", noted)
+    monkeypatch.setattr(one_by_one, "digests_of", noted)
     assert (dict(jaxexp.digests_many([model.parent], journal=journal)), read) == (alone, [])
     (model.parent / "f.safetensors").touch()
     assert (dict(jaxexp.digests_many([model.parent], journal=journal)), read) == (alone, ["f.jaxexp"])
@@ -463,7 +460,7 @@ def test_digests_are_kept_until_weights_change(model: Path, monkeypatch: pytest.
     ("run", "module", "name"),
     [
         (jaxexp.verify_many, "jaxexp._fleet.places.verify", "files_of"),
-        (jaxexp.digests_many, "jaxexp._fleet.places.digests", "_digests"),
+        (jaxexp.digests_many, "jaxexp._fleet.places.inspect", "_digests"),
     ],
 )
 def test_a_file_that_is_replaced_while_it_is_read(

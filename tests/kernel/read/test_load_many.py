@@ -22,7 +22,7 @@ import pytest
 import jaxexp
 from jaxexp import _native
 from jaxexp._api.exported import reader
-from jaxexp._api.many import Manner, load_slices
+from jaxexp._api.load import Manner, load_slices
 from jaxexp._fleet.archive.opened import Opened
 from jaxexp._kernel.codec import nodes
 from jaxexp._kernel.io import sources

@@ -7,18 +7,18 @@ import time
 
 import jaxexp
 from jaxexp._fleet.archive import verification
-from jaxexp._fleet.engine import crew, journal
+from jaxexp._fleet.engine import engine
 
 
 def slowly() -> None:
     """From now on there is time to interrupt: what is found is written down one after the other."""
-    add = journal.Journal.add
+    add = engine.Journal.add
 
-    def add_later(self: journal.Journal, found: list) -> None:
+    def add_later(self: engine.Journal, found: list) -> None:
         time.sleep(0.03)
         add(self, found)
 
-    journal.Journal.add = add_later
+    engine.Journal.add = add_later
 
 
 if __name__ == "__main__":
@@ -27,7 +27,7 @@ if __name__ == "__main__":
     verification.SHARE_BYTES = 3 * verification.UNIT_BYTES
     slowly()
     print("begun", flush=True)
-    executor = crew.processes(int(workers)) if int(workers) else None
+    executor = engine.processes(int(workers)) if int(workers) else None
     found = jaxexp.verify_many([folder], journal=path, executor=executor)
     with open(result, "w") as file:
         json.dump({name: str(error) for name, error in found.items()}, file)

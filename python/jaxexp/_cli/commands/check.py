@@ -312,7 +312,7 @@ def _outcome(name: str, where: str, found: CheckReport | Exception) -> Outcome:
 
 
 def _here(files: Sequence[str], folders: inputs.Folders, spread: Spread, how: _How) -> Iterator[Outcome]:
-    from jaxexp._fleet.passes.check_many import checked
+    from jaxexp._fleet.passes.one_by_one import checked
 
     found = spread.results(files, folders, "check", lambda given, means: checked(given, means, **how))
     return (_outcome(name, HERE, one) for name, one in found)
@@ -326,7 +326,7 @@ def _tried(source: inputs.Source, where: str, check: Callable[[inputs.Source], C
 def _viewed(file: str, page_file: str, how: _How) -> Outcome:
     """Checks an artifact, and writes a page about it and what was found."""
     from jaxexp._api.cases.page import of_report
-    from jaxexp._fleet.places.check import check
+    from jaxexp._fleet.places.load import check
 
     def written(source: inputs.Source) -> CheckReport:
         found = check(source.given, **how)
@@ -340,7 +340,7 @@ def _of_results(file: str, results_file: str, tolerance: Tolerance | None) -> Ou
     """Compares what the calls returned elsewhere."""
     from jaxexp._api.cases.results import check_results
     from jaxexp._cli import arrays
-    from jaxexp._fleet.places.cases import cases_in
+    from jaxexp._fleet.places.load import cases_in
 
     def compared(source: inputs.Source) -> CheckReport:
         artifact = source.read()

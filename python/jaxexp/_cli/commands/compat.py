@@ -15,7 +15,7 @@ from jaxexp._cli import complaints, completing, headers, importing, inputs, spre
 from jaxexp._cli.page import Column, Page, print_json, quiet_option
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
-from jaxexp._fleet.passes.compatibility_many import described
+from jaxexp._fleet.passes.one_by_one import described
 from jaxexp._fleet.places.source import source
 from jaxexp._kernel.artifact.words import counted, listed, span
 from jaxexp._kernel.releases.table import number

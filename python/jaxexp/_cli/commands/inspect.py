@@ -12,14 +12,13 @@ import click
 from jaxexp._cli import complaints, completing, functions, headers, importing, inputs, sizes
 from jaxexp._cli.page import Column, Page, print_json
 from jaxexp._errors import ExportError
-from jaxexp._fleet.places import executables
 from jaxexp._fleet.places.inspect import inspected as read
-from jaxexp._fleet.places.other_files import tensors_in
+from jaxexp._fleet.places.verify import executables_in, is_file_of_executables, tensors_in
 from jaxexp._kernel.artifact.inspection import Inspection, Value, facts_of, in_tree_of, notes_of, type_of
 from jaxexp._kernel.artifact.words import counted
 
 if TYPE_CHECKING:
-    from jaxexp._fleet.places.executables import Executable
+    from jaxexp._fleet.places.verify import Executable
     from jaxexp._weights.files.reading import TensorFiles
 
 _EXAMPLE = """\b
@@ -106,8 +105,8 @@ def command(
                 elif inspected:
                     _show_several(page, inspected, folders, digests)
                 fail(*errors)
-            elif executables.is_file_of_executables(text):
-                code = executables.executables_in(text, check=check)
+            elif is_file_of_executables(text):
+                code = executables_in(text, check=check)
                 add(_executables_to_dict, _show_executables, text, code)
             elif (held := tensors_in(text)) is not None:
                 add(_tensors_to_dict, _show_tensors, text, held)

@@ -166,7 +166,7 @@ def _place(source: inputs.Source, order: int) -> Place:
 def _weights(source: inputs.Source, data: Any, folders: inputs.Folders) -> Tensors | None:
     """The weights and cases of an artifact: for a file, in files beside it; for a member, in its archive."""
     from jaxexp import _native
-    from jaxexp._fleet.archive import member_weights
+    from jaxexp._fleet.archive.writer import files_beside
 
     if source.path is None:
         return source.stored_files()
@@ -178,7 +178,7 @@ def _weights(source: inputs.Source, data: Any, folders: inputs.Folders) -> Tenso
                 "a folder"
             )
         return None
-    weights = member_weights.files_beside(source.path, data)
+    weights = files_beside(source.path, data)
     if weights is not None:
         folder = os.path.dirname(source.path)
         names = [(file.name, file.second_name) for file in weights.table.files]

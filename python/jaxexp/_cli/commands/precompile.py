@@ -13,7 +13,7 @@ from jaxexp._fleet.places.source import is_url
 from jaxexp._kernel.artifact.words import counted
 
 if TYPE_CHECKING:
-    from jaxexp._fleet.places.executables import Executable
+    from jaxexp._fleet.places.verify import Executable
 
 _EXAMPLE = """\b
 Example:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp._cli import completing, functions, importing, inputs, progress, sizes, tolerances
-from jaxexp._cli.call_arguments import CallArguments
+from jaxexp._cli.functions import CallArguments
 from jaxexp._cli.page import say
 from jaxexp._kernel.artifact.words import counted
 
@@ -77,7 +77,7 @@ def command(
     arrays take more than 64 KiB, the largest go to a file beside it, NAME.cases.safetensors. This imports JAX, and runs
     the function: run only what you trust.
     """
-    from jaxexp._fleet.places.check import record
+    from jaxexp._fleet.places.load import record
 
     if sized and not is_random:
         raise click.UsageError("--size is for random numbers: add --random")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp._cli import completing, functions, headers, importing, inputs, outputs, sizes
-from jaxexp._cli.call_arguments import CallArguments
 from jaxexp._cli.complaints import FAILED, complain
+from jaxexp._cli.functions import CallArguments
 from jaxexp._cli.page import Column, Page, say
 from jaxexp._errors import WeightsError
 from jaxexp._kernel.artifact.words import counted, dtype_and_shape, listed

@@ -9,7 +9,7 @@ import click
 
 from jaxexp._cli import completing, headers, inputs, outputs, progress
 from jaxexp._cli.page import say
-from jaxexp._fleet.passes.targets import inside, make_folder
+from jaxexp._fleet.passes.migrate_many import inside, make_folder
 from jaxexp._kernel.artifact.words import counted
 
 _EXAMPLE = """\b

@@ -29,7 +29,7 @@ from jaxexp._kernel.artifact.words import counted, listed
 
 if TYPE_CHECKING:
     from jaxexp._fleet.archive.archive import Archive
-    from jaxexp._fleet.engine.work import Unusable
+    from jaxexp._fleet.engine.engine import Unusable
     from jaxexp._fleet.passes.given import Place
     from jaxexp._policy.policy import Policy
     from jaxexp._signing.reading import SignedFiles

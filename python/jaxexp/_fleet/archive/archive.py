@@ -16,15 +16,14 @@ from jaxexp._kernel.artifact.words import bytes_in_words, counted, cut, is_text
 from jaxexp._kernel.io.sources import open_source
 from jaxexp._public import PublicNames, public, public_dir
 
-from .handle import Handle
-from .load_all import load_all
+from .handle import Handle, load_all
 from .opened import Opened
 
 if TYPE_CHECKING:
     from jaxexp._api.exported import Exported
-    from jaxexp._api.many import OnError
+    from jaxexp._api.load import OnError
     from jaxexp._executables.executables import Executable
-    from jaxexp._fleet.engine.crew import Workers
+    from jaxexp._fleet.engine.engine import Workers
     from jaxexp._kernel.io.sources import BinaryFile
     from jaxexp._policy.policy import Policy
     from jaxexp._signing.signed_by import SignedBy
@@ -98,7 +97,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             TypeError: `source` is something else.
         """
         if signed_by is not None:
-            from .signed import opened_signed
+            from .opened import opened_signed
 
             return Archive(opened_signed(source, signed_by))
         again = functools.partial(Archive.open, stable=True) if stable else Archive.open
@@ -120,8 +119,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         """
         from jaxexp._kernel.io.lock import replacing_locked
 
-        from .output import new
-        from .writer import ArchiveWriter
+        from .writer import ArchiveWriter, new
 
         return ArchiveWriter(new(replacing_locked(_on_this_machine(path))), path, share_modules)
 
@@ -146,8 +144,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             ExportError: another process is changing it.
             OSError: the file cannot be opened or written.
         """
-        from .output import appended
-        from .writer import ArchiveWriter
+        from .writer import ArchiveWriter, appended
 
         return ArchiveWriter(appended(_on_this_machine(path)), path, share_modules)
 
@@ -272,7 +269,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             DeserializationError: a member, or the index, is damaged. The error names the archive and the member.
             PolicyError: a member contains something that the policy does not allow. The error names both, too.
         """
-        from jaxexp._api.many import Manner  # imports JAX
+        from jaxexp._api.load import Manner  # imports JAX
 
         return load_all(self._opened, self._names if names is None else names, Manner(workers, on_error, policy))
 
@@ -345,7 +342,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             DeserializationError: the index, or the ZIP file's directory, is damaged; or the journal is.
             ExportError: it is in a file object, which other processes cannot open; or as in `verify_many`.
         """
-        from jaxexp._fleet.engine.crew import Means  # few processes need it
+        from jaxexp._fleet.engine.engine import Means  # few processes need it
 
         from .verification import verify
 

@@ -8,11 +8,11 @@ import json
 import mmap
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
-from jaxexp._errors import ChangedArtifactError, DeserializationError, ExportError, cause
+from jaxexp._errors import ChangedArtifactError, DeserializationError, ExportError, WeightsError, cause
 from jaxexp._kernel.artifact.words import is_text, meant
 from jaxexp._kernel.io.files import empty, named_in_errors
 from jaxexp._kernel.io.other_files import HEAD, instead_of_archive
@@ -21,7 +21,10 @@ from jaxexp._kernel.io.sources import Storage
 if TYPE_CHECKING:
     from jaxexp._api.exported import Exported
     from jaxexp._signing.reading import SignedFiles
-    from jaxexp._weights.files.header import Tensor
+    from jaxexp._signing.signed_by import SignedBy
+    from jaxexp._weights.files.header import Source, Table, Tensor
+    from jaxexp._weights.files.reading import Tensors
+
 
 # How much to read from both ends of a file that takes a request for each range: often the whole index.
 _FIRST_FETCH = 1 << 16
@@ -368,3 +371,115 @@ class _Fetched:
         read = self._source.read(position, max(size, min(_BLOCK, self._source.size - position)))
         self._blocks = [(position, read)]
         return read[:size]
+
+
+def opened_signed(source: Any, by: SignedBy) -> Opened:
+    """Opens a signed archive.
+
+    Raises:
+        SignatureError: it is not signed by whom it should be, or not what was signed.
+        ExportError: it is not in a file on this machine.
+        DeserializationError: it is signed, and no archive.
+        OSError: it cannot be read.
+    """
+    from jaxexp._signing.reading import SignedFiles, unnamed
+
+    if not isinstance(source, (str, os.PathLike)):
+        raise unnamed(f"{type(source).__name__}")
+    path = os.fsdecode(source)
+    if "://" in path:
+        raise unnamed("what is behind a URL: copy it here with its signature")
+    signed = SignedFiles(by)
+    return Opened(_InMemory(path, signed.opened(path)), signed=signed)
+
+
+class _InMemory(Storage):
+    """The bytes of a file that was read at once. Other processes cannot have them, so there is no address."""
+
+    def __init__(self, name: str, content: Any) -> None:
+        self.name = name
+        self.size = len(content)
+        self.content = content
+
+    def read(self, position: int, size: int) -> bytes:
+        if self.content is None:
+            raise ValueError(f"{self.name} is closed")
+        found: bytes = self.content.read(position, size)
+        return found
+
+    def close(self) -> None:
+        self.content = None
+
+
+def of_table(opened: Opened, label: str, table: Table, types: Mapping[str, Any]) -> Tensors:
+    """The tensors in the table of a member's trailer, looked up when they are used: the archive has no names for them.
+
+    `types` have the dtype and the shape of each, by its name; the bytes do not say these.
+    """
+    from jaxexp._weights.files.dtypes import held_as, size_of, type_of, unnamed
+    from jaxexp._weights.files.header import Source, Tensor, damaged
+    from jaxexp._weights.files.reading import Tensors, in_pieces
+
+    archive = opened.tensors  # it outlives the archive
+
+    def find(place: int) -> Source:
+        stored = table.tensors[place]
+        name, type_ = stored.name, types[stored.name]
+        there = archive.place(stored.digest)
+        if there is None or there[1] != stored.size:
+            found = "none" if there is None else f"one of {there[1]:,} bytes"
+            expected = f"a tensor of {stored.size:,} bytes with the digest {stored.digest.hex()}"
+            raise WeightsError(name, expected, found, file=label)
+        held = held_as(str(type_.dtype), type_.shape)
+        if held is None or size_of(*held) != stored.size:
+            expected = f"as many bytes as {type_of(type_)} has"
+            raise WeightsError(name, expected, f"{stored.size:,}", file=label)
+        start, end = there[0], there[0] + there[1]
+        of, identity = unnamed(str(type_.dtype), type_.shape), archive.identity
+
+        def whole() -> memoryview:
+            found = archive.bytes_of(Tensor(name, *held, start, end))
+            # A file that was mapped when the archive was opened does not change. Another one may have been replaced.
+            if identity is None and (digest := _native.digest(found)) != stored.digest:
+                error = damaged(archive.name, name, stored.digest, digest)
+                error.found += ": it is damaged, or the file has changed since it was opened; open it again"
+                raise error
+            return found
+
+        origin = None if identity is None else (*identity, start, end)
+        return Source(name, *held, lambda: in_pieces(whole()), origin, stored.digest, of, archive.name, whole)
+
+    names = (tensor.name for tensor in table.tensors)
+    return Tensors(names, find, repr(label), stable=archive.stable, table=table)
+
+
+def of_artifact(opened: Opened, label: str, artifact: _native.Artifact) -> Tensors | None:
+    """The same for an artifact that is not a function yet; None if it has no weights in the archive."""
+    found = artifact.weights()
+    if found is None or not opened.has_tensors(found):
+        return None
+    from jaxexp._kernel.artifact.inspect import shown_node, values_of
+    from jaxexp._weights.files.header import Table
+
+    arguments, _ = values_of(artifact, artifact.describe(shown_node), len(found[1]))
+    types = {name: value for (name, *_), value in zip(found[1], arguments, strict=True)}
+    return of_table(opened, label, Table.of_trailer(*found), types)
+
+
+def cases_of(opened: Opened, label: str, artifact: _native.Artifact | None) -> Tensors | None:
+    """The arrays of cases of a member, looked up when they are used; None if they are not in the archive."""
+    if artifact is None or (said := artifact.cases()) is None or not said[2]:
+        return None
+    from jaxexp._api.cases import files
+
+    table = files.of_trailer(said)
+    if table is None or not opened.has_tensors(table):
+        return None
+    return of_table(opened, label, table, files.types_of(said))
+
+
+def files_of_artifact(opened: Opened, label: str, artifact: _native.Artifact) -> Tensors | None:
+    """Both, for whoever moves them; None if the archive has neither."""
+    from jaxexp._weights.files.reading import together
+
+    return together(of_artifact(opened, label, artifact), cases_of(opened, label, artifact))

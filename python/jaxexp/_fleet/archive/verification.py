@@ -3,27 +3,243 @@ it, or the workers of a pass do parts of it."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
+import os
+import threading
+import weakref
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp import _native
-from jaxexp._errors import DeserializationError, PolicyError, of_file
-from jaxexp._fleet.engine import work
-from jaxexp._fleet.engine.engine import Finding, Task, findings
-from jaxexp._fleet.engine.errors import packed, unpacked
-from jaxexp._fleet.engine.work import Input, Part, Parts
+from jaxexp._errors import DeserializationError, PolicyError, WeightsError, of_file
+from jaxexp._fleet.engine.engine import Finding, Input, Part, Parts, Task, each, findings
+from jaxexp._fleet.engine.worker import packed, unpacked
 from jaxexp._kernel.artifact import texts
+from jaxexp._kernel.io.files import named_in_errors
+from jaxexp._kernel.io.sources import open_source
+from jaxexp._weights.files import header
+from jaxexp._weights.files.header import Tensor, damaged
 
-from .opened import Opened, batches
-from .parts import identity_of, input_of, opened_in_worker, place_of
-from .verify_weights import InWeights, check_seen, damaged_in_files, damaged_members
+from .opened import Opened, batches, cases_of, of_artifact
 
 if TYPE_CHECKING:
-    from jaxexp._fleet.engine.crew import Means
+    from jaxexp._fleet.engine.engine import Means
     from jaxexp._policy.policy import Policy
+    from jaxexp._weights.files.reading import Tensors
+
+
+ARCHIVE = "archive"
+
+
+def place_of(opened: Opened, what: str) -> tuple[Any, ...]:
+    """How workers find an archive.
+
+    Raises:
+        ExportError: they cannot, because it is in a file object.
+    """
+    if opened.source.address is None:
+        opened.__reduce__()
+    assert opened.source.address is not None
+    path, options = opened.source.address
+    _opened[_key(path, opened.pointer.root_digest.hex())] = opened
+    return ARCHIVE, what, path, options, opened.pointer.root_digest.hex()
+
+
+def identity_of(opened: Opened, numbers: Sequence[int]) -> list[Any]:
+    """A value that changes when the archive changes, or when other members of it are asked for."""
+    changed = os.stat(opened.source.name).st_mtime_ns if opened.source.whole is not None else 0
+    chosen: list[Any] = [len(numbers), numbers[0] if numbers else 0]
+    if not isinstance(numbers, range):
+        chosen.append(_native.digest(b"".join(number.to_bytes(8, "little") for number in numbers)).hex())
+    return [opened.source.size, changed, opened.pointer.root_digest.hex(), chosen]
+
+
+def input_of(opened: Opened, numbers: Sequence[int], what: str, about: Any) -> Input:
+    """Some members of an archive whose index was checked. `what` is for workers, and `about` for the maker."""
+
+    def sizes(start: int, stop: int) -> Iterable[int]:
+        for _, size, modules in opened.index.extents(list(numbers[start:stop])):
+            yield size + sum(module for _, module in modules)
+
+    return Input(opened.source.name, identity_of(opened, numbers), place_of(opened, what), numbers, sizes, about)
+
+
+@contextlib.contextmanager
+def opened_in_worker(path: str, options: dict[str, Any], root_digest: str) -> Generator[Opened]:
+    """Opens the archive of a place.
+
+    Raises:
+        DeserializationError: it has changed since the pass began, or is damaged.
+        OSError: it cannot be opened.
+    """
+    if "://" not in path:
+        with contextlib.closing(_same(Opened(open_source(path, {})), root_digest)) as opened:
+            yield opened
+        return
+    # For a URL, the whole index was read. This process keeps it for the next share, or has had it since the pass began.
+    key = _key(path, root_digest)
+    known = _opened.get(key)
+    if known is None or known.is_closed or known.source.address != (path, options):
+        known = _opened[key] = _here.kept = _same(Opened(open_source(path, options)), root_digest)
+    yield known
+
+
+_here = threading.local()  # keeps one archive open
+# Open archives by process and thread: a forked process and other threads open archives for themselves.
+_opened: weakref.WeakValueDictionary[tuple[int, int, str, str], Opened] = weakref.WeakValueDictionary()
+
+
+def _key(path: str, root_digest: str) -> tuple[int, int, str, str]:
+    return os.getpid(), threading.get_ident(), path, root_digest
+
+
+def _same(opened: Opened, root_digest: str) -> Opened:
+    if opened.pointer.root_digest.hex() != root_digest:
+        opened.close()
+        expected = "the archive as it was when the pass began"
+        raise DeserializationError("", expected, "another one: begin again", opened.source.name)
+    return opened
+
+
+_PIECE = 1 << 24
+
+
+class InWeights(NamedTuple):
+    """The result for files of weights.
+
+    Attributes:
+        seen: how many tensors the files have.
+        bad: the digests of damaged tensors, each with the digest of the bytes in its place.
+    """
+
+    seen: int
+    bad: dict[Any, Any]
+
+
+def damaged_members(
+    opened: Opened, numbers: Iterable[int], bad: dict[bytes, bytes] | None
+) -> Iterator[tuple[str, Exception]]:
+    """The members whose weights or cases are damaged, with their errors.
+
+    `bad` are the damaged tensors of all files; None to read only the tensors that these members use.
+    """
+    if not opened.has_weights or bad == {}:
+        return
+    numbers, good = list(numbers), set[bytes]()
+    found: dict[int, DeserializationError | None] = {}
+    for number, owner in zip(numbers, opened.index.owners(numbers), strict=True):
+        label = opened.label(name := opened.index.name(number))
+        if owner not in found:  # many members may share the bytes of one
+            found[owner] = _damage(opened, number, label, bad, good)
+        if (error := found[owner]) is not None:
+            yield name, of_file(error, label)
+
+
+def _damage(
+    opened: Opened, number: int, label: str, bad: dict[bytes, bytes] | None, good: set[bytes]
+) -> DeserializationError | None:
+    try:
+        with named_in_errors(label):
+            artifact = _native.Artifact(*opened.parts(number))
+            for of in (of_artifact, cases_of):
+                if (tensors := of(opened, label, artifact)) is not None:
+                    _compare(tensors, bad, good)
+    except DeserializationError as error:
+        return error
+    return None
+
+
+def _compare(tensors: Tensors, bad: dict[bytes, bytes] | None, good: set[bytes]) -> None:
+    """Compares tensors with their digests; a WeightsError if one is damaged."""
+    for stored in tensors.table.tensors:
+        tensor = tensors.find(stored.name)
+        if bad is not None:
+            found = bad.get(stored.digest, stored.digest)
+        elif stored.digest in good:
+            continue
+        else:
+            found = _native.digest(tensor.data())
+        if found != stored.digest:
+            raise damaged("", stored.name, stored.digest, found)
+        good.add(stored.digest)
+
+
+def check_seen(opened: Opened, seen: int) -> None:
+    """Checks that the index has no tensors besides those that were seen.
+
+    Raises:
+        DeserializationError: it has others, which are not in any file.
+    """
+    if missing := len(opened.index.tensors()) - seen:
+        with opened.placed():
+            raise DeserializationError("index.weights", "tensors that are in files of weights", f"{missing:,} others")
+
+
+def damaged_in_files(opened: Opened, numbers: Iterable[int]) -> InWeights:
+    """Reads some of the files of weights.
+
+    Raises:
+        DeserializationError: one of them is damaged outside of its tensors.
+    """
+    places = {digest: place for digest, *place in opened.index.tensors()}
+    files = opened.index.weights_files()
+    seen, bad = 0, dict[bytes, bytes]()
+    for number in numbers:
+        with named_in_errors(opened.label(_native.archive_weights_name(number))):
+            seen += _look(opened, number, files[number], places, bad)
+    return InWeights(seen, bad)
+
+
+def _look(
+    opened: Opened,
+    number: int,
+    file: tuple[int, int, int, int],
+    places: dict[bytes, list[int]],
+    bad: dict[bytes, bytes],
+) -> int:
+    """Reads a file of weights: removes its tensors from `places`, and adds damaged ones to `bad`."""
+    name, (position, size, crc32, header_size) = _native.archive_weights_name(number), file
+    zip_header = opened.source.read(position - header_size, header_size)
+    if zip_header != _native.zip_local_header(name, size, crc32, position - header_size):
+        raise DeserializationError("", "its header in the ZIP file", "a different one; get another copy of the archive")
+    length = header.size_of_header(opened.source.read(position, min(size, header.LENGTH_SIZE)), size)
+    head = opened.source.read(position, length)
+    found_crc = zlib.crc32(head)
+    wrong = False
+    tensors = header.read(head, size).tensors
+    for tensor in tensors.values():
+        digest = _digest_in_name(tensor)
+        at = position + length + tensor.start
+        found, found_crc = _read(opened, at, tensor.size, found_crc)
+        if places.pop(digest, None) != [at, tensor.size]:
+            raise WeightsError(tensor.name, "a tensor that is where the index says", "another one")
+        if found != digest:
+            wrong = True
+            bad[digest] = found
+    if found_crc != crc32 and not wrong:
+        raise DeserializationError("", "the bytes as they were written", "other bytes in its header")
+    return len(tensors)
+
+
+def _read(opened: Opened, position: int, size: int, crc32: int) -> tuple[bytes, int]:
+    """The digest of a tensor, and the CRC-32 of its file up to its end."""
+    digester = _native.Digester()
+    for start in range(0, size, _PIECE):
+        piece = opened.source.read(position + start, min(_PIECE, size - start))
+        digester.update(piece)
+        crc32 = zlib.crc32(piece, crc32)
+    return digester.digest(), crc32
+
+
+def _digest_in_name(tensor: Tensor) -> bytes:
+    try:
+        return bytes.fromhex(tensor.name)
+    except ValueError:
+        raise WeightsError(tensor.name, "a digest for a name", "another name") from None
+
 
 # Reading is quick, so a share has to be large: its other costs should not matter.
 SHARE_BYTES, UNIT_BYTES = 1 << 27, 1 << 14
@@ -60,7 +276,7 @@ def task(means: Means, policy: Policy | None) -> Task:
 
 def in_worker(parts: Parts, options: dict[str, Any]) -> list[Any]:
     """Reads parts of archives: returns the result of `read_part` for each."""
-    return work.each(parts, functools.partial(read_part, **options))
+    return each(parts, functools.partial(read_part, **options))
 
 
 def read_part(place: tuple[Any, ...], numbers: Sequence[int], *, threads: int, policy: Policy | None) -> Any:
@@ -244,9 +460,9 @@ def _too_large(opened: Opened, numbers: Sequence[int], policy: Policy) -> dict[i
 
 def _refused(opened: Opened, numbers: Sequence[int], damaged: set[int], policy: Policy) -> list[tuple[int, Exception]]:
     """The members that the policy refuses, with their errors."""
-    from jaxexp._api.many import Manner  # imports JAX
+    from jaxexp._api.load import Manner  # imports JAX
 
-    from .load_all import load_all
+    from .handle import load_all
 
     whole = [number for number in numbers if number not in damaged]
     found = load_all(opened, [opened.index.name(number) for number in whole], Manner(1, "return", policy))

@@ -3,31 +3,260 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import threading
 import warnings
+import weakref
 import zlib
-from collections.abc import Generator, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, cause
 from jaxexp._kernel.artifact import texts
 from jaxexp._kernel.artifact.metadata import to_json
+from jaxexp._kernel.artifact.opened import tables_of
 from jaxexp._kernel.artifact.words import is_text, meant
 from jaxexp._kernel.io import files, lock
+from jaxexp._kernel.io.sources import open_source
 from jaxexp._public import public, public_dir
+from jaxexp._weights.files.header import Source, content_of, plan, xxh3
 
-from . import member_weights
-from .output import Output, Pieces, new, open_for_writing, refuse_unknown_rest
+from .opened import Opened, files_of_artifact
 from .summary import metadata_text, stored_metadata, to_store
-from .weights_writer import WeightsWriter
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from jaxexp._api.exported import Exported
+    from jaxexp._kernel.artifact.cases import Case
+    from jaxexp._kernel.write.options import Writing
+    from jaxexp._weights.files.header import Table
     from jaxexp._weights.files.reading import Tensors
+
+
+class Output:
+    """The file, its members, and where the next bytes go in it.
+
+    Attributes:
+        in_place: whether readers may have the file open.
+        is_published: whether readers may have seen the new section.
+    """
+
+    def __init__(self, file: IO[bytes], records: _native.ArchiveRecords, end: int, *, in_place: bool) -> None:
+        self._file = file
+        self.records = records
+        self.end = end
+        self.in_place = in_place
+        self.is_published = False
+
+    def write_at(self, position: int, *parts: Any) -> None:
+        self._file.seek(position)
+        for part in parts:
+            left = memoryview(part).cast("B")
+            while left:  # a raw file may write only a part
+                left = left[self._file.write(left) :]
+
+    def read(self, position: int, size: int) -> bytes:
+        self._file.seek(position)
+        parts = []
+        while size and (part := self._file.read(size)):  # a raw file may read only a part
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def sync(self) -> None:
+        """Makes later bytes reach the disk later, if that matters to a reader."""
+        self._file.flush()
+        if self.in_place:
+            os.fsync(self._file.fileno())
+
+
+class Pieces:
+    """Writes bytes that come piece by piece.
+
+    Attributes:
+        end: behind the last piece.
+        crc32: of all of them.
+        last: the last bytes, as many as the end of an archive has.
+    """
+
+    def __init__(self, output: Output, position: int) -> None:
+        self._output = output
+        self.end = position
+        self.crc32 = 0
+        self.last = b""
+
+    def take(self, piece: bytes) -> None:
+        self._output.write_at(self.end, piece)
+        self.end += len(piece)
+        self.crc32 = zlib.crc32(piece, self.crc32)
+        self.last = (self.last + piece[-_native.ARCHIVE_END_SIZE :])[-_native.ARCHIVE_END_SIZE :]
+
+
+@contextlib.contextmanager
+def new(context: contextlib.AbstractContextManager[IO[bytes]]) -> Generator[Output]:
+    """A new archive in the file of a context."""
+    with context as file:
+        yield Output(file, _native.ArchiveRecords(), 0, in_place=False)
+
+
+@contextlib.contextmanager
+def appended(path: str | os.PathLike[str]) -> Generator[Output]:
+    """An archive whose file is locked. After an exception the file is as it was, unless the new section was
+    published.
+    """
+    with lock.locked(path) as file:
+        records = _native.ArchiveRecords()
+        with open_for_writing(path) as opened:
+            refuse_unknown_rest(opened)
+            end = opened.end
+        file.truncate(end)  # an earlier append was interrupted
+        # Opened again, because blocks of a large index are read later, with what is close to them in the file.
+        with open_for_writing(path) as opened, opened.placed():
+            records.build_on(opened.index)
+        output, process = Output(file, records, end, in_place=True), os.getpid()
+        try:
+            yield output
+        except BaseException:
+            if not output.is_published and process == os.getpid():
+                file.truncate(end)
+            raise
+
+
+def refuse_unknown_rest(opened: Opened) -> None:
+    """Refuses to write if that would cut off bytes that no append has left, unless all of them are zeros.
+
+    Raises:
+        DeserializationError: something else follows the archive.
+    """
+    if opened.rest_is_known or not opened.unfinished_bytes:
+        return
+    position, size = opened.end, opened.source.size
+    while position < size:
+        part = min(size - position, 1 << 20)
+        if opened.source.read(position, part).strip(b"\0"):
+            raise DeserializationError(
+                "",
+                f"an archive that ends at byte {opened.end}, with nothing behind it but what an append left",
+                f"{opened.unfinished_bytes} bytes of something else; cut them off if nobody needs them",
+                opened.source.name,
+            )
+        position += part
+
+
+def open_for_writing(path: str | os.PathLike[str]) -> contextlib.closing[Opened]:
+    """An archive that its caller is about to change or to write again."""
+    return contextlib.closing(Opened(open_source(path, {})))
+
+
+class WeightsWriter:
+    """Adds files of tensors to an archive. In the archive, the name of a tensor is the digest of its bytes."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._records = output.records
+        self._seen = _Seen()
+
+    def add(self, sources: Sequence[Source]) -> dict[str, bytes]:
+        """Writes the tensors that are not in the archive yet, and returns the digests of all by name.
+
+        Raises:
+            ExportError: a tensor has the digest of another one.
+            WeightsError: one is damaged in its source.
+        """
+        digests: dict[str, bytes] = {}
+        unseen: list[Source] = []
+        new: dict[bytes, Source] = {}
+        for source in sources:
+            digest = self._seen.digest_of(source)
+            if digest is None or source.digest not in (None, digest):
+                digest = source.checked(xxh3(source.pieces()))
+                unseen.append(source)
+                if self._records.tensor(digest) is None:
+                    new.setdefault(digest, source)
+            digests[source.name] = digest
+        if new:
+            self._write(new)
+        for source in unseen:
+            digest = digests[source.name]
+            if new.get(digest) is not source:
+                place = self._records.tensor(digest)
+                assert place is not None
+                self._compare(source, *place)
+            self._seen.add(source, digest)
+        return digests
+
+    def _write(self, new: dict[bytes, Source]) -> None:
+        names = {digest.hex(): digest for digest in new}
+        named = (dataclasses.replace(new[digest], name=name, of=None) for name, digest in names.items())
+        (planned,) = plan("weights.safetensors", named)
+        head = planned.head(content_of(planned.tensors, names).hex())
+        size = len(head) + planned.data_size
+        name, start = _native.archive_weights_name(self._records.weights_file_count), self._output.end
+        header = len(_native.zip_local_header(name, size, 0, start))
+        position = start + header
+        self._output.write_at(position, head)
+        crc32 = zlib.crc32(head)
+        places, at = [], position + len(head)
+        for tensor in planned.tensors:
+            places.append((names[tensor.name], at, tensor.size))
+            crc32 = self._write_tensor(at, tensor.size, new[names[tensor.name]], names[tensor.name], crc32)
+            at += tensor.size
+        self._output.write_at(start, _native.zip_local_header(name, size, crc32, start))
+        self._records.add_weights(position, size, crc32, header, places)
+        self._output.end = position + size
+
+    def _write_tensor(self, position: int, size: int, source: Source, digest: bytes, crc32: int) -> int:
+        """Writes one tensor, and returns the CRC-32 of the file up to its end."""
+        digester = _native.Digester()
+        written = 0
+        for piece in source.pieces():
+            digester.update(piece)
+            crc32 = zlib.crc32(piece, crc32)
+            self._output.write_at(position + written, piece)
+            written += memoryview(piece).nbytes
+        if written != size or digester.digest() != digest:
+            raise ExportError(f"the weight {source.name!r} changed while it was written to an archive")
+        return crc32
+
+    def _compare(self, source: Source, position: int, size: int) -> None:
+        """Compares the bytes, because equal digests can be forged."""
+        if size != source.size:
+            raise _forged(source)
+        for piece in source.pieces():
+            count = memoryview(piece).nbytes
+            if not _native.equal_bytes(self._output.read(position, count), piece):
+                raise _forged(source)
+            position += count
+
+
+class _Seen:
+    """Digests of tensors in the archive, by their sources: the next function may have the same ones."""
+
+    def __init__(self) -> None:
+        self._of_files: dict[tuple[Any, ...], bytes] = {}
+        self._of_arrays: dict[int, tuple[weakref.ref[Any], bytes]] = {}
+
+    def digest_of(self, source: Source) -> bytes | None:
+        if isinstance(source.origin, tuple):
+            return self._of_files.get(source.origin)
+        found = self._of_arrays.get(id(source.origin))
+        return found[1] if found is not None and found[0]() is source.origin else None
+
+    def add(self, source: Source, digest: bytes) -> None:
+        if isinstance(source.origin, tuple):
+            self._of_files[source.origin] = digest
+        elif source.origin is not None:
+            self._of_arrays[id(source.origin)] = weakref.ref(source.origin), digest
+
+
+def _forged(source: Source) -> ExportError:
+    return ExportError(
+        f"the weight {source.name!r} has the digest of another tensor in the archive, and other bytes. That is no "
+        "accident: look where it comes from"
+    )
 
 
 @public
@@ -135,7 +364,7 @@ class ArchiveWriter:
             with self._changing():
                 self._add(name, *_noted(blob, metadata))
             return
-        from jaxexp._api.recorded import cases_to_write
+        from jaxexp._api.exported import cases_to_write
 
         if metadata is not None:
             metadata_text(metadata)  # which refuses what is too long
@@ -145,7 +374,7 @@ class ArchiveWriter:
         recorded = cases_to_write(function, how, cases)
         with self._changing():
             self._check_name(name)  # before tensors are written
-            self._add(name, member_weights.serialized(function, how, recorded, self._weights.add), None)
+            self._add(name, serialized(function, how, recorded, self._weights.add), None)
 
     def add_file(self, name: str, path: str | os.PathLike[str], *, metadata: Mapping[str, Any] | None = None) -> None:
         """Adds an artifact's file, with the weights and cases in files beside it.
@@ -164,7 +393,7 @@ class ArchiveWriter:
         self._require_inside()
         with files.named_in_errors(path):
             blob: Any = files.opened(path)  # a buffer, which types can say since Python 3.12
-            weights = member_weights.files_beside(path, blob)
+            weights = files_beside(path, blob)
         self.add_with_weights(name, blob, weights, metadata)
 
     def add_with_weights(
@@ -420,7 +649,7 @@ def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
                 with old.placed(name):
                     member = old.index.member(number)
                     blob = old.artifact_bytes(number)
-                    weights = member_weights.files_of_artifact(old, old.label(name), _native.Artifact(blob))
+                    weights = files_of_artifact(old, old.label(name), _native.Artifact(blob))
                     if weights is not None:
                         writer._weights.add(weights.sources())
                     digest = writer._add(name, blob, member.metadata if member.own_metadata else None)
@@ -428,6 +657,58 @@ def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
                         raise DeserializationError(
                             "", f"an artifact of digest {member.digest.hex()}", f"one of {digest.hex()}"
                         )
+
+
+#: Puts tensors into an archive, and returns their digests by name.
+Store: TypeAlias = "Callable[[Sequence[Source]], dict[str, bytes]]"
+
+
+def serialized(function: Any, how: Writing, cases: Sequence[Case] | None, store: Store) -> memoryview:
+    """The artifact of a function that is about to become a member; its weights and large arrays of cases are stored."""
+    from jaxexp._kernel.write.serialize import serialize
+
+    if cases is not None:
+        from jaxexp._api.cases import files
+
+        sources = files.sources_of(cases)
+        tables = [_table(sources, store, f"weights{files.SUFFIX}")] if sources else []
+        how = how._replace(cases=files.with_files(cases, *tables), case_files=True)
+    if weights := function.weights:
+        table = _table(weights.sources(), store, "weights.safetensors")
+        how = how._replace(weights=table.with_other_names(weights.other_names))
+    return memoryview(serialize(function.unbound, how)).toreadonly()
+
+
+def _table(sources: Sequence[Source], store: Store, name: str) -> Table:
+    """The table for the trailer of a member, whose tensors are put into its archive. It has one file for them when they
+    are taken out, called like `name`, and the same for all functions that have these tensors.
+    """
+    from jaxexp._weights.files.header import StoredFile, StoredTensor, Table
+    from jaxexp._weights.files.places import own_name
+
+    digests = store(sources)
+    content = content_of(sources, digests)
+    (planned,) = plan(own_name(name, content), sources)
+    file = StoredFile(planned.name, planned.size, content)
+    tensors = (StoredTensor(source.name, 0, source.size, digests[source.name]) for source in sources)
+    return Table((file,), tuple(tensors))
+
+
+def files_beside(path: str | os.PathLike[str], blob: Any) -> Tensors | None:
+    """The weights and cases of an artifact that is about to become a member, in files beside it; None if it has none.
+
+    Raises:
+        DeserializationError: it is not an artifact; or these files have other tensors, too, which would be lost.
+    """
+    if not (said := tables_of(_native.Artifact(blob))):
+        return None
+    from jaxexp._weights.files.header import Table
+    from jaxexp._weights.files.reading import Opening, StoredTensors, together
+
+    found = [StoredTensors(path, Table.of_trailer(*one), Opening("in pieces")) for one in said]
+    for stored in found:
+        stored.check_whole()
+    return together(*found)
 
 
 def _bytes_in(exported_or_bytes: Any) -> memoryview | None:

@@ -5,24 +5,444 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import json
 import math
+import multiprocessing
+import os
 import pickle
 import queue
+import signal
+import stat
+import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
-from jaxexp._errors import FatalArtifactError, UnfitWorkerError, WorkerError, cause
+from jaxexp import _native
+from jaxexp._errors import (
+    ExportError,
+    ExportTypeError,
+    FatalArtifactError,
+    JournalError,
+    UnfitWorkerError,
+    WorkerError,
+    cause,
+)
+from jaxexp._kernel.artifact.words import cut as shortened
+from jaxexp._kernel.io.lock import locked
+from jaxexp._kernel.io.workers import worker_count
 
 from . import worker
-from .crew import Crew
-from .errors import unpacked
-from .journal import Journal
-from .work import Input, Part, Share, Unusable, cut
+from .worker import unpacked
 
 if TYPE_CHECKING:
-    from .crew import Means
+    Workers: TypeAlias = Executor | Callable[[], Executor]
+
+
+# The first item of a place that is a file: its path and its name follow. Other rooms define other places.
+FILE = "file"
+# Sizes are looked up for this many units at once, so cutting a large input takes little memory.
+_LOOKED_UP = 4096
+
+
+# What is sent to a worker: places, and the numbers of units there.
+Parts: TypeAlias = Sequence[tuple[tuple[Any, ...], Sequence[int]]]
+# Errors that concern an artifact, not the pass.
+OF_ARTIFACTS = (ExportError, OSError, ImportError)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Input:
+    """Something to read: a file, which is one unit, or an archive, whose members are units.
+
+    Attributes:
+        name: what messages and journals call it.
+        identity: a JSON value that changes when the content changes.
+        place: how a worker finds it; built-in types only.
+        numbers: what a worker calls the units; a range if possible, because that pickles small.
+        sizes: the bytes of units, given the first unit and the one after the last.
+        about: whatever the maker needs when results arrive; it is never sent.
+    """
+
+    name: str
+    identity: Any
+    place: tuple[Any, ...]
+    numbers: Sequence[int]
+    sizes: Callable[[int, int], Iterable[int]]
+    about: Any = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unusable:
+    """An input that cannot be read at all, and why."""
+
+    name: str
+    error: Exception
+    about: Any = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """Units of one input, from `start` up to `stop`."""
+
+    input: Input
+    start: int
+    stop: int
+
+    @property
+    def units(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        return self.input.numbers[self.start : self.stop]
+
+    def crossing(self) -> tuple[tuple[Any, ...], Sequence[int]]:
+        """What is sent to a worker."""
+        numbers = self.numbers
+        return self.input.place, numbers if isinstance(numbers, range) else list(numbers)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Share:
+    """What a worker does in one go: parts of one input or of several."""
+
+    parts: tuple[Part, ...]
+    deaths: int = 0  # how many workers died while this share was all that they had to do
+
+    @property
+    def units(self) -> int:
+        return sum(part.units for part in self.parts)
+
+    def halves(self) -> tuple[Share, Share]:
+        """Two shares with about as many units each; the share must have more than one."""
+        left, right, wanted = [], [], self.units // 2
+        for part in self.parts:
+            middle = part.start + max(0, min(wanted, part.units))
+            wanted -= part.units
+            if middle > part.start:
+                left.append(Part(part.input, part.start, middle))
+            if middle < part.stop:
+                right.append(Part(part.input, middle, part.stop))
+        return Share(tuple(left)), Share(tuple(right))
+
+
+def cut(parts: Iterable[Part | None], share_bytes: int, unit_bytes: int) -> Iterator[Share | None]:
+    """Shares of this many bytes, or a little more: a unit is never cut. Nothing is looked at before it is needed.
+
+    Args:
+        parts: the work; None for a pause, which is passed on.
+        share_bytes: how large a share is.
+        unit_bytes: bytes added for each unit: the work that does not depend on its size.
+    """
+    share: list[Part] = []
+    weight = 0
+    for part in parts:
+        if part is None:
+            yield None
+            continue
+        begin = part.start
+        for first in range(part.start, part.stop, _LOOKED_UP):
+            sizes = part.input.sizes(first, min(first + _LOOKED_UP, part.stop))
+            for behind, size in enumerate(sizes, first + 1):
+                weight += size + unit_bytes
+                if weight >= share_bytes:
+                    yield Share((*share, Part(part.input, begin, behind)))
+                    share, weight, begin = [], 0, behind
+        if begin < part.stop:
+            share.append(Part(part.input, begin, part.stop))
+    if share:
+        yield Share(tuple(share))
+
+
+def each(parts: Parts, do: Callable[[tuple[Any, ...], Sequence[int]], Any]) -> list[Any]:
+    """The results of a function for each part, or the error of a part that it cannot read."""
+    results = []
+    for place, numbers in parts:
+        try:
+            results.append(do(place, numbers))
+        except OF_ARTIFACTS as error:
+            results.append(error)
+    return results
+
+
+# How many shares to submit at a time if an executor does not say how many workers it has.
+_WINDOW = 128
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Means:
+    """Who does a pass, and the journal that remembers it; `verify_many` explains the fields."""
+
+    executor: Workers | None = None
+    workers: int | None = None
+    journal: str | os.PathLike[str] | None = None
+    timeout: float | None = None  # seconds
+    imports: tuple[str, ...] = ()  # modules that workers import first
+    resumed: Callable[[int], None] = lambda units: None  # is told how many results the journal had
+
+    def __post_init__(self) -> None:
+        seconds = self.timeout
+        if seconds is not None and not isinstance(seconds, (int, float)):
+            raise ExportTypeError(f"timeout: expected a number of seconds, or None, found {seconds!r:.80}")
+        if seconds is not None and not seconds >= 0:
+            raise ExportError(f"timeout: expected at least 0 seconds, or None, found {seconds}")
+
+    @property
+    def threads(self) -> int:
+        """How many threads do a share: this process uses all CPUs, but a worker of an executor does not."""
+        return worker_count(self.workers) if self.workers is not None or self.executor is None else 1
+
+
+class Crew:
+    """The workers of one pass.
+
+    Attributes:
+        window: how many shares to submit at a time.
+    """
+
+    def __init__(self, given: Workers | None) -> None:
+        """Takes an executor; a function that makes one; or None for the caller's own thread.
+
+        Raises:
+            TypeError: it is something else.
+        """
+        self._make: Callable[[], Executor] | None = None
+        self._own: Executor | None = None
+        if given is None:
+            self._executor: Executor = _Here()
+        elif callable(getattr(given, "submit", None)):
+            self._executor = given  # type: ignore[assignment]
+            if isinstance(given, ProcessPoolExecutor) and type(given) is ProcessPoolExecutor:
+                self._make = _maker_of_another(given)
+        elif callable(given):
+            self._make = given
+            self._executor = self._own = given()
+        else:
+            raise ExportTypeError(
+                "executor has to be a concurrent.futures.Executor, such as a ProcessPoolExecutor, or a function that "
+                f"makes one, not {type(given)}"
+            )
+        count = getattr(self._executor, "_max_workers", None)
+        self.window = min(_WINDOW, 2 * count + 1) if isinstance(count, int) else _WINDOW
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
+        """Has a worker call a function.
+
+        Raises:
+            Exception: the executor takes no more work, and cannot be replaced.
+        """
+        try:
+            return self._executor.submit(function, *args)
+        except BrokenExecutor:
+            if self._make is None:
+                raise
+        self.close(wait=False)
+        self._executor = self._own = self._make()
+        return self._executor.submit(function, *args)
+
+    def close(self, *, wait: bool) -> None:
+        """Ends the executor if it is not the user's. Shares that have begun are finished, now or after this returns."""
+        if self._own is not None:
+            self._own.shutdown(wait=wait, cancel_futures=True)
+
+
+def _maker_of_another(pool: ProcessPoolExecutor) -> Callable[[], Executor] | None:
+    """A function that makes a pool like this one; None if this Python keeps the pool's arguments elsewhere."""
+    names = ("max_workers", "mp_context", "initializer", "initargs", "max_tasks_per_child")
+    if not all(hasattr(pool, f"_{name}") for name in names):
+        return None
+    arguments: dict[str, Any] = {name: getattr(pool, f"_{name}") for name in names}
+    return lambda: ProcessPoolExecutor(**arguments)
+
+
+class _Here(Executor):
+    """Calls a function at once, in the caller's thread."""
+
+    _max_workers = 0
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def processes(count: int) -> Workers:
+    """New processes on this machine. They end with this one, however it ends."""
+    return lambda: ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_begin)
+
+
+def _begin() -> None:
+    """Leaves Ctrl-C to the process that the user started, and ends a worker whose parent was killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+Stretch = tuple[int, int, Any]  # the first unit, the one after the last, and the result
+
+_LAYOUT = 1
+_DIGEST = 32
+# Much longer than any line that is written here.
+_LONGEST = 1 << 26
+# How much of a line an error shows.
+_SHOWN = 300
+_ANY_JOURNAL = "a journal, or an empty file"
+
+
+class Journal(contextlib.AbstractContextManager["Journal"]):
+    """An open journal; only one pass at a time has it. Without a path it remembers nothing."""
+
+    def __init__(self, path: str | os.PathLike[str] | None, about: dict[str, Any]) -> None:
+        """Opens a journal, or makes one. The pass, its options and releases have to be the same when it is resumed.
+
+        Raises:
+            JournalError: it is not a journal, is damaged, or belongs to another pass.
+            ExportError: another process has it.
+            OSError: it cannot be opened.
+        """
+        self.name = "" if path is None else os.fsdecode(path)
+        self._context = contextlib.ExitStack()
+        self._file: IO[bytes] | None = None
+        self._done: dict[tuple[str, str], list[Stretch]] = {}  # by name and identity of the input
+        if path is None:
+            return
+        with contextlib.suppress(FileExistsError), open(path, "xb", opener=_private):
+            pass
+        with contextlib.ExitStack() as stack:
+            self._file = stack.enter_context(locked(path))
+            if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):  # reading a pipe would wait for a writer
+                raise JournalError("", _ANY_JOURNAL, "a pipe or a device", self.name)
+            self._read(self._file, json.loads(json.dumps(about)))
+            self._context = stack.pop_all()
+
+    def done(self, name: str, identity: Any) -> list[Stretch]:
+        """The finished stretches of an input, in order; none if its identity has changed. They are returned once."""
+        return _last_said(self._done.pop((name, _text_of(identity)), []))
+
+    def add(self, parts: Sequence[tuple[str, Any, int, int, Any]]) -> None:
+        """Writes results: names, identities, stretches and findings. They are on the disk when this returns.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self._file is not None and parts:
+            _write(self._file, _line({"done": parts}))
+
+    def refused(self, name: str, error: Exception) -> JournalError:
+        """The error for a result that no pass writes."""
+        return self._wrong("", f"the result of this pass for {name!r}", f"something else ({type(error).__name__})")
+
+    def __exit__(self, *_: object) -> None:
+        self._context.close()
+        self._file = None
+
+    def _read(self, file: IO[bytes], about: dict[str, Any]) -> None:
+        first = _line({"jaxexp": "journal", "layout": _LAYOUT, **about})
+        end = number = 0
+        with open(file.fileno(), "rb", closefd=False) as lines:
+            while line := lines.readline(_LONGEST):
+                number += 1
+                if not line.endswith(b"\n") and len(line) < _LONGEST:
+                    break  # the writer was interrupted
+                said = self._text(line, number)
+                if said is None:
+                    if line.strip(b"\0\n") or lines.read(1):
+                        raise self._wrong(f"line {number}", "what its digest says", "other bytes")
+                    break
+                if number == 1:
+                    self._check_first(said, about)
+                else:
+                    self._take(said, number)
+                end += len(line)
+            # A crash may keep the length of a line, and lose the line.
+            unfinished = first.startswith(line) or (len(line) <= len(first) and not line.strip(b"\0"))
+            if number == 1 and line and not unfinished:
+                raise self._wrong("", _ANY_JOURNAL, "something else")
+        file.truncate(end)
+        file.seek(end)
+        if not end:
+            _write(file, first)
+
+    def _text(self, line: bytes, number: int) -> Any:
+        """The value of a line; None if its bytes are not those that were written."""
+        digest, text = line[:_DIGEST], line[_DIGEST + 1 : -1]
+        if line[_DIGEST : _DIGEST + 1] != b" " or _native.digest(text).hex().encode() != digest:
+            if number == 1:
+                raise self._wrong("", _ANY_JOURNAL, "something else")
+            return None
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise self._wrong(f"line {number}", "JSON", str(error)) from None
+
+    def _check_first(self, said: Any, about: dict[str, Any]) -> None:
+        if not isinstance(said, dict) or said.pop("jaxexp", None) != "journal" or said.pop("layout", None) != _LAYOUT:
+            raise self._wrong("line 1", f"a journal of layout {_LAYOUT}", "another one")
+        for name in sorted(about.keys() | said.keys(), key=lambda name: (name != "pass", name)):
+            if said.get(name) != about.get(name):
+                raise self._wrong(
+                    "line 1",
+                    f"the same pass as now, with {name} {about.get(name)!r}",
+                    f"{name} {shortened(repr(said.get(name)), _SHOWN)}",
+                )
+
+    def _take(self, said: Any, number: int) -> None:
+        try:
+            for name, identity, start, stop, result in said["done"]:
+                if not (isinstance(name, str) and type(start) is type(stop) is int and 0 <= start < stop):
+                    raise ValueError
+                self._done.setdefault((name, _text_of(identity)), []).append((start, stop, result))
+        except (ValueError, TypeError, KeyError):
+            raise self._wrong(f"line {number}", "names, numbers and results", "something else") from None
+
+    def _wrong(self, where: str, expected: str, found: str) -> JournalError:
+        found = f"{found}; name another file, or remove this one to begin again"
+        return JournalError(where, expected, found, self.name)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _text_of(identity: Any) -> str:
+    """The same text for an identity and for the copy that JSON made of it."""
+    return json.dumps(identity, sort_keys=True)
+
+
+def _last_said(found: list[Stretch]) -> list[Stretch]:
+    """Stretches in ascending order. Of stretches that overlap, the last one counts: the others were out of date."""
+    kept: list[tuple[int, Stretch]] = []
+    for order, stretch in sorted(enumerate(found), key=lambda one: (one[1][0], one[0])):
+        while kept and kept[-1][1][1] > stretch[0] and kept[-1][0] < order:
+            kept.pop()
+        if not kept or kept[-1][1][1] <= stretch[0]:
+            kept.append((order, stretch))
+    return [stretch for _, stretch in kept]
+
+
+def _line(said: dict[str, Any]) -> bytes:
+    text = json.dumps(said, separators=(",", ":")).encode()
+    return _native.digest(text).hex().encode() + b" " + text + b"\n"
+
+
+def _write(file: IO[bytes], line: bytes) -> None:
+    left = memoryview(line)
+    while left:  # a raw file may write only a part
+        left = left[file.write(left) :]
+    os.fsync(file.fileno())
+
 
 # A single unit is given up after this many workers died while it was all that they had to do.
 _DEATHS = 2

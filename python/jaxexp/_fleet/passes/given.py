@@ -15,7 +15,7 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportTypeError
 from jaxexp._fleet.archive.archive import Archive, matching, only, parts_of
 from jaxexp._fleet.archive.handle import Handle
-from jaxexp._fleet.engine.work import FILE, Input, Unusable
+from jaxexp._fleet.engine.engine import FILE, Input, Unusable
 from jaxexp._fleet.places.source import MEMBER, Kind, is_archive, is_url, path_in, split
 from jaxexp._kernel.artifact.words import meant
 from jaxexp._kernel.io import version as versions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -12,25 +13,66 @@ from typing import TYPE_CHECKING, Any
 from jaxexp import _native
 from jaxexp._errors import ExportError
 from jaxexp._fleet.archive.archive import Archive, parts_of
-from jaxexp._fleet.engine.crew import Means
-from jaxexp._fleet.engine.work import FILE, Input, Unusable
+from jaxexp._fleet.engine.engine import FILE, Input, Means, Unusable
 from jaxexp._fleet.places.source import path_in
 from jaxexp._kernel.artifact.opened import tables_of
 from jaxexp._kernel.io import files
 from jaxexp._public import public
 
-from . import one_by_one, targets
+from . import one_by_one
 from .folders import Folders
 from .given import Place, places
 
 if TYPE_CHECKING:
-    from jaxexp._fleet.engine.crew import Workers
+    from jaxexp._fleet.engine.engine import Workers
     from jaxexp._fleet.places.source import Source
     from jaxexp._policy.policy import Policy
     from jaxexp._weights.files.header import StoredFile
     from jaxexp._weights.files.reading import Tensors
 
     from .given import GivenToMany
+
+
+_ON_WINDOWS = os.name == "nt"
+# Parts of a path that mean something else on Windows: drives, streams, other folders, devices, ends that are cut off.
+_ELSEWHERE_ON_WINDOWS = re.compile(
+    r'[<>:"|?*\\]|[. ]$|^(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³]) *(\.|$)', re.IGNORECASE
+)
+
+
+def stem(name: str) -> str:
+    """The name of a file without its suffix."""
+    return PurePosixPath(name).with_suffix("").as_posix()
+
+
+def inside(directory: str, name: str, suffix: str) -> str:
+    """The path of a member's file.
+
+    Raises:
+        ExportError: it would lie outside of the directory, on this or another system.
+    """
+    parts = PurePosixPath(name).parts
+    elsewhere = PurePosixPath(name).is_absolute() or ".." in parts or os.sep in suffix or "/" in suffix
+    if _ON_WINDOWS:
+        elsewhere = elsewhere or any(_ELSEWHERE_ON_WINDOWS.search(part) for part in parts)
+    if elsewhere or not parts or "\0" in name:
+        raise ExportError(f"the member {name!r} would not lie inside {directory!r}")
+    return os.path.join(directory, *parts) + suffix
+
+
+def make_folder(directory: str, target: str) -> None:
+    """Makes the folders that a file needs; links in the directory must not lead out of it.
+
+    Raises:
+        ExportError: one leads out of it.
+        OSError: a folder cannot be made.
+    """
+    os.makedirs(directory, exist_ok=True)
+    root = os.path.realpath(directory)
+    if os.path.commonpath([os.path.realpath(target), root]) != root:
+        raise ExportError(f"{target!r} is a link that leads out of {directory!r}, or lies behind one")
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+
 
 _SUFFIX = ".jaxexp"
 
@@ -212,12 +254,12 @@ def _told_apart(inputs: Iterable[Input | Unusable], target: Callable[[Place], st
 
 def _path(into: str, kind: str, name: str) -> str:
     """Where an artifact is written to, given its kind of place and its name below it."""
-    return targets.inside(into, targets.stem(name) if kind == FILE else name, _SUFFIX)
+    return inside(into, stem(name) if kind == FILE else name, _SUFFIX)
 
 
 def _target(place: Place) -> str:
     """The folder for the members of an archive; the name of a file, without the suffix."""
-    return targets.stem(place.inside) if place.archive is None else _folder_of(place)
+    return stem(place.inside) if place.archive is None else _folder_of(place)
 
 
 def _label(archive: Archive) -> str:
@@ -286,7 +328,7 @@ def write(
             into = os.path.dirname(path) or os.curdir
             os.stat(into)
         else:
-            targets.make_folder(into, path)
+            make_folder(into, path)
         # First the files beside it, so that no program lacks them.
         beside = [] if stored is None else _write_files(into, path, stored)
     files.replace(path, [blob], only_new=only_new)
@@ -332,7 +374,7 @@ def _write_files(into: str, path: str, stored: Tensors) -> list[tuple[str, int]]
     files = [file._replace(name=_named_by_content(file.name, file.content)) for file in stored.table.files]
     places = _places(path, files)
     for file, _ in places:
-        targets.make_folder(into, file)
+        make_folder(into, file)
     Unpacking().write([(file, number) for number, (file, _) in enumerate(places)], stored)
     return places
 

@@ -12,14 +12,11 @@ from jaxexp import _native
 from jaxexp._errors import ChangedArtifactError, DeserializationError, ExportError, PolicyError, WeightsError
 from jaxexp._fleet.archive import verification
 from jaxexp._fleet.archive.verification import Verification
-from jaxexp._fleet.engine import work
-from jaxexp._fleet.engine.crew import Means
-from jaxexp._fleet.engine.engine import Finding, findings
-from jaxexp._fleet.engine.errors import packed, unpacked
-from jaxexp._fleet.engine.work import FILE, Part, Parts, Unusable
+from jaxexp._fleet.engine.engine import FILE, Finding, Means, Part, Parts, Unusable, each, findings
+from jaxexp._fleet.engine.worker import packed, unpacked
 from jaxexp._fleet.places import verify
-from jaxexp._fleet.places.other_files import checked_other_file
 from jaxexp._fleet.places.source import MEMBER, Source, is_url, link_of_file
+from jaxexp._fleet.places.verify import checked_other_file
 from jaxexp._kernel.artifact import texts
 from jaxexp._kernel.artifact.chain import chain
 from jaxexp._kernel.io import files
@@ -27,11 +24,11 @@ from jaxexp._kernel.io.other_files import HEAD, instead_of_artifact
 from jaxexp._kernel.io.version import stamp
 from jaxexp._public import public
 
-from . import files_beside
 from .given import Place, inputs, places
+from .one_by_one import stamped
 
 if TYPE_CHECKING:
-    from jaxexp._fleet.engine.crew import Workers
+    from jaxexp._fleet.engine.engine import Workers
     from jaxexp._policy.policy import Policy
     from jaxexp._weights.files.header import Table
     from jaxexp._weights.files.reading import StoredTensors
@@ -244,7 +241,7 @@ def in_worker(parts: Parts, options: dict[str, Any]) -> list[Any]:
         one = _in_remote(path, policy) if is_url(path) else _in_local(path, *next(said))
         return one if one.error is not None or policy is None else _allowed(path, one, policy)
 
-    return work.each(parts, found)
+    return each(parts, found)
 
 
 def _too_large(paths: Sequence[str], policy: Policy) -> dict[str, InFile]:
@@ -315,7 +312,7 @@ def _with_files(found: InFile, path: str, artifact: _native.Artifact) -> InFile:
 
     def stored(path: str, table: Table) -> StoredTensors:
         # Now, because a file may be replaced while it is read.
-        stamps.extend(files_beside.stamped(path, [file.name for file in table.files]))
+        stamps.extend(stamped(path, [file.name for file in table.files]))
         return verify.stored_beside(path, table)
 
     try:

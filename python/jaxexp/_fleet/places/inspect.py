@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact.inspect import described
+from jaxexp._kernel.artifact.opened import opened
 from jaxexp._public import public
 
 from .source import Source, source
+from .verify import weights_beside
 
 if TYPE_CHECKING:
+    from jaxexp._compat.compatibility import Compatibility
     from jaxexp._kernel.artifact.inspection import Inspection
+    from jaxexp._weights.files.reading import Tensors
 
     from .source import Given
 
@@ -53,6 +60,147 @@ def inspected(found: Source, check_modules: bool = False, digests: bool = False)
             inspection = described(found.mapped(), check_modules)
     if not digests:
         return inspection
-    from .digests import digests_of
 
     return dataclasses.replace(inspection, **dataclasses.asdict(digests_of(found)))
+
+
+@public
+@dataclasses.dataclass(frozen=True, slots=True)
+class Digests:
+    """What an artifact can be known by: two SHA-256 digests, as hexadecimal numbers.
+
+    Attributes:
+        sha256: of its bytes, as `sha256sum` prints it for the file. For a member of an archive, of the artifact that
+            `Archive.unpack` writes.
+        meaning: of the program: its modules without the names of functions and without locations, its signature without
+            the name of the function, its VJPs, and the content of its weights. Equal programs have equal meanings,
+            wherever and whenever they were exported and however they were written. Compare meanings that one release of
+            jaxexp computed: other releases of JAX may lower the same function to another program.
+    """
+
+    sha256: str
+    meaning: str
+
+
+@public
+def digests(artifact: Given) -> Digests:
+    """The SHA-256 digests of an artifact and of its meaning.
+
+    All of the artifact is read, and its weights. The modules are parsed, but nothing is compiled.
+
+    Args:
+        artifact: a path, a member of an archive, a file object or a buffer, as for `load`.
+
+    Raises:
+        DeserializationError: the bytes are not an artifact, or are damaged.
+        ExportError: it is a buffer or a file object, and has weights in files beside it, which could be anywhere.
+        KeyError: the archive has no such member.
+        OSError: the file, or one with weights, cannot be opened.
+        TypeError: `load` does not accept it.
+
+    Example:
+        >>> jaxexp.digests("model.jaxexp").meaning == jaxexp.digests("again.jaxexp").meaning
+    """
+    return digests_of(source(artifact, "digests"))
+
+
+def digests_of(found: Source) -> Digests:
+    """The same for a source."""
+    from jaxexp._api.exported import reader
+    from jaxexp._compat.meaning import meaning_of
+
+    with found.named():
+        buffer = found.read()
+        exported = reader.read(buffer)
+        weights = _weights(found, buffer)
+        return Digests(hashlib.sha256(buffer).hexdigest(), meaning_of(exported, _digests(weights)))
+
+
+def _weights(found: Source, buffer: object) -> Tensors | None:
+    artifact = opened(buffer)
+    if artifact.weights() is None:
+        return None
+    weights = found.stored_weights() if found.path is None else weights_beside(found.path, artifact)
+    if weights is None:
+        raise ExportError(
+            "the weights of this artifact are in files beside it, and are part of its meaning: give the artifact's path"
+        )
+    return weights
+
+
+def _digests(weights: Tensors | None) -> list[bytes]:
+    """The SHA-256 digests of weights, in the order of the arguments."""
+    if weights is None:
+        return []
+    from jaxexp._weights.files.header import sha256
+
+    return [sha256(tensor.pieces()) for tensor in weights.sources()]
+
+
+@public
+def compatibility(artifact: Given) -> Compatibility:
+    """Says what an artifact is and who can load it, without running it.
+
+    Args:
+        artifact: a path, a member of an archive, a file object or a buffer, as for `load`.
+
+    Raises:
+        DeserializationError: the bytes are not an artifact, are damaged (a module of a VJP, too), or contain a number
+            that this jaxexp does not know.
+        KeyError: the archive has no such member.
+        OSError: the file cannot be opened.
+        TypeError: `load` does not accept it.
+
+    Example:
+        >>> jaxexp.compatibility("model.jaxexp").readable_by("0.6.2")
+    """
+    from jaxexp._compat.compatibility import compatibility_of
+
+    found = source(artifact, "compatibility")
+    with found.named():
+        return compatibility_of(found.read())
+
+
+@public
+def migrate(
+    artifact: Given,
+    to: str | None = None,
+    *,
+    inputs: tuple[Sequence[Any], Mapping[str, Any]] | None = None,
+    locations: str = "full",
+) -> bytearray:
+    """Rewrites an artifact of any age, with all its VJPs, so that today's `jax.export` can load it.
+
+    HloShardings become NamedShardings, expired layouts become today's layout, and the modules are written for the
+    StableHLO version that `Exported.serialize` writes. The function stays the same: name, trees, types, platforms,
+    devices and effects. To make sure, the new artifact is read again and its signature is compared with the old one. If
+    the artifact has weights or cases in files beside it, the new one uses them, too. It says who wrote the first one:
+    see `Inspection.first_writer`.
+
+    Args:
+        artifact: a path, a member of an archive, a file object or a buffer, as for `load`.
+        to: the release to write for, like `compatibility` in `Exported.serialize`, for example ``"0.6.2"``; None for
+            the installed `jax.export`.
+        inputs: sample inputs as a pair (args, kwargs). With them, the old and the new function are called, and must
+            return the same results up to rounding.
+        locations: what the new artifact keeps of locations in source code, as in `Exported.serialize`.
+
+    Returns:
+        The new artifact.
+
+    Raises:
+        DeserializationError: the bytes are not an artifact that can be read here.
+        UnsupportedError: it has ordered effects and a calling convention older than 9.
+        ExportError: the function does not fit into the format, or the new function is not the same as the old one.
+        KeyError: the archive has no such member.
+        OSError: the file cannot be opened.
+        TypeError: `load` does not accept it.
+
+    Example:
+        >>> pathlib.Path("new.jaxexp").write_bytes(jaxexp.migrate("old.bin"))
+    """
+    from jaxexp._compat.migrate import migrated
+
+    found = source(artifact, "migrate")
+    with found.named():
+        return migrated(found.read(), to, inputs, locations, case_files=found.is_file, metadata=found.own_metadata())

@@ -10,12 +10,11 @@ from jaxexp import _native
 from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._kernel.io import files as file_system
 from jaxexp._public import public
-from jaxexp._signing.statement import SUFFIX
+from jaxexp._signing.reading import SUFFIX
 from jaxexp._signing.writing import Signer
 
-from .other_files import checked_other_file, tensors_in
 from .source import Kind, Source, kind_of_file
-from .verify import checked, files_of
+from .verify import checked, checked_other_file, files_of, tensors_in
 
 
 @public

@@ -8,22 +8,150 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp import _native
+from jaxexp._errors import WeightsError
 from jaxexp._kernel.artifact import texts
 from jaxexp._kernel.artifact.chain import check_modules
 from jaxexp._kernel.artifact.opened import opened, tables_of
-from jaxexp._kernel.io.files import named_in_errors
+from jaxexp._kernel.artifact.words import counted
+from jaxexp._kernel.io.files import file_bytes, named_in_errors, regular
+from jaxexp._kernel.io.other_files import EXECUTABLES, is_tensors
 from jaxexp._public import public
 
-from .other_files import checked_other_file, is_other_file
 from .source import Source, beside_url, is_url, source
 
 if TYPE_CHECKING:
+    from jaxexp._executables.executables import Executable as Executable
     from jaxexp._signing.reading import SignedFiles
     from jaxexp._signing.signed_by import SignedBy
     from jaxexp._weights.files.header import Table
-    from jaxexp._weights.files.reading import Check, StoredTensors, Tensors
+    from jaxexp._weights.files.reading import Check, StoredTensors, TensorFiles, Tensors
 
     from .source import Given
+
+
+_HEAD = 9  # bytes that tell these files apart
+
+
+class OtherFile(NamedTuple):
+    """A whole file.
+
+    Attributes:
+        what: what it has, in words.
+        has_digests: whether any damage would have been noticed.
+        bytes_behind: how many bytes follow its end, such as those of a write that was not finished.
+    """
+
+    what: str
+    has_digests: bool
+    bytes_behind: int = 0
+
+
+def checked_other_file(path: str) -> OtherFile | None:
+    """Reads all of a file of executables, or of a safetensors file; None for anything else.
+
+    Raises:
+        DeserializationError: it is damaged.
+        OSError: it cannot be read.
+    """
+    with regular(path) as file:
+        head = file.read(_HEAD)
+    if not is_other_file(head):
+        return None
+    return _executables(path) if head.startswith(EXECUTABLES) else _weights(path)
+
+
+def is_other_file(head: bytes) -> bool:
+    """Whether a file is one of executables, or a safetensors file, by its first 9 bytes."""
+    return head.startswith(EXECUTABLES) or is_tensors(head)
+
+
+def tensors_in(path: str) -> TensorFiles | None:
+    """The tensors of a safetensors file, or of several by their index; None for anything else.
+
+    Raises:
+        WeightsError: a header is damaged.
+        OSError: one of several files cannot be read.
+    """
+    from jaxexp._weights.files import places, reading
+
+    if not path.endswith(places.INDEX_SUFFIX):
+        try:
+            with regular(path) as file:
+                if not is_tensors(file.read(_HEAD)):
+                    return None
+        except OSError:  # another place, or what reads it says what is wrong
+            return None
+    return reading.open_tensors(path, "in pieces")
+
+
+def _executables(path: str) -> OtherFile:
+    from jaxexp._executables.file import ExecutablesFile
+
+    found = ExecutablesFile(path)
+    for record in found.records:
+        found.code(record)
+    return OtherFile(f"compiled code of {counted(len(found.records), 'call')}", True, os.stat(path).st_size - found.end)
+
+
+def _weights(path: str) -> OtherFile:
+    from jaxexp._weights.files.header import content_of, is_content, xxh3
+    from jaxexp._weights.files.reading import open_file
+
+    file = open_file(path)
+    what = counted(len(file.header.tensors), "weight")
+    if file.content is None:  # written by another program
+        return OtherFile(what, False)
+    tensors = file.header.tensors
+    digests = {name: xxh3(file.source(name).pieces()) for name in tensors}
+    if not is_content(file.content, tensors.values(), digests):
+        found = content_of(tensors.values(), digests).hex()
+        raise WeightsError("", f"content {file.content}, as its header says", f"content {found}", file=path)
+    return OtherFile(what, True)
+
+
+def is_file_of_executables(path: str) -> bool:
+    """Whether a path leads to a file of executables, by its first bytes."""
+    try:
+        with regular(path) as file:
+            return file.read(len(EXECUTABLES)) == EXECUTABLES
+    except OSError:
+        return False
+
+
+def check_executables(path: str, check_file: Check | None = None) -> None:
+    """Checks that a file is one of executables, all but their code, which is compared with its digest when it is used.
+
+    Args:
+        path: the file.
+        check_file: refuses the file, before anything looks at it, if it has to be signed and is not.
+
+    Raises:
+        ExecutablesError: it is something else, or damaged.
+        OSError: it cannot be opened.
+    """
+    from jaxexp._executables.file import ExecutablesFile
+
+    content: Any = None  # a buffer, which types can say since Python 3.12
+    if check_file is not None:
+        content = file_bytes(path, at_once=True)
+        check_file(path, content)
+    ExecutablesFile(path, content)
+
+
+def executables_in(path: str, *, check: bool) -> tuple[Executable, ...]:
+    """Everything in a file of executables; `why` is None for code that this process could use. This imports JAX.
+
+    Args:
+        path: the file.
+        check: whether to compare the code with its digests.
+
+    Raises:
+        ExecutablesError: the file is damaged.
+        OSError: it cannot be opened.
+    """
+    from jaxexp._executables.executables import Executables
+
+    return Executables(path).all(check=check)
 
 
 @public

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jaxexp._fleet.archive.handle import Handle
     from jaxexp._weights.files.names import Rename as Rename
 
-    from .cases import Check
+    from .load import Check
 
 
 @contextlib.contextmanager
