@@ -38,7 +38,7 @@ _HOMES = {
     "FatalArtifactError": "_errors",
     "ForeignModuleError": "_errors",
     "GenericNode": "_kernel.codec.generic_node",
-    "Handle": "_fleet.archive.handle",
+    "Handle": "_fleet.archive.archive",
     "Inspection": "_kernel.artifact.inspection",
     "JournalError": "_errors",
     "ModuleError": "_errors",

@@ -38,7 +38,7 @@ from ._errors import WeightsError as WeightsError
 from ._errors import WorkerError as WorkerError
 from ._executables.executables import Executable as Executable
 from ._fleet.archive.archive import Archive as Archive
-from ._fleet.archive.handle import Handle as Handle
+from ._fleet.archive.archive import Handle as Handle
 from ._fleet.archive.summary import Summary as Summary
 from ._fleet.archive.writer import ArchiveWriter as ArchiveWriter
 from ._fleet.passes.migrate_many import migrate_many as migrate_many

@@ -346,14 +346,14 @@ def test_a_folder_may_be_readable_later(folder, tmp_path, run, monkeypatch) -> N
     shutil.copy(folder / "hostile.jaxexp", tmp_path / "good.jaxexp")
     (tmp_path / "busy.jaxexp").touch()
 
-    def busy(self: Source, read):
+    def busy(self: Source, read, *check_size):
         if self.name.endswith("busy.jaxexp"):
             raise ConnectionResetError(104, "Connection reset by peer", self.name)
-        return read(self)
+        return read(self, *check_size)
 
     for method in ("read", "mapped"):
         read = getattr(Source, method)
-        monkeypatch.setattr(Source, method, lambda self, read=read: busy(self, read))
+        monkeypatch.setattr(Source, method, lambda self, *check_size, read=read: busy(self, read, *check_size))
     for command in ("ls", "inspect"):
         status, out, err = run(command, tmp_path)
         assert (status, err.count("\n"), "good" in out) == (75, 1, True)

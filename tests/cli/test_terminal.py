@@ -50,8 +50,8 @@ def terminal(env: dict[str, str], *arguments: object, delay: float = 0) -> tuple
 
     # As if it took long, and the files were many.
     code = (
-        "import sys; from jaxexp._cli import progress, start; from jaxexp._cli.commands import verify; "
-        f"progress.DELAY = {delay}; verify._FILES = 1; sys.exit(start.main())"
+        "import sys; from jaxexp._cli import page, start; from jaxexp._cli.commands import verify; "
+        f"page.DELAY = {delay}; verify._FILES = 1; sys.exit(start.main())"
     )
     env = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES")} | {"TERM": "xterm-256color"}
     if not env.get("NO_COLOR"):
@@ -75,7 +75,7 @@ def test_colours_and_progress_on_a_terminal(folder, subprocess_env) -> None:
     assert "verifying" in seen
     assert "\x1b" not in terminal(subprocess_env(NO_COLOR="1"), "inspect", folder / "hostile.jaxexp")[1]
     assert "verifying" not in terminal(subprocess_env(), "verify", folder, delay=1e9)[1]
-    code = "import sys; from jaxexp._cli import progress, start; progress.DELAY = 0; sys.exit(start.main())"
+    code = "import sys; from jaxexp._cli import page, start; page.DELAY = 0; sys.exit(start.main())"
     done = started(code, "verify", folder, env=subprocess_env(FORCE_COLOR="1", TERM="xterm-256color"))
     assert (done.returncode, done.stderr, "\x1b" in done.stdout) == (0, "", False)
 

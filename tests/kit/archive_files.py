@@ -29,7 +29,11 @@ def make(path: Path, members: dict[str, Any], **options: Any) -> Path:
 def metadata_in_the_index() -> Iterator[None]:
     """As in archives that were made before: only the index has the metadata that comes with any artifact."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(writing, "_noted", lambda blob, metadata: (blob, writing.metadata_text(metadata)))
+
+        def noted(blob: Any, metadata: Any, _: Any = None) -> Any:
+            return writing._Noted(blob, _native.Artifact(blob), writing.metadata_text(metadata))
+
+        patched.setattr(writing, "_noted", noted)
         yield
 
 

@@ -1,4 +1,4 @@
-"""Reading artifacts: from a buffer, and from a file."""
+"""Reading artifacts: from a buffer, and from many buffers and files at once; and what a caller asks of them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, PolicyError, SignatureError, WeightsError
 from jaxexp._kernel.function import data
-from jaxexp._kernel.io import files
 from jaxexp._kernel.io.other_files import instead_of_artifact
 from jaxexp._kernel.io.workers import worker_count
 from jaxexp._kernel.read.decode import verified, verify_modules
@@ -28,10 +27,9 @@ if TYPE_CHECKING:
     from jaxexp._policy.policy import Policy
     from jaxexp._signing.reading import SignedFiles
     from jaxexp._signing.signed_by import SignedBy
-    from jaxexp._weights.arrays.weights import Weights
     from jaxexp._weights.files.header import Table
     from jaxexp._weights.files.places import Take
-    from jaxexp._weights.files.reading import Opening, Tensors
+    from jaxexp._weights.files.reading import Tensors
 else:  # so that `typing.get_type_hints` takes `deserialize`, as it takes that of jax.export
     Buffer = Policy = Any
 
@@ -87,41 +85,88 @@ def check_policy(policy: object) -> None:
         check_is_policy(policy)
 
 
-def load_file(
-    path: str,
-    policy: Policy | None,
-    verify: bool,
-    executables: str | os.PathLike[str] | None,
-    signed_by: SignedBy | None = None,
-    stable: bool = False,
-) -> Exported:
-    """What `load` returns for a file."""
-    with files.named_in_errors(path):
-        check_size = None if policy is None else policy.check_size
-        signed = code = None
-        if signed_by is not None:
-            from jaxexp._signing.reading import SignedFiles
+class Trust(NamedTuple):
+    """What a caller asks of an artifact and of the files that it uses, as `load` says.
 
-            signed = SignedFiles(signed_by)
-            if executables is not None:  # before anything is made of the artifact
-                code = signed.opened(executables, path)
-            buffer: Any = signed.opened(path, check_size=check_size)  # which types can say since Python 3.12
-            exported = deserialize(buffer, policy=policy)
-        elif check_size is not None:
-            exported = deserialize(files.read(path, check_size), policy=policy)
-        else:
-            exported = reader.read(files.opened(path))
-        if verify:
+    Attributes:
+        signed: the files that are signed; None for all.
+    """
+
+    policy: Policy | None = None
+    signed: SignedFiles | None = None
+    verify: bool = False
+    stable: bool = False
+
+    @classmethod
+    def of(
+        cls, policy: Policy | None, signed_by: SignedBy | None = None, verify: bool = False, stable: bool = False
+    ) -> Trust:
+        """What the arguments of `load` say.
+
+        Raises:
+            ExportError: a key or a certificate is not what it should be.
+            ImportError: the package for signatures is not installed.
+            OSError: a key or a certificate cannot be read.
+            TypeError: an argument has another type.
+        """
+        check_policy(policy)
+        if signed_by is None:
+            return cls(policy, None, verify, stable)
+        from jaxexp._signing.reading import SignedFiles
+
+        return cls(policy, SignedFiles(signed_by), verify, stable)
+
+    @property
+    def check_size(self) -> Callable[[int], None] | None:
+        """Is called with a size before more than that is read; None if any size will do."""
+        return None if self.policy is None else self.policy.check_size
+
+    def executables(self, path: str | os.PathLike[str] | None, used_by: str) -> FileBytes | None:
+        """The bytes of a file of executables, if it has to be signed; None otherwise."""
+        return None if self.signed is None or path is None else self.signed.opened(path, used_by)
+
+    def function(
+        self, buffer: Any, executables: str | os.PathLike[str] | None = None, code: FileBytes | None = None
+    ) -> Exported:
+        """The function in bytes that were read; of a function with weights, the program. `code` is what is in the file
+        of executables, if it was read already.
+        """
+        exported = deserialize(buffer, policy=self.policy)
+        if self.verify:
             verify_modules(exported)
         if executables is not None:
-            give_executables(exported, executables, code)
-        give_cases_beside(exported, path, signed, verify=verify)
+            from jaxexp._executables.executables import attach  # most functions do not need it
+
+            attach(exported, executables, code)
+        return exported
+
+    def with_files(self, exported: Exported, path: str | os.PathLike[str]) -> Exported:
+        """A function from a file with its weights and cases, which are in files beside it. They are opened when they
+        are needed; now, if they have to be signed or verified.
+
+        Raises:
+            DeserializationError: they do not fit the program, or are damaged.
+            SignatureError: they are not signed.
+        """
+        give_cases(exported, functools.partial(self._tensors, path, "in pieces"), verify=self.verify)
         if data.weights_in_trailer(exported) is None:
             return exported
-        weights = stored_weights(exported, path, signed, stable)
-    if verify:
-        weights.check_digests()  # errors name the file of weights
-    return BoundExported.of(exported, weights)
+        from jaxexp._weights.bound.program import stored  # imports what calls need, which most functions load later
+
+        take: Take = "copied" if self.stable else "mapped"
+        weights = stored(exported, lambda table, _: self._tensors(path, take, table))
+        if self.verify:
+            weights.check_digests()
+        return BoundExported.of(exported, weights)
+
+    def _tensors(self, path: str | os.PathLike[str], take: Take, table: Table) -> Tensors:
+        """The tensors of a table in files beside a path."""
+        from jaxexp._weights.files.reading import Opening, StoredTensors
+
+        if self.signed is None:
+            return StoredTensors(path, table, Opening(take))
+        check = functools.partial(self.signed.check, used_by=os.fsdecode(path))
+        return StoredTensors(path, table, Opening.signed(check))
 
 
 def give_cases(exported: Exported, stored: Callable[[Table], Tensors | None], *, verify: bool = False) -> Cases | None:
@@ -132,8 +177,9 @@ def give_cases(exported: Exported, stored: Callable[[Table], Tensors | None], *,
     cases = data.cases_of(exported)
     if cases is None or not cases.table.files:
         return None
-    from jaxexp._api.cases.files import reader_of
     from jaxexp._weights.files.header import Table
+
+    from .cases.files import reader_of
 
     if (found := stored(Table.of_trailer(*cases.table))) is None:
         return None
@@ -142,59 +188,6 @@ def give_cases(exported: Exported, stored: Callable[[Table], Tensors | None], *,
     cases = cases.beside(reader_of(found))
     data.note(exported, cases=cases)
     return cases
-
-
-def give_cases_beside(
-    exported: Exported, path: str | os.PathLike[str], signed: SignedFiles | None = None, *, verify: bool = False
-) -> None:
-    """The same for files on this machine, which are opened when they are needed. With `signed`, they are read now, and
-    have to be among these.
-    """
-
-    def stored(table: Table) -> Tensors:
-        from jaxexp._weights.files.reading import StoredTensors
-
-        return StoredTensors(path, table, _opening(path, signed, "in pieces"))
-
-    give_cases(exported, stored, verify=verify)
-
-
-def stored_weights(
-    exported: Exported, path: str | os.PathLike[str], signed: SignedFiles | None = None, stable: bool = False
-) -> Weights:
-    """The weights in files beside a program, which are mapped later; copied to memory later if they are to be stable.
-    With `signed`, they are read now, and have to be among these.
-
-    Raises:
-        DeserializationError: they do not fit the program.
-        SignatureError: they are not signed.
-    """
-    from jaxexp._weights.bound.program import stored  # imports what calls need, which most functions load later
-    from jaxexp._weights.files.reading import StoredTensors
-
-    how = _opening(path, signed, "copied" if stable else "mapped")
-    return stored(exported, lambda table, _: StoredTensors(path, table, how))
-
-
-def _opening(path: str | os.PathLike[str], signed: SignedFiles | None, take: Take) -> Opening:
-    """How files beside an artifact are opened, unless they have to be signed."""
-    from jaxexp._weights.files.reading import Opening
-
-    if signed is None:
-        return Opening(take)
-    return Opening.signed(functools.partial(signed.check, used_by=os.fsdecode(path)))
-
-
-def load_bytes(
-    buffer: Buffer, policy: Policy | None, verify: bool, executables: str | os.PathLike[str] | None
-) -> Exported:
-    """What `load` returns for bytes; for a function with weights, the program."""
-    exported = deserialize(buffer, policy=policy)
-    if verify:
-        verify_modules(exported)
-    if executables is not None:
-        give_executables(exported, executables)
-    return exported
 
 
 def refuse_both(name: str, policy: Policy | None, executables: str | os.PathLike[str] | None) -> None:
@@ -214,13 +207,6 @@ def refuse_weights_beside_url(exported: Exported, url: str) -> None:
             "", "a program without weights, or a member of an archive (its weights are read by URL, too)",
             f"one with weights beside it in {names}: copy all files into one folder, and load from it", file=url,
         )  # fmt: skip
-
-
-def give_executables(exported: Exported, path: str | os.PathLike[str], file: FileBytes | None = None) -> None:
-    """Makes a function use the code in a file of executables; `file` is its bytes, if they were read already."""
-    from jaxexp._executables.executables import attach  # most functions do not need it
-
-    attach(exported, path, file)
 
 
 OnError = Literal["raise", "return"]
@@ -327,50 +313,44 @@ def load_many(
     items: list[Any] = list(artifacts)
     manner = Manner(workers, on_error, policy)
     reader = manner.reader()
-    if signed_by is not None:
-        return _load_signed(items, reader, manner, signed_by)
-    if policy is None:
-        results, failed = reader.items(items, True, None)
-        failed = _with_weights(items, results, failed, stable=stable)
-        return _finish(results, failed, lambda i: _place(items[i], i), manner)
-    refused = _too_large(items, policy)
-    given: list[Any] = [None if i in refused else item for i, item in enumerate(items)] if refused else items
-    # Read as a whole, so that what runs is what was checked.
-    results, failed = reader.items(given, False, policy.max_artifact_bytes)
+    trust = Trust.of(policy, signed_by, stable=stable)
+    refused: dict[int, Exception] = {}
+    given = items
+    if policy is not None or trust.signed is not None:
+        given = []
+        for i, item in enumerate(items):
+            try:
+                given.append(_admitted(item, trust))
+            except (SignatureError, PolicyError, OSError) as error:
+                refused[i] = error
+                given.append(None)
+                if manner.raises:  # the items before it may have errors, too, and come first
+                    break
+    # With a policy, files are read as a whole, so that what runs is what was checked.
+    most = None if policy is None or trust.signed is not None else policy.max_artifact_bytes
+    results, failed = reader.items(given, given is items, most)
     for i in failed:
         if i in refused:
             results[i] = refused[i]
-        elif isinstance(results[i], int):
+        elif policy is not None and isinstance(results[i], int):
             results[i] = _size_error(policy, results[i])
-    failed = _without_refused(results, failed, manner)
-    failed = _with_weights(items, results, failed, stable=stable)
+    failed = _with_files(items, results, _without_refused(results, failed, manner), trust)
     return _finish(results, failed, lambda i: _place(items[i], i), manner)
 
 
-def _load_signed(items: list[Any], reader: _native.ReadMany, manner: Manner, by: SignedBy) -> list[Any]:
-    """What `load_many` returns for signed files."""
-    from jaxexp._signing.reading import SignedFiles, unnamed
+def _admitted(item: Any, trust: Trust) -> Any:
+    """An item, as it may be read: a file that has to be signed is read now, and a buffer may not be too large. The size
+    of another file is checked when it is opened.
+    """
+    if trust.signed is None:
+        if trust.check_size is not None and isinstance(item, (bytes, bytearray, memoryview)):
+            trust.check_size(memoryview(item).nbytes)
+        return item
+    if not isinstance(item, (str, os.PathLike)):
+        from jaxexp._signing.reading import unnamed
 
-    signed = SignedFiles(by)
-    check_size = None if manner.policy is None else manner.policy.check_size
-    refused: dict[int, Exception] = {}
-    given: list[Any] = []
-    for i, item in enumerate(items):
-        if not isinstance(item, (str, os.PathLike)):
-            raise unnamed("a buffer")
-        try:
-            given.append(signed.opened(item, check_size=check_size))
-        except (SignatureError, PolicyError, OSError) as error:
-            refused[i] = error
-            given.append(None)
-            if manner.raises:  # the items before it may have errors, too, and come first
-                break
-    results, failed = reader.items(given, False, None)
-    for i in failed:
-        results[i] = refused.get(i, results[i])
-    failed = _without_refused(results, failed, manner)
-    failed = _with_weights(items, results, failed, signed)
-    return _finish(results, failed, lambda i: _place(items[i], i), manner)
+        raise unnamed("a buffer")
+    return trust.signed.opened(item, check_size=trust.check_size)
 
 
 def load_slices(
@@ -392,23 +372,14 @@ def load_slices(
     return _finish(results, _without_refused(results, failed, manner), name, manner)
 
 
-def _with_weights(
-    items: Sequence[Any],
-    results: list[Any],
-    failed: list[int],
-    signed: SignedFiles | None = None,
-    stable: bool = False,
-) -> list[int]:
+def _with_files(items: Sequence[Any], results: list[Any], failed: list[int], trust: Trust) -> list[int]:
     """Gives programs from files their weights, or puts errors in their place; returns the indices of all errors."""
     without = set(failed)
     for i, (item, program) in enumerate(zip(items, results, strict=False)):  # an error may have ended the work
         if isinstance(program, Exception) or not isinstance(item, (str, os.PathLike)):
             continue
         try:
-            give_cases_beside(program, item, signed)
-            if data.weights_in_trailer(program) is None:
-                continue
-            results[i] = BoundExported.of(program, stored_weights(program, item, signed, stable))
+            results[i] = trust.with_files(program, item)
         except (DeserializationError, SignatureError) as error:
             results[i] = error
             without.add(i)
@@ -418,15 +389,6 @@ def _with_weights(
 def _place(item: Any, index: int) -> str:
     """The name of an item for errors."""
     return os.fsdecode(item) if isinstance(item, (str, os.PathLike)) else f"item {index}"
-
-
-def _too_large(items: Sequence[Any], policy: Policy) -> dict[int, PolicyError]:
-    """The errors of buffers that are too large. The size of a file is checked when it is opened."""
-    errors = {}
-    for i, item in enumerate(items):
-        if isinstance(item, (bytes, bytearray, memoryview)) and (error := _size_error(policy, memoryview(item).nbytes)):
-            errors[i] = error
-    return errors
 
 
 def _size_error(policy: Policy, size: int) -> PolicyError | None:

@@ -1,4 +1,5 @@
-"""Functions for the commands that call, compile or specialize them. All of this imports JAX."""
+"""Functions for the commands that call, compile or specialize them, and the arguments of a call, from files and numbers
+on the command line. All of this imports JAX."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import click
 from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact.words import counted, listed, near
 
-from . import inputs, sizes
+from . import inputs, options
 
 if TYPE_CHECKING:
     from jaxexp._api.exported import Exported
@@ -46,7 +47,7 @@ def with_dtypes_of(exported: Exported) -> contextlib.AbstractContextManager[Any]
     return jax.enable_x64(True) if is_wide else contextlib.nullcontext()
 
 
-def arguments(file: str, exported: Exported, given: sizes.Sizes, why: str, instead: str = "") -> Arguments:
+def arguments(file: str, exported: Exported, given: options.Sizes, why: str, instead: str = "") -> Arguments:
     """Specs of the arguments of a call, with these sizes for the symbolic dimensions.
 
     Raises:
@@ -56,7 +57,7 @@ def arguments(file: str, exported: Exported, given: sizes.Sizes, why: str, inste
     from jaxexp._kernel.function import specs
 
     called = as_called(exported)
-    sizes.check(file, specs.dimension_variables(called), given, why, instead)
+    options.check_sizes(file, specs.dimension_variables(called), given, why, instead)
     return specs.of_sizes(called, given)
 
 
@@ -69,7 +70,7 @@ def written_for(exported: Exported, reader: str) -> Exported:
     return type(exported).of(made, exported.weights) if exported.weights else made  # type: ignore[attr-defined]
 
 
-def specialized(file: str, exported: Exported, given: sizes.Sizes) -> Exported:
+def specialized(file: str, exported: Exported, given: options.Sizes) -> Exported:
     """The function with these sizes for its symbolic dimensions.
 
     Raises:
@@ -81,7 +82,7 @@ def specialized(file: str, exported: Exported, given: sizes.Sizes) -> Exported:
     try:
         return exported.specialize(*args, **kwargs)
     except ExportError as error:
-        raise click.ClickException(f"{file!r} with {sizes.shown(given)}: {error}") from error
+        raise click.ClickException(f"{file!r} with {options.shown_sizes(given)}: {error}") from error
 
 
 def on_devices(file: str, exported: Exported) -> tuple[Exported, list[Any]]:
@@ -155,7 +156,7 @@ class CallArguments:
             else:
                 raise self._one_more(repr(text))
 
-    def fill(self, chosen: sizes.Sizes, seed: int, made: Callable[[Any, int, int], Any] | None = None) -> None:
+    def fill(self, chosen: options.Sizes, seed: int, made: Callable[[Any, int, int], Any] | None = None) -> None:
         """Random arrays for what is not given. Dimensions have the sizes of the given arrays, or the chosen ones.
 
         `made` makes one from its spec, the seed and the index of the argument.
@@ -178,7 +179,7 @@ class CallArguments:
                     )
                 if dimension in names:
                     known[dimension] = size
-        sizes.check(self._file, names, known, "random arrays need constant ones")
+        options.check_sizes(self._file, names, known, "random arrays need constant ones")
         import jax
 
         for i, spec in enumerate(jax.tree_util.tree_leaves(specs.of_sizes(self._called, known))):

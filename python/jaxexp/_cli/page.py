@@ -1,4 +1,5 @@
-"""The look of results: titles, fields and tables, on a terminal and in a pipe; or JSON.
+"""The look of results: titles, fields and tables, on a terminal and in a pipe; or JSON; and on stderr, the progress of
+long work: a bar on a terminal, nothing elsewhere.
 
 Artifacts come from others, so everything that is printed from them is escaped here: no control character, no change of
 direction and no escape sequence reaches a terminal. A pipe gets plain text that is never cut or wrapped. On a terminal,
@@ -10,14 +11,16 @@ rich does not draw the tables: it does none of this, and takes 30 times as long 
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import json
 import os
 import shutil
 import sys
+import time
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -316,3 +319,56 @@ def _wrapped(text: str, width: int) -> list[str]:
         start += len(head)
         while text[start : start + 1] == " ":
             start += 1
+
+
+# Seconds. Shorter work needs no bar, and the bar's code takes a while to import.
+DELAY = 0.3
+
+
+class Bar:
+    """How far some work is. It is called with the number of new steps, and of the errors in them."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what, self._total = what, total
+        self._began, self._done, self._errors, self._resumed = time.monotonic(), 0, 0, 0
+        self._at_end = contextlib.ExitStack()
+        self._update: Callable[[int, str], None] | None = None
+        self._is_shown = sys.stderr.isatty()
+
+    def __call__(self, steps: int, errors: int = 0) -> None:
+        self._done += steps
+        self._errors += errors
+        if not self._is_shown:
+            return
+        if self._update is None and self._done < self._total and time.monotonic() - self._began >= DELAY:
+            self._update = self._at_end.enter_context(_drawn(self._total))
+        if self._update is not None:
+            self._update(self._done, self._said())
+
+    def resumed(self, steps: int) -> None:
+        """Notes that steps were done before, as a journal says. They are counted like all others."""
+        self._resumed += steps
+
+    def close(self) -> None:
+        self._at_end.close()
+
+    def _said(self) -> str:
+        resumed = f", {self._resumed:,} from the journal" if self._resumed else ""
+        errors = f", {counted(self._errors, 'error')}" if self._errors else ""
+        return f"{self._what}{resumed}{errors}"
+
+
+def progress(what: str, total: int) -> contextlib.closing[Bar]:
+    """Shows the progress of work in some number of steps, in a `with` block."""
+    return contextlib.closing(Bar(what, total))
+
+
+@contextlib.contextmanager
+def _drawn(total: int) -> Generator[Callable[[int, str], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda done, said: progress.update(task, completed=done, description=shown(said))

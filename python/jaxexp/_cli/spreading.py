@@ -13,7 +13,8 @@ import click
 
 from jaxexp._errors import WorkerError
 
-from . import importing, inputs, progress
+from . import inputs, options
+from .page import progress
 
 if TYPE_CHECKING:
     from jaxexp._fleet.engine.engine import Means, Unusable, Workers
@@ -53,7 +54,7 @@ class Spread:
                 stack.enter_context(_safe_path())
                 executor = engine.processes(self.workers)
             try:
-                imported = importing.imported()
+                imported = options.imported()
                 yield engine.Means(executor, self.workers, self.journal, self.timeout, imported, resumed)
             except WorkerError as error:
                 raise type(error)(self._in_options(str(error))) from error
@@ -74,7 +75,7 @@ class Spread:
         given, steps = inputs.given(files, folders, command)
         found: list[tuple[int, str, Any]] = []
         doing = "checking" if command == "check" else "reading"
-        with progress.bar(doing, steps) as advance, self.means(advance.resumed, processes=True) as means:
+        with progress(doing, steps) as advance, self.means(advance.resumed, processes=True) as means:
             for place, name, one in look(given, means):
                 found.append((place.order, name, one))
                 advance(1, isinstance(one, Exception))
@@ -113,18 +114,18 @@ def _executor(ctx: click.Context, param: click.Parameter, given: str | None) -> 
     name, _, function = given.partition(":")
     if not function.isidentifier():
         raise click.BadParameter(f"expected MODULE:FUNCTION, as in my_cluster:executor, found {given!r}", ctx, param)
-    module = importing.import_module("--executor", name)
+    module = options.import_module("--executor", name)
     make = getattr(module, function, None)
     if not callable(make):
         raise click.BadParameter(f"{name} has no function {function!r}", ctx, param)
     return cast("Workers", make())
 
 
-def options(workers: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def workers(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The options `--workers`, with this help, and those beside it. They make one argument, `spread`."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        @click.option("-j", "--workers", type=click.IntRange(1), help=workers)
+        @click.option("-j", "--workers", type=click.IntRange(1), help=help)
         @click.option(
             "--executor",
             metavar="MODULE:FUNCTION",

@@ -1,4 +1,5 @@
-"""Reads files that are signed: once, so that what is used is what was compared with the signed digest."""
+"""What a signature says, and files that are signed: each is read once, so that what is used is what was compared with
+the signed digest."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from .arrays import Leaf, dtype_of, to_numpy
 from .trees import Dict, tree_of
 
 if TYPE_CHECKING:
-    from jaxexp._fleet.archive.handle import Handle
+    from jaxexp._fleet.archive.archive import Handle
     from jaxexp._fleet.places.load import Check
     from jaxexp._fleet.places.weights import Source
 
@@ -32,7 +32,7 @@ def member(given: Any, trust: Trust, *, is_signed: bool) -> Handle | None:
         ExportError: its archive was not opened as it has to be.
         Exception: as in `source`.
     """
-    from jaxexp._fleet.archive.handle import Handle
+    from jaxexp._fleet.archive.archive import Handle
 
     if isinstance(given, (str, os.PathLike)) and split(os.fsdecode(given))[1] is not None:
         found = source(given, "with_weights", trust.signed_by, trust.stable).handle

@@ -24,7 +24,7 @@ from jaxexp._errors import JournalError
 from jaxexp._fleet.engine.engine import Journal
 from jaxexp._fleet.passes import one_by_one, verify_many
 from jaxexp._fleet.places.inspect import digests_of
-from jaxexp._fleet.places.source import Source
+from jaxexp._fleet.places.source import Opened
 from kit import bulk, weighted
 from kit.archives import blob
 from kit.each import each
@@ -402,8 +402,8 @@ def changed(file: Path) -> bytes:
 
 def test_a_file_beside_it_changes_or_goes(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[Any] = []
-    real = one_by_one.check
-    monkeypatch.setattr(one_by_one, "check", lambda *args, **how: looked_at.append(args) or real(*args, **how))
+    real = one_by_one.loaded
+    monkeypatch.setattr(one_by_one, "loaded", lambda *args, **how: looked_at.append(args) or real(*args, **how))
 
     def checked() -> tuple[str, int]:
         looked_at.clear()
@@ -446,9 +446,9 @@ def test_digests_are_kept_until_weights_change(model: Path, monkeypatch: pytest.
         assert dict(jaxexp.digests_many([model.parent], executor=workers, journal=journal)) == alone
     read: list[str] = []
 
-    def noted(source: Source) -> Any:
-        read.append(Path(source.name).name)
-        return digests_of(source)
+    def noted(found: Opened) -> Any:
+        read.append(Path(found.source.name).name)
+        return digests_of(found)
 
     monkeypatch.setattr(one_by_one, "digests_of", noted)
     assert (dict(jaxexp.digests_many([model.parent], journal=journal)), read) == (alone, [])
@@ -460,7 +460,7 @@ def test_digests_are_kept_until_weights_change(model: Path, monkeypatch: pytest.
     ("run", "module", "name"),
     [
         (jaxexp.verify_many, "jaxexp._fleet.places.verify", "files_of"),
-        (jaxexp.digests_many, "jaxexp._fleet.places.inspect", "_digests"),
+        (jaxexp.digests_many, "jaxexp._fleet.passes.one_by_one", "digests_of"),
     ],
 )
 def test_a_file_that_is_replaced_while_it_is_read(

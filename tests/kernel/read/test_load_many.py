@@ -23,7 +23,7 @@ import jaxexp
 from jaxexp import _native
 from jaxexp._api.exported import reader
 from jaxexp._api.load import Manner, load_slices
-from jaxexp._fleet.archive.opened import Opened
+from jaxexp._fleet.archive.opened import OpenArchive
 from jaxexp._kernel.codec import nodes
 from jaxexp._kernel.io import sources
 from kit import wire
@@ -108,7 +108,7 @@ def test_somebody_has_to_work(tmp_path: Path) -> None:
     with jaxexp.Archive.create(tmp_path / "a.zip") as writer:
         writer.add("f", with_modules(1, 100))
     with contextlib.closing(sources.open_source(str(tmp_path / "a.zip"), {})) as source:
-        verification = _native.ArchiveVerification(Opened(source).index)
+        verification = _native.ArchiveVerification(OpenArchive(source).index)
         for none_work in (
             lambda: reader.many(0, True), lambda: _native.verify_files([str(tmp_path / "a.zip")], 0),
             lambda: verification.step([0], [(b"", [])], 0), lambda: verification.step_of_file(source.whole, [0], 0, 0),

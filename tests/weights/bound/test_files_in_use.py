@@ -17,8 +17,8 @@ import pytest
 
 import jaxexp
 from jaxexp import _native
+from jaxexp._fleet.places.source import Source
 from jaxexp._fleet.places.verify import files_of
-from jaxexp._kernel.artifact.opened import opened
 from jaxexp._kernel.io import lock
 from jaxexp._kernel.write import serialize
 from jaxexp._weights.files.places import second_name
@@ -183,7 +183,7 @@ def test_what_a_process_left_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "m.jaxexp"
     constant(1).save(path)
     hidden = hide(path)
-    assert files_of(str(path), opened(path.read_bytes())) == ((str(hidden), hidden.stat().st_size),)
+    assert files_of(Source(str(path), str(path)).opened()) == ((str(hidden), hidden.stat().st_size),)
     assert value(path) == 1
     constant(2).save(path)
     assert sorted(os.listdir(tmp_path)) == ["m.jaxexp", "m.safetensors"]

@@ -19,18 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import (
-    complaints,
-    completing,
-    headers,
-    importing,
-    inputs,
-    outputs,
-    progress,
-    spreading,
-    tolerances,
-)
-from jaxexp._cli.page import Column, Page, print_json, quiet_option
+from jaxexp._cli import complaints, completing, inputs, options, outputs, spreading
+from jaxexp._cli.page import Column, Page, print_json, progress, quiet_option
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError, shown
 from jaxexp._kernel.artifact.words import counted, cut, without_secrets
@@ -188,7 +178,7 @@ class Outcome:
     type=click.Path(dir_okay=False),
     help="Also write a page about the artifact: with its module as a graph, coloured by error if operations differ.",
 )
-@tolerances.option("How far results may be from the recorded ones, in place of what the cases say; 0: not at all.")
+@options.tolerance("How far results may be from the recorded ones, in place of what the cases say; 0: not at all.")
 @click.option(
     "--max-drawn-bytes",
     type=click.IntRange(0),
@@ -209,9 +199,9 @@ class Outcome:
     help="Write a report for CI to this file, in the form of JUnit.",
 )
 @inputs.folder_options
-@spreading.options("How many processes to use; by default only this one. With --python, how many at a time.")
-@importing.option
-@headers.option
+@spreading.workers("How many processes to use; by default only this one. With --python, how many at a time.")
+@options.imports
+@options.headers
 def command(
     files: tuple[str, ...],
     plugin: str | None,
@@ -359,16 +349,15 @@ def _on_plugin(
     def check(source: inputs.Source) -> CheckReport:
         return Session(source.given, plugin=plugin, options=options or None).check(**how)
 
-    sources = [one for file in files for one in _sources(file, folders)]
-    with progress.bar("checking", len(sources)) as advance:
+    sources: list[Any] = []
+    for file in files:
+        several = inputs.stands_for_all(file)
+        sources += inputs.in_folder(file, folders, "check") if several else inputs.artifacts(file)
+    with progress("checking", len(sources)) as advance:
         for source in sources:
             outcome = _tried(source, plugin, check)
             yield outcome
             advance(1, outcome.report is None)
-
-
-def _sources(file: str, folders: inputs.Folders) -> Iterable[Any]:
-    return inputs.in_folder(file, folders, "check") if inputs.stands_for_all(file) else inputs.artifacts(file)
 
 
 def _elsewhere(
@@ -380,16 +369,16 @@ def _elsewhere(
     inside = [] if folders.recursive else ["--no-recursive"]
     inside += [part for pattern in folders.include for part in ("--include", pattern)]
     run = functools.partial(_in_process, arguments=[*inside, *options, "--", *files])
-    with progress.bar("environments", len(pythons)) as advance, ThreadPoolExecutor(at_once) as threads:
+    with progress("environments", len(pythons)) as advance, ThreadPoolExecutor(at_once) as threads:
         for outcomes in threads.map(run, pythons):
             yield from outcomes
             advance(1)
 
 
 def _options(how: _How) -> list[str]:
-    options = ["--max-drawn-bytes", str(how["max_drawn_bytes"])]
-    options += [] if how["tolerance"] is None else ["--tolerance", tolerances.text(how["tolerance"])]
-    return options + [part for module in importing.imported() for part in ("--import", module)]
+    given = ["--max-drawn-bytes", str(how["max_drawn_bytes"])]
+    given += [] if how["tolerance"] is None else ["--tolerance", options.tolerance_text(how["tolerance"])]
+    return given + [part for module in options.imported() for part in ("--import", module)]
 
 
 def _all_bisected(found: Iterable[Outcome], options: Sequence[str], at_once: int) -> list[Outcome]:
@@ -431,7 +420,7 @@ def bisected(report: CheckReport, check: Check, at_once: int) -> tuple[Blamed, .
     limit = _MOST_TIME + 10 * (time.monotonic() - start)
     found: dict[str, Blamed] = {}
     tried = unusable = 0
-    with progress.bar("bisecting", len(suspects)) as advance, ThreadPoolExecutor(at_once) as threads:
+    with progress("bisecting", len(suspects)) as advance, ThreadPoolExecutor(at_once) as threads:
         for first in range(0, len(suspects), at_once):
             some = suspects[first : first + at_once]
             for suspect, one in zip(some, threads.map(lambda each: check(each.flags, limit), some), strict=True):
@@ -490,7 +479,7 @@ def _in_process(
     python: str, arguments: Sequence[str], xla_flags: str | None = None, seconds: float | None = None
 ) -> list[Outcome]:
     # Nothing is imported from the current folder, unless --import asks for that.
-    safe = () if importing.imported() else ("-P",)
+    safe = () if options.imported() else ("-P",)
     command = [python, *safe, "-m", "jaxexp", "check", "--json", *arguments]
     environment = None if xla_flags is None else {**os.environ, "XLA_FLAGS": xla_flags}
     try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import complaints, completing, headers, importing, inputs, spreading
+from jaxexp._cli import complaints, completing, inputs, options, spreading
 from jaxexp._cli.page import Column, Page, print_json, quiet_option
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
@@ -51,9 +51,9 @@ Example:
 @quiet_option("loaded")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact.")
 @inputs.folder_options
-@spreading.options("How many processes to use; by default only this one.")
-@importing.option
-@headers.option
+@spreading.workers("How many processes to use; by default only this one.")
+@options.imports
+@options.headers
 def command(
     files: tuple[str, ...], reader: str | None, quiet: bool, as_json: bool, folders: inputs.Folders, spread: Spread
 ) -> int:
@@ -128,7 +128,9 @@ def _show_all(
     hidden: set[str],
 ) -> None:
     """Prints a row for each artifact, and totals. With a release, the rows are only about that one."""
-    verdicts = _grouped([_verdict(name, one, asked) for name, one in found])
+    states, reasons_of = zip(*(_verdict(name, one, asked) for name, one in found), strict=True)
+    # Verdicts with equal reasons where these differ only in digests and large numbers.
+    verdicts = list(zip(states, complaints.kinds(reasons_of), strict=True))
     state = Column("here" if asked is None else f"by JAX {asked}", marks=_MARKS)
     reasons = collections.Counter(verdict for verdict in verdicts if verdict[1]).most_common()
     many_alike = any(count > 1 for _, count in reasons)  # then reasons are written out once, below
@@ -190,12 +192,6 @@ def _in_json(name: str, found: Compatibility | Exception, asked: str | None) -> 
     verdict, reason = _verdict(name, found, asked)
     facts = {"file": name, **({} if asked is None else {"reader": asked}), "verdict": verdict, "reason": reason or None}
     return facts | ({"error": complaints.said(found)} if isinstance(found, Exception) else to_json(found))
-
-
-def _grouped(verdicts: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Verdicts with equal reasons where they differ only in digests and large numbers."""
-    reasons = complaints.kinds(reason for _, reason in verdicts)
-    return [(verdict, reason) for (verdict, _), reason in zip(verdicts, reasons, strict=True)]
 
 
 def _reason(message: str) -> str:

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import completing, headers, inputs
+from jaxexp._cli import completing, inputs, options
 from jaxexp._cli.page import Column, Page, print_json
+from jaxexp._fleet.places.inspect import inspected
 from jaxexp._kernel.artifact import words
-from jaxexp._kernel.artifact.inspect import described
 from jaxexp._kernel.artifact.inspection import where_recorded
 
 if TYPE_CHECKING:
+    from jaxexp._fleet.places.source import Opened
     from jaxexp._kernel.artifact.inspection import Inspection
+    from jaxexp._native import Artifact
 
 _EXAMPLE = """\b
 Example:
@@ -29,7 +31,7 @@ SECTIONS = ("signature", "operations", "sizes", "weights", "origin", "members")
 @click.argument("new", metavar="B", type=completing.Artifact())
 @click.option("--only", multiple=True, type=click.Choice(SECTIONS), help="Compare only this; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-@headers.option
+@options.headers
 def command(old: str, new: str, only: tuple[str, ...], as_json: bool) -> int:
     """Compare two artifacts: signature, operations by kind, sizes, weights by digest, and where they come from.
 
@@ -44,7 +46,7 @@ def command(old: str, new: str, only: tuple[str, ...], as_json: bool) -> int:
     if all(inputs.split(text)[1] is None and inputs.is_archive(text) for text in (old, new)):
         differing = {"members": _compared_members(old, new)}
     else:
-        differing = compared(inputs.artifact(old), inputs.artifact(new))
+        differing = compared(inputs.artifact(old).opened(), inputs.artifact(new).opened())
     differing = {name: rows for name, rows in differing.items() if rows and (not only or name in only)}
     if as_json:
         changes = {
@@ -59,11 +61,11 @@ def command(old: str, new: str, only: tuple[str, ...], as_json: bool) -> int:
 _Rows = dict[str, tuple[Any, Any]]
 
 
-def compared(old: inputs.Source, new: inputs.Source) -> dict[str, _Rows]:
+def compared(old: Opened, new: Opened) -> dict[str, _Rows]:
     """The differences in each section: a name, and its values in both artifacts; None if one lacks it."""
-    both = _inspected(old), _inspected(new)
+    both = [(inspected(one, whole=True), one) for one in (old, new)]
     orders = min(len(found.module_bytes) for found, _ in both)
-    a, b = (_facts(found, buffer, orders) for found, buffer in both)
+    a, b = (_facts(found, one.artifact, one.buffer, orders) for found, one in both)
     return {
         section: {
             name: (a[section].get(name), b[section].get(name))
@@ -74,20 +76,13 @@ def compared(old: inputs.Source, new: inputs.Source) -> dict[str, _Rows]:
     }
 
 
-def _inspected(source: inputs.Source) -> tuple[Inspection, Any]:
-    """What an artifact says, and its bytes, of which all are needed: they are read once, and not mapped."""
-    with source.named():
-        buffer = source.read()
-        return described(buffer, False) if source.handle is None else source.handle.inspect(), buffer
-
-
 def _compared_members(old: str, new: str) -> _Rows:
     """The differences between two archives, from their indices."""
     a, b = ({name: handle.digest for name, handle in inputs.opened(path).items()} for path in (old, new))
     return {name: (a.get(name), b.get(name)) for name in sorted({*a, *b}) if a.get(name) != b.get(name)}
 
 
-def _facts(found: Inspection, buffer: Any, orders: int) -> dict[str, dict[str, Any]]:
+def _facts(found: Inspection, artifact: Artifact, buffer: Any, orders: int) -> dict[str, dict[str, Any]]:
     """The facts to compare, by section and name. Operations are those of the first `orders` modules, which both
     artifacts have.
     """
@@ -124,21 +119,20 @@ def _facts(found: Inspection, buffer: Any, orders: int) -> dict[str, dict[str, A
         "trailer": found.trailer,
         "metadata": None if found.metadata is None else json.dumps(found.metadata, sort_keys=True),
         **{f"case {case.name}": f"{case.bytes:,} bytes, with {where_recorded(case)}" for case in found.cases},
-        **_digests(buffer),
+        **_digests(artifact, buffer),
     }
     weights = {weight.name: f"{weight.bytes:,} bytes, {weight.digest[:16]}" for weight in found.weights}
     return {"signature": signature, "operations": operations, "sizes": sizes, "weights": weights, "origin": origin}
 
 
-def _digests(buffer: Any) -> dict[str, str]:
+def _digests(artifact: Artifact, buffer: Any) -> dict[str, str]:
     """Digests of the actual bytes, not those in the trailer: modules may have equal operations and other constants."""
     import hashlib
 
     from jaxexp._kernel.artifact.chain import chain
-    from jaxexp._native import Artifact
 
     digests = {"all bytes": buffer}
-    for order, link in enumerate(chain(Artifact(buffer))):
+    for order, link in enumerate(chain(artifact)):
         digests["module" if order == 0 else f"VJP {order}: module"] = link.unchecked_module()
     return {name: f"SHA-256 {hashlib.sha256(data).hexdigest()[:16]}" for name, data in digests.items()}
 

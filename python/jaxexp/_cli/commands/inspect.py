@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import complaints, completing, functions, headers, importing, inputs, sizes
+from jaxexp._cli import complaints, completing, functions, inputs, options
 from jaxexp._cli.page import Column, Page, print_json
 from jaxexp._errors import ExportError
 from jaxexp._fleet.places.inspect import inspected as read
@@ -35,7 +35,7 @@ Example:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact.")
 @click.option("--mlir", is_flag=True, help="Print only the module, as MLIR text. This imports JAX.")
 @click.option("--jaxpr", is_flag=True, help="Print only the program, as a jaxpr. This imports JAX.")
-@sizes.option("With --jaxpr, the size of a symbolic dimension, as in batch=4; once for each dimension.")
+@options.size("With --jaxpr, the size of a symbolic dimension, as in batch=4; once for each dimension.")
 @click.option(
     "--vjp", "order", type=click.IntRange(0), default=0, metavar="ORDER", help="With --mlir or --jaxpr, print this VJP."
 )
@@ -48,8 +48,8 @@ Example:
 )
 @click.option("--all", "everything", is_flag=True, help="Also show what is too long for a terminal.")
 @inputs.folder_options
-@importing.option
-@headers.option
+@options.imports
+@options.headers
 def command(
     files: tuple[str, ...],
     folders: inputs.Folders,
@@ -75,7 +75,7 @@ def command(
         raise click.UsageError("--vjp chooses the VJP that --mlir or --jaxpr prints: add one of them")
     if sized and not jaxpr:
         raise click.UsageError("--size chooses the sizes for --jaxpr: add it")
-    with_sizes = sizes.parsed(sized)
+    with_sizes = options.parsed_sizes(sized)
     page, objects, failed = Page(everything=everything), list[Any](), list[tuple[str, Exception]]()
 
     def add(to_dict: Callable[..., Any], show: Callable[..., None], name: str, found: Any) -> None:
@@ -98,7 +98,9 @@ def command(
                     page.lines(_mlir(source, order, everything) if mlir else _jaxpr(source, order, with_sizes))
             elif inputs.stands_for_all(text):
                 sources = inputs.in_folder(text, folders, "inspect")
-                inspected, errors = inputs.read_each(sources, lambda one: (one.name, read(one, check, digests)))
+                inspected, errors = inputs.read_each(
+                    sources, lambda one: (one.name, read(one.opened(), check, digests))
+                )
                 if as_json:
                     for one in inspected:
                         add(_to_dict, show, *one)
@@ -112,7 +114,7 @@ def command(
                 add(_tensors_to_dict, _show_tensors, text, held)
             else:
                 for source in inputs.artifacts(text):
-                    add(_to_dict, show, source.name, read(source, check, digests))
+                    add(_to_dict, show, source.name, read(source.opened(), check, digests))
         except Exception as error:
             fail((text, error))
     if as_json:
@@ -231,17 +233,16 @@ def _mlir(source: inputs.Source, order: int, everything: bool) -> str:
     """The text of a module."""
     from jaxexp._kernel.artifact.chain import chain
     from jaxexp._kernel.module import mlir
-    from jaxexp._native import Artifact
 
     with source.named():
-        link = next(itertools.islice(chain(Artifact(source.read())), order, None), None)
+        link = next(itertools.islice(chain(source.opened().artifact), order, None), None)
         if link is None:
             raise click.ClickException(f"{source.name!r} has no VJP of order {order}")
         module = link.module()
     return mlir.text_of(bytes(module), None if everything else _ELEMENTS)
 
 
-def _jaxpr(source: inputs.Source, order: int, given: sizes.Sizes) -> str:
+def _jaxpr(source: inputs.Source, order: int, given: options.Sizes) -> str:
     """The program of a function, read back from its module, with these sizes for its symbolic dimensions."""
     from jaxexp._api.load import deserialize
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp import _native
-from jaxexp._cli import complaints, completing, headers, inputs
+from jaxexp._cli import complaints, completing, inputs, options
 from jaxexp._cli.page import Column, Page
 from jaxexp._fleet.archive.summary import of_artifact
 from jaxexp._fleet.archive.summary import signature as signature_of
@@ -39,7 +39,7 @@ Example:
 @click.option("-g", "--group", is_flag=True, help="Print a row for each signature, with those that have it.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each member.")
 @inputs.folder_options
-@headers.option
+@options.headers
 def command(
     place: str,
     pattern: str | None,
@@ -127,13 +127,12 @@ class _Listed:
 
 def _of_source(source: inputs.Source, with_digest: bool) -> _Listed:
     from jaxexp._kernel.artifact.metadata import from_json
-    from jaxexp._kernel.artifact.opened import opened
 
     if (handle := source.handle) is not None:
         return _Listed(source.name, handle.size, handle.digest, handle.metadata, handle.summary)
     with source.named():
-        buffer = source.read()
-        artifact = opened(buffer)
+        found = source.opened()
+        buffer, artifact = found.buffer, found.artifact
         digest = _native.digest(buffer).hex() if with_digest else ""  # which reads all of the file
         return _Listed(source.name, len(buffer), digest, from_json(artifact.metadata() or {}), of_artifact(artifact))
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import completing, functions, headers, importing, outputs, progress, sizes, spreading
+from jaxexp._cli import completing, functions, options, outputs, spreading
 from jaxexp._cli.complaints import DAMAGED, REFUSED, UNREADABLE, ended_with, is_temporary, misused, state_of
 from jaxexp._cli.complaints import said as complaint_of
 from jaxexp._cli.inputs import Folders, Source, artifact, folder_options, given, is_archive, opened, split
-from jaxexp._cli.page import print_summary, say
+from jaxexp._cli.page import print_summary, progress, say
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
 from jaxexp._fleet.passes.migrate_many import migrated as migrated_many
@@ -60,13 +60,13 @@ Example:
     help="What to keep of where operations come from: all; the names of scopes and functions, without the paths and "
     "lines of source files; or nothing.",
 )
-@sizes.option_of_several("saved with the artifact, for which what runs it without JAX compiles it")
+@options.sizes("saved with the artifact, for which what runs it without JAX compiles it")
 @click.option("--force", is_flag=True, help="Replace OUT if it exists; or files in OUT, if it is a folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with a list of all artifacts.")
 @folder_options
-@spreading.options("How many processes to use for several artifacts; by default only this one.")
-@importing.option
-@headers.option
+@spreading.workers("How many processes to use for several artifacts; by default only this one.")
+@options.imports
+@options.headers
 def command(
     old: tuple[str, ...],
     new: str,
@@ -106,7 +106,7 @@ def command(
     if not force:
         outputs.refuse_to_replace(new)
     source = artifact(first)
-    sets, failed = sizes.combinations(sized) if sized else None, list[tuple[str, Exception]]()
+    sets, failed = options.combinations(sized) if sized else None, list[tuple[str, Exception]]()
     try:
         done, said = _migrate_one(source, new, to, inputs, locations, sets, force)
     except (ExportError, OSError) as error:
@@ -155,7 +155,7 @@ def _migrate_one(
     to: str | None,
     inputs: str | None,
     locations: str,
-    sets: list[sizes.Sizes] | None,
+    sets: list[options.Sizes] | None,
     force: bool,
 ) -> tuple[Result, str]:
     """Migrates an artifact; also returns lines about its cases and weights, or an empty text."""
@@ -167,11 +167,12 @@ def _migrate_one(
             arguments = _arguments(source.name, loaded, inputs)
         how: dict[str, Any] = {"locations": locations, "inputs": arguments, "sizes": sets, "only_new": not force}
         old, blob, beside = write(source, new, None, to, **how)
-    written, left_out = [path for path, _ in beside], _nr_cases(old) - _nr_cases(blob)
+    made = Artifact(blob)
+    written, left_out = [path for path, _ in beside], _nr_cases(old.artifact) - _nr_cases(made)
     said = f"cases: {left_out} left out, with arrays that are not in files beside it\n" if left_out else ""
     if written:
         said += f"files: written to {listed(written)}, which the new artifact needs beside it"
-    elif files := _weight_files(blob):
+    elif files := [name for name, *_ in (made.weights() or ((),))[0]]:
         said += f"weights: in {listed(files)}, which stay{'s' * (len(files) == 1)} beside it and which it needs"
     return Result(source.name, MIGRATED, new, len(blob), tuple(written)), said.rstrip()
 
@@ -199,7 +200,7 @@ def _migrate_several(
         raise click.ClickException(f"{new!r} exists: --force replaces files in it")
     several, steps = given(old, folders, "migrate")
     done, failed = list[Result](), list[tuple[str, Exception]]()
-    with progress.bar("migrating", steps) as advance, spread.means(advance.resumed, processes=True) as means:
+    with progress("migrating", steps) as advance, spread.means(advance.resumed, processes=True) as means:
         for _, name, found in migrated_many(several, new, to, means, locations=locations):
             advance(1, isinstance(found, Exception))
             if isinstance(found, Exception):
@@ -222,14 +223,8 @@ def _print_json(into: str, results: list[Result], folders: Folders) -> None:
     print_summary(results, results, (MIGRATED, REFUSED, DAMAGED, UNREADABLE), size, folders, into=into)
 
 
-def _weight_files(blob: bytearray) -> list[str]:
-    """The names of the files with the weights of an artifact."""
-    files, _, _ = Artifact(blob).weights() or ((), (), ())
-    return [name for name, _, _ in files]
-
-
-def _nr_cases(buffer: Any) -> int:
-    said = Artifact(buffer).cases()
+def _nr_cases(artifact: Artifact) -> int:
+    said = artifact.cases()
     return 0 if said is None else len(said[0])
 
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import complaints, completing, headers, inputs, outputs, progress, spreading
-from jaxexp._cli.page import say
+from jaxexp._cli import complaints, completing, inputs, options, outputs, spreading
+from jaxexp._cli.page import progress, say
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError, WeightsError
 from jaxexp._fleet.passes.given import Place
 from jaxexp._fleet.passes.verify_many import verified
-from jaxexp._fleet.places.source import is_url, path_in
+from jaxexp._fleet.places.source import Opened, is_url, path_in
 from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.io.version import stamp
 
@@ -42,10 +42,10 @@ Example:
 )
 @inputs.folder_options
 @click.option("-m", "--metadata", multiple=True, metavar="KEY=JSON", help="Metadata for each member.")
-@spreading.options(
+@spreading.workers(
     "Verify the artifacts before the archive is written, in so many threads; with --executor, in those of each worker."
 )
-@headers.option
+@options.headers
 def command(
     archive: str,
     paths: tuple[str, ...],
@@ -74,7 +74,7 @@ def command(
     found = _named(paths, folders)
     failed, stamps = _verified(found, spread, keep_going) if spread.is_asked_for or keep_going else ({}, {})
     writer = Archive.append(archive) if append else Archive.create(archive)
-    with progress.bar("packing", len(found)) as advance, writer:
+    with progress("packing", len(found)) as advance, writer:
         if not force and (there := next((name for name in found if name in writer), None)) is not None:
             raise click.ClickException(f"{there!r} is in {archive!r} already: --force replaces it")
         for name, source in found.items():
@@ -82,8 +82,8 @@ def command(
             if name in failed:
                 continue
             try:
-                data = _whole(source, name in stamps and stamps[name] == _stamp(source))
-                weights = _weights(source, data, folders)
+                artifact = _whole(source, name in stamps and stamps[name] == _stamp(source))
+                weights = _weights(artifact, folders)
             except (ExportError, OSError, click.ClickException) as error:
                 if not keep_going:
                     raise _with_advice(error, found) from error
@@ -92,7 +92,8 @@ def command(
             if force and name in writer:
                 writer.remove(name)
             try:
-                writer.add_with_weights(name, data, weights, source.own_metadata() if notes is None else notes)
+                own = source.own_metadata() if notes is None else notes
+                writer.add_with_weights(name, artifact.buffer, artifact.artifact, weights, own)
             except WeightsError as error:  # a tensor is compared with its digest when it is written
                 if keep_going:  # and was before: it has changed since
                     raise
@@ -115,12 +116,12 @@ def _with_advice(error: Exception, found: dict[str, inputs.Source]) -> click.Cli
     return click.ClickException(f"{complaints.said(error)}{others if len(found) > 1 else ''}")
 
 
-def _whole(source: inputs.Source, is_verified: bool) -> Any:
-    """The bytes of an artifact, which is verified now or was before."""
+def _whole(source: inputs.Source, is_verified: bool) -> Opened:
+    """An artifact, which is verified now or was before."""
     if not is_verified:
-        return inputs.checked(source).buffer
+        return inputs.checked(source)
     with source.named():
-        return source.read()
+        return Opened(source, source.read())
 
 
 def _verified(
@@ -135,7 +136,7 @@ def _verified(
     failed: dict[int, Exception] = {}
     stamps = {name: _stamp(source) for name, source in found.items()}
     places = [_place(source, order) for order, source in enumerate(found.values())]
-    with progress.bar("verifying", len(places)) as advance, spread.means(advance.resumed, processes=False) as means:
+    with progress("verifying", len(places)) as advance, spread.means(advance.resumed, processes=False) as means:
         for one in verified(places, means, None):
             for error in one.errors.values():
                 if not keep_going:
@@ -163,22 +164,22 @@ def _place(source: inputs.Source, order: int) -> Place:
     return Place(source.name, order, "", only(source.handle))
 
 
-def _weights(source: inputs.Source, data: Any, folders: inputs.Folders) -> Tensors | None:
+def _weights(found: Opened, folders: inputs.Folders) -> Tensors | None:
     """The weights and cases of an artifact: for a file, in files beside it; for a member, in its archive."""
-    from jaxexp import _native
     from jaxexp._fleet.archive.writer import files_beside
 
-    if source.path is None:
-        return source.stored_files()
+    source = found.source
+    if source.handle is not None:
+        return source.handle.stored_files()
+    assert source.path is not None
     if not source.is_file:
-        artifact = _native.Artifact(data)
-        if artifact.weights() is not None or (artifact.cases() or ((), (), ()))[2]:
+        if found.names():
             raise click.ClickException(
                 f"{source.name!r} has weights or cases in files beside it, which are not fetched: copy all files into "
                 "a folder"
             )
         return None
-    weights = files_beside(source.path, data)
+    weights = files_beside(source.path, found.artifact)
     if weights is not None:
         folder = os.path.dirname(source.path)
         names = [(file.name, file.second_name) for file in weights.table.files]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jaxexp._cli import completing, functions, headers, importing, inputs, sizes
+from jaxexp._cli import completing, functions, inputs, options
 from jaxexp._cli.page import Column, Page, say
 from jaxexp._fleet.places.source import is_url
 from jaxexp._kernel.artifact.words import counted
@@ -24,7 +24,7 @@ Example:
 
 @click.command(epilog=_EXAMPLE, short_help="Compile functions, and keep their code in a file.")
 @click.argument("file", metavar="FILE", type=completing.Artifact())
-@sizes.option_of_several("compiled")
+@options.sizes("compiled")
 @click.option(
     "-o",
     "--output",
@@ -33,8 +33,8 @@ Example:
     help="The file of executables, by default FILE with the suffix .exe. If it exists, code is added to it.",
 )
 @click.option("--vjp", "order", type=click.IntRange(0), default=0, metavar="ORDER", help="Also compile this many VJPs.")
-@importing.option
-@headers.option
+@options.imports
+@options.headers
 def command(file: str, sized: tuple[str, ...], output: str | None, order: int) -> None:
     """Compile functions for this machine, and keep the code in a file, so that later processes compile nothing.
 
@@ -43,14 +43,14 @@ def command(file: str, sized: tuple[str, ...], output: str | None, order: int) -
     trust it as you trust a program. Without --size, code is compiled for the sizes that FILE was saved with. This
     imports JAX.
     """
-    chosen = sizes.combinations(sized) if sized else None
+    chosen = options.combinations(sized) if sized else None
     path, _ = inputs.split(file)
     if output is None and is_url(path):
         raise click.UsageError(f"say where the code of {file!r} goes, as in -o model.exe")
     into = output if output is not None else f"{os.path.splitext(path)[0]}.exe"
     page, before = Page(), os.path.getsize(into) if os.path.exists(into) else 0
     rows = [
-        (one.conditions["function"], sizes.shown(of), one.arguments, f"{one.size:,}")
+        (one.conditions["function"], options.shown_sizes(of), one.arguments, f"{one.size:,}")
         for source in inputs.artifacts(file)
         for of, one in _compiled(source, chosen, into, order)
     ]
@@ -68,13 +68,13 @@ def command(file: str, sized: tuple[str, ...], output: str | None, order: int) -
 
 
 def _compiled(
-    source: inputs.Source, chosen: list[sizes.Sizes] | None, into: str, order: int
-) -> list[tuple[sizes.Sizes, Executable]]:
+    source: inputs.Source, chosen: list[options.Sizes] | None, into: str, order: int
+) -> list[tuple[options.Sizes, Executable]]:
     """Compiles a function for all sizes; the file has the code then. By default, these are what it was saved with."""
     import jax
 
     exported, shardings = functions.on_devices(source.name, functions.loaded(source))
-    found: list[tuple[sizes.Sizes, Executable]] = []
+    found: list[tuple[options.Sizes, Executable]] = []
     for one in chosen or [*map(dict, exported.sizes)] or [{}]:
         specs, tree = jax.tree_util.tree_flatten(
             functions.arguments(source.name, exported, one, "code is compiled for constant ones")

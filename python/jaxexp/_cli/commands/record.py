@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import completing, functions, importing, inputs, progress, sizes, tolerances
+from jaxexp._cli import completing, functions, inputs, options
 from jaxexp._cli.functions import CallArguments
-from jaxexp._cli.page import say
+from jaxexp._cli.page import progress, say
 from jaxexp._kernel.artifact.words import counted
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ Example:
     default=0,
     help="With --random, other numbers than those of seed 0.",
 )
-@sizes.option("With --random, the size of a symbolic dimension, as in batch=4; once for each dimension.")
+@options.size("With --random, the size of a symbolic dimension, as in batch=4; once for each dimension.")
 @click.option("--name", metavar="NAME", help="What the case is called; by default a number.")
 @click.option(
     "--vjp-order",
@@ -46,7 +46,7 @@ Example:
     default=0,
     help="Record a call of the VJP of this order, with random cotangents.",
 )
-@tolerances.option(
+@options.tolerance(
     "How far results may be from the recorded ones; 'dtype', the default, is the same for all functions. 'measured' "
     "measures what rounding does to them, which takes several calls.",
     "dtype",
@@ -58,7 +58,7 @@ Example:
     help="Record fingerprints of what each operation makes, so that 'check' can name the first one that differs.",
 )
 @click.option("--replace", is_flag=True, help="Drop the cases that the artifact has.")
-@importing.option
+@options.imports
 def command(
     file: str,
     given: tuple[str, ...],
@@ -89,7 +89,7 @@ def command(
     with functions.with_dtypes_of(exported):
         arguments.take(given)
         if is_random:
-            arguments.fill(sizes.parsed(sized), seed, _drawn)
+            arguments.fill(options.parsed_sizes(sized), seed, _drawn)
         args, kwargs = arguments.all()
     case = {
         "args": args,
@@ -99,7 +99,7 @@ def command(
         "vjp_order": vjp_order,
         "trace": trace,
     }
-    with progress.bar("recording", 1) as advance:
+    with progress("recording", 1) as advance:
         cases = record(source.path, [case], replace=replace)
         advance(1)
     new = cases[-1]

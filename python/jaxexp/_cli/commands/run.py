@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import completing, functions, headers, importing, inputs, outputs, sizes
+from jaxexp._cli import completing, functions, inputs, options, outputs
 from jaxexp._cli.complaints import FAILED, complain
 from jaxexp._cli.functions import CallArguments
 from jaxexp._cli.page import Column, Page, say
@@ -72,7 +72,7 @@ def _check_arguments(ctx: click.Context, _: click.Parameter, given: tuple[str, .
 @click.option(
     "--seed", type=click.IntRange(0), metavar="SEED", help="With --random, other numbers than those of seed 0."
 )
-@sizes.option("With --random, the size of a symbolic dimension, as in batch=4; once for each dimension.")
+@options.size("With --random, the size of a symbolic dimension, as in batch=4; once for each dimension.")
 @click.option(
     "--weights",
     metavar="SAFETENSORS",
@@ -93,8 +93,8 @@ def _check_arguments(ctx: click.Context, _: click.Parameter, given: tuple[str, .
 )
 @click.option("--policy", metavar="TOML", type=click.Path(), help="Refuse a function that this policy does not allow.")
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
-@importing.option
-@headers.option
+@options.imports
+@options.headers
 def command(
     file: str,
     given: tuple[str, ...],
@@ -126,7 +126,7 @@ def command(
             raise click.UsageError(f"-o takes a file .npy or .npz, not {output!r}")
         if not force:
             outputs.refuse_to_replace(output)
-    chosen = sizes.parsed(sized)
+    chosen = options.parsed_sizes(sized)
     from jaxexp._kernel.function.paths import result_paths  # imports JAX
 
     source = inputs.artifact(file)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import completing, functions, headers, importing, inputs, outputs, progress, sizes
+from jaxexp._cli import completing, functions, inputs, options, outputs
 from jaxexp._cli.complaints import misused
-from jaxexp._cli.page import say
+from jaxexp._cli.page import progress, say
 from jaxexp._fleet.places.source import path_in
 from jaxexp._kernel.artifact.words import counted, listed
 
@@ -27,7 +27,7 @@ Example:
 
 @click.command(epilog=_EXAMPLE, short_help="Fix the symbolic dimensions of a function.")
 @click.argument("file", metavar="FILE", type=completing.Artifact())
-@sizes.option_of_several("made")
+@options.sizes("made")
 @click.option(
     "-o",
     "--output",
@@ -44,8 +44,8 @@ Example:
 )
 @click.option("--append", is_flag=True, help="Add to an archive that exists.")
 @click.option("--force", is_flag=True, help="Replace what exists: OUT, or with --append members.")
-@importing.option
-@headers.option
+@options.imports
+@options.headers
 def command(file: str, sized: tuple[str, ...], output: str, to: str | None, append: bool, force: bool) -> None:
     """Fix the symbolic dimensions of a function, so that it compiles to faster code and runs where shapes are constant.
 
@@ -53,7 +53,7 @@ def command(file: str, sized: tuple[str, ...], output: str, to: str | None, appe
     in model-batch-8, and weights are stored once for all of them. The VJPs of FILE and its metadata are kept. OUT
     appears when everything is written. This imports JAX.
     """
-    chosen = sizes.combinations(sized)
+    chosen = options.combinations(sized)
     if to is not None:
         from jaxexp._kernel.write.reader import check_choice  # imports JAX
 
@@ -64,9 +64,11 @@ def command(file: str, sized: tuple[str, ...], output: str, to: str | None, appe
         raise click.UsageError(f"{len(chosen):,} functions need an archive: name one, as in -o fleet.zip")
     if not append and not force:
         outputs.refuse_to_replace(output)
+    from jaxexp._kernel.function import vjps  # imports JAX
+
     source = inputs.artifact(file)
     exported = functions.loaded(source)
-    order = _orders(exported)
+    order = vjps.stored_orders(exported.unbound)
     if to is not None:
         exported = functions.written_for(exported, to)
     if is_archive:
@@ -76,17 +78,10 @@ def command(file: str, sized: tuple[str, ...], output: str, to: str | None, appe
     say(f"{source.name} -> {output}: {os.path.getsize(output):,} bytes")
 
 
-def _orders(exported: Exported) -> int:
-    """How many VJPs the artifact has."""
-    from jaxexp._kernel.function import vjps
-
-    return vjps.stored_orders(exported.unbound)
-
-
 def _to_archive(
     source: inputs.Source,
     exported: Exported,
-    chosen: list[sizes.Sizes],
+    chosen: list[options.Sizes],
     order: int,
     path: str,
     append: bool,
@@ -96,7 +91,7 @@ def _to_archive(
 
     first = PurePath(path_in(source.path)).stem if source.path is not None else source.name.rpartition(inputs.MEMBER)[2]
     made = {"-".join([first, *(f"{name}-{size}" for name, size in one.items())]): one for one in chosen}
-    with progress.bar("specializing", len(made)) as advance:
+    with progress("specializing", len(made)) as advance:
         writer = Archive.append(path) if append else Archive.create(path)
         with writer:
             if not force and (there := next((name for name in made if name in writer), None)) is not None:

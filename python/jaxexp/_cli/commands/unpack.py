@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from jaxexp._cli import completing, headers, inputs, outputs, progress
-from jaxexp._cli.page import say
+from jaxexp._cli import completing, inputs, options, outputs
+from jaxexp._cli.page import progress, say
 from jaxexp._fleet.passes.migrate_many import inside, make_folder
 from jaxexp._kernel.artifact.words import counted
 
@@ -23,7 +23,7 @@ Example:
 @click.argument("pattern", metavar="[GLOB]", required=False, shell_complete=completing.of_archive)
 @click.option("-d", "--directory", default=".", show_default=True, type=click.Path(), help="Where to put the files.")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
-@headers.option
+@options.headers
 def command(archive: str, pattern: str | None, directory: str, force: bool) -> None:
     """Write members of an archive as files, each a plain artifact.
 
@@ -34,14 +34,14 @@ def command(archive: str, pattern: str | None, directory: str, force: bool) -> N
     with inputs.part(archive, pattern) as opened:
         targets = {name: inside(directory, name, ".jaxexp") for name in opened}
         sources = {name: inputs.Source(f"{archive}{inputs.MEMBER}{name}", handle=opened[name]) for name in opened}
-        refuse = _replaces if force else outputs.refuse_existing
+        refuse = (lambda path: None) if force else outputs.refuse_existing
         for target in targets.values():  # before anything is written
             refuse(target)
         unpacking: Any = None
         planned: dict[str, list[tuple[str, int]]] = {}
         for name, source in sources.items():
             with source.named():
-                if (weights := source.stored_files()) is None:
+                if (weights := opened[name].stored_files()) is None:
                     continue
                 if unpacking is None:
                     from jaxexp._weights.files.saving import Unpacking  # few archives need it
@@ -50,7 +50,7 @@ def command(archive: str, pattern: str | None, directory: str, force: bool) -> N
                 planned[name] = unpacking.plan(os.path.dirname(targets[name]), weights, refuse)
         total = 0
         written = outputs.Several()
-        with progress.bar("unpacking", len(targets)) as advance:
+        with progress("unpacking", len(targets)) as advance:
             for name, target in targets.items():
                 data = inputs.checked(sources[name]).buffer
                 make_folder(directory, target)
@@ -59,7 +59,7 @@ def command(archive: str, pattern: str | None, directory: str, force: bool) -> N
                         make_folder(directory, path)
                         written.check(path, "weights")
                     with sources[name].named():
-                        total += unpacking.write(planned[name], sources[name].stored_files())
+                        total += unpacking.write(planned[name], opened[name].stored_files())
                     for path, _ in planned[name]:
                         written.add(path, "weights")
                 written.check(target, sources[name])
@@ -68,7 +68,3 @@ def command(archive: str, pattern: str | None, directory: str, force: bool) -> N
                 total += memoryview(data).nbytes
                 advance(1)
     say(f"{directory}: {counted(len(targets), 'artifact')} unpacked, {total:,} bytes")
-
-
-def _replaces(path: str) -> None:
-    """Any file may be replaced."""

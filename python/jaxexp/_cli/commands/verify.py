@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import complaints, completing, headers, importing, inputs, progress, spreading
-from jaxexp._cli.page import Column, Page, print_summary, quiet_option
+from jaxexp._cli import complaints, completing, inputs, options, spreading
+from jaxexp._cli.page import Column, Page, print_summary, progress, quiet_option
 from jaxexp._cli.spreading import Spread
 from jaxexp._errors import (
     DeserializationError,
@@ -106,11 +106,11 @@ class Verdict:
 @click.option("--identity", metavar="NAME", help="Refuse what this identity has not signed with Sigstore.")
 @click.option("--issuer", metavar="URL", help="With --identity: the identity provider that confirms it.")
 @click.option("--signature", metavar="SIG", type=click.Path(), help="The signature of all files, not FILE.sig.")
-@spreading.options(
+@spreading.workers(
     "How many threads to use; by default one for each processor. With --executor, those of each worker; by default 1."
 )
-@importing.option
-@headers.option
+@options.imports
+@options.headers
 def command(
     paths: tuple[str, ...],
     folders: inputs.Folders,
@@ -191,7 +191,7 @@ def _verified(found: list[Place | Unusable], steps: int, spread: Spread, policy:
     """A verdict for each artifact, in the same order."""
     verdicts: dict[int, list[Verdict]] = {}
     errors: dict[int, dict[str, Exception]] = {}
-    with progress.bar("verifying", steps) as advance, spread.means(advance.resumed, processes=False) as means:
+    with progress("verifying", steps) as advance, spread.means(advance.resumed, processes=False) as means:
         for one in verified(found, means, policy):
             advance(one.count, len(one.errors))
             order = one.place.order
@@ -202,7 +202,11 @@ def _verified(found: list[Place | Unusable], steps: int, spread: Spread, policy:
             if one.is_last:
                 verdicts[order] = list(_of_members(one.place.archive, errors.pop(order)))
     for order, left in errors.items():  # of archives that could not be read to their end
-        verdicts[order] = [_unfinished(name, error) for name, error in left.items()]
+        verdicts[order] = []
+        for name, error in left.items():
+            archive, _, member = name.partition(inputs.MEMBER)
+            wrong = _wrong(name, 0 if member else _size(name), error)
+            verdicts[order].append(dataclasses.replace(wrong, archive=archive))
     return [verdict for order in sorted(verdicts) for verdict in verdicts[order]]
 
 
@@ -230,23 +234,23 @@ def _verified_signed(
 def _signed_file(path: str, signed: SignedFiles, policy: Policy | None) -> Verdict:
     from jaxexp._fleet.places.verify import verify_signed
 
-    buffer, artifact, weights = verify_signed(path, signed, None if policy is None else policy.check_size)
-    size = len(buffer)
-    if artifact is None:
-        return Verdict(path, "whole", size, True, None, what="another file")
+    found = verify_signed(path, signed, None if policy is None else policy.check_size)
+    if isinstance(found, int):
+        return Verdict(path, "whole", found, True, None, what="another file")
+    buffer, artifact = found.opened.buffer, found.opened.artifact
     if policy is not None:
         from jaxexp._api.load import deserialize
 
         deserialize(buffer, policy=policy)
-    has_digests = artifact.trailer() is not None
+    size, has_digests = len(buffer), artifact.trailer() is not None
     return Verdict(
         path,
         "whole",
         size,
         has_digests,
         None,
-        weights=tuple(name for name, _ in weights),
-        weight_bytes=sum(size for _, size in weights),
+        weights=tuple(name for name, _ in found.files),
+        weight_bytes=sum(size for _, size in found.files),
         more_bytes=size - artifact.size if has_digests else 0,
     )
 
@@ -298,11 +302,6 @@ def _of_members(archive: Archive, errors: dict[str, Exception]) -> Iterator[Verd
         wrong, size = errors.get(shown), handle.size
         verdict = Verdict(shown, "whole", size, True, None) if wrong is None else _wrong(shown, size, wrong)
         yield dataclasses.replace(verdict, archive=archive.name, unfinished_bytes=left, archive_bytes=all_bytes)
-
-
-def _unfinished(name: str, error: Exception) -> Verdict:
-    archive, _, member = name.partition(inputs.MEMBER)
-    return dataclasses.replace(_wrong(name, 0 if member else _size(name), error), archive=archive)
 
 
 def _size(name: str) -> int:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jaxexp._cli import completing, headers, importing, inputs, outputs
+from jaxexp._cli import completing, inputs, options, outputs
 from jaxexp._cli.page import one_line
-from jaxexp._fleet.places.inspect import inspected as read
+from jaxexp._fleet.places.inspect import inspected
 from jaxexp._fleet.places.source import path_in
 from jaxexp._kernel.artifact.words import without_secrets
 
@@ -20,7 +20,7 @@ from . import diff
 
 if TYPE_CHECKING:
     from jaxexp._compat.compatibility import Compatibility
-    from jaxexp._kernel.artifact.inspection import Inspection
+    from jaxexp._fleet.places.source import Opened
     from jaxexp._view.sides import Check, Readers, Side
 
 _EXAMPLE = """\b
@@ -36,8 +36,8 @@ Example:
 @click.option("-o", "--output", metavar="PAGE", help="The page; - for stdout. [default: the name of FILE, with .html]")
 @click.option("--open", "show", is_flag=True, help="Open the page in a browser. Without -o, it is a temporary file.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
-@importing.option
-@headers.option
+@options.imports
+@options.headers
 def command(file: str, other: str | None, output: str | None, show: bool, force: bool) -> None:
     """Make one HTML page about an artifact, or about what differs between two.
 
@@ -66,26 +66,26 @@ def page_of(source: inputs.Source, other: inputs.Source | None = None, check: Ch
     """The page about an artifact, also about what a check of it found; or about the differences between two."""
     from jaxexp._view.page import page
 
+    first = source.opened()
     if other is None:
-        return page(_side(source, check))
+        return page(_side(first, check))
+    second = other.opened()
     differing = {
         section: {name: (diff.shown(a), diff.shown(b)) for name, (a, b) in rows.items()}
-        for section, rows in diff.compared(source, other).items()
+        for section, rows in diff.compared(first, second).items()
         if rows
     }
-    return page(_side(other), _side(source), differing)
+    return page(_side(second), _side(first), differing)
 
 
-def _side(source: inputs.Source, check: Check | None = None) -> Side:
+def _side(found: Opened, check: Check | None = None) -> Side:
     from jaxexp._compat.compatibility import compatibility_of
-    from jaxexp._native import Artifact
     from jaxexp._view.sides import side
 
-    with source.named():
-        buffer = source.read()
-        found: Inspection = read(source, True)
-        readers = _readers(compatibility_of(buffer))
-        return side(without_secrets(source.name), Artifact(buffer), found, readers, check)
+    said = inspected(found, True, whole=True)
+    with found.source.named():
+        readers = _readers(compatibility_of(found.buffer))
+        return side(without_secrets(found.source.name), found.artifact, said, readers, check)
 
 
 def _readers(found: Compatibility) -> Readers:

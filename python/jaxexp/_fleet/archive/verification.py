@@ -23,7 +23,7 @@ from jaxexp._kernel.io.sources import open_source
 from jaxexp._weights.files import header
 from jaxexp._weights.files.header import Tensor, damaged
 
-from .opened import Opened, batches, cases_of, of_artifact
+from .opened import OpenArchive, batches, cases_of, load_all, of_artifact
 
 if TYPE_CHECKING:
     from jaxexp._fleet.engine.engine import Means
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 ARCHIVE = "archive"
 
 
-def place_of(opened: Opened, what: str) -> tuple[Any, ...]:
+def place_of(opened: OpenArchive, what: str) -> tuple[Any, ...]:
     """How workers find an archive.
 
     Raises:
@@ -48,7 +48,7 @@ def place_of(opened: Opened, what: str) -> tuple[Any, ...]:
     return ARCHIVE, what, path, options, opened.pointer.root_digest.hex()
 
 
-def identity_of(opened: Opened, numbers: Sequence[int]) -> list[Any]:
+def identity_of(opened: OpenArchive, numbers: Sequence[int]) -> list[Any]:
     """A value that changes when the archive changes, or when other members of it are asked for."""
     changed = os.stat(opened.source.name).st_mtime_ns if opened.source.whole is not None else 0
     chosen: list[Any] = [len(numbers), numbers[0] if numbers else 0]
@@ -57,7 +57,7 @@ def identity_of(opened: Opened, numbers: Sequence[int]) -> list[Any]:
     return [opened.source.size, changed, opened.pointer.root_digest.hex(), chosen]
 
 
-def input_of(opened: Opened, numbers: Sequence[int], what: str, about: Any) -> Input:
+def input_of(opened: OpenArchive, numbers: Sequence[int], what: str, about: Any) -> Input:
     """Some members of an archive whose index was checked. `what` is for workers, and `about` for the maker."""
 
     def sizes(start: int, stop: int) -> Iterable[int]:
@@ -68,7 +68,7 @@ def input_of(opened: Opened, numbers: Sequence[int], what: str, about: Any) -> I
 
 
 @contextlib.contextmanager
-def opened_in_worker(path: str, options: dict[str, Any], root_digest: str) -> Generator[Opened]:
+def opened_in_worker(path: str, options: dict[str, Any], root_digest: str) -> Generator[OpenArchive]:
     """Opens the archive of a place.
 
     Raises:
@@ -76,27 +76,27 @@ def opened_in_worker(path: str, options: dict[str, Any], root_digest: str) -> Ge
         OSError: it cannot be opened.
     """
     if "://" not in path:
-        with contextlib.closing(_same(Opened(open_source(path, {})), root_digest)) as opened:
+        with contextlib.closing(_same(OpenArchive(open_source(path, {})), root_digest)) as opened:
             yield opened
         return
     # For a URL, the whole index was read. This process keeps it for the next share, or has had it since the pass began.
     key = _key(path, root_digest)
     known = _opened.get(key)
     if known is None or known.is_closed or known.source.address != (path, options):
-        known = _opened[key] = _here.kept = _same(Opened(open_source(path, options)), root_digest)
+        known = _opened[key] = _here.kept = _same(OpenArchive(open_source(path, options)), root_digest)
     yield known
 
 
 _here = threading.local()  # keeps one archive open
 # Open archives by process and thread: a forked process and other threads open archives for themselves.
-_opened: weakref.WeakValueDictionary[tuple[int, int, str, str], Opened] = weakref.WeakValueDictionary()
+_opened: weakref.WeakValueDictionary[tuple[int, int, str, str], OpenArchive] = weakref.WeakValueDictionary()
 
 
 def _key(path: str, root_digest: str) -> tuple[int, int, str, str]:
     return os.getpid(), threading.get_ident(), path, root_digest
 
 
-def _same(opened: Opened, root_digest: str) -> Opened:
+def _same(opened: OpenArchive, root_digest: str) -> OpenArchive:
     if opened.pointer.root_digest.hex() != root_digest:
         opened.close()
         expected = "the archive as it was when the pass began"
@@ -120,7 +120,7 @@ class InWeights(NamedTuple):
 
 
 def damaged_members(
-    opened: Opened, numbers: Iterable[int], bad: dict[bytes, bytes] | None
+    opened: OpenArchive, numbers: Iterable[int], bad: dict[bytes, bytes] | None
 ) -> Iterator[tuple[str, Exception]]:
     """The members whose weights or cases are damaged, with their errors.
 
@@ -139,7 +139,7 @@ def damaged_members(
 
 
 def _damage(
-    opened: Opened, number: int, label: str, bad: dict[bytes, bytes] | None, good: set[bytes]
+    opened: OpenArchive, number: int, label: str, bad: dict[bytes, bytes] | None, good: set[bytes]
 ) -> DeserializationError | None:
     try:
         with named_in_errors(label):
@@ -167,7 +167,7 @@ def _compare(tensors: Tensors, bad: dict[bytes, bytes] | None, good: set[bytes])
         good.add(stored.digest)
 
 
-def check_seen(opened: Opened, seen: int) -> None:
+def check_seen(opened: OpenArchive, seen: int) -> None:
     """Checks that the index has no tensors besides those that were seen.
 
     Raises:
@@ -178,7 +178,7 @@ def check_seen(opened: Opened, seen: int) -> None:
             raise DeserializationError("index.weights", "tensors that are in files of weights", f"{missing:,} others")
 
 
-def damaged_in_files(opened: Opened, numbers: Iterable[int]) -> InWeights:
+def damaged_in_files(opened: OpenArchive, numbers: Iterable[int]) -> InWeights:
     """Reads some of the files of weights.
 
     Raises:
@@ -194,7 +194,7 @@ def damaged_in_files(opened: Opened, numbers: Iterable[int]) -> InWeights:
 
 
 def _look(
-    opened: Opened,
+    opened: OpenArchive,
     number: int,
     file: tuple[int, int, int, int],
     places: dict[bytes, list[int]],
@@ -224,7 +224,7 @@ def _look(
     return len(tensors)
 
 
-def _read(opened: Opened, position: int, size: int, crc32: int) -> tuple[bytes, int]:
+def _read(opened: OpenArchive, position: int, size: int, crc32: int) -> tuple[bytes, int]:
     """The digest of a tensor, and the CRC-32 of its file up to its end."""
     digester = _native.Digester()
     for start in range(0, size, _PIECE):
@@ -248,7 +248,7 @@ _MEMBERS, _WEIGHTS = "members", "weights"
 _MOST_HEADER = 128
 
 
-def verify(opened: Opened, names: Sequence[str] | None, means: Means) -> dict[str, Any]:
+def verify(opened: OpenArchive, names: Sequence[str] | None, means: Means) -> dict[str, Any]:
     """See `Archive.verify`."""
     verification = Verification(opened, names)
     if means.executor is None and means.journal is None:
@@ -314,7 +314,7 @@ def decoded(part: Part, result: Any) -> Any:
 class Verification:
     """An archive while it is verified: members that share their bytes are verified once."""
 
-    def __init__(self, opened: Opened, names: Sequence[str] | None, about: Any = None) -> None:
+    def __init__(self, opened: OpenArchive, names: Sequence[str] | None, about: Any = None) -> None:
         """Checks the index, and for a whole archive, without names, also the ZIP file's directory.
 
         Raises:
@@ -417,7 +417,7 @@ class Verification:
         return list(damaged_members(self._opened, whole, None if self._tensors is None else self._tensors.bad))
 
 
-def _damaged(opened: Opened, numbers: Sequence[int], threads: int) -> list[tuple[int, DeserializationError]]:
+def _damaged(opened: OpenArchive, numbers: Sequence[int], threads: int) -> list[tuple[int, DeserializationError]]:
     """The damaged members with their errors. Members that share their bytes are not looked at."""
     damaged = _damaged_in_file if opened.source.whole is not None else _damaged_in_ranges
     found = []
@@ -431,14 +431,14 @@ def _damaged(opened: Opened, numbers: Sequence[int], threads: int) -> list[tuple
     return found
 
 
-def _damaged_in_file(opened: Opened, numbers: list[int], threads: int) -> Iterator[Any]:
+def _damaged_in_file(opened: OpenArchive, numbers: list[int], threads: int) -> Iterator[Any]:
     verification, first = _native.ArchiveVerification(opened.index), 0
     while first < len(numbers):
         first, damaged = verification.step_of_file(opened.source.whole, numbers, first, threads)
         yield from damaged
 
 
-def _damaged_in_ranges(opened: Opened, numbers: list[int], threads: int) -> Iterator[Any]:
+def _damaged_in_ranges(opened: OpenArchive, numbers: list[int], threads: int) -> Iterator[Any]:
     verification, pending = _native.ArchiveVerification(opened.index), iter(numbers)
     # Members that are in one step are not in the next one, so extents are asked for step by step.
     for extents in batches(verification.extent(number) for number in numbers):
@@ -446,7 +446,7 @@ def _damaged_in_ranges(opened: Opened, numbers: list[int], threads: int) -> Iter
         yield from verification.step(step, opened.parts_of(extents), threads)
 
 
-def _too_large(opened: Opened, numbers: Sequence[int], policy: Policy) -> dict[int, Exception]:
+def _too_large(opened: OpenArchive, numbers: Sequence[int], policy: Policy) -> dict[int, Exception]:
     """The members that the policy does not let anybody read, with their errors."""
     found: dict[int, Exception] = {}
     for number, (_, size, modules) in zip(numbers, opened.index.extents(list(numbers)), strict=True):
@@ -458,18 +458,18 @@ def _too_large(opened: Opened, numbers: Sequence[int], policy: Policy) -> dict[i
     return found
 
 
-def _refused(opened: Opened, numbers: Sequence[int], damaged: set[int], policy: Policy) -> list[tuple[int, Exception]]:
+def _refused(
+    opened: OpenArchive, numbers: Sequence[int], damaged: set[int], policy: Policy
+) -> list[tuple[int, Exception]]:
     """The members that the policy refuses, with their errors."""
     from jaxexp._api.load import Manner  # imports JAX
-
-    from .handle import load_all
 
     whole = [number for number in numbers if number not in damaged]
     found = load_all(opened, [opened.index.name(number) for number in whole], Manner(1, "return", policy))
     return [(number, error) for number, error in zip(whole, found, strict=True) if isinstance(error, Exception)]
 
 
-def _check_directory(opened: Opened) -> None:
+def _check_directory(opened: OpenArchive) -> None:
     """Compares the bytes after the index with what they must be."""
     pointer = opened.pointer
     start = pointer.index_position + pointer.index_size

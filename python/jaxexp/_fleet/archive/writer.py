@@ -1,4 +1,4 @@
-"""Writing archives: new ones, appending, and compacting."""
+"""Writing archives: new ones, appending, and compacting; and the weights in them, each tensor once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import warnings
 import weakref
 import zlib
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, cause
@@ -23,7 +23,7 @@ from jaxexp._kernel.io.sources import open_source
 from jaxexp._public import public, public_dir
 from jaxexp._weights.files.header import Source, content_of, plan, xxh3
 
-from .opened import Opened, files_of_artifact
+from .opened import OpenArchive, files_of_artifact
 from .summary import metadata_text, stored_metadata, to_store
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def appended(path: str | os.PathLike[str]) -> Generator[Output]:
             refuse_unknown_rest(opened)
             end = opened.end
         file.truncate(end)  # an earlier append was interrupted
-        # Opened again, because blocks of a large index are read later, with what is close to them in the file.
+        # OpenArchive again, because blocks of a large index are read later, with what is close to them in the file.
         with open_for_writing(path) as opened, opened.placed():
             records.build_on(opened.index)
         output, process = Output(file, records, end, in_place=True), os.getpid()
@@ -125,7 +125,7 @@ def appended(path: str | os.PathLike[str]) -> Generator[Output]:
             raise
 
 
-def refuse_unknown_rest(opened: Opened) -> None:
+def refuse_unknown_rest(opened: OpenArchive) -> None:
     """Refuses to write if that would cut off bytes that no append has left, unless all of them are zeros.
 
     Raises:
@@ -146,9 +146,9 @@ def refuse_unknown_rest(opened: Opened) -> None:
         position += part
 
 
-def open_for_writing(path: str | os.PathLike[str]) -> contextlib.closing[Opened]:
+def open_for_writing(path: str | os.PathLike[str]) -> contextlib.closing[OpenArchive]:
     """An archive that its caller is about to change or to write again."""
-    return contextlib.closing(Opened(open_source(path, {})))
+    return contextlib.closing(OpenArchive(open_source(path, {})))
 
 
 class WeightsWriter:
@@ -362,7 +362,7 @@ class ArchiveWriter:
             if given := next((f"{key}={value!r}" for key, value in options.items() if value), None):
                 raise ExportError(f"{given} is for an Exported: an artifact in a buffer is stored as it is")
             with self._changing():
-                self._add(name, *_noted(blob, metadata))
+                self._add(name, _noted(blob, metadata))
             return
         from jaxexp._api.exported import cases_to_write
 
@@ -374,7 +374,7 @@ class ArchiveWriter:
         recorded = cases_to_write(function, how, cases)
         with self._changing():
             self._check_name(name)  # before tensors are written
-            self._add(name, serialized(function, how, recorded, self._weights.add), None)
+            self._add(name, _noted(serialized(function, how, recorded, self._weights.add), None))
 
     def add_file(self, name: str, path: str | os.PathLike[str], *, metadata: Mapping[str, Any] | None = None) -> None:
         """Adds an artifact's file, with the weights and cases in files beside it.
@@ -393,24 +393,30 @@ class ArchiveWriter:
         self._require_inside()
         with files.named_in_errors(path):
             blob: Any = files.opened(path)  # a buffer, which types can say since Python 3.12
-            weights = files_beside(path, blob)
-        self.add_with_weights(name, blob, weights, metadata)
+            artifact = _native.Artifact(blob)
+            weights = files_beside(path, artifact)
+        self.add_with_weights(name, blob, artifact, weights, metadata)
 
     def add_with_weights(
-        self, name: str, blob: Any, weights: Tensors | None, metadata: Mapping[str, Any] | None
+        self,
+        name: str,
+        blob: Any,
+        artifact: _native.Artifact,
+        weights: Tensors | None,
+        metadata: Mapping[str, Any] | None,
     ) -> None:
-        """Adds an artifact with the tensors that its trailer names, wherever they are now."""
+        """Adds an artifact that was opened, with the tensors that its trailer names, wherever they are now."""
         with self._changing():
             self._check_name(name)  # both before weights are written
-            noted = _noted(memoryview(blob), metadata)
+            noted = _noted(memoryview(blob), metadata, artifact)
             if weights is not None:
                 self._weights.add(weights.sources())
-            self._add(name, *noted)
+            self._add(name, noted)
 
-    def _add(self, name: str, blob: Any, own_metadata: str | None) -> bytes:
+    def _add(self, name: str, noted: _Noted) -> bytes:
         """Adds an artifact from a buffer that does not change meanwhile. Returns the digest of what was added."""
         self._check_name(name)
-        artifact = _native.Artifact(blob, in_place=True)
+        blob, artifact, own_metadata = noted
         texts.check(*artifact.texts())
         modules = artifact.modules()
         size = artifact.size
@@ -649,10 +655,12 @@ def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
                 with old.placed(name):
                     member = old.index.member(number)
                     blob = old.artifact_bytes(number)
-                    weights = files_of_artifact(old, old.label(name), _native.Artifact(blob))
+                    artifact = _native.Artifact(blob)
+                    weights = files_of_artifact(old, old.label(name), artifact)
                     if weights is not None:
                         writer._weights.add(weights.sources())
-                    digest = writer._add(name, blob, member.metadata if member.own_metadata else None)
+                    own = member.metadata if member.own_metadata else None
+                    digest = writer._add(name, _Noted(blob, artifact, own))
                     if digest != member.digest:
                         raise DeserializationError(
                             "", f"an artifact of digest {member.digest.hex()}", f"one of {digest.hex()}"
@@ -694,13 +702,13 @@ def _table(sources: Sequence[Source], store: Store, name: str) -> Table:
     return Table((file,), tuple(tensors))
 
 
-def files_beside(path: str | os.PathLike[str], blob: Any) -> Tensors | None:
+def files_beside(path: str | os.PathLike[str], artifact: _native.Artifact) -> Tensors | None:
     """The weights and cases of an artifact that is about to become a member, in files beside it; None if it has none.
 
     Raises:
-        DeserializationError: it is not an artifact; or these files have other tensors, too, which would be lost.
+        DeserializationError: these files have other tensors, too, which would be lost.
     """
-    if not (said := tables_of(_native.Artifact(blob))):
+    if not (said := tables_of(artifact)):
         return None
     from jaxexp._weights.files.header import Table
     from jaxexp._weights.files.reading import Opening, StoredTensors, together
@@ -722,14 +730,30 @@ def _bytes_in(exported_or_bytes: Any) -> memoryview | None:
     return view if isinstance(view.obj, (bytes, _native.FileBytes)) else memoryview(bytes(view))
 
 
-def _noted(blob: Any, metadata: Mapping[str, Any] | None) -> tuple[Any, str | None]:
-    """An artifact with other metadata. Without a trailer, it stays as it is, and the text is for the index."""
-    if metadata is None:
-        return blob, None
-    text = metadata_text(metadata)
-    if _native.Artifact(blob, in_place=True).trailer() is None:
-        return blob, text
-    return _native.with_metadata(blob, to_json(metadata)), None
+class _Noted(NamedTuple):
+    """An artifact with the metadata that it is added with.
+
+    Attributes:
+        own_metadata: the metadata, if only the index has a place for it.
+    """
+
+    blob: Any
+    artifact: _native.Artifact
+    own_metadata: str | None = None
+
+
+def _noted(blob: Any, metadata: Mapping[str, Any] | None, artifact: _native.Artifact | None = None) -> _Noted:
+    """An artifact with other metadata, or its own; `artifact`, if it is open already. Without a trailer, it stays as it
+    is.
+    """
+    text = None if metadata is None else metadata_text(metadata)
+    if artifact is None:
+        artifact = _native.Artifact(blob, in_place=True)
+    if text is None or artifact.trailer() is None:
+        return _Noted(blob, artifact, text)
+    assert metadata is not None
+    blob = _native.with_metadata(blob, to_json(metadata))
+    return _Noted(blob, _native.Artifact(blob, in_place=True))
 
 
 def _exported(given: Any) -> Any:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportTypeError
-from jaxexp._fleet.archive.archive import Archive, matching, only, parts_of
-from jaxexp._fleet.archive.handle import Handle
+from jaxexp._fleet.archive.archive import Archive, Handle, matching, only, parts_of
 from jaxexp._fleet.engine.engine import FILE, Input, Unusable
 from jaxexp._fleet.places.source import MEMBER, Kind, is_archive, is_url, path_in, split
 from jaxexp._kernel.artifact.words import meant
@@ -23,7 +22,7 @@ from jaxexp._kernel.io import version as versions
 from .folders import Folders
 
 if TYPE_CHECKING:
-    from jaxexp._fleet.archive.opened import Opened
+    from jaxexp._fleet.archive.opened import OpenArchive
 
     Names: TypeAlias = tuple[str, ...] | None
     GivenToMany: TypeAlias = str | os.PathLike[str] | Archive | Handle
@@ -143,7 +142,7 @@ def _archive(path: str, inside: str, pattern: str | None = None) -> Place | Unus
 
 
 def inputs(
-    given: Iterable[Place | Unusable], of_archive: Callable[[Place, Opened, Names], Iterable[Input]]
+    given: Iterable[Place | Unusable], of_archive: Callable[[Place, OpenArchive, Names], Iterable[Input]]
 ) -> Iterator[Input | Unusable]:
     """The inputs of a pass. For an archive, `of_archive` makes them from its place, its open file and the names of the
     members.

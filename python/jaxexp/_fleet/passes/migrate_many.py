@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import os
 import re
@@ -14,8 +15,8 @@ from jaxexp import _native
 from jaxexp._errors import ExportError
 from jaxexp._fleet.archive.archive import Archive, parts_of
 from jaxexp._fleet.engine.engine import FILE, Input, Means, Unusable
-from jaxexp._fleet.places.source import path_in
-from jaxexp._kernel.artifact.opened import tables_of
+from jaxexp._fleet.places.source import Source, path_in
+from jaxexp._fleet.places.verify import files_of
 from jaxexp._kernel.io import files
 from jaxexp._public import public
 
@@ -25,7 +26,7 @@ from .given import Place, places
 
 if TYPE_CHECKING:
     from jaxexp._fleet.engine.engine import Workers
-    from jaxexp._fleet.places.source import Source
+    from jaxexp._fleet.places.source import Opened
     from jaxexp._policy.policy import Policy
     from jaxexp._weights.files.header import StoredFile
     from jaxexp._weights.files.reading import Tensors
@@ -148,12 +149,12 @@ def migrated(
     os.makedirs(folder, exist_ok=True)
     return one_by_one.results(
         "migrate",
-        _write,
-        _Names().checked(given),
+        functools.partial(_write, into=folder, to=to, policy=policy, locations=locations),
+        given,
         means,
         Written.of,
-        options={"into": folder, "to": to, "policy": policy, "locations": locations},
         about={"into": folder, "to": to, "policy": None if policy is None else repr(policy), "locations": locations},
+        inputs=_Names().checked,
         still_holds=lambda part, name, found: found.is_there(_path(folder, part.input.place[0], name)),
     )
 
@@ -174,19 +175,11 @@ class Written:
 
     def is_there(self, path: str) -> bool:
         """Whether this is the file at a path, with its weights and cases beside it. A journal may say anything."""
-        from jaxexp._fleet.places.verify import stored_beside
-        from jaxexp._weights.files.header import Table
-
         try:
             if self.file != path or not self.size == os.path.getsize(path) > 0:
                 return False
-            blob: Any = files.opened(path)
-            if _native.digest(blob).hex() != self.digest:
-                return False
-            tables = [Table.of_trailer(*one) for one in tables_of(_native.Artifact(blob))]
-            for table in tables:
-                stored_beside(path, table).check_digests()
-            return self.weights in ((), tuple(_places(path, [file for table in tables for file in table.files])))
+            found = Source(path, path).opened()
+            return _native.digest(found.buffer).hex() == self.digest and self.weights in ((), files_of(found))
         except (OSError, ValueError):
             return False
 
@@ -206,10 +199,10 @@ class _Names:
         first = list(itertools.islice(found, 2))
         if len(first) == 1 and not isinstance(first[0], Unusable) and not first[0].inside:
             # A single archive: its members lie in the folder itself.
-            yield from _told_apart(one_by_one.inputs(first), lambda place: "")
+            yield from _told_apart(one_by_one.members(first), lambda place: "")
         else:
             named = map(self._named, itertools.chain(first, found))
-            yield from _told_apart(one_by_one.inputs(named, _folder_of), _target)
+            yield from _told_apart(one_by_one.members(named, _folder_of), _target)
 
     def _named(self, place: Place | Unusable) -> Place | Unusable:
         if isinstance(place, Unusable):
@@ -276,12 +269,10 @@ def _folder_of(place: Place) -> str:
 # --- in workers -----------------------------------------------------------------------------------------------------
 
 
-def _write(
-    source: Source, kind: str, name: str, *, into: str, to: str | None, policy: Policy | None, locations: str
-) -> dict[str, Any]:
+def _write(found: Opened, kind: str, name: str, *, into: str, **how: Any) -> dict[str, Any]:
     """Migrates an artifact. The name is where it goes below the folder `into`."""
     path = _path(into, kind, name)
-    _, blob, beside = write(source, path, into, to, policy=policy, locations=locations)
+    _, blob, beside = write(found.source, path, into, **how)
     return dataclasses.asdict(Written(path, len(blob), _native.digest(blob).hex(), tuple(beside)))
 
 
@@ -296,7 +287,7 @@ def write(
     inputs: tuple[Any, Any] | None = None,
     sizes: Sequence[Mapping[str, int]] | None = None,
     only_new: bool = False,
-) -> tuple[Any, bytearray, list[tuple[str, int]]]:
+) -> tuple[Opened, bytearray, list[tuple[str, int]]]:
     """Migrates an artifact, and writes it to a path. Folders are only made below `into`.
 
     Returns:
@@ -308,22 +299,26 @@ def write(
     """
     from jaxexp._compat.migrate import migrated
 
+    found = source.opened(None if policy is None else policy.check_size)
     with source.named():
-        buffer = source.read(None if policy is None else policy.check_size)
         if policy is not None:
             from jaxexp._api.load import deserialize
 
-            deserialize(buffer, policy=policy)
-        if (folders := apart(source, buffer, path)) is not None:
+            deserialize(found.buffer, policy=policy)
+        is_beside = source.is_file and _folder(source.name) == _folder(path)  # where the files are that it uses
+        if source.path is not None and not is_beside and found.artifact.weights() is not None:
             raise ExportError(
                 f"{source.name!r}: it has weights in files beside it, so it has to be written into the same folder, "
-                f"{folders[0]!r}, and not into {folders[1]!r}; or 'jaxexp pack' makes an archive of such artifacts, "
-                "whose members can be written anywhere"
+                f"{_folder(source.path)!r}, and not into {_folder(path)!r}; or 'jaxexp pack' makes an archive of such "
+                "artifacts, whose members can be written anywhere"
             )
-        stored = source.stored_files()
+        stored = None if source.handle is None else source.handle.stored_files()
         rename = (lambda name, _: name) if stored is None else _named_by_content
-        with_cases, own = has_case_files(source, buffer, path, stored), source.own_metadata()
-        blob = migrated(buffer, to, inputs, locations, sizes, with_cases, own, rename)
+        written = {} if stored is None else {file.name for file in stored.table.files}
+        _, _, case_files, _ = found.artifact.cases() or ((), (), (("none",),), ())
+        with_cases = is_beside or {name for name, *_ in case_files} <= set(written)
+        own = source.own_metadata()
+        blob = migrated(found.buffer, to, inputs, locations, sizes, with_cases, own, rename)
         if into is None:
             into = os.path.dirname(path) or os.curdir
             os.stat(into)
@@ -332,31 +327,11 @@ def write(
         # First the files beside it, so that no program lacks them.
         beside = [] if stored is None else _write_files(into, path, stored)
     files.replace(path, [blob], only_new=only_new)
-    return buffer, blob, beside
-
-
-def is_in_its_folder(source: Source, path: str) -> bool:
-    """Whether a path is in the folder of an artifact's file, where the files are that it uses."""
-    return source.is_file and source.path is not None and _folder(source.path) == _folder(path)
+    return found, blob, beside
 
 
 def _folder(path: str) -> str:
     return os.path.realpath(os.path.dirname(path))
-
-
-def apart(source: Source, buffer: Any, path: str) -> tuple[str, str] | None:
-    """The folder with an artifact's weights and the folder of a path, if they differ; None if they are the same, or it
-    does not matter."""
-    if source.path is None or is_in_its_folder(source, path) or _native.Artifact(buffer).weights() is None:
-        return None
-    return _folder(source.path), _folder(path)
-
-
-def has_case_files(source: Source, buffer: Any, path: str, stored: Tensors | None) -> bool:
-    """Whether the files with arrays of cases are in the folder of a path, or among those that will be written there."""
-    said = _native.Artifact(buffer).cases()
-    written = () if stored is None else {file.name for file in stored.table.files}
-    return is_in_its_folder(source, path) or (said is not None and {name for name, *_ in said[2]} <= set(written))
 
 
 def _named_by_content(name: str, digest: bytes) -> str:

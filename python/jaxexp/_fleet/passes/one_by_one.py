@@ -1,17 +1,17 @@
-"""Passes that look at one artifact after another: members of archives and files alike."""
+"""Passes that look at one artifact after another, members of archives and files alike: `check_many`,
+`compatibility_many`, `digests_many`, and `spread` with a function of the user."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from jaxexp import _native
 from jaxexp._errors import ChangedArtifactError, DeserializationError, ExportError, ExportTypeError, WeightsError
-from jaxexp._fleet.archive.archive import parts_of
-from jaxexp._fleet.archive.handle import Handle
+from jaxexp._fleet.archive.archive import Handle, parts_of
 from jaxexp._fleet.archive.verification import input_of, opened_in_worker
 from jaxexp._fleet.engine.engine import (
     FILE,
@@ -28,10 +28,8 @@ from jaxexp._fleet.engine.engine import (
 )
 from jaxexp._fleet.engine.worker import packed, unpacked
 from jaxexp._fleet.places.inspect import Digests, digests_of
-from jaxexp._fleet.places.load import check
-from jaxexp._fleet.places.source import Source
-from jaxexp._fleet.places.verify import beside as path_beside
-from jaxexp._kernel.artifact.opened import tables_of
+from jaxexp._fleet.places.load import loaded
+from jaxexp._fleet.places.source import Opened, Source, beside
 from jaxexp._kernel.io.version import stamp
 from jaxexp._public import public
 
@@ -41,10 +39,10 @@ from .given import inputs as inputs_of
 if TYPE_CHECKING:
     from jaxexp._api.cases.report import CheckReport
     from jaxexp._compat.compatibility import Compatibility
-    from jaxexp._fleet.archive.handle import Handle
-    from jaxexp._fleet.archive.opened import Opened
+    from jaxexp._fleet.archive.archive import Handle
+    from jaxexp._fleet.archive.opened import OpenArchive
     from jaxexp._fleet.engine.engine import Means, Part, Unusable, Workers
-    from jaxexp._fleet.places.source import Source
+    from jaxexp._fleet.places.source import Opened, Source, beside
 
     from .given import GivenToMany, Names
 
@@ -52,35 +50,16 @@ if TYPE_CHECKING:
 Stamped = tuple[tuple[str, int, int | str], ...]
 
 
-def beside(source: Source) -> Stamped:
-    """The files of weights and cases beside an artifact, as they are now; a member of an archive has none.
-
-    Raises:
-        DeserializationError: the artifact is damaged.
-        OSError: it cannot be read.
-    """
-    if source.path is None:
-        return ()
-    with source.named():
-        tables = tables_of(_native.Artifact(source.read()))
-    return stamped(source.path, [name for files, *_ in tables for name, *_ in files])
-
-
 def stamped(path: str, names: Iterable[str]) -> Stamped:
     """The files as they are now. One that is not there never stays unchanged."""
 
     def of(name: str) -> tuple[int, int | str]:
         try:
-            return stamp(path_beside(path, name))
+            return stamp(beside(path, name))
         except OSError:
             return -1, ""
 
     return tuple((name, *of(name)) for name in names)
-
-
-def of_json(said: Iterable[Any]) -> Stamped:
-    """What a worker or a journal says of them."""
-    return tuple((str(name), size, version) for name, size, version in said)
 
 
 def are_unchanged(part: Part, files: Stamped) -> bool:
@@ -91,7 +70,7 @@ def are_unchanged(part: Part, files: Stamped) -> bool:
     try:
         for name, *_ in files:  # a journal may say anything
             check_name(name)
-        return all(stamp(path_beside(path, name)) == (size, version) for name, size, version in files)
+        return all(stamp(beside(path, name)) == (size, version) for name, size, version in files)
     except (ExportError, OSError, ImportError):
         return False
 
@@ -105,53 +84,62 @@ _ELSEWHERE = (OSError, ImportError, WeightsError, ChangedArtifactError)
 Result = tuple[Place, str, Any]
 
 
-def inputs(
+def members(
     given: Iterable[Place | Unusable], prefix: Callable[[Place], str] = lambda place: ""
 ) -> Iterator[Input | Unusable]:
     """Files, and the members of archives, whose names get the prefix for workers."""
 
-    def of_archive(place: Place, opened: Opened, names: Names) -> Iterator[Input]:
+    def of_archive(place: Place, opened: OpenArchive, names: Names) -> Iterator[Input]:
         opened.check()
         yield input_of(opened, opened.numbers(names), prefix(place), place)
 
     return inputs_of(given, of_archive)
 
 
+def _many(
+    function: str,
+    look: Callable[[Iterator[Place | Unusable], Means], Iterator[Result]],
+    artifacts: Iterable[GivenToMany],
+    executor: Workers | None,
+    journal: str | os.PathLike[str] | None,
+    timeout: float | None,
+) -> Iterator[tuple[str, Any]]:
+    """What a public function of this name returns."""
+    found = look(places(artifacts, function), Means(executor, journal=journal, timeout=timeout))
+    return ((name, one) for _, name, one in found)
+
+
 def results(
     title: str,
     one: Callable[..., Any],
-    given: Iterable[Input | Unusable],
+    given: Iterable[Place | Unusable],
     means: Means,
-    from_json: Callable[[Any], Any],
+    of_json: Callable[[Any], Any],
     *,
-    options: dict[str, Any] | None = None,
     about: dict[str, Any] | None = None,
     reads_files: bool = False,
+    inputs: Callable[[Iterable[Place | Unusable]], Iterable[Input | Unusable]] | None = None,
     still_holds: Callable[[Part, str, Any], bool] = lambda part, name, found: True,
 ) -> Iterator[Result]:
     """Has workers look at artifacts with JAX, and yields each with its place, its name, and its result or an error.
 
     Args:
         title: the name of the pass.
-        one: a function of a module. Workers call it with the artifact's source, its kind of place, its name below the
-            place that was given, and the options; it returns a JSON value.
+        one: a function that pickles. Workers call it with the artifact, which is `Opened`, its kind of place, and its
+            name below the place that was given; it returns a JSON value.
         given: the artifacts. Those in a journal that could not be read are tried again.
         means: who does it.
-        from_json: makes the result of that value. A value in a journal may be anything.
-        options: arguments of `one`; they are pickled.
-        about: the same for the journal, of JSON types.
+        of_json: makes the result of that value. A value in a journal may be anything.
+        about: what `one` depends on, for the journal, of JSON types.
         reads_files: whether results depend on files beside an artifact, too.
+        inputs: makes inputs of the artifacts; by default `inputs`.
         still_holds: whether a result in a journal still holds, given its part, and its name as `one` gets it.
     """
-    how = _How(one, options or {}, reads_files)
 
     def of_part(part: Part, found: Any) -> list[Any]:
         if len(found) != part.units:
             raise ValueError(len(found))
-        return [
-            unpacked(said["error"]) if "error" in said else _Seen(from_json(said["found"]), of_json(said["files"]))
-            for said in found
-        ]
+        return [unpacked(said["error"]) if "error" in said else _Seen.of(of_json, said) for said in found]
 
     def is_current(part: Part, found: list[Any]) -> bool:
         return all(
@@ -162,8 +150,9 @@ def results(
         )
 
     home = "_fleet.passes.one_by_one:in_worker"
+    how = one, reads_files
     task = Task(title, home, how, about or {}, True, _SHARE_BYTES, _UNIT_BYTES, of_part, is_current)
-    for finding in findings(task, given, means):
+    for finding in findings(task, (inputs or members)(given), means):
         place: Any = finding.input.about
         names = _names(finding, place)
         found = finding.found if finding.error is None else [finding.error] * len(names)
@@ -179,13 +168,9 @@ class _Seen(NamedTuple):
     found: Any
     files: Stamped
 
-
-class _How(NamedTuple):
-    """What workers do; see `results`."""
-
-    one: Callable[..., Any]
-    options: dict[str, Any]
-    reads_files: bool
+    @classmethod
+    def of(cls, of_json: Callable[[Any], Any], said: Any) -> _Seen:
+        return cls(of_json(said["found"]), tuple((str(name), size, version) for name, size, version in said["files"]))
 
 
 def _names(finding: Finding, place: Place) -> list[str]:
@@ -210,6 +195,9 @@ def _inside(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
+_How: TypeAlias = tuple[Callable[..., Any], bool]  # what workers do, and whether that depends on files beside artifacts
+
+
 def in_worker(parts: Parts, how: _How) -> list[Any]:
     """Looks at artifacts: returns for each part a list with a JSON object for each unit."""
 
@@ -226,9 +214,12 @@ def in_worker(parts: Parts, how: _How) -> list[Any]:
 
 
 def _seen(how: _How, source: Source, kind: str, name: str) -> dict[str, Any]:
+    (one, reads_files), found, files = how, source.opened(), Stamped()
     try:
-        files = beside(source) if how.reads_files else ()  # first, because one may be replaced while it is read
-        return {"found": how.one(source, kind, name, **how.options), "files": files}
+        if reads_files and source.path is not None:  # a member of an archive has none beside it
+            with source.named():
+                files = stamped(source.path, found.names())  # first, because one may be replaced while it is read
+        return {"found": one(found, kind, name), "files": files}
     except OF_ARTIFACTS as error:
         return {"error": packed(error)}
 
@@ -262,9 +253,8 @@ def check_many(
     Example:
         >>> broken = [name for name, found in check_many(["models/"]) if isinstance(found, Exception) or not found.ok]
     """
-    given = places(artifacts, "check_many")
-    means = Means(executor, journal=journal, timeout=timeout)
-    return ((name, one) for _, name, one in checked(given, means, tolerance, max_drawn_bytes))
+    look = functools.partial(checked, tolerance=tolerance, max_drawn_bytes=max_drawn_bytes)
+    return _many("check_many", look, artifacts, executor, journal, timeout)
 
 
 def checked(given: Iterable[Place | Unusable], means: Means, tolerance: Any, max_drawn_bytes: int) -> Iterator[Result]:
@@ -278,14 +268,14 @@ def checked(given: Iterable[Place | Unusable], means: Means, tolerance: Any, max
         from jaxexp._api.cases.calling import environment
 
         about["environment"] = environment()
-    return results(
-        "check", _report, inputs(given), means, CheckReport.from_json,
-        options={"tolerance": within, "max_drawn_bytes": max_drawn_bytes}, about=about, reads_files=True,
-    )  # fmt: skip
+    one = functools.partial(_report, tolerance=within, max_drawn_bytes=max_drawn_bytes)
+    return results("check", one, given, means, CheckReport.from_json, about=about, reads_files=True)
 
 
-def _report(source: Source, kind: str, name: str, *, tolerance: Any, max_drawn_bytes: int) -> Any:
-    return check(source.given, tolerance=tolerance, max_drawn_bytes=max_drawn_bytes).to_json()
+def _report(found: Opened, kind: str, name: str, **how: Any) -> Any:
+    from jaxexp._api.load import Trust
+
+    return loaded(found, Trust()).check(**how).to_json()
 
 
 @public
@@ -317,23 +307,21 @@ def compatibility_many(
         >>> for name, found in compatibility_many(["fleet.zip"], executor=client.get_executor()):
         ...     print(name, found.readable_by("0.6.2"))
     """
-    given = places(artifacts, "compatibility_many")
-    means = Means(executor, journal=journal, timeout=timeout)
-    return ((name, one) for _, name, one in described(given, means))
+    return _many("compatibility_many", described, artifacts, executor, journal, timeout)
 
 
 def described(given: Iterable[Place | Unusable], means: Means) -> Iterator[Result]:
     """The same, with the place of each artifact."""
     from jaxexp._compat.compatibility import from_json
 
-    return results("compatibility", _facts, inputs(given), means, from_json)
+    return results("compatibility", _facts, given, means, from_json)
 
 
-def _facts(source: Source, kind: str, name: str) -> Any:
+def _facts(found: Opened, kind: str, name: str) -> Any:
     from jaxexp._compat.compatibility import compatibility_of, to_json
 
-    with source.named():
-        return to_json(compatibility_of(source.read()))
+    with found.source.named():
+        return to_json(compatibility_of(found.buffer))
 
 
 @public
@@ -364,22 +352,16 @@ def digests_many(
         ...     if not isinstance(found, Exception):
         ...         names[found.meaning].append(name)
     """
-    given = places(artifacts, "digests_many")
-    means = Means(executor, journal=journal, timeout=timeout)
-    return ((name, one) for _, name, one in digested(given, means))
+
+    def of_json(said: dict[str, Any]) -> Digests:
+        return Digests(str(said["sha256"]), str(said["meaning"]))
+
+    look = functools.partial(results, "digest", _digests, of_json=of_json, reads_files=True)
+    return _many("digests_many", look, artifacts, executor, journal, timeout)
 
 
-def digested(given: Iterable[Place | Unusable], means: Means) -> Iterator[Result]:
-    """The same, with the place of each artifact."""
-    return results("digest", _digests, inputs(given), means, _of_json, reads_files=True)
-
-
-def _of_json(said: dict[str, Any]) -> Digests:
-    return Digests(str(said["sha256"]), str(said["meaning"]))
-
-
-def _digests(source: Source, kind: str, name: str) -> dict[str, Any]:
-    return dataclasses.asdict(digests_of(source))
+def _digests(found: Opened, kind: str, name: str) -> dict[str, Any]:
+    return dataclasses.asdict(digests_of(found))
 
 
 @public
@@ -417,14 +399,11 @@ def spread(
     name = getattr(function, "__qualname__", "<")
     if "<" in name:
         raise ExportTypeError(f"spread takes a function that workers find by its name in a module, not {function!r}")
-    given = inputs(places(artifacts, "spread"))
-    means = Means(executor, journal=journal, timeout=timeout)
-    found = results(
-        f"{function.__module__}.{name}", _called, given, means, lambda said: said, options={"function": function}
-    )
-    return ((name, one) for _, name, one in found)
+    call = functools.partial(_called, function=function)
+    look = functools.partial(results, f"{function.__module__}.{name}", call, of_json=lambda said: said)
+    return _many("spread", look, artifacts, executor, journal, timeout)
 
 
-def _called(source: Source, kind: str, name: str, *, function: Callable[[Any], Any]) -> Any:
-    found = function(source.given)
-    return json.loads(json.dumps(found))  # the same as from a journal; a TypeError says what is no JSON value
+def _called(found: Opened, kind: str, name: str, *, function: Callable[[Any], Any]) -> Any:
+    said = function(found.source.given)
+    return json.loads(json.dumps(said))  # the same as from a journal; a TypeError says what is no JSON value

@@ -29,9 +29,8 @@ from .one_by_one import stamped
 
 if TYPE_CHECKING:
     from jaxexp._fleet.engine.engine import Workers
+    from jaxexp._fleet.places.source import Opened
     from jaxexp._policy.policy import Policy
-    from jaxexp._weights.files.header import Table
-    from jaxexp._weights.files.reading import StoredTensors
 
     from .given import GivenToMany
 
@@ -286,41 +285,34 @@ def _in_local(
         found = found._replace(bytes_behind=max(0, size - int(end)))
     if not has_files:
         return found
-    buffer: Any = files.opened(path)  # which types can say since Python 3.12
-    return _with_files(found, path, _native.Artifact(buffer))
+    return _with_files(found, Source(path, path).opened())
 
 
 def _in_remote(url: str, policy: Policy | None) -> InFile:
-    size = 0
+    size, found = 0, Source(url, url).opened(None if policy is None else policy.check_size)
     try:
-        with Source(url, url).named():
-            buffer = Source(url, url).read(None if policy is None else policy.check_size)
-        size = memoryview(buffer).nbytes
-        artifact = verify.checked(Source(url, buffer=buffer)).artifact
+        with found.source.named():
+            size = memoryview(found.buffer).nbytes
+            verify.check_program(artifact := found.artifact)
     except ExportError as error:
         return InFile(size, error=packed(error))
     has_digests = artifact.trailer() is not None
     behind = size - artifact.size if has_digests else 0
     modules = {link.module_place: link.module() for link in chain(artifact)}  # which functions may share
     paths = {path for module in modules.values() for path in _native.absolute_paths(module)}
-    return _with_files(InFile(size, has_digests, (), None, behind, "", sorted(paths)), url, artifact)
+    return _with_files(InFile(size, has_digests, (), None, behind, "", sorted(paths)), found)
 
 
-def _with_files(found: InFile, path: str, artifact: _native.Artifact) -> InFile:
+def _with_files(said: InFile, found: Opened) -> InFile:
     """Adds the result for the weights and cases beside an artifact that is whole."""
-    stamps: list[Any] = []
-
-    def stored(path: str, table: Table) -> StoredTensors:
-        # Now, because a file may be replaced while it is read.
-        stamps.extend(stamped(path, [file.name for file in table.files]))
-        return verify.stored_beside(path, table)
-
+    assert found.source.path is not None
     try:
-        read = verify.files_of(path, artifact, stored)
+        stamps = stamped(found.source.path, found.names())  # first, because a file may be replaced while it is read
+        read = verify.files_of(found)
     except ExportError as error:
-        return found._replace(error=packed(error), bytes_behind=0)
-    weights = [(file, *stamped) for (file, _), (_, *stamped) in zip(read, stamps, strict=True)]
-    return found._replace(weights=weights)
+        return said._replace(error=packed(error), bytes_behind=0)
+    weights = [(file, size, version) for (file, _), (_, size, version) in zip(read, stamps, strict=True)]
+    return said._replace(weights=weights)
 
 
 def _found(what: str, where: str, path: str) -> str:

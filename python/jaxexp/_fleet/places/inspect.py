@@ -1,4 +1,5 @@
-"""`inspect`: shows what an artifact says about itself, wherever it is, without JAX."""
+"""What an artifact is, wherever it is, and nothing is run: `inspect` (without JAX), `digests`, `compatibility`, and
+`migrate`, which writes the same one for another release."""
 
 from __future__ import annotations
 
@@ -9,18 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact.inspect import described
-from jaxexp._kernel.artifact.opened import opened
 from jaxexp._public import public
 
-from .source import Source, source
-from .verify import weights_beside
+from .source import source
 
 if TYPE_CHECKING:
     from jaxexp._compat.compatibility import Compatibility
     from jaxexp._kernel.artifact.inspection import Inspection
     from jaxexp._weights.files.reading import Tensors
 
-    from .source import Given
+    from .source import Given, Opened
 
 
 @public
@@ -46,22 +45,19 @@ def inspect(artifact: Given, *, check_modules: bool = False, digests: bool = Fal
     Example:
         >>> print(jaxexp.inspect("model.jaxexp"))
     """
-    return inspected(source(artifact, "inspect"), check_modules, digests)
+    return inspected(source(artifact, "inspect").opened(), check_modules, digests)
 
 
-def inspected(found: Source, check_modules: bool = False, digests: bool = False) -> Inspection:
-    """The same for a source."""
-    with found.named():
-        if digests and found.file is not None:  # which can be read only once
-            found = Source(found.name, buffer=found.read())
-        if found.handle is not None:
-            inspection = found.handle.inspect(check_modules=check_modules)
+def inspected(found: Opened, check_modules: bool = False, digests: bool = False, *, whole: bool = False) -> Inspection:
+    """The same for an artifact that was opened. With `whole`, it is read now, because its bytes are needed anyway."""
+    place = found.source
+    with place.named():
+        buffer = found.buffer if digests or whole else None
+        if place.handle is not None:
+            inspection = place.handle.inspect(check_modules=check_modules)
         else:
-            inspection = described(found.mapped(), check_modules)
-    if not digests:
-        return inspection
-
-    return dataclasses.replace(inspection, **dataclasses.asdict(digests_of(found)))
+            inspection = described(place.mapped() if buffer is None else buffer, check_modules)
+    return dataclasses.replace(inspection, **dataclasses.asdict(digests_of(found))) if digests else inspection
 
 
 @public
@@ -101,40 +97,32 @@ def digests(artifact: Given) -> Digests:
     Example:
         >>> jaxexp.digests("model.jaxexp").meaning == jaxexp.digests("again.jaxexp").meaning
     """
-    return digests_of(source(artifact, "digests"))
+    return digests_of(source(artifact, "digests").opened())
 
 
-def digests_of(found: Source) -> Digests:
-    """The same for a source."""
+def digests_of(found: Opened) -> Digests:
+    """The same for an artifact that was opened."""
     from jaxexp._api.exported import reader
     from jaxexp._compat.meaning import meaning_of
+    from jaxexp._kernel.codec import binding
+    from jaxexp._weights.files.header import sha256
 
-    with found.named():
-        buffer = found.read()
-        exported = reader.read(buffer)
-        weights = _weights(found, buffer)
-        return Digests(hashlib.sha256(buffer).hexdigest(), meaning_of(exported, _digests(weights)))
+    with found.source.named():
+        binding.bind()
+        exported = reader.decode(found.artifact)
+        weights = _weights(found)
+        digests = [] if weights is None else [sha256(tensor.pieces()) for tensor in weights.sources()]
+        return Digests(hashlib.sha256(found.buffer).hexdigest(), meaning_of(exported, digests))
 
 
-def _weights(found: Source, buffer: object) -> Tensors | None:
-    artifact = opened(buffer)
-    if artifact.weights() is None:
+def _weights(found: Opened) -> Tensors | None:
+    if found.artifact.weights() is None:
         return None
-    weights = found.stored_weights() if found.path is None else weights_beside(found.path, artifact)
-    if weights is None:
+    if (weights := found.weights()) is None:
         raise ExportError(
             "the weights of this artifact are in files beside it, and are part of its meaning: give the artifact's path"
         )
     return weights
-
-
-def _digests(weights: Tensors | None) -> list[bytes]:
-    """The SHA-256 digests of weights, in the order of the arguments."""
-    if weights is None:
-        return []
-    from jaxexp._weights.files.header import sha256
-
-    return [sha256(tensor.pieces()) for tensor in weights.sources()]
 
 
 @public

@@ -1,4 +1,4 @@
-"""`load`: makes a function from an artifact, wherever it is."""
+"""`load` makes a function from an artifact, wherever it is; `check` and `record` compare and add calls of it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from jaxexp._kernel.artifact.opened import opened
 from jaxexp._kernel.io import files, lock
 from jaxexp._public import public
 
-from .source import is_url, source
-from .verify import stored_beside
+from .source import Opened, is_url, source, stored_beside
 
 if TYPE_CHECKING:
     from jaxexp._api.cases.report import CheckReport as CheckReport
     from jaxexp._api.exported import Exported
+    from jaxexp._api.load import Trust
     from jaxexp._kernel.artifact.cases import Case, Cases
     from jaxexp._policy.policy import Policy
     from jaxexp._signing.signed_by import SignedBy
     from jaxexp._weights.files.reading import Check as Check
-    from jaxexp._weights.files.reading import Tensors
 
     from .source import Given, Source
 
@@ -90,26 +89,35 @@ def load(
         >>> exported = load("fleet.zip::resnet/b8", policy=Policy(platforms=("cpu",)))
         >>> exported = load("model.jaxexp", signed_by=SignedBy(public_key="release.pub"))
     """
-    from jaxexp._api import load as reading  # which imports JAX
-    from jaxexp._kernel.function.kept import kept_by
+    from jaxexp._api.load import Trust, refuse_both  # which import JAX
 
     found = source(artifact, "load", signed_by, stable)
-    reading.refuse_both(found.name, policy, executables)
-    reading.check_policy(policy)
-    if found.handle is not None:
-        return found.handle.load(policy=policy, verify=verify, executables=executables)
-    with found.named():
-        if found.is_file:
-            assert found.path is not None
-            exported = reading.load_file(found.path, policy, verify, executables, signed_by, stable)
-            vars(kept_by(exported))["file"] = found.name
+    refuse_both(found.name, policy, executables)
+    trust = Trust.of(policy, signed_by if found.handle is None else None, verify, stable)
+    return loaded(found.opened(trust.check_size), trust, executables)
+
+
+def loaded(found: Opened, trust: Trust, executables: str | os.PathLike[str] | None = None) -> Exported:
+    """The function of an artifact, as `trust` says; of a member, whose archive was opened so."""
+    from jaxexp._api.load import give_cases, refuse_weights_beside_url
+    from jaxexp._kernel.function.kept import kept_by
+
+    place = found.source
+    if place.handle is not None:
+        return place.handle.load(policy=trust.policy, verify=trust.verify, executables=executables)
+    with place.named():
+        code = trust.executables(executables, place.name)  # before anything is made of the artifact
+        if trust.signed is not None:
+            found.buffer = trust.signed.opened(place.name, check_size=trust.check_size)
+        exported = trust.function(found.buffer, executables, code)
+        if place.path is None:
             return exported
-        buffer = found.read(None if policy is None else policy.check_size)
-        exported = reading.load_bytes(buffer, policy, verify, executables)
-        if (url := found.path) is not None:
-            vars(kept_by(exported))["file"] = url
-            reading.refuse_weights_beside_url(exported, url)
-            reading.give_cases(exported, lambda table: stored_beside(url, table))
+        if place.is_file:
+            exported = trust.with_files(exported, place.path)
+        else:
+            refuse_weights_beside_url(exported, place.path)
+            give_cases(exported, lambda table: stored_beside(place.name, table))
+        vars(kept_by(exported))["file"] = place.name
         return exported
 
 
@@ -129,25 +137,20 @@ def cases_in(
         DeserializationError: it is damaged.
         OSError: it cannot be opened.
     """
-    from jaxexp._api.cases.files import of_trailer, reader_of
+    from jaxexp._api.cases.files import reader_of
     from jaxexp._kernel.artifact.cases import Cases
+    from jaxexp._weights.files.reading import Opening
 
     with source.named():
-        artifact = opened(source.read() if buffer is None else buffer)
+        found = source.opened() if buffer is None else Opened(source, buffer)
         if policy is not None:
             from jaxexp._policy.limits.limits import Limits
 
-            Limits(policy).cases(artifact, f"the artifact of {artifact.fun_name}")
-    if (said := artifact.cases()) is None:
+            Limits(policy).cases(found.artifact, f"the artifact of {found.artifact.fun_name}")
+        said = found.artifact.cases()
+    if said is None:
         return ()
-    table = of_trailer(said)
-    stored: Tensors | None = None
-    if source.handle is not None:
-        from jaxexp._fleet.archive.opened import cases_of
-
-        stored = cases_of(source.handle._opened, source.name, artifact)
-    elif table is not None and source.path is not None:
-        stored = stored_beside(source.path, table, check)
+    stored = found.cases(None if check is None else Opening.signed(check))
     return Cases.of_trailer(said, None if stored is None else reader_of(stored)).all
 
 

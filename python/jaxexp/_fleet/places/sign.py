@@ -6,15 +6,13 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from jaxexp import _native
 from jaxexp._errors import ExportError, ExportTypeError
-from jaxexp._kernel.io import files as file_system
 from jaxexp._public import public
 from jaxexp._signing.reading import SUFFIX
 from jaxexp._signing.writing import Signer
 
 from .source import Kind, Source, kind_of_file
-from .verify import checked, checked_other_file, files_of, tensors_in
+from .verify import checked_other_file, tensors_in, verified
 
 
 @public
@@ -142,9 +140,7 @@ def _files_beside(path: str) -> list[str]:
         return beside
     if checked_other_file(path) is not None:
         return []
-    artifact: _native.Artifact = checked(source).artifact
-    from jaxexp._weights.files.reading import Opening, StoredTensors
+    from jaxexp._weights.files.reading import Opening
 
-    how = Opening("in pieces", own_names=True)
-    with file_system.named_in_errors(path):
-        return [file for file, _ in files_of(path, artifact, lambda path, table: StoredTensors(path, table, how))]
+    with source.named():
+        return [file for file, _ in verified(source.opened(), Opening("in pieces", own_names=True)).files]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
+import functools
 import os
 import struct
 import urllib.parse
@@ -13,7 +14,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
-from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, PolicyError
+from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
+from jaxexp._kernel.artifact.opened import opened, tables_of
 from jaxexp._kernel.io import files
 from jaxexp._kernel.io.other_files import MARK, MARK_AT, is_tensors
 from jaxexp._kernel.io.sources import beginning_of_url, open_source
@@ -23,10 +25,11 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from jaxexp._fleet.archive.handle import Handle
+    from jaxexp._fleet.archive.archive import Handle
     from jaxexp._kernel.io.sources import Readable
     from jaxexp._signing.signed_by import SignedBy
-    from jaxexp._weights.files.reading import Tensors
+    from jaxexp._weights.files.header import Table
+    from jaxexp._weights.files.reading import Opening, StoredTensors, Tensors
 
     Given: TypeAlias = str | os.PathLike[str] | Buffer | Readable | Handle
 
@@ -102,21 +105,9 @@ class Source:
         """The same for a brief look: a file is mapped."""
         return self._bytes(None) if self.path is None or not self.is_file else files.mapped(self.path)
 
-    def stored_weights(self) -> Tensors | None:
-        """The weights of a member, if its archive has them; None for anything else.
-
-        Raises:
-            DeserializationError: the member is damaged.
-        """
-        return None if self.handle is None else self.handle.stored_weights()
-
-    def stored_files(self) -> Tensors | None:
-        """The weights and the arrays of cases of a member that its archive has; None for anything else.
-
-        Raises:
-            DeserializationError: the member is damaged.
-        """
-        return None if self.handle is None else self.handle.stored_files()
+    def opened(self, check_size: Callable[[int], None] | None = None) -> Opened:
+        """The artifact, which is read as `read` does it: once, at the first look."""
+        return Opened(self, check_size=check_size)
 
     def own_metadata(self) -> dict[str, Any] | None:
         """The metadata of a member that its artifact does not have; None for anything else."""
@@ -143,20 +134,96 @@ class Source:
         return Named(self)
 
 
-class Named:
+class Opened:
+    """An artifact that is read once: its bytes, what they are, and the only way to the files that it uses.
+
+    Attributes:
+        source: where it is.
+    """
+
+    def __init__(self, source: Source, buffer: Any = None, check_size: Callable[[int], None] | None = None) -> None:
+        """`buffer` has its bytes, if they were read already."""
+        self.source, self._check_size = source, check_size
+        if buffer is not None:
+            self.buffer = buffer
+
+    @functools.cached_property
+    def buffer(self) -> Any:
+        """Its bytes, which do not change."""
+        return self.source.read(self._check_size)
+
+    @functools.cached_property
+    def artifact(self) -> _native.Artifact:
+        """The artifact, opened once.
+
+        Raises:
+            DeserializationError: the bytes are not an artifact, or damaged.
+        """
+        return opened(self.buffer)
+
+    def files(self, how: Opening | None = None) -> list[Tensors]:
+        """The tensors of its weights and of its cases, as far as it has them: `weights` and `cases`."""
+        return [found for found in (self.weights(how), self.cases(how)) if found is not None]
+
+    def weights(self, how: Opening | None = None) -> Tensors | None:
+        """Its weights, beside its file, also behind a URL, or in its archive; None if it has none there, or if it is a
+        buffer, beside which is nothing. `how` files on this machine are opened; by default, they are read in pieces.
+        """
+        if self.source.handle is not None:
+            from jaxexp._fleet.archive.opened import of_artifact
+
+            return of_artifact(self.source.handle._opened, self.source.handle.label, self.artifact)
+        return self._beside(self.artifact.weights(), how)
+
+    def cases(self, how: Opening | None = None) -> Tensors | None:
+        """The same for the arrays of its cases."""
+        if self.source.handle is not None:
+            from jaxexp._fleet.archive.opened import cases_of
+
+            return cases_of(self.source.handle._opened, self.source.handle.label, self.artifact)
+        _, _, files, tensors = self.artifact.cases() or ((), (), (), ())
+        return self._beside((files, tensors) if files else None, how)
+
+    def names(self) -> list[str]:
+        """The names of these files."""
+        return [name for files, *_ in tables_of(self.artifact) for name, *_ in files]
+
+    def _beside(self, said: Any, how: Opening | None) -> StoredTensors | None:
+        if said is None or self.source.path is None:
+            return None
+        from jaxexp._weights.files.header import Table
+
+        return stored_beside(self.source.path, Table.of_trailer(*said), how)
+
+
+def stored_beside(path: str, table: Table, how: Opening | None = None) -> StoredTensors:
+    """The files of a table in the folder of a path or URL. `how` files on this machine are opened; by default, and
+    behind a URL, they are read in pieces.
+    """
+    from jaxexp._weights.files.reading import Opening, StoredTensors
+
+    url_of = functools.partial(beside, path) if is_url(path) else None
+    return StoredTensors(path, table, how or Opening("in pieces", url_of=url_of))
+
+
+def beside(path: str, name: str) -> str:
+    """The path or URL of a file in the folder of another one."""
+    return beside_url(path, name) if is_url(path) else os.path.join(os.path.dirname(path), name)
+
+
+class Named(files.named_in_errors):
     """See `Source.named`."""
 
-    __slots__ = ("_source",)
+    __slots__ = ("_path",)
 
     def __init__(self, source: Source) -> None:
-        self._source = source
-
-    def __enter__(self) -> None: ...
+        super().__init__(source.name)
+        self._path = source.path
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        name, path = self._source.name, self._source.path
-        if isinstance(error, (DeserializationError, PolicyError)) and error.file is None:
-            error.file = name or None
+        path = self._path
+        if self._name:
+            super().__exit__(kind, error, trace)
         if isinstance(error, DeserializationError) and path is not None and kind_of_file(path) is Kind.ARCHIVE:
             error.expected = "one artifact"
             error.found = f"an archive of artifacts: name one of them, as in '{path}{MEMBER}NAME'"
@@ -195,7 +262,7 @@ def source(given: Given, function: str, signed_by: SignedBy | None = None, stabl
         raise _unsigned(f"{type(given).__name__}. Open an archive with Archive.open(path, signed_by=...)")
     if is_buffer(given):
         return Source("", buffer=given)
-    from jaxexp._fleet.archive.handle import Handle
+    from jaxexp._fleet.archive.archive import Handle
 
     if isinstance(given, Handle):
         if stable and not given._opened.stable:

@@ -1,30 +1,29 @@
-"""`verify`: checks that an artifact is whole, wherever it is, without JAX."""
+"""`verify`: checks that an artifact is whole, wherever it is, without JAX; or another file of jaxexp's: compiled code,
+or weights without their program."""
 
 from __future__ import annotations
 
 import functools
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from jaxexp import _native
 from jaxexp._errors import WeightsError
 from jaxexp._kernel.artifact import texts
 from jaxexp._kernel.artifact.chain import check_modules
-from jaxexp._kernel.artifact.opened import opened, tables_of
 from jaxexp._kernel.artifact.words import counted
-from jaxexp._kernel.io.files import file_bytes, named_in_errors, regular
+from jaxexp._kernel.io.files import file_bytes, regular
 from jaxexp._kernel.io.other_files import EXECUTABLES, is_tensors
 from jaxexp._public import public
 
-from .source import Source, beside_url, is_url, source
+from .source import Opened, Source, beside, is_url, source
 
 if TYPE_CHECKING:
     from jaxexp._executables.executables import Executable as Executable
     from jaxexp._signing.reading import SignedFiles
     from jaxexp._signing.signed_by import SignedBy
-    from jaxexp._weights.files.header import Table
-    from jaxexp._weights.files.reading import Check, StoredTensors, TensorFiles, Tensors
+    from jaxexp._weights.files.reading import Check, Opening, StoredTensors, TensorFiles
 
     from .source import Given
 
@@ -53,9 +52,7 @@ def checked_other_file(path: str) -> OtherFile | None:
         DeserializationError: it is damaged.
         OSError: it cannot be read.
     """
-    with regular(path) as file:
-        head = file.read(_HEAD)
-    if not is_other_file(head):
+    if not is_other_file(head := _head(path)):
         return None
     return _executables(path) if head.startswith(EXECUTABLES) else _weights(path)
 
@@ -63,6 +60,11 @@ def checked_other_file(path: str) -> OtherFile | None:
 def is_other_file(head: bytes) -> bool:
     """Whether a file is one of executables, or a safetensors file, by its first 9 bytes."""
     return head.startswith(EXECUTABLES) or is_tensors(head)
+
+
+def _head(path: str) -> bytes:
+    with regular(path) as file:
+        return file.read(_HEAD)
 
 
 def tensors_in(path: str) -> TensorFiles | None:
@@ -76,9 +78,8 @@ def tensors_in(path: str) -> TensorFiles | None:
 
     if not path.endswith(places.INDEX_SUFFIX):
         try:
-            with regular(path) as file:
-                if not is_tensors(file.read(_HEAD)):
-                    return None
+            if not is_tensors(_head(path)):
+                return None
         except OSError:  # another place, or what reads it says what is wrong
             return None
     return reading.open_tensors(path, "in pieces")
@@ -112,8 +113,7 @@ def _weights(path: str) -> OtherFile:
 def is_file_of_executables(path: str) -> bool:
     """Whether a path leads to a file of executables, by its first bytes."""
     try:
-        with regular(path) as file:
-            return file.read(len(EXECUTABLES)) == EXECUTABLES
+        return _head(path).startswith(EXECUTABLES)
     except OSError:
         return False
 
@@ -188,137 +188,99 @@ def verify(artifact: Given, *, signed_by: SignedBy | None = None) -> None:
     if signed_by is not None and found.path is not None:
         from jaxexp._signing.reading import SignedFiles
 
-        with found.named():
-            verify_signed(found.path, SignedFiles(signed_by))
+        verify_signed(found.path, SignedFiles(signed_by))
         return
     if signed_by is not None and found.handle is not None:
         found.handle._opened.check_listed()
-    if found.path is not None and found.is_file:
-        with found.named():
-            if checked_other_file(found.path) is not None:
-                return
-    program = checked(found)
-    if found.path is not None:
-        files_of(found.path, program.artifact)
-    elif (stored := found.stored_files()) is not None:
-        with found.named():
-            stored.check_digests()
+    with found.named():
+        if found.path is None or not found.is_file or checked_other_file(found.path) is None:
+            verified(found.opened())
 
 
-class Signed(NamedTuple):
-    """A file that is signed, and the files that it uses.
+class Verified(NamedTuple):
+    """An artifact that was verified with the files that it uses.
 
     Attributes:
-        buffer: its bytes.
-        artifact: what they are; None for a file that is no artifact, such as one of executables.
-        weights: the paths and sizes of the files with its weights and cases.
+        opened: the artifact.
+        files: the paths or URLs, and the sizes, of the files with its weights and cases. A member of an archive has
+            these in its archive.
     """
 
-    buffer: Any
-    artifact: _native.Artifact | None
-    weights: tuple[tuple[str, int], ...] = ()
+    opened: Opened
+    files: tuple[tuple[str, int], ...]
 
 
-def verify_signed(path: str, signed: SignedFiles, check_size: Callable[[int], None] | None = None) -> Signed:
+def verified(found: Opened, how: Opening | None = None) -> Verified:
+    """Verifies an artifact: structure, digests, the bytecode of its modules, and the files of its weights and cases.
+
+    Raises:
+        DeserializationError: it is damaged, or one of the files is; the error names that file.
+        SignatureError: a file is not signed, and has to be, as `how` says.
+        OSError: one of the files cannot be read.
+    """
+    check_program(found.artifact)
+    return Verified(found, files_of(found, how))
+
+
+def check_program(artifact: _native.Artifact) -> None:
+    """Verifies an artifact without the files that it uses. All of it is read.
+
+    Raises:
+        DeserializationError: it is damaged.
+    """
+    texts.check(*artifact.texts())
+    check_modules(artifact)
+
+
+def checked(source: Source) -> Opened:
+    """The same for an artifact that is opened now; errors name it.
+
+    Raises:
+        DeserializationError: it is damaged.
+        OSError: it cannot be read.
+    """
+    with source.named():
+        found = source.opened()
+        check_program(found.artifact)
+        return found
+
+
+def files_of(found: Opened, how: Opening | None = None) -> tuple[tuple[str, int], ...]:
+    """Reads the files of weights and cases of an artifact, and compares them with their digests. Returns the paths or
+    URLs of those that are beside it, under the names that they were found by, and their sizes.
+
+    Raises:
+        DeserializationError: one of them is damaged; the error names it.
+        OSError: one of them cannot be read.
+    """
+    read: list[tuple[str, int]] = []
+    for stored in found.files(how):
+        stored.check_digests()
+        if found.source.path is not None:
+            paths = cast("StoredTensors", stored).paths()
+            names = (
+                paths if is_url(found.source.path) else [beside(found.source.path, os.path.basename(p)) for p in paths]
+            )
+            read += zip(names, (file.size for file in stored.table.files), strict=True)
+    return tuple(read)
+
+
+def verify_signed(path: str, signed: SignedFiles, check_size: Callable[[int], None] | None = None) -> Verified | int:
     """Verifies a file, its weights, and every file in its signature. Nothing is made of a file before its digest was
-    compared. `check_size` is called with the size of the file, before it is read.
+    compared. `check_size` is called with the size of the file, before it is read. Of a file that is no artifact, such
+    as one of executables, only the size is returned.
 
     Raises:
         SignatureError: one of them is not signed, not what was signed, or missing.
         DeserializationError: an artifact is signed, and damaged.
         OSError: a file cannot be read.
     """
-    buffer: Any = signed.opened(path, check_size=check_size)  # which types can say since Python 3.12
-    signed.check_listed(path)
-    with named_in_errors(path):
-        if is_other_file(bytes(memoryview(buffer)[:9])):
-            return Signed(buffer, None)
-        artifact = verified(buffer)
-        said = tables_of(artifact)
-    if not said:
-        return Signed(buffer, artifact)
-    from jaxexp._weights.files.header import Table
-
-    folder, files = os.path.dirname(path), []
-    for table in (Table.of_trailer(*found) for found in said):
-        stored_beside(path, table, functools.partial(signed.check, used_by=path)).check_digests()
-        files += [(os.path.join(folder, file.name), file.size) for file in table.files]
-    return Signed(buffer, artifact, tuple(files))
-
-
-class Checked(NamedTuple):
-    """An artifact that was verified completely, and its bytes."""
-
-    buffer: Any
-    artifact: _native.Artifact
-
-
-def checked(source: Source) -> Checked:
-    """Verifies an artifact: structure, digests, and the bytecode of its modules.
-
-    Raises:
-        DeserializationError: it is damaged; the error names it.
-        OSError: it cannot be read.
-    """
+    source = Source(path, path)
     with source.named():
-        buffer = source.read()
-        return Checked(buffer, verified(buffer))
+        buffer: Any = signed.opened(path, check_size=check_size)  # which types can say since Python 3.12
+        signed.check_listed(path)
+        if is_other_file(bytes(memoryview(buffer)[:_HEAD])):
+            return len(buffer)
+        from jaxexp._weights.files.reading import Opening
 
-
-def verified(buffer: Any) -> _native.Artifact:
-    """The artifact in a buffer, all of which was read.
-
-    Raises:
-        DeserializationError: it is damaged.
-    """
-    artifact = opened(buffer)
-    texts.check(*artifact.texts())
-    check_modules(artifact)
-    return artifact
-
-
-def files_of(
-    path: str, artifact: _native.Artifact, stored: Callable[[str, Table], StoredTensors] | None = None
-) -> tuple[tuple[str, int], ...]:
-    """Reads the files of weights and cases beside a whole artifact, compares them with their digests, and returns their
-    paths or URLs and their sizes. `stored` finds the files of a table; by default `stored_beside`.
-
-    Raises:
-        DeserializationError: one of them is damaged; the error names it.
-        OSError: one of them cannot be read.
-    """
-    if not (said := tables_of(artifact)):
-        return ()
-    from jaxexp._weights.files.header import Table
-
-    found: list[tuple[str, int]] = []
-    for table in (Table.of_trailer(*one) for one in said):
-        files = (stored or stored_beside)(path, table)
-        files.check_digests()
-        found += zip(files.paths(), (file.size for file in table.files), strict=True)
-    return tuple(found)
-
-
-def weights_beside(path: str, artifact: _native.Artifact) -> Tensors | None:
-    """The weights in files beside an artifact; None if it has none."""
-    from jaxexp._weights.files.header import Table
-
-    found = artifact.weights()
-    return None if found is None else stored_beside(path, Table.of_trailer(*found))
-
-
-def stored_beside(path: str, table: Table, check: Check | None = None) -> StoredTensors:
-    """The files of a table in the folder of a path or URL, read in pieces. With `check`, they are on this machine, and
-    read and checked now.
-    """
-    from jaxexp._weights.files.reading import Opening, StoredTensors
-
-    if check is not None:
-        return StoredTensors(path, table, Opening.signed(check))
-    url_of = functools.partial(beside, path) if is_url(path) else None
-    return StoredTensors(path, table, Opening("in pieces", url_of=url_of))
-
-
-def beside(path: str, name: str) -> str:
-    """The path or URL of a file in the folder of another one."""
-    return beside_url(path, name) if is_url(path) else os.path.join(os.path.dirname(path), name)
+        return verified(Opened(source, buffer), Opening.signed(functools.partial(signed.check, used_by=path)))

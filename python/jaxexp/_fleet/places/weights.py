@@ -19,7 +19,7 @@ from jaxexp._weights.files.writing import publish, write_apart
 if TYPE_CHECKING:
     import numpy as np
 
-    from jaxexp._fleet.archive.handle import Handle
+    from jaxexp._fleet.archive.archive import Handle
     from jaxexp._weights.files.names import Rename as Rename
 
     from .load import Check
