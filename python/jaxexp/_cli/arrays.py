@@ -60,11 +60,7 @@ class Stored:
     _open: Callable[[], IO[bytes]]
 
     def array(self) -> Array:
-        """All of it.
-
-        Raises:
-            click.ClickException: the file is damaged.
-        """
+        """All of it."""
         with _explained(self._path), self._open() as file:
             found: Array = np.lib.format.read_array(file, allow_pickle=False)
             return found
@@ -115,10 +111,6 @@ def read_all(path: str, closing: contextlib.ExitStack | None = None) -> dict[str
 def read_named(path: str, paths: Sequence[str], what: str) -> dict[str, Stored]:
     """All arguments or results, by their paths, from a .npz file that names them so, or arr_0, arr_1, ...; or the only
     one from a .npy file.
-
-    Raises:
-        click.ClickException: it is not such a file, or its arrays have other names.
-        OSError: it cannot be opened.
     """
     found = {"arr_0": read(path)} if path.endswith(".npy") else read_all(path)
     for names in (list(paths), [f"arr_{i}" for i in range(len(paths))]):

@@ -107,11 +107,7 @@ def on_devices(file: str, exported: Exported) -> tuple[Exported, list[Any]]:
 
 
 def placed(file: str, exported: Exported, arguments: Arguments) -> tuple[Exported, Arguments]:
-    """A function as `on_devices` returns it, and the arguments of a call, placed as in the export.
-
-    Raises:
-        click.ClickException: there are fewer devices.
-    """
+    """A function as `on_devices` returns it, and the arguments of a call, placed as in the export."""
     import jax
 
     exported, shardings = on_devices(file, exported)

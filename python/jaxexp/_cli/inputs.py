@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -108,11 +107,7 @@ def read_each(
 
 
 def part(path: str, pattern: str | None) -> Archive:
-    """An archive, or the slice of one that a pattern matches; a name is a pattern for itself.
-
-    Raises:
-        click.ClickException: there is no such member.
-    """
+    """An archive, or the slice of one that a pattern matches; a name is a pattern for itself."""
     return part_of(opened(path), path, pattern)
 
 
@@ -177,27 +172,3 @@ def policy(path: str | None) -> Policy | None:
 
     with misused("--policy "):
         return Policy.from_toml(path)
-
-
-def folder_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options of commands that look into folders. They make one argument, `folders`."""
-
-    @click.option(
-        "-r/-R",
-        "--recursive/--no-recursive",
-        default=True,
-        show_default=True,
-        help="Whether to look into folders inside of folders.",
-    )
-    @click.option(
-        "--include",
-        multiple=True,
-        metavar="GLOB",
-        help="In folders, take the files with matching names, whatever they are, except weights. Without this, take "
-        "artifacts, and archives if the command takes any.",
-    )
-    @functools.wraps(command)
-    def with_folders(*args: Any, recursive: bool, include: tuple[str, ...], **kwargs: Any) -> Any:
-        return command(*args, folders=Folders(include, recursive), **kwargs)
-
-    return with_folders

@@ -65,11 +65,6 @@ def print_summary(
     print_json({**more, **totals, "skipped": skipped, "files": [dataclasses.asdict(one) for one in chosen]})
 
 
-def quiet_option(good: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option `--quiet` of commands that look at many artifacts."""
-    return click.option("-q", "--quiet", is_flag=True, help=f"Show only artifacts that are not {good}, and totals.")
-
-
 def colours(stream: IO[str]) -> bool:
     """Whether a stream takes colours: a terminal does, unless NO_COLOR (https://no-color.org) is set, or it is dumb."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -66,11 +66,7 @@ def remove(archive: str, patterns: tuple[str, ...]) -> None:
 
 
 def _matching(archive: str, writer: ArchiveWriter, patterns: tuple[str, ...]) -> list[str]:
-    """The members that match any of the patterns; a name is a pattern for itself.
-
-    Raises:
-        click.ClickException: a pattern matches no member.
-    """
+    """The members that match any of the patterns; a name is a pattern for itself."""
     names = writer.names()
     found: dict[str, None] = {}
     for pattern in patterns:

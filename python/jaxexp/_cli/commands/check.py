@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import complaints, completing, inputs, options, outputs, spreading
-from jaxexp._cli.page import Column, Page, print_json, progress, quiet_option
-from jaxexp._cli.spreading import Spread
+from jaxexp._cli import complaints, completing, inputs, options, outputs
+from jaxexp._cli.page import Column, Page, print_json, progress
 from jaxexp._errors import ExportError, shown
 from jaxexp._kernel.artifact.words import counted, cut, without_secrets
 from jaxexp._kernel.io import files as file_system
@@ -187,7 +186,7 @@ class Outcome:
     help="How many bytes the random arguments of a case may take; by default 4 GiB.",
 )
 @click.option("--allow-none", is_flag=True, help="Artifacts without cases do not fail.")
-@quiet_option("as recorded")
+@options.quiet("as recorded")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact and environment."
 )
@@ -198,8 +197,8 @@ class Outcome:
     type=click.Path(dir_okay=False),
     help="Write a report for CI to this file, in the form of JUnit.",
 )
-@inputs.folder_options
-@spreading.workers("How many processes to use; by default only this one. With --python, how many at a time.")
+@options.folders
+@options.workers("How many processes to use; by default only this one. With --python, how many at a time.")
 @options.imports
 @options.headers
 def command(
@@ -218,7 +217,7 @@ def command(
     as_json: bool,
     junit_file: str | None,
     folders: inputs.Folders,
-    spread: Spread,
+    spread: options.Spread,
 ) -> int:
     """Make the calls again that were recorded in artifacts, and compare the results with the recorded ones.
 
@@ -301,7 +300,7 @@ def _outcome(name: str, where: str, found: CheckReport | Exception) -> Outcome:
     return Outcome(name, where, found)
 
 
-def _here(files: Sequence[str], folders: inputs.Folders, spread: Spread, how: _How) -> Iterator[Outcome]:
+def _here(files: Sequence[str], folders: inputs.Folders, spread: options.Spread, how: _How) -> Iterator[Outcome]:
     from jaxexp._fleet.passes.one_by_one import checked
 
     found = spread.results(files, folders, "check", lambda given, means: checked(given, means, **how))

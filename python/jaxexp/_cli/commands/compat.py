@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import complaints, completing, inputs, options, spreading
-from jaxexp._cli.page import Column, Page, print_json, quiet_option
-from jaxexp._cli.spreading import Spread
+from jaxexp._cli import complaints, completing, inputs, options
+from jaxexp._cli.page import Column, Page, print_json
 from jaxexp._errors import ExportError
 from jaxexp._fleet.passes.one_by_one import described
 from jaxexp._fleet.places.source import source
@@ -48,14 +47,19 @@ Example:
     metavar="READER",
     help="Ask only about one release of JAX: 0.6.2, or 12w for the newest one of twelve weeks ago.",
 )
-@quiet_option("loaded")
+@options.quiet("loaded")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact.")
-@inputs.folder_options
-@spreading.workers("How many processes to use; by default only this one.")
+@options.folders
+@options.workers("How many processes to use; by default only this one.")
 @options.imports
 @options.headers
 def command(
-    files: tuple[str, ...], reader: str | None, quiet: bool, as_json: bool, folders: inputs.Folders, spread: Spread
+    files: tuple[str, ...],
+    reader: str | None,
+    quiet: bool,
+    as_json: bool,
+    folders: inputs.Folders,
+    spread: options.Spread,
 ) -> int:
     """Say what artifacts are and which releases of JAX can load them.
 
@@ -103,7 +107,7 @@ def command(
     return complaints.FAILED if refused or uncallable else complaints.status_of(*(error for _, error in unreadable))
 
 
-def _described(files: tuple[str, ...], folders: inputs.Folders, spread: Spread) -> list[_Described]:
+def _described(files: tuple[str, ...], folders: inputs.Folders, spread: options.Spread) -> list[_Described]:
     """The facts about the artifacts, or the errors of those that cannot be read, in the order of the files.
 
     Raises:

@@ -47,7 +47,7 @@ Example:
     "imports JAX.",
 )
 @click.option("--all", "everything", is_flag=True, help="Also show what is too long for a terminal.")
-@inputs.folder_options
+@options.folders
 @options.imports
 @options.headers
 def command(

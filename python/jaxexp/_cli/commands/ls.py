@@ -38,7 +38,7 @@ Example:
 @click.option("-s", "--signature", metavar="TEXT", help="Only those with this text in their signatures.")
 @click.option("-g", "--group", is_flag=True, help="Print a row for each signature, with those that have it.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each member.")
-@inputs.folder_options
+@options.folders
 @options.headers
 def command(
     place: str,

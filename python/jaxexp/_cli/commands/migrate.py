@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import completing, functions, options, outputs, spreading
+from jaxexp._cli import completing, functions, options, outputs
 from jaxexp._cli.complaints import DAMAGED, REFUSED, UNREADABLE, ended_with, is_temporary, misused, state_of
 from jaxexp._cli.complaints import said as complaint_of
-from jaxexp._cli.inputs import Folders, Source, artifact, folder_options, given, is_archive, opened, split
+from jaxexp._cli.inputs import Folders, Source, artifact, given, is_archive, opened, split
 from jaxexp._cli.page import print_summary, progress, say
-from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError
 from jaxexp._fleet.passes.migrate_many import migrated as migrated_many
 from jaxexp._fleet.passes.migrate_many import write
@@ -63,8 +62,8 @@ Example:
 @options.sizes("saved with the artifact, for which what runs it without JAX compiles it")
 @click.option("--force", is_flag=True, help="Replace OUT if it exists; or files in OUT, if it is a folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with a list of all artifacts.")
-@folder_options
-@spreading.workers("How many processes to use for several artifacts; by default only this one.")
+@options.folders
+@options.workers("How many processes to use for several artifacts; by default only this one.")
 @options.imports
 @options.headers
 def command(
@@ -77,7 +76,7 @@ def command(
     force: bool,
     as_json: bool,
     folders: Folders,
-    spread: Spread,
+    spread: options.Spread,
 ) -> int:
     """Rewrite artifacts of any age, so that the installed JAX, or another release, can load them.
 
@@ -192,7 +191,7 @@ def _migrate_several(
     force: bool,
     as_json: bool,
     folders: Folders,
-    spread: Spread,
+    spread: options.Spread,
 ) -> int:
     """Migrates everything that each IN stands for; errors in some do not stop the others."""
     goes_on = spread.journal is not None and os.path.exists(spread.journal)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import complaints, completing, inputs, options, outputs, spreading
+from jaxexp._cli import complaints, completing, inputs, options, outputs
 from jaxexp._cli.page import progress, say
-from jaxexp._cli.spreading import Spread
 from jaxexp._errors import ExportError, WeightsError
 from jaxexp._fleet.passes.given import Place
 from jaxexp._fleet.passes.verify_many import verified
@@ -40,9 +39,9 @@ Example:
     is_flag=True,
     help="Pack whole artifacts and list the others last; the exit status is 1 or 75.",
 )
-@inputs.folder_options
+@options.folders
 @click.option("-m", "--metadata", multiple=True, metavar="KEY=JSON", help="Metadata for each member.")
-@spreading.workers(
+@options.workers(
     "Verify the artifacts before the archive is written, in so many threads; with --executor, in those of each worker."
 )
 @options.headers
@@ -54,7 +53,7 @@ def command(
     keep_going: bool,
     folders: inputs.Folders,
     metadata: tuple[str, ...],
-    spread: Spread,
+    spread: options.Spread,
 ) -> int:
     """Pack artifacts into an archive: a ZIP file from which one member is loaded without reading the others.
 
@@ -125,7 +124,7 @@ def _whole(source: inputs.Source, is_verified: bool) -> Opened:
 
 
 def _verified(
-    found: dict[str, inputs.Source], spread: Spread, keep_going: bool
+    found: dict[str, inputs.Source], spread: options.Spread, keep_going: bool
 ) -> tuple[dict[str, Exception], dict[str, Any]]:
     """Has workers verify artifacts. Returns the errors of some, and for all a value that changes when a file changes.
 

@@ -170,11 +170,7 @@ def _with_weights(exported: Exported, path: str, is_cast: bool) -> Exported:
 
 
 def _are_expected(file: str, results: Mapping[str, Array], path: str) -> bool:
-    """Compares results with those in a file, and says how they differ.
-
-    Raises:
-        click.ClickException: the file has other names.
-    """
+    """Compares results with those in a file, and says how they differ."""
     from jaxexp._cli import arrays
 
     expected = arrays.read_named(path, list(results), "results")

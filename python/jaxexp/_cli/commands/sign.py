@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from jaxexp._cli import completing, inputs
+from jaxexp._cli import completing, inputs, options
 from jaxexp._cli.page import say
 from jaxexp._kernel.artifact.words import counted, listed
 
@@ -20,7 +20,7 @@ Example:
 
 @click.command(epilog=_EXAMPLE, short_help="Sign artifacts.")
 @click.argument("paths", metavar="FILE...", nargs=-1, required=True, type=completing.Artifact())
-@inputs.folder_options
+@options.folders
 @click.option("--key", metavar="PEM", type=click.Path(), help="The private key of an elliptic curve.")
 @click.option(
     "--password-from", metavar="FILE", type=click.Path(), help="A file with the password of the key; - is stdin."

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import complaints, completing, inputs, options, spreading
-from jaxexp._cli.page import Column, Page, print_summary, progress, quiet_option
-from jaxexp._cli.spreading import Spread
+from jaxexp._cli import complaints, completing, inputs, options
+from jaxexp._cli.page import Column, Page, print_summary, progress
 from jaxexp._errors import (
     DeserializationError,
     ExportError,
@@ -85,8 +84,8 @@ class Verdict:
 
 @click.command(epilog=_EXAMPLE, short_help="Check that artifacts are whole.")
 @click.argument("paths", metavar="FILE...", nargs=-1, required=True, type=completing.Artifact())
-@inputs.folder_options
-@quiet_option("whole")
+@options.folders
+@options.quiet("whole")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with a list of all artifacts.")
 @click.option(
     "--policy",
@@ -106,7 +105,7 @@ class Verdict:
 @click.option("--identity", metavar="NAME", help="Refuse what this identity has not signed with Sigstore.")
 @click.option("--issuer", metavar="URL", help="With --identity: the identity provider that confirms it.")
 @click.option("--signature", metavar="SIG", type=click.Path(), help="The signature of all files, not FILE.sig.")
-@spreading.workers(
+@options.workers(
     "How many threads to use; by default one for each processor. With --executor, those of each worker; by default 1."
 )
 @options.imports
@@ -121,7 +120,7 @@ def command(
     identity: str | None,
     issuer: str | None,
     signature: str | None,
-    spread: Spread,
+    spread: options.Spread,
 ) -> int:
     """Check that artifacts are whole: their structure, all digests, and for files also the bytecode of the modules.
 
@@ -187,7 +186,9 @@ def _has_certificates(path: str) -> bool:
         return b"-----BEGIN CERTIFICATE-----" in file.read()
 
 
-def _verified(found: list[Place | Unusable], steps: int, spread: Spread, policy: Policy | None) -> list[Verdict]:
+def _verified(
+    found: list[Place | Unusable], steps: int, spread: options.Spread, policy: Policy | None
+) -> list[Verdict]:
     """A verdict for each artifact, in the same order."""
     verdicts: dict[int, list[Verdict]] = {}
     errors: dict[int, dict[str, Exception]] = {}

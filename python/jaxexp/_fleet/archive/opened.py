@@ -168,11 +168,7 @@ class OpenArchive:
         return value
 
     def parts(self, number: int) -> tuple[bytes, list[bytes]]:
-        """The bytes of a member, and of its modules if they are stored apart.
-
-        Raises:
-            DeserializationError: as in `check_fetched`.
-        """
+        """The bytes of a member, and of its modules if they are stored apart."""
         position, size, modules = self.index.extent(number)
         image, *parts = self.source.read_many([(position, size), *modules])
         self.check_fetched(number, self.fetched_digest(image, parts))

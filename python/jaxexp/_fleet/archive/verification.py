@@ -347,22 +347,14 @@ class Verification:
         return not self._left
 
     def here(self, threads: int) -> dict[str, Any]:
-        """Reads everything in this process, and returns the errors of members by name.
-
-        Raises:
-            DeserializationError: a file of weights is damaged outside of its tensors.
-        """
+        """Reads everything in this process, and returns the errors of members by name."""
         errors = self._errors(_damaged(self._opened, self._units, threads))
         if self._files:
             self._tensors = damaged_in_files(self._opened, range(len(self._files)))
         return dict(errors + self._errors_by_weights())
 
     def inputs(self) -> Iterator[Input]:
-        """The members to read, and for a whole archive its files of weights.
-
-        Raises:
-            ExportError: it is in a file object.
-        """
+        """The members to read, and for a whole archive its files of weights."""
         opened, files = self._opened, self._files
         yield input_of(opened, self._units, _MEMBERS, self)
         if files:

@@ -332,11 +332,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         return _last_said(self._done.pop((name, _text_of(identity)), []))
 
     def add(self, parts: Sequence[tuple[str, Any, int, int, Any]]) -> None:
-        """Writes results: names, identities, stretches and findings. They are on the disk when this returns.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Writes results: names, identities, stretches and findings. They are on the disk when this returns."""
         if self._file is not None and parts:
             _write(self._file, _line({"done": parts}))
 

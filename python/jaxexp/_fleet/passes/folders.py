@@ -39,9 +39,6 @@ class Folders:
     def files(self, folder: str) -> Iterator[tuple[Path, Kind]]:
         """The artifacts and archives in a folder, sorted by name. Hidden files are left out, and so are files of
         weights, which belong to the artifacts beside them.
-
-        Raises:
-            OSError: a folder cannot be read.
         """
         left = sorted(Path(folder).iterdir(), reverse=True)
         while left:
@@ -61,10 +58,6 @@ class Folders:
     def files_behind(self, url: str) -> Iterator[tuple[str, Kind, tuple[int, str] | None]]:
         """The same for a folder behind a URL that ends in a slash, and what `files_in` says about each file. A
         request for the first bytes tells what a file is, unless its name does.
-
-        Raises:
-            OSError: the folder cannot be read.
-            ImportError: a package is missing that reads the URL.
         """
         found: list[tuple[str, tuple[int, str] | None]] = []
         for file, described in files_in(url, self.recursive):

@@ -292,10 +292,6 @@ def write(
 
     Returns:
         The old and the new artifact, and the paths and sizes of the files that were written beside it.
-
-    Raises:
-        ExportError: it cannot be migrated.
-        OSError: it cannot be read or written, or there is a file, and `only_new` is set.
     """
     from jaxexp._compat.migrate import migrated
 

@@ -133,11 +133,7 @@ class Verified:
 
 
 def verified(given: Iterable[Place | Unusable], means: Means, policy: Policy | None) -> Iterator[Verified]:
-    """Verifies files and archives, and yields each result as it arrives.
-
-    Raises:
-        Exception: as `verify_many`.
-    """
+    """Verifies files and archives, and yields each result as it arrives."""
     task = dataclasses.replace(
         verification.task(means, policy),
         home="_fleet.passes.verify_many:in_worker",

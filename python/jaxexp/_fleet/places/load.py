@@ -131,11 +131,6 @@ def cases_in(
         buffer: its bytes, if they cannot be read again.
         policy: what they may have.
         check: raises an error if a file beside the artifact is not to be used.
-
-    Raises:
-        PolicyError: their arrays are larger than the policy allows.
-        DeserializationError: it is damaged.
-        OSError: it cannot be opened.
     """
     from jaxexp._api.cases.files import reader_of
     from jaxexp._kernel.artifact.cases import Cases

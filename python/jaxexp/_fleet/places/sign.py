@@ -87,13 +87,7 @@ def signed(
 def signer(
     key: Any, password: str | bytes | None, certificate: Any, chain: Iterable[Any], sigstore: Mapping[str, Any] | None
 ) -> Signer:
-    """What signs, as the user of `sign` says.
-
-    Raises:
-        ExportError: as in `sign`.
-        ImportError: as in `sign`.
-        OSError: a file cannot be read.
-    """
+    """What signs, as the user of `sign` says."""
     if sigstore is not None and not isinstance(sigstore, Mapping):
         raise ExportTypeError(f"sign takes a dict of options as sigstore, not {type(sigstore)}")
     if (key is None) == (sigstore is None):
@@ -115,12 +109,7 @@ def signer(
 
 
 def _files_beside(path: str) -> list[str]:
-    """The files with the weights and cases of an artifact, which are verified with it.
-
-    Raises:
-        DeserializationError: a file is damaged.
-        ExportError: it is not on this machine.
-    """
+    """The files with the weights and cases of an artifact, which are verified with it."""
     source = Source(path, path)
     if not source.is_file:
         raise ExportError(f"sign signs files on this machine: {path!r} is a URL")

@@ -154,11 +154,7 @@ class Opened:
 
     @functools.cached_property
     def artifact(self) -> _native.Artifact:
-        """The artifact, opened once.
-
-        Raises:
-            DeserializationError: the bytes are not an artifact, or damaged.
-        """
+        """The artifact, opened once."""
         return opened(self.buffer)
 
     def files(self, how: Opening | None = None) -> list[Tensors]:
@@ -373,20 +369,12 @@ def kind_of_file(path: str) -> Kind | None:
 
 
 def kind_in_folder(path: str) -> Kind | None:
-    """The kind of a file that the user did not name; None if it has nothing to do with artifacts.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """The kind of a file that the user did not name; None if it has nothing to do with artifacts."""
     return kind_by(path, *_beginning(path))
 
 
 def kind_behind_url(url: str) -> Kind | None:
-    """The same for a file behind a URL.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """The same for a file behind a URL."""
     return kind_by(url, *beginning_of_url(url, _HEAD))
 
 

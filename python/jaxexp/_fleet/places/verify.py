@@ -46,12 +46,7 @@ class OtherFile(NamedTuple):
 
 
 def checked_other_file(path: str) -> OtherFile | None:
-    """Reads all of a file of executables, or of a safetensors file; None for anything else.
-
-    Raises:
-        DeserializationError: it is damaged.
-        OSError: it cannot be read.
-    """
+    """Reads all of a file of executables, or of a safetensors file; None for anything else."""
     if not is_other_file(head := _head(path)):
         return None
     return _executables(path) if head.startswith(EXECUTABLES) else _weights(path)
@@ -68,12 +63,7 @@ def _head(path: str) -> bytes:
 
 
 def tensors_in(path: str) -> TensorFiles | None:
-    """The tensors of a safetensors file, or of several by their index; None for anything else.
-
-    Raises:
-        WeightsError: a header is damaged.
-        OSError: one of several files cannot be read.
-    """
+    """The tensors of a safetensors file, or of several by their index; None for anything else."""
     from jaxexp._weights.files import places, reading
 
     if not path.endswith(places.INDEX_SUFFIX):
@@ -124,10 +114,6 @@ def check_executables(path: str, check_file: Check | None = None) -> None:
     Args:
         path: the file.
         check_file: refuses the file, before anything looks at it, if it has to be signed and is not.
-
-    Raises:
-        ExecutablesError: it is something else, or damaged.
-        OSError: it cannot be opened.
     """
     from jaxexp._executables.file import ExecutablesFile
 
@@ -144,10 +130,6 @@ def executables_in(path: str, *, check: bool) -> tuple[Executable, ...]:
     Args:
         path: the file.
         check: whether to compare the code with its digests.
-
-    Raises:
-        ExecutablesError: the file is damaged.
-        OSError: it cannot be opened.
     """
     from jaxexp._executables.executables import Executables
 
@@ -223,22 +205,13 @@ def verified(found: Opened, how: Opening | None = None) -> Verified:
 
 
 def check_program(artifact: _native.Artifact) -> None:
-    """Verifies an artifact without the files that it uses. All of it is read.
-
-    Raises:
-        DeserializationError: it is damaged.
-    """
+    """Verifies an artifact without the files that it uses. All of it is read."""
     texts.check(*artifact.texts())
     check_modules(artifact)
 
 
 def checked(source: Source) -> Opened:
-    """The same for an artifact that is opened now; errors name it.
-
-    Raises:
-        DeserializationError: it is damaged.
-        OSError: it cannot be read.
-    """
+    """The same for an artifact that is opened now; errors name it."""
     with source.named():
         found = source.opened()
         check_program(found.artifact)
@@ -248,10 +221,6 @@ def checked(source: Source) -> Opened:
 def files_of(found: Opened, how: Opening | None = None) -> tuple[tuple[str, int], ...]:
     """Reads the files of weights and cases of an artifact, and compares them with their digests. Returns the paths or
     URLs of those that are beside it, under the names that they were found by, and their sizes.
-
-    Raises:
-        DeserializationError: one of them is damaged; the error names it.
-        OSError: one of them cannot be read.
     """
     read: list[tuple[str, int]] = []
     for stored in found.files(how):

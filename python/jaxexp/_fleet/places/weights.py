@@ -53,12 +53,7 @@ def as_file(found: Mapping[str, Source], names: Sequence[str], rename: Rename | 
 
 
 def in_member(handle: Handle) -> dict[str, Source]:
-    """The weights of a member of an archive.
-
-    Raises:
-        WeightsError: it has none there.
-        DeserializationError: it is damaged.
-    """
+    """The weights of a member of an archive."""
     if (stored := handle.stored_weights()) is None:
         raise WeightsError("", "a member with weights in its archive", "one without", file=handle.label)
     return {source.name: source for source in stored.sources()}
@@ -70,10 +65,6 @@ def in_file(path: str, check_file: Check | None) -> dict[str, Source]:
     Args:
         path: the file.
         check_file: refuses files that are not signed, if they have to be.
-
-    Raises:
-        WeightsError: a file cannot be read.
-        OSError: it cannot be opened.
     """
     return dict(reading.open_tensors(path, "mapped" if check_file is None else "copied", check_file))
 
