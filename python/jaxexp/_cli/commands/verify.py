@@ -23,7 +23,7 @@ from jaxexp._errors import (
     SignatureError,
     WeightsError,
 )
-from jaxexp._fleet.passes.verify_many import Verified, verified
+from jaxexp._fleet.passes.verify_many import VerifiedPlace, verified
 from jaxexp._kernel.artifact.words import counted, listed
 
 if TYPE_CHECKING:
@@ -270,7 +270,7 @@ def _signed_archive(path: str, pattern: str | None, by: SignedBy, policy: Policy
     yield from _of_members(archive, {f"{path}{inputs.MEMBER}{name}": error for name, error in errors.items()})
 
 
-def _of_file(found: Verified) -> Verdict:
+def _of_file(found: VerifiedPlace) -> Verdict:
     """The verdict for a file, with the files of weights beside it; or for an archive that cannot be opened."""
     name, file = found.place.name, found.file
     (error,) = found.errors.values() if found.errors else (None,)

@@ -114,7 +114,7 @@ class InFile(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Verified:
+class VerifiedPlace:
     """The result for a file, or for some members of an archive, after all of their bytes were read.
 
     Attributes:
@@ -132,7 +132,7 @@ class Verified:
     is_last: bool = False
 
 
-def verified(given: Iterable[Place | Unusable], means: Means, policy: Policy | None) -> Iterator[Verified]:
+def verified(given: Iterable[Place | Unusable], means: Means, policy: Policy | None) -> Iterator[VerifiedPlace]:
     """Verifies files and archives, and yields each result as it arrives."""
     task = dataclasses.replace(
         verification.task(means, policy),
@@ -185,27 +185,27 @@ def _is_current(part: Part, found: Any) -> bool:
         return False
 
 
-def _seen(finding: Finding) -> Verified:
+def _seen(finding: Finding) -> VerifiedPlace:
     about: Any = finding.input.about
     if isinstance(about, Verification):
         return _in_archive(finding, about)
     name = about.name
     if finding.error is not None:
-        return Verified(about, 1, {name: _named(finding.error, name)})
+        return VerifiedPlace(about, 1, {name: _named(finding.error, name)})
     # In the user's words: the folder may have been named in another way.
     weights = [(_as_given(file, name), *stamped) for file, *stamped in finding.found.weights]
     error = finding.found.error
-    return Verified(about, 1, {} if error is None else {name: error}, finding.found._replace(weights=weights))
+    return VerifiedPlace(about, 1, {} if error is None else {name: error}, finding.found._replace(weights=weights))
 
 
-def _in_archive(finding: Finding, parts: Verification) -> Verified:
+def _in_archive(finding: Finding, parts: Verification) -> VerifiedPlace:
     place = parts.about
     name = place.archive.name
     try:
         count, errors = parts.take(finding)
     except (DeserializationError, OSError, ImportError) as error:  # in a file of weights, outside of its tensors
-        return Verified(place, 0, {name: error}, is_last=parts.is_done)
-    return Verified(place, count, {f"{name}{MEMBER}{one}": e for one, e in errors}, is_last=parts.is_done)
+        return VerifiedPlace(place, 0, {name: error}, is_last=parts.is_done)
+    return VerifiedPlace(place, count, {f"{name}{MEMBER}{one}": e for one, e in errors}, is_last=parts.is_done)
 
 
 def _as_given(name: str, artifact: str) -> str:
