@@ -37,7 +37,7 @@ _HOMES = {
     "Exported": "_api.exported",
     "FatalArtifactError": "_errors",
     "ForeignModuleError": "_errors",
-    "GenericNode": "_kernel.codec.generic_node",
+    "GenericNode": "_kernel.codec.library_nodes",
     "Handle": "_fleet.archive.archive",
     "Inspection": "_kernel.artifact.inspection",
     "JournalError": "_errors",
@@ -104,7 +104,7 @@ _GONE = {
 }
 
 # Where names live that would bring JAX along, if it is not installed.
-_WITHOUT_JAX = {"GenericNode": "_kernel.artifact.generic_node"}
+_WITHOUT_JAX = {"GenericNode": "_kernel.artifact.node"}
 
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]  # it is written out in the stub
 

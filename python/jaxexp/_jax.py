@@ -5,6 +5,8 @@ Every other module takes these names from here. So if a JAX release moves one of
 
 from __future__ import annotations
 
+import copy
+import functools
 import importlib
 import itertools
 import os
@@ -340,6 +342,54 @@ def dimension_operation(operation: str, left: Any, right: Any, scope: Any) -> An
     return _dimension_of_operation(operation, left, right, scope=scope)
 
 
+_SLOTS_OF_DIMENSIONS = [
+    {"_sorted_terms", "_scope", "_hash", "_size"},
+    {"_factors", "_hash", "_size"},
+    {"var", "operation", "operands", "_hash", "_size"},
+]
+# Of `c + a*b^2 - 2*max(a - 3, 0) + 5`: the terms with their sizes and coefficients, then the size of the whole.
+_FACTOR: tuple[Any, ...] = ("a", None, [], 1)
+_KNOWN_DIMENSION = (
+    [
+        ([(None, "max", [([([(*_FACTOR, 1)], 2, 1), ([], 0, -3)], 4), ([([], 0, 0)], 1)], 6, 1)], 7, -2),
+        ([("b", None, [], 1, 2), (*_FACTOR, 1)], 5, 1),
+        ([("c", None, [], 1, 1)], 2, 1),
+        ([], 0, 5),
+    ],
+    25,
+)
+
+
+@functools.cache
+def dimension_layout() -> tuple[type, type, type, Any] | None:
+    """JAX's classes of dimensions, terms and factors, and the term 1; None if their slots are unknown."""
+    scope = SymbolicScope()
+    try:
+        dimension: Any = symbolic_shape("c + a*b^2 - 2*max(a - 3, 0) + 5", scope=scope)[0]
+        names = [{*cls.__slots__} for cls in (DimExpr, DimTerm, DimFactor)]
+        known = names == _SLOTS_OF_DIMENSIONS and _slots_of(dimension) == _KNOWN_DIMENSION and dimension._scope is scope
+    except MemoryError:
+        raise
+    except Exception:
+        return None
+    return (DimExpr, DimTerm, DimFactor, dim_term_one) if known else None
+
+
+def _slots_of(dimension: Any) -> Any:
+    terms = [
+        (
+            [
+                (f.var, f.operation, [_slots_of(o) for o in f.operands], f._size, exponent)
+                for f, exponent in term._factors
+            ],
+            term._size,
+            coefficient,
+        )
+        for term, coefficient in dimension._sorted_terms
+    ]
+    return terms, dimension._size
+
+
 def add_constraint(scope: Any, text: str, is_equality: bool, left: Any, right: Any) -> tuple[int, int, int]:
     """Adds the constraint `left == right`, or `left >= right`, to a symbolic scope.
 
@@ -407,6 +457,35 @@ def same_type(aval: Any, other: Any) -> bool:
     return bool(core.typematch(aval, other, no_dtype_check=True))
 
 
+def with_jaxpr(traced: Any, jaxpr: Any) -> Any:
+    """A `jax.stages.Traced` with another jaxpr, which takes and returns the same."""
+    made = copy.copy(traced)
+    made._params = dict(traced._params, jaxpr=jaxpr)
+    made._lojax = None
+    return made
+
+
+def with_first_argument(
+    traced: Any, jaxpr: Any, first: dict[str, Any], in_front: Callable[[dict[str, Any], int], None]
+) -> Any:
+    """A `jax.stages.Traced` with another jaxpr, which takes a dict of arrays before the other arguments.
+
+    Args:
+        traced: the traced function.
+        jaxpr: the other jaxpr.
+        first: specs of the arrays, by their names.
+        in_front: adds so many entries in front of what parameters have for each argument, in place.
+    """
+    # What JAX knows of an argument besides its type: above all, its devices.
+    alone: Any = jax.jit(lambda first: None, keep_unused=True).trace(first)
+    args, kwargs = tree_util.tree_unflatten(traced._in_tree, range(traced._in_tree.num_leaves))
+    made = with_jaxpr(traced, jaxpr)
+    in_front(made._params, len(first))
+    made._in_tree = flatten_for_tracing(((dict.fromkeys(first, 0), *args), kwargs))[1]
+    made._meta_tys_flat = [*alone._meta_tys_flat, *traced._meta_tys_flat]
+    return made
+
+
 def computation_of(lowered: Any) -> Any:
     """The computation in a `jax.stages.Lowered`: the module, and facts about it in `compile_args`."""
     return lowered._lowering
@@ -470,3 +549,23 @@ def registered_custom_calls(platform: str) -> Any:
     """The targets of the custom calls that were registered for a platform, typed and untyped."""
     # Untyped ones are under XLA's own name for the platform, typed ones under each of its names.
     return xla_client.custom_call_targets(_xla_platform_names.get(platform, platform))
+
+
+def name_of_mode(mode: Any) -> str:
+    """The name of a setting in `modes`."""
+    return str(mode._name)
+
+
+def dispatched(name: str, plain: Callable[..., Any], miss: Callable[..., Any]) -> Any:
+    """A callable with the dispatch of `jax.jit`.
+
+    `plain` is called if jit is disabled. `miss` is called with arguments of new types: it returns the results, and the
+    code for such arguments, as `for_dispatch` returns it, or None.
+    """
+
+    def asked(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool]:
+        return *miss(args, kwargs), False
+
+    made = jit_dispatch(name, plain, asked, [], [], jit_keys(), dispatch_registry, shard_argument)
+    made._fun = plain  # JAX calls it again if there is a NaN in the results and somebody looks for NaNs
+    return made

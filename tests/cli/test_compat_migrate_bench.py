@@ -13,7 +13,7 @@ import pytest
 from jax import export as jax_export
 
 import jaxexp
-from jaxexp._compat import remedy
+from jaxexp._compat import migrate
 from jaxexp._fleet.places.source import Source
 from jaxexp._kernel.io import lock
 from kit import wire
@@ -320,11 +320,11 @@ def test_what_jaxlib_cannot_write_is_no_remedy(folder, good, monkeypatch) -> Non
     def fail(*_: object) -> bytearray:
         raise RuntimeError("of jaxlib\nand more")
 
-    monkeypatch.setattr(remedy, "migrated", fail)
+    monkeypatch.setattr(migrate, "migrated", fail)
     text = good("compat", folder / "scores.jaxexp")
     assert "refuses it" in text and "remedy" not in text
     with pytest.raises(jaxexp.ExportError, match=r"^JAX cannot write its module: of jaxlib$"):
-        remedy.rewritten(b"", None)
+        migrate.rewritten(b"", None)
 
 
 def test_compat_in_json_has_the_verdict_of_the_table(folder, damaged, run) -> None:

@@ -18,7 +18,7 @@ from jax import lax
 
 import jaxexp
 from jaxexp import _jax
-from jaxexp._kernel.artifact.targets import STABLE_CUSTOM_CALLS
+from jaxexp._kernel.artifact.operations import STABLE_CUSTOM_CALLS
 from jaxexp._kernel.module import call_arrays, mlir, runnable
 from kit.corpus import arr
 from kit.each import each

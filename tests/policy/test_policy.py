@@ -16,7 +16,7 @@ import pytest
 
 import jaxexp
 from jaxexp import _jax
-from jaxexp._kernel.artifact.targets import HINTS, KNOWN_CUSTOM_CALLS
+from jaxexp._kernel.artifact.operations import HINTS, KNOWN_CUSTOM_CALLS
 from jaxexp._kernel.module import call_arrays, mlir
 from kit.corpus import CASES, arr, export_with, f32
 from kit.each import each

@@ -14,7 +14,7 @@ import pytest
 
 import jaxexp
 from jaxexp import _jax
-from jaxexp._kernel.codec import auxdata
+from jaxexp._kernel.codec import library_nodes
 from jaxexp._kernel.module import mlir
 from kit.corpus import arr
 from kit.each import each
@@ -198,7 +198,7 @@ def test_a_policy_refuses_before_auxiliary_data_become_objects(tmp_path: Path, m
     with jaxexp.Archive.create(tmp_path / "fleet.zip") as writer:
         writer.add("sin", blob)
     made: list[Any] = []
-    monkeypatch.setattr(auxdata, "from_json", made.append)
+    monkeypatch.setattr(library_nodes, "from_json", made.append)
     for taker in [
         name
         for name in TAKERS

@@ -10,7 +10,7 @@ import pytest
 import jaxexp
 from jaxexp import _jax
 from jaxexp._kernel.artifact import op_sharding
-from jaxexp._policy.module import devices
+from jaxexp._policy.module.check import of_hlo
 from kit.each import each
 from kit.named_devices import (
     NO_DEVICES,
@@ -101,7 +101,7 @@ def test_op_shardings_have_the_devices_that_xla_finds() -> None:
             made.ParseFromString(data)
             text = str(_jax.HloSharding.from_proto(made))
             if "devices" in text:
-                assert devices.of_hlo(text.encode()) == count
+                assert of_hlo(text.encode()) == count
 
 
 @pytest.mark.long(

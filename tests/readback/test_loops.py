@@ -13,7 +13,7 @@ import pytest
 
 import jaxexp
 from bench.batches import BATCHES
-from jaxexp._readback import read_back, table
+from jaxexp._readback import read_back
 from kit.batches import reload
 from kit.corpus import arr, spec
 from kit.raising import no_loops, said_of_loops
@@ -112,7 +112,7 @@ def refused(operation: Any) -> Any:
 
 
 def test_the_log_names_the_operation_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(table.OPERATIONS, "stablehlo.cosine", refused)
+    monkeypatch.setitem(read_back.OPERATIONS, "stablehlo.cosine", refused)
     exported = loaded(lambda x: jax.lax.cos(x), X)
     with said_of_loops() as said:
         for _ in range(2):
@@ -124,7 +124,7 @@ def test_the_log_names_the_operation_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_results_of_64_bits_where_jax_makes_32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(table.OPERATIONS, "stablehlo.subtract", refused)
+    monkeypatch.setitem(read_back.OPERATIONS, "stablehlo.subtract", refused)
     with jax.enable_x64(True):
         wide = [loaded(lambda x: x.astype(float) + 1e-9, X), loaded(lambda x: x.astype(float) - -1e-9, X)]
     with said_of_loops() as said:

@@ -18,8 +18,8 @@ from jax.sharding import PartitionSpec as P
 import jaxexp
 from jaxexp import _jax
 from jaxexp._readback import reader
+from jaxexp._readback.read_back import OPERATIONS
 from jaxexp._readback.refused import RefusedError
-from jaxexp._readback.table import OPERATIONS
 from kit.batches import reload
 from kit.corpus import arr, export_with, mesh
 from kit.each import each

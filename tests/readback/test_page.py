@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import pytest
 
-from jaxexp._readback.table import OPERATIONS, REFUSED
+from jaxexp._readback.read_back import OPERATIONS, REFUSED
 from kit.places import ROOT
 
 pytestmark = pytest.mark.jax

@@ -14,7 +14,7 @@ import pytest
 import jaxexp
 from jaxexp import _jax
 from jaxexp._kernel.module import mlir
-from jaxexp._readback.table import OPERATIONS
+from jaxexp._readback.read_back import OPERATIONS
 from kit.batches import reload
 from kit.compiled import compiling
 from kit.corpus import arr, spec

@@ -10,8 +10,7 @@ import pytest
 
 from jaxexp import _jax
 from jaxexp._readback import reader
-from jaxexp._readback.read_back import raised_for
-from jaxexp._readback.table import OPERATIONS
+from jaxexp._readback.read_back import OPERATIONS, raised_for
 from kit.raising import assert_same_bits, said_of_loops
 from kit.snippets import SNIPPETS
 

@@ -14,9 +14,9 @@ import pytest
 
 from jaxexp import _jax
 from jaxexp._readback import reader
+from jaxexp._readback.read_back import OPERATIONS, REFUSED
 from jaxexp._readback.reader import _REQUIRED, Operation
 from jaxexp._readback.refused import RefusedError
-from jaxexp._readback.table import OPERATIONS, REFUSED
 from kit.each import each
 from kit.snippets import SNIPPETS
 

@@ -17,7 +17,7 @@ import jaxexp
 from jaxexp import _jax
 from jaxexp._cli import start
 from jaxexp._kernel.module import mlir
-from jaxexp._readback import reader, table
+from jaxexp._readback import read_back, reader
 from kit.corpus import arr
 from kit.each import each
 from kit.other_modules import serialized, with_module
@@ -149,7 +149,7 @@ def test_functions_are_read_for_a_few_platforms_only() -> None:
     module = serialized(text)
     changed = dataclasses.replace(exported, mlir_module_serialized=module)
     with _jax.make_ir_context() as context, _jax.ir.Location.unknown(context):
-        reading = reader.ModuleReader(mlir.parse(module, context), table.OPERATIONS, 0)
+        reading = reader.ModuleReader(mlir.parse(module, context), read_back.OPERATIONS, 0)
         reading.main()
         assert reading.counts["stablehlo.add"] <= 2 * depth * 8 + 1
     found = jax.jit(changed.raised())(np.ones(2, np.float32))

@@ -15,7 +15,7 @@ import pytest
 import jaxexp
 from jaxexp import Policy
 from jaxexp._errors import UnsupportedModuleError
-from jaxexp._kernel.artifact import targets
+from jaxexp._kernel.artifact.operations import STABLE_CUSTOM_CALLS, TRUSTING
 from jaxexp._kernel.module import call_arrays
 from jaxexp.runtime import Session
 from kit import goldens, without_jax
@@ -195,7 +195,7 @@ def test_a_session_takes_a_policy(tmp_path: Path, subprocess_env: Any) -> None:
 def test_targets_whose_arrays_are_not_compared() -> None:
     """The table of arrays needs JAX. LAPACK's are compared in each call."""
     known = {target for target in call_arrays._targets() if not target.startswith("lapack_")}
-    assert known == targets.TRUSTING
-    for target in known & targets.STABLE_CUSTOM_CALLS:
+    assert known == TRUSTING
+    for target in known & STABLE_CUSTOM_CALLS:
         data = made(calls(target), checks=(target,))
         assert refused(data, Policy())[1] == "custom_calls"

@@ -10,7 +10,7 @@ import pytest
 
 import jaxexp
 from jaxexp._view import card, graph
-from jaxexp._view.markup import element
+from jaxexp._view.card import element
 from kit.pages import HOSTILE_NAME, Page
 
 pytestmark = pytest.mark.jax

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import jax
 
 from jaxexp._errors import ExportError, ExportTypeError
-from jaxexp._kernel.exported import Function
+from jaxexp._kernel.exported import ExportedOfJax, Function
 from jaxexp._kernel.function import data
-from jaxexp._kernel.function.conversion import ExportedOfJax
 from jaxexp._kernel.module import meshes
 from jaxexp._kernel.read.decode import reader_of
 from jaxexp._public import InPlaceOf, public
@@ -385,14 +384,14 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
         return batch_call(primitive, *mapped, **params)
 
     def _code_in_cache(self, *call: Any) -> Any:
-        from jaxexp._executables import store
+        from jaxexp._executables.executables import code_in_cache
 
-        return store.find(*call)
+        return code_in_cache(*call)
 
     def _callable_with_cache(self, jitted: Any, flattened: Any, code_of: Any) -> Any:
-        from jaxexp._executables import store
+        from jaxexp._executables.executables import callable_with_cache
 
-        return store.callable_of(self.fun_name, jitted, flattened, code_of)
+        return callable_with_cache(self.fun_name, jitted, flattened, code_of)
 
 
 def cases_to_write(exported: Any, how: Writing, given: Iterable[Any]) -> list[Case] | None:

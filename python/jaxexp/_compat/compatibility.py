@@ -25,7 +25,7 @@ from jaxexp._kernel.codec import nodes
 from jaxexp._kernel.codec.dtypes import DTYPES
 from jaxexp._kernel.module import mlir
 from jaxexp._kernel.read.decode import verified
-from jaxexp._kernel.releases import features, stablehlo, table
+from jaxexp._kernel.releases import stablehlo, table
 from jaxexp._kernel.releases.table import RELEASES, Release, number
 from jaxexp._kernel.write.reader import reader_of
 from jaxexp._native import Artifact
@@ -306,7 +306,7 @@ def _why_not(release: Release, facts: _Facts, expired: bool = False) -> str | No
 
     `expired` is its flag ``jax_export_deserialize_expired_versions``.
     """
-    accepted = features.serialization_version(release).accepted
+    accepted = table.serialization_version(release).accepted
     if accepted is not None and facts.version not in accepted:
         return f"serialization version {facts.version} (it reads {listed(accepted, separator=' or ')})"
     if facts.custom_nodes and not release.custom_nodes:
@@ -323,14 +323,14 @@ def _why_not(release: Release, facts: _Facts, expired: bool = False) -> str | No
         return f"{nodes}; and {other}{neither}"
     if unknown := sorted(kind for kind in facts.dtypes if not 0 <= kind < release.dtypes):
         return f"the dtype{'s' * (len(unknown) > 1)} {listed(unknown, _dtype_name)}"
-    if release.number < features.LONG_DEVICE_COUNT and facts.short_device_count <= 0:
+    if release.number < table.LONG_DEVICE_COUNT and facts.short_device_count <= 0:
         return "a newer layout (that of JAX 0.9.1)"
-    if release.number >= features.REFUSAL_OF_EXPIRED:
+    if release.number >= table.REFUSAL_OF_EXPIRED:
         if facts.hlo_sharding_alone:
             return "an old form of shardings (of JAX 0.8.3 or older)"
         if facts.long_device_count == 0 and not expired:
             return "an expired layout (of JAX 0.8.1 or older)"
-    if not facts.listed and release.number < features.INDICES:
+    if not facts.listed and release.number < table.INDICES:
         return "a newer layout (types and shardings only by index)"
     if too_new := _too_new(release, facts):
         return f"the module contains {listed(too_new)}"
@@ -432,7 +432,7 @@ def _dtype_name(kind: int) -> str:
 
 
 def _since(target: str) -> str:
-    since = features.custom_call_since(target)
+    since = table.custom_call_since(target)
     return "" if since is None else f", since JAX {'.'.join(map(str, since))}"
 
 

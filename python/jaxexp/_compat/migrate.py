@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -16,10 +16,12 @@ from jaxexp._kernel.call.sizes import checked_sizes
 from jaxexp._kernel.function import data, vjps
 from jaxexp._kernel.function.convention import OLDEST_VERSION
 from jaxexp._kernel.module import composites, mlir, runnable
+from jaxexp._kernel.write import retarget
 from jaxexp._kernel.write.options import Writing
 from jaxexp._kernel.write.reader import check_choice
 from jaxexp._kernel.write.serialize import serialize
 
+from .compatibility import Compatibility, compatibility_of
 from .rounding import differing
 
 
@@ -162,3 +164,30 @@ def _jax_leaves(results: Any) -> list[Any]:
     """Results as arrays that NumPy can hold."""
     leaves = jax.tree_util.tree_leaves(results)
     return [jax.random.key_data(x) if _jax.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in leaves]
+
+
+# --- finds out what `migrate` can do for releases that refuse an artifact, by migrating it in memory ------------------
+
+
+def rewritten(buffer: Any, to: str | None) -> Compatibility:
+    """The compatibility of an artifact rewritten for a release, or for the installed one; or an ExportError."""
+    return compatibility_of(_tried(lambda: migrated(buffer, to)))
+
+
+def rewritten_for_oldest(buffer: Any) -> tuple[str, Compatibility]:
+    """The oldest release that an artifact can be written for, and its compatibility then; or an ExportError."""
+    reader, blob = _tried(lambda: retarget.oldest(lambda reader: migrated(buffer, reader.release.version)))
+    return reader.release.version, compatibility_of(blob)
+
+
+_T = TypeVar("_T")
+
+
+def _tried(write: Callable[[], _T]) -> _T:
+    """The result of `write`. If jaxlib raises anything for a foreign module, the module cannot be written."""
+    try:
+        return write()
+    except (ExportError, MemoryError):
+        raise
+    except Exception as error:  # jaxlib has no class of its own
+        raise ExportError(f"JAX cannot write its module: {str(error).partition(chr(10))[0]}") from cause(error)

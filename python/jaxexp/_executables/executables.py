@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 import types
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,11 +21,13 @@ from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.paths import argument_paths
+from jaxexp._kernel.io import compile_cache
+from jaxexp._kernel.io.compile_cache import CompileCache
 from jaxexp._public import public
 
-from . import calls, conditions, placing, reuse
-from .calls import Code, CodeOf, Flattened
+from . import conditions, reuse
 from .file import ExecutablesFile, Record
+from .reuse import Code, CodeOf, Flattened
 
 logger = logging.getLogger("jaxexp.executables")
 
@@ -101,8 +104,8 @@ class Executables:
             self._note(candidates, why)
             return None
         try:
-            placement = placing.placement_of(leaves)
-        except placing.UnknownPlacementError as error:
+            placement = conditions.placement_of(leaves)
+        except conditions.UnknownPlacementError as error:
             self._say(f"{name}: code in {self.name!r} is not used: the call has {error}")
             return None
         call = conditions.of_call(leaves, placement, results)
@@ -115,7 +118,7 @@ class Executables:
 
     def callable_of(self, name: str, jitted: Callable[[], Any], flattened: Flattened, code_of: CodeOf) -> Any:
         """What `calls.callable_of` returns, which says why code from the file is not used."""
-        return calls.callable_of(self._say_why_not, name, jitted, flattened, code_of)
+        return reuse.callable_of(self._say_why_not, name, jitted, flattened, code_of)
 
     def _give_up(self, code: Any, why: str) -> None:
         """Stops using code that `find` returned."""
@@ -129,7 +132,7 @@ class Executables:
 
     def _say_why_not(self, name: str) -> str | None:
         """Why no code can be used at the moment, which is logged; None if it can."""
-        if (why := reuse.why_not()) is not None:
+        if (why := reuse.why_not_reusable()) is not None:
             self._say(f"{name}: code in {self.name!r} is not used: {why}")
         return why
 
@@ -189,7 +192,7 @@ class Executables:
 
     def _why_not_here(self, record: Record) -> str | None:
         """The first difference in the machine."""
-        if (why := reuse.why_not()) is not None:
+        if (why := reuse.why_not_reusable()) is not None:
             return why
         by_id = _devices_by_id()
         ids = record.conditions.get("devices", "")
@@ -210,7 +213,7 @@ class Executables:
         exported: ExportedData,
         candidates: Sequence[Record],
         call: Mapping[str, str],
-        placement: placing.Placement,
+        placement: conditions.Placement,
         in_avals: Sequence[Any],
         out_avals: Sequence[Any],
     ) -> tuple[Any, Record] | None:
@@ -297,7 +300,7 @@ def made_of(
     code: bytes,
     name: str,
     needed: Mapping[str, str],
-    placement: placing.Placement,
+    placement: conditions.Placement,
     in_avals: Sequence[Any],
     out_avals: Sequence[Any],
 ) -> Any:
@@ -312,9 +315,9 @@ def made_of(
         committed=placement.is_committed or call["committed"],
         kept_var_idx=set(kept),
         input_avals=[in_avals[i] for i in kept],
-        input_shardings=[placing.restored(s, by_id) for s in call["arguments"]],
+        input_shardings=[conditions.restored(s, by_id) for s in call["arguments"]],
         output_avals=list(out_avals),
-        output_shardings=[placing.restored(s, by_id) for s in call["results"]],
+        output_shardings=[conditions.restored(s, by_id) for s in call["results"]],
     )
 
 
@@ -326,16 +329,135 @@ def for_record(executable: Any, exported: ExportedData, devices: Sequence[Any]) 
 
     parts = _jax.parts_of_executable(executable)
     if parts.host_callbacks or parts.keepalive or parts.mut is not None:
-        raise placing.UnknownPlacementError("something tied to this process, such as a callback or a mutable array")
+        raise conditions.UnknownPlacementError("something tied to this process, such as a callback or a mutable array")
     if any(layout is not None for layout in parts.dispatch_in_layouts):
-        raise placing.UnknownPlacementError("an argument in a layout of its own")
+        raise conditions.UnknownPlacementError("an argument in a layout of its own")
     if (used := list(parts.device_list)) != list(devices):
-        raise placing.UnknownPlacementError(f"arguments on other devices than {used}, for which JAX compiles it")
+        raise conditions.UnknownPlacementError(f"arguments on other devices than {used}, for which JAX compiles it")
     call = {
         "committed": parts.committed,
         "kept": sorted(parts.kept_var_idx),
-        "arguments": [placing.described(s) for s in parts.input_shardings],
-        "results": [placing.described(s) for s in parts.output_shardings],
+        "arguments": [conditions.described(s) for s in parts.input_shardings],
+        "results": [conditions.described(s) for s in parts.output_shardings],
     }
     targets = custom_calls.targets_on(exported, devices[0].client.platform)
     return parts.xla_executable.serialize(), {"jax": json.dumps(call), "custom calls": " ".join(sorted(targets))}
+
+
+# --- the compile cache for calls: code that another process compiled, or else that this one compiles and adds ---------
+
+
+logger = logging.getLogger("jaxexp.executables")
+
+# Codes of one function that are kept for gradients, which have no dispatch of their own.
+_MOST_KEPT = 64
+
+
+def code_in_cache(
+    exported: ExportedData,
+    leaves: Sequence[Any],
+    in_avals: Sequence[Any],
+    out_avals: Sequence[Any],
+    results: Sequence[int] | None,
+    compiled: Callable[[], Any],
+) -> Code | None:
+    """The code of a call, as `Executables.find` returns it. If the compile cache has none, `compiled` makes it. None if
+    this call cannot use the cache, or if there is none.
+    """
+    cache = compile_cache.current()
+    if cache is None or _say_why_not(data.described(exported)) is not None:
+        return None
+    if exported.ordered_effects or exported.unordered_effects:  # they need the process that compiles the call
+        return None
+    try:
+        placement = conditions.placement_of(leaves)
+    except conditions.UnknownPlacementError as error:
+        _say(f"{data.described(exported)}: not in the compile cache: the call has {error}")
+        return None
+    if placement.devices[0].platform != "cpu" and len({device.process_index for device in placement.devices}) > 1:
+        # XLA divides autotuning among the processes, and whoever compiles would wait for those that found their code.
+        _say(f"{data.described(exported)}: not in the compile cache: it runs in several processes")
+        return None
+    call = conditions.of_call(leaves, placement, results)
+    kept: OrderedDict[Any, Code] = data.kept(exported, "stored_code", lambda _: OrderedDict())
+    key = (placement.devices[0].client, placement.is_committed, *call.values())
+    code = kept.get(key)
+    if code is None:
+        code = kept[key] = _Wanted(cache, exported, call, placement, in_avals, out_avals).code(compiled)
+        if len(kept) > _MOST_KEPT:
+            kept.popitem(last=False)
+    return code
+
+
+def callable_with_cache(name: str, jitted: Callable[[], Any], flattened: Flattened, code_of: CodeOf) -> Any:
+    """What `calls.callable_of` returns."""
+    return reuse.callable_of(_say_why_not, name, jitted, flattened, code_of)
+
+
+class _Wanted:
+    """The code of a call that this process has not used yet."""
+
+    def __init__(
+        self,
+        cache: CompileCache,
+        exported: ExportedData,
+        call: Mapping[str, str],
+        placement: conditions.Placement,
+        in_avals: Sequence[Any],
+        out_avals: Sequence[Any],
+    ) -> None:
+        self._cache, self._exported, self._placement = cache, exported, placement
+        self._avals = in_avals, out_avals
+        self._name = data.described(exported)
+        self._conditions = conditions.of(exported, placement, call)
+
+    def code(self, compiled: Callable[[], Any]) -> Code:
+        with self._cache.finding(self._conditions) as entry:
+            code = None if entry is None else self._loaded(*entry)
+            return self._added(compiled) if code is None else code
+
+    def _loaded(self, call: Mapping[str, str], code: bytes) -> Code | None:
+        if (why := lacking(call, self._placement.devices[0])) is not None:  # others may have them
+            self._log(f"code in {self._cache.folder!r} is not used: {why}")
+            return None
+        try:
+            made = made_of(code, self._name, call, self._placement, *self._avals)
+        except Exception as error:  # of any kind: the function can still be compiled
+            self._give_up(f"it cannot be loaded: {error}")
+            return None
+        self._log(f"uses code from {self._cache.folder!r}")
+        return Code(made, self._give_up)
+
+    def _added(self, compiled: Callable[[], Any]) -> Code:
+        with reuse.compiling_anew():
+            executable = _jax.executable_of(compiled())
+        try:
+            code, call = for_record(executable, self._exported, self._placement.devices)
+            self._cache.add(self._conditions, call, code)
+        except Exception as error:  # of any kind: it was compiled, and can be called
+            self._log(f"was compiled, and is not added to {self._cache.folder!r}: the call has {error}")
+        else:
+            self._log(f"was compiled, and is added to {self._cache.folder!r}")
+        return Code(executable, None)
+
+    def _give_up(self, why: str) -> None:
+        """Stops using code of the cache."""
+        vars(data.kept_by(self._exported)).pop("stored_code", None)
+        self._cache.remove(self._conditions)
+        self._log(f"code in {self._cache.folder!r} is not used: {why}")
+
+    def _log(self, what: str) -> None:
+        arguments = shown_arguments(self._conditions["arguments"], weights_of(self._exported), 200)
+        logger.info("%s", shown(f"{self._name} of {arguments}: {what}"))
+
+
+def _say_why_not(name: str) -> str | None:
+    if (why := reuse.why_not_reusable()) is not None:
+        _say(f"{name}: the compile cache is not used: {why}")
+    return why
+
+
+@functools.lru_cache(1024)
+def _say(message: str) -> None:
+    """Logs why calls cannot use the cache: once, because a reason may hold for each of a million calls."""
+    logger.info("%s", shown(message))

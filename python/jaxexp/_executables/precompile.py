@@ -12,8 +12,7 @@ from jax.sharding import Mesh, SingleDeviceSharding
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportTypeError, UnsupportedError, cause
-from jaxexp._kernel.call.call import compiled
-from jaxexp._kernel.call.callables import jitted_leaves
+from jaxexp._kernel.call.call import compiled, jitted_leaves
 from jaxexp._kernel.call.derivatives import is_differentiable
 from jaxexp._kernel.call.first_argument import apart, as_called, flattened
 from jaxexp._kernel.call.primitive import abstract_eval
@@ -24,7 +23,7 @@ from jaxexp._kernel.io import compile_cache
 from jaxexp._kernel.io.compile_cache import CompileCache
 from jaxexp._kernel.module import meshes
 
-from . import conditions, executables, placing, reuse
+from . import conditions, executables, reuse
 from .executables import Executable
 from .file import GrowingFile
 
@@ -38,7 +37,7 @@ def precompile(
     vjp_order: int,
 ) -> tuple[Executable, ...]:
     """`Exported.precompile`."""
-    if (missing := reuse.why_not()) is not None:
+    if (missing := reuse.why_not_reusable()) is not None:
         raise UnsupportedError(f"precompiling {exported.fun_name}: {missing}")
     place = compile_cache.current() if into is None else into if isinstance(into, GrowingFile) else GrowingFile(into)
     if place is None:
@@ -59,7 +58,7 @@ def precompile(
     program, is_apart, args = apart(exported, args, as_specs=True)
     leaves, _ = flattened(program, is_apart, args, kwargs or {})
 
-    made = [_Call(program, leaves, None, len(args[0]) if is_apart else 0)]
+    made = [_CallToCompile(program, leaves, None, len(args[0]) if is_apart else 0)]
     for _ in range(vjp_order):
         made.append(made[-1].vjp())
     return tuple(one.write(place) for one in made)
@@ -88,7 +87,7 @@ def _arguments_of(exported: ExportedData, place: Any) -> tuple[tuple[Any, ...], 
     return args, kwargs
 
 
-class _Call:
+class _CallToCompile:
     """A call to be compiled. `results` are indices, None for all; the first `weights` of the leaves are weights."""
 
     def __init__(
@@ -96,7 +95,7 @@ class _Call:
     ) -> None:
         self.exported, self.leaves, self.results, self.weights = exported, leaves, results, weights
 
-    def vjp(self) -> _Call:
+    def vjp(self) -> _CallToCompile:
         """The call of the VJP that an eager gradient with respect to all arguments makes."""
         vjp = self.exported.vjp()
         avals = [_aval_of(leaf) for leaf in self.leaves]
@@ -104,18 +103,14 @@ class _Call:
         leaves = [*self.leaves, *map(_spec_of, (aval.to_ct_aval() for aval in out_avals))]
         wanted = [i for i, aval in enumerate(self.exported.in_avals) if is_differentiable(aval)]
         results = None if len(wanted) == len(vjp.out_avals) else wanted
-        return _Call(vjp, leaves, results, self.weights)
+        return _CallToCompile(vjp, leaves, results, self.weights)
 
     def write(self, into: GrowingFile | CompileCache) -> Executable:
         """Compiles the call and adds its code, unless it is there already."""
         name = data.described(self.exported)
         try:
-            placement = placing.placement_of(self.leaves)
-            found = {
-                **conditions.of_function(self.exported),
-                **conditions.of_machine(placement.devices),
-                **conditions.of_call(self.leaves, placement, self.results),
-            }
+            placement = conditions.placement_of(self.leaves)
+            found = conditions.of(self.exported, placement, conditions.of_call(self.leaves, placement, self.results))
             size: int | None
             if isinstance(into, CompileCache):
                 size = self._in_cache(into, found, placement.devices)
@@ -123,7 +118,7 @@ class _Call:
                 code, call = self._compile(placement.devices)
                 into.append(found, call, code)
                 size = len(code)
-        except placing.UnknownPlacementError as error:
+        except conditions.UnknownPlacementError as error:
             raise UnsupportedError(
                 f"precompiling {name}: it has {error}, which a file of executables cannot express"
             ) from cause(error)
@@ -131,16 +126,12 @@ class _Call:
 
     def _in_cache(self, cache: CompileCache, found: Mapping[str, str], devices: Sequence[Any]) -> int:
         """The size of the code in the compile cache, which has it then."""
-        entry, turn = cache.find(found)
-        if entry is not None:
-            return len(entry[1])
-        try:
+        with cache.finding(found) as entry:
+            if entry is not None:
+                return len(entry[1])
             code, call = self._compile(devices)
             cache.put(found, call, code)
             return len(code)
-        finally:
-            if turn is not None:
-                turn.end()
 
     def _compile(self, devices: Sequence[Any]) -> tuple[bytes, dict[str, str]]:
         if effects := (*self.exported.ordered_effects, *self.exported.unordered_effects):

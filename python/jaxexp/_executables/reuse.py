@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import threading
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -15,13 +15,13 @@ from jax.experimental.compilation_cache import compilation_cache
 from jaxexp import _jax
 
 
-def why_not() -> str | None:
+def why_not_reusable() -> str | None:
     """Why code that was compiled earlier cannot be used in this JAX, or in its current mode; None if it can."""
     if _jax.missing_for_reuse is not None:
         return f"this JAX has no {_jax.missing_for_reuse}"
     for mode in _jax.modes:
         if mode.value:
-            return f"{mode._name} is set"
+            return f"{_jax.name_of_mode(mode)} is set"
     if not (_jax.thread_resources.env.physical_mesh.empty and jax.sharding.get_abstract_mesh().empty):
         return "there is a mesh in context"
     return None
@@ -65,7 +65,8 @@ def compiling_anew() -> Generator[None]:
 
 def _set_cache(enabled: bool) -> None:
     jax.config.update("jax_enable_compilation_cache", enabled)
-    compilation_cache.reset_cache()  # otherwise it remembers whether it is in use
+    # Otherwise it remembers whether it is in use (https://github.com/jax-ml/jax/issues/25768).
+    compilation_cache.reset_cache()
 
 
 def lowered(jitted: Any, *args: Any, **kwargs: Any) -> Any:
@@ -100,21 +101,83 @@ def executable_from(code: bytes, devices: Sequence[Any], **parts: Any) -> Any:
     ).load()
 
 
-def dispatched(name: str, plain: Callable[..., Any], miss: Callable[..., Any]) -> Any:
-    """A callable with the dispatch of `jax.jit`.
-
-    `plain` is called if jit is disabled. `miss` is called with arguments of new types: it returns the results, and the
-    code for such arguments, as `for_dispatch` returns it, or None.
-    """
-
-    def asked(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool]:
-        return *miss(args, kwargs), False
-
-    made = _jax.jit_dispatch(name, plain, asked, [], [], _jax.jit_keys(), _jax.dispatch_registry, _jax.shard_argument)
-    made._fun = plain  # JAX calls it again if there is a NaN in the results and somebody looks for NaNs
-    return made
-
-
 def for_dispatch(executable: Any, out_tree: Any, leaves: Sequence[Any], results: Sequence[Any]) -> Any:
     """The data that the dispatch keeps to call code again; None if it cannot."""
     return _jax.for_dispatch(executable, out_tree, leaves, results, (), (), None, [])
+
+
+# --- calls with code that was compiled earlier, and the dispatch of `jax.jit` -----------------------------------------
+
+
+Flattened = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Sequence[Any], Any]]
+# Given flat arguments, and what compiles the call to a `jax.stages.Compiled`.
+CodeOf = Callable[[Sequence[Any], Callable[[], Any]], "Code | None"]
+
+
+class Code(NamedTuple):
+    """The code of a call.
+
+    Attributes:
+        executable: JAX's object, as `_jax.executable_of` returns it.
+        give_up: called with the reason if the code fails to run; None if this process compiled it.
+    """
+
+    executable: Any
+    give_up: Callable[[str], None] | None
+
+    def unsafe_call(self, *leaves: Any) -> Any:
+        return self.executable.unsafe_call(*leaves)
+
+
+def callable_of(
+    why_not: Callable[[str], str | None],
+    name: str,
+    jitted: Callable[[], Any],
+    flattened: Flattened,
+    code_of: CodeOf,
+) -> Any:
+    """A callable whose first call with arguments of some types looks for code, without a trace. Later calls use the
+    dispatch of `jax.jit`.
+
+    Args:
+        why_not: why no code can be used at the moment, given the function's name; None if it can.
+        name: of the function.
+        jitted: makes the function's jitted callable, for calls that have no code.
+        flattened: returns the flat arguments of a call, and the structure of its results.
+        code_of: returns the code of a call; None if there is none.
+    """
+
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        why_not(name)
+        return jitted()(*args, **kwargs)
+
+    def miss(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        if why_not_reusable() is not None:
+            return plain(*args, **kwargs), None
+        leaves, out_tree = flattened(args, kwargs)
+
+        def compiled() -> Any:
+            return lowered(jitted(), *args, **kwargs).compile()
+
+        try:
+            code = code_of(leaves, compiled)
+        except (TypeError, ValueError):  # the call itself explains these
+            code = None
+        flat = None
+        if code is not None:
+            try:
+                flat = code.unsafe_call(*leaves)
+            except jax.errors.JaxRuntimeError as error:
+                if code.give_up is None:
+                    raise
+                code.give_up(f"it does not run: {error}")
+        if code is None or flat is None:
+            code = Code(_jax.executable_of(compiled()), None)
+            flat = code.unsafe_call(*leaves)
+        results = jax.tree_util.tree_unflatten(out_tree, flat)
+        return results, for_dispatch(code.executable, out_tree, leaves, flat)
+
+    if _jax.missing_for_reuse is None:
+        return _jax.dispatched(name, plain, miss)
+    why_not(name)
+    return jitted()

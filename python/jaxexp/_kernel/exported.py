@@ -3,20 +3,66 @@
 from __future__ import annotations
 
 import copyreg
-import os
+import dataclasses
+import functools
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
-from jaxexp import _native
-from jaxexp._errors import UnsupportedError
+from jaxexp import _jax, _native
+from jaxexp._errors import ExportTypeError, UnsupportedError
 from jaxexp._kernel.call import first_argument
 from jaxexp._kernel.function import data, sharding, vjps
-from jaxexp._kernel.function.conversion import from_jax, to_jax
-from jaxexp._kernel.function.data import ExportedData
-from jaxexp._kernel.function.facts import Facts
+from jaxexp._kernel.function.data import NO_FACTS, E, ExportedData, Facts, facts_of
+from jaxexp._kernel.function.vjps import DerivedVjp
 from jaxexp._kernel.module import meshes
 from jaxexp._kernel.write.options import PLAIN, Writing
+
+# --- functions of the two libraries: an `Exported` of `jax.export`, and one of jaxexp ---------------------------------
+
+
+# Not from jax.export: `install` may have put jaxexp's own class there.
+ExportedOfJax = _jax.Exported
+
+_FACTS = "_jaxexp_facts"  # the attribute of a converted function that keeps its facts for the way back
+
+
+class ConvertedVjp(DerivedVjp):
+    """The VJP of an Exported that came from the other library."""
+
+    __slots__ = ()
+
+    def __call__(self, primal: Any) -> Any:
+        exported, convert = self.of
+        return convert(exported.vjp())
+
+
+def from_jax(cls: type[E], exported: Any, convert: Callable[[Any], Any]) -> E:
+    """A function of the class `cls`, from one of the other library. `convert` converts its VJP."""
+    if not issubclass(type(exported), ExportedOfJax):
+        raise ExportTypeError(f"from_jax takes a jax.export.Exported, not {type(exported)}")
+    names = [field.name for field in dataclasses.fields(cls)]
+    fields = {name: getattr(exported, name) for name in names if name != "_get_vjp"}
+    fields["_get_vjp"] = ConvertedVjp(exported, convert) if exported.has_vjp() else None
+    return cls(**fields, _facts=getattr(exported, _FACTS, NO_FACTS))
+
+
+def to_jax(exported: ExportedData, module_of: Callable[[Any], bytes]) -> Any:
+    """A function as a `jax.export.Exported`. `module_of` has the module that JAX may run, of it and of its VJPs."""
+    exporter: Any = _jax.jax_exporter
+    names = [field.name for field in dataclasses.fields(exporter.Exported)]
+    fields = {name: getattr(exported, name) for name in names if name not in ("_get_vjp", "mlir_module_serialized")}
+    fields["mlir_module_serialized"] = module_of(exported)
+    checks = map(str, exported.disabled_safety_checks)
+    fields["disabled_safety_checks"] = tuple(map(exporter.DisabledSafetyCheck, checks))
+    convert = functools.partial(to_jax, module_of=module_of)
+    fields["_get_vjp"] = ConvertedVjp(exported, convert) if exported.has_vjp() else None
+    converted = exporter.Exported(**fields)
+    object.__setattr__(converted, _FACTS, facts_of(exported))
+    return converted
+
+
+# --- the function with its verbs --------------------------------------------------------------------------------------
 
 # The verbs are imported when they are first used, so loading a function does not wait for them. These two are called so
 # often that the imported function replaces the importing one; the others are imported where they are called.
@@ -65,9 +111,9 @@ class Function(ExportedData):
         Raises:
             DeserializationError: the function was loaded, and its module is damaged.
         """
-        from jaxexp._kernel.module import donation
+        from jaxexp._kernel.module import runnable
 
-        return donation.donated_arguments(self)
+        return data.kept(self, "donated", runnable.donated_arguments)
 
     @property
     def weak_arguments(self) -> tuple[int, ...]:
@@ -275,36 +321,6 @@ class Function(ExportedData):
         if trailer and (checked := data.padded_of(self) if padded is None and found else padded):
             self._check_padding(checked, found or self.sizes, vjp_order, cases, pad is not None)
         return Writing(vjp_order, compatibility, trailer, metadata, strict, None, locations, sizes=found, padded=padded)
-
-    def save(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        vjp_order: int = 0,
-        compatibility: str | None = None,
-        trailer: bool = True,
-        metadata: Mapping[str, Any] | None = None,
-        strict: bool = False,
-        locations: str = "full",
-        sizes: Iterable[Mapping[str, int]] | None = None,
-        pad: str | Iterable[str] | None = None,
-    ) -> None:
-        """Writes what `serialize` returns to a file, without a second copy of the module in memory.
-
-        The bytes go to a temporary file in the same folder. When it is complete, it replaces `path`, so other programs
-        see the old file or the new one.
-
-        Args:
-            path: the file; an existing one is replaced.
-            vjp_order, compatibility, trailer, metadata, strict, locations, sizes, pad: as in `serialize`.
-
-        Raises:
-            ExportError: as in `serialize`.
-            OSError: the file cannot be written; an existing file is unchanged.
-        """
-        from jaxexp._kernel.write.serialize import save
-
-        save(self, path, self._writing(vjp_order, compatibility, trailer, metadata, strict, locations, sizes, pad))
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function: eagerly, or under `jax.jit`, `jax.grad`, `jax.jvp`, `jax.vmap` and their compositions.

@@ -174,9 +174,8 @@ class Policy:
         for order, link in enumerate(chain(artifact)):
             where = data.name_of_order(name, order)
             limits.vjp_order(order, name)
-            limits.sizes(where, link.unchecked_module().nbytes, *link.counts)
-            limits.devices(link.nr_devices, "devices", where)
-            limits.platforms(link.platforms, link.runs_anywhere, where)
+            sizes = link.unchecked_module().nbytes, *link.counts
+            limits.declared(where, *sizes, link.nr_devices, link.platforms, link.runs_anywhere)
             if limits.refuses_unregistered_nodes:
                 limits.unregistered_nodes(nodes.unregistered_in(link), where)
 

@@ -1,4 +1,4 @@
 """What an artifact looks like: lines, cards for notebooks, pages for `jaxexp view`, the module as a graph.
 
-Everything here shows the facts of `_kernel/artifact`. `markup.py` is the one place that escapes text for HTML.
+Everything here shows the facts of `_kernel/artifact`. Only `element` in `card.py` escapes text for HTML.
 """

@@ -4,20 +4,66 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import html
 import itertools
 import math
 from collections.abc import Iterable, Sequence
 from importlib import resources
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NewType
 
+from jaxexp._errors import shown
 from jaxexp._kernel.artifact.words import bytes_in_words, counted, cut
 
 from . import facts
 from .facts import STEP, CardFacts, CardLeaf, MeshPlacement, common
-from .markup import Markup, element, joined
 
 if TYPE_CHECKING:
     from jaxexp._kernel.function.data import ExportedData
+
+
+# --- markup -----------------------------------------------------------------------------------------------------------
+# HTML and SVG from foreign texts: everything is escaped here when it is put in, and nowhere else: what HTML would take
+# for markup, and characters that change the direction of a text or cannot be seen.
+
+
+# Text that is HTML already.
+Markup = NewType("Markup", str)
+
+_WITHOUT_END = frozenset(("meta", "input", "br"))
+
+
+def joined(parts: Iterable[Markup]) -> Markup:
+    return Markup("".join(parts))
+
+
+def element(tag: str, inside: str | Iterable[Markup] | None = None, **attributes: str | float | bool | None) -> Markup:
+    """An element.
+
+    Args:
+        tag: its name.
+        inside: a text, which is escaped, or elements, which are not.
+        attributes: its attributes: an underscore at the end is dropped, others become hyphens. None and False omit an
+            attribute, and True omits its value.
+    """
+    written = "".join(_attribute(key, value) for key, value in attributes.items())
+    content = _escaped(inside) if isinstance(inside, str) else joined(inside or ())
+    if tag in _WITHOUT_END:
+        return Markup(f"<{tag}{written}>")
+    return Markup(f"<{tag}{written}>{content}</{tag}>")
+
+
+def _attribute(key: str, value: str | float | bool | None) -> str:
+    if value is None or value is False:
+        return ""
+    name = key.rstrip("_").replace("_", "-")
+    if value is True:
+        return f" {name}"
+    text = f"{round(value, 1):g}" if isinstance(value, (int, float)) else _escaped(value)
+    return f' {name}="{text}"'
+
+
+def _escaped(text: str) -> str:
+    return html.escape(shown(text), quote=True)
 
 
 # The most values in a card, which a notebook stores.
@@ -31,6 +77,9 @@ _FEW = 4
 def asset(name: str) -> Markup:
     """A file of this room: styles or a script."""
     return Markup(resources.files("jaxexp._view").joinpath("assets", name).read_text(encoding="utf-8"))
+
+
+# --- the card of a function -------------------------------------------------------------------------------------------
 
 
 def of_exported(exported: ExportedData, count: int) -> str:

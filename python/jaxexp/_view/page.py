@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp._kernel.artifact import words
-from jaxexp._kernel.artifact.targets import STABLE_CUSTOM_CALLS, is_callback
+from jaxexp._kernel.artifact.operations import STABLE_CUSTOM_CALLS, is_callback
 from jaxexp._kernel.artifact.words import bytes_in_words, cut, listed
 
 from . import blocks, card, graph
+from .card import Markup, element, joined
 from .graph import Graph
-from .markup import Markup, element, joined
 from .sides import Check, Errors, Side, modules
 
 if TYPE_CHECKING:

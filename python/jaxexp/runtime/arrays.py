@@ -120,7 +120,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
     return np.dtype(getattr(types, name))
 
 
-class Leaf:
+class Argument:
     """What a call takes for an argument.
 
     Attributes:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from jaxexp._errors import ExportTypeError, RunError, cause
-from jaxexp._kernel.artifact.sizes import integer, sizes_by_name
+from jaxexp._kernel.artifact.scalars import integer, sizes_by_name
 from jaxexp._kernel.artifact.words import is_text
 
 T = TypeVar("T")

@@ -11,23 +11,86 @@ import numpy as np
 
 from jaxexp import _runtime
 from jaxexp._errors import ExportError, RunError, WeightsError, cause, shown
+from jaxexp._fleet.places import weights
+from jaxexp._fleet.places.source import source, split
 from jaxexp._fleet.places.verify import check_executables
 from jaxexp._kernel.artifact.words import counted, listed
 from jaxexp._kernel.io import compile_cache, files
 
 from . import checked, plugins
-from .arrays import Array, Leaf, dtype_of, to_numpy
+from .arrays import Argument, Array, dtype_of, to_numpy
 from .programs import Trust, program_of
 from .trees import Dict, MismatchError, Tree, tree_of
 
 if TYPE_CHECKING:
+    from jaxexp._fleet.archive.archive import Handle
     from jaxexp._fleet.places.load import Check, CheckReport
     from jaxexp._fleet.places.source import Given
-    from jaxexp._fleet.places.weights import Rename
+    from jaxexp._fleet.places.weights import Rename, Source
     from jaxexp._policy.policy import Policy
     from jaxexp._signing.signed_by import SignedBy
 
-    from .programs import Opened
+    from .programs import OpenedProgram
+
+
+# --- weights that a session is given in place of its own, wherever they are -------------------------------------------
+
+
+def _member(given: Any, trust: Trust, *, is_signed: bool) -> Handle | None:
+    """The member of an archive that was given, which has to be signed if the session's own files are; None for others.
+
+    Raises:
+        ExportError: its archive was not opened as it has to be.
+        Exception: as in `source`.
+    """
+    from jaxexp._fleet.archive.archive import Handle
+
+    if isinstance(given, (str, os.PathLike)) and split(os.fsdecode(given))[1] is not None:
+        found = source(given, "with_weights", trust.signed_by, trust.stable).handle
+    elif isinstance(given, Handle):
+        found = source(given, "with_weights", None, trust.stable).handle
+    else:
+        return None
+    if is_signed and found is not None and found._opened.signed is None:
+        raise ExportError(f"{found.label!r}: open its archive with Archive.open(path, signed_by=...)")
+    return found
+
+
+def _tensors(
+    given: Any, handle: Handle | None, plugin: _runtime.Plugin, check_file: Check | None
+) -> tuple[Mapping[str, Source], str | None]:
+    """The weights by the names that they have there, and what errors call the place; None for arrays.
+
+    Raises:
+        RunError: something in the place of an array is none.
+        WeightsError: a file cannot be read, or the member has no weights.
+        ExportError: two arrays have one path.
+        OSError: a file cannot be opened.
+    """
+    if handle is not None:
+        return weights.in_member(handle), handle.label
+    if isinstance(given, (str, os.PathLike)):
+        return weights.in_file(os.fsdecode(given), check_file), os.fsdecode(given)
+    return weights.in_arrays(given, functools.partial(_array, plugin)), None
+
+
+def _names_of_weights(program: _runtime.Program) -> list[str] | None:
+    """The names of a function's weights; None if its first argument is no dict."""
+    in_nodes, _ = program.trees(0)
+    args, _ = tree_of(in_nodes, "in_tree").children
+    first = args.children[0] if args.children else None
+    return list(map(str, first.keys)) if isinstance(first, Dict) else None
+
+
+def _array(plugin: _runtime.Plugin, name: str, value: Any) -> np.ndarray:
+    if type(value) is not np.ndarray:
+        value = Argument(plugin, f"the weight {name!r}", "", "any array").foreign(value)
+    if isinstance(value, _runtime.Array):
+        value = to_numpy(value, dtype_of(value.dtype))
+    return np.asarray(value, value.dtype.newbyteorder("="), order="C")
+
+
+# --- the session ------------------------------------------------------------------------------------------------------
 
 
 class Value(NamedTuple):
@@ -165,7 +228,7 @@ class Session:
                 )  # fmt: skip
         except RunError as error:
             raise error if not name else RunError(f"{name}: {error}", error.reason) from None
-        self._opened: Opened | None = opened
+        self._opened: OpenedProgram | None = opened
         self._trust = Trust(policy, signed_by, stable)
         self._set(native, program, function, 0, opened.check_file)
 
@@ -179,7 +242,7 @@ class Session:
         self.platform: str = plugin.platform
         self.arguments: tuple[Value, ...] = tuple(map(_value, function.arguments))
         self.results: tuple[Value, ...] = tuple(map(_value, function.results))
-        self._leaves = [Leaf(plugin, path, dtype, text) for path, dtype, _, text in function.arguments]
+        self._leaves = [Argument(plugin, path, dtype, text) for path, dtype, _, text in function.arguments]
         self._dtypes = [leaf.name for leaf in self._leaves]
         in_nodes, out_nodes = program.trees(order)
         args, kwargs = tree_of(in_nodes, "in_tree").children
@@ -248,7 +311,7 @@ class Session:
         """
         dtype = getattr(array, "dtype", "float32")
         name = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]  # of "torch.float32"
-        leaf = Leaf(self._plugin, "array", name, "")
+        leaf = Argument(self._plugin, "array", name, "")
         return Array(self._plugin.put(leaf.taken(array), leaf.name, checked.device("device", device)))
 
     @property
@@ -284,15 +347,13 @@ class Session:
         """
         from jaxexp._fleet.places.weights import as_file  # most sessions keep theirs
 
-        from . import weights as given
-
-        handle = given.member(weights, self._trust, is_signed=self._check_file is not None)
+        handle = _member(weights, self._trust, is_signed=self._check_file is not None)
         if handle is None and rename is None and isinstance(weights, (str, os.PathLike)):
             file = checked.path("weights", weights)
             return self._with(self._function.with_weights(file, self._check_file), self._order)
-        if (names := given.names_of(self._program)) is None:
+        if (names := _names_of_weights(self._program)) is None:
             raise self._refused("takes no weights: its first argument is no dict of arrays")
-        tensors, place = given.tensors(weights, handle, self._plugin, self._check_file)
+        tensors, place = _tensors(weights, handle, self._plugin, self._check_file)
         with as_file(tensors, names, rename) as file:
             made = self._with(self._function.with_weights(file, None), self._order)
             try:

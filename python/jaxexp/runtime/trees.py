@@ -13,8 +13,7 @@ from typing import Any
 
 from jaxexp._errors import cause
 from jaxexp._kernel.artifact import texts
-from jaxexp._kernel.artifact.generic_node import GenericNode, generic_node
-from jaxexp._kernel.artifact.node import Description, Key, description_of
+from jaxexp._kernel.artifact.node import Description, GenericNode, Key, description_of, generic_node
 from jaxexp._kernel.artifact.words import counted, listed
 
 _LEAF, _NONE, _TUPLE, _LIST, _DICT, _CUSTOM = range(6)

@@ -18,8 +18,7 @@ import pytest
 import jaxexp
 from jaxexp import Drawn, _native
 from jaxexp._errors import DeserializationError
-from jaxexp._kernel.artifact import numbers
-from jaxexp._kernel.artifact.cases import Case
+from jaxexp._kernel.artifact.cases import _AT_ONCE, DISTRIBUTIONS, Case, _some, draw, philox
 from jaxexp._kernel.artifact.chain import chain
 from jaxexp._kernel.codec import binding
 from kit import wire
@@ -242,7 +241,7 @@ def test_philox() -> None:
         ((ONES, ONES, ONES, ONES), (ONES, ONES)): "408f276d 41c83b0e a20bc7c6 6d5451fd",
         PI: "d16cfe09 94fdcceb 5001e420 24126ea1",
     }.items():
-        found = numbers.philox([np.array([word], np.uint64) for word in counter], key)
+        found = philox([np.array([word], np.uint64) for word in counter], key)
         assert " ".join(f"{int(word[0]):08x}" for word in found) == words
 
 
@@ -272,8 +271,8 @@ def test_the_same_in_every_release(drawn: Drawn) -> None:
 def test_each_number_by_itself() -> None:
     whole, start = Drawn((600_000,), "float32").array(), Drawn((5,), "float32").array()
     np.testing.assert_array_equal(whole[:5], start)
-    for distribution in numbers.DISTRIBUTIONS:
-        whole = numbers.draw(distribution, 5, 0, 9, (40_001,), np.float64)
-        for start in (0, 1, 7, numbers._AT_ONCE - 1, numbers._AT_ONCE, 39_999):
-            some = numbers._some(distribution, 5, 0, 9, start, min(3, 40_001 - start))
+    for distribution in DISTRIBUTIONS:
+        whole = draw(distribution, 5, 0, 9, (40_001,), np.float64)
+        for start in (0, 1, 7, _AT_ONCE - 1, _AT_ONCE, 39_999):
+            some = _some(distribution, 5, 0, 9, start, min(3, 40_001 - start))
             np.testing.assert_array_equal(whole[start:][:3], some)

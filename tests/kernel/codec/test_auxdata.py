@@ -21,7 +21,7 @@ import pytest
 
 import jaxexp
 from jaxexp._kernel.artifact.node import Description, shown
-from jaxexp._kernel.codec import auxdata, library_nodes
+from jaxexp._kernel.codec import library_nodes
 from kit.compare import assert_same_values
 from kit.corpus import arr
 from kit.each import each
@@ -56,9 +56,9 @@ DATA = [
 
 @each("value", DATA)
 def test_data_comes_back(value: Any) -> None:
-    stored = json.loads(json.dumps(auxdata.to_json(value)))
+    stored = json.loads(json.dumps(library_nodes.to_json(value)))
     assert json.dumps(stored).count("opaque") == 0
-    found = auxdata.from_json(stored)
+    found = library_nodes.from_json(stored)
     assert type(found) is type(value)
     if value is MISSING or isinstance(value, type):
         assert found is value
@@ -87,19 +87,19 @@ OPAQUE = [
 @each("value, text", OPAQUE)
 def test_what_is_no_data_is_text(value: Any, text: str) -> None:
     for whole in (value, (1, [value])):
-        stored = auxdata.to_json(whole)
+        stored = library_nodes.to_json(whole)
         assert text in shown(stored)
         assert " at 0x" not in shown(stored)
-        with pytest.raises(auxdata.NotDataError):
-            auxdata.from_json(stored)
-    assert stored == auxdata.to_json((1, [value]))
+        with pytest.raises(library_nodes.NotDataError):
+            library_nodes.from_json(stored)
+    assert stored == library_nodes.to_json((1, [value]))
 
 
 def test_modules_and_code_have_no_paths() -> None:
     """The paths are those of a machine and of its user."""
     code = test_modules_and_code_have_no_paths.__code__
-    assert auxdata.text_of((np, [json])) == "tuple(module 'numpy', list(module 'json'))"
-    assert auxdata.text_of(code) == "code of test_modules_and_code_have_no_paths"
+    assert library_nodes.text_of((np, [json])) == "tuple(module 'numpy', list(module 'json'))"
+    assert library_nodes.text_of(code) == "code of test_modules_and_code_have_no_paths"
     blob = written(Node({"x": arr(2)}, (np, code, WithPath().method)))
     assert not any(text in blob for text in (b"<code object", b"/home/user", np.__file__.encode()))
 
@@ -138,7 +138,7 @@ class BytesWithPath(bytes):
     ],
 )
 def test_methods_are_named(method: Any, text: str) -> None:
-    assert re.sub(r"[\w.]*test_auxdata", "test_auxdata", auxdata.text_of(method)) == text
+    assert re.sub(r"[\w.]*test_auxdata", "test_auxdata", library_nodes.text_of(method)) == text
 
 
 def test_long_and_deep_things_have_bounded_texts() -> None:
@@ -148,7 +148,7 @@ def test_long_and_deep_things_have_bounded_texts() -> None:
     described = Description(library_nodes.describe(Node, (("x",), deep), 1))
     assert described.is_opaque
     assert len(described.encoded) < 2000
-    one, other = (auxdata.text_of("x" * 10_000 + end) for end in "ab")
+    one, other = (library_nodes.text_of("x" * 10_000 + end) for end in "ab")
     assert one != other
     assert len(one) < 2200
 
@@ -206,8 +206,8 @@ def test_names_run_nothing(monkeypatch: Any) -> None:
         for tag in (["type"], ["constant"], ["enum"], ["dataclass"]):
             value = [*tag, *name.split(":"), *{"enum": ["x"], "dataclass": [["x"], 1]}.get(tag[0], [])]
             if not (tag == ["constant"] and name.endswith("MISSING")):
-                with pytest.raises(auxdata.NotDataError):
-                    auxdata.from_json(value)
+                with pytest.raises(library_nodes.NotDataError):
+                    library_nodes.from_json(value)
     assert set(sys.modules) == before
     found = library_nodes.node_data(Description(described(f"{KIT}:Pair")))
     assert found == (Pair, None)
@@ -226,8 +226,8 @@ def test_a_class_with_other_fields_is_not_used() -> None:
     ):  # fmt: skip
         assert node_data("Layer", keys, "registered", data) is None
     for fields in (["sizes", "rate"], ["rate", "sizes", "color"], ["sizes", "rate", "color", "more"]):
-        with pytest.raises(auxdata.NotDataError):
-            auxdata.from_json(["dataclass", KIT, "Config", fields, *[1] * len(fields)])
+        with pytest.raises(library_nodes.NotDataError):
+            library_nodes.from_json(["dataclass", KIT, "Config", fields, *[1] * len(fields)])
 
 
 def test_children_in_another_order_are_noticed(monkeypatch: Any) -> None:
@@ -285,12 +285,12 @@ class Wide(Config, typing.Generic[typing.TypeVar("T")]):  # type: ignore[misc]
 def test_only_fields_are_stored() -> None:
     wide = Wide((1,), width=5)
     object.__setattr__(wide, "hidden", 7)
-    before = auxdata.to_json(wide)
+    before = library_nodes.to_json(wide)
     assert wide.area == 25
-    stored = auxdata.to_json(wide)
+    stored = library_nodes.to_json(wide)
     assert stored == before
     assert stored[:4] == ["dataclass", __name__, "Wide", ["sizes", "rate", "color", "width", "hidden"]]
-    found = auxdata.from_json(stored)
+    found = library_nodes.from_json(stored)
     assert (found, found.hidden, found.sizes, found.area, found.half) == (wide, 7, (1, 1), 25, 2.5)
     assert shown(stored) == "Wide(sizes=(1, 1), rate=0.5, color=Color.red, width=5, hidden=7)"
 
@@ -346,13 +346,13 @@ def test_classes_with_more_than_fields_are_not_made(what: str, monkeypatch: Any)
     fields = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
     stored = ["dataclass", __name__, "Refused", fields, *[1] * len(fields)]
     if what == "nothing else":
-        found = auxdata.from_json(stored)
+        found = library_nodes.from_json(stored)
         assert (type(found), found.x) == (cls, 1)
         return
-    with pytest.raises(auxdata.NotDataError):
-        auxdata.from_json(stored)
+    with pytest.raises(library_nodes.NotDataError):
+        library_nodes.from_json(stored)
     if what in ("not frozen", "equal by identity", "own __hash__", "an exception"):  # instances of these are text
-        assert auxdata.to_json(cls(1))[0] == "opaque"
+        assert library_nodes.to_json(cls(1))[0] == "opaque"
 
 
 def test_instances_with_more_than_data_are_text() -> None:
@@ -364,11 +364,11 @@ def test_instances_with_more_than_data_are_text() -> None:
     object.__setattr__(more, "cache", {})
     object.__delattr__(less, "more")
     for value in (more, less, Config((np.ones(2),)), Local(1)):  # type: ignore[arg-type]
-        assert auxdata.to_json(value)[0] == "opaque"
-    stored = auxdata.to_json(Config((math.sin,)))  # type: ignore[arg-type]
+        assert library_nodes.to_json(value)[0] == "opaque"
+    stored = library_nodes.to_json(Config((math.sin,)))  # type: ignore[arg-type]
     assert "math.sin" in shown(stored)
-    with pytest.raises(auxdata.NotDataError):
-        auxdata.from_json(stored)
+    with pytest.raises(library_nodes.NotDataError):
+        library_nodes.from_json(stored)
 
 
 class WithCache:
@@ -382,11 +382,11 @@ class Cached(WithCache):
 
 def test_slots_of_a_base_class_are_no_fields() -> None:
     value = Cached(1)
-    stored = auxdata.to_json(value)
+    stored = library_nodes.to_json(value)
     assert stored == ["dataclass", __name__, "Cached", ["x"], 1]
-    assert auxdata.from_json(stored) == value
+    assert library_nodes.from_json(stored) == value
     object.__setattr__(value, "cache", {})
-    assert auxdata.to_json(value)[0] == "opaque"
+    assert library_nodes.to_json(value)[0] == "opaque"
 
 
 NAN = [
@@ -408,7 +408,7 @@ def test_nan_is_the_same_nan(nan: Any) -> None:
         found = loaded.call(node)
         assert type(found) is Node
         assert_same_values(found.children["x"], 2 * arr(3))
-        assert auxdata.to_json(found.aux) == auxdata.to_json(given.aux)
+        assert library_nodes.to_json(found.aux) == library_nodes.to_json(given.aux)
     with pytest.raises(jaxexp.ExportError, match="auxiliary data"):
         loaded.call(Node({"x": arr(3)}, 1.0))
 

@@ -13,7 +13,8 @@ from jax import export as jax_export
 from jax.export import SymbolicScope, symbolic_shape
 
 import jaxexp
-from jaxexp._kernel.codec import binding, dimensions
+from jaxexp import _jax
+from jaxexp._kernel.codec import binding
 from kit.each import each
 from kit.layout import aval, of_values
 
@@ -111,9 +112,9 @@ def some_dimension(rng: random.Random, scope: Any, depth: int = 3) -> Any:
 @pytest.fixture(params=["slots", "another layout"])
 def layout(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """As JAX lays its objects out, and as if it did that in a way that jaxexp does not know."""
-    assert dimensions.layout() is not None
+    assert _jax.dimension_layout() is not None
     if request.param != "slots":
-        monkeypatch.setattr(dimensions, "layout", lambda: None)
+        monkeypatch.setattr(_jax, "dimension_layout", lambda: None)
         binding.bind.cache_clear()
     yield request.param
     if request.param != "slots":

@@ -20,9 +20,9 @@ import pytest
 
 import jaxexp
 from jaxexp._errors import SerializationTypeError
-from jaxexp._kernel.artifact import dict_keys, hashed
+from jaxexp._kernel.artifact import dict_keys
 from jaxexp._kernel.artifact.node import Description
-from jaxexp._kernel.codec import auxdata, library_nodes
+from jaxexp._kernel.codec import library_nodes
 from kit import costs, hostile
 from kit.each import each
 from kit.layout import CUSTOM, DICT, LEAF, LIST, NONE, TUPLE, aval, function, node, of_values, repeated, table
@@ -80,14 +80,14 @@ def test_the_table_has_all_tags() -> None:
     judged = {make(1)[0] for make in CHOSEN.values()} | {make([])[0] for make in CONTAINERS.values()}
     not_hashable = {"list", "array"}
     with_secret_or_few = {"bytes", "float", "dtype", "type", "enum", "constant", "ellipsis"}  # of one hash
-    assert judged | not_hashable | with_secret_or_few | {"opaque", "slice"} == set(auxdata._FROM)
+    assert judged | not_hashable | with_secret_or_few | {"opaque", "slice"} == set(library_nodes._FROM)
 
 
 @each("container", CONTAINERS)
 @each("kind", CHOSEN)
 def test_sets_and_dicts_of_auxiliary_data(kind: str, container: str) -> None:
-    values = list(map(CHOSEN[kind], range(1, hashed.MOST_OF_ONE_HASH + 2)))
-    assert len({hash(auxdata.from_json(value)) for value in values}) == 1, "this would test nothing"
+    values = list(map(CHOSEN[kind], range(1, dict_keys.MOST_OF_ONE_HASH + 2)))
+    assert len({hash(library_nodes.from_json(value)) for value in values}) == 1, "this would test nothing"
     assert is_made(aux(CONTAINERS[container](values[:-1])))
     refused = aux(CONTAINERS[container](values))
     assert not is_made(refused)
@@ -110,10 +110,10 @@ def test_sets_in_sets_multiply_comparisons() -> None:
 
 def test_the_number_of_values_is_limited() -> None:
     """Values of different hashes may seek the same free place in a table, which no count of equal hashes shows."""
-    assert hashed.most_of_one_hash(range(hashed.MOST_VALUES)) == 1
+    assert dict_keys.most_of_one_hash(range(dict_keys.MOST_VALUES)) == 1
     with pytest.raises(ValueError, match="65537 keys or elements that are not texts"):
-        hashed.most_of_one_hash(range(hashed.MOST_VALUES + 1))
-    assert hashed.most_of_one_hash([str(i) for i in range(hashed.MOST_VALUES + 1)]) == 1
+        dict_keys.most_of_one_hash(range(dict_keys.MOST_VALUES + 1))
+    assert dict_keys.most_of_one_hash([str(i) for i in range(dict_keys.MOST_VALUES + 1)]) == 1
 
 
 def test_keys_of_dicts() -> None:
@@ -356,12 +356,12 @@ def test_wrong_number_of_children() -> None:
 
 def test_one_large_description_for_many_nodes_is_read_once(monkeypatch: Any) -> None:
     data = ["list", *(["float", float(i).hex()] for i in range(20_000))]
-    count, from_json = 20, unittest.mock.Mock(side_effect=auxdata.from_json)
+    count, from_json = 20, unittest.mock.Mock(side_effect=library_nodes.from_json)
     description = described(f"{KIT}:Node", ["x"], "registered", ["tuple", ["tuple", "x"], data])
     one = node(CUSTOM, node(LEAF), name="jaxexp.node", auxdata=description)
     tree = node(TUPLE, node(TUPLE, repeated(one, count)), node(DICT))
     blob = of_values([aval("1")], [0] * count, in_tree=tree)
-    monkeypatch.setattr(auxdata, "from_json", from_json)
+    monkeypatch.setattr(library_nodes, "from_json", from_json)
     assert len(blob) < 2 * len(description)
     loaded = jaxexp.deserialize(blob)
     assert loaded.in_tree.num_leaves == count

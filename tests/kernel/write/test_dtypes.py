@@ -13,7 +13,7 @@ import pytest
 
 import jaxexp
 from jaxexp._kernel.codec.dtypes import DTYPES
-from jaxexp._kernel.releases import features
+from jaxexp._kernel.releases import table
 from jaxexp._weights.files.dtypes import held_as
 from kit.each import each
 from kit.places import ROOT
@@ -67,7 +67,7 @@ def test_the_guide_says_who_reads_them() -> None:
     for names, (oldest, *_) in rows():
         for name in names & {*OF_JAX, *KEYS, "float0"}:
             kind = next((kind for kind, dtype in enumerate(DTYPES) if dtype == dtype_of(name)), None)
-            since = "none" if kind is None else ".".join(map(str, features.dtype_since(kind)))
+            since = "none" if kind is None else ".".join(map(str, table.dtype_since(kind)))
             assert since == oldest.partition(";")[0], name
 
 

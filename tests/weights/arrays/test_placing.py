@@ -16,9 +16,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxexp._errors import ExportError
-from jaxexp._weights.arrays import pieces, placing
-from jaxexp._weights.arrays import pieces as of
-from jaxexp._weights.arrays.weights import Weights
+from jaxexp._weights.arrays import weights as of
+from jaxexp._weights.arrays import weights as placing
+from jaxexp._weights.arrays.weights import Weights, source
 from jaxexp._weights.files import reading
 from kit.devices import DEVICES
 from kit.each import each
@@ -99,7 +99,7 @@ ARRAYS = {
 
 
 def written_to(tmp_path: Path) -> reading.TensorFiles:
-    write(tmp_path / "x.safetensors", [pieces.source(name, array) for name, array in ARRAYS.items()])
+    write(tmp_path / "x.safetensors", [source(name, array) for name, array in ARRAYS.items()])
     return reading.open_tensors(tmp_path / "x.safetensors")
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import jaxexp
 from jaxexp._errors import ExportError, WeightsError
-from jaxexp._weights.arrays.pieces import digest
+from jaxexp._weights.arrays.weights import digest
 from kit import forged
 from kit.each import each
 from kit.weighted import SIZE, X, apply, bound, close, closed, named, params, squared

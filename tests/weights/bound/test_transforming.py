@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxexp
 from jaxexp._errors import DeserializationError, ExportError
-from jaxexp._weights.arrays import placing
+from jaxexp._weights.arrays import weights
 from kit.command_line import started
 from kit.each import each
 from kit.weighted import SIZE, X, apply, bound, close, closed, named, params, squared
@@ -288,7 +288,7 @@ def test_vmap(saved: Path) -> None:
 def test_threads_call_a_function_that_was_just_loaded(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each weight is read once."""
     read: list[Any] = []
-    monkeypatch.setattr(placing, "placed", lambda *args, whole=placing.placed: read.append(args) or whole(*args))
+    monkeypatch.setattr(weights, "placed", lambda *args, whole=weights.placed: read.append(args) or whole(*args))
     model, results, barrier = jaxexp.load(saved), [], threading.Barrier(8)
 
     def use() -> None:

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from jaxexp._errors import UnsupportedError
-from jaxexp._kernel.artifact import numbers
+from jaxexp._kernel.artifact import cases
 from jaxexp._kernel.artifact.cases import MEASURED, MEASURED_BY, UNSTABLE, Array, Tolerance, integers_of
 from jaxexp._kernel.artifact.words import bytes_in_words, counted, cut
 from jaxexp._kernel.write.fitting import name_of
@@ -286,7 +286,7 @@ def perturbed(array: Array, seed: int) -> Array:
 
 def _bools(seed: int, count: int) -> Array:
     """Bools at random: the bits of whole numbers of 32 bits, as cases draw them, from the lowest one."""
-    words = numbers.draw(numbers.INTEGERS, seed, 0, 1 << 32, ((count + 31) // 32,), np.uint32)
+    words = cases.draw(cases.INTEGERS, seed, 0, 1 << 32, ((count + 31) // 32,), np.uint32)
     return np.unpackbits(words.astype("<u4").view(np.uint8), count=count, bitorder="little").astype(bool)
 
 

@@ -238,7 +238,7 @@ def _show(page: Page, name: str, found: Compatibility) -> None:
 
 def _remedies(name: str, found: Compatibility) -> Iterator[str]:
     """How `migrate` helps releases that refuse an artifact, and jaxexp on releases where it cannot load it."""
-    from jaxexp._compat.remedy import rewritten, rewritten_for_oldest
+    from jaxexp._compat.migrate import rewritten, rewritten_for_oldest
 
     if not found.refusals or found.unreadable_here is not None:
         return
@@ -258,7 +258,7 @@ def _remedies(name: str, found: Compatibility) -> Iterator[str]:
 
 def _remedy_for(asked: str, name: str, found: Compatibility) -> str:
     """What `migrate` does for one release that refuses an artifact."""
-    from jaxexp._compat.remedy import rewritten
+    from jaxexp._compat.migrate import rewritten
 
     at = source(name, "compat")
     try:

@@ -154,15 +154,15 @@ def command(
 
 def _with_weights(exported: Exported, path: str, is_cast: bool) -> Exported:
     """The function with the weights in a file. Errors advise what can be done on a command line."""
-    from jaxexp._weights.arrays import placing
+    from jaxexp._weights.arrays.weights import ADVICE, REFUSED
     from jaxexp._weights.files import names
 
     try:
         return exported.with_weights(path, cast=is_cast)
     except WeightsError as error:
         for advice, here in (
-            (placing.ADVICE, "; --cast casts it"),
-            (placing.REFUSED, placing.REFUSED.replace("cast=True", "--cast")),
+            (ADVICE, "; --cast casts it"),
+            (REFUSED, REFUSED.replace("cast=True", "--cast")),
             (names.RENAME_ADVICE, ". If the weights have other names there, use with_weights in Python, with rename="),
         ):
             error.found = error.found.replace(advice, here)

@@ -4,7 +4,7 @@
     module     bytecode ─ parse, tidy ─▶ a module with one public function, `main`
     trees      names or indices ─▶ the order of arguments and results in the call
     signature  types and attributes of `main` ─▶ avals, shardings
-    importing  all of this ─▶ a `Function`
+    function   all of this ─▶ a `Function`
 
 What surprises: text is parsed in a process of its own, because hostile text crashes jaxlib's parser. Its bytecode is
 checked here like that of an artifact. Derivatives are those of the module as it is written: `stop_gradient` and custom

@@ -486,7 +486,7 @@ def files_of_artifact(opened: OpenArchive, label: str, artifact: _native.Artifac
 def load_one(opened: OpenArchive, name: str, policy: Policy | None = None) -> Exported:
     """A member as a function."""
     from jaxexp._api.load import Manner
-    from jaxexp._kernel.function.kept import kept_by
+    from jaxexp._kernel.function.data import kept_by
 
     loaded: Exported = load_all(opened, [name], Manner(1, "raise", policy))[0]
     vars(kept_by(loaded))["file"] = opened.label(name)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jaxexp._fleet.places.source import SUFFIXES, Kind, is_archive, kind_behind_url, kind_in_folder
 from jaxexp._kernel.artifact.words import counted
-from jaxexp._kernel.io.listing import files_in
+from jaxexp._kernel.io.http import files_in
 
 _WEIGHTS = (".safetensors", ".safetensors.index.json")
 # How many files behind URLs are looked into at the same time, and for how many of them the results may wait.

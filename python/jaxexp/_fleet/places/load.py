@@ -100,7 +100,7 @@ def load(
 def loaded(found: Opened, trust: Trust, executables: str | os.PathLike[str] | None = None) -> Exported:
     """The function of an artifact, as `trust` says; of a member, whose archive was opened so."""
     from jaxexp._api.load import give_cases, refuse_weights_beside_url
-    from jaxexp._kernel.function.kept import kept_by
+    from jaxexp._kernel.function.data import kept_by
 
     place = found.source
     if place.handle is not None:

@@ -14,7 +14,85 @@ from jaxexp import _native
 from jaxexp._errors import ExportError, ExportTypeError, WeightsError, cause
 from jaxexp._public import part_of, public
 
-from . import numbers
+# --- random numbers that every release draws alike, bit for bit: docs/formats/cases.md defines them -------------------
+# They come from Philox4x32-10, whose counter is the number of a block, so that each number can be drawn by itself.
+
+
+NORMAL, UNIFORM, INTEGERS = "normal", "uniform", "integers"
+DISTRIBUTIONS = (NORMAL, UNIFORM, INTEGERS)  # by their numbers in a trailer
+
+_MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_WEYL = 0x9E3779B9, 0xBB67AE85
+_ROUNDS = 10
+_LOW, _HALF, _16, _32 = np.uint64(0xFFFFFFFF), np.uint64(0xFFFF), np.uint64(16), np.uint64(32)
+_SCALE = float.fromhex("0x1.3988e1409212ep+0")  # the root of 3/2, for a deviation of 1
+_AT_ONCE = 1 << 14  # numbers, so that what is computed of them stays in caches
+
+
+def philox(counter: Sequence[np.ndarray], key: tuple[int, int]) -> list[np.ndarray]:
+    """Four words of 32 bits for each counter of four such words; all of them in arrays of uint64."""
+    a, b, c, d = counter
+    left, right = key
+    for _ in range(_ROUNDS):
+        first, second = a * _MULTIPLIERS[0], c * _MULTIPLIERS[1]
+        a, b, c, d = (
+            (second >> _32) ^ b ^ np.uint64(left),
+            second & _LOW,
+            (first >> _32) ^ d ^ np.uint64(right),
+            first & _LOW,
+        )
+        left, right = (left + _WEYL[0]) & 0xFFFFFFFF, (right + _WEYL[1]) & 0xFFFFFFFF
+    return [a, b, c, d]
+
+
+def _blocks(seed: int, start: int, count: int) -> list[np.ndarray]:
+    """The words of some blocks: four arrays."""
+    number = np.arange(start, start + count, dtype=np.uint64)
+    zero = np.zeros_like(number)
+    return philox((number & _LOW, number >> _32, zero, zero), (seed & 0xFFFFFFFF, seed >> 32))
+
+
+def _wide(seed: int, start: int, count: int) -> np.ndarray:
+    """Numbers of 64 bits, of which a block has two."""
+    first = start // 2
+    a, b, c, d = _blocks(seed, first, (start + count + 1) // 2 - first)
+    wide: np.ndarray = np.stack((a | (b << _32), c | (d << _32)), axis=1).reshape(-1)[start % 2 :][:count]
+    return wide
+
+
+def _some(distribution: str, seed: int, first: float, second: float, start: int, count: int) -> np.ndarray:
+    """The numbers from `start` on: float64, or int64 for integers."""
+    if distribution == NORMAL:
+        halves = [half for word in _blocks(seed, start, count) for half in (word & _HALF, word >> _16)]
+        total = sum(halves[1:], start=halves[0]).astype(np.int64) + (4 - (1 << 18))
+        standard: np.ndarray = total.astype(np.float64) * 2.0**-16 * _SCALE
+        return first + second * standard
+    wide = _wide(seed, start, count)
+    if distribution == UNIFORM:
+        return first + (second - first) * ((wide >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+    low, high = int(first), int(second)
+    return (wide % np.uint64(high - low)).astype(np.int64) + low
+
+
+def draw(distribution: str, seed: int, first: float, second: float, shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """An array of a dtype of NumPy, or of `ml_dtypes`."""
+    dtype = np.dtype(dtype)
+    array = np.empty(shape, dtype)
+    flat: Any = array.reshape(-1)
+    if dtype.kind == "c":  # real and imaginary parts are numbers of their own
+        flat = flat.view(np.float32 if dtype.itemsize == 8 else np.float64)
+    # What has less than 32 bits is rounded to float32 first.
+    is_narrow = flat.dtype.kind not in "biu" and flat.dtype.itemsize < 4
+    for start in range(0, flat.size, _AT_ONCE):
+        count = min(_AT_ONCE, flat.size - start)
+        some = _some(distribution, seed, first, second, start, count)
+        with np.errstate(over="ignore"):
+            flat[start : start + count] = (some.astype(np.float32) if is_narrow else some).astype(flat.dtype)
+    return array
+
+
+# --- the arrays of a case, and how they are described -----------------------------------------------------------------
+
 
 Array = np.ndarray[Any, Any]
 Source = Callable[[str], Any]  # the bytes of a tensor, by its name
@@ -27,7 +105,7 @@ FLOAT0 = "float0"
 OF_TOLERANCES = MEASURED, MEASURED_BY, UNSTABLE = "measured", "measured by", "unstable"
 
 
-class Storage(NamedTuple):
+class Held(NamedTuple):
     """How an array of a dtype of JAX is held: as one of NumPy, of which a random key has several numbers.
 
     `ml_dtypes` has the dtypes that NumPy has not.
@@ -41,7 +119,7 @@ class Storage(NamedTuple):
         return self.dtype.itemsize * math.prod(self.beyond)
 
 
-def storage(dtype: str) -> Storage:
+def storage(dtype: str) -> Held:
     """How arrays of a dtype of JAX are held, by its name.
 
     Raises:
@@ -49,13 +127,13 @@ def storage(dtype: str) -> Storage:
         ImportError: it needs `ml_dtypes`, which is not installed.
     """
     if dtype in _KEY_WORDS:
-        return Storage(np.dtype(np.uint32), (_KEY_WORDS[dtype],))
+        return Held(np.dtype(np.uint32), (_KEY_WORDS[dtype],))
     if dtype == FLOAT0:
-        return Storage(np.dtype([(FLOAT0, "V")]))
+        return Held(np.dtype([(FLOAT0, "V")]))
     if dtype not in _KINDS:
         raise ExportError(f"cases have arrays of dtypes that artifacts have, not of {dtype}")
     try:
-        return Storage(np.dtype(dtype))
+        return Held(np.dtype(dtype))
     except TypeError:
         pass
     try:
@@ -64,7 +142,7 @@ def storage(dtype: str) -> Storage:
         raise ImportError(
             f"arrays of dtype {dtype} need the package ml_dtypes, which is not installed: pip install ml_dtypes"
         ) from cause(error)
-    return Storage(np.dtype(getattr(ml_dtypes, dtype)))
+    return Held(np.dtype(getattr(ml_dtypes, dtype)))
 
 
 @public
@@ -131,11 +209,11 @@ class Drawn:
         shape = tuple(int(size) for size in self.shape)
         dtype = self.dtype if isinstance(self.dtype, str) else str(getattr(self.dtype, "name", self.dtype))
         integers = integers_of(dtype)
-        distribution = self.distribution or (numbers.NORMAL if integers is None else numbers.INTEGERS)
+        distribution = self.distribution or (NORMAL if integers is None else INTEGERS)
         second = self.second
         if second is None:
-            second = 1.0 if distribution != numbers.INTEGERS else 8.0
-            if distribution == numbers.INTEGERS and integers is not None:
+            second = 1.0 if distribution != INTEGERS else 8.0
+            if distribution == INTEGERS and integers is not None:
                 second = float(integers[1]) if dtype in _KEY_WORDS else min(second, float(integers[1]))
         for name, value in (("shape", shape), ("dtype", dtype), ("distribution", distribution), ("second", second)):
             object.__setattr__(self, name, value)
@@ -147,16 +225,16 @@ class Drawn:
         what = f"Drawn({self.shape}, {self.dtype!r}, {self.distribution!r}, {self.seed}, {first}, {second})"
         if storage(self.dtype).size == 0 or any(size < 0 for size in self.shape) or len(self.shape) > _MOST_RANK:
             raise ExportError(f"{what} is no array of numbers")
-        if self.distribution not in numbers.DISTRIBUTIONS or (integers and self.distribution != numbers.INTEGERS):
-            known = ("integers",) if integers else numbers.DISTRIBUTIONS
+        if self.distribution not in DISTRIBUTIONS or (integers and self.distribution != INTEGERS):
+            known = ("integers",) if integers else DISTRIBUTIONS
             raise ExportError(f"{what}: the distribution of {self.dtype} is one of {', '.join(known)}")
         if not 0 <= self.seed < 1 << 64:
             raise ExportError(f"{what}: a seed is a number from 0 to below 2^64")
         if not (math.isfinite(first) and math.isfinite(second)):
             raise ExportError(f"{what}: its numbers have to be finite")
-        if self.distribution == numbers.NORMAL:
+        if self.distribution == NORMAL:
             is_fit = second >= 0
-        elif self.distribution == numbers.UNIFORM:
+        elif self.distribution == UNIFORM:
             is_fit = first <= second
         else:
             least, most = integers or (-(1 << 53), 1 << 53)
@@ -174,7 +252,7 @@ class Drawn:
         held, second = storage(self.dtype), self.second
         assert second is not None
         shape = (*self.shape, *held.beyond)
-        return numbers.draw(self.distribution, self.seed, self.first, second, shape, held.dtype)
+        return draw(self.distribution, self.seed, self.first, second, shape, held.dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         array = self.array()
@@ -316,7 +394,7 @@ class Cases:
             dtype, shape = _native.dtype_name(kind), tuple(shape)
             if drawn is not None:
                 number, seed, first, second = drawn
-                drawn = Drawn(shape, dtype, numbers.DISTRIBUTIONS[number], seed, first, second)
+                drawn = Drawn(shape, dtype, DISTRIBUTIONS[number], seed, first, second)
             tolerance = None if tolerance is None else Tolerance(*tolerance)
             at = None if tensor is None else (tensors[tensor][0], read)
             return Value(dtype, shape, drawn, tolerance, data, at)
@@ -346,7 +424,7 @@ class Cases:
             drawn = one.drawn
             described = None
             if drawn is not None:
-                described = (numbers.DISTRIBUTIONS.index(drawn.distribution), drawn.seed, drawn.first, drawn.second)
+                described = (DISTRIBUTIONS.index(drawn.distribution), drawn.seed, drawn.first, drawn.second)
             at = None if one._tensor is None else index_of[one._tensor[0]]
             data = None if one._bytes is None else bytes(one._bytes)
             return _KINDS[one.dtype], list(one.shape), data, at, described, one.tolerance

@@ -15,8 +15,44 @@ from typing import Any
 
 from jaxexp._errors import SerializationError, cause
 
-from . import hashed
 from .node import MAX_DIGITS, is_printable
+
+# --- how many values of an artifact one set or dict may hash ----------------------------------------------------------
+# Every value that becomes an element or a key passes here. Python compares a new element with the elements that have
+# its hash. Who writes an artifact can choose the hashes of numbers, and of tuples and sets of numbers; Python mixes a
+# secret only into the hashes of texts and bytes.
+
+
+MOST_OF_ONE_HASH = 64
+MOST_VALUES = 1 << 16  # values of different hashes, too, can be made to look for a free place one after another
+_WITH_SECRET = (str, bytes)
+
+
+def most_of_one_hash(values: Sequence[Any], inside: int = 1) -> int:
+    """The most values that Python may compare to find one of these.
+
+    Args:
+        values: the elements of a set, or the keys of a dict.
+        inside: the same for sets inside of the values: comparing two values may compare as many of their elements.
+
+    Raises:
+        ValueError: more than `MOST_OF_ONE_HASH`, or more than `MOST_VALUES` values that are not texts.
+        TypeError: a value has no hash.
+    """
+    chosen = [value for value in values if type(value) not in _WITH_SECRET]
+    if not chosen:
+        return inside
+    if len(chosen) > MOST_VALUES:
+        raise ValueError(f"{len(chosen)} keys or elements that are not texts, more than {MOST_VALUES}")
+    hash_, most = collections.Counter(map(hash, chosen)).most_common(1)[0]
+    if most * inside > MOST_OF_ONE_HASH:
+        sets = "" if inside == 1 else f", and {inside} in a set inside of them"
+        raise ValueError(f"{most} keys or elements with the hash {hash_}{sets}, more than {MOST_OF_ONE_HASH}")
+    return most * inside
+
+
+# --- keys as bytes ----------------------------------------------------------------------------------------------------
+
 
 _VERSION = 1
 _MAX_DEPTH = 64  # of tuples in tuples; hashing and comparing them uses the C stack
@@ -39,7 +75,7 @@ def keys_to_bytes(keys: Iterable[Any], refusal: type[SerializationError]) -> byt
     if len({json.dumps(key) for key in tagged}) < len(keys):
         raise refusal(f"a dict has several keys that are NaN, which cannot be told apart when they are read: {keys}")
     try:
-        hashed.most_of_one_hash(keys)
+        most_of_one_hash(keys)
     except ValueError as error:
         raise refusal(f"a dict cannot be serialized, because reading it would take too long: it has {error}") from None
     return _json(tagged)
@@ -138,7 +174,7 @@ def dict_from_children(keys: tuple[Any, ...], children: Sequence[Any]) -> dict[A
 
 def ordered_dict_from_children(keys: Sequence[Any], children: Sequence[Any]) -> collections.OrderedDict[Any, Any]:
     """An OrderedDict. Raises a ValueError if keys are equal, or if too many have the same hash."""
-    hashed.most_of_one_hash(keys)
+    most_of_one_hash(keys)
     made = collections.OrderedDict(zip(keys, children, strict=True))
     if len(made) != len(keys):
         raise ValueError("equal keys")

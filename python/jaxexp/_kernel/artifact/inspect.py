@@ -10,10 +10,10 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError
 from jaxexp._kernel.io.files import Mapped
 
-from . import module_head, op_sharding, provenance, words
+from . import module_head, op_sharding, words
 from .chain import chain
 from .inspection import Case, Inspection, Value, Weight
-from .opened import opened
+from .opened import opened, recorded, writer_in
 from .operations import not_understood
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = (
         custom_calls=tuple(calls for _, calls in contents),
         absolute_paths=tuple(sorted({path for module in modules_of.values() for path in _absolute_paths(module)})),
         unknown_operations=not_understood(name for operations, _ in contents_of.values() for name in operations or ()),
-        trailer=None if trailer["writer"] is None else provenance.writer_in(trailer["writer"]),
-        first_writer=provenance.recorded(artifact),
+        trailer=None if trailer["writer"] is None else writer_in(trailer["writer"]),
+        first_writer=recorded(artifact),
         module_digests=tuple(function["module_digest"].hex() for function in functions),
         modules_checked=check_modules and bool(functions),
         constraints=trailer["constraints"],

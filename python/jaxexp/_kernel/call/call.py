@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,14 +11,227 @@ import numpy as np
 
 from jaxexp import _jax, _native
 from jaxexp._errors import DeserializationError, ExportError, cause, shown
+from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.paths import argument_path
+from jaxexp._kernel.io import compile_cache
 from jaxexp._kernel.module import custom_calls, mlir
 
-from . import derivatives, lowering, trees  # noqa: F401  (these register rules)
-from .callables import call_traced, callable_of_leaves, eager_callable
-from .first_argument import apart, as_called, program_of
-from .primitive import call_exported_p, pushforward_p
+from . import (
+    derivatives,  # noqa: F401  (these register rules)
+    first_argument,
+    lowering,
+    trees,
+)
+from .first_argument import apart, as_called, flattened, program_of
+from .primitive import call, call_exported_p, check, code_of, executables_of, pushforward_p
+from .shared import MAKING, first_of_equals, have_same_nodes
+
+# --- the callables behind calls: made once for a function, and shared by equal functions ------------------------------
+
+
+def call_traced(
+    program: ExportedData, is_apart: bool, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_eager: bool = False
+) -> Any:
+    """A call while JAX is tracing: one equation. If JAX traces nothing but an eager call, it `is_eager`."""
+    leaves, out_tree = flattened(program, is_apart, args, kwargs)
+    if is_apart:  # the primitive's own errors would count the first argument's arrays, too
+        _check(first_argument.without(program), leaves[len(args[0]) :], is_traced=not is_eager)
+    elif is_eager:
+        _check(program, leaves)
+    return jax.tree_util.tree_unflatten(out_tree, call_exported_p.bind(*leaves, exported=program))
+
+
+def _check(called: ExportedData, leaves: Sequence[Any], *, is_traced: bool = False) -> None:
+    check(called, list(map(jax.typeof, leaves)), is_traced=is_traced)
+
+
+def eager_callable(exported: ExportedData) -> Any:
+    """The callable behind eager calls of a function; the function keeps it."""
+    return data.kept(exported, "eager_call", _make_eager_callable)
+
+
+def _make_eager_callable(exported: ExportedData) -> Any:
+    given = first_argument.given_with(exported)
+    if given is None:
+        return _callable(exported, is_apart=False)
+    eager_apart = data.kept(given.program, "eager_apart", functools.partial(_callable, is_apart=True))
+    return functools.partial(eager_apart, given.arrays())
+
+
+def _callable(program: ExportedData, *, is_apart: bool) -> Any:
+    """The function as a callable with the dispatch of `jax.jit`. It uses code from a file if one was given."""
+    if (executables := executables_of(program)) is None:
+        return shared_callable(program, is_apart)
+    own: Any = data.bare(program)  # what JAX keeps with a callable must not lead back to the function
+    code = functools.partial(code_of, executables, own)
+    if not trees.has_generic_nodes(own):
+        split = functools.partial(flattened, own, is_apart)
+        return executables.callable_of(own.fun_name, lambda: shared_callable(own, is_apart), split, code)
+    out_tree = jax.tree_util.tree_structure([0] * len(own.out_avals))
+    of_leaves = executables.callable_of(
+        own.fun_name, lambda: _shared_of_leaves(first_of_equals(own)), lambda leaves, _: (leaves, out_tree), code
+    )
+    return _OfLeaves(own, is_apart, of_leaves)
+
+
+def shared_callable(program: ExportedData, is_apart: bool) -> Any:
+    """The jitted callable that all equal functions share, with results in this function's own tree."""
+    first = first_of_equals(program)
+    has_generic_nodes = trees.has_generic_nodes(program)
+    with MAKING:
+        if has_generic_nodes:
+            return _OfLeaves(data.bare(program), is_apart, _shared_of_leaves(first))
+        made = _shared_callables(first)
+        if is_apart not in made:
+            jitted = _jitted_as(
+                first, lambda traced, args, kwargs: call_traced(traced, is_apart, args, kwargs, is_eager=True)
+            )
+            made[is_apart] = _with_cache(first, jitted, lambda own: functools.partial(flattened, own, is_apart))
+    jitted = made[is_apart]
+    return jitted if have_same_nodes(program.out_tree, first.out_tree) else _InOwnTree(program.out_tree, jitted)
+
+
+def _shared_callables(first: ExportedData) -> dict[bool, Any]:
+    """Jitted callables by whether the first argument is apart; the one that was made first comes first."""
+    return data.kept(first, "jitted", lambda _: {})
+
+
+def _shared_of_leaves(first: ExportedData) -> Callable[..., Any]:
+    """The function as one jitted callable that takes and returns leaves."""
+    return data.kept(first, "jitted_leaves", _jitted_leaves)
+
+
+def callable_of_leaves(program: ExportedData) -> Callable[..., Any]:
+    """The function as one jitted callable that takes and returns leaves, all arguments included. It makes no instances
+    of user classes.
+    """
+    return _shared_of_leaves(first_of_equals(program))
+
+
+def _jitted_leaves(exported: ExportedData) -> Callable[..., Any]:
+    out_tree = jax.tree_util.tree_structure([0] * len(exported.out_avals))
+    return _with_cache(exported, jitted_leaves(exported), lambda _: lambda leaves, _: (leaves, out_tree))
+
+
+def jitted_leaves(exported: ExportedData, results: Sequence[int] | None = None) -> Any:
+    """The function as a jitted callable that takes leaves, and returns those of its results, or some of them."""
+
+    def apply(traced: ExportedData, leaves: tuple[Any, ...], _: Any) -> Any:
+        _check(traced, leaves)
+        return call(leaves, traced, results)
+
+    return _jitted_as(exported, apply)
+
+
+def _with_cache(exported: Any, jitted: Any, flattened_by: Callable[[Any], Any]) -> Any:
+    """A jitted callable that looks into the compile cache before it compiles, if there is such a cache.
+
+    `flattened_by` returns what takes the arguments of a call apart, given a function that may be kept with it.
+    """
+    if compile_cache.current() is None:
+        return jitted
+    own: Any = data.bare(exported)
+    code = functools.partial(code_of, None, own)
+    cached = own._callable_with_cache(lambda: jitted, flattened_by(own), code)
+    cached.lower = jitted.lower
+    return cached
+
+
+def _jitted_as(exported: ExportedData, apply: Callable[..., Any]) -> Callable[..., Any]:
+    """A jitted callable under the function's name; `apply` takes a function, and positional and keyword arguments."""
+    # JAX keeps what it traced as long as `call`. If that led back to `call`, neither would ever be freed.
+    traced = data.bare(exported)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return apply(traced, args, kwargs)
+
+    call.__name__ = call.__qualname__ = exported.fun_name
+    return jax.jit(call)
+
+
+class _InOwnTree:
+    """A jitted callable that returns its results in another tree structure, which is equal but not the same."""
+
+    __slots__ = ("jitted", "out_tree")
+
+    def __init__(self, out_tree: Any, jitted: Any) -> None:
+        self.out_tree, self.jitted = out_tree, jitted
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        results = jax.tree_util.tree_leaves(self.jitted(*args, **kwargs))
+        return jax.tree_util.tree_unflatten(self.out_tree, results)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        return self.jitted.lower(*args, **kwargs)
+
+
+class _OfLeaves:
+    """A callable with generic nodes in its signature. How arguments fit, and which classes results have, may change
+    when a module is imported, so each call checks it.
+    """
+
+    __slots__ = ("is_apart", "jitted_leaves", "program")
+
+    def __init__(self, program: ExportedData, is_apart: bool, jitted_leaves: Any) -> None:
+        self.program, self.is_apart, self.jitted_leaves = program, is_apart, jitted_leaves
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves, out_tree = flattened(self.program, self.is_apart, args, kwargs)
+        return jax.tree_util.tree_unflatten(out_tree, self.jitted_leaves(*leaves))
+
+
+# --- the primitive outside of jit
+
+
+def _run(*args: Any, exported: ExportedData, **results: tuple[int, ...]) -> Any:
+    """Runs the primitive outside of jit, as a gradient does: with the code of eager calls, if possible."""
+    with lowering.explaining_devices(exported):
+        return _ran(args, exported, results)
+
+
+def _ran(args: tuple[Any, ...], exported: ExportedData, results: dict[str, tuple[int, ...]]) -> Any:
+    def compiled() -> Any:
+        return jitted_leaves(exported, **results).lower(*args).compile()
+
+    executables = executables_of(exported)
+    if executables is not None and (code := code_of(executables, exported, args, compiled, **results)) is not None:
+        return code.unsafe_call(*args)
+    first = first_of_equals(exported)
+    # The Python code of the callable would lead back here.
+    if not results and not any(mode.value for mode in _jax.python_modes):
+        of_leaves: Callable[..., Any] | None = data.kept(first, "of_leaves", _of_leaves)
+        if of_leaves is not None:
+            return of_leaves(*args)
+    if compile_cache.current() is not None and (code := code_of(None, first, args, compiled, **results)) is not None:
+        return code.unsafe_call(*args)
+    return _jax.apply_primitive(call_exported_p, *args, exported=first, **results)
+
+
+def _of_leaves(first: ExportedData) -> Callable[..., Any] | None:
+    """A callable that takes and returns leaves, with the code of eager calls. None if that would make instances of user
+    classes, which nobody expects during a gradient.
+    """
+    if trees.has_generic_nodes(first):
+        return _shared_of_leaves(first)
+    if not trees.has_only_containers(first):
+        return None
+    is_apart = [*_shared_callables(first), False][0]
+    jitted = shared_callable(first, is_apart)
+    in_tree = first_argument.tree_apart(first.in_tree) if is_apart else first.in_tree
+
+    def of_leaves(*leaves: Any) -> Any:
+        args, kwargs = jax.tree_util.tree_unflatten(in_tree, leaves)
+        return jax.tree_util.tree_leaves(jitted(*args, **kwargs))
+
+    return of_leaves
+
+
+call_exported_p.def_impl(_run)
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+
 
 _are_plain = _native.Arguments(
     _jax.ArrayImpl, np.ndarray, np.number, _jax.tree_registry, _jax.registered_pytree_nodes

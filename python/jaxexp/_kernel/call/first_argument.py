@@ -12,8 +12,7 @@ import jax
 
 from jaxexp._kernel.codec import treedefs
 from jaxexp._kernel.function import data
-from jaxexp._kernel.function.data import E, ExportedData
-from jaxexp._kernel.function.facts import Written
+from jaxexp._kernel.function.data import E, ExportedData, Written
 
 from . import trees
 

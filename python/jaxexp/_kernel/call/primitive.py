@@ -24,12 +24,11 @@ from jaxexp._errors import ExportError, ExportTypeError, cause, in_one_line
 from jaxexp._kernel.artifact.words import cut
 from jaxexp._kernel.codec.dimensions import LoadedScope
 from jaxexp._kernel.function.data import ExportedData
-from jaxexp._kernel.function.paths import argument_path
-from jaxexp._kernel.function.placeholders import taking_placeholders
+from jaxexp._kernel.function.paths import argument_path, taking_placeholders
 from jaxexp._kernel.function.sharding import in_call, meshes_of_call
 from jaxexp._kernel.io import compile_cache
 
-from . import hints
+from . import trees
 
 call_exported_p = _jax.Primitive("call_exported")
 call_exported_p.multiple_results = True
@@ -130,7 +129,7 @@ def _mismatch(
     *avals: Any,
 ) -> None:
     where = argument_path(exported.in_tree, index, axis)
-    hint = hints.about_dtypes(*(aval.dtype for aval in avals)) if avals else ""
+    hint = trees.about_dtypes(*(aval.dtype for aval in avals)) if avals else ""
     whole = f" (exported with {cut(str(avals[0]))}, {doing[1]} {cut(str(avals[1]))}){hint}" if avals else ""
     raise ExportError(f"{doing[0]} {exported.fun_name}: {where} must have {expected}, found {found}{whole}")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportTypeError, cause
-from jaxexp._kernel.artifact.sizes import sizes_by_name
+from jaxexp._kernel.artifact.scalars import sizes_by_name
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.specs import dimension_variables
 

@@ -15,9 +15,9 @@ from jaxexp._kernel.function.data import E, ExportedData
 from jaxexp._kernel.function.paths import argument_path
 from jaxexp._kernel.function.specs import check_one_scope, is_taken_as
 from jaxexp._kernel.function.vjps import DerivedVjp
-from jaxexp._kernel.module import batch_dim, main, mlir, specialized
+from jaxexp._kernel.module import batch_dim, main, mlir
 
-from . import hints, trees
+from . import trees
 from .primitive import SPECIALIZING, abstract_eval, check
 
 
@@ -30,7 +30,7 @@ def specialize(exported: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str,
         return exported
 
     still_symbolic = _jax.any_symbolic(in_avals)
-    module = specialized.parse(exported, in_avals, out_avals, still_symbolic)
+    module = main.for_shapes(exported, in_avals, out_avals, still_symbolic)
     # With several platforms, the caller still chooses between them.
     needs_refinement = still_symbolic or (exported.uses_global_constants and len(exported.platforms) > 1)
     main.say_whether_polymorphic(module, needs_refinement)
@@ -81,7 +81,7 @@ def _with_shape_of(spec: Any, exported: ExportedData, index: int) -> Any:
     if not is_taken_as(dtype, aval.dtype):
         raise ExportError(
             f"specializing {exported.fun_name}: {argument_path(exported.in_tree, index)} has dtype {aval.dtype}, the "
-            f"spec says {dtype}{hints.about_dtypes(aval.dtype, dtype)}"
+            f"spec says {dtype}{trees.about_dtypes(aval.dtype, dtype)}"
         )
     plain = _jax.ShapedArray(tuple(shape), aval.dtype, aval.weak_type, memory_space=aval.memory_space)
     if len(shape) != aval.ndim:

@@ -9,18 +9,77 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
+import numpy as np
+
 from jaxexp import _jax
 from jaxexp._errors import ExportError, Lines
 from jaxexp._kernel.artifact.node import Description, shown
 from jaxexp._kernel.artifact.words import cut, where_they_differ
 from jaxexp._kernel.codec import library_nodes, treedefs
-from jaxexp._kernel.codec.generic_node import GenericNode
+from jaxexp._kernel.codec.library_nodes import GenericNode
 from jaxexp._kernel.codec.treedefs import Node
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
-from jaxexp._kernel.function.placeholders import taking_placeholders
+from jaxexp._kernel.function.paths import taking_placeholders
 
-from . import hints
+# --- hints for errors about arguments whose type differs from the export ----------------------------------------------
+
+
+_64_BITS = frozenset(map(np.dtype, ("int64", "uint64", "float64", "complex128")))
+
+
+def about_dtypes(expected: Any, found: Any) -> str:
+    """The end of an error message about two dtypes: a period and a hint; empty if there is nothing to say."""
+    if expected in _64_BITS and not jax.config.read("jax_enable_x64"):
+        return (
+            '. This process makes all arrays of 32 bits; jax.config.update("jax_enable_x64", True) lets it have '
+            f"arrays of dtype {expected}"
+        )
+    keys = [_jax.issubdtype(dtype, jax.dtypes.prng_key) for dtype in (expected, found)]
+    if keys == [True, False]:
+        return ". Make a key of numbers with jax.random.wrap_key_data"
+    if keys == [False, True]:
+        return ". Pass the numbers of a key, jax.random.key_data(key)"
+    return ""
+
+
+class _LeafType(type):
+    """The type of an object that stands for a leaf. Error messages show its name."""
+
+    def __repr__(cls) -> str:
+        return cls.__name__
+
+
+def leaf_named(name: str) -> Any:
+    """An object for a tree, which error messages show as `name`."""
+    return _LeafType(name, (), {})()
+
+
+def kind_of_leaf(leaf: Any) -> str:
+    """What a message calls a leaf: a model that is passed as a whole has leaves that are no arrays."""
+    if hasattr(leaf, "shape") or isinstance(leaf, (bool, int, float, complex)):
+        return A_LEAF
+    return "a function" if callable(leaf) else f"one {type(leaf).__qualname__}"
+
+
+def about_leaves(expected: str, found: str) -> str | None:
+    """What to do about a node in place of a leaf, or the other way round; None if there is nothing to say."""
+    if expected.startswith(AN_ARRAY) and found in ("<class 'list'>", "<class 'tuple'>"):
+        return "make an array of it with jnp.asarray"
+    if found == A_LEAF and expected in ("<class 'list'>", "<class 'tuple'>"):
+        return "take it apart, as in list(array)" if "list" in expected else "take it apart, as in tuple(array)"
+    if expected == "<class 'NoneType'>":
+        return "pass None there, as in export"
+    return None
+
+
+AN_ARRAY = "an array"
+A_LEAF = "one array"
+
+
+# --- how arguments fit ------------------------------------------------------------------------------------------------
+
 
 _MOST_KEPT = 16  # structures of arguments that a function remembers
 
@@ -222,7 +281,7 @@ class _Fitting:
 
 
 def _kind(node: Node) -> str:
-    return hints.A_LEAF if node.type is None else f"{node.type} of {node.arity:,}"
+    return A_LEAF if node.type is None else f"{node.type} of {node.arity:,}"
 
 
 def _listed(names: Sequence[str | int]) -> str:
@@ -245,12 +304,11 @@ def mismatch(
     """
     # Any leaves will do to compare structures. The names of these say what they stand for.
     ours, theirs = taking_placeholders(in_tree, exported.in_tree)
-    given = ours.unflatten([hints.leaf_named(hints.kind_of_leaf(leaf)) for leaf in leaves])
+    given = ours.unflatten([leaf_named(kind_of_leaf(leaf)) for leaf in leaves])
     types = (cut(str(aval)) for aval in exported.in_avals)
-    expected = theirs.unflatten([hints.leaf_named(f"{hints.AN_ARRAY}, {type_}") for type_ in types])
+    expected = theirs.unflatten([leaf_named(f"{AN_ARRAY}, {type_}") for type_ in types])
     differences = [
-        f"  {_jax.describe_key_path(path)}: expected {theirs}, found {ours}; "
-        f"{hints.about_leaves(theirs, ours) or why_there}"
+        f"  {_jax.describe_key_path(path)}: expected {theirs}, found {ours}; {about_leaves(theirs, ours) or why_there}"
         for path, ours, theirs, why_there in _jax.tree_equality_errors(given, expected)
         if theirs != str(GenericNode)
     ]

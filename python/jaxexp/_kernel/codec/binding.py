@@ -29,7 +29,7 @@ def bind() -> None:
             constraints_of=_jax.constraints_of,
             add_constraint=_jax.add_constraint,
             dimension_of_terms=dimensions.from_terms,
-            dimension_layout=dimensions.layout,
+            dimension_layout=_jax.dimension_layout,
             dimension_variable=_jax.dimension_variable,
             dimension_operation=_jax.dimension_operation,
             NamedSharding=_jax.NamedSharding,

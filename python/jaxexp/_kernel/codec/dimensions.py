@@ -6,7 +6,6 @@ have to be put in JAX's order. The native codec does that and fills the slots of
 
 from __future__ import annotations
 
-import functools
 import itertools
 import operator
 from collections.abc import Sequence
@@ -27,51 +26,6 @@ class LoadedScope(_jax.SymbolicScope):
     `jax.export` reads no constraints. So they bound dimensions here, but a traced call leaves them to the assertions in
     the module, which check the sizes of what runs.
     """
-
-
-_SLOTS = [
-    {"_sorted_terms", "_scope", "_hash", "_size"},
-    {"_factors", "_hash", "_size"},
-    {"var", "operation", "operands", "_hash", "_size"},
-]
-# Of `c + a*b^2 - 2*max(a - 3, 0) + 5`: the terms with their sizes and coefficients, then the size of the whole.
-_A: tuple[Any, ...] = ("a", None, [], 1)
-_KNOWN = (
-    [
-        ([(None, "max", [([([(*_A, 1)], 2, 1), ([], 0, -3)], 4), ([([], 0, 0)], 1)], 6, 1)], 7, -2),
-        ([("b", None, [], 1, 2), (*_A, 1)], 5, 1),
-        ([("c", None, [], 1, 1)], 2, 1),
-        ([], 0, 5),
-    ],
-    25,
-)
-
-
-@functools.cache
-def layout() -> tuple[type, type, type, Any] | None:
-    """JAX's classes of dimensions, terms and factors, and the term 1; None if their slots are unknown."""
-    scope = _jax.SymbolicScope()
-    try:
-        dimension: Any = _jax.symbolic_shape("c + a*b^2 - 2*max(a - 3, 0) + 5", scope=scope)[0]
-        names = [{*cls.__slots__} for cls in (_jax.DimExpr, _jax.DimTerm, _jax.DimFactor)]
-        known = names == _SLOTS and _slots(dimension) == _KNOWN and dimension._scope is scope
-    except MemoryError:
-        raise
-    except Exception:
-        return None
-    return (_jax.DimExpr, _jax.DimTerm, _jax.DimFactor, _jax.dim_term_one) if known else None
-
-
-def _slots(dimension: Any) -> Any:
-    terms = [
-        (
-            [(f.var, f.operation, [_slots(o) for o in f.operands], f._size, exponent) for f, exponent in term._factors],
-            term._size,
-            coefficient,
-        )
-        for term, coefficient in dimension._sorted_terms
-    ]
-    return terms, dimension._size
 
 
 def from_terms(terms: Terms, scope: Any) -> Any:

@@ -27,8 +27,8 @@ from jaxexp._kernel.artifact.node import NAME, Auxdata, Description, RegisteredD
 from jaxexp._public import public
 
 from . import classes, library_nodes, registry, treedefs
-from .generic_node import GenericNode, generic_node
-from .registry import Node, by_name, by_type
+from .library_nodes import GenericNode, generic_node
+from .registry import RegisteredNode, by_name, by_type
 
 if TYPE_CHECKING:
     from jaxexp._native import Artifact
@@ -78,7 +78,7 @@ def register_pytree_node_serialization(
         raise ExportError(f"the serialized name {serialized_name!r} is taken by {owner}; {nodetype} needs another name")
     if from_children is None:
         from_children = _registered_unflatten(nodetype)
-    node = Node(nodetype, serialized_name, serialize_auxdata, deserialize_auxdata, from_children)
+    node = RegisteredNode(nodetype, serialized_name, serialize_auxdata, deserialize_auxdata, from_children)
     by_type[nodetype] = by_name[serialized_name] = node
     jax_by_type, jax_by_name = share_registries()
     jax_by_type.lend(nodetype, nodetype, (serialized_name, serialize_auxdata))
@@ -141,7 +141,7 @@ def _jax_owner(serialized_name: str) -> type | None:
     return None if entry is None else entry[0]
 
 
-by_type[collections.OrderedDict] = by_name["collections.OrderedDict"] = Node(
+by_type[collections.OrderedDict] = by_name["collections.OrderedDict"] = RegisteredNode(
     collections.OrderedDict,
     "collections.OrderedDict",
     lambda keys: json.dumps(tuple(keys)).encode(),  # only strings
@@ -151,7 +151,7 @@ by_type[collections.OrderedDict] = by_name["collections.OrderedDict"] = Node(
 )
 
 
-def _own(node: Node, *for_jax_export: Callable[..., Any]) -> Node:
+def _own(node: RegisteredNode, *for_jax_export: Callable[..., Any]) -> RegisteredNode:
     """A node that only jaxexp writes. `jax.export` can read it if jaxexp is imported, with other functions if given."""
     by_name[node.serialized_name] = node
     jax_by_name: dict[str, Any] = _jax.jax_exporter.deserialization_registry
@@ -163,7 +163,7 @@ def _own(node: Node, *for_jax_export: Callable[..., Any]) -> Node:
 # Dicts with keys that are not strings. `jax.export` raises errors of these types for such keys.
 _KEYED = {
     nodetype: _own(
-        Node(
+        RegisteredNode(
             nodetype,
             f"jaxexp.{nodetype.__name__}",
             functools.partial(dict_keys.keys_to_bytes, refusal=refusal),
@@ -180,7 +180,7 @@ _KEYED = {
 
 # Nodes of classes that are not registered, read as generic nodes.
 by_type[GenericNode] = _own(
-    Node(GenericNode, NAME, lambda node: node.encoded, Description, library_nodes.build, parse_once=True),
+    RegisteredNode(GenericNode, NAME, lambda node: node.encoded, Description, library_nodes.build, parse_once=True),
     library_nodes.read_again,
     library_nodes.instance,
 )

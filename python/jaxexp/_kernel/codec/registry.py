@@ -11,7 +11,7 @@ from jaxexp import _jax
 from jaxexp._errors import SerializationError
 
 
-class Node(NamedTuple):
+class RegisteredNode(NamedTuple):
     """How one pytree node type becomes bytes, and is read again."""
 
     nodetype: type
@@ -22,8 +22,8 @@ class Node(NamedTuple):
     parse_once: bool = False  # whether equal auxiliary data in a tree may become one object
 
 
-by_type: dict[type, Node] = {}
-by_name: dict[str, Node] = {}
+by_type: dict[type, RegisteredNode] = {}
+by_name: dict[str, RegisteredNode] = {}
 
 
 class Functions(NamedTuple):
@@ -58,7 +58,7 @@ def serialized(nodetype: type, auxdata: Any) -> tuple[str, bytes] | None:
     return None if entry is None else _serialized(nodetype, *entry, auxdata)
 
 
-def serialized_by(node: Node, auxdata: Any) -> tuple[str, bytes]:
+def serialized_by(node: RegisteredNode, auxdata: Any) -> tuple[str, bytes]:
     """The same for a type that is registered with jaxexp."""
     return _serialized(node.nodetype, node.serialized_name, node.serialize_auxdata, auxdata)
 

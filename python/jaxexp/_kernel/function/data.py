@@ -10,18 +10,16 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, get_type_hints
+
+import jax
 
 from jaxexp import _jax, _native
 from jaxexp._errors import ExportError, ExportPicklingError
+from jaxexp._kernel.artifact.opened import first_writer
 from jaxexp._public import public_dir
 
 from . import sharding
-from .facts import NO_FACTS, Facts, Written, first_writer_of
-from .kept import Attributes, Kept, MadeLater
-from .kept import attributes_of as attributes_of
-from .kept import kept as kept
-from .kept import kept_by as kept_by
 from .safety_check import DisabledSafetyCheck
 
 if TYPE_CHECKING:
@@ -29,8 +27,168 @@ if TYPE_CHECKING:
     from jaxexp._native import Artifact
 
 
-E = TypeVar("E", bound="ExportedData")
+# --- values that are computed from a function once, when they are first needed ----------------------------------------
+
+
+_Owner = TypeVar("_Owner", bound="Attributes")
 T = TypeVar("T")
+
+
+class Kept:
+    """The values that one function keeps, as attributes; all may be thrown away. docs/design.md has a table of them."""
+
+    eager_call: Callable[..., Any] | None = None  # each call reads it, also for functions that keep nothing
+    file: str | None = None  # the file or the member of an archive that `load` read, for errors of calls
+
+
+class Attributes:
+    """The place of a function's attributes, whatever `__dict__` is in its class.
+
+    Besides its fields these are `_facts`, `_kept`, and `_artifact` if it was loaded. Each may be absent.
+    """
+
+    _kept = Kept()
+
+
+#: The attributes that a function has so far. `__dict__` also decodes the fields of its artifact, and has them too.
+attributes_of: Callable[[Any], dict[str, Any]] = vars(Attributes)["__dict__"].__get__
+
+
+def kept_by(exported: Attributes) -> Kept:
+    """The values that a function keeps. Callers may add to them."""
+    attributes = attributes_of(exported)
+    return attributes["_kept"] if "_kept" in attributes else attributes.setdefault("_kept", Kept())
+
+
+def kept(exported: _Owner, name: str, make: Callable[[_Owner], T]) -> T:
+    """The result of `make` for a function, made once and kept with the function under a name."""
+    known = vars(exported._kept)
+    if name not in known:  # several threads may make it at once; all return the result of one of them
+        known = vars(kept_by(exported))
+        known.setdefault(name, make(exported))
+    return known[name]
+
+
+class MadeLater:
+    """An attribute that a function gets on first use. A function's own attribute of the same name comes first.
+
+    Protocols look for data in the class. They find this, and nothing is made for them.
+    """
+
+    __slots__ = ("make", "name")
+
+    def __init__(self, name: str, make: Callable[[Any], Any]) -> None:
+        """Args:
+        name: the name of the attribute.
+        make: makes the value for a function, and keeps it with the function.
+        """
+        self.name, self.make = name, make
+
+    def __get__(self, function: Any, owner: type) -> Any:
+        if function is None:  # fields of a dataclass are not in its class, unless they have defaults
+            raise AttributeError(
+                f"type object {owner.__name__!r} has no attribute {self.name!r}", name=self.name, obj=owner
+            )
+        return self.make(function)
+
+
+# --- what a function knows besides its fields -------------------------------------------------------------------------
+
+
+class Written(NamedTuple):
+    """A tree whose artifact describes classes that are not registered for serialization.
+
+    Attributes:
+        tree: the tree in this process, with the classes that are loaded here.
+        written: the same tree as the artifact describes it, with generic nodes in the place of these classes. The
+            children of a class may have another order there, so this is the tree that is written again.
+    """
+
+    tree: Any
+    written: Any
+
+
+class Facts(NamedTuple):
+    """What a function knows besides its fields. It travels with the function to everything that is made from it:
+    through `dataclasses.replace`, `bind`, `specialize`, `migrate`, pickles, and into new artifacts.
+
+    Each fact is None if there is nothing to say. `tests/kernel/function/test_facts.py` checks every fact on every way.
+
+    Attributes:
+        name_and_order: for a VJP, the name of the function and the order of the VJP.
+        metadata: the user's metadata in the artifact that the function was loaded from.
+        sizes: the sets of sizes of dimension variables in it.
+        padded: the dimension variables along which arguments may be padded: those that it declares, or the batch
+            dimension of the export.
+        first_writer: who wrote the first artifact of it, as in "JAX 0.4.30"; None for the installed JAX.
+        compatibility: the `compatibility` of the export, for which `serialize` writes by default.
+        weak_arguments: indices of the arguments whose types were weak in the export. None means the arguments whose
+            avals are weak.
+        weak_results: the same for the results.
+        in_tree: how the artifact describes `in_tree`, if differently.
+        out_tree: how it describes `out_tree`, if differently.
+        under_policy: True if a policy allowed it. Then what runs is another module, as `_kernel/module/confined.py`
+            says, so it is no other function's equal. No artifact says it.
+        cases: calls that were recorded. They go along as long as the weights are the same, and into artifacts and
+            functions whose signatures they fit.
+    """
+
+    name_and_order: tuple[str, int] | None = None
+    metadata: Mapping[str, Any] | None = None
+    sizes: Sequence[Mapping[str, int]] | None = None
+    padded: tuple[str, ...] | None = None
+    first_writer: str | None = None
+    compatibility: str | None = None
+    weak_arguments: tuple[int, ...] | None = None
+    weak_results: tuple[int, ...] | None = None
+    in_tree: Written | None = None
+    out_tree: Written | None = None
+    under_policy: bool | None = None
+    cases: Cases | None = None
+
+    def of(self, in_tree: Any, in_avals: Sequence[Any], out_tree: Any, out_avals: Sequence[Any]) -> Facts:
+        """The facts that hold for a signature: a description needs its tree, and indices need enough values."""
+        return self._replace(
+            weak_arguments=_within(self.weak_arguments, len(in_avals)),
+            weak_results=_within(self.weak_results, len(out_avals)),
+            in_tree=_of_tree(self.in_tree, in_tree),
+            out_tree=_of_tree(self.out_tree, out_tree),
+        )
+
+    def apart(self) -> dict[str, Any] | None:
+        """The facts that have no place in an artifact; None if there are none."""
+        facts = {name: getattr(self, name) for name in ("name_and_order", "compatibility", "under_policy")}
+        return {name: fact for name, fact in facts.items() if fact is not None} or None
+
+
+NO_FACTS = Facts()
+
+
+def first_writer_of(exported: Attributes) -> str | None:
+    """Who wrote the first artifact of a function. No field is decoded for it."""
+    return kept(exported, "first_writer", _first_writer)
+
+
+def _first_writer(exported: Attributes) -> str | None:
+    attributes = attributes_of(exported)
+    if (artifact := attributes.get("_artifact")) is not None:
+        return first_writer(artifact, jax.__version__)
+    known: Facts = attributes.get("_facts", NO_FACTS)
+    return known.first_writer
+
+
+def _within(indices: tuple[int, ...] | None, count: int) -> tuple[int, ...] | None:
+    return indices if indices is None or all(i < count for i in indices) else None
+
+
+def _of_tree(found: Written | None, tree: Any) -> Written | None:
+    return found if found is not None and (found.tree is tree or found.tree == tree) else None
+
+
+# --- the fields -------------------------------------------------------------------------------------------------------
+
+
+E = TypeVar("E", bound="ExportedData")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

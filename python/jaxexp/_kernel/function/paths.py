@@ -2,13 +2,90 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
 from jaxexp import _jax
+from jaxexp._kernel.artifact.node import GenericNode
 
-from .placeholders import key_paths, taking_placeholders
+# --- tree structures that take placeholders as leaves: to name arguments, and to say how two structures differ --------
+# A class may check its children when JAX makes an instance, as in `if not hasattr(x, "shape"): raise TypeError`. Then a
+# stand-in takes its place, which looks the same in messages.
+
+
+_CONTAINERS = tuple, list, dict, type(None), GenericNode
+_LEAF = jax.tree_util.tree_structure(0)
+
+
+def taking_placeholders(*treedefs: Any) -> Sequence[Any]:
+    """The structures, if all of their classes take any leaves; or else with stand-ins for all classes in them."""
+    if all(_keys_of(treedef, placeholder) is not None for treedef in treedefs for placeholder in (0, object())):
+        return treedefs
+    return tuple(map(_with_stand_ins, treedefs))
+
+
+def key_paths(treedef: Any) -> Sequence[Any]:
+    """The path of each leaf, as `jax.tree_util.tree_flatten_with_path` gives it."""
+    found = _keys_of(treedef, 0)
+    return _keys_of(_with_stand_ins(treedef), 0) or () if found is None else found
+
+
+def _keys_of(treedef: Any, placeholder: Any) -> list[Any] | None:
+    """The path of each leaf; None if a class refuses such leaves, or has others when it is flattened again."""
+    try:
+        tree = treedef.unflatten([placeholder] * treedef.num_leaves)
+        found = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    except Exception:  # whatever a class of the user raises
+        return None
+    return found if len(found) == treedef.num_leaves else None
+
+
+def _with_stand_ins(treedef: Any) -> Any:
+    if (said := treedef.node_data()) is None:
+        return treedef
+    children = [_with_stand_ins(child) for child in treedef.children()]
+    nodetype, data = said
+    if nodetype not in _CONTAINERS:
+        alone = _jax.PyTreeDef.from_node_data_and_children(_jax.tree_registry, said, [_LEAF] * len(children))
+        paths = _keys_of(alone, 0)
+        keys = map(jax.tree_util.FlattenedIndexKey, range(len(children))) if paths is None else (p[0] for p in paths)
+        said = _stand_in(nodetype), _Data(data, tuple(keys))
+    return _jax.PyTreeDef.from_node_data_and_children(_jax.tree_registry, said, children)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Data:
+    """The auxiliary data of a node, and the keys of its children."""
+
+    data: Any
+    keys: tuple[Any, ...] = dataclasses.field(compare=False)
+
+    def __repr__(self) -> str:
+        return repr(self.data)
+
+
+@functools.cache  # JAX keeps both classes, too
+def _stand_in(nodetype: type) -> type:
+    """A class of pytree nodes that messages show as `nodetype`."""
+    name = {"__module__": nodetype.__module__, "__qualname__": nodetype.__qualname__}
+    made: Any = type(nodetype.__name__, (), name)
+
+    def unflatten(data: _Data, children: Any) -> Any:
+        node = made()
+        node.data, node.children = data, tuple(children)
+        return node
+
+    jax.tree_util.register_pytree_with_keys(
+        made, lambda node: (tuple(zip(node.data.keys, node.children, strict=True)), node.data), unflatten
+    )
+    return made
+
+
+# --- the names --------------------------------------------------------------------------------------------------------
 
 
 def argument_paths(in_tree: Any, weights: int = 0) -> list[str]:

@@ -5,12 +5,13 @@ Callers define keys and contents: calls of functions, and sessions of plugins.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 from jaxexp import _native
@@ -41,12 +42,20 @@ class CompileCache:
         self._store = _native.ExecutableStore(folder, max_bytes)
         self._said: set[str] = set()
 
-    def find(self, conditions: Mapping[str, str]) -> tuple[Entry | None, Any]:
-        """What a call needs, with the code for these conditions; None if there is none. Then the second is the right to
-        compile it, until its `end`; or None, if nobody waits for that.
-
-        If another process compiles it, this waits.
+    @contextlib.contextmanager
+    def finding(self, conditions: Mapping[str, str]) -> Generator[Entry | None]:
+        """What a call needs, with the code for these conditions, or None. Then this process compiles it inside of the
+        context, and others wait for that. If another process compiles it, this waits.
         """
+        entry, turn = self._found(conditions)
+        try:
+            yield entry
+        finally:
+            if turn is not None:
+                turn.end()
+
+    def _found(self, conditions: Mapping[str, str]) -> tuple[Entry | None, Any]:
+        """The code, or the right to compile it. None for both if others compiled it for too long."""
         last = time.monotonic() + PATIENCE
         turn = None
         while True:

@@ -21,7 +21,7 @@ from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.artifact.words import dtype_and_shape
 from jaxexp._kernel.function.data import ExportedData
 
-from . import assertions, mlir
+from . import mlir
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -373,7 +373,7 @@ def _assert(operation: Any, relations: Sequence[_Relation], message: str) -> Non
     if not still_open:
         return
     with operation.location, _jax.ir.InsertionPoint.after(operation):
-        assertions.insert(list(map(_holds, still_open)), message)
+        mlir.assert_all(list(map(_holds, still_open)), message)
 
 
 def _holds(relation: _Relation) -> Any:

@@ -101,7 +101,7 @@ def of_chlo(
     is trusted are left out.
     """
     found = list(mlir.iter_operations(module))
-    functions = _Functions(module)
+    functions = _DigestsOfFunctions(module)
     budget = Budget() if budget is None else budget
     budget.add(len(found))
     for operation in found:
@@ -125,7 +125,7 @@ def of_chlo(
         yield operation, name, Meaning.OPERATION if digest in written else Meaning.TWO
 
 
-class _Functions:
+class _DigestsOfFunctions:
     """The digests of a module's functions. There is one for each composite, and many are the same."""
 
     def __init__(self, module: Any) -> None:

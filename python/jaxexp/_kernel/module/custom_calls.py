@@ -9,8 +9,7 @@ from typing import Any
 from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportRuntimeError, Lines
 from jaxexp._kernel.artifact import module_head
-from jaxexp._kernel.artifact.operations import is_understood
-from jaxexp._kernel.artifact.targets import STABLE_CUSTOM_CALLS, is_callback
+from jaxexp._kernel.artifact.operations import STABLE_CUSTOM_CALLS, is_callback, is_understood
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._public import public
 

@@ -41,7 +41,7 @@ def modernize(operation: Any, target: str) -> None:
         _replace(old, routine)
 
 
-def _replace(old: _OldCall, routine: _Routine) -> None:
+def _replace(old: _OldCall, routine: _ModernCall) -> None:
     ir = _jax.ir
     operands = [old.arguments[i] for i in routine.arrays]
     layouts = [old.operand_layouts[i] for i in routine.arrays]
@@ -188,7 +188,7 @@ def _typed(choices: Mapping[str, int | str]) -> dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Routine:
+class _ModernCall:
     """How an old call of a routine corresponds to today's.
 
     Attributes:
@@ -239,7 +239,7 @@ def _solve(old: _OldCall) -> dict[str, Any]:
     )
 
 
-def _routines() -> dict[str, _Routine]:
+def _routines() -> dict[str, _ModernCall]:
     """Every old call by its target."""
     table = {}
     for precision in "sdcz":
@@ -247,7 +247,7 @@ def _routines() -> dict[str, _Routine]:
 
         def add(routine: str, *args: Any, precision: str = precision, library: str = "lapack", **kwargs: Any) -> None:
             target = f"lapack_{precision}{routine}_ffi"
-            table[f"{library}_{precision}{routine}"] = _Routine(target, *args, **kwargs)
+            table[f"{library}_{precision}{routine}"] = _ModernCall(target, *args, **kwargs)
 
         add("potrf", [3], [0, 1], _triangle(0))
         add("getrf", [3], [0, 1, 2])
@@ -265,7 +265,7 @@ def _routines() -> dict[str, _Routine]:
         add("trsm", [8, 9], [0], _solve, library="blas", aliased=1, factor=7)
         # JAX 0.5 wrote a typed call with the factor.
         typed = f"lapack_{precision}trsm_ffi"
-        table[typed] = _Routine(typed, [0, 1], [0], _OldCall.configuration, aliased=1, factor=2)
+        table[typed] = _ModernCall(typed, [0, 1], [0], _OldCall.configuration, aliased=1, factor=2)
     return table
 
 

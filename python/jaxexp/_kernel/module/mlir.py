@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -338,3 +338,22 @@ def target_of(custom_call: Any) -> str:
 def not_text(what: str) -> ModuleError:
     """The error about names in a module of which jaxlib cannot decode one."""
     return ModuleError(_MODULE, f"{what} are text", "one that is not UTF-8")
+
+
+# --- assertions -------------------------------------------------------------------------------------------------------
+# Assertions about sizes that a module leaves open, in the form of those that JAX makes for dimension variables.
+
+
+def assert_all(holds: Sequence[Any], message: str) -> None:
+    """Adds an assertion that all of some truth values hold, at the current insertion point and location."""
+    ir, hlo = _jax.ir, _jax.hlo
+    all_hold, *others = holds
+    for other in others:
+        all_hold = hlo.and_(all_hold, other)
+    attributes = {
+        "call_target_name": ir.StringAttr.get("shape_assertion"),
+        "api_version": ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 2),
+        "has_side_effect": ir.BoolAttr.get(True),
+        "error_message": ir.StringAttr.get(message),
+    }
+    ir.Operation.create("stablehlo.custom_call", results=[], operands=[all_hold], attributes=attributes)

@@ -155,3 +155,18 @@ def _check_type(where: str, aval: Any, found: Any) -> None:
 
 def _refuse(where: str, expected: str, found: Any) -> NoReturn:
     raise ModuleError(_MODULE, f"a main function that takes or returns {expected} as {where}", str(found))
+
+
+# How a module says that a result may take the memory of an argument: a certain result, or any.
+_DONATION = "tf.aliasing_output", "jax.buffer_donor"
+
+
+def donated_arguments(exported: ExportedData) -> tuple[int, ...]:
+    """Indices into `in_avals`: the arguments whose memory the module may use for its results."""
+    serialized = exported.mlir_module_serialized
+    if not module_head.may_name(serialized, *_DONATION):
+        return ()
+    with _jax.make_ir_context() as context:
+        attributes = mlir.argument_attributes(mlir.parse(serialized, context))
+    kept = zip(exported.module_kept_var_idx, attributes[Arguments.of_exported(exported).array], strict=True)
+    return tuple(i for i, attribute in kept if any(name in _jax.ir.DictAttr(attribute) for name in _DONATION))

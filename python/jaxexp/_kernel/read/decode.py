@@ -17,7 +17,7 @@ from jaxexp._kernel.function.data import ExportedData, artifact_of
 from jaxexp._kernel.function.vjps import LaterVjp
 
 
-class Reader:
+class Decoder:
     """Makes functions of one class from artifacts. `reader_of` returns the reader of a class."""
 
     def __init__(self, made: type[ExportedData]) -> None:
@@ -59,13 +59,13 @@ class Reader:
 
 
 @functools.cache
-def reader_of(made: Any) -> Reader:
-    """The `Reader` that makes functions of a class."""
-    return Reader(made)
+def reader_of(made: Any) -> Decoder:
+    """The `Decoder` that makes functions of a class."""
+    return Decoder(made)
 
 
 def verified(buffer: Any, modules: Sequence[Any] = ()) -> _native.Artifact:
-    """The artifact in a buffer, or in an image and its modules; `Reader.decode` makes a function from it."""
+    """The artifact in a buffer, or in an image and its modules; `Decoder.decode` makes a function from it."""
     binding.bind()
     return opened(buffer, modules)
 
@@ -83,7 +83,7 @@ class _LoadedVjp(LaterVjp):
 
     __slots__ = ("primal", "reader")
 
-    def __init__(self, reader: Reader, primal: _native.Artifact) -> None:
+    def __init__(self, reader: Decoder, primal: _native.Artifact) -> None:
         self.reader, self.primal = reader, primal
 
     def __call__(self, primal: object = None) -> Any:

@@ -12,8 +12,7 @@ import re
 from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.artifact.module_head import Bytecode
 
-from .features import SHARDY
-from .table import Release, first_to_read, number, release
+from .table import SHARDY, Release, first_to_read, number, release
 
 # By the first release whose jaxlib knows them; JAX 0.4.22 knows all others. Portable artifacts hold operations of the
 # dialect VHLO, which gives a changed operation a new number.

@@ -13,12 +13,11 @@ from jaxexp import _jax, _native
 from jaxexp._errors import ExportError, ExportTypeError, TooOldReaderError
 from jaxexp._kernel.codec import nodes, treedefs
 from jaxexp._kernel.codec.dtypes import DTYPES
-from jaxexp._kernel.codec.generic_node import GenericNode
+from jaxexp._kernel.codec.library_nodes import GenericNode
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.paths import argument_paths, result_paths
-from jaxexp._kernel.releases import features, table
-from jaxexp._kernel.releases.features import Version
-from jaxexp._kernel.releases.table import Release
+from jaxexp._kernel.releases import table
+from jaxexp._kernel.releases.table import Release, Version
 
 MAX = "max"
 
@@ -44,9 +43,9 @@ class Reader:
     def form(self) -> _native.Form:
         """The slots to fill: the slots that this reader needs, in addition to today's."""
         return _native.Form(
-            serialization_version=features.serialization_version(self.release).written,
-            short_device_count=self.version < features.LONG_DEVICE_COUNT,
-            hlo_shardings=self.version < features.NAMED_SHARDINGS,
+            serialization_version=table.serialization_version(self.release).written,
+            short_device_count=self.version < table.LONG_DEVICE_COUNT,
+            hlo_shardings=self.version < table.NAMED_SHARDINGS,
         )
 
     @property
@@ -126,7 +125,7 @@ def readers() -> tuple[Reader, ...]:
 
 
 def _reader(release: Release) -> Reader:
-    versions = features.stablehlo_that_compiles(release), _jax.newest_stablehlo()
+    versions = table.stablehlo_that_compiles(release), _jax.newest_stablehlo()
     return Reader(release, min(versions, key=table.number))
 
 
@@ -159,20 +158,20 @@ def _features(exported: ExportedData, weights: int) -> Iterator[tuple[Callable[[
 
             for dim in aval.shape:
                 if not isinstance(dim, int) and re.search(r"\b(max|min)\(", str(dim)):
-                    yield where, f"has a symbolic dimension {dim}", features.MAX_AND_MIN
-            yield where, f"has dtype {aval.dtype}", features.dtype_since(_KINDS.get(aval.dtype))
+                    yield where, f"has a symbolic dimension {dim}", table.MAX_AND_MIN
+            yield where, f"has dtype {aval.dtype}", table.dtype_since(_KINDS.get(aval.dtype))
             if aval.memory_space is not _jax.MemorySpace.Device:
-                yield where, f"is in memory space {aval.memory_space}", features.MEMORY_SPACES
+                yield where, f"is in memory space {aval.memory_space}", table.MEMORY_SPACES
             if sharding is None:
                 continue
             if sharding.memory_kind not in (None, "device") and aval.memory_space is _jax.MemorySpace.Device:
-                yield where, f"is in memory of kind {sharding.memory_kind!r}", features.NAMED_SHARDINGS
+                yield where, f"is in memory of kind {sharding.memory_kind!r}", table.NAMED_SHARDINGS
             if sharding.spec.unreduced or sharding.spec.reduced:
-                yield where, f"is unreduced or reduced over mesh axes ({sharding.spec})", features.NAMED_SHARDINGS
+                yield where, f"is unreduced or reduced over mesh axes ({sharding.spec})", table.NAMED_SHARDINGS
     for node in (*treedefs.nodes_of(exported.in_tree), *treedefs.nodes_of(exported.out_tree)):
         if node.type is not None and node.type not in treedefs.BUILTIN:
             name = node.data.class_name if node.type is GenericNode else node.type
-            yield _in_trees, f"nodes of {name}", features.CUSTOM_NODES
+            yield _in_trees, f"nodes of {name}", table.CUSTOM_NODES
     if nodes.has_other_keys((exported.in_tree, exported.out_tree)):
         yield _in_trees, "dicts with keys that are not strings, so that only jaxexp reads it", _jax.OLDEST_JAX
     for name, (nodetype, auxdata) in nodes.unregistered((exported.in_tree, exported.out_tree)).items():

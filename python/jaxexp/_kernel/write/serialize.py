@@ -14,11 +14,10 @@ from jaxexp import _native
 from jaxexp._errors import ExportError, ExportTypeError, Lines, SerializationError, SerializationTypeError, cause
 from jaxexp._kernel.artifact.cases import Case, is_in_files
 from jaxexp._kernel.artifact.metadata import to_json
-from jaxexp._kernel.artifact.provenance import writer_with
+from jaxexp._kernel.artifact.opened import writer_with
 from jaxexp._kernel.codec import binding, nodes
 from jaxexp._kernel.function import data
-from jaxexp._kernel.function.data import ExportedData
-from jaxexp._kernel.function.facts import first_writer_of
+from jaxexp._kernel.function.data import ExportedData, first_writer_of
 from jaxexp._kernel.function.vjps import chain_up_to
 from jaxexp._kernel.io import files
 from jaxexp._kernel.module import locations

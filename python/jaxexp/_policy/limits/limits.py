@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jaxexp._errors import PolicyError
-from jaxexp._kernel.artifact.operations import TRANSFERS, as_parsed, may_be_of_elements
-from jaxexp._kernel.artifact.targets import HINTS, is_callback
+from jaxexp._kernel.artifact.operations import HINTS, TRANSFERS, as_parsed, is_callback, may_be_of_elements
 
 if TYPE_CHECKING:
     from jaxexp._native import Artifact
@@ -32,10 +31,22 @@ class Limits:
     def vjp_order(self, order: int, fun_name: str) -> None:
         self.at_most("max_vjp_order", order, "a VJP", f"the artifact of {fun_name}", "of order")
 
-    def sizes(self, where: str, module_bytes: int, arguments: int, results: int) -> None:
+    def declared(
+        self,
+        where: str,
+        module_bytes: int,
+        arguments: int,
+        results: int,
+        nr_devices: int,
+        platforms: Sequence[str],
+        runs_anywhere: bool,
+    ) -> None:
+        """What a function says of itself, besides its trees and its effects."""
         self.at_most("max_module_bytes", module_bytes, "bytes in its module", where)
         self.at_most("max_arguments", arguments, "arguments", where)
         self.at_most("max_results", results, "results", where)
+        self.devices(nr_devices, "devices", where)
+        self._platforms(platforms, runs_anywhere, where)
 
     def cases(self, artifact: Artifact, where: str) -> None:
         if self.policy.max_case_bytes is None or (said := artifact.cases()) is None:
@@ -48,7 +59,7 @@ class Limits:
     def devices(self, found: int, what: str, where: str) -> None:
         self.at_most("max_devices", found, what, where)
 
-    def platforms(self, platforms: Sequence[str], runs_anywhere: bool, where: str) -> None:
+    def _platforms(self, platforms: Sequence[str], runs_anywhere: bool, where: str) -> None:
         allowed = self.policy.platforms
         if allowed is None:
             return

@@ -2,30 +2,361 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import dataclasses
 import itertools
+import logging
+import math
 import os
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxexp import _native
-from jaxexp._errors import ExportError, WeightsError
-from jaxexp._kernel.artifact.words import why_no_numbers
+from jaxexp import _jax, _native
+from jaxexp._errors import ExportError, WeightsError, shown
+from jaxexp._kernel.artifact.words import dtype_and_shape, why_no_numbers
+from jaxexp._kernel.function.paths import key_paths
 from jaxexp._weights.files import reading
-from jaxexp._weights.files.dtypes import dtype_of, type_of, unnamed
-from jaxexp._weights.files.header import Source
+from jaxexp._weights.files.dtypes import dtype_of, held_as, type_of, unnamed
+from jaxexp._weights.files.header import ALIGNMENT, Source, xxh3
 from jaxexp._weights.files.names import Rename, check_names, listed_names, names_given
-from jaxexp._weights.files.reading import StoredTensors, Tensors
+from jaxexp._weights.files.reading import StoredTensors, TensorFile, Tensors, in_pieces
 
-from . import placing
-from .pieces import digest, identities, is_array, named_leaves, pieces, source
-from .placing import ADVICE, REFUSED, cast, is_castable
+# --- arrays in pytrees: what they are called, whether two are the same one, and their bytes ---------------------------
+# The bytes come piece by piece: a device array is fetched in parts, so that it is never on the host as a whole.
+
+
+# Large enough for a disk, and small beside the rest of a process. A power of two, so that no element is cut.
+PIECE = 1 << 24
+
+# What to do about random keys.
+NUMBERS_OF_KEYS = "take jax.random.key_data(key) as the weight, and jax.random.wrap_key_data of it in the function"
+
+
+def named_leaves(tree: Any) -> dict[str, Any]:
+    """The leaves of a pytree by their paths, such as ``layers/0/w``; an ExportError if two have the same path."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return dict(zip(_names(path for path, _ in leaves), (leaf for _, leaf in leaves), strict=True))
+
+
+def names_in(treedef: Any) -> list[str]:
+    """The paths of the leaves in a tree structure; an ExportError if two are the same."""
+    return _names(key_paths(treedef))
+
+
+def _names(paths: Iterable[Any]) -> list[str]:
+    names = [jax.tree_util.keystr(path, simple=True, separator="/") or "weights" for path in paths]
+    if len(set(names)) != len(names):
+        twice = collections.Counter(names).most_common(1)[0][0]
+        raise ExportError(f"two weights would be called {twice!r}: rename one of them in the pytree")
+    return names
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf could be a weight: pytrees of models also have functions and numbers as leaves."""
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def identities(array: Any) -> Iterable[tuple[Any, ...]]:
+    """Keys that only the same array has: the object, and for NumPy also the memory, because each view is an object."""
+    yield ("object", id(array))
+    if not isinstance(array, jax.Array):
+        memory = np.asarray(array).__array_interface__
+        yield ("memory", memory["data"][0], memory["strides"], array.shape, array.dtype)
+
+
+def source(name: str, array: Any) -> Source:
+    """An array, of NumPy or on any devices, as it is written to a file of tensors.
+
+    An ExportError if a file cannot hold its dtype, or if parts of it are only on devices of other processes.
+    """
+    own = np.dtype(array.dtype).name if isinstance(array.dtype, np.dtype) else str(array.dtype)
+    held = held_as(own, array.shape)
+    if held is None:
+        advice = f": {NUMBERS_OF_KEYS}" if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key) else ""
+        raise ExportError(f"the weight {name!r} has dtype {array.dtype}, which a file of tensors cannot hold{advice}")
+    if isinstance(array, jax.Array) and not _is_here(array):
+        raise ExportError(
+            f"the weight {name!r} is not in this process as a whole: it has the sharding {array.sharding}. "
+            "Gather it first, for example with jax.experimental.multihost_utils.process_allgather"
+        )
+    make = packed if held[0] == "F4" else pieces
+    origin = array if isinstance(array, jax.Array) else None
+    of = unnamed(own, array.shape)
+    return Source(name, *held, lambda: (piece.data for piece in make(array)), origin, of=of)
+
+
+def pieces(array: Any) -> Iterator[np.ndarray[Any, Any]]:
+    """The bytes of an array, row by row, as arrays of uint8 with at most `PIECE` elements.
+
+    Elements of less than a byte take a byte each.
+    """
+    host = np.asarray(array) if not isinstance(array, jax.Array) or _is_host_memory(array) else None
+    like = array if host is None else host
+    for index in _blocks(like.shape, max(1, PIECE // np.dtype(like.dtype).itemsize)):
+        # Of a host array that is not contiguous, a copy of all of it would take as much memory again.
+        block = _fetched(array, index) if host is None else np.ascontiguousarray(host[index])
+        yield block.reshape(-1).view(np.uint8)
+
+
+def digest(array: Any, *before: bytes) -> bytes:
+    """The XXH3 digest of the bytes of an array, and of others in front of them."""
+    return xxh3(itertools.chain(before, (piece.data for piece in pieces(array))))
+
+
+def packed(array: Any) -> Iterator[np.ndarray[Any, Any]]:
+    """The same for elements of four bits: two in a byte, the first one in the lower bits."""
+    for piece in pieces(array):  # of even size: the whole has an even number of elements
+        pairs = piece.reshape(-1, 2)
+        yield (pairs[:, 0] & 15) | (pairs[:, 1] << 4)
+
+
+def unpacked(held: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The elements of four bits that `packed` put into bytes, one in each byte."""
+    return np.stack([held & 15, held >> 4], -1).reshape(-1)
+
+
+def _is_here(array: Any) -> bool:
+    """Whether every element of a `jax.Array` is on some device of this process."""
+    here = {_as_tuple(shard.index) for shard in array.addressable_shards}
+    return {_as_tuple(index) for index in array.sharding.devices_indices_map(array.shape).values()} <= here
+
+
+def _as_tuple(index: Sequence[slice]) -> tuple[tuple[int | None, int | None], ...]:
+    """Slices that can be hashed; Python's own cannot before 3.12."""
+    return tuple((part.start, part.stop) for part in index)
+
+
+def _is_host_memory(array: jax.Array) -> bool:
+    """Whether `numpy.asarray` gives a view of the array: it is on one device, whose memory is the host's."""
+    devices: list[Any] = list(array.sharding.device_set)
+    return len(devices) == 1 and devices[0].platform == "cpu"
+
+
+def _blocks(shape: Sequence[int], most: int) -> Iterator[tuple[slice, ...]]:
+    """Slices of an array, of at most this many elements each, which make up the array one after the other.
+
+    Leading dimensions are taken index by index, the next one in parts, and the rest as a whole.
+    """
+    if 0 in shape:
+        return
+    sizes = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    split = next((axis for axis, size in enumerate(sizes) if size <= most), len(shape))
+    if split == len(shape):  # a scalar
+        yield ()
+        return
+    step = most // sizes[split]
+    step -= step % 2 if step > 1 else 0  # an even number of elements stays one in each part
+    for leading in itertools.product(*(range(size) for size in shape[:split])):
+        for start in range(0, shape[split], step):
+            stop = min(start + step, shape[split])
+            yield (
+                *(slice(i, i + 1) for i in leading),
+                slice(start, stop),
+                *(slice(0, size) for size in shape[split + 1 :]),
+            )
+
+
+def _fetched(array: jax.Array, index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+    """A block of an array on the host, put together from the shards that have parts of it."""
+    block = np.empty([part.stop - part.start for part in index], array.dtype)
+    left = block.size
+    seen = set()
+    for shard in array.addressable_shards:
+        place = _as_tuple(shard.index)
+        if place in seen:  # another copy of the same part
+            continue
+        seen.add(place)
+        inside, target = [], []
+        for part, whole, size in zip(index, shard.index, array.shape, strict=True):
+            first, last, _ = whole.indices(size)
+            start, stop = max(part.start, first), min(part.stop, last)
+            inside.append((start - first, stop - start))
+            target.append(slice(start - part.start, stop - part.start))
+        if all(size > 0 for _, size in inside):
+            found = _part(shard.data, inside)
+            block[tuple(target)] = found
+            left -= found.size
+    assert left == 0
+    return block
+
+
+def _part(data: jax.Array, inside: Sequence[tuple[int, int]]) -> np.ndarray[Any, Any]:
+    if _is_host_memory(data):
+        return np.asarray(data)[tuple(slice(start, start + size) for start, size in inside)]
+    starts, sizes = zip(*inside, strict=True) if inside else ((), ())
+    return np.asarray(jax.lax.dynamic_slice(data, starts, sizes))  # compiled once for each size, not for each place
+
+
+# --- tensors as arrays on devices: on a CPU without a copy, elsewhere by the parts that each device needs -------------
+
+
+ADVICE = "; cast=True casts it"
+REFUSED = "; cast=True makes floats of floats, complex numbers of complex numbers and integers of integers only"
+
+_KINDS = (jnp.floating, jnp.complexfloating, jnp.integer)
+
+logger = logging.getLogger("jaxexp.weights")
+
+
+def check(tensor: Source, aval: Any) -> None:
+    """Raises a WeightsError if a tensor has another type, by its header, than the argument of a program. Its dtype may
+    be any that files hold under its name, if nothing says which.
+    """
+    own = str(aval.dtype)
+    needed = held_as(own, aval.shape)
+    if needed != (tensor.dtype, tensor.shape) or tensor.of not in (None, own):
+        is_named = needed is None or unnamed(own, aval.shape) is None
+        held = "" if needed is None or is_named else f", held as {dtype_and_shape(*needed)}"
+        expected, found = f"{dtype_and_shape(aval.dtype, aval.shape)}{held}", str(tensor)
+        raise WeightsError(tensor.name, expected, found, file=tensor.file or None)
+
+
+def view(tensor: Source, aval: Any) -> np.ndarray[Any, Any]:
+    """A tensor with the dtype and the shape of a program's argument; a view of the mapped file if elements are held as
+    they are.
+    """
+    held = np.frombuffer(tensor.data(), np.uint8)
+    if tensor.dtype == "F4":
+        held = unpacked(held)
+    array: np.ndarray[Any, Any] = held.view(aval.dtype).reshape(aval.shape)
+    return array
+
+
+def placed(tensor: Source, aval: Any, sharding: Any | None) -> jax.Array:
+    """A tensor, which was checked, on devices; the default device if there is no sharding.
+
+    On one CPU device, the array is the mapped file, if the tensor is aligned there. Otherwise it reads only the parts
+    that devices of this process need.
+    """
+    array = view(tensor, aval)
+    if sharding is None:
+        on_device: jax.Array = jax.device_put(array)
+        return on_device
+    return jax.make_array_from_callback(aval.shape, sharding, lambda index: array[index])
+
+
+def log_copies(files: list[TensorFile]) -> None:
+    """Says of each file of another program how much of it JAX copies on a CPU, because it is not aligned. The list is
+    emptied, so that this is said once.
+    """
+    foreign, files[:] = [file for file in files if file.content is None], []
+    for file in foreign:
+        header = file.header
+        if sizes := [t.size for t in header.tensors.values() if t.size and (header.size + t.start) % ALIGNMENT]:
+            logger.info(
+                "%s: a CPU copies %d of its %d tensors to memory (%s bytes), because they do not begin at multiples of "
+                "%d bytes. If you `save` the function with these weights, they do",
+                shown(repr(file.name)), len(sizes), len(header.tensors), f"{sum(sizes):,}", ALIGNMENT,
+            )  # fmt: skip
+
+
+@contextlib.contextmanager
+def wherever() -> Generator[None]:
+    """A context in which weights are placed. They are kept, so they must be the same wherever they are first used.
+
+    In it, nothing is traced or mapped, no mesh is set, 64-bit types are enabled, and all transfers are allowed, because
+    none is the caller's. Only the default device is the caller's.
+    """
+    with contextlib.ExitStack() as undo:
+        undo.enter_context(_jax.outside_of_traces())
+        undo.enter_context(jax.enable_x64(True))
+        undo.enter_context(jax.transfer_guard("allow"))
+        for context in _jax.other_surroundings:
+            undo.callback(context.set_local, context.swap_local(_jax.not_set))
+        yield
+
+
+def is_castable(dtype: Any, to: Any) -> bool:
+    """Whether numbers of a dtype can become those of another one: floats, complex numbers and integers stay such."""
+    return any(jnp.issubdtype(dtype, kind) and jnp.issubdtype(to, kind) for kind in _KINDS)
+
+
+def cast(name: str, array: Any, dtype: Any, file: str | None = None) -> Any:
+    """An array in another dtype, where it is; floats are rounded. A WeightsError if an integer does not fit into the
+    dtype, or if a float would become infinite, the largest number or NaN, or an infinity or NaN something else.
+    """
+    if is_integer := jnp.issubdtype(dtype, jnp.integer):
+        _check_fits(name, array, dtype, file)
+    if isinstance(array, Tracer):
+        return array.astype(dtype)
+    with wherever(), np.errstate(over="ignore"):  # the error below says more than NumPy's warning
+        old = array if isinstance(array, jax.Array) else np.asarray(array)
+        is_small = np.dtype(old.dtype).itemsize < 4  # not every pair of small dtypes has a conversion
+        wide = old.astype(np.int32 if is_integer else np.float32) if is_small else old
+        new = wide.astype(dtype)
+        if not is_integer and not _holds_all(old.dtype, new.dtype):
+            _check_kept(name, old, wide, new, file)
+    if isinstance(new, np.ndarray):
+        new.flags.writeable = False
+    return new
+
+
+def _check_fits(name: str, array: Any, dtype: Any, file: str | None) -> None:
+    least, most = jnp.iinfo(dtype).min, jnp.iinfo(dtype).max
+    own = jnp.iinfo(array.dtype)
+    if (least <= own.min and own.max <= most) or not array.size:
+        return
+    if isinstance(array, Tracer):
+        raise WeightsError(name, f"integers that fit into {dtype}", f"{type_of(array)}, which is being traced")
+    with wherever():
+        found = int(array.min()), int(array.max())
+    if not (least <= found[0] and found[1] <= most):
+        numbers = f"{type_of(array)} from {found[0]:,} to {found[1]:,}"
+        raise WeightsError(name, f"integers that fit into {dtype}", numbers, file=file)
+
+
+def _holds_all(dtype: Any, to: Any) -> bool:
+    """Whether a dtype of floats or complex numbers has the range of another one, and infinities and NaN if that has."""
+    ranges = jnp.finfo(dtype), jnp.finfo(to)
+    if float(ranges[1].min) > float(ranges[0].min) or float(ranges[1].max) < float(ranges[0].max):
+        return False
+    return all(_has(number, to) or not _has(number, dtype) for number in (np.inf, np.nan))
+
+
+def _has(number: float, dtype: Any) -> bool:
+    made = np.asarray(number, np.float32).astype(dtype).astype(np.complex128)
+    return bool(np.array_equal(made, number, equal_nan=True))
+
+
+def _check_kept(name: str, old: Any, wide: Any, new: Any, file: str | None) -> None:
+    """`wide` has the numbers of `old` in a dtype with which one can compute."""
+    xp: Any = jnp if isinstance(wide, jax.Array) else np
+    made = new.astype(np.float32) if np.dtype(new.dtype).itemsize < 4 else new
+    lost = xp.isfinite(wide) != xp.isfinite(made)
+    lost |= xp.isnan(wide) != xp.isnan(made)
+    if not _has(np.nan, new.dtype):  # such dtypes have their largest number instead
+        lost |= xp.abs(wide) > float(jnp.finfo(new.dtype).max)
+    if lost.any():
+        found = f"{type_of(old)} with {wide[lost][0]}"
+        raise WeightsError(name, f"floats that fit into {new.dtype}", found, file=file)
+
+
+def cast_tensor(tensor: Source, aval: Any) -> Source:
+    """A tensor in the dtype of a program's argument, to which it is cast when it is read; the same one if it differs
+    from the argument in something else, or in nothing.
+    """
+    own = str(aval.dtype)
+    held, found = held_as(own, aval.shape), tensor.of or dtype_of(tensor.dtype)
+    if held is None or tensor.shape != tuple(aval.shape) or found in (None, own) or not is_castable(found, aval.dtype):
+        return tensor
+
+    def whole() -> memoryview:
+        array = view(tensor, jax.ShapeDtypeStruct(tensor.shape, np.dtype(found)))
+        return source(tensor.name, cast(tensor.name, array, aval.dtype, tensor.file or None)).data()
+
+    of = unnamed(own, aval.shape)
+    return Source(tensor.name, *held, lambda: in_pieces(whole()), of=of, file=tensor.file, whole=whole)
+
+
+# --- the mapping of both ----------------------------------------------------------------------------------------------
 
 
 class Weights(Mapping[str, Any]):
@@ -197,9 +528,9 @@ class Weights(Mapping[str, Any]):
             tensor, own = tensors[names[name]], unnamed(str(type_.dtype), type_.shape)
             if tensor.of is None and own is not None and own != "complex128":  # of which the shape is another one
                 tensor = dataclasses.replace(tensor, of=dtype_of(tensor.dtype))
-            made = placing.cast_tensor(tensor, type_)
+            made = cast_tensor(tensor, type_)
             try:
-                placing.check(made if is_cast else tensor, type_)
+                check(made if is_cast else tensor, type_)
             except WeightsError as error:
                 if is_cast:
                     error.found += REFUSED if tensor.shape == tuple(type_.shape) else ""
@@ -207,7 +538,7 @@ class Weights(Mapping[str, Any]):
                     error.found += ADVICE
                 raise
             tensor = dataclasses.replace(tensor, name=name)
-            sources.append(placing.cast_tensor(tensor, type_) if is_cast else tensor)
+            sources.append(cast_tensor(tensor, type_) if is_cast else tensor)
         tied = {name for pair in self.other_names.items() for name in pair if names[name] in tensors}
         _check_tied({n: np.frombuffer(tensors[names[n]].data(), np.uint8) for n in tied}, self.other_names, file)
         return Tensors(self._types, sources.__getitem__, repr(file), stable=stable, named=tensors.files)
@@ -260,22 +591,22 @@ class Weights(Mapping[str, Any]):
     def _tensor(self, name: str) -> Source:
         assert self._files is not None
         tensor = self._files.find(name)
-        placing.check(tensor, self._types[name])
+        check(tensor, self._types[name])
         return tensor
 
     def _placed(self, name: str, type_: Any) -> Any:
         sharding = self._shardings[name]
         if self._files is not None:
             tensor = self._tensor(name)
-            with placing.wherever():
-                array = placing.placed(tensor, type_, sharding)
+            with wherever():
+                array = placed(tensor, type_, sharding)
             if sharding is None and array.platform() == "cpu":
-                placing.log_copies(self._files.named)
+                log_copies(self._files.named)
             return array
         array = self._array(name)
         if isinstance(array, Tracer):
             return array if sharding is None else jax.device_put(array, sharding)
-        with placing.wherever():
+        with wherever():
             if not isinstance(array, jax.Array):
                 array = jax.numpy.array(array)  # a copy: the caller may change a NumPy array
             return array if sharding is None else jax.device_put(array, sharding)

@@ -7,7 +7,6 @@ function, or that have a body that calls it, get more operands here. Everything 
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import math
@@ -24,7 +23,7 @@ from jaxexp import _jax
 from jaxexp._errors import ExportError, shown
 from jaxexp._kernel.artifact.words import listed
 from jaxexp._kernel.codec.dtypes import has_number
-from jaxexp._weights.arrays.pieces import NUMBERS_OF_KEYS, digest, identities, is_array, named_leaves, pieces
+from jaxexp._weights.arrays.weights import NUMBERS_OF_KEYS, digest, identities, is_array, named_leaves, pieces
 from jaxexp._weights.files.dtypes import held_as, type_of
 from jaxexp._weights.files.header import sha256
 
@@ -170,10 +169,7 @@ class StillThere:
                 positions[id(constant.value)] = order[name]
         if not positions:
             return traced
-        new = copy.copy(traced)
-        new._params = dict(traced._params, jaxpr=with_existing(traced.jaxpr, positions))
-        new._lojax = None
-        return new
+        return _jax.with_jaxpr(traced, with_existing(traced.jaxpr, positions))
 
 
 def with_weights(traced: Any, chosen: Named | ByContent) -> tuple[Any, dict[str, Any]]:
@@ -219,21 +215,9 @@ def with_weights(traced: Any, chosen: Named | ByContent) -> tuple[Any, dict[str,
     positions = {key: order[name] for key, name in names.items()}
     jaxpr, in_rules = lifted(traced.jaxpr, positions, len(order))
     _warn(traced.fun_name, stay.values(), [name for name, position in order.items() if position in in_rules])
-    return _retraced(traced, jaxpr, weights), weights
-
-
-def _retraced(traced: Any, jaxpr: Any, weights: Mapping[str, Any]) -> Any:
-    """The traced function with another jaxpr, which takes the weights first."""
-    # What JAX knows of an argument besides its type: above all, its devices.
-    alone = jax.jit(lambda weights: None, keep_unused=True).trace({n: _spec(w) for n, w in weights.items()})
-    args, kwargs = jax.tree_util.tree_unflatten(traced._in_tree, range(traced._in_tree.num_leaves))
-    new = copy.copy(traced)
-    new._params = dict(traced._params, jaxpr=jaxpr)
-    _add_in_front(new._params, _OF_OPERANDS, len(weights))
-    new._in_tree = _jax.flatten_for_tracing(((dict.fromkeys(weights, 0), *args), kwargs))[1]
-    new._meta_tys_flat = [*alone._meta_tys_flat, *traced._meta_tys_flat]
-    new._lojax = None
-    return new
+    specs = {name: _spec(weight) for name, weight in weights.items()}
+    in_front = functools.partial(_add_in_front, values=_OF_OPERANDS)
+    return _jax.with_first_argument(traced, jaxpr, specs, in_front), weights
 
 
 def _spec(weight: Any) -> Any:
@@ -454,7 +438,7 @@ def _body(
 _OF_OPERANDS = {"in_shardings": _jax.UNSPECIFIED, "in_layouts": None, "donated_invars": False, "prevent_cse": False}
 
 
-def _add_in_front(params: dict[str, Any], values: Mapping[str, Any], count: int) -> None:
+def _add_in_front(params: dict[str, Any], count: int, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if name in params and not isinstance(params[name], bool):  # `prevent_cse` may be one value for all operands
             params[name] = (value,) * count + tuple(params[name])
@@ -462,7 +446,7 @@ def _add_in_front(params: dict[str, Any], values: Mapping[str, Any], count: int)
 
 def _call(params: dict[str, Any], origins: Sequence[_Origin], lifting: _Lifting) -> tuple[dict[str, Any], _More]:
     params, positions, types = _body("jaxpr", params, origins, lifting)
-    _add_in_front(params, _OF_OPERANDS, len(positions))
+    _add_in_front(params, len(positions), _OF_OPERANDS)
     return params, [(0, positions, types)]
 
 
@@ -501,7 +485,7 @@ def _cond(params: dict[str, Any], origins: Sequence[_Origin], lifting: _Lifting)
 
 def _shard_map(params: dict[str, Any], origins: Sequence[_Origin], lifting: _Lifting) -> tuple[dict[str, Any], _More]:
     params, positions, _ = _body("jaxpr", params, origins, lifting)
-    _add_in_front(params, {"in_specs": _jax.PartitionSpec()}, len(positions))
+    _add_in_front(params, len(positions), {"in_specs": _jax.PartitionSpec()})
     return params, [(0, positions, [lifting.types[position] for position in positions])]  # inside, types are of shards
 
 

@@ -18,15 +18,13 @@ from jaxexp._kernel.call.specialize import specialize, specialized_avals
 from jaxexp._kernel.codec import treedefs
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.convention import Arguments
-from jaxexp._kernel.function.data import E, ExportedData
-from jaxexp._kernel.function.facts import Written
+from jaxexp._kernel.function.data import E, ExportedData, Written
 from jaxexp._kernel.function.vjps import DerivedVjp
 from jaxexp._kernel.io.lock import folder_locked
 from jaxexp._kernel.module import main, mlir, runnable
 from jaxexp._kernel.write import serialize
 from jaxexp._kernel.write.options import Writing
-from jaxexp._weights.arrays.pieces import names_in
-from jaxexp._weights.arrays.weights import Weights
+from jaxexp._weights.arrays.weights import Weights, names_in
 from jaxexp._weights.files import saving
 from jaxexp._weights.files.header import Table
 from jaxexp._weights.files.places import SUFFIX, is_name_beside, name_beside
