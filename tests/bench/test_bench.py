@@ -6,7 +6,6 @@ import types
 import zipfile
 
 import jax.export
-import numpy as np
 import pytest
 
 import jaxexp
@@ -15,14 +14,11 @@ from bench import (
     compare,
     disk,
     measure,
-    models,
     render,
     report,
-    rivals,
     run,
 )  # fmt: skip
 from bench import fleet as fleets
-from bench import served as serving
 from bench.cases import CASES
 from bench.questions import QUESTIONS
 from bench.results import ORACLE, SUBJECT, Cell, Results
@@ -108,19 +104,6 @@ def test_questions_run(name):
 
 def served(name):
     return next(case for case in CASES if case.name == f"served {name}")
-
-
-@pytest.mark.long(promise="rivals compute the same", sibling="test_bench.py::test_questions_run")
-@pytest.mark.parametrize("how", ["ONNX Runtime", "torch"])
-@pytest.mark.parametrize("name", models.SERVED)
-def test_equal_models(how, name, tmp_path):
-    if how not in rivals.RIVALS:
-        pytest.skip("comes with the extra 'rivals'")
-    suffix, write = rivals.RIVALS[how]
-    write(name, tmp_path / f"model{suffix}")
-    program = served(name).build()
-    found = serving.load(how, str(tmp_path / "model"))(np.asarray(program.args[0]))
-    np.testing.assert_allclose(found, program.fresh()(*program.args), rtol=1e-3, atol=1e-4)
 
 
 def test_rivals_take_turns(clock):

@@ -1,4 +1,4 @@
-"""`make shadow`: how outcomes are compared; and the examples in JAX's documents, where a checkout of JAX is named."""
+"""`make shadow`: how outcomes are compared."""
 
 from __future__ import annotations
 
@@ -46,28 +46,3 @@ def test_only_failures_of_jaxexp_count(shadow: ModuleType) -> None:
     assert len(shadow.functions_alone([{**line, "jaxexp": {**both, "export": "ValueError: no"}}])) == 1
     assert len(shadow.functions_alone([{**line, "jaxexp": {**both, "call jax's": "ValueError: no"}}])) == 1
     assert len(shadow.functions_alone([{**line, "differ": ["jaxexp call jax's: other values"]}])) == 1
-
-
-@pytest.mark.long(
-    promise="examples of documents are compared between both libraries",
-    sibling="test_shadow.py::test_only_failures_of_jaxexp_count",
-)
-@pytest.mark.processes(reason="examples run with each library")
-def test_examples_are_compared(shadow: ModuleType, tmp_path) -> None:
-    """Of a document of our own: jaxexp's errors count as the built-in type that jax.export raises."""
-    document = tmp_path / "document.md"
-    document.write_text(
-        """
->>> from jax import export
->>> import numpy as np
->>> exported = export.export(jax.jit(lambda x: x + 1))(np.ones(2, np.float32))
->>> exported.call(np.ones(2, np.float32))
->>> export.export(jax.numpy.sin.__wrapped__)
->>> exported.call(np.ones(3, np.float32))
->>> export.__name__
->>> type(exported).__module__
-"""
-    )
-    count, found = shadow.documents.differences(document)
-    assert count == 8
-    assert [difference.partition(": ")[0] for difference in found] == ["document.md line 9"], found

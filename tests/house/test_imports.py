@@ -270,8 +270,3 @@ def test_the_table_of_caches_has_each_name_that_is_kept() -> None:
     named = set(re.findall(r"\bkept\([\w.]+, \"(\w+)\"", source))
     named |= set(re.findall(r"\b(?:_kept|kept_by\([\w.]+\))\)(?:\.get\(|\[)\"(\w+)\"", source)) | {"equal"}
     assert named == listed
-
-
-def test_few_files_are_beside_the_boxes() -> None:
-    beside = [path.name for path in PACKAGE.glob("*.py*") if not path.name.startswith("_native")]
-    assert len(beside) <= 8, beside

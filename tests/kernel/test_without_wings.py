@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,16 +81,3 @@ def test_what_the_kernel_does_alone(program: Callable[..., str], subprocess_env)
     assert "No module named 'jaxexp._view'" in done["view"][2]
     assert (done["corpus"][0], done["class"][0]) == (0, 0), done
     assert min(map(int, done["corpus"][1].split()[-2:])) > 2
-
-
-@pytest.mark.long(
-    promise="the kernel does alone what it does with all wings, for each function of the corpus",
-    sibling="test_without_wings.py::test_what_the_kernel_does_alone",
-)
-def test_the_corpus_through_the_kernel(program: Callable[..., str], subprocess_env) -> None:
-    code = program(CORPUS.replace("EVERY", "1"))
-    done = subprocess.run([sys.executable, "-c", code], env=subprocess_env(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    called, differentiated = map(int, done.stdout.split()[-2:])
-    assert called > 30
-    assert differentiated > 10

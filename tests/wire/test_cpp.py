@@ -187,7 +187,7 @@ def test_archives(program: Path, tmp_path: Path) -> None:
 
 @pytest.mark.long(
     promise="one program may link the library and the modules for Python",
-    sibling="test_cpp_size.py::test_the_bindings_have_a_namespace_of_their_own",
+    sibling="test_cpp_sources.py::test_the_bindings_have_a_namespace_of_their_own",
 )
 def test_it_links_beside_the_bindings(installed: Path, tmp_path: Path) -> None:
     """One program may have both: no symbol of the library is one of the Python module's, too."""
