@@ -57,17 +57,15 @@ def test_in_front_of_each_step(killed: Callable[..., dict[str, Died]]) -> None:
 
 
 @pytest.mark.long(promise="what is left of a killed process is whole", sibling="test_killed.py::test_at_any_byte")
-@pytest.mark.parametrize("way", ["bytes", "steps", "moments"])
+@pytest.mark.parametrize("way", ["bytes", "steps"])
 @pytest.mark.parametrize("writer", WRITERS)
 def test_again_and_again(writer: str, way: str, killed: Callable[..., dict[str, Died]]) -> None:
-    """Much is written, so at moments by chance mostly while it writes."""
+    """Much is written."""
     found = killed(way, 30, writer, JAXEXP_KILLED_LARGE="100000")[writer]
     if way == "bytes":
         assert found == Died(30, 0)
-    elif way == "steps":
+    else:
         assert found.complete >= 1
-    else:  # how many are complete depends on how busy the machine is
-        assert found.times == 30
 
 
 @pytest.mark.cpp

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import math
-import os
 import pickle
 import subprocess
 import tracemalloc
@@ -200,20 +199,6 @@ def test_what_is_not_there(folder, tmp_path) -> None:
     assert all(isinstance(error, FileNotFoundError) for error in found.values())
 
 
-def test_folders_behind_urls(folder, tmp_path) -> None:
-    fsspec = pytest.importorskip("fsspec", reason="URLs need fsspec")
-    for name in ("000.jaxexp", "damaged.jaxexp", "fleet.zip"):
-        with fsspec.open(f"memory://bulk/inner/{name}", "wb") as file:
-            file.write((folder / name).read_bytes())
-    try:
-        for _ in range(2):
-            found = jaxexp.verify_many(["memory://bulk/"], journal=tmp_path / "journal")
-            assert list(found) == ["memory://bulk/inner/damaged.jaxexp"]
-    finally:
-        fsspec.filesystem("memory").rm("/bulk", recursive=True)
-    assert os.path.getsize(tmp_path / "journal") < 3000
-
-
 @pytest.mark.timeout(60)
 @each("way, after", [("refuses", 0), ("is shut down", 3), ("cancels", 3), ("returns nonsense", 0), ("raises", 3)])
 def test_executors_that_die(way: str, after: int, folder: Path, expected: dict[str, str], tmp_path: Path) -> None:
@@ -242,11 +227,18 @@ def test_an_executor_that_does_nothing(folder: Path, expected: dict[str, str], t
 
 def test_an_executor_by_its_name(folder, tmp_path, monkeypatch, capsys) -> None:
     (tmp_path / "some_executor.py").write_text(
-        "from concurrent.futures import ThreadPoolExecutor\n\n\ndef two():\n    return ThreadPoolExecutor(2)\n"
+        "from concurrent.futures import ThreadPoolExecutor\nfrom kit.bulk import Dying\n\n\n"
+        "def two():\n    return ThreadPoolExecutor(2)\n\n\ndef idle():\n    return Dying('answers nothing', 0)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     whole = str(folder / "000.jaxexp")
     assert start.main(["verify", "--executor", "some_executor:two", whole]) == 0
+    capsys.readouterr()
+    idle = ["--executor", "some_executor:idle", "--timeout", "0.1", "--journal", str(tmp_path / "journal"), whole]
+    assert start.main(["compat", *idle]) == 75
+    err = capsys.readouterr().err
+    assert err.startswith("jaxexp: compat: no worker has finished anything for 0.1 seconds")
+    assert err.endswith("The journal has what is done: run the same command again to go on\n")
     for name, said in (
         ("some_executor", "expected MODULE:FUNCTION, as in my_cluster:executor, found 'some_executor'"),
         ("some_executor:three", "some_executor has no function 'three'"),

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import concurrent.futures
-import sys
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import jaxexp
-from jaxexp._errors import FatalArtifactError, WorkerError
+from jaxexp._errors import WorkerError
 from jaxexp._fleet.passes import one_by_one
 from kit import bulk
 from kit.archives import blob
-from kit.dying import die_at
 from kit.each import each
 
 
@@ -115,30 +112,6 @@ def test_the_journal_of_another_place_does_not_count(tmp_path: Path) -> None:
     assert jaxexp.migrate_many([fleet], tmp_path / "new", journal=journal) == {}
     assert jaxexp.migrate_many([fleet, tmp_path / "other.jaxexp"], tmp_path / "new", journal=journal) == {}
     assert written(tmp_path / "new") == ["a.jaxexp", "fl.zip/a.jaxexp", "other.jaxexp"]
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no limit on the size of files")
-@pytest.mark.long(
-    promise="a worker that is killed while it writes an artifact leaves nothing of it, and all others are there",
-    sibling="test_migrated.py::test_executors_that_die_while_they_migrate",
-)
-def test_workers_that_die_while_they_write(tmp_path: Path) -> None:
-    """The largest artifact is too large for them: nothing of it is left, and all others are there."""
-    folder, new, journal = tmp_path / "in", tmp_path / "new", tmp_path / "journal"
-    folder.mkdir()
-    for number in range(3):
-        (folder / f"{number}.jaxexp").write_bytes(blob(version=number))
-    x = np.random.default_rng(0).standard_normal((100, 100)).astype(np.float32)
-    jaxexp.export(jax.jit(lambda y: y @ x))(x).save(folder / "large.jaxexp")
-    with bulk.pool(die_at, 20_000) as executor:
-        ((name, error),) = jaxexp.migrate_many([folder], new, executor=executor, journal=journal).items()
-    assert name == str(folder / "large.jaxexp")
-    assert isinstance(error, FatalArtifactError)
-    assert [path for path in written(new) if not path.startswith(".")] == ["0.jaxexp", "1.jaxexp", "2.jaxexp"]
-    times = {path: path.stat().st_mtime_ns for path in new.glob("[0-9].jaxexp")}
-    assert jaxexp.migrate_many([folder], new, journal=journal) == {}
-    assert jaxexp.load(new / "large.jaxexp") == jaxexp.load(folder / "large.jaxexp")
-    assert {path: path.stat().st_mtime_ns for path in times} == times, "what was written is not written again"
 
 
 @pytest.mark.timeout(60)

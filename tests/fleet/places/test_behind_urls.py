@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import http.server
-import json
 import secrets
 import shutil
 import zipfile
@@ -17,14 +16,12 @@ import fsspec
 import pytest
 
 import jaxexp
-from jaxexp._cli.start import main
 from jaxexp._fleet.passes.folders import Folders
 from jaxexp._fleet.passes.given import places
 from jaxexp._fleet.places.source import beside_url
 from jaxexp._weights.files import reading
 from kit.archive_files import make
 from kit.archives import blob
-from kit.each import each
 from kit.places import GOLDEN
 from kit.served import running, serving
 from kit.weighted import bound
@@ -57,46 +54,6 @@ def put() -> Put:
 
 def flipped(data: bytes) -> bytes:
     return data[:-1] + bytes([data[-1] ^ 1])
-
-
-def test_whole_weights_are_read(files: dict[str, bytes], put: Put, capsys: pytest.CaptureFixture[str]) -> None:
-    put("model.safetensors", files["model.safetensors"])
-    url = put("model.jaxexp", files["model.jaxexp"])
-    jaxexp.verify(url)
-    assert jaxexp.verify_many([url]) == {}
-    assert main(["verify", "--json", url]) == 0
-    (verdict,) = json.loads(capsys.readouterr().out)["files"]
-    assert verdict["weights"] == [url.replace(".jaxexp", ".safetensors")]
-    assert verdict["weight_bytes"] == len(files["model.safetensors"])
-
-
-@each("damage", [lambda data: data[:1500], lambda data: data[:4], flipped, lambda data: b"", lambda data: None])
-def test_damage_is_found_and_said_as_of_files_here(
-    tmp_path: Path, damage: Callable[[bytes], bytes | None], files: dict[str, bytes], capsys: pytest.CaptureFixture[str]
-) -> None:
-    put, said = putting(), []
-    if (weights := damage(files["model.safetensors"])) is not None:
-        put("model.safetensors", weights)
-        (tmp_path / "model.safetensors").write_bytes(weights)
-    (tmp_path / "model.jaxexp").write_bytes(files["model.jaxexp"])
-    url = put("model.jaxexp", files["model.jaxexp"])
-    for place in (tmp_path / "model.jaxexp", url):
-        with pytest.raises(jaxexp.WeightsError) as error:
-            jaxexp.verify(place)
-        said.append(str(error.value).replace(str(place).rpartition("/")[0], "HERE"))
-    assert said[0] == said[1]
-    (found,) = jaxexp.verify_many([url]).values()
-    assert str(found) == str(error.value)
-    assert main(["verify", url]) == 1
-    assert "damaged" in capsys.readouterr().out
-
-
-def test_weights_of_another_model(tmp_path: Path, files: dict[str, bytes], put: Put) -> None:
-    other, _ = bound(layers=2)
-    other.save(tmp_path / "other.jaxexp")
-    put("model.safetensors", (tmp_path / "other.safetensors").read_bytes())
-    with pytest.raises(jaxexp.WeightsError, match=r"expected the file that 'model.jaxexp' was saved with"):
-        jaxexp.verify(put("model.jaxexp", files["model.jaxexp"]))
 
 
 def test_they_are_fetched_in_pieces(files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,13 +90,6 @@ def test_a_policy_limits_what_is_read(world: World) -> None:
             jaxexp.load(artifact, policy=jaxexp.Policy(max_artifact_bytes=10))
 
 
-def test_verify_reads_everything(world: World) -> None:
-    blob = (world.root / "good" / "f.jaxexp").read_bytes()
-    for at in range(0, len(blob), 41):
-        with pytest.raises(DeserializationError):
-            jaxexp.verify(blob[:at] + bytes([blob[at] ^ 4]) + blob[at + 1 :])
-
-
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
 @pytest.mark.timeout(60)
 def test_pipes_in_passes_and_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,10 +2,9 @@
 
 killed.py FOLDER WAY COUNT SEED WRITER...
 
-A process dies when a file of its own has a size by chance (WAY is "bytes"), in front of each step that concerns the
-folder ("steps"), or is killed from outside at a moment by chance ("moments"). Then what was there is there and whole,
-or what the change makes; and the change can be repeated. Prints for each writer how many processes died, and after how
-many of them the change was complete.
+A process dies when a file of its own has a size by chance (WAY is "bytes"), or in front of each step that concerns the
+folder ("steps"). Then what was there is there and whole, or what the change makes; and the change can be repeated.
+Prints for each writer how many processes died, and after how many of them the change was complete.
 """
 
 from __future__ import annotations
@@ -15,11 +14,9 @@ import io
 import itertools
 import os
 import random
-import select
 import shutil
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -259,11 +256,9 @@ WRITERS: dict[str, Callable[[], Writer]] = {
 }
 
 
-def forked(run: Callable[[], object]) -> tuple[int, int]:
-    """A process that runs this, and the end of a pipe, which is open as long as the process is there."""
-    ended, held = os.pipe()
+def result(run: Callable[[], object]) -> int:
+    """How a process that runs this ends: what it returned, or minus a signal."""
     if (child := os.fork()) == 0:
-        os.close(ended)
         status = FAILED
         try:
             status = int(bool(run()))
@@ -271,13 +266,6 @@ def forked(run: Callable[[], object]) -> tuple[int, int]:
             traceback.print_exc()
         finally:
             os._exit(status)
-    os.close(held)
-    return child, ended
-
-
-def result(child: int, ended: int) -> int:
-    """How a process ended: what it returned, or minus a signal."""
-    os.close(ended)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert status != FAILED
     return status
@@ -285,7 +273,7 @@ def result(child: int, ended: int) -> int:
 
 def here(run: Callable[[], object]) -> bool:
     """What this returns in a process of its own. So XLA never runs in the one that forks."""
-    return bool(result(*forked(run)))
+    return bool(result(run))
 
 
 def dies_at_bytes(writer: Writer, count: int, source: random.Random) -> Iterator[Callable[[], None]]:
@@ -301,7 +289,7 @@ def dies_at_bytes(writer: Writer, count: int, source: random.Random) -> Iterator
             writer.change()
 
         def die() -> None:
-            assert result(*forked(run)) == -signal.SIGXFSZ, "it wrote no such file"
+            assert result(run) == -signal.SIGXFSZ, "it wrote no such file"
 
         yield die
 
@@ -323,7 +311,7 @@ def dies_at_steps(writer: Writer, count: int, source: random.Random) -> Iterator
         writer.change()
 
     def die(number: int) -> None:
-        if result(*forked(lambda: run(number))) == 0:
+        if result(lambda: run(number)) == 0:
             ended.append(True)
 
     for number in itertools.count(1):
@@ -332,22 +320,7 @@ def dies_at_steps(writer: Writer, count: int, source: random.Random) -> Iterator
             return
 
 
-def dies_at_moments(writer: Writer, count: int, source: random.Random) -> Iterator[Callable[[], None]]:
-    start = time.monotonic()
-    here(writer.change)
-    takes = time.monotonic() - start
-
-    def die() -> None:
-        child, ended = forked(writer.change)
-        select.select([ended], [], [], source.uniform(0, takes))
-        os.kill(child, signal.SIGKILL)
-        result(child, ended)
-
-    for _ in range(count):
-        yield die
-
-
-WAYS = {"bytes": dies_at_bytes, "steps": dies_at_steps, "moments": dies_at_moments}
+WAYS = {"bytes": dies_at_bytes, "steps": dies_at_steps}
 
 
 def run(name: str, way: str, count: int, seed: int) -> None:
