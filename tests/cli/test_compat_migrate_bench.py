@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import export as jax_export
 
 import jaxexp
 from jaxexp._compat import migrate
@@ -143,18 +142,6 @@ def test_readers_have_the_same_words_everywhere(folder, tmp_path, good, run) -> 
             with pytest.raises(jaxexp.ExportError, match=r"to= takes a release from '0\.4\.22'"):
                 jaxexp.migrate(scores, to=wrong)
             assert run("migrate", "--to", wrong, scores, tmp_path / "other")[:2] == (2, "")
-
-
-def test_migrate(tmp_path, good, refused) -> None:
-    old, new = GOLDEN / "jax-0.4.30" / "poly.bin", tmp_path / "new.jaxexp"
-    assert f"{old} -> {new}" in good("migrate", old, new)
-    jax_export.deserialize(bytearray(new.read_bytes()))
-    before = new.read_bytes()
-    refused("--force", "migrate", old, new)
-    assert new.read_bytes() == before
-    good("migrate", "--force", "--to", "jax-0.6.2", old, new)
-    assert jaxexp.compatibility(new.read_bytes()).readable_by("0.6.2")
-    assert [path.name for path in tmp_path.iterdir()] == ["new.jaxexp"]
 
 
 def test_what_is_refused_here_has_a_status(folder, tmp_path, run) -> None:

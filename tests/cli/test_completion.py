@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
-
 import pytest
 
-import jaxexp
 from jaxexp._cli import completing, start
 from kit.command_line import NAMES
 
@@ -61,36 +56,3 @@ def test_members(offered, fleet) -> None:
     assert offered("jaxexp archive rm fleet.zip b8 inner/a") == ["plain,inner/again"]
     for nothing in ("missing.zip::", "models/b8.jaxexp::", "http://127.0.0.1:1/fleet.zip::", "models::"):
         assert [item for item in offered(f"jaxexp inspect {nothing}") if item.startswith("plain")] == []
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-def test_in_bash(folder, tmp_path, good, subprocess_env) -> None:
-    """It takes words apart at colons, and would run what a name may contain."""
-    with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
-        for name in ("a b", "$(touch evil)", "plain"):
-            archive.add(name, (folder / "scores.jaxexp").read_bytes())
-    program = tmp_path / "jaxexp"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m jaxexp "$@"\n')
-    program.chmod(0o755)
-    script = good("--completion", "bash") + (
-        'COMP_LINE="$1" COMP_POINT=${#1}; shift; COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))\n'
-        '_jaxexp_completion ./jaxexp; printf "%s\\n" "${COMPREPLY[@]}"\n'
-    )
-
-    def replies(line: str, *words: str) -> list[str]:
-        command = ["bash", "-c", script, "bash", line, *words]
-        done = subprocess.run(command, cwd=tmp_path, env=subprocess_env(), capture_output=True, text=True, check=True)
-        return done.stdout.splitlines()
-
-    assert replies("jaxexp inspect fleet.zip::", "jaxexp", "inspect", "fleet.zip", "::") == [
-        r"\$\(touch\ evil\)", r"a\ b", "plain"
-    ]  # fmt: skip
-    assert replies("jaxexp ver", "jaxexp", "ver") == ["verify"]
-    # Within quotes bash takes nothing apart, and puts the words that it gets between them.
-    assert replies("jaxexp inspect 'fleet.zip::", "jaxexp", "inspect", "'fleet.zip::") == [
-        "fleet.zip::$(touch evil)", "fleet.zip::a b", "fleet.zip::plain"
-    ]  # fmt: skip
-    assert replies('jaxexp inspect "fleet.zip::$', "jaxexp", "inspect", '"fleet.zip::$') == [
-        r"fleet.zip::\$(touch evil)"
-    ]
-    assert not (tmp_path / "evil").exists()

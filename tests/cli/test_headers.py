@@ -13,7 +13,7 @@ import fsspec
 import pytest
 
 import jaxexp
-from kit.served import raw, serving, to
+from kit.served import serving
 from kit.weighted import bound
 
 pytest.importorskip("aiohttp")
@@ -104,14 +104,3 @@ def test_no_message_has_it(private: str, tmp_path: Path, run: Run, refused: Any)
     journal = tmp_path / "journal"
     assert run("verify", "--journal", journal, "--header", HEADER, f"{private}fleet.zip")[0] == 0
     assert TOKEN.encode() not in journal.read_bytes()
-
-
-def test_another_server_gets_them_not(private: str, run: Run, refused: Any) -> None:
-    before = dict(os.environ), dict(fsspec.config.conf)
-    with raw(to(lambda: f"{private}fleet.zip")) as server:
-        command = ["verify", server.url, "--header", HEADER]
-        status, out, err = run(*command)
-        assert status == 1
-        assert "is on another server, and the headers" in out + err
-        refused("--headers-also-to is gone", *command, "--headers-also-to", private, status=2)
-    assert (dict(os.environ), dict(fsspec.config.conf)) == before

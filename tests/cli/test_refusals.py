@@ -91,6 +91,7 @@ REFUSED = [
     ("bench scores.jaxexp", 2, "There is no command 'bench' any more: 'python -m bench'"),
     ("completion bash", 2, "There is no command 'completion' any more: 'jaxexp --completion SHELL'"),
     ("digest scores.jaxexp", 2, "There is no command 'digest' any more: 'jaxexp inspect --digests'"),
+    ("verify one.jaxexp --headers-also-to x", 2, "--headers-also-to is gone: headers go to no other server"),
     ("unpack fleet.zip --suffix .bin", 2, "There is no option '--suffix' any more: files of members end in .jaxexp"),
     ("migrate cased.jaxexp", 2, "Missing argument"),
     ("record cased.jaxexp --name", 2, "requires an argument. 'jaxexp record --help' has examples"),

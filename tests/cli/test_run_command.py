@@ -189,24 +189,6 @@ def test_64_bits(tmp_path: Path, good: Any) -> None:
     good("run", path, "--random", "--size", "n=3")
 
 
-def test_members_and_weights(tmp_path: Path, good: Any) -> None:
-    model = bound()[0]
-    model.save(tmp_path / "model.jaxexp")
-    model.with_weights(params(seed=1)).save(tmp_path / "tuned.jaxexp")
-    with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
-        archive.add("models/a", model)
-    np.save(tmp_path / "x.npy", X)
-    for name, options, expected in (
-        ("model.jaxexp", [], params()),
-        ("fleet.zip::models/a", [], params()),
-        ("model.jaxexp", ["--weights", tmp_path / "tuned.safetensors"], params(seed=1)),
-        ("fleet.zip::models/*", ["--weights", tmp_path / "tuned.safetensors"], params(seed=1)),
-    ):
-        out = tmp_path / "y.npy"
-        good("run", tmp_path / name, tmp_path / "x.npy", "-o", out, "--force", *options)
-        close(np.load(out), apply(expected, X))
-
-
 def test_weights_of_other_dtypes_and_names(tmp_path: Path, good: Any, refused: Any) -> None:
     bound()[0].save(tmp_path / "model.jaxexp")
     np.save(tmp_path / "x.npy", X)
