@@ -33,7 +33,6 @@ from kit.each import each
 from kit.ways import assert_apart_as_in_one, parts_of
 
 DeserializationError = jaxexp.DeserializationError
-IMAGE_MARK = b"jximage\1"
 
 
 def exported_case(name: str, vjp_order: int = 1, **options: Any) -> bytes:
@@ -87,17 +86,6 @@ def test_what_is_not_aligned_is_copied_and_what_follows_left_out() -> None:
         module = np.random.default_rng(size).bytes(size)
         blob = dataclasses.replace(jaxexp.deserialize(SIN), mlir_module_serialized=module).serialize()
         assert_apart_as_in_one(bytes(blob))
-
-
-def test_what_is_no_buffer() -> None:
-    for wrong in ([None], ["text"], [1], 7):
-        for read in (_native.Artifact, _native.join):
-            with pytest.raises(TypeError):
-                read(IMAGE, wrong)
-    for wrong in (None, "text"):
-        for read in (_native.cut, _native.digest, lambda wrong: _native.join(wrong, MODULES)):
-            with pytest.raises(TypeError):
-                read(wrong)
 
 
 def both_refuse(image: Any, modules: Sequence[Any], match: str) -> None:

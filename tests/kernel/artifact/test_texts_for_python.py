@@ -14,7 +14,6 @@ import pytest
 import jaxexp
 from jaxexp import Archive, DeserializationError, _native
 from jaxexp._fleet.archive import writer
-from jaxexp._kernel.artifact import texts
 from jaxexp.runtime.trees import tree_of
 from kit import library_nodes
 from kit.archives import blob
@@ -139,12 +138,3 @@ def test_a_vjp(tmp_path: Path) -> None:
     for number, door in enumerate(doors):
         with pytest.raises(DeserializationError, match=r"vjp\.out_tree.* not in ascending order"):
             door(artifact, tmp_path / str(number))
-
-
-def test_each_is_told_once() -> None:
-    """However many nodes say it."""
-    value = [{i: np.ones(1), 10: np.ones(1)} for i in (1, 2, 1, 2, 1)]
-    metadata, nodes = _native.Artifact(library_nodes.written(value, metadata={"a": 1}, vjp_order=1)).texts()
-    assert metadata == {"a": "1"}
-    assert sorted((name, count) for _, name, _, count in nodes) == [("jaxexp.dict", 2)] * 2
-    texts.check(metadata, nodes)

@@ -62,27 +62,12 @@ def test_axes(name: str) -> None:
             assert_same_values(how(mapped)(*args), expected)
 
 
-@each("size", [0, 5])
-def test_sizes(size: int) -> None:
-    run = lambda f: jax.vmap(positional(f), (0, None, None))(arr(size, 4), {"w": W[0], "b": B[0]}, N[0])  # noqa: E731
-    assert_same_values(run(affine_call()), run(affine))
-
-
 def test_nothing_is_mapped() -> None:
     """One call, whose result JAX repeats."""
     run = lambda f: jax.vmap(lambda: f(X[0], {"w": W[0], "b": B[0]}, n=N[0]), axis_size=3)()  # noqa: E731
     assert_same_values(run(affine_call()), run(affine))
     unused = lambda f: jax.vmap(lambda x: f(X[0], {"w": W[0], "b": B[0]}, n=N[0]))  # noqa: E731
     assert operations(unused(affine_call()), X) == ONE
-
-
-def test_nested() -> None:
-    def run(f: Any) -> Any:
-        inner = jax.vmap(positional(f), (0, None, None))
-        middle = jax.vmap(inner, (None, {"w": 0, "b": None}, 0))
-        return jax.vmap(middle, (0, None, None), 1)(arr(2, 3, 4), {"w": W, "b": B[0]}, N)
-
-    assert_same_values(run(affine_call()), run(affine))
 
 
 DERIVATIVES: dict[str, Callable[[Any], Any]] = {

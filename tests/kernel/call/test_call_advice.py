@@ -12,7 +12,6 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxexp
-from jaxexp._kernel.call.primitive import broken
 from kit.alike import raises_alike, reload
 from kit.corpus import arr
 from kit.each import each
@@ -220,9 +219,3 @@ def test_paths_are_those_of_the_call() -> None:
     model = exported({"a key": jax.ShapeDtypeStruct((b, 3), np.float32)})
     with pytest.raises(jaxexp.ExportError, match=r"args\[0\]\['a key'\].shape\[0\] must be at most 4, found 5"):
         model.call({"a key": np.ones((5, 3), np.float32)})
-
-
-def test_a_message_in_a_form_that_is_not_known_stays() -> None:
-    text = "Input shapes do not match the symbolic shape constraint b <= 4.\n It is 5."
-    exported = jaxexp.export(jax.jit(lambda x: x))(np.ones(3))
-    assert broken(ValueError(text), exported, exported.in_avals) == text.replace("\n ", " ")

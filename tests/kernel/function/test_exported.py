@@ -154,21 +154,6 @@ def test_to_jax_carries_the_vjp() -> None:
         assert all(isinstance(check, library.DisabledSafetyCheck) for check in exported.disabled_safety_checks)
 
 
-def test_save_and_load(tmp_path) -> None:
-    exported = exported_case("perceptron")
-    path = tmp_path / "f.jaxexp"
-    assert exported.save(path) is None
-    assert path.read_bytes() == bytes(exported.serialize())
-    assert_same_fields(jaxexp.load(path), exported, as_written=True)
-    assert not jaxexp.load(str(path)).has_vjp()
-    exported.save(str(path), vjp_order=1)
-    assert path.read_bytes() == bytes(exported.serialize(vjp_order=1))
-    assert_same_chains(jaxexp.load(path), exported, 1, as_written=True)
-    assert_same_chains(jax_export.deserialize(bytearray(path.read_bytes())), exported, 1, as_written=True)
-    p = CASES["perceptron"].build()
-    assert_same_values(jaxexp.load(path).call(*p.args), p.live(*p.args))
-
-
 def test_loaded_function_outlives_its_file(tmp_path) -> None:
     path = tmp_path / "f.jaxexp"
     exported_case("sin").save(path)
