@@ -219,33 +219,6 @@ def model_path(saved: Path, tmp_path: Path) -> Path:
 
 
 SMALL = params(1)
-FIRST_USES = {
-    "jit": lambda model: jax.jit(lambda x: model.call(x))(X),
-    "jit itself": lambda model: jax.jit(model.call)(X),
-    "scan": lambda model: jax.lax.scan(lambda c, _: (c, model.call(X)), 0.0, None, length=2),
-    "grad": lambda model: jax.jit(jax.grad(lambda x: model.call(x).sum()))(X),
-    "vmap": lambda model: jax.vmap(model.call)(jnp.stack([X, X])),
-    "shapes": lambda model: jax.eval_shape(model.call, X),
-    "export": lambda model: jaxexp.export(jax.jit(lambda x: model.call(x) + 1))(X),
-    "one weight": lambda model: jax.jit(lambda: next(iter(model.weights.values())) + 1)(),
-}
-SOURCES = {
-    "load": jaxexp.load,
-    "bind a file": lambda path: jaxexp.load(path).unbound.bind(path.with_suffix(".safetensors")),
-    "bind NumPy arrays": lambda path: jaxexp.load(path).unbound.bind(jax.tree.map(np.asarray, SMALL)),
-    "another file": lambda path: jaxexp.load(path).with_weights(path.with_suffix(".safetensors")),
-    "on a mesh": lambda path: jaxexp.load(path).with_mesh(jax.make_mesh((1,), ("a",))),
-}
-PAIRS = [(s, u) for i, s in enumerate(SOURCES) for j, u in enumerate(FIRST_USES) if i == 0 or (i + j) % 4 == 0]
-
-
-@each("source, use", PAIRS)
-def test_the_first_use_may_be_traced(source: str, use: str, saved: Path) -> None:
-    """What is kept for later uses are arrays, not what stands for them in one trace."""
-    model = SOURCES[source](saved)
-    FIRST_USES[use](model)
-    assert not any(isinstance(array, jax.core.Tracer) for array in model.weights.values())
-    close(model.call(X), apply(SMALL, X))
 
 
 BATCH = np.random.default_rng(2).standard_normal((2, 3, 4, SIZE)).astype(np.float32)
