@@ -1,4 +1,4 @@
-"""The site of the documentation: `make docs` finds links that lead nowhere; and a reader's search works in a browser."""
+"""The site of the documentation: links that lead nowhere are found, and a reader's search works in a browser."""
 
 from __future__ import annotations
 
