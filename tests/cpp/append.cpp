@@ -1,13 +1,12 @@
 // Adds records to a file of executables, as the runtime does, until it is killed or has added all.
 //
 //   append FILE NAME COUNT SIZE      each with so many bytes of code, which are the length of the name
-#include "wire/compiled/append.h"
-
 #include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "target.h"
+#include "wire/compiled/records.h"
 
 int main(int argc, char** argv) {
   using namespace jaxexp;

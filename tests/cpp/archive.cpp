@@ -1,15 +1,14 @@
-// Sections as schema/archive.fbs and wire/archive/section.h have them.
+// Sections as schema/archive.fbs and wire/archive/end.h have them.
 #include "archive.h"
 
 #include <cstring>
 #include <span>
 
 #include "wire/archive/end.h"
-#include "wire/archive/section.h"
 #include "wire/archive/zip_file.h"
 #include "wire/artifact/opened.h"
 #include "wire/base/digest.h"
-#include "wire/exported/chain.h"
+#include "wire/exported/values.h"
 
 namespace jaxexp::tests {
 namespace {
@@ -90,7 +89,7 @@ wire::ArchiveIndex index_of(const wire::FileBytes& file, const wire::FoundEnd& f
 }
 
 void seal_sections(std::vector<std::uint8_t>& file) {
-  constexpr std::size_t end_at = 16, facts = 64;  // as wire/archive/section.cpp has them
+  constexpr std::size_t end_at = 16, facts = 64;  // as wire/archive/end.cpp has them
   for (std::size_t position = 0; file.size() - position >= wire::Section::most_head + wire::ArchiveEnd::size;) {
     const std::size_t head = wire::Section{position}.head().size();
     std::uint64_t end = 0;

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "wire/archive/find_end.h"
+#include "wire/archive/end.h"
 #include "wire/archive/records.h"
 #include "wire/base/file_bytes.h"
 

@@ -7,11 +7,11 @@
 #include "errors.h"
 #include "index.h"
 #include "wire/archive/index.h"
-#include "wire/archive/member_name.h"
+#include "wire/archive/member.h"
 #include "wire/archive/records.h"
 #include "wire/archive/weights.h"
 #include "wire/archive/zip_file.h"
-#include "wire/artifact/stored_digest.h"
+#include "wire/artifact/layout.h"
 
 namespace {
 

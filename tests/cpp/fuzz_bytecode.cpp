@@ -8,8 +8,6 @@
 #include "wire/base/error.h"
 #include "wire/bytecode/bytecode.h"
 #include "wire/bytecode/head.h"
-#include "wire/bytecode/inventory.h"
-#include "wire/bytecode/sources.h"
 
 namespace {
 

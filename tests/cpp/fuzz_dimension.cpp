@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "errors.h"
-#include "wire/exported/constraint.h"
+#include "wire/exported/dimension.h"
 #include "wire/exported/growth.h"
 #include "wire/exported/limits.h"
 

@@ -8,8 +8,6 @@
 #include "archive.h"
 #include "errors.h"
 #include "wire/archive/end.h"
-#include "wire/archive/find_end.h"
-#include "wire/archive/section.h"
 #include "wire/archive/zip_file.h"
 #include "wire/base/digest.h"
 

@@ -16,7 +16,6 @@
 #include "jaxexp/run_error.h"
 #include "runtime/function/kept_record.h"
 #include "runtime/signature/tiling.h"
-#include "wire/compiled/append.h"
 #include "wire/compiled/records.h"
 
 namespace {

@@ -9,7 +9,7 @@
 #include "seal.h"
 #include "target.h"
 #include "view.h"
-#include "wire/artifact/known.h"
+#include "wire/artifact/opened.h"
 #include "wire/base/error.h"
 
 namespace {
@@ -73,7 +73,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   bytes.shrink_to_fit();
   const auto [metadata, content] = tests::sizes_of(bytes);
   tests::seal(bytes, metadata, content);
-  wire::Known known;  // keeps views into what it was given first
+  wire::MetadataCache known;  // keeps views into what it was given first
   const std::vector<Bytes> others = siblings(bytes);
   std::vector<const Bytes*> all{&bytes};
   for (const Bytes& other : others) all.push_back(&other);

@@ -21,7 +21,7 @@ std::string verified(const wire::ArchiveIndex& index, const Bytes& part, std::si
                      const wire::ModuleDigests& modules) {
   const std::unique_ptr<std::uint8_t[]> memory(new std::uint8_t[part.size() + shift]);
   std::memcpy(memory.get() + shift, part.data(), part.size());
-  wire::Known known;
+  wire::MetadataCache known;
   std::vector<std::uint64_t> aligned;
   try {
     wire::verify_member(index, 0, {memory.get() + shift, part.size()}, modules, known, aligned);

@@ -1,5 +1,5 @@
-// Fuzz target: a module that passes the check is made static, said in older words, rid of tokens, and given stable
-// sorts, or refused with an error that can be shown. What is written can be read again, and is the same each time.
+// Fuzz target: a module that passes the check is made static, changed for other plugins, and rid of tokens,
+// or refused with an error that can be shown. What is written can be read again, and is the same each time.
 #include <functional>
 #include <optional>
 #include <string>
@@ -8,9 +8,8 @@
 
 #include "jaxexp/run_error.h"
 #include "runtime/adapt/adapt.h"
-#include "runtime/refine/code.h"
+#include "runtime/refine/parts.h"
 #include "runtime/refine/refine.h"
-#include "runtime/refine/tables.h"
 #include "target.h"
 #include "wire/base/error.h"
 #include "wire/bytecode/bytecode.h"
@@ -80,16 +79,22 @@ std::string outcome(Bytes module, Keeps keeps, const std::function<Changed()>& c
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const Bytes module{data, size};
+  const adapt::Changes::Targets all = [](std::string_view) { return true; };
+  const auto changed = [&](const adapt::Changes& changes) {
+    return std::pair<Keeps, std::function<Changed()>>(Keeps::validity,
+                                                      [=] { return adapt::changed(module, where, changes); });
+  };
   const std::pair<Keeps, std::function<Changed()>> changes[] = {
       {Keeps::nothing, [&] { return refine::with_shapes(module, where, shapes_for(module)); }},
-      {Keeps::validity, [&] { return adapt::with_older_words(module, where); }},
-      {Keeps::validity, [&] { return adapt::with_stable_sorts(module, where); }},
-      {Keeps::validity, [&] { return adapt::with_typed_comparisons(module, where); }},
-      {Keeps::validity, [&] { return adapt::with_wide_indices(module, where); }},
-      {Keeps::validity, [&] { return adapt::with_guarded_constants(module, where); }},
-      {Keeps::validity, [&] { return adapt::with_confined_convolutions(module, where); }},
-      {Keeps::validity,
-       [&] { return adapt::without_layouts_of_empty_results(module, where, [](std::string_view) { return true; }); }},
+      changed({.comparisons = true}),
+      changed({.constants = true}),
+      changed({.indices = true}),
+      changed({.sorts = true}),
+      changed({.convolutions = true}),
+      changed({.older_words = true}),
+      changed({.without_layouts = all}),
+      changed({.typed = all}),
+      changed({true, true, true, true, true, true, all, all}),
       {Keeps::validity, [&] { return adapt::without_layouts(module, where); }},
       {Keeps::validity, [&] { return Changed(adapt::without_tokens(module, where, size % 3)); }},
   };

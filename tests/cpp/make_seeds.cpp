@@ -14,9 +14,9 @@
 #include "archive.h"
 #include "index.h"
 #include "rebuild.h"
+#include "wire/base/dtype.h"
 #include "wire/base/error.h"
 #include "wire/exported/check.h"
-#include "wire/exported/dtype_size.h"
 #include "wire/exported/values.h"
 #include "wire/exported/verify.h"
 
@@ -30,7 +30,8 @@ std::vector<wire::Cases::Value> zeros(const wire::Values& values) {
   for (std::uint32_t i = 0; i < values.size(); ++i) {
     const auto& aval = values.aval(i);
     wire::Cases::Value value{static_cast<std::uint8_t>(aval.dtype()), {}, {}, {}, {}, {}};
-    std::size_t size = wire::dtype_size(value.dtype).value_or(0);
+    const wire::Dtype* const dtype = wire::dtype_with(&wire::Dtype::kind, value.dtype);
+    std::size_t size = dtype ? dtype->bytes() : 0;
     for (std::uint32_t d = 0; d < wire::Values::length(aval.shape()); ++d) {
       const std::string dim = aval.shape()->Get(d)->str();
       const bool is_constant = dim.size() < 9 && dim.find_first_not_of("0123456789") == std::string::npos;

@@ -23,8 +23,7 @@
 #include "target.h"
 #include "view.h"
 #include "wire/archive/verify_member.h"
-#include "wire/artifact/fetch.h"
-#include "wire/artifact/known.h"
+#include "wire/artifact/opened.h"
 #include "wire/base/crew.h"
 #include "wire/base/error.h"
 #include "wire/base/file_bytes.h"
@@ -68,7 +67,7 @@ void together(const std::function<void(std::size_t)>& work) {
 void read_in_crews(const wire::FileBytes& file, std::size_t members) {
   const wire::ArchiveIndex index = tests::index_of(file, tests::end_of(file));
   tests::require(index.size() == members, "the archive has its members");
-  wire::Known known;
+  wire::MetadataCache known;
   std::atomic<std::size_t> verified = 0;
   together([&](std::size_t) {
     wire::Crew::run(3, members, [&](std::size_t i) {
@@ -124,14 +123,14 @@ void read_while_it_grows(const std::filesystem::path& path, const std::vector<st
 void open_many(const std::vector<std::filesystem::path>& paths, const std::vector<Finding>& expected) {
   struct Item {
     std::optional<wire::FileBytes> file;
-    const wire::Known::Metadata* metadata = nullptr;
+    const wire::MetadataCache::Metadata* metadata = nullptr;
     std::optional<wire::Opened> opened;
     bool is_refused = false;
   };
   together([&](std::size_t t) {
     using Reading = wire::FileBytes::Reading;
     const Reading reading = t % 3 == 0 ? Reading::at_once : t % 3 == 1 ? Reading::large_in_parts : Reading::in_parts;
-    wire::Known known;
+    wire::MetadataCache known;
     std::vector<Item> items(paths.size());
     wire::Crew crew(2, paths.size(), [&](std::size_t i) {
       Item& item = items[i];

@@ -4,15 +4,20 @@
 #include <algorithm>
 #include <compare>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "bindings/archive/member.h"
+#include "bindings/base/buffer.h"
 #include "bindings/base/define.h"
-#include "bindings/base/owned.h"
+#include "bindings/base/objects.h"
+#include "wire/archive/end.h"
 #include "wire/archive/weights.h"
-#include "wire/artifact/stored_digest.h"
+#include "wire/archive/zip_file.h"
+#include "wire/artifact/layout.h"
+#include "wire/base/digest.h"
 #include "wire/base/error.h"
 
 namespace jaxexp::bindings {
@@ -225,6 +230,172 @@ void define_archive_index(nb::module_& m) {
       .def(
           "check", [](const IndexView& view) { view.index().check(); }, nb::call_guard<Unlocked>(),
           "Checks all of it, and that members share no bytes by mistake.");
+}
+
+// Members, their places and what they say of a function.
+
+using wire::Member, wire::Text;
+
+namespace {
+
+Text text_of(const nb::str& text) {
+  Py_ssize_t size;
+  const char* const bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (!bytes) throw nb::python_error();
+  return std::string(bytes, static_cast<std::size_t>(size));
+}
+
+std::optional<Text> text_of(const std::optional<nb::str>& text) {
+  return text ? std::optional(text_of(*text)) : std::nullopt;
+}
+
+void define_place(nb::module_& m) {
+  using Place = Member::Place;
+  nb::class_<Place>(m, "MemberPlace", "Where the bytes of a member are in an archive's file.")
+      .def(nb::init<std::uint64_t, std::uint32_t, std::uint32_t, std::uint16_t, bool, bool>(), "position"_a, "size"_a,
+           "crc32"_a, "header"_a, "shared"_a = false, "apart"_a = false)
+      .def_ro("position", &Place::position)
+      .def_ro("size", &Place::size)
+      .def_ro("crc32", &Place::crc32)
+      .def_ro("header", &Place::header, "The size of the ZIP header in front of them.")
+      .def_ro("shared", &Place::shared, "Whether they are another member's, which has the same content.")
+      .def_ro("apart", &Place::apart, "Whether they are an image, whose modules are elsewhere in the file.")
+      .def(
+          "as_shared",
+          [](const Place& place) {
+            Place shared = place;
+            shared.shared = true;
+            return shared;
+          },
+          "The same bytes, for a member that does not own them.");
+}
+
+void define_summary(nb::module_& m) {
+  using Summary = Member::Summary;
+  nb::class_<Summary>(m, "MemberSummary", "What an index says of a function; lists have a line for each element.")
+      .def(
+          "__init__",
+          [](Summary* summary, const nb::str& fun_name, const std::optional<nb::str>& jax_version,
+             const nb::str& writer, const nb::str& platforms, std::uint32_t nr_devices, const nb::str& arguments,
+             std::uint32_t argument_count, const nb::str& results, std::uint32_t result_count) {
+            new (summary)
+                Summary{text_of(fun_name),  text_of(jax_version), text_of(writer),  text_of(platforms), nr_devices,
+                        text_of(arguments), argument_count,       text_of(results), result_count};
+          },
+          nb::kw_only(), "fun_name"_a, "jax_version"_a.none(), "writer"_a, "platforms"_a, "nr_devices"_a, "arguments"_a,
+          "argument_count"_a, "results"_a, "result_count"_a)
+      .def_ro("fun_name", &Summary::fun_name)
+      .def_ro("jax_version", &Summary::jax_version)
+      .def_ro("writer", &Summary::writer)
+      .def_ro("platforms", &Summary::platforms)
+      .def_ro("nr_devices", &Summary::nr_devices)
+      .def_ro("arguments", &Summary::arguments)
+      .def_ro("argument_count", &Summary::argument_count)
+      .def_ro("results", &Summary::results)
+      .def_ro("result_count", &Summary::result_count);
+}
+
+}  // namespace
+
+nb::bytes last_bytes(std::vector<wire::ZipMember> files, const Member::Place& index, std::uint64_t position,
+                     const nb::bytes& comment) {
+  files.push_back({std::string(wire::index_name), index.size, index.crc32, index.position - index.header});
+  return to_bytes(wire::zip_end(files, position, {comment.c_str(), comment.size()}));
+}
+
+void define_archive_member(nb::module_& m) {
+  define_place(m);
+  define_summary(m);
+  nb::class_<Member>(m, "Member", "What the index of an archive says of a member.")
+      .def(
+          "__init__",
+          [](Member* member, const Member::Summary& summary, const wire::Digest& digest, std::uint32_t size,
+             const std::optional<nb::str>& metadata,
+             bool own_metadata) { new (member) Member{summary, digest, size, text_of(metadata), own_metadata}; },
+          nb::kw_only(), "summary"_a, "digest"_a, "size"_a, "metadata"_a.none(), "own_metadata"_a)
+      .def(
+          "at",
+          [](const Member& member, const Member::Place& place, const nb::typed<nb::iterable, Member::Module>& modules) {
+            Member stored = member;
+            stored.place = place;
+            stored.modules = to_vector<Member::Module>(modules);
+            return stored;
+          },
+          "place"_a, "modules"_a, "The same, with its bytes and its modules in other places.")
+      .def_prop_ro("summary", [](const Member& member) { return member.summary; })
+      .def_ro("digest", &Member::digest, "Of the artifact with its modules.")
+      .def_ro("size", &Member::size, "Likewise.")
+      .def_ro("metadata", &Member::metadata, "The user's, as JSON; None where there is none.")
+      .def_ro("own_metadata", &Member::own_metadata, "Whether it was given to the archive, not to the artifact.")
+      .def_prop_ro("place", [](const Member& member) { return member.place; })
+      .def_ro("modules", &Member::modules, "Position, size and digest of its module, of its VJP's, and so on.");
+}
+
+// The end of an archive has a constant size.
+
+namespace {
+
+using ReadAt = nb::typed<nb::callable, nb::bytes(int, int)>;
+
+std::tuple<std::uint64_t, wire::ArchiveEnd, std::uint64_t, bool> find_end(std::uint64_t size, const ReadAt& read,
+                                                                          bool may_walk) {
+  nb::object held;
+  std::optional<Buffer> buffer;
+  const auto [end, said, rest, section] = wire::find_end(
+      size,
+      [&](std::uint64_t position, std::size_t count) {
+        held = read(position, count);
+        const auto bytes = buffer.emplace(held).bytes();
+        if (bytes.size() != count) throw nb::value_error("a range has to be as long as was asked for");
+        return bytes;
+      },
+      may_walk);
+  return {end, said, section, rest == wire::FoundEnd::Rest::unfinished};
+}
+
+}  // namespace
+
+void define_archive_end(nb::module_& m) {
+  using End = wire::ArchiveEnd;
+  nb::class_<End>(m, "ArchiveEnd", "The last bytes of an archive, which lead to its index.")
+      .def(nb::init<std::uint64_t, std::uint32_t, std::uint32_t, std::uint32_t, wire::Digest>(), "index_position"_a,
+           "index_size"_a, "root_position"_a, "root_size"_a, "root_digest"_a)
+      .def_static(
+          "read", [](HasBuffer last) { return End::read(Buffer(last).bytes()); }, "last"_a,
+          "What so many bytes say; None where they are not the end of an archive.")
+      .def_ro("index_position", &End::index_position)
+      .def_ro("index_size", &End::index_size)
+      .def_ro("root_position", &End::root_position)
+      .def_ro("root_size", &End::root_size)
+      .def_ro("root_digest", &End::root_digest)
+      .def("comment", [](const End& end) { return to_bytes(end.comment()); }, "The ZIP file's comment.");
+  m.attr("ARCHIVE_END_SIZE") = End::size;
+  m.attr("ARCHIVE_END_MAGIC") = to_bytes(End::magic);
+  m.attr("ARCHIVE_SECTION_HEAD_SIZE") = wire::Section::most_head;
+  m.attr("ARCHIVE_INDEX_NAME") = text(wire::index_name);
+  m.def("archive_weights_name", &wire::weights_name, "number"_a,
+        "The name in the ZIP file of a file of weights, by its number.");
+  m.attr("ARCHIVE_APART_FOLDER") = text(wire::apart_folder);
+
+  m.def(
+      "find_archive_end", &find_end, "size"_a, "read"_a, "may_walk"_a,
+      "Where the last complete archive in a file of this size ends, and what its last bytes say; where its last "
+      "section begins; and whether what an unfinished append left follows it. `read` gives ranges, by position and size. "
+      "Archives of earlier versions are walked through, or the end of the file is believed.");
+  m.def(
+      "archive_section_head",
+      [](std::uint64_t position, std::uint64_t end, std::optional<HasBuffer> last) {
+        const wire::Digest digest = last ? wire::digest(Buffer(*last).bytes()) : wire::Digest{};
+        return to_bytes(wire::Section{position, end, digest}.head());
+      },
+      "position"_a, "end"_a = 0, "last"_a = nb::none(),
+      "The first bytes of a section of an archive's file; without an end and the last bytes, of an unfinished one.");
+  m.def(
+      "zip_local_header",
+      [](std::string_view name, std::uint64_t size, std::uint32_t crc32, std::uint64_t position) {
+        return to_bytes(wire::zip_local_header(name, size, crc32, position));
+      },
+      "name"_a, "size"_a, "crc32"_a, "position"_a, "The header of a member of a ZIP file, at a position.");
 }
 
 }  // namespace jaxexp::bindings

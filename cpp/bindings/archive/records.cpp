@@ -9,9 +9,8 @@
 #include <vector>
 
 #include "bindings/archive/index_view.h"
-#include "bindings/archive/member.h"
 #include "bindings/base/define.h"
-#include "bindings/base/owned.h"
+#include "bindings/base/objects.h"
 
 namespace jaxexp::bindings {
 namespace {

@@ -1,8 +1,11 @@
 // Two passes in each step: over modules that are apart from members, and over members.
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,20 +13,99 @@
 #include <vector>
 
 #include "bindings/archive/index_view.h"
-#include "bindings/archive/scratch.h"
 #include "bindings/base/buffer.h"
 #include "bindings/base/define.h"
-#include "bindings/base/owned.h"
+#include "bindings/base/objects.h"
 #include "bindings/base/texts.h"
-#include "bindings/base/workers.h"
-#include "wire/archive/ranges.h"
 #include "wire/archive/verify_member.h"
+#include "wire/artifact/opened.h"
 #include "wire/base/crew.h"
 #include "wire/base/digest.h"
 #include "wire/base/error.h"
 
 namespace jaxexp::bindings {
 namespace {
+
+/// What one thread has: few buffers, which stay in its core's cache.
+class Scratch {
+ public:
+  /// How many bytes are read at once: less, and calls of the system take longer than copying; more, and bytes leave the
+  /// cache before they are looked at.
+  static constexpr std::size_t job_size = std::size_t{1} << 17;
+
+  Scratch() { forget(); }
+
+  /// For the job at hand.
+  std::vector<std::uint64_t>& memory() { return buffers_[used_]; }
+  /// Metadata that this thread has seen, in buffers that are kept for it.
+  wire::MetadataCache& known() { return *known_; }
+  /// After a job over `size` bytes. Its buffer is used again at once, unless metadata in it are kept.
+  void end_job(std::size_t size) {
+    if (size > 2 * job_size) {
+      if (memory().size() > most_kept / sizeof(std::uint64_t)) memory() = {};
+      std::swap(memory(), buffers_.front());  // the one that may be large
+      forget();
+    } else if (known_->size() != known_count_) {
+      known_count_ = known_->size();
+      if (++used_ == buffers_.size()) forget();
+    }
+  }
+  /// Makes all buffers free for other bytes.
+  void forget() {
+    known_.emplace();
+    used_ = known_count_ = 0;
+  }
+
+ private:
+  /// Memory that comes from the system a page at a time takes longer than reading: up to this size it is kept.
+  static constexpr std::size_t most_kept = std::size_t{1} << 24;
+
+  std::array<std::vector<std::uint64_t>, 8> buffers_;
+  std::optional<wire::MetadataCache> known_;
+  std::size_t used_, known_count_;
+};
+
+class ScratchPool {
+ public:
+  /// What a job has while it runs.
+  class Turn {
+   public:
+    Turn(ScratchPool& pool, std::size_t size) : pool_(pool), size_(size) {
+      if (size > large) large_ = std::unique_lock(pool.large_);
+      const std::lock_guard lock(pool.mutex_);
+      scratch_ = std::move(pool.idle_.back());
+      pool.idle_.pop_back();
+    }
+    ~Turn() {
+      scratch_->end_job(size_);
+      const std::lock_guard lock(pool_.mutex_);
+      pool_.idle_.push_back(std::move(scratch_));  // there is room: it was taken from there
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    Scratch* operator->() const { return scratch_.get(); }
+
+   private:
+    ScratchPool& pool_;
+    const std::size_t size_;
+    std::unique_lock<std::mutex> large_;
+    std::unique_ptr<Scratch> scratch_;
+  };
+
+  /// For so many jobs at the same time. What earlier ones have seen is forgotten.
+  void prepare(std::size_t threads) {
+    idle_.reserve(threads);
+    while (idle_.size() < threads) idle_.push_back(std::make_unique<Scratch>());
+    for (const auto& scratch : idle_) scratch->forget();
+  }
+
+ private:
+  /// Larger ones are read one after the other, so that memory does not grow with the number of threads.
+  static constexpr std::size_t large = std::size_t{1} << 26;
+
+  std::mutex mutex_, large_;
+  std::vector<std::unique_ptr<Scratch>> idle_;
+};
 
 /// A member as it is verified: from its header in the ZIP file on.
 struct Part {
@@ -140,7 +222,7 @@ class Verification {
       wire::Crew::run(workers, modules.size(),
                       [&](std::size_t i) { modules[i].digest = wire::digest(modules[i].bytes); });
       remember(modules);
-      wire::Known known;
+      wire::MetadataCache known;
       const std::size_t jobs = (members.size() + members_in_job - 1) / members_in_job;
       wire::Crew::run(workers, jobs, [&](std::size_t job) {
         const std::size_t begin = job * members_in_job, count = std::min(members_in_job, members.size() - begin);
@@ -157,9 +239,9 @@ class Verification {
     {
       const Unlocked unlocked;
       for_all(file, modules, scratch_, workers,
-              [](Module& module, wire::Known&) { module.digest = wire::digest(module.bytes); });
+              [](Module& module, wire::MetadataCache&) { module.digest = wire::digest(module.bytes); });
       remember(modules);
-      for_all(file, members, scratch_, workers, [&](Part& part, wire::Known& known) { verify(part, known); });
+      for_all(file, members, scratch_, workers, [&](Part& part, wire::MetadataCache& known) { verify(part, known); });
     }
     return nb::make_tuple(first + members.size(), verdicts(members));
   }
@@ -195,7 +277,7 @@ class Verification {
     for (const Module& module : modules) modules_.emplace(module.place, module.digest);
   }
 
-  void verify(Part& part, wire::Known& known) const {
+  void verify(Part& part, wire::MetadataCache& known) const {
     try {
       part.texts = wire::verify_member(index_, part.number, part.bytes, modules_, known, part.aligned);
     } catch (wire::Error& error) {

@@ -6,9 +6,9 @@
 
 #include "bindings/base/buffer.h"
 #include "bindings/base/define.h"
-#include "bindings/base/owned.h"
+#include "bindings/base/objects.h"
 #include "wire/base/digest.h"
-#include "wire/base/large_pages.h"
+#include "wire/base/memory.h"
 
 namespace jaxexp::bindings {
 namespace {
@@ -58,6 +58,15 @@ void define_apart(nb::module_& m) {
         return over(held.bytes().size(), [&] { return wire::digest(held.bytes()); });
       },
       "buffer"_a, "XXH3 of 128 bits, in its canonical byte order, as trailers have it.");
+  m.def(
+      "artifact_digest",
+      [](HasBuffer artifact) {
+        const Buffer held(artifact);
+        const auto trailer = wire::Trailer::read(held.bytes());
+        if (!trailer) throw wire::Error({}, "an artifact with a trailer", "one without");
+        return trailer->artifact_digest();
+      },
+      "artifact"_a, "The digest at the end of an artifact with a trailer, which covers all that the artifact is.");
   m.def("equal_bytes", &equal_bytes, "one"_a, "other"_a,
         "Whether two buffers have the same bytes. Python's memoryviews compare one byte after the other.");
   nb::class_<wire::Digester>(m, "Digester", "The same digest, of bytes that come in parts, from one thread.")

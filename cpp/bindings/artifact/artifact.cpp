@@ -2,12 +2,10 @@
 #include "bindings/artifact/artifact.h"
 
 #include "bindings/artifact/library_nodes.h"
-#include "bindings/base/owned.h"
-#include "bindings/base/text.h"
+#include "bindings/base/objects.h"
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/symbolic.h"
-#include "wire/artifact/fetch.h"
-#include "wire/exported/chain.h"
+#include "wire/artifact/opened.h"
 #include "wire/exported/generation.h"
 #include "wire/exported/values.h"
 

@@ -11,8 +11,8 @@
 
 #include "bindings/base/buffer.h"
 #include "bindings/base/texts.h"
+#include "bindings/codec/encoder.h"
 #include "bindings/codec/later.h"
-#include "bindings/codec/said.h"
 #include "exported_generated.h"
 #include "wire/artifact/opened.h"
 

@@ -5,11 +5,10 @@
 
 #include "bindings/artifact/artifact.h"
 #include "bindings/artifact/library_nodes.h"
-#include "bindings/base/owned.h"
-#include "bindings/base/text.h"
+#include "bindings/base/objects.h"
+#include "wire/base/dtype.h"
 #include "wire/base/error.h"
 #include "wire/base/flat_map.h"
-#include "wire/exported/dtype_name.h"
 #include "wire/exported/leaf_paths.h"
 #include "wire/exported/values.h"
 

@@ -15,20 +15,18 @@
 #include <vector>
 
 #include "bindings/artifact/artifact.h"
-#include "bindings/artifact/cases.h"
-#include "bindings/artifact/weights.h"
+#include "bindings/artifact/noted.h"
 #include "bindings/base/buffer.h"
 #include "bindings/base/define.h"
 #include "bindings/base/errors.h"
-#include "bindings/base/owned.h"
+#include "bindings/base/objects.h"
 #include "bindings/codec/encoder.h"
-#include "bindings/codec/form.h"
-#include "wire/artifact/recorded.h"
+#include "wire/artifact/apart.h"
 #include "wire/artifact/trailer.h"
-#include "wire/base/large_pages.h"
-#include "wire/exported/chain.h"
+#include "wire/base/memory.h"
 #include "wire/exported/check.h"
 #include "wire/exported/limits.h"
+#include "wire/exported/values.h"
 
 namespace jaxexp::bindings {
 namespace {

@@ -6,9 +6,8 @@
 #include <utility>
 
 #include "bindings/base/nanobind.h"
-#include "bindings/base/text.h"
+#include "bindings/base/objects.h"
 #include "wire/base/flat_map.h"
-#include "wire/exported/library_node.h"
 #include "wire/exported/values.h"
 
 namespace jaxexp::bindings {

@@ -8,8 +8,8 @@
 
 #include "bindings/base/file.h"
 #include "bindings/base/nanobind.h"
-#include "bindings/base/owned.h"
-#include "wire/base/large_pages.h"
+#include "bindings/base/objects.h"
+#include "wire/base/memory.h"
 
 namespace jaxexp::bindings {
 

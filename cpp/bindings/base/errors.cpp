@@ -2,9 +2,7 @@
 
 #include <system_error>
 
-#include "bindings/base/owned.h"
-#include "bindings/base/raising.h"
-#include "bindings/base/text.h"
+#include "bindings/base/objects.h"
 #include "wire/artifact/layout.h"
 
 namespace jaxexp::bindings {

@@ -9,8 +9,8 @@
 
 #include "bindings/base/buffer.h"
 #include "bindings/base/errors.h"
-#include "bindings/base/owned.h"
-#include "wire/base/large_pages.h"
+#include "bindings/base/objects.h"
+#include "wire/base/memory.h"
 
 namespace jaxexp::bindings {
 

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "bindings/base/owned.h"
+#include "bindings/base/objects.h"
 
 namespace jaxexp::bindings {
 namespace {

@@ -2,9 +2,8 @@
 #pragma once
 
 #include "bindings/base/nanobind.h"
-#include "bindings/base/owned.h"
-#include "bindings/base/text.h"
-#include "wire/artifact/texts.h"
+#include "bindings/base/objects.h"
+#include "wire/artifact/opened.h"
 
 namespace jaxexp::bindings {
 

@@ -6,12 +6,9 @@
 #include <string_view>
 
 #include "bindings/base/buffer.h"
-#include "bindings/base/owned.h"
-#include "bindings/base/text.h"
+#include "bindings/base/objects.h"
 #include "wire/bytecode/bytecode.h"
 #include "wire/bytecode/head.h"
-#include "wire/bytecode/inventory.h"
-#include "wire/bytecode/sources.h"
 
 namespace jaxexp::bindings {
 namespace {

@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "bindings/base/define.h"
-#include "bindings/base/owned.h"
+#include "bindings/base/objects.h"
 
 namespace jaxexp::bindings {
 namespace {

@@ -7,10 +7,9 @@
 #include <vector>
 
 #include "bindings/base/errors.h"
-#include "bindings/base/owned.h"
+#include "bindings/base/objects.h"
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/encoder.h"
-#include "wire/exported/constraint.h"
 #include "wire/exported/dimension.h"
 #include "wire/exported/generation.h"
 

@@ -12,9 +12,8 @@
 
 #include "bindings/base/errors.h"
 #include "bindings/base/jax_refs.h"
-#include "bindings/base/owned.h"
-#include "bindings/base/text.h"
-#include "bindings/codec/said.h"
+#include "bindings/base/objects.h"
+#include "bindings/codec/encoder.h"
 #include "bindings/codec/symbolic.h"
 #include "wire/artifact/trailer.h"
 #include "wire/base/digest.h"
@@ -77,21 +76,18 @@ class Decoder {
   static nb::object reduce(std::vector<nb::object> operands, PyObject* (*operation)(PyObject*, PyObject*));
   nb::object scope();
   nb::object dtype(int kind, const wire::Path& where);
-  // mesh.cpp
+  // sharding.cpp
   nb::object mesh(const schema::AbstractMesh& mesh, const wire::Path& where);
   nb::object device(const schema::AbstractDevice& device, const wire::Path& where);
   static const char* platform_of_kind(std::string kind, const wire::Path& where);
-  // partition_spec.cpp
   nb::object partition_spec(const schema::PartitionSpec& spec, const wire::Path& where);
   nb::object one_axis(const schema::PartitionSpecOneAxis& axis);
-  // sharding.cpp
   nb::object named_sharding(const schema::NamedSharding& sharding, const wire::Path& where);
   nb::object hlo_sharding(const flatbuffers::Vector<std::int8_t>& proto, const nb::object& aval,
                           const wire::Path& where);
-  // effect.cpp, safety_check.cpp
+  // exported.cpp
   nb::object effect(const schema::Effect& effect, const wire::Path& where);
   nb::object safety_check(const schema::DisabledSafetyCheck& check, const wire::Path& where);
-  // exported.cpp
   std::pair<nb::object, nb::object> values(const wire::Values& values, std::string_view avals_field,
                                            std::string_view shardings_field);
 

@@ -1,25 +1,114 @@
 // The state of one serialization, and what it can write: one method for each type, defined in the file of that type.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
-#include "bindings/base/attributes.h"
 #include "bindings/base/errors.h"
 #include "bindings/base/jax_refs.h"
-#include "bindings/codec/encoded_tree.h"
-#include "bindings/codec/form.h"
-#include "bindings/codec/said.h"
+#include "bindings/base/nanobind.h"
 #include "bindings/codec/symbolic.h"
 #include "wire/artifact/trailer.h"
 #include "wire/artifact/writer.h"
 #include "wire/base/error.h"
 #include "wire/base/flat_map.h"
-#include "wire/base/interner.h"
 
 namespace jaxexp::bindings {
+
+/// Straight from the instance's dictionary if an attribute is there. An Exported looks up absent ones by a method in
+/// Python, and its `__dict__` decodes all fields.
+class Attributes {
+ public:
+  explicit Attributes(nb::handle object)
+      : object_(object), present_(nb::steal(PyObject_GenericGetDict(object.ptr(), nullptr))) {
+    if (!present_.is_valid()) PyErr_Clear();
+  }
+
+  nb::object operator[](const nb::object& name) const {
+    const nb::object found = if_there(name);
+    return found.is_valid() ? found : nb::object(object_.attr(name));
+  }
+
+  /// Not valid if the dictionary lacks it.
+  nb::object if_there(const nb::object& name) const {
+    return nb::borrow(present_.is_valid() ? PyDict_GetItemWithError(present_.ptr(), name.ptr()) : nullptr);
+  }
+
+ private:
+  nb::handle object_;
+  nb::object present_;
+};
+
+/// Which slots an artifact fills. The slots that readers since JAX 0.9.1 use are always filled; the others are chosen
+/// here.
+struct Form {
+  /// Readers before 0.8.2 refuse all numbers but their own; later ones accept any, and go by the slots.
+  std::uint16_t serialization_version = 12;  // what JAX 0.11.1 and newer write
+  bool short_device_count = false;           // what readers before 0.8.2 know, beside the 32-bit one
+  bool hlo_shardings = false;                // what readers before 0.9.0 know, beside NamedShardings
+};
+
+/// Objects are not valid if there is nothing to say.
+struct Said {
+  nb::object weak_arguments, weak_results;  // indices
+  nb::object in_tree, out_tree;             // as the artifact describes them, with classes by their names
+
+  /// All four, with None for what is not valid; or None.
+  nb::object for_python() const {
+    if (!weak_arguments.is_valid() && !weak_results.is_valid() && !in_tree.is_valid() && !out_tree.is_valid())
+      return nb::none();
+    const auto or_none = [](const nb::object& object) { return object.is_valid() ? object : nb::none(); };
+    return nb::make_tuple(or_none(weak_arguments), or_none(weak_results), or_none(in_tree), or_none(out_tree));
+  }
+};
+
+namespace schema = wire::schema;
+
+/// The distinct nodes of one tree in the order in which they were written, children before their parents.
+class EncodedTree {
+ public:
+  using Table = wire::Offset<schema::PyTreeDef>;
+
+  bool contains(Table table) const { return numbers_.contains(table.o); }
+
+  /// Notes a node that was just written as `table` and is not there yet. Keys are those of a dict, in order.
+  void add(schema::PyTreeDefKind kind, Table table, std::span<const Table> children,
+           std::span<const std::string_view> keys);
+
+  /// Writes the tree; returns its root.
+  Table write(wire::Writer& writer) const;
+
+  /// About how much memory this takes.
+  std::size_t size() const {
+    return sizeof(*this) + nodes_.size() * sizeof(Node) + 4 * (children_.size() + ends_.size()) + text_.size();
+  }
+
+  /// Forgets what only `add` needs.
+  void finish() { numbers_ = {}; }
+
+ private:
+  struct Node {
+    schema::PyTreeDefKind kind;
+    std::uint32_t arity;
+  };
+
+  std::vector<Node> nodes_;
+  std::vector<std::uint32_t> children_;  // of all nodes in order, by number
+  std::vector<std::uint32_t> ends_;      // of the keys of all dicts, in `text_`
+  std::string text_;
+  wire::FlatMap<std::uint32_t> numbers_;  // by table, from 1
+};
+
+/// Writes one node. Equal ones are written once where they are shared.
+EncodedTree::Table write_tree_node(wire::Writer& writer, schema::PyTreeDefKind kind,
+                                   std::span<const EncodedTree::Table> children,
+                                   wire::Offset<wire::Vector<wire::Offset<wire::String>>> keys,
+                                   wire::Offset<wire::String> name, wire::Offset<wire::Vector<std::int8_t>> auxdata,
+                                   bool share = true);
 
 namespace schema = wire::schema;
 template <class T>
@@ -69,18 +158,16 @@ class Encoder {
   Offset<wire::String> dimension(std::string_view text);
   void note_constraints(nb::handle dimension);
   schema::DType dtype(nb::handle dtype);
-  // mesh.cpp
+  // sharding.cpp
   Offset<schema::AbstractMesh> mesh(nb::handle mesh);
   Offset<schema::AbstractDevice> device(nb::handle abstract_device);
-  // partition_spec.cpp
   Offset<schema::PartitionSpec> partition_spec(nb::handle spec);
   Offset<schema::PartitionSpecOneAxis> one_axis(nb::handle partition);
   OffsetVector<wire::String> axis_set(nb::handle names);
-  // sharding.cpp
   Offset<schema::NamedSharding> named_sharding(nb::handle sharding);
   Offset<schema::Sharding> sharding(Offset<schema::NamedSharding> named_sharding);
   Offset<schema::Sharding> sharding(Offset<schema::NamedSharding> named_sharding, nb::handle hlo_sharding);
-  // effect.cpp, safety_check.cpp
+  // exported.cpp
   Offset<schema::Effect> effect(nb::handle effect);
   Offset<schema::DisabledSafetyCheck> safety_check(nb::handle check);
 

@@ -1,7 +1,8 @@
 // Exported <-> its fields in Python.
+
 #include <limits>
 
-#include "bindings/base/owned.h"
+#include "bindings/base/objects.h"
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/encoder.h"
 
@@ -260,6 +261,32 @@ std::pair<nb::object, nb::object> Decoder::values(const wire::Values& values, st
     PyTuple_SET_ITEM(shardings.ptr(), i, sharding.release().ptr());
   }
   return {avals, shardings};
+}
+
+// Effect <-> a JAX effect, which Python names and finds by name.
+
+Offset<schema::Effect> Encoder::effect(nb::handle effect) {
+  return schema::CreateEffect(writer_.fbb(), string(jax_.effect_name(effect), "the name of an effect"));
+}
+
+nb::object Decoder::effect(const schema::Effect& effect, const wire::Path& where) {
+  shareable_ = false;
+  return placing(where, [&] { return jax_.effect_of_name(string(*effect.type_name())); });
+}
+
+// DisabledSafetyCheck <-> the Python class of that name.
+
+Offset<schema::DisabledSafetyCheck> Encoder::safety_check(nb::handle check) {
+  using Kind = schema::DisabledSafetyCheckKind;
+  const nb::object target = jax_.safety_check_target(check);
+  if (target.is_none()) return schema::CreateDisabledSafetyCheck(writer_.fbb(), Kind::platform);
+  const auto name = string(target, "the target of a custom call");
+  return schema::CreateDisabledSafetyCheck(writer_.fbb(), Kind::custom_call, name);
+}
+
+nb::object Decoder::safety_check(const schema::DisabledSafetyCheck& check, const wire::Path& where) {
+  const nb::object target = check.custom_call_target() ? string(*check.custom_call_target()) : nb::none();
+  return reading(where, "a safety check", [&] { return jax_.safety_check(static_cast<int>(check.kind()), target); });
 }
 
 }  // namespace jaxexp::bindings

@@ -6,8 +6,7 @@
 #include <memory>
 #include <string_view>
 
-#include "bindings/base/owned.h"
-#include "bindings/base/text.h"
+#include "bindings/base/objects.h"
 #include "wire/exported/limits.h"
 
 namespace jaxexp::bindings {

@@ -9,8 +9,7 @@
 
 #include "bindings/base/buffer.h"
 #include "bindings/base/errors.h"
-#include "bindings/base/owned.h"
-#include "bindings/base/text.h"
+#include "bindings/base/objects.h"
 #include "wire/base/digest.h"
 #include "wire/base/error.h"
 #include "wire/compiled/cpu.h"

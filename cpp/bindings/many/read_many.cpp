@@ -14,16 +14,12 @@
 #include "bindings/artifact/functions.h"
 #include "bindings/base/define.h"
 #include "bindings/base/errors.h"
-#include "bindings/base/no_collections.h"
-#include "bindings/base/owned.h"
-#include "bindings/base/text.h"
-#include "bindings/base/workers.h"
-#include "wire/artifact/fetch.h"
-#include "wire/artifact/known.h"
+#include "bindings/base/objects.h"
 #include "wire/artifact/layout.h"
+#include "wire/artifact/opened.h"
 #include "wire/base/crew.h"
 #include "wire/base/file_bytes.h"
-#include "wire/base/large_pages.h"
+#include "wire/base/memory.h"
 #include "wire/exported/values.h"
 
 namespace jaxexp::bindings {
@@ -69,7 +65,7 @@ struct Item {
   // What a thread made of it.
   std::optional<wire::FileBytes> file;
   std::shared_ptr<Artifact::Source> source;  // without its buffer, where that is a file's
-  const wire::Known::Metadata* metadata = nullptr;
+  const wire::MetadataCache::Metadata* metadata = nullptr;
   std::optional<Later> later;
   Failure failure;
 };
@@ -250,7 +246,7 @@ class Reading {
   const wire::FileBytes::Reading how_read_;
   const std::uint64_t most_file_bytes_;
   std::vector<Item> items_;
-  wire::Known known_;  // of the items' bytes
+  wire::MetadataCache known_;  // of the items' bytes
 };
 
 /// An item that is not read yet. Python exceptions are about the item.

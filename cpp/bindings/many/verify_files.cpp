@@ -12,17 +12,15 @@
 
 #include "bindings/base/define.h"
 #include "bindings/base/file.h"
-#include "bindings/base/owned.h"
-#include "bindings/base/text.h"
+#include "bindings/base/objects.h"
 #include "bindings/base/texts.h"
-#include "bindings/base/workers.h"
 #include "wire/artifact/opened.h"
 #include "wire/base/crew.h"
 #include "wire/base/error.h"
 #include "wire/base/file_bytes.h"
 #include "wire/bytecode/bytecode.h"
 #include "wire/bytecode/head.h"
-#include "wire/exported/chain.h"
+#include "wire/exported/values.h"
 
 namespace jaxexp::bindings {
 namespace {

@@ -1,8 +1,7 @@
 // Arrays on devices. Python reads those on the CPU where they are.
 #include <dlpack/dlpack.h>
 
-#include "bindings/base/owned.h"
-#include "bindings/base/text.h"
+#include "bindings/base/objects.h"
 #include "bindings/runtime/define.h"
 #include "bindings/runtime/given.h"
 

@@ -1,9 +1,10 @@
+#include "bindings/base/errors.h"
+
 #include <exception>
 #include <string_view>
 #include <system_error>
 
-#include "bindings/base/raising.h"
-#include "bindings/base/text.h"
+#include "bindings/base/objects.h"
 #include "bindings/runtime/define.h"
 
 namespace jaxexp::bindings {

@@ -10,8 +10,7 @@
 #include <span>
 #include <string>
 
-#include "bindings/base/owned.h"
-#include "bindings/base/text.h"
+#include "bindings/base/objects.h"
 #include "bindings/runtime/define.h"
 #include "bindings/runtime/given.h"
 

@@ -7,8 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "bindings/base/owned.h"
-#include "bindings/base/text.h"
+#include "bindings/base/objects.h"
 #include "bindings/runtime/define.h"
 #include "bindings/runtime/given.h"
 

@@ -10,17 +10,15 @@
 #include <vector>
 
 #include "bindings/base/file.h"
-#include "bindings/base/owned.h"
-#include "bindings/base/text.h"
+#include "bindings/base/objects.h"
 #include "bindings/runtime/define.h"
 #include "bindings/runtime/given.h"
 #include "jaxexp/archive.h"
 #include "wire/api/translating.h"
-#include "wire/base/aligned_memory.h"
+#include "wire/base/error.h"
 #include "wire/base/file_bytes.h"
-#include "wire/base/file_error.h"
+#include "wire/base/memory.h"
 #include "wire/bytecode/bytecode.h"
-#include "wire/bytecode/inventory.h"
 #include "wire/tensors/mapped_file.h"
 
 namespace jaxexp::bindings {

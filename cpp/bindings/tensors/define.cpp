@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "bindings/base/buffer.h"
-#include "bindings/base/owned.h"
-#include "bindings/base/text.h"
+#include "bindings/base/objects.h"
 #include "wire/tensors/header.h"
 
 namespace jaxexp::bindings {

@@ -1,10 +1,13 @@
 // The public view of numbers.
-#include "jaxexp/array.h"
+#include "runtime/api/array.h"
 
 #include <algorithm>
 
+#include "jaxexp/array.h"
+#include "jaxexp/run_error.h"
 #include "runtime/array/dlpack.h"
 #include "runtime/array/numbers.h"
+#include "wire/base/error.h"
 
 namespace jaxexp {
 namespace {
@@ -78,5 +81,10 @@ void Array::check_dtype(std::string_view dtype) const {
   if (dtype != this->dtype())
     throw RunError(Reason::argument, "the array is " + str() + ", and not of dtype " + std::string(dtype));
 }
+
+// How a RunError reads.
+
+RunError::RunError(Reason reason, const std::string& message)
+    : std::runtime_error(wire::escaped(message)), reason_(reason) {}
 
 }  // namespace jaxexp

@@ -12,15 +12,15 @@
 #include <utility>
 
 #include "jaxexp/archive.h"
-#include "runtime/api/given.h"
+#include "runtime/api/array.h"
 #include "runtime/array/dlpack.h"
 #include "runtime/function/bound.h"
 #include "runtime/lapack/lapack.h"
-#include "runtime/plugin/few.h"
+#include "runtime/plugin/executable.h"
 #include "runtime/plugin/handlers.h"
 #include "wire/api/translating.h"
-#include "wire/base/file_error.h"
-#include "wire/base/listed.h"
+#include "wire/base/error.h"
+#include "wire/base/text.h"
 #include "wire/tensors/mapped_file.h"
 
 namespace jaxexp {

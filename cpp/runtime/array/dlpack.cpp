@@ -13,50 +13,13 @@ namespace {
 
 using Reason = RunError::Reason;
 
-struct Code {
-  std::string_view dtype;
-  std::uint8_t code, bits;
-};
-
-constexpr Code codes[] = {
-    {"bool", kDLBool, 8},
-    {"int2", kDLInt, 2},
-    {"int4", kDLInt, 4},
-    {"int8", kDLInt, 8},
-    {"int16", kDLInt, 16},
-    {"int32", kDLInt, 32},
-    {"int64", kDLInt, 64},
-    {"uint2", kDLUInt, 2},
-    {"uint4", kDLUInt, 4},
-    {"uint8", kDLUInt, 8},
-    {"uint16", kDLUInt, 16},
-    {"uint32", kDLUInt, 32},
-    {"uint64", kDLUInt, 64},
-    {"float16", kDLFloat, 16},
-    {"float32", kDLFloat, 32},
-    {"float64", kDLFloat, 64},
-    {"bfloat16", kDLBfloat, 16},
-    {"complex64", kDLComplex, 64},
-    {"complex128", kDLComplex, 128},
-    {"float8_e5m2", kDLFloat8_e5m2, 8},
-    {"float8_e4m3fn", kDLFloat8_e4m3fn, 8},
-    {"float8_e4m3b11fnuz", kDLFloat8_e4m3b11fnuz, 8},
-    {"float8_e5m2fnuz", kDLFloat8_e5m2fnuz, 8},
-    {"float8_e4m3fnuz", kDLFloat8_e4m3fnuz, 8},
-    {"float8_e4m3", kDLFloat8_e4m3, 8},
-    {"float8_e3m4", kDLFloat8_e3m4, 8},
-    {"float8_e8m0fnu", kDLFloat8_e8m0fnu, 8},
-    {"float4_e2m1fn", kDLFloat4_e2m1fn, 4},
-};
-
 const ElementType* type_of(const DLDataType& dtype) {
-  const auto* const found = std::ranges::find_if(
-      codes, [&](const Code& code) { return code.code == dtype.code && code.bits == dtype.bits && dtype.lanes == 1; });
-  if (found == std::end(codes))
+  const ElementType* const found = dtype.lanes == 1 ? element_type(dtype.code, dtype.bits) : nullptr;
+  if (!found)
     throw RunError(Reason::unsupported, "there are no arrays of DLPack's dtype with code " +
                                             std::to_string(dtype.code) + ", " + std::to_string(dtype.bits) +
                                             " bits and " + std::to_string(dtype.lanes) + " lanes");
-  return element_type(found->dtype);
+  return found;
 }
 
 /// Copies numbers that lie with `strides`, in numbers, row by row.
@@ -118,7 +81,7 @@ Numbers taken(const std::shared_ptr<const Client>& client, Tensor* managed, bool
   if (tensor.ndim < 0 || (tensor.ndim > 0 && !tensor.shape))
     throw RunError(Reason::argument, "the DLPack tensor has no shape");
   const ElementType* const type = type_of(tensor.dtype);
-  if (type->is_part_of_a_byte() && !is_padded)
+  if (type->is_part_of_a_byte && !is_padded)
     throw RunError(Reason::unsupported, "a DLPack tensor of " + std::string(type->name) +
                                             " has to have a byte for each number (the flag "
                                             "IS_SUBBYTE_TYPE_PADDED), and this one has not");
@@ -188,8 +151,7 @@ Given<Tensor>* given(const std::shared_ptr<const Numbers>& numbers) {
   }
   tensor.data = size_bytes(*numbers) > 0 ? const_cast<void*>(data) : nullptr;  // consumers only read
   tensor.ndim = static_cast<std::int32_t>(given->shape.size());
-  const auto* const code = std::ranges::find(codes, numbers->type->name, &Code::dtype);
-  tensor.dtype = {code->code, code->bits, 1};
+  tensor.dtype = {numbers->type->dlpack_code, numbers->type->dlpack_bits, 1};
   tensor.shape = given->shape.data();
   tensor.strides = given->strides.data();
   given->tensor.manager_ctx = given.get();
@@ -229,12 +191,12 @@ DLManagedTensorVersioned* to_dlpack(const std::shared_ptr<const Numbers>& number
   auto* const found = &given<DLManagedTensorVersioned>(numbers)->tensor;
   found->version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION};
   found->flags = DLPACK_FLAG_BITMASK_READ_ONLY;
-  if (numbers->type->is_part_of_a_byte()) found->flags |= DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+  if (numbers->type->is_part_of_a_byte) found->flags |= DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
   return found;
 }
 
 DLManagedTensor* to_unversioned_dlpack(const std::shared_ptr<const Numbers>& numbers) {
-  if (numbers->type->is_part_of_a_byte())
+  if (numbers->type->is_part_of_a_byte)
     throw RunError(Reason::unsupported, "DLPack before version 1 cannot say that " + std::string(numbers->type->name) +
                                             " has a byte for each number: take a versioned tensor");
   return &given<DLManagedTensor>(numbers)->tensor;

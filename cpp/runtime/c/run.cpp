@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "jaxexp/runtime.h"
-#include "runtime/api/given.h"
+#include "runtime/api/array.h"
 
 struct jaxexp_runtime {
   jaxexp::Runtime value;

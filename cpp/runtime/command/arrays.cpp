@@ -15,10 +15,10 @@
 #include <system_error>
 #include <utility>
 
-#include "runtime/api/given.h"
-#include "runtime/command/scalars.h"
+#include "runtime/api/array.h"
+#include "runtime/command/arguments.h"
 #include "runtime/npy/npy.h"
-#include "wire/base/file_error.h"
+#include "wire/base/error.h"
 #include "wire/compiled/written_file.h"
 
 namespace jaxexp::command {

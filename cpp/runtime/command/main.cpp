@@ -20,14 +20,13 @@
 
 #include "jaxexp/runtime.h"
 #include "jaxexp/version.h"
-#include "runtime/api/given.h"
+#include "runtime/api/array.h"
 #include "runtime/command/arguments.h"
 #include "runtime/command/arrays.h"
 #include "runtime/command/cases.h"
 #include "runtime/command/shown.h"
-#include "runtime/command/words.h"
 #include "wire/api/translating.h"
-#include "wire/base/file_error.h"
+#include "wire/base/error.h"
 #include "wire/bytecode/bytecode.h"
 #include "wire/tensors/mapped_file.h"
 

@@ -11,10 +11,10 @@
 
 #include "jaxexp/deserialization_error.h"
 #include "runtime/plugin/compile_options.h"
-#include "runtime/plugin/few.h"
+#include "runtime/plugin/executable.h"
+#include "wire/base/digest.h"
 #include "wire/base/error.h"
-#include "wire/base/hexadecimal.h"
-#include "wire/base/sha256.h"
+#include "wire/base/text.h"
 
 namespace jaxexp::runtime {
 namespace {

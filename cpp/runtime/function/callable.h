@@ -17,7 +17,6 @@
 
 #include "jaxexp/artifact.h"
 #include "runtime/array/numbers.h"
-#include "runtime/function/by_sizes.h"
 #include "runtime/function/kept_code.h"
 #include "runtime/function/size_choice.h"
 #include "runtime/plugin/executable.h"

@@ -9,8 +9,7 @@
 #include "jaxexp/deserialization_error.h"
 #include "runtime/function/kept_record.h"
 #include "wire/base/error.h"
-#include "wire/base/file_error.h"
-#include "wire/compiled/append.h"
+#include "wire/compiled/records.h"
 
 namespace jaxexp::runtime {
 namespace {

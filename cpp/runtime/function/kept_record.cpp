@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "wire/base/hexadecimal.h"
+#include "wire/base/text.h"
 
 namespace jaxexp::runtime {
 namespace {

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <cassert>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -77,7 +78,10 @@ void* Library::find(const std::string& routine) const {
   return library_.find(decorated(prefix_, routine, suffix_).c_str());
 }
 
-const Library& library() { return *found; }
+const Library& library() {
+  assert(found);
+  return *found;
+}
 
 void use(const std::filesystem::path& file) {
   const std::lock_guard lock(mutex);

@@ -2,9 +2,13 @@
 #include "runtime/plugin/buffer.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <numeric>
 #include <string_view>
+
+#include "runtime/plugin/client.h"
 
 namespace jaxexp::runtime {
 namespace {
@@ -118,7 +122,7 @@ bool Buffer::is_on_host(const ElementType& type, std::span<const std::int64_t> s
 }
 
 bool Buffer::lies_as_on_host(const ElementType& type, std::span<const std::int64_t> shape) const {
-  if (type.is_part_of_a_byte() || !api().has(&PJRT_Api::PJRT_Buffer_UnsafePointer)) return false;
+  if (type.is_part_of_a_byte || !api().has(&PJRT_Api::PJRT_Buffer_UnsafePointer)) return false;
   try {
     const auto said = JAXEXP_PJRT_CALL(api(), PJRT_Buffer_GetMemoryLayout, "say how an array lies", .buffer = get());
     return is_row_major(said.layout, shape, type.bytes);
@@ -131,6 +135,34 @@ const void* Buffer::data() const {
   wait();
   const auto said = JAXEXP_PJRT_CALL(api(), PJRT_Buffer_UnsafePointer, "say where an array is", .buffer = get());
   return reinterpret_cast<const void*>(said.buffer_pointer);
+}
+
+// An extension of the C API has it: https://github.com/openxla/xla/blob/main/xla/pjrt/c/pjrt_c_api_stream_extension.h.
+
+namespace {
+
+/// Plugins of other versions, whose struct has other members, say that its size does not fit.
+struct PJRT_Get_Stream_For_External_Ready_Events_Args {
+  std::size_t struct_size;
+  PJRT_Device* device;
+  std::intptr_t stream;  // out
+};
+constexpr std::size_t PJRT_Get_Stream_For_External_Ready_Events_Args_STRUCT_SIZE =
+    sizeof(PJRT_Get_Stream_For_External_Ready_Events_Args);
+
+struct Extension {
+  PJRT_Extension_Base base;
+  PJRT_Error* (*get_stream)(PJRT_Get_Stream_For_External_Ready_Events_Args*);
+};
+
+}  // namespace
+
+std::intptr_t Client::stream(const Device& device) const {
+  const auto* const found = api_.extension(PJRT_Extension_Type_Stream);
+  if (!found || found->struct_size < sizeof(Extension)) return 0;
+  auto arguments = JAXEXP_PJRT_STRUCT(PJRT_Get_Stream_For_External_Ready_Events_Args, .device = device.device);
+  api_.check(reinterpret_cast<const Extension*>(found)->get_stream(&arguments), "say which stream others may use");
+  return arguments.stream;
 }
 
 }  // namespace jaxexp::runtime

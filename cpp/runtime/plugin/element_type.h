@@ -4,6 +4,7 @@
 #include <pjrt_c_api.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 namespace jaxexp::runtime {
@@ -17,10 +18,13 @@ struct ElementType {
   std::string_view in_files;
 
   /// Whether a number has less than a byte: devices may have several ones in a byte.
-  bool is_part_of_a_byte() const;
+  bool is_part_of_a_byte;
+  std::uint8_t dlpack_code, dlpack_bits;
 };
 
 /// Null where no plugin knows such a dtype.
 const ElementType* element_type(std::string_view name);
+/// By DLPack's code and bits.
+const ElementType* element_type(std::uint8_t dlpack_code, std::uint8_t dlpack_bits);
 
 }  // namespace jaxexp::runtime

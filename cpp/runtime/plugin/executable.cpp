@@ -4,8 +4,6 @@
 #include <cstddef>
 #include <utility>
 
-#include "runtime/plugin/few.h"
-
 namespace jaxexp::runtime {
 namespace {
 

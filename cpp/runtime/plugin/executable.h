@@ -1,7 +1,9 @@
 // A compiled module on its devices.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -12,6 +14,23 @@
 #include "runtime/plugin/hlo_shardings.h"
 
 namespace jaxexp::runtime {
+
+/// `size` elements, which are in here up to `N`. Pointers and numbers have any value at first.
+template <class T, std::size_t N>
+class Few {
+ public:
+  explicit Few(std::size_t size) : more_(size > N ? size : 0), all_(size > N ? more_.data() : few_.data(), size) {}
+  Few(const Few&) = delete;
+  Few& operator=(const Few&) = delete;
+
+  T& operator[](std::size_t i) { return all_[i]; }
+  std::span<T> all() { return all_; }
+
+ private:
+  std::array<T, N> few_;
+  std::vector<T> more_;
+  std::span<T> all_;
+};
 
 class Executable {
  public:

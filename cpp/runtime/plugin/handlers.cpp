@@ -10,7 +10,7 @@
 #include "runtime/plugin/compile_options.h"
 #include "runtime/plugin/executable.h"
 #include "wire/base/error.h"
-#include "wire/base/hexadecimal.h"
+#include "wire/base/text.h"
 
 namespace jaxexp::runtime {
 namespace {

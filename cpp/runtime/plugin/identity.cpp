@@ -7,7 +7,7 @@
 #include "runtime/plugin/client.h"
 #include "runtime/plugin/protobuf.h"
 #include "wire/base/digest.h"
-#include "wire/base/hexadecimal.h"
+#include "wire/base/text.h"
 #include "wire/compiled/cpu.h"
 
 #ifdef __linux__

@@ -62,13 +62,10 @@ struct Program {
  private:
   void adapt(const Artifact& artifact, const Client& client, const wire::Contents& contents, const wire::Path& where);
   std::pair<Version, Version> stablehlo_versions(const Client& client) const;
-  void provide_lapack(const std::shared_ptr<const Client>& client, const wire::Path& where);
+  void provide_lapack(const std::shared_ptr<const Client>& client);
 
   bool has_known_functions_ = false;
-  bool has_guards_ = false;            // where XLA computes operations of constants wrong
-  bool has_convolutions_ = false;      // whose places XLA counts in floats
-  bool calls_lapack_ = false;          // with handlers of this library
-  bool types_calls_ = false;           // untyped calls of LAPACK can be typed ones
+  adapt::Changes changes_;             // what this plugin needs, of modules made static, too
   std::vector<std::uint8_t> changed_;  // the module, where it is not as in the artifact
 };
 

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "runtime/refine/parts.h"
 #include "runtime/refine/shape.h"
 #include "wire/base/error.h"
 
@@ -19,10 +21,13 @@ namespace jaxexp::runtime::refine {
 /// operands. A function that takes sizes is written once for each set of them.
 ///
 /// Throws RunError with reason `argument` where a shape violates an assertion in the module, and with reason
-/// `unsupported` where an operation is not known here. Throws wire::Error with the path `where` where the module is
-/// damaged. Takes steps and memory in proportion to the module; one whose functions call others over and over with ever
-/// new sizes is refused.
-std::optional<std::vector<std::uint8_t>> with_shapes(std::span<const std::uint8_t> module, const wire::Path& where,
-                                                     std::span<const Shape> arguments);
+/// `unsupported` where an operation is not known here. Takes steps and memory in proportion to the module; one whose
+/// functions call others over and over with ever new sizes is refused.
+///
+/// The module has to be checked (wire/bytecode/bytecode.h). `change` may change what is written, which has so many
+/// values.
+std::optional<std::vector<std::uint8_t>> with_shapes(
+    std::span<const std::uint8_t> module, const wire::Path& where, std::span<const Shape> arguments,
+    const std::function<void(Tables&, Block& top, Id values)>& change = nullptr);
 
 }  // namespace jaxexp::runtime::refine

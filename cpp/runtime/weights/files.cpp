@@ -9,8 +9,8 @@
 
 #include "jaxexp/weights_error.h"
 #include "wire/base/error.h"
-#include "wire/base/hexadecimal.h"
 #include "wire/base/other_format.h"
+#include "wire/base/text.h"
 #include "wire/tensors/mapped_file.h"
 
 namespace jaxexp::runtime {

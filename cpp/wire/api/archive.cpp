@@ -9,12 +9,11 @@
 #include <string>
 
 #include "wire/api/translating.h"
-#include "wire/archive/find_end.h"
+#include "wire/archive/end.h"
 #include "wire/archive/index.h"
-#include "wire/archive/index_parts.h"
 #include "wire/archive/weights.h"
 #include "wire/base/error.h"
-#include "wire/base/listed.h"
+#include "wire/base/text.h"
 
 namespace jaxexp {
 namespace {

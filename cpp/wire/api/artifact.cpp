@@ -7,18 +7,185 @@
 #include <utility>
 
 #include "wire/api/beside_weights.h"
-#include "wire/api/child_steps.h"
-#include "wire/api/stored.h"
 #include "wire/api/translating.h"
+#include "wire/artifact/layout.h"
 #include "wire/artifact/opened.h"
-#include "wire/artifact/stored_digest.h"
+#include "wire/artifact/trailer.h"
+#include "wire/artifact/weights.h"
+#include "wire/base/dtype.h"
 #include "wire/base/error.h"
 #include "wire/base/flat_map.h"
-#include "wire/exported/chain.h"
-#include "wire/exported/dtype_name.h"
 #include "wire/exported/generation.h"
 #include "wire/exported/leaf_paths.h"
 #include "wire/exported/values.h"
+#include "wire/tensors/json.h"
+
+namespace jaxexp::wire {
+namespace {
+
+// The names of the children of custom nodes, from what their auxiliary data says.
+
+/// The step to the value of a key, which is quoted as Python does, but for the choice of characters that are shown as
+/// they are.
+std::string key_step(std::string_view key);
+
+using Kind = JsonValue::Kind;
+
+std::string attribute(std::string_view name) { return '.' + shortened(name, longest_path); }
+
+/// The steps to the children of a node that auxiliary data describes.
+class Described {
+ public:
+  explicit Described(std::string_view data) {
+    read_json_object(data, "a description", "names", /*takes_all_numbers=*/true,
+                     [&](const JsonPath& path, const JsonValue& value) { take(path, value); });
+  }
+
+  std::vector<std::string> steps;
+
+ private:
+  void take(const JsonPath& path, const JsonValue& value) {
+    if (path.empty() || path[0] != "keys" || path.size() < 2) return;
+    if (path.size() == 3) {  // inside of ["item", key]
+      if (value.kind == Kind::text && ++parts_ == 2) steps.push_back(key_step(value.text));
+      if ((value.kind == Kind::natural || value.kind == Kind::other) && ++parts_ == 2)
+        steps.push_back('[' + value.text + ']');
+    } else if (value.kind == Kind::text) {
+      steps.push_back(attribute(value.text));
+    } else if (value.kind == Kind::array) {
+      parts_ = 0;
+    } else if (value.kind == Kind::other) {  // null
+      steps.push_back(child_step(static_cast<std::uint32_t>(steps.size())));
+    }
+  }
+
+  int parts_ = 0;
+};
+
+/// The texts of a JSON list of texts; none where the data is something else.
+std::vector<std::string> listed(std::string_view data) {
+  std::vector<std::string> texts;
+  bool all_texts = true;
+  read_json_object("{\"\":" + std::string(data) + '}', "a list", "names", /*takes_all_numbers=*/true,
+                   [&](const JsonPath& path, const JsonValue& value) {
+                     if (path.size() == 2 && value.kind == Kind::text)
+                       texts.push_back(value.text);
+                     else if (path.size() >= 2 && value.kind != Kind::end)
+                       all_texts = false;
+                   });
+  if (!all_texts) texts.clear();
+  return texts;
+}
+
+std::vector<std::string> read(const schema::PyTreeDef& node, std::string_view data) {
+  if (is_library_node(node)) return Described(data).steps;
+  // What `register_namedtuple_serialization` stores, and JAX for an OrderedDict.
+  std::vector<std::string> steps = listed(data);
+  const bool is_dict = node.custom_name()->string_view() == std::string_view("collections.OrderedDict");
+  for (std::string& step : steps) step = is_dict ? key_step(step) : attribute(step);
+  return steps;
+}
+
+/// Reads auxiliary data once, however many nodes share it. `jaxexp/_kernel/artifact/node.py` does the same.
+class ChildSteps {
+ public:
+  /// The step to a child of a custom node: ".weight", "['a']", or "<0>" where the data does not name the children.
+  std::string step(const schema::PyTreeDef& node, std::uint32_t i) {
+    const auto* data = node.custom_auxdata();
+    if (!data) return child_step(i);
+    // Nodes of several kinds may share data, and have other names for it; data lies at multiples of 4.
+    const std::string_view name = node.custom_name()->string_view();
+    const std::uint64_t kind = is_library_node(node) ? 1 : name == std::string_view("collections.OrderedDict") ? 2 : 0;
+    auto [steps, is_new] = known_.insert(reinterpret_cast<std::uintptr_t>(data) + kind);
+    if (is_new) {
+      try {
+        steps = read(node, {reinterpret_cast<const char*>(data->data()), data->size()});
+      } catch (const TensorsError&) {  // data of another kind, which has no names
+      }
+    }
+    return steps.size() == Values::length(node.children()) ? steps[i] : child_step(i);
+  }
+
+ private:
+  FlatMap<std::vector<std::string>> known_;
+};
+
+std::string key_step(std::string_view whole) {
+  const std::string key = shortened(whole, longest_path);
+  const char quote = key.find('\'') != key.npos && key.find('"') == key.npos ? '"' : '\'';
+  std::string text{'[', quote};
+  for (const char c : key) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == quote || c == '\\')
+      (text += '\\') += c;
+    else if (c == '\n' || c == '\r' || c == '\t')
+      (text += '\\') += c == '\n' ? 'n' : c == '\r' ? 'r' : 't';
+    else if (byte < ' ' || byte == 0x7F)
+      text += escaped({&c, 1});
+    else
+      text += c;
+  }
+  return (text += quote) += ']';
+}
+
+// Views of what a trailer says of tensors and cases, which was checked when the artifact was opened. Texts and arrays
+// stay where they are, in the artifact.
+
+using CaseValues = flatbuffers::Vector<flatbuffers::Offset<schema::CaseValue>>;
+
+Case::Value value_in(const schema::CaseValue& value) {
+  const auto shape = shape_of(value);
+  Case::Value read{dtype_name(value.dtype()), {shape.begin(), shape.end()}, {}, {}, {}, {}};
+  if (const auto* data = value.data()) read.data = {data->data(), data->size()};
+  if (value.tensor() > 0) read.tensor = value.tensor() - 1;
+  if (const auto* drawn = value.drawn())
+    read.drawn = {static_cast<Case::Drawn::Distribution>(drawn->distribution()), drawn->seed(), drawn->first(),
+                  drawn->second()};
+  if (const auto* tolerance = value.tolerance()) read.tolerance = {tolerance->relative(), tolerance->absolute()};
+  return read;
+}
+
+std::vector<Case::Value> values_in(const CaseValues& values) {
+  std::vector<Case::Value> read;
+  for (const schema::CaseValue* value : values) read.push_back(value_in(*value));
+  return read;
+}
+
+std::vector<jaxexp::Weights::File> files_in(const Vectors::FilesRead& files) {
+  std::vector<jaxexp::Weights::File> read;
+  for (const schema::TensorFile* file : files)
+    read.push_back({file->name()->string_view(), file->size(), stored(*file->content())});
+  return read;
+}
+
+/// `in_archive` has the bytes of each tensor; it is empty where they are in no archive.
+std::vector<jaxexp::Weights::Tensor> tensors_in(const Vectors::TensorsRead& tensors,
+                                                std::span<const std::span<const std::uint8_t>> in_archive) {
+  std::vector<jaxexp::Weights::Tensor> read;
+  for (const schema::Tensor* tensor : tensors)
+    read.push_back({tensor->name()->string_view(), tensor->file(), tensor->size(), stored(*tensor->digest()),
+                    in_archive.empty() ? std::span<const std::uint8_t>() : in_archive[read.size()]});
+  return read;
+}
+
+/// Of a trailer that has cases.
+jaxexp::Cases cases_in(const Trailer& trailer, std::span<const std::span<const std::uint8_t>> in_archive) {
+  const schema::Cases& cases = *trailer.content().cases();
+  jaxexp::Cases read{
+      {}, {}, files_in(*cases.files()), tensors_in(*cases.tensors(), in_archive), trailer.artifact_digest()};
+  for (const schema::Case* one : *cases.cases())
+    read.all.push_back({one->name()->string_view(), one->order(), values_in(*one->arguments()),
+                        values_in(*one->results()), one->recording(), one->trace() != nullptr});
+  for (const schema::Recording* recording : *cases.recordings()) {
+    auto& facts = read.recordings.emplace_back();
+    for (const schema::Entry* fact : *recording->facts())
+      facts.emplace_back(fact->key()->string_view(), fact->value()->string_view());
+  }
+  return read;
+}
+
+}  // namespace
+}  // namespace jaxexp::wire
 
 namespace jaxexp {
 namespace {

@@ -2,15 +2,39 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "archive_generated.h"
-#include "wire/archive/text.h"
 #include "wire/base/digest.h"
 
 namespace jaxexp::wire {
+
+/// A text that does not change, in memory that its copies share: an index says a text once for all members that have
+/// it.
+class Text {
+ public:
+  Text() = default;
+  Text(std::string text) : text_(std::make_shared<const std::string>(std::move(text))) {}
+  Text(const char* text) : Text(std::string(text)) {}
+
+  const std::string& str() const {
+    static const std::string empty;
+    return text_ ? *text_ : empty;
+  }
+  operator const std::string&() const { return str(); }
+  std::size_t size() const { return str().size(); }
+
+  friend bool operator==(const Text& a, const Text& b) { return a.text_ == b.text_ || a.str() == b.str(); }
+
+ private:
+  std::shared_ptr<const std::string> text_;
+};
 
 struct Member {
   struct Place {
@@ -54,5 +78,13 @@ struct Member {
   /// Members of one block that are given the same `texts` share theirs.
   static Member of(const schema::Member& table, Texts& texts);
 };
+
+/// The folder for what an archive keeps for itself.
+inline constexpr std::string_view reserved_folder = ".jaxexp";
+
+/// What is wrong with a name; empty for one that is a relative path on every system: UTF-8, parts between single
+/// slashes, none of them "." or "..", no backslashes, no drive, no control characters, nothing that changes the
+/// direction of text.
+std::string wrong_with_name(std::string_view name);
 
 }  // namespace jaxexp::wire

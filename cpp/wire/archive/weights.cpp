@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "wire/archive/limits.h"
-#include "wire/artifact/stored_digest.h"
+#include "wire/artifact/layout.h"
 #include "wire/base/error.h"
 #include "wire/exported/limits.h"
 

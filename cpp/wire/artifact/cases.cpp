@@ -8,11 +8,9 @@
 #include <string_view>
 #include <utility>
 
-#include "wire/artifact/stored_digest.h"
+#include "wire/artifact/layout.h"
+#include "wire/base/dtype.h"
 #include "wire/base/unaligned.h"
-#include "wire/exported/chain.h"
-#include "wire/exported/dtype_name.h"
-#include "wire/exported/dtype_size.h"
 #include "wire/exported/values.h"
 
 namespace jaxexp::wire {
@@ -78,13 +76,13 @@ std::optional<Cases::Value> read_trace(const schema::Case& one) {
 
 /// How many bytes an array has. Throws Error where it is not known, or too large for a number.
 std::uint64_t size_of(const schema::CaseValue& value, const Path& path) {
-  const auto element = dtype_size(value.dtype());
+  const Dtype* const element = dtype_with(&Dtype::kind, value.dtype());
   if (!element) throw Error({&path, "dtype"}, "a dtype of JAX", dtype_name(value.dtype()));
   if (value.shape()->size() > max_case_rank)
     throw Error({&path, "shape"}, "at most " + std::to_string(max_case_rank) + " dimensions",
                 std::to_string(value.shape()->size()));
   constexpr auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-  std::uint64_t size = *element;
+  std::uint64_t size = element->bytes();
   for (std::uint32_t axis = 0; axis < value.shape()->size(); ++axis) {
     const std::uint64_t dim = dim_of(value, axis);
     if (dim > most || (size > 0 && dim > most / size))
@@ -101,23 +99,13 @@ struct Integers {
 };
 
 std::optional<Integers> integers_of(int kind) {
-  switch (static_cast<schema::DType>(kind)) {
-    case schema::DType::bool_: return Integers{1, false};
-    case schema::DType::i4: return Integers{4, true};
-    case schema::DType::ui4: return Integers{4, false};
-    case schema::DType::i8: return Integers{8, true};
-    case schema::DType::ui8: return Integers{8, false};
-    case schema::DType::i16: return Integers{16, true};
-    case schema::DType::ui16: return Integers{16, false};
-    case schema::DType::i32: return Integers{32, true};
-    case schema::DType::i64: return Integers{54, true};  // bounds are float64
-    case schema::DType::ui64: return Integers{53, false};
-    case schema::DType::ui32:
-    case schema::DType::key_fry:
-    case schema::DType::key_rbg:
-    case schema::DType::key_unsafe_rbg: return Integers{32, false};
-    default: return std::nullopt;
-  }
+  constexpr int exact = 53;  // bits of the bounds, which are float64
+  const Dtype* const dtype = dtype_with(&Dtype::kind, kind);
+  if (!dtype) return std::nullopt;
+  const bool is_signed = dtype->numbers == Dtype::Numbers::integers;
+  if (dtype->numbers == Dtype::Numbers::keys) return Integers{32, false};
+  if (!dtype->is_integer() && dtype->numbers != Dtype::Numbers::truth_values) return std::nullopt;
+  return Integers{std::min(static_cast<int>(dtype->bits), exact + is_signed), is_signed};
 }
 
 void check_drawn(const schema::Drawn& drawn, int dtype, const Path& path) {

@@ -8,6 +8,10 @@
 #include <span>
 #include <vector>
 
+#include "trailer_generated.h"
+#include "wire/base/digest.h"
+#include "wire/base/unaligned.h"
+
 namespace jaxexp::wire {
 
 /// Stands behind the root offset of an artifact with a trailer, and at its end. Nothing that jax.export writes there
@@ -38,5 +42,11 @@ constexpr std::size_t padding(std::size_t size) { return (4 - size % 4) % 4; }
 struct TooLarge : std::exception {
   const char* what() const noexcept override { return "the artifact would be 2 GiB or more, beyond the format"; }
 };
+
+inline Digest stored(const schema::Digest& digest) { return load<Digest>(digest.bytes()->Data()); }
+
+inline schema::Digest to_schema(const Digest& digest) {
+  return schema::Digest(flatbuffers::span<const std::uint8_t, 16>(digest));
+}
 
 }  // namespace jaxexp::wire

@@ -5,12 +5,19 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <shared_mutex>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "exported_generated.h"
 #include "wire/artifact/trailer.h"
+#include "wire/base/digest.h"
+#include "wire/base/error.h"
+#include "wire/base/file_bytes.h"
 #include "wire/exported/verify.h"
 
 namespace jaxexp::wire {
@@ -59,5 +66,79 @@ class Opened {
   Extent tables_{};
   mutable std::atomic<std::uint64_t> checked_modules_{0};
 };
+
+/// Fetching a smaller artifact as a whole takes no longer than finding out what could be left out.
+inline constexpr std::size_t worth_parts = std::size_t{1} << 16;
+
+/// Fetches what opening an artifact or an image looks at, which is all but the modules, where a trailer says what that
+/// is; else all of it. Returns whether it was a part only.
+bool fetch_all_but_modules(const FileBytes& file, Opened::Bytes buffer, bool image);
+
+/// Whether nothing that was looked at may have been left out.
+bool is_in_front_of_modules(const Opened& opened);
+
+/// Calls `open`, which fills `opened` from a buffer, when the buffer has what it looks at. `file` may be null, or
+/// another file than the buffer's.
+template <class Open>
+void open_in(const FileBytes* file, Opened::Bytes buffer, bool image, std::optional<Opened>& opened, const Open& open) {
+  if (!file || !file->is_in_parts() || !file->has(buffer)) return open();
+  if (fetch_all_but_modules(*file, buffer, image)) {
+    try {
+      open();
+      if (is_in_front_of_modules(*opened)) return;
+    } catch (const Error&) {
+      // Zeros in the place of modules may be what is wrong: what the error really is, all of the bytes tell.
+    }
+    opened.reset();
+    file->fetch(buffer);
+  }
+  open();
+}
+
+/// For reading many artifacts at once, in any number of threads. Where an artifact has a trailer, and its metadata
+/// equal, byte for byte, those of one that passed every check, only its digests, the places of its modules and its
+/// trailer are checked. Keeps views of the first buffer with each metadata.
+class MetadataCache {
+ public:
+  struct Metadata {
+    std::uint32_t number;                  // counts them from 0
+    std::uint32_t root;                    // the offset of the Exported
+    std::span<const std::uint8_t> tables;  // behind the head
+    std::uint64_t size, without_modules;   // of the artifact that passed
+  };
+
+  /// Fills `opened` as its constructor does; where there are modules, the buffer is an image. Returns the metadata that
+  /// are kept for other artifacts; null where they are not kept. Throws Error.
+  const Metadata* open(Opened::Bytes buffer, std::span<const Opened::Bytes> modules, std::optional<Opened>& opened);
+
+  /// How many metadata are kept.
+  std::size_t size() const;
+
+ private:
+  /// Images are smaller than artifacts, so each kind has its own limits.
+  using Key = std::pair<bool, Digest>;
+
+  const Metadata* find(const Key& key, const Trailer& trailer) const;
+  const Metadata* insert(const Key& key, const Opened& opened);
+
+  mutable std::shared_mutex mutex_;
+  std::map<Key, Metadata> metadata_;  // not hashed: the digests are what hostile files say
+};
+
+/// Copies, which stay when the artifact goes.
+struct Texts {
+  /// A custom node whose data is in a form of jaxexp or of JAX itself.
+  struct Node {
+    std::string path, name, data;
+    std::uint32_t children;
+  };
+
+  std::vector<std::pair<std::string, std::string>> metadata;  // the user's, values are JSON
+  std::vector<Node> nodes;                                    // of all functions; each once that says the same
+
+  bool empty() const { return metadata.empty() && nodes.empty(); }
+};
+
+Texts texts_of(const Opened& opened);
 
 }  // namespace jaxexp::wire

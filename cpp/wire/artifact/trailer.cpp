@@ -2,17 +2,16 @@
 #include "wire/artifact/trailer.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
 #include <numeric>
 
-#include "wire/artifact/stored_digest.h"
+#include "wire/artifact/layout.h"
 #include "wire/base/error.h"
-#include "wire/base/hexadecimal.h"
+#include "wire/base/text.h"
 #include "wire/base/unaligned.h"
-#include "wire/base/utf8.h"
-#include "wire/exported/chain.h"
-#include "wire/exported/constraint.h"
+#include "wire/exported/dimension.h"
 #include "wire/exported/limits.h"
 #include "wire/exported/values.h"
 
@@ -225,6 +224,17 @@ std::size_t Trailer::whole_size() const {
   for (const schema::FunctionNotes* notes : *content_->functions())
     size += sizeof(flatbuffers::uoffset_t) + notes->module_size() + padding(notes->module_size());
   return size;
+}
+
+Digest Trailer::artifact_digest() const {
+  std::array<std::uint8_t, 2 * sizeof(std::uint32_t)> sizes;
+  flatbuffers::WriteScalar(sizes.data(), static_cast<std::uint32_t>(metadata_size_));
+  flatbuffers::WriteScalar(sizes.data() + sizeof(std::uint32_t), static_cast<std::uint32_t>(content_bytes_.size()));
+  Digester digester;
+  digester.update(content_bytes_);
+  digester.update(metadata_digest_);
+  digester.update(sizes);
+  return digester.digest();
 }
 
 Digest Trailer::module_digest(std::size_t order) const { return stored(*notes(order).module_digest()); }

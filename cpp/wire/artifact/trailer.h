@@ -57,6 +57,8 @@ class Trailer {
   void check(const schema::Exported& root) const;
 
   Digest module_digest(std::size_t order) const;
+  /// The digest in front of the last mark of the artifact, with its modules in it. It covers all that the artifact is.
+  Digest artifact_digest() const;
 
   /// Throws Error where a digest is not that of the module that was written.
   void check_module(const Digest& found, std::size_t order) const;

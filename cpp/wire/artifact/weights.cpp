@@ -5,8 +5,8 @@
 #include <string_view>
 #include <utility>
 
-#include "wire/artifact/stored_digest.h"
-#include "wire/base/utf8.h"
+#include "wire/artifact/layout.h"
+#include "wire/base/text.h"
 
 namespace jaxexp::wire {
 

@@ -9,7 +9,7 @@
 
 #include "exported_generated.h"
 #include "wire/artifact/layout.h"
-#include "wire/base/interner.h"
+#include "wire/base/flat_map.h"
 
 namespace jaxexp::wire {
 

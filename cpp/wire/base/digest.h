@@ -41,4 +41,6 @@ class Digester {
   std::unique_ptr<State> state_;
 };
 
+std::array<std::uint8_t, 32> sha256(std::span<const std::uint8_t> bytes);
+
 }  // namespace jaxexp::wire

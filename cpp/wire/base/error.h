@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <filesystem>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -64,5 +66,14 @@ struct Error : std::exception {
 struct TensorsError : Error {
   using Error::Error;
 };
+
+/// The message names the file, escaped.
+inline std::system_error file_error(std::error_code code, const std::filesystem::path& path) {
+  return {code, escaped(path.string())};
+}
+
+inline std::system_error file_error(int number, const std::filesystem::path& path) {
+  return file_error({number, std::generic_category()}, path);
+}
 
 }  // namespace jaxexp::wire

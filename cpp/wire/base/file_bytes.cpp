@@ -10,9 +10,8 @@
 #include <system_error>
 #include <utility>
 
-#include "wire/base/aligned_memory.h"
 #include "wire/base/error.h"
-#include "wire/base/large_pages.h"
+#include "wire/base/memory.h"
 
 #ifdef _WIN32
 #include <fstream>

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "wire/base/utf8.h"
+#include "wire/base/text.h"
 
 namespace jaxexp::wire {
 namespace {

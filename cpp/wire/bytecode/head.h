@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <span>
@@ -12,7 +13,7 @@
 #include <vector>
 
 #include "wire/base/error.h"
-#include "wire/bytecode/names.h"
+#include "wire/bytecode/sections.h"
 
 namespace jaxexp::wire {
 
@@ -53,5 +54,14 @@ std::optional<std::string_view> producer_of(std::span<const std::uint8_t> module
 /// The section that has all names of a module, those of its symbols included. The whole module where it is no MLIR
 /// bytecode, or damaged: then names may be anywhere.
 std::span<const std::uint8_t> bytes_of_names(std::span<const std::uint8_t> module);
+
+/// Whether a file, or anything else, has this name here.
+bool is_here(std::string_view name);
+
+/// A module in which no location names a file that `is_there`. Nothing where it is this one. Throws Error where the
+/// module is damaged.
+std::optional<std::vector<std::uint8_t>> without_sources(
+    std::span<const std::uint8_t> module, const Path& where,
+    const std::function<bool(std::string_view)>& is_there = is_here);
 
 }  // namespace jaxexp::wire

@@ -199,8 +199,31 @@ constexpr auto table = std::to_array<KnownOperation>({
     {"xor_v1", "xx>x"},
 });
 static_assert(std::ranges::is_sorted(table, {}, &KnownOperation::name));
+static_assert(std::ranges::all_of(table, [](const KnownOperation& one) {
+  const auto names = static_cast<std::size_t>(std::ranges::count(one.names, ' ')) + !one.names.empty();
+  return one.name.starts_with("sdy.") || one.kinds.size() == names;
+}));
 
 }  // namespace
+
+std::vector<std::string_view> KnownOperation::attribute_names() const {
+  std::vector<std::string_view> found;
+  for (std::string_view left = names; !left.empty();) {
+    found.push_back(left.substr(0, left.find(' ')));
+    left.remove_prefix(std::min(found.back().size() + 1, left.size()));
+  }
+  return found;
+}
+
+std::optional<std::size_t> KnownOperation::place_of(std::string_view attribute) const {
+  std::string_view left = names;
+  for (std::size_t place = 0; !left.empty(); ++place) {
+    const std::string_view one = left.substr(0, left.find(' '));
+    if (one == attribute) return place;
+    left.remove_prefix(std::min(one.size() + 1, left.size()));
+  }
+  return std::nullopt;
+}
 
 const KnownOperation* known_operation(std::string_view name) {
   const auto found = std::ranges::lower_bound(table, name, {}, &KnownOperation::name);

@@ -1,8 +1,11 @@
 // What the operations of VHLO and Shardy have: values, regions and attributes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
+#include <vector>
 
 namespace jaxexp::wire {
 
@@ -29,6 +32,10 @@ struct KnownOperation {
   std::string_view dimensions = {};
   /// The names of the attributes that are its own, with spaces between them.
   std::string_view names = {};
+
+  std::vector<std::string_view> attribute_names() const;
+  /// Which of its own attributes has this name; nothing where none has.
+  std::optional<std::size_t> place_of(std::string_view attribute) const;
 };
 
 /// Null for operations that are not known here.

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,5 +42,14 @@ std::string executables_head();
 /// Throws Error where the description is larger than a file may have.
 std::string executable_head(const Entries& conditions, const Entries& call, std::uint64_t size, const Digest& digest);
 std::size_t executable_padding(std::uint64_t size);
+
+struct FileIsLocked {};
+
+/// Adds a record behind the last complete one, or makes the file; an empty one is as good as none. If the process dies
+/// meanwhile, the file has the records that it had. While another process writes to it, waits up to half a minute.
+/// Throws Error where the file is something else or damaged, FileIsLocked where it waited in vain, and
+/// std::system_error.
+void append_executable(const std::filesystem::path& path, const Entries& conditions, const Entries& call,
+                       std::span<const std::uint8_t> code);
 
 }  // namespace jaxexp::wire

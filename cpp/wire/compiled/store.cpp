@@ -8,9 +8,9 @@
 #include <system_error>
 #include <utility>
 
+#include "wire/base/digest.h"
 #include "wire/base/error.h"
-#include "wire/base/hexadecimal.h"
-#include "wire/base/sha256.h"
+#include "wire/base/text.h"
 #include "wire/compiled/written_file.h"
 
 namespace jaxexp::wire {

@@ -59,4 +59,14 @@ inline void check_dimension(std::string_view text, const Path& path) {
 /// An expression's text in one form, whatever the order of terms and factors and the spelling of the release.
 std::string canonical(const Expression& expression);
 
+/// `left == right`, or `left >= right`.
+struct Constraint {
+  bool is_equality;
+  Expression left, right;  // may have equal terms, and constants that can be folded
+};
+
+/// Reads what the parser of JAX's SymbolicScope reads, within the limits of limits.h. The result refers to the text.
+/// Throws Error.
+Constraint parse_constraint(std::string_view text, const Path& path);
+
 }  // namespace jaxexp::wire

@@ -12,7 +12,6 @@
 #include <string_view>
 
 #include "wire/base/error.h"
-#include "wire/exported/constraint.h"
 #include "wire/exported/dimension.h"
 
 namespace jaxexp::wire {

@@ -7,7 +7,6 @@
 #include <system_error>
 
 #include "wire/base/error.h"
-#include "wire/base/file_error.h"
 
 #ifdef _WIN32
 #include <limits>
@@ -19,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "wire/base/aligned_memory.h"
+#include "wire/base/memory.h"
 #endif
 
 namespace jaxexp::wire {

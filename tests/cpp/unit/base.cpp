@@ -10,13 +10,10 @@
 #include "../target.h"
 #include "shared.h"
 #include "wire/base/digest.cpp"
+#include "wire/base/digest.h"
 #include "wire/base/error.h"
 #include "wire/base/flat_map.h"
-#include "wire/base/hexadecimal.h"
-#include "wire/base/interner.h"
-#include "wire/base/listed.h"
-#include "wire/base/sha256.h"
-#include "wire/base/utf8.h"
+#include "wire/base/text.h"
 
 namespace jaxexp::wire {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "shared.h"
-#include "wire/exported/constraint.h"
+#include "wire/exported/dimension.h"
 #include "wire/exported/growth.h"
 
 namespace jaxexp {

@@ -10,7 +10,7 @@
 #include "runtime/plugin/protobuf.h"
 #include "runtime/signature/tiling.h"
 #include "shared.h"
-#include "wire/base/hexadecimal.h"
+#include "wire/base/text.h"
 #include "wire/exported/op_sharding.h"
 
 namespace jaxexp {

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from jaxexp import _native
 from jaxexp._errors import ExportError, cause
 from jaxexp._kernel.artifact.cases import Array, Case, storage
 
@@ -55,20 +56,13 @@ def check_results(
         ) from cause(error)
     if _FLAGS in facts:
         facts[_FLAGS] = " ".join(sorted(split(facts[_FLAGS])))
-    expected = _digest_of(artifact) if cases else "none"
+    expected = _native.artifact_digest(artifact).hex() if cases else "none"
     if digest != expected or len(returned) != len(cases):
         raise ExportError(
             f"{file!r}: expected results of the cases that are in the artifact, of digest {expected}, found those of "
             f"another artifact, or of other cases, of digest {digest}; make the calls again, with 'jaxexp-run --cases'"
         )
     return judged(name, cases, returned, facts, explained, tolerance)
-
-
-def _digest_of(artifact: Any) -> str:
-    """The digest at the end of an artifact with a trailer. It covers all that the artifact is."""
-    with memoryview(artifact) as view:
-        end = int.from_bytes(view[12:16], "little")
-        return bytes(view[end - 24 : end - 8]).hex()
 
 
 def _returned(said: Mapping[str, Any], arrays: Mapping[str, Callable[[], Array]]) -> Returned:
