@@ -16,7 +16,6 @@
 #include "wire/base/unaligned.h"
 #include "wire/exported/check.h"
 #include "wire/exported/values.h"
-#include "wire/exported/verify.h"
 
 namespace {
 

@@ -9,7 +9,6 @@
 #include "wire/exported/check.h"
 #include "wire/exported/generation.h"
 #include "wire/exported/values.h"
-#include "wire/exported/verify.h"
 
 namespace {
 

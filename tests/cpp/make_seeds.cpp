@@ -18,7 +18,6 @@
 #include "wire/base/error.h"
 #include "wire/exported/check.h"
 #include "wire/exported/values.h"
-#include "wire/exported/verify.h"
 
 namespace {
 

@@ -29,7 +29,6 @@
 #include "wire/base/file_bytes.h"
 #include "wire/exported/check.h"
 #include "wire/exported/generation.h"
-#include "wire/exported/verify.h"
 
 namespace {
 

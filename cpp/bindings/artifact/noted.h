@@ -2,8 +2,7 @@
 #pragma once
 
 #include "bindings/base/nanobind.h"
-#include "wire/artifact/cases.h"
-#include "wire/artifact/weights.h"
+#include "wire/artifact/trailer.h"
 
 namespace jaxexp::bindings {
 

@@ -19,7 +19,7 @@
 
 #include "jaxexp/artifact.h"
 #include "jaxexp/version.h"
-#include "runtime/command/arrays.h"
+#include "runtime/command/arguments.h"
 #include "runtime/command/shown.h"
 #include "runtime/command/small_float.h"
 #include "runtime/npy/npy.h"

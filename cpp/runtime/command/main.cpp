@@ -22,7 +22,6 @@
 #include "jaxexp/version.h"
 #include "runtime/api/array.h"
 #include "runtime/command/arguments.h"
-#include "runtime/command/arrays.h"
 #include "runtime/command/cases.h"
 #include "runtime/command/shown.h"
 #include "wire/api/translating.h"

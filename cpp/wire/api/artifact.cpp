@@ -11,7 +11,6 @@
 #include "wire/artifact/layout.h"
 #include "wire/artifact/opened.h"
 #include "wire/artifact/trailer.h"
-#include "wire/artifact/weights.h"
 #include "wire/base/dtype.h"
 #include "wire/base/error.h"
 #include "wire/base/flat_map.h"

@@ -18,7 +18,7 @@
 #include "wire/base/digest.h"
 #include "wire/base/error.h"
 #include "wire/base/file_bytes.h"
-#include "wire/exported/verify.h"
+#include "wire/exported/check.h"
 
 namespace jaxexp::wire {
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,12 +14,132 @@
 
 #include "exported_generated.h"
 #include "trailer_generated.h"
-#include "wire/artifact/cases.h"
 #include "wire/artifact/layout.h"
-#include "wire/artifact/weights.h"
 #include "wire/base/digest.h"
+#include "wire/base/error.h"
 
 namespace jaxexp::wire {
+
+/// Readers show it with each tensor. File systems have names of up to 255 bytes.
+inline constexpr std::size_t max_tensors_name_size = 1024;
+
+struct Weights {
+  struct File {
+    std::string name;
+    std::uint64_t size;
+    Digest content;
+  };
+  struct Tensor {
+    std::string name;
+    std::uint32_t file;  // index into `files`
+    std::uint64_t size;
+    Digest digest;
+  };
+
+  struct OtherName {
+    std::string name;
+    std::uint32_t tensor;  // index into `tensors`
+  };
+
+  std::vector<File> files;
+  std::vector<Tensor> tensors;
+  std::vector<OtherName> other_names = {};
+
+  /// About how many bytes they take in a trailer.
+  std::size_t size() const;
+};
+
+/// Files of tensors, and tensors in them, as a trailer has them.
+struct Vectors {
+  using FilesRead = flatbuffers::Vector<flatbuffers::Offset<schema::TensorFile>>;
+  using TensorsRead = flatbuffers::Vector<flatbuffers::Offset<schema::Tensor>>;
+  using Files = flatbuffers::Offset<FilesRead>;
+  using Tensors = flatbuffers::Offset<TensorsRead>;
+};
+
+Vectors::Files write_files(flatbuffers::FlatBufferBuilder& fbb, const std::vector<Weights::File>& files);
+Vectors::Tensors write_tensors(flatbuffers::FlatBufferBuilder& fbb, const std::vector<Weights::Tensor>& tensors);
+std::vector<Weights::File> read_files(const Vectors::FilesRead& files);
+std::vector<Weights::Tensor> read_tensors(const Vectors::TensorsRead& tensors);
+
+/// Checks that files have different names, and that each tensor is in one of them. Returns the tensors' names.
+/// `check_text` is called for each text. Throws Error.
+std::vector<std::string_view> check_tensors(
+    const Vectors::FilesRead& files, const Vectors::TensorsRead& tensors, const Path& path,
+    const std::function<void(const flatbuffers::String&, const Path&)>& check_text);
+
+/// Throws Error where two of the names are equal.
+void check_different(std::vector<std::string_view> names, const Path& path);
+
+flatbuffers::Offset<schema::Weights> write_weights(flatbuffers::FlatBufferBuilder& fbb, const Weights& weights);
+
+/// Checks what the schema cannot say. `check_text` is called for each text. Throws Error.
+void check_weights(const schema::Weights& weights, const Path& path,
+                   const std::function<void(const flatbuffers::String&, const Path&)>& check_text);
+
+std::uint32_t count_of_other_names(const schema::Weights& weights);
+
+Weights read_weights(const schema::Weights& weights);
+
+inline constexpr std::uint32_t max_case_rank = 64;
+
+/// How many bytes recordings may have in a report, which shows them with each case: so many, and some for each byte of
+/// the trailer.
+inline constexpr std::size_t min_recordings = 1 << 20, recordings_per_byte = 16;
+
+struct Cases {
+  /// The elements of an array.
+  struct Data {
+    std::string bytes;
+  };
+  struct Drawn {
+    std::uint8_t distribution;
+    std::uint64_t seed;
+    double first, second;
+  };
+  struct Tolerance {
+    double relative, absolute;
+  };
+  /// Has one of `data`, `tensor` and `drawn`.
+  struct Value {
+    std::uint8_t dtype;
+    std::vector<std::uint64_t> shape;
+    std::optional<Data> data;
+    std::optional<std::uint32_t> tensor;  // index into `tensors`
+    std::optional<Drawn> drawn;
+    std::optional<Tolerance> tolerance;
+  };
+  struct Case {
+    std::string name;
+    std::uint32_t order;
+    std::vector<Value> arguments, results;
+    std::uint32_t recording;  // index into `recordings`
+    std::optional<Value> trace;
+  };
+  using Recording = std::vector<std::pair<std::string, std::string>>;
+
+  std::vector<Case> cases;
+  std::vector<Recording> recordings;
+  std::vector<Weights::File> files;
+  std::vector<Weights::Tensor> tensors;
+
+  /// About how many bytes they take in a trailer.
+  std::size_t size() const;
+};
+
+flatbuffers::Offset<schema::Cases> write_cases(flatbuffers::FlatBufferBuilder& fbb, const Cases& cases);
+
+/// Checks what the schema cannot say. `check_text` is called for each text, and `most_bytes` is how many bytes all
+/// arrays may have together. Throws Error.
+void check_cases(const schema::Cases& cases, const Path& path, std::size_t most_bytes,
+                 const std::function<void(const flatbuffers::String&, const Path&)>& check_text);
+
+/// Checks that cases fit the functions of an artifact, whose first arguments are `weights` weights. Throws Error.
+void check_signatures(const schema::Cases& cases, const Path& path, const schema::Exported& root,
+                      std::uint32_t weights);
+
+Cases read_cases(const schema::Cases& cases);
+std::vector<std::uint64_t> shape_of(const schema::CaseValue& value);
 
 /// A function has a few; each is an inequality that JAX has to reason with.
 inline constexpr std::size_t max_constraints = 1024;

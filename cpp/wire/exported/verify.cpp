@@ -4,8 +4,6 @@
 // The code that flatc generates visits a table as often as it is referred to, so a small file of shared tables keeps it
 // busy for hours. This walk follows the schema's type tables instead and visits every table, vector and string once.
 // Two budgets keep every later pass over the distinct tables short.
-#include "wire/exported/verify.h"
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -23,6 +21,7 @@
 #include "wire/base/other_format.h"
 #include "wire/base/text.h"
 #include "wire/base/unaligned.h"
+#include "wire/exported/check.h"
 #include "wire/exported/limits.h"
 
 namespace jaxexp::wire {
