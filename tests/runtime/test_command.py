@@ -216,6 +216,7 @@ def test_bytes_of_another_dtype(tmp_path: Path) -> None:
 
 
 def test_files_that_are_refused(artifact: Path, files: tuple[Path, Path], tmp_path: Path) -> None:
+    """The unit tests of C++ have more of them."""
     x, b = files
     good = x.read_bytes()
     head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({'1, ' * 20_000}), }}\n".encode()

@@ -49,6 +49,18 @@ TEST_CASE("all loops of XXH3 that this processor has give the same digests") {
 #endif
 }
 
+TEST_CASE("a digest is that of xxhsum, in one part or in several, copied or not") {
+  CHECK(hexadecimal(digest({})) == "99aa06d3014798d86001c324468d497f");
+  const auto bytes = some_bytes(5000);
+  Digester digester;
+  for (std::size_t at = 0; at < bytes.size(); at += 999)
+    digester.update(std::span(bytes).subspan(at, std::min<std::size_t>(999, bytes.size() - at)));
+  CHECK(digester.digest() == digest(bytes));
+  std::vector<std::uint8_t> copy(bytes.size());
+  CHECK(copy_and_digest(copy.data(), bytes) == digest(bytes));
+  CHECK(copy == bytes);
+}
+
 TEST_CASE("SHA-256 has the digests of FIPS 180-4") {
   const auto of = [](const std::string& text) {
     return hexadecimal(sha256({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}));

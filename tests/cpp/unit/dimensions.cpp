@@ -1,4 +1,4 @@
-// Constraints as users write them, and what dimensions are once sizes are known.
+// Dimensions as JAX prints them, constraints as users write them, and what both are once sizes are known.
 #include "runtime/signature/dimensions.h"
 
 #include <doctest/doctest.h>
@@ -9,14 +9,57 @@
 #include "shared.h"
 #include "wire/exported/dimension.h"
 #include "wire/exported/growth.h"
+#include "wire/exported/limits.h"
 
 namespace jaxexp {
 namespace {
 
 using tests::refused;
 
+std::string form(std::string_view text) { return wire::canonical(wire::parse_dimension(text, {})); }
+std::string wrong(std::string_view text) {
+  return refused([&] { wire::parse_dimension(text, {}); });
+}
 std::string wrong_constraint(std::string_view text) {
   return refused([&] { wire::parse_constraint(text, {}); });
+}
+
+TEST_CASE("sizes are digits without a leading zero that fit into 63 bits") {
+  for (const char* text : {"0", "1", "10", "9223372036854775807"}) CHECK_MESSAGE(wire::is_size(text), text);
+  for (const char* text : {"", "00", "01", "-1", "+1", " 1", "1 ", "a", "1a", "9223372036854775808", "1.0"})
+    CHECK_FALSE_MESSAGE(wire::is_size(text), text);
+}
+
+TEST_CASE("what JAX prints is read, and has one form in whatever order and spelling") {
+  for (const char* text :
+       {"b", "2*a", "-1*b + a", "a + -1*b", "- a + b", "a^2*b^3 + 4*c - 7", "floordiv(a, 2)", "mod(b, -3)",
+        "max(a, 0)*min(a, b)^2", "non_negative(a - 1)", "max(mod(floordiv(a, 2), b), 1)", "名", "_x", "non_negative"})
+    CHECK_MESSAGE(wrong(text).empty(), text);
+  CHECK(form("a + -1*b") == form("a - b"));
+  CHECK(form("a - b") == form("- b + a"));
+  CHECK(form("non_negative(a)") == form("max(a, 0)"));
+  CHECK(form("a*b^2") == form("b^2*a"));
+  CHECK(form("max(a, b) + 1") == form("1 + max(a, b)"));
+  CHECK(form("a - b") != form("b - a"));
+  CHECK(form("max(a, b)") != form("max(b, a)"));
+  CHECK(form("2*a") != form("a^2"));
+}
+
+TEST_CASE("what JAX does not print is refused, and where it is") {
+  for (const std::string& text :
+       tests::texts("|a+b|a +b|1*a|0*a|- 1*a|a^1|a^0|a^64|007*a|a - 0|-0|2|a + 2*a|a*a|max(1, 2)|max(a)|max(a,b)"
+                    "|f(a)|mod(a, 0)|floordiv(a, 0)|max|_|a b|((a))|9223372036854775808*a|a^|- - a|a + 0"))
+    CHECK_FALSE_MESSAGE(wrong(text).empty(), text);
+  CHECK(wrong("2*a + b+c") == "'2*a + b+c' (see character 8)");
+  CHECK(wrong("-3") == "'-3'");
+  const auto nested = [](std::size_t depth) {
+    std::string text = "a";
+    for (std::size_t i = 0; i < depth; ++i) text = "mod(" + text + ", 5)";
+    return text;
+  };
+  CHECK(wrong(nested(wire::max_dimension_depth)).empty());
+  CHECK(wrong(nested(wire::max_dimension_depth + 1)) == "more");
+  CHECK_FALSE(wrong(std::string(wire::max_dimension_length + 1, 'a')).empty());
 }
 
 TEST_CASE("constraints are what the parser of JAX reads, spaces and foldable constants included") {

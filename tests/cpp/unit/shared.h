@@ -40,4 +40,7 @@ std::string refused(const Call& call) {
   return {};
 }
 
+/// A file of tests/golden.
+Bytes golden(const std::string& name);
+
 }  // namespace jaxexp::tests

@@ -1,4 +1,4 @@
-// What other programs' messages say: small floats, protocol buffers, shardings.
+// What other programs' files and messages say: NumPy's arrays, small floats, protocol buffers, shardings.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -6,6 +6,7 @@
 #include <string>
 
 #include "runtime/command/small_float.h"
+#include "runtime/npy/npy.h"
 #include "runtime/plugin/hlo_shardings.h"
 #include "runtime/plugin/protobuf.h"
 #include "runtime/signature/tiling.h"
@@ -54,6 +55,56 @@ TEST_CASE(
   CHECK(command::small_float("float16")->bytes() == 2);
   CHECK(command::small_float("float8_e5m2")->bytes() == 1);
   CHECK_FALSE(command::small_float("float32"));
+}
+
+std::string npy(const std::string& header, const std::string& data, char version = 1) {
+  std::string text = "\x93NUMPY"s + version + '\0';
+  for (int i = 0; i < (version == 1 ? 2 : 4); ++i) text += static_cast<char>(header.size() >> 8 * i);
+  return text + header + data;
+}
+
+std::string wrong_npy(const std::string& file) {
+  try {
+    npy::read_npy(bytes_of(file));
+  } catch (const npy::NpyError& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST_CASE("arrays of NumPy are read in both orders, and what does not fit is refused") {
+  const std::string data("\1\0\2\0\3\0\4\0\5\0\6\0", 12);
+  const std::string file = npy("{'descr': '<i2', 'fortran_order': True, 'shape': (2, 3), }\n", data);
+  const npy::Item item = npy::read_npy(bytes_of(file));
+  CHECK(item.dtype == "int16");
+  CHECK(item.item_bytes == 2);
+  CHECK(item.shape == std::vector<std::int64_t>{2, 3});
+  CHECK(item.is_fortran_order);
+  CHECK(npy::row_major(item) == Bytes{1, 0, 3, 0, 5, 0, 2, 0, 4, 0, 6, 0});
+  CHECK(wrong_npy(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (), }", "abcd", 2)).empty());
+  CHECK(wrong_npy(npy("{'descr': '<V1', 'fortran_order': False, 'shape': (4,), }", "abcd")).empty());
+  for (const std::string& wrong :
+       {""s, "\x93NUMPY"s, "not NumPy's"s, npy("{'descr': '<i2', 'fortran_order': False, 'shape': (7,), }", data),
+        npy("{'descr': '>i2', 'fortran_order': False, 'shape': (6,), }", data),
+        npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", data),
+        npy("{'descr': '<i2', 'fortran_order': False, 'shape': (-1,), }", data),
+        npy("{'descr': '<i2', 'fortran_order': False, 'shape': (4294967296, 4294967296), }", data),
+        npy("{'descr': '<i2'}", data), npy("", data)})
+    CHECK_FALSE_MESSAGE(wrong_npy(wrong).empty(), wrong);
+}
+
+TEST_CASE("what is written for NumPy is read again") {
+  const std::string head = npy::npy_head("float32", 4, {1, 2});
+  CHECK(head.size() % 64 == 0);
+  const std::string whole = npy::npz({{"a", head + "12345678"}, {"b/c", npy::npy_head("bfloat16", 2, {}) + "ab"}});
+  const auto items = npy::read_npz(bytes_of(whole));
+  REQUIRE(items.size() == 2);
+  CHECK((items[0].first == "a" && items[0].second.dtype == "float32" && items[0].second.data.size() == 8));
+  CHECK((items[1].first == "b/c" && items[1].second.dtype.empty() && items[1].second.item_bytes == 2));
+  CHECK(npy::has_name("int8"));
+  CHECK_FALSE(npy::has_name("bfloat16"));
+  for (std::size_t size = 0; size < whole.size(); ++size)
+    CHECK_THROWS_AS(npy::read_npz(bytes_of(std::string_view(whole).substr(0, size))), npy::NpyError);
 }
 
 TEST_CASE("protocol buffers are read field by field, or not at all") {
