@@ -65,9 +65,10 @@ def test_weights(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(jaxexp.RunError, match="takes no weights: its first argument is no dict of arrays"):
         Session(folder / "fleet.zip::sin", plugin="cpu").with_weights(other)
     (tmp_path / "model.jaxexp").write_bytes(data)
-    with pytest.raises(jaxexp.WeightsError) as missing:
-        Session(tmp_path / "model.jaxexp", plugin="cpu")(X)
-    assert missing.value.file == str(tmp_path / "model.safetensors")
+    for use in (lambda session: session(X), Session.compile):  # type: ignore[misc, assignment]
+        with pytest.raises(jaxexp.WeightsError) as missing:
+            use(Session(tmp_path / "model.jaxexp", plugin="cpu"))
+        assert missing.value.file == str(tmp_path / "model.safetensors")
     expected, pullback = jax.vjp(apply, params(), X)
     of_weights, of_x = pullback(jnp.ones_like(expected))
     vjp = session.vjp()

@@ -61,6 +61,7 @@ std::string Bound::as_called(const std::string& text) const {
 void Bound::compile(const std::map<std::string, std::int64_t>* sizes) const {
   const std::vector<Variables> compiled = sizes ? callable_->compile(*sizes) : callable_->compile();
   if (!callable_->size_options().warm_up) return;
+  if (weights_) static_cast<void>(placed());
   if (callable_->may_be_tried())
     for (const Variables& one : compiled) warm_up(one);
   else
@@ -69,7 +70,7 @@ void Bound::compile(const std::map<std::string, std::int64_t>* sizes) const {
 }
 
 /// The first run of code takes longer, also in the plugin: nobody should wait for that in a call. A call may fail for
-/// zeros, or for want of weights. Then the first one does, too.
+/// zeros. Then the first one may, too.
 void Bound::warm_up(const Variables& sizes) const {
   const std::string name =
       std::string(callable_->artifact().function_name()) + (sizes.empty() ? "" : " for " + str(sizes));

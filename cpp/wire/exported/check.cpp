@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -257,7 +258,40 @@ class AvalCheck {
     return false;
   }
 
- private:
+  /// The sizes of results follow from those of arguments: each of their variables has to be one of an argument's.
+  void results_follow(const Values& arguments, const Values& results, const Path& path) const {
+    if (!is_symbolic(results)) return;
+    std::set<std::string_view> known;
+    each_variable(arguments, {&path, "in_avals"}, [&](std::string_view name, const Path&) { known.insert(name); });
+    each_variable(results, {&path, "out_avals"}, [&](std::string_view name, const Path& p) {
+      if (!known.contains(name))
+        throw Error(p, "dimension variables of the arguments", "'" + shortened(name) + "', which no argument has");
+    });
+  }
+
+  template <class Visit>
+  void each_variable(const Values& values, const Path& path, const Visit& visit) const {
+    Seen avals, dimensions;
+    for (std::uint32_t i = 0; i < values.size(); ++i) {
+      const schema::AbstractValue& aval = values.aval(i);
+      if (!symbolic_.contains(aval) || !avals.insert(aval)) continue;
+      const Path at{path.parent, path.name, i};
+      each(aval.shape(), at, "shape", [&](const flatbuffers::String& dimension, const Path& p) {
+        if (is_size(dimension.string_view()) || !dimensions.insert(dimension)) return;
+        each_variable(parse_dimension(dimension.string_view(), p), p, visit);
+      });
+    }
+  }
+
+  template <class Visit>
+  static void each_variable(const Expression& expression, const Path& path, const Visit& visit) {
+    for (const Term& term : expression.terms)
+      for (const Factor& factor : term.factors) {
+        if (factor.operation == Operation::none) visit(factor.name, path);
+        for (const Expression& operand : factor.operands) each_variable(operand, path, visit);
+      }
+  }
+
   const schema::Exported& root_;
   Seen avals_, symbolic_, dimensions_;
 };
@@ -682,6 +716,7 @@ class Check {
     distinct_tables(e, path);
     values_.arguments(e, path);
     values_.results(e, path);
+    avals_.results_follow(Values::arguments(e), Values::results(e), path);
     trees_.arguments(e.in_tree(), Values::arguments(e).size(), {&path, "in_tree"});
     trees_.results(e.out_tree(), Values::results(e).size(), {&path, "out_tree"});
 

@@ -424,7 +424,8 @@ class Session:
         return check_by(call, paths, self.name, cases, facts, tolerance, max_drawn_bytes)
 
     def compile(self, sizes: Mapping[str, int] | None = None) -> None:
-        """Compiles the function, which the first call does otherwise, and calls it once (see `warm_up` of the session).
+        """Compiles the function, opens its weights, and calls it once (see `warm_up` of the session). Otherwise, the first
+        call does that.
 
         A function with symbolic dimensions is compiled for each set of their sizes, by this method or by the first call
         with arguments of these sizes.
@@ -435,6 +436,7 @@ class Session:
 
         Raises:
             RunError: the plugin does not compile it, or sizes are missing or not needed.
+            WeightsError: its weights are missing or damaged.
         """
         self._function.compile(None if sizes is None else checked.sizes(sizes))
 

@@ -501,3 +501,24 @@ def test_a_module_that_only_claims_to_be_newer() -> None:
     blob = for_version(written_case("sin"), "1.99.0")
     args = CASES["sin"].build().args
     assert (jaxexp.deserialize(blob).call(*args) == jaxexp.deserialize(written_case("sin")).call(*args)).all()
+
+
+@each("results, wrong", [("2*abc", None), ("2*abd", "abd"), ("mod(abc + xyz, 2) + 1", "xyz"), ("max(2, abc)", None)])
+def test_results_have_the_variables_of_arguments(results: str, wrong: str | None) -> None:
+    """Inside of operations, too; every door refuses others."""
+    (abc,) = jaxexp.symbolic_shape("abc")
+    exported = jaxexp.export(jax.jit(lambda x: jnp.concatenate([x, x])))(jax.ShapeDtypeStruct((abc,), f32))
+    name = "abc" if wrong is None else wrong
+    scope = jaxexp.SymbolicScope()
+    (shape,) = (jaxexp.symbolic_shape(results, scope=scope),)
+    changed = dataclasses.replace(exported, out_avals=(jax.core.ShapedArray(shape, f32),))
+    blob = bytes(jax_export.Exported.serialize(changed.to_jax()))
+    if wrong is None:
+        assert str(jaxexp.deserialize(blob).out_avals[0].shape[0]) == results
+        return
+    for door in (jaxexp.deserialize, jaxexp.inspect, jaxexp.verify):
+        with pytest.raises(
+            jaxexp.DeserializationError, match=rf"expected dimension variables .* found '{name}'"
+        ) as error:
+            door(blob)
+        assert error.value.path == "out_avals[0].shape[0]"

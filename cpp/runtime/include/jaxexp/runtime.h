@@ -57,8 +57,8 @@ class Function {
   std::vector<Value> results() const { return artifact().results(); }
 
   /// Compiles, which the first call does otherwise: for all sets of sizes that were listed (`LoadOptions::sizes`). Then
-  /// it calls the function once for each of them (`LoadOptions::warm_up`).
-  /// Throws RunError, also where the function has symbolic dimensions and no sizes are listed.
+  /// it opens the files of weights, and calls the function once for each of them (`LoadOptions::warm_up`).
+  /// Throws RunError, also where the function has symbolic dimensions and no sizes are listed; or WeightsError.
   void compile() const;
   /// The same for the sizes of all dimension variables, as in {{"batch", 8}}. A function with symbolic dimensions is
   /// compiled for each set of sizes that it is called with, and keeps the code of the last 64. Throws RunError, also
