@@ -268,10 +268,11 @@ def test_compiling_calls_nothing_that_has_effects(library: Library, runtime: Han
     for gone in tmp_path.glob("*.safetensors"):
         gone.unlink()
     lines = logged(library, runtime)
-    library.checked("compile", pointer(library.load(runtime, tmp_path / "effects.jaxexp")))
+    effects, bound = (library.load(runtime, tmp_path / f"{name}.jaxexp") for name in ("effects", "bound"))
+    library.checked("compile", pointer(effects))
     assert b": not called with zeros: it may" in lines[-1]
     with pytest.raises(RunError, match=r"bound\.safetensors': expected a file that 'bound\.jaxexp' names, found none"):
-        library.checked("compile", pointer(library.load(runtime, tmp_path / "bound.jaxexp")))
+        library.checked("compile", pointer(bound))
     library.checked("set_log", pointer(runtime), None, None)
 
 
