@@ -424,8 +424,9 @@ class Session:
         return check_by(call, paths, self.name, cases, facts, tolerance, max_drawn_bytes)
 
     def compile(self, sizes: Mapping[str, int] | None = None) -> None:
-        """Compiles the function, opens its weights, and calls it once (see `warm_up` of the session). Otherwise, the first
-        call does that.
+        """Compiles the function, opens its weights, and calls it once (see `warm_up` of the session).
+
+        Otherwise, the first call does that.
 
         A function with symbolic dimensions is compiled for each set of their sizes, by this method or by the first call
         with arguments of these sizes.
