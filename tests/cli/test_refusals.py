@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import jaxexp
 from kit import wire
@@ -68,6 +69,7 @@ def place(folder: Path, fleet: Path, damaged: Path, tmp_path_factory: pytest.Tem
     }.items():  # fmt: skip
         (place / name).write_text(text)
     (place / "bytes.toml").write_bytes(b"\xff\xfe")
+    safetensors.numpy.save_file({"w": W}, place / "w.safetensors")
     shutil.copy(module("torch_xla-2.9.0/mlp.mlirbc").path, place / "mlp.mlirbc")
     with zipfile.ZipFile(place / "readme.zip", "w") as file:
         file.writestr("readme.txt", "text")
@@ -126,7 +128,7 @@ REFUSED = [
     *((f"check cased.jaxexp --view page.html {more}", 2, "--view is for a check of one artifact in this process")
       for more in ("cased.jaxexp", "--python python", "--plugin cpu", "--workers 2")),
     *((f"check cased.jaxexp {option} cased.jaxexp", 1,
-       "has what models are made of, and a report does not take its place") for option in ("--junit", "--view")),
+       "is an artifact, and a report does not take its place") for option in ("--junit", "--view")),
     # sizes of symbolic dimensions
     ("inspect --jaxpr scores.jaxexp", 1, "say how large batch is, as in --size batch=4; or --mlir prints the module"),
     ("inspect --jaxpr --size batch=4 one.jaxexp", 1, f"{HAS_NO} batch: it has no symbolic dimensions"),
@@ -171,6 +173,11 @@ REFUSED = [
      "has no argument kwargs['training']; it has args[0]['b'], args[0]['w'], args[1]"),
     ("run scores.jaxexp b.npy w.npy x.npy --outptu y.npy", 2, "No such option '--outptu'. Did you mean '--output'?"),
     ("run scores.jaxexp --size batch=4", 2, "--size is for random numbers: add --random"),
+    ("run scores.jaxexp b.npy w.safetensors x.npy", 1,
+     "'w.safetensors' is a file of weights, which is given as --weights, where an array is expected"),
+    ("run scores.jaxexp b.npy one.jaxexp x.npy", 1, "'one.jaxexp' is an artifact, where an array is expected"),
+    ("run scores.jaxexp --random --seed x", 2, "Invalid value for '--seed': 'x' is not a whole number. 'jaxexp run"),
+    ("run scores.jaxexp --random --seed -1", 2, "-1 is not in the range x>=0"),
     ("run scores.jaxexp --seed 4", 2, "--seed is for random numbers: add --random"),
     ("run scores.jaxexp --random", 1, "say how large batch is, as in --size batch=4"),
     ("run scores.jaxexp --random --size length=4", 1, f"{HAS_NO} length: its symbolic dimensions are batch"),
@@ -237,6 +244,20 @@ REFUSED = [
     ("pack a.zip scores.jaxexp scores=sharded.jaxexp", 1, "would both be 'scores'"),
     ("pack a.zip ../up=scores.jaxexp", 1, "../up"),
     ("pack a.zip scores.jaxexp -m nothing", 2, "KEY=JSON"),
+    *((f"pack {more}one.jaxexp scores.jaxexp", 2,
+       "the name of the archive comes first, and 'one.jaxexp' is an artifact: jaxexp pack fleet.zip one.jaxexp")
+      for more in ("", "--force ", "--append ")),
+    ("pack new.jaxexp scores.jaxexp", 2, "'new.jaxexp' is the name of an artifact: jaxexp pack fleet.zip"),
+    # other files in the place of what is written
+    *((f"{command} --force", 1, "'fleet.zip' is an archive, and an artifact does not take its place")
+      for command in ("migrate one.jaxexp fleet.zip", "from-stablehlo mlp.mlirbc -o fleet.zip")),
+    ("specialize model.jaxexp -o w.safetensors --size batch=2 --size length=5 --force", 1,
+     "'w.safetensors' is a file of weights, and an artifact does not take its place"),
+    ("specialize model.jaxexp -o w.safetensors --size batch=2 --size length=5", 1, "exists: --force replaces it"),
+    ("pack w.safetensors one.jaxexp --force", 1, "is a file of weights, and an archive does not take its place"),
+    ("view one.jaxexp -o one.jaxexp --force", 1, "is an artifact, and a page does not take its place"),
+    ("migrate one.jaxexp scores.jaxexp new.jaxexp", 2,
+     "several artifacts go to a folder, and 'new.jaxexp' is named as a file"),
     ("pack a.zip scores.jaxexp -m a=b", 2, "is not JSON"),
     # policies and imports
     ("verify --policy field.toml one.jaxexp", 2,

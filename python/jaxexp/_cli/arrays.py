@@ -26,6 +26,7 @@ import numpy as np
 from jaxexp._errors import cause
 from jaxexp._kernel.artifact.words import cut, listed
 from jaxexp._kernel.io import files
+from jaxexp._kernel.io.other_files import HEAD, WEIGHTS, kind_of_ours
 
 Array = np.ndarray[Any, Any]
 
@@ -74,8 +75,12 @@ def read(path: str) -> Stored:
         OSError: it cannot be opened.
     """
     with _explained(path), files.regular(path) as file:
-        if file.read(len(_ZIP)) == _ZIP:
+        head = file.read(HEAD)
+        if head.startswith(_ZIP):
             raise click.ClickException(f"{path!r} is a .npz file, where one array is expected")
+        if kind := kind_of_ours(head):
+            advice = ", which is given as --weights" if kind == WEIGHTS else ""
+            raise click.ClickException(f"{path!r} is {kind}{advice}, where an array is expected: a .npy file")
         file.seek(0)
         size = os.fstat(file.fileno()).st_size
         return _stored(repr(path), path, file, size, functools.partial(files.regular, path))

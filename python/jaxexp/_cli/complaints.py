@@ -155,6 +155,7 @@ def said_of_any(error: Exception, command: str | None) -> str:
         message = error.format_message()
         if isinstance(error, click.NoSuchOption):
             message = _GONE.get(error.option_name, message)
+        message = _RANGE.sub("is not a whole number", message)
         return f"{message}{'' if message.endswith(('.', '?', '?)')) else '.'} '{command} --help' has examples"
     try:
         return said(error)
@@ -162,6 +163,7 @@ def said_of_any(error: Exception, command: str | None) -> str:
         return f"{type(error).__name__}: {error} (not expected here; 'jaxexp --traceback ...' shows where it is from)"
 
 
+_RANGE = re.compile(r"is not a valid integer(?: range)?(?=\.|$)")  # as click says it of a text without a number
 _EXECUTOR = (
     "--dask and --wait-for-workers are now --executor MODULE:FUNCTION, whose function returns an executor, as in "
     "distributed.Client('tcp://scheduler:8786').get_executor(), and --timeout SECONDS"

@@ -9,19 +9,22 @@ from typing import Any
 import click
 
 from jaxexp._kernel.io import files
+from jaxexp._kernel.io.other_files import HEAD, kind_of_ours
 
 
 def write(path: str, data: Any, *, force: bool) -> None:
     """Writes a file whole or not at all; replaces another one only with `force`, even one that has just appeared."""
-    if not force:
-        refuse_to_replace(path)
+    refuse_to_replace(path, kind_of_ours(bytes(memoryview(data)[:HEAD])) or "another file", force=force)
     files.replace(path, [data], only_new=not force)
 
 
-def refuse_to_replace(path: str) -> None:
-    """Refuses what is there, but for a pipe or a device, which is written to."""
-    if not files.is_stream(path):
+def refuse_to_replace(path: str, what: str, *, force: bool) -> None:
+    """Refuses what is there, but for a pipe or a device, which is written to. With `force`, only what models are made
+    of is refused, if `what` is of another kind.
+    """
+    if not force and not files.is_stream(path):
         refuse_existing(path)
+    files.refuse_to_lose(path, what)
 
 
 def refuse_existing(path: str) -> None:

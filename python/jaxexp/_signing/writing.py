@@ -50,7 +50,11 @@ class Signer:
             raise
         except Exception as error:
             expected = "" if key is None else f"expected a private key, in PEM, of {CURVES}, found "
-            raise ExportError(f"cannot sign with {_given(key, certificate)}: {expected}{said(error)}") from cause(error)
+            found = said(error)
+            if isinstance(error, TypeError) and "encrypted" in found:
+                found = "one that is encrypted: give its password, as password= or --password-from"
+                found += "" if certificate is None else ", which goes with a key without a certificate"
+            raise ExportError(f"cannot sign with {_given(key, certificate)}: {expected}{found}") from cause(error)
 
     def sign(self, paths: Sequence[str], signature: str, name: str) -> None:
         """Writes the signature of some files, which have to be in its folder or below it. Another signature in its

@@ -10,6 +10,7 @@ import click
 
 from jaxexp._cli import outputs
 from jaxexp._cli.page import say
+from jaxexp._kernel.io.other_files import ARTIFACT
 
 _EXAMPLE = """\b
 Example:
@@ -68,8 +69,7 @@ def command(
     MODULE has StableHLO text or MLIR bytecode. Indices of arguments begin at 0. This imports JAX. The exit status is 1
     if the module cannot become an artifact.
     """
-    if not force:
-        outputs.refuse_to_replace(output)
+    outputs.refuse_to_replace(output, ARTIFACT, force=force)
     from jaxexp._compat.foreign.from_stablehlo import from_stablehlo
     from jaxexp._kernel.function.safety_check import DisabledSafetyCheck
 

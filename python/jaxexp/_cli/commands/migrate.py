@@ -18,6 +18,7 @@ from jaxexp._errors import ExportError
 from jaxexp._fleet.passes.migrate_many import migrated as migrated_many
 from jaxexp._fleet.passes.migrate_many import write
 from jaxexp._kernel.artifact.words import counted, listed
+from jaxexp._kernel.io.other_files import ARTIFACT
 from jaxexp._native import Artifact
 
 if TYPE_CHECKING:
@@ -102,8 +103,7 @@ def command(
         return _migrate_several(old, new, to, locations, force, as_json, folders, spread)
     if spread.is_asked_for:
         raise click.UsageError(f"--workers, --executor and --journal are for several artifacts, and {first!r} is one")
-    if not force:
-        outputs.refuse_to_replace(new)
+    outputs.refuse_to_replace(new, ARTIFACT, force=force)
     source = artifact(first)
     sets, failed = options.combinations(sized) if sized else None, list[tuple[str, Exception]]()
     try:
@@ -194,6 +194,8 @@ def _migrate_several(
     spread: options.Spread,
 ) -> int:
     """Migrates everything that each IN stands for; errors in some do not stop the others."""
+    if new.endswith((".jaxexp", ".zip")) and not os.path.isdir(new):
+        raise click.UsageError(f"several artifacts go to a folder, and {new!r} is named as a file: name a folder last")
     goes_on = spread.journal is not None and os.path.exists(spread.journal)
     if not force and not goes_on and os.path.lexists(new) and not (os.path.isdir(new) and not os.listdir(new)):
         raise click.ClickException(f"{new!r} exists: --force replaces files in it")

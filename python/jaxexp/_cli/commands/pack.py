@@ -17,6 +17,8 @@ from jaxexp._fleet.passes.given import Place
 from jaxexp._fleet.passes.verify_many import verified
 from jaxexp._fleet.places.source import Opened, is_url, path_in
 from jaxexp._kernel.artifact.words import counted
+from jaxexp._kernel.io import files
+from jaxexp._kernel.io.other_files import ARCHIVE, ARTIFACT
 from jaxexp._kernel.io.version import stamp
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ def command(
     or changes, when everything is written. Metadata goes into the artifacts; for those that jax.export wrote, only the
     archive's index keeps it. JAX is not imported.
     """
+    _refuse_to_lose(archive)
     if not append and not force:
         outputs.refuse_existing(archive)
     from jaxexp._fleet.archive.archive import Archive
@@ -107,6 +110,17 @@ def command(
         f"{os.path.getsize(archive):,} bytes{folders.said()}"
     )
     return complaints.ended_with(failed.items())
+
+
+def _refuse_to_lose(archive: str) -> None:
+    """Refuses an artifact in the place of the archive, as where somebody forgets the archive's name."""
+    kind = files.kind_at(archive)
+    if kind == ARTIFACT or (kind != ARCHIVE and archive.endswith(".jaxexp")):
+        raise click.UsageError(
+            f"the name of the archive comes first, and {archive!r} is {'' if kind else 'the name of '}an artifact: "
+            f"jaxexp pack fleet.zip {archive}"
+        )
+    files.refuse_to_lose(archive, ARCHIVE)
 
 
 def _with_advice(error: Exception, found: dict[str, inputs.Source]) -> click.ClickException:

@@ -14,6 +14,7 @@ from jaxexp._cli.complaints import misused
 from jaxexp._cli.page import progress, say
 from jaxexp._fleet.places.source import path_in
 from jaxexp._kernel.artifact.words import counted, listed
+from jaxexp._kernel.io.other_files import ARCHIVE, ARTIFACT
 
 if TYPE_CHECKING:
     from jaxexp._api.exported import Exported
@@ -62,8 +63,8 @@ def command(file: str, sized: tuple[str, ...], output: str, to: str | None, appe
     is_archive = append or output.endswith(".zip")
     if not is_archive and len(chosen) > 1:
         raise click.UsageError(f"{len(chosen):,} functions need an archive: name one, as in -o fleet.zip")
-    if not append and not force:
-        outputs.refuse_to_replace(output)
+    if not append:
+        outputs.refuse_to_replace(output, ARCHIVE if is_archive else ARTIFACT, force=force)
     from jaxexp._kernel.function import vjps  # imports JAX
 
     source = inputs.artifact(file)

@@ -50,8 +50,8 @@ def command(file: str, other: str | None, output: str | None, show: bool, force:
     if output is None:
         output = _temporary() if show else f"{_stem(other or file)}.html"
         force = force or show
-    if output != "-" and not force:
-        outputs.refuse_to_replace(output)
+    if output != "-":
+        outputs.refuse_to_replace(output, "a page", force=force)
     page = page_of(inputs.artifact(file), None if other is None else inputs.artifact(other)).encode()
     if output == "-":
         click.echo(page, nl=False)

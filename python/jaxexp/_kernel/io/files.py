@@ -15,7 +15,7 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, PolicyError
 from jaxexp._version import __version__
 
-from .other_files import HEAD, instead_of_artifact, is_ours
+from .other_files import HEAD, instead_of_artifact, kind_of_ours
 
 RELEASE = __version__
 # What a file says of who wrote it.
@@ -152,13 +152,19 @@ def is_stream(path: str | os.PathLike[str]) -> bool:
 
 
 def refuse_to_lose(path: str, what: str) -> None:
-    """Raises an ExportError if a file, in whose place `what` is to be written, is an artifact, an archive, code or
-    tensors.
+    """Raises an ExportError if a file, in whose place `what` is to be written, is another one of what models are made
+    of: an artifact, an archive, code or weights.
     """
-    if os.path.isfile(path):
-        with open(path, "rb") as file:
-            if is_ours(file.read(HEAD)):
-                raise ExportError(f"{path!r} has what models are made of, and {what} does not take its place")
+    if (found := kind_at(path)) and found != what:
+        raise ExportError(f"{path!r} is {found}, and {what} does not take its place")
+
+
+def kind_at(path: str) -> str:
+    """Which of these a file is; empty for anything else, or if there is none."""
+    if not os.path.isfile(path):
+        return ""
+    with open(path, "rb") as file:
+        return kind_of_ours(file.read(HEAD))
 
 
 @contextlib.contextmanager

@@ -17,11 +17,18 @@ def is_tensors(head: bytes) -> bool:
     return head[4:8] == bytes(4) and head[8:9] == b"{"
 
 
-def is_ours(head: bytes) -> bool:
-    """Whether a file is one that people cannot do without, by its first `HEAD` bytes: an artifact, an archive, code or
-    tensors.
-    """
-    return head[4:8] == b"jaxe" or head[:4] in _ZIP or head.startswith(EXECUTABLES) or is_tensors(head)
+ARTIFACT, ARCHIVE, WEIGHTS = "an artifact", "an archive", "a file of weights"
+
+
+def kind_of_ours(head: bytes) -> str:
+    """What a file is that people cannot do without, by its first `HEAD` bytes; empty for any other one."""
+    if head[4:8] == b"jaxe":
+        return ARTIFACT
+    if head[:4] in _ZIP:
+        return ARCHIVE
+    if head.startswith(EXECUTABLES):
+        return "a file of executables"
+    return WEIGHTS if is_tensors(head) else ""
 
 
 def instead_of_weights(head: bytes) -> str:
