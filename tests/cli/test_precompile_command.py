@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import jaxexp
+from jaxexp import _native
 from kit.weighted import X, apply, bound, close, params
 
 pytestmark = pytest.mark.jax
@@ -142,6 +143,14 @@ def test_code_of_the_runtime(tmp_path: Path, good: Any) -> None:
     from jaxexp._executables.file import GrowingFile
 
     conditions = {"function": "f", "module": "00", "plugin": "a plugin", "platform": "cpu"}
-    GrowingFile(tmp_path / "runtime.exe").append(conditions, {}, b"code")
+    file = GrowingFile(tmp_path / "runtime.exe")
+    file.append({**conditions, "processor": _native.cpu_features()}, {}, b"code")
     out = good("inspect", tmp_path / "runtime.exe")
-    assert "1 executable, 0 usable here" in out and "it is code of the C++ runtime" in out
+    assert "1 executable, 1 for sessions (jaxexp.runtime)\n" in out
+    assert "for sessions (jaxexp.runtime) on this processor" in out
+    file.append({**conditions, "processor": "x86 1.c=0"}, {}, b"code")
+    exported = jaxexp.export(jax.jit(lambda x: x))(X)
+    exported.precompile(into=file)
+    out = good("inspect", tmp_path / "runtime.exe")
+    assert "3 executables, 1 usable here, 2 for sessions (jaxexp.runtime)\n" in out
+    assert "for sessions (jaxexp.runtime) elsewhere: processor: compiled for x86 1.c=0, here it is " in out

@@ -50,7 +50,7 @@ def test_sign_and_verify(models: Path, keys: Path, good, run) -> None:
     ]
     out = good("verify", *names, "--signed-by", keys / "release.pub")
     assert out.splitlines()[-1].startswith("4 of 4 artifacts whole and signed, ")
-    assert "another file" in out
+    assert "compiled code of 1 call" in out
     member = f"{models / 'fleet.zip'}::a/o*"
     assert "1 of 1 artifact whole and signed" in good("verify", member, "--signed-by", keys / "release.pub")
     status, out, err = run("verify", *names, "--signed-by", keys / "secret.pub", "--json")
@@ -114,7 +114,7 @@ def test_a_password(models: Path, keys: Path, good, refused, monkeypatch: pytest
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a password\n")))
     good(*given, "--password-from", "-")
     good("verify", models / "model.jaxexp", "--signed-by", keys / "secret.pub")
-    refused("cannot sign with", *given)
+    refused("found one that is encrypted: give its password, as password= or --password-from", *given)
 
 
 def test_commands_that_make_no_sense(models: Path, keys: Path, refused) -> None:

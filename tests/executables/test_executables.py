@@ -277,6 +277,19 @@ def test_another_function_of_the_name_is_listed_and_not_used(tmp_path: Path, plu
     assert "not used: module" in repr(executable)
 
 
+def test_code_of_a_session_is_listed_and_not_used(plus_one: Path, exe: Path, said: Any) -> None:
+    code = jaxexp.load(plus_one, executables=exe).executables[0].conditions
+    own = {name: code[name] for name in ("function", "module", "processor")}
+    GrowingFile(exe).append({**own, "plugin": "one"}, {}, b"code")
+    model = jaxexp.load(plus_one, executables=exe)
+    np.testing.assert_array_equal(model.call(X), X + 1)
+    assert [(one.used, one.why) for one in model.executables] == [
+        (True, None),
+        (False, "for sessions (jaxexp.runtime) on this processor"),
+    ]
+    assert "unknown value" not in said.text
+
+
 def test_damaged_code_is_not_used(plus_one: Path, exe: Path, said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is code that does not run."""
 

@@ -249,6 +249,19 @@ def _listed_libraries(folder: Path) -> list[str]:
     return sorted(line for line in text.splitlines() if "sha256=" in line and any(end in line for end in libraries))
 
 
+SESSIONS = "for sessions (jaxexp.runtime)"
+
+
+def of_sessions(record: Mapping[str, str]) -> str | None:
+    """That code is not for JAX, and whether this processor is the one that it is for: a session compares the rest, when
+    it has started its plugin. None for code of JAX.
+    """
+    if "jaxlib" in record:
+        return None
+    why = difference(record, {"processor": _native.cpu_features()})
+    return f"{SESSIONS} on this processor" if why is None else f"{SESSIONS} elsewhere: {why}"
+
+
 def difference(
     record: Mapping[str, str], here: Mapping[str, str], paths: Callable[[], Sequence[str]] = tuple
 ) -> str | None:

@@ -71,6 +71,8 @@ class Executables:
         self._lock = threading.RLock()
         self._functions: dict[str, list[Record]] = {}
         for record in self._file.records:
+            if conditions.of_sessions(record.conditions) is not None:
+                continue
             self._functions.setdefault(record.conditions.get("module", ""), []).append(record)
         self._machines: dict[tuple[Any, ...], dict[str, str]] = {}
         self._made: dict[tuple[Any, ...], tuple[Any, Record] | None] = {}
@@ -78,6 +80,14 @@ class Executables:
         self._calls: dict[int, str] = {}  # of another call: how the last one differed
         self._used: set[int] = set()
         self._said: set[str] = set()
+        if self.unfinished_bytes:
+            behind = f"{counted(self.unfinished_bytes, 'byte')} of a record that was not finished"
+            self._say(f"{self.name!r} ends with {behind}: the file was cut, or is being written")
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """How many bytes are behind the last whole record."""
+        return self._file.unfinished_bytes
 
     @property
     def name(self) -> str:
@@ -169,9 +179,7 @@ class Executables:
         )
 
     def _why_not_usable(self, record: Record) -> str | None:
-        if "jaxlib" not in record.conditions:
-            return "it is code of the C++ runtime"
-        if (why := self._why_not_here(record)) is not None:
+        if (why := conditions.of_sessions(record.conditions) or self._why_not_here(record)) is not None:
             return why
         return lacking(record.call, _devices_by_id()[record.conditions["devices"].split(",")[0]])
 
@@ -188,7 +196,8 @@ class Executables:
 
     def _mismatch(self, record: Record, own: Mapping[str, str]) -> str | None:
         """The first difference in the function or the machine, whatever the arguments are."""
-        return conditions.difference(record.conditions, own) or self._why_not_here(record)
+        why = conditions.of_sessions(record.conditions) or conditions.difference(record.conditions, own)
+        return why or self._why_not_here(record)
 
     def _why_not_here(self, record: Record) -> str | None:
         """The first difference in the machine."""

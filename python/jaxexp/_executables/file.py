@@ -10,6 +10,7 @@ from typing import IO, Any
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExecutablesError
+from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.io import files
 from jaxexp._kernel.io.lock import locked
 from jaxexp._kernel.io.other_files import HEAD, instead_of_executables
@@ -37,7 +38,16 @@ class ExecutablesFile:
             OSError: it cannot be opened.
         """
         self.name = os.fsdecode(path)
-        self._file, self.records, self.end = _records_of(path, file=file)
+        self._file, self.records, end = _records_of(path, file=file)
+        self.unfinished_bytes = len(self._file) - end  # of a last record, which does not count and will be replaced
+
+    def check(self) -> None:
+        """Reads all code; an ExecutablesError if some is damaged, or if the last record was not finished."""
+        for record in self.records:
+            self.code(record)
+        if self.unfinished_bytes:
+            found = f"{counted(self.unfinished_bytes, 'byte')} of one: the file was cut, or its writer did not finish"
+            raise _error(DeserializationError(f"records[{len(self.records)}]", "a whole record", found), self.name)
 
     def code(self, record: Record) -> bytes:
         """The code of a record; an ExecutablesError if it is damaged."""

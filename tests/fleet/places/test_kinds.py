@@ -9,6 +9,7 @@ import random
 import struct
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -168,8 +169,21 @@ def test_weights_of_another_program(other_files: Path, capsys: pytest.CaptureFix
     assert row(file, capsys)[0] == "damaged"
 
 
-def test_code_that_another_process_is_writing(other_files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = other_files / "growing.exe"
-    file.write_bytes((other_files / "model.exe").read_bytes() + bytes(7))
-    start.main(["verify", str(file)])
-    assert "whole, and 7 bytes more" in capsys.readouterr().out
+@each("end, behind", [(7, 7), (-100, None)])
+def test_code_that_was_not_finished(
+    other_files: Path, end: int, behind: int | None, capsys: pytest.CaptureFixture[str], caplog: Any
+) -> None:
+    """It is used without its last record."""
+    whole = (other_files / "model.exe").read_bytes()
+    file = other_files / "cut.exe"
+    file.write_bytes(whole + bytes(end) if end > 0 else whole[:end])
+    behind = file.stat().st_size - 64 if behind is None else behind
+    with pytest.raises(jaxexp.DeserializationError, match=rf"a whole record, found {behind:,} bytes of one: the file"):
+        jaxexp.verify(file)
+    assert row(file, capsys)[0] == "damaged" and start.main(["verify", str(file)]) == 1
+    capsys.readouterr()
+    assert start.main(["inspect", str(file)]) == 0
+    assert f"the last {behind:,} bytes are no whole record, and are not used" in capsys.readouterr().out
+    with caplog.at_level("INFO", logger="jaxexp.executables"):
+        jaxexp.load(other_files / "model.jaxexp", executables=file)
+    assert f"ends with {behind:,} bytes of a record that was not finished" in caplog.text

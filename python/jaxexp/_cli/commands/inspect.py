@@ -108,8 +108,7 @@ def command(
                     _show_several(page, inspected, folders, digests)
                 fail(*errors)
             elif is_file_of_executables(text):
-                code = executables_in(text, check=check)
-                add(_executables_to_dict, _show_executables, text, code)
+                add(_executables_to_dict, _show_executables, text, executables_in(text, check=check))
             elif (held := tensors_in(text)) is not None:
                 add(_tensors_to_dict, _show_tensors, text, held)
             else:
@@ -265,13 +264,17 @@ _OF_CALL = ("function", "module", "signature", "results", "arguments", "placemen
 _DIGITS = 12  # of a digest, on a terminal: arguments need the room, because they tell executables apart
 
 
-def _show_executables(page: Page, path: str, found: tuple[Executable, ...]) -> None:
+def _show_executables(page: Page, path: str, given: tuple[tuple[Executable, ...], int]) -> None:
     """Prints the conditions of each machine, and a table of the code for it."""
     page.title("executables", path)
-    usable = sum(1 for one in found if one.why is None)
-    page.fields(
-        [("size", f"{os.path.getsize(path):,} bytes: {counted(len(found), 'executable')}, {usable:,} usable here")]
-    )
+    found, unfinished = given
+    usable, others = sum(one.why is None for one in found), sum("jaxlib" not in one.conditions for one in found)
+    said = f"{os.path.getsize(path):,} bytes: {counted(len(found), 'executable')}"
+    said += f", {usable:,} usable here" if others < len(found) or not found else ""
+    said += f", {others:,} for sessions (jaxexp.runtime)" if others else ""
+    page.fields([("size", said)])
+    if unfinished:
+        page.fields([("damage", f"the last {counted(unfinished, 'byte')} are no whole record, and are not used")])
     machines: dict[tuple[tuple[str, str], ...], list[Executable]] = {}
     for one in found:
         machine = tuple((name, text) for name, text in one.conditions.items() if name not in _OF_CALL)
@@ -283,7 +286,7 @@ def _show_executables(page: Page, path: str, found: tuple[Executable, ...]) -> N
         Column("results"),
         Column("devices"),
         Column("bytes", right=True),
-        Column("here", marks={"usable": "good"}, style="bad"),
+        Column("here", marks={"usable": "good", "for sessions (jaxexp.runtime) on this": "good"}, style="bad"),
     ]
     for machine, code in machines.items():
         page.blank()
@@ -306,13 +309,14 @@ def _executable_row(one: Executable, digits: int | None) -> tuple[str, ...]:
     )
 
 
-def _executables_to_dict(path: str, found: tuple[Executable, ...]) -> dict[str, Any]:
+def _executables_to_dict(path: str, given: tuple[tuple[Executable, ...], int]) -> dict[str, Any]:
     """The same in JSON."""
+    found, unfinished = given
     code = [
         {"bytes": one.size, "usable": one.why is None, "why": one.why, "conditions": dict(one.conditions)}
         for one in found
     ]
-    return {"file": path, "executables": code}
+    return {"file": path, "executables": code, "unfinished_bytes": unfinished}
 
 
 def _show_tensors(page: Page, path: str, found: TensorFiles) -> None:

@@ -214,7 +214,7 @@ def _verified(
 def _verified_signed(
     paths: tuple[str, ...], folders: inputs.Folders, by: SignedBy, policy: Policy | None
 ) -> Iterator[Verdict]:
-    """The same for files that have to be signed. Each is read once, and only what is signed is looked at."""
+    """The same for files that have to be signed. Only what is signed is looked at."""
     from jaxexp._signing.reading import SignedFiles
 
     signed = SignedFiles(by)
@@ -233,11 +233,12 @@ def _verified_signed(
 
 
 def _signed_file(path: str, signed: SignedFiles, policy: Policy | None) -> Verdict:
-    from jaxexp._fleet.places.verify import verify_signed
+    from jaxexp._fleet.places.verify import Verified, verify_signed
 
     found = verify_signed(path, signed, None if policy is None else policy.check_size)
-    if isinstance(found, int):
-        return Verdict(path, "whole", found, True, None, what="another file")
+    if not isinstance(found, Verified):
+        other, size = found
+        return Verdict(path, "whole", size, other.has_digests, None, what=other.what)
     buffer, artifact = found.opened.buffer, found.opened.artifact
     if policy is not None:
         from jaxexp._api.load import deserialize

@@ -267,7 +267,7 @@ def _in_local(
         except DeserializationError as damage:
             return found._replace(error=packed(damage))
         if other is not None:
-            return InFile(size, other.has_digests, (), None, other.bytes_behind, other.what)
+            return InFile(size, other.has_digests, what=other.what)
         where, expected, what = wrong
         error = DeserializationError(where, expected, _found(what, where, path))
         return found._replace(error=packed(error))

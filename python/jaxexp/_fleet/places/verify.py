@@ -37,19 +37,17 @@ class OtherFile(NamedTuple):
     Attributes:
         what: what it has, in words.
         has_digests: whether any damage would have been noticed.
-        bytes_behind: how many bytes follow its end, such as those of a write that was not finished.
     """
 
     what: str
     has_digests: bool
-    bytes_behind: int = 0
 
 
 def checked_other_file(path: str) -> OtherFile | None:
     """Reads all of a file of executables, or of a safetensors file; None for anything else."""
     if not is_other_file(head := _head(path)):
         return None
-    return _executables(path) if head.startswith(EXECUTABLES) else _weights(path)
+    return _executables(path) if head.startswith(EXECUTABLES) else _weights(path, None)
 
 
 def is_other_file(head: bytes) -> bool:
@@ -75,20 +73,19 @@ def tensors_in(path: str) -> TensorFiles | None:
     return reading.open_tensors(path, "in pieces")
 
 
-def _executables(path: str) -> OtherFile:
+def _executables(path: str, content: _native.FileBytes | None = None) -> OtherFile:
     from jaxexp._executables.file import ExecutablesFile
 
-    found = ExecutablesFile(path)
-    for record in found.records:
-        found.code(record)
-    return OtherFile(f"compiled code of {counted(len(found.records), 'call')}", True, os.stat(path).st_size - found.end)
+    found = ExecutablesFile(path, content)
+    found.check()
+    return OtherFile(f"compiled code of {counted(len(found.records), 'call')}", True)
 
 
-def _weights(path: str) -> OtherFile:
+def _weights(path: str, check: Check | None) -> OtherFile:
     from jaxexp._weights.files.header import content_of, is_content, xxh3
     from jaxexp._weights.files.reading import open_file
 
-    file = open_file(path)
+    file = open_file(path, check)
     what = counted(len(file.header.tensors), "weight")
     if file.content is None:  # written by another program
         return OtherFile(what, False)
@@ -124,8 +121,9 @@ def check_executables(path: str, check_file: Check | None = None) -> None:
     ExecutablesFile(path, content)
 
 
-def executables_in(path: str, *, check: bool) -> tuple[Executable, ...]:
-    """Everything in a file of executables; `why` is None for code that this process could use. This imports JAX.
+def executables_in(path: str, *, check: bool) -> tuple[tuple[Executable, ...], int]:
+    """Everything in a file of executables; `why` is None for code that this process could use. Also how many bytes are
+    behind it, of a record that was not finished. This imports JAX.
 
     Args:
         path: the file.
@@ -133,7 +131,8 @@ def executables_in(path: str, *, check: bool) -> tuple[Executable, ...]:
     """
     from jaxexp._executables.executables import Executables
 
-    return Executables(path).all(check=check)
+    found = Executables(path)
+    return found.all(check=check), found.unfinished_bytes
 
 
 @public
@@ -234,22 +233,26 @@ def files_of(found: Opened, how: Opening | None = None) -> tuple[tuple[str, int]
     return tuple(read)
 
 
-def verify_signed(path: str, signed: SignedFiles, check_size: Callable[[int], None] | None = None) -> Verified | int:
+def verify_signed(
+    path: str, signed: SignedFiles, check_size: Callable[[int], None] | None = None
+) -> Verified | tuple[OtherFile, int]:
     """Verifies a file, its weights, and every file in its signature. Nothing is made of a file before its digest was
-    compared. `check_size` is called with the size of the file, before it is read. Of a file that is no artifact, such
-    as one of executables, only the size is returned.
+    compared. `check_size` is called with the size of the file, before it is read. With a file that is no artifact, such
+    as one of executables, its size is returned.
 
     Raises:
         SignatureError: one of them is not signed, not what was signed, or missing.
-        DeserializationError: an artifact is signed, and damaged.
+        DeserializationError: a file is signed, and damaged.
         OSError: a file cannot be read.
     """
     source = Source(path, path)
     with source.named():
         buffer: Any = signed.opened(path, check_size=check_size)  # which types can say since Python 3.12
         signed.check_listed(path)
-        if is_other_file(bytes(memoryview(buffer)[:_HEAD])):
-            return len(buffer)
+        check, head = functools.partial(signed.check, used_by=path), bytes(memoryview(buffer)[:_HEAD])
+        if is_other_file(head):
+            is_code = head.startswith(EXECUTABLES)
+            return _executables(path, buffer) if is_code else _weights(path, check), len(buffer)
         from jaxexp._weights.files.reading import Opening
 
-        return verified(Opened(source, buffer), Opening.signed(functools.partial(signed.check, used_by=path)))
+        return verified(Opened(source, buffer), Opening.signed(check))

@@ -129,9 +129,9 @@ def open_tensors(path: str | os.PathLike[str], take: Take = "mapped", check: Che
         return found
 
 
-def open_file(path: str) -> TensorFile:
-    """One file, read in pieces."""
-    return _opened(path, places.open_named(path), "in pieces")
+def open_file(path: str, check: Check | None = None) -> TensorFile:
+    """One file, read in pieces; at once, if `check` has to see its bytes before anything else does."""
+    return _opened(path, places.open_named(path), "in pieces" if check is None else "copied", check)
 
 
 def _opened(name: str, descriptor: int, take: Take, check: Check | None = None, size: int | None = None) -> TensorFile:
