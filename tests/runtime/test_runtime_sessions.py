@@ -87,13 +87,14 @@ def session(path: Path) -> Session:
 # --- trees ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_call_takes_and_returns_the_trees_of_the_function(session: Session) -> None:
+def test_a_call_takes_and_returns_the_trees_of_the_function(path: Path, session: Session) -> None:
     same(session(X, D, k={"n": 3}), function(X, D, k={"n": np.int32(3)}))
     assert session.name == "function"
     assert session.platform == "cpu"
     assert session.arguments[1] == Value("args[1]['b']", "float32", (4,))
     assert session.results[-1] == Value("result[1]", "bfloat16", (4,))
-    assert repr(session) == "<Session function on cpu, 4 arguments>"
+    assert repr(session) == f"<Session function of {str(path)!r} on cpu, 4 arguments>"
+    assert repr(Session(path.read_bytes(), plugin="cpu")) == "<Session function on cpu, 4 arguments>"
 
 
 def test_a_call_by_paths(session: Session) -> None:

@@ -96,7 +96,10 @@ def test_weights_from_anywhere(what: str, folder: Path, tmp_path: Path) -> None:
         close([found(X)], [expected])
         if what in ("a member", "a handle"):
             assert found.check().ok
+            assert repr(found).startswith(f"<Session <lambda> of '{folder / 'fleet.zip'}::tuned' on cpu")
         else:
+            place = repr(str(given)) if what == "a file" else "arrays"
+            assert f"fleet.zip::model' with weights from {place} on cpu" in repr(found)
             with pytest.raises(jaxexp.RunError, match="has no cases of its own"):
                 found.check()
     close([session(X)], [apply(params(), X)])
@@ -110,6 +113,7 @@ def test_weights_that_do_not_fit(folder: Path) -> None:
         (other, jaxexp.WeightsError, "'head': expected an array of this name, .* pass rename="),
         (f"{folder / 'fleet.zip'}::sin", jaxexp.WeightsError, r"fleet\.zip::sin': expected a member with weights"),
         (f"{folder / 'fleet.zip'}::none", KeyError, "none"),
+        (folder / "missing.safetensors", FileNotFoundError, "missing"),
         ({**arrays, "head": np.zeros(3, np.float32)}, jaxexp.WeightsError, r"the weights: tensor 'head': expected F32"),
         ({**arrays, "head": "x"}, jaxexp.RunError, "the weight 'head' must be an array, found a str"),
         ({**arrays, "layers": {"0": {"w": X}}}, jaxexp.ExportError, "two of the given weights would be called"),
@@ -117,6 +121,8 @@ def test_weights_that_do_not_fit(folder: Path) -> None:
     for given, error, message in wrong:
         with pytest.raises(error, match=message):
             session.with_weights(given)
+    with pytest.raises(FileNotFoundError, match="missing"):
+        Session(folder / "model.jaxexp", plugin="cpu", weights=folder / "missing.safetensors")
     with pytest.raises(jaxexp.ExportError, match=r"rename= maps 'heads', .* did you mean 'head'"):
         session.with_weights(arrays, rename={"heads": "x"})
 

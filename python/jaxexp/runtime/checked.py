@@ -26,6 +26,13 @@ def path(name: str, given: Any) -> str:
     return os.fsdecode(found)
 
 
+def file(name: str, given: Any) -> str:
+    """The path of a file that is there; an OSError if there is none."""
+    found = path(name, given)
+    os.stat(found)
+    return found
+
+
 def flag(name: str, given: Any) -> None:
     """Refuses what is neither True nor False."""
     if not isinstance(given, bool):

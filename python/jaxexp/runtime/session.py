@@ -198,7 +198,7 @@ class Session:
             ExportError: both `policy` and `executables` are given; or `signed_by` is given, and the artifact is not in
                 a file on this machine.
             KeyError: the archive has no such member.
-            OSError: a file cannot be opened.
+            OSError: a file cannot be opened, or `weights` is not there.
             TypeError: an argument has the wrong type.
         """
         if policy is not None and executables is not None:
@@ -207,7 +207,7 @@ class Session:
                 "Leave out one of the two"
             )
         code = "" if executables is None else checked.path("executables", executables)
-        own_weights = "" if weights is None else checked.path("weights", weights)
+        own_weights = "" if weights is None else checked.file("weights", weights)
         numbers, sets = checked.devices(devices), checked.sets_of_sizes(sizes)
         for flag, value in (("stable", stable), ("pad", pad), ("only_sizes", only_sizes), ("warm_up", warm_up)):
             checked.flag(flag, value)
@@ -230,6 +230,7 @@ class Session:
             raise error if not name else RunError(f"{name}: {error}", error.reason) from None
         self._opened: OpenedProgram | None = opened
         self._trust = Trust(policy, signed_by, stable)
+        self._from, self._weights_from = opened.name, repr(own_weights) if own_weights else ""
         self._set(native, program, function, 0, opened.check_file)
 
     def _set(
@@ -254,9 +255,10 @@ class Session:
         self._kwargs = kwargs
         self._results = tree_of(out_nodes, "out_tree")
 
-    def _with(self, function: _runtime.Function, order: int) -> Session:
+    def _with(self, function: _runtime.Function, order: int, weights: str = "") -> Session:
         made = type(self).__new__(type(self))
         made._opened, made._trust = None, self._trust
+        made._from, made._weights_from = self._from, weights or self._weights_from
         made._set(self._plugin, self._program, function, order, self._check_file)
         return made
 
@@ -342,20 +344,21 @@ class Session:
             ExportError: `rename` maps a name that no weight has; or `weights` is a member, and the archive was opened
                 without the `signed_by` or `stable` of the session.
             KeyError: the archive has no such member.
-            OSError: a file cannot be read or written.
+            OSError: a file is not there, or cannot be read or written.
             TypeError: `rename` is neither a mapping nor a function.
         """
         from jaxexp._fleet.places.weights import as_file  # most sessions keep theirs
 
         handle = _member(weights, self._trust, is_signed=self._check_file is not None)
         if handle is None and rename is None and isinstance(weights, (str, os.PathLike)):
-            file = checked.path("weights", weights)
-            return self._with(self._function.with_weights(file, self._check_file), self._order)
+            file = checked.file("weights", weights)
+            return self._with(self._function.with_weights(file, self._check_file), self._order, repr(file))
         if (names := _names_of_weights(self._program)) is None:
             raise self._refused("takes no weights: its first argument is no dict of arrays")
         tensors, place = _tensors(weights, handle, self._plugin, self._check_file)
         with as_file(tensors, names, rename) as file:
-            made = self._with(self._function.with_weights(file, None), self._order)
+            other = "arrays" if place is None else repr(place)
+            made = self._with(self._function.with_weights(file, None), self._order, other)
             try:
                 made._function.weights()  # opens the file, which is about to go
             except WeightsError as error:
@@ -363,6 +366,7 @@ class Session:
                 raise
         if handle is not None:
             made._opened = program_of(handle, self._trust.policy, None, self._trust.stable)
+            made._from, made._weights_from = made._opened.name, ""
         return made
 
     def vjp(self) -> Session:
@@ -462,7 +466,9 @@ class Session:
         return self._function.why_compiled()
 
     def __repr__(self) -> str:
-        return shown(f"<Session {self.name} on {self.platform}, {counted(len(self.arguments), 'argument')}>")
+        place = f" of {self._from!r}" if self._from else ""
+        place += f" with weights from {self._weights_from}" if self._weights_from else ""
+        return shown(f"<Session {self.name}{place} on {self.platform}, {counted(len(self.arguments), 'argument')}>")
 
     @functools.cached_property
     def _result_dtypes(self) -> list[np.dtype[Any]]:
