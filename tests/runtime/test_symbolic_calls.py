@@ -399,3 +399,13 @@ def test_sessions(saved: Path, plugin: Path) -> None:
         more(numbers((9, 4)))
     with pytest.raises(jaxexp.RunError, match="takes sets of sizes of at least 1 of b"):
         Session(saved, plugin=plugin, sizes=[{"n": 16}])
+
+
+def test_typed_random_keys(tmp_path: Path, plugin: Path) -> None:
+    """The module constrains their data, between casts to types of another dialect."""
+    (b,) = jaxexp.symbolic_shape("b")
+    keys, x = jax.random.split(jax.random.key(3), 3), numbers((3,))
+    drawn = jax.jit(lambda keys, x: (jax.vmap(jax.random.uniform)(keys) + x, jax.random.split(keys[0], x.shape[0])))
+    exported = jaxexp.export(drawn)(jax.ShapeDtypeStruct((b,), keys.dtype), jax.ShapeDtypeStruct((b,), "float32"))
+    exported.save(tmp_path / "f.jaxexp", cases=[(keys, x)], compatibility=built.READER)
+    assert Session(tmp_path / "f.jaxexp", plugin=plugin).check().ok

@@ -249,7 +249,7 @@ namespace since = wire::since;
 // Attributes and types of the builtin dialect. A location is that of a call, a line, fused ones, or has a name.
 constexpr std::uint64_t builtin_array = 0, builtin_dictionary = 1, builtin_string = 2, builtin_number = 8,
                         builtin_call = 10, builtin_line = 11, builtin_fused = 12, builtin_name = 14, builtin_lines = 22;
-constexpr std::uint64_t builtin_integer = 0;
+constexpr std::uint64_t builtin_integer = 0, builtin_tensor = 13;
 
 std::uint32_t dialect_of(const wire::Names& names, std::string_view name) {
   const auto found = std::ranges::find(names.dialects, name);
@@ -386,6 +386,11 @@ const Type& Tables::type(Id type) {
 Type Tables::decoded(Id type) {
   Type found;
   Encoded coded = type_at(type);
+  if (coded.is_builtin && coded.kind == builtin_tensor) {  // between casts, for Shardy
+    for (std::uint64_t left = coded.at.count("dimensions"); left > 0; --left)
+      found.is_dynamic |= coded.at.signed_number() == dynamic_size;
+    return found;
+  }
   if (!coded.is_vhlo) return found;
   if (coded.kind == vhlo::type::tuple) {
     for (std::uint64_t left = coded.at.count("types"); left > 0; --left)
