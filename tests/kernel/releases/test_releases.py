@@ -41,7 +41,7 @@ def test_what_it_says_of_the_installed_release() -> None:
 
 @pytest.mark.skipif(not (ROOT / "cpp" / "runtime").exists(), reason="this is no checkout, so there are no C++ sources")
 def test_the_table_of_the_cpp_runtime() -> None:
-    source = (ROOT / "cpp" / "runtime" / "program" / "releases.h").read_text()
+    source = (ROOT / "cpp" / "runtime" / "program" / "program.cpp").read_text()
     rows = re.findall(r'\{\{(\d+), (\d+), (\d+)\}, "jax-([\d.]+)"\}', source)
     assert [(".".join(newest), name) for *newest, name in rows] == list(
         {row.stablehlo: row.version for row in RELEASES}.items()
