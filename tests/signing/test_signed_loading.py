@@ -7,6 +7,7 @@ import hashlib
 import os
 import pickle
 import shutil
+import signal
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -470,3 +471,27 @@ def test_what_a_killed_process_left_is_not_signed(cases: Path, keys: Path) -> No
     jaxexp.record(cases, [(np.ones((200, 200), np.float32),)])
     jaxexp.sign(cases, key=keys / "release.pem")
     assert not list(cases.parent.glob(".*"))
+
+
+@each("step", [(reading, "_content"), (reading.files, "file_bytes"), (reading, "_compare")])
+def test_a_signal_handler_loads_what_is_being_loaded(
+    step: tuple[Any, str], made: Path, by: jaxexp.SignedBy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, name = step
+    real, left, found = getattr(owner, name), [1], []
+    files = reading.SignedFiles(by)
+
+    def interrupted(*args: Any, **how: Any) -> Any:
+        if left:
+            left.pop()
+            signal.raise_signal(signal.SIGINT)
+        return real(*args, **how)
+
+    monkeypatch.setattr(reading, "_in_use", weakref.WeakValueDictionary())
+    monkeypatch.setattr(owner, name, interrupted)
+    before = signal.signal(signal.SIGINT, lambda *_: found.append(bytes(files.opened(made / "model.jaxexp"))))
+    try:
+        assert bytes(files.opened(made / "model.jaxexp")) == (made / "model.jaxexp").read_bytes()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert found == [(made / "model.jaxexp").read_bytes()]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from typing import Any
 
 from jaxexp import _jax
@@ -15,6 +14,7 @@ from jaxexp._kernel.codec.nodes import register_namedtuple_serialization, regist
 from jaxexp._kernel.export.lower import default_export_platform
 from jaxexp._kernel.function.convention import NEWEST_VERSION, OLDEST_VERSION
 from jaxexp._kernel.function.safety_check import DisabledSafetyCheck
+from jaxexp._kernel.io import lock
 from jaxexp._public import public
 
 #: The names in `jax.export` that jaxexp replaces by its own.
@@ -35,7 +35,7 @@ _OURS: dict[str, Any] = {
     "symbolic_shape": _jax.symbolic_shape,
 }
 
-_lock = threading.Lock()
+_lock = lock.reentrant()
 _installations = 0
 _originals: dict[str, Any] = {}
 _logger, _logger_of_jax = logging.getLogger("jaxexp"), logging.getLogger(_jax.jax_exporter.__name__)
@@ -63,8 +63,8 @@ def install() -> contextlib.AbstractContextManager[object]:
         if not _installations:
             # A newer JAX may have names that jaxexp lacks, and an older one may lack some: these stay as they are.
             names = [name for name in _jax.jax_export_module.__all__ if name in _OURS]
-            _originals.update((name, getattr(_jax.jax_export_module, name)) for name in names)
             for name in names:
+                _originals.setdefault(name, getattr(_jax.jax_export_module, name))
                 setattr(_jax.jax_export_module, name, _OURS[name])
             _log_below(_logger_of_jax)
         _installations += 1

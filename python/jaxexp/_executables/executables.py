@@ -7,7 +7,6 @@ import functools
 import json
 import logging
 import os
-import threading
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.paths import argument_paths
-from jaxexp._kernel.io import compile_cache
+from jaxexp._kernel.io import compile_cache, lock
 from jaxexp._kernel.io.compile_cache import CompileCache
 from jaxexp._public import public
 
@@ -68,7 +67,7 @@ class Executables:
 
     def __init__(self, path: str | os.PathLike[str], file: _native.FileBytes | None = None) -> None:
         self._file = ExecutablesFile(path, file)
-        self._lock = threading.RLock()
+        self._lock = lock.reentrant()
         self._functions: dict[str, list[Record]] = {}
         for record in self._file.records:
             if conditions.of_sessions(record.conditions) is not None:

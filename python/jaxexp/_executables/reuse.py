@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
 from jaxexp import _jax
+from jaxexp._kernel.io import lock
 
 
 def why_not_reusable() -> str | None:
@@ -40,7 +40,7 @@ def compilation_for(devices: Sequence[Any]) -> tuple[str, str]:
     return f"{_jax.topology_of(list(devices)).fingerprint():016x}", hashed.hexdigest()[:32]
 
 
-_anew = threading.RLock()  # the setting is one for all threads
+_anew = lock.reentrant()  # the setting is one for all threads
 
 
 @contextlib.contextmanager

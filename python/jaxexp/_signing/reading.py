@@ -3,12 +3,12 @@ the signed digest."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import os
 import stat
 import tempfile
-import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
 from jaxexp._errors import ExportError, SignatureError, cause
-from jaxexp._kernel.io import files
+from jaxexp._kernel.io import files, lock
 
 from .signed_by import SignedBy, checked, said, verifier
 
@@ -80,9 +80,10 @@ def verified(by: SignedBy, config: Any, signature: str) -> Statement:
     signed = _Signed()
     try:
         with tempfile.TemporaryDirectory() as folder:  # the package takes paths, and what it sees was looked at here
-            copy = os.path.join(folder, "signature")
-            Path(copy).write_bytes(content)
-            config.set_hashing_config(signed).verify(folder, copy)
+            looked_at = os.path.join(folder, "signature")
+            Path(looked_at).write_bytes(content)
+            # Of a copy, which nobody else sets up meanwhile.
+            copy.copy(config).set_hashing_config(signed).verify(folder, looked_at)
         manifest = signed.manifest
         method = manifest.serialization_type["method"]
         resources = [(one.identifier, str(one.digest.algorithm), one.digest.digest_hex) for one in _resources(manifest)]
@@ -147,7 +148,7 @@ class _Signed:
 # and by that and where the bytes were read.
 _in_use: weakref.WeakValueDictionary[Any, _native.FileBytes] = weakref.WeakValueDictionary()
 # Threads that open the same bytes read them once. Others rarely wait.
-_turns = [threading.Lock() for _ in range(64)]
+_turns = [lock.reentrant() for _ in range(64)]
 # How many nanoseconds after a change another one may leave all times as they are: clocks of file systems are coarse.
 _SETTLED = 2_000_000_000
 
@@ -167,7 +168,7 @@ class SignedFiles:
         self._by = checked(by)
         self._verifier = verifier(by)
         self._statements: dict[str, Statement] = {}
-        self._lock = threading.Lock()  # the verifier is set up anew for each signature
+        self._lock = lock.reentrant()  # a second thread waits for the statement
 
     def opened(
         self,

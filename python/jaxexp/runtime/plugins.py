@@ -10,13 +10,13 @@ import glob
 import importlib.metadata
 import importlib.util
 import os
-import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jaxexp import _runtime
 from jaxexp._errors import RunError
 from jaxexp._kernel.artifact.words import listed
+from jaxexp._kernel.io import lock
 
 from . import checked
 
@@ -51,7 +51,7 @@ _LAPACKS = (
 
 Options = Mapping[str, str | int | float | bool]
 
-_lock = threading.Lock()
+_lock = lock.reentrant()
 _started: dict[str, tuple[_runtime.Plugin, dict[str, Any]]] = {}  # by paths; each stays in the process
 _capsules: list[Any] = []  # of handlers, which plugins keep
 
@@ -109,7 +109,7 @@ def start(
     with _lock:
         found = _started.get(path)
         if found is None:
-            found = _started[path] = _runtime.Plugin(path, wanted), wanted
+            found = _started.setdefault(path, (_runtime.Plugin(path, wanted), wanted))
     native, given = found
     if options is not None and wanted != given:
         raise RunError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -190,3 +191,22 @@ def test_each_device_reads_its_part(files: reading.TensorFiles, monkeypatch: pyt
     np.testing.assert_array_equal(placed(files, "f32", NamedSharding(DEVICES_IN_A_ROW, P("d"))), ARRAYS["f32"])
     rows = 16 // DEVICES
     assert sorted(read) == [(i * rows, (i + 1) * rows) for i in range(DEVICES)]
+
+
+def test_a_signal_handler_uses_weights_that_are_being_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, found = Weights({"w": jax.ShapeDtypeStruct(HOST.shape, HOST.dtype)}, {"w": HOST}), []
+    place, left = Weights._placed, [1]
+
+    def interrupted(*args: Any) -> Any:
+        if left:
+            left.pop()
+            signal.raise_signal(signal.SIGINT)
+        return place(*args)
+
+    monkeypatch.setattr(Weights, "_placed", interrupted)
+    before = signal.signal(signal.SIGINT, lambda *_: found.append(weights["w"]))
+    try:
+        assert weights["w"] is found[0]
+    finally:
+        signal.signal(signal.SIGINT, before)
+    np.testing.assert_array_equal(found[0], HOST)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import contextlib
 import dataclasses
 import itertools
@@ -205,7 +206,7 @@ def _given(tree: Any, count: int, option: str, what: str) -> Arrangement:
             if count
             else f"{option}: the module has no {what}s, not {len(leaves)}"
         )
-    if twice := sorted({leaf for leaf in leaves if leaves.count(leaf) > 1}):
+    if twice := sorted(leaf for leaf, times in collections.Counter(leaves).items() if times > 1):
         raise ExportError(f"{option}: the {what} {_list(twice)} is there more than once")
     return Arrangement(structure, tuple(leaves))
 
@@ -365,7 +366,8 @@ class Importing:
         types, result_types = _types(module)
         attributes = mlir.argument_attributes(module)
         new_types = [types[i] for i in arguments.order]
-        new_attributes = [with_results_at(attributes[i], results.order) for i in arguments.order]
+        places = {old: new for new, old in enumerate(results.order)}
+        new_attributes = [with_results_at(attributes[i], places) for i in arguments.order]
         prefix = int(len(self.platforms) > 1)
         if prefix:
             new_types.insert(0, ir.RankedTensorType.get([], ir.IntegerType.get_signless(32)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import graphlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -141,17 +141,17 @@ def names_of(module: Any) -> tuple[list[str | None], list[str | None]]:
     return arguments, [_text(_jax.ir.DictAttr(entry), _NAMES[1]) for entry in mlir.result_attributes(main)]
 
 
-def with_results_at(attributes: Any, order: Sequence[int]) -> Any:
+def with_results_at(attributes: Any, places: Mapping[int, int]) -> Any:
     """The attributes of an argument, for a function whose results have another order: its memory goes to the same
-    result, if that is still there."""
+    result, if that is still there: `places` has where each result is now."""
     ir = _jax.ir
     entry = ir.DictAttr(attributes)
     if _ALIAS not in entry:
         return attributes
     known = dict(mlir.items(entry))
     index = known.pop(_ALIAS).value
-    if index in order:
-        known[_ALIAS] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), order.index(index))
+    if index in places:
+        known[_ALIAS] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), places[index])
     return ir.DictAttr.get(known)
 
 
@@ -264,6 +264,7 @@ def _drop(operation: Any, names: set[str]) -> None:
 def _keep_of_values(function: Any, *, is_main: bool) -> None:
     """Drops what the attributes of a function's arguments and results say beside donation, shardings and names."""
     ir = _jax.ir
+    results = len(function.type.results)
     for group in ("arg_attrs", "res_attrs"):
         if group not in function.attributes:
             continue
@@ -271,7 +272,7 @@ def _keep_of_values(function: Any, *, is_main: bool) -> None:
         for entry in map(ir.DictAttr, ir.ArrayAttr(function.attributes[group])):
             known = dict(mlir.items(entry))
             if is_main:
-                _check_argument(known, len(function.type.results))
+                _check_argument(known, results)
             kept.append(
                 ir.DictAttr.get({n: a for n, a in known.items() if n in _OF_VALUES or (is_main and n in _NAMES)})
             )

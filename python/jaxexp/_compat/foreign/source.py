@@ -42,6 +42,8 @@ DIALECTS = {"builtin", "func", "stablehlo", "chlo", "sdy", "vhlo"}
 
 # How long jaxlib may take to parse a text, which some texts without end make use of: many times what it takes.
 _SECONDS, _BYTES_PER_SECOND = 60, 100_000
+# What the process takes of the time of a machine that has other work, too.
+_TIMES_LONGER = 10
 
 # Starts a process that finds what this one finds.
 _CHILD = (
@@ -125,7 +127,7 @@ def _portable(content: bytes) -> bytes:
     seconds = _SECONDS + len(content) // _BYTES_PER_SECOND
     command = [sys.executable, "-c", _CHILD, str(seconds), *sys.path]
     try:
-        done = subprocess.run(command, input=content, capture_output=True, check=False, timeout=seconds)
+        done = subprocess.run(command, input=content, capture_output=True, check=False, timeout=_TIMES_LONGER * seconds)
     except subprocess.TimeoutExpired as error:
         raise ForeignModuleError("", "StableHLO text", f"text that takes more than {seconds} s to parse") from cause(
             error

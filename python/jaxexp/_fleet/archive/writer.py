@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import threading
 import warnings
 import weakref
 import zlib
@@ -286,7 +285,7 @@ class ArchiveWriter:
         self._path = os.fsdecode(path)
         self._share_modules = share_modules
         self._is_inside = False  # inside of the block, the only place to use it
-        self._lock = threading.RLock()
+        self._lock = lock.reentrant()
         self._process = os.getpid()
         with contextlib.ExitStack() as stack:
             self._output = stack.enter_context(output)

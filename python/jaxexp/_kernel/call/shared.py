@@ -6,7 +6,6 @@ so without this file it would trace and compile each one.
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from typing import Any
 
@@ -14,6 +13,7 @@ from jaxexp import _jax, _native
 from jaxexp._kernel.codec import treedefs
 from jaxexp._kernel.function import data, vjps
 from jaxexp._kernel.function.data import ExportedData
+from jaxexp._kernel.io import lock
 
 # Up to these limits, the functions with the latest first calls are kept, with their code, after callers drop them.
 MOST_FUNCTIONS = 1024
@@ -22,7 +22,7 @@ MOST_MODULE_BYTES = 256 << 20
 
 # Held by a thread that makes a shared object. The same thread may take it again: comparing functions may run code of
 # users, and that may call functions.
-MAKING = threading.RLock()
+MAKING = lock.reentrant()
 
 
 def first_of_equals(exported: ExportedData) -> ExportedData:

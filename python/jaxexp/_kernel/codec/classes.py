@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import sys
-import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ import jax
 import numpy as np
 
 from jaxexp import _jax
+from jaxexp._kernel.io import lock
 
 _absent = object()
 _module_namespace: Callable[[Any], Mapping[str, Any]] = vars(types.ModuleType)["__dict__"].__get__
@@ -83,19 +83,19 @@ class _Registered:
     """The classes that are registered with `jax.tree_util`, by name. JAX only ever adds to them."""
 
     def __init__(self) -> None:
-        self._by_name: dict[tuple[str, str], list[tuple[type, Any]]] = {}
+        self._by_name: dict[tuple[str, str], dict[type, Any]] = {}
         self._count = 0
-        self._lock = threading.Lock()
+        self._lock = lock.reentrant()
 
     def named(self, name: tuple[str, str]) -> Sequence[tuple[type, Any]]:
         """The classes of this name, each with what JAX has registered for it."""
         if len(_jax.registered_pytree_nodes) > self._count:
-            with self._lock:  # two threads would add a class twice
+            with self._lock:  # a second thread would find some of them
                 entries: list[tuple[type, Any]] = list(_jax.registered_pytree_nodes.items())
                 for cls, entry in entries[self._count :]:
-                    self._by_name.setdefault(name_of(cls), []).append((cls, entry))
+                    self._by_name.setdefault(name_of(cls), {})[cls] = entry
                 self._count = len(entries)
-        return self._by_name.get(name, ())
+        return tuple(self._by_name.get(name, {}).items())
 
     def entry(self, cls: type) -> Any:
         """What JAX has registered for a class; None for another class."""

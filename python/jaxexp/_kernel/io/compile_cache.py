@@ -9,7 +9,6 @@ import contextlib
 import logging
 import os
 import sys
-import threading
 import time
 from collections.abc import Generator, Mapping
 from typing import Any
@@ -18,7 +17,7 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, shown
 from jaxexp._public import public
 
-from . import files
+from . import files, lock
 
 logger = logging.getLogger("jaxexp.executables")
 
@@ -107,7 +106,7 @@ class CompileCache:
             logger.warning("%s", shown(message))
 
 
-_chosen = threading.Lock()
+_chosen = lock.reentrant()
 _current: CompileCache | None = None
 _is_chosen = False
 

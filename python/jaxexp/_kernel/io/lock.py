@@ -1,4 +1,4 @@
-"""Files that only one process at a time may change."""
+"""Locks: of threads, and of files that only one process at a time may change."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Generator
-from typing import IO
+from typing import IO, Any
 
 from jaxexp._errors import BusyError
 
@@ -26,6 +27,26 @@ else:
 
     def _acquire(file: IO[bytes] | int) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+_of_threads = weakref.WeakSet[Any]()
+
+
+def reentrant() -> Any:
+    """A `threading.RLock` on which neither a signal handler nor a forked process waits for ever.
+
+    A signal handler runs in the thread that may hold the lock, and gets it again: what is under it has to be right if
+    it runs while it runs. In a forked process, the other threads are gone, and what they held is free.
+    """
+    made = threading.RLock()
+    _of_threads.add(made)
+    return made
+
+
+def _leave_to_the_living() -> None:
+    for one in _of_threads:
+        if not one._is_owned():  # else the thread that forked goes on under it, and releases it
+            one._at_fork_reinit()
 
 
 @contextlib.contextmanager
@@ -65,6 +86,7 @@ def _leave_locks() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_locks)
+    os.register_at_fork(after_in_child=_leave_to_the_living)
 
 
 @contextlib.contextmanager

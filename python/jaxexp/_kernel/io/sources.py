@@ -6,13 +6,12 @@ import bisect
 import contextlib
 import os
 import sys
-import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from jaxexp._errors import ExportTypeError, cause
 
-from . import http
+from . import http, lock
 from .files import file_bytes
 from .remote import failures, filesystem_of
 from .version import Version, facts_of
@@ -126,7 +125,7 @@ class _FileObject(Storage):
                 f"{file!r} is a text file: an archive is read from a binary file, as from open(path, 'rb')"
             )
         self._file: Any = file
-        self._lock = threading.Lock()
+        self._lock, self._turns = lock.reentrant(), 0
         self.name = str(getattr(file, "name", type(file).__name__))
         self.size = file.seek(0, os.SEEK_END)
 
@@ -134,15 +133,21 @@ class _FileObject(Storage):
         with self._lock:
             if self._file is None:
                 raise ValueError(f"{self.name} is closed")
-            self._file.seek(position)
-            parts = []
-            while size > 0 and (part := self._file.read(size)):  # a raw file may give less than it has
+            parts, left = [], size
+            while left > 0:  # a raw file may give less than it has
+                self._turns += 1
+                turn = self._turns
+                self._file.seek(position + size - left)
+                part = self._file.read(left)
                 if not isinstance(part, bytes):
                     raise ExportTypeError(f"an archive is read from a binary file object, not {type(self._file)}")
+                if turn != self._turns:  # a signal handler read the file meanwhile
+                    continue
+                if not part:
+                    break
                 parts.append(part)
-                size -= len(part)
-        data = b"".join(parts)
-        return self._complete(data, position, len(data) + size)
+                left -= len(part)
+        return self._complete(b"".join(parts), position, size)
 
     def close(self) -> None:
         self._file = None  # whoever opened it closes it

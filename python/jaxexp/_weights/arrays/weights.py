@@ -9,7 +9,6 @@ import itertools
 import logging
 import math
 import os
-import threading
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,6 +22,7 @@ from jaxexp import _jax, _native
 from jaxexp._errors import ExportError, WeightsError, shown
 from jaxexp._kernel.artifact.words import dtype_and_shape, why_no_numbers
 from jaxexp._kernel.function.paths import key_paths
+from jaxexp._kernel.io import lock
 from jaxexp._weights.files import reading
 from jaxexp._weights.files.dtypes import dtype_of, held_as, type_of, unnamed
 from jaxexp._weights.files.header import ALIGNMENT, Source, xxh3
@@ -397,7 +397,7 @@ class Weights(Mapping[str, Any]):
         if digests is None:
             digests = {name: digest(array) for name, array in self._arrays.items() if _may_change(array)}
         self._digests = digests
-        self._lock = threading.Lock()
+        self._lock = lock.reentrant()
 
     def __getitem__(self, name: str) -> Any:
         on_device = self._on_devices.get(name)
@@ -406,7 +406,7 @@ class Weights(Mapping[str, Any]):
             with self._lock:  # a second thread waits for the array, and does not read it again
                 on_device = self._on_devices.get(name)
                 if on_device is None:
-                    on_device = self._on_devices[name] = self._placed(name, type_)
+                    on_device = self._on_devices.setdefault(name, self._placed(name, type_))
         return on_device
 
     def __iter__(self) -> Iterator[str]:
