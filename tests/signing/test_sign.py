@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("model_signing", reason="comes with the extra 'sign'")
+
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 import jaxexp
 from kit.each import each
@@ -125,3 +131,44 @@ def test_a_signature_takes_the_place_of_nothing_else(name: str, signed: Path, ke
     with pytest.raises(jaxexp.ExportError, match="is no signature, and a signature does not take its place"):
         jaxexp.sign(signed / "model.jaxexp", key=signed / "key.pem", signature=signed / name)
     assert (signed / name).read_bytes() == before
+
+
+def test_a_key_in_place_of_its_path_is_in_no_message(signed: Path, keys: Path) -> None:
+    model, key = signed / "model.jaxexp", keys / "release.pem"
+    pem = key.read_text()
+    uses: list[Callable[[Any], Any]] = [
+        lambda secret: jaxexp.sign(model, key=secret),
+        lambda secret: jaxexp.sign(model, key=key, certificate=secret),
+        lambda secret: jaxexp.sign(model, key=key, certificate="c", chain=[secret]),
+        lambda secret: jaxexp.SignedBy(public_key=secret),
+        lambda secret: jaxexp.SignedBy(certificates=secret),
+        lambda secret: jaxexp.SignedBy(certificates=[secret]),
+    ]
+    for secret in (pem, pem.encode(), pem.replace("\n", "\\n"), pem.partition("\n")[2]):
+        for use in uses:
+            with pytest.raises(jaxexp.ExportError, match="= takes the path of a file, not its content") as error:
+                use(secret)
+            assert pem.splitlines()[1] not in "".join(traceback.format_exception(error.value))
+    with pytest.raises(jaxexp.ExportTypeError, match="text or bytes as password") as refused:
+        jaxexp.sign(model, key=keys / "release.pem", password=["secret"])
+    assert "secret" not in str(refused.value)
+
+
+def test_what_cannot_sign_or_be_signed(signed: Path, keys: Path, tmp_path: Path) -> None:
+    pem, public, private = signed / "model.jaxexp", keys / "release.pub", tmp_path / "rsa.pem"
+    rsa_key = rsa.generate_private_key(65537, 2048)
+    private.write_bytes(rsa_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    Pair.make().write(tmp_path, "secret", b"a password")
+    for use, said in (
+        (lambda: jaxexp.sign(pem, key=private), "found one of another kind, such as RSA"),
+        (lambda: jaxexp.sign(pem, key=keys / "release.pem", certificate=public), "PEM files of its certificates"),
+        (lambda: jaxexp.sign(pem, key=tmp_path / "secret.pem"), "pass password="),
+        (lambda: jaxexp.sign(jaxexp.load(pem), key=keys / "release.pem"), "a function is saved before"),
+        (
+            lambda: jaxexp.sign(f"{signed / 'fleet.zip'}::models/one", key=keys / "release.pem"),
+            "sign signs whole files",
+        ),
+        (lambda: jaxexp.load(pem, signed_by=jaxexp.SignedBy(certificates=public)), "expected PEM files of certif"),
+    ):
+        with pytest.raises(jaxexp.ExportError, match=said):
+            use()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxexp._errors import ExportError, ExportTypeError, cause
+from jaxexp._kernel.io.files import path_of
 from jaxexp._public import public
 
 
@@ -92,12 +93,12 @@ class SignedBy:
             raise ExportError("SignedBy takes trust_config and staging only with an identity, which Sigstore confirms")
         for name in ("public_key", "trust_config", "signature"):
             if (path := getattr(self, name)) is not None:
-                object.__setattr__(self, name, _path(name, path))
+                object.__setattr__(self, name, path_of_pem(path, f"{name}="))
         if (paths := self.certificates) is not None:
             several = [paths] if isinstance(paths, (str, bytes, os.PathLike)) else list(paths)
             if not several:
                 raise ExportError("SignedBy takes at least one certificate; found an empty list")
-            object.__setattr__(self, "certificates", tuple(_path("certificates", path) for path in several))
+            object.__setattr__(self, "certificates", tuple(path_of_pem(path, "certificates=") for path in several))
 
     def __str__(self) -> str:
         """As in "the owner of the public key 'release.pub'"."""
@@ -109,11 +110,17 @@ class SignedBy:
         return f"{self.identity!r}, confirmed by {self.issuer!r}"
 
 
-def _path(name: str, given: Any) -> str:
-    try:
-        return os.fsdecode(given)
-    except TypeError:
-        raise ExportTypeError(f"SignedBy takes a path as {name}, not {type(given)}") from None
+def path_of_pem(given: Any, what: str) -> str:
+    """The path of a PEM file. A message never has its content, which people pass by mistake.
+
+    Raises:
+        ExportError: it is the content of a file, or empty.
+        ExportTypeError: it is no path.
+    """
+    path = path_of(given, what)
+    if "\n" in path:
+        raise ExportError(f"{what} takes the path of a file, not its content")
+    return path
 
 
 def checked(given: object) -> SignedBy:
@@ -146,5 +153,7 @@ def verifier(by: SignedBy) -> Any:
     except (OSError, MemoryError):
         raise
     except Exception as error:
-        of_key = "" if by.public_key is None else f"expected a public key, in PEM, of {CURVES}, found "
-        raise ExportError(f"signatures of {by} cannot be verified: {of_key}{said(error)}") from cause(error)
+        expected = "" if by.certificates is None else "expected PEM files of certificates, found "
+        if by.public_key is not None:
+            expected = f"expected a public key, in PEM, of {CURVES}, found "
+        raise ExportError(f"signatures of {by} cannot be verified: {expected}{said(error)}") from cause(error)

@@ -19,6 +19,10 @@ _BUNDLE = "application/vnd.dev.sigstore.bundle"  # what the media types of signa
 _LARGEST = 1 << 26  # bytes of a signature
 
 
+_ENCRYPTED = ": pass password=, or --password-from on the command line"
+_WITH_CERTIFICATE = ": with a certificate, the key has to be in a file without a password"
+
+
 class Signer:
     """A private key, a private key with its certificates, or an identity of Sigstore."""
 
@@ -49,11 +53,13 @@ class Signer:
         except (OSError, MemoryError):
             raise
         except Exception as error:
-            expected = "" if key is None else f"expected a private key, in PEM, of {CURVES}, found "
-            found = said(error)
-            if isinstance(error, TypeError) and "encrypted" in found:
-                found = "one that is encrypted: give its password, as password= or --password-from"
-                found += "" if certificate is None else ", which goes with a key without a certificate"
+            expected = "" if key is None else f"expected a private key, in PEM, of {CURVES}, "
+            if certificate is not None:
+                expected += "and PEM files of its certificates, "
+            found = "one of another kind, such as RSA" if isinstance(error, AttributeError) else said(error)
+            if "is encrypted" in found:
+                found += _ENCRYPTED if certificate is None else _WITH_CERTIFICATE
+            found = f"found {found}" if expected else found
             raise ExportError(f"cannot sign with {_given(key, certificate)}: {expected}{found}") from cause(error)
 
     def sign(self, paths: Sequence[str], signature: str, name: str) -> None:

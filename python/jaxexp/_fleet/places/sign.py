@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from jaxexp._errors import ExportError, ExportTypeError
+from jaxexp._kernel.io.files import path_of
 from jaxexp._public import public
 from jaxexp._signing.reading import SUFFIX
+from jaxexp._signing.signed_by import path_of_pem
 from jaxexp._signing.writing import Signer
 
-from .source import Kind, Source, kind_of_file
+from .source import Kind, Source, kind_of_file, split
 from .verify import checked_other_file, tensors_in, verified
 
 
@@ -61,9 +63,13 @@ def sign(
         >>> sign("model.jaxexp", key="release.pem")
         ['model.jaxexp.sig']
     """
-    paths = [files] if isinstance(files, (str, bytes, os.PathLike)) else list(files)
+    several = isinstance(files, Iterable) and not isinstance(files, (str, bytes, os.PathLike))
+    names = [path_of(path, "sign", _SAVED) for path in (files if several else [files])]  # type: ignore[union-attr]
     with_key = signer(key, password, certificate, chain, sigstore)
-    return [written for written, _ in signed(map(os.fsdecode, paths), with_key, signature)]
+    return [written for written, _ in signed(names, with_key, signature)]
+
+
+_SAVED = ": a function is saved before its file is signed"
 
 
 def signed(
@@ -92,7 +98,11 @@ def signer(
         raise ExportTypeError(f"sign takes a dict of options as sigstore, not {type(sigstore)}")
     if (key is None) == (sigstore is None):
         raise ExportError(f"sign takes either a key or sigstore, found {'none' if key is None else 'both'}")
-    further = [os.fsdecode(path) for path in ([chain] if isinstance(chain, (str, bytes, os.PathLike)) else chain)]
+    if not isinstance(password, (str, bytes, type(None))):
+        raise ExportTypeError(f"sign takes text or bytes as password, not {type(password)}")
+    further = [
+        path_of_pem(path, "chain=") for path in ([chain] if isinstance(chain, (str, bytes, os.PathLike)) else chain)
+    ]
     if certificate is None and further:
         raise ExportError("sign takes a chain only with the certificate that it begins at")
     if password is not None and (key is None or certificate is not None):
@@ -100,9 +110,9 @@ def signer(
     if certificate is not None and key is None:
         raise ExportError("sign takes a certificate only with its key")
     return Signer(
-        None if key is None else os.fsdecode(key),
+        None if key is None else path_of_pem(key, "key="),
         password,
-        None if certificate is None else os.fsdecode(certificate),
+        None if certificate is None else path_of_pem(certificate, "certificate="),
         further,
         None if sigstore is None else dict(sigstore),
     )
@@ -110,6 +120,9 @@ def signer(
 
 def _files_beside(path: str) -> list[str]:
     """The files with the weights and cases of an artifact, which are verified with it."""
+    whole, member = split(path)
+    if member is not None:
+        raise ExportError(f"sign signs whole files, and {path!r} is a member of an archive: sign {whole!r}")
     source = Source(path, path)
     if not source.is_file:
         raise ExportError(f"sign signs files on this machine: {path!r} is a URL")

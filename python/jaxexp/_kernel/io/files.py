@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import IO, Any
 
 from jaxexp import _native
-from jaxexp._errors import DeserializationError, ExportError, PolicyError
+from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, PolicyError
 from jaxexp._version import __version__
 
 from .other_files import HEAD, instead_of_artifact, kind_of_ours
@@ -21,6 +21,31 @@ RELEASE = __version__
 # What a file says of who wrote it.
 WRITER = f"jaxexp {RELEASE}"
 LARGEST = 1 << 32  # bytes of an artifact, of which offsets lead to 2 GiB
+
+
+def path_of(given: Any, what: str, advice: str = "") -> str:
+    """The path of a file, as a user gives it, as text.
+
+    Messages never have a value that looks like the content of a file: it may be a private key.
+
+    Args:
+        given: what the user gave.
+        what: who takes it, for messages.
+        advice: what else they say if it is no path.
+
+    Raises:
+        ExportError: it is empty, or the content of a file.
+        ExportTypeError: it is no path.
+    """
+    try:
+        text = os.fsdecode(given)
+    except TypeError:
+        raise ExportTypeError(f"{what} takes a path, as str or os.PathLike, not {type(given)}{advice}") from None
+    if "\0" in text or "-----BEGIN" in text:
+        raise ExportError(f"{what} takes the path of a file, not its content{advice}")
+    if not text:
+        raise ExportError(f"{what} takes the path of a file, found an empty one")
+    return text
 
 
 class named_in_errors:  # noqa: N801  (used as a function)
