@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,12 +21,24 @@ from kit.each import each
 
 pytestmark = pytest.mark.jax
 X = np.ones(3, np.float32)
+SPEC = jax.ShapeDtypeStruct((3,), np.float32)
 Mistake = Callable[[Any], Any]
 
 
 def adding(name: str, what: Any) -> None:
     with jaxexp.Archive.create("new.zip") as archive:
         archive.add(name, what)
+
+
+def again(path: str) -> None:
+    with jaxexp.Archive.create(path) as archive:
+        pass
+    with archive:
+        pass
+
+
+def sized() -> Any:
+    return jax.ShapeDtypeStruct(jaxexp.symbolic_shape("batch, 3"), np.float32)
 
 
 def removing(name: str) -> None:
@@ -38,8 +51,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     place = tmp_path_factory.mktemp("mistakes")
     f = jaxexp.export(jax.jit(lambda x: x * 2))(X)
     f.save(place / "f.jaxexp")
-    sized = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("batch, 3"), np.float32)
-    jaxexp.export(jax.jit(lambda x: x * 2))(sized).save(place / "sized.jaxexp")
+    jaxexp.export(jax.jit(lambda x: x * 2))(sized()).save(place / "sized.jaxexp")
     scaled = jaxexp.export(jax.jit(lambda x, *, scale: x * scale))(X, scale=X)
     scaled.save(place / "scaled.jaxexp")
     with jaxexp.Archive.create(place / "fleet.zip") as archive:
@@ -52,7 +64,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     (place / "moved").mkdir()
     bound.save(place / "moved" / "bound.jaxexp")
     (place / "moved" / "bound.safetensors").unlink()
-    return SimpleNamespace(place=place, f=f, bound=bound)
+    with_vjp = jaxexp.deserialize(f.serialize(vjp_order=1))
+    return SimpleNamespace(place=place, f=f, bound=bound, with_vjp=with_vjp)
 
 
 MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
@@ -90,6 +103,51 @@ MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
     ("sizes", lambda m: m.f.save("new", sizes=[{"batch": 2}]), jaxexp.ExportError, "it has no symbolic dimensions"),
     ("a misspelt size", lambda m: jaxexp.load("sized.jaxexp").save("new", sizes=[{"batc": 2}]), jaxexp.ExportError,
      "for each of batch, found {'batc': 2}"),
+    # what the API takes
+    ("specs as weights", lambda m: jaxexp.export(jax.jit(lambda x: x), weights={"w": SPEC}), TypeError,
+     "weights: 'w' must be an array that the function uses, found a ShapeDtypeStruct"),
+    ("a path as weights", lambda m: jaxexp.export(jax.jit(lambda x: x), weights="w.safetensors"), TypeError,
+     "weights in a file are for with_weights"),
+    ("specs to bind", lambda m: m.bound.with_weights({"w": SPEC}), jaxexp.WeightsError, "a ShapeDtypeStruct, which"),
+    ("bytes as weights", lambda m: m.bound.with_weights(b"w"), TypeError, "pass the path, or what safetensors.numpy"),
+    ("a file as weights", lambda m: m.bound.with_weights(io.BytesIO()), TypeError, "not <class '_io.BytesIO'>"),
+    ("no weights to save", lambda m: m.f.save("new", weights="w.safetensors"), TypeError, "bind make weights of them"),
+    ("weights to save", lambda m: m.bound.save("new", weights={"w": X}), TypeError, "the name of the file for its wei"),
+    ("a file object", lambda m: m.f.save(io.BytesIO()), TypeError, "Write what serialize returns to a file object"),
+    ("a URL to save", lambda m: m.f.save("s3://bucket/f"), jaxexp.ExportError, "on this machine: 's3:"),
+    ("nothing to save to", lambda m: m.f.save(""), jaxexp.ExportError, "save takes a path, found an empty one"),
+    ("a member to save", lambda m: m.f.save("fleet.zip::new"), jaxexp.ExportError, "archive.add('new', ...) inside it"),
+    ("a new archive", lambda m: m.f.save("new.zip::new"), jaxexp.ExportError, "taken for a member of an archive"),
+    ("a spec as a case", lambda m: m.f.save("new", cases=[(SPEC,)]), jaxexp.ExportError, "Drawn(shape, dtype) stands"),
+    ("a case's name", lambda m: m.f.save("new", cases=[{"args": (X,), "name": 3}]), TypeError, "name is text, not 3"),
+    ("cotangents", lambda m: m.f.save("new", cases=[{"args": (X,), "cotangents": 1}]), jaxexp.ExportError,
+     "pass vjp_order=1, too"),
+    ("no cases", lambda m: m.f.save("new", cases=None), TypeError, "cases= takes a list of cases"),
+    ("one case", lambda m: jaxexp.record("f.jaxexp", {"args": (X,)}), TypeError, "cases= takes a list of cases"),
+    ("a drawn shape", lambda m: jaxexp.Drawn(8, "float32"), TypeError, "found 8 as the shape"),
+    ("drawn, swapped", lambda m: jaxexp.Drawn("float32", (2,)), TypeError, "found 'float32' as the shape"),
+    ("a drawn seed", lambda m: jaxexp.Drawn((8,), "float32", seed="1"), TypeError, "seed is a number, not '1'"),
+    ("a class", lambda m: jaxexp.Archive("fleet.zip"), TypeError, "Archive.open opens an archive for reading"),
+    ("a used writer", lambda m: again("new.zip"), jaxexp.ExportError, "Archive.append('new.zip') returns another one"),
+    ("a name for names", lambda m: jaxexp.Archive.open("fleet.zip").load_all("bert"), TypeError, "as in ['bert']"),
+    ("recorded bytes", lambda m: jaxexp.record(b"a\0", []), jaxexp.ExportError, "the path of a file, not its content"),
+    ("a recorded function", lambda m: jaxexp.record(m.f, []), TypeError, "takes cases= in save"),
+    ("a recorded member", lambda m: jaxexp.record("fleet.zip::bert", []), jaxexp.ExportError, "ArchiveWriter.add tak"),
+    ("a checked function", lambda m: jaxexp.check(m.f), TypeError, "in memory already, call the methods"),
+    ("a symbolic call", lambda m: jaxexp.load("sized.jaxexp").precompile((sized(),), into="new.exe"),
+     jaxexp.ExportError, "has the symbolic shape (batch, 3), but code is compiled for known sizes"),
+    ("devices for a mesh", lambda m: m.f.in_shardings_jax(jax.devices()), TypeError, "jax.sharding.Mesh or Abstract"),
+    ("a device", lambda m: jaxexp.export(jax.jit(lambda x: x), platforms=jax.devices()[0]), TypeError, "the device"),
+    ("devices", lambda m: jaxexp.export(jax.jit(lambda x: x), platforms=jax.devices()), TypeError, "not the device"),
+    ("one check", lambda m: jaxexp.export(jax.jit(lambda x: x), disabled_checks=jaxexp.DisabledSafetyCheck.platform()),
+     TypeError, "put this one, platform, into a list"),
+    ("an artifact imported", lambda m: jaxexp.from_stablehlo("f.jaxexp"), jaxexp.ForeignModuleError, "load reads"),
+    ("exported again", lambda m: jaxexp.export(m.f), jaxexp.ExportError, "pass jax.jit(exported.call)"),
+    ("a VJP", lambda m: m.with_vjp.vjp().call(X), jaxexp.ExportError, "calling the VJP of order 1 of <lambda>: "),
+    ("executables as bytes", lambda m: jaxexp.load("f.jaxexp", executables=b"a\0"), jaxexp.ExportError,
+     "not its content"),
+    ("several", lambda m: jaxexp.load("f.jaxexp", executables=["e"]), TypeError, "executables= takes a path"),
+    ("no folder", lambda m: jaxexp.compile_cache(""), jaxexp.ExportError, "found an empty one"),
     # platforms and policies
     ("a platform", lambda m: jaxexp.Policy(platforms=["cpus"]), jaxexp.ExportError,
      "did you mean 'cpu'? JAX's own are cpu, cuda, rocm, tpu"),
@@ -125,6 +183,11 @@ OF_SESSIONS: list[tuple[str, Mistake, type[BaseException], str]] = [
     ("a handler", lambda m: runtime.register_ffi("t", None), ValueError, "handler= takes a PyCapsule, such as"),
     ("a library", lambda m: runtime.use_lapack(3), TypeError, "library= takes a path, not 3"),
     ("weights", lambda m: m.session.with_weights(None), jaxexp.RunError, "takes no weights"),
+    ("a session", lambda m: m.session.with_weights(m.session), TypeError, "not a session: pass its weights"),
+    ("pickled", lambda m: pickle.dumps(m.session), TypeError, "make one of the artifact in each process"),
+    ("as an array", lambda m: jax.numpy.asarray(m.session.put(X)), TypeError, "jax.numpy.from_dlpack makes an array"),
+    ("no paths", lambda m: m.session.call_by_path([X]), TypeError, "call_by_path takes a dict from paths to arrays"),
+    ("set weights", lambda m: m.session.weights.__setitem__("w", X), AttributeError, "__setitem__"),
     ("a file", lambda m: m.session.save_executable(3), TypeError, "path= takes a path, not 3"),
 ]  # fmt: skip
 
@@ -164,3 +227,17 @@ def test_a_default_for_a_name_that_is_none(made: SimpleNamespace, tmp_path: Path
     assert archive.get("brt", 3) == 3
     handle = archive.get("bert")
     assert handle is not None and handle.name == "bert"
+
+
+def test_dtypes_of_drawn_arrays_may_be_classes() -> None:
+    for dtype in (np.float32, np.dtype("float32"), jax.numpy.float32, "float32"):
+        assert jaxexp.Drawn((2,), dtype).dtype == "float32"
+    assert jaxexp.Drawn((2,), jax.numpy.bfloat16).dtype == "bfloat16"
+
+
+def test_a_report_is_true_if_it_is_ok(tmp_path: Path) -> None:
+    f = jaxexp.export(jax.jit(lambda x: x * 2))(X)
+    f.save(tmp_path / "f.jaxexp")
+    assert not jaxexp.check(tmp_path / "f.jaxexp")  # which has no cases
+    jaxexp.record(tmp_path / "f.jaxexp", [(X,)])
+    assert jaxexp.check(tmp_path / "f.jaxexp")

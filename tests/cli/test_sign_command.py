@@ -114,7 +114,7 @@ def test_a_password(models: Path, keys: Path, good, refused, monkeypatch: pytest
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a password\n")))
     good(*given, "--password-from", "-")
     good("verify", models / "model.jaxexp", "--signed-by", keys / "secret.pub")
-    refused("found one that is encrypted: give its password, as password= or --password-from", *given)
+    refused("private key is encrypted: pass password=, or --password-from on the command line", *given)
 
 
 def test_commands_that_make_no_sense(models: Path, keys: Path, refused) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jaxexp._errors import ExportError
+import jax
+
+from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._kernel.export.export import Exporting
 from jaxexp._kernel.export.lower import default_export_platform, is_jitted, not_jitted
 from jaxexp._kernel.function.safety_check import DisabledSafetyCheck
@@ -82,7 +85,9 @@ def export(
     """
     if not is_jitted(fun_jit):
         raise ExportError(not_jitted(fun_jit))
-    chosen = None if platforms is None else (platforms,) if isinstance(platforms, str) else tuple(platforms)
+    chosen = None if platforms is None else _names(platforms)
+    if isinstance(disabled_checks, DisabledSafetyCheck):
+        raise ExportTypeError(f"disabled_checks takes several checks: put this one, {disabled_checks}, into a list")
     checks = tuple(map(DisabledSafetyCheck.coerce, disabled_checks))
     check_choice(compatibility)
     takes = None if weights is None or weights is False else _chosen(weights)
@@ -107,7 +112,21 @@ def export(
     return do_export
 
 
+def _names(platforms: Any) -> tuple[str, ...]:
+    found = (platforms,) if isinstance(platforms, (str, jax.Device)) else tuple(platforms)
+    if devices := [one for one in found if isinstance(one, jax.Device)]:
+        raise ExportTypeError(
+            f"platforms takes the names of platforms, such as 'cpu', 'cuda' or 'tpu', not the device {devices[0]}"
+        )
+    return found
+
+
 def _chosen(weights: Any) -> Callable[[], Taking]:
     from jaxexp._weights.bound.lifting import ByContent, Named, Taking
 
+    if isinstance(weights, (str, bytes, os.PathLike)):
+        raise ExportTypeError(
+            f"export takes the arrays that the function closes over as weights, not a path ({weights!r:.80}): weights "
+            "in a file are for with_weights of the result, or for bind"
+        )
     return (lambda: Taking(ByContent())) if weights is True else functools.partial(Taking, Named(weights))

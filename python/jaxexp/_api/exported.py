@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import jax
 
 from jaxexp._errors import ExportError, ExportTypeError
+from jaxexp._kernel.artifact.words import listed_cases
 from jaxexp._kernel.exported import ExportedOfJax, Function
 from jaxexp._kernel.function import data
+from jaxexp._kernel.io.files import path_to_save
 from jaxexp._kernel.module import meshes
 from jaxexp._kernel.read.decode import reader_of
 from jaxexp._public import InPlaceOf, public
@@ -260,8 +262,9 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
             BusyError: another writer saves weights or cases in the folder for a minute. Nothing is written.
             OSError: a file cannot be written. What was saved before is still there.
         """
+        path = path_to_save(path)
         self._check_options(trailer, weights, max_weights_file_size)
-        cases = list(cases)
+        cases = listed_cases(cases)
         how = self._writing(vjp_order, compatibility, trailer, metadata, strict, locations, sizes, pad, cases)
         write = functools.partial(self._write, path, weights, max_weights_file_size)
         if (kept := cases_to_write(self, how, cases)) is None:
@@ -274,7 +277,10 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
     def _check_options(self, trailer: bool, weights: str | None, max_weights_file_size: int | None) -> None:
         given = {"weights": weights, "max_weights_file_size": max_weights_file_size}
         if (name := next((name for name, value in given.items() if value is not None), None)) is not None:
-            raise ExportTypeError(f"{self.fun_name} cannot be saved with {name}: it has no weights")
+            raise ExportTypeError(
+                f"{self.fun_name} cannot be saved with {name}=, which is for the file of its weights: it has none. "
+                "Its arrays are in its module; export(..., weights=...) or bind make weights of them"
+            )
 
     def _write(self, path: Any, weights: str | None, max_weights_file_size: int | None, how: Writing) -> None:
         from jaxexp._kernel.write.serialize import save

@@ -57,6 +57,8 @@ def precompile(
         )
     program, is_apart, args = apart(exported, args, as_specs=True)
     leaves, _ = flattened(program, is_apart, args, kwargs or {})
+    for i, leaf in enumerate(leaves):
+        _check_shape(exported, program, i, np.shape(leaf))
 
     made = [_CallToCompile(program, leaves, None, len(args[0]) if is_apart else 0)]
     for _ in range(vjp_order):
@@ -76,15 +78,20 @@ def _arguments_of(exported: ExportedData, place: Any) -> tuple[tuple[Any, ...], 
         raise ExportTypeError(f"{doing}: expected a jax.sharding.Mesh, a device or None, found {type(place)}")
     specs, weak = [], set(data.weak_arguments(exported))
     for i, (aval, placed) in enumerate(zip(exported.in_avals, shardings, strict=True)):
-        if not all(isinstance(size, int) for size in aval.shape):
-            raise ExportError(
-                f"{doing}: {argument_paths(exported.in_tree)[i]} has the symbolic shape {aval.shape}, but code is "
-                "compiled for known sizes. Pass the tuple of the arguments, precompile(args, into=...), with arrays "
-                "or jax.ShapeDtypeStruct of these sizes"
-            )
+        _check_shape(exported, exported, i, aval.shape)
         specs.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=placed, weak_type=i in weak))
     args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, specs)
     return args, kwargs
+
+
+def _check_shape(exported: ExportedData, program: ExportedData, index: int, shape: Sequence[Any]) -> None:
+    """Refuses a symbolic shape of an argument of a program."""
+    if any(map(_jax.is_symbolic_dim, shape)):
+        raise ExportError(
+            f"precompiling {exported.fun_name}: {argument_paths(program.in_tree)[index]} has the symbolic shape "
+            f"{tuple(shape)}, but code is compiled for known sizes. Pass the tuple of the arguments, precompile(args, "
+            "into=...), with arrays or jax.ShapeDtypeStruct of these sizes"
+        )
 
 
 class _CallToCompile:

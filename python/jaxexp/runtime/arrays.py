@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxexp import _runtime
-from jaxexp._errors import ExportError, RunError, cause
+from jaxexp._errors import ExportError, ExportTypeError, RunError, cause
 from jaxexp._kernel.artifact import scalars
 from jaxexp._kernel.artifact.words import dtype_and_shape, why_no_numbers
 
@@ -66,6 +66,9 @@ class Array:
                 raise ValueError(f"another dtype than that of {self._native} takes a copy")
             return array.astype(dtype)
         return array.copy() if copy else array
+
+    def __jax_array__(self) -> Any:
+        raise ExportTypeError("jax.numpy.from_dlpack makes an array of JAX of this one, and numpy.asarray one of NumPy")
 
     def __dlpack__(
         self,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from jaxexp import _runtime
-from jaxexp._errors import ExportError, RunError, WeightsError, cause, shown
+from jaxexp._errors import ExportError, ExportTypeError, RunError, WeightsError, cause, shown
 from jaxexp._fleet.places import weights
 from jaxexp._fleet.places.source import source, split
 from jaxexp._fleet.places.verify import check_executables
@@ -294,6 +295,10 @@ class Session:
             WeightsError: as in `__call__`.
             ImportError: as in `__call__`.
         """
+        if not isinstance(arguments, Mapping):
+            raise ExportTypeError(
+                f'call_by_path takes a dict from paths to arrays, such as {{"args[0]": x}}, not {type(arguments)}'
+            )
         given = dict(arguments)
         paths = [leaf.path for leaf in self._leaves]
         if len(set(paths)) < len(paths):
@@ -317,13 +322,14 @@ class Session:
         return Array(self._plugin.put(leaf.taken(array), leaf.name, checked.device("device", device)))
 
     @property
-    def weights(self) -> dict[str, Array]:
-        """The weights, by their names: the arrays on the devices that calls use. None of them is ever donated.
+    def weights(self) -> Mapping[str, Array]:
+        """The weights, by their names: the arrays on the devices that calls use. None of them is ever donated. The
+        mapping is only to be read: `with_weights` takes others.
 
         Raises:
             WeightsError: as in `__call__`.
         """
-        return {name: Array(native) for name, native in self._function.weights().items()}
+        return MappingProxyType({name: Array(native) for name, native in self._function.weights().items()})
 
     def with_weights(self, weights: Any, *, rename: Rename | None = None) -> Session:
         """The same function with other weights. Nothing is compiled again.
@@ -349,6 +355,8 @@ class Session:
         """
         from jaxexp._fleet.places.weights import as_file  # most sessions keep theirs
 
+        if isinstance(weights, Session):
+            raise ExportTypeError("with_weights takes arrays or a file, not a session: pass its weights")
         handle = _member(weights, self._trust, is_signed=self._check_file is not None)
         if handle is None and rename is None and isinstance(weights, (str, os.PathLike)):
             file = checked.file("weights", weights)
@@ -464,6 +472,15 @@ class Session:
         compiled.
         """
         return self._function.why_compiled()
+
+    def __copy__(self) -> Session:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise ExportTypeError(
+            f"the session of {self.name} is not pickled, because it has code and arrays on devices: make one of the "
+            "artifact in each process"
+        )
 
     def __repr__(self) -> str:
         place = f" of {self._from!r}" if self._from else ""

@@ -13,7 +13,7 @@ import numpy as np
 from jaxexp._errors import ExportError, ExportTypeError, WeightsError
 from jaxexp._kernel.artifact import scalars
 from jaxexp._kernel.artifact.cases import FLOAT0, MEASURED, Array, Case, Drawn, Tolerance, Value, storage
-from jaxexp._kernel.artifact.words import dtype_and_shape, is_text, listed, why_no_numbers
+from jaxexp._kernel.artifact.words import dtype_and_shape, is_text, listed, listed_cases, why_no_numbers
 from jaxexp._kernel.call import first_argument, trees
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.paths import argument_paths, result_paths
@@ -88,7 +88,7 @@ def recorded(exported: Any, given: Iterable[Any], *, add: bool = True) -> tuple[
     chain = Chain(exported)
     made = list(_fitting(chain)) if add else []
     here = functools.cache(environment)
-    for one in given:
+    for one in listed_cases(given):
         made.append(_made(chain, one, {case.name for case in made}, here()))
     return tuple(made)
 
@@ -99,12 +99,16 @@ def _made(chain: Chain, given: Any, names: set[str], here: Mapping[str, str]) ->
     own = options.get("name")
     if own is None:
         own = next(text for text in map(str, itertools.count(len(names))) if text not in names)
-    if not isinstance(own, str) or not is_text(own) or own in names:
+    if not isinstance(own, str):
+        raise ExportTypeError(f"recording a case of {name}: its name is text, not {own!r:.200}")
+    if not is_text(own) or own in names:
         raise ExportError(f"recording a case of {name}: expected a name that no other case has, found {own!r:.200}")
     where = f"recording case {own!r} of {name}"
     order = options.get("vjp_order", 0)
     if type(order) is not int or order < 0:
         raise ExportError(f"{where}: vjp_order is 0 for the function, 1 for its VJP, and so on; found {order!r}")
+    if not order and options.get("cotangents") is not None:
+        raise ExportError(f"{where}: cotangents are for a call of the VJP: pass vjp_order=1, too, or leave them out")
     arguments = _arguments(chain, where, options.get("args", ()), options.get("kwargs", {}))
     arrays = [value.array() for value in arguments]
     results = chain.call(0, arrays)
@@ -174,7 +178,9 @@ def _argument(leaf: Any, aval: Any) -> Value:
     if isinstance(leaf, Drawn):
         return Value(leaf.dtype, leaf.shape, leaf)
     if why_not := why_no_numbers(leaf):
-        raise ExportError(f"recording a case: expected an array, found {why_not}")
+        raise ExportError(
+            f"recording a case: expected an array, found {why_not}. Drawn(shape, dtype) stands for random numbers"
+        )
     dtype = getattr(leaf, "dtype", None)
     if dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
         return _value(np.asarray(jax.random.key_data(leaf)), name_of(dtype))

@@ -252,7 +252,8 @@ def worst(verdicts: Iterator[str]) -> str:
 @public
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """What `check` found. `print` shows it, a notebook shows a card, and ``bool(report.ok)`` is for programs.
+    """What `check` found. `print` shows it, a notebook shows a card, and `ok` is for programs. A report is true in an
+    ``if`` or an ``assert`` if it is `ok`: so it is false if there are no cases.
 
     Attributes:
         name: the name of the function.
@@ -276,6 +277,9 @@ class CheckReport:
     def ok(self) -> bool:
         """Whether there are cases, and all results are as recorded."""
         return self.verdict in (EQUAL, CLOSE)
+
+    def __bool__(self) -> bool:
+        return self.ok
 
     def lines(self) -> Iterator[str]:
         """The report in lines of words."""

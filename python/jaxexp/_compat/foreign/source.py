@@ -23,6 +23,7 @@ from jaxexp._errors import (
 )
 from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.io import files
+from jaxexp._kernel.io.other_files import MARK, MARK_AT
 from jaxexp._kernel.module import mlir
 
 BYTECODE = b"ML\xefR"  # with these bytes, MLIR bytecode begins
@@ -84,6 +85,12 @@ def bytecode(content: bytes) -> bytes:
         UnsupportedError: it is text with operations or types of a dialect that jaxlib does not have; or it has types or
             constants that no artifact can hold.
     """
+    if content[4:8] == b"jaxe" or content[MARK_AT] == MARK:
+        raise ForeignModuleError(
+            "",
+            "a StableHLO module",
+            "an artifact, which load reads: its module is mlir_module_serialized of the result",
+        )
     if content[:4] == BYTECODE:
         if _is_plain(content):
             return content

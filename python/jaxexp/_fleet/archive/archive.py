@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from jaxexp import _native
-from jaxexp._errors import DeserializationError, ExportError
+from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
 from jaxexp._kernel.artifact.words import bytes_in_words, counted, cut, derivatives, is_text, lowered_for
 from jaxexp._kernel.io.files import named_in_errors
 from jaxexp._kernel.io.sources import open_source
@@ -220,6 +220,13 @@ class Handle:
         return operator.getitem, (self._opened, self.name)  # unpickling makes an archive of `_opened`: see OpenArchive
 
 
+def _several(names: Any) -> Any:
+    """Names of members, which are no single one."""
+    if isinstance(names, str):
+        raise ExportTypeError(f"names takes the names of members in a list, as in [{names!r}]")
+    return names
+
+
 # Rows of a card in a notebook.
 _SHOWN = 50
 
@@ -250,6 +257,11 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
     __slots__ = ("_names", "_opened")
 
     def __init__(self, opened: OpenArchive, names: tuple[str, ...] | None = None) -> None:
+        if not isinstance(opened, OpenArchive):
+            raise ExportTypeError(
+                "Archive.open opens an archive for reading, and Archive.create and Archive.append write one: pass "
+                f"{opened!r:.200} to one of these, and not to the class"
+            )
         self._opened = opened
         self._names = names  # only for a slice; in ascending order
 
@@ -460,7 +472,8 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         """
         from jaxexp._api.load import Manner  # imports JAX
 
-        return load_all(self._opened, self._names if names is None else names, Manner(workers, on_error, policy))
+        wanted = self._names if names is None else _several(names)
+        return load_all(self._opened, wanted, Manner(workers, on_error, policy))
 
     def precompile(
         self,
@@ -493,7 +506,8 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         from jaxexp._executables.file import GrowingFile
 
         file = None if into is None else GrowingFile(into)  # reads its records once for all members
-        given = names if isinstance(names, Mapping) else dict.fromkeys(self._listed() if names is None else names)
+        wanted = self._listed() if names is None else _several(names)
+        given = wanted if isinstance(wanted, Mapping) else dict.fromkeys(wanted)
         compiled: dict[str, tuple[Executable, ...]] = {}
         for name, args in given.items():
             handle = self[name]

@@ -16,7 +16,7 @@ from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, c
 from jaxexp._kernel.artifact import texts
 from jaxexp._kernel.artifact.metadata import to_json
 from jaxexp._kernel.artifact.opened import tables_of
-from jaxexp._kernel.artifact.words import is_text, meant
+from jaxexp._kernel.artifact.words import is_text, listed_cases, meant
 from jaxexp._kernel.io import files, lock
 from jaxexp._kernel.io.sources import open_source
 from jaxexp._public import public, public_dir
@@ -357,7 +357,13 @@ class ArchiveWriter:
         """
         self._require_inside()
         if (blob := _bytes_in(exported_or_bytes)) is not None:
-            options = {"vjp_order": vjp_order, "strict": strict, "sizes": sizes, "pad": pad, "cases": list(cases)}
+            options = {
+                "vjp_order": vjp_order,
+                "strict": strict,
+                "sizes": sizes,
+                "pad": pad,
+                "cases": listed_cases(cases),
+            }
             if given := next((f"{key}={value!r}" for key, value in options.items() if value), None):
                 raise ExportError(f"{given} is for an Exported: an artifact in a buffer is stored as it is")
             with self._changing():
@@ -499,6 +505,8 @@ class ArchiveWriter:
     __dir__ = public_dir
 
     def __enter__(self) -> ArchiveWriter:
+        if not self._is_pending:
+            raise ExportError(f"the block of this writer has ended: Archive.append({self._path!r}) returns another one")
         self._is_inside = True
         return self
 

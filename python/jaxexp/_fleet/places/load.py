@@ -12,7 +12,7 @@ from jaxexp._kernel.artifact.opened import opened
 from jaxexp._kernel.io import files, lock
 from jaxexp._public import public
 
-from .source import Opened, is_url, source, stored_beside
+from .source import Opened, is_url, source, split, stored_beside
 
 if TYPE_CHECKING:
     from jaxexp._api.cases.report import CheckReport as CheckReport
@@ -239,9 +239,13 @@ def record(path: str | os.PathLike[str], cases: Iterable[Any], *, replace: bool 
     from jaxexp._api.cases import files as beside
     from jaxexp._api.cases.recording import recorded
 
-    name = os.fsdecode(path)
+    name = files.path_of(path, "record", ". A function that is not saved yet takes cases= in save")
     if is_url(name):
         raise ExportError(f"record writes files on this machine: {name!r} is a URL")
+    if split(name)[1] is not None:
+        raise ExportError(
+            f"record writes files, and {name!r} is a member of an archive: ArchiveWriter.add takes cases="
+        )
     with lock.locked(name) as read, files.named_in_errors(name):
         blob = memoryview(files.file_bytes(name, at_once=True))  # type: ignore[arg-type]  # a buffer
         if opened(blob).trailer() is None:

@@ -39,7 +39,6 @@ _INSIDE = ("zip", "tar", "libarchive", "dir")
 _AT_ONCE = 1 << 20
 # Suffixes of artifacts; one of the second kind decides only if the file is too short to tell.
 SUFFIXES, _PERHAPS = (".jaxexp", ".jax_export"), ("", ".bin")
-_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _HEAD = 64
 _TOO_SHORT = 12
 # In the first member of an archive: its name starts after the 30 bytes of a ZIP file's local header.
@@ -267,9 +266,11 @@ def source(given: Given, function: str, signed_by: SignedBy | None = None, stabl
     if callable(getattr(given, "read", None)):
         name = getattr(given, "name", None)
         return Source(name if isinstance(name, str) else "", file=given)
+    is_function = hasattr(type(given), "mlir_module")
+    advice = ". Of a function that is in memory already, call the methods" if is_function else ""
     raise ExportTypeError(
         f"{function} takes an artifact as a path, as 'archive.zip{MEMBER}member', as a Handle, as a binary file object "
-        f"or as a buffer such as bytes, bytearray, memoryview or mmap, not {type(given)}"
+        f"or as a buffer such as bytes, bytearray, memoryview or mmap, not {type(given)}{advice}"
     )
 
 
@@ -354,10 +355,7 @@ def is_archive(path: str) -> bool:
     """Whether a path leads to an archive, by the first bytes of the file, or by the end of a URL."""
     if is_url(path):
         return link_of_file(path).endswith(".zip")
-    try:
-        return _beginning(path)[0][:4] in _ZIP
-    except OSError:
-        return False
+    return files.is_zip(path)
 
 
 def kind_of_file(path: str) -> Kind | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import numbers
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -206,8 +209,14 @@ class Drawn:
     second: float | None = None
 
     def __post_init__(self) -> None:
-        shape = tuple(int(size) for size in self.shape)
-        dtype = self.dtype if isinstance(self.dtype, str) else str(getattr(self.dtype, "name", self.dtype))
+        try:
+            shape = tuple(map(operator.index, self.shape))
+        except TypeError:
+            raise ExportTypeError(
+                f"Drawn takes a shape, such as (8, 784), and then a dtype, such as 'float32'; found {self.shape!r:.80} "
+                "as the shape"
+            ) from None
+        dtype = _name_of(self.dtype)
         integers = integers_of(dtype)
         distribution = self.distribution or (NORMAL if integers is None else INTEGERS)
         second = self.second
@@ -228,6 +237,9 @@ class Drawn:
         if self.distribution not in DISTRIBUTIONS or (integers and self.distribution != INTEGERS):
             known = ("integers",) if integers else DISTRIBUTIONS
             raise ExportError(f"{what}: the distribution of {self.dtype} is one of {', '.join(known)}")
+        for name, kinds in (("seed", numbers.Integral), ("first", numbers.Real), ("second", numbers.Real)):
+            if not isinstance(value := getattr(self, name), kinds):
+                raise ExportTypeError(f"{what}: {name} is a number, not {value!r:.80}")
         if not 0 <= self.seed < 1 << 64:
             raise ExportError(f"{what}: a seed is a number from 0 to below 2^64")
         if not (math.isfinite(first) and math.isfinite(second)):
@@ -257,6 +269,16 @@ class Drawn:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         array = self.array()
         return array if dtype is None else array.astype(dtype)
+
+
+def _name_of(dtype: Any) -> str:
+    """The name of a dtype, also of one that a class stands for, such as `numpy.float32`."""
+    if isinstance(dtype, str):
+        return dtype
+    if dtype is not None and not hasattr(dtype, "name"):
+        with contextlib.suppress(TypeError, ValueError):
+            return np.dtype(dtype).name
+    return str(getattr(dtype, "name", dtype))
 
 
 _MOST_RANK = 64

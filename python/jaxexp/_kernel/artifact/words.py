@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
-from jaxexp._errors import shown
+from jaxexp._errors import ExportTypeError, shown
 
 T = TypeVar("T")
 
@@ -158,8 +158,21 @@ def text(title: str, facts: Facts) -> str:
     return "\n".join([f"{shown(title)}:", *(f"  {label:<14}{shown(said)}" for label, said in facts)])
 
 
+def listed_cases(given: Any) -> list[Any]:
+    """The cases that a user gave, which are looked at later.
+
+    Raises:
+        ExportTypeError: it is no list of them.
+    """
+    if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping)):
+        return list(given)
+    raise ExportTypeError(f"cases= takes a list of cases, each a tuple of arguments or a dict, not {type(given)}")
+
+
 def why_no_numbers(array: Any) -> str:
-    """Why an array of NumPy's is not taken for its numbers; empty if it is."""
+    """Why what looks like an array is not taken for its numbers; empty if it is."""
+    if type(array).__name__ == "ShapeDtypeStruct":
+        return "a ShapeDtypeStruct, which has a shape and a dtype, but no numbers"
     ma = sys.modules.get("numpy.ma")  # which NumPy imports when somebody makes one
     if ma is None or not isinstance(array, ma.MaskedArray):
         return ""

@@ -284,11 +284,11 @@ def _explain(exported: ExportedData, error: Exception) -> None:
     elif isinstance(error, ValueError):
         lowering.explain_devices(exported, error)
         if (reason := mlir.why_not_refined(error)) is not None:
-            raise ExportError(f"calling {exported.fun_name}: its module refuses these shapes: {reason}") from cause(
-                error
-            )
+            raise ExportError(
+                f"calling {data.described(exported)}: its module refuses these shapes: {reason}"
+            ) from cause(error)
     elif (reason := custom_calls.why_not_compiled(program_of(exported), error)) is not None:
-        raise custom_calls.UnknownCustomCallError(f"calling {exported.fun_name}: {reason}") from cause(error)
+        raise custom_calls.UnknownCustomCallError(f"calling {data.described(exported)}: {reason}") from cause(error)
 
 
 def _refuse_misread(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

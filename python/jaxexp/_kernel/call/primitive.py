@@ -23,6 +23,7 @@ from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportTypeError, cause, in_one_line
 from jaxexp._kernel.artifact.words import cut
 from jaxexp._kernel.codec.dimensions import LoadedScope
+from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.paths import argument_path, taking_placeholders
 from jaxexp._kernel.function.sharding import in_call, meshes_of_call
@@ -105,8 +106,8 @@ def _check_arguments(in_avals: Sequence[Any], exported: ExportedData, doing: tup
         if expected.dtype != actual.dtype and any(_jax.issubdtype(actual.dtype, kind) for kind in _OF_TIME):
             where = argument_path(exported.in_tree, index)
             raise ExportTypeError(
-                f"{doing[0]} {exported.fun_name}: {where} must have dtype {expected.dtype}, found {actual.dtype}, "
-                "which is not a dtype of JAX"
+                f"{doing[0]} {data.described(exported)}: {where} must have dtype {expected.dtype}, found {actual.dtype}"
+                ", which is not a dtype of JAX"
             )
         if len(expected.shape) != len(actual.shape):
             _mismatch(exported, doing, index, None, f"rank {expected.ndim}", f"rank {actual.ndim}", expected, actual)
@@ -131,7 +132,7 @@ def _mismatch(
     where = argument_path(exported.in_tree, index, axis)
     hint = trees.about_dtypes(*(aval.dtype for aval in avals)) if avals else ""
     whole = f" (exported with {cut(str(avals[0]))}, {doing[1]} {cut(str(avals[1]))}){hint}" if avals else ""
-    raise ExportError(f"{doing[0]} {exported.fun_name}: {where} must have {expected}, found {found}{whole}")
+    raise ExportError(f"{doing[0]} {data.described(exported)}: {where} must have {expected}, found {found}{whole}")
 
 
 def _solve_dim_vars(
@@ -153,7 +154,7 @@ def _solve_dim_vars(
         return names, [sizes.evaluate(solution[name]) for name in names]
     except _jax.dim_vars_errors as error:
         reason = broken(error, exported, in_avals)
-        raise ExportError(f"{doing[0]} {exported.fun_name}: {reason}") from cause(error)
+        raise ExportError(f"{doing[0]} {data.described(exported)}: {reason}") from cause(error)
 
 
 def _has_loaded_scope(exported: ExportedData) -> bool:

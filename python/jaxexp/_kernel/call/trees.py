@@ -135,7 +135,9 @@ def _has_generic_nodes(exported: ExportedData) -> bool:
                 continue
             seen.add(node.data)
             if (why := library_nodes.disagreement(node.data, found.type, found.data)) is not None:
-                raise ExportError(f"calling {exported.fun_name}: {why}. Use the release of the library that wrote it")
+                raise ExportError(
+                    f"calling {data.described(exported)}: {why}. Use the release of the library that wrote it"
+                )
     return GenericNode in _node_types(exported)
 
 
@@ -314,8 +316,9 @@ def mismatch(
     ]
     return Lines.of(
         [
-            f"{doing} {exported.fun_name}: the arguments have another tree structure than in export. Pass each one by "
-            "position or by keyword as in export, without those that jit took as static: they are part of the function",
+            f"{doing} {data.described(exported)}: the arguments have another tree structure than in export. Pass each "
+            "one by position or by keyword as in export, without those that jit took as static: they are part of the "
+            "function",
             *([f"  {why}"] if why else differences or [f"  {otherwise}"]),
             *([_WITHOUT_WEIGHTS] if _lacks_weights(exported, in_tree) else []),
         ]

@@ -171,6 +171,9 @@ def not_jitted(fun_jit: Any) -> str:
     if library in _JIT_INSIDE:
         name = getattr(fun_jit, "__name__", type(fun_jit).__name__)
         return f"export needs a function made by jax.jit; {name} is a {type(fun_jit).__name__}. {_JIT_INSIDE[library]}"
+    if isinstance(fun_jit, _jax.Exported):
+        exported: str = fun_jit.fun_name  # type: ignore[attr-defined]
+        return f"export needs a function made by jax.jit; {exported} is exported already: pass jax.jit(exported.call)"
     text = repr(fun_jit)  # of a model, that may be a page
     what = text if len(text) <= 200 and text.isprintable() else f"an object of {type(fun_jit)}"
     return f"export needs a function made by jax.jit, not {what}: pass jax.jit(function)"

@@ -30,6 +30,10 @@ def on_mesh(sharding: Any, mesh: Any, axis_names: Mapping[str, str] | None = Non
     """
     if mesh is None and axis_names is not None:
         raise ExportError("axis_names= says what the axes of a mesh are called: pass the mesh too")
+    if mesh is not None and not hasattr(mesh, "abstract_mesh"):
+        raise ExportTypeError(
+            f"expected a jax.sharding.Mesh or AbstractMesh, such as make_mesh(devices) makes, found {type(mesh)}"
+        )
     if sharding is None or mesh is None:
         return sharding
     stored, given = sharding.mesh, mesh.abstract_mesh

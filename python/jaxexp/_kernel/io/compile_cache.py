@@ -163,6 +163,7 @@ def compile_cache(where: str | os.PathLike[str] | None, *, max_bytes: int = MAX_
 def _made(folder: str | os.PathLike[str], max_bytes: int) -> CompileCache:
     if not isinstance(folder, (str, os.PathLike)):
         raise ExportTypeError(f"a compile cache is a folder, not {type(folder)}")
+    files.path_of(folder, "compile_cache")
     if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes <= 0:
         raise ExportError(f"max_bytes is a number of bytes above 0, found {max_bytes!r}")
     if isinstance(folder, str) and "://" in folder:

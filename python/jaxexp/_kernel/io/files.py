@@ -15,7 +15,7 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, PolicyError
 from jaxexp._version import __version__
 
-from .other_files import HEAD, instead_of_artifact, kind_of_ours
+from .other_files import HEAD, ZIP, instead_of_artifact, kind_of_ours
 
 RELEASE = __version__
 # What a file says of who wrote it.
@@ -44,8 +44,36 @@ def path_of(given: Any, what: str, advice: str = "") -> str:
     if "\0" in text or "-----BEGIN" in text:
         raise ExportError(f"{what} takes the path of a file, not its content{advice}")
     if not text:
-        raise ExportError(f"{what} takes the path of a file, found an empty one")
+        raise ExportError(f"{what} takes a path, found an empty one")
     return text
+
+
+def path_to_save(given: Any) -> str:
+    """The path of an artifact that is to be written.
+
+    Raises:
+        ExportError: it is empty, a URL, or would be taken for a member of an archive.
+        ExportTypeError: it is no path.
+    """
+    text = path_of(given, "save", ". Write what serialize returns to a file object")
+    if "://" in text:
+        raise ExportError(f"save takes the path of a file on this machine: {text!r} is a URL")
+    archive, mark, member = text.rpartition("::")
+    if mark and archive and (archive.endswith(".zip") or is_zip(archive)):
+        raise ExportError(
+            f"save writes one file, and {text!r} would be taken for a member of an archive: add it with "
+            f"`with Archive.append({archive!r}) as archive:`, and archive.add({member!r}, ...) inside it"
+        )
+    return text
+
+
+def is_zip(path: str) -> bool:
+    """Whether a path leads to a ZIP file, as archives are, by its first bytes."""
+    try:
+        with regular(path) as file:
+            return file.read(4) in ZIP
+    except OSError:
+        return False
 
 
 class named_in_errors:  # noqa: N801  (used as a function)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 
-_NUMPY, _ZIP, _PICKLE, _HDF5 = b"\x93NUMPY", (b"PK\x03\x04", b"PK\x05\x06"), (b"\x80\x02", b"\x80\x04"), b"\x89HDF"
+_NUMPY, ZIP, _PICKLE, _HDF5 = b"\x93NUMPY", (b"PK\x03\x04", b"PK\x05\x06"), (b"\x80\x02", b"\x80\x04"), b"\x89HDF"
 EXECUTABLES = b"JAXEXPEX"
 # After the root offset of an artifact with a trailer.
 MARK, MARK_AT = b"jaxexp\x00\x01", slice(4, 12)
@@ -24,7 +24,7 @@ def kind_of_ours(head: bytes) -> str:
     """What a file is that people cannot do without, by its first `HEAD` bytes; empty for any other one."""
     if head[4:8] == b"jaxe":
         return ARTIFACT
-    if head[:4] in _ZIP:
+    if head[:4] in ZIP:
         return ARCHIVE
     if head.startswith(EXECUTABLES):
         return "a file of executables"
@@ -38,7 +38,7 @@ def instead_of_weights(head: bytes) -> str:
             ", which looks like NumPy's: numpy.save and equinox.tree_serialise_leaves write such files. Read it with "
             "numpy.load or equinox.tree_deserialise_leaves, and pass the arrays or the module"
         )
-    if head[:4] in _ZIP:
+    if head[:4] in ZIP:
         return (
             ", which looks like a ZIP file: an archive of jaxexp, or what numpy.savez or torch.save write. Read it "
             "with what wrote it, and pass the arrays by their names"
@@ -74,7 +74,7 @@ def instead_of_artifact(found: str, where: str, head: bytes) -> str:
         return f"{found}: the file was cut or damaged; get another copy of it" if was_cut else found
     if known := _known(head):
         return known
-    if head[:4] in _ZIP:
+    if head[:4] in ZIP:
         return (
             f"{found}: jaxexp.Archive.open opens an archive of artifacts. What numpy.savez or torch.save write is a "
             "ZIP file, too, and has no program"
@@ -133,7 +133,7 @@ def _is_text(head: bytes) -> bool:
 
 def _first_member(head: bytes) -> bytes:
     """The name of the first member of a ZIP file, as far as it is in the first bytes."""
-    return head[30 : 30 + int.from_bytes(head[26:28], "little")] if head[:4] in _ZIP else b""
+    return head[30 : 30 + int.from_bytes(head[26:28], "little")] if head[:4] in ZIP else b""
 
 
 def _is_pickle_or_hdf5(head: bytes) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxexp import _jax, _native
-from jaxexp._errors import ExportError, WeightsError, shown
+from jaxexp._errors import ExportError, ExportTypeError, WeightsError, shown
 from jaxexp._kernel.artifact.words import dtype_and_shape, why_no_numbers
 from jaxexp._kernel.function.paths import key_paths
 from jaxexp._kernel.io import lock
@@ -485,6 +485,11 @@ class Weights(Mapping[str, Any]):
             stable = stable or (self._files is not None and self._files.stable)
             files = self._in_files(values, names, is_cast, rename is None, stable)
             return Weights(self._types, files, shardings, self.other_names)
+        if isinstance(values, (bytes, bytearray, memoryview)) or callable(getattr(values, "readable", None)):
+            raise ExportTypeError(
+                f"weights are arrays by their names, or the path of a file of tensors, not {type(values)}: pass the "
+                "path, or what safetensors.numpy.load makes of the bytes"
+            )
         given = named_leaves(dict(values) if isinstance(values, Mapping) else values)
         own = {name: names[name] for name in self._types}
         used = set(own.values())

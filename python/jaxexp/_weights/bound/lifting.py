@@ -20,8 +20,8 @@ import jax
 import numpy as np
 
 from jaxexp import _jax
-from jaxexp._errors import ExportError, shown
-from jaxexp._kernel.artifact.words import listed
+from jaxexp._errors import ExportError, ExportTypeError, shown
+from jaxexp._kernel.artifact.words import listed, why_no_numbers
 from jaxexp._kernel.codec.dtypes import has_number
 from jaxexp._weights.arrays.weights import NUMBERS_OF_KEYS, digest, identities, is_array, named_leaves, pieces
 from jaxexp._weights.files.dtypes import held_as, type_of
@@ -52,6 +52,8 @@ class Named:
         self._by_identity: dict[tuple[Any, ...], str] = {}
         self.other_names: dict[str, str] = {}
         for name, leaf in self._leaves.items():
+            if why_not := why_no_numbers(leaf):
+                raise ExportTypeError(f"weights: {name!r} must be an array that the function uses, found {why_not}")
             for key in identities(leaf):
                 first = self._by_identity.setdefault(key, name)
                 if first != name:

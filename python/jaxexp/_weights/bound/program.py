@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxexp import _jax
-from jaxexp._errors import DeserializationError, ExportError
+from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
 from jaxexp._kernel.artifact.words import listed
 from jaxexp._kernel.call import first_argument
 from jaxexp._kernel.call.primitive import SPECIALIZING, check
@@ -93,6 +93,11 @@ def save(
     """`BoundExported.save`."""
     folder, program_name = os.path.split(os.fsdecode(path))
     saving.check_is_no_link(path, "weights")
+    if name is not None and not isinstance(name, str):
+        raise ExportTypeError(
+            f"saving {program.fun_name}: weights= takes the name of the file for its weights, not {type(name)}: other "
+            "weights are for with_weights, whose result is saved"
+        )
     if name is not None and not is_name_beside(name):
         raise ExportError(
             f"saving {program.fun_name}: weights={name!r} has to be the name of a {SUFFIX} file in the folder of the "
