@@ -262,34 +262,38 @@ class AvalCheck {
   void results_follow(const Values& arguments, const Values& results, const Path& path) const {
     if (!is_symbolic(results)) return;
     std::set<std::string_view> known;
-    each_variable(arguments, {&path, "in_avals"}, [&](std::string_view name, const Path&) { known.insert(name); });
-    each_variable(results, {&path, "out_avals"}, [&](std::string_view name, const Path& p) {
+    Seen dimensions;  // most results have those of an argument
+    each_variable(arguments, {&path, "in_avals"}, dimensions,
+                  [&](std::string_view name, const Path&) { known.insert(name); });
+    each_variable(results, {&path, "out_avals"}, dimensions, [&](std::string_view name, const Path& p) {
       if (!known.contains(name))
         throw Error(p, "dimension variables of the arguments", "'" + shortened(name) + "', which no argument has");
     });
   }
 
+ private:
+  /// Of dimensions that were parsed, and that were not seen.
   template <class Visit>
-  void each_variable(const Values& values, const Path& path, const Visit& visit) const {
-    Seen avals, dimensions;
+  void each_variable(const Values& values, const Path& path, Seen& dimensions, const Visit& visit) const {
+    Seen avals;
     for (std::uint32_t i = 0; i < values.size(); ++i) {
       const schema::AbstractValue& aval = values.aval(i);
       if (!symbolic_.contains(aval) || !avals.insert(aval)) continue;
       const Path at{path.parent, path.name, i};
       each(aval.shape(), at, "shape", [&](const flatbuffers::String& dimension, const Path& p) {
-        if (is_size(dimension.string_view()) || !dimensions.insert(dimension)) return;
-        each_variable(parse_dimension(dimension.string_view(), p), p, visit);
+        const std::string_view text = dimension.string_view();
+        if (is_size(text) || !dimensions.insert(dimension)) return;
+        for (std::size_t begin = 0, end; begin < text.size(); begin = end) {
+          end = begin + 1;
+          if (is_digit(text[begin])) {
+            while (end < text.size() && is_digit(text[end])) ++end;
+          } else if (is_letter(text[begin])) {
+            while (end < text.size() && (is_letter(text[end]) || is_digit(text[end]))) ++end;
+            if (end == text.size() || text[end] != '(') visit(text.substr(begin, end - begin), p);
+          }
+        }
       });
     }
-  }
-
-  template <class Visit>
-  static void each_variable(const Expression& expression, const Path& path, const Visit& visit) {
-    for (const Term& term : expression.terms)
-      for (const Factor& factor : term.factors) {
-        if (factor.operation == Operation::none) visit(factor.name, path);
-        for (const Expression& operand : factor.operands) each_variable(operand, path, visit);
-      }
   }
 
   const schema::Exported& root_;
