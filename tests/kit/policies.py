@@ -7,7 +7,7 @@ from typing import Any
 
 import jaxexp
 from jaxexp import Policy, _runtime
-from jaxexp.runtime.programs import judge
+from jaxexp.runtime.judging import judge
 
 
 def refused(data: bytes, policy: Policy) -> tuple[str | None, str | None]:

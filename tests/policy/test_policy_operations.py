@@ -21,7 +21,7 @@ from jaxexp import _jax, _native, _runtime
 from jaxexp._kernel.artifact import operations
 from jaxexp._kernel.module import custom_calls
 from jaxexp._policy.limits.limits import Limits
-from jaxexp.runtime.programs import judge
+from jaxexp.runtime.judging import judge
 from kit import bodies, vhlo
 from kit.corpus import arr
 from kit.each import each

@@ -12,7 +12,6 @@ import numpy as np
 
 from jaxexp import _runtime
 from jaxexp._errors import ExportError, ExportTypeError, RunError, WeightsError, cause, shown
-from jaxexp._fleet.places import weights
 from jaxexp._fleet.places.source import source, split
 from jaxexp._fleet.places.verify import check_executables
 from jaxexp._kernel.artifact.words import counted, listed
@@ -68,6 +67,8 @@ def _tensors(
         ExportError: two arrays have one path.
         OSError: a file cannot be opened.
     """
+    from jaxexp._fleet.places import weights  # most sessions keep theirs
+
     if handle is not None:
         return weights.in_member(handle), handle.label
     if isinstance(given, (str, os.PathLike)):
@@ -353,7 +354,7 @@ class Session:
             OSError: a file is not there, or cannot be read or written.
             TypeError: `rename` is neither a mapping nor a function.
         """
-        from jaxexp._fleet.places.weights import as_file  # most sessions keep theirs
+        from jaxexp._fleet.places.weights import as_file
 
         if isinstance(weights, Session):
             raise ExportTypeError("with_weights takes arrays or a file, not a session: pass its weights")
