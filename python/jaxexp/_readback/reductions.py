@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,11 +53,15 @@ def _start(name: str, dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
     return starts[name].astype(dtype)
 
 
+def _is_monoid(operation: Operation, name: str) -> bool:
+    """Whether JAX has a reduction of its own of one array by the operation of this name."""
+    return name in _MONOIDS and len(operation.results) == 1 and operation.operands[0].kind in _MONOIDS[name][2]
+
+
 def _monoid(operation: Operation, block: Block) -> str:
     """The name of a reduction's operation, if it starts from the same value as JAX's own; otherwise ""."""
-    name = block.only_operation()
-    start, (array, *_) = operation.constant(len(operation.results)), operation.operands
-    if name not in _MONOIDS or start is None or len(operation.results) != 1 or array.kind not in _MONOIDS[name][2]:
+    name, start = block.only_operation(), operation.constant(len(operation.results))
+    if start is None or not _is_monoid(operation, name):
         return ""
     usual = _start(name, start.dtype)
     return name if usual is not None and usual.tobytes() == start.tobytes() else ""
@@ -80,35 +85,27 @@ def _with_starts(operation: Operation, reduce: Callable[..., Any]) -> Many:
     return Many(run)
 
 
-def _reduce(operation: Operation) -> Callable[..., Any] | Many:
+def _reduce(operation: Operation, differentiable: bool = False) -> Callable[..., Any] | Many:
     dimensions, block = operation.integers("dimensions"), operation.closed_region(0)
     if name := _monoid(operation, block):
         function = _MONOIDS[name][0]
         return lambda array, start: function(array, dimensions)
+    # JAX's derivative takes any start for the neutral element of the region.
+    if differentiable and any(type_.kind in "fc" for type_ in operation.results):
+        if _is_monoid(operation, name := block.only_operation()):
+            whole, of_two, _ = _MONOIDS[name]
+            return lambda array, start: _with_start(whole(array, dimensions), start, of_two)
+        if not _is_neutral(operation, block):
+            operation.refuse(
+                "from a start that is not known to be the neutral element of its region, of which there is no "
+                "derivative"
+            )
     combine = _combine(block)
     return _with_starts(operation, lambda arrays, starts: lax.reduce(arrays, starts, combine, dimensions))
 
 
-def differentiable_reduce(operation: Operation) -> Callable[..., Any] | Many:
-    """`reduce` with a derivative that knows the start: JAX's takes it for the neutral element of the region."""
-    dimensions, block = operation.integers("dimensions"), operation.closed_region(0)
-    name, types = block.only_operation(), operation.results
-    if len(types) == 1 and types[0].kind in "fc" and name in _MONOIDS and types[0].kind in _MONOIDS[name][2]:
-        whole, of_two, _ = _MONOIDS[name]
-        if _monoid(operation, block):
-            return lambda array, start: whole(array, dimensions)
-
-        def run(array: Any, start: Any) -> Any:
-            reduced = whole(array, dimensions)
-            return of_two(lax.broadcast(start, reduced.shape), reduced)
-
-        return run
-    if any(type_.kind in "fc" for type_ in types) and not _is_neutral(operation, block):
-        operation.refuse(
-            "from a start that is not known to be the neutral element of its region, of which there is no derivative"
-        )
-    combine = _combine(block)
-    return _with_starts(operation, lambda arrays, starts: lax.reduce(arrays, starts, combine, dimensions))
+def _with_start(reduced: Any, start: Any, of_two: Callable[..., Any]) -> Any:
+    return of_two(lax.broadcast(start, reduced.shape), reduced)
 
 
 def _is_neutral(operation: Operation, block: Block) -> bool:
@@ -206,6 +203,7 @@ def _select_and_scatter(operation: Operation) -> Many:
     return Many(lambda *operands: select_and_scatter_p.bind(*operands, **params))
 
 
+differentiable_reduce = functools.partial(_reduce, differentiable=True)
 OPERATIONS: dict[str, Read] = {
     "stablehlo.reduce": _reduce,
     "stablehlo.reduce_window": _reduce_window,
