@@ -12,7 +12,7 @@ import struct
 import sys
 from pathlib import Path
 
-from xxh3 import digest
+from xxh3 import digest, u32
 
 HERE = Path(__file__).parent
 SCALARS = {
@@ -180,10 +180,6 @@ def leaves(tree):
     if tree["kind"] == "leaf":
         return 1
     return sum(map(leaves, tree["children"] or []))
-
-
-def u32(data, at):
-    return int.from_bytes(data[at : at + 4], "little")
 
 
 def chain(table):

@@ -118,7 +118,7 @@ void Names::read_dialects(Cursor section, std::uint64_t version) {
   }
 }
 
-// EntryTable have no places of their own: each begins where the one before it ends.
+// Entries have no places of their own: each begins where the one before it ends.
 
 EntryTable::EntryTable(Cursor entries, Cursor offsets, std::span<const std::string_view> dialects)
     : section_(entries), dialects_(dialects), attributes_(offsets.number()) {

@@ -128,7 +128,7 @@ class EntryTable {
   std::vector<Entry> all_;
 };
 
-/// EntryTable refer to one another by number, so they form a graph: the attributes, with the types behind them.
+/// Entries refer to one another by number, so they form a graph: the attributes, with the types behind them.
 class AttributesAndTypes {
  public:
   /// Reads and checks all of them. `entries` and `offsets` are the sections of these names.

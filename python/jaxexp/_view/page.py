@@ -22,9 +22,6 @@ from .sides import Check, Errors, Side, modules
 if TYPE_CHECKING:
     from jaxexp._kernel.artifact.inspection import Value
 
-if TYPE_CHECKING:
-    from jaxexp._kernel.artifact.inspection import Value
-
 
 # Rows of a table, and kinds of operations that are counted separately.
 _MOST_ROWS, _MOST_KINDS = 200, 40

@@ -39,10 +39,8 @@ from .given import inputs as inputs_of
 if TYPE_CHECKING:
     from jaxexp._api.cases.report import CheckReport
     from jaxexp._compat.compatibility import Compatibility
-    from jaxexp._fleet.archive.archive import Handle
     from jaxexp._fleet.archive.opened import OpenArchive
-    from jaxexp._fleet.engine.engine import Means, Part, Unusable, Workers
-    from jaxexp._fleet.places.source import Opened, Source, beside
+    from jaxexp._fleet.engine.engine import Workers
 
     from .given import GivenToMany, Names
 
