@@ -457,6 +457,24 @@ def test_a_loop_that_rounds_otherwise(body: Callable[[Any], Any]) -> None:
     assert found.operands_error > 1e-4
 
 
+@pytest.mark.parametrize("of_a_function", [True, False])
+def test_a_loop_that_hands_over_another_value(of_a_function: bool) -> None:
+    """Not one of the operations that take it is named, but what hands it over."""
+
+    def body(y: Any, z: Any) -> Any:
+        return jnp.sin(y) * 0.5 + jnp.cos(y), jnp.tanh(z) - jnp.exp(z)
+
+    x = np.linspace(0.2, 0.7, 5, dtype=np.float32)
+    function = lambda x: jnp.subtract(*repeat(jax.jit(body) if of_a_function else body, [x, x]))  # noqa: E731
+    exported = jaxexp.export(jax.jit(function))(x)
+    _, rows, recorded = trace(exported, x)
+    changed, named = ("func.return",) * 2 if of_a_function else ("stablehlo.return", "stablehlo.while")
+    other, mutation = mutant(exported, changed, "another order")
+    found = find(rows, as_compiled(trace(other, x)[2], recorded), recorded)
+    assert (found.operation, mutation.names(found.at)) == (named, "exact")
+    assert found.why == "all 2 operations that take one of its results in the next trip make something else"
+
+
 @pytest.mark.parametrize("trace", [True, False])
 @pytest.mark.parametrize("tensor", ["w", "b"])
 def test_other_weights_are_said_first(trace: bool, tensor: str, tmp_path: Path) -> None:

@@ -222,7 +222,8 @@ class _Comparison:
         # A comparison makes other integers of operands that differ as rounding; then what only rounds otherwise.
         for is_it in (self.is_to_blame, self._turns_over, self._rounds):
             if found := np.argwhere(is_it).tolist():
-                yield self._blamed(*min(found, key=lambda one: self._when(*one)))
+                trip, index = min(found, key=lambda one: self._when(*one))
+                yield self._carrier(trip, index) or self._blamed(trip, index)
 
     def _changed(self) -> Iterator[Named]:
         """The operations that the recorded module does not have, if they are why results differ."""
@@ -240,6 +241,21 @@ class _Comparison:
                     how = "are missing" if self._more > 0 else "are new"
                     what += f"; {counted(abs(self._more), 'result')} of operations {how}"
                 yield Named(index, 0, _culprit(row, f"the module was changed here: it {what}"))
+
+    def _carrier(self, trip: int, index: int) -> Named | None:
+        """What hands an operand over from the trip before, if all that take it make something else, and several are to
+        blame: then it is another value that it hands over, as of a loop that overwrites its state.
+        """
+        rows = self._rows
+        for one in rows[index].before:
+            takers = [at for at, row in enumerate(rows) if one in row.before and row.dtype and row.operation != _LOOP]
+            carriers = [at for at, row in enumerate(rows) if row.operation == RETURN and one in row.takes]
+            carriers += [at for at, row in enumerate(rows) if row.operation == _LOOP and one in row.before]
+            is_blamed, others = self.is_to_blame[trip, takers], self.errors[trip, takers]
+            if carriers and is_blamed.sum() > 1 and others.all():
+                why = f"all {len(takers)} operations that take one of its results in the next trip make something else"
+                return Named(carriers[0], trip, _culprit(rows[carriers[0]], why))
+        return None
 
     def _when(self, trip: int, index: int) -> tuple[int, ...]:
         """What orders runs of operations by time."""
