@@ -138,7 +138,8 @@ def with_numbers(readme: str, results: Results) -> str:
     if not (start and end):
         return readme
     versions = results.about["versions"]
-    numbers = f"{_waits(results, front=True)}\n\nMeasured with {versions}: [all numbers](docs/benchmarks.md).\n"
+    measured = f"Measured with {versions}, on: {results.about['machine']}. [All numbers](docs/benchmarks.md)."
+    numbers = f"{_waits(results, front=True)}\n\n{measured}\n"
     return f"{before}{START}\n{numbers}{END}{after}"
 
 
@@ -255,7 +256,8 @@ def _waits(results: Results, front: bool = False) -> str:
         again = "" if next_times is None else times(next_times.ratio)
         took = shown(cell, wait.than), shown(cell, wait.rival)
         rows.append((wait.text, wait.in_place_of, *took, times(over(theirs, ours)), again))
-    header = ("what you wait for, the first time", "in place of", "takes", results.about["subject"], "ratio", "again")
+    subject = results.about["subject"]
+    header = ("what you wait for, the first time", "compared with", "it takes", f"{subject} takes", "ratio", "again")
     columns = len(header) - front
     return _table(header[:columns], [row[:columns] for row in rows], left=2)
 
