@@ -20,6 +20,13 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#{1,6} +(.*?) *#*$", re.MULTILINE)
 CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 SPAN = re.compile(r"`((?:bench|cpp|demo|docs|python|schema|tests)/[^`\s]*)`")
+FOLDERS = ("bench", "cpp", "python", "schema", "tests")
+# They name files of the project by the ends of their paths.
+OF_CODE = [
+    *(ROOT / name for name in ("RELEASING.md", "docs/design.md")),
+    *(path for top in ("cpp", "python") for path in (ROOT / top).rglob("*.[mphc]*") if "third_party" not in path.parts),
+]
+FILE = re.compile(r"`([\w/.-]+\.(?:py|h|cpp|fbs))`")
 
 
 def links(text: str) -> list[str]:
@@ -60,6 +67,19 @@ def test_paths_exist() -> None:
     named = [(page.name, path) for page in PAGES for path in SPAN.findall(page.read_text(encoding="utf-8"))]
     assert len(named) > 50
     assert not [(name, path) for name, path in named if not any(ROOT.glob(path.partition("::")[0].rstrip("/")))]
+
+
+def test_files_exist() -> None:
+    """Also those that are named by the end of their paths: a file that was folded into another one is named no more."""
+    known = [f"/{path.relative_to(ROOT).as_posix()}" for top in FOLDERS for path in (ROOT / top).rglob("*.*")]
+    named = {
+        (page, name)
+        for page in OF_CODE
+        if page.suffix in (".md", ".py", ".h", ".cpp")
+        for name in FILE.findall(page.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 60
+    assert not {(str(page), name) for page, name in named if not any(path.endswith(f"/{name}") for path in known)}
 
 
 def test_the_index_lists_every_page() -> None:

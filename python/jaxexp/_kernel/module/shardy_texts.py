@@ -22,7 +22,7 @@ _MESHES = "xla.sdy.meshes"
 _SHARDING = "xla.sdy.sharding"
 _RULE = "xla.sdy.sharding_rule"
 _DEEPEST = 16  # brackets in brackets; Shardy has six
-_MOST_DEVICES = 1 << 20  # of a mesh, as in `cpp/wire/bytecode/tables.cpp`: XLA divides by products of its sizes
+_MOST_DEVICES = 1 << 20  # of a mesh, as in `cpp/wire/bytecode/sections.cpp`: XLA divides by products of its sizes
 # What XLA undoes before it reads a text, and writes itself.
 _ESCAPED = re.compile(rb"\\(?:([\"'\\])|([0-3][0-7]{2}))")
 # XLA ends the process at names with other characters when it reads what it wrote itself.
