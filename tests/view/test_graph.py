@@ -131,8 +131,8 @@ def test_too_many_values_are_refused(monkeypatch) -> None:
 BATCH = SignatureType("float32", ("b", "4"))
 
 
-def symbolic(text: str) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(jaxexp.symbolic_shape(text), "float32")
+def symbolic(text: str, dtype: str = "float32") -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(jaxexp.symbolic_shape(text, constraints=["s >= 2"] if "s" in text else []), dtype)
 
 
 def graph_of(function, *args) -> graph.Graph:
@@ -193,14 +193,63 @@ def test_what_does_not_fit_is_left() -> None:
     assert arguments(graph.named(keys, [SignatureType("key<fry>", ("3",))], []), "main") == ["key<fry>[3]"]
     assert arguments(graph.named(keys, [SignatureType("key<fry>", ("4",))], []), "main") == ["uint32[3,2]"]
 
-    @jax.jit
-    def sine(x):
-        return jnp.sin(x) * 2
 
-    twice = graph.named(graph_of(lambda x, y: (sine(x), sine(y)), *[symbolic("b, 4")] * 2), [BATCH] * 2, [BATCH] * 2)
-    (inner,) = (name for name in twice.functions if name.startswith("sine"))
-    assert arguments(twice, inner)[-1] == "float32[?,4]"
-    assert arguments(twice, "main") == ["float32[b,4]"] * 2
+@pytest.mark.parametrize("others", ["b", "c"])
+def test_a_function_of_two_calls_is_named_if_they_are_alike(others: str) -> None:
+    texts = ("", "func.call", "f", "float32[?,4]", "sine")
+    calls = [[1, 0, 0, [place], [3], 2, [], 0, 0] for place in (0, 1)]
+    sine = {"a": [3], "o": [[4, 0, 0, [0], [3], 0, [], 0, 0]], "r": [1]}
+    old = graph.Graph(texts, {"main": {"a": [3, 3], "o": calls, "r": [2, 3]}, "f": sine}, ())
+    found = graph.named(old, [BATCH, SignatureType("float32", (others, "4"))], [])
+    assert arguments(found, "main") == results(found, "main") == ["float32[b,4]", f"float32[{others},4]"]
+    assert arguments(found, "f") == results(found, "f") == ["float32[b,4]" if others == "b" else "float32[?,4]"]
+
+
+def recurrent(w, xs):
+    def step(h, x):
+        h = jnp.tanh(x @ w["x"] + h @ w["h"])
+        return h, h.sum(-1)
+
+    h, ys = jax.lax.scan(step, jnp.zeros((xs.shape[1], 8)), xs)
+    return jnp.concatenate([h, h * 2]), xs.reshape(-1, 4), xs[1:], jnp.pad(h, ((0, 0), (1, 2))), jnp.flip(ys, 1)
+
+
+def convolutional(filters, head, images):
+    x = jax.lax.conv_general_dilated(images, filters, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    return jax.nn.log_softmax(x.reshape(x.shape[0], -1) @ head)
+
+
+def attention(embedding, tokens):
+    x = embedding[tokens]
+    places = jnp.arange(x.shape[1])
+    scores = jnp.where(places[:, None] >= places, x @ x.transpose(0, 2, 1), -jnp.inf)
+    return (x + jax.nn.softmax(scores) @ x) @ embedding.T
+
+
+MODELS = {
+    "recurrent": (recurrent, {"x": jnp.ones((4, 8)), "h": jnp.ones((8, 8))}, symbolic("s, b, 4")),
+    "convolutional": (convolutional, jnp.ones((3, 3, 3, 8)), jnp.ones((128, 10)), symbolic("b, 16, 16, 3")),
+    "attention": (attention, jnp.ones((16, 8)), symbolic("b, s", "int32")),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_dimension_of_a_model_has_a_name(name: str) -> None:
+    """Also of what the functions inside of it make; but for a slice of a sequence, whose limits are computed."""
+    function, *args = MODELS[name]
+    exported = jaxexp.export(jax.jit(function))(*args)
+    types = [
+        [SignatureType(str(one.dtype), tuple(map(str, one.shape))) for one in avals]
+        for avals in (exported.in_avals, exported.out_avals)
+    ]
+    found = graph.named(graph.read(bytes(exported.mlir_module_serialized)), *types)
+    operations = graph.operations(found.functions.values())
+    made = [(found.texts[one[0]], found.texts[type_]) for one in operations for type_ in one[4]]
+    assert len(made) > 40
+    assert {kind for kind, type_ in made if "?" in type_} <= {"real_dynamic_slice"}
+    expected = {"recurrent": "float32[2*b,8]", "convolutional": "float32[b,4,4,8]", "attention": "float32[b,s,s]"}
+    assert expected[name] in {type_ for _, type_ in made}
 
 
 def test_a_function_that_calls_itself_is_named_once() -> None:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from jaxexp._kernel.artifact.operations import OF_ELEMENTS
 from jaxexp._kernel.artifact.words import cut
 
 # Limits: operations of all modules of an artifact, and operands and results of one module.
@@ -537,71 +538,193 @@ class SignatureType(NamedTuple):
 
 
 def named(graph: Graph, arguments: Sequence[SignatureType], results: Sequence[SignatureType]) -> Graph:
-    """The same graph with names of dimensions, as far as arguments and results of the function pass through it. They
-    are the last ones of `main`, which may have others before them.
+    """The same graph with names of dimensions: those of arguments and results, and of each operation whose result has
+    the dimensions of its operands, or of sizes that the module computes. The arguments are the last ones of `main`,
+    which may have others before them.
     """
     if "main" not in graph.functions:
         return graph
-    return _Naming(graph).done(arguments, results)
+    naming = _Naming(graph)
+    main = graph.functions["main"]
+    taken = len(main["a"])
+    naming.function("main", _last(arguments, taken), [None] * taken, _last(results, len(main["r"])))
+    functions = {name: block for name, block in naming.named.items() if block is not None}
+    return dataclasses.replace(graph, texts=tuple(naming.numbers), functions=graph.functions | functions)
+
+
+# Types of values, and the elements of small integer arrays, as far as they are known.
+_Types = Sequence[SignatureType | None]
+_Sizes = Sequence[tuple[str, ...] | None]
+
+_SHAPED_BY_LAST = ("dynamic_broadcast_in_dim", "dynamic_reshape", "dynamic_iota")
+_SHAPED_AS_OPERANDS = OF_ELEMENTS - {"broadcast_in_dim", "call", "case", "constant", "if", "reshape"} | {
+    "dynamic_update_slice", "reverse", "scatter", "sdy.sharding_constraint", "sort", "while"
+}  # fmt: skip
+_OF_CONVOLUTION = re.compile(r"dimension_numbers = \[(.*?)\]x.*->\[(.*?)\]")
+_NUMBERS = re.compile(r"(\w+) = \[?([\d, ]*)")
+# How many operations are looked at: a function is, once for each kind of its arguments.
+_MOST_NAMED, _DEEPEST_CALL = 200_000, 100
 
 
 class _Naming:
-    """A graph whose dimensions are being named."""
+    """A graph whose dimensions are being named.
+
+    Attributes:
+        numbers: the texts, with their numbers.
+        named: the functions with names; None for one that is called with different dimensions.
+    """
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+        self.graph, self.texts = graph, graph.texts
         self.numbers = {text: number for number, text in enumerate(graph.texts)}
-        self.functions = dict(graph.functions)
-        # A function that is called twice may be called with other dimensions.
-        self.calls = collections.Counter(
-            name for name in map(self.called, operations(graph.functions.values())) if name
-        )
+        self.named: dict[str, Any] = {}
+        self._results: dict[Any, _Types] = {}
+        self._left, self._depth = _MOST_NAMED, 0
 
-    def done(self, arguments: Sequence[SignatureType], results: Sequence[SignatureType]) -> Graph:
-        main = self.graph.functions["main"]
-        waiting = [("main", _last(arguments, len(main["a"])), _last(results, len(main["r"])))]
-        seen = {"main"}
-        while waiting:
-            for call in self.function(*waiting.pop()):
-                name = call[0]
-                if self.calls[name] == 1 and name in self.functions and name not in seen:
-                    seen.add(name)
-                    waiting.append(call)
-        return dataclasses.replace(self.graph, texts=tuple(self.numbers), functions=self.functions)
+    def function(self, name: str, arguments: _Types, sizes: _Sizes, results: _Types = ()) -> _Types:
+        """Names the known dimensions in a function that is called so, and returns the types of its results."""
+        key = name, tuple(arguments), tuple(sizes)
+        block = self.graph.functions.get(name)
+        if key in self._results or block is None or self._depth == _DEEPEST_CALL:
+            return self._results.get(key, ())
+        self._results[key] = ()  # while it is looked at: a damaged module may say that it calls itself
+        self._depth += 1
+        known = {value: one for value, one in (*zip(block["r"], results, strict=False), *enumerate(arguments)) if one}
+        elements = {value: one for value, one in enumerate(sizes) if one}
+        elements |= {value: (self.texts[number],) for value, number in block.get("d", ())}
+        done = self._block(block, 0, known, elements)
+        self.named[name] = None if name in self.named else done
+        self._depth -= 1
+        returned = [known.get(value) for value in block["r"]]
+        self._results[key] = returned
+        return returned
 
-    def called(self, operation: list[Any]) -> str:
-        return self.graph.texts[operation[5]] if self.graph.texts[operation[0]] == "func.call" else ""
-
-    def function(
-        self, name: str, arguments: list[SignatureType | None], results: list[SignatureType | None]
-    ) -> list[tuple[str, list[SignatureType | None], list[SignatureType | None]]]:
-        """Names the known dimensions in a function, and returns what is known about the functions that it calls."""
-        block = self.functions[name]
-        passed = [*zip(block["r"], results, strict=False), *enumerate(arguments[: len(block["a"])])]
-        known = {value: one for value, one in passed if one is not None}
+    def _block(self, block: Any, first: int, known: dict[int, SignatureType], elements: dict[int, Any]) -> Any:
+        """The block with names. Its values have numbers from `first` on, and what is found about them is added."""
         types, operations = list(block["a"]), []
-        calls: list[tuple[str, list[SignatureType | None], list[SignatureType | None]]] = []
-        self.name(types, range(len(types)), known)
-        first = len(types)
+        self._name(types, range(first, first + len(types)), known)
+        first += len(types)
         for operation in block["o"]:
+            self._left -= 1
             made = range(first, first + len(operation[4]))
-            first = made.stop + sum(map(values_in, operation[6]))
-            if self.graph.texts[operation[0]] == "sdy.sharding_constraint":
-                known |= {result: known[i] for result, i in zip(made, operation[3], strict=False) if i in known}
-            if not known.keys().isdisjoint(made):
-                operation = [*operation[:4], list(operation[4]), *operation[5:]]
-                self.name(operation[4], made, known)
+            first = made.stop
+            if self._left > 0:
+                known |= {
+                    value: one
+                    for value, one in zip(made, self._made(operation, made, known, elements), strict=False)
+                    if one is not None and value not in known
+                }
+                if (found := self._elements(operation, known, elements)) is not None:
+                    elements[made[0]] = found
+            operation = [*operation[:4], list(operation[4]), *operation[5:]]
+            self._name(operation[4], made, known)
+            operation[6] = list(operation[6])
+            for place, inner in enumerate(operation[6]):
+                if self.texts[operation[0]] == "while":
+                    carried = zip(range(first, first + len(inner["a"])), operation[3], strict=False)
+                    known |= {value: known[given] for value, given in carried if given in known}
+                operation[6][place] = self._block(inner, first, known, elements)
+                first += values_in(inner)
             operations.append(operation)
-            if callee := self.called(operation):
-                calls.append((callee, [known.get(i) for i in operation[3]], [known.get(i) for i in made]))
-        self.functions[name] = {**block, "a": types, "o": operations}
-        return calls
+        return {**block, "a": types, "o": operations}
 
-    def name(self, types: list[int], values: range, known: dict[int, SignatureType]) -> None:
+    def _name(self, types: list[int], values: range, known: dict[int, SignatureType]) -> None:
         for place, value in enumerate(values):
             one = known.get(value)
-            if one is not None and one.fits(self.graph.texts[types[place]]):
+            if one is not None and one.fits(self.texts[types[place]]):
                 types[place] = numbered(str(one), self.numbers)
+            elif one is not None and str(one) != self.texts[types[place]]:
+                del known[value]
+
+    def _made(
+        self, operation: list[Any], made: range, known: dict[int, SignatureType], elements: dict[int, Any]
+    ) -> _Types:
+        """The types of an operation's results, as far as they follow from its operands."""
+        kind, more, operands = self.texts[operation[0]], self.texts[operation[5]], operation[3]
+        if kind == "func.call":
+            takes, returns = ([known.get(value) for value in values] for values in (operands, made))
+            return self.function(more, takes, [elements.get(value) for value in operands], returns)
+        dtype, _, rest = self.texts[operation[4][0]].partition("[") if operation[4] else ("", "", "")
+        if _ANY not in rest:
+            return ()
+        if kind in _SHAPED_BY_LAST:
+            dims = elements.get(operands[-1])
+        elif kind in _SHAPED_AS_OPERANDS:
+            types = [known.get(value) for value in operands]
+            if kind == "while":
+                return types
+            dims = next((one.dims for one in types if one is not None and len(one.dims) == rest.count(",") + 1), None)
+        else:
+            given = [known[value].dims if value in known else None for value in operands]
+            said = {name: [int(n) for n in found.split(", ") if n] for name, found in _NUMBERS.findall(more)}
+            dims = _rearranged(kind, given, said, rest.count(",") + 1)
+            if (labels := _OF_CONVOLUTION.search(more)) and given[0] is not None:
+                of_operand, of_result = (part.split(", ") for part in labels.groups())
+                dims = [given[0][of_operand.index("b")] if label == "b" else _ANY for label in of_result]
+        if dims is None:
+            return ()
+        here = rest.removesuffix("]").split(",")
+        return (SignatureType(dtype, tuple(now if dim == _ANY else dim for now, dim in zip(here, dims, strict=False))),)
+
+    def _elements(self, operation: list[Any], known: dict[int, SignatureType], elements: dict[int, Any]) -> Any:
+        """The elements of an operation's result, if it is a small integer array of sizes."""
+        kind, more, operands = self.texts[operation[0]], self.texts[operation[5]], operation[3]
+        type_ = re.fullmatch(r"int(?:32|64)\[(\d?)\]", self.texts[operation[4][0]]) if operation[4] else None
+        if type_ is None:
+            return None
+        if kind == "constant":
+            return (more,) * int(type_[1] or 1) if more.isdecimal() else None
+        if kind == "get_dimension_size":
+            of, axis = known.get(operands[0]), int(re.sub(r"\D*(\d+) : .*", r"\1", more))
+            return of.dims[axis : axis + 1] if of is not None else None
+        given = [elements.get(value) for value in operands]
+        every = [one for one in given if one is not None]
+        if len(every) < len(given) or not given:
+            return None
+        if kind == "concatenate":
+            return tuple(itertools.chain(*every))
+        if kind in ("convert", "reshape"):
+            return every[0]
+        if kind in ("add", "multiply") and all(len(one) == 1 for one in every):
+            (left,), (right,) = every
+            if left.isdecimal() and right.isdecimal():
+                return (str(int(left) + int(right) if kind == "add" else int(left) * int(right)),)
+            if kind == "add":
+                return (f"{left} + {right}",)
+            return None if " " in left + right else (f"{right}*{left}" if right.isdecimal() else f"{left}*{right}",)
+        return None
+
+
+def _rearranged(
+    kind: str, given: Sequence[tuple[str, ...] | None], said: dict[str, list[int]], rank: int
+) -> Sequence[str] | None:
+    """The dimensions of a result that has those of its operands in another order, or some of them."""
+    first, second, *_ = (*given, None, None)
+    try:
+        if kind == "gather" and second is not None:
+            (of_index,), sliced, gone = said["index_vector_dim"], said["slice_sizes"], said["collapsed_slice_dims"]
+            offsets = iter(str(size) for axis, size in enumerate(sliced) if axis not in gone)
+            batch = iter(dim for axis, dim in enumerate(second) if axis != of_index)
+            return [next(offsets if axis in said["offset_dims"] else batch) for axis in range(rank)]
+        if first is None:
+            return None
+        if kind == "transpose":
+            return [first[axis] for axis in said["permutation"]]
+        if kind == "reduce":
+            return [dim for axis, dim in enumerate(first) if axis not in said["dimensions"]]
+        if kind == "concatenate":
+            return [_ANY if axis in said["dimension"] else dim for axis, dim in enumerate(first)]
+        if kind == "reduce_window":
+            windows = zip(first, said["window_dimensions"], said.get("window_strides", [1] * rank), strict=True)
+            return [dim if size == stride == 1 else _ANY for dim, size, stride in windows]
+        if kind == "dot_general" and second is not None:
+            batch, gone = said.get("lhs_batching_dimensions", []), said.get("lhs_contracting_dimensions", [])
+            others = said.get("rhs_batching_dimensions", []) + said.get("rhs_contracting_dimensions", [])
+            free = [dim for axis, dim in enumerate(first) if axis not in batch + gone]
+            return [first[axis] for axis in batch] + free + [d for axis, d in enumerate(second) if axis not in others]
+    except (IndexError, KeyError, ValueError, StopIteration):  # of another form
+        pass
+    return None
 
 
 def _last(known: Sequence[SignatureType], count: int) -> list[SignatureType | None]:
