@@ -252,3 +252,20 @@ def test_a_call_alone_in_its_caller_has_the_name_of_that() -> None:
 def test_complex_numbers_are_drawn() -> None:
     found = folded(lambda x: x * (1 + 2j) + jnp.zeros((4,), jnp.complex64), jax.ShapeDtypeStruct((4,), "complex64"))
     assert found.functions["main"]["o"]
+
+
+def test_sizes_are_drawn_inside_of_their_users() -> None:
+    """Numbers that follow from dimension variables: the types that they make have the names of these."""
+
+    def function(x):
+        wide = jnp.concatenate([x, x])
+        return jnp.where(jnp.arange(x.shape[0] + 1) > 2, 1.0, 0.0), wide.reshape(-1), wide - x.mean(0)
+
+    x = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b, s"), "float32")
+    found = blocks.folded(graph.read(bytes(jaxexp.export(jax.jit(function))(x).mlir_module_serialized)), [])
+    block = found.functions["_wrapped_jax_export_main"]
+    drawn = [operation for i, operation in enumerate(block["o"]) if i not in block["h"]]
+    kinds = {found.texts[operation[0]] for operation in drawn}
+    assert {"dynamic_iota", "dynamic_reshape", "dynamic_broadcast_in_dim", "concatenate", "reduce"} <= kinds
+    assert not any(found.texts[type_].startswith("int32[]") for operation in drawn for type_ in operation[4])
+    assert len(drawn) < 0.6 * len(block["o"])

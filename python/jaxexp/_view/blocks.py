@@ -551,6 +551,7 @@ _HEAVY = frozenset(
 )
 _ARITHMETIC = frozenset(("add", "subtract", "multiply", "divide", "negate", "and", "or", "not"))
 _LIGHT = _MOVES | {"constant", "iota", "compare", "select", "pad", "func.call", "get_dimension_size"}
+_OF_SIZES = _ARITHMETIC | {"concatenate", "maximum", "minimum", "remainder"}
 _CUSTOM = "custom_call "
 # Kinds in a text, and steps of a function that a caller knows.
 _MOST_KINDS, _MOST_STEPS = 3, 64
@@ -626,7 +627,8 @@ class FunctionContents:
 
     Attributes:
         made: for each value, the operation that makes it; None for an argument.
-        hidden: the operations, by `id`, that are drawn only inside of their users: numbers, and copies of numbers.
+        hidden: the operations, by `id`, that are drawn only inside of their users: numbers, copies of numbers, and
+            sizes that are computed from dimension variables.
     """
 
     def __init__(
@@ -638,7 +640,7 @@ class FunctionContents:
         self._contents: dict[int, Contents] = {}
         self._given = {*weights}  # weights and numbers, and what is only moved
         self._of_weights = {*self._given}  # and what is calculated from these alone
-        self._numbers: dict[int, str] = {}  # with their texts
+        self._numbers = {i: self.texts[name] for i, name in block.get("d", ())}  # with their texts
         self._size = ""  # of the last product
         self._read(block)
 
@@ -669,7 +671,8 @@ class FunctionContents:
         if kind == "composite":  # as newer releases write chlo.erf
             kind = more or kind
         is_number = kind == "constant" and (more != "" or types[0].endswith("[]"))
-        if is_number or (kind in _COPIES and self._numbers.keys() >= {*operands}):
+        is_copy = kind in _COPIES or (kind in _OF_SIZES and types[0].startswith("int"))
+        if is_number or (is_copy and self._numbers.keys() >= {*operands}):
             self.hidden.add(id(operation))
             text = more if kind == "constant" else "".join(self._numbers[i] for i in operands[:1])
             self._numbers.update(dict.fromkeys(results, text))

@@ -158,7 +158,8 @@ _DRAWING = Markup(
             ("fit", "fit", "fit into the frame"),
         )
     )
-    + '<label title="draw constants as nodes, too"><input type="checkbox" id="constants"><span>numbers</span></label>'
+    + '<label title="draw constants and sizes as nodes, too"><input type="checkbox" id="constants">'
+    "<span>numbers</span></label>"
     '<div id="found" hidden></div></div><div class="split"><div id="graph">'
     '<svg id="canvas" role="group" aria-label="the module as a graph"></svg></div>'
     '<aside id="about" aria-live="polite"></aside></div></div></div>'

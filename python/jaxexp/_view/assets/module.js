@@ -254,6 +254,7 @@ function inputs(block, nodes, key) {
   const together = new Map();
   for (const [value, places] of [...users].sort((a, b) => a[0] - b[0])) {
     const {name, kind} = argument(block, value - block.first);
+    if (kind === "dimension" && !module.constants) continue;  // types say it
     for (const by of places) {
       const alike = `${kind} ${isWeight(name, kind)} ${by.join()}`;
       const one = together.get(alike) ?? together.set(alike, {by, kind, values: [], names: []}).get(alike);
@@ -383,6 +384,7 @@ function said(op) {
 
 function numberOf(op) {
   if (op.kind === "constant") return op.text(MORE);
+  if (op.raw[OPERANDS].length > 1) return "";
   const from = op.of.values[op.raw[OPERANDS][0]]?.op;
   return from ? numberOf(from) : "";
 }
