@@ -22,13 +22,13 @@ PAGE = ROOT / "docs" / "behaviours.md"
 HEAD = """\
 # jax.export's behaviours, one by one
 
-This page lists what `jax.export` promises in its documentation and every place where it raises, with the tests that
-check the same for jaxexp. The tests compare with the `jax.export` of the same JAX. A test fails if the installed
-`jax.export` has a `raise` that is not listed.
+`jax.export` makes promises in its documentation, and raises errors in its code. This page lists all of both, with the
+tests of the same behaviour in jaxexp. They compare with the `jax.export` of the same JAX. A test fails if the installed
+`jax.export` has a `raise` that is not listed. An *artifact* is a saved function.
 
-Each number says how many cases of a row's tests passed on the JAX of its column. A dash is for tests of the C++
-runtime, which run with only one JAX. `python tests/tools/behaviours.py` writes this page from
-`tests/house/behaviours.toml` and the results of `make night`.
+The last columns count the tests that passed on each JAX. Tests of the C++ runtime run with only one JAX; the others
+have a dash. `python tests/tools/behaviours.py` writes this page from `tests/house/behaviours.toml` and the results of
+`make night`.
 """
 
 _NOT_RUN = "not run"
