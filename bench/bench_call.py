@@ -43,7 +43,7 @@ def _trial(
 QUESTIONS = (
     Question(
         "call",
-        "An eager `Exported.call` of a loaded function, from its second call on, until the results are ready.",
+        "An eager `Exported.call` of a loaded function, until the results are ready, without the first call.",
         partial(_trial, prepared=lambda call: call),
         beside=_BESIDE,
         applies=runnable,

@@ -176,10 +176,10 @@ def _is_model(case: Case) -> bool:
 
 _BESIDE = {
     "live": "the same with the function's own code, under `jax.jit`",
-    "warm cache": "the subject with JAX's persistent compilation cache, which has the compiled function",
+    "warm cache": "the subject with JAX's persistent compilation cache, already filled",
     CACHED_ORACLE: "`jax.export` with the same cache",
     "executables": "the subject with the compiled function in a file (`load(..., executables=)`)",
-    "no function": "JAX puts the arguments on the device: what every library waits for",
+    "no function": "JAX puts the arguments on the device; every library waits for this",
 }
 
 _BESIDE_WHOLE = {
@@ -201,7 +201,8 @@ QUESTIONS = (
     ),
     Question(
         "cold first call",
-        "The same without Python and `import jax`: importing the library, reading the artifact and the first call.",
+        "The part of a cold start after Python and `import jax`: importing the library, reading the artifact, the "
+        "first call.",
         partial(_trial, part=1),
         beside=_BESIDE,
         applies=_is_model,

@@ -60,23 +60,24 @@ def trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType,
 _BESIDE = {
     "memcpy": "one copy of the module into new memory",
     "verify": "only jaxexp's verification and checks",
-    "opened": "the subject, without a look at the fields: the artifact is verified and checked, and only what could "
-    "still be refused is decoded",
+    "opened": "the subject, without reading the fields: the artifact is verified and checked, and only fields with "
+    "possible errors are decoded",
     "with module": "the subject, and the module's bytes, which `jax.export` always copies and jaxexp only on request",
     "bytearray": "the subject, with a writable buffer, which jaxexp copies",
 }
 QUESTIONS = (
     Question(
         "deserialize again",
-        "The same. The same bytes are read again and again, so jaxexp has their avals, shardings and trees in its "
-        "caches. Symbolic dimensions are built each time.",
+        "`deserialize` of the same bytes, again and again, and reading all fields. jaxexp has their avals, shardings "
+        "and trees in its caches. Symbolic dimensions are built each time.",
         partial(trial, own=False),
         beside=_BESIDE,
         peak=True,
     ),
     Question(
         "deserialize own again",
-        "The same for bytes that the subject wrote: jaxexp stores equal parts once. `jax.export` also reads them.",
+        "As `deserialize again`, with bytes that the subject wrote: jaxexp stores equal parts once. `jax.export` also "
+        "reads them.",
         partial(trial, own=True),
         beside=_BESIDE,
     ),

@@ -137,27 +137,25 @@ def _read_trial(case: Case, program: Program, subject: ModuleType, oracle: Modul
 
 
 _NEW = (
-    "Each sample is the only run in a new process, which has done the same with one other function: its types, shapes "
-    "and trees occur in no case. Before the run, a block of 64 KiB is allocated, for which the C library puts together "
-    "what the export has freed."
+    "Each sample is the only run in a new process, after a warm-up with one other function, whose types, shapes and "
+    "trees occur in no case. An allocation of 64 KiB before the run makes the C library merge freed blocks."
 )
 QUESTIONS = (
     Question(
         "serialize, first time",
-        "`Exported.serialize` of a function that was just exported, with the VJPs that the case names, which were made "
-        f"before. {_NEW}",
+        f"`Exported.serialize` of a function that was just exported. The VJPs of the case were made before. {_NEW}",
         _write_trial,
-        beside={"trees": "only JAX's own account of both trees, `PyTreeDef.__getstate__`"},
+        beside={"trees": "only JAX's own description of both trees, `PyTreeDef.__getstate__`"},
         applies=_is_asked,
         patience=2,
         quick=False,
     ),
     Question(
         "deserialize, first time",
-        f"`deserialize` of `bytes` that `jax.export` wrote, and a look at all fields of the result. {_NEW}",
+        f"`deserialize` of `bytes` that `jax.export` wrote, and reading all fields of the result. {_NEW}",
         _read_trial,
         beside={
-            "opened": "the subject, without a look at the fields",
+            "opened": "the subject, without reading the fields",
             "objects": "building the same Python objects, equal ones once, from parts in memory, without any parsing",
         },
         applies=_is_asked,

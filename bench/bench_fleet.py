@@ -343,10 +343,10 @@ def _memory_trial(
 
 _MEMORY = {
     "private": "the part of the subject's memory that belongs only to the process",
-    "mapped": "the part of the subject's memory that is pages of files: the system takes them back when it needs "
-    "memory, and all processes that have the archive open share them",
+    "mapped": "the part of the subject's memory that is pages of files: the system can take them back, and all "
+    "processes that have the archive open share them",
 }
-_VERIFY = "only jaxexp's verification and checks, in one thread, of files that are in memory"
+_VERIFY = "only jaxexp's verification and checks, in one thread, of files in memory"
 _NOT_WARM = "Each sample is a new process; code that is loaded late also counts."
 QUESTIONS = (
     Question(
@@ -367,29 +367,27 @@ QUESTIONS = (
     ),
     Question(
         "load all again",
-        "Loading all functions of a fleet, and looking at the fields of each, so that all metadata is decoded: "
-        "`Archive.open(path).load_all()` and `vars`, against a loop "
-        "that reads each file and calls `jax.export.deserialize`. Both read files of the subject, from the page cache. "
-        "Every function is compared with what jax.export loads from its own file. The versions come from 200 "
-        "functions (10 functions in the fleet of 100) and differ only in baked constants. No two distinct functions "
-        "have the same signature. From one round to the next, both libraries may keep what several functions "
-        "have in common.",
+        "Loading all functions of an archive, and reading all of their fields: `Archive.open(path).load_all()` and "
+        "`vars`, against a loop that reads each file and calls `jax.export.deserialize`. Both read files of the "
+        "subject, from the page cache. Every function is compared with the one that jax.export loads from its own "
+        "file. The 'versions' are versions of 200 functions (10 in the archive of 100), which differ only in baked "
+        "constants. No two 'distinct' functions have the same signature. Caches are kept from one round to the next.",
         _load_trial,
         beside={
-            "opened": "the subject, without a look at the fields",
+            "opened": "the subject, without reading the fields",
             "1 worker": "the same in one thread, with `load_all(workers=1)`",
             "2 workers": "the same in two threads",
             "verify": _VERIFY,
-            "load_many": "`load_many` of the subject over the files, and a look at the fields",
-            "load": "a loop of `load` over the files, and a look at the fields",
+            "load_many": "`load_many` of the subject over the files, and reading the fields",
+            "load": "a loop of `load` over the files, and reading the fields",
             "zipfile": "`jax.export.deserialize` of each member of a `zipfile.ZipFile`",
         },
         applies=_is_fleet,
     ),
     Question(
         "load all, first time",
-        "The same, as when a server starts: once, in a new process for each sample, with the garbage "
-        "collector on. What `deserialize` needs is imported before, and jaxexp's code for archives meanwhile.",
+        "As `load all again`, but once, as when a server starts: in a new process for each sample, with the garbage "
+        "collector on. Imports for `deserialize` come before; jaxexp's code for archives is imported meanwhile.",
         _first_trial,
         beside={"verify": _VERIFY},
         applies=_is_fleet,
@@ -420,10 +418,10 @@ QUESTIONS = (
     ),
     Question(
         "memory of all",
-        "The same, after all functions are loaded and their fields looked at, but before any is called: `load_all` and "
-        f"`vars`, against `jax.export.deserialize` over a `zipfile.ZipFile`. {_NOT_WARM}",
+        "As `memory of handles`, after all functions are loaded and their fields read, but before any is called: "
+        f"`load_all` and `vars`, against `jax.export.deserialize` over a `zipfile.ZipFile`. {_NOT_WARM}",
         partial(_memory_trial, ours=_looked_at, theirs=_from_zip, more={"opened": _from_archive}),
-        beside={**_MEMORY, "opened": "the subject's memory, without a look at the fields"},
+        beside={**_MEMORY, "opened": "the subject's memory, without reading the fields"},
         applies=_is_fleet,
         unit="byte",
         quick=False,

@@ -40,7 +40,7 @@ def _once(case: Case) -> bool:
 QUESTIONS = (
     Question(
         "import",
-        "The import statement after `import jax`, in a new process for each sample. The case makes no difference.",
+        "The import statement after `import jax`, in a new process for each sample.",
         partial(_trial, names=False),
         beside={"import jax": "`import jax` itself"},
         applies=_once,
@@ -49,7 +49,7 @@ QUESTIONS = (
     ),
     Question(
         "import names",
-        f"The same, with the names that programs use first: `from ... import {', '.join(NAMES)}`.",
+        f"As `import`, with the names that programs use first: `from ... import {', '.join(NAMES)}`.",
         partial(_trial, names=True),
         beside={"import jax": "`import jax` itself"},
         applies=_once,

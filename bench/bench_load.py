@@ -82,15 +82,15 @@ def _memory_trial(case: Case, program: Program, subject: ModuleType, oracle: Mod
 QUESTIONS = (
     Question(
         "load",
-        "From a path to the signature: `load`, against reading the file and `deserialize`. The subject wrote the file, "
-        "and it is in the page cache.",
+        "From a path to the signature: `load`, against reading the file and `deserialize`. The file is "
+        "the subject's, and in the page cache.",
         _trial,
         beside={"mmap": "open, mmap and close"},
         applies=single,
     ),
     Question(
         "load, new memory",
-        "The peak memory of such a load, mapped pages included, in a new process for each sample.",
+        "The peak memory of `load`, mapped pages included, in a new process for each sample.",
         _memory_trial,
         applies=lambda case: case.family == "constant" or (single(case) and case.size >= 20000),
         unit="byte",

@@ -29,7 +29,7 @@ def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType
 
 QUESTION = Question(
     "metadata size",
-    "The length of what `serialize` returns, minus the length of the module inside.",
+    "The length of the serialized bytes, without the module inside.",
     _trial,
     applies=single,
     unit="byte",

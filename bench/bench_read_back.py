@@ -38,7 +38,7 @@ def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType
 QUESTION = Question(
     "read back",
     "`jax.jit(exported.raised()).trace(...)` of a function that was just read: the module is read back, and traced. "
-    "For jax.export, which does not read modules back, `jax.jit(exported.call).lower(...)` is measured instead.",
+    "jax.export does not read modules back: `jax.jit(exported.call).lower(...)` is measured instead.",
     _trial,
     beside={"live": "tracing the live function, without any module"},
     applies=lambda case: case.family == "module",

@@ -35,8 +35,7 @@ def trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType)
 
 QUESTION = Question(
     "serialize again",
-    "The same of a loaded function. Both libraries serialize it again and again, so jaxexp has kept the bytes of its "
-    "trees.",
+    "`Exported.serialize` of a loaded function, again and again, so jaxexp has kept the bytes of its trees.",
     trial,
     beside={"memcpy": "one copy of the module into new memory"},
     peak=True,

@@ -177,7 +177,7 @@ _COLD = {
 _CALLS = {
     "session": _COLD["session"],
     "C++": "`jaxexp::Function`, with the argument on the device; only where `jaxexp-run` is measured",
-    "PJRT by hand": "what the fewest calls of PJRT's C API take that do the same",
+    "PJRT by hand": "the fewest calls of PJRT's C API that do the same",
     **_OTHERS,
 }
 
@@ -186,7 +186,7 @@ def _question(threads: int) -> Question:
     caller = "one thread" if threads == 1 else f"{threads} threads at once"
     return Question(
         f"served, {threads} thread" + "s" * (threads > 1),
-        f"A call in a process that serves, whose result is read, by {caller}: the time of all calls, divided by their "
+        f"A call by {caller} in a serving process, and reading its result: the time of all calls, divided by their "
         "number. Each runtime is in a process of its own, and uses as many threads inside as it likes.",
         partial(_trial, names=tuple(_CALLS), reading=lambda server: server.call(threads), hand_written=threads),
         beside=_CALLS,
@@ -203,8 +203,8 @@ def _is_served(case: Case) -> bool:
 QUESTIONS = (
     Question(
         "served, cold start",
-        "From the start of a process to the first result of a model that is served, weights and all. A new process for "
-        "each sample; its files are in the page cache.",
+        "From the start of a process to the first result of a served model with its weights. A new process for each "
+        "sample; its files are in the page cache.",
         partial(_trial, names=tuple(_COLD), reading=lambda server: server.start()),
         beside=_COLD,
         applies=_is_served,

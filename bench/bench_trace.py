@@ -49,8 +49,8 @@ QUESTION = Question(
     "`jax.jit(lambda *args: exported.call(*args)).trace(...)`, with a new lambda each time and a loaded `exported`.",
     _trial,
     beside={
-        "one bind": "tracing a function with the same arguments and results that consists of one primitive, whose "
-        "result types are known. This is JAX's own part, with flattening and unflattening",
+        "one bind": "tracing one primitive with the same arguments and results, whose result types are known. This is "
+        "JAX's own part, with flattening and unflattening",
         "live": "tracing the live function, body included",
     },
     applies=single,

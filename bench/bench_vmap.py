@@ -140,7 +140,7 @@ def _first(case: Case, program: Program, subject: ModuleType, oracle: ModuleType
     )
 
 
-_LOOP = "For jax.export, which has no rule for `jax.vmap`, `jax.lax.map` of calls is measured instead."
+_LOOP = "jax.export has no rule for `jax.vmap`: `jax.lax.map` of calls is measured instead."
 _LIVE = "`jax.vmap` of the live function"
 _BATCH_DIM = (
     "the function exported with `batch_dim` for batches of any size, so that the batch is one call; for gradients, "
@@ -158,7 +158,7 @@ QUESTIONS = (
     ),
     Question(
         "eager vmap",
-        "`jax.vmap(exported.call)` of a loaded function without `jax.jit`, from its second call on. For jax.export a "
+        "`jax.vmap(exported.call)` of a loaded function without `jax.jit`, without the first call. For jax.export, a "
         "compiled `jax.lax.map` of calls is measured instead.",
         partial(_trial, prepared=lambda function: function),
         beside={"live": _LIVE, "batch_dim": _BATCH_DIM},

@@ -272,20 +272,25 @@ def _of_weights(case: Case) -> bool:
 
 
 _BESIDE = {_BY_HAND: "`jax.export`, with the weights as an argument, and safetensors for their file"}
-_BESIDE_LOADED = {**_BESIDE, _CACHED: "the same with JAX's persistent compilation cache, which has the functions"}
+_BESIDE_LOADED = {**_BESIDE, _CACHED: "the same with JAX's persistent compilation cache, already filled"}
 
 QUESTIONS = (
     Question(
         "export weights",
-        "`export` of a function that closes over weights, with its VJPs: `weights=params`, against `jax.export`, which "
-        "has them in the module, and can write at most 2 GiB.",
+        "`export` of a function that closes over weights, with its VJPs: `weights=params`. `jax.export` has them "
+        "in the module, and can write at most 2 GiB.",
         _export,
         beside=_BESIDE,
         applies=_of_weights,
         peak=True,
     ),
     Question(
-        "save weights", "Writing what was exported to files.", _save, beside=_BESIDE, applies=_of_weights, peak=True
+        "save weights",
+        "Writing the exported functions of `export weights` to files.",
+        _save,
+        beside=_BESIDE,
+        applies=_of_weights,
+        peak=True,
     ),
     Question(
         "load weights, first call",
@@ -298,8 +303,10 @@ QUESTIONS = (
     ),
     Question(
         "anonymous memory of that",
-        "How much the process's anonymous memory grows: pages of mapped files are not counted.",
+        "The growth of the process's anonymous memory in `load weights, first call`. Pages of mapped files do not "
+        "count.",
         partial(_load, number=1),
+        title="anonymous memory of a load",
         beside=_BESIDE_LOADED,
         applies=_of_weights,
         unit="byte",
@@ -307,7 +314,7 @@ QUESTIONS = (
     ),
     Question(
         "disk for weights",
-        "The size of the files.",
+        "The size of the saved files.",
         _disk,
         beside={**_BESIDE, "weights": "the bytes of the arrays"},
         applies=_of_weights,
@@ -315,12 +322,12 @@ QUESTIONS = (
     ),
     Question(
         "call with weights",
-        "A call that is compiled already.",
+        "A call that is already compiled.",
         _call,
         beside={
             "embedded": "the same function, exported by the subject without `weights=`",
             "dispatch": "`jax.jit` of a function that returns its argument",
-            "jit": "`jax.jit` of a function of weights and argument: what JAX itself takes for that many arrays",
+            "jit": "`jax.jit` of a function of weights and argument: JAX's own time for that many arrays",
         },
         applies=lambda case: case.family == "calls with weights",
         quick=False,

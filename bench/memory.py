@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 HOW = (
-    "the highest resident memory of the process in one more run, minus the resident memory before that run (VmHWM, "
+    "the highest resident memory of the process in one more run, minus its resident memory before (VmHWM, "
     "reset through /proc/self/clear_refs; free memory goes back to the system first)"
 )
 _PROCESS = Path("/proc/self")

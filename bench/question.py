@@ -42,6 +42,7 @@ class Question:
         patience: how much longer than others it may take.
         quick: whether it is part of `make bench QUICK=1`.
         peak: whether peak memory is measured where the case is large.
+        title: its heading on the page; by default its name, which results keep.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Question:
     patience: float = 1.0
     quick: bool = True
     peak: bool = False
+    title: str = ""
 
 
 def single(case: Case) -> bool:

@@ -237,8 +237,9 @@ def _first(results: Results) -> str:
     """What somebody needs who wonders whether to switch."""
     subject = results.about["subject"]
     after = (
-        f"Above {times(1)}, {subject} is faster. XLA compiles the same code from both: a large model that is called "
-        "again and again gains nothing. Nor does `export`, which waits for JAX's tracing and lowering."
+        f"The ratio is how many times faster {subject} is the first time; the last column has it for the next times in "
+        "the same process. XLA compiles the same code from both, so calls of a large model gain nothing. `export` "
+        "gains nothing either: it waits for JAX's tracing and lowering."
     )
     return f"{_waits(results)}\n\n{after}"
 
@@ -256,8 +257,8 @@ def _waits(results: Results, front: bool = False) -> str:
         again = "" if next_times is None else times(next_times.ratio)
         took = shown(cell, wait.than), shown(cell, wait.rival)
         rows.append((wait.text, wait.in_place_of, *took, times(over(theirs, ours)), again))
-    subject = results.about["subject"]
-    header = ("what you wait for, the first time", "compared with", "it takes", f"{subject} takes", "ratio", "again")
+    first, subject = "what you wait for, the first time", results.about["subject"]
+    header = (first, "compared with", "it takes", f"{subject} takes", "ratio", "next times")
     columns = len(header) - front
     return _table(header[:columns], [row[:columns] for row in rows], left=2)
 
@@ -271,16 +272,16 @@ def _how(results: Results) -> str:
         "`pyperf stats` reads. `make bench` measures again and writes this page; `python -m bench compare` compares "
         "two results.",
         "",
-        f"- The library that is compared with jax.export is called the subject. Here it is {subject}.",
         "- Both libraries run in one process, with the same bytes and the same objects. After a warm-up they take "
-        "turns, one sample in each round. Before each sample, the garbage collector runs, which it does not during a "
-        "sample, and a block of 64 KiB is allocated, for which the C library puts together what was freed. Then the "
-        "same runs once without being timed, except where each run needs something new: what the others have done to "
-        "caches and to free memory does not count.",
+        "turns, one sample in each round. Before each sample, the garbage collector runs (it is off during samples), "
+        "and an allocation of 64 KiB makes the C library merge freed blocks. Then the code runs once without being "
+        "timed, unless each run needs new objects. So the effects of other samples on caches and free memory do not "
+        "count.",
         f"- A sample is the mean over {amount(FULL.sample)} of runs, or one run if that takes longer. There are "
         f"{FULL.fewest} to {FULL.samples} rounds, fewer if a run takes long.",
         "- Times are medians. IQR is the interquartile range, divided by the median. The ratio is jax.export's median, "
-        f"divided by {subject}'s: above {times(1)}, {subject} is faster, or its result is smaller.",
+        f"divided by {subject}'s: above {times(1)}, {subject} is faster, or its result is smaller. The columns to the "
+        "right of it are explained above each table.",
         "- The results of both libraries are compared before anything is timed. A wrong result leaves its cells empty.",
         f"- Peak memory of the large cases, {subject} / jax.export: {memory.HOW}.",
         f"- Files are written to and read from the checkout's disk{disk_type}, through the page cache.",
@@ -311,12 +312,12 @@ def _goals(results: Results, again: Results | None) -> str:
         values = ("" if value is None else goal.show(value) for value in measured)
         rows.append((goal.about, goal.bound(), *values, verdict(goal, measured)))
     verdicts = Counter(row[-1] for row in rows)
-    both = f" in both of two runs, {verdicts['met once']} in one of them" if again else ""
+    both = f" in both runs, and {verdicts['met once']} in one of them" if again else ""
     if verdicts["unclear"]:
-        both += f"; {verdicts['unclear']} are unclear, because samples have an IQR above {MOST_SPREAD:.0%}"
+        both += f". {verdicts['unclear']} are unclear: samples have an IQR above {MOST_SPREAD:.0%}"
     other = "" if results.about["jax"] == JAX else f" They are for JAX {JAX}; this run used {results.about['jax']}."
     head = ("goal", "limit", "measured", *(["again"] if again else []), "")
-    return f"{verdicts['met']} of {len(rows)} goals are met{both}.{other}\n\n{_table(head, rows)}"
+    return f"Of {len(rows)} goals, {verdicts['met']} are met{both}.{other}\n\n{_table(head, rows)}"
 
 
 def _again(results: Results, again: Results) -> str:
@@ -357,14 +358,16 @@ def _section(question: Question, results: Results) -> str:
     if not cells:
         return ""
     peaks = {case: found for case, cell in cells.items() if (found := peaks_of(results, cell)) is not None}
-    head = ["case", results.about["subject"], "IQR", "jax.export", "IQR", "ratio", *question.beside]
+    subject = results.about["subject"]
+    head = ["case", subject, "IQR", "jax.export", "IQR", "ratio", *question.beside]
     rows = [_row(cell, question.beside) for cell in cells.values()]
     if peaks:
         head.append("peak memory")
         for row, case in zip(rows, cells, strict=True):
             row.append(pair(peaks.get(case)))
     beside = "".join(f"\n- {name}: {text}." for name, text in question.beside.items())
-    return f"## {question.name}\n\n{question.asks}\n{beside}\n\n{_table(head, rows)}".replace("\n\n\n", "\n\n")
+    text = f"## {question.title or question.name}\n\n{question.asks}\n{beside}".replace("the subject", subject)
+    return f"{text}\n\n{_table(head, rows)}".replace("\n\n\n", "\n\n")
 
 
 def _row(cell: Cell, beside: Mapping[str, str]) -> list[str]:
