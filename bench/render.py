@@ -62,7 +62,7 @@ WAITS = (
         "load weights, first call",
         "512 MiB of weights",
         than="arguments, warm cache",
-        in_place_of="jax.export, weights as an argument, safetensors, JAX's compilation cache",
+        in_place_of="jax.export with JAX's compilation cache, weights from safetensors as an argument",
         front=True,
     ),
     Wait(_STARTED, "cold start", "convnet"),
@@ -138,7 +138,8 @@ def with_numbers(readme: str, results: Results) -> str:
     if not (start and end):
         return readme
     versions = results.about["versions"]
-    measured = f"Measured with {versions}, on: {results.about['machine']}. [All numbers](docs/benchmarks.md)."
+    machine = results.about["machine"].partition(", Linux")[0]
+    measured = f"Measured with {versions}, on {machine}: [all numbers](docs/benchmarks.md)."
     numbers = f"{_waits(results, front=True)}\n\n{measured}\n"
     return f"{before}{START}\n{numbers}{END}{after}"
 
