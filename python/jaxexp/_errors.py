@@ -80,9 +80,9 @@ class Lines(str):
 
 @public
 class ExportError(ValueError):
-    """The base class of all errors that jaxexp raises on purpose.
+    """The base class of jaxexp's errors.
 
-    `str` escapes unprintable characters in names from an artifact, line breaks too, so that it can be logged.
+    `str` escapes unprintable characters and line breaks in names from an artifact, so that the message can be logged.
     """
 
     def __str__(self) -> str:
@@ -107,12 +107,12 @@ class ExportPicklingError(ExportTypeError, AttributeError):
 
 @public
 class ExportRuntimeError(ExportError, RuntimeError):
-    """The process lacks something: an MLIR context, or the implementation of a custom call."""
+    """The process lacks an MLIR context or the implementation of a custom call."""
 
 
 @public
 class UnsupportedError(ExportError, NotImplementedError):
-    """A function that the format, or jaxexp, cannot express; the message names the feature."""
+    """A function with a feature that the format or jaxexp lacks; the message names the feature."""
 
 
 @public
@@ -140,7 +140,7 @@ class TooOldReaderError(UnsupportedSerializationError):
     """A function that the release of ``compatibility=`` cannot read; the message names the feature.
 
     Attributes:
-        since: the first release that can read it, as in ``(0, 6, 0)``; None if no release is known to.
+        since: the first release that can read it, as in ``(0, 6, 0)``; None if it is unknown.
     """
 
     def __init__(self, message: str, since: tuple[int, ...] | None) -> None:
@@ -156,10 +156,10 @@ class DeserializationError(ExportError):
     """Bytes that are not a serialized `Exported`, or that cannot be read here.
 
     Attributes:
-        path: where in the artifact, for example ``in_avals[3].dtype`` or ``vjp.in_tree.children[1]``; empty for the
+        path: the place in the artifact, such as ``in_avals[3].dtype`` or ``vjp.in_tree.children[1]``; empty for the
             whole buffer.
-        expected: what a reader needs to find there.
-        found: what is there.
+        expected: the requirement, in words.
+        found: the content of the artifact there, in words.
         file: the file or the member of an archive that was read; ``item 17`` for a buffer in `load_many`; None in
             `deserialize`.
     """
@@ -184,7 +184,7 @@ class DeserializationError(ExportError):
 
 @public
 class ModuleError(DeserializationError, RuntimeError):
-    """A module that is damaged, or that is not the artifact's. jaxlib's parser raises RuntimeErrors."""
+    """A module that is damaged, or that belongs to another artifact."""
 
 
 @public
@@ -193,8 +193,8 @@ class WeightsError(DeserializationError):
 
     Attributes:
         path: the name of the tensor; empty for the whole file.
-        expected: what is needed.
-        found: what is there.
+        expected: the requirement, in words.
+        found: the content of the file, in words.
         file: the file of weights.
     """
 
@@ -210,9 +210,9 @@ class ExecutablesError(DeserializationError):
     """A file of executables that cannot be read.
 
     Attributes:
-        path: where in the file; empty for the whole file.
-        expected: what is needed.
-        found: what is there.
+        path: the place in the file; empty for the whole file.
+        expected: the requirement, in words.
+        found: the content of the file, in words.
         file: the file.
     """
 
@@ -221,14 +221,14 @@ class ExecutablesError(DeserializationError):
 
 @public
 class ForeignModuleError(DeserializationError):
-    """A module of another producer that is damaged, or that is no function."""
+    """A module of another producer that is damaged, or that has no function to call."""
 
     _failed = "cannot import the module"
 
 
 @public
 class JournalError(DeserializationError):
-    """A file that is not the journal of a pass, or the journal of another pass."""
+    """A file that is not a journal, or the journal of another pass."""
 
     _failed = "cannot go on with the journal"
 
@@ -240,12 +240,12 @@ class FatalArtifactError(DeserializationError):
 
 @public
 class ChangedArtifactError(DeserializationError):
-    """An artifact, or a file with it, that is no longer what it was when it was opened. It may be whole now."""
+    """An artifact, or a file beside it, that has changed since it was opened. The new file may be whole."""
 
 
 @public
 class UnsupportedArtifactError(DeserializationError, NotImplementedError):
-    """An artifact that uses something this process does not know, such as an effect type that was never defined."""
+    """An artifact with something that this process does not know, such as the type of an effect."""
 
 
 @public
@@ -255,29 +255,29 @@ class UnsupportedModuleError(UnsupportedArtifactError, RuntimeError):
 
 @public
 class BusyError(ExportError):
-    """A file that another writer is changing at the moment: an archive, a file of compiled code, or a journal. Nothing
-    was written; try again later.
+    """An archive, a file of executables or a journal that another writer is changing. Nothing was written; try again
+    later.
     """
 
 
 @public
 class WorkerError(ExportError):
-    """An executor that has no workers, or whose workers do not do the work."""
+    """An executor without workers, or with workers that do not finish the work."""
 
 
 @public
 class UnfitWorkerError(WorkerError):
-    """Workers that cannot run jaxexp, or have other releases than the process that sent the work."""
+    """Workers that cannot run jaxexp, or that have other releases than the process that sent the work."""
 
 
 @public
 class RunError(ExportError, RuntimeError):
-    """A function that cannot be loaded or called without JAX, by `jaxexp.runtime.Session`.
+    """A function that `jaxexp.runtime.Session` cannot load or call.
 
     Attributes:
-        reason: ``"argument"`` if what the caller gave does not fit: an array, a device, a plugin; ``"unsupported"`` if
-            the artifact asks for what is not there: a platform, a custom call; ``"plugin"`` if the plugin failed. Then
-            the message has its words.
+        reason: ``"argument"``: an array, a device or a plugin that the caller gave does not fit. ``"unsupported"``: the
+            artifact needs a platform or a custom call that is missing. ``"plugin"``: the plugin failed; the message
+            quotes it.
     """
 
     def __init__(self, message: str, reason: str) -> None:
@@ -290,12 +290,12 @@ class RunError(ExportError, RuntimeError):
 
 @public
 class SignatureError(ExportError):
-    """A file that nobody whom the caller trusts has signed, or that is not what was signed.
+    """A file without a trusted signature, or a file that has changed since it was signed.
 
     Attributes:
         file: the file, or its signature.
-        expected: what `signed_by` asks for.
-        found: what is there.
+        expected: the signature that `signed_by` requires, in words.
+        found: the content of the file, in words.
     """
 
     def __init__(self, file: str, expected: str, found: str) -> None:
@@ -310,12 +310,12 @@ class SignatureError(ExportError):
 
 @public
 class PolicyError(ExportError):
-    """An artifact that contains what the caller's `Policy` does not allow.
+    """An artifact with contents that the caller's `Policy` does not allow.
 
     Attributes:
         field: the field of the policy that would allow it, such as ``"custom_calls"``.
-        found: what is in the artifact.
-        where: the function of the artifact, or the part of it.
+        found: the refused part of the artifact, in words.
+        where: the function or the VJP of the artifact, or a part of it, that was refused.
         file: the file or the member of an archive that was read; ``item 17`` for a buffer in `load_many`; None in
             `deserialize`.
     """

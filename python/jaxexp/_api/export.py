@@ -39,42 +39,42 @@ def export(
 
     Args:
         fun_jit: the result of `jax.jit`.
-        platforms: the platforms to lower for, such as ``("cpu", "cuda", "tpu")``; with several, the module gets an
-            argument that says on which platform it runs. The default is `default_export_platform()`.
+        platforms: the platforms to lower for, such as ``("cpu", "cuda", "tpu")``. With several, the module gets an
+            argument for the platform that it runs on. The default is `default_export_platform()`.
         disabled_checks: safety checks to leave out.
         _override_lowering_rules: pairs (primitive, lowering rule) to lower with in place of JAX's rules.
         batch_dim: the name of a dimension variable that is a batch. It must be the leading dimension of some arguments
-            and of every result, and must not appear elsewhere in their shapes. This is checked. You also promise that
-            element i of every result, and of its derivatives, depends only on element i of these arguments and on the
-            other arguments. This is not checked. `jax.vmap` over these arguments is then one call with a longer batch.
-            The artifact keeps `batch_dim`; `jax.export` ignores it. What runs the artifact without JAX may pad this
-            dimension, as `pad` of `Exported.save` says.
+            and of every result, and must not appear elsewhere in their shapes. This is checked. You also promise,
+            unchecked, that element i of every result, and of its derivatives, depends only on element i of these
+            arguments and on the other arguments. `jax.vmap` over these arguments is then one call with a longer batch.
+            The artifact keeps `batch_dim`; `jax.export` ignores it. `jaxexp.runtime` may pad this dimension, as with
+            `pad` of `Exported.serialize`.
         compatibility: the oldest JAX that must be able to read the artifact: a release such as ``"jax-0.6.2"``; a
             number of weeks before the installed release, such as ``"12w"``; or ``"max"`` for the oldest release that
             can read this function. The function is lowered for that release, and `serialize` and `save` of the function
             and of its VJPs write for it by default. The default is today's layout and the StableHLO of four weeks ago,
             as in `jax.export`.
-        weights: arrays that the function closes over and that become weights: they stay outside of the module, and the
-            result is a `BoundExported`. Pass a pytree, such as the parameters of a model: the leaves that the function
-            uses become weights, named by their paths (``layers/0/w``). They must be the same objects that the function
-            uses; leaves that are not arrays, such as functions, are left out. Or pass True for all arrays of 4 KiB or
-            more, named by their content; if there are none, the result is a plain `Exported`. None and False leave all
-            arrays in the module. If large arrays must stay there, a warning names them.
-        reproducible: whether equal source gives equal bytes, in another folder, by another user, from another caller.
-            The module then has no files and lines of the source, only the names of scopes and functions, and the
-            function is traced anew, with all the functions that it calls.
+        weights: the closed-over arrays that become weights: they stay outside of the module, and the result is a
+            `BoundExported`. Pass a pytree, such as the parameters of a model: the leaves that the function itself uses,
+            as the same objects, become weights, named by their paths (``layers/0/w``). Leaves that are not arrays are
+            left out. Or pass True for all arrays of at least 4 KiB, named by their content; without such arrays, the
+            result is a plain `Exported`. None and False leave all arrays in the module. If large arrays must stay in
+            the module, a warning names them.
+        reproducible: whether equal source gives equal bytes for every folder, user and caller. The module then names
+            scopes and functions, but no files and lines of the source, and the function is traced anew with all
+            functions that it calls.
 
     Returns:
         A function that takes the specs of the arguments, by position or by keyword, and returns the `Exported`. A spec
-        is a `jax.ShapeDtypeStruct`, an array, or anything else with a shape and a dtype; shapes may contain symbolic
+        is an object with a shape and a dtype, such as a `jax.ShapeDtypeStruct` or an array. Shapes may contain symbolic
         dimensions (`symbolic_shape`, `symbolic_args_specs`) of one scope. Static arguments of `fun_jit` are passed as
-        they are.
+        values.
 
     Raises:
-        ExportError: `fun_jit` is not jitted. The returned function raises it for symbolic dimensions of several scopes,
-            for custom calls that are not known to be stable, for a `batch_dim` that contradicts the shapes, and for
-            anything that the release in `compatibility` does not support.
-            It also raises it if the function uses none of the leaves of `weights`, or if two would have one name.
+        ExportError: `fun_jit` is not jitted. The returned function raises it if symbolic dimensions have several
+            scopes, a custom call is not known to be stable, `batch_dim` contradicts the shapes, the release in
+            `compatibility` lacks a feature of the function, the function uses no leaf of `weights`, or two weights
+            would have the same name.
         NotImplementedError: the function contains something that no artifact can hold, such as a host callback.
 
     Example:

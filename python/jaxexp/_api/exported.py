@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 @public
 class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
-    """A JAX function that was lowered to StableHLO: its module, its signature, and access to its VJP.
+    """A JAX function that was lowered to StableHLO: its module, its signature and its VJP.
 
     It has the fields, the constructor and the methods of `jax.export.Exported`. Objects come from `export`,
     `deserialize`, `load` or `from_jax`. Two objects are equal if their signatures, their modules and the sources of
-    their VJPs are equal. So two functions that were loaded from equal bytes are equal, unless their shapes are
-    symbolic: JAX compares dimensions only within one scope.
+    their VJPs are equal. Two functions loaded from equal bytes are equal, unless their shapes are symbolic: JAX
+    compares dimensions only within one scope.
 
     Attributes:
         fun_name: the name of the function that was exported.
@@ -45,21 +45,20 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
         out_tree: the tree structure of the result.
         out_avals: one abstract value per leaf of `out_tree`; their symbolic dimensions are functions of those in
             `in_avals`.
-        in_shardings_hlo: not used any more: `in_shardings_jax` has the shardings. None for each argument, except in
-            functions that JAX before 0.11.1 loads.
+        in_shardings_hlo: for each argument None, or its HloSharding if the function was loaded on JAX before 0.11.1.
+            Use `in_shardings_jax`.
         out_shardings_hlo: the same for the results.
-        nr_devices: how many devices the module was lowered for.
-        platforms: the platforms it was lowered for, such as ``("cpu", "cuda")``.
-        ordered_effects: effects whose order is kept. Each one adds a token to the module's arguments and one to its
-            results.
+        nr_devices: the number of devices that the module was lowered for.
+        platforms: the platforms that the module was lowered for, such as ``("cpu", "cuda")``.
+        ordered_effects: effects whose order is kept. Each adds a token to the module's arguments and to its results.
         unordered_effects: the other effects.
         disabled_safety_checks: the safety checks that `export` left out.
-        mlir_module_serialized: the module, as a StableHLO portable artifact. If the constructor or
-            `dataclasses.replace` is given StableHLO text, or other MLIR bytecode, it makes a portable artifact of it.
+        mlir_module_serialized: the module, as a StableHLO portable artifact. The constructor and `dataclasses.replace`
+            convert StableHLO text and other MLIR bytecode.
         calling_convention_version: how the module's main function takes its arguments
             ("Module calling convention" in https://docs.jax.dev/en/latest/export/export.html).
         module_kept_var_idx: ascending indices into `in_avals` of the arguments that the module takes. The function does
-            not use the others.
+            not use the other arguments.
         uses_global_constants: whether the module must be specialized to shapes or a platform before compilation.
     """
 
@@ -67,44 +66,44 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
 
     @property
     def weights(self) -> Mapping[str, Any]:
-        """The weights of the function by their names, as arrays on devices; empty if it has none.
+        """The weights of the function by name, as arrays on devices; empty for a function without weights.
 
-        Weights that are in files are read when they are first asked for, or when the function is first called. On one
-        CPU device, an array is the mapped file, without a copy.
+        Weights in files are read at the first access or the first call. On one CPU device, the arrays are the mapped
+        file, without a copy.
         """
         return types.MappingProxyType({})
 
     @property
     def executables(self) -> tuple[Executable, ...]:
-        """The code for this function in the file that `load` got as `executables`: what it was compiled for, and
-        whether calls use it; if not, why.
-        """
+        """The executables for this function in the file that was passed to `load` as `executables`."""
         return () if (found := vars(self._kept).get("executables")) is None else found.listed(self)
 
     @property
     def unbound(self) -> Exported:
-        """The program of a function with weights, which takes them as its first argument, a dict by their names. A
-        function without weights is its own program."""
+        """The program: the function with its weights as the first argument, a dict by name. A function without weights
+        is its own program.
+        """
         return self
 
     def bind(
         self, weights: Any, *, rename: Rename | None = None, cast: bool = False, stable: bool = False
     ) -> BoundExported:
-        """Makes the first argument the function's weights. They are saved in a file beside it, and its VJPs share them.
+        """Makes the first argument the function's weights. `save` writes them to a file beside the artifact, and the
+        VJPs share them.
 
         Args:
-            weights: the first argument, a pytree of arrays; or a mapping of arrays by the paths that the leaves have in
-                the first argument (``layers/0/w``); or the path of a safetensors file, or of its index
-                (``.safetensors.index.json``), in which tensors have these names. Only shapes and
-                dtypes are checked. Other arrays are not used, and files are read when they are needed.
+            weights: the first argument, a pytree of arrays; or a mapping of arrays by the paths of the leaves in the
+                first argument (``layers/0/w``); or the path of a safetensors file, or of an index
+                (``.safetensors.index.json``), with these names. Shapes and dtypes must be those of the signature. Other
+                arrays are ignored. Files are read when they are needed.
             rename, cast, stable: as in `with_weights`.
 
         Returns:
             A function of the other arguments. Its `unbound` program takes a dict by these names instead of the pytree.
 
         Raises:
-            ExportError: there is no first argument, its shapes are symbolic, two of its leaves have one name, or
-                `rename` maps a name that none of them has.
+            ExportError: there is no first argument, its shapes are symbolic, two of its leaves have the same name, or
+                `rename` maps a name that no leaf has.
             DeserializationError: a weight is missing, has another shape or dtype, or does not fit into the dtype; or a
                 file cannot be read.
             OSError: a file cannot be opened.
@@ -117,25 +116,25 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
     def with_weights(
         self, weights: Any, *, rename: Rename | None = None, cast: bool = False, stable: bool = False
     ) -> BoundExported:
-        """The function with other weights of the same names, shapes and dtypes; nothing is exported or compiled again.
+        """The function with other weights of the same names, shapes and dtypes. Nothing is exported or compiled again.
 
         Args:
-            weights: as in `bind`. A `UserWarning` names arrays of a pytree that are not used; files may have more.
-            rename: what the function's weights are called in `weights`, if the names differ: a function that takes the
-                name of a weight (``layers/0/w``) and returns the name in `weights` (``layers.0.w``), or a mapping of
-                such names. Weights that a mapping leaves out have the same name in both.
+            weights: as in `bind`. A `UserWarning` names unused arrays of a pytree, but not of a file.
+            rename: the names in `weights`, if they differ: a function that takes the name of a weight (``layers/0/w``)
+                and returns its name in `weights` (``layers.0.w``), or a mapping of such names. Weights that a mapping
+                leaves out keep their names.
             cast: whether arrays of another dtype are cast to the function's: floats to floats, complex numbers to
-                complex numbers, integers to integers. Floats are rounded. One that would become infinite is an error,
-                and so is an integer that does not fit. Tensors in a file are cast when they are first used. By default,
-                another dtype is an error.
-            stable: whether files are copied to memory now, instead of mapped, as in `load`; also if the weights of this
-                function were.
+                complex numbers, integers to integers. Floats are rounded. A float that would become infinite is an
+                error, and so is an integer that does not fit. Tensors in a file are cast when they are first used. By
+                default, another dtype is an error.
+            stable: whether files are copied to memory now, instead of mapped, as in `load`. If the weights of this
+                function were copied, files always are.
 
         Raises:
-            ExportError: the function has no weights, or `rename` maps a name that none of them has.
+            ExportError: the function has no weights, or `rename` maps a name that no weight has.
             DeserializationError: a weight is missing, has another shape or dtype, or does not fit into the dtype; or a
                 file cannot be read.
-            TypeError: `rename` is neither a mapping nor a function, or gives something else than names.
+            TypeError: `rename` is neither a mapping nor a function, or does not return a name.
             OSError: a file cannot be opened.
 
         Example:
@@ -144,21 +143,21 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
         _refuse_without_weights(self)
 
     def weights_into(self, model: Any) -> Any:
-        """The reverse of `with_weights`: a pytree like `model`, with the function's weights at their paths, including
-        the other paths of tied weights. All other leaves are the model's own.
+        """The reverse of `with_weights`: `model` with the function's weights at their paths. Tied weights are at all of
+        their paths. All other leaves stay.
 
         Args:
             model: a pytree of arrays or specs, such as a module. A `UserWarning` names its arrays that are not weights.
 
         Raises:
             ExportError: the function has no weights.
-            DeserializationError: a leaf is missing, or of another type.
+            DeserializationError: a leaf is missing, or has another shape or dtype.
         """
         _refuse_without_weights(self)
 
     def with_mesh(self, mesh: Any, *, axis_names: Mapping[str, str] | None = None) -> BoundExported:
-        """The function with its weights on the devices of a mesh, as `in_shardings_jax` says; each process reads only
-        what its devices need.
+        """The function with its weights on the devices of a mesh, with the shardings of `in_shardings_jax`. Each
+        process reads only the parts for its own devices.
 
         Args:
             mesh, axis_names: as in `in_shardings_jax`.
@@ -170,32 +169,32 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
 
     @property
     def cases(self) -> tuple[Case, ...]:
-        """The calls that were recorded with the function, as far as they fit its signature; empty if there are none.
+        """The recorded calls that fit the function's signature.
 
-        They go along with `specialize` if their shapes fit, with `dataclasses.replace`, and into new artifacts;
-        `serialize` leaves out those with arrays in files. Other weights give other results: so `bind`, `with_weights`,
-        and JAX's functions on a `BoundExported` drop them.
+        New artifacts and `dataclasses.replace` keep them, and `specialize` keeps cases whose shapes fit. `serialize`
+        leaves out cases with arrays in files. `bind`, `with_weights` and JAX's transformations of a `BoundExported`
+        drop them, because other weights give other results.
         """
         from jaxexp._api.cases.recording import cases_of
 
         return cases_of(self)
 
     def check(self, *, tolerance: Any = None, max_drawn_bytes: int = 1 << 32) -> CheckReport:
-        """Makes the recorded calls again, and compares the results with the recorded ones.
+        """Repeats the recorded calls, and compares the results with the recorded ones.
 
         Args:
-            tolerance: how far numbers may be from the recorded ones, for all results: a relative tolerance as a number,
-                or a `Tolerance`; 0 for equal numbers. The default is what was given or measured when the case was
-                recorded, or else the default of the dtype: integers have to be equal, and a float may differ by 64
-                units in the last place of the largest number of its result.
-            max_drawn_bytes: how many bytes the random arguments of a case may take.
+            tolerance: the tolerance for all results: a `Tolerance`, or a number, which is a relative tolerance; 0 means
+                equal numbers. The default is the tolerance that was given or measured when the case was recorded.
+                Without such a tolerance, integers must be equal, and a float may differ by 64 units in the last place
+                of the largest number of its result.
+            max_drawn_bytes: the largest size of the random arguments of a case, in bytes.
 
         Returns:
-            A report of all cases, also of those that cannot be called here; `CheckReport.ok` says whether all results
-            are as recorded. Of a case that differs, it names the first operation that does, if a trace was recorded.
+            A report of all cases, including cases that cannot be called here. If a case differs and has a trace, the
+            report names the first operation that differs.
 
         Raises:
-            ExportError: the tolerance is negative, or not finite. It is also a TypeError if it is no number.
+            ExportError: the tolerance is negative or not finite. If it is not a number, the error is also a TypeError.
 
         Example:
             >>> print(jaxexp.load("model.jaxexp").check())
@@ -220,47 +219,44 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
         weights: str | None = None,
         max_weights_file_size: int | None = None,
     ) -> None:
-        """Writes what `serialize` returns to a file, without a second copy of the module in memory. The weights of a
-        function go to a file of tensors beside it.
+        """Writes the function to a file, and its weights to a file beside it.
 
-        The bytes go to a temporary file in the same folder. When it is complete, it replaces `path`, so other programs
-        see the old file or the new one.
+        A temporary file in the same folder replaces `path` when it is complete, so other programs see the old file or
+        the new one. Saving needs little memory: the module is not copied, and weights are written in small parts.
 
-        The weights are in the safetensors format, in ``model.safetensors`` for a program in ``model.jaxexp``. A program
-        always finds the weights that it was saved with: if the process dies while it saves, the old program finds the
-        old weights, or the new program the new ones. Weights that were loaded from the target files, and are still
-        there, are not written again. They are written in small parts, so saving needs little memory.
+        The weights of ``model.jaxexp`` are in ``model.safetensors``, in the safetensors format. An artifact always
+        finds the weights that it was saved with, even if the process dies while it saves. Weights that were loaded from
+        the target files, and are still there, are not written again.
 
         Args:
-            path: the file; an existing one is replaced. An existing file of weights, or an index, is replaced only if
-                jaxexp wrote it, and no other artifact in the folder needs it. An artifact may replace its own file: for
-                others that share it, the old one stays under a hidden name.
-            vjp_order, compatibility, trailer, metadata, strict, locations, sizes, pad: as in `serialize`. All orders
-                share the weights. With weights, `trailer` must be True: the names of their files are in it.
-            cases: calls to make now, whose arguments and results are saved with the function, for `check` to make
-                again: each a tuple of the positional arguments, without the weights; or a dict with ``args``,
-                ``kwargs``, a ``name``, a ``tolerance`` (as in `check`, for all results, or a dict of some by their
-                paths, as in ``{"result['loss']": 1e-3}``; ``"dtype"``, the default, is that of the dtype;
-                ``"measured"`` measures now what rounding does to a float, which takes several calls), and
-                ``vjp_order`` for a call of the VJP with the ``cotangents`` of the results, in a list; by default they
-                are random. With ``"trace": True``, fingerprints of what each operation makes are saved, too, so that
-                `check` can name the first operation that differs; this compiles a second program. An array may be a
-                `Drawn`. If arrays take more than 64 KiB, the largest ones go to ``model.cases.safetensors`` beside
-                ``model.jaxexp``.
+            path: the file, which is replaced if it exists. A file of weights or an index is replaced only if jaxexp
+                wrote it and no other artifact in the folder needs it. If the artifact shares its own file of weights,
+                the old file stays under a hidden name for the others.
+            vjp_order, compatibility, trailer, metadata, strict, locations, sizes, pad: as in `serialize`. With weights,
+                `trailer` must be True, because it names their files.
+            cases: calls to make and record now, so that `check` can repeat them. A case is a tuple of the positional
+                arguments without the weights, or a dict with ``args`` and ``kwargs``. An array may be a `Drawn`. Other
+                keys of the dict are optional. ``name`` is a text. ``tolerance`` is as in `check` for all results, or a
+                dict by the paths of results, as in ``{"result['loss']": 1e-3}``; or ``"dtype"``, the default, for the
+                tolerance of the dtype; or ``"measured"``, which measures the effect of rounding on floats by several
+                calls. ``vjp_order`` records a call of this VJP, with the list ``cotangents`` for the results, which are
+                random by default. ``"trace": True`` saves a fingerprint of each operation's result, so that `check` can
+                name the first operation that differs; this compiles a second program. If arrays take more than 64 KiB,
+                the largest go to ``model.cases.safetensors`` beside ``model.jaxexp``.
             weights: the name of the file of weights, ``NAME.safetensors``, in the folder of `path`.
-            max_weights_file_size: how many bytes of weights a file may have. If there are more, they go to files
+            max_weights_file_size: the largest size of the weights in a file, in bytes. More weights go to files
                 ``NAME-00001-of-00003.safetensors`` and so on, with an index ``NAME.safetensors.index.json``.
 
         Raises:
-            ExportError: as in `serialize`; or the arguments of a case do not fit, the function has effects, or it
-                cannot run here; or ``trailer=False`` leaves no place for cases; or a weight cannot be written, because
-                its dtype has no place in the format, or because not all of it is in this process; or a file of weights
-                or cases would replace one that another program wrote, or that is damaged, or that another artifact in
-                the folder needs; or the path of a function with weights is a symbolic link. Nothing is written. It is
-                also a TypeError if the options for weights are given, and the function has none.
-            WeightsError: the weights were loaded from files that are missing, or others, now.
-            BusyError: another writer saves weights or cases in the folder for a minute. Nothing is written.
-            OSError: a file cannot be written. What was saved before is still there.
+            ExportError: as in `serialize`; or the arguments of a case do not fit; or a function with cases has effects
+                or cannot run here; or cases are given with ``trailer=False``; or a weight has a dtype that the format
+                lacks, or is not completely in this process; or the file of weights or cases to replace is damaged, is
+                needed by another artifact in the folder, or was written by another program; or the path of a function
+                with weights is a symbolic link. Nothing is written. If the function has no weights and options for
+                weights are given, the error is also a TypeError.
+            WeightsError: the files that the weights were loaded from are missing or have changed.
+            BusyError: another writer has been saving weights or cases in the folder for a minute. Nothing is written.
+            OSError: a file cannot be written. The old files are still there.
         """
         path = path_to_save(path)
         self._check_options(trailer, weights, max_weights_file_size)
@@ -306,28 +302,28 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
         mesh_or_device: Any = None,
         vjp_order: int = 0,
     ) -> tuple[Executable, ...]:
-        """Compiles a call, and adds its code to a file that `load` takes as `executables`, for processes to come; or to
-        the folder of `compile_cache`, where calls of this process find it, too. Nothing is run.
+        """Compiles a call, and adds its code to a file of executables for `load`, or to the folder of `compile_cache`.
+        Nothing is run.
 
-        XLA compiles without Python's lock, so threads compile several functions, or one function for several sizes, at
-        once.
+        XLA compiles without Python's global lock, so threads can compile several functions or sizes at once.
 
         Args:
-            args: the positional arguments: arrays, or specs as in `specialize`. None stands for those of the signature.
+            args: the positional arguments: arrays, or specs as in `specialize`. None stands for the arguments of the
+                signature.
             kwargs: the arguments by keyword.
-            into: the file, which is created if it does not exist. One file can have the code of many functions, sizes,
-                devices, machines and releases. Code that it already has is not compiled again. None stands for the
-                folder of `compile_cache`.
-            mesh_or_device: where the arguments of the signature are. None stands for arrays that were not placed, such
-                as NumPy arrays and results of `jax.numpy`; a device for arrays that `jax.device_put` placed on it; a
-                `jax.sharding.Mesh` for arrays with the shardings of `in_shardings_jax(mesh)`.
-            vjp_order: how many VJPs to compile, too, for eager gradients with respect to all arguments.
+            into: the file, which is created if it does not exist. It can hold the code of many functions, sizes,
+                devices, machines and releases. Code that it already holds is not compiled again. None stands for the
+                folder of `compile_cache`, where calls of this process find the code, too.
+            mesh_or_device: the placement of the arguments of the signature. None stands for arrays without a placement,
+                such as NumPy arrays and results of `jax.numpy`; a device for arrays that `jax.device_put` placed on it;
+                a `jax.sharding.Mesh` for arrays with the shardings of `in_shardings_jax(mesh)`.
+            vjp_order: how many VJPs to compile as well, for eager gradients with respect to all arguments.
 
         Returns:
-            What is kept for the function and for each VJP.
+            The executables of the function and of each VJP.
 
         Raises:
-            UnsupportedError: this code cannot be kept, for instance because of effects.
+            UnsupportedError: the code cannot be stored, for example because of effects.
             ExportError: the arguments do not fit, there is no such VJP, another process is writing to the file, or
                 there is neither `into` nor a compile cache.
             DeserializationError: the file is not a file of executables, or it is damaged.
@@ -341,14 +337,14 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
         """The function read back from its module into JAX: an ordinary function that `jax.jit`, `jax.vmap`,
         `jax.make_jaxpr` and `export` trace through.
 
-        It takes and returns what `call` does, and computes the same. It can be exported again for other platforms,
-        unless it calls foreign functions, such as those of LAPACK, which exist only on the platforms of this export.
-        It cannot be differentiated: `call` uses the stored VJPs, which can be read back like any function. A function
-        with a `jax.shard_map` runs on the devices of its arguments.
+        It has the arguments and results of `call`. It can be exported again for other platforms, unless it calls
+        foreign functions, such as LAPACK's, which exist only on the platforms of this export. It cannot be
+        differentiated: differentiate `call`, or read back the stored VJPs. A function with a `jax.shard_map` runs on
+        the devices of its arguments.
 
         Raises:
-            ExportError: when it is lowered, if the function has a `jax.shard_map`, and was exported for another number
-                of devices or is inside another `jax.shard_map`.
+            ExportError: when it is lowered, if the function has a `jax.shard_map` and was exported for another number
+                of devices, or is inside another `jax.shard_map`.
             UnsupportedError: when it is traced, if an operation of the module has no exact counterpart in JAX, or if a
                 derivative is taken; the message names the operation.
 
@@ -360,11 +356,11 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
         return raised(self)
 
     def make_jaxpr(self, *args_specs: Any, **kwargs_specs: Any) -> Any:
-        """The program as a jaxpr, read back from the module. Print it to see what an artifact computes.
+        """The program as a jaxpr, read back from the module.
 
         Args:
-            args_specs: for each argument an array or a `jax.ShapeDtypeStruct`, as in `specialize`. They may be left
-                out if no shape of the function is symbolic.
+            args_specs: for each argument an array or a `jax.ShapeDtypeStruct`, as in `specialize`. Leave them out if no
+                shape of the function is symbolic.
             kwargs_specs: the same for keyword arguments.
 
         Returns:
@@ -373,7 +369,7 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
         Raises:
             ExportError: a spec does not fit the function's signature.
             UnsupportedError: an operation of the module has no exact counterpart in JAX; the message names it. Or the
-                module is nested too deeply, or has too many operations with each call written out.
+                module is nested too deeply, or has too many operations after all calls are inlined.
         """
         from jaxexp._readback.read_back import make_jaxpr
 
@@ -435,22 +431,21 @@ def _refuse_without_weights(exported: Exported) -> NoReturn:
 
 @public
 class BoundExported(Exported):
-    """An exported function together with its weights: large arrays that are not in its module.
+    """An exported function together with its weights, which are not in its module.
 
     Objects come from ``export(f, weights=...)``, from `Exported.bind`, and from `load` where weights are beside the
     artifact. `call`, `specialize` and `save` include the weights. A trace of `raised` has them as constants. The result
-    of `make_jaxpr` has them as its first arguments, and they are not read for it. Everything else is about the program
-    (`unbound`), as `jax.export` reads it: a function whose first argument is a dict of the weights by their names. So
+    of `make_jaxpr` takes them as its first arguments, and does not read them. Everything else is about the program
+    (`unbound`), which `jax.export` reads: a function whose first argument is a dict of the weights by name. So
     `in_avals` and `in_tree` include the weights, `serialize` writes no weights, and `vjp` is the VJP of the program.
 
-    It is a pytree whose leaves are the weights. So you can pass it to functions that are compiled, differentiated or
-    mapped:
+    It is a pytree whose leaves are the weights. Pass it to functions that are compiled, differentiated or mapped:
 
         >>> jax.jit(lambda model, x: model.call(x))(model, x)
         >>> jax.grad(lambda model: loss(model.call(x)))(model)  # a BoundExported whose weights are gradients
 
-    A function that you compile should take it as an argument, as here. JAX writes arrays that a compiled function
-    closes over into its module, as constants: `jax.jit(model.call)` does that with the weights.
+    A function that you compile should take it as an argument, as here. If the function closes over it, as in
+    `jax.jit(model.call)`, JAX writes the weights into the module as constants.
 
     Two objects are equal if their programs are equal and their weights are the same arrays, or were loaded from files
     with equal digests.
@@ -468,7 +463,7 @@ class BoundExported(Exported):
 
     @classmethod
     def of(cls, program: Exported, weights: Weights) -> BoundExported:
-        """A program with its weights. Its first argument is the dict of these weights."""
+        """Joins a program, whose first argument is a dict of weights by name, and its weights."""
         from jaxexp._kernel.call.first_argument import Given
 
         bound, fields = object.__new__(cls), data.attributes_of(data.bare(program))
@@ -495,7 +490,7 @@ class BoundExported(Exported):
     def bind(
         self, weights: Any, *, rename: Rename | None = None, cast: bool = False, stable: bool = False
     ) -> BoundExported:
-        """Raises ExportError: it has weights already."""
+        """Raises an ExportError: the function has weights already."""
         raise ExportTypeError(f"{self.fun_name} has weights: use with_weights for others, or unbound.bind")
 
     def with_weights(

@@ -42,27 +42,25 @@ def deserialize(blob: Buffer, *, policy: Policy | None = None) -> Exported:
     0.4.22.
 
     All metadata is verified now. The fields are decoded on the first access to one of them, except fields that JAX or a
-    registered function might refuse. The module and the VJPs are read from the buffer when they are needed, and
-    compared with their digests then. So `bytes` stay in use as long as the function does; a memoryview of them may be
-    released. Any other buffer (a bytearray, a mapped file, a read-only view of either) is copied first, so you may
-    change it afterwards.
+    registered function might refuse. The module and the VJPs are read from the buffer, and compared with their digests,
+    when they are needed. So the function keeps `bytes` in use; a memoryview of them may be released. Any other buffer
+    (a bytearray, a mapped file, a read-only view of either) is copied first, so you may change it afterwards.
 
-    Verification covers the structure, not what the module does. A loaded function is a program, and may run any custom
-    call that is registered in the process. Load only what you trust, or pass a policy, which is checked before the
-    function is returned.
+    Verification covers the structure of the artifact. A loaded function is a program, and may run any custom call that
+    is registered in the process. Load only artifacts that you trust, or pass a policy.
 
     Args:
         blob: an object with a contiguous buffer: bytes, bytearray, memoryview, mmap or an array of bytes. Bytes after
             the artifact are ignored.
-        policy: what the artifact may contain; None allows anything. It is checked only here, not again for VJPs,
-            specialized functions and new artifacts that you make from the function later.
+        policy: the allowed contents of the artifact and its VJPs; None allows everything. It is checked before the
+            function is returned, and not again for functions and artifacts that you make from it.
 
     Raises:
-        DeserializationError: the bytes are not an artifact that can be read here. The error says where, what was
-            expected, and what was found. Functions registered for pytree nodes may also refuse the data.
-        PolicyError: the artifact contains something that the policy does not allow. The error says what, where, and
-            which field would allow it.
-        TypeError: `blob` is not a contiguous buffer (the error is a BufferError, too, if it is a buffer), or `policy`
+        DeserializationError: the bytes are not an artifact that can be read here. The error names the place, the
+            requirement and the content. Functions registered for pytree nodes may also refuse the data.
+        PolicyError: the policy does not allow something in the artifact. The error names it, its place, and the field
+            that would allow it.
+        TypeError: `blob` is not a buffer, or not a contiguous one (then the error is also a BufferError); or `policy`
             is not a Policy.
     """
     if policy is None:
@@ -272,22 +270,21 @@ def load_many(
     """Reads functions from many files or buffers at once, faster than `load` or `deserialize` for each.
 
     Several threads read the files and verify the metadata, without Python's global lock. Meanwhile the caller's thread
-    makes the functions, whose fields are decoded on the first access to one of them. Artifacts with equal metadata,
-    such as versions of one model with different weights, are verified once, and decoded once. They share what cannot
-    change: abstract values, tree structures and shardings.
+    makes the functions. Artifacts with equal metadata, such as versions of one model, are verified and decoded once.
+    They share abstract values, tree structures and shardings.
 
     Python's cyclic garbage collector pauses while this runs.
 
     Args:
-        artifacts: paths of files (str or os.PathLike) and buffers, in any mix, but no folders, no URLs and no members
-            of archives (see `Archive.load_all`). Small files are read as a whole. Modules of large files are read when
-            they are first used, as `load` explains.
-        workers: how many threads may work, counting the caller's; by default one for each CPU that the process may use.
+        artifacts: paths of files (str or os.PathLike) and buffers, in any mix. For members of archives, use
+            `Archive.load_all`. Folders and URLs are not accepted. Modules of large files are read when they are first
+            used, as in `load`.
+        workers: the number of threads, including the caller's; by default one for each CPU that the process may use.
         on_error: what happens if an item fails. ``"raise"`` raises the error of the first item that fails, in the order
             of `artifacts`. ``"return"`` puts the exception in the place of the function and reads the other items.
-        policy: what the artifacts may contain, as in `deserialize`.
-        signed_by: who has to have signed the files, as in `load`. Then all of them are read as a whole, one after the
-            other, before anything is made of them.
+        policy: the allowed contents of the artifacts, as in `deserialize`.
+        signed_by: the trusted signer of the files, as in `load`. All files are then read as a whole, one after the
+            other, and verified first.
         stable: as in `load`.
 
     Returns:
@@ -298,9 +295,9 @@ def load_many(
         PolicyError: as in `deserialize`, with `file` as above.
         SignatureError: as in `load`.
         OSError: a file cannot be read.
-        TypeError: an item is neither a path nor a buffer; or `policy` is not a Policy, or `signed_by` no SignedBy.
-        ExportError: `workers` or `on_error` has a value that is not allowed; or an item is a buffer, which cannot be
-            signed.
+        TypeError: an item is neither a path nor a buffer, `policy` is not a Policy, or `signed_by` is not a SignedBy.
+        ExportError: `workers` or `on_error` has a value that is not allowed; or `signed_by` is given, and an item is a
+            buffer.
 
     Example:
         >>> functions = load_many(sorted(pathlib.Path("models").glob("*.jaxexp")))

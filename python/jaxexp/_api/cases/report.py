@@ -31,26 +31,27 @@ class Compared:
     """How a result compares with the recorded one.
 
     Attributes:
-        path: which result, as in ``"result['loss']"``.
+        path: the path of the result, as in ``"result['loss']"``.
         dtype: the name of its dtype.
-        shape: its shape as recorded; a random key has one dimension more.
+        shape: its recorded shape; a random key has one more dimension.
         verdict: ``"equal"``: the same bits. ``"close"``: within the tolerance. ``"differs"``.
-        why: what differs if dtypes or shapes do; else empty.
+        why: the difference between the dtypes or shapes; empty if they are equal.
         size: how many numbers it has.
-        differing: how many of them differ by more than the tolerance allows, or are NaN or infinite on one side only.
-        unequal: how many of them differ at all.
+        differing: how many numbers differ by more than the tolerance, or are NaN or infinite on one side only.
+        unequal: how many numbers differ at all.
         nans: how many are NaN on one side only.
         infinities: how many are infinite on one side only, or with another sign.
         max_absolute: the largest difference of finite numbers.
-        max_relative: the largest one relative to the recorded number.
-        max_ulps: the largest one in units in the last place; of complex numbers, for their parts.
+        max_relative: the largest difference relative to the recorded number.
+        max_ulps: the largest difference in units in the last place; complex numbers are compared part by part.
         at: the index of the worst number; None if all are equal.
-        expected: that number as recorded.
-        found: that number as it is now.
-        in_float64: if the result differs, that number as the function gives it in float64; None if that is not known.
-        allowed: the largest difference that is allowed there.
-        tolerance: what was allowed; None for the default of the dtype.
-        tolerance_of: who gave it: ``"check"``; ``"case"``; ``"recording"``, if it was measured then; or ``"dtype"``.
+        expected: the recorded number at `at`, as text.
+        found: the new number at `at`, as text.
+        in_float64: if the result differs, the number at `at` when the function is computed in float64; None if unknown.
+        allowed: the largest allowed difference at `at`.
+        tolerance: the tolerance of the result; None for the default of the dtype.
+        tolerance_of: the origin of the tolerance: ``"check"``, an argument of `check`; ``"case"``, given with the case;
+            ``"recording"``, measured when the case was recorded; or ``"dtype"``, the default.
     """
 
     path: str
@@ -100,27 +101,27 @@ class Compared:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Culprit:
-    """The first operation that makes something else than in the recorded run.
+    """The first operation whose result differs from the recorded run.
 
     Attributes:
         operation: its name, such as ``"stablehlo.add"``.
         place: the scope and the line of source code that the module names for it, such as
             ``"jit(f)/dot_general, f.py:12"``; empty if there are none.
         where: the loops, branches and calls around it, outermost first, such as ``("@layer", "while")``.
-        at: the function of the module that it is in, and its number there: 0 is the first operation, and what ends a
-            block is not counted.
+        at: the module's function that contains the operation, and its number in that function. Numbers begin at 0 and
+            skip the operations that end blocks.
         type: the type of its result, such as ``"float32[4,2]"``.
-        why: what is different about it, in words.
-        error: by how much the result differs, relative to its size, which is the root of the sum of squares; infinite
-            if integers differ, or NaNs and infinities.
+        why: the difference, in words.
+        error: the size of the difference relative to the size of the result, where a size is the root of the sum of
+            squares; infinite if integers, NaNs or infinities differ.
         operands_error: the largest such error of its operands.
-        run: which run of the operation this is, from 1 on.
-        runs: how often it ran.
+        run: the number of this run of the operation, from 1.
+        runs: the number of all of its runs.
         expected: the largest number of the result in the recorded run; None if nothing is compared.
         found: the largest number now.
-        expected_error: by how much the recorded result differs from that of the operation in float64 with the operands
-            of this run, in the form of `error`; None if that is not known.
-        found_error: by how much the result of this run does.
+        expected_error: how far the recorded result is from the result of the operation in float64 with the operands
+            of this run, in the form of `error`; None if unknown.
+        found_error: the same for the result of this run.
     """
 
     operation: str
@@ -180,18 +181,18 @@ class Differences(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """How one case went.
+    """The outcome of one case.
 
     Attributes:
         name: the name of the case.
-        vjp_order: whose call it is: 0 of the function, 1 of its VJP, and so on.
-        recorded: where it was recorded.
-        results: how each result compares.
-        error: why there is no result; else None.
-        changed: if a result differs and the weights or the module are not those of the recording, which; else empty.
+        vjp_order: 0 for a call of the function, 1 for a call of its VJP, and so on.
+        recorded: where the case was recorded, as `Case.recorded`.
+        results: the comparison of each result.
+        error: why there are no results; None if there are.
+        changed: if a result differs, which of the weights and the module have changed since the recording; else empty.
         culprit: the operation that differs first, if a result differs and a trace was recorded; else None.
-        unnamed: if a result differs, why there is no culprit; else empty.
-        differences: if there is a culprit, all operations that differ, for a page. JSON has none of them.
+        unnamed: if a result differs, why no culprit is known; else empty.
+        differences: if there is a culprit, all operations that differ. JSON leaves them out.
     """
 
     name: str
@@ -252,14 +253,14 @@ def worst(verdicts: Iterator[str]) -> str:
 @public
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """What `check` found. `print` shows it, a notebook shows a card, and `ok` is for programs. A report is true in an
-    ``if`` or an ``assert`` if it is `ok`: so it is false if there are no cases.
+    """The result of `check`. `print` shows it as text, and a notebook as a card. ``bool(report)`` is `ok`, so a report
+    without cases is false.
 
     Attributes:
         name: the name of the function.
-        cases: how each case went, each a `CheckReport.Checked`; its results are a `CheckReport.Compared` each, and its
-            culprit, if there is one, is a `CheckReport.Culprit`.
-        checked: where they were checked, in the form of `Case.recorded`.
+        cases: the outcome of each case, a `CheckReport.Checked`. Each of its results is a `CheckReport.Compared`, and
+            its culprit, if known, a `CheckReport.Culprit`.
+        checked: where the cases were checked, in the form of `Case.recorded`.
     """
 
     name: str
@@ -268,21 +269,21 @@ class CheckReport:
 
     @property
     def verdict(self) -> str:
-        """``"equal"``: all results have the same bits. ``"close"``: all are within their tolerances. ``"differs"``: one
-        is not. ``"failed"``: a case cannot be called here. ``"no cases"``: nothing was recorded.
+        """``"equal"``: all results have the same bits. ``"close"``: all are within their tolerances. ``"differs"``: at
+        least one is not. ``"failed"``: a case cannot be called here. ``"no cases"``: there are no cases.
         """
         return worst(one.verdict for one in self.cases) if self.cases else NONE
 
     @property
     def ok(self) -> bool:
-        """Whether there are cases, and all results are as recorded."""
+        """Whether there are cases, and the verdict is ``"equal"`` or ``"close"``."""
         return self.verdict in (EQUAL, CLOSE)
 
     def __bool__(self) -> bool:
         return self.ok
 
     def lines(self) -> Iterator[str]:
-        """The report in lines of words."""
+        """The report as lines of text."""
         good = sum(one.verdict in (EQUAL, CLOSE) for one in self.cases)
         if not self.cases:
             yield shown(f"{self.name}: no cases")
@@ -310,7 +311,7 @@ class CheckReport:
         return card.table_card(title, HEADS, lines[:MOST_LINES], len(lines) - MOST_LINES)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as values for `json.dumps`, with the verdicts."""
+        """The report, with the verdicts, as a value that `json.dumps` accepts."""
         cases = [
             {
                 "name": case.name,
@@ -329,10 +330,10 @@ class CheckReport:
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> CheckReport:
-        """The report that `to_json` returned the values of.
+        """Makes a report from the result of `to_json`.
 
         Raises:
-            LookupError, TypeError, ValueError: these are other values.
+            LookupError, TypeError, ValueError: `said` is not such a result.
         """
         cases = tuple(
             Checked(
