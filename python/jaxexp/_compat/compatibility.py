@@ -56,15 +56,14 @@ class Refusal:
 @public
 @dataclasses.dataclass(frozen=True, slots=True)
 class Compatibility:
-    """What an artifact is and who can load it. `print` shows it for a terminal.
+    """The format of an artifact, and the releases of JAX that can load it. `print` shows it as text.
 
-    Of a release, loading means decoding the signature and parsing the module, which may wait for the first call.
-    Whether the function also runs depends on the custom calls, devices and registered pytree node types of the process
-    that loads it. Nodes of unregistered types, and dicts
-    with keys that are not strings, are read by jaxexp, and by `jax.export` only in a process that imported jaxexp.
-    `readers` and `refusals` are about `jax.export` without jaxexp, `jaxexp_readers` about jaxexp. If a release refuses
-    an artifact, `migrate` may be able to rewrite it, as in ``migrate(artifact, to="0.6.2")``. Otherwise `migrate`
-    raises an error that says why.
+    A release can load an artifact if it decodes the signature and parses the module, perhaps at the first call. Whether
+    the function then runs depends on the custom calls, devices and registered pytree node types of the process.
+    `jax.export` reads nodes of unregistered types, and dicts with keys that are not strings, only in a process that
+    imported jaxexp. `readers` and `refusals` are about `jax.export` without jaxexp, `jaxexp_readers` about jaxexp. If a
+    release refuses an artifact, ``migrate(artifact, to="0.6.2")`` rewrites it for that release, or raises an error that
+    says why not.
 
     Attributes:
         fun_name: the name of the function.
@@ -78,7 +77,7 @@ class Compatibility:
         custom_calls: how many operations call each custom call target; None if the module cannot be parsed here.
         dtypes: the dtypes of the arguments and results.
         custom_nodes: its custom pytree nodes: their serialized names, or the names of unregistered classes.
-        generic_nodes: those of them whose classes this process does not have; jaxexp loads them as `GenericNode`.
+        generic_nodes: the custom nodes whose classes this process lacks; jaxexp loads them as `GenericNode`.
         platforms: the platforms that the module was lowered for.
         nr_devices: how many devices it was lowered for.
         calling_convention_version: the version of the calling convention.
@@ -88,8 +87,8 @@ class Compatibility:
         jaxexp_readers: ranges of JAX releases on which jaxexp loads it, each as (oldest, newest): the releases with a
             jaxlib that parses its module.
         loaded_here: whether `load` returns a function in this process.
-        unreadable_here: why jaxexp cannot load it in this process, or cannot call the function: then the module is
-            damaged, or too new. None if neither is so.
+        unreadable_here: why jaxexp cannot load it in this process, or cannot call the function because the module is
+            damaged or too new; None if it can.
         jax_export_version: the installed JAX.
         jax_export_refuses: why the installed `jax.export` cannot load it without jaxexp; None if it can.
         expired_flag_helps: whether the installed `jax.export` refuses it now, but loads it if the flag
@@ -125,11 +124,11 @@ class Compatibility:
     promised_until: datetime.date | None
 
     def readable_by(self, version: str) -> bool:
-        """Whether the `jax.export` of a release loads it.
+        """Whether the `jax.export` of a release can load it.
 
         Args:
-            version: a release of JAX, as in ``"0.10.2"`` or ``"jax-0.10.2"``; or ``"12w"`` for the newest one twelve
-                weeks before the installed one came out.
+            version: a release of JAX, as in ``"0.10.2"`` or ``"jax-0.10.2"``; or ``"12w"`` for the newest release
+                twelve weeks before the installed one.
 
         Raises:
             ExportError: the release is not known.

@@ -46,13 +46,14 @@ _above_logger: logging.Logger | None = None
 def install() -> contextlib.AbstractContextManager[object]:
     """Makes the names in `jax.export` refer to jaxexp, for all code in this process.
 
-    This affects all code that uses the module, as in ``from jax import export``, no matter when it imported the module.
-    A name that was imported from the module, as in ``from jax.export import deserialize``, does not change later: it is
-    jaxexp's if it was imported between `install` and `uninstall`, otherwise `jax.export`'s. JAX's private modules, and
-    code that imports them (``jax.experimental.jax2tf``), are not affected. But each library takes the other's functions
-    and safety checks: `isinstance` says yes with the class of either, and equal checks are equal. Only `type` tells
-    them apart, and `jax.export`'s functions lack what jaxexp adds. Settings that show the log of `jax.export`, such as
-    its module's name in ``JAX_DEBUG_LOG_MODULES``, then show the log of jaxexp.
+    Code that uses the module, as in ``from jax import export``, uses jaxexp from now on. A name imported from the
+    module, as in ``from jax.export import deserialize``, is jaxexp's if it is imported between `install` and
+    `uninstall`. JAX's private modules, and code that imports them (``jax.experimental.jax2tf``), are not affected.
+
+    Each library accepts the other's functions and safety checks: `isinstance` is true for both classes, and equal
+    checks are equal. Only `type` tells them apart. Functions of `jax.export` lack the methods that jaxexp adds.
+    Settings for the log of `jax.export`, such as its module's name in ``JAX_DEBUG_LOG_MODULES``, apply to the log of
+    jaxexp.
 
     Returns:
         A context manager: ``with jaxexp.install(): ...`` calls `uninstall` at the end. Installations nest: `jax.export`
@@ -75,7 +76,7 @@ def install() -> contextlib.AbstractContextManager[object]:
 
 @public
 def uninstall() -> None:
-    """Undoes one `install`; does nothing if there is none. A name that other code has replaced since stays as it is."""
+    """Undoes one `install`, if there is one. A name that other code has replaced since then stays as it is."""
     global _installations
     with _lock:
         if _installations == 1:

@@ -39,11 +39,11 @@ class Executable:
     """Code in a file of executables, and whether this process uses it.
 
     Attributes:
-        conditions: what the code was compiled for: the function, the arguments, the machine, the releases. The code is
-            used only if all conditions are the same.
-        size: how many bytes of code there are.
-        used: whether calls use it.
-        why: why it is not used, or cannot be; None if nothing prevents it.
+        conditions: the function, the arguments, the machine and the releases that the code was compiled for. The code
+            is used only if all of them are the same.
+        size: the size of the code in bytes.
+        used: whether calls use the code.
+        why: why the code is not used; None if nothing prevents it.
     """
 
     conditions: Mapping[str, str]
@@ -54,7 +54,7 @@ class Executable:
 
     @property
     def arguments(self) -> str:
-        """The dtypes and shapes of the arguments in one line, which is cut if it is long. Weights are only counted."""
+        """The dtypes and shapes of the arguments in one line. A long line is cut, and weights are only counted."""
         return shown_arguments(self.conditions.get("arguments", ""), self._weights)
 
     def __repr__(self) -> str:

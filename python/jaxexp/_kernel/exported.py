@@ -143,14 +143,14 @@ class Function(ExportedData):
     def sizes(self) -> tuple[Mapping[str, int], ...]:
         """The `sizes` of the artifact that this function was loaded from; empty if there are none.
 
-        `serialize` and `save` write them again, unless they are given others. `specialize` leaves none.
+        `serialize` and `save` write them again, unless they are given others. A specialized function has no `sizes`.
         """
         return tuple(map(types.MappingProxyType, data.sizes_of(self)))
 
     @property
     def padded(self) -> tuple[str, ...]:
-        """The symbolic dimensions along which what runs it without JAX may pad arguments: those that `save` was given
-        as `pad`, or the `batch_dim` of the export. `specialize` leaves only the latter.
+        """The symbolic dimensions along which programs without JAX may pad arguments: the `pad` of `serialize`, or the
+        `batch_dim` of `export`. A specialized function has at most its `batch_dim`.
         """
         return data.padded_of(self)
 
@@ -179,7 +179,7 @@ class Function(ExportedData):
                 name in `mesh`. The order of the axes must be the exported one.
 
         Returns:
-            One NamedSharding for each of `in_avals`, so those of weights come first; None where it is unspecified.
+            A NamedSharding for each of `in_avals`, weights first; None if it is unspecified.
 
         Raises:
             ExportError: the mesh does not match, or `axis_names` does not map the axes one to one.
@@ -193,15 +193,15 @@ class Function(ExportedData):
     def make_mesh(self, devices: Sequence[Any] | None = None) -> Any:
         """A mesh like the one that the function was exported with: of the same axis sizes, names and types.
 
-        If its arguments and results have no shardings, it is a mesh that the module uses inside; or else one of an axis
-        for each prime factor of the number of devices, named ``devices_0`` and so on, or ``devices`` if it is the only
-        one. In artifacts of JAX before 0.9, axes have no names; here they are ``_axis_0`` and so on.
+        If the arguments and results have no shardings, it is like a mesh inside the module. If the module has no mesh,
+        there is an axis for each prime factor of the number of devices: ``devices_0`` and so on, or ``devices`` for a
+        single factor. Axes in artifacts of JAX before 0.9 have no names; here they are ``_axis_0`` and so on.
 
         Args:
             devices: the devices of the mesh, as in `jax.make_mesh`. The default is the first of `jax.devices()`.
 
         Raises:
-            ExportError: it was exported for more devices, or for fewer than are given.
+            ExportError: there are fewer devices than the function was exported for, or more are given.
 
         Example:
             >>> mesh = exported.make_mesh()
@@ -217,8 +217,7 @@ class Function(ExportedData):
         the VJPs, which are specialized when they are first used.
 
         Args:
-            args_specs: for each argument, something with a shape and a dtype, as in `export`, in the tree structure of
-                the export.
+            args_specs: the specs of the arguments, as in `export`, in the tree structure of the export.
             kwargs_specs: the same for keyword arguments.
 
         Raises:
@@ -249,44 +248,41 @@ class Function(ExportedData):
         Args:
             vjp_order: how many VJPs to include: 1 allows `jax.grad` of the loaded function, 2 also `jax.grad` of that,
                 and so on. `call` says how many each derivative needs.
-            compatibility: the oldest JAX whose `jax.export` must be able to read the bytes: a release such as
-                ``"jax-0.6.2"``; a number of weeks before the installed release, such as ``"12w"``; or ``"max"`` for the
-                oldest release that can read this function. The default is the `compatibility` that `export` was given.
-                If it was given none, the default is today's layout and the StableHLO of four weeks ago, as in
-                `jax.export`.
+            compatibility: the oldest JAX whose `jax.export` must be able to read the bytes, as in `export`. The default
+                is the `compatibility` that the function was exported with.
             trailer: whether to append a trailer, which `jax.export` ignores. It holds digests, so that any damage is
                 noticed when the function is loaded or its module is first used; the constraints of symbolic dimensions;
                 weak types; `metadata`; `sizes`; and `pad`.
             metadata: your own notes on the artifact, a mapping of strings to JSON values. The loaded function and
                 `inspect` return it as `metadata`. The default is the metadata that this function was loaded with.
-            strict: whether every pytree node type has to be registered for serialization. By default, nodes of other
-                classes (namedtuples, dataclasses, optimizer states, modules) are stored by class name. Readers of such
-                an artifact have to import jaxexp.
-            locations: what the modules keep of their locations in your source. ``"full"``: all that they have. Unless
-                the function was exported with ``reproducible=True``, these are absolute paths of files, lines, and the
-                names of functions and scopes. ``"names"``: no files and lines. ``"none"``: nothing. If a module loses
-                something, it is parsed and written again, which takes time in proportion to its size; the loaded
-                function then has other bytes, and is not equal to this one.
-            sizes: for which sizes of its symbolic dimensions the function is to be compiled, as in
-                ``[{"batch": 1}, {"batch": 8}]``: what runs it without JAX compiles these before the first call, and can
-                pad arguments of other sizes to them, along the dimensions in `pad`. The loaded function returns them as
+            strict: whether every pytree node type must be registered for serialization. By default, nodes of other
+                classes (namedtuples, dataclasses, optimizer states, modules) are stored by class name, and readers of
+                the artifact must import jaxexp.
+            locations: the source locations that the modules keep. ``"full"``: all of them, with the absolute paths and
+                lines of files, and the names of functions and scopes; after ``export(..., reproducible=True)``, only
+                the names. ``"names"``: only the names. ``"none"``: nothing. A module that loses locations is parsed and
+                written again, in time proportional to its size. The loaded function then has another module, and is not
+                equal to this one.
+            sizes: sets of sizes of the symbolic dimensions, as in ``[{"batch": 1}, {"batch": 8}]``. Programs without
+                JAX (`jaxexp.runtime`, ``jaxexp-run``) compile the function for them before the first call, and can pad
+                arguments of other sizes to them along the dimensions in `pad`. The loaded function returns them as
                 `sizes`. The default is the sizes that this function was loaded with.
-            pad: along which symbolic dimensions arguments may be padded, by their names, as in ``("batch", "seq")``.
-                You say that zeros behind the elements of arguments do not change the elements of results that are there
-                without them. This is checked now: the function, and its VJPs up to `vjp_order`, run with larger
-                arguments, and results may differ as those of a recorded case may. The loaded function returns the names
-                as `padded`. The default is the `batch_dim` of `export`, or what this function was loaded with; it is
-                checked if `sizes` are given, and the function runs here.
+            pad: the symbolic dimensions along which arguments may be padded, as in ``("batch", "seq")``. Zeros at the
+                end of arguments may add elements to results, but must not change the others. This is checked now by
+                calls of the function, and of its VJPs up to `vjp_order`, with larger arguments; results may differ
+                within the tolerance of a case. The loaded function returns the names as `padded`. The default is the
+                `batch_dim` of `export`, or the names that this function was loaded with; it is checked if `sizes` are
+                given and the function runs here.
 
         Raises:
             ExportError: `vjp_order` is not a number of VJPs, or there is no VJP of that order; something in the
                 signature has no serialized form, such as a dict key that is a function; with `strict`, a pytree node
-                type is not registered (the message has the lines that register all of them); `compatibility` is
-                neither a release nor a number of weeks, or its release does not support a dtype, an operation, a custom
-                call or something else in the function (the message names it, and the first release that supports it);
+                type is not registered (the message has the lines that register all of them); `compatibility` is neither
+                a release nor a number of weeks, or its release does not support a dtype, an operation, a custom call or
+                something else in the function (the message names it, and the first release that supports it);
                 `metadata` is not JSON; a set in `sizes` does not have one size for each symbolic dimension, or violates
                 a constraint; results depend on what is padded along a dimension in `pad`, or the function cannot run
-                here; or one of the three is given with ``trailer=False``.
+                here; or `metadata`, `sizes` or `pad` is given with ``trailer=False``.
             DeserializationError: the function was loaded, and its module is damaged.
         """
         # Making the record would take a tenth of the time in which a small function is written.
@@ -342,10 +338,10 @@ class Function(ExportedData):
             The result, with the tree structure `out_tree`.
 
         Raises:
-            ExportError: an argument does not match, the platform or the number of devices is not what the function was
-                exported for, or a derivative is needed that was not serialized. It is a RuntimeError too if nothing in
-                this process implements a custom call of the function; it names them. (Inside a `jax.jit` of yours, JAX
-                raises its own error.)
+            ExportError: an argument does not match, the function was exported for another platform or number of
+                devices, or a needed VJP was not serialized. If this process does not implement a custom call of the
+                function, the error names it, and is also a RuntimeError. (Inside your own `jax.jit`, JAX raises its
+                error.)
             TypeError, ValueError: an argument is not an array for JAX, such as a big-endian or masked NumPy array.
         """
         return _call(self, args, kwargs)
@@ -383,21 +379,21 @@ class Function(ExportedData):
 
     @classmethod
     def from_jax(cls, exported: Any) -> Self:
-        """The same function as a jaxexp object, given a `jax.export.Exported`; nothing is lowered again.
+        """Makes a jaxexp object from a `jax.export.Exported`. Nothing is lowered again.
 
         Raises:
-            TypeError: it is something else.
+            TypeError: `exported` is something else.
         """
         return exported if issubclass(type(exported), cls) else from_jax(cls, exported, cls.from_jax)
 
     def to_jax(self) -> Any:
         """The same function as a `jax.export.Exported` of the installed JAX.
 
-        Its module has the same bytes, unless a policy allowed it: then it is what `call` runs.
+        Its module has the same bytes; if a policy checked the function, it is the module that `call` runs.
 
         Raises:
             ExportError: a class in its trees has other children here than in the artifact, as in `call`.
-            DeserializationError: a policy allowed it, and the module is damaged.
+            DeserializationError: a policy checked the function, and the module is damaged.
         """
         from jaxexp._kernel.call import trees
         from jaxexp._kernel.module import runnable

@@ -11,9 +11,9 @@ from jaxexp._public import InPlaceOf, public
 
 @public
 class DisabledSafetyCheck(_jax.DisabledSafetyCheck, metaclass=InPlaceOf):
-    """One safety check to leave out; made by `platform` or `custom_call`, and kept with the exported function.
+    """A safety check to leave out. `platform` and `custom_call` make one. The exported function keeps it.
 
-    It equals the check of `jax.export` that leaves out the same, and each library takes the other's checks.
+    It equals the same check of `jax.export`, and each library accepts the other's checks.
     """
 
     # Not a dataclass, so that `dataclasses.asdict` of a function leaves its checks as they are.
@@ -42,7 +42,7 @@ class DisabledSafetyCheck(_jax.DisabledSafetyCheck, metaclass=InPlaceOf):
 
     @classmethod
     def coerce(cls, check: Any) -> DisabledSafetyCheck:
-        """Makes jaxexp's object of a check, given jaxexp's or `jax.export`'s."""
+        """Converts a check of jaxexp or `jax.export` to one of jaxexp."""
         if not isinstance(check, cls):
             raise ExportTypeError(
                 f"a disabled check is made by DisabledSafetyCheck.platform() or .custom_call(target), not {check!r}"

@@ -128,28 +128,27 @@ def current() -> CompileCache | None:
 
 @public
 def compile_cache(where: str | os.PathLike[str] | None, *, max_bytes: int = MAX_BYTES) -> None:
-    """Shares compiled code with other processes: from now on, a function that would be compiled by an eager call, or
-    an eager gradient, is first looked for in a folder, and what this process compiles is added there. Sessions of
-    `jaxexp.runtime` use the folder, too, and `Exported.precompile` fills it ahead of calls.
+    """Shares compiled code with other processes. From now on, eager calls and eager gradients look for code in a folder
+    before they compile a function, and add the code that they compile. Sessions of `jaxexp.runtime` use the folder,
+    too, and `Exported.precompile` fills it before calls.
 
-    Code is used only if everything is the same that it depends on, as with `load(..., executables=)`. A miss, or an
-    entry that is damaged, compiles as always. Processes that start together compile each function once: the others
-    wait for it, for at most ten minutes.
+    Code is used only if its conditions are the same, as in `Executable`. A missing or damaged entry is compiled as
+    always. Processes that start together compile each function once: the others wait for at most ten minutes.
 
-    Call it before functions are called: what this process compiled before stays as it is. Inside `jax.jit`, JAX's own
-    persistent compilation cache applies instead.
+    Call this before you call functions: code that this process has compiled already is not added. Inside `jax.jit`,
+    JAX's own persistent compilation cache applies instead.
 
     The environment variable ``JAXEXP_COMPILE_CACHE`` names a folder for processes that do not call this.
 
     Args:
-        where: a folder, which is made if it is missing; None switches the cache off. The code is native: name only a
-            place where nobody else can write whom you would not let run programs as you.
-        max_bytes: how many bytes the folder may have. Entries that were not used for longest are removed.
+        where: a folder, which is made if it is missing; None switches the cache off. The code is native, so everybody
+            who can write to the folder can run programs as you.
+        max_bytes: the largest size of the folder, in bytes. The least recently used entries are removed.
 
     Raises:
         ExportError: every user of this machine may write to the folder; it is a URL; or `max_bytes` is not positive.
         OSError: the folder cannot be made.
-        TypeError: `where` is no path.
+        TypeError: `where` is not a path.
 
     Example:
         >>> compile_cache("/var/cache/models")

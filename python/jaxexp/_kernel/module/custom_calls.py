@@ -18,7 +18,7 @@ from . import mlir, runnable
 
 @public
 class UnknownCustomCallError(ExportRuntimeError, _jax.JaxRuntimeError):
-    """A custom call that this process does not implement. Without jaxexp, only XLA would say so."""
+    """A custom call that this process does not implement."""
 
 
 def check_stable(module: Any, allowed_targets: Collection[str]) -> None:
