@@ -281,8 +281,8 @@ class Function(ExportedData):
                 a release nor a number of weeks, or its release does not support a dtype, an operation, a custom call or
                 something else in the function (the message names it, and the first release that supports it);
                 `metadata` is not JSON; a set in `sizes` does not have one size for each symbolic dimension, or violates
-                a constraint; results depend on what is padded along a dimension in `pad`, or the function cannot run
-                here; or `metadata`, `sizes` or `pad` is given with ``trailer=False``.
+                a constraint; padding along a dimension in `pad` changes results, or the function cannot run here to
+                check that; or `metadata`, `sizes` or `pad` is given with ``trailer=False``.
             DeserializationError: the function was loaded, and its module is damaged.
         """
         # Making the record would take a tenth of the time in which a small function is written.

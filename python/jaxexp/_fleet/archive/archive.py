@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @public
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Handle:
-    """A member of an archive. Its artifact is read when you ask for it.
+    """A member of an archive. Its artifact is read on demand.
 
     Attributes:
         name: its name in the archive.
@@ -57,7 +57,7 @@ class Handle:
 
     @property
     def summary(self) -> Summary:
-        """What the index says about the function; the artifact is not read."""
+        """The summary of the function in the index. The artifact is not read."""
         return of_member(self._member)
 
     @property
@@ -72,18 +72,18 @@ class Handle:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The metadata that was passed to `ArchiveWriter.add`, or else that of the artifact."""
+        """The metadata that was passed to `ArchiveWriter.add`, or else the artifact's metadata."""
         with self._placed():
             return self._opened.metadata(self._number)
 
     def own_metadata(self) -> dict[str, Any] | None:
-        """The metadata, if the artifact does not have it."""
+        """The metadata, if only the index has it; else None."""
         with self._placed():
             return self._opened.own_metadata(self._number)
 
     @property
     def shares_modules(self) -> bool:
-        """Whether its modules are stored with another member. Then `unzip` does not extract a complete artifact."""
+        """Whether its modules are stored with another member, so that `unzip` does not extract a complete artifact."""
         return self._member.place.apart
 
     def load(
@@ -93,19 +93,19 @@ class Handle:
         verify: bool = False,
         executables: str | os.PathLike[str] | None = None,
     ) -> Exported:
-        """The function, as from `jaxexp.load`. In a local file, a large module is read when the function is called.
+        """Loads the function, as `jaxexp.load` does. From a local file, a large module is read when the function is
+        called.
 
-        If its weights are in the archive, it is a `BoundExported`. They are mapped, or fetched from a URL, when they
-        are first used; if the archive was opened with `stable`, they are read.
+        If its weights are in the archive, the function is a `BoundExported`. Weights are mapped, or fetched from a URL,
+        when they are first used. If the archive was opened with `stable`, they are copied instead of mapped.
 
-        Without a policy or executables, the same object is returned again as long as it is in use, with the code that
-        was compiled for it.
+        Without a policy or executables, this returns the same object, with its compiled code, as long as it is in use.
 
         Args:
-            policy: what the artifact may contain, as in `deserialize`.
+            policy: the allowed contents of the artifact, as in `deserialize`.
             verify: as in `jaxexp.load`.
-            executables: as in `jaxexp.load`: a file that `Archive.precompile` or `Exported.precompile` wrote. If the
-                archive was opened with `signed_by`, the file has to be signed, too.
+            executables: a file that `Archive.precompile` or `Exported.precompile` wrote, as in `jaxexp.load`. If the
+                archive was opened with `signed_by`, the file must be signed, too.
 
         Raises:
             DeserializationError: the artifact is damaged. The error names the archive and the member.
@@ -139,18 +139,16 @@ class Handle:
         return exported
 
     def read(self) -> bytes:
-        """The bytes of the artifact, for any `jax.export`.
-
-        They are not verified.
+        """The bytes of the artifact, for any `jax.export`. They are not verified.
 
         Raises:
-            DeserializationError: its modules are stored with another member, but are not found there.
+            DeserializationError: its modules are stored with another member, but are missing there.
         """
         with self._placed():
             return self._opened.artifact_bytes(self._number)
 
     def stored_weights(self) -> Tensors | None:
-        """The weights of the function, if they are in the archive; else None. Without JAX.
+        """The weights of the function in the archive, without JAX; None if the archive has none.
 
         Raises:
             DeserializationError: as in `read`.
@@ -160,7 +158,7 @@ class Handle:
             return of_artifact(self._opened, self._opened.label(self.name), artifact)
 
     def stored_files(self) -> Tensors | None:
-        """The weights and the arrays of cases that are in the archive, for whoever moves them; else None.
+        """The weights and the arrays of cases in the archive, for a copy of the member; None if the archive has none.
 
         Raises:
             DeserializationError: as in `read`.
@@ -170,7 +168,7 @@ class Handle:
             return files_of_artifact(self._opened, self._opened.label(self.name), artifact)
 
     def inspect(self, *, check_modules: bool = False) -> Inspection:
-        """Shows what the artifact says about itself, as `jaxexp.inspect` does."""
+        """Inspects the artifact, as `jaxexp.inspect` does."""
         from jaxexp._kernel.artifact.inspect import described  # slow to import
 
         with self._placed():
@@ -235,13 +233,13 @@ _SHOWN = 50
 class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
     """The artifacts in one file: a read-only mapping of their names to handles, in the order of the names.
 
-    The file is a ZIP file. Its members are artifacts without compression: any `unzip` extracts one that is stored under
-    its own name, and any `jax.export` reads it. The last member is an index. Opening a local file reads only the root
-    of the index, however many members there are. Everything else is read and checked when you ask for it, and a
-    large module when its function is called. For a URL or a file object, opening reads the whole index.
+    The file is a ZIP file. Its members are artifacts without compression: `unzip` extracts a member that is stored
+    under its own name, and `jax.export` reads it. The last member is an index. Opening a local file reads only the root
+    of the index. The rest is read and checked on demand, and a large module when its function is called. Opening a URL
+    or a file object reads the whole index.
 
-    The file stays open as long as something loaded from it is in use. An archive shows the file as it was when it was
-    opened: appending overwrites nothing, and compacting makes a new file.
+    The file stays open as long as a function from it is in use. An archive shows the file as it was when it was opened:
+    appending overwrites nothing, and compacting makes a new file.
 
     Attributes:
         name: the path or URL.
@@ -279,21 +277,21 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             source: a path; a binary file object with `read` and `seek`, which must stay open; or a URL that fsspec
                 supports, such as ``"s3://bucket/fleet.zip"`` (extra ``jaxexp[remote]``). URLs and file objects are read
                 in ranges: first the end with the index, then the members that you ask for.
-            signed_by: who has to have signed the archive, which is one file, as in `load`. It is then read into memory
-                as a whole, with its weights, and members are loaded from there. Files of executables for its members
-                have to be signed, too.
-            stable: whether weights are read from a local file when they are first used, and compared with their
-                digests, instead of mapped. Then nobody who changes the file afterwards ends the process, or changes
-                what functions compute.
+            signed_by: the trusted signer of the archive, as in `load`. The whole archive, with its weights, is then
+                read into memory, and members are loaded from there. Files of executables for its members must be
+                signed, too.
+            stable: whether weights in a local file are copied to memory when they are first used, and compared with
+                their digests, instead of mapped. Later changes of the file then cannot end the process or change
+                results.
             storage_options: for fsspec, such as credentials. ``headers`` for http URLs go only to the server of the
-                URL: if it redirects to another one, that is an error.
+                URL: a redirection to another server is an error.
 
         Raises:
             DeserializationError: it is not an archive, or its index is damaged.
             SignatureError: as in `load`.
-            ExportError: `signed_by` is given, and it is no file on this machine.
+            ExportError: `signed_by` is given, and `source` is not a file on this machine.
             OSError: it cannot be opened.
-            ImportError: it is a URL, and fsspec or the package that fsspec needs for it is not installed; or
+            ImportError: `source` is a URL, and fsspec or its package for this kind of URL is not installed; or
                 `signed_by` is given, and ``model-signing`` is not installed.
             TypeError: `source` is something else.
         """
@@ -306,7 +304,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
 
     @staticmethod
     def create(path: str | os.PathLike[str], *, share_modules: bool = True) -> ArchiveWriter:
-        """A writer for a new archive, to be used in a `with` block. At its end the file appears, or replaces an old
+        """A writer for a new archive, for a `with` block. At the end of the block, the file appears or replaces the old
         one.
 
         Args:
@@ -326,22 +324,23 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
 
     @staticmethod
     def append(path: str | os.PathLike[str], *, share_modules: bool = True) -> ArchiveWriter:
-        """A writer that adds members to an archive, or removes some, to be used in a `with` block.
+        """A writer that adds members to an archive or removes members, for a `with` block.
 
-        Nothing in the file is overwritten: new members, then an index, are written after the old end. Programs
-        that open the archive see it as it was until the block ends, and still do if the block is interrupted. Only one
-        process at a time can do this.
+        Nothing in the file is overwritten: new members, then an index, are written after the old end. Until the block
+        ends, and if it is interrupted, programs that open the archive see the old one. Only one process at a time can
+        append.
 
-        In an archive of more than 1,000 members, the index has only what changed: an append takes milliseconds. Then
-        `unzip` sees only what this append added, and older releases of jaxexp refuse the archive, until `compact`.
-        Removing members reads the whole index.
+        In an archive of more than 1,000 members, the new index has only the changes, so an append takes milliseconds.
+        Until `compact`, `unzip` then sees only the members of this append, and older releases of jaxexp refuse the
+        archive. Removing members reads the whole index.
 
         Args:
             path: the file.
             share_modules: as in `ArchiveWriter`.
 
         Raises:
-            DeserializationError: it is not an archive, its index is damaged, or bytes follow it that no append left.
+            DeserializationError: it is not an archive, its index is damaged, or it is followed by bytes that are not
+                from an interrupted append.
             ExportError: another process is changing it.
             OSError: the file cannot be opened or written.
         """
@@ -353,8 +352,8 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
     def compact(path: str | os.PathLike[str], *, share_modules: bool = True) -> None:
         """Rewrites an archive without removed members and old indices, and with a ZIP directory of all members.
 
-        At the end, the new file replaces the old one; programs that have the old file open keep it. Every artifact is
-        verified first: if one is damaged, nothing changes.
+        Every artifact is verified first: if one is damaged, nothing changes. At the end, the new file replaces the old
+        one. Programs that have the old file open keep it.
 
         Args:
             path: the file.
@@ -379,7 +378,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
 
     @property
     def weight_bytes(self) -> int:
-        """How many bytes of weights are in the file, each tensor counted once."""
+        """The size of all weights in the file, in bytes. Each tensor counts once."""
         with self._opened.placed():
             return sum(size for _, _, size in self._opened.index.tensors())
 
@@ -390,7 +389,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         return Handle(self._opened, number, name)
 
     def get(self, name: str, /, default: Any = None) -> Any:
-        """The member, or the default: without the error of a look-up, which compares names."""
+        """The member of this name, or the default."""
         return self[name] if name in self else default  # noqa: SIM401  (this is that method)
 
     def __contains__(self, name: object) -> bool:
@@ -459,16 +458,16 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         Args:
             names: the members, in this order; None for all, in the order of the archive.
             workers: as in `load_many`.
-            on_error: as in `load_many`, for members that are there.
+            on_error: as in `load_many`. A missing member always raises an error.
             policy: as in `load_many`.
 
         Returns:
-            A list with one Exported for each name, as in `load_many`. Without names, the order is that of the archive.
+            The functions, as from `load_many`.
 
         Raises:
             KeyError: there is no member with such a name.
-            DeserializationError: a member, or the index, is damaged. The error names the archive and the member.
-            PolicyError: a member contains something that the policy does not allow. The error names both, too.
+            DeserializationError: a member or the index is damaged. The error names the archive and the member.
+            PolicyError: the policy does not allow something in a member. The error names the archive and the member.
         """
         from jaxexp._api.load import Manner  # imports JAX
 
@@ -483,18 +482,18 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         mesh_or_device: Any = None,
         policy: Policy | None = None,
     ) -> dict[str, tuple[Executable, ...]]:
-        """Compiles functions, and adds their code to a file that `Handle.load` takes as `executables`, or to the folder
-        of `compile_cache`.
+        """Compiles functions, and adds their code to a file of executables for `Handle.load`, or to the folder of
+        `compile_cache`.
 
         Args:
-            names: the members; None for all. Members with symbolic dimensions need arguments to compile for: pass a
-                dict with the tuple of arguments of each member, or None for a member with constant shapes.
+            names: the members; None for all. If a member has symbolic dimensions, pass a dict with the tuple of
+                arguments of each member; None stands for the arguments of constant shapes.
             into: the file, or None for the compile cache, as in `Exported.precompile`.
             mesh_or_device: as in `Exported.precompile`.
-            policy: as in `Handle.load`, checked before a function is compiled.
+            policy: as in `Handle.load`. It is checked before a function is compiled.
 
         Returns:
-            The executables that are kept for each member.
+            The executables of each member.
 
         Raises:
             KeyError: there is no member with such a name.
@@ -525,25 +524,21 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         journal: str | os.PathLike[str] | None = None,
         timeout: float | None = None,
     ) -> dict[str, DeserializationError]:
-        """Checks every byte of the archive, without JAX.
-
-        This checks the index, each artifact (the digest of all its bytes, then everything that `deserialize` checks),
-        the weights (all of their bytes), and the directory that `unzip` uses. For an archive from `glob`, only its
-        members and their weights are checked.
+        """Checks every byte of the archive, without JAX: the index, each artifact (the digest of its bytes, then all
+        checks of `deserialize`), the weights, and the ZIP directory. In an archive from `glob`, only its members and
+        their weights are checked.
 
         Args:
-            workers: how many threads; None for one per CPU. With an executor, the threads of each of its workers; None
-                for one.
-            executor: reads the members, as in `verify_many`: the archive is cut into shares by bytes.
-            journal: as in `verify_many`, a file that remembers what is done.
-            timeout: as in `verify_many`.
+            workers: the number of threads; by default one per CPU. With an executor, the number of threads in each of
+                its workers; by default one.
+            executor, journal, timeout: as in `verify_many`.
 
         Returns:
-            The errors of the members that are damaged, by name.
+            The errors of damaged members, by name.
 
         Raises:
-            DeserializationError: the index, or the ZIP file's directory, is damaged; or the journal is.
-            ExportError: it is in a file object, which other processes cannot open; or as in `verify_many`.
+            DeserializationError: the index, the ZIP directory or the journal is damaged.
+            ExportError: the archive is in a file object, which other processes cannot open; or as in `verify_many`.
         """
         from jaxexp._fleet.engine.engine import Means  # few processes need it
 
@@ -552,7 +547,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         return verify(self._opened, self._names, Means(executor, workers, journal, timeout))
 
     def close(self) -> None:
-        """Closes the archive. What was loaded from it stays usable, and keeps the file open as long as necessary."""
+        """Closes the archive. Loaded functions stay usable, and keep the file open as long as they need it."""
         self._opened.close()
 
     def __enter__(self) -> Archive:

@@ -26,7 +26,7 @@ _LONGEST_METADATA = 1 << 16  # bytes of JSON
 @public
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The part of an archive's index about one member. `Handle.inspect` says more.
+    """The facts about a member in an archive's index. `Handle.inspect` has more.
 
     Attributes:
         fun_name: the name of the function.
@@ -34,13 +34,13 @@ class Summary:
         writer: the releases of JAX that write artifacts like this one.
         platforms: the platforms that the module was lowered for.
         nr_devices: how many devices it was lowered for.
-        weight_count: how many weights it has, in the archive or in files beside the artifact.
+        weight_count: the number of weights, in the archive or in files beside the artifact.
         arguments: the first arguments of a call, such as ``"float32[b,128]"``: at most 32, and 4 kB of text.
-        argument_count: how many there are. If jaxexp added the member before it knew of `weight_count`, weights count
-            as arguments.
-        results: the first results, in the same form.
-        result_count: how many there are.
-        module_bytes: the sizes of its module and of its VJPs' modules.
+        argument_count: the number of all arguments. In members of releases without `weight_count`, it includes the
+            weights.
+        results: the first results, in the form of `arguments`.
+        result_count: the number of all results.
+        module_bytes: the sizes of its module and of its VJPs' modules, in bytes.
     """
 
     fun_name: str
@@ -69,7 +69,7 @@ class Summary:
         return shown(f"{self.fun_name}{signature(self, _FEW)} on {', '.join(self.platforms)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as a dict of strings, numbers and tuples, which `json.dumps` accepts."""
+        """The summary as a dict of strings, numbers and tuples, which `json.dumps` accepts."""
         return {**dataclasses.asdict(self), "vjp_order": self.vjp_order}
 
 

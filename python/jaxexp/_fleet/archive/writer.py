@@ -262,18 +262,16 @@ def _forged(source: Source) -> ExportError:
 class ArchiveWriter:
     """Writes an archive in a `with` block. `Archive.create` and `Archive.append` return one.
 
-    Programs that open the archive see the changes when the block ends. An exception in the block undoes them. Several
-    threads may add and remove at once, until the block ends. A process that is forked inside of the block has no part
-    in it.
+    Other programs see the changes when the block ends. An exception in the block undoes them. Several threads may add
+    and remove members at once. A process that is forked inside the block cannot use the writer.
 
-    An artifact that is in the archive already is not stored again: both names refer to the same bytes. If
-    `share_modules` is true, modules that another member has are not stored again either. Then only the rest of the
-    artifact is stored, in the folder ``.jaxexp/apart``, and `Handle.load` and `Handle.read` join the parts. So
-    functions with the same module, for example exported with different trees, need its space only once. A member that
-    is stored under its own name is always an artifact that `jax.export` reads.
+    Equal artifacts are stored once: their names refer to the same bytes. If `share_modules` is true, equal modules of
+    different artifacts are stored once, too. The rest of such an artifact is in the folder ``.jaxexp/apart``, and
+    `Handle.load` and `Handle.read` join the parts. A member that is stored under its own name is always an artifact
+    that `jax.export` reads.
 
-    Weights are stored once for each content, however many functions use them, in safetensors files in the folder
-    ``.jaxexp/weights``. Weights of removed members stay there until `Archive.compact`.
+    Equal weights are stored once, in safetensors files in the folder ``.jaxexp/weights``. Weights of removed members
+    stay there until `Archive.compact`.
 
     Args:
         share_modules: whether modules are shared between different artifacts.
@@ -337,23 +335,21 @@ class ArchiveWriter:
         Args:
             name: a relative path with ``/`` between its parts. It must not exist already, and must not be a folder of
                 other names. ``..``, backslashes and control characters are refused.
-            exported_or_bytes: a `jaxexp.Exported`, with its weights and cases if it has some; or a buffer with any
-                artifact, which is stored as it is, but for its metadata. (Use `add_file` for an artifact that has files
-                beside it.)
+            exported_or_bytes: a `jaxexp.Exported`, with its weights and cases; or a buffer with an artifact, which is
+                stored as it is except for its metadata. For an artifact with files beside it, use `add_file`.
             vjp_order: how many VJPs of an Exported to store, as in `Exported.serialize`.
             metadata: your own notes, a mapping of strings to JSON values, at most 64 kB. The default is the metadata of
-                the function or the artifact. The artifact that is stored has it; everything that `jax.export` reads
-                keeps its bytes. Only the index keeps it for a buffer without a trailer, as `jax.export` writes it: all
-                that is asked of the `Handle` knows it, and what is made of the member, but not `Handle.read` and
-                unpacked files.
+                the function or the artifact. The trailer of the stored artifact holds it; the other bytes stay the
+                same. For a buffer without a trailer, as `jax.export` writes it, only the index holds it: the `Handle`
+                and functions loaded from it have the metadata, but `Handle.read` and unpacked files do not.
             strict: refuse an Exported with pytree nodes that only jaxexp reads, as in `Exported.serialize`.
             sizes, pad, cases: for an Exported, as in `Exported.save`.
 
         Raises:
-            ExportError: the name cannot be used, `metadata` is not JSON or too long, the function cannot be serialized,
-                or this is not inside of the `with` block.
+            ExportError: the name cannot be used, `metadata` is not JSON or is too long, the function cannot be
+                serialized, or the `with` block has not begun or has ended.
             DeserializationError: the buffer is not an artifact, or is damaged.
-            TypeError: it is neither an Exported nor a buffer.
+            TypeError: `exported_or_bytes` is neither an Exported nor a buffer.
         """
         self._require_inside()
         if (blob := _bytes_in(exported_or_bytes)) is not None:
@@ -390,8 +386,8 @@ class ArchiveWriter:
             metadata: as in `add`.
 
         Raises:
-            ExportError: the name cannot be used, `metadata` is not JSON or too long, or this is not inside of the
-                `with` block.
+            ExportError: the name cannot be used, `metadata` is not JSON or is too long, or the `with` block has not
+                begun or has ended.
             DeserializationError: the file is not an artifact or is damaged, or its weights are missing or damaged.
             OSError: a file cannot be read.
         """
@@ -410,7 +406,7 @@ class ArchiveWriter:
         weights: Tensors | None,
         metadata: Mapping[str, Any] | None,
     ) -> None:
-        """Adds an artifact that was opened, with the tensors that its trailer names, wherever they are now."""
+        """Adds an opened artifact, with the tensors that its trailer names."""
         with self._changing():
             self._check_name(name)  # both before weights are written
             noted = _noted(memoryview(blob), metadata, artifact)
@@ -460,8 +456,8 @@ class ArchiveWriter:
         """Removes members from the index. `Archive.compact` frees their bytes.
 
         Raises:
-            KeyError: there is no such member; then none is removed.
-            ExportError: this is not inside of the `with` block.
+            KeyError: there is no such member. Then no member is removed.
+            ExportError: the `with` block has not begun or has ended.
         """
         members = {}
         with self._changing(), files.named_in_errors(self._path):

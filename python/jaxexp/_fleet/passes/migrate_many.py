@@ -92,30 +92,30 @@ def migrate_many(
 ) -> dict[str, Exception]:
     """Rewrites many artifacts, as `migrate` does, with the workers of an executor.
 
-    The new artifacts are files in a folder. They are named like the members of an archive, or like the files below a
-    given folder, with the suffix ``.jaxexp``. If several inputs are given, the members of an archive go into a folder
-    with the archive's name, even if you name the members one by one. Workers write the files, complete or not at all.
-    Weights and cases of members are written beside them, into files whose names end in a digest of their content. An
-    artifact with weights in files beside it can only be written into the same folder.
+    The new artifacts are files in a folder, with the names of the members of the archive or of the files in the given
+    folder, and the suffix ``.jaxexp``. With several inputs, the members of an archive go into a folder with the
+    archive's name. Workers write each file completely or not at all. Weights and cases of members are written beside
+    them, into files whose names end in a digest of the content. An artifact with weights in files beside it can only be
+    written into the same folder.
 
     Args:
-        artifacts: as in `verify_many`; each member of an archive is one. If two would be written to the same place, the
-            second one is an error.
-        into: the folder, which workers have to find by this name. Files in it are replaced. If it lies in a folder
-            that is given in `artifacts`, it is not read.
+        artifacts: as in `verify_many`. Each member of an archive is an artifact. If two artifacts have the same new
+            path, the second is an error.
+        into: the folder, by a path that is valid for all workers. Files in it are replaced. If it is inside a folder in
+            `artifacts`, it is not read.
         to: the release to write for, as in `migrate`.
         executor: as in `verify_many`. Modules are parsed under Python's global lock, so processes help, and threads do
             not.
-        journal: as in `verify_many`. A new file that is missing or has changed is written again.
-        policy: what the artifacts may contain, as in `deserialize`.
+        journal: as in `verify_many`. New files that are missing or have changed are written again.
+        policy: the allowed contents of the artifacts, as in `deserialize`.
         timeout: as in `verify_many`.
-        locations: what the new artifacts keep of locations in source code, as in `Exported.serialize`.
+        locations: the source locations that the new artifacts keep, as in `Exported.serialize`.
 
     Returns:
         The errors of the artifacts that were not migrated, by name.
 
     Raises:
-        ExportError: `to` does not name a reader, or there is no such choice of `locations`; or as in `verify_many`.
+        ExportError: `to` is not a known release, or `locations` is not one of its choices; or as in `verify_many`.
         OSError: the folder cannot be made.
         Exception: as in `verify_many`.
 

@@ -238,11 +238,12 @@ def check_many(
         artifacts: as in `verify_many`; each member of an archive is one.
         tolerance, max_drawn_bytes: as in `Exported.check`.
         executor: as in `compatibility_many`.
-        journal: as in `verify_many`; it has the reports, too, and forgets them when JAX, the machine or flags change.
+        journal: as in `verify_many`. It records the reports, too, and drops them when JAX, the machine or the flags
+            change.
         timeout: as in `verify_many`.
 
     Returns:
-        An iterator of names, each with its report, or its error if it cannot be loaded, as in `compatibility_many`.
+        An iterator of pairs: a name, and the report, or the error if the artifact cannot be loaded.
 
     Raises:
         ExportError: the tolerance is negative, or not finite.
@@ -284,7 +285,7 @@ def compatibility_many(
     journal: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
 ) -> Iterator[tuple[str, Compatibility | Exception]]:
-    """Tells who can load each of many artifacts, as `compatibility` does, with the workers of an executor.
+    """Says which releases can load each of many artifacts, as `compatibility` does, with the workers of an executor.
 
     Args:
         artifacts: as in `verify_many`; each member of an archive is one.
@@ -294,9 +295,8 @@ def compatibility_many(
         timeout: as in `verify_many`.
 
     Returns:
-        An iterator of names, each with its result, or with the error if it cannot be read, in the order in which they
-            are found. Only a few shares of the work are read ahead: a million artifacts need no more memory than a
-            thousand.
+        An iterator of pairs: a name, and the result, or the error if the artifact cannot be read. Few shares of the
+            work are read ahead, so a million artifacts need no more memory than a thousand.
 
     Raises:
         Exception: as in `verify_many`, while the iterator is used.
@@ -339,7 +339,7 @@ def digests_many(
         timeout: as in `verify_many`.
 
     Returns:
-        An iterator of names, each with its result or its error, as in `compatibility_many`.
+        An iterator of pairs: a name, and the digests or the error.
 
     Raises:
         Exception: as in `verify_many`, while the iterator is used.
@@ -374,19 +374,20 @@ def spread(
     """Calls a function with each of many artifacts, with the workers of an executor.
 
     Args:
-        function: it takes a path or a URL, or the `Handle` of a member, and returns a JSON value: None, a bool, a
-            number, a text, or a list or dict of these. Workers have to find it by its name in its module.
+        function: takes a path, a URL or the `Handle` of a member, and returns a JSON value: None, a bool, a number, a
+            text, or a list or dict of these. Workers must be able to import it by its name.
         artifacts: as in `verify_many`; each member of an archive is one.
         executor: as in `compatibility_many`.
-        journal: as in `verify_many`; it has the results, too. It does not notice that the function has changed.
+        journal: as in `verify_many`; it records the results, too, but does not notice changes of the function.
         timeout: as in `verify_many`.
 
     Returns:
-        An iterator of names, each with what the function returned for it. An ExportError, OSError or ImportError that
-            it raised takes the place of that; any other exception ends the iteration.
+        An iterator of pairs: a name, and the function's result, or the ExportError, OSError or ImportError that it
+            raised. Any other exception ends the iteration.
 
     Raises:
-        TypeError: the function has no name, as a lambda; or, while the iterator is used, it returns something else.
+        TypeError: the function has no name, like a lambda; or, while the iterator is used, it does not return a JSON
+            value.
         Exception: as in `verify_many`, while the iterator is used.
 
     Example:

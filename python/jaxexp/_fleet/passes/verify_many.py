@@ -47,33 +47,33 @@ def verify_many(
 ) -> dict[str, Exception]:
     """Checks that many artifacts are whole, as `verify` and `Archive.verify` do, with the workers of an executor.
 
-    The work is cut into shares by bytes, large archives too. If a worker dies, only its share is done again. An
-    artifact that kills its worker each time is reported, and the others are verified.
+    The work is cut into shares by bytes; large archives are cut, too. If a worker dies, only its share is done again.
+    An artifact that kills each worker is reported, and the others are verified.
 
     Args:
-        artifacts: paths of files, archives and folders; members of archives, as in ``"fleet.zip::resnet/*"``; URLs (one
-            that ends in ``/`` is a folder); Archives and Handles. A folder stands for its artifacts and archives: the
-            files whose names or first bytes are like theirs. Workers have to find all of them by the same names.
-        executor: a `concurrent.futures.Executor`, such as a ThreadPoolExecutor, a ProcessPoolExecutor or that of a
-            cluster; or a function that makes one, which is called again when a dead worker breaks it. None for this
+        artifacts: paths of files, archives and folders; members of archives, as in ``"fleet.zip::resnet/*"``; URLs (a
+            URL that ends in ``/`` is a folder); Archives and Handles. A folder stands for its artifacts and archives,
+            which are known by their names or first bytes. All paths must be valid for all workers.
+        executor: a `concurrent.futures.Executor`, such as a ThreadPoolExecutor, a ProcessPoolExecutor or a cluster's
+            executor; or a function that makes one, which is called again when a dead worker breaks it. None for this
             process.
-        workers: how many threads verify a share; by default one for each CPU, or only one if there is an executor.
-        journal: a file that remembers what is done. If the call is interrupted, the same call resumes from there;
-            artifacts that have changed since are verified again.
-        policy: what the artifacts may contain, as in `deserialize`. With it, the workers import JAX.
-        timeout: how many seconds may pass without any result until this gives up, because the executor may have no
-            workers; None for as long as it takes. A large artifact takes its time.
+        workers: the number of threads that verify a share; by default one for each CPU, or one with an executor.
+        journal: a file that records finished work. If the call is interrupted, the same call resumes from there;
+            artifacts that have changed since then are verified again.
+        policy: the allowed contents of the artifacts, as in `deserialize`. With a policy, the workers import JAX.
+        timeout: how many seconds to wait for the next result, in case the executor has no workers; None to wait
+            forever. A large artifact takes long.
 
     Returns:
-        The errors of artifacts that are not whole, by name: a DeserializationError, a PolicyError, or an OSError if one
-            cannot be read.
+        The errors by the names of the artifacts: a DeserializationError, a PolicyError, or an OSError for an artifact
+            that cannot be read.
 
     Raises:
-        JournalError: the journal is damaged, or belongs to another pass. (It is a DeserializationError.)
-        ExportError: the workers cannot run jaxexp, or run another release than this process; there were no workers for
-            too long; another process has the journal; or `timeout` is negative.
+        JournalError: the journal is damaged, or belongs to another pass.
+        ExportError: the workers cannot run jaxexp, or run another release than this process; no result came within
+            `timeout`; another process uses the journal; or `timeout` is negative.
         OSError: the journal cannot be written.
-        TypeError: something is given that other processes cannot find, such as a buffer; or `policy` is not a Policy.
+        TypeError: other processes cannot find an artifact, such as a buffer; or `policy` is not a Policy.
 
     Example:
         >>> with concurrent.futures.ThreadPoolExecutor(8) as executor:

@@ -24,17 +24,16 @@ if TYPE_CHECKING:
 
 @public
 def inspect(artifact: Given, *, check_modules: bool = False, digests: bool = False) -> Inspection:
-    """Says what is in an artifact, without loading it and without JAX: signature, age, sizes of the modules.
+    """Reads the facts about an artifact (signature, age, sizes of the modules), without loading it and without JAX.
 
-    The bytes are verified as in `deserialize`. Checks that need JAX are left out: that constraints can hold, that
-    registered pytree nodes, effects and kinds of memory are known, and that the module is what its first bytes say.
+    The bytes are verified as in `deserialize`, except checks that need JAX: that constraints can hold, that registered
+    pytree nodes, effects and kinds of memory are known, and that the module can be parsed.
 
     Args:
         artifact: a path, a member of an archive, a file object or a buffer, as for `load`.
         check_modules: whether to read the modules, too, and compare them with their digests. Otherwise only both ends
             of a large file are read.
-        digests: whether to add the SHA-256 digests of the artifact and of its meaning, as the function `digests`
-            returns them. This needs JAX, and reads everything.
+        digests: whether to add the `digests` of the artifact. This needs JAX, and reads everything.
 
     Raises:
         DeserializationError: the bytes are not an artifact, or are damaged. The error names the file, if there is one.
@@ -63,15 +62,14 @@ def inspected(found: Opened, check_modules: bool = False, digests: bool = False,
 @public
 @dataclasses.dataclass(frozen=True, slots=True)
 class Digests:
-    """What an artifact can be known by: two SHA-256 digests, as hexadecimal numbers.
+    """Two SHA-256 digests that identify an artifact, as hexadecimal numbers.
 
     Attributes:
-        sha256: of its bytes, as `sha256sum` prints it for the file. For a member of an archive, of the artifact that
-            `Archive.unpack` writes.
-        meaning: of the program: its modules without the names of functions and without locations, its signature without
+        sha256: the digest of its bytes, as `sha256sum` prints it for the file; for a member of an archive, the file
+            that ``jaxexp unpack`` writes.
+        meaning: the digest of the program: its modules without names of functions and locations, its signature without
             the name of the function, its VJPs, and the content of its weights. Equal programs have equal meanings,
-            wherever and whenever they were exported and however they were written. Compare meanings that one release of
-            jaxexp computed: other releases of JAX may lower the same function to another program.
+            independent of place, time and format. Compare only meanings that the same release of jaxexp computed.
     """
 
     sha256: str
@@ -82,14 +80,15 @@ class Digests:
 def digests(artifact: Given) -> Digests:
     """The SHA-256 digests of an artifact and of its meaning.
 
-    All of the artifact is read, and its weights. The modules are parsed, but nothing is compiled.
+    This reads the whole artifact and its weights. The modules are parsed, but nothing is compiled.
 
     Args:
         artifact: a path, a member of an archive, a file object or a buffer, as for `load`.
 
     Raises:
         DeserializationError: the bytes are not an artifact, or are damaged.
-        ExportError: it is a buffer or a file object, and has weights in files beside it, which could be anywhere.
+        ExportError: the artifact is a buffer or a file object, and its weights are in files beside it, which cannot be
+            found.
         KeyError: the archive has no such member.
         OSError: the file, or one with weights, cannot be opened.
         TypeError: `load` does not accept it.
@@ -127,14 +126,14 @@ def _weights(found: Opened) -> Tensors | None:
 
 @public
 def compatibility(artifact: Given) -> Compatibility:
-    """Says what an artifact is and who can load it, without running it.
+    """Says which releases of JAX can load an artifact, without running it.
 
     Args:
         artifact: a path, a member of an archive, a file object or a buffer, as for `load`.
 
     Raises:
-        DeserializationError: the bytes are not an artifact, are damaged (a module of a VJP, too), or contain a number
-            that this jaxexp does not know.
+        DeserializationError: the bytes are not an artifact, are damaged (also in the module of a VJP), or contain a
+            number that this jaxexp does not know.
         KeyError: the archive has no such member.
         OSError: the file cannot be opened.
         TypeError: `load` does not accept it.
@@ -160,18 +159,17 @@ def migrate(
     """Rewrites an artifact of any age, with all its VJPs, so that today's `jax.export` can load it.
 
     HloShardings become NamedShardings, expired layouts become today's layout, and the modules are written for the
-    StableHLO version that `Exported.serialize` writes. The function stays the same: name, trees, types, platforms,
-    devices and effects. To make sure, the new artifact is read again and its signature is compared with the old one. If
-    the artifact has weights or cases in files beside it, the new one uses them, too. It says who wrote the first one:
-    see `Inspection.first_writer`.
+    StableHLO version that `Exported.serialize` writes. The function keeps its name, trees, types, platforms, devices
+    and effects: the new artifact is read again, and its signature is compared with the old one. The new artifact uses
+    the weights and cases in files beside the old one, and names the first writer (`Inspection.first_writer`).
 
     Args:
         artifact: a path, a member of an archive, a file object or a buffer, as for `load`.
         to: the release to write for, like `compatibility` in `Exported.serialize`, for example ``"0.6.2"``; None for
             the installed `jax.export`.
-        inputs: sample inputs as a pair (args, kwargs). With them, the old and the new function are called, and must
-            return the same results up to rounding.
-        locations: what the new artifact keeps of locations in source code, as in `Exported.serialize`.
+        inputs: a pair (args, kwargs). The old and the new function are called with it, and must return the same results
+            up to rounding.
+        locations: the source locations that the new artifact keeps, as in `Exported.serialize`.
 
     Returns:
         The new artifact.
@@ -179,7 +177,7 @@ def migrate(
     Raises:
         DeserializationError: the bytes are not an artifact that can be read here.
         UnsupportedError: it has ordered effects and a calling convention older than 9.
-        ExportError: the function does not fit into the format, or the new function is not the same as the old one.
+        ExportError: the function does not fit into the format, or the new function differs from the old one.
         KeyError: the archive has no such member.
         OSError: the file cannot be opened.
         TypeError: `load` does not accept it.

@@ -39,50 +39,46 @@ def load(
     """Reads a function from a file that `Exported.save` wrote, from a member of an archive, or from bytes of
     `Exported.serialize`.
 
-    A file below 1 MB is read at once. From a larger one with a trailer, each module is read when it is first used; the
+    A file below 1 MB is read at once. From a larger file with a trailer, each module is read when it is first used; the
     file stays open until then. `Exported.save` replaces files, which does not affect loaded functions. If another
-    program changes the file in place, the function stays what it was, or the first use of a module raises a
-    DeserializationError. With a policy, the whole file is read at once, so that the code that runs is the code that was
-    checked.
+    program changes the file in place, the function stays the same, or the first use of a module raises a
+    DeserializationError. With a policy, the whole file is read at once, so that the checked code is the code that runs.
 
-    If the function was saved with weights, it is returned as a `BoundExported`. The files of weights, which have to be
-    in the same folder, are opened when the first weight is needed; weights of a member are in its archive. Bytes
-    without a folder give the program, which takes the weights as its first argument.
+    A function that was saved with weights is returned as a `BoundExported`. Its files of weights must be in the same
+    folder, and are opened when the first weight is needed; weights of a member are in its archive. From a buffer or a
+    file object, the result is the program, which takes the weights as its first argument.
 
     Args:
         artifact: a path, as a str or an object such as `pathlib.Path`; a member of an archive, as in
             ``"fleet.zip::resnet/b8"`` (the archive may be a URL) or as a `Handle`; a binary file object, which is read
-            from where it is to its end; or a buffer, as for `deserialize`. A str with ``://`` is a URL that fsspec
-            supports; all of it is read.
-        policy: what the artifact may contain, as in `deserialize`.
-        verify: whether to read all modules now, also those of VJPs, and compare them with their digests; otherwise
-            each module is compared when it is first used. With True, weights and cases are read and compared with
-            their digests, too; otherwise only the sizes of weights are checked, and the digest of their content that
-            their files state. The bytecode of a module is checked when it is used.
-        executables: a file that `Exported.precompile` wrote. It has native code, which can do anything that the process
-            may do, so trust it as you trust a program. Eager calls use the code that fits; if none does, they compile
-            as always, and `Exported.executables` says why.
-        signed_by: who has to have signed the artifact, its weights and the file of executables; `sign` signs files.
-            Signatures are verified first of all. Each file is read once, as a whole, and these bytes are compared with
-            the signed SHA-256 before anything looks at them, and then used: weights are copied to memory instead of
-            mapped. This needs the package ``model-signing`` (extra ``jaxexp[sign]``).
+            from its position to its end; or a buffer, as for `deserialize`. A str with ``://`` is a URL that fsspec
+            supports, which is read as a whole.
+        policy: the allowed contents of the artifact, as in `deserialize`.
+        verify: whether to read all modules, also of VJPs, weights and cases now, and compare them with their digests.
+            By default, each module is compared when it is first used, and of weights, only the sizes and the digest in
+            the file's header are compared. The bytecode of a module is checked when it is used.
+        executables: a file that `Exported.precompile` wrote. It has native code: trust it as you trust a program. Eager
+            calls use the code that fits. If no code fits, they compile as always, and `Exported.executables` says why.
+        signed_by: the trusted signer of the artifact, its weights and the file of executables; `sign` signs files. Each
+            file is read once, as a whole, and compared with the signed SHA-256 before its bytes are used, so weights
+            are copied to memory instead of mapped. This needs the package ``model-signing`` (extra ``jaxexp[sign]``).
         stable: whether files of weights are copied to memory when they are opened, instead of mapped. If another
             program shortens a mapped file, the process ends with SIGBUS; if it writes to the file, calls may compute
             with the new bytes.
 
     Raises:
-        DeserializationError: as in `deserialize`; it names the file. Or the artifact is at a URL, and its weights are
-            in files beside it.
-        PolicyError: as in `deserialize`; it names the file.
-        SignatureError: a file is not signed by whom `signed_by` says, or is not what was signed.
+        DeserializationError: as in `deserialize`; the error names the file. Or the artifact is behind a URL, and its
+            weights are in files beside it.
+        PolicyError: as in `deserialize`; the error names the file.
+        SignatureError: a file has no signature by `signed_by`, or has changed since it was signed.
         ExportError: both `policy` and `executables` are given: a policy cannot judge native code. Or `signed_by` is
-            given, and the artifact is not in a file on this machine, but a buffer, a file object or behind a URL; or it
-            is a `Handle`, whose archive has to be opened with `signed_by`; the same holds for `stable`.
+            given for a buffer, a file object or a URL. Or `signed_by` or `stable` is given for a `Handle`: open its
+            archive with them.
         ImportError: `signed_by` is given, and ``model-signing`` is not installed.
         KeyError: the archive has no such member.
         OSError: a file cannot be opened.
-        TypeError: `artifact` is none of these, or a file object opened for text; or `policy` is not a Policy, or
-            `signed_by` no SignedBy.
+        TypeError: `artifact` has another type, or is a file object opened for text; `policy` is not a Policy, or
+            `signed_by` is not a SignedBy.
 
     Example:
         >>> exported = load("model.jaxexp")
@@ -184,9 +180,9 @@ def check(
     policy: Policy | None = None,
     signed_by: SignedBy | None = None,
 ) -> CheckReport:
-    """Makes the calls again that were recorded in an artifact, and compares the results with the recorded ones.
+    """Repeats the recorded calls of an artifact, and compares the results with the recorded ones.
 
-    This runs the function: check only what you trust, or pass a policy.
+    This runs the function: check only artifacts that you trust, or pass a policy.
 
     Args:
         artifact: a path, a member of an archive, a file object or a buffer, as for `load`.
@@ -213,15 +209,16 @@ def check(
 
 @public
 def record(path: str | os.PathLike[str], cases: Iterable[Any], *, replace: bool = False) -> tuple[Case, ...]:
-    """Makes calls of a saved function, and adds what they took and returned to its file, for `check` to make again.
+    """Calls a saved function, and adds the arguments and results to its file as cases, so that `check` can repeat the
+    calls.
 
-    Only the trailer is written again: everything that `jax.export` reads keeps its bytes. The new file takes the place
-    of the old one when it is complete.
+    Only the trailer is written again; the bytes for `jax.export` stay the same. The new file replaces the old one when
+    it is complete.
 
     Args:
-        path: the file. Its weights, if it has some, are beside it.
+        path: the file. Weights must be beside it.
         cases: as in `Exported.save`.
-        replace: whether the new cases take the place of those that the file has. Otherwise they are added.
+        replace: whether the new cases replace the old cases of the file. By default, they are added.
 
     Returns:
         All cases of the file.
@@ -229,7 +226,7 @@ def record(path: str | os.PathLike[str], cases: Iterable[Any], *, replace: bool 
     Raises:
         ExportError: as in `Exported.save`; or `path` is a URL.
         DeserializationError: the file is not an artifact, is damaged, or has no trailer; `migrate` writes one.
-        BusyError: another writer saves the file meanwhile. Its file stays.
+        BusyError: another writer saved the file meanwhile. Its file stays.
         OSError: a file cannot be read or written.
         TypeError: a case is neither a tuple nor a dict.
 

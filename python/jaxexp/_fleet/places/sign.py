@@ -30,32 +30,32 @@ def sign(
 ) -> list[str]:
     """Signs files, so that others can load them with `signed_by`.
 
-    A signature is a file of the OpenSSF Model Signing format, which the command ``model_signing verify`` checks, too.
-    It has the SHA-256 of a file, and of the files with its weights. Each file gets a signature of its own beside it,
-    called like the file and ``.sig``. A signature in its place is replaced, and nothing else is. Every file is
-    verified first, because a signature of damaged bytes is of no use.
+    A signature is a file in the OpenSSF Model Signing format, which the command ``model_signing verify`` checks, too.
+    It has the SHA-256 of a file, and of the files with its weights. Each file gets its own signature beside it, with
+    the name of the file and ``.sig``. An old signature is replaced; another file in its place is an error. Every file
+    is verified first.
 
     This needs the package ``model-signing`` (extra ``jaxexp[sign]``).
 
     Args:
-        files: the paths of artifacts, archives, files of executables, safetensors files, and indices of these
-            (``.safetensors.index.json``), with the files that they name.
+        files: the paths of artifacts, archives, files of executables, safetensors files, and indices of safetensors
+            files (``.safetensors.index.json``), with the files that they name.
         key: a PEM file with the private key of an elliptic curve: NIST P-256, P-384 or P-521.
-        password: of the key, if it is encrypted. Not with a certificate.
+        password: the password of an encrypted key. It cannot be used with a certificate.
         certificate: a PEM file with the certificate of the key, which becomes a part of the signature.
-        chain: PEM files with further certificates for the signature, between this one and one that others trust.
-        sigstore: signs with an identity that Sigstore confirms, in place of a key: the options of
+        chain: PEM files with further certificates for the signature, from `certificate` up to a trusted one.
+        sigstore: signs with an identity that Sigstore confirms, in place of a key. The options are those of
             ``model_signing.signing.Config.use_sigstore_signer``, such as ``{"use_ambient_credentials": True}`` in CI.
-            With ``{}``, a browser asks who you are.
-        signature: one signature for all files, in this file. Its folder has to be that of the files, or one above.
+            With ``{}``, a browser asks for your identity.
+        signature: the path of one signature for all files. It must be in the folder of the files, or in a folder above.
 
     Returns:
         The paths of the signatures.
 
     Raises:
-        ExportError: neither `key` nor `sigstore` is given, or both; or they cannot sign; a file is outside of the
-            folder of `signature`; or there is something else than a signature in its place.
-        DeserializationError: a file is damaged, or not one of these.
+        ExportError: not exactly one of `key` and `sigstore` is given, or it cannot sign; a file is outside of the
+            folder of `signature`; or the path of a signature is another file.
+        DeserializationError: a file is damaged, or of another kind.
         ImportError: ``model-signing`` is not installed.
         OSError: a file cannot be read or written.
 

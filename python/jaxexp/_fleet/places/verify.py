@@ -139,25 +139,25 @@ def executables_in(path: str, *, check: bool) -> tuple[tuple[Executable, ...], i
 def verify(artifact: Given, *, signed_by: SignedBy | None = None) -> None:
     """Checks that an artifact is whole: its structure, all digests, and the bytecode of its modules.
 
-    This reads all of the artifact, but loads nothing and does not import JAX. Weights and cases in files beside it, or
-    in its archive, are read, too, and compared with their digests. For a URL, these files are expected in the
-    same folder and read by ranges. For a buffer or a file object, only the program is verified, because these files
-    could be anywhere. Without digests (from `jax.export`, or written with ``trailer=False``), some damage cannot be
-    noticed. What only JAX and the process that loads it can judge is left open, as in `inspect`. The path of a file of
-    executables, or of a safetensors file, is verified as what it is. `Archive.verify` checks all members of an archive
-    in threads.
+    This reads the whole artifact, but loads nothing and does not import JAX. Weights and cases in its archive or in
+    files beside it (also behind a URL) are read and compared with their digests, too. For a buffer or a file object,
+    only the program is verified, because these files cannot be found. In an artifact without digests (from
+    `jax.export`, or written with ``trailer=False``), some damage goes unnoticed. Checks that need JAX are left out, as
+    in `inspect`.
+
+    A file of executables and a safetensors file can be verified, too. For an archive, use `Archive.verify`.
 
     Args:
         artifact: a path, a member of an archive, a file object or a buffer, as for `load`.
-        signed_by: who has to have signed the artifact and its weights, as in `load`. Every file in the signature is
-            then read and compared, whatever it is.
+        signed_by: the trusted signer of the artifact and its weights, as in `load`. Every file in the signature is then
+            read and compared.
 
     Raises:
-        SignatureError: a file is not signed by whom `signed_by` says, is not what was signed, or is missing.
+        SignatureError: a file has no signature by `signed_by`, has changed since it was signed, or is missing.
         ExportError: `signed_by` is given, and the artifact is not in a file on this machine.
         ImportError: `signed_by` is given, and ``model-signing`` is not installed.
-        DeserializationError: it is damaged, or not an artifact. The error says where, what was expected, and what was
-            found, and names the file, if there is one.
+        DeserializationError: the bytes are damaged, or are not an artifact. The error names the file, the place, the
+            requirement and the content.
         KeyError: the archive has no such member.
         OSError: the file, or one with weights, cannot be opened.
         TypeError: `load` does not accept it.
