@@ -254,7 +254,7 @@ def cached_with_first() -> Callable[[_F], _F]:
 
 @public
 def symbolic_dim_bounds(dimension: Any) -> tuple[float, float]:
-    """Inclusive bounds that JAX can prove for a dimension, as floats; infinite if it can prove none.
+    """The inclusive bounds that JAX can prove for a dimension, as floats. A bound that it cannot prove is infinite.
 
     Args:
         dimension: an integer or a symbolic dimension.

@@ -25,56 +25,55 @@ if TYPE_CHECKING:
 @public
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """What an artifact may contain. `load` and `deserialize` check the function and all VJPs in the artifact.
+    """The allowed contents of an artifact. `load` and `deserialize` check the function and all VJPs in the artifact.
 
-    The default allows only operations that jaxexp understands, custom calls that JAX promises to keep stable, no
-    callbacks and no effects (which `export` allows). It does not limit sizes. In every field, None allows anything.
+    The default allows operations that jaxexp understands and custom calls that JAX promises to keep stable. It allows
+    no callbacks and no effects, and does not limit sizes. In every field, None allows everything.
 
-    A module that passes is still a program: docs/guide/policy.md says what is promised and what is not.
+    An allowed module is still a program: docs/guide/policy.md lists what a policy promises.
 
     Attributes:
-        custom_calls: targets of custom calls that are allowed in addition to those that JAX promises to keep stable.
-            ``*``, ``?`` and ``[...]`` match as in file names, for example in ``"my_library.*"``. Calls of LAPACK must
-            also have the arrays that the routine reads and writes, unless this is None.
-        stable_custom_calls: whether custom calls that JAX promises to keep stable are allowed without being named. They
-            include native code such as LAPACK's (``"lapack_*"``), and Pallas kernels (``"tpu_custom_call"``,
-            ``"mosaic_gpu_v2"``). With False, only calls that compute nothing are allowed, such as ``"Sharding"``; the
-            guide lists them.
+        custom_calls: allowed targets of custom calls, in addition to the stable ones. ``*``, ``?`` and ``[...]`` match
+            as in file names, for example in ``"my_library.*"``. Unless this is None, calls of LAPACK must also have the
+            arrays that the routine reads and writes.
+        stable_custom_calls: whether custom calls that JAX promises to keep stable are allowed without a name in
+            `custom_calls`. They include native code such as LAPACK's (``"lapack_*"``), and Pallas kernels
+            (``"tpu_custom_call"``, ``"mosaic_gpu_v2"``). With False, only calls that compute nothing are allowed, such
+            as ``"Sharding"``; the guide lists them.
         callbacks: whether the module may call back to Python.
-        effects: what a module may do in addition to computing its results. Each name is one of: the type of a JAX
-            effect, with or without its module; the target of a custom call that declares side effects (stable targets
-            need no entry); or ``"infeed"``, ``"outfeed"``, ``"send"``, ``"recv"``, operations that exchange data with
-            the host or with other programs. Wildcards work here, too.
-        operations: operations and attributes that are allowed although jaxexp does not understand them, by their full
-            names, such as ``"mhlo.add"``. Nothing is known about what they do, so the other fields do not apply to
-            them. Wildcards work here, too.
-        platforms: all platforms of the artifact must be among these, such as ``("cpu", "cuda")``. Then an artifact that
-            was exported with `DisabledSafetyCheck.platform` is refused.
+        effects: allowed effects. A name is the type of a JAX effect, with or without its module; or the target of a
+            custom call that declares side effects (stable targets need no entry); or ``"infeed"``, ``"outfeed"``,
+            ``"send"`` or ``"recv"``, which exchange data with the host or other programs. Wildcards work as in
+            `custom_calls`.
+        operations: allowed operations and attributes that jaxexp does not understand, by their full names, such as
+            ``"mhlo.add"``. The other fields do not apply to them. Wildcards work as in `custom_calls`.
+        platforms: the allowed platforms, such as ``("cpu", "cuda")``; all platforms of the artifact must be among them.
+            Unless this is None, an artifact that was exported with `DisabledSafetyCheck.platform` is refused.
         unregistered_nodes: whether the trees of arguments and results may have nodes of classes that are not registered
-            for serialization in this process. If so, the artifact chooses, by name, the classes of results among the
-            loaded ones.
+            for serialization in this process. If so, the artifact chooses the classes of results by name from the
+            loaded classes.
         max_devices: how many devices the artifact, its meshes, its shardings and its collective operations may use. A
             mesh or a sharding in a form that is unknown to jaxexp is refused.
         max_vjp_order: how many VJPs an artifact may have.
-        max_artifact_bytes: the largest size of an artifact. A larger file is not read.
-        max_module_bytes: the largest size of a module.
+        max_artifact_bytes: the largest size of an artifact, in bytes. A larger file is not read.
+        max_module_bytes: the largest size of a module, in bytes.
         max_operations: how many operations a module may have.
         max_arguments: how many arrays a function may take.
         max_results: how many arrays a function may return.
-        max_array_bytes: the largest size of an array in a module, as far as its type says: dimensions that are not
-            constant count as 1.
+        max_array_bytes: the largest size of an array in a module, in bytes. Dimensions that are not constant count as
+            1.
         max_weights: how many weights an artifact may have in files beside it.
-        max_weight_bytes: how many bytes they may have together, in the file as in memory.
-        max_case_bytes: how many bytes the arrays of its cases may have together, also those in a file beside it, and
-            random ones when they are drawn.
+        max_weight_bytes: the largest size of all weights together, in bytes, in files and in memory.
+        max_case_bytes: the largest size of all arrays of cases together, in bytes, with arrays in a file beside the
+            artifact and drawn random arrays.
 
     Example:
         >>> policy = Policy(custom_calls=("my_kernel",), platforms=("cpu",), max_devices=1)
         >>> exported = load("uploaded.jaxexp", policy=policy)
 
     Raises:
-        ExportError: there is no such field; or the value of a field is not a collection of names, not a bool or not a
-            number; or a platform is misspelt. If the type is wrong, it is also a TypeError.
+        ExportError: a field does not exist, its value is not a collection of names, a bool or a number as it must be,
+            or a platform is misspelt. If a type is wrong, the error is also a TypeError.
     """
 
     custom_calls: Collection[str] | None = ()
@@ -108,8 +107,8 @@ class Policy:
         A field that is left out has its default. TOML has no None: ``["*"]`` allows every name.
 
         Raises:
-            ExportError: the file is not TOML, or has a name that is not a field of a policy. If the type is wrong, it
-                is also a TypeError.
+            ExportError: the file is not TOML, or has a name that is not a field of a policy. If a type is wrong, the
+                error is also a TypeError.
             OSError: the file cannot be read, or is a pipe or a device.
 
         Example:
@@ -129,18 +128,19 @@ class Policy:
             raise ExportError(f"{path!r}: {error}") from cause(error)
 
     def check(self, exported: ExportedData) -> None:
-        """Raises an error if a function, or a VJP in its artifact, contains something that is not allowed.
+        """Raises an error if a function, or a VJP in its artifact, contains something that the policy does not allow.
 
-        `load` and `deserialize` call this. A function that is allowed runs with other code from then on, as
-        docs/guide/policy.md says. So it is no longer equal to one that no policy saw. Its hash stays as it was.
+        `load` and `deserialize` call this. An allowed function runs with other code from then on, as
+        docs/guide/policy.md says. So it is not equal to a function without a policy; its hash stays the same.
 
         Args:
             exported: a loaded function. If it was exported in this process instead, its VJPs are not checked.
 
         Raises:
-            PolicyError: says what was found, where, and which field would allow it.
+            PolicyError: the policy does not allow something. The error names it, its place, and the field that would
+                allow it.
             DeserializationError: a module is damaged, or does not fit the signature.
-            TypeError: it is no function of jaxexp.
+            TypeError: `exported` is not a function of jaxexp.
         """
         from jaxexp._kernel.function import data, vjps
 
@@ -159,9 +159,9 @@ class Policy:
         check_functions(limits, vjps.stored_chain(exported))
 
     def check_declared(self, artifact: Artifact) -> None:
-        """Raises an error if an artifact says that it has something that is not allowed.
+        """Raises an error if an artifact states that it has something that the policy does not allow.
 
-        `load` and `deserialize` call this before they make anything from the artifact. `check` finds the rest.
+        `load` and `deserialize` call this before they decode the artifact. `check` finds the rest.
 
         Raises:
             PolicyError: as in `check`.
@@ -180,10 +180,10 @@ class Policy:
                 limits.unregistered_nodes(nodes.unregistered_in(link), where)
 
     def check_size(self, size: int) -> None:
-        """Raises an error if an artifact has too many bytes.
+        """Raises an error if an artifact is larger than `max_artifact_bytes`.
 
         Raises:
-            PolicyError: names both sizes.
+            PolicyError: the artifact is larger. The error names both sizes.
         """
         Limits(self).at_most("max_artifact_bytes", size, "bytes", "the artifact")
 

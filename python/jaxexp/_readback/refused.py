@@ -13,12 +13,12 @@ SHOWN_AS_TEXT = "mlir_module() or `jaxexp inspect --mlir` shows its text, with e
 
 @public
 class RefusedError(UnsupportedError):
-    """An operation has no exact counterpart among JAX's primitives, or none that jaxexp knows.
+    """An operation without an exact counterpart among JAX's primitives that jaxexp knows.
 
     Attributes:
         operation: the name of the operation, such as ``"stablehlo.infeed"``.
-        why: what about it is not understood; may be empty.
-        location: where the operation is, if the module says so; may be empty.
+        why: the reason; may be empty.
+        location: the source location of the operation; empty if the module has none.
     """
 
     def __init__(self, operation: str, why: str = "", location: str = "") -> None:

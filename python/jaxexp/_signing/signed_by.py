@@ -46,25 +46,24 @@ CURVES = "an elliptic curve (NIST P-256, P-384 or P-521)"
 @public
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SignedBy:
-    """Whose signatures are trusted: the owner of a key, of a certificate, or of an identity of Sigstore. Give one of
-    the three.
+    """A trusted signer: the owner of a key, of a certificate, or of an identity of Sigstore. Give one of the three.
 
     Attributes:
         public_key: a PEM file with the public key of the signer: an elliptic curve, NIST P-256, P-384 or P-521.
-        certificates: PEM files with the certificates that are trusted. The signer's certificate is in the signature,
-            and has to lead to one of them. It is checked for the time at which it became valid, so it counts after it
-            has expired, and nobody asks whether it was revoked.
+        certificates: PEM files with the trusted certificates. The signer's certificate is in the signature, and its
+            chain must end in one of them. It is checked for the time at which it became valid, so an expired
+            certificate is accepted. Revocation is not checked.
         identity: the identity in the signer's certificate by Sigstore, such as an e-mail address or the URL of a
             workflow. It needs an `issuer`.
-        issuer: the URL of the identity provider that has to have confirmed it.
-        trust_config: a JSON file with the trust configuration of a Sigstore of your own; by default the public one,
+        issuer: the URL of the identity provider that must have confirmed the identity.
+        trust_config: a JSON file with the trust configuration of your own Sigstore; by default the public Sigstore,
             whose trusted roots the package `sigstore` downloads.
         staging: whether Sigstore's staging instance is trusted instead of the public one.
         signature: the file with the signature; by default the name of the signed file and ``.sig``. A signature lists
-            files by their paths from the folder that it is in.
+            files by their paths from its own folder.
 
     Raises:
-        ExportError: none of the three is given, or more than one, or an attribute that does not belong to it.
+        ExportError: not exactly one of the three is given, or an attribute that does not belong to it.
         TypeError: an attribute has another type.
 
     Example:

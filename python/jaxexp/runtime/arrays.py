@@ -20,12 +20,12 @@ _CPU = 1  # DLPack's number for host memory
 
 
 class Array:
-    """An array on a device, which may still be computed: what `Session.on_device`, `Session.put` and `Session.weights`
-    return.
+    """An array on a device, which may still be computed. `Session.on_device`, `Session.put` and `Session.weights`
+    return it.
 
-    A session takes it where it is. `numpy.asarray` waits for it, and returns an array that is only to be read. On the
-    CPU this is the memory of the plugin, elsewhere a copy. Libraries that take DLPack, such as PyTorch's
-    ``torch.from_dlpack``, get it without a copy on CUDA and ROCm, too.
+    A session takes it without a copy. `numpy.asarray` waits for it, and returns a read-only array: on the CPU the
+    memory of the plugin, elsewhere a copy. Libraries with DLPack, as in ``torch.from_dlpack``, take it without a copy
+    on CUDA and ROCm, too.
 
     Attributes:
         dtype: the name of its dtype, such as ``"float32"``.
@@ -47,16 +47,16 @@ class Array:
         return self._native.shape
 
     def block_until_ready(self) -> Array:
-        """Waits until it is computed, and returns it.
+        """Waits until the array is computed, and returns it.
 
         Raises:
-            RunError: that failed.
+            RunError: the computation failed.
         """
         self._native.wait()
         return self
 
     def is_ready(self) -> bool:
-        """Whether it is computed."""
+        """Whether the array is computed."""
         return self._native.is_ready()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -78,7 +78,7 @@ class Array:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """A tensor of DLPack. It is there when this returns, so any stream may read it."""
+        """A tensor of DLPack. This waits until it is computed, so any stream may read it."""
         if copy:
             raise BufferError("an Array is shared as it is, and not copied")
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():

@@ -57,15 +57,15 @@ _capsules: list[Any] = []  # of handlers, which plugins keep
 
 
 def find_plugin(*platforms: str) -> str:
-    """The path of an installed PJRT plugin for one of these platforms, such as ``"cpu"``, ``"cuda"`` or ``"tpu"``; for
-    any platform if none is named.
+    """The path of an installed PJRT plugin for one of these platforms, such as ``"cpu"``, ``"cuda"`` or ``"tpu"``.
+    Without arguments, it may be for any platform.
 
-    It is looked for in the packages that are known to bring one (``libtpu``, ``jax-cuda13-pjrt``, ``jax-cuda12-pjrt``,
-    ``jax-rocm7-pjrt``, ``xla-cpu-pjrt``), in this order. Then come packages with an entry point in the group
-    ``jax_plugins`` whose name contains the platform. No package is imported.
+    This looks into the packages ``libtpu``, ``jax-cuda13-pjrt``, ``jax-cuda12-pjrt``, ``jax-rocm7-pjrt`` and
+    ``xla-cpu-pjrt``, in this order, and then into packages with an entry point in the group ``jax_plugins`` whose name
+    contains the platform. It imports no package.
 
     Raises:
-        RunError: there is none. The message says where it was looked for, and what to install.
+        RunError: there is no such plugin. The message lists the places and the packages to install.
 
     Example:
         >>> find_plugin("cpu")
@@ -130,17 +130,16 @@ def _path(plugin: str | os.PathLike[str] | None, platforms: tuple[str, ...]) -> 
 
 
 def register_ffi(target: str, handler: object, *, plugin: str | os.PathLike[str] | None = None) -> None:
-    """Gives a plugin a handler for a custom call, in functions that are compiled from now on.
+    """Gives a plugin a handler for a custom call. Functions that are compiled from now on use it.
 
     Args:
         target: the name of the custom call.
-        handler: a PyCapsule with the address of a handler of XLA's FFI, as `jax.ffi.pycapsule` makes one and
-            `jax.ffi.register_ffi_target` takes it.
-        plugin: as in `Session`; by default the one of the CPU.
+        handler: a PyCapsule with the address of a handler of XLA's FFI, as `jax.ffi.pycapsule` returns it.
+        plugin: as in `Session`; by default the plugin of the CPU.
 
     Raises:
-        RunError: `handler` is no PyCapsule; the plugin takes no handlers, has another one from here, or does not find
-            this one afterwards, because the handler is built for another version of XLA's FFI.
+        RunError: `handler` is not a PyCapsule; the plugin takes no handlers, has another handler for this custom call,
+            or does not find the handler afterwards, because it was built for another version of XLA's FFI.
 
     Example:
         >>> register_ffi("rms_norm", my_extension.rms_norm())
@@ -151,14 +150,14 @@ def register_ffi(target: str, handler: object, *, plugin: str | os.PathLike[str]
 
 
 def use_lapack(library: str | os.PathLike[str]) -> None:
-    """Names the LAPACK of this process: a shared library, by its path or by a name that the system finds.
+    """Sets the LAPACK of this process: a shared library, by its path or by a name that the system finds.
 
-    Without this, it is the one that the environment variable ``JAXEXP_LAPACK`` names, or else the OpenBLAS that comes
-    with SciPy, ``scipy-openblas32`` or NumPy, or else one of the system. It is looked for when a function is loaded
-    that calls LAPACK.
+    By default, it is the library in the environment variable ``JAXEXP_LAPACK``, or else the OpenBLAS of SciPy,
+    ``scipy-openblas32`` or NumPy, or else a library of the system. It is looked for when a function that calls LAPACK
+    is loaded.
 
     Raises:
-        RunError: the library is none, or another one is in use already.
+        RunError: the library is not a LAPACK, or another one is in use already.
 
     Example:
         >>> use_lapack("/usr/lib/x86_64-linux-gnu/libopenblas.so.0")

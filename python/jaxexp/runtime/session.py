@@ -99,7 +99,7 @@ class Value(NamedTuple):
     """An argument or a result of a `Session`.
 
     Attributes:
-        path: where it is in a call, such as ``"args[0]['x']"``, or in what a call returns, such as ``"result[1]"``.
+        path: its place in a call, such as ``"args[0]['x']"``, or in the result of a call, such as ``"result[1]"``.
         dtype: the name of its dtype, such as ``"float32"``.
         shape: its dimensions; a symbolic one is text.
     """
@@ -112,24 +112,24 @@ class Value(NamedTuple):
 class Session:
     """A function of an artifact, on a PJRT plugin. It takes and returns NumPy's arrays, and needs no JAX.
 
-    Call it as the exported function: with the same positional and keyword arguments, in the same tuples, lists and
-    dicts. An argument may be an array of NumPy, of another library that offers ``__dlpack__`` or ``__array__``, a
-    number, or an `Array` of a session. Dtypes have to be those of the function: nothing is converted, except Python's
-    numbers. PRNG keys are their ``uint32`` data, and ``float0`` is ``bool``. Arrays of dtypes that NumPy does not have,
-    such as ``bfloat16``, need the package ``ml_dtypes``.
+    Call it like the exported function: with the same positional and keyword arguments, in the same tuples, lists and
+    dicts. An argument may be a number, an `Array` of a session, or an array of NumPy or of a library with
+    ``__dlpack__`` or ``__array__``. Arrays must have the dtypes of the function; only Python's numbers are converted.
+    PRNG keys are their ``uint32`` data, and ``float0`` is ``bool``. Dtypes that NumPy lacks, such as ``bfloat16``, need
+    the package ``ml_dtypes``.
 
-    Results are in the same tuples, lists and dicts as the function's. A node of another class is a
-    `jaxexp.GenericNode`. As an argument, such a node may be a `GenericNode`, or any object with the same children: an
-    instance of that class. If the artifact does not name the children, use `call_by_path`.
+    Results are in the tuples, lists and dicts of the function. Other nodes are a `jaxexp.GenericNode`. As arguments,
+    such nodes may be a `GenericNode`, or an object with the same children, such as an instance of the original class.
+    If the artifact does not name the children, use `call_by_path`.
 
-    Several threads may call one session, and load others: the GIL is released while an artifact is loaded, compiled,
-    and called, and while results are read.
+    Several threads may call one session and load others: loading, compiling, calling and reading results release the
+    GIL.
 
     Attributes:
         name: the name of the function.
         platform: the plugin's platform, such as ``"cpu"``.
-        arguments: what a call takes, each as a `Value`; weights that were found are not among them.
-        results: what a call returns.
+        arguments: the arguments of a call, each as a `Value`, without weights that were found.
+        results: the results of a call, each as a `Value`.
 
     Example:
         >>> model = Session("model.jaxexp")
@@ -156,51 +156,51 @@ class Session:
         only_sizes: bool = False,
         warm_up: bool = True,
     ) -> None:
-        """Loads a function, and compares what it needs with what the plugin has. The first call compiles it.
+        """Loads a function, and checks that the plugin has everything that it needs. The first call compiles it.
 
         Args:
             artifact: as in `jaxexp.load`: a path, a member of an archive as in ``"fleet.zip::resnet/b8"``, a URL, a
                 `Handle`, a binary file object, or a buffer.
-            plugin: the file of a PJRT plugin, or a platform whose plugin is installed, such as ``"cuda"``. By default
-                it is the file that the environment variable ``JAXEXP_PLUGIN`` names, or else what `find_plugin` finds
+            plugin: the file of a PJRT plugin, or a platform whose plugin is installed, such as ``"cuda"``. The default
+                is the file in the environment variable ``JAXEXP_PLUGIN``, or else the plugin that `find_plugin` finds
                 for the platforms of the artifact. A process starts each plugin once.
-            options: what the plugin is told when it starts, such as ``{"cpu_device_count": 8}``. Their names are its
-                own.
-            devices: numbers of the plugin's devices, as many as the function is for; by default the first ones.
-            weights: a file of tensors, or an index of several (``.safetensors.index.json``), instead of the one that
-                the artifact names.
-            executables: a file that `save_executable` wrote. It has native code, so trust it as you trust a program.
-                Code that does not fit this plugin and machine is not used: `why_compiled` says why. Code that is not
-                there may be in the folder of `jaxexp.compile_cache`.
-            policy: what the artifact may contain, as in `jaxexp.load`.
-            signed_by: who has to have signed the artifact, its weights and the executables, as in `jaxexp.load`. All
-                files are read as a whole now, and compared with their signatures before anything looks at them.
-            stable: whether files of weights, and archives, are read when they are opened, instead of mapped, as in
-                `jaxexp.load`.
-            sizes: sets of sizes of the symbolic dimensions, as in ``[{"batch": 1}, {"batch": 8}]``, beside those that
-                the artifact was saved with. `compile` compiles the function for each of them.
-            pad: whether a call with other sizes runs the code of the next larger set. Its arguments are padded with
-                zeros, and its results are cut. That is done only along dimensions that the artifact declares
+            options: the plugin's own options for its start, such as ``{"cpu_device_count": 8}``.
+            devices: the numbers of the plugin's devices, as many as the function was exported for; by default the first
+                ones.
+            weights: a file of tensors, or an index of several files (``.safetensors.index.json``), in place of the
+                artifact's own.
+            executables: a file that `save_executable` wrote. It has native code: trust it as you trust a program. Code
+                that does not fit this plugin and machine is not used, and `why_compiled` says why. Missing code is
+                looked for in the folder of `jaxexp.compile_cache`.
+            policy: the allowed contents of the artifact, as in `jaxexp.load`.
+            signed_by: the trusted signer of the artifact, its weights and the executables, as in `jaxexp.load`. All
+                files are read as a whole now, and compared with their signatures before their bytes are used.
+            stable: whether files of weights and archives are copied to memory when they are opened, instead of mapped,
+                as in `jaxexp.load`.
+            sizes: sets of sizes of the symbolic dimensions, as in ``[{"batch": 1}, {"batch": 8}]``, in addition to the
+                `sizes` that the artifact was saved with. `compile` compiles the function for each set.
+            pad: whether a call with other sizes runs the code of the next larger set: its arguments are padded with
+                zeros, and its results are cut. This is done only along dimensions that the artifact declares
                 (``save(pad=...)``). Otherwise, the function is compiled for the sizes of the call.
-            only_sizes: whether only the code of these sets may run. A call that needs other code is a `RunError`, which
-                says why it was not padded.
-            warm_up: whether `compile` also calls the function once for each set of sizes, with zeros and its weights:
-                the first call of what was compiled takes tens of milliseconds longer than the others. Nothing is called
-                that has effects, or loops that may not end for zeros, and what fails for zeros is left out.
+            only_sizes: whether only the code of these sets may run. A call that needs other code raises a `RunError`,
+                which says why the call was not padded.
+            warm_up: whether `compile` also calls the function once for each set of sizes, with zeros and its weights,
+                because the first call of compiled code takes tens of milliseconds longer. Functions with effects, with
+                loops that may not end for zeros, or with an error for zeros are not warmed up.
 
         Raises:
             RunError: the plugin cannot be found or started, or lacks what the artifact needs; or a set of sizes does
                 not have one size for each symbolic dimension.
-            DeserializationError: the artifact is damaged, or `executables` is no file of executables, or a damaged one.
-                The error names the file.
-            PolicyError: the artifact contains something that the policy does not allow.
-            SignatureError: a file is not signed by whom `signed_by` says.
+            DeserializationError: the artifact is damaged, or `executables` is damaged or not a file of executables. The
+                error names the file.
+            PolicyError: the policy does not allow something in the artifact.
+            SignatureError: a file has no signature by `signed_by`.
             WeightsError: the artifact has weights, and is behind a URL; or `signed_by` is given, and a file of weights
-                is missing, or another one than the artifact was saved with.
+                is missing or was replaced.
             ExportError: both `policy` and `executables` are given; or `signed_by` is given, and the artifact is not in
                 a file on this machine.
             KeyError: the archive has no such member.
-            OSError: a file cannot be opened, or `weights` is not there.
+            OSError: a file cannot be opened, or `weights` does not exist.
             TypeError: an argument has the wrong type.
         """
         if policy is not None and executables is not None:
@@ -269,17 +269,17 @@ class Session:
 
         Raises:
             RunError: an argument does not fit, or the plugin fails.
-            WeightsError: a file of weights is missing, damaged, or another one than the function was saved with.
+            WeightsError: a file of weights is missing, damaged or replaced.
             ImportError: an argument or a result has a dtype of `ml_dtypes`, which is not installed.
         """
         dtypes = self._result_dtypes  # an error comes before the work
         return self._built(map(to_numpy, self._call(self._flat(args, kwargs)), dtypes))
 
     def on_device(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function as `__call__` does, and returns an `Array` for each result: they are on the device, and
-        may still be computed. Pass them to the next call, and nothing is copied.
+        """Calls the function, and returns an `Array` on the device for each result, which may still be computed. The
+        next call takes it without a copy.
 
-        If the function donates an argument, an `Array` that is passed for it is gone afterwards.
+        If the function donates an argument, the `Array` that is passed for it cannot be used afterwards.
 
         Raises:
             RunError: an argument does not fit, or the plugin fails.
@@ -288,11 +288,11 @@ class Session:
         return self._built(map(Array, self._call(self._flat(args, kwargs))))
 
     def call_by_path(self, arguments: Mapping[str, Any]) -> Any:
-        """Calls the function with its arguments by their paths, such as ``{"args[0]['x']": x}``, and returns what
-        `__call__` does. `arguments` lists the paths.
+        """Calls the function with its arguments by their paths, such as ``{"args[0]['x']": x}``. The attribute
+        `arguments` lists the paths. The results are those of `__call__`.
 
         Raises:
-            RunError: as in `__call__`; or there is no argument of a path, or one is missing.
+            RunError: as in `__call__`; or a path has no argument, or an argument is missing.
             WeightsError: as in `__call__`.
             ImportError: as in `__call__`.
         """
@@ -314,6 +314,10 @@ class Session:
     def put(self, array: Any, device: int = 0) -> Array:
         """Copies an array to a device of the plugin, for any number of calls.
 
+        Args:
+            array: a number or an array, as in a call.
+            device: the number of the device, as in `devices` of the session.
+
         Raises:
             RunError: there is no such device, or it cannot hold the array.
         """
@@ -324,8 +328,8 @@ class Session:
 
     @property
     def weights(self) -> Mapping[str, Array]:
-        """The weights, by their names: the arrays on the devices that calls use. None of them is ever donated. The
-        mapping is only to be read: `with_weights` takes others.
+        """The weights by name: the arrays on the devices that calls use. They are never donated. The mapping is
+        read-only; `with_weights` takes other weights.
 
         Raises:
             WeightsError: as in `__call__`.
@@ -336,22 +340,22 @@ class Session:
         """The same function with other weights. Nothing is compiled again.
 
         Args:
-            weights: a file of tensors, or an index of several, which the first call opens; if files have to be signed,
-                this does. Or a member of an archive, as in ``"fleet.zip::resnet/b8"`` or as a `Handle`, whose cases
-                `check` then makes again. Or arrays by their names, such as the `weights` of a session; also in dicts,
-                lists and tuples inside of each other, with paths as names (``layers/0/w``).
-            rename: as in `jaxexp.Exported.with_weights`. These weights, and all that are not in a file of their own,
-                are copied now, by way of a temporary file.
+            weights: a file of tensors, or an index of several files. The first call opens it; if files must be signed,
+                it is opened now. Or a member of an archive, as in ``"fleet.zip::resnet/b8"`` or as a `Handle`; `check`
+                then repeats its cases. Or arrays by name, such as the `weights` of a session, or nested in dicts, lists
+                and tuples, with paths as names (``layers/0/w``).
+            rename: as in `jaxexp.Exported.with_weights`. Renamed weights, members and arrays are copied now, through a
+                temporary file.
 
         Raises:
-            RunError: the function takes no weights, or something in the place of an array is none.
+            RunError: the function takes no weights, or a value in place of an array is not an array.
             SignatureError: the session has `signed_by`, and a file or an archive is not signed.
-            WeightsError: a weight is missing, or of another dtype or shape, or the member has none. A file says so when
-                it is opened.
+            WeightsError: a weight is missing or has another dtype or shape, or the member has no weights. For a file,
+                this is raised when it is opened.
             ExportError: `rename` maps a name that no weight has; or `weights` is a member, and the archive was opened
                 without the `signed_by` or `stable` of the session.
             KeyError: the archive has no such member.
-            OSError: a file is not there, or cannot be read or written.
+            OSError: a file does not exist, or cannot be read or written.
             TypeError: `rename` is neither a mapping nor a function.
         """
         from jaxexp._fleet.places.weights import as_file
@@ -379,8 +383,8 @@ class Session:
         return made
 
     def vjp(self) -> Session:
-        """The function that takes all arguments, each array as an argument of its own, and then a cotangent for each
-        result. It returns a tuple: a cotangent for each array that the artifact takes, also for each weight.
+        """The VJP: a function of all arguments, each array as its own argument, and then of a cotangent for each
+        result. It returns a tuple: a cotangent for each array that the artifact takes, including each weight.
 
         Weights that were found are passed to it, too. Cotangents of integers are arrays of ``bool``.
 
@@ -394,8 +398,7 @@ class Session:
         return self._with(function, order)
 
     def check(self, *, tolerance: Any = None, max_drawn_bytes: int = 1 << 32) -> CheckReport:
-        """Makes the calls again that were recorded in the artifact, also those of its VJPs, and compares the results
-        with the recorded ones.
+        """Repeats the recorded calls of the artifact and of its VJPs, and compares the results with the recorded ones.
 
         Args:
             tolerance, max_drawn_bytes: as in `jaxexp.Exported.check`.
@@ -404,9 +407,9 @@ class Session:
             A report, as from `jaxexp.check`.
 
         Raises:
-            ExportError: the tolerance is negative, or not finite.
+            ExportError: the tolerance is negative or not finite.
             RunError: this is the session of a VJP, or has other weights.
-            PolicyError: arrays of cases are larger than the policy of the session allows.
+            PolicyError: the arrays of cases are larger than the policy of the session allows.
             SignatureError: the session has `signed_by`, and a file of cases is not signed.
             DeserializationError: the artifact is damaged.
             OSError: its file cannot be opened again.
@@ -437,30 +440,26 @@ class Session:
         return check_by(call, paths, self.name, cases, facts, tolerance, max_drawn_bytes)
 
     def compile(self, sizes: Mapping[str, int] | None = None) -> None:
-        """Compiles the function, opens its weights, and calls it once (see `warm_up` of the session).
-
-        Otherwise, the first call does that.
-
-        A function with symbolic dimensions is compiled for each set of their sizes, by this method or by the first call
-        with arguments of these sizes.
+        """Compiles the function, opens its weights, and warms it up (see `warm_up` of the session), before the first
+        call does.
 
         Args:
-            sizes: the size of each dimension variable, as in ``{"batch": 8}``, if the function has any. The default is
-                each set that was listed when the session was made, or the artifact was saved.
+            sizes: the size of each symbolic dimension, as in ``{"batch": 8}``. A function with symbolic dimensions is
+                compiled for each set of sizes. The default is all sets in the `sizes` of the session and the artifact.
 
         Raises:
-            RunError: the plugin does not compile it, or sizes are missing or not needed.
+            RunError: the plugin cannot compile the function, or sizes are missing or not needed.
             WeightsError: its weights are missing or damaged.
         """
         self._function.compile(None if sizes is None else checked.sizes(sizes))
 
     def save_executable(self, path: str | os.PathLike[str]) -> None:
-        """Adds the compiled code to a file, or makes the file, for the ``executables`` of a later session. Does nothing
-        if the file has it. A VJP is compiled by itself: save its code, too.
+        """Adds the compiled code to a file for the ``executables`` of a later session. The file is created if it does
+        not exist. Code that it has already is not added. A VJP has its own code: save it, too.
 
         Raises:
-            RunError: the plugin does not compile the function, or cannot give its code.
-            ExecutablesError: the file is something else.
+            RunError: the plugin cannot compile the function, or cannot serialize its code.
+            ExecutablesError: the file is not a file of executables.
             OSError: the file cannot be written.
         """
         with files.named_in_errors(path), files.named_in_os_errors(path):
@@ -468,9 +467,8 @@ class Session:
 
     @property
     def why_compiled(self) -> str:
-        """Why the function was compiled in this process although ``executables`` was given, or a
-        `jaxexp.compile_cache`. It is empty if code from there is used, if neither was given, and before the function is
-        compiled.
+        """Why the function was compiled in this process in spite of ``executables`` or a `jaxexp.compile_cache`. It is
+        empty if code from there is used, if neither was given, and before the function is compiled.
         """
         return self._function.why_compiled()
 

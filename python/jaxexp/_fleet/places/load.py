@@ -54,9 +54,9 @@ def load(
             from its position to its end; or a buffer, as for `deserialize`. A str with ``://`` is a URL that fsspec
             supports, which is read as a whole.
         policy: the allowed contents of the artifact, as in `deserialize`.
-        verify: whether to read all modules, also of VJPs, weights and cases now, and compare them with their digests.
-            By default, each module is compared when it is first used, and of weights, only the sizes and the digest in
-            the file's header are compared. The bytecode of a module is checked when it is used.
+        verify: whether to read all modules, weights and cases now, and to compare them with their digests. By default,
+            a module is compared when it is first used, and for weights only the sizes and the digest in their files'
+            headers are compared. The bytecode of a module is checked when it is used.
         executables: a file that `Exported.precompile` wrote. It has native code: trust it as you trust a program. Eager
             calls use the code that fits. If no code fits, they compile as always, and `Exported.executables` says why.
         signed_by: the trusted signer of the artifact, its weights and the file of executables; `sign` signs files. Each

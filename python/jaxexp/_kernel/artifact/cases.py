@@ -152,7 +152,7 @@ def storage(dtype: str) -> Held:
 class Tolerance(NamedTuple):
     """How far a number of a result may be from the recorded one: ``absolute + relative * |recorded|``.
 
-    With zeros, every number has to be equal.
+    With zeros, every number must be equal.
     """
 
     relative: float = 0.0
@@ -160,11 +160,11 @@ class Tolerance(NamedTuple):
 
     @classmethod
     def of(cls, given: Any) -> Tolerance:
-        """What a user gave: a Tolerance, a relative one as a number, or a pair.
+        """Makes a tolerance from a Tolerance, a number (the relative tolerance), or a pair (relative, absolute).
 
         Raises:
-            ExportError: it has negative numbers, or some that are not finite.
-            TypeError: it is none of these.
+            ExportError: a number is negative or not finite.
+            TypeError: `given` has another type.
         """
         try:
             made = cls(*map(float, given)) if isinstance(given, (tuple, list)) else cls(float(given))
@@ -180,22 +180,23 @@ class Tolerance(NamedTuple):
 @public
 @dataclasses.dataclass(frozen=True, slots=True)
 class Drawn:
-    """An array of random numbers, as an argument of a case: the artifact holds only this description.
+    """An array of random numbers, as an argument of a case. The artifact holds only this description.
 
-    Every release of jaxexp draws the same numbers from it, bit for bit, whatever the releases of JAX and NumPy.
+    All releases of jaxexp draw the same numbers from it, bit for bit, with all releases of JAX and NumPy.
 
     Attributes:
         shape: its shape.
         dtype: the name of its dtype, such as ``"float32"``.
-        distribution: ``"normal"``: the sum of eight uniform numbers, scaled to mean `first` and deviation `second`.
-            ``"uniform"``: from `first` to below `second`. ``"integers"``: whole numbers from `first` to below `second`.
-            The default is ``"normal"`` for floats and complex numbers, and ``"integers"`` for the others.
-        seed: which numbers; from 0 to below 2^64.
-        first: the default is 0.
-        second: the default is 1; for integers 8, or what the dtype has; for random keys 2^32.
+        distribution: ``"normal"``: the sum of eight uniform numbers, scaled to mean `first` and standard deviation
+            `second`. ``"uniform"``: numbers x with `first` <= x < `second`. ``"integers"``: the same, but whole
+            numbers. The default is ``"normal"`` for floats and complex numbers, and ``"integers"`` for other dtypes.
+        seed: the seed, from 0 to below 2^64.
+        first: the first parameter of the distribution, by default 0.
+        second: the second parameter, by default 1; for integers 8, or less if the dtype has fewer; for random keys
+            2^32.
 
     Raises:
-        ExportError: the dtype has no such numbers, or a number is out of range.
+        ExportError: the dtype does not have this distribution, or a number is out of range.
 
     Example:
         >>> exported.save("model.jaxexp", cases=[(Drawn((8, 784), "float32", seed=1),)])
@@ -256,11 +257,11 @@ class Drawn:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the array has."""
+        """The size of the array in bytes."""
         return math.prod(self.shape) * storage(self.dtype).size
 
     def array(self) -> Array:
-        """The numbers. A random key is two or four numbers of ``uint32``, in one more dimension."""
+        """The numbers, as an array of NumPy. A random key is two or four ``uint32`` numbers, in one more dimension."""
         held, second = storage(self.dtype), self.second
         assert second is not None
         shape = (*self.shape, *held.beyond)
@@ -303,8 +304,8 @@ class Value:
     Attributes:
         dtype: the name of its dtype.
         shape: its shape.
-        drawn: how it is drawn, for an argument of random numbers.
-        tolerance: how far a result may be from this one; None for the default of its dtype.
+        drawn: the description of random numbers; None for other arrays.
+        tolerance: the tolerance for a new result; None for the default of the dtype.
     """
 
     dtype: str
@@ -317,12 +318,12 @@ class Value:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it has."""
+        """Its size in bytes."""
         return math.prod(self.shape) * storage(self.dtype).size
 
     @property
     def tensor(self) -> str | None:
-        """Its name in a file beside the artifact; None if it is in the artifact."""
+        """The name of its tensor in a file beside the artifact; None if it is in the artifact."""
         return None if self._tensor is None else self._tensor[0]
 
     def buffer(self) -> Any:
@@ -333,12 +334,12 @@ class Value:
         return self.array().tobytes() if self._bytes is None else self._bytes
 
     def array(self) -> Array:
-        """Its elements, only to be read.
+        """Its elements, as a read-only array of NumPy.
 
-        Random keys are ``uint32``, in one more dimension; ``float0`` is ``bool``.
+        Random keys are ``uint32`` numbers in one more dimension; ``float0`` is ``bool``.
 
         Raises:
-            WeightsError: it is in a file that is missing, damaged, or another one.
+            WeightsError: it is in a file that is missing, damaged or replaced.
             ImportError: its dtype is one of `ml_dtypes`, which is not installed.
             OSError: the file cannot be opened.
         """
@@ -353,14 +354,14 @@ class Value:
 @public
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
-    """A call that was recorded, to be made again and compared.
+    """A recorded call, which `check` repeats.
 
     Attributes:
-        name: its name, which no other case of the function has.
-        vjp_order: 0 for a call of the function, 1 for one of its VJP, and so on.
+        name: its name, which is unique among the cases of the function.
+        vjp_order: 0 for a call of the function, 1 for a call of its VJP, and so on.
         arguments: the arrays that were passed, flat and without weights, each a `Case.Value`.
-        results: the arrays that were returned, flat.
-        recorded: where, such as ``{"jax": "0.10.2", "platform": "cpu", ...}``.
+        results: the arrays that were returned, flat, each a `Case.Value`.
+        recorded: where it was recorded, such as ``{"jax": "0.10.2", "platform": "cpu", ...}``.
         trace: a table of ``uint32`` numbers, with a row for each result of an operation; None if it was not recorded.
     """
 
@@ -373,7 +374,7 @@ class Case:
 
     @property
     def measured(self) -> frozenset[int]:
-        """The indices of the results whose tolerances were measured when the case was recorded, and not given."""
+        """The indices of the results whose tolerances were measured when the case was recorded."""
         return frozenset(
             int(word) for word in self.recorded.get(MEASURED, "").split() if re.fullmatch("[0-9]{1,9}", word)
         )

@@ -23,9 +23,9 @@ class Value:
         dtype: the name of its dtype.
         weak_type: whether its type is weak in JAX's type promotion; None if the artifact has no trailer to say so.
         shape: its dimensions; symbolic ones are expressions in dimension variables, as text.
-        memory_space: where it is stored: "device", "host" or "any".
-        sharding: how it is divided among devices; None if that is not specified, or if its mesh has no axes.
-        kept: whether the module has it. Unused arguments may be missing there; results never are.
+        memory_space: the memory that holds it: "device", "host" or "any".
+        sharding: its sharding, as text; None if it is not specified, or if its mesh has no axes.
+        kept: whether the module has it. The module may lack unused arguments, but no results.
         path: its place in the tree, as in ``"args[0]['weights']"``, ``"kwargs['x']"`` or ``"result[1].mu"``. Children
             of registered pytree nodes have numbers, as in ``"args[0]<2>"``; a long path is cut. Paths of weights look
             like ``"weights['layers/0/w']"``; the other arguments are counted as `call` takes them.
@@ -60,13 +60,13 @@ def notes_of(value: Value) -> list[str]:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Weight:
-    """A weight: the value of one of the first arguments, which is in a file beside the artifact.
+    """A weight: one of the first arguments, whose value is in a file beside the artifact.
 
     Attributes:
-        name: its name there.
+        name: its name in the file.
         file: the name of the file.
-        bytes: how many bytes it has.
-        digest: the XXH3 digest of these bytes, as a hexadecimal number.
+        bytes: its size in bytes.
+        digest: the XXH3 digest of its bytes, as a hexadecimal number.
         other_names: for a tied weight, its other places in the pytree.
     """
 
@@ -79,14 +79,14 @@ class Weight:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A call that was recorded.
+    """A recorded call.
 
     Attributes:
         name: its name.
-        vjp_order: 0 for a call of the function, 1 for one of its VJP, and so on.
-        bytes: how many bytes its arrays have; random ones, which are only described, do not count.
-        drawn_bytes: how many bytes its random arguments have when they are drawn.
-        file: the name of the file that arrays of it are in; None if they are in the artifact.
+        vjp_order: 0 for a call of the function, 1 for a call of its VJP, and so on.
+        bytes: the size of its arrays in bytes, without random arguments.
+        drawn_bytes: the size of its random arguments, when they are drawn, in bytes.
+        file: the name of the file with its arrays; None if they are in the artifact.
         recorded: where it was recorded, such as ``{"jax": "0.10.2", "platform": "cpu", ...}``.
     """
 
@@ -101,9 +101,9 @@ class Case:
 @public
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What an artifact says about itself. `print` shows it for a terminal.
+    """The facts that an artifact states about itself. `print` shows them as text.
 
-    These facts are not compared with the modules, which would need JAX. A `Policy` checks the modules.
+    They are not compared with the modules, which would need JAX. A `Policy` checks the modules.
 
     Attributes:
         fun_name: the name of the function.
@@ -121,31 +121,31 @@ class Inspection:
         unordered_effects: the types of its other effects.
         disabled_checks: the safety checks that the export left out.
         vjp_order: how many VJPs it holds.
-        total_bytes: the size of the buffer or file.
-        module_bytes: the size of its module, then the sizes of its VJPs' modules.
-        producer: what wrote the module, such as ``"StableHLO_v1.13.0"``; None if the module is not MLIR bytecode.
+        total_bytes: the size of the buffer or file, in bytes.
+        module_bytes: the size of its module, then the sizes of its VJPs' modules, in bytes.
+        producer: the writer of the module, such as ``"StableHLO_v1.13.0"``; None if the module is not MLIR bytecode.
         stablehlo: the version of StableHLO that the module was written for; None if the producer does not say.
         dialects: the dialects of the module.
         operations: the kinds of operations in the module.
-        operation_counts: how many operations of each kind each module has, in the order of `module_bytes`; None for a
-            module that is damaged, or too new to be read here.
-        custom_calls: how many operations call each custom call target, in the same form.
-        absolute_paths: the absolute paths of source files that its modules name: parts of the machine that exported it,
-            which whoever gets the artifact can read.
+        operation_counts: for each module, in the order of `module_bytes`, how many operations of each kind it has; None
+            for a module that is damaged or too new to be read here.
+        custom_calls: how many operations call each custom call target, in the form of `operation_counts`.
+        absolute_paths: the absolute paths of source files that its modules name. Every receiver of the artifact can
+            read them.
         unknown_operations: the kinds of operations in its modules that jaxexp does not know. A `Policy` refuses them.
-        trailer: who wrote the trailer; None if there is none. `module_digests`, `constraints` and `metadata` are in it.
-        first_writer: who wrote the artifact that this one was made from, as in ``"JAX 0.4.30"``; None if none is named.
+        trailer: the writer of the trailer, which holds `module_digests`, `constraints` and `metadata`; None without a
+            trailer.
+        first_writer: the writer of the artifact that this one was made from, as in ``"JAX 0.4.30"``; None if unknown.
         module_digests: digests of the modules as hexadecimal numbers (XXH3, 128 bits), in the order of `module_bytes`.
         modules_checked: whether `inspect` compared the modules with their digests. If there is a trailer, the metadata
             is always compared.
         constraints: the constraints on dimension variables.
-        metadata: the `metadata` that the artifact was written with; None if there is none.
+        metadata: the `metadata` that the artifact was written with; None without metadata.
         sizes: the `sizes` that the artifact was written with: sets of sizes of its symbolic dimensions.
-        padded: the dimensions along which `jaxexp.runtime.Session` may pad arguments, by their names.
-        weights: the weights in files beside it, which are the first arguments. The files are not looked at.
-        cases: the calls that were recorded, for `check` to make again.
-        sha256: as in `Digests`; None unless `inspect` was asked for digests.
-        meaning: the same.
+        padded: the names of the dimensions along which `jaxexp.runtime.Session` may pad arguments.
+        weights: the weights in files beside it, which are the first arguments. The files are not read.
+        cases: the recorded calls.
+        sha256, meaning: as in `Digests`; None without ``digests=True``.
     """
 
     fun_name: str
@@ -187,7 +187,7 @@ class Inspection:
     meaning: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as a dict of strings, numbers, tuples and dicts, which `json.dumps` accepts."""
+        """The facts as a dict of strings, numbers, tuples and dicts, which `json.dumps` accepts."""
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:

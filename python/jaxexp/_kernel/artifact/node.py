@@ -412,19 +412,20 @@ def _encodable(text: str) -> str:
 
 @public
 class GenericNode:
-    """A node of a tree whose class is not loaded, or cannot be made again from what the artifact says about it; or
-    whose class was registered for serialization where the artifact was written, and is not registered here.
+    """A node of a tree in place of a class that is not loaded here, is not registered for serialization here, or cannot
+    be made from its data in the artifact.
 
-    It has the children of that node. Get them as from that node (``state.mu``, ``state["mu"]``), by their name as an
-    item, or by their position. Attributes that are not children begin with an underscore, as in namedtuples. It is a
-    pytree node itself, so it can be passed to the function again, and to the functions of `jax.tree`.
+    It has the children of the original node, by attribute or item as there (``state.mu``, ``state["mu"]``), by name as
+    an item, or by position. Attributes that are not children begin with an underscore, as in namedtuples. It is a
+    pytree node itself: pass it to the function again, and to the functions of `jax.tree`.
 
     Attributes:
         _class_name: the class's module and qualified name, such as ``"optax._src.transform.ScaleByAdamState"``; or the
             name under which it was registered for serialization.
         _names: the names of the children, in the order in which JAX flattens them: names of attributes, keys of items,
-            or positions of children without a name. Of a registered class, only a namedtuple has names.
-        _static: the class's auxiliary data as text; None if there is none. Of a registered class, it is bytes.
+            or positions of children without a name. Among classes registered for serialization, only namedtuples have
+            names.
+        _static: the class's auxiliary data as text, or None; for a class registered for serialization, its bytes.
 
     Example:
         >>> state = load("init.jaxexp").call(params)  # in a process without optax
@@ -439,7 +440,7 @@ class GenericNode:
     _description: Description
 
     def __init__(self, description: bytes, children: Iterable[Any], serialized_name: str = NAME) -> None:
-        """Makes a node from an artifact's description of it, and its children, as pickles and copies do.
+        """Makes a node from its description in an artifact and its children. Pickles and copies call this.
 
         Raises:
             ExportError: the bytes do not describe a node, or describe one with another number of children.

@@ -46,18 +46,17 @@ def register_pytree_node_serialization(
     deserialize_auxdata: Callable[[bytes], Any],
     from_children: Callable[[Any, Sequence[Any]], Any] | None = None,
 ) -> T:
-    """Lets trees that contain `nodetype` be serialized, under a name of your choice.
+    """Makes trees that contain `nodetype` serializable, under a name of your choice.
 
     The type must already be a pytree node (see `jax.tree_util.register_pytree_node`). jaxexp and `jax.export` share
-    registrations, in both directions. You may also register a type with both, in either order.
+    registrations, but you may also register a type with both.
 
     Args:
         nodetype: the class of the nodes.
         serialized_name: the name of the class in the bytes. Reader and writer must use the same name, so choose one
             that does not change when code moves, such as ``"mypackage.State"``.
-        serialize_auxdata: called with a node's auxiliary data (what its flatten function returned second); returns
-            bytes.
-        deserialize_auxdata: the inverse: called with those bytes; what it returns goes to `from_children`.
+        serialize_auxdata: converts a node's auxiliary data (the second result of its flatten function) to bytes.
+        deserialize_auxdata: converts these bytes to auxiliary data for `from_children`.
         from_children: called with (auxiliary data, children); returns an instance of `nodetype`. Only its tree
             structure is used. The default is the unflatten function that the type was registered with in JAX.
 
@@ -88,9 +87,9 @@ def register_pytree_node_serialization(
 
 @public
 def register_namedtuple_serialization(nodetype: T, *, serialized_name: str) -> T:
-    """Lets trees that contain a namedtuple class be serialized; its field names are stored with it.
+    """Makes trees that contain a namedtuple class serializable. The artifact stores its field names.
 
-    JAX treats namedtuples as pytree nodes by itself, so no other registration is needed.
+    Namedtuples are pytree nodes in JAX, so they need no other registration.
 
     Args:
         nodetype: a class made by `collections.namedtuple` or `typing.NamedTuple`. The class that is registered under

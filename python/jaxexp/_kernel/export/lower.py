@@ -66,7 +66,7 @@ class Lifting(Protocol):
 def default_export_platform() -> str:
     """The platform that `export` lowers for by default: the platform of JAX's default backend.
 
-    One of ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``, or a platform that a plugin added.
+    It is ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``, or a platform that a plugin added.
     """
     return _jax.platform_name()
 
