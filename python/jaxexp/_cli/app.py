@@ -79,18 +79,18 @@ def _print_completion(ctx: click.Context, _: click.Parameter, shell: str | None)
     invoke_without_command=True,
     subcommand_metavar="COMMAND [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="A FILE may be a member of an archive: fleet.zip::resnet/b8 is one, and 'fleet.zip::resnet/*' stands for "
-    "several. 'jaxexp COMMAND --help' has examples.",
+    epilog="A FILE may be a member of an archive, as in fleet.zip::resnet/b8, or several, as in "
+    "'fleet.zip::resnet/*'. 'jaxexp COMMAND --help' has examples.",
 )
 @click.version_option(__version__, prog_name="jaxexp", message="%(prog)s %(version)s")
-@click.option("--traceback", is_flag=True, help="Show where in the program an error comes from.")
+@click.option("--traceback", is_flag=True, help="Show the Python traceback of an error.")
 @click.option(
     "--completion",
     type=click.Choice(completing.SHELLS),
     is_eager=True,
     expose_value=False,
     callback=_print_completion,
-    help="Print the script with which a shell completes words, and exit.",
+    help="Print the completion script of a shell, and exit.",
 )
 @click.pass_context
 def commands(ctx: click.Context, traceback: bool) -> None:

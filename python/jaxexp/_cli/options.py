@@ -44,7 +44,7 @@ def headers(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="HEADER",
         expose_value=False,
         callback=_take_headers,
-        help="Send this with each request for an http URL: 'NAME: VALUE', @FILE for a file with such lines, or @- for "
+        help="A header for each request for an http URL: 'NAME: VALUE', @FILE for a file with such lines, or @- for "
         "stdin. Other users of this machine can see a command line, so use @FILE or @- for secrets.",
     )(command)
     return decorated
@@ -127,8 +127,8 @@ def imports(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="MODULE",
         expose_value=False,
         callback=_take_imports,
-        help="Import this module first, as `python -m` finds it: also from the current folder. It has or registers the "
-        "classes in the trees. May be repeated.",
+        help="Import this module first, for the classes in the trees that it has or registers. As with `python -m`, "
+        "it may be in the current folder. May be repeated.",
     )
     decorated: Callable[..., Any] = decorate(command)
     return decorated
@@ -185,7 +185,7 @@ def size(text: str, form: str = "DIMENSION=SIZE") -> Callable[[Callable[..., Any
 def sizes(done: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The option for `combinations`; `done` says what is done with them."""
     return size(
-        "The sizes of a symbolic dimension, as in batch=1,8; once for each dimension. Of several dimensions, all "
+        "The sizes of a symbolic dimension, as in batch=1,8; once for each dimension. For several dimensions, all "
         f"combinations are {done}.",
         "DIMENSION=SIZE[,SIZE...]",
     )
@@ -287,14 +287,14 @@ def folders(command: Callable[..., Any]) -> Callable[..., Any]:
         "--recursive/--no-recursive",
         default=True,
         show_default=True,
-        help="Whether to look into folders inside of folders.",
+        help="Whether to search folders inside folders.",
     )
     @click.option(
         "--include",
         multiple=True,
         metavar="GLOB",
-        help="In folders, take the files with matching names, whatever they are, except weights. Without this, take "
-        "artifacts, and archives if the command takes any.",
+        help="In folders, take all files with matching names, except weights. By default, take artifacts, and "
+        "archives if the command takes archives.",
     )
     @functools.wraps(command)
     def with_folders(*args: Any, recursive: bool, include: tuple[str, ...], **kwargs: Any) -> Any:
@@ -416,20 +416,20 @@ def workers(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             "--executor",
             metavar="MODULE:FUNCTION",
             callback=_executor,
-            help="Have the workers of the concurrent.futures.Executor do it that this function returns, such as those "
-            "of a cluster. They need the same jaxexp and the same paths.",
+            help="Use the workers of the concurrent.futures.Executor that this function returns, for example of a "
+            "cluster. They need the same jaxexp and the same paths.",
         )
         @click.option(
             "--journal",
             type=click.Path(dir_okay=False),
-            help="Remember finished work in this file. If the command is interrupted, run it again to continue; inputs "
-            "that have changed since are done again.",
+            help="Record finished work in this file. If the command is interrupted, run it again to continue; inputs "
+            "that have changed since then are done again.",
         )
         @click.option(
             "--timeout",
             type=click.FloatRange(0),
             metavar="SECONDS",
-            help="Give up when no worker has finished anything for this long. By default, wait.",
+            help="Give up if no worker finishes anything for this long. By default, wait forever.",
         )
         @functools.wraps(command)
         def with_spread(

@@ -41,7 +41,7 @@ Example:
 def command(ctx: click.Context) -> None:
     """Remove members of an archive, and free their bytes. 'jaxexp pack --append' adds members.
 
-    Only one process at a time can change an archive. Programs that have it open see it as it was.
+    Only one process at a time can change an archive. Programs that have it open keep seeing the old members.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -54,7 +54,7 @@ def remove(archive: str, patterns: tuple[str, ...]) -> None:
     """Remove members from an archive.
 
     Pass names, or patterns as in 'ls'. If one of them matches no member, nothing is removed. Only the index is written
-    again: 'compact' frees the bytes. JAX is not imported.
+    again: 'archive compact' frees the bytes. JAX is not imported.
     """
     from jaxexp._fleet.archive.archive import Archive
 
@@ -83,8 +83,8 @@ def _matching(archive: str, writer: ArchiveWriter, patterns: tuple[str, ...]) ->
 def compact(archive: str, whole: bool) -> None:
     """Write an archive again, without removed members and old indices.
 
-    Every artifact is verified first. The new file takes the place of the old one when it is complete; if something is
-    damaged, nothing changes. JAX is not imported.
+    Every artifact is verified first; if one is damaged, nothing changes. The new file replaces the old one when it is
+    complete. JAX is not imported.
     """
     from jaxexp._fleet.archive.archive import Archive
 

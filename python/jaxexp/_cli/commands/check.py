@@ -131,12 +131,12 @@ class Outcome:
         return cls(str(said["file"]), where, CheckReport.from_json(said["report"]))
 
 
-@click.command(epilog=_EXAMPLE, short_help="Check that artifacts compute what was recorded.")
+@click.command(epilog=_EXAMPLE, short_help="Check that artifacts still compute the recorded results.")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=completing.Artifact())
 @click.option(
     "--plugin",
     metavar="PLUGIN",
-    help="Run on a PJRT plugin, without JAX: its file, or a platform whose plugin is installed.",
+    help="Run without JAX on this PJRT plugin: its file, or a platform whose plugin is installed.",
 )
 @click.option(
     "--option",
@@ -144,21 +144,21 @@ class Outcome:
     metavar="NAME=VALUE",
     multiple=True,
     callback=lambda context, parameter, given: dict(map(_option, given)),
-    help="What --plugin is told when it starts, such as cpu_device_count=8. May be repeated.",
+    help="An option for the start of --plugin, such as cpu_device_count=8. May be repeated.",
 )
 @click.option(
     "--results",
     "results_file",
     metavar="NPZ",
     type=click.Path(dir_okay=False),
-    help="Make no calls: compare what they returned elsewhere, as 'jaxexp-run --cases -o NPZ' wrote it, without JAX.",
+    help="Make no calls: compare the results that 'jaxexp-run --cases -o NPZ' wrote to this file, without JAX.",
 )
 @click.option(
     "--python",
     "pythons",
     metavar="PYTHON",
     multiple=True,
-    help="Check with this interpreter, in a process of its own: that of an environment with jaxexp. May be repeated.",
+    help="Check in a process of this interpreter, from an environment with jaxexp. May be repeated.",
 )
 @click.option(
     "--matrix", "is_matrix", is_flag=True, help="Check here, too, and print one table of artifacts and environments."
@@ -167,25 +167,26 @@ class Outcome:
     "--bisect",
     "is_bisecting",
     is_flag=True,
-    help="Name the first flag or pass of XLA without which a case that differs is as recorded: checks it once more "
-    "without each of them, in processes of their own.",
+    help="If a case differs, check it again without each flag and pass of XLA, in separate processes, and name "
+    "the first one without which it does not differ.",
 )
 @click.option(
     "--view",
     "page_file",
     metavar="PAGE",
     type=click.Path(dir_okay=False),
-    help="Also write a page about the artifact: with its module as a graph, coloured by error if operations differ.",
+    help="Also write an HTML page about the artifact, with its module as a graph. If operations differ, colours "
+    "show the errors.",
 )
-@options.tolerance("How far results may be from the recorded ones, in place of what the cases say; 0: not at all.")
+@options.tolerance("The tolerance for all results, in place of the tolerances of the cases; 0 means equal numbers.")
 @click.option(
     "--max-drawn-bytes",
     type=click.IntRange(0),
     default=1 << 32,
     metavar="BYTES",
-    help="How many bytes the random arguments of a case may take; by default 4 GiB.",
+    help="The largest size of the random arguments of a case; by default 4 GiB.",
 )
-@click.option("--allow-none", is_flag=True, help="Artifacts without cases do not fail.")
+@click.option("--allow-none", is_flag=True, help="Accept artifacts without cases.")
 @options.quiet("as recorded")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact and environment."
@@ -195,10 +196,12 @@ class Outcome:
     "junit_file",
     metavar="XML",
     type=click.Path(dir_okay=False),
-    help="Write a report for CI to this file, in the form of JUnit.",
+    help="Also write a JUnit report for CI to this file.",
 )
 @options.folders
-@options.workers("How many processes to use; by default only this one. With --python, how many at a time.")
+@options.workers(
+    "The number of processes; by default only this one. With --python, the number of interpreters at a time."
+)
 @options.imports
 @options.headers
 def command(
@@ -219,12 +222,13 @@ def command(
     folders: inputs.Folders,
     spread: options.Spread,
 ) -> int:
-    """Make the calls again that were recorded in artifacts, and compare the results with the recorded ones.
+    """Repeat the recorded calls of artifacts, and compare the results with the recorded ones.
 
-    FILE is an artifact, a member of an archive or a URL; or a folder or an archive, for all artifacts in it. If there
-    are several, the last line has the totals by verdict. The exit status is 0 if all results are as recorded; 1 if one
-    differs, a case cannot be called, or an artifact cannot be loaded or has no cases; 2 if the command line makes no
-    sense; 75 if the same command may succeed later. This runs the functions: check only what you trust.
+    FILE is an artifact, a member of an archive or a URL; or a folder or an archive, for all artifacts in it. With
+    several artifacts, the last line has the totals by verdict. The exit status is 0 if all results are equal or close;
+    1 if a result differs, a case cannot be called, or an artifact cannot be loaded or has no cases; 2 if the command
+    line is wrong; 75 if the same command may succeed later. This runs the functions: check only artifacts that you
+    trust.
     """
     if plugin is not None and (pythons or is_matrix or is_bisecting or spread.is_asked_for):
         raise click.UsageError(

@@ -45,12 +45,12 @@ Example:
 @click.option(
     "--reader",
     metavar="READER",
-    help="Ask only about one release of JAX: 0.6.2, or 12w for the newest one of twelve weeks ago.",
+    help="Ask only about this release of JAX: 0.6.2, or 12w for the newest release twelve weeks ago.",
 )
-@options.quiet("loaded")
+@options.quiet("loadable")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact.")
 @options.folders
-@options.workers("How many processes to use; by default only this one.")
+@options.workers("The number of processes; by default only this one.")
 @options.imports
 @options.headers
 def command(
@@ -61,15 +61,16 @@ def command(
     folders: inputs.Folders,
     spread: options.Spread,
 ) -> int:
-    """Say what artifacts are and which releases of JAX can load them.
+    """Say which releases of JAX can load artifacts, and which releases wrote them.
 
-    FILE is an artifact, or an archive or a folder, which stands for all artifacts in it. If there are several
-    artifacts, each gets a row: who wrote it, which releases load it, whether it is loaded here and can be called, and
-    if not, why. The totals follow. Nothing is run. JAX is imported, to parse the modules. If there is only one
-    artifact, and some releases refuse it, the last line says how 'migrate' helps. This is tried, but nothing is
-    written. The exit status is 0 if jaxexp loads all artifacts here, and can call them, or, with --reader, if that
-    release loads them. It is 1 if one is not callable, refused, damaged, or cannot be read; and 75 if nothing else is
-    wrong than that a server or cluster could not be reached: try again.
+    FILE is an artifact, or an archive or a folder, for all artifacts in it. With several artifacts, each gets a row:
+    its writer, the releases that load it, and whether it can be loaded and called here. The totals follow. If some
+    releases refuse a single artifact, the last line says how 'migrate' helps; the migration is tried, but nothing is
+    written. Nothing is run. JAX is imported, to parse the modules.
+
+    The exit status is 0 if jaxexp can load and call all artifacts here or, with --reader, if that release can load
+    them. It is 1 if an artifact is refused, damaged, unreadable or not callable. It is 75 if the only problem was a
+    server or cluster that could not be reached: try again.
     """
     from jaxexp._compat.compatibility import release_of
 

@@ -29,14 +29,14 @@ SECTIONS = ("signature", "operations", "sizes", "weights", "origin", "members")
 @click.command(epilog=_EXAMPLE, short_help="Compare two artifacts.")
 @click.argument("old", metavar="A", type=completing.Artifact())
 @click.argument("new", metavar="B", type=completing.Artifact())
-@click.option("--only", multiple=True, type=click.Choice(SECTIONS), help="Compare only this; may be repeated.")
+@click.option("--only", multiple=True, type=click.Choice(SECTIONS), help="Compare only this section. May be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @options.headers
 def command(old: str, new: str, only: tuple[str, ...], as_json: bool) -> int:
-    """Compare two artifacts: signature, operations by kind, sizes, weights by digest, and where they come from.
+    """Compare two artifacts: signature, operations by kind, sizes, weights by digest, and origin.
 
     For two archives, compare the names and digests of their members. Only differences are shown. JAX is not imported.
-    The exit status is that of diff(1): 0 if nothing differs, 1 if something differs, 2 if the comparison failed.
+    As with diff(1), the exit status is 0 if nothing differs, 1 if something differs, and 2 if the comparison failed.
     """
     if folder := next(filter(inputs.is_folder, (old, new)), None):
         raise click.UsageError(

@@ -19,38 +19,41 @@ Example:
   jaxexp from-stablehlo model.mlirbc --shape 0=batch,784 -o model.jaxexp"""
 
 
-@click.command(epilog=_EXAMPLE, short_help="Make an artifact of a StableHLO module.")
+@click.command(epilog=_EXAMPLE, short_help="Make an artifact from a StableHLO module.")
 @click.argument("module", metavar="MODULE", type=click.Path(exists=True, dir_okay=False))
 @click.option("-o", "--output", required=True, metavar="OUT", type=click.Path(), help="The artifact.")
-@click.option("--entry", metavar="NAME", help="The function to call; by default main, or the only public one.")
-@click.option("--name", metavar="NAME", help="The name of the function in the artifact; by default the module's.")
+@click.option("--entry", metavar="NAME", help="The function to call; by default main, or the only public function.")
+@click.option(
+    "--name", metavar="NAME", help="The name of the function in the artifact; by default the name of the module."
+)
 @click.option(
     "--platform",
     "platforms",
     multiple=True,
     metavar="NAME",
-    help="A platform to call it on, such as cuda; by default that of the installed JAX. May be repeated.",
+    help="A platform to call it on, such as cuda; by default the platform of the installed JAX. May be repeated.",
 )
 @click.option(
     "--shape",
     "shapes",
     multiple=True,
     metavar="INDEX=SHAPE",
-    help="The shape of an argument with dynamic dimensions, in names and sizes. May be repeated.",
+    help="The shape of an argument with dynamic dimensions, as in 0=batch,784; the first index is 0. May be repeated.",
 )
 @click.option(
     "--allow-custom-call",
     "allowed",
     multiple=True,
     metavar="TARGET",
-    help="Take a custom call that is not known to be stable. May be repeated.",
+    help="Allow this custom call, which is not known to be stable. May be repeated.",
 )
 @click.option(
     "--vjp-order",
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
-    help="How many VJPs to make of the module as it is written, without the custom derivatives of its source.",
+    help="How many VJPs to make. They differentiate the module as it is written, without custom derivatives of "
+    "its source.",
 )
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 def command(
@@ -64,10 +67,10 @@ def command(
     vjp_order: int,
     force: bool,
 ) -> None:
-    """Make an artifact of a StableHLO module that another program wrote: PyTorch, TensorFlow, Reactant.jl and others.
+    """Make an artifact from a StableHLO module of another program, such as PyTorch, TensorFlow or Reactant.jl.
 
-    MODULE has StableHLO text or MLIR bytecode. Indices of arguments begin at 0. This imports JAX. The exit status is 1
-    if the module cannot become an artifact.
+    MODULE is a file with StableHLO text or MLIR bytecode. This imports JAX. The exit status is 1 if the module cannot
+    become an artifact.
     """
     outputs.refuse_to_replace(output, ARTIFACT, force=force)
     from jaxexp._compat.foreign.from_stablehlo import from_stablehlo

@@ -30,7 +30,7 @@ Example:
   jaxexp inspect --json fleet.zip::resnet/b8 | jq '.[0].platforms'"""
 
 
-@click.command(epilog=_EXAMPLE, short_help="Say what is in artifacts.")
+@click.command(epilog=_EXAMPLE, short_help="Show the contents of artifacts.")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=completing.Artifact())
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact.")
 @click.option("--mlir", is_flag=True, help="Print only the module, as MLIR text. This imports JAX.")
@@ -43,10 +43,10 @@ Example:
 @click.option(
     "--digests",
     is_flag=True,
-    help="Also print two SHA-256 digests: of the bytes, and of the meaning, which equal programs have in common. This "
+    help="Also print two SHA-256 digests: of the bytes, and of the meaning, which equal programs share. This "
     "imports JAX.",
 )
-@click.option("--all", "everything", is_flag=True, help="Also show what is too long for a terminal.")
+@click.option("--all", "everything", is_flag=True, help="Also show lists that are too long for a terminal.")
 @options.folders
 @options.imports
 @options.headers
@@ -62,12 +62,12 @@ def command(
     digests: bool,
     everything: bool,
 ) -> int:
-    """Say what is in artifacts: signature, platforms, shardings, effects, sizes, versions, custom calls, weights.
+    """Show the contents of artifacts: signature, platforms, shardings, effects, sizes, versions, custom calls, weights.
 
-    FILE is an artifact or a member of an archive; or a folder or an archive, in which each artifact gets a row in a
-    table. Nothing is run, and JAX is imported only for --mlir, --jaxpr, --digests and --import. This shows what a file
-    says about itself; 'verify' checks its bytes. FILE may also be a file of executables; JAX is then imported, to say
-    whether they fit here. Of a safetensors file or index, this lists the tensors.
+    FILE is an artifact or a member of an archive; or a folder or an archive, for a table of its artifacts. FILE may
+    also be a file of executables (then JAX is imported, to say whether they fit here), or a safetensors file or index,
+    for a list of its tensors. These are a file's statements about itself; 'verify' checks its bytes. Nothing is run,
+    and JAX is imported only for --mlir, --jaxpr, --digests and --import.
     """
     if [mlir, jaxpr, as_json].count(True) > 1:
         raise click.UsageError("--mlir, --jaxpr and --json exclude each other")

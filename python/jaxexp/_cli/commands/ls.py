@@ -35,8 +35,8 @@ Example:
 @click.argument("place", metavar="PLACE", type=click.Path())
 @click.argument("pattern", metavar="[GLOB]", required=False, shell_complete=completing.of_archive)
 @click.option("-l", "--long", is_flag=True, help="Also show devices, VJPs, writer, digest and metadata.")
-@click.option("-s", "--signature", metavar="TEXT", help="Only those with this text in their signatures.")
-@click.option("-g", "--group", is_flag=True, help="Print a row for each signature, with those that have it.")
+@click.option("-s", "--signature", metavar="TEXT", help="List only signatures with this text.")
+@click.option("-g", "--group", is_flag=True, help="Print a row for each signature, with the members that have it.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each member.")
 @options.folders
 @options.headers
@@ -51,8 +51,8 @@ def command(
 ) -> int:
     """List the members of an archive, or the artifacts in a folder, with their signatures.
 
-    PLACE is an archive, whose index says all this, or a folder. GLOB chooses members by their names, or artifacts by
-    their paths in the folder, as they are printed. JAX is not imported.
+    PLACE is an archive or a folder. GLOB chooses members by their names, or artifacts by their paths in the folder, as
+    they are printed. JAX is not imported.
     """
     if group and (long or as_json):
         raise click.UsageError("--group prints no more than signatures and names: leave out --long and --json")

@@ -43,28 +43,28 @@ Example:
 @click.option(
     "--to",
     metavar="READER",
-    help="The reader to write for: a release such as 0.6.2, the newest release some weeks ago such as 12w, or max for "
-    "the oldest release that can read the artifact; by default the installed JAX.",
+    help="The reader to write for: a release such as 0.6.2, the newest release some weeks ago, as in 12w, or max "
+    "for the oldest release that can read the artifact; by default the installed JAX.",
 )
 @click.option(
     "--inputs",
     metavar="NPZ",
     type=click.Path(exists=True, dir_okay=False),
-    help="Call both functions with the arrays in this file and compare the results. They are named by the paths of the "
-    "arguments, or in their order, as numpy.savez(NPZ, *arrays) does it.",
+    help="Call both functions with the arrays in this file, and compare the results. The arrays have the paths "
+    "of the arguments as names, or the order of the arguments, as in numpy.savez(NPZ, *arrays).",
 )
 @click.option(
     "--locations",
     type=click.Choice(["full", "names", "none"]),
     default="full",
-    help="What to keep of where operations come from: all; the names of scopes and functions, without the paths and "
-    "lines of source files; or nothing.",
+    help="The source locations to keep: all; the names of scopes and functions, without the paths and lines of "
+    "source files; or none.",
 )
-@options.sizes("saved with the artifact, for which what runs it without JAX compiles it")
-@click.option("--force", is_flag=True, help="Replace OUT if it exists; or files in OUT, if it is a folder.")
+@options.sizes("saved with the artifact, and compiled by programs that run it without JAX")
+@click.option("--force", is_flag=True, help="Replace OUT if it exists; if it is a folder, files in it.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with a list of all artifacts.")
 @options.folders
-@options.workers("How many processes to use for several artifacts; by default only this one.")
+@options.workers("The number of processes for several artifacts; by default only this one.")
 @options.imports
 @options.headers
 def command(
@@ -81,12 +81,12 @@ def command(
 ) -> int:
     """Rewrite artifacts of any age, so that the installed JAX, or another release, can load them.
 
-    IN is an artifact, or a folder, an archive or a pattern of members. If there are several, or IN stands for several
-    artifacts, OUT is a folder for them, in which they have the names that they have in their own folders; 'pack' makes
-    an archive from it. Before a file appears, the new artifact is read again and
-    compared with the old one. The weights of a member of an archive are written beside OUT. This imports JAX. The exit
-    status is 0 if everything is migrated, 1 if something is not, and 75 if that is only because a server or cluster
-    could not be reached, or somebody else has the journal: try again.
+    IN is an artifact, or a folder, an archive or a pattern of members. For several artifacts, OUT is a folder, in which
+    they keep their names; 'pack' makes an archive of it. Before a file appears, the new artifact is read again and
+    compared with the old one. The weights of a member of an archive are written beside OUT. This imports JAX.
+
+    The exit status is 0 if everything is migrated, and 1 if something is not. It is 75 if the only problem was a server
+    or cluster that could not be reached, or a journal that another process uses: try again.
     """
     if to is not None:
         from jaxexp._kernel.write.reader import check_choice  # imports JAX

@@ -34,17 +34,18 @@ Example:
 @click.argument("archive", type=click.Path())
 @click.argument("paths", metavar="FILE|FOLDER|NAME=FILE...", nargs=-1, required=True, type=completing.Artifact())
 @click.option("--append", is_flag=True, help="Add to an archive that exists.")
-@click.option("--force", is_flag=True, help="Replace what exists: the archive, or with --append its members.")
+@click.option("--force", is_flag=True, help="Replace the archive, or with --append its members, if they exist.")
 @click.option(
     "-k",
     "--keep-going",
     is_flag=True,
-    help="Pack whole artifacts and list the others last; the exit status is 1 or 75.",
+    help="Pack the artifacts that are whole, and list the others last. The exit status is then 1 or 75.",
 )
 @options.folders
 @click.option("-m", "--metadata", multiple=True, metavar="KEY=JSON", help="Metadata for each member.")
 @options.workers(
-    "Verify the artifacts before the archive is written, in so many threads; with --executor, in those of each worker."
+    "The number of threads that verify the artifacts before the archive is written; with --executor, the "
+    "number in each worker."
 )
 @options.headers
 def command(
@@ -59,13 +60,14 @@ def command(
 ) -> int:
     """Pack artifacts into an archive: a ZIP file from which one member is loaded without reading the others.
 
-    The name of a member is the path of its file without the suffix. For a file in a FOLDER, it is the path inside of
-    that folder. Weights in files beside artifacts are packed, too, each tensor once. From a FOLDER, files are packed if
-    their names or their first bytes are those of artifacts; the last line says how many were skipped. If an artifact is
-    damaged or cannot be read, nothing is packed; with --keep-going, all others are packed. With --keep-going,
-    --workers, --executor or --journal, all artifacts are verified first; then one process writes. The archive appears,
-    or changes, when everything is written. Metadata goes into the artifacts; for those that jax.export wrote, only the
-    archive's index keeps it. JAX is not imported.
+    The name of a member is the path of its file without the suffix; for a file in a FOLDER, the path inside that
+    folder. In a FOLDER, files with the names or first bytes of artifacts are packed; the last line counts the skipped
+    files. Weights in files beside artifacts are packed, too, each tensor once.
+
+    If an artifact is damaged or cannot be read, nothing is packed; with --keep-going, the others are. With
+    --keep-going, --workers, --executor or --journal, all artifacts are verified first; then one process writes. The
+    archive appears, or changes, when everything is written. Metadata goes into the artifacts; for artifacts of
+    jax.export, only the archive's index has it. JAX is not imported.
     """
     _refuse_to_lose(archive)
     if not append and not force:

@@ -30,18 +30,17 @@ Example:
     "--output",
     metavar="EXE",
     type=click.Path(),
-    help="The file of executables, by default FILE with the suffix .exe. If it exists, code is added to it.",
+    help="The file of executables; by default FILE with the suffix .exe. If it exists, code is added.",
 )
 @click.option("--vjp", "order", type=click.IntRange(0), default=0, metavar="ORDER", help="Also compile this many VJPs.")
 @options.imports
 @options.headers
 def command(file: str, sized: tuple[str, ...], output: str | None, order: int) -> None:
-    """Compile functions for this machine, and keep the code in a file, so that later processes compile nothing.
+    """Compile functions for this machine, and keep the code in a file, so that later processes need not compile.
 
-    load(FILE, executables=EXE) and 'run --executables EXE' use the code where the machine, the releases and the flags
-    are the same; 'inspect EXE' shows them. Code that EXE already has is not compiled again. The file is native code:
-    trust it as you trust a program. Without --size, code is compiled for the sizes that FILE was saved with. This
-    imports JAX.
+    load(FILE, executables=EXE) and 'run --executables EXE' use the code if the machine, the releases and the flags are
+    the same; 'inspect EXE' shows them. Code that EXE already has is not compiled again. EXE is native code: trust it as
+    you trust a program. Without --size, code is compiled for the sizes that FILE was saved with. This imports JAX.
     """
     chosen = options.combinations(sized) if sized else None
     path, _ = inputs.split(file)

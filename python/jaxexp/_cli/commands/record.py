@@ -29,17 +29,17 @@ Example:
     "--random",
     "is_random",
     is_flag=True,
-    help="Use random numbers for all arguments that are not given. The artifact has only their seeds.",
+    help="Use random numbers for all other arguments. The artifact has only their seeds.",
 )
 @click.option(
     "--seed",
     type=click.IntRange(0, (1 << 31) - 1),
     metavar="SEED",
     default=0,
-    help="With --random, other numbers than those of seed 0.",
+    help="With --random, the seed of the numbers; by default 0.",
 )
 @options.size("With --random, the size of a symbolic dimension, as in batch=4; once for each dimension.")
-@click.option("--name", metavar="NAME", help="What the case is called; by default a number.")
+@click.option("--name", metavar="NAME", help="The name of the case; by default a number.")
 @click.option(
     "--vjp-order",
     type=click.IntRange(0),
@@ -47,17 +47,18 @@ Example:
     help="Record a call of the VJP of this order, with random cotangents.",
 )
 @options.tolerance(
-    "How far results may be from the recorded ones; 'dtype', the default, is the same for all functions. 'measured' "
-    "measures what rounding does to them, which takes several calls.",
+    "The tolerance of the results. 'dtype', the default, depends only on their dtypes. 'measured' measures "
+    "the effect of rounding, with several calls.",
     "dtype",
     "measured",
 )
 @click.option(
     "--trace",
     is_flag=True,
-    help="Record fingerprints of what each operation makes, so that 'check' can name the first one that differs.",
+    help="Record fingerprints of the results of all operations, so that 'check' can name the first operation "
+    "that differs.",
 )
-@click.option("--replace", is_flag=True, help="Drop the cases that the artifact has.")
+@click.option("--replace", is_flag=True, help="Replace the old cases of the artifact.")
 @options.imports
 def command(
     file: str,
@@ -71,11 +72,11 @@ def command(
     trace: bool,
     replace: bool,
 ) -> int:
-    """Call a function, and add the arguments and the results to its file as a case, which 'check' compares with.
+    """Call a function, and add the arguments and results to its file as a case, so that 'check' can repeat the call.
 
     ARGs are as in 'run'. Only the trailer of the file is written again, and jax.export reads the file as before. If
     arrays take more than 64 KiB, the largest go to a file beside it, NAME.cases.safetensors. This imports JAX, and runs
-    the function: run only what you trust.
+    the function: record only functions that you trust.
     """
     from jaxexp._fleet.places.load import record
 

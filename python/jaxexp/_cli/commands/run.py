@@ -60,7 +60,7 @@ def _check_arguments(ctx: click.Context, _: click.Parameter, given: tuple[str, .
     "--output",
     metavar="OUT",
     type=click.Path(),
-    help="Write the results to this file: .npy for one, .npz for any number, by their paths.",
+    help="Write the results to this file: .npy for one result, .npz for any number, by their paths.",
 )
 @click.option(
     "--expect",
@@ -69,16 +69,16 @@ def _check_arguments(ctx: click.Context, _: click.Parameter, given: tuple[str, .
     help="Compare the results with those in this .npz or .npy file, as -o writes it. The exit status is 1 if a number "
     "differs by more than rounding.",
 )
-@click.option("--random", "is_random", is_flag=True, help="Use random numbers for all arguments that are not given.")
+@click.option("--random", "is_random", is_flag=True, help="Use random numbers for all other arguments.")
 @click.option(
-    "--seed", type=click.IntRange(0), metavar="SEED", help="With --random, other numbers than those of seed 0."
+    "--seed", type=click.IntRange(0), metavar="SEED", help="With --random, the seed of the numbers; by default 0."
 )
 @options.size("With --random, the size of a symbolic dimension, as in batch=4; once for each dimension.")
 @click.option(
     "--weights",
     metavar="SAFETENSORS",
     type=click.Path(),
-    help="Use the weights in this file, or index, in place of those beside the function.",
+    help="Use the weights in this file or index, in place of the function's own.",
 )
 @click.option(
     "--cast",
@@ -112,11 +112,11 @@ def command(
 ) -> int:
     """Call a function with arrays from files, and write its results to a file, or show them.
 
-    ARG is a .npy file, or a number for a scalar (for a random key, its seed). ARGs are the arguments in the order in
-    which 'inspect' lists them; PATH=ARG is the argument that 'inspect' calls PATH. A .npz file has arguments by their
-    paths, or in their order as arr_0, arr_1, ... Sizes of symbolic dimensions are those of the arrays. Without OUT,
-    shapes and ranges are shown, and the numbers of small results. This imports JAX, and runs the function: run only
-    what you trust.
+    ARG is a .npy file, or a number for a scalar (for a random key, its seed). ARGs are in the order in which 'inspect'
+    lists the arguments; PATH=ARG is the argument with this path there. A .npz file has arguments by their paths, or in
+    their order as arr_0, arr_1, ... The arrays decide the sizes of symbolic dimensions. Without OUT, shapes and ranges
+    are shown, and the numbers of small results. This imports JAX, and runs the function: run only functions that you
+    trust.
     """
     if not is_random and (sized or seed is not None):
         raise click.UsageError(f"{'--size' if sized else '--seed'} is for random numbers: add --random")

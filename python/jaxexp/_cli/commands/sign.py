@@ -31,16 +31,16 @@ Example:
     metavar="PEM",
     multiple=True,
     type=click.Path(),
-    help="Certificates between this one and one that others trust.",
+    help="Certificates between --certificate and a trusted one. May be repeated.",
 )
-@click.option("--sigstore", is_flag=True, help="Sign with an identity that Sigstore confirms: it asks in a browser.")
-@click.option("--ambient", is_flag=True, help="With --sigstore: use the identity that CI gives to this process.")
+@click.option("--sigstore", is_flag=True, help="Sign with an identity that Sigstore confirms in a browser.")
+@click.option("--ambient", is_flag=True, help="With --sigstore, use the identity of this process in CI.")
 @click.option(
     "-o",
     "--output",
     metavar="SIG",
     type=click.Path(),
-    help="Write one signature for all files, in their folder or one above. By default each gets its own, FILE.sig.",
+    help="Write one signature for all files, in their folder or one above. By default, each file gets FILE.sig.",
 )
 def command(
     paths: tuple[str, ...],
@@ -53,11 +53,11 @@ def command(
     ambient: bool,
     output: str | None,
 ) -> int:
-    """Sign artifacts with their weights, archives, and files of executables, so that others can check who made them.
+    """Sign artifacts with their weights, archives, and files of executables, so that others can check their origin.
 
-    FILE is one of these, or a folder, which stands for the artifacts and archives in it. Each file is verified first. A
-    signature has the OpenSSF Model Signing format: 'jaxexp verify --signed-by' and 'model_signing verify' check it. One
-    that exists is replaced. JAX is not imported.
+    FILE is one of these files, or a folder, for all artifacts and archives in it. Each file is verified first. A
+    signature has the OpenSSF Model Signing format: 'jaxexp verify --signed-by' and 'model_signing verify' check it. An
+    old signature is replaced. JAX is not imported.
     """
     from jaxexp._fleet.places.sign import signed, signer
 

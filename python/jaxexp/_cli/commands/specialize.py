@@ -35,24 +35,25 @@ Example:
     required=True,
     metavar="OUT",
     type=click.Path(),
-    help="An archive, NAME.zip, for any number of sizes; or an artifact for one.",
+    help="An archive, NAME.zip, for any number of sizes; or an artifact for one combination.",
 )
 @click.option(
     "--to",
     metavar="READER",
-    help="The reader to write for, as in 'migrate': a release such as 0.8.1, 12w, or max; by default the installed "
-    "JAX, whatever FILE was written for.",
+    help="The reader to write for, as in 'migrate': a release such as 0.8.1, 12w, or max; by default the "
+    "installed JAX, even if FILE was written for another release.",
 )
 @click.option("--append", is_flag=True, help="Add to an archive that exists.")
-@click.option("--force", is_flag=True, help="Replace what exists: OUT, or with --append members.")
+@click.option("--force", is_flag=True, help="Replace OUT, or with --append its members, if they exist.")
 @options.imports
 @options.headers
 def command(file: str, sized: tuple[str, ...], output: str, to: str | None, append: bool, force: bool) -> None:
-    """Fix the symbolic dimensions of a function, so that it compiles to faster code and runs where shapes are constant.
+    """Fix the symbolic dimensions of a function, so that it compiles to faster code and runs where shapes must be
+    constant.
 
-    For each combination of sizes, there is one function. In an archive, its name has the name of FILE and the sizes, as
-    in model-batch-8, and weights are stored once for all of them. The VJPs of FILE and its metadata are kept. OUT
-    appears when everything is written. This imports JAX.
+    Each combination of sizes gives one function. In an archive, its name is the name of FILE with the sizes, as in
+    model-batch-8, and all functions share the weights. VJPs and metadata are kept. OUT appears when everything is
+    written. This imports JAX.
     """
     chosen = options.combinations(sized)
     if to is not None:

@@ -21,15 +21,14 @@ Example:
 @click.command(epilog=_EXAMPLE, short_help="Write members of an archive as files.")
 @click.argument("archive", type=click.Path())
 @click.argument("pattern", metavar="[GLOB]", required=False, shell_complete=completing.of_archive)
-@click.option("-d", "--directory", default=".", show_default=True, type=click.Path(), help="Where to put the files.")
+@click.option("-d", "--directory", default=".", show_default=True, type=click.Path(), help="The folder for the files.")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @options.headers
 def command(archive: str, pattern: str | None, directory: str, force: bool) -> None:
     """Write members of an archive as files, each a plain artifact.
 
-    Each artifact is verified first. Its file appears complete or not at all. Its weights and cases are written to files
-    beside it; artifacts with the same weights share them. Nothing is written outside of the directory. JAX is not
-    imported.
+    Each artifact is verified first. Its file appears completely or not at all. Its weights and cases go to files beside
+    it; artifacts with the same weights share them. Nothing is written outside of the directory. JAX is not imported.
     """
     with inputs.part(archive, pattern) as opened:
         targets = {name: inside(directory, name, ".jaxexp") for name in opened}

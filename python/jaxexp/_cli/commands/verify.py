@@ -91,8 +91,8 @@ class Verdict:
     "--policy",
     metavar="TOML",
     type=click.Path(),
-    help="Also refuse what this policy does not allow: a file with fields of Policy, such as custom_calls = ['my_*']. "
-    "This imports JAX.",
+    help="Also refuse artifacts that this policy does not allow: a file with fields of Policy, such as "
+    "custom_calls = ['my_*']. This imports JAX.",
 )
 @click.option(
     "--signed-by",
@@ -100,13 +100,17 @@ class Verdict:
     metavar="PEM",
     multiple=True,
     type=click.Path(),
-    help="Refuse what the owner of this key has not signed: a public key, or certificates that are trusted.",
+    help="Refuse files without a signature by the owner of this public key, or by a signer with one of these "
+    "trusted certificates.",
 )
-@click.option("--identity", metavar="NAME", help="Refuse what this identity has not signed with Sigstore.")
-@click.option("--issuer", metavar="URL", help="With --identity: the identity provider that confirms it.")
-@click.option("--signature", metavar="SIG", type=click.Path(), help="The signature of all files, not FILE.sig.")
+@click.option("--identity", metavar="NAME", help="Refuse files without a signature by this identity of Sigstore.")
+@click.option("--issuer", metavar="URL", help="With --identity, the identity provider that must have confirmed it.")
+@click.option(
+    "--signature", metavar="SIG", type=click.Path(), help="One signature for all files, in place of FILE.sig."
+)
 @options.workers(
-    "How many threads to use; by default one for each processor. With --executor, those of each worker; by default 1."
+    "The number of threads; by default one for each processor. With --executor, the number in each worker; "
+    "by default 1."
 )
 @options.imports
 @options.headers
@@ -124,15 +128,16 @@ def command(
 ) -> int:
     """Check that artifacts are whole: their structure, all digests, and for files also the bytecode of the modules.
 
-    FILE is an artifact, an archive (index, directory and all members), or a folder. In a folder, files are checked if
-    their names or their first bytes are those of artifacts or archives; the last line says how many were skipped.
-    A file of executables, or a safetensors file, is verified if you name it.
-    Weights in files beside an artifact are read and compared with their digests, too. JAX is imported only for a
-    policy. The exit status is 0 if everything is whole, and 1 if something is damaged, cannot be read, is not allowed,
-    or is not signed. It is 75 if nothing else is wrong than that a server or cluster could not be reached: try again.
+    FILE is an artifact, an archive (index, directory and all members), or a folder. In a folder, files with the names
+    or first bytes of artifacts or archives are checked; the last line counts the skipped files. A file of executables
+    or a safetensors file must be named itself. Weights in files beside an artifact are compared with their digests,
+    too. JAX is imported only for a policy.
 
-    With --signed-by or --identity, each file needs a signature, by default FILE.sig, and so do the weights beside it.
-    Signatures are checked before anything is made of a file. Every file that they list is read, whatever it is.
+    The exit status is 0 if everything is whole, and 1 if something is damaged, unreadable, not allowed or not signed.
+    It is 75 if the only problem was a server or cluster that could not be reached: try again.
+
+    With --signed-by or --identity, each file and its weights need a signature, by default FILE.sig. Signatures are
+    checked first. Every file that they list is read.
     """
     by = _signed_by(pem, identity, issuer, signature)
     allowed = inputs.policy(policy)

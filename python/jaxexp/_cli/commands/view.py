@@ -33,17 +33,19 @@ Example:
 @click.command(epilog=_EXAMPLE, short_help="Make a page about an artifact.")
 @click.argument("file", metavar="FILE", type=completing.Artifact())
 @click.argument("other", metavar="[OTHER]", required=False, type=completing.Artifact())
-@click.option("-o", "--output", metavar="PAGE", help="The page; - for stdout. [default: the name of FILE, with .html]")
-@click.option("--open", "show", is_flag=True, help="Open the page in a browser. Without -o, it is a temporary file.")
+@click.option("-o", "--output", metavar="PAGE", help="The page; - for stdout. By default, the name of FILE and .html.")
+@click.option(
+    "--open", "show", is_flag=True, help="Open the page in a browser. Without -o, the page is a temporary file."
+)
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @options.imports
 @options.headers
 def command(file: str, other: str | None, output: str | None, show: bool, force: bool) -> None:
-    """Make one HTML page about an artifact, or about what differs between two.
+    """Make one HTML page about an artifact, or about the differences between two.
 
     It shows arguments and results with their shardings, weights, the module as a graph that folds, VJPs, custom calls,
-    and which releases of JAX load it. The page works offline: it loads nothing. The artifact is not run; JAX is
-    imported, to parse the modules.
+    and the releases of JAX that can load it. The page works offline. The artifact is not run; JAX is imported, to parse
+    the modules.
     """
     if output == "-" and show:
         raise click.UsageError("--open needs a file, and -o - writes to stdout")
