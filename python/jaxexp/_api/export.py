@@ -52,8 +52,8 @@ def export(
         compatibility: the oldest JAX that must be able to read the artifact: a release such as ``"jax-0.6.2"``; a
             number of weeks before the installed release, such as ``"12w"``; or ``"max"`` for the oldest release that
             can read this function. The function is lowered for that release, and `serialize` and `save` of the function
-            and of its VJPs write for it by default. The default is today's layout and the StableHLO of four weeks ago,
-            as in `jax.export`.
+            and of its VJPs write for it by default. The default is the current layout and the StableHLO of four weeks
+            ago, as in `jax.export`.
         weights: the closed-over arrays that become weights: they stay outside of the module, and the result is a
             `BoundExported`. Pass a pytree, such as the parameters of a model: the leaves that the function itself uses,
             as the same objects, become weights, named by their paths (``layers/0/w``). Leaves that are not arrays are

@@ -43,8 +43,8 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
         in_avals: one abstract value (shape, dtype, sharding, memory space) per leaf of `in_tree`; shapes may contain
             symbolic dimensions.
         out_tree: the tree structure of the result.
-        out_avals: one abstract value per leaf of `out_tree`; their symbolic dimensions are functions of those in
-            `in_avals`.
+        out_avals: one abstract value per leaf of `out_tree`; their symbolic dimensions are functions of the dimensions
+            in `in_avals`.
         in_shardings_hlo: for each argument None, or its HloSharding if the function was loaded on JAX before 0.11.1.
             Use `in_shardings_jax`.
         out_shardings_hlo: the same for the results.
@@ -107,6 +107,10 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
             DeserializationError: a weight is missing, has another shape or dtype, or does not fit into the dtype; or a
                 file cannot be read.
             OSError: a file cannot be opened.
+
+        Example:
+            >>> model = exported.bind(params)  # exported takes (params, x)
+            >>> model.call(x)
         """
         from jaxexp._weights.bound.program import with_named_weights, without_arrays
 
@@ -328,6 +332,10 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
                 there is neither `into` nor a compile cache.
             DeserializationError: the file is not a file of executables, or it is damaged.
             OSError: the file cannot be written.
+
+        Example:
+            >>> exported.precompile((x,), into="model.exe")
+            >>> load("model.jaxexp", executables="model.exe").call(x)
         """
         from jaxexp._executables.precompile import precompile
 
@@ -370,6 +378,9 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
             ExportError: a spec does not fit the function's signature.
             UnsupportedError: an operation of the module has no exact counterpart in JAX; the message names it. Or the
                 module is nested too deeply, or has too many operations after all calls are inlined.
+
+        Example:
+            >>> print(load("model.jaxexp").make_jaxpr())
         """
         from jaxexp._readback.read_back import make_jaxpr
 

@@ -37,12 +37,12 @@ PROMISED_MONTHS = 6
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusal:
-    """A range of JAX releases whose `jax.export` cannot load an artifact, all for the same reason.
+    """A range of JAX releases whose `jax.export` cannot load an artifact, for the same reason.
 
     Attributes:
-        first: the oldest of them.
-        last: the newest of them.
-        reason: why.
+        first: the oldest release.
+        last: the newest release.
+        reason: the reason.
     """
 
     first: str

@@ -133,7 +133,7 @@ class Function(ExportedData):
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The `metadata` of the artifact that this function was loaded from; empty if there is none.
+        """The `metadata` of the artifact that this function was loaded from; empty without metadata.
 
         `serialize` and `save` write it again, unless they are given other metadata.
         """
@@ -162,7 +162,7 @@ class Function(ExportedData):
 
         Raises:
             DeserializationError: the module is damaged, or needs a newer JAX.
-            ExportError: `serialized` is False and there is no current MLIR context. It is a RuntimeError, too.
+            ExportError: `serialized` is False, and there is no current MLIR context. The error is also a RuntimeError.
         """
         from jaxexp._kernel.module import mlir
 

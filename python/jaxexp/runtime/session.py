@@ -189,8 +189,8 @@ class Session:
                 loops that may not end for zeros, or with an error for zeros are not warmed up.
 
         Raises:
-            RunError: the plugin cannot be found or started, or lacks what the artifact needs; or a set of sizes does
-                not have one size for each symbolic dimension.
+            RunError: the plugin cannot be found or started, or lacks a platform, a device or a custom call of the
+                artifact; or a set of sizes does not have one size for each symbolic dimension.
             DeserializationError: the artifact is damaged, or `executables` is damaged or not a file of executables. The
                 error names the file.
             PolicyError: the policy does not allow something in the artifact.
@@ -284,6 +284,10 @@ class Session:
         Raises:
             RunError: an argument does not fit, or the plugin fails.
             WeightsError: as in `__call__`.
+
+        Example:
+            >>> for x in batches:
+            ...     state = step.on_device(state, x)
         """
         return self._built(map(Array, self._call(self._flat(args, kwargs))))
 

@@ -343,6 +343,11 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
                 from an interrupted append.
             ExportError: another process is changing it.
             OSError: the file cannot be opened or written.
+
+        Example:
+            >>> with jaxexp.Archive.append("fleet.zip") as archive:
+            ...     archive.add("resnet/b16", exported)
+            ...     archive.remove("resnet/b8")
         """
         from .writer import ArchiveWriter, appended
 
@@ -422,6 +427,9 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         Args:
             pattern: as in `fnmatch.fnmatchcase`: ``*`` matches anything, slashes included, ``?`` one character, and
                 ``[ab]`` one of the characters in brackets.
+
+        Example:
+            >>> functions = jaxexp.Archive.open("fleet.zip").glob("resnet/*").load_all()
         """
         # Not `fnmatch.filter`, which takes backslashes for slashes on Windows.
         matches = re.compile(fnmatch.translate(pattern := os.fspath(pattern))).match

@@ -291,12 +291,12 @@ def compatibility_many(
         artifacts: as in `verify_many`; each member of an archive is one.
         executor: as in `verify_many`. Modules are parsed under Python's global lock, so processes help, and threads do
             not.
-        journal: as in `verify_many`; it has the results, too.
+        journal: as in `verify_many`. It records the results, too.
         timeout: as in `verify_many`.
 
     Returns:
         An iterator of pairs: a name, and the result, or the error if the artifact cannot be read. Few shares of the
-            work are read ahead, so a million artifacts need no more memory than a thousand.
+        work are read ahead, so a million artifacts need no more memory than a thousand.
 
     Raises:
         Exception: as in `verify_many`, while the iterator is used.
@@ -335,7 +335,7 @@ def digests_many(
     Args:
         artifacts: as in `verify_many`; each member of an archive is one.
         executor: as in `compatibility_many`.
-        journal: as in `verify_many`; it has the results, too.
+        journal: as in `verify_many`. It records the results, too.
         timeout: as in `verify_many`.
 
     Returns:
@@ -383,7 +383,7 @@ def spread(
 
     Returns:
         An iterator of pairs: a name, and the function's result, or the ExportError, OSError or ImportError that it
-            raised. Any other exception ends the iteration.
+        raised. Any other exception ends the iteration.
 
     Raises:
         TypeError: the function has no name, like a lambda; or, while the iterator is used, it does not return a JSON

@@ -156,9 +156,9 @@ def migrate(
     inputs: tuple[Sequence[Any], Mapping[str, Any]] | None = None,
     locations: str = "full",
 ) -> bytearray:
-    """Rewrites an artifact of any age, with all its VJPs, so that today's `jax.export` can load it.
+    """Rewrites an artifact of any age, with all its VJPs, so that the installed `jax.export` can load it.
 
-    HloShardings become NamedShardings, expired layouts become today's layout, and the modules are written for the
+    HloShardings become NamedShardings, expired layouts become the current layout, and the modules are written for the
     StableHLO version that `Exported.serialize` writes. The function keeps its name, trees, types, platforms, devices
     and effects: the new artifact is read again, and its signature is compared with the old one. The new artifact uses
     the weights and cases in files beside the old one, and names the first writer (`Inspection.first_writer`).

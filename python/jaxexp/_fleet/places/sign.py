@@ -44,7 +44,7 @@ def sign(
         password: the password of an encrypted key. It cannot be used with a certificate.
         certificate: a PEM file with the certificate of the key, which becomes a part of the signature.
         chain: PEM files with further certificates for the signature, from `certificate` up to a trusted one.
-        sigstore: signs with an identity that Sigstore confirms, in place of a key. The options are those of
+        sigstore: signs with an identity that Sigstore confirms, in place of a key. It takes the options of
             ``model_signing.signing.Config.use_sigstore_signer``, such as ``{"use_ambient_credentials": True}`` in CI.
             With ``{}``, a browser asks for your identity.
         signature: the path of one signature for all files. It must be in the folder of the files, or in a folder above.

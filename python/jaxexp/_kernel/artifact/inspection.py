@@ -22,7 +22,7 @@ class Value:
     Attributes:
         dtype: the name of its dtype.
         weak_type: whether its type is weak in JAX's type promotion; None if the artifact has no trailer to say so.
-        shape: its dimensions; symbolic ones are expressions in dimension variables, as text.
+        shape: its dimensions; a symbolic dimension is an expression in dimension variables, as text.
         memory_space: the memory that holds it: "device", "host" or "any".
         sharding: its sharding, as text; None if it is not specified, or if its mesh has no axes.
         kept: whether the module has it. The module may lack unused arguments, but no results.

@@ -66,6 +66,14 @@ def register_pytree_node_serialization(
     Raises:
         ExportError: the type or the name was registered before, or `from_children` is left out for a type that is
             not registered as a pytree node.
+
+    Example:
+        >>> register_pytree_node_serialization(
+        ...     State,
+        ...     serialized_name="mypackage.State",
+        ...     serialize_auxdata=lambda auxdata: json.dumps(auxdata).encode(),
+        ...     deserialize_auxdata=json.loads,
+        ... )
     """
     if (previous := by_type.get(nodetype)) is not None:
         raise ExportError(

@@ -282,11 +282,11 @@ class ExportedData(Attributes):
     def vjp(self) -> Self:
         """The VJP, which is itself an `Exported`. The first call exports or decodes it, and keeps it for later calls.
 
-        It takes the flat primal arguments, then one cotangent per result, and returns one cotangent per argument.
-        If a primal value has an integer or boolean dtype, its cotangent has dtype float0.
+        It takes the flat primal arguments, then one cotangent per result, and returns one cotangent per argument. The
+        cotangent of an integer or boolean value has dtype float0.
 
         Raises:
-            ExportError: the function was loaded from an artifact without it.
+            ExportError: the function was loaded from an artifact without this VJP.
         """
         if self._get_vjp is None:
             name, order = origin(self)
@@ -297,7 +297,7 @@ class ExportedData(Attributes):
         return kept(self, "vjp", _vjp)
 
     def has_vjp(self) -> bool:
-        """Whether there is a VJP: always after `export`; after loading, only if one was serialized."""
+        """Whether there is a VJP. After `export`, there always is; after loading, only if it was serialized."""
         return self._get_vjp is not None
 
 
