@@ -115,7 +115,7 @@ def migrate_many(
         The errors of the artifacts that were not migrated, by name.
 
     Raises:
-        ExportError: `to` is not a known release, or `locations` is not one of its choices; or as in `verify_many`.
+        ExportError: `to` does not name a release, or `locations` is not one of its choices; or as in `verify_many`.
         OSError: the folder cannot be made.
         Exception: as in `verify_many`.
 

@@ -69,7 +69,8 @@ class Digests:
             that ``jaxexp unpack`` writes.
         meaning: the digest of the program: its modules without names of functions and locations, its signature without
             the name of the function, its VJPs, and the content of its weights. Equal programs have equal meanings,
-            independent of place, time and format. Compare only meanings that the same release of jaxexp computed.
+            independent of place, time and format. Compare only meanings that the same release of jaxexp computed. Other
+            releases of JAX may lower the same function to another program.
     """
 
     sha256: str
