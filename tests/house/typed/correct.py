@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, assert_type
@@ -181,7 +182,7 @@ def without_jax(path: Path) -> None:
     register_ffi("target", object(), plugin=assert_type(find_plugin("cpu"), str))
     session = Session(path, plugin="cpu", devices=[0], policy=jaxexp.Policy(), options={"cpu_device_count": 2})
     assert_type(session.arguments, tuple[Value, ...])
-    assert_type(session.weights, dict[str, Array])
+    assert_type(session.weights, Mapping[str, Array])
     assert_type(session.vjp().with_weights("w.safetensors"), Session)
     assert_type(session.why_compiled, str)
     try:
