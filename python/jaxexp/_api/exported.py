@@ -75,7 +75,9 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
 
     @property
     def executables(self) -> tuple[Executable, ...]:
-        """The executables for this function in the file that was passed to `load` as `executables`."""
+        """The executables for this function in the file that was passed to `load` as `executables`; empty without a
+        file.
+        """
         return () if (found := vars(self._kept).get("executables")) is None else found.listed(self)
 
     @property
@@ -94,8 +96,8 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
         Args:
             weights: the first argument, a pytree of arrays; or a mapping of arrays by the paths of the leaves in the
                 first argument (``layers/0/w``); or the path of a safetensors file, or of an index
-                (``.safetensors.index.json``), with these names. Shapes and dtypes must be those of the signature. Other
-                arrays are ignored. Files are read when they are needed.
+                (``.safetensors.index.json``), with these names. Only shapes and dtypes are checked. Other arrays are
+                ignored. Files are read when they are needed.
             rename, cast, stable: as in `with_weights`.
 
         Returns:

@@ -280,8 +280,8 @@ def load_many(
             `Archive.load_all`. Folders and URLs are not accepted. Modules of large files are read when they are first
             used, as in `load`.
         workers: the number of threads, including the caller's; by default one for each CPU that the process may use.
-        on_error: what happens if an item fails. ``"raise"`` raises the error of the first item that fails, in the order
-            of `artifacts`. ``"return"`` puts the exception in the place of the function and reads the other items.
+        on_error: ``"raise"`` raises the error of the first item that fails, in the order of `artifacts`. ``"return"``
+            puts the exception in place of the function, and reads the other items.
         policy: the allowed contents of the artifacts, as in `deserialize`.
         signed_by: the trusted signer of the files, as in `load`. All files are then read as a whole, one after the
             other, and verified first.
