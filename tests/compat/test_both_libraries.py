@@ -45,14 +45,6 @@ def test_each_class_knows_the_objects_of_both() -> None:
         assert not isinstance(other, jaxexp.Exported)
 
 
-def test_a_name_that_was_imported_earlier() -> None:
-    with jaxexp.install():
-        exported = jax_export.export(jax.jit(jnp.sin))(arr(2))
-        assert type(exported) is jaxexp.Exported
-        assert isinstance(exported, STOCK)
-        assert isinstance(jax_export.DisabledSafetyCheck.platform(), STOCK_CHECK)
-
-
 def test_checks_are_equal() -> None:
     makers: list[Callable[[Any], Any]] = [lambda c: c.platform(), lambda c: c.custom_call("a"), lambda c: c("odd")]
     for i, make in enumerate(makers):
