@@ -15,7 +15,8 @@ import pytest
 
 import jaxexp
 from jaxexp._compat.foreign import source
-from kit.producers import bytecode, identity, module, parsed_here
+from kit.producers import identity, module, parsed_here
+from kit.vhlo import bytecode
 from kit.weighted import SIZE, X, apply, close, closed, params
 
 pytestmark = pytest.mark.jax

@@ -11,7 +11,9 @@ import pytest
 import jaxexp
 from jaxexp._compat.foreign import source
 from kit.each import each
-from kit.producers import bytecode, identity, module, portable
+from kit.named_devices import bytecode as portable
+from kit.producers import identity, module
+from kit.vhlo import bytecode
 
 pytestmark = pytest.mark.jax
 

@@ -34,6 +34,7 @@ ARTIFACTS = [
     for name, entry in json.loads((folder / "cases.json").read_text()).items()
     if "error" not in entry
 ]
+KEYS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}
 every_artifact = pytest.mark.parametrize(("version", "name"), ARTIFACTS)
 
 
@@ -41,17 +42,22 @@ def blob_of(version: str, name: str) -> bytes:
     return (RELEASES[version] / f"{name}.bin").read_bytes()
 
 
+def stored(path: Path, kind: str) -> list[np.ndarray]:
+    """The arrays of a kind in a file: `in_0`, `in_1` and so on."""
+    with np.load(path) as file:
+        return [file[f"{kind}_{i}"] for i in range(sum(name.startswith(f"{kind}_") for name in file))]
+
+
+def as_taken(value: np.ndarray, aval: Any) -> Any:
+    """A stored array in the type that a function takes."""
+    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(jnp.asarray(value), impl=KEYS[str(aval.dtype)])
+    return value.astype(aval.dtype)
+
+
 def arguments(exported: Any, version: str, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The stored arguments as the function takes them."""
-    with np.load(RELEASES[version] / f"{name}.npz") as file:
-        stored = dict(file)
-    leaves = []
-    for i, aval in enumerate(exported.in_avals):
-        value = stored[f"in_{i}"]
-        if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
-            leaves.append(jax.random.wrap_key_data(jnp.asarray(value), impl="threefry2x32"))
-        else:
-            leaves.append(value.astype(aval.dtype))
+    leaves = list(map(as_taken, stored(RELEASES[version] / f"{name}.npz", "in"), exported.in_avals))
     if exported.nr_devices > 1:
         everywhere = NamedSharding(mesh((4, 2), ("x", "y")), P())  # as where the artifact was made
         leaves = [jax.device_put(leaf, everywhere) for leaf in leaves]
@@ -59,8 +65,7 @@ def arguments(exported: Any, version: str, name: str) -> tuple[tuple[Any, ...], 
 
 
 def assert_runs(exported: Any, version: str, name: str) -> None:
-    stored = np.load(RELEASES[version] / f"{name}.npz")
     args, kwargs = arguments(exported, version, name)
     found = jax.tree.leaves(exported.call(*args, **kwargs))
-    expected = [stored[f"out_{i}"].astype(aval.dtype) for i, aval in enumerate(exported.out_avals)]
-    assert_same_values(found, expected)
+    results = zip(stored(RELEASES[version] / f"{name}.npz", "out"), exported.out_avals, strict=True)
+    assert_same_values(found, [value.astype(aval.dtype) for value, aval in results])

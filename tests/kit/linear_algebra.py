@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 import jaxexp
+from kit import goldens
 from kit.places import GOLDEN
 
 LAPACK = GOLDEN / "lapack"
@@ -26,12 +27,8 @@ def load(name: str) -> jaxexp.Exported:
 
 def stored(name: str) -> tuple[dict[str, Any], list[Any]]:
     """The arguments, and the results of the release that wrote the artifact."""
-    with np.load(LAPACK / f"{name}.npz") as file:
-        values = dict(file)
-    tree = load(name).in_tree
-    leaves = [values[f"in_{i}"] for i in range(tree.num_leaves)]
-    results = [values[f"out_{i}"] for i in range(len(values) - len(leaves))]
-    return tree.unflatten(leaves)[0][0], results
+    leaves, results = (goldens.stored(LAPACK / f"{name}.npz", kind) for kind in ("in", "out"))
+    return load(name).in_tree.unflatten(leaves)[0][0], results
 
 
 def precision(name: str) -> Any:

@@ -7,18 +7,16 @@ import json
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from . import corpus  # noqa: F401  (registers the node types and effects that the artifacts use)
+from . import corpus, goldens  # noqa: F401  (registers the node types and effects that the artifacts use)
 from .places import GOLDEN
 
 FOLDERS = {path.name: path for path in sorted(GOLDEN.glob("*_jaxexp-*_jax-*"))}
 CASES = {name: json.loads((path / "cases.json").read_text()) for name, path in FOLDERS.items()}
-KEYS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}
 every_artifact = pytest.mark.parametrize(
     ("folder", "name"), [(folder, name) for folder, cases in CASES.items() for name in cases]
 )
@@ -33,8 +31,7 @@ def around(folder: str, name: str) -> Any:
 
 
 def stored(folder: str, name: str, kind: str) -> list[np.ndarray]:
-    arrays = np.load(FOLDERS[folder] / f"{name}.npz")
-    return [arrays[f"{kind}_{i}"] for i in range(sum(file.startswith(kind) for file in arrays.files))]
+    return goldens.stored(FOLDERS[folder] / f"{name}.npz", kind)
 
 
 def arguments(exported: Any, folder: str, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -43,10 +40,7 @@ def arguments(exported: Any, folder: str, name: str) -> tuple[tuple[Any, ...], d
     meshes = [s.mesh for s in shardings if s is not None and not s.mesh.empty]
     leaves = []
     for value, aval, sharding in zip(stored(folder, name, "in"), exported.in_avals, shardings, strict=True):
-        if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
-            leaf = jax.random.wrap_key_data(jnp.asarray(value), impl=KEYS[str(aval.dtype)])
-        else:
-            leaf = value.astype(aval.dtype)
+        leaf = goldens.as_taken(value, aval)
         if exported.nr_devices > 1:
             stored_mesh = meshes[0]
             mesh = jax.make_mesh(stored_mesh.axis_sizes, stored_mesh.axis_names, axis_types=stored_mesh.axis_types)

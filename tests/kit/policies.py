@@ -1,4 +1,4 @@
-"""What a policy says of an artifact, with JAX and without."""
+"""What a policy says of an artifact, with JAX and without; and texts of modules to ask about."""
 
 from __future__ import annotations
 
@@ -8,6 +8,17 @@ from typing import Any
 import jaxexp
 from jaxexp import Policy, _runtime
 from jaxexp.runtime.judging import judge
+
+
+def module(body: str, attributes: str = "", more: str = "", result: str = "%arg0") -> str:
+    """What it computes has to be used, or parsing it leaves it out."""
+    return f"""module @f attributes {{{attributes}}} {{
+      func.func public @main(%arg0: tensor<2xf32>) -> tensor<2xf32> {{
+        {body}
+        return {result} : tensor<2xf32>
+      }}
+      {more}
+    }}"""
 
 
 def refused(data: bytes, policy: Policy) -> tuple[str | None, str | None]:

@@ -1,4 +1,4 @@
-"""Modules of other producers, in tests/golden/producers, and how texts of modules become bytecode."""
+"""Modules of other producers, in tests/golden/producers, and texts of modules as they write them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import types
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from jaxexp import _jax
 from jaxexp._compat.foreign import source
 
+from .goldens import stored
 from .places import GOLDEN
 
 FOLDER = GOLDEN / "producers"
@@ -34,25 +33,7 @@ NAMES = [path.relative_to(FOLDER).as_posix() for path in sorted(FOLDER.glob("*/*
 
 def module(name: str) -> Module:
     path = FOLDER / name
-    with np.load(path.with_suffix(".npz")) as arrays:
-        found = [
-            tuple(arrays[f"{kind}_{i}"] for i in range(sum(key.startswith(f"{kind}_") for key in arrays)))
-            for kind in ("in", "out", "grad")
-        ]
-    return Module(path, *found)
-
-
-def bytecode(text: str) -> bytes:
-    """A module of text that is trusted, as MLIR bytecode: `from_stablehlo` would start a process for it."""
-    with _jax.make_ir_context():
-        return bytes(_jax.module_to_bytecode(_jax.ir.Module.parse(text)))
-
-
-def portable(text: str) -> bytes:
-    """The same as a portable artifact."""
-    with _jax.make_ir_context():
-        module = _jax.ir.Module.parse(text)
-        return bytes(_jax.serialize_portable_artifact(module, _jax.newest_stablehlo(), True))
+    return Module(path, *(tuple(stored(path.with_suffix(".npz"), kind)) for kind in ("in", "out", "grad")))
 
 
 def identity(

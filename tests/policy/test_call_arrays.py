@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,7 +21,7 @@ from jaxexp._kernel.artifact.operations import STABLE_CUSTOM_CALLS
 from jaxexp._kernel.module import call_arrays, mlir, runnable
 from kit.corpus import arr
 from kit.each import each
-from kit.other_modules import serialized, with_module
+from kit.other_modules import context, serialized, with_module
 
 pytestmark = pytest.mark.jax
 
@@ -91,9 +90,6 @@ def call(target: str, arrays: list[str], operands: int, choices: str, extra: str
             : ({", ".join(types[:operands])}) -> ({", ".join(types[operands:])})
         return %arg0 : tensor<2xf32>
     }} }}"""
-
-
-context = functools.cache(_jax.make_ir_context)
 
 
 def why_wrong(text: str) -> Any:

@@ -22,31 +22,17 @@ from kit.corpus import CASES, arr, export_with, f32
 from kit.each import each
 from kit.other_modules import with_module
 from kit.places import GOLDEN, ROOT
+from kit.policies import module
 
 pytestmark = pytest.mark.jax
 
 
-def main(body: str, more: str = "", attributes: str = "", result: str = "%arg0") -> str:
-    """A module; what it computes has to be used, or parsing it leaves it out."""
-    return f"""
-    module @jit_f {attributes} {{
-      func.func public @main(%arg0: tensor<2xf32>) -> tensor<2xf32> {{
-        {body}
-        return {result} : tensor<2xf32>
-      }}
-      {more}
-    }}"""
+def call(target: str) -> str:
+    return f"%call = stablehlo.custom_call @{target}(%arg0) : (tensor<2xf32>) -> tensor<2xf32>"
 
 
-CALL = "stablehlo.custom_call @{}(%arg0) {{{}}} : (tensor<2xf32>) -> tensor<2xf32>"
-
-
-def call(target: str, attributes: str = "") -> str:
-    return "%call = " + CALL.format(target, attributes)
-
-
-def calling(target: str, attributes: str = "") -> str:
-    return main(call(target, attributes), result="%call")
+def calling(target: str) -> str:
+    return module(call(target), result="%call")
 
 
 def refusal(blob, **fields) -> jaxexp.PolicyError:
@@ -126,12 +112,12 @@ WHILE = """
 PRIVATE = "func.func private @aside(%arg0: tensor<2xf32>) -> tensor<2xf32> {{ {} return %call : tensor<2xf32> }}"
 PLACES = {
     "main": (calling("mine"), "main"),
-    "a function that nobody calls": (main("", PRIVATE.format(call("mine") + "\n")), "aside"),
-    "the body of a loop": (main(WHILE.format("stablehlo.custom_call @mine(%x)"), result="%out"), "main"),
+    "a function that nobody calls": (module("", more=PRIVATE.format(call("mine") + "\n")), "aside"),
+    "the body of a loop": (module(WHILE.format("stablehlo.custom_call @mine(%x)"), result="%out"), "main"),
     "the decomposition of a composite": (
-        main(
+        module(
             '%c = stablehlo.composite "my.op" %arg0 {decomposition = @aside} : (tensor<2xf32>) -> tensor<2xf32>',
-            PRIVATE.format(call("mine") + "\n"),
+            more=PRIVATE.format(call("mine") + "\n"),
             result="%c",
         ),
         "aside",
@@ -198,7 +184,7 @@ TRANSFERS = {
 
 @each("name", TRANSFERS)
 def test_transfers(name: str) -> None:
-    blob = with_module(main(TRANSFERS[name]))
+    blob = with_module(module(TRANSFERS[name]))
     error = refusal(blob, custom_calls=None, callbacks=None)
     assert error.field == "effects"
     assert f"stablehlo.{name}" in error.found
@@ -235,8 +221,8 @@ def test_sizes(tmp_path) -> None:
     blob, path = bytes(exported.serialize(vjp_order=2)), tmp_path / "f"
     path.write_bytes(blob)
     with _jax.make_ir_context() as context:
-        module = mlir.parse(exported.mlir_module_serialized, context)
-        operations = len(list(mlir.iter_operations(module))) - 1
+        parsed = mlir.parse(exported.mlir_module_serialized, context)
+        operations = len(list(mlir.iter_operations(parsed))) - 1
     limits = {
         "max_artifact_bytes": len(blob),
         "max_module_bytes": len(exported.mlir_module_serialized),

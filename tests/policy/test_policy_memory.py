@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -132,15 +131,11 @@ def test_comparators_of_approximate_top_k(symbolic: bool, function: Any) -> None
     jaxexp.deserialize(changed.serialize(), policy=jaxexp.Policy(custom_calls=None))
 
 
-SVD = "lapack_sgesdd_ffi", "mode = 65 : ui8"
-
-
 @pytest.fixture(autouse=True)
-def used_memory() -> Iterator[None]:
+def used_memory() -> None:
     """Memory that is free has something in it."""
     kept = [np.full(1 << 12, 77, np.uint8) for _ in range(200)]
     del kept
-    yield
 
 
 SVD = "lapack_sgesdd_ffi", "mode = 65 : ui8"

@@ -23,12 +23,13 @@ from jaxexp._kernel.module import custom_calls
 from jaxexp._policy.limits.limits import Limits
 from jaxexp.runtime.judging import judge
 from kit import bodies, vhlo
+from kit.compare import chain
 from kit.corpus import arr
 from kit.each import each
 from kit.operations import OPERATIONS, shape_of
 from kit.other_modules import from_text, serialized, with_module
 from kit.places import GOLDEN
-from kit.policies import refused
+from kit.policies import module, refused
 
 pytestmark = pytest.mark.jax
 
@@ -84,20 +85,6 @@ def test_portable_artifacts_are_understood() -> None:
     assert looked_at > 100
 
 
-def module(body: str, attributes: str = "", more: str = "", result: str = "%arg0") -> str:
-    return f"""module @f attributes {{{attributes}}} {{
-      func.func public @main(%arg0: tensor<2xf32>) -> tensor<2xf32> {{
-        {body}
-        return {result} : tensor<2xf32>
-      }}
-      {more}
-    }}"""
-
-
-def artifact(text: str) -> bytes:
-    return with_module(text)
-
-
 CALL = (
     '%r = "mhlo.custom_call"(%arg0) {call_target_name = "mine", api_version = 4 : i32, has_side_effect = true, '
     "backend_config = {}} : (tensor<2xf32>) -> tensor<2xf32>"
@@ -130,7 +117,7 @@ HOSTILE = {
 
 @each("name", HOSTILE)
 def test_what_is_not_understood_is_refused(name: str) -> None:
-    blob = artifact(HOSTILE[name])
+    blob = with_module(HOSTILE[name])
     for fields in ({}, {"custom_calls": None, "effects": None, "callbacks": None}):
         policy = jaxexp.Policy(**fields)
         assert refused(blob, policy) == ("operations", "operations")
@@ -201,18 +188,15 @@ def test_portable_modules_are_refused_with_and_without_jax(name: str) -> None:
 @each("order", [1, 2])
 def test_in_vjps(order: int) -> None:
     exported = jaxexp.export(jax.jit(jnp.sin))(arr(2))
-    chain = [exported]
-    for _ in range(order):
-        chain.append(chain[-1].vjp())
-    arguments = ", ".join(f"%arg{i}: tensor<2xf32>" for i in range(len(chain[-1].in_avals)))
-    results = len(chain[-1].out_avals)
-    types, values = (", ".join([one] * results) for one in ("tensor<2xf32>", "%r"))
+    *outside, last = chain(exported, order)
+    arguments = ", ".join(f"%arg{i}: tensor<2xf32>" for i in range(len(last.in_avals)))
+    types, values = (", ".join([one] * len(last.out_avals)) for one in ("tensor<2xf32>", "%r"))
     inner = f"""module @f {{ func.func public @main({arguments}) -> ({types}) {{
       {WITH_CODE}
       return {values} : {types}
     }} }}"""
-    link = dataclasses.replace(chain[-1], mlir_module_serialized=serialized(inner))
-    for outer in reversed(chain[:-1]):
+    link = dataclasses.replace(last, mlir_module_serialized=serialized(inner))
+    for outer in reversed(outside):
         link = dataclasses.replace(outer, _get_vjp=lambda _, link=link: link)
     blob = link.serialize(vjp_order=order)
     with pytest.raises(jaxexp.PolicyError, match="backend_config") as error:
@@ -253,7 +237,7 @@ CONTRADICTIONS = {
 
 @each("name", CONTRADICTIONS)
 def test_modules_that_contradict_themselves(name: str) -> None:
-    blob = artifact(CONTRADICTIONS[name])
+    blob = with_module(CONTRADICTIONS[name])
     with pytest.raises(jaxexp.DeserializationError, match="mlir_module_serialized"):
         jaxexp.deserialize(blob, policy=jaxexp.Policy(custom_calls=("mine",), max_devices=1))
 
@@ -264,7 +248,7 @@ def test_arrays_in_tuples_count() -> None:
         ": (tensor<2xf32>) -> tuple<tensor<4xf32>, tuple<tensor<1000xf32>>>\n" + ADD,
         result="%r",
     )
-    blob = artifact(text)
+    blob = with_module(text)
     with pytest.raises(jaxexp.PolicyError, match="4,000 bytes"):
         jaxexp.deserialize(blob, policy=jaxexp.Policy(max_array_bytes=3999))
     jaxexp.deserialize(blob, policy=jaxexp.Policy(max_array_bytes=4000))
@@ -282,7 +266,6 @@ def test_elements_have_whole_bytes(dtype: str) -> None:
 def test_what_is_stated_is_checked_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     exported = jaxexp.export(jax.jit(lambda x, y: (x, y, x)))(arr(2), arr(2))
     blob = bytes(exported.serialize(vjp_order=1))
-    from jaxexp import _native
 
     def fail(self: object) -> None:
         raise AssertionError("decoded")
