@@ -10,19 +10,6 @@ from .cases.data import Point, Segment, Tagged
 from .cases.programs import EFFECTS, FirstOrderedEffect, touch
 
 __all__ = [
-    "CASES",
-    "EFFECTS",
-    "Case",
-    "FirstOrderedEffect",
-    "Point",
-    "Program",
-    "Segment",
-    "Tagged",
-    "arr",
-    "case",
-    "export_with",
-    "f32",
-    "mesh",
-    "spec",
-    "touch",
-]
+    "CASES", "EFFECTS", "Case", "FirstOrderedEffect", "Point", "Program", "Segment", "Tagged", "arr", "case",
+    "export_with", "f32", "mesh", "spec", "touch",
+]  # fmt: skip

@@ -10,7 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 from jax import export as jax_export
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 f32 = np.float32
 
@@ -93,6 +94,22 @@ def plain(
         return Program(jax.jit(fun), args, **{"specs": specs, **more})
 
     case(name, build, vjp_order=vjp_order, x64=x64)
+
+
+def grid(*partitions: Any, axis_type: AxisType = AxisType.Auto) -> NamedSharding:
+    """On the mesh that most cases have."""
+    return NamedSharding(mesh((4, 2), ("x", "y"), axis_type), P(*partitions))
+
+
+def row(*partitions: Any, axis_type: AxisType = AxisType.Auto) -> NamedSharding:
+    """On eight devices in a row."""
+    return NamedSharding(mesh((8,), ("x",), axis_type), P(*partitions))
+
+
+def placed(fun: Any, shardings: tuple[Any, ...], *args: Any, specs: Any = None, **options: Any) -> Program:
+    """Exported from shapes alone, unless `specs` are given; called with arguments that lie where `shardings` say."""
+    specs = tuple(spec(x.shape, x.dtype) for x in args) if specs is None else specs
+    return Program(fun, tuple(map(jax.device_put, args, shardings)), specs=specs, **options)
 
 
 def export_with(library: Any, program: Program, **options: Any) -> Any:

@@ -22,14 +22,12 @@ plain("no_results", lambda x: (), arr(3))
 plain("result_is_none", lambda x: None, arr(3))
 plain("nothing_at_all", dict)
 plain("zero_size", lambda x, y: (jnp.concatenate([x, y]), x.sum()), arr(0, 3), arr(2, 3), vjp_order=1)
-
-
-@case(vjp_order=1)
-def fifty_arguments() -> Program:
-    args = tuple(arr(2, seed=i) if i % 3 else f32(i) for i in range(50))
-    return Program(jax.jit(lambda *xs: (sum(xs[1:], xs[0]), xs[7] * xs[8])), args)
-
-
+plain(
+    "fifty_arguments",
+    lambda *xs: (sum(xs[1:], xs[0]), xs[7] * xs[8]),
+    *(arr(2, seed=i) if i % 3 else f32(i) for i in range(50)),
+    vjp_order=1,
+)
 plain("fifty_results", lambda x: [x, x * 2, x[:1]] * 16 + [x.sum(), None, x], arr(3))
 plain("dropped", lambda a, b, c, d: b * d, arr(2), arr(3), arr(4, dtype=np.int32), arr(3, seed=1), vjp_order=2)
 plain("all_dropped", lambda a, b: jnp.ones(3), arr(2), arr(3))
@@ -62,12 +60,13 @@ def static_by_name_passed_by_position() -> Program:
     return Program(fun, (arr(3),), specs=(spec((3,)), 2), live=lambda x: fun(x, 2))
 
 
-@case(vjp_order=1)
-def keywords() -> Program:
-    fun = jax.jit(lambda x, *, zeta, alpha, mid: x * zeta - alpha / mid)
-    return Program(fun, (arr(3),), {"zeta": arr(3, seed=1), "alpha": arr(3, seed=2), "mid": arr(3, seed=3)})
-
-
+plain(
+    "keywords",
+    lambda x, *, zeta, alpha, mid: x * zeta - alpha / mid,
+    arr(3),
+    kwargs={"zeta": arr(3, seed=1), "alpha": arr(3, seed=2), "mid": arr(3, seed=3)},
+    vjp_order=1,
+)
 plain("only_keywords", lambda **kw: {k + "'": v * 2 for k, v in kw.items()}, kwargs={"b": arr(2), "a": arr(3)})
 
 
@@ -138,139 +137,113 @@ jax_export.register_pytree_node_serialization(
 )
 
 
-@case(vjp_order=2)
-def nested_containers() -> Program:
-    def fun(a, b):
-        return {"s": a["x"] * b[0], "n": None, "t": (b[1][0], [a["y"], {"z": jnp.sin(a["x"])}])}
-
-    return Program(jax.jit(fun), ({"x": arr(2), "y": arr(3)}, [arr(2, seed=1), (arr(1), None)]))
+def _nested(a, b):
+    return {"s": a["x"] * b[0], "n": None, "t": (b[1][0], [a["y"], {"z": jnp.sin(a["x"])}])}
 
 
-@case(vjp_order=1)
-def empty_containers() -> Program:
-    fun = jax.jit(lambda a, b, c, d: ((), [], {}, None, {"e": [(), [{}]]}, d + 1))
-    return Program(fun, ((), [[], {}], {"k": None, "l": ()}, arr(2)))
+def _turned_around(s):
+    return Segment(s.end, s.start, Point(s.weight * 2, s.start.x + s.end.y))
 
 
-@case(vjp_order=1)
-def namedtuples() -> Program:
-    def fun(s):
-        return Segment(s.end, s.start, Point(s.weight * 2, s.start.x + s.end.y))
-
-    return Program(jax.jit(fun), (Segment(Point(arr(2), arr(2, seed=1)), Point(arr(2), arr(2, seed=2)), f32(3)),))
+def _doubled(d):
+    return collections.OrderedDict((k, v * 2) for k, v in reversed(d.items()))
 
 
-@case(vjp_order=1)
-def ordered_dict() -> Program:
-    def fun(d):
-        return collections.OrderedDict((k, v * 2) for k, v in reversed(d.items()))
-
-    return Program(jax.jit(fun), (collections.OrderedDict([("z", arr(2)), ("a", arr(3)), ("m", arr(1))]),))
+def _exchanged(t):
+    return Tagged(t.right * t.left, {"d": t.left}, ("out", t.tag[1] + 1))
 
 
-@case(vjp_order=2)
-def custom_node() -> Program:
-    fun = jax.jit(lambda t: Tagged(t.right * t.left, {"d": t.left}, ("out", t.tag[1] + 1)))
-    return Program(fun, (Tagged(arr(2), arr(2, seed=1), ("in", 41)),))
+def _applied(layer, x):
+    y = getattr(jnp, layer.activation)(x @ layer.w + layer.b)
+    return y, Layer(layer.w * 2, layer.b, activation="sin")
 
 
-@case(vjp_order=1)
-def dataclass_node() -> Program:
-    def fun(layer, x):
-        y = getattr(jnp, layer.activation)(x @ layer.w + layer.b)
-        return y, Layer(layer.w * 2, layer.b, activation="sin")
-
-    return Program(jax.jit(fun), (Layer(arr(3, 2), arr(2)), arr(4, 3)))
+def _mixed(tree, *, extra):
+    layer = tree["p"].x
+    return collections.OrderedDict(out=Tagged(layer.w * extra[0], None, ("a", 1)), rest=[tree["p"].y])
 
 
+def _nest(leaf, depth):
+    for i in range(depth):
+        leaf = ((leaf,), [leaf], {"k": leaf})[i % 3]
+    return leaf
+
+
+TREE = {"p": Point(Layer(arr(2), None, "cos"), collections.OrderedDict(k=(arr(1), Tagged((), [], ("", 0)))))}
+SEGMENT = Segment(Point(arr(2), arr(2, seed=1)), Point(arr(2), arr(2, seed=2)), f32(3))
+
+plain("nested_containers", _nested, {"x": arr(2), "y": arr(3)}, [arr(2, seed=1), (arr(1), None)], vjp_order=2)
+plain(
+    "empty_containers",
+    lambda a, b, c, d: ((), [], {}, None, {"e": [(), [{}]]}, d + 1),
+    *((), [[], {}], {"k": None, "l": ()}, arr(2)),
+    vjp_order=1,
+)
+plain("namedtuples", _turned_around, SEGMENT, vjp_order=1)
+plain("ordered_dict", _doubled, collections.OrderedDict([("z", arr(2)), ("a", arr(3)), ("m", arr(1))]), vjp_order=1)
+plain("custom_node", _exchanged, Tagged(arr(2), arr(2, seed=1), ("in", 41)), vjp_order=2)
+plain("dataclass_node", _applied, Layer(arr(3, 2), arr(2)), arr(4, 3), vjp_order=1)
 plain("static_node", lambda s, x: (x * s.rate, Settings(s.rate + 1)), Settings(3), arr(2))
-
-
-@case(vjp_order=1)
-def mixed_nodes() -> Program:
-    def fun(tree, *, extra):
-        layer = tree["p"].x
-        return collections.OrderedDict(out=Tagged(layer.w * extra[0], None, ("a", 1)), rest=[tree["p"].y])
-
-    tree = {"p": Point(Layer(arr(2), None, "cos"), collections.OrderedDict(k=(arr(1), Tagged((), [], ("", 0)))))}
-    return Program(jax.jit(fun), (tree,), {"extra": Point(arr(2, seed=1), None)})
-
-
-@case()
-def same_nodes_many_times() -> Program:
-    tree = [{"w": arr(2, seed=i), "b": Tagged(arr(1), None, ("t", 1))} for i in range(12)]
-    return Program(jax.jit(lambda t: [layer["w"] * layer["b"].left for layer in t]), (tree,))
-
-
+plain("mixed_nodes", _mixed, TREE, kwargs={"extra": Point(arr(2, seed=1), None)}, vjp_order=1)
+plain(
+    "same_nodes_many_times",
+    lambda t: [layer["w"] * layer["b"].left for layer in t],
+    [{"w": arr(2, seed=i), "b": Tagged(arr(1), None, ("t", 1))} for i in range(12)],
+)
 plain("unicode_keys", lambda d: {"β'": d["β"], "": d[""], "λ/\n": d["🦜"] + 1}, {"β": arr(1), "": arr(2), "🦜": arr(3)})
-
-
-@case()
-def wide_tree() -> Program:
-    params = {f"layer{i}": {"w": arr(2, seed=i), "b": f32(i)} for i in range(60)}
-    return Program(jax.jit(lambda p: sum(v["w"].sum() + v["b"] for v in p.values())), (params,))
-
-
-@case()
-def deep_tree() -> Program:
-    def nest(leaf, depth):
-        for i in range(depth):
-            leaf = ((leaf,), [leaf], {"k": leaf})[i % 3]
-        return leaf
-
-    return Program(jax.jit(lambda t: nest(jax.tree.leaves(t)[0] * 2, 90)), (nest(arr(2), 90),))
-
+plain(
+    "wide_tree",
+    lambda p: sum(v["w"].sum() + v["b"] for v in p.values()),
+    {f"layer{i}": {"w": arr(2, seed=i), "b": f32(i)} for i in range(60)},
+)
+plain("deep_tree", lambda t: _nest(jax.tree.leaves(t)[0] * 2, 90), _nest(arr(2), 90))
 
 FLOAT8 = ("e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e4m3", "e3m4", "e8m0fnu")
 
 
-@case(vjp_order=1)
-def standard_dtypes() -> Program:
-    names = "bool int8 int16 int32 uint8 uint16 uint32 float16 bfloat16 float32 complex64".split()
-    args = tuple(np.ones(3, name) for name in names)
-    return Program(jax.jit(lambda *xs: [~xs[0], *(x[::-1] if x.dtype == np.float16 else x + x for x in xs[1:])]), args)
+NAMES = "bool int8 int16 int32 uint8 uint16 uint32 float16 bfloat16 float32 complex64".split()
 
 
-@case(x64=True, vjp_order=2)
-def wide_dtypes() -> Program:
-    args = tuple(arr(3, dtype=name) for name in ("int64", "uint64", "float64", "complex128"))
-    return Program(jax.jit(lambda i, u, x, z: (i + 2**40, u + u, x * x * 2, z * x)), args)
+def _twice(x):
+    """In float32, and x itself as that."""
+    return (x.astype(f32) * 2).astype(x.dtype), x.astype(f32)
 
 
-@case()
-def four_bit_integers() -> Program:
-    args = tuple(np.asarray([1, 2, 3]).astype(name) for name in ("int4", "uint4"))
-    return Program(jax.jit(lambda i, u: (-i, u + u, i.astype(jnp.int32))), args)
-
-
-@case()
-def float8s() -> Program:
-    args = tuple(np.asarray([1, 2, 0.5]).astype(f"float8_{name}") for name in FLOAT8)
-    return Program(jax.jit(lambda *xs: [((x.astype(f32) * 2).astype(x.dtype), x.astype(f32)) for x in xs]), args)
-
-
-@case()
-def float4() -> Program:
-    x = np.asarray([1, 2, 0.5]).astype("float4_e2m1fn")
-    return Program(jax.jit(lambda x: ((x.astype(f32) * 2).astype(x.dtype), x.astype(f32))), (x,))
-
-
-@case()
-def float0() -> Program:
-    zeros = np.zeros((3,), jax.dtypes.float0)
-    return Program(jax.jit(lambda z, x: (z, x + 1)), (zeros, arr(2)))
-
-
-@case(vjp_order=1)
-def integers_and_floats() -> Program:
-    fun = jax.jit(lambda x, n, b: (jnp.where(b, x * n, x), n + 1, ~b))
-    return Program(fun, (arr(3), np.arange(3, dtype=np.int32), np.array([True, False, True])))
-
-
-@case(vjp_order=1)
-def complex_numbers() -> Program:
-    z = arr(3) + 1j * arr(3, seed=1)
-    return Program(jax.jit(lambda z, x: (jnp.exp(z) * x, jnp.abs(z), z.conj())), (z.astype(np.complex64), arr(3)))
+plain(
+    "standard_dtypes",
+    lambda *xs: [~xs[0], *(x[::-1] if x.dtype == np.float16 else x + x for x in xs[1:])],
+    *(np.ones(3, name) for name in NAMES),
+    vjp_order=1,
+)
+plain(
+    "wide_dtypes",
+    lambda i, u, x, z: (i + 2**40, u + u, x * x * 2, z * x),
+    *(arr(3, dtype=name) for name in ("int64", "uint64", "float64", "complex128")),
+    x64=True,
+    vjp_order=2,
+)
+plain(
+    "four_bit_integers",
+    lambda i, u: (-i, u + u, i.astype(jnp.int32)),
+    *(np.asarray([1, 2, 3]).astype(name) for name in ("int4", "uint4")),
+)
+plain(
+    "float8s", lambda *xs: list(map(_twice, xs)), *(np.asarray([1, 2, 0.5]).astype(f"float8_{name}") for name in FLOAT8)
+)
+plain("float4", _twice, np.asarray([1, 2, 0.5]).astype("float4_e2m1fn"))
+plain("float0", lambda z, x: (z, x + 1), np.zeros((3,), jax.dtypes.float0), arr(2))
+plain(
+    "integers_and_floats",
+    lambda x, n, b: (jnp.where(b, x * n, x), n + 1, ~b),
+    *(arr(3), np.arange(3, dtype=np.int32), np.array([True, False, True])),
+    vjp_order=1,
+)
+plain(
+    "complex_numbers",
+    lambda z, x: (jnp.exp(z) * x, jnp.abs(z), z.conj()),
+    *((arr(3) + 1j * arr(3, seed=1)).astype(np.complex64), arr(3)),
+    vjp_order=1,
+)
 
 
 def _keys(impl: str) -> Program:

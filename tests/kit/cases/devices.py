@@ -12,11 +12,15 @@ from jax._src import core
 from jax.sharding import AxisType, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
-from .case import Program, arr, case, f32, mesh, plain, spec
+from .case import Program, arr, case, f32, grid, mesh, placed, plain, row, spec
 
 
 def _expressions(x, y, z):
     return x.reshape(-1), jnp.pad(y, (1, 2)), z.sum() * x.shape[0], jnp.concatenate([y, y, y[:1]])
+
+
+def _stacked(x, y):
+    return jnp.concatenate([x @ y, x @ y * 2], axis=0)
 
 
 def _division(x):
@@ -29,14 +33,7 @@ def _counted(x):
 
 
 plain("symbolic_batch", lambda x, w: jnp.tanh(x @ w), arr(5, 4), arr(4, 3), shapes=["b, 4", "4, 3"], vjp_order=2)
-plain(
-    "symbolic_several",
-    lambda x, y: jnp.concatenate([x @ y, x @ y * 2], axis=0),
-    arr(2, 3),
-    arr(3, 4),
-    shapes=["a, b", "b, c"],
-    vjp_order=1,
-)
+plain("symbolic_several", _stacked, arr(2, 3), arr(3, 4), shapes=["a, b", "b, c"], vjp_order=1)
 plain("symbolic_expressions", _expressions, arr(2, 5), arr(5), arr(4, 11), shapes=["a, b", "b", "2*a, 2*b + 1"])
 plain("symbolic_division", _division, arr(6), shapes=["n"], constraints=["n >= 4", "mod(n, 2) == 0"])
 plain("symbolic_value", lambda x: x.mean() + jnp.array(x.shape[0], f32), arr(6), shapes=["n"], vjp_order=1)
@@ -76,24 +73,17 @@ def custom_call_allowed() -> Program:
     return Program(fun, (arr(2),), disabled=(target, "another_target"), callable_here=False)
 
 
-def _placed(fun: Any, shardings: tuple[Any, ...], *args: Any, **options: Any) -> Program:
-    """A program called with arguments that lie where `shardings` say; exported from shapes alone."""
-    specs = tuple(spec(x.shape, x.dtype) for x in args)
-    return Program(fun, tuple(map(jax.device_put, args, shardings)), specs=specs, **options)
-
-
 @case(vjp_order=1)
 def sharded_1d() -> Program:
-    s = NamedSharding(mesh((8,), ("x",)), P("x"))
-    return _placed(jax.jit(lambda a, b: a * 2 + b, in_shardings=s, out_shardings=s), (s, s), arr(8), arr(8, seed=1))
+    s = row("x")
+    return placed(jax.jit(lambda a, b: a * 2 + b, in_shardings=s, out_shardings=s), (s, s), arr(8), arr(8, seed=1))
 
 
 @case(vjp_order=2)
 def sharded_2d() -> Program:
-    m = mesh((4, 2), ("x", "y"))
-    s, r, t = (NamedSharding(m, p) for p in (P("x", "y"), P("y"), P(None, "x")))
-    fun = jax.jit(lambda a, b: jnp.sin(a @ b), in_shardings=(s, r), out_shardings=t)
-    return _placed(fun, (s, r), arr(8, 4), arr(4, 4))
+    s, r = grid("x", "y"), grid("y")
+    fun = jax.jit(lambda a, b: jnp.sin(a @ b), in_shardings=(s, r), out_shardings=grid(None, "x"))
+    return placed(fun, (s, r), arr(8, 4), arr(4, 4))
 
 
 @case()
@@ -101,52 +91,46 @@ def sharded_over_two_axes() -> Program:
     m = mesh((2, 2, 2), ("x", "y", "z"))
     s, r = NamedSharding(m, P(("x", "z"), None, "y")), NamedSharding(m, P(None, ("y", "x")))
     fun = jax.jit(lambda a, b: (a + 1, b * a[0]), in_shardings=(s, r), out_shardings=(r, s))
-    return _placed(jax.jit(lambda a: fun(a, a)), (s,), arr(4, 4, 4))
+    return placed(jax.jit(lambda a: fun(a, a)), (s,), arr(4, 4, 4))
 
 
 @case()
 def replicated() -> Program:
-    m = mesh((8,), ("x",))
-    r, s = NamedSharding(m, P()), NamedSharding(m, P("x"))
+    r, s = row(), row("x")
     fun = jax.jit(lambda a, b: (a * 2, b + a), in_shardings=(r, s), out_shardings=(r, r))
-    return _placed(fun, (r, s), arr(8), arr(8, seed=1))
+    return placed(fun, (r, s), arr(8), arr(8, seed=1))
 
 
 @case(vjp_order=1)
 def partly_sharded() -> Program:
-    m = mesh((4, 2), ("x", "y"))
-    s, r = NamedSharding(m, P("x")), NamedSharding(m, P())
+    s, r = grid("x"), grid()
     fun = jax.jit(lambda a, b, c: (a * b, b.sum() * c["k"]), in_shardings=(s, None, None))
-    args = (arr(8), arr(8, seed=1), {"k": arr(3)})
-    placed = (jax.device_put(args[0], s), jax.device_put(args[1], r), jax.device_put(args[2], r))
-    return Program(fun, placed, specs=(spec((8,)), spec((8,)), {"k": spec((3,))}))
+    specs = (spec((8,)), spec((8,)), {"k": spec((3,))})
+    return placed(fun, (s, r, r), arr(8), arr(8, seed=1), {"k": arr(3)}, specs=specs)
 
 
 @case()
 def sharded_specs() -> Program:
-    s = NamedSharding(mesh((8,), ("x",)), P("x"))
-    x = jax.device_put(arr(8, 2), s)
-    return Program(jax.jit(lambda a: a.sum(1)), (x,), specs=(spec((8, 2), sharding=s),))
+    s = row("x")
+    return placed(jax.jit(lambda a: a.sum(1)), (s,), arr(8, 2), specs=(spec((8, 2), sharding=s),))
 
 
 @case()
 def constrained_inside() -> Program:
-    m = mesh((4, 2), ("x", "y"))
-    s, t = NamedSharding(m, P("x")), NamedSharding(m, P("y", "x"))
+    s, t = grid("x"), grid("y", "x")
     fun = jax.jit(lambda a: lax.with_sharding_constraint(a * 2, t).T, in_shardings=s)
-    return _placed(fun, (s,), arr(8, 8))
+    return placed(fun, (s,), arr(8, 8))
 
 
 @case()
 def memory_kinds() -> Program:
-    m = mesh((8,), ("x",))
-    host, device = (NamedSharding(m, P("x"), memory_kind=kind) for kind in ("pinned_host", "device"))
-    fun = jax.jit(
-        lambda a, b: (jax.device_put(a, device) * 2 + b, jax.device_put(b, host)),
-        in_shardings=(host, device),
-        out_shardings=(device, host),
-    )
-    return _placed(fun, (host, device), arr(8), arr(8, seed=1))
+    host, device = (row("x").with_memory_kind(kind) for kind in ("pinned_host", "device"))
+
+    def fun(a, b):
+        return jax.device_put(a, device) * 2 + b, jax.device_put(b, host)
+
+    fun = jax.jit(fun, in_shardings=(host, device), out_shardings=(device, host))
+    return placed(fun, (host, device), arr(8), arr(8, seed=1))
 
 
 @case()
@@ -168,41 +152,39 @@ def sharded_trees_and_dropped() -> Program:
 
 @case()
 def sharded_symbolic() -> Program:
-    s = NamedSharding(mesh((8,), ("x",)), P(None, "x"))
+    s = row(None, "x")
     (b,) = jax_export.symbolic_shape("b")
     fun = jax.jit(lambda a: a * 2, in_shardings=s, out_shardings=s)
-    return Program(fun, (jax.device_put(arr(3, 8), s),), specs=(spec((b, 8)),))
+    return placed(fun, (s,), arr(3, 8), specs=(spec((b, 8)),))
 
 
 @case(vjp_order=1)
 def shard_map_psum() -> Program:
-    m = mesh((8,), ("i",))
-    body = jax.shard_map(lambda x: lax.psum(jnp.sin(x), "i"), mesh=m, in_specs=P("i"), out_specs=P())
-    s = NamedSharding(m, P("i"))
-    return _placed(jax.jit(body, in_shardings=s), (s,), arr(8, 2))
+    s = row("x")
+    body = jax.shard_map(lambda x: lax.psum(jnp.sin(x), "x"), mesh=s.mesh, in_specs=P("x"), out_specs=P())
+    return placed(jax.jit(body, in_shardings=s), (s,), arr(8, 2))
+
+
+def _explicit(*partitions: Any, **reductions: Any) -> NamedSharding:
+    return NamedSharding(mesh((4, 2), ("x", "y"), AxisType.Explicit), P(*partitions, **reductions))
 
 
 @case(vjp_order=1)
 def explicit_mesh() -> Program:
-    m = mesh((4, 2), ("x", "y"), AxisType.Explicit)
-    s, r = NamedSharding(m, P("x", "y")), NamedSharding(m, P("y", None))
-    fun = jax.jit(lambda a, b: jnp.einsum("ij,jk->ik", a, b, out_sharding=NamedSharding(m, P("x", None))))
-    args = jax.device_put(arr(8, 4), s), jax.device_put(arr(4, 3), r)
-    return Program(fun, args)
+    s, r, out = (_explicit(*partitions) for partitions in (("x", "y"), ("y", None), ("x", None)))
+    fun = jax.jit(lambda a, b: jnp.einsum("ij,jk->ik", a, b, out_sharding=out))
+    return Program(fun, (jax.device_put(arr(8, 4), s), jax.device_put(arr(4, 3), r)))
 
 
 @case()
 def unreduced_result() -> Program:
-    m = mesh((4, 2), ("x", "y"), AxisType.Explicit)
-    a, b = (jax.device_put(arr(4, 4), NamedSharding(m, p)) for p in (P("x", "y"), P("y", None)))
-    out = NamedSharding(m, P("x", None, unreduced={"y"}))
+    a, b = (jax.device_put(arr(4, 4), s) for s in (_explicit("x", "y"), _explicit("y", None)))
+    out, whole = _explicit("x", None, unreduced={"y"}), _explicit("x", None)
     fun = jax.jit(lambda a, b: jnp.einsum("ij,jk->ik", a, b, out_sharding=out))
-    return Program(fun, (a, b), finish=jax.jit(lambda r: jax.sharding.reshard(r, NamedSharding(m, P("x", None)))))
+    return Program(fun, (a, b), finish=jax.jit(lambda r: jax.sharding.reshard(r, whole)))
 
 
 @case()
 def reduced_argument() -> Program:
-    m = mesh((4, 2), ("x", "y"), AxisType.Explicit)
-    a = jax.device_put(arr(4, 4), NamedSharding(m, P("x", None)))
-    b = jax.device_put(arr(4, 4), NamedSharding(m, P(None, None, reduced={"x"})))
+    a, b = (jax.device_put(arr(4, 4), s) for s in (_explicit("x", None), _explicit(None, None, reduced={"x"})))
     return Program(jax.jit(lambda a, b: (a + 1, jnp.sin(b))), (a, b))

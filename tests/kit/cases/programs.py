@@ -111,25 +111,17 @@ def _spd(n: int) -> np.ndarray:
     return a @ a.T + n * np.eye(n, dtype=f32)
 
 
-case(
-    "cholesky",
-    lambda: Program(jax.jit(lambda a: lax.linalg.cholesky(a, symmetrize_input=False)), (_spd(3),)),
+plain("cholesky", lambda a: lax.linalg.cholesky(a, symmetrize_input=False), _spd(3), vjp_order=1)
+plain("qr", lambda a: lax.linalg.qr(a, full_matrices=False), arr(4, 3) + np.eye(4, 3, dtype=f32))
+plain("eigh", jnp.linalg.eigvalsh, _spd(3))
+plain("svd", lambda a: lax.linalg.svd(a, compute_uv=False), arr(4, 3))
+plain("lu", lax.linalg.lu, _spd(3))
+plain(
+    "triangular_solve",
+    lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True),
+    *(np.tril(_spd(3)), arr(3, 2)),
     vjp_order=1,
 )
-plain("qr", lambda a: lax.linalg.qr(a, full_matrices=False), arr(4, 3) + np.eye(4, 3, dtype=f32))
-case("eigh", lambda: Program(jax.jit(jnp.linalg.eigvalsh), (_spd(3),)))
-plain("svd", lambda a: lax.linalg.svd(a, compute_uv=False), arr(4, 3))
-case("lu", lambda: Program(jax.jit(lax.linalg.lu), (_spd(3),)))
-
-
-@case(vjp_order=1)
-def triangular_solve() -> Program:
-    lower = np.tril(_spd(3))
-    return Program(
-        jax.jit(lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True)), (lower, arr(3, 2))
-    )
-
-
 plain(
     "linalg_symbolic_multi_platform",
     lambda a: jnp.linalg.cholesky(a),
@@ -147,13 +139,12 @@ plain(
 plain("cond", lambda p, x: lax.cond(p, jnp.sin, jnp.cos, x), np.bool_(True), arr(3), vjp_order=1)
 
 
-@case(vjp_order=1)
-def fori_and_switch() -> Program:
-    def fun(i, x):
-        y = lax.switch(i, [jnp.sin, jnp.cos, lambda x: x * x], x)
-        return lax.fori_loop(0, 3, lambda k, c: c * y + k, x)
+def _chosen_and_counted(i, x):
+    y = lax.switch(i, [jnp.sin, jnp.cos, lambda x: x * x], x)
+    return lax.fori_loop(0, 3, lambda k, c: c * y + k, x)
 
-    return Program(jax.jit(fun), (np.int32(2), arr(3)))
+
+plain("fori_and_switch", _chosen_and_counted, np.int32(2), arr(3), vjp_order=1)
 
 
 @case(vjp_order=2)
@@ -181,10 +172,8 @@ def custom_jvp() -> Program:
     return Program(jax.jit(softened), (arr(4),))
 
 
-@case(vjp_order=2)
-def remat() -> Program:
-    fun = jax.checkpoint(lambda x, w: jnp.sin(jnp.sin(x @ w)))
-    return Program(jax.jit(lambda x, w: fun(x, w).sum()), (arr(2, 3), arr(3, 3)))
+_sines = jax.checkpoint(lambda x, w: jnp.sin(jnp.sin(x @ w)))
+plain("remat", lambda x, w: _sines(x, w).sum(), arr(2, 3), arr(3, 3), vjp_order=2)
 
 
 @case()
@@ -201,36 +190,29 @@ def donated_symbolic() -> Program:
     return Program(fun, (arr(4), arr(4, seed=1)), specs=(spec((n,)), spec((n,))))
 
 
-@case(vjp_order=1)
-def large_constant() -> Program:
-    table = arr(64, 1024)
-    return Program(jax.jit(lambda x: x @ table), (arr(2, 64),))
+def loss(params, x, y):
+    for layer in params:
+        x = jnp.tanh(x @ layer["w"] + layer["b"])
+    return -(jax.nn.log_softmax(x) * jax.nn.one_hot(y, 3)).sum(1).mean()
 
 
-@case(vjp_order=2)
-def perceptron() -> Program:
-    def loss(params, x, y):
-        for layer in params:
-            x = jnp.tanh(x @ layer["w"] + layer["b"])
-        return -(jax.nn.log_softmax(x) * jax.nn.one_hot(y, 3)).sum(1).mean()
-
-    params = [{"w": arr(4, 4), "b": arr(4)}, {"w": arr(4, 3), "b": arr(3)}]
-    return Program(jax.jit(loss), (params, arr(5, 4), np.arange(5, dtype=np.int32) % 3))
+def _filtered(image, kernel, index):
+    y = lax.conv_general_dilated(image, kernel, (1, 1), "SAME")
+    return y[:, :, index], jnp.sort(y.reshape(-1))[::7]
 
 
-@case(vjp_order=1)
-def convolution_and_gather() -> Program:
-    def fun(image, kernel, index):
-        y = lax.conv_general_dilated(image, kernel, (1, 1), "SAME")
-        return y[:, :, index], jnp.sort(y.reshape(-1))[::7]
-
-    return Program(jax.jit(fun), (arr(1, 2, 5, 5), arr(3, 2, 3, 3), np.array([3, 0], np.int32)))
-
-
-@case(vjp_order=1)
-def nested_jit_and_vmap() -> Program:
-    inner = jax.jit(lambda x, s: jnp.sin(x) * s, inline=False)
-    return Program(jax.jit(jax.vmap(lambda x: inner(x, 2.0) + inner(x[::-1], 3.0))), (arr(3, 4),))
+_TABLE, _PARAMS = arr(64, 1024), [{"w": arr(4, 4), "b": arr(4)}, {"w": arr(4, 3), "b": arr(3)}]
+_scaled_sine = jax.jit(lambda x, s: jnp.sin(x) * s, inline=False)
+_three_and_zero = np.array([3, 0], np.int32)
+plain("large_constant", lambda x: x @ _TABLE, arr(2, 64), vjp_order=1)
+plain("perceptron", loss, _PARAMS, arr(5, 4), np.arange(5, dtype=np.int32) % 3, vjp_order=2)
+plain("convolution_and_gather", _filtered, arr(1, 2, 5, 5), arr(3, 2, 3, 3), _three_and_zero, vjp_order=1)
+plain(
+    "nested_jit_and_vmap",
+    jax.vmap(lambda x: _scaled_sine(x, 2.0) + _scaled_sine(x[::-1], 3.0)),
+    arr(3, 4),
+    vjp_order=1,
+)
 
 
 @case(vjp_order=1)
@@ -242,16 +224,12 @@ def calls_an_exported() -> Program:
     return Program(jax.jit(lambda x, y: loaded.call(x) + loaded.call(y).sum()), (arr(3), arr(5)))
 
 
-case(
-    "random_inside",
-    lambda: Program(jax.jit(lambda seed: jax.random.normal(jax.random.key(seed), (4,))), (np.uint32(5),)),
-)
+plain("random_inside", lambda seed: jax.random.normal(jax.random.key(seed), (4,)), np.uint32(5))
 
 
-@case()
-def named_scopes() -> Program:
-    def fun(x):
-        with jax.named_scope("outer"):
-            return jax.named_call(jnp.sin, name='quo"ted')(x)
+def _scoped(x):
+    with jax.named_scope("outer"):
+        return jax.named_call(jnp.sin, name='quo"ted')(x)
 
-    return Program(jax.jit(fun), (arr(3),))
+
+plain("named_scopes", _scoped, arr(3))

@@ -14,8 +14,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxexp
-from kit.cases.case import adding_to
-from kit.corpus import Program, mesh, spec
+from kit.cases.case import Program, adding_to, mesh, placed
 
 LIBRARIES = {"jax": jax_export, "ours": jaxexp}
 Auto, Explicit, Manual = AxisType.Auto, AxisType.Explicit, AxisType.Manual
@@ -38,12 +37,6 @@ class Case:
 
 CASES: dict[str, Case] = {}
 case = adding_to(CASES, Case)
-
-
-def placed(fun: Any, shardings: tuple[Any, ...], *args: Any, specs: Any = None, **options: Any) -> Program:
-    """Exported from shapes alone, unless `specs` are given; called with arguments that lie where `shardings` say."""
-    specs = tuple(spec(x.shape, x.dtype) for x in args) if specs is None else specs
-    return Program(fun, tuple(map(jax.device_put, args, shardings)), specs=specs, **options)
 
 
 def mapped(body: Any, m: Mesh, in_specs: tuple[Any, ...], out_specs: Any, *args: Any, **options: Any) -> Program:
@@ -70,19 +63,21 @@ def abstract(axis_type: AxisType = Auto, **options: Any) -> AbstractMesh:
     return AbstractMesh((4, 2), ("x", "y"), (axis_type,) * 2, **options)
 
 
-def grid(*partitions: Any, axis_type: AxisType = Auto) -> NamedSharding:
-    """On the mesh that most cases have."""
-    return NamedSharding(mesh((4, 2), ("x", "y"), axis_type), P(*partitions))
+def sharded(
+    name: str, fun: Callable[..., Any], sharding: Callable[[], Any], *args: Any, out: Any = None, **options: Any
+) -> None:
+    """Adds a function that says how its argument is sharded, and its result if `out` does."""
+
+    def build() -> Program:
+        s = sharding()
+        return placed(jax.jit(fun, in_shardings=s, out_shardings=out and out()), (s,), *args)
+
+    case(name, build, **{"vjp_order": 1, **options})
 
 
 def kept(name: str, fun: Callable[..., Any], sharding: Callable[[], Any], *args: Any, **options: Any) -> None:
     """Adds a function whose argument and result are sharded alike."""
-
-    def build() -> Program:
-        s = sharding()
-        return placed(jax.jit(fun, in_shardings=s, out_shardings=s), (s,), *args)
-
-    case(name, build, **options)
+    sharded(name, fun, sharding, *args, out=sharding, **options)
 
 
 def simple(name: str, fun: Callable[..., Any], sharding: Callable[[], Any], *args: Any, **options: Any) -> None:

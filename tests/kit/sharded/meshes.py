@@ -12,7 +12,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
-from kit.corpus import Program, arr, mesh, spec
+from kit.cases.case import Program, arr, grid, mesh, placed, row, spec
 
 from .case import (
     Auto,
@@ -20,32 +20,31 @@ from .case import (
     abstract,
     abstract_mesh_by_default,
     case,
-    grid,
     gspmd,
     in_mesh,
     kept,
     mapped,
-    placed,
+    sharded,
     simple,
 )
 
 
 @case(vjp_order=1, theirs=0)
 def two_meshes() -> Program:
-    one, two = mesh((8,), ("x",)), mesh((4, 2), ("a", "b"))
-    s, t = NamedSharding(one, P("x")), NamedSharding(two, P("a", "b"))
+    two = mesh((4, 2), ("a", "b"))
+    s, t = row("x"), NamedSharding(two, P("a", "b"))
     fun = jax.jit(
         lambda a, b: (a * 2 + b.sum(), b @ a[:2]), in_shardings=(s, t), out_shardings=(NamedSharding(two, P("b")), s)
     )
     return placed(fun, (s, t), arr(8), arr(8, 2))
 
 
-@case(vjp_order=2, theirs=1)
-def another_mesh_inside() -> Program:
-    s = NamedSharding(mesh((8,), ("x",)), P("x"))
+def _through_three_axes(a: Any) -> Any:
     t = NamedSharding(mesh((2, 2, 2), ("a", "b", "c")), P(("c", "a"), "b"))
-    fun = jax.jit(lambda a: lax.with_sharding_constraint(jnp.outer(a, a), t).sum(1), in_shardings=s)
-    return placed(fun, (s,), arr(8))
+    return lax.with_sharding_constraint(jnp.outer(a, a), t).sum(1)
+
+
+sharded("another_mesh_inside", _through_three_axes, lambda: row("x"), arr(8), vjp_order=2, theirs=1)
 
 
 @case()
@@ -56,12 +55,10 @@ def explicit_and_auto_axes() -> Program:
 
     def fun(a, w):
         hidden = lax.with_sharding_constraint(jnp.sin(a) @ w, NamedSharding(m, P(P.UNCONSTRAINED, "y")))
-        return jax.shard_map(lambda h: h.sum(1), mesh=m, in_specs=P("x", "y"), out_specs=P("x"), check_vma=False)(
-            hidden
-        )
+        total = jax.shard_map(lambda h: h.sum(1), mesh=m, in_specs=P("x", "y"), out_specs=P("x"), check_vma=False)
+        return total(hidden)
 
-    out = NamedSharding(m, P("x"))
-    return placed(jax.jit(fun, out_shardings=out), (s, NamedSharding(m, P())), arr(8, 4), arr(4, 2))
+    return placed(jax.jit(fun, out_shardings=s), (s, NamedSharding(m, P())), arr(8, 4), arr(4, 2))
 
 
 @case(vjp_order=1)
@@ -75,62 +72,47 @@ def permuted_devices() -> Program:
     return mapped(body, m, (P("x", "y"),), P("x", "y"), arr(4, 2))
 
 
-kept(
-    "mesh_of_one_device",
-    lambda x: jnp.sin(x) * 2,
-    lambda: NamedSharding(
-        jax.make_mesh((1, 1), ("x", "y"), devices=jax.devices()[5:6], axis_types=(Explicit, Auto)), P("x")
-    ),
-    arr(4, 2),
-    vjp_order=1,
-)
+def _on_device_five() -> NamedSharding:
+    devices = jax.devices()[5:6]
+    return NamedSharding(jax.make_mesh((1, 1), ("x", "y"), devices=devices, axis_types=(Explicit, Auto)), P("x"))
 
 
-kept(
-    "mesh_without_axes",
-    jnp.sin,
-    lambda: NamedSharding(Mesh(np.array(jax.devices()[0]), ()), P()),
-    arr(4, 2),
-    vjp_order=1,
-    theirs=0,
-)
+def _on_the_last_four() -> NamedSharding:
+    return NamedSharding(jax.make_mesh((4,), ("x",), devices=jax.devices()[4:], axis_types=(Auto,)), P("x"))
 
 
-kept(
-    "four_of_eight_devices",
-    lambda x: x @ x.T,
-    lambda: NamedSharding(jax.make_mesh((4,), ("x",), devices=jax.devices()[4:], axis_types=(Auto,)), P("x")),
-    arr(4, 2),
-    vjp_order=2,
-)
+def _without_axes() -> NamedSharding:
+    return NamedSharding(Mesh(np.array(jax.devices()[0]), ()), P())
 
 
+kept("mesh_of_one_device", lambda x: jnp.sin(x) * 2, _on_device_five, arr(4, 2), vjp_order=1)
+kept("mesh_without_axes", jnp.sin, _without_axes, arr(4, 2), vjp_order=1, theirs=0)
+kept("four_of_eight_devices", lambda x: x @ x.T, _on_the_last_four, arr(4, 2), vjp_order=2)
 kept("axes_of_size_one", jnp.sin, lambda: NamedSharding(mesh((8, 1), ("x", "y")), P("y", "x")), arr(2, 8), vjp_order=1)
 
 
 @case(vjp_order=1)
 def specs_of_every_form() -> Program:
-    m = mesh((4, 2), ("x", "y"))
     specs = P(None), P(), P(("x", "y")), P(("y", "x"), None), P(None, ("x",)), P("y", None), P("x", "y")
-    shardings = tuple(NamedSharding(m, s) for s in specs)
+    shardings = tuple(grid(*s) for s in specs)
     fun = jax.jit(
         lambda *xs: [jnp.sin(x) for x in xs], in_shardings=shardings, out_shardings=[*shardings[1:], shardings[0]]
     )
     return placed(fun, shardings, *(arr(8, 8, seed=i) for i in range(len(specs))))
 
 
-@case(vjp_order=1)
-def unconstrained_inside() -> Program:
-    s, t = grid("x"), grid(P.UNCONSTRAINED, "y")
-    return placed(jax.jit(lambda x: lax.with_sharding_constraint(jnp.sin(x), t) * 2, in_shardings=s), (s,), arr(8, 4))
+sharded(
+    "unconstrained_inside",
+    lambda x: lax.with_sharding_constraint(jnp.sin(x), grid(P.UNCONSTRAINED, "y")) * 2,
+    lambda: grid("x"),
+    arr(8, 4),
+)
 
 
 @case(vjp_order=1)
 def inner_jit_with_shardings() -> Program:
-    m = mesh((8,), ("x",))
-    s, r = NamedSharding(m, P("x")), NamedSharding(m, P())
-    inner = jax.jit(lambda x: x.sum() * x, in_shardings=s, out_shardings=r)
-    return placed(jax.jit(lambda x: inner(x) + 1), (s,), arr(8))
+    inner = jax.jit(lambda x: x.sum() * x, in_shardings=row("x"), out_shardings=row())
+    return placed(jax.jit(lambda x: inner(x) + 1), (row("x"),), arr(8))
 
 
 @case(vjp_order=1)
@@ -138,24 +120,18 @@ def gspmd_shardings() -> Program:
     """Without any mesh: one is made up, with JAX's default axis types."""
     m = mesh((4, 2), ("x", "y"))
     fun = jax.jit(jnp.sin, in_shardings=gspmd(m, P("x"), 2), out_shardings=gspmd(m, P("y", "x"), 2))
-    types = abstract_mesh_by_default().axis_types
-    own = jax.make_mesh((4, 2), ("_axis_0", "_axis_1"), axis_types=types)
+    own = jax.make_mesh((4, 2), ("_axis_0", "_axis_1"), axis_types=abstract_mesh_by_default().axis_types)
     return placed(fun, (NamedSharding(own, P("_axis_0")),), arr(8, 4))
 
 
-@case(vjp_order=1)
-def gspmd_sharding_beside_a_mesh() -> Program:
-    m = mesh((4, 2), ("x", "y"))
-    s = NamedSharding(m, P("x"))
-    return placed(jax.jit(jnp.sin, in_shardings=s, out_shardings=gspmd(m, P("y", "x"), 2)), (s,), arr(8, 4))
-
-
-@case(vjp_order=1, theirs=0)
-def gspmd_replicated() -> Program:
-    g = gspmd(mesh((8,), ("x",)), P(), 1)
-    return placed(jax.jit(jnp.sin, in_shardings=g), (g,), arr(8))
-
-
+sharded(
+    "gspmd_sharding_beside_a_mesh",
+    jnp.sin,
+    lambda: grid("x"),
+    arr(8, 4),
+    out=lambda: gspmd(mesh((4, 2), ("x", "y")), P("y", "x"), 2),
+)
+sharded("gspmd_replicated", jnp.sin, lambda: gspmd(mesh((8,), ("x",)), P(), 1), arr(8), theirs=0)
 simple(
     "constraint_by_context",
     lambda x: lax.with_sharding_constraint(jnp.sin(x), P("y", "x")),
@@ -184,28 +160,24 @@ def _resharding() -> Program:
     def fun(x):
         return jax.sharding.reshard(jnp.sin(x), P("y", "x")).T, jnp.ones((8,), x.dtype, out_sharding=P("x"))
 
-    return Program(
-        jax.jit(fun), (jax.device_put(arr(8, 4), NamedSharding(mesh((4, 2), ("x", "y"), Explicit), P("x"))),)
-    )
+    return Program(jax.jit(fun), (jax.device_put(arr(8, 4), grid("x", axis_type=Explicit)),))
 
 
-case("reshard_in_context", lambda: _resharding(), vjp_order=1, exporting=in_mesh(Explicit), calling=in_mesh(Explicit))
-case("reshard_called_out_of_context", lambda: _resharding(), vjp_order=1, exporting=in_mesh(Explicit))
-case("called_in_context", lambda: Program(jax.jit(lambda x: jnp.sin(x)), (arr(8),)), vjp_order=1, calling=in_mesh())
-case(
-    "called_in_explicit_context",
-    lambda: Program(jax.jit(lambda x: jnp.sin(x)), (arr(8),)),
-    vjp_order=1,
-    calling=in_mesh(Explicit),
-)
+def _sine() -> Program:
+    return Program(jax.jit(lambda x: jnp.sin(x)), (arr(8),))
+
+
+case("reshard_in_context", _resharding, vjp_order=1, exporting=in_mesh(Explicit), calling=in_mesh(Explicit))
+case("reshard_called_out_of_context", _resharding, vjp_order=1, exporting=in_mesh(Explicit))
+case("called_in_context", _sine, vjp_order=1, calling=in_mesh())
+case("called_in_explicit_context", _sine, vjp_order=1, calling=in_mesh(Explicit))
 
 
 @case(vjp_order=1, calling=in_mesh())
 def numpy_in_context() -> Program:
     """The context says which devices there are, so numpy arrays are placed on them."""
-    m = mesh((4, 2), ("x", "y"))
-    s, t = NamedSharding(m, P("x")), NamedSharding(m, P("y"))
-    return Program(jax.jit(lambda x: jnp.sin(x), in_shardings=s, out_shardings=t), (arr(8, 4),), specs=(spec((8, 4)),))
+    fun = jax.jit(lambda x: jnp.sin(x), in_shardings=grid("x"), out_shardings=grid("y"))
+    return Program(fun, (arr(8, 4),), specs=(spec((8, 4)),))
 
 
 @case(vjp_order=1)
@@ -234,14 +206,8 @@ def tpu_device() -> Any:
 
 @case(vjp_order=1)
 def mesh_of_tpus() -> Program:
-    s = NamedSharding(abstract(abstract_device=tpu_device()), P("x"))
-    return placed(
-        jax.jit(jnp.sin, in_shardings=s),
-        (grid("x"),),
-        arr(8, 4),
-        platforms=("tpu", "cpu"),
-        live=jnp.sin,
-    )
+    fun = jax.jit(jnp.sin, in_shardings=NamedSharding(abstract(abstract_device=tpu_device()), P("x")))
+    return placed(fun, (grid("x"),), arr(8, 4), platforms=("tpu", "cpu"), live=jnp.sin)
 
 
 @case(vjp_order=1, exporting=lambda: jax.sharding.use_abstract_mesh(abstract(Explicit, abstract_device=tpu_device())))
@@ -280,9 +246,9 @@ def mapped_over_some_axes() -> Program:
     def body(x, w):
         return lax.psum(lax.with_sharding_constraint(x @ w, P(None, "y")), "x")
 
-    m = mesh((4, 2), ("x", "y"))
-    fun = jax.shard_map(body, mesh=m, in_specs=(P(None, "x"), P("x")), out_specs=P(), axis_names={"x"})
-    shardings = NamedSharding(m, P(None, "x")), NamedSharding(m, P("x", "y"))
+    shardings = grid(None, "x"), grid("x", "y")
+    specs = P(None, "x"), P("x")
+    fun = jax.shard_map(body, mesh=shardings[0].mesh, in_specs=specs, out_specs=P(), axis_names={"x"})
     return placed(jax.jit(fun, in_shardings=shardings), shardings, arr(4, 8), arr(8, 6))
 
 
@@ -297,51 +263,50 @@ def mapped_in_mapped() -> Program:
         y = jax.shard_map(inner, in_specs=P(None, "y"), out_specs=P(), axis_names={"y"})(x)
         return lax.psum(y, "x")
 
-    m = mesh((4, 2), ("x", "y"))
-    s = NamedSharding(m, P("x", "y"))
-    fun = jax.shard_map(outer, mesh=m, in_specs=P("x"), out_specs=P(), axis_names={"x"})
+    s = grid("x", "y")
+    fun = jax.shard_map(outer, mesh=s.mesh, in_specs=P("x"), out_specs=P(), axis_names={"x"})
     return placed(jax.jit(fun, in_shardings=s), (s,), arr(4, 8))
 
 
 @case(vjp_order=2)
 def mapped_in_scan() -> Program:
-    m = mesh((8,), ("i",))
-
     def body(c, x):
-        return jnp.sin(c) * lax.pmean(x, "i"), lax.ppermute(c, "i", [(j, (j + 1) % 8) for j in range(8)])
+        return jnp.sin(c) * lax.pmean(x, "x"), lax.ppermute(c, "x", [(j, (j + 1) % 8) for j in range(8)])
 
-    step = jax.shard_map(body, mesh=m, in_specs=(P("i"), P("i")), out_specs=(P("i"), P("i")))
-    shardings = NamedSharding(m, P("i")), NamedSharding(m, P(None, "i"))
+    shardings = row("x"), row(None, "x")
+    step = jax.shard_map(body, mesh=shardings[0].mesh, in_specs=(P("x"), P("x")), out_specs=(P("x"), P("x")))
     return placed(jax.jit(lambda c, xs: lax.scan(step, c, xs), in_shardings=shardings), shardings, arr(8), arr(3, 8))
 
 
 @case(vjp_order=1)
 def mapped_without_shardings() -> Program:
     """Nothing but the module says that eight devices take part."""
-    m = mesh((8,), ("i",))
-    fun = jax.shard_map(lambda x: lax.psum(x * x, "i"), mesh=m, in_specs=P("i"), out_specs=P())
-    return placed(jax.jit(fun), (NamedSharding(m, P("i")),), arr(8))
+    s = row("x")
+    fun = jax.shard_map(lambda x: lax.psum(x * x, "x"), mesh=s.mesh, in_specs=P("x"), out_specs=P())
+    return placed(jax.jit(fun), (s,), arr(8))
 
 
 @case(vjp_order=1)
 def mapped_on_explicit_axes() -> Program:
-    m = mesh((4, 2), ("x", "y"), Explicit)
-    fun = jax.shard_map(lambda x: lax.psum(jnp.sin(x), "x"), mesh=m, in_specs=P("x", "y"), out_specs=P(None, "y"))
-    return Program(jax.jit(fun), (jax.device_put(arr(8, 4), NamedSharding(m, P("x", "y"))),))
+    s = grid("x", "y", axis_type=Explicit)
+    fun = jax.shard_map(lambda x: lax.psum(jnp.sin(x), "x"), mesh=s.mesh, in_specs=s.spec, out_specs=P(None, "y"))
+    return Program(jax.jit(fun), (jax.device_put(arr(8, 4), s),))
 
 
-@case()
-def result_in_host_memory() -> Program:
-    """JAX cannot take the VJP: the cotangent would come from host memory."""
-    m = mesh((8,), ("x",))
-    s = NamedSharding(m, P("x"))
-    fun = jax.jit(lambda x: x * 2, in_shardings=s, out_shardings=s.with_memory_kind("pinned_host"))
-    return placed(fun, (s,), arr(8))
+# JAX cannot take the VJP: the cotangent would come from host memory.
+sharded(
+    "result_in_host_memory",
+    lambda x: x * 2,
+    lambda: row("x"),
+    arr(8),
+    out=lambda: row("x").with_memory_kind("pinned_host"),
+    vjp_order=0,
+)
 
 
 @case(vjp_order=1)
 def argument_in_host_memory() -> Program:
-    s = NamedSharding(mesh((8,), ("x",)), P("x"))
+    s = row("x")
     x = jax.device_put(arr(8), s.with_memory_kind("pinned_host"))
     return Program(jax.jit(lambda x: jnp.sin(jax.device_put(x, s))), (x,))
 
@@ -362,15 +327,14 @@ def committed_to_a_device() -> Program:
 
 @case(vjp_order=1, calling=in_mesh())
 def donated_with_shardings() -> Program:
-    m = mesh((4, 2), ("x", "y"))
-    s, r = NamedSharding(m, P("x", "y")), NamedSharding(m, P("y"))
+    s, r = grid("x", "y"), grid("y")
     fun = jax.jit(lambda a, b: (a + b[0], a.sum()), in_shardings=(s, r), out_shardings=(s, None), donate_argnums=0)
     return Program(fun, (arr(8, 4), arr(4, 4)), live=lambda a, b: (jnp.asarray(a + b[0]), jnp.sum(a)))
 
 
 @case(vjp_order=2)
 def symbolic_sharded_dimension() -> Program:
-    s = NamedSharding(mesh((8,), ("x",)), P("x"))
+    s = row("x")
     (b,) = jax_export.symbolic_shape("b", constraints=("mod(b, 8) == 0",))
     fun = jax.jit(lambda x: (jnp.sin(x), x.sum(0)), in_shardings=s, out_shardings=(s, None))
     return placed(fun, (s,), arr(16, 3), specs=(spec((b, 3)),))
@@ -378,50 +342,33 @@ def symbolic_sharded_dimension() -> Program:
 
 @case(vjp_order=1)
 def symbolic_explicit_dimension() -> Program:
-    s = NamedSharding(mesh((8,), ("x",), Explicit), P("x"))
+    s = row("x", axis_type=Explicit)
     (b,) = jax_export.symbolic_shape("b")
     return placed(jax.jit(lambda x: jnp.sin(x)), (s,), arr(16, 3), specs=(spec((8 * b, 3), sharding=s),))
 
 
 @case()
 def sharded_keys() -> Program:
-    m = mesh((8,), ("x",))
-    s, t = NamedSharding(m, P("x")), NamedSharding(m, P("x", None))
-    keys = jax.random.split(jax.random.key(3), 8)
-
     def fun(keys):
         return jax.vmap(lambda k: jax.random.normal(k, (2,)))(keys), jax.vmap(jax.random.split)(keys)
 
-    return placed(jax.jit(fun, in_shardings=s, out_shardings=(s, t)), (s,), keys)
+    s, keys = row("x"), jax.random.split(jax.random.key(3), 8)
+    return placed(jax.jit(fun, in_shardings=s, out_shardings=(s, row("x", None))), (s,), keys)
 
 
 @case()
 def sharded_keys_on_explicit_axes() -> Program:
-    s = NamedSharding(mesh((4, 2), ("x", "y"), Explicit), P("x"))
-    keys = jax.device_put(jax.random.split(jax.random.key(3), 8), s)
+    keys = jax.device_put(jax.random.split(jax.random.key(3), 8), grid("x", axis_type=Explicit))
     return Program(jax.jit(lambda keys: jax.vmap(lambda k: jax.random.bits(k, (2,)))(keys)), (keys,))
 
 
-simple(
-    "one_device_called_on_eight",
-    lambda x: (x @ x.T, jnp.sin(x)),
-    lambda: NamedSharding(mesh((8,), ("x",)), P("x")),
-    arr(8, 2),
-)
-simple(
-    "one_device_called_on_eight_explicitly",
-    jnp.sin,
-    lambda: NamedSharding(mesh((8,), ("x",), Explicit), P("x")),
-    arr(8, 2),
-)
+simple("one_device_called_on_eight", lambda x: (x @ x.T, jnp.sin(x)), lambda: row("x"), arr(8, 2))
+simple("one_device_called_on_eight_explicitly", jnp.sin, lambda: row("x", axis_type=Explicit), arr(8, 2))
 
 
 @case(vjp_order=1)
 def sharded_export_inside_another() -> Program:
-    m = mesh((4, 2), ("x", "y"))
-    s, t = NamedSharding(m, P("x", "y")), NamedSharding(m, P("y", "x"))
-    inner = jax_export.export(jax.jit(lambda x: jnp.sin(x) * 2, in_shardings=s, out_shardings=t))(spec((8, 8)))
-    loaded = jax_export.deserialize(inner.serialize(vjp_order=2))
-    other = NamedSharding(mesh((8,), ("x",)), P("x"))
-    fun = jax.jit(lambda x: loaded.call(loaded.call(x)) + 1, in_shardings=other)
-    return placed(fun, (other,), arr(8, 8))
+    fun = jax.jit(lambda x: jnp.sin(x) * 2, in_shardings=grid("x", "y"), out_shardings=grid("y", "x"))
+    loaded = jax_export.deserialize(jax_export.export(fun)(spec((8, 8))).serialize(vjp_order=2))
+    outer = jax.jit(lambda x: loaded.call(loaded.call(x)) + 1, in_shardings=row("x"))
+    return placed(outer, (row("x"),), arr(8, 8))
