@@ -6,6 +6,7 @@ used. So an attack shares, repeats and nests at will.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -111,6 +112,7 @@ def _with_tree(make: Callable[[int], Part]) -> Callable[[int], bytes]:
 FAMILIES |= {name: _with_tree(make) for name, make in _TREES.items()}
 FAMILIES |= {
     "shared_leaves": lambda size: of_values([aval("1")], [0] * (size // 13)),
+    "values_of_one_high_rank": lambda size: of_values([aval(*["1"] * (size // 16))], [0] * (size // 30)),
     "one_platform_in_many_places": lambda size: put_together(function(platforms=["p" * (size // 2)] * (size // 8))),
 }
 
@@ -134,6 +136,11 @@ def mesh(names: list[Any]) -> Part:
     return table("AbstractMesh", axis_sizes=[1] * len(names), axis_names=names, axis_types=[1] * len(names))
 
 
+def spec(*axes: str) -> Part:
+    """Of one dimension, which is sharded over these."""
+    return table("PartitionSpec", partitions=[table("PartitionSpecOneAxis", axes=list(axes))])
+
+
 def sharded(meshes: list[Part], shardings: list[Part], avals: list[Part], pairs: list[tuple[int, int]]) -> bytes:
     return of_values(
         avals, [one for one, _ in pairs], [1 + other for _, other in pairs],
@@ -143,18 +150,16 @@ def sharded(meshes: list[Part], shardings: list[Part], avals: list[Part], pairs:
 
 @family
 def pairs_of_avals_and_shardings(size: int) -> bytes:
-    spec = table("PartitionSpec", partitions=[table("PartitionSpecOneAxis", axes=["x"])])
-    side = max(2, int((size // 20) ** 0.5))
-    shardings = [table("NamedSharding", spec=spec, memory_kind=f"m{i}") for i in range(side)]
+    side, of_x = max(2, int((size // 20) ** 0.5)), spec("x")
+    shardings = [table("NamedSharding", spec=of_x, memory_kind=f"m{i}") for i in range(side)]
     avals = [aval(str(i)) for i in range(side)]
     return sharded([mesh(["x"])], shardings, avals, [(i, j) for i in range(side) for j in range(side)])
 
 
 @family
 def shardings_of_many_partitions(size: int) -> bytes:
-    none = table("PartitionSpecOneAxis")
-    spec = table("PartitionSpec", partitions=[none] * (size // 8))
-    shardings = [table("NamedSharding", spec=spec) for _ in range(size // 30)]
+    long = table("PartitionSpec", partitions=[table("PartitionSpecOneAxis")] * (size // 8))
+    shardings = [table("NamedSharding", spec=long) for _ in range(size // 30)]
     return sharded([mesh(["x"])], shardings, [aval(*["1"] * (size // 8))], [(0, 0)])
 
 
@@ -169,24 +174,16 @@ def specs_of_long_names(size: int) -> bytes:
 
 @family
 def meshes_of_many_axes(size: int) -> bytes:
-    names = [f"x{i}" for i in range(256)]
-    sizes, types = [1] * 256, [1] * 256
-    meshes = [table("AbstractMesh", axis_sizes=sizes, axis_names=names, axis_types=types) for _ in range(size // 60)]
-    spec = table("PartitionSpec", partitions=[table("PartitionSpecOneAxis", axes=["x0"])])
-    shardings = [table("NamedSharding", spec=spec, abstract_mesh_idx=i) for i in range(len(meshes))]
+    names, ones, of_x = [f"x{i}" for i in range(256)], [1] * 256, spec("x0")
+    meshes = [table("AbstractMesh", axis_sizes=ones, axis_names=names, axis_types=ones) for _ in range(size // 60)]
+    shardings = [table("NamedSharding", spec=of_x, abstract_mesh_idx=i) for i in range(len(meshes))]
     return sharded(meshes, shardings, [aval("1")], [(0, i) for i in range(len(shardings))])
 
 
 @family
 def values_of_one_large_mesh(size: int) -> bytes:
-    spec = table("PartitionSpec", partitions=[table("PartitionSpecOneAxis", axes=["x0"])])
     names = [f"x{i}" + "n" * (size // 1000) * (i > 0) for i in range(256)]
-    return sharded([mesh(names)], [table("NamedSharding", spec=spec)], [aval("1")], [(0, 0)] * (size // 24))
-
-
-@family
-def values_of_one_high_rank(size: int) -> bytes:
-    return of_values([aval(*["1"] * (size // 16))], [0] * (size // 30))
+    return sharded([mesh(names)], [table("NamedSharding", spec=spec("x0"))], [aval("1")], [(0, 0)] * (size // 24))
 
 
 @family
@@ -221,10 +218,9 @@ def shapes_of_one_hash(size: int) -> bytes:
 
 @family
 def sharded_shapes_of_one_hash(size: int) -> bytes:
-    spec = table("PartitionSpec", partitions=[table("PartitionSpecOneAxis", axes=["x"])])
     avals = [aval(*map(str, sizes)) for sizes in sizes_of_one_hash(size // 60)]
     pairs = [(i, 0) for i in range(len(avals))]
-    return sharded([mesh(["x"])], [table("NamedSharding", spec=spec)], avals, pairs)
+    return sharded([mesh(["x"])], [table("NamedSharding", spec=spec("x"))], avals, pairs)
 
 
 @family
@@ -280,22 +276,22 @@ def _of_dimensions(size: int, text: str) -> bytes:
     return of_values([aval(*[Copy(text.encode()) for _ in range(max(1, size // (len(text) + 12)))])], [0])
 
 
-@family
-def dimensions_of_powers(size: int) -> bytes:
-    return _of_dimensions(size, _sum_up_to(min(size, 16_000), lambda i: f"a^{2 + i % 60}*b^{2 + i // 60}"))
+# Texts of a dimension, which is there as often as it fits.
+_DIMENSIONS: dict[str, Callable[[int], str]] = {
+    "dimensions_of_powers": lambda n: _sum_up_to(min(n, 16_000), lambda i: f"a^{2 + i % 60}*b^{2 + i // 60}"),
+    "dimensions_of_products": lambda n: _sum_up_to(
+        min(n, 16_000), lambda i: "*".join(name for k, name in enumerate("abcdefghijklmn") if i + 1 >> k & 1)
+    ),
+    "dimensions_of_one_variable": lambda n: "b",
+    "dimensions_of_nested_maxima": lambda n: functools.reduce(lambda text, i: f"max({text}, {i})", range(2, 62), "a"),
+}
 
 
-@family
-def dimensions_of_products(size: int) -> bytes:
-    names = [*"abcdefghijklmn"]
-    return _of_dimensions(
-        size, _sum_up_to(min(size, 16_000), lambda i: "*".join(n for k, n in enumerate(names) if i + 1 >> k & 1))
-    )
+def _with_dimensions(make: Callable[[int], str]) -> Callable[[int], bytes]:
+    return lambda size: _of_dimensions(size, make(size))
 
 
-@family
-def dimensions_of_one_variable(size: int) -> bytes:
-    return _of_dimensions(size, "b")
+FAMILIES |= {name: _with_dimensions(make) for name, make in _DIMENSIONS.items()}
 
 
 @family
@@ -314,14 +310,6 @@ def shapes_of_one_long_dimension(size: int) -> bytes:
         table("AbstractValue", kind=0, shape=shape, dtype=dtype, memory_space=space) for dtype, space in kinds
     ]  # fmt: skip
     return of_values(avals, list(range(len(avals))))
-
-
-@family
-def dimensions_of_nested_maxima(size: int) -> bytes:
-    text = "a"
-    for i in range(60):
-        text = f"max({text}, {i + 2})"
-    return _of_dimensions(size, text)
 
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -390,22 +378,16 @@ FAMILIES |= {
 }
 
 
+def _chain_of_vjps(**fields: Any) -> bytes:
+    return put_together(functools.reduce(lambda inner, _: function(vjp=inner, **fields), range(65), None))
+
+
 @family
 def vjps_that_share_trees(size: int) -> bytes:
     shared = repeated(node(DICT, node(NONE), names=["k"]), min(9000, size // 8))
-    tree = node(TUPLE, node(TUPLE, shared), node(DICT))
-    inner = None
-    for _ in range(65):
-        inner = function(in_tree=tree, out_tree=shared, vjp=inner)
-    assert inner is not None
-    return put_together(inner)
+    return _chain_of_vjps(in_tree=node(TUPLE, node(TUPLE, shared), node(DICT)), out_tree=shared)
 
 
 @family
 def vjps_that_share_a_module(size: int) -> bytes:
-    module = Copy(mlir_bytes.large_dictionary(size // 12, size // 6))
-    inner = None
-    for _ in range(65):
-        inner = function(vjp=inner, mlir_module_serialized=module)
-    assert inner is not None
-    return put_together(inner)
+    return _chain_of_vjps(mlir_module_serialized=Copy(mlir_bytes.large_dictionary(size // 12, size // 6)))

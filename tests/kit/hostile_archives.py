@@ -87,42 +87,27 @@ def _shared(size: int, of_each: int, artifact: Callable[[], bytes] = blob, **cha
     return archive({"a": artifact()}, members)
 
 
-@family
-def members_that_share_an_artifact(size: int) -> bytes:
-    return _shared(size, 140)
-
-
-@family
-def members_that_share_a_large_artifact(size: int) -> bytes:
-    function = layout.function(mlir_module_serialized=mlir_bytes.many_attributes(size // 6))
-    return _shared(size, 280, lambda: layout.put_together(function))
-
-
-@family
-def members_that_share_long_texts(size: int) -> bytes:
-    """A block has each text once, and up to 64 members have it."""
-    return _shared(size, 250, text=lambda i: chr(ord("a") + i // 64 % 26) * 4000)
-
-
-@family
-def members_that_share_metadata(size: int) -> bytes:
-    return _shared(size, 250, metadata=lambda i: '{"k": [' + ",".join(["[]"] * 1000) + f", {i // 64}" + "]}")
-
-
-@family
-def digests_that_begin_alike(size: int) -> bytes:
-    """As long as a hash of them is."""
-    return _shared(size, 140, digest=lambda i: bytes(8) + i.to_bytes(8, "little"))
-
-
-@family
-def long_names_that_begin_alike(size: int) -> bytes:
-    return _shared(size, 600, name=lambda i: f"{'n' * 200}/{'m' * 200}{i:06}")
-
-
-@family
-def folders_in_folders(size: int) -> bytes:
-    return _shared(size, 600, name=lambda i: "/".join(["f"] * 100 + [f"{i:06}"] + ["g"] * 40))
+FAMILIES |= {
+    "members_that_share_an_artifact": lambda size: _shared(size, 140),
+    "members_that_share_a_large_artifact": lambda size: _shared(
+        size,
+        280,
+        lambda: layout.put_together(layout.function(mlir_module_serialized=mlir_bytes.many_attributes(size // 6))),
+    ),
+    # A block has each text once, and up to 64 members have it.
+    "members_that_share_long_texts": lambda size: _shared(
+        size, 250, text=lambda i: chr(ord("a") + i // 64 % 26) * 4000
+    ),
+    "members_that_share_metadata": lambda size: _shared(
+        size, 250, metadata=lambda i: '{"k": [' + ",".join(["[]"] * 1000) + f", {i // 64}" + "]}"
+    ),
+    # As long as a hash of them is.
+    "digests_that_begin_alike": lambda size: _shared(size, 140, digest=lambda i: bytes(8) + i.to_bytes(8, "little")),
+    "long_names_that_begin_alike": lambda size: _shared(size, 600, name=lambda i: f"{'n' * 200}/{'m' * 200}{i:06}"),
+    "folders_in_folders": lambda size: _shared(
+        size, 600, name=lambda i: "/".join(["f"] * 100 + [f"{i:06}"] + ["g"] * 40)
+    ),
+}
 
 
 @family

@@ -73,40 +73,27 @@ def of_values(avals: Sequence[Part], indices: Sequence[int], shardings: Sequence
 
 def with_constraints(constraints: Sequence[str] = (), metadata: Sequence[tuple[str, str]] = (), *dims: str) -> bytes:
     """An artifact with a trailer, and one argument of these dimensions."""
-    return _sealed(_of_one_argument(*dims), constraints, metadata)
+    return _sealed(_of_arguments(1, *dims), constraints=constraints, metadata=metadata)
 
 
-def _of_one_argument(*dims: str) -> bytes:
-    root = function(
-        in_tree=arguments(1), unique_avals=[aval(*dims or ("1",))], in_avals_idxs=[0], in_shardings_idxs=[0],
-        mlir_module_serialized=Copy(MODULE),
-    )  # fmt: skip
-    return put_together(root)
+def _of_arguments(count: int, *dims: str, **changes: Any) -> bytes:
+    return of_values([aval(*dims or ("1",))], [0] * count, mlir_module_serialized=Copy(MODULE), **changes)
 
 
 def with_weights(files: int, tensors: int) -> bytes:
     """An artifact whose trailer has one file so often, and so many tensors, which its dict of arguments has, too."""
     names = [f"{i:06x}" for i in range(tensors)]
     first = node(DICT, *[node(LEAF)] * tensors, names=names)
-    root = function(
-        in_tree=node(TUPLE, node(TUPLE, first), node(DICT)), unique_avals=[aval("1")], in_avals_idxs=[0] * tensors,
-        in_shardings_idxs=[0] * tensors, mlir_module_serialized=Copy(MODULE),
-    )  # fmt: skip
-    return _sealed(put_together(root), (), (), (files, names))
+    blob = _of_arguments(tensors, in_tree=node(TUPLE, node(TUPLE, first), node(DICT)))
+    return _sealed(blob, weights=(files, names))
 
 
 def with_cases(cases: int, values: int, data: int = 0) -> bytes:
     """An artifact whose trailer has one case so often, of one argument so often, of so many bytes."""
-    return _sealed(_of_one_argument(), (), (), None, (cases, values, data))
+    return _sealed(_of_arguments(1), cases=(cases, values, data))
 
 
-def _sealed(
-    blob: bytes,
-    constraints: Sequence[str],
-    metadata: Sequence[tuple[str, str]],
-    weights: tuple[int, Sequence[str]] | None = None,
-    cases: tuple[int, int, int] | None = None,
-) -> bytes:
+def _sealed(blob: bytes, **trailer: Any) -> bytes:
     # The module is moved to the end, where an artifact with a trailer has it.
     at = blob.index(struct.pack("<I", len(MODULE)) + MODULE)
     field = next(i for i in range(4, at, 4) if i + struct.unpack_from("<I", blob, i)[0] == at)
@@ -116,7 +103,7 @@ def _sealed(
     metadata_bytes = bytearray(struct.pack("<I", struct.unpack_from("<I", body)[0] + start) + b"jaxexp\0\1" + bytes(4))
     metadata_bytes += body[4:]
     module = struct.pack("<I", len(MODULE)) + MODULE
-    content = _trailer(constraints, metadata, weights, cases)
+    content = _trailer(**trailer)
     end = len(metadata_bytes) + len(module) + len(content) + 48
     struct.pack_into("<I", metadata_bytes, 12, end)
     foot = xxhash.xxh3_128_digest(bytes(metadata_bytes)) + struct.pack("<II", len(metadata_bytes), len(content))
@@ -124,10 +111,10 @@ def _sealed(
 
 
 def _trailer(
-    constraints: Sequence[str],
-    metadata: Sequence[tuple[str, str]],
-    weights: tuple[int, Sequence[str]] | None,
-    cases: tuple[int, int, int] | None,
+    constraints: Sequence[str] = (),
+    metadata: Sequence[tuple[str, str]] = (),
+    weights: tuple[int, Sequence[str]] | None = None,
+    cases: tuple[int, int, int] | None = None,
 ) -> bytes:
     import flatbuffers
 
@@ -147,26 +134,24 @@ def _trailer(
 
     entries = [made({0: builder.CreateString(key), 1: builder.CreateString(value)}) for key, value in metadata]
     texts = [builder.CreateString(text) for text in constraints]
-    digest = xxhash.xxh3_128_digest(MODULE)
+
+    def with_digest(slot: int, digest: bytes) -> int:
+        builder.Prep(1, 16)
+        for byte in reversed(digest):
+            builder.PrependByte(byte)
+        builder.Slot(slot)
+        return int(builder.EndObject())
 
     def stored(name: str, digest_slot: int) -> int:
         """A file or a tensor of this name, without bytes."""
         text = builder.CreateString(name)
         builder.StartObject(4)
         builder.PrependUOffsetTRelativeSlot(0, text, 0)
-        builder.Prep(1, 16)
-        for _ in range(16):
-            builder.PrependByte(0)
-        builder.Slot(digest_slot)
-        return int(builder.EndObject())
+        return with_digest(digest_slot, bytes(16))
 
     builder.StartObject(4)
     builder.PrependUint32Slot(0, len(MODULE), 0)
-    builder.Prep(1, 16)
-    for byte in reversed(digest):
-        builder.PrependByte(byte)
-    builder.Slot(1)
-    notes = builder.EndObject()
+    notes = with_digest(1, xxhash.xxh3_128_digest(MODULE))
     slots = {0: builder.CreateString("jaxexp 0.1.0"), 1: vector([notes])}
     if texts:
         slots[2] = vector(texts)
