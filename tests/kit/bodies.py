@@ -159,13 +159,7 @@ def _of_numbers() -> Iterator[Operation]:
         ("case", ("i32",), ("f32",), "", f"({_BRANCH}, {_BRANCH})"),
         ("while", ("i1", "f32"), ("i1", "f32"), "", _LOOP),
         ("custom_call", ("f32",), ("f32",), 'call_target_name = "Sharding"', ""),
-        (
-            "all_reduce",
-            ("f32",),
-            ("f32",),
-            _GROUP,
-            f"({{ {_ADD.replace('%a', '%y').replace('%b', '%z').replace('%s', '%w')} }})",
-        ),
+        ("all_reduce", ("f32",), ("f32",), _GROUP, _SUM),
     ):
         yield Operation(f"stablehlo.{name}", operands, results, attributes, regions)
 

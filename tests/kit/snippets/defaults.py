@@ -23,16 +23,12 @@ snippet("select_and_scatter of windows only", "3x4xf32 2x3xf32", "3x4xf32",
         '%r = "stablehlo.select_and_scatter"(%0, %1, %c) <{window_dimensions = array<i64: 2, 2>}> ({\n'
         + _COMPARE.format("GE") + "}, {\n" + _ADD
         + "}) : (<<3x4xf32>>, <<2x3xf32>>, <<f32>>) -> <<3x4xf32>>")  # fmt: skip
-snippet(
-    "sort of the last dimension",
-    "3x5xf32",
-    "3x5xf32",
-    '%r = "stablehlo.sort"(%0) ({\n' + _COMPARE.format("LT") + "}) : (<<3x5xf32>>) -> <<3x5xf32>>",
-)
+snippet("sort of the last dimension", "3x5xf32", "3x5xf32",
+        '%r = "stablehlo.sort"(%0) ({\n' + _COMPARE.format("LT") + "}) :")  # fmt: skip
 snippet("compare without a type", "4xf32 4xf32", "4xi1",
-        "%r = stablehlo.compare LE, %0, %1 : (<<4xf32>>, <<4xf32>>) -> <<4xi1>>",
+        "%r = stablehlo.compare LE, %0, %1 :",
         [0.0, -0.0, np.nan, 2], [-0.0, 0.0, np.nan, 1])  # fmt: skip
 snippet("composite without a version", "f32 f32", "f32",
-        '%r = stablehlo.composite "my.op" %0, %1 {decomposition = @f} : (<<f32>>, <<f32>>) -> <<f32>>',
+        '%r = stablehlo.composite "my.op" %0, %1 {decomposition = @f} :',
         around="func.func private @f(%a: tensor<f32>, %b: tensor<f32>) -> tensor<f32> {\n"
         "%c = stablehlo.subtract %b, %a : tensor<f32>\nfunc.return %c : tensor<f32>\n}")  # fmt: skip

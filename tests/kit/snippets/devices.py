@@ -32,7 +32,7 @@ def _manual(
     snippet(
         name, takes, gives,
         f"%r = sdy.manual_computation(%0) in_shardings=[{before}] out_shardings=[{after}] manual_axes={{{axes}}}"
-        f" (%a: <<{part}>>) {{\n{body}\nsdy.return %s : <<{result}>>\n}} : (<<{takes}>>) -> <<{gives}>>",
+        f" (%a: <<{part}>>) {{\n{body}\nsdy.return %s : <<{result}>>\n}} :",
         *values, around=f"{MESH}\n{around}", devices=8,
     )  # fmt: skip
 

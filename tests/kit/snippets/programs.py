@@ -19,12 +19,12 @@ for _name, _body in {
         snippet(f"sort: {_name}{'' if _stable == 'true' else ', in any order'}", "3x5xf32 3x5xi32", "3x5xf32 3x5xi32",
                 '%r:2 = "stablehlo.sort"(%0, %1) <{dimension = 1 : i64, is_stable = ' + _stable + "}> ({\n"
                 "^bb0(%a: <<f32>>, %b: <<f32>>, %i: <<i32>>, %j: <<i32>>):\n" + _body +
-                "\n}) : (<<3x5xf32>>, <<3x5xi32>>) -> (<<3x5xf32>>, <<3x5xi32>>)",
+                "\n}) :",
                 [[3, -1, 2, -3, 1.5], [1, 0, -0.0, 2, -2], [5, 4, 3, 2, 1]], np.arange(15).reshape(3, 5))  # fmt: skip
 snippet("sort of columns", "5x3xi32", "5x3xi32",
         '%r = "stablehlo.sort"(%0) <{dimension = 0 : i64, is_stable = true}> ({\n^bb0(%a: <<i32>>, %b: <<i32>>):\n'
         "%s = stablehlo.compare LT, %a, %b, SIGNED : (<<i32>>, <<i32>>) -> <<i1>>\nstablehlo.return %s : <<i1>>\n"
-        "}) : (<<5x3xi32>>) -> <<5x3xi32>>", (np.arange(15) * 7 % 11).reshape(5, 3))  # fmt: skip
+        "}) :", (np.arange(15) * 7 % 11).reshape(5, 3))  # fmt: skip
 
 # --- control
 
@@ -95,12 +95,12 @@ for _name, _body in {
     "empty": "func.return %b, %a : tensor<f32>, tensor<f32>",
 }.items():
     snippet(f"call of something {_name}", "f32 f32", "f32 f32",
-            "%r:2 = func.call @f(%0, %1) : (<<f32>>, <<f32>>) -> (<<f32>>, <<f32>>)", 5.5, 1.25,
+            "%r:2 = func.call @f(%0, %1) :", 5.5, 1.25,
             around=_FUNCTION.format(_body))  # fmt: skip
     snippet(f"calls of something {_name}", "f32 f32", "f32 f32",
             "%p:2 = func.call @f(%0, %1) : (<<f32>>, <<f32>>) -> (<<f32>>, <<f32>>)\n"
             "%q:2 = func.call @f(%p#1, %p#0) : (<<f32>>, <<f32>>) -> (<<f32>>, <<f32>>)\n"
-            "%r:2 = func.call @f(%q#0, %q#0) : (<<f32>>, <<f32>>) -> (<<f32>>, <<f32>>)", 5.5, 1.25,
+            "%r:2 = func.call @f(%q#0, %q#0) :", 5.5, 1.25,
             around=_FUNCTION.format(_body))  # fmt: skip
 snippet("optimization_barrier", "f32 i32", "f32 i32", "%r:2 = stablehlo.optimization_barrier %0, %1 : <<f32>>, <<i32>>")
 
@@ -111,22 +111,19 @@ for _kind, _from, _to in (
     ("FFT", _C, _C), ("IFFT", _C, _C), ("RFFT", "3x4xf32", "3x3xcomplex<f32>"),
     ("IRFFT", "3x3xcomplex<f32>", "3x4xf32"),
 ):  # fmt: skip
-    snippet(f"fft {_kind}", _from, _to,
-            f"%r = stablehlo.fft %0, type = {_kind}, length = [4] : (tensor<{_from}>) -> tensor<{_to}>")  # fmt: skip
+    snippet(f"fft {_kind}", _from, _to, f"%r = stablehlo.fft %0, type = {_kind}, length = [4] :")
 for _side, _lower, _unit, _transpose in (
     ("true", "true", "false", "NO_TRANSPOSE"), ("false", "false", "true", "TRANSPOSE"),
     ("true", "false", "false", "ADJOINT"),
 ):  # fmt: skip
     snippet(f"triangular_solve {_side} {_transpose}", "3x3xcomplex<f32> 3x3xcomplex<f32>", "3x3xcomplex<f32>",
             f'%r = "stablehlo.triangular_solve"(%0, %1) <{{left_side = {_side}, lower = {_lower},'
-            f" unit_diagonal = {_unit}, transpose_a = #stablehlo<transpose {_transpose}>}}> :"
-            " (tensor<3x3xcomplex<f32>>, tensor<3x3xcomplex<f32>>) -> tensor<3x3xcomplex<f32>>",
+            f" unit_diagonal = {_unit}, transpose_a = #stablehlo<transpose {_transpose}>}}> :",
             np.array([[1, 3 + 1j, 2], [2 - 1j, -2, 1 + 2j], [4, 1j, 1]]),
             np.arange(9).reshape(3, 3) + 1 + 2j)  # fmt: skip
 for _algorithm in ("DEFAULT", "THREE_FRY", "PHILOX"):
     snippet(f"rng_bit_generator {_algorithm}", "2xui64", "2xui64 5xui32",
-            f"%r:2 = stablehlo.rng_bit_generator %0, algorithm = {_algorithm} :"
-            " (<<2xui64>>) -> (<<2xui64>>, <<5xui32>>)",
+            f"%r:2 = stablehlo.rng_bit_generator %0, algorithm = {_algorithm} :",
             [7, 11])  # fmt: skip
 
 # --- CHLO, as artifacts have it
@@ -140,17 +137,13 @@ for _name in (
 for _name in "next_after polygamma zeta".split():
     snippet(f"chlo.{_name}", "3xf32 3xf32", "3xf32", f"%r = chlo.{_name} %0, %1 : <<3xf32>>, <<3xf32>> -> <<3xf32>>",
             [2.0, 3.0, 4.0], [1.5, 2.5, 0.5])  # fmt: skip
-snippet(
-    "chlo.conj",
-    "3xcomplex<f32>",
-    "3xcomplex<f32>",
-    "%r = chlo.conj %0 : tensor<3xcomplex<f32>> -> tensor<3xcomplex<f32>>",
-)
+snippet("chlo.conj", "3xcomplex<f32>", "3xcomplex<f32>",
+        "%r = chlo.conj %0 : tensor<3xcomplex<f32>> -> tensor<3xcomplex<f32>>")  # fmt: skip
 snippet("chlo.is_inf", "3xf32", "3xi1", "%r = chlo.is_inf %0 : <<3xf32>> -> <<3xi1>>", [np.inf, np.nan, 1])
 snippet("chlo.top_k", "2x5xf32", "2x2xf32 2x2xi32",
         "%r:2 = chlo.top_k(%0, k = 2) : <<2x5xf32>> -> (<<2x2xf32>>, <<2x2xi32>>)")  # fmt: skip
 snippet("composite of one's own", "f32 f32", "f32",
         '%r = stablehlo.composite "my.op" %0, %1 {composite_attributes = {x = "anything"}, decomposition = @f,'
-        " version = 3 : i32} : (<<f32>>, <<f32>>) -> <<f32>>",
+        " version = 3 : i32} :",
         around="func.func private @f(%a: tensor<f32>, %b: tensor<f32>) -> tensor<f32> {\n"
         "%c = stablehlo.subtract %b, %a : tensor<f32>\nfunc.return %c : tensor<f32>\n}")  # fmt: skip

@@ -98,5 +98,10 @@ def _random(rng: Any, type_: Any) -> np.ndarray:
 
 
 def snippet(name: str, takes: str, gives: str, body: str, *values: Any, around: str = "", devices: int = 1) -> None:
+    """Types of an operation that stands for all, at the end of the body, are those of the snippet."""
     assert name not in SNIPPETS
-    SNIPPETS[name] = Snippet(tuple(takes.split()), tuple(gives.split()), body, values or None, around, devices)
+    taken, given = tuple(takes.split()), tuple(gives.split())
+    if body.endswith(":"):
+        operands, results = (", ".join(f"tensor<{one}>" for one in types) for types in (taken, given))
+        body += f" ({operands}) -> {results if len(given) == 1 else f'({results})'}"
+    SNIPPETS[name] = Snippet(taken, given, body, values or None, around, devices)
