@@ -8,7 +8,6 @@ has answered unless `--keep` names a folder for them.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +17,11 @@ HERE = Path(__file__).parent
 
 
 def main() -> None:
-    arguments = parser(__doc__)
-    arguments.add_argument("releases", nargs="*")
-    options = arguments.parse_args()
-
-    wheels = Wheels.chosen(options)
-    releases = options.releases or exporters()
-    try:
-        for release in sorted(releases, key=number):
+    options = parser(__doc__).parse_args()
+    with Wheels.chosen(options) as wheels:
+        for release in sorted(options.releases or exporters(), key=number):
             print(row(release, wheels.run(release, HERE / "probe_release.py")), flush=True)
-            if not options.keep:
-                shutil.rmtree(wheels.folder / release)
-    finally:
-        if not options.keep:
-            shutil.rmtree(wheels.folder)
+            wheels.done(release)
 
 
 def row(release: str, facts: dict[str, Any]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 import re
-import shutil
 from pathlib import Path
 
 from wheels import Wheels, exporters, parser
@@ -26,16 +25,14 @@ def names(folder: Path) -> set[str]:
 
 def main() -> None:
     options = parser(__doc__).parse_args()
-
-    wheels = Wheels.chosen(options)
     known: set[str] = set()
-    for release in exporters():
-        wheels.environment(release)
-        found = names(wheels.folder / release)
-        print(release, *sorted(found - known) if known else [f"{len(found)} names"], flush=True)
-        known |= found
-        if not options.keep:
-            shutil.rmtree(wheels.folder / release)
+    with Wheels.chosen(options) as wheels:
+        for release in options.releases or exporters():
+            wheels.environment(release)
+            found = names(wheels.folder / release)
+            print(release, *sorted(found - known) if known else [f"{len(found)} names"], flush=True)
+            known |= found
+            wheels.done(release)
 
 
 if __name__ == "__main__":

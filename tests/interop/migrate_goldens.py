@@ -29,15 +29,10 @@ TARGETS = ("0.4.30", "0.4.38", "0.5.3", "0.6.2", "0.7.2", "0.8.3", "0.9.2", "0.1
 
 
 def main() -> None:
-    arguments = parser(__doc__)
-    arguments.add_argument("releases", nargs="*", default=TARGETS)
-    options = arguments.parse_args()
-
+    options = parser(__doc__).parse_args()
     failed = False
-    wheels = Wheels.chosen(options)
-    wheels.folder.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as scratch:
-        for target in options.releases:
+    with Wheels.chosen(options) as wheels, tempfile.TemporaryDirectory() as scratch:
+        for target in options.releases or TARGETS:
             folder = Path(scratch) / f"for-{target}"
             refused = migrate_all(target, folder)
             outcomes = wheels.run(target, HERE / "read.py", "--goldens", str(folder))
@@ -46,10 +41,7 @@ def main() -> None:
             for reason, count in (refused + counts).items():
                 print(f"  {count:>3} {reason}")
             failed |= bool(counts)
-            if not options.keep:
-                shutil.rmtree(wheels.folder / target)
-    if not options.keep:
-        shutil.rmtree(wheels.folder)
+            wheels.done(target)
     sys.exit(failed)
 
 

@@ -9,7 +9,6 @@ they are asked a second time, with the flag that lets them read expired versions
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 from wheels import Wheels, exporters, number, parser
@@ -20,30 +19,22 @@ RECORD = GOLDEN / "readers.json"
 
 
 def main() -> None:
-    arguments = parser(__doc__)
-    arguments.add_argument("releases", nargs="*")
-    options = arguments.parse_args()
-
-    wheels = Wheels.chosen(options)
-    releases = options.releases or exporters()
+    options = parser(__doc__).parse_args()
     folders = list(map(str, sorted(GOLDEN.glob("jax-*"))))
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {"readers": {}}
     readers = record["readers"]
-    for release in sorted(releases, key=number):
-        outcomes = wheels.run(release, HERE / "read.py", "--goldens", *folders)
-        readers[release] = failures(outcomes)
-        if number(release) >= (0, 11, 1):
-            readers[f"{release} expired"] = failures(
-                wheels.run(release, HERE / "read.py", "--goldens", "--expired", *folders)
-            )
-        print(release, list(outcomes.values()).count("ok"), flush=True)
-        record = {
-            "artifacts": sorted(outcomes),
-            "readers": dict(sorted(readers.items(), key=lambda item: (number(item[0].split()[0]), item[0]))),
-        }
-        RECORD.write_text(json.dumps(record, indent=1) + "\n")
-        if not options.keep:
-            shutil.rmtree(wheels.folder / release)
+    with Wheels.chosen(options) as wheels:
+        for release in sorted(options.releases or exporters(), key=number):
+            outcomes = wheels.run(release, HERE / "read.py", "--goldens", *folders)
+            readers[release] = failures(outcomes)
+            if number(release) >= (0, 11, 1):
+                expired = wheels.run(release, HERE / "read.py", "--goldens", "--expired", *folders)
+                readers[f"{release} expired"] = failures(expired)
+            print(release, list(outcomes.values()).count("ok"), flush=True)
+            in_order = sorted(readers.items(), key=lambda item: (number(item[0].split()[0]), item[0]))
+            record = {"artifacts": sorted(outcomes), "readers": dict(in_order)}
+            RECORD.write_text(json.dumps(record, indent=1) + "\n")
+            wheels.done(release)
 
 
 def failures(outcomes: dict[str, str]) -> dict[str, list[str]]:

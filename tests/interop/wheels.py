@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", action="append", required=True, metavar="VERSION=PATH")
     parser.add_argument("--keep", type=Path, help="leave the wheels in this folder, and use what is there")
+    parser.add_argument("releases", nargs="*")
     return parser
 
 
@@ -59,22 +62,29 @@ def exporters() -> list[str]:
 
 
 class Wheels:
-    """Installs releases under a folder, and keeps them until somebody deletes it.
+    """Installs releases under a folder.
 
     Args:
         folder: where they go.
         pythons: a Python interpreter for each of "3.11" and "3.13".
+        are_kept: whether a release stays there when it is done.
     """
 
-    def __init__(self, folder: Path, pythons: Mapping[str, str]) -> None:
-        self.folder = folder
-        self.pythons = pythons
+    def __init__(self, folder: Path, pythons: Mapping[str, str], *, are_kept: bool = True) -> None:
+        self.folder, self.pythons, self.are_kept = folder, pythons, are_kept
 
     @classmethod
-    def chosen(cls, options: argparse.Namespace) -> Wheels:
-        """Those that a command line asks for; without `--keep`, in a new folder."""
-        folder = options.keep or Path(tempfile.mkdtemp())
-        return cls(folder, dict(entry.split("=", 1) for entry in options.python))
+    @contextlib.contextmanager
+    def chosen(cls, options: argparse.Namespace) -> Iterator[Wheels]:
+        """Those that a command line asks for; without `--keep`, in a new folder that goes away."""
+        with contextlib.ExitStack() as stack:
+            folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            folder.mkdir(exist_ok=True)
+            yield cls(folder, dict(entry.split("=", 1) for entry in options.python), are_kept=bool(options.keep))
+
+    def done(self, release: str) -> None:
+        if not self.are_kept:
+            shutil.rmtree(self.folder / release)
 
     def _install(self, target: Path, python: str, *arguments: str) -> Path:
         if not target.exists():

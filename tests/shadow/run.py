@@ -3,8 +3,8 @@
 The tests are not in JAX's wheels. SOURCE is a folder with them: a checkout of JAX at the installed release, or near it.
 A file on exporting runs four times: as it is; with jaxexp installed; with jaxexp imported where it imported
 `jax.export`; and with each function that it jits and calls exported, serialized, loaded and called by both libraries.
-Other files run only in this last way. Then the examples in
-JAX's documents on export run with both. Of long files, a share of the tests runs; `--part 0/1` runs all of them.
+Other files run only in this last way. Then the examples in JAX's documents on export run with both. Of long files, a
+share of the tests runs; `--part 0/1` runs all of them.
 """
 
 from __future__ import annotations
@@ -28,44 +28,20 @@ HERE = Path(__file__).parent
 MODES = {"jax": [], "jaxexp": ["words", "in_place"], "rewritten": ["words"], "functions": ["functions"]}
 # Of how many of its tests one runs by default.
 ON_EXPORT = {
-    "export_test.py": 1,
-    "export_back_compat_test.py": 1,
-    "export_serialization_back_compat_test.py": 1,
-    "error_check_test.py": 1,
-    "pallas/pallas_shape_poly_test.py": 1,
-    "shape_poly_test.py": 32,
+    "export_test.py": 1, "export_back_compat_test.py": 1, "export_serialization_back_compat_test.py": 1,
+    "error_check_test.py": 1, "pallas/pallas_shape_poly_test.py": 1, "shape_poly_test.py": 32,
     "export_harnesses_multi_platform_test.py": 100,
-}
+}  # fmt: skip
 OTHERS = {
-    "api_test.py": 8,
-    "pjit_test.py": 8,
-    "shard_map_test.py": 8,
-    "lax_control_flow_test.py": 8,
-    "mutable_array_test.py": 4,
-    "linalg_test.py": 40,
-    "lax_test.py": 100,
-    "lax_numpy_test.py": 200,
-    "lax_scipy_test.py": 20,
-    "random_lax_test.py": 20,
-    "nn_test.py": 8,
-    "fft_test.py": 20,
-    "image_test.py": 8,
-    "sparse_bcoo_bcsr_test.py": 40,
-    "custom_api_test.py": 8,
-    "custom_linear_solve_test.py": 1,
-    "custom_root_test.py": 1,
-    "array_test.py": 4,
-    "aot_test.py": 2,
-    "key_reuse_test.py": 4,
-    "memories_test.py": 4,
-    "layout_test.py": 2,
+    "api_test.py": 8, "pjit_test.py": 8, "shard_map_test.py": 8, "lax_control_flow_test.py": 8,
+    "mutable_array_test.py": 4, "linalg_test.py": 40, "lax_test.py": 100, "lax_numpy_test.py": 200,
+    "lax_scipy_test.py": 20, "random_lax_test.py": 20, "nn_test.py": 8, "fft_test.py": 20, "image_test.py": 8,
+    "sparse_bcoo_bcsr_test.py": 40, "custom_api_test.py": 8, "custom_linear_solve_test.py": 1,
+    "custom_root_test.py": 1, "array_test.py": 4, "aot_test.py": 2, "key_reuse_test.py": 4, "memories_test.py": 4,
+    "layout_test.py": 2, "debugger_test.py": 1, "pallas/pallas_test.py": 40, "ode_test.py": 2,
+    "x64_context_test.py": 2, "tree_util_test.py": 8,
     "shard_alike_test.py": 1,  # in JAX up to 0.11
-    "debugger_test.py": 1,
-    "pallas/pallas_test.py": 40,
-    "ode_test.py": 2,
-    "x64_context_test.py": 2,
-    "tree_util_test.py": 8,
-}
+}  # fmt: skip
 FILES = {**ON_EXPORT, **OTHERS}
 Line = dict[str, Any]
 
@@ -83,9 +59,9 @@ def rewritten(source: Path, folder: Path) -> Path:
     for file in making.rglob("*.py"):
         text = re.sub(r"^from jax import export$", "import jaxexp as export", file.read_text(), flags=re.MULTILINE)
         text, count = re.subn(r"\bjax\.export\b(?!\()", "jaxexp", text)
-        file.write_text(
-            re.sub(r"^import jax$", "import jax\nimport jaxexp", text, flags=re.MULTILINE) if count else text
-        )
+        if count:
+            text = re.sub(r"^import jax$", "import jax\nimport jaxexp", text, flags=re.MULTILINE)
+        file.write_text(text)
     return making.rename(copy)
 
 
@@ -203,27 +179,18 @@ def main() -> None:
         count, differing = documents.differences(chosen.source / name)
         rows.append(f"| {name}, {count} examples | | | | | | | | | | {len(differing)} |")
         unexpected += differing
-    table = "\n".join(
-        [f"JAX {jax.__version__}", "", "| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|", *rows, ""]
-    )
+    head = [f"JAX {jax.__version__}", "", "| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
+    table = "\n".join([*head, *rows, ""])
     (folder / "table.md").write_text("\n".join([table, *unexpected, ""]))
     print(table, *unexpected, sep="\n")
     sys.exit(bool(unexpected))
 
 
 COLUMNS = (
-    "file",
-    "tests",
-    "pass with jax.export",
-    "pass with jaxexp installed",
-    "pass with jaxexp imported",
-    "of these, in jaxexp's words",
-    "fail, because jaxexp can do more",
-    "only jaxexp fails",
-    "functions",
-    "exported, read and called by both",
-    "only jaxexp fails or differs",
-)
+    "file", "tests", "pass with jax.export", "pass with jaxexp installed", "pass with jaxexp imported",
+    "of these, in jaxexp's words", "fail, because jaxexp can do more", "only jaxexp fails", "functions",
+    "exported, read and called by both", "only jaxexp fails or differs",
+)  # fmt: skip
 
 
 def summary(lines: dict[str, list[Line]], expected: dict[str, dict[str, str]]) -> tuple[list[int], list[str]]:
