@@ -19,15 +19,6 @@ from jax import export as jax_export
 import jaxexp
 from kit.corpus import CASES, export_with
 from kit.derivatives import pull_back, second_order
-from kit.places import ROOT
-
-
-def test_one_file_names_private_jax() -> None:
-    private = re.compile(r"jax\._src|jaxlib\._")
-    for package in {Path(jaxexp.__file__).parent, ROOT / "python" / "jaxexp"}:
-        files = [*package.rglob("*.py"), *package.rglob("*.pyi")]
-        assert {file.name for file in files if private.search(file.read_text())} == ({"_jax.py"} if files else set())
-
 
 pytestmark = pytest.mark.jax
 FOREIGN = (

@@ -101,15 +101,6 @@ def test_errors() -> None:
             assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
 
 
-def test_copies(tmp_path) -> None:
-    with jaxexp.Archive.create(tmp_path / "fleet.zip") as writer:
-        writer.add("f", export_with(jaxexp, CASES["sin"].build()))
-    with jaxexp.Archive.open(tmp_path / "fleet.zip") as archive:
-        handle = archive["f"]
-        assert (copy.copy(handle), copy.deepcopy(handle).load()) == (handle, handle.load())
-        assert list(copy.copy(archive)) == list(copy.deepcopy(archive.glob("f"))) == ["f"]
-
-
 def test_annotations_of_public_classes_are_understood() -> None:
     for name in jaxexp.__all__:
         value = getattr(jaxexp, name)
