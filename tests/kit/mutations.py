@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -61,20 +62,17 @@ class Mutation:
 def mutations(module: bytes, one_in: int = 1) -> Iterator[Mutation]:
     """The changes of the operations that can be changed: all of them, or one in so many, in some order."""
     with _parsed(module) as parsed:
-        every = [one for one, *_ in _placed(parsed)]
-        found = [(number, kind) for number, one in enumerate(every) for kind, _ in _changes(one)]
+        found = [(number, kind) for number, (one, *_) in enumerate(_placed(parsed)) for kind, _ in _changes(one)]
     order = np.random.default_rng(len(found)).permutation(len(found))
     for number, kind in [found[i] for i in order[: -(-len(found) // one_in)]]:
         with _parsed(module) as parsed:
             placed = _placed(parsed)
             changed = placed[number][0]
-            name, at = changed.name, [changed]
+            name, at = changed.name, []
             if kind == _DELETED:
-                at = [use.owner.operation for use in changed.results[0].uses]
-                at.append(placed[number + 1][0])
+                at = [*(use.owner.operation for use in changed.results[0].uses), placed[number + 1][0]]
             change = dict(_changes(changed))[kind](changed)
-            if kind != _DELETED:
-                at = [change if change is not None else changed]
+            at = at or [change if change is not None else changed]
             without = _erase_unused(parsed)
             try:
                 made = mlir.serialize(parsed)
@@ -130,9 +128,8 @@ def _erase_unused(module: Any) -> bool:
 
 def _may_count(operation: Any) -> bool:
     """Whether it may count the trips of a loop, which may never end if it is changed."""
-    if operation.name not in ("stablehlo.add", "stablehlo.subtract", "stablehlo.constant"):
-        return False
-    return _counts_in(operation, operation.results[0])
+    is_number = operation.name in ("stablehlo.add", "stablehlo.subtract", "stablehlo.constant")
+    return is_number and _counts_in(operation, operation.results[0])
 
 
 def _counts_in(operation: Any, value: Any) -> bool:
@@ -179,10 +176,9 @@ def _changes(operation: Any) -> Iterator[tuple[str, Callable[[Any], Any]]]:
 def _another_order(operation: Any) -> list[int] | None:
     """Two operands exchanged that are of one type, but other values."""
     values = list(operation.operands)
-    for i, one in enumerate(values):
-        for j in range(i + 1, len(values)):
-            if one.type == values[j].type and one != values[j] and not _is_counter(one):
-                return [*range(i), j, *range(i + 1, j), i, *range(j + 1, len(values))]
+    for (i, one), (j, other) in itertools.combinations(enumerate(values), 2):
+        if one.type == other.type and one != other and not _is_counter(one):
+            return [*range(i), j, *range(i + 1, j), i, *range(j + 1, len(values))]
     return None
 
 
@@ -225,10 +221,9 @@ def _operands(operation: Any, order: list[int]) -> None:
 
 
 def _other_constant(operation: Any) -> None:
-    ir = _jax.ir
     text = str(operation.attributes["value"])
     changed = re.sub(r"dense<(.*)> ?: ", lambda match: f"dense<{_changed_number(match[1])}> : ", text, count=1)
-    operation.attributes["value"] = ir.Attribute.parse(changed)
+    operation.attributes["value"] = _jax.ir.Attribute.parse(changed)
 
 
 def _changed_number(text: str) -> str:
@@ -290,9 +285,9 @@ def _other_numbers(operation: Any, name: str) -> Callable[[Any], None] | None:
                 return setting(**{key: other})
     if name == "slice":
         starts, limits = dims("start_indices"), dims("limit_indices")
-        for i, (start, limit) in enumerate(zip(starts, limits, strict=True)):
-            step = 1 if limit < operand[i] else -1
-            if limit < operand[i] or start > 0:
+        for i, size in enumerate(operand):
+            step = 1 if limits[i] < size else -1 if starts[i] > 0 else 0
+            if step:
                 starts[i] += step
                 limits[i] += step
                 return setting(start_indices=starts, limit_indices=limits)
@@ -304,9 +299,8 @@ def _rounded(operation: Any) -> Any:
     ir = _jax.ir
     type_ = ir.RankedTensorType(operation.results[0].type)
     uses = [(use.owner, use.operand_number) for use in operation.results[0].uses]
-    everything = list(operation.operation.block.operations)
-    places = [other.operation for other in everything]
-    with ir.InsertionPoint(everything[places.index(operation.operation) + 1]), operation.location:
+    everything = [other.operation for other in operation.operation.block.operations]
+    with ir.InsertionPoint(everything[everything.index(operation.operation) + 1]), operation.location:
         narrow = ir.RankedTensorType.get(list(type_.shape), ir.BF16Type.get())
         down = _jax.hlo.convert(narrow, operation.results[0])
         up = _jax.hlo.convert(type_, down)
@@ -315,16 +309,14 @@ def _rounded(operation: Any) -> Any:
     return down.owner
 
 
-def different(before: Any, after: Any, tolerance: float = 1e-3) -> bool:
+def different(before: Any, after: Any) -> bool:
     """Whether a result differs by more than rounding."""
-    for a, b in zip(before, after, strict=True):
-        a, b = np.asarray(a), np.asarray(b)
-        if a.dtype.kind in "biu" and (a != b).any():
-            return True
-        x, y = a.astype(np.complex128), b.astype(np.complex128)
-        if (np.isfinite(x) != np.isfinite(y)).any():
-            return True
-        scale = max(float(np.abs(x[np.isfinite(x)]).max(initial=0)), 1e-30)
-        if float(np.abs(x - y)[np.isfinite(x)].max(initial=0)) > tolerance * scale:
-            return True
-    return False
+    return any(_differs(np.asarray(a), np.asarray(b)) for a, b in zip(before, after, strict=True))
+
+
+def _differs(a: np.ndarray, b: np.ndarray) -> bool:
+    if a.dtype.kind in "biu" and (a != b).any():
+        return True
+    x, y, finite = a.astype(np.complex128), b.astype(np.complex128), np.isfinite(a.astype(np.complex128))
+    scale = max(float(np.abs(x[finite]).max(initial=0)), 1e-30)
+    return bool((finite != np.isfinite(y)).any() or np.abs(x - y)[finite].max(initial=0) > 1e-3 * scale)

@@ -33,12 +33,16 @@ def with_module(exported: jaxexp.Exported, text: str) -> jaxexp.Exported:
     return dataclasses.replace(exported, mlir_module_serialized=serialized(text))
 
 
+def text_of(exported: jaxexp.Exported) -> str:
+    with _jax.make_ir_context() as context:
+        return str(mlir.parse(exported.mlir_module_serialized, context))
+
+
 def with_text(old: str, new: str, function: Any, *args: Any) -> jaxexp.Exported:
     exported = jaxexp.export(jax.jit(function))(*args)
-    with _jax.make_ir_context() as context:
-        text = str(mlir.parse(exported.mlir_module_serialized, context))
-        assert old in text, text
-        return with_module(exported, text.replace(old, new))
+    text = text_of(exported)
+    assert old in text, text
+    return with_module(exported, text.replace(old, new))
 
 
 SORT = """module @f { func.func public @main(%x: tensor<SIZExf32>) -> tensor<SIZExf32> {
@@ -500,8 +504,7 @@ def doubled() -> tuple[jaxexp.Exported, str]:
     """A function with an assertion about its size, and the text of its module."""
     (n,) = jaxexp.symbolic_shape("n")
     exported = jaxexp.export(jax.jit(lambda x: x * 2))(jax.ShapeDtypeStruct((n,), F32))
-    with _jax.make_ir_context() as context:
-        return exported, str(mlir.parse(exported.mlir_module_serialized, context))
+    return exported, text_of(exported)
 
 
 @each("what", ASSERTIONS)
@@ -532,8 +535,7 @@ def test_integers_are_compared_as_integers(how: str, doubled: tuple[jaxexp.Expor
 def test_top_k_has_a_number(k: str) -> None:
     (n,) = jaxexp.symbolic_shape("n")
     exported = jaxexp.export(jax.jit(lambda x: jax.lax.top_k(x, 2)))(jax.ShapeDtypeStruct((n, 8), F32))
-    with _jax.make_ir_context() as context:
-        text = str(mlir.parse(exported.mlir_module_serialized, context))
+    text = text_of(exported)
     if "composite_attributes = {k = 2 : i64}" not in text:
         pytest.skip("this release of JAX writes top_k in another way")
     changed = with_module(exported, text.replace("k = 2 : i64", k))
