@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import pytest
 from jax import export as jax_export
 from jax._src import error_check
-from jax._src.export import _export as private
 
 import jaxexp
 from kit.compare import assert_same_fields
@@ -199,11 +198,3 @@ def test_nothing_is_left_by_threads() -> None:
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(work, range(8)))
-
-
-def test_private_names_are_not_reached() -> None:
-    """JAX's own callers of the private module (jax2tf, Pallas) rely on more than jaxexp's Exported has."""
-    with jaxexp.install():
-        assert private.export is not jaxexp.export
-        assert private.Exported is STOCK
-        assert type(private.export(jax.jit(jnp.sin))(arr(2))) is STOCK

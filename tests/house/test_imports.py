@@ -8,6 +8,7 @@ import functools
 import graphlib
 import re
 from collections.abc import Iterable, Iterator
+from importlib.util import resolve_name
 from pathlib import Path
 
 from kit.places import ROOT
@@ -96,11 +97,7 @@ def imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[str]:
     if isinstance(node, ast.Import):
         stems = [(alias.name, []) for alias in node.names]
     else:
-        stem = node.module or ""
-        if node.level:
-            inside = package.split(".") if package else []
-            up = inside[: len(inside) - (node.level - 1)]
-            stem = ".".join(["jaxexp", *up, *filter(None, [stem])])
+        stem = resolve_name("." * node.level + (node.module or ""), f"jaxexp.{package}".strip("."))
         stems = [(stem, [alias.name for alias in node.names])]
     for stem, names in stems:
         first, _, below = stem.partition(".")

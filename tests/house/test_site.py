@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import http.server
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from kit.pages import CHROMIUM
 from tools import site
 
 pytestmark = pytest.mark.xdist_group("site")
@@ -21,7 +21,6 @@ long = pytest.mark.long(
     sibling="test_site.py::test_a_link_that_leads_nowhere_is_found",
 )
 WAIT = 120_000  # milliseconds, on a busy machine
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 import jaxexp
 from jaxexp import Policy, _runtime
 from jaxexp.runtime.judging import judge
@@ -19,6 +21,15 @@ def module(body: str, attributes: str = "", more: str = "", result: str = "%arg0
       }}
       {more}
     }}"""
+
+
+def refusal(blob: Any, **fields: Any) -> jaxexp.PolicyError:
+    """The error of a policy with these fields, which says all that it knows."""
+    with pytest.raises(jaxexp.PolicyError) as error:
+        jaxexp.deserialize(blob, policy=Policy(**fields))
+    for part in (error.value.field, error.value.found, error.value.where):
+        assert part in str(error.value)
+    return error.value
 
 
 def refused(data: bytes, policy: Policy) -> tuple[str | None, str | None]:

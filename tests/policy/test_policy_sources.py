@@ -80,30 +80,6 @@ def test_no_call_waits_for_a_pipe(tmp_path: Path) -> None:
     assert "bitcast_convert" in words_of("call", function, tmp_path)
 
 
-def test_vjps_and_members_of_archives(tmp_path: Path) -> None:
-    """Everything that a policy allowed is marked: VJPs, members, what `load_many` loads, and what is made of these."""
-    function = named(tmp_path / "model.py", "def f(w, x): return w * x")
-    spec = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b, 4"), np.float32)
-    exported = jaxexp.export(function)(W, spec)
-    exported.save(tmp_path / "f.jaxexp", vjp_order=2)
-    with jaxexp.Archive.create(tmp_path / "a.zip") as writer:
-        writer.add("f", exported, vjp_order=2)
-    policy = jaxexp.Policy()
-    with jaxexp.Archive.open(tmp_path / "a.zip") as archive:
-        loaded = [
-            jaxexp.load(tmp_path / "f.jaxexp", policy=policy),
-            *jaxexp.load_many([tmp_path / "f.jaxexp"] * 2, policy=policy),
-            archive["f"].load(policy=policy),
-            jaxexp.load(f"{tmp_path}/a.zip::f", policy=policy),
-        ]
-        first, vjp = loaded[0], loaded[0].vjp()
-        for one in (*loaded, archive["f"].load(policy=policy).vjp(), vjp, vjp.vjp(), first.specialize(W, X).vjp(),
-                    first.bind(W).vjp().unbound):  # fmt: skip
-            assert one._facts.under_policy, one.fun_name
-        assert not archive["f"].load()._facts.under_policy
-    assert not jaxexp.load(tmp_path / "f.jaxexp")._facts.under_policy
-
-
 def test_modules_are_written_as_they_were(tmp_path: Path) -> None:
     """Only compilers see other locations."""
     source = tmp_path / "model.py"
