@@ -22,9 +22,7 @@ export = module(
     "jax.export", "jax._src.export._export", "jax.experimental.export._export", "jax.experimental.export.export"
 )
 serialization = module(
-    "jax._src.export.serialization",
-    "jax.experimental.export.serialization",
-    "jax.experimental.export._serialization",
+    "jax._src.export.serialization", "jax.experimental.export.serialization", "jax.experimental.export._serialization"
 )
 kinds = serialization._dtype_to_dtype_kind
 names = {str(dtype): kind for dtype, kind in kinds.items()}
@@ -37,19 +35,16 @@ def first(*candidates):
     raise LookupError(candidates)
 
 
-print(
-    json.dumps(
-        {
-            "version": jax.__version__,
-            "stablehlo": stablehlo.get_current_version(),
-            "oldest_stablehlo": stablehlo.get_minimum_version(),
-            "shardy": getattr(jax.config, "jax_use_shardy_partitioner", False),
-            "conventions": [
-                first("minimum_supported_calling_convention_version", "minimum_supported_serialization_version"),
-                first("maximum_supported_calling_convention_version", "maximum_supported_serialization_version"),
-            ],
-            "dtypes": sorted(set(names.values())),
-            "custom_nodes": hasattr(export, "register_pytree_node_serialization"),
-        }
-    )
-)
+found = {
+    "version": jax.__version__,
+    "stablehlo": stablehlo.get_current_version(),
+    "oldest_stablehlo": stablehlo.get_minimum_version(),
+    "shardy": getattr(jax.config, "jax_use_shardy_partitioner", False),
+    "conventions": [
+        first(f"{end}_supported_calling_convention_version", f"{end}_supported_serialization_version")
+        for end in ("minimum", "maximum")
+    ],
+    "dtypes": sorted(set(names.values())),
+    "custom_nodes": hasattr(export, "register_pytree_node_serialization"),
+}
+print(json.dumps(found))

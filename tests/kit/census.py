@@ -21,28 +21,25 @@ from jaxexp._kernel.read.decode import verified
 from .corpus import CASES, export_with
 
 
-def _tiny() -> tuple[Any, int]:
-    return jaxexp.export(jax.jit(lambda x: x + 1))(jax.ShapeDtypeStruct((), jnp.float32)), 0
-
-
-def _dicts_with_vjp() -> tuple[Any, int]:
-    return export_with(jaxexp, CASES["nested_containers"].build()), 1
-
-
-def _symbolic_sharded() -> tuple[Any, int]:
+def _symbolic_sharded() -> jaxexp.Exported:
     mesh = AbstractMesh((4, 2), ("x", "y"), axis_types=(AxisType.Auto, AxisType.Auto))
     (batch,) = jaxexp.symbolic_shape("b", constraints=["mod(b, 4) == 0", "b >= 4"])
     shape = jax.ShapeDtypeStruct((batch, 6), jnp.float32, sharding=NamedSharding(mesh, P("x", "y")))
-    return jaxexp.export(jax.jit(lambda x: jnp.sin(x) * 2))(shape), 0
+    return jaxexp.export(jax.jit(lambda x: jnp.sin(x) * 2))(shape)
 
 
-MAKERS = {"tiny": _tiny, "dicts_with_vjp": _dicts_with_vjp, "symbolic_sharded": _symbolic_sharded}
+# How each is made, and its order of VJPs.
+MAKERS: dict[str, tuple[Callable[[], Any], int]] = {
+    "tiny": (lambda: jaxexp.export(jax.jit(lambda x: x + 1))(jax.ShapeDtypeStruct((), jnp.float32)), 0),
+    "dicts_with_vjp": (lambda: export_with(jaxexp, CASES["nested_containers"].build()), 1),
+    "symbolic_sharded": (_symbolic_sharded, 0),
+}
 
 
 @functools.cache
 def artifact(name: str) -> bytes:
-    exported, order = MAKERS[name]()
-    return bytes(exported.serialize(vjp_order=order, metadata={"made": "for the census"}))
+    make, order = MAKERS[name]
+    return bytes(make().serialize(vjp_order=order, metadata={"made": "for the census"}))
 
 
 def read_everything(blob: bytes) -> jaxexp.Exported:

@@ -116,10 +116,10 @@ def described(
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def replaced_name(blob: bytes, old: str = __name__) -> bytes:
+def replaced_name(blob: bytes) -> bytes:
     """The same artifact with classes of a module that nobody has, `Nobody...`."""
-    name = "Nobody".ljust(len(old), "y")
-    return jaxexp_without_trailer(blob).replace(f'["{old}"'.encode(), f'["{name}"'.encode())
+    name = "Nobody".ljust(len(__name__), "y")
+    return jaxexp_without_trailer(blob).replace(f'["{__name__}"'.encode(), f'["{name}"'.encode())
 
 
 def jaxexp_without_trailer(blob: bytes) -> bytes:

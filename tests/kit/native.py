@@ -29,7 +29,7 @@ class UnavailableError(Exception):
     """This machine lacks what the C++ tests need; the message says what."""
 
 
-def _works(compiler: str, sanitize: str, program: str = PROGRAM) -> bool:
+def _works(compiler: str, sanitize: str, program: str) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "a.cpp")
         source.write_text(program)
@@ -40,18 +40,16 @@ def _works(compiler: str, sanitize: str, program: str = PROGRAM) -> bool:
 @functools.cache
 def compiler(sanitize: str, *, libfuzzer: bool = False) -> str:
     """A C++ compiler that links programs with these sanitizers; one with libFuzzer, where that is wanted."""
-    named = os.environ.get("CXX")
     clangs = ["clang++", *(f"clang++-{version}" for version in range(22, 13, -1))]
-    candidates = clangs if libfuzzer else [*([named] if named else []), "g++", "c++", *clangs]
+    candidates = clangs if libfuzzer else [*filter(None, [os.environ.get("CXX")]), "g++", "c++", *clangs]
     present = [name for name in candidates if shutil.which(name)]
     if not present:
         raise UnavailableError("no Clang" if libfuzzer else "no C++ compiler")
+    flags, tried = (f"{sanitize},fuzzer", FUZZ_TARGET) if libfuzzer else (sanitize, PROGRAM)
     for name in present:
-        if _works(name, f"{sanitize},fuzzer" if libfuzzer else sanitize, FUZZ_TARGET if libfuzzer else PROGRAM):
+        if _works(name, flags, tried):
             return name
-    raise UnavailableError(
-        f"{present[0]} links no program with -fsanitize={sanitize}" + (",fuzzer" if libfuzzer else "")
-    )
+    raise UnavailableError(f"{present[0]} links no program with -fsanitize={flags}")
 
 
 def cmake() -> str:

@@ -59,23 +59,24 @@ class Options(ctypes.Structure):
     )
 
 
+# The functions whose results are no int, by their results.
+RETURNED: dict[Any, str] = {
+    ctypes.c_void_p: "runtime_new load load_with load_bytes vjp with_weights unbound weight put array_view array_copy "
+    "argument result array_shape array_data from_dlpack from_unversioned_dlpack array_from_dlpack "
+    "array_from_unversioned_dlpack array_to_dlpack array_to_unversioned_dlpack",
+    ctypes.c_int64: "device_memory_used device_memory_limit",
+    ctypes.c_size_t: "argument_count result_count weight_count array_rank array_size_bytes runtime_device_count",
+    ctypes.c_char_p: "argument_path result_path weight_name device_kind device_description error_message array_dtype "
+    "function_name runtime_platform",
+}
+
+
 class Library:
     def __init__(self, path: Path) -> None:
         self.c: Any = ctypes.CDLL(str(path))
-        functions = "runtime_new load load_with load_bytes vjp with_weights unbound weight put"
-        for name in f"{functions} array_view array_copy argument result array_shape array_data".split():
-            getattr(self.c, f"jaxexp_{name}").restype = ctypes.c_void_p
-        for name in ("device_memory_used", "device_memory_limit"):
-            getattr(self.c, f"jaxexp_{name}").restype = ctypes.c_int64
-        for name in "from_dlpack from_unversioned_dlpack to_dlpack to_unversioned_dlpack".split():
-            getattr(self.c, f"jaxexp_array_{name}").restype = ctypes.c_void_p
-        for name in ("from_dlpack", "from_unversioned_dlpack"):
-            getattr(self.c, f"jaxexp_{name}").restype = ctypes.c_void_p
-        for name in "argument_count result_count weight_count array_rank array_size_bytes runtime_device_count".split():
-            getattr(self.c, f"jaxexp_{name}").restype = ctypes.c_size_t
-        names = "argument_path result_path weight_name device_kind device_description"
-        for name in f"{names} error_message array_dtype function_name runtime_platform".split():
-            getattr(self.c, f"jaxexp_{name}").restype = ctypes.c_char_p
+        for type_, names in RETURNED.items():
+            for name in names.split():
+                getattr(self.c, f"jaxexp_{name}").restype = type_
 
     def checked(self, name: str, *arguments: Any) -> Any:
         error = ctypes.c_void_p()
@@ -93,20 +94,18 @@ class Library:
 
     def load(self, runtime: Handle, artifact: Path, devices: Sequence[int] = ()) -> Handle:
         numbers = (ctypes.c_size_t * len(devices))(*devices)
-        arguments = (pointer(runtime), str(artifact).encode(), numbers, size(len(devices)))
-        return Handle(self, "function", self.checked("load", *arguments))
+        return self._made("load", runtime, str(artifact).encode(), numbers, size(len(devices)))
 
     def load_with(self, runtime: Handle, artifact: Path, **fields: Any) -> Handle:
         """`fields` are those of jaxexp_load_options."""
-        options = Options(**{"size": ctypes.sizeof(Options), **fields})
-        arguments = (pointer(runtime), str(artifact).encode(), ctypes.byref(options))
-        return Handle(self, "function", self.checked("load_with", *arguments))
+        return self._made("load_with", runtime, str(artifact).encode(), _options(fields))
 
     def load_bytes(self, runtime: Handle, blob: Any, **fields: Any) -> Handle:
         """`blob` is an array of ctypes, which the caller keeps."""
-        options = Options(**{"size": ctypes.sizeof(Options), **fields})
-        arguments = (pointer(runtime), blob, size(len(blob)), ctypes.byref(options))
-        return Handle(self, "function", self.checked("load_bytes", *arguments))
+        return self._made("load_bytes", runtime, blob, size(len(blob)), _options(fields))
+
+    def _made(self, how: str, of: Handle, *arguments: Any) -> Handle:
+        return Handle(self, "function", self.checked(how, pointer(of), *arguments))
 
     def texts(self, kind: str, count: str, function: Handle) -> list[str]:
         """As in `texts("weight_name", "weight_count", f)`."""
@@ -117,7 +116,7 @@ class Library:
 
     def changed(self, how: str, function: Handle, *arguments: Any) -> Handle:
         """What `jaxexp_vjp`, `jaxexp_with_weights` or `jaxexp_unbound` makes of a function."""
-        return Handle(self, "function", self.checked(how, pointer(function), *arguments))
+        return self._made(how, function, *arguments)
 
     def array(self, numbers: np.ndarray, dtype: str | None = None) -> Handle:
         """A copy."""
@@ -131,16 +130,16 @@ class Library:
         return Handle(self, "array", self.checked("put", pointer(runtime), pointer(array), size(device)))
 
     def call(self, function: Handle, *arguments: Handle) -> list[Handle]:
-        given = (ctypes.c_void_p * len(arguments))(*(argument.pointer for argument in arguments))
-        found = (ctypes.c_void_p * self.c.jaxexp_result_count(pointer(function)))()
-        self.checked("call", pointer(function), given, size(len(arguments)), found)
-        return [Handle(self, "array", array) for array in found]
+        return self._called("call", function, arguments)
 
     def call_by_path(self, function: Handle, arguments: Mapping[str, Handle]) -> list[Handle]:
         paths = (ctypes.c_char_p * len(arguments))(*(path.encode() for path in arguments))
-        given = (ctypes.c_void_p * len(arguments))(*(argument.pointer for argument in arguments.values()))
+        return self._called("call_by_path", function, list(arguments.values()), paths)
+
+    def _called(self, how: str, function: Handle, arguments: Sequence[Handle], *names: Any) -> list[Handle]:
+        given = (ctypes.c_void_p * len(arguments))(*(argument.pointer for argument in arguments))
         found = (ctypes.c_void_p * self.c.jaxexp_result_count(pointer(function)))()
-        self.checked("call_by_path", pointer(function), paths, given, size(len(arguments)), found)
+        self.checked(how, pointer(function), *names, given, size(len(arguments)), found)
         return [Handle(self, "array", array) for array in found]
 
     def read(self, array: Handle) -> np.ndarray:
@@ -150,6 +149,10 @@ class Library:
         data = ctypes.c_void_p(numbers.ctypes.data)
         self.checked("array_read", pointer(array), data, size(numbers.nbytes))
         return numbers
+
+
+def _options(fields: dict[str, Any]) -> Any:
+    return ctypes.byref(Options(**{"size": ctypes.sizeof(Options), **fields}))
 
 
 def pointer(handle: Handle) -> ctypes.c_void_p:

@@ -63,26 +63,8 @@ WRONG = {
 
 # What an index may not call its files.
 NO_PLAIN_NAMES = [
-    "../x.safetensors",
-    "folder/x.safetensors",
-    "/etc/x.safetensors",
-    "folder\\x.safetensors",
-    "..\\x.safetensors",
-    "C:x.safetensors",
-    "C:\\x.safetensors",
-    "\\\\server\\share\\x.safetensors",
-    "./x.safetensors",
-    "\x9b31mx.safetensors",
-    "x.safetensors/",
-    "x.safetensors/.",
-    "..",
-    ".",
-    "",
-    "passwd",
-    "x.safetensors\0",
-    "x\0.safetensors",
-    "x\n.safetensors",
-    "\u202ex.safetensors",
-    "\ud800.safetensors",
-    "x" * 300 + ".safetensors",
-]
+    "../x.safetensors", "folder/x.safetensors", "/etc/x.safetensors", "folder\\x.safetensors", "..\\x.safetensors",
+    "C:x.safetensors", "C:\\x.safetensors", "\\\\server\\share\\x.safetensors", "./x.safetensors",
+    "\x9b31mx.safetensors", "x.safetensors/", "x.safetensors/.", "..", ".", "", "passwd", "x.safetensors\0",
+    "x\0.safetensors", "x\n.safetensors", "\u202ex.safetensors", "\ud800.safetensors", "x" * 300 + ".safetensors",
+]  # fmt: skip

@@ -45,10 +45,6 @@ def keys(x: Any, impl: str = "threefry2x32") -> Any:
     return random.normal(key, (x.shape[0], 4)), random.bits(key, x.shape), random.randint(key, (x.shape[0],), 0, 9)
 
 
-def several_reductions(x: Any) -> Any:
-    return x.sum(0), x.mean(), x.max(0), x.argmax(0), jnp.prod(x, 1), jnp.var(x, 0), jnp.any(x > 0, 0)
-
-
 def loops(x: Any) -> Any:
     added, every = lax.scan(lambda c, y: (c + y, c * y), x[0], x)
     counted = lax.fori_loop(0, x.shape[0], lambda i, c: c + x[i], jnp.zeros(4))
@@ -87,22 +83,16 @@ def windows(x: Any) -> Any:
     return added, window(x, (2, 1), (2, 1), "SAME"), window(x, (n, 1), (1, 1), "SAME"), lax.cummax(x, axis=0)
 
 
-def products(x: Any) -> Any:
-    return x @ x.T, x.T @ x, jnp.einsum("bi,bj->bij", x, x), jnp.outer(x[:, 0], x[:, 1]), jnp.vdot(x, x)
-
-
 def transforms(x: Any) -> Any:
     return jnp.fft.fft(x), jnp.fft.rfft(x), jnp.fft.irfft(jnp.fft.rfft(x))
-
-
-def integers(x: Any) -> Any:
-    return x // 2, x % 3, x << 1, x & 3, lax.population_count(x), lax.clz(x), ~x, jnp.sign(x)
 
 
 IMAGES = ((2, 5, 6, 3), (1, 8, 3, 3), (3, 4, 4, 3), (1, 2, 2, 3), (2, 7, 9, 3))
 TWO = ((2, 3, 4), (1, 1, 4), (5, 2, 4), (3, 7, 4), (8, 8, 4))
 FUNCTIONS = {
-    "reductions": Symbolic(several_reductions),
+    "reductions": Symbolic(
+        lambda x: (x.sum(0), x.mean(), x.max(0), x.argmax(0), jnp.prod(x, 1), jnp.var(x, 0), jnp.any(x > 0, 0))
+    ),
     "gather": Symbolic(lambda x: (x[:, jnp.array([0, 2])], x[::2], x[::-1], x[jnp.arange(x.shape[0]) // 2])),
     "scatter": Symbolic(scattered),
     "sort": Symbolic(lambda x: (jnp.sort(x, 0), jnp.argsort(x, 0), lax.sort((x, x * 2), dimension=0, num_keys=2))),
@@ -122,7 +112,9 @@ FUNCTIONS = {
     "top_k": Symbolic(
         lambda x: (lax.top_k(x, 2), lax.top_k(x.T, 2), lax.top_k(x.T, x.shape[0] // 2)), constraints=("b>=2",)
     ),
-    "products": Symbolic(products),
+    "products": Symbolic(
+        lambda x: (x @ x.T, x.T @ x, jnp.einsum("bi,bj->bij", x, x), jnp.outer(x[:, 0], x[:, 1]), jnp.vdot(x, x))
+    ),
     "batched_product": Symbolic(lambda x: jnp.einsum("abc,ec->abe", x, x[0]), "a, b, 4", shapes=TWO),
     "windows": Symbolic(windows, constraints=("b>=2",)),
     "pooling": Symbolic(lambda x: window(x, (1, 2, 2, 1), (1, 2, 2, 1), "SAME"), "b, h, w, 3", shapes=IMAGES),
@@ -146,7 +138,9 @@ FUNCTIONS = {
     "elementwise": Symbolic(
         lambda x: (jax.nn.softmax(x, 0), jax.nn.gelu(x), jnp.clip(x, -1, 1), lax.erf_inv(x), x + 1j)
     ),
-    "integers": Symbolic(integers, dtype="int32"),
+    "integers": Symbolic(
+        lambda x: (x // 2, x % 3, x << 1, x & 3, lax.population_count(x), lax.clz(x), ~x, jnp.sign(x)), dtype="int32"
+    ),
     "sizes_as_values": Symbolic(sizes_as_values),
     "expression": Symbolic(
         lambda x: (x.reshape(-1, 2), x[: x.shape[0] // 2]), "2*b, 4", shapes=((2, 4), (4, 4), (6, 4), (16, 4), (34, 4))

@@ -21,21 +21,12 @@ FEW = 2
 
 # Where the tests of code are that has no folder of its own name.
 ELSEWHERE = {
-    "cpp/runtime": "runtime",
-    "cpp/wire/api": "wire",
-    "cpp/wire/archive": "fleet/archive",
-    "cpp/wire/artifact": "kernel/artifact",
-    "cpp/wire/base": "wire",
-    "cpp/wire/bytecode": "kernel/module",
-    "cpp/wire/exported": "kernel/codec",
-    "cpp/bindings": "kernel/codec",
-    "cpp/example": "wire",
-    "schema/archive.fbs": "fleet/archive",
-    "schema/exported.fbs": "kernel/codec",
-    "schema/trailer.fbs": "kernel/artifact",
-    "docs": "house",
-    "bench": "bench",
-}
+    "cpp/runtime": "runtime", "cpp/wire/api": "wire", "cpp/wire/archive": "fleet/archive",
+    "cpp/wire/artifact": "kernel/artifact", "cpp/wire/base": "wire", "cpp/wire/bytecode": "kernel/module",
+    "cpp/wire/exported": "kernel/codec", "cpp/bindings": "kernel/codec", "cpp/example": "wire",
+    "schema/archive.fbs": "fleet/archive", "schema/exported.fbs": "kernel/codec",
+    "schema/trailer.fbs": "kernel/artifact", "docs": "house", "bench": "bench",
+}  # fmt: skip
 
 
 def rooms() -> set[str]:

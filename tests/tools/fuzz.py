@@ -14,7 +14,6 @@ import json
 import os
 import random
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -34,6 +33,7 @@ from jaxexp._executables.file import ExecutablesFile, GrowingFile
 from kit import hostile, named_devices, native
 from kit.places import ATTACKS, GOLDEN, TESTS
 from tools import fuzzed_devices, fuzzed_locations, fuzzed_nodes, tensors_fuzz
+from tools.steps import cpu_of_children
 
 LONGEST = 20_000  # bytes of a seed; a module is shortened for the C++ targets, but not the rest
 # How long inputs may be, and for which part of the time. Most are short, because then there are many of them in a
@@ -111,11 +111,8 @@ def write_made(folder: Path) -> None:
     """Nodes of trees, as the Python targets make them; modules with devices and locations of all kinds."""
     for i in range(MADE):
         (folder / "artifacts" / f"node_{i}").write_bytes(fuzzed_nodes.make(random.Random(i)))
-        blobs = {
-            "devices": fuzzed_devices.make(random.Random(i)).blob,
-            "locations": fuzzed_locations.make(random.Random(i)),
-        }
-        for name, blob in blobs.items():
+        devices, locations = fuzzed_devices.make(random.Random(i)).blob, fuzzed_locations.make(random.Random(i))
+        for name, blob in (("devices", devices), ("locations", locations)):
             (folder / "modules" / f"{name}_{i}").write_bytes(bytes(_native.Artifact(blob).module()))
 
 
@@ -171,16 +168,10 @@ def _of_jax() -> list[tuple[dict[str, str], dict[str, str]]]:
 
 def seeds_of(target: str, folder: Path) -> Path:
     others = {
-        "fuzz_bytecode": "modules",
-        "fuzz_dimension": "dimensions",
-        "fuzz_archive": "archives",
-        "fuzz_end": "ends",
-        "fuzz_executables": "executables",
-        "fuzz_npy": "arrays",
-        "fuzz_op_sharding": "op_shardings",
-        "fuzz_refine": "modules",
-        "fuzz_tensors": "tensors",
-    }
+        "fuzz_bytecode": "modules", "fuzz_dimension": "dimensions", "fuzz_archive": "archives", "fuzz_end": "ends",
+        "fuzz_executables": "executables", "fuzz_npy": "arrays", "fuzz_op_sharding": "op_shardings",
+        "fuzz_refine": "modules", "fuzz_tensors": "tensors",
+    }  # fmt: skip
     return folder / others.get(target, "artifacts")
 
 
@@ -217,12 +208,6 @@ class Found:
     edges: str = "-"
     cost: float = 0.0
     crashes: list[str] = dataclasses.field(default_factory=list)
-
-
-def cpu_of_children() -> float:
-    """The CPU time of all processes that were started here and have ended, in seconds."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def run(commands: list[list[str]]) -> Found:
@@ -271,14 +256,8 @@ def fuzz(seconds: int, keep: Path, wanted: list[str], with_libfuzzer: bool) -> i
         found = run(commands_of(name, programs, seeds, corpus, inputs, share))
         failed += bool(found.crashes)
         total_runs, total_cpu, worst = total_runs + found.runs, total_cpu + found.cpu, max(worst, found.cost)
-        row = [
-            name.removeprefix("fuzz_"),
-            f"{found.runs:,}",
-            f"{found.cpu / 3600:.3f}",
-            found.edges,
-            f"{found.cost:.1%}",
-        ]
-        print(f"| {' | '.join([*row, str(len(found.crashes))])} |", flush=True)
+        row = f"{found.runs:,} | {found.cpu / 3600:.3f} | {found.edges} | {found.cost:.1%} | {len(found.crashes)}"
+        print(f"| {name.removeprefix('fuzz_')} | {row} |", flush=True)
         for output in found.crashes:
             print(output, flush=True)
     print(f"| all | {total_runs:,} | {total_cpu / 3600:.3f} | | {worst:.1%} | {failed} |", flush=True)

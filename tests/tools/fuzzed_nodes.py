@@ -147,11 +147,7 @@ def make(source: random.Random) -> bytes:
     name, data = data_of_node(source, count, size)
     if source.random() < 0.15:
         at = source.randrange(len(data))
-        data = (
-            data[:at]
-            + source.choice([b"", b"\xff", b"0", b'"', b"[", b"\\ud800", b"NaN", b"1" * 4400])
-            + data[at + 1 :]
-        )
+        data = data[:at] + source.choice(PIECES) + data[at + 1 :]
     one = node(CUSTOM, *[node(NONE)] * count, name=name, auxdata=data)
     tree = node(TUPLE, *[one] * source.choice([1, 1, 2, 50]))
     return put_together(function(out_tree=tree, mlir_module_serialized=module()))

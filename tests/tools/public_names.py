@@ -34,19 +34,9 @@ def stub(homes: dict[str, str]) -> str:
         # From one module: constants, then classes, then functions, which is ruff's order.
         kind = 0 if there.isupper() else 1 if there[0].isupper() else 2
         imports.append((module, kind, f"from .{module} import {there} as {name}"))
-    return "\n".join(
-        [
-            "# Made from the table in __init__.py: run `make format` after a change there.",
-            *[line for *_, line in sorted(imports)],
-            "",
-            "__version__: str",
-            "",
-            "__all__ = [",
-            *[f'    "{name}",' for name in homes],
-            "]",
-            "",
-        ]
-    )
+    head = "# Made from the table in __init__.py: run `make format` after a change there."
+    lines, names = "\n".join(line for *_, line in sorted(imports)), "\n".join(f'    "{name}",' for name in homes)
+    return f"{head}\n{lines}\n\n__version__: str\n\n__all__ = [\n{names}\n]\n"
 
 
 def main(arguments: list[str]) -> None:

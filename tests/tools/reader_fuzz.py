@@ -7,6 +7,7 @@ python tests/tools/reader_fuzz.py KIND SECONDS [SEED]
 from __future__ import annotations
 
 import collections
+import functools
 import io
 import json
 import random
@@ -98,6 +99,7 @@ def look_at_scope(data: bytes) -> str:
     return outcome
 
 
+@functools.cache
 def whole_archives() -> list[bytes]:
     """One section, two, and one that is not finished."""
     made = []
@@ -116,14 +118,9 @@ def whole_archives() -> list[bytes]:
     return made
 
 
-ARCHIVES: list[bytes] = []
-
-
 def archive(source: random.Random) -> bytes:
     """An archive with a few changes, most of them where what all readers look at is."""
-    if not ARCHIVES:
-        ARCHIVES.extend(whole_archives())
-    data = bytearray(source.choice(ARCHIVES))
+    data = bytearray(source.choice(whole_archives()))
     for _ in range(source.choice([0, 1, 1, 2, 5])):
         front, back = source.randrange(min(400, len(data))), len(data) - 1 - source.randrange(min(3000, len(data)))
         at = source.choice([front, back, back, source.randrange(len(data))])
@@ -137,9 +134,9 @@ def archive(source: random.Random) -> bytes:
             case 3:
                 data += data[at : at + source.choice([134, 1000, 4000])]
             case 4:
-                data[at:at] = source.choice(ARCHIVES)[-source.choice([134, 700, 4000]) :]
+                data[at:at] = source.choice(whole_archives())[-source.choice([134, 700, 4000]) :]
             case _:
-                data += source.choice(ARCHIVES)
+                data += source.choice(whole_archives())
         if not data:
             return b"P"
     return bytes(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,9 +27,7 @@ def seed_file(source: random.Random) -> tuple[dict[str, Any], bytes]:
     for i in range(source.randrange(4)):
         dtype = source.choice(["F32", "BF16", "U8", "F4", "BOOL", "I64"])
         shape = [source.choice([0, 1, 2, 4]) for _ in range(source.randrange(3))]
-        bits = BITS[dtype]
-        for size in shape:
-            bits *= size
+        bits = BITS[dtype] * math.prod(shape)
         if bits % 8:
             continue
         header[f"t{i}"] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + bits // 8]}
@@ -64,11 +63,8 @@ def changed_file(source: random.Random) -> bytes:
     text = json.dumps(header).encode() + b" " * source.randrange(3)
     if source.random() < 0.3:
         at = source.randrange(len(text))
-        text = (
-            text[:at]
-            + source.choice([b"", b"\0", b'"', b"{", b"[" * 500, b"\xff", text[at // 2 : at]])
-            + text[at + 1 :]
-        )
+        piece = source.choice([b"", b"\0", b'"', b"{", b"[" * 500, b"\xff", text[at // 2 : at]])
+        text = text[:at] + piece + text[at + 1 :]
     wrong = [0, 1, max(0, len(text) - 1), len(text) + 1, 2**32, 2**63]
     length = len(text) if source.random() < 0.9 else source.choice(wrong)
     blob = length.to_bytes(8, "little") + text + data

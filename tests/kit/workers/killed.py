@@ -14,6 +14,7 @@ import io
 import itertools
 import os
 import random
+import resource
 import shutil
 import signal
 import sys
@@ -29,7 +30,6 @@ from jaxexp import _native
 from jaxexp._cli import app
 from jaxexp._executables.file import ExecutablesFile, GrowingFile
 from kit.archives import blob
-from kit.dying import die_at
 from kit.weighted import bound
 
 LARGE = int(os.environ.get("JAXEXP_KILLED_LARGE", "10000"))  # bytes: with more, a child is killed while it writes
@@ -274,6 +274,17 @@ def result(run: Callable[[], object]) -> int:
 def here(run: Callable[[], object]) -> bool:
     """What this returns in a process of its own. So XLA never runs in the one that forks."""
     return bool(result(run))
+
+
+def die_at(size: int) -> None:
+    """From now on the kernel ends this process when a file of its own would grow beyond this size.
+
+    The bytes up to there are written. So a process dies at a byte and not at a time, on any disk; as with SIGKILL,
+    none of its code runs afterwards.
+    """
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
 def dies_at_bytes(writer: Writer, count: int, source: random.Random) -> Iterator[Callable[[], None]]:
