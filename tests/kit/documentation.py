@@ -18,7 +18,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -167,21 +167,11 @@ def _is_compared(block: Block) -> bool:
     return jax.__version_info__ >= tuple(map(int, release.split(".")))
 
 
-def session(code: str) -> Iterator[tuple[str, str]]:
+def session(code: str) -> list[tuple[str, str]]:
     """The commands of a console block, each with what it prints."""
-    command: str | None = None
-    printed: list[str] = []
-    for line in code.splitlines():
-        if command is not None and command.endswith("\\"):
-            command = command[:-1] + line.removeprefix("> ")
-        elif line.startswith(PROMPT):
-            if command is not None:
-                yield command, "\n".join(printed)
-            command, printed = line.removeprefix(PROMPT), []
-        else:
-            printed.append(line)
-    assert command is not None, "a console block without a command"
-    yield command, "\n".join(printed)
+    first, *parts = re.split(r"^\$ (.*)$", re.sub(r"\\\n(> )?", "", code), flags=re.MULTILINE)
+    assert parts and not first, "a console block begins with a command"
+    return [(command, printed.strip("\n")) for command, printed in zip(parts[::2], parts[1::2], strict=True)]
 
 
 def run_command(command: str, folder: Path) -> str:

@@ -7,7 +7,6 @@ on a terminal of 100 columns without colours.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -16,13 +15,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from kit.documentation import PROMPT, environment
 from kit.places import GOLDEN, ROOT
 from kit.terminal import on_terminal
 
 PAGE = ROOT / "docs" / "guide" / "cli.md"
 OLD = GOLDEN / "jax-0.4.30" / "poly.bin"
 COLUMNS = 100
-PROMPT = "$ "
 CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
 PYTHON = re.compile(r"<!-- artifacts -->\n```python\n(.*?)```", re.DOTALL)
 VERSIONS = re.compile(r"<!-- recorded with -->\n(.*)\n")
@@ -39,23 +38,10 @@ def recorded(text: str) -> str:
 
 def setting(place: Path) -> tuple[Path, dict[str, str]]:
     """An empty folder, and the variables of commands that run there."""
-    folder, bin_ = place / "here", place / "bin"
+    folder = place / "here"
     folder.mkdir()
-    bin_.mkdir()
-    program = bin_ / "jaxexp"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m jaxexp "$@"\n')
-    program.chmod(0o755)
-    env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "XLA_FLAGS")}
-    env |= {
-        "PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}",
-        "NO_COLOR": "1",
-        "TERM": "xterm",
-        "LC_ALL": "C.UTF-8",
-        "JAX_PLATFORMS": "cpu",
-        # Modules remember which files they were traced from; so their sizes would tell where jaxexp is installed.
-        "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",
-    }
-    return folder, env
+    # Modules remember which files they were traced from; so their sizes would tell where jaxexp is installed.
+    return folder, {**environment(folder), "TERM": "xterm", "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0"}
 
 
 def make_artifacts(text: str, folder: Path, env: dict[str, str]) -> None:
