@@ -1,19 +1,25 @@
-"""jaxexp in jax.export's place: code that was written for jax.export does what it did."""
+"""jaxexp in jax.export's place: code that was written for jax.export does what it did, and its log is shown."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
-from types import ModuleType
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export as jax_export
 
 import jaxexp
 from jaxexp._compat.install import _OURS
+from kit.corpus import arr
+from kit.each import each
 from kit.installed import STOCK
 
 pytestmark = pytest.mark.jax
@@ -94,28 +100,6 @@ def results():
 '''
 
 
-@pytest.fixture(scope="module")
-def user_modules(tmp_path_factory) -> dict[str, Any]:
-    """The user's module, imported before jaxexp is installed, and once more while it is."""
-    folder = tmp_path_factory.mktemp("user")
-
-    def load(name: str) -> ModuleType:
-        path = folder / f"{name}.py"
-        path.write_text(USER)
-        spec = importlib.util.spec_from_file_location(f"test_install_{name}", path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-
-    before = load("imported_before")
-    with jaxexp.install():
-        inside = load("imported_inside")
-    return {"imported before": before, "imported inside": inside}
-
-
-each_module = pytest.mark.parametrize("name", ["imported before", "imported inside"])
-
-
 def plain(value: Any) -> Any:
     """Results as they compare: arrays by what they hold, symbolic dimensions by what they say."""
     if isinstance(value, (list, tuple)):
@@ -128,9 +112,13 @@ def plain(value: Any) -> Any:
 
 
 @pytest.mark.wide(one_in=2, promise="code for jax.export gives the same results, whenever it was imported")
-@each_module
-def test_user_code_gives_the_same_results(name: str, user_modules) -> None:
-    module = user_modules[name]
+@pytest.mark.parametrize("importing", [contextlib.nullcontext, jaxexp.install])
+def test_user_code_gives_the_same_results(importing: Any, tmp_path: Path) -> None:
+    (tmp_path / "user.py").write_text(USER)
+    spec = importlib.util.spec_from_file_location(f"test_install_{importing.__name__}", tmp_path / "user.py")
+    module = importlib.util.module_from_spec(spec)
+    with importing():
+        spec.loader.exec_module(module)
 
     def kinds() -> set[type]:
         exported = module.export.export(module.f)(module.x)
@@ -167,3 +155,80 @@ def test_uninstall_leaves_what_others_put_there(monkeypatch: pytest.MonkeyPatch)
     assert not hasattr(jax_export, "SymbolicScope")
     assert logger.parent is others
     assert jax_export.export is not jaxexp.export
+
+
+# --- what makes jax.export's log visible makes jaxexp's visible ------------------------------------------------------
+
+PROGRAM = """
+import jax, jaxexp
+from jax import export
+if {install}:
+    jaxexp.install()
+export.export(jax.jit(jax.numpy.sin), platforms=("cpu", "tpu"))(jax.ShapeDtypeStruct((3,), "float32"))
+"""
+
+
+@pytest.fixture
+def log_modules():
+    yield lambda names: jax.config.update("jax_debug_log_modules", names)
+    jax.config.update("jax_debug_log_modules", "")
+
+
+@pytest.mark.long(
+    promise="variables of the environment that show jax.export's log show jaxexp's",
+    sibling="test_install.py::test_the_option_shows_the_log",
+)
+@pytest.mark.processes(reason="JAX reads these variables when it is imported")
+@each(
+    "variables, is_shown",
+    [
+        ({"JAX_DEBUG_LOG_MODULES": "jax._src.export", "JAX_LOGGING_LEVEL": "WARNING"}, True),
+        ({"JAX_DEBUG_LOG_MODULES": "jax._src.export._export", "JAX_LOGGING_LEVEL": "WARNING"}, True),
+        ({"JAX_LOGGING_LEVEL": "DEBUG"}, True),
+        ({"JAX_DEBUG_LOG_MODULES": "jax._src.export"}, False),  # without a level, JAX's handler for modules is mute
+    ],
+)
+def test_the_environment_variables_show_the_log(variables: dict[str, str], is_shown: bool, subprocess_env) -> None:
+    environment = {name: value for name, value in subprocess_env().items() if name != "JAX_LOGGING_LEVEL"}
+    for install in (True, False):
+        command = [sys.executable, "-c", PROGRAM.format(install=install)]
+        env = {**environment, **variables}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+        lines = [line for line in done.stderr.splitlines() if line.startswith("DEBUG:") and "export" in line]
+        ours = any("exported sin for ('cpu', 'tpu')" in line and ":jaxexp." in line for line in lines)
+        theirs = any("sin" in line and ":jax._src.export." in line for line in lines)
+        assert (ours, theirs or install) == (is_shown and install, is_shown or install)
+        assert lines == [] or is_shown
+
+
+def test_the_option_shows_the_log(log_modules, caplog) -> None:
+    def shown() -> bool:
+        caplog.clear()
+        jax_export.export(jax.jit(jnp.sin))(arr(3))
+        return any(record.name.startswith("jaxexp") for record in caplog.records)
+
+    with jaxexp.install():
+        assert not shown()
+        log_modules("jax._src.export")
+        assert shown()
+        log_modules("")
+        assert not shown()
+    log_modules("jax._src.export")
+    with jaxexp.install():
+        assert shown()
+        with jaxexp.install():
+            assert shown()
+        assert shown()
+    assert not shown()
+
+
+def test_uninstall_takes_the_log_away(log_modules) -> None:
+    logger = logging.getLogger("jaxexp._kernel.export.export")
+    above, level = logging.getLogger("jaxexp").parent, logging.getLogger("jaxexp").level
+    log_modules("jax._src.export")
+    for _ in range(2):
+        assert not logger.isEnabledFor(logging.DEBUG)
+        with jaxexp.install():
+            assert logger.isEnabledFor(logging.DEBUG)
+    assert not logger.isEnabledFor(logging.DEBUG)
+    assert (logging.getLogger("jaxexp").parent, logging.getLogger("jaxexp").level) == (above, level)
