@@ -23,12 +23,8 @@ EVIL = "".join(text for text in HOSTILE.values() if isinstance(text, str))
 HARMLESS = {"AttributeError", "RecursionError", "UnicodeDecodeError", "UnicodeEncodeError"}
 
 
-def printed(error: BaseException) -> list[str]:
-    return "".join(traceback.format_exception(error)).split("\n")
-
-
 def assert_harmless(error: BaseException) -> None:
-    for line in printed(error):
+    for line in "".join(traceback.format_exception(error)).split("\n"):
         assert line.isprintable(), line
         assert not line.startswith(LINE), line
 
@@ -82,11 +78,6 @@ def test_an_error_that_makes_its_own_text_is_left_out() -> None:
     assert cause(error) is None
 
 
-def raised(error: pytest.ExceptionInfo[BaseException]) -> BaseException:
-    assert error.value.__cause__ is not None or error.value.__suppress_context__
-    return error.value
-
-
 def test_a_custom_call_that_nobody_knows() -> None:
     target = f"evil{EVIL}".replace("\0", "")
     call = jax.jit(lambda x: jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(x.shape, x.dtype))(x))
@@ -96,7 +87,8 @@ def test_a_custom_call_that_nobody_knows() -> None:
     with pytest.raises(jaxexp.ExportError) as error:
         exported.call(x)
     assert isinstance(error.value, jax.errors.JaxRuntimeError)
-    assert_harmless(raised(error))
+    assert error.value.__cause__ is not None or error.value.__suppress_context__
+    assert_harmless(error.value)
 
 
 def test_what_a_registered_function_says() -> None:
@@ -114,7 +106,7 @@ def test_what_a_registered_function_says() -> None:
     with pytest.raises(jaxexp.DeserializationError) as error:
         jaxexp.deserialize(artifact)
     assert isinstance(error.value.__cause__, ValueError)
-    assert_harmless(raised(error))
+    assert_harmless(error.value)
 
 
 def test_what_is_harmless_stays_as_it_is() -> None:

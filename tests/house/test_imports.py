@@ -15,6 +15,7 @@ from kit.places import ROOT
 
 PACKAGE = ROOT / "python" / "jaxexp"
 CPP = ROOT / "cpp"
+PAGE = (ROOT / "docs" / "design.md").read_text()
 # What every room may import, and what only rooms that know JAX may import outside of functions.
 FOR_ALL = {"_errors", "_native", "_public", "_runtime", "_version"}
 JAX = {"_jax", "jax", "jaxlib"}
@@ -47,8 +48,7 @@ class Arrow:
 
 def table(heading: str) -> dict[str, Room]:
     """The rooms below a heading of the page, from the top of the house to its bottom."""
-    page = (ROOT / "docs" / "design.md").read_text()
-    section = page.split(f"### {heading}", 1)[1].split("\n## ", 1)[0].split("\n### ", 1)[0]
+    section = re.split("\n###? ", PAGE.split(f"### {heading}", 1)[1])[0]
     rooms = {}
     for row in re.findall(r"^\| `.*$", section, re.MULTILINE):
         name, _, allowed, *marks = (cell.strip() for cell in row.strip("|\n").split("|"))
@@ -181,9 +181,8 @@ def test_the_tables_point_down() -> None:
 
 def test_every_box_and_every_room_is_in_the_tables() -> None:
     folders = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*") if any(path.glob("*.py"))}
-    inside = {folder for folder in folders if "/" in folder} - {"_cli/commands"}
-    assert folders - inside - {"_cli/commands", "."} == set(BOXES)
-    assert inside == {room for room in ROOMS if "/" in room}
+    folders -= {"_cli/commands", "."}
+    assert folders == {*BOXES, *(room for room in ROOMS if "/" in room)}
     in_cpp = {room_in_cpp(arrow.file) for arrow in CPP_ARROWS if arrow.file != "bindings/module.cpp"}
     assert in_cpp == set(IN_CPP)
 
@@ -259,10 +258,7 @@ def test_a_door_says_what_is_inside() -> None:
 
 def test_the_table_of_caches_has_each_name_that_is_kept() -> None:
     """What functions keep is named where it is computed, and listed in docs/design.md."""
-    page = (ROOT / "docs" / "design.md").read_text()
-    listed = {
-        name for row in re.findall(r"^\| kept (.*?) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
-    }
+    listed = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| kept (.*?) \|", PAGE, re.MULTILINE))))
     source = "\n".join(path.read_text() for path in FILES.values())
     named = set(re.findall(r"\bkept\([\w.]+, \"(\w+)\"", source))
     named |= set(re.findall(r"\b(?:_kept|kept_by\([\w.]+\))\)(?:\.get\(|\[)\"(\w+)\"", source)) | {"equal"}
