@@ -19,9 +19,10 @@ X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
 
 
 def make(path: Path, members: dict[str, Any], **options: Any) -> Path:
+    """An archive of artifacts, in memory or in files."""
     with Archive.create(path, **options) as archive:
         for name, member in members.items():
-            archive.add(name, member)
+            (archive.add_file if isinstance(member, Path) else archive.add)(name, member)
     return path
 
 
