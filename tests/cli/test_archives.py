@@ -20,8 +20,10 @@ from jaxexp._fleet.passes import migrate_many as targets
 from jaxexp._fleet.passes.folders import Folders
 from jaxexp._fleet.places.source import path_in
 from jaxexp._kernel.io import lock
+from kit.archive_files import make
 from kit.archives import blob
 from kit.command_line import NAMES
+from kit.flips import flip
 from kit.weighted import bound
 
 
@@ -31,22 +33,20 @@ def packed(path: Path) -> bytes:
 
 
 def test_pack(folder, fleet, tmp_path, good, monkeypatch) -> None:
-    with jaxexp.Archive.open(fleet) as archive:
-        assert (list(archive), archive["b8"].metadata) == (NAMES, {"commit": "0e3c", "v": 3})
-        assert archive["b8"].read() == packed(folder / "scores.jaxexp")
+    archive = jaxexp.Archive.open(fleet)
+    assert (list(archive), archive["b8"].metadata) == (NAMES, {"commit": "0e3c", "v": 3})
+    assert archive["b8"].read() == packed(folder / "scores.jaxexp")
     monkeypatch.chdir(folder)
-    text = good("pack", tmp_path / "a.zip", "scores.jaxexp", "a/b=sharded.jaxexp", folder / "hostile.jaxexp")
-    assert text == f"{tmp_path / 'a.zip'}: 3 artifacts packed, {(tmp_path / 'a.zip').stat().st_size:,} bytes\n"
-    with jaxexp.Archive.open(tmp_path / "a.zip") as archive:
-        assert list(archive) == ["a/b", "hostile", "scores"]
-        assert archive["scores"].metadata == {"run": [1, 2], "by": "me"}
+    a, b, c = (tmp_path / f"{name}.zip" for name in "abc")
+    text = good("pack", a, "scores.jaxexp", "a/b=sharded.jaxexp", folder / "hostile.jaxexp")
+    assert text == f"{a}: 3 artifacts packed, {a.stat().st_size:,} bytes\n"
+    assert list(jaxexp.Archive.open(a)) == ["a/b", "hostile", "scores"]
+    assert jaxexp.Archive.open(a)["scores"].metadata == {"run": [1, 2], "by": "me"}
     monkeypatch.chdir(fleet.parent)
-    good("pack", tmp_path / "b.zip", "models/b8.jaxexp", "models/inner/../h.jaxexp", "--include", "nothing")
-    with jaxexp.Archive.open(tmp_path / "b.zip") as archive:
-        assert list(archive) == ["h", "models/b8"]
-    good("pack", tmp_path / "c.zip", f"{fleet}::inner/*")
-    with jaxexp.Archive.open(tmp_path / "c.zip") as archive:
-        assert list(archive) == ["inner/again", "inner/b16"]
+    good("pack", b, "models/b8.jaxexp", "models/inner/../h.jaxexp", "--include", "nothing")
+    assert list(jaxexp.Archive.open(b)) == ["h", "models/b8"]
+    good("pack", c, f"{fleet}::inner/*")
+    assert list(jaxexp.Archive.open(c)) == ["inner/again", "inner/b16"]
 
 
 def test_pack_appends_and_replaces(folder, tmp_path, good, refused) -> None:
@@ -59,13 +59,12 @@ def test_pack_appends_and_replaces(folder, tmp_path, good, refused) -> None:
     assert list(jaxexp.Archive.open(archive)) == ["x"]
     assert "1 artifact added" in good("pack", archive, "--append", f"y={sharded}")
     good("pack", archive, "--append", "--force", f"x={sharded}")
-    with jaxexp.Archive.open(archive) as opened:
-        assert {name: opened[name].summary.nr_devices for name in opened} == {"x": 8, "y": 8}
+    assert {name: one.summary.nr_devices for name, one in jaxexp.Archive.open(archive).items()} == {"x": 8, "y": 8}
     good("pack", archive, "--force", f"z={scores}")
     assert list(jaxexp.Archive.open(archive)) == ["z"]
 
 
-def test_pack_and_verify_treat_folders_alike(folder, damaged, fleet, tmp_path, good, run, refused) -> None:
+def test_pack_and_verify_treat_folders_alike(folder, damaged, fleet, tmp_path, good, run) -> None:
     models = tmp_path / "models"
     (models / "inner" / "empty").mkdir(parents=True)
     for name in ("a.jaxexp", "b", "inner/c.bin"):
@@ -83,9 +82,9 @@ def test_pack_and_verify_treat_folders_alike(folder, damaged, fleet, tmp_path, g
     assert "1 of 1 artifact whole" in good("verify", "--include", "*.bin", models)
     assert "1 artifact packed" in good("pack", "--force", "--include", "*.bin", tmp_path / "a.zip", models)
     # A file that is asked for is not skipped, nor is one that is damaged.
-    for arguments, what in ((["--include", "*.md", models], "README"), ([models / "README.md"], "README")):
+    for arguments in (["--include", "*.md", models], [models / "README.md"]):
         assert run("verify", *arguments)[0] == run("pack", "--force", tmp_path / "a.zip", *arguments)[0] == 1
-        assert what in run("verify", *arguments)[1]
+        assert "README" in run("verify", *arguments)[1]
     (models / "inner" / "d.bin").write_bytes((damaged / "cut").read_bytes())
     assert "d.bin" in run("verify", "-q", models)[1]
     assert "d.bin" in run("pack", "--force", tmp_path / "a.zip", models)[2]
@@ -127,9 +126,7 @@ def test_pack_keeps_going(folder, damaged, tmp_path, good, run, refused, workers
         (models / name).mkdir(parents=True)
         model.save(models / name / "model.jaxexp")
     (models / "lost" / "model.safetensors").unlink()
-    weights = bytearray((models / "bad" / "model.safetensors").read_bytes())
-    weights[-1] ^= 1
-    (models / "bad" / "model.safetensors").write_bytes(weights)
+    flip(models / "bad" / "model.safetensors", -1)
     (models / "cut.jaxexp").write_bytes((damaged / "cut").read_bytes())
     (models / "scores.jaxexp").write_bytes((folder / "scores.jaxexp").read_bytes())
 
@@ -175,8 +172,6 @@ def test_ls(fleet, good, refused) -> None:
         expected = [["2", "b8, inner/again"], ["1", "inner/b16"], ["1", "h"]]
         assert [[count, names.replace(".jaxexp", "")] for count, names in rows] == expected
         assert lines[-1].startswith("4 ")
-        refused("has 'int4[' in its signature: 'jaxexp ls", "ls", place, "-s", "int4[")
-        refused("leave out --long and --json", "ls", "-g", "--json", place, status=2)
     facts = json.loads(good("ls", "--json", fleet))
     for fact, (name, handle) in zip(facts, jaxexp.Archive.open(fleet).items(), strict=True):
         more = {"name": name, "bytes": handle.size, "digest": handle.digest, "metadata": handle.metadata}
@@ -197,9 +192,8 @@ def test_unpack(fleet, tmp_path, good, refused) -> None:
     assert not (out / "b8.jaxexp").exists()  # nothing is written if not all can be
     good("unpack", fleet, "h", "-d", out, "--force")
     assert (out / "h.jaxexp").read_bytes() == packed(models / "h.jaxexp")
-    with jaxexp.Archive.create(tmp_path / "long.zip") as archive:
-        archive.add("a" * 1000, blob())
-    refused("", "unpack", tmp_path / "long.zip", "-d", tmp_path / "out")  # too long for a file system
+    long = make(tmp_path / "long.zip", {"a" * 1000: blob()})
+    refused("", "unpack", long, "-d", tmp_path / "out")  # too long for a file system
     assert not list((tmp_path / "out").iterdir())
 
 
@@ -222,10 +216,7 @@ def test_unpack_stays_inside(fleet, tmp_path, refused) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="links take privileges there")
 def test_no_member_replaces_another(tmp_path, refused) -> None:
     """Names that differ may be one file: a file system may ignore case, or one of them is a link, as here."""
-    fleet, out = tmp_path / "fleet.zip", tmp_path / "out"
-    with jaxexp.Archive.create(fleet) as archive:
-        for number, name in enumerate(("a", "b")):
-            archive.add(name, blob(version=number))
+    fleet, out = make(tmp_path / "fleet.zip", {"a": blob(version=0), "b": blob(version=1)}), tmp_path / "out"
     out.mkdir()
     (out / "b.jaxexp").symlink_to(out / "a.jaxexp")
     refused("which was just written: use another folder", "unpack", fleet, "-d", out, "--force")
@@ -238,14 +229,12 @@ def test_no_member_replaces_another(tmp_path, refused) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="links take privileges there")
 def test_weights_and_members_of_one_name(tmp_path, refused, good) -> None:
     """No member replaces the weights of another; damaged weights are written again, also if their header is right."""
-    fleet, out = tmp_path / "fleet.zip", tmp_path / "first"
-    with jaxexp.Archive.create(fleet) as archive:
-        for name in ("m", "n"):
-            archive.add(name, bound()[0])
+    model, out = bound()[0], tmp_path / "first"
+    fleet = make(tmp_path / "fleet.zip", {"m": model, "n": model})
     good("unpack", fleet, "-d", out)
     (weights,) = out.glob("*.safetensors")
     whole = weights.read_bytes()
-    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    flip(weights, -1)
     good("unpack", fleet, "-d", out, "--force")
     assert weights.read_bytes() == whole
     (out / "n.jaxexp").unlink()
@@ -297,11 +286,7 @@ def test_verify_archives(folder, fleet, tmp_path, good, run) -> None:
     assert re.search(r"fleet.zip .* whole: 4 members", text)
     assert "5 of 5 artifacts whole" in text
     assert "2 of 2 artifacts whole" in good("verify", f"{fleet}::inner/*")
-    blob = bytearray(fleet.read_bytes())
-    with jaxexp.Archive.open(fleet) as archive:
-        at = blob.index(bytes(archive["h"].read()))
-    blob[at + 300] ^= 1
-    (tmp_path / "bad.zip").write_bytes(blob)
+    flip(Path(shutil.copy(fleet, tmp_path / "bad.zip")), bytes(jaxexp.Archive.open(fleet)["h"].read()), 300)
     status, out, _ = run("verify", "--json", tmp_path / "bad.zip")
     assert status == 1
     facts = json.loads(out)
@@ -353,15 +338,13 @@ def test_rm(archive, good) -> None:
     assert good("archive", "rm", archive, "h").startswith(f"{archive}: 1 member removed, 3 left")
     assert list(jaxexp.Archive.open(archive)) == ["b8", "inner/again", "inner/b16"]
     assert "2 members removed, 1 left" in good("archive", "rm", archive, "inner/*", "inner/b16")
-    with jaxexp.Archive.open(archive) as opened:
-        assert (list(opened), opened["b8"].load(verify=True).fun_name) == (["b8"], "scores")
+    assert list(jaxexp.Archive.open(archive)) == ["b8"]
+    jaxexp.load(f"{archive}::b8", verify=True)
     assert "0 left" in good("archive", "rm", archive, "*")
     assert list(jaxexp.Archive.open(archive)) == []
-    with jaxexp.Archive.create(archive.with_name("odd.zip")) as writer:
-        for name in ("[ab]", "a"):  # a name stands for itself
-            writer.add(name, blob())
-    good("archive", "rm", archive.with_name("odd.zip"), "[ab]")
-    assert list(jaxexp.Archive.open(archive.with_name("odd.zip"))) == ["a"]
+    odd = make(archive.with_name("odd.zip"), {"[ab]": blob(), "a": blob()})
+    good("archive", "rm", odd, "[ab]")  # a name stands for itself
+    assert list(jaxexp.Archive.open(odd)) == ["a"]
 
 
 def test_all_or_nothing_and_one_at_a_time(archive, refused) -> None:
@@ -373,26 +356,18 @@ def test_all_or_nothing_and_one_at_a_time(archive, refused) -> None:
         for arguments in (["rm", archive, "b8"], ["compact", archive]):
             refused("being changed by another writer", "archive", *arguments, status=75)
     assert archive.read_bytes() == before
-    blob = bytearray(before)
-    with jaxexp.Archive.open(archive) as opened:
-        blob[blob.index(opened["b8"].read()) + 300] ^= 1
-    archive.write_bytes(blob)
+    damaged = flip(archive, bytes(jaxexp.Archive.open(archive)["b8"].read()), 300)
     refused(f"{archive}::b8", "archive", "compact", archive)  # damage stops it
-    assert archive.read_bytes() == blob
+    assert archive.read_bytes() == damaged
 
 
-def test_compact(archive, folder, tmp_path, good) -> None:
+def test_compact(archive, tmp_path, good) -> None:
     good("archive", "rm", archive, "inner/*", "h")
     before = archive.stat().st_size
     assert good("archive", "compact", archive) == f"{archive}: {before:,} bytes -> {archive.stat().st_size:,} bytes\n"
     assert archive.stat().st_size < 0.8 * before
-    assert list(jaxexp.Archive.open(archive)) == ["b8"]
     assert "1 of 1 artifact whole" in good("verify", archive)
-    assert [path.name for path in archive.parent.iterdir()] == ["fleet.zip"]
-    apart, exported = tmp_path / "apart.zip", jaxexp.load(folder / "scores.jaxexp")
-    with jaxexp.Archive.create(apart) as writer:
-        for version in range(3):
-            writer.add(str(version), exported.serialize(metadata={"version": version}))
+    apart = make(tmp_path / "apart.zip", {str(version): blob(version=version) for version in range(3)})
     assert any(handle.shares_modules for handle in jaxexp.Archive.open(apart).values())
     good("archive", "compact", "--whole", apart)
     assert not any(handle.shares_modules for handle in jaxexp.Archive.open(apart).values())
@@ -405,15 +380,14 @@ def test_ls_of_members_that_share_long_metadata(fleet, refused, monkeypatch) -> 
         refused("would be too long: choose members by a GLOB", "ls", option, fleet)
 
 
-def test_deep_folders(tmp_path, good) -> None:
+def test_deep_folders(tmp_path) -> None:
     folder = tmp_path
     for _ in range(150):
         folder /= "a"
     folder.mkdir(parents=True)
     (folder / "m.jaxexp").write_bytes(blob())
-    frames = len(inspect.stack())
     limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(frames + 140)
+    sys.setrecursionlimit(len(inspect.stack()) + 140)
     try:
         found = [path for path, _ in Folders().files(str(tmp_path))]
     finally:
