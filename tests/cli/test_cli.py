@@ -7,6 +7,7 @@ import sys
 import tomllib
 import webbrowser
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -61,7 +62,8 @@ def test_what_needs_no_jax_imports_none(folder, fleet, tmp_path, subprocess_env)
         (0, ["verify", str(folder)]), (0, ["verify", "--json", scores]), (0, ["diff", scores, scores]),
         (0, ["ls", "--long", str(fleet)]), (0, ["ls", "--json", str(fleet)]), (0, ["inspect", f"{fleet}::b8"]),
         (0, ["verify", str(fleet)]), (0, ["unpack", str(fleet), "-d", str(tmp_path)]),
-        (0, ["pack", str(tmp_path / "a.zip"), scores]), (0, ["run", "--help"]), (2, ["run", scores, "--seed", "1"]),
+        (0, ["pack", str(tmp_path / "a.zip"), scores, "-m", "v=1"]), (0, ["run", "--help"]),
+        (0, ["pack", "--append", str(tmp_path / "a.zip"), f"again={scores}"]), (2, ["run", scores, "--seed", "1"]),
         (2, ["run", scores, "-o", "y.txt"]),
     ]  # fmt: skip
     code = f"""
@@ -87,15 +89,12 @@ def test_without_the_extra(subprocess_env) -> None:
     assert "needs click and rich," in done.stderr and done.stderr.endswith(": pip install 'jaxexp[cli]'\n")
 
 
-def test_an_unexpected_error(monkeypatch, folder, damaged, run) -> None:
+def test_an_unexpected_error(monkeypatch, damaged, run) -> None:
     status, _, err = run("--traceback", "inspect", damaged / "cut")
     assert (status, "Traceback (most recent call last)" in err) == (1, True)
     assert err.splitlines()[-1].startswith("jaxexp: ")
 
-    def broken(text):
-        raise RuntimeError("two\nlines\x1b[0m")
-
-    monkeypatch.setattr(migrate, "artifact", broken)
+    monkeypatch.setattr(migrate, "artifact", Mock(side_effect=RuntimeError("two\nlines\x1b[0m")))
     status, out, err = run("migrate", "x", "y")
     assert (status, out) == (1, "")
     assert err.startswith(r"jaxexp: RuntimeError: two lines\x1b[0m (not expected")
@@ -104,11 +103,8 @@ def test_an_unexpected_error(monkeypatch, folder, damaged, run) -> None:
 
 
 def test_interrupted(monkeypatch, folder, run) -> None:
-    def interrupt(*_, **options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(inputs, "artifacts", interrupt)
-    monkeypatch.setattr(inputs, "given", interrupt)
+    for name in ("artifacts", "given"):
+        monkeypatch.setattr(inputs, name, Mock(side_effect=KeyboardInterrupt))
     for command in ("inspect", "compat"):
         assert run(command, folder / "scores.jaxexp") == (130, "", "jaxexp: interrupted\n")
 
