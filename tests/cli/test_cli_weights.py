@@ -16,6 +16,8 @@ import safetensors.numpy
 
 import jaxexp
 from jaxexp._weights.files.places import second_name
+from kit.archive_files import make
+from kit.flips import flip
 from kit.weighted import X, apply, bound, close, params
 
 
@@ -70,9 +72,7 @@ def test_verify(good: Any, run: Any, saved: Path) -> None:
     (row,) = (line for line in out.splitlines() if str(saved) in line)
     assert row.split()[1] == f"{size:,}"
     assert f"{weights:,} bytes of weights in model.safetensors" in row
-    content = bytearray(saved.with_suffix(".safetensors").read_bytes())
-    content[-1] ^= 1
-    saved.with_suffix(".safetensors").write_bytes(content)
+    flip(saved.with_suffix(".safetensors"), -1)
     status, out, _ = run("verify", saved)
     assert (status, "layers/2/w" in out) == (1, True)
     saved.with_suffix(".safetensors").unlink()
@@ -84,15 +84,10 @@ def test_verify(good: Any, run: Any, saved: Path) -> None:
 def test_damage_that_many_members_have_is_said_once(
     good: Any, run: Any, refused: Any, saved: Path, tmp_path: Path
 ) -> None:
-    archive = tmp_path / "x.zip"
-    with jaxexp.Archive.create(archive) as writer:
-        for name in "abc":
-            writer.add(name, jaxexp.load(saved))
+    archive = make(tmp_path / "x.zip", dict.fromkeys("abc", saved))
     size = archive.stat().st_size
     assert f"3 of 3 artifacts whole, {size:,} bytes" in good("verify", archive)
-    data = bytearray(archive.read_bytes())
-    data[data.index(np.asarray(params()["head"]).tobytes())] ^= 1
-    archive.write_bytes(data)
+    flip(archive, np.asarray(params()["head"]).tobytes())
     status, out, error = run("verify", archive)
     assert status == 1
     (row,) = (line for line in out.splitlines() if str(archive) in line)
