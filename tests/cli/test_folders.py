@@ -122,9 +122,8 @@ def test_migrate_takes_several(old: Path, tmp_path: Path, good: Any, run: Any) -
     assert said.startswith(f"{first}, {other}, {single} -> {new}: 4 artifacts, ")
     written = {str(file.relative_to(new)) for file in new.rglob("*") if file.is_file()}
     assert written == {"sharded.jaxexp", "sin.jaxexp", "deep/mine.jaxexp", "single.jaxexp"}
-    for _ in range(2):  # not what was written there
-        done = json.loads(good("migrate", "--json", "--force", "--include", "s*", old, old / "some"))
-        assert [one["file"] for one in done["files"]] == [f"{old}/{name}" for name in NAMES]
+    done = json.loads(good("migrate", "--json", "--include", "s*", old, tmp_path / "some"))
+    assert [one["file"] for one in done["files"]] == [f"{old}/{name}" for name in NAMES]
     status, out, err = run("migrate", first, old / "jax-0.4.35", tmp_path / "twice")
     assert (status, "2 artifacts" in out) == (1, True)
     assert err.count("would be written to the same place as another: 'sin'; migrate one into another folder\n") == 1
