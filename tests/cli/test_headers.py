@@ -66,7 +66,7 @@ def test_every_command_sends_it(private: str, folder: Path, tmp_path: Path, run:
     assert list(jaxexp.Archive.open(tmp_path / "a.zip")) == ["a", "h"]
 
 
-def test_where_it_comes_from(private: str, tmp_path: Path, good: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_comes_from(private: str, good: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = f"{private}scores.jaxexp"
     assert "1 of 1 artifact whole" in good("verify", scores, "--header", HEADER)
     monkeypatch.setattr(sys, "stdin", io.StringIO(HEADER + "\n"))
