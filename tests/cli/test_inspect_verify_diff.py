@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import html
 import json
 import os
@@ -305,7 +304,6 @@ def models(tmp_path: Path) -> Path:
 def test_equal_programs_have_equal_meanings(models: Path, good, run) -> None:
     full, names, damaged = (models / f"{name}.jaxexp" for name in ("full", "names", "damaged"))
     digests = jaxexp.digests(full)
-    assert digests.sha256 == hashlib.sha256(full.read_bytes()).hexdigest()
     shown = good("inspect", "--digests", full)
     assert digests.sha256 in shown and digests.meaning in shown
     assert digests.meaning not in good("inspect", full)
