@@ -13,6 +13,8 @@ import pytest
 
 import jaxexp
 from jaxexp import _native
+from kit.archive_files import make
+from kit.flips import flip
 from kit.weighted import X, apply, bound, close, params
 
 pytestmark = pytest.mark.jax
@@ -54,21 +56,11 @@ def test_the_file_is_beside_the_function(model: Path, good: Any) -> None:
     assert exe.read_bytes().startswith(before)
 
 
-def test_gradients(model: Path, good: Any) -> None:
-    out = good("precompile", model, "--size", "batch=2", "--vjp", 1)
-    assert "the VJP of order 1 of <lambda>" in out
-    function = jaxexp.load(model, executables=model.with_suffix(".exe"))
-    jax.grad(lambda x: function.call(x).sum())(np.ones((2, 4), np.float32))
-    assert [one.used for one in function.vjp().executables] == [True]
-
-
 def test_members_and_weights(tmp_path: Path, good: Any) -> None:
-    with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
-        archive.add("a", bound()[0])
-        archive.add("b", bound(layers=1)[0])
-    assert "7 weights; float32[4,32]" in good("precompile", f"{tmp_path / 'fleet.zip'}::*")
+    fleet = make(tmp_path / "fleet.zip", {"a": bound()[0], "b": bound(layers=1)[0]})
+    assert "7 weights; float32[4,32]" in good("precompile", f"{fleet}::*")
     for name, layers in (("a", 3), ("b", 1)):
-        function = jaxexp.load(f"{tmp_path / 'fleet.zip'}::{name}", executables=tmp_path / "fleet.exe")
+        function = jaxexp.load(f"{fleet}::{name}", executables=tmp_path / "fleet.exe")
         close(function.call(X), apply(params(layers), X))
         assert sum(one.used for one in function.executables) == 1
 
@@ -83,7 +75,7 @@ def test_functions_of_several_devices(folder: Path, tmp_path: Path, good: Any) -
 
 @pytest.fixture
 def exe(model: Path, good: Any) -> Path:
-    good("precompile", model, "--size", "batch=2,8", "--vjp", 1)
+    assert "the VJP of order 1 of <lambda>" in good("precompile", model, "--size", "batch=2,8", "--vjp", 1)
     return model.with_suffix(".exe")
 
 
@@ -118,13 +110,10 @@ def test_why_it_is_not_usable_here(model: Path, exe: Path, good: Any, monkeypatc
 
 def test_damage(exe: Path, refused: Any) -> None:
     refused("", "inspect", "--mlir", exe)  # only artifacts have modules
-    content = bytearray(exe.read_bytes())
-    content[content.rindex(b"\x7fELF") if b"\x7fELF" in content else len(content) - 2000] ^= 0xFF
-    exe.write_bytes(content)
+    flip(exe, -2000)
     said = f"cannot read the executables {str(exe)!r}: at code: expected the bytes as they were written"
     assert "found others; delete the file, and precompile again" in refused(said, "inspect", "--check", exe)
-    content[70] ^= 1
-    exe.write_bytes(content)
+    flip(exe, 70)
     refused("cannot read the executables", "inspect", exe)
 
 
