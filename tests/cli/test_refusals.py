@@ -61,10 +61,7 @@ def place(folder: Path, fleet: Path, damaged: Path, tmp_path_factory: pytest.Tem
         (place / f"{name}.npy").write_bytes(b"\x93NUMPY\1\0" + len(head).to_bytes(2, "little") + head)
     (place / "empty.npy").touch()
     for name, text in {
-        "text.npy": "no array", "field.toml": "platform = ['cpu']", "platform.toml": "platforms = ['cpus']",
-        "type.toml": "max_devices = 'one'",
-        "names.toml": "platforms = 'cpu'", "table.toml": "[policy]\nmax_devices = 1", "syntax.toml": "max_devices = ",
-        "nesting.toml": "a = " + "[" * 100_000, "my_types.py": "",
+        "text.npy": "no array", "field.toml": "platform = ['cpu']", "my_types.py": "",
         "broken_types.py": "import jaxexp_has_no_such_module",
     }.items():  # fmt: skip
         (place / name).write_text(text)
@@ -169,8 +166,6 @@ REFUSED = [
     ("run scores.jaxexp args[1]=x.npy args[1]=x.npy", 2, "args[1]=x.npy gives args[1] a second time"),
     ("run scores.jaxexp args[0]['v']=w.npy", 2, "has no argument args[0]['v']: did you mean args[0]['w']?"),
     ("run scores.jaxexp x=x.npy", 2, "has no argument x; it has args[0]['b'], args[0]['w'], args[1]"),
-    ("run scores.jaxexp kwargs['training']=true", 2,
-     "has no argument kwargs['training']; it has args[0]['b'], args[0]['w'], args[1]"),
     ("run scores.jaxexp b.npy w.npy x.npy --outptu y.npy", 2, "No such option '--outptu'. Did you mean '--output'?"),
     ("run scores.jaxexp --size batch=4", 2, "--size is for random numbers: add --random"),
     ("run scores.jaxexp b.npy w.safetensors x.npy", 1,
@@ -214,8 +209,8 @@ REFUSED = [
     ("inspect fleet.zip:b8", 1, "A member of an archive is named as in 'fleet.zip::b8'"),
     ("run fleet.zip/inner/b16", 1, "A member of an archive is named as in 'fleet.zip::inner/b16'"),
     ("ls fleet.zip -s int4", 1, "nothing in 'fleet.zip' has 'int4' in its signature: 'jaxexp ls fleet.zip' shows them"),
-    ("ls . --signature int4 --no-recursive", 1, "has 'int4' in its signature"),
-    ("ls fleet.zip --group --json", 2, "--group prints no more than signatures and names"),
+    ("ls . --signature int4 --no-recursive", 1, "has 'int4' in its signature: 'jaxexp ls"),
+    ("ls fleet.zip --group --json", 2, "--group prints no more than signatures and names: leave out --long and --json"),
     ("inspect scores.jaxexp::b8", 1, ""),
     ("inspect readme.zip", 1, "expected an archive"),
     ("inspect --mlir --vjp 2 scores.jaxexp", 1, "no VJP of order 2"),
@@ -225,7 +220,6 @@ REFUSED = [
     ("run fleet.zip::nothing", 1, ""),
     ("specialize damaged/flipped --size batch=4 -o new", 1, ""),
     ("check missing.jaxexp --view page.html", 1, None),
-    ("archive rm fleet.zip nothing", 1, "no member 'nothing'"),
     ("archive rm fleet.zip b8 inner/agan", 1, "did you mean 'inner/again' or"),
     ("precompile one.jaxexp -o one.jaxexp", 1, "found an artifact: its compiled code is in a file of its own"),
     ("run one.jaxexp 1 --executables cased.jaxexp", 1, "found an artifact: its compiled code is in a file of its own"),
@@ -262,12 +256,8 @@ REFUSED = [
     # policies and imports
     ("verify --policy field.toml one.jaxexp", 2,
      "'field.toml': Policy has no field 'platform': did you mean platforms?"),
-    ("verify --policy platform.toml one.jaxexp", 2, "there is no platform 'cpus'; did you mean 'cpu'? JAX's"),
-    ("verify --policy names.toml one.jaxexp", 2, "say platforms=['cpu']"),
-    ("verify --policy type.toml one.jaxexp", 2, "Policy(max_devices='one'): expected an int"),
-    *((f"verify --policy {name}.toml one.jaxexp", 2, "is not a TOML file") for name in ("syntax", "nesting", "bytes")),
+    ("verify --policy bytes.toml one.jaxexp", 2, "is not a TOML file"),
     ("verify --policy missing.toml one.jaxexp", 2, "No such file"),
-    ("verify --policy damaged one.jaxexp", 2, "directory"),
     ("inspect --import no_such_module scores.jaxexp", 2, ""),
     ("compat --import my_types.py point.bin", 2, "there is no module of this name: say --import my_types."),
     ("compat --import ./my_types point.bin", 2, "--import ./my_types: there is no module of this name"),
