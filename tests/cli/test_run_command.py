@@ -8,6 +8,7 @@ import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from safetensors.numpy import save_file
 
 import jaxexp
 from jaxexp._cli import arrays
+from kit.flips import flip
 from kit.weighted import X, apply, bound, close, named, params
 
 pytestmark = pytest.mark.jax
@@ -262,12 +264,9 @@ def test_nothing_is_replaced_or_left_unfinished(
     out.write_text("mine")
     arguments = ["run", "scores.jaxexp", "b.npy", "w.npy", "x.npy", "-o", out]
     refused("exists: --force replaces it", *arguments)
-
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device", "y")
-
     with monkeypatch.context() as patch:
-        patch.setattr(np.lib.format, "write_array", full)
+        full = OSError(28, "No space left on device", "y")
+        patch.setattr(np.lib.format, "write_array", Mock(side_effect=full))
         refused("No space", *arguments, "--force")
     assert (out.read_text(), list(tmp_path.iterdir())) == ("mine", [out])
     good(*arguments, "--force")
@@ -288,11 +287,8 @@ def _npz(path: Path, *members: tuple[str, bytes], compression: int = zipfile.ZIP
 def test_what_does_not_fit_is_not_unpacked(tmp_path: Path, refused: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few bytes may unpack to any number of them."""
     huge = _npy("'<f4'", "(9000000,)", bytes(36_000_000))
-    path, plain, model = (
-        _npz(tmp_path / "huge.npz", ("arr_0.npy", huge)),
-        tmp_path / "huge.npy",
-        tmp_path / "one.jaxexp",
-    )
+    path, plain, model = (tmp_path / name for name in ("huge.npz", "huge.npy", "one.jaxexp"))
+    _npz(path, ("arr_0.npy", huge))
     assert path.stat().st_size < 50_000
     plain.write_bytes(huge)
     jaxexp.export(jax.jit(lambda x: x))(np.float32(1)).save(model)
@@ -342,7 +338,5 @@ def test_members_that_are_refused(tmp_path: Path, refused: Any) -> None:
         ([("arr_0.npy", good)], zipfile.ZIP_LZMA, "'arr_0' is compressed in a way that"),
     ):
         refused(said, "run", tmp_path / "two.jaxexp", _npz(tmp_path / "x.npz", *members, compression=compression))
-    damaged = bytearray(_npz(tmp_path / "x.npz", ("arr_0.npy", good)).read_bytes())
-    damaged[60] ^= 255
-    (tmp_path / "x.npz").write_bytes(damaged)
+    flip(_npz(tmp_path / "x.npz", ("arr_0.npy", good)), 60)
     refused("is not a file of numpy.save or numpy.savez", "run", tmp_path / "two.jaxexp", tmp_path / "x.npz")
