@@ -7,12 +7,13 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 pytest.importorskip("model_signing", reason="comes with the extra 'sign'")
 
-import jaxexp
+from kit.archive_files import make
 from kit.signing import Pair, flip, program
 
 
@@ -34,9 +35,7 @@ def models(tmp_path: Path) -> Path:
     exported = program()
     exported.save(folder / "model.jaxexp")
     exported.precompile(into=folder / "model.exe")
-    with jaxexp.Archive.create(folder / "fleet.zip") as archive:
-        archive.add("a/one", exported)
-        archive.add("a/two", exported)
+    make(folder / "fleet.zip", {"a/one": exported, "a/two": exported})
     return folder
 
 
@@ -139,19 +138,14 @@ def test_commands_that_make_no_sense(models: Path, keys: Path, refused) -> None:
 def test_what_the_command_asks_of_sigstore(models: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
     from model_signing import signing, verifying
 
-    found = []
-
-    def note(self, **options):
-        found.append(options)
-        raise ValueError("no network")
-
-    monkeypatch.setattr(verifying.Config, "use_sigstore_verifier", note)
-    monkeypatch.setattr(signing.Config, "use_sigstore_signer", note)
+    asked = Mock(side_effect=ValueError("no network"))
+    monkeypatch.setattr(verifying.Config, "use_sigstore_verifier", asked)
+    monkeypatch.setattr(signing.Config, "use_sigstore_signer", asked)
     model = models / "model.jaxexp"
     assert run("sign", model, "--sigstore", "--ambient")[0] == 1
     status, _, err = run("verify", model, "--identity", "me@example.org", "--issuer", "https://accounts.example.org")
     assert (status, "no network" in err) == (1, True)
-    assert found == [
+    assert [call.kwargs for call in asked.call_args_list] == [
         {"use_ambient_credentials": True},
         {"identity": "me@example.org", "oidc_issuer": "https://accounts.example.org", "use_staging": False,
          "trust_config": None},
