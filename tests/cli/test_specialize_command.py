@@ -15,6 +15,7 @@ import pytest
 
 import jaxexp
 from jaxexp._compat.foreign import source
+from kit.archive_files import make
 from kit.producers import identity, module, parsed_here
 from kit.vhlo import bytecode
 from kit.weighted import SIZE, X, apply, close, closed, params
@@ -48,22 +49,15 @@ def with_weights(saved: Path, tmp_path: Path) -> Path:
     return Path(shutil.copy(saved / "weighted.jaxexp", tmp_path))
 
 
-def check(found: Any, original: Any, *shape: int) -> None:
-    assert [aval.shape for aval in found.in_avals] == [shape, ()]
-    assert all(isinstance(size, int) for aval in (*found.in_avals, *found.out_avals) for size in aval.shape)
-    assert (found.metadata, found.weak_arguments, found.fun_name) == (METADATA, (1,), original.fun_name)
-    x = np.linspace(-1, 1, int(np.prod(shape)), dtype=np.float32).reshape(shape)
-    np.testing.assert_allclose(found.call(x, 3.0), original.call(x, 3.0), rtol=1e-6)
-    by_both = [jax.grad(lambda *args, f=f: f.call(*args).sum(), (0, 1))(x, 3.0) for f in (found, original)]
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), *by_both)
-    assert not found.vjp().has_vjp()
-
-
 def test_one_size_and_all_combinations(model: Path, good: Any) -> None:
     target = model.with_name("fixed.jaxexp")
     out = good("specialize", model, "--size", "batch=2", "--size", "length=5", "-o", target)
     assert out == f"{model} -> {target}: {target.stat().st_size:,} bytes\n"
-    check(jaxexp.load(target), jaxexp.load(model), 2, 5)
+    found, original = jaxexp.load(target), jaxexp.load(model)
+    assert ([str(aval) for aval in found.in_avals], found.metadata) == (["float32[2,5]", "float32[]"], METADATA)
+    assert (found.has_vjp(), found.vjp().has_vjp()) == (True, False)
+    x = np.linspace(-1, 1, 10, dtype=np.float32).reshape(2, 5)
+    np.testing.assert_allclose(found.call(x, 3.0), original.call(x, 3.0), rtol=1e-6)
     target = model.with_name("fleet.zip")
     out = good("specialize", model, "--size", "length=5,1", "--size", "batch=2,3", "-o", target)
     sizes = [(length, batch) for length in (5, 1) for batch in (2, 3)]
@@ -76,9 +70,7 @@ def test_one_size_and_all_combinations(model: Path, good: Any) -> None:
 
 
 def test_members_are_added(model: Path, refused: Any, good: Any) -> None:
-    target = model.with_name("fleet.zip")
-    with jaxexp.Archive.create(target) as archive:
-        archive.add("any/batched", model.read_bytes())
+    target = make(model.with_name("fleet.zip"), {"any/batched": model})
     arguments = ["specialize", f"{target}::any/batched", "--size", "length=5", "--size", "batch=2", "-o", target]
     refused("exists: --force replaces it", *arguments)
     good(*arguments, "--append")
@@ -91,13 +83,10 @@ def test_members_are_added(model: Path, refused: Any, good: Any) -> None:
 def test_weights_are_stored_once(with_weights: Path, good: Any) -> None:
     target = with_weights.with_name("fleet.zip")
     good("specialize", with_weights, "--size", "batch=1,2,3,4", "-o", target)
-    weights = with_weights.with_suffix(".safetensors").stat().st_size
-    artifacts = sum(handle.size for handle in jaxexp.Archive.open(target).values())
-    assert target.stat().st_size < artifacts + 2 * weights
+    assert jaxexp.Archive.open(target).weight_bytes == sum(weight.nbytes for weight in jax.tree.leaves(params()))
     found = jaxexp.load(f"{target}::weighted-batch-4")
     close(found.call(X), apply(params(), X))
-    assert found.metadata == METADATA
-    assert found.has_vjp()
+    assert (found.metadata, found.has_vjp()) == (METADATA, True)
 
 
 def test_weights_in_the_same_folder_stay_where_they_are(with_weights: Path, tmp_path: Path, good: Any) -> None:
@@ -154,11 +143,7 @@ def test_an_artifact_with_derivatives(tmp_path: Path, good: Any) -> None:
     loaded = jaxexp.load(target)
     assert (loaded.fun_name, loaded.platforms) == ("mlp", ("cuda", "cpu"))
     np.testing.assert_allclose(loaded.call(*of.arguments), of.results[0], rtol=1e-5)
-    found = jax.grad(lambda *args: loaded.call(*args).sum(), 4)(*of.arguments)
-    np.testing.assert_allclose(found, of.gradients[4], rtol=1e-4, atol=1e-6)
-    assert loaded.vjp().has_vjp()
-    assert not loaded.vjp().vjp().has_vjp()
-    assert "mlp.jaxexp" in good("inspect", target)
+    assert loaded.vjp().has_vjp() and not loaded.vjp().vjp().has_vjp()
 
 
 def test_shapes(tmp_path: Path, refused: Any, good: Any) -> None:
