@@ -154,7 +154,7 @@ def test_a_table_that_cannot_fit_becomes_records(table) -> None:
     ]  # fmt: skip
 
 
-def test_output_in_another_encoding(folder, subprocess_env, tmp_path) -> None:
+def test_output_in_another_encoding(subprocess_env, tmp_path) -> None:
     jaxexp.export(jax.jit(lambda tree: tree["漢"]))({"漢": 1.0}).save(tmp_path / "f")
     code = "import sys; from jaxexp._cli.start import main; sys.exit(main())"
     done = started(code, "inspect", tmp_path / "f", env=subprocess_env(PYTHONIOENCODING="latin-1", PYTHONUTF8="0"))
