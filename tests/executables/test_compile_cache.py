@@ -6,12 +6,13 @@ import collections
 import hashlib
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ import jaxexp
 from jaxexp import _native
 from jaxexp._executables import conditions
 from jaxexp._kernel.io import compile_cache
+from kit.archive_files import make
 from kit.corpus import mesh, touch
 from kit.saved import saved
 from kit.steps import counted
@@ -197,15 +199,11 @@ def test_damaged_entries_are_compiled_and_made_again(
 def test_code_that_does_not_run_is_removed(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Broken:
-        @staticmethod
-        def unsafe_call(*_: Any) -> None:
-            raise jax.errors.JaxRuntimeError("no such symbol")
-
+    broken = SimpleNamespace(unsafe_call=Mock(side_effect=jax.errors.JaxRuntimeError("no such symbol")))
     call = calls_of(saved(tmp_path, jnp.sin, X))
     call()
     with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "jaxexp.executables"):
-        patch.setattr("jaxexp._executables.executables.made_of", lambda *_: Broken())
+        patch.setattr("jaxexp._executables.executables.made_of", lambda *_: broken)
         found, steps = call()
     assert steps["compiled"] == 1
     np.testing.assert_allclose(found, np.sin(X), rtol=1e-6)
@@ -231,7 +229,6 @@ def test_a_store(tmp_path: Path) -> None:
     assert one.find({"n": "large"}) is None
     names = [".0123456789abcdef.tmp", f"{_native.store_name({})}.lock", "notes.txt"]
     held = other.turn({"n": "held"})
-    assert held is not None
     for old in (False, True):
         for name in names:
             (tmp_path / name).touch()
@@ -244,7 +241,6 @@ def test_a_store(tmp_path: Path) -> None:
         assert one.turn({"n": "held"}) is None
     held.end()
     turn = one.turn({"n": "1"})
-    assert turn is not None
     assert other.turn({"n": "1"}) is None
     assert other.turn({"n": "2"}) is not None
     turn.end()
@@ -258,7 +254,6 @@ def test_who_waited_too_long_compiles(cache: Path, tmp_path: Path, monkeypatch: 
     (held,) = _native.read_executables(_native.FileBytes(entry))[0]
     entry.unlink()
     turn = _native.ExecutableStore(cache, 1 << 30).turn(held[0])
-    assert turn is not None
     monkeypatch.setattr(compile_cache, "PATIENCE", 0.2)
     start = time.monotonic()
     assert call()[1]["compiled"] == 1
@@ -314,12 +309,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
 def test_threads_compile_once(cache: Path, tmp_path: Path) -> None:
     path = saved(tmp_path, lambda x: jnp.linalg.matrix_power(x, 5), X)
     jax.clear_caches()
-    with counted() as steps:
-        threads = [threading.Thread(target=lambda: jaxexp.load(path).call(X)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with counted() as steps, ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: jaxexp.load(path).call(X), range(4)))
     assert steps["compiled"] == 1
 
 
@@ -477,10 +468,8 @@ def test_nothing_is_run(cache: Path) -> None:
 
 @pytest.mark.jax
 def test_members_of_an_archive(cache: Path, tmp_path: Path) -> None:
-    with jaxexp.Archive.create(tmp_path / "fleet.zip") as writer:
-        for name, function in (("sin", jnp.sin), ("cos", jnp.cos)):
-            writer.add(name, jaxexp.export(jax.jit(function))(X))
-    with jaxexp.Archive.open(tmp_path / "fleet.zip") as archive:
+    functions = {name: jaxexp.export(jax.jit(getattr(jnp, name)))(X) for name in ("sin", "cos")}
+    with jaxexp.Archive.open(make(tmp_path / "fleet.zip", functions)) as archive:
         assert archive.precompile().keys() == {"sin", "cos"}
         _, steps = in_another_process(lambda: archive["cos"].load().call(X))
         assert not steps["compiled"]
