@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +19,10 @@ import jaxexp
 from jaxexp._executables import conditions
 from jaxexp._executables.file import ExecutablesFile, GrowingFile
 from kit import weighted
+from kit.archive_files import make
 from kit.corpus import mesh
 from kit.devices import DEVICES
+from kit.flips import flip
 from kit.saved import saved
 from kit.steps import counted
 
@@ -292,20 +296,14 @@ def test_code_of_a_session_is_listed_and_not_used(plus_one: Path, exe: Path, sai
 
 def test_damaged_code_is_not_used(plus_one: Path, exe: Path, said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is code that does not run."""
-
-    class Broken:
-        def unsafe_call(self, *_: Any) -> Any:
-            raise jax.errors.JaxRuntimeError("INTERNAL: no symbol")
-
+    broken = SimpleNamespace(unsafe_call=Mock(side_effect=jax.errors.JaxRuntimeError("INTERNAL: no symbol")))
     with monkeypatch.context() as patch:
-        patch.setattr("jaxexp._executables.executables.made_of", lambda *_: Broken())
+        patch.setattr("jaxexp._executables.executables.made_of", lambda *_: broken)
         model = jaxexp.load(plus_one, executables=exe)
         np.testing.assert_array_equal(model.call(X), X + 1)
     assert model.executables[0].why == "it does not run: INTERNAL: no symbol"
     assert said.messages[-1].endswith("is not used: it does not run: INTERNAL: no symbol")
-    written = exe.read_bytes()
-    middle = len(written) - 1000
-    exe.write_bytes(written[:middle] + bytes([written[middle] ^ 255]) + written[middle + 1 :])
+    flip(exe, -1000)
     model = jaxexp.load(plus_one, executables=exe)
     np.testing.assert_array_equal(model.call(X), X + 1)
     assert "expected the bytes as they were written" in str(model.executables[0].why)
@@ -389,12 +387,8 @@ def test_code_has_no_paths_of_those_who_compile(tmp_path: Path, exe: Path) -> No
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    path = tmp_path / "fleet.zip"
-    with jaxexp.Archive.create(path) as writer:
-        writer.add("double", jaxexp.export(jax.jit(lambda x: 2 * x))(X))
-        writer.add("any", jaxexp.export(jax.jit(lambda x: x + 1))(ANY))
-        writer.add("model", weighted.bound()[0])
-    return path
+    double, plus_one = jaxexp.export(jax.jit(lambda x: 2 * x))(X), jaxexp.export(jax.jit(lambda x: x + 1))(ANY)
+    return make(tmp_path / "fleet.zip", {"double": double, "any": plus_one, "model": weighted.bound()[0]})
 
 
 def test_one_file_has_the_code_of_all_members(archive: Path, exe: Path, tmp_path: Path) -> None:
