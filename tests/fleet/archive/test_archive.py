@@ -8,8 +8,6 @@ import io
 import pickle
 import random
 import shutil
-import subprocess
-import sys
 import weakref
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -232,27 +230,6 @@ def test_pickled_by_its_path(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     whole, part, handle = map(pickle.loads, pickled)
     assert (list(whole), list(part), handle.name) == (["a", "b"], ["b"], "b")
     assert handle.load() == archive["b"].load()
-
-
-def test_needs_no_jax(path: Path, subprocess_env) -> None:
-    make(path, {"a": blob(), "b": blob("tpu")})
-    path.with_name("f.jaxexp").write_bytes(blob())
-    code = """if True:
-        import sys, jaxexp
-        for artifact in (sys.argv[2], sys.argv[1] + "::a"):
-            jaxexp.inspect(artifact)
-            jaxexp.verify(artifact)
-        assert not {"jax", "numpy"} & set(sys.modules)
-        archive = jaxexp.Archive.open(sys.argv[1])
-        print([archive[name].summary.platforms for name in archive], archive.verify())
-        with jaxexp.Archive.append(sys.argv[1]) as writer:
-            writer.add("c", archive["b"].read(), metadata={"x": 1})
-        assert "jax" not in sys.modules
-    """
-    command = [sys.executable, "-c", code, path, path.with_name("f.jaxexp")]
-    done = subprocess.run(command, env=subprocess_env(), capture_output=True, text=True)
-    assert done.stdout == "[('cpu',), ('tpu',)] {}\n", done.stderr
-    assert Archive.open(path)["c"].load().platforms == ("tpu",)
 
 
 def test_equal_artifacts_are_stored_once(path: Path, tmp_path: Path) -> None:
