@@ -22,6 +22,7 @@ from kit import costs, hostile_archives
 from kit.archive_files import make, of_one_section, with_index
 from kit.archives import blob, plain
 from kit.each import each
+from kit.flips import flip, flipped
 
 
 def test_only_what_is_read_is_checked(path: Path) -> None:
@@ -29,9 +30,7 @@ def test_only_what_is_read_is_checked(path: Path) -> None:
     members = {f"m{i:03}": blob(version=i % 5) for i in range(200)}
     make(path, members)
     pointer = Archive.open(path)._opened.pointer
-    data = bytearray(path.read_bytes())
-    data[pointer.index_position + pointer.root_position // 2] ^= 1  # in the second block of four
-    path.write_bytes(data)
+    flip(path, pointer.index_position + pointer.root_position // 2)  # in the second block of four
     archive = Archive.open(path)
     assert len(archive) == 200
     assert archive["m000"].load()
@@ -50,10 +49,8 @@ def test_every_bit_of_the_index_and_the_end(path: Path) -> None:
     unnoticed = []
     for position in range(pointer.index_position - 80, len(data)):
         for bit in range(8):
-            damaged = bytearray(data)
-            damaged[position] ^= 1 << bit
             try:
-                if not Archive.open(io.BytesIO(damaged)).verify():
+                if not Archive.open(io.BytesIO(flipped(data, position, bit))).verify():
                     unnoticed.append((position, bit))
             except DeserializationError:
                 pass
@@ -70,9 +67,7 @@ def test_every_byte_of_members_and_their_headers(path: Path) -> None:
     for number, names in owners.items():
         position, size, *_ = extents[number]
         for at in range(position, position + size, 7):
-            damaged = bytearray(data)
-            damaged[at] ^= 0x10
-            errors = Archive.open(io.BytesIO(damaged)).verify()
+            errors = Archive.open(io.BytesIO(flipped(data, at, 4))).verify()
             in_header = at < archive._opened.index.extent(number)[0]  # of one of those who share bytes
             assert ({min(names)} if in_header else names) <= set(errors), at
             if number == 0:
@@ -83,10 +78,7 @@ def test_every_byte_of_members_and_their_headers(path: Path) -> None:
 
 def test_damage_is_found_when_the_module_is_first_used(path: Path) -> None:
     make(path, {"a": blob(), "b": blob("tpu")})
-    data = bytearray(path.read_bytes())
-    module = jaxexp.deserialize(blob()).mlir_module_serialized
-    data[data.index(module) + 100] ^= 1
-    path.write_bytes(data)
+    flip(path, jaxexp.deserialize(blob()).mlir_module_serialized, 100)
     archive = Archive.open(path)
     for loaded in [*archive.load_all(), archive["b"].load()]:
         assert loaded.fun_name == "model"
@@ -97,11 +89,9 @@ def test_damage_is_found_when_the_module_is_first_used(path: Path) -> None:
 
 def test_load_all_reports_each(path: Path) -> None:
     make(path, {f"m{i}": blob(version=i) for i in range(6)}, share_modules=False)
-    data = bytearray(path.read_bytes())
     index = Archive.open(path)._opened.index
     for i in (1, 4):
-        data[index.extent(i)[0] + 100] ^= 1
-    path.write_bytes(data)
+        flip(path, index.extent(i)[0] + 100)
     archive = Archive.open(path)
     results = archive.load_all(on_error="return")
     assert [isinstance(result, DeserializationError) for result in results] == [i in (1, 4) for i in range(6)]
@@ -143,9 +133,8 @@ def rebuilt(path: Path, change: Any) -> io.BytesIO:
 
 
 @pytest.fixture
-def three(path: Path) -> Iterator[Path]:
-    make(path, {"a": blob(), "b": blob("tpu"), "c": plain()})
-    yield path
+def three(path: Path) -> Path:
+    return make(path, {"a": blob(), "b": blob("tpu"), "c": plain()})
 
 
 def test_the_truth_is_read(three: Path) -> None:
@@ -242,10 +231,8 @@ class Forged:
 
     def __init__(self, data: bytes) -> None:
         self.data = bytearray(data)
-        end = _native.ArchiveEnd.read(data[-_native.ARCHIVE_END_SIZE :])
-        assert end is not None
-        self.end = end
-        self.root = end.index_position + end.root_position
+        self.end: Any = _native.ArchiveEnd.read(data[-_native.ARCHIVE_END_SIZE :])
+        self.root = self.end.index_position + self.end.root_position
         self.blocks, self.block_count = self._vector(3)
         self.names, _ = self._vector(4)
 
@@ -296,11 +283,8 @@ class Forged:
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    path = tmp_path_factory.mktemp("attacks") / "fleet.zip"
-    with Archive.create(path) as archive:
-        for i, name in enumerate(NAMES):
-            archive.add(name, blob(factor=1.0 + i % 3))
-    return path.read_bytes()
+    members = {name: blob(factor=1.0 + i % 3) for i, name in enumerate(NAMES)}
+    return make(tmp_path_factory.mktemp("attacks") / "fleet.zip", members).read_bytes()
 
 
 def assert_refused(data: bytes, match: str) -> None:
