@@ -19,6 +19,7 @@ import pytest
 from jaxexp import Archive, DeserializationError, ExportError, _native, _runtime
 from kit.archive_files import assert_sound, metadata_in_the_index
 from kit.archives import blob, exported, unzip
+from kit.flips import flip
 from kit.served import serving
 from kit.weighted import X, apply, bound, close, params
 
@@ -46,7 +47,7 @@ def large(created: Path, path: Path) -> Path:
     return Path(shutil.copy(created, path))
 
 
-def add(path: Path, **members: bytes) -> int:
+def add(path: Path, **members: Any) -> int:
     before = path.stat().st_size
     with Archive.append(path) as archive:
         for name, member in members.items():
@@ -91,19 +92,12 @@ def test_every_way_to_read(large: Path) -> None:
 def test_weights(large: Path) -> None:
     model, _ = bound()
     tuned = {**params(), "head": params(seed=1)["head"]}
-
-    def added(name: str, function: Any) -> int:
-        before = large.stat().st_size
-        with Archive.append(large) as archive:
-            archive.add(name, function)
-        return large.stat().st_size - before
-
-    first = added("m5/model", model)
+    first = add(large, **{"m5/model": model})
     size = Archive.open(large).weight_bytes
     assert first > size > 0
-    assert added("m1/new", blob(factor=3.0)) < 40_000
-    assert added("m5/tuned", model.with_weights(tuned)) < first
-    added("m8/again", model)
+    assert add(large, **{"m1/new": blob(factor=3.0)}) < 40_000
+    assert add(large, **{"m5/tuned": model.with_weights(tuned)}) < first
+    add(large, **{"m8/again": model})
     for archive in (Archive.open(large), Archive.open(io.BytesIO(large.read_bytes()))):
         assert archive.weight_bytes == size + tuned["head"].nbytes
         assert archive.verify() == {}
@@ -219,28 +213,11 @@ def test_few_requests(large: Path) -> None:
         assert archive.verify() == {}
 
 
-def test_damage_anywhere_in_the_index(large: Path) -> None:
-    add(large, **{"m5/p5/new": blob(factor=2.0, version=5)})
-    pointer = Archive.open(large)._opened.pointer
-    data = bytearray(large.read_bytes())
-    for part in range(3, 100, 12):
-        at = pointer.index_position + pointer.index_size * part // 100
-        data[at] ^= 1 << part % 8
-        with pytest.raises(DeserializationError):
-            Archive.open(io.BytesIO(data)).verify()
-        large.write_bytes(data)
-        with pytest.raises(DeserializationError):
-            Archive.open(large).verify()
-        data[at] ^= 1 << part % 8
-
-
 def test_damage_in_an_earlier_index(large: Path) -> None:
     """Its parts are still those of the archive."""
     pointer = Archive.open(large)._opened.pointer
     add(large, **{"m5/p5/new": blob(factor=2.0, version=5)})
-    data = bytearray(large.read_bytes())
-    data[pointer.index_position + 1000] ^= 1
-    large.write_bytes(data)
+    data = flip(large, pointer.index_position + 1000)
     archive = Archive.open(large)
     assert archive["m5/p5/new"].read() == blob(factor=2.0, version=5)
     with pytest.raises(DeserializationError, match=r"index\.blocks\[0\]"):
@@ -302,7 +279,7 @@ def test_a_root_that_says_another_number_of_members(large: Path) -> None:
             ).check()
 
 
-def test_an_index_of_three_levels_is_refused(large: Path) -> None:
+def test_an_index_of_three_levels_is_refused() -> None:
     """As appends wrote it up to 2026-11-28."""
     index = flatbuffers.Builder()
     writer, names = index.CreateString("jaxexp 0.1.0"), index.CreateByteVector(b"/an append of a newer jaxexp")
