@@ -20,6 +20,7 @@ from jaxexp import Archive, DeserializationError, ExportError, _native
 from jaxexp._fleet.archive.writer import refuse_unknown_rest
 from kit.archive_files import assert_sound, make, of_one_section, with_index
 from kit.archives import blob
+from kit.flips import flipped
 from kit.places import TESTS
 
 
@@ -192,8 +193,7 @@ def test_every_bit_of_heads(path: Path) -> None:
     for position in (0, first):
         before = _native.archive_section_head(position)
         for at in range(position, position + len(before)):
-            damaged = bytearray(data)
-            damaged[at] ^= 1 << at % 8
+            damaged = flipped(data, at, at % 8)
             # With the byte from before, it is a head that was half written when the append was interrupted.
             unfinished = position == first and damaged[at] == before[at - position]
             try:
