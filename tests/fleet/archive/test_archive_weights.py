@@ -21,7 +21,9 @@ from jaxexp import Archive, _native
 from jaxexp._errors import DeserializationError, ExportError, WeightsError
 from jaxexp._fleet.archive import writer as weights_writer
 from kit import hostile_archives
+from kit.archive_files import make
 from kit.archives import blob
+from kit.flips import flip, flipped
 from kit.weighted import X, apply, bound, close, closed, params, squared
 
 SIZE = sum(array.nbytes for array in jax.tree.leaves(params()))
@@ -117,8 +119,7 @@ def test_an_archive_that_grows_and_shrinks(path: Path, tuned: dict[str, Any]) ->
 
 def _replaced(path: Path) -> Any:
     opened = Archive.open(path)._opened
-    with Archive.create(path) as writer:
-        writer.add("model", bound(1)[0])
+    make(path, {"model": bound(1)[0]})
     return opened
 
 
@@ -146,10 +147,8 @@ def test_nothing_is_read_before_it_is_needed(path: Path) -> None:
 def test_programs_whose_weights_are_elsewhere(tmp_path: Path) -> None:
     model, _ = bound()
     model.save(tmp_path / "model.jaxexp")
-    with Archive.create(tmp_path / "x.zip") as archive:
-        archive.add("program", (tmp_path / "model.jaxexp").read_bytes())
-        archive.add("unbound", model.unbound)
-    for handle in Archive.open(tmp_path / "x.zip").values():
+    programs = {"program": (tmp_path / "model.jaxexp").read_bytes(), "unbound": model.unbound}
+    for handle in Archive.open(make(tmp_path / "x.zip", programs)).values():
         program = handle.load()
         assert type(program) is jaxexp.Exported
         assert handle.stored_weights() is None
@@ -160,15 +159,10 @@ def test_equal_bytes_of_other_types(tmp_path: Path) -> None:
     """One tensor is a weight of several types: it has no type in the archive, only bytes."""
     given = {"a": jnp.zeros((8, 8)), "b": jnp.zeros(64, jnp.int32), "c": jnp.zeros((4, 16), jnp.uint32)}
     exported = jaxexp.export(jax.jit(lambda x: {"x": x, **given}), weights=given)(1.0)
-    with Archive.create(tmp_path / "x.zip") as archive:
-        archive.add("f", exported)
-    assert stored(tmp_path / "x.zip") == 256
+    assert stored(make(tmp_path / "x.zip", {"f": exported})) == 256
     result = Archive.open(tmp_path / "x.zip")["f"].load().call(1.0)
-    assert {name: (w.shape, w.dtype) for name, w in given.items()} == {
-        name: (result[name].shape, result[name].dtype) for name in given
-    }
-    unpacked = Archive.open(tmp_path / "x.zip")["f"].stored_weights()
-    assert unpacked is not None
+    assert all((result[name].shape, result[name].dtype) == (w.shape, w.dtype) for name, w in given.items())
+    unpacked: Any = Archive.open(tmp_path / "x.zip")["f"].stored_weights()
     assert {source.name: (source.dtype, source.shape) for source in unpacked.sources()} == {
         "a": ("F32", (8, 8)), "b": ("I32", (64,)), "c": ("U32", (4, 16)),
     }  # fmt: skip
@@ -219,9 +213,7 @@ def test_damage_is_found(path: Path) -> None:
         (info, *_) = [i for i in file.infolist() if i.filename.startswith(".jaxexp/weights/")]
     end = info.header_offset + 200 + info.file_size
     for at in [*range(info.header_offset, info.header_offset + 700, 29), *range(info.header_offset + 700, end, 2003)]:
-        damaged = bytearray(data)
-        damaged[at] ^= 1
-        path.write_bytes(damaged)
+        path.write_bytes(flipped(data, at))
         try:
             with Archive.open(path) as archive:
                 found: Any = archive.verify()
@@ -231,9 +223,7 @@ def test_damage_is_found(path: Path) -> None:
 
 
 def test_which_members_are_damaged(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[data.index(np.asarray(params()["head"]).tobytes()) + 5] ^= 1  # which the tuned one has not
-    path.write_bytes(data)
+    flip(path, np.asarray(params()["head"]).tobytes(), 5)  # which the tuned one has not
     with Archive.open(path) as archive:
         errors = archive.verify()
         assert list(errors) == ["again/saved", "model"]
@@ -267,18 +257,13 @@ def test_hostile_places_are_refused(tmp_path: Path) -> None:
 def test_members_of_the_same_bytes_share_their_weights(tmp_path: Path) -> None:
     """Many names for one artifact cost no more than one, and all of them are named when a weight is damaged."""
     model, given = bound()
-    with Archive.create(tmp_path / "fleet.zip") as archive:
-        for name in "abc":
-            archive.add(name, model)
-    with Archive.open(tmp_path / "fleet.zip") as archive:
+    path = make(tmp_path / "fleet.zip", dict.fromkeys("abc", model))
+    with Archive.open(path) as archive:
         first, *others = archive.load_all()
         assert all(other.weights is first.weights for other in others)
         assert_array_equal(others[0].call(X), model.call(X))
-    content = (tmp_path / "fleet.zip").read_bytes()
-    at = content.index(np.asarray(given["head"]).tobytes())
-    (tmp_path / "damaged.zip").write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
-    with Archive.open(tmp_path / "damaged.zip") as archive:
-        found = archive.verify()
+    flip(path, np.asarray(given["head"]).tobytes())
+    found = Archive.open(path).verify()
     assert [str(error.file).rpartition("::")[2] for error in found.values()] == list(found) == ["a", "b", "c"]
 
 
