@@ -27,6 +27,7 @@ from kit import forged
 from kit.archive_files import X, assert_sound, make
 from kit.archives import blob, plain
 from kit.each import each
+from kit.flips import flip, flipped
 
 
 @pytest.fixture
@@ -84,9 +85,7 @@ def test_names_that_are_taken(path: Path) -> None:
 
 
 def test_what_cannot_be_added(path: Path) -> None:
-    damaged, module = bytearray(blob()), bytearray(blob())
-    damaged[-60] ^= 1
-    module[len(module) // 2] ^= 1
+    damaged, module = flipped(blob(), -60), flipped(blob(), len(blob()) // 2)
     with Archive.create(path) as archive:
         for wrong in (damaged, module, b"", b"PK\3\4", blob()[:-1]):
             with pytest.raises(DeserializationError):
@@ -233,9 +232,7 @@ def test_like_a_dict(seed: int, tmp_path: Path) -> None:
 
 def test_compact_refuses_damage_and_loses_nothing(path: Path) -> None:
     make(path, {"a": blob(), "b": plain()})
-    data = bytearray(path.read_bytes())
-    data[data.index(plain()) + len(plain()) // 2] ^= 1
-    path.write_bytes(data)
+    data = flip(path, plain(), len(plain()) // 2)
     with pytest.raises(DeserializationError, match=r"fleet.zip::b"):
         Archive.compact(path)
     assert path.read_bytes() == data
