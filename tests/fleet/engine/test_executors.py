@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import math
 import pickle
 import subprocess
 import tracemalloc
+from collections.abc import Generator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -186,8 +188,9 @@ def test_a_policy_crosses(folder) -> None:
 def test_what_other_processes_could_not_find() -> None:
     with pytest.raises(TypeError, match="paths, URLs, folders"):
         jaxexp.verify_many([blob()])
-    with pytest.raises(TypeError, match="takes many artifacts"):
-        jaxexp.verify_many("fleet.zip")
+    for many in (jaxexp.verify_many, jaxexp.check_many):
+        with pytest.raises(TypeError, match=f"{many.__name__} takes many artifacts"):
+            many("fleet.zip")
     with pytest.raises(TypeError, match=r"has to be a concurrent\.futures\.Executor, such as a ProcessPoolExecutor"):
         jaxexp.verify_many(["x"], executor="tcp://scheduler:8786")
 
@@ -367,3 +370,38 @@ def not_called(artifact: Any) -> None:
 
 def open_archive(artifact: Any) -> Any:
     return artifact
+
+
+@contextlib.contextmanager
+def parsl_executor(folder: Path) -> Generator[Executor]:
+    parsl = pytest.importorskip("parsl", reason="Parsl is not installed")
+    from parsl.concurrent import ParslPoolExecutor
+
+    threads = parsl.executors.ThreadPoolExecutor(max_threads=2)
+    config = parsl.Config(executors=[threads], run_dir=str(folder / "parsl"), usage_tracking=0)
+    with ParslPoolExecutor(config) as executor:
+        yield executor
+
+
+@contextlib.contextmanager
+def dask_executor(folder: Path) -> Generator[Executor]:
+    distributed = pytest.importorskip("distributed", reason="Dask is not installed")
+    options = {"dashboard_address": ":0", "memory_limit": 0, "processes": False, "threads_per_worker": 1}
+    with (
+        distributed.LocalCluster(n_workers=1, **options) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client.get_executor()
+
+
+# The engines' own threads, event loops and processes, not ours.
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
+@pytest.mark.parametrize("engine", [dask_executor, parsl_executor])
+def test_engines_of_clusters(engine: Any, folder: Path, expected: dict[str, str], tmp_path: Path) -> None:
+    """Of which nothing is known but `concurrent.futures`."""
+    with engine(tmp_path) as executor:
+        for _ in range(2):
+            found = jaxexp.verify_many([folder], executor=executor, journal=tmp_path / "journal")
+            assert bulk.said(found) == expected
+        assert Archive.open(folder / "fleet.zip").verify(executor=executor) == {}
