@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import numpy as np
@@ -26,6 +27,7 @@ from jaxexp._fleet.passes import one_by_one, verify_many
 from jaxexp._fleet.places.inspect import digests_of
 from jaxexp._fleet.places.source import Opened
 from kit import bulk, weighted
+from kit.archive_files import make
 from kit.archives import blob
 from kit.each import each
 from kit.places import WORKERS
@@ -221,7 +223,6 @@ def test_killed_and_gone_on_with(how: signal.Signals, workers: int, folder, tmp_
     sizes = [0]
     while not result.exists():
         with subprocess.Popen(command, env=subprocess_env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
-            assert child.stdout is not None
             assert child.stdout.readline() == b"begun\n"
             enough = sizes[-1] + moments.randrange(3_000, 6_000)
             while child.poll() is None and size_of(journal) < enough:
@@ -299,9 +300,7 @@ def test_what_could_not_be_read_is_tried_again(tmp_path) -> None:
 
 def test_migrated_files_that_are_not_there_any_more(tmp_path) -> None:
     old, new, journal = tmp_path / "old.zip", tmp_path / "new", tmp_path / "journal"
-    with jaxexp.Archive.create(old) as archive:
-        for i in range(3):
-            archive.add(f"inner/{i}", blob(version=i))
+    make(old, {f"inner/{i}": blob(version=i) for i in range(3)})
     assert jaxexp.migrate_many([old], new, journal=journal) == {}
     assert jaxexp.load(new / "inner/1.jaxexp") == jaxexp.deserialize(blob(version=1))
     times = {path: path.stat().st_mtime_ns for path in new.rglob("*.jaxexp")}
@@ -354,9 +353,7 @@ def test_a_journal_cannot_name_weights_elsewhere(tmp_path, monkeypatch) -> None:
 
 def test_migrated_weights_that_changed_are_written_again(tmp_path) -> None:
     old, new, journal = tmp_path / "old.zip", tmp_path / "new", tmp_path / "journal"
-    function, _ = weighted.bound()
-    with jaxexp.Archive.create(old) as archive:
-        archive.add("m", function)
+    make(old, {"m": weighted.bound()[0]})
     assert jaxexp.migrate_many([old], new, journal=journal) == {}
     (weights,) = new.glob("*.safetensors")
     whole = weights.read_bytes()
@@ -369,9 +366,7 @@ def test_migrated_weights_that_changed_are_written_again(tmp_path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="links take privileges there")
 def test_weights_are_written_below_the_folder_only(tmp_path) -> None:
     old, new, outside = tmp_path / "old.zip", tmp_path / "new", tmp_path / "outside"
-    function, _ = weighted.bound()
-    with jaxexp.Archive.create(old) as archive:
-        archive.add("m", function)
+    make(old, {"m": weighted.bound()[0]})
     assert jaxexp.migrate_many([old], tmp_path / "first") == {}
     (weights,) = (tmp_path / "first").glob("*.safetensors")
     outside.write_text("mine")
@@ -401,14 +396,12 @@ def changed(file: Path) -> bytes:
 
 
 def test_a_file_beside_it_changes_or_goes(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_at: list[Any] = []
-    real = one_by_one.loaded
-    monkeypatch.setattr(one_by_one, "loaded", lambda *args, **how: looked_at.append(args) or real(*args, **how))
+    monkeypatch.setattr(one_by_one, "loaded", looked_at := Mock(side_effect=one_by_one.loaded))
 
     def checked() -> tuple[str, int]:
-        looked_at.clear()
+        looked_at.reset_mock()
         ((_, report),) = jaxexp.check_many([model], journal=model.parent / "journal")
-        return report.verdict, len(looked_at)
+        return report.verdict, looked_at.call_count
 
     assert checked() == ("equal", 1)
     assert checked() == ("equal", 0)
