@@ -14,6 +14,7 @@ import jaxexp
 from jaxexp._errors import WorkerError
 from jaxexp._fleet.passes import one_by_one
 from kit import bulk
+from kit.archive_files import make
 from kit.archives import blob
 from kit.each import each
 
@@ -25,17 +26,12 @@ def of_today() -> bytes:
 
 
 def test_what_a_reader_cannot_read_is_the_outcome_of_one_artifact(tmp_path: Path) -> None:
-    with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
-        archive.add("a", blob())
-        archive.add("b", of_today())
-        archive.add("c", blob())
+    fleet = make(tmp_path / "fleet.zip", {"a": blob(), "b": of_today(), "c": blob()})
     for _ in range(2):  # from a worker, and from the journal
         with concurrent.futures.ThreadPoolExecutor(1) as executor:
-            found = jaxexp.migrate_many(
-                [tmp_path / "fleet.zip"], tmp_path / "new", "0.4.30", executor=executor, journal=tmp_path / "journal"
-            )
-        ((name, error),) = found.items()
-        assert name == f"{tmp_path / 'fleet.zip'}::b"
+            how: Any = {"executor": executor, "journal": tmp_path / "journal"}
+            ((name, error),) = jaxexp.migrate_many([fleet], tmp_path / "new", "0.4.30", **how).items()
+        assert name == f"{fleet}::b"
         assert isinstance(error, jaxexp.TooOldReaderError)
         assert error.since == (0, 5, 1)
         assert "float8_e8m0fnu" in str(error)
@@ -44,10 +40,7 @@ def test_what_a_reader_cannot_read_is_the_outcome_of_one_artifact(tmp_path: Path
 
 def archive_of(path: Path, *names: str) -> Path:
     path.parent.mkdir(exist_ok=True)
-    with jaxexp.Archive.create(path) as archive:
-        for number, name in enumerate(names):
-            archive.add(name, blob(version=number))
-    return path
+    return make(path, {name: blob(version=number) for number, name in enumerate(names)})
 
 
 def written(folder: Path) -> list[str]:
