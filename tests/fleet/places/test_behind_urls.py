@@ -22,6 +22,7 @@ from jaxexp._fleet.places.source import beside_url
 from jaxexp._weights.files import reading
 from kit.archive_files import make
 from kit.archives import blob
+from kit.flips import flipped
 from kit.places import GOLDEN
 from kit.served import running, serving
 from kit.weighted import bound
@@ -36,7 +37,8 @@ def files(tmp_path: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
 
-def putting() -> Put:
+@pytest.fixture
+def put() -> Put:
     folder = f"memory://{secrets.token_hex(8)}"
 
     def write(name: str, data: bytes) -> str:
@@ -45,15 +47,6 @@ def putting() -> Put:
         return f"{folder}/{name}"
 
     return write
-
-
-@pytest.fixture
-def put() -> Put:
-    return putting()
-
-
-def flipped(data: bytes) -> bytes:
-    return data[:-1] + bytes([data[-1] ^ 1])
 
 
 def test_they_are_fetched_in_pieces(files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +88,7 @@ def test_a_journal_looks_at_weights_again(tmp_path: Path, files: dict[str, bytes
     url = put("model.jaxexp", files["model.jaxexp"])
     journal = tmp_path / "verify.journal"
     assert jaxexp.verify_many([url], journal=journal) == {}
-    put("model.safetensors", flipped(files["model.safetensors"]))
+    put("model.safetensors", flipped(files["model.safetensors"], -1))
     assert [type(e) for e in jaxexp.verify_many([url], journal=journal).values()] == [jaxexp.WeightsError]
 
 
