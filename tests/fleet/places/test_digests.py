@@ -17,6 +17,7 @@ import pytest
 import jaxexp
 from jaxexp._kernel.write.reader import readers
 from kit import goldens, named_devices
+from kit.archive_files import make
 from kit.corpus import CASES, export_with
 from kit.each import each
 
@@ -132,9 +133,7 @@ def test_the_content_of_weights_is_part_of_it(tmp_path: Path) -> None:
         exported.save(tmp_path / f"{name}.jaxexp")
         found.append(jaxexp.digests(tmp_path / f"{name}.jaxexp").meaning)
     assert found[0] == found[1] != found[2]
-    with jaxexp.Archive.create(tmp_path / "all.zip") as writer:
-        writer.add_file("a", tmp_path / "a.jaxexp")
-    assert jaxexp.digests(f"{tmp_path / 'all.zip'}::a").meaning == found[0]
+    assert jaxexp.digests(f"{make(tmp_path / 'all.zip', {'a': tmp_path / 'a.jaxexp'})}::a").meaning == found[0]
     with pytest.raises(jaxexp.ExportError, match="give the artifact's path"):
         jaxexp.digests((tmp_path / "a.jaxexp").read_bytes())
 
