@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import random
+import shutil
 import struct
 import zipfile
 from pathlib import Path
@@ -21,6 +22,7 @@ from jaxexp._fleet.places.source import Kind, kind_in_folder, kind_of_file
 from kit.archive_files import make
 from kit.archives import blob, plain
 from kit.each import each
+from kit.flips import flip
 from kit.places import GOLDEN
 
 ARTIFACTS = sorted(GOLDEN.glob("*/*.bin"))
@@ -116,14 +118,6 @@ def other_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return other_files
 
 
-def changed(path: Path, place: int) -> Path:
-    written = bytearray(path.read_bytes())
-    written[place] ^= 1
-    copy = path.with_name(f"changed{path.suffix}")
-    copy.write_bytes(written)
-    return copy
-
-
 def row(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
     """The state of a file and the note on it, in `jaxexp verify`."""
     start.main(["verify", "--json", str(path)])
@@ -149,7 +143,8 @@ def test_whole(other_files: Path, name: str, what: str, capsys: pytest.CaptureFi
     ],
 )
 def test_damaged(other_files: Path, name: str, place: int, where: str, capsys: pytest.CaptureFixture[str]) -> None:
-    file = changed(other_files / name, place)
+    file = Path(shutil.copy(other_files / name, other_files / f"changed_{name}"))
+    flip(file, place)
     with pytest.raises(jaxexp.DeserializationError, match=where) as caught:
         jaxexp.verify(file)
     assert caught.value.file == str(file)
