@@ -10,13 +10,12 @@ import sys
 import zipfile
 from pathlib import Path
 
-import jax
-import numpy as np
 import pytest
 
 import jaxexp
 from jaxexp import Archive, DeserializationError, ExportError, PolicyError
 from jaxexp._cli import start
+from kit.archive_files import make
 from kit.archives import blob
 from kit.doors import DOORS, World, given
 from kit.each import each
@@ -123,13 +122,6 @@ def test_archives_are_not_written_to_urls() -> None:
             use(url)
 
 
-def test_specialize_takes_shapes() -> None:
-    x = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b, 3"), np.float32)
-    exported = jaxexp.export(jax.jit(lambda x: x + 1))(x)
-    with pytest.raises(jaxexp.ExportError, match=r"as in specialize\(jax.ShapeDtypeStruct.* not 4"):
-        exported.specialize(b=4)
-
-
 @each(
     "data, said",
     [
@@ -154,9 +146,7 @@ def test_what_is_there_in_place_of_an_archive(tmp_path: Path, data: bytes, said:
 
 
 def test_a_pass_in_this_thread_opens_what_is_behind_a_url_once(tmp_path: Path) -> None:
-    with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
-        archive.add("model", blob())
-    with serving((tmp_path / "fleet.zip").read_bytes()) as server:
+    with serving(make(tmp_path / "fleet.zip", {"model": blob()}).read_bytes()) as server:
         assert jaxexp.verify_many([server.url]) == {}
         assert [size for _, size in server.requests].count(1) == 1, "the size comes with a byte"
         with jaxexp.Archive.open(server.url) as archive:
