@@ -23,7 +23,6 @@ if not PAGE.exists():
 def test_the_example(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     page = PAGE.read_text(encoding="utf-8")
     found = re.search(r"<!-- example: read_back -->\n```python\n(.*?)```.*?```\n(.*?)```", page, re.DOTALL)
-    assert found is not None
     monkeypatch.chdir(tmp_path)
     exec(found[1], {"__name__": "__main__"})
     printed = capsys.readouterr().out
