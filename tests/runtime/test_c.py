@@ -21,6 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import jaxexp
 from kit import runtime as built
+from kit.archive_files import make
 from kit.corpus import CASES, FirstOrderedEffect, export_with, mesh
 from kit.places import GOLDEN, ROOT
 from kit.run_c import Handle, Library, Options, Reason, RunError, declared, pointer, size
@@ -121,10 +122,8 @@ def test_members_of_archives(library: Library, runtime: Handle, tmp_path: Path) 
     """They have their weights in the archive, which stays as long as something needs it."""
     exported, given = bound()
     exported.save(tmp_path / "model.jaxexp", compatibility=built.READER, vjp_order=1)
-    plain, file = saved(tmp_path, lambda x: x + 1, SPEC, **READER), tmp_path / "all.zip"
-    with jaxexp.Archive.create(file) as archive:
-        archive.add_file("nets/model", tmp_path / "model.jaxexp")
-        archive.add("plain", plain.read_bytes())
+    plain = saved(tmp_path, lambda x: x + 1, SPEC, **READER)
+    file = make(tmp_path / "all.zip", {"nets/model": tmp_path / "model.jaxexp", "plain": plain})
     blob = in_memory(file.read_bytes())
     (tmp_path / "model.safetensors").unlink()
     expected, pullback = jax.vjp(apply, given, WEIGHTED_X)
