@@ -20,6 +20,8 @@ from jaxexp._cli import start
 from jaxexp._kernel.artifact.cases import storage
 from jaxexp.runtime import Session
 from kit import runtime, without_jax
+from kit.archive_files import make
+from kit.flips import flip
 from kit.weighted import X, bound
 from kit.wire import seal
 
@@ -186,9 +188,7 @@ def test_functions(tmp_path: Path, plugin: Path, check: Check) -> None:
         found = check(file, called(file))
         assert found["verdict"] in ("equal", "close")
         assert found["cases"] == as_json(Session(file, plugin=os.fspath(plugin)).check())["cases"]
-        with jaxexp.Archive.create(tmp_path / f"{name}.zip") as writer:
-            writer.add_file("member", file)
-        member = f"{tmp_path / name}.zip::member"
+        member = f"{make(tmp_path / f'{name}.zip', {'member': file})}::member"
         assert check(member, called(member))["cases"] == found["cases"]
 
     file, beside = tmp_path / "large.jaxexp", tmp_path / "large.cases.safetensors"
@@ -242,11 +242,9 @@ def test_results_of_something_else(tmp_path: Path, refused: Callable[..., str]) 
     assert mismatch + "none, found" in refused(other, "--results", results)
     np.savez(results, x)
     assert "expected what 'jaxexp-run --cases' writes" in refused(file, "--results", results)
-    good = bytearray(called(file).read_bytes())
-    with zipfile.ZipFile(results) as zipped:
+    with zipfile.ZipFile(called(file)) as zipped:
         member = zipped.infolist()[0]
-    good[member.header_offset + 200] ^= 1
-    results.write_bytes(good)
+    flip(results, member.header_offset + 200)
     assert "is not a file of numpy.save or numpy.savez" in refused(file, "--results", results)
     assert "No such file" in refused(file, "--results", tmp_path / "missing.npz")
     for options in (["--plugin", "cpu"], ["--matrix"], ["--view", "x.html"], [other]):
@@ -279,11 +277,9 @@ def test_forged_cases(tmp_path: Path, check: Check) -> None:
     blob = good.read_bytes()
     for old, new in ((count, forged), (4 * count, 4 * forged)):
         blob = blob.replace(old.to_bytes(8, "little"), new.to_bytes(8, "little"))
-    with jaxexp.Archive.create(tmp_path / "f.zip") as archive:
-        archive.add_file("good", good)
-        archive.add("forged", seal(bytearray(blob)))
-    assert check(f"{tmp_path / 'f.zip'}::good", called(f"{tmp_path / 'f.zip'}::good"))["verdict"] == "equal"
-    (case,) = check(f"{tmp_path / 'f.zip'}::forged", called(f"{tmp_path / 'f.zip'}::forged", failing=1))["cases"]
+    archive = make(tmp_path / "f.zip", {"good": good, "forged": seal(bytearray(blob))})
+    assert check(f"{archive}::good", called(f"{archive}::good"))["verdict"] == "equal"
+    (case,) = check(f"{archive}::forged", called(f"{archive}::forged", failing=1))["cases"]
     assert "a tensor of 1073741824 bytes with the digest" in case["error"]
 
 
