@@ -21,6 +21,8 @@ from jax import export as jax_export
 
 import jaxexp
 from kit import runtime, vhlo
+from kit.archive_files import make
+from kit.flips import flip
 from kit.saved import saved
 
 pytestmark = [pytest.mark.cpp, pytest.mark.usefixtures("plugin")]
@@ -215,7 +217,7 @@ def test_bytes_of_another_dtype(tmp_path: Path) -> None:
             assert f"is {dtype}[2], and not the bytes of another dtype" in fails(path, file)
 
 
-def test_files_that_are_refused(artifact: Path, files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_files_that_are_refused(artifact: Path, files: tuple[Path, Path]) -> None:
     """The unit tests of C++ have more of them."""
     x, b = files
     good = x.read_bytes()
@@ -421,11 +423,9 @@ def test_vjps(artifact: Path, files: tuple[Path, Path], tmp_path: Path) -> None:
 
 
 def test_which_file_it_is(artifact: Path, files: tuple[Path, Path], tmp_path: Path) -> None:
-    missing, damaged, archive = tmp_path / "none.jaxexp", tmp_path / "damaged.jaxexp", tmp_path / "all.zip"
-    blob = artifact.read_bytes()
+    missing, damaged = tmp_path / "none.jaxexp", tmp_path / "damaged.jaxexp"
+    archive, blob = make(tmp_path / "all.zip", {"f/2": artifact}), artifact.read_bytes()
     damaged.write_bytes(blob[:-10])
-    with jaxexp.Archive.create(archive) as opened:
-        opened.add("f/2", blob)
     for member in ([archive, "--member", "f/2"], [f"{archive}::f/2"]):
         succeeds(*member, *files, "--out", tmp_path / "y.npy")
         np.testing.assert_array_equal(result(tmp_path / "y.npy"), X + B)
@@ -441,8 +441,8 @@ def test_which_file_it_is(artifact: Path, files: tuple[Path, Path], tmp_path: Pa
     said = fails(f"{archive}::f/2", "--member", "f/2", *files, status=2)
     assert "names a member, and so does --member" in said
     assert "a regular file" in fails(tmp_path, *files, "--member", "f")
-    at = blob.index(b"StableHLO_v")
-    damaged.write_bytes(blob[:at] + bytes([blob[at] ^ 1]) + blob[at + 1 :])
+    damaged.write_bytes(blob)
+    flip(damaged, b"StableHLO_v")
     assert "at mlir_module_serialized" in fails(damaged, *files)
 
 
