@@ -19,6 +19,7 @@ from jaxexp._kernel.artifact.operations import STABLE_CUSTOM_CALLS, TRUSTING
 from jaxexp._kernel.module import call_arrays
 from jaxexp.runtime import Session
 from kit import goldens, without_jax
+from kit.archive_files import make
 from kit.corpus import mesh
 from kit.other_modules import serialized, with_module
 from kit.policies import refused
@@ -167,8 +168,7 @@ def test_sizes_that_nobody_computes(name: str) -> None:
 
 def test_a_session_takes_a_policy(tmp_path: Path, subprocess_env: Any) -> None:
     (tmp_path / "f.jaxexp").write_bytes(made(calls("kernel"), checks=("kernel",)))
-    with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
-        archive.add("f", jaxexp.load(tmp_path / "f.jaxexp"))
+    make(tmp_path / "fleet.zip", {"f": tmp_path / "f.jaxexp"})
     code = """
     import sys
     from jaxexp import Policy, PolicyError
