@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,8 @@ import jaxexp
 from jaxexp._kernel.function.paths import argument_paths
 from kit import native
 from kit import runtime as built
-from kit.places import TESTS
+from kit.archive_files import make
+from kit.command_line import started
 from kit.saved import saved
 from kit.weighted import bound
 from tools import sanitize
@@ -104,25 +106,22 @@ SIZE = 512
 
 
 @pytest.fixture
-def changing(installed: Path, plugin: Path, tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
+def changing(installed: Path, plugin: Path, tmp_path: Path, subprocess_env: Any) -> Callable[[str], Any]:
     w = jnp.asarray(np.random.default_rng(0).standard_normal((SIZE, SIZE)), jnp.float32)
     x = jax.ShapeDtypeStruct((SIZE,), np.float32)
     exported = jaxexp.export(jax.jit(lambda p, x: p["w"] @ x))({"w": w}, x).bind({"w": w})
-    code = CHANGING.replace("SIZE", str(SIZE))
-    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    library = next(installed.glob("lib*/libjaxexp-c.*"))
+    code, library = CHANGING.replace("SIZE", str(SIZE)), next(installed.glob("lib*/libjaxexp-c.*"))
 
-    def call(how: str) -> subprocess.CompletedProcess[str]:
+    def call(how: str) -> Any:
         for file in tmp_path.glob("f.*"):
             file.unlink()
         exported.save(tmp_path / "f.jaxexp", compatibility=built.READER)
-        command = [sys.executable, "-c", code, library, plugin, tmp_path / "f.jaxexp", how]
-        return subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+        return started(code, library, plugin, tmp_path / "f.jaxexp", how, env=subprocess_env())
 
     return call
 
 
-def test_weights_that_change(changing: Callable[[str], subprocess.CompletedProcess[str]]) -> None:
+def test_weights_that_change(changing: Callable[[str], Any]) -> None:
     """Whoever replaces a file changes nothing, and to stable ones nobody can do anything; the guide says the rest."""
     for how in ("replaced", "stable, replaced", "stable, shortened", "stable, overwritten", "stable, shortened, named"):
         done = changing(how)
@@ -168,9 +167,7 @@ def test_what_programs_see(public: Callable[..., str], plugin: Path, tmp_path: P
     lines = [f"{kind} {path}\n" for kind, paths in expected.items() for path in paths]
     assert public("paths", plugin, tmp_path / "model.jaxexp") == "".join(lines)
 
-    with jaxexp.Archive.create(tmp_path / "a.zip") as archive:
-        for size in (2, 3):
-            archive.add(f"f{size}", jaxexp.export(jax.jit(jnp.sin))(np.zeros(size, np.float32)))
+    make(tmp_path / "a.zip", {f"f{n}": jaxexp.export(jax.jit(jnp.sin))(np.zeros(n, np.float32)) for n in (2, 3)})
     assert public("version").strip() == re.match("[0-9.]+", jaxexp.__version__)[0]
     missing = "f4: something else: the archive has no member 'f4'; it has 'f2', 'f3'\n"
     assert public("misaligned", tmp_path / "a.zip") == "f2: float32[2]\nf3: float32[3]\n" * 8 + missing
