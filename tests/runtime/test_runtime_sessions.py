@@ -29,6 +29,7 @@ from jaxexp._kernel.module import mlir
 from jaxexp.runtime import Array, Session, Value
 from jaxexp.runtime.arrays import dtype_of
 from kit import costs, layout, starving, without_jax
+from kit.archive_files import make
 from kit.each import each
 from kit.runtime import READER, numpy_dtype
 from kit.saved import saved
@@ -826,9 +827,7 @@ def test_a_program_in_an_archive_is_copied(tmp_path: Path) -> None:
     path = tmp_path / "f.zip"
     for change in (lambda: os.truncate(path, 10), lambda: path.write_bytes(bytes(path.stat().st_size))):
         path.unlink(missing_ok=True)
-        with jaxexp.Archive.create(path) as archive:
-            for name in ("one", "two"):
-                archive.add(name, jaxexp.export(jax.jit(lambda x: x + 1))(jax.ShapeDtypeStruct((3,), np.float32)))
+        make(path, dict.fromkeys(("one", "two"), jaxexp.export(jax.jit(lambda x: x + 1))(x)))
         session = Session(f"{path}::two", plugin="cpu")
         change()
         np.testing.assert_array_equal(session(x), x + 1)
