@@ -6,8 +6,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +21,9 @@ import jaxexp
 from jaxexp._errors import WeightsError
 from jaxexp._weights.files import reading
 from kit import runtime as built
+from kit.archive_files import make
+from kit.command_line import started
 from kit.corpus import mesh
-from kit.places import TESTS
 from kit.run_c import Handle, Library, Reason, RunError
 from kit.safetensors_files import NO_PLAIN_NAMES, WRONG
 from kit.weighted import X, apply, bound, close, named, params
@@ -66,9 +65,8 @@ def result(artifact: Path, *more: object) -> np.ndarray:
 
 def test_from_the_command_line(model: Path, tmp_path: Path) -> None:
     """Arguments are counted as in Python, and the files are found."""
-    with jaxexp.Archive.create(tmp_path / "all.zip") as archive:
-        archive.add_file("model", model)
-    for artifact, place in ((model, "model.safetensors"), (f"{tmp_path}/all.zip::model", "the archive")):
+    archive = make(tmp_path / "all.zip", {"model": model})
+    for artifact, place in ((model, "model.safetensors"), (f"{archive}::model", "the archive")):
         for order in (0, 1, 2):
             inspected = built.run("--inspect", artifact, "--vjp", order).stdout
             assert f"weights: the first 7 arguments, 13696 bytes in {place}\n" in inspected
@@ -92,8 +90,8 @@ def test_from_the_command_line(model: Path, tmp_path: Path) -> None:
     for artifact, options, seed in (
         (model, (), 0),
         (model, ("--weights", other), 7),
-        (tmp_path / "all.zip", ("--member", "model"), 0),
-        (tmp_path / "all.zip", ("--member", "model", "--weights", other), 7),
+        (archive, ("--member", "model"), 0),
+        (archive, ("--member", "model", "--weights", other), 7),
         (sharded, (), 0),
         (model, ("--weights", index), 0),
     ):
@@ -213,17 +211,14 @@ print(kib("RssAnon") - before, kib("RssFile"))
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads what Linux says of memory")
-def test_nothing_is_copied(installed: Path, plugin: Path, tmp_path: Path) -> None:
+def test_nothing_is_copied(installed: Path, plugin: Path, tmp_path: Path, subprocess_env: Any) -> None:
     """192 MiB of weights are pages of the file, however often it is loaded."""
     random = np.random.default_rng(0)
     given = [jnp.asarray(random.standard_normal((4096, 4096), np.float32)) for _ in range(3)]
     function = jax.jit(lambda x: x @ given[0] @ given[1] @ given[2])
     exported = jaxexp.export(function, weights=given)(jax.ShapeDtypeStruct((1, 4096), np.float32))
     artifact = saved(exported, tmp_path / "f.jaxexp")
-    library = next(installed.glob("lib*/libjaxexp-c.*"))
-    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-c", MEMORY, library, plugin, artifact]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    done = started(MEMORY, next(installed.glob("lib*/libjaxexp-c.*")), plugin, artifact, env=subprocess_env())
     assert done.returncode == 0, done.stderr
     anonymous, of_files = map(int, done.stdout.split())
     assert anonymous < 60 << 10, "the plugin and its threads take some"
@@ -293,8 +288,7 @@ def test_files_of_other_kinds(library: Library, runtime: Handle, call: Call, mod
 def test_in_an_archive_that_lacks_a_tensor(tmp_path: Path, model: Path) -> None:
     """A member that was added as bytes has no weights, and takes them as arguments."""
     exported, given = bound()
-    with jaxexp.Archive.create(tmp_path / "a.zip") as archive:
-        archive.add("model", model.read_bytes())
+    make(tmp_path / "a.zip", {"model": model.read_bytes()})
     np.save(tmp_path / "x.npy", X)
     command = (tmp_path / "a.zip", tmp_path / "x.npy", "--member", "model")
     done = built.run(*command)
