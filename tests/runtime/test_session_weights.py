@@ -18,6 +18,7 @@ import jaxexp
 from jaxexp import Drawn
 from jaxexp.runtime import Session
 from kit import without_jax
+from kit.archive_files import make
 from kit.each import each
 from kit.weighted import X, apply, bound, close, named, params
 
@@ -89,7 +90,7 @@ GIVEN: dict[str, Any] = {
 
 
 @each("what", GIVEN)
-def test_weights_from_anywhere(what: str, folder: Path, tmp_path: Path) -> None:
+def test_weights_from_anywhere(what: str, folder: Path) -> None:
     session, given = Session(folder / "fleet.zip::model", plugin="cpu"), GIVEN[what](folder)
     expected = apply(params(seed=7), X)
     for found in (session.with_weights(given), session.with_weights(given, rename={}).with_weights(given)):
@@ -196,10 +197,9 @@ def test_cases_hold_on_a_plugin(name: str, tmp_path: Path) -> None:
     if not report.cases[0].vjp_order:  # VJPs are flat
         paths = [one.path for one in jaxexp.check(path).cases[0].results]
         assert [one.path for one in report.cases[0].results] == paths
-    with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
-        archive.add_file("m/f", path)
+    archive = make(tmp_path / "fleet.zip", {"m/f": path})
     path.unlink()
-    assert Session(f"{tmp_path / 'fleet.zip'}::m/f", plugin="cpu").check().ok
+    assert Session(f"{archive}::m/f", plugin="cpu").check().ok
 
 
 def test_what_a_session_says_of_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
