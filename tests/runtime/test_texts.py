@@ -20,6 +20,7 @@ import jaxexp
 from jaxexp._errors import shown
 from jaxexp._executables.file import ExecutablesFile, GrowingFile
 from kit import runtime as built
+from kit.archive_files import make
 from kit.hostile_texts import LINE, artifacts, assert_clean
 from kit.layout import function
 from kit.parts import put_together, take_apart
@@ -137,10 +138,9 @@ def test_files_of_others(model: Path, tmp_path: Path) -> None:
     (index := tmp_path / "w.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": f"{RAW}.safetensors"}}))
     for arguments in ([tmp_path / "x.npz"], ["--weights", weights], ["--weights", index]):
         assert b"\\x1b[31m" in output(model, *arguments, plugin=True)
-    with jaxexp.Archive.create(tmp_path / "a.zip") as archive:
-        archive.add("placeholder", model.read_bytes())
+    archive = make(tmp_path / "a.zip", {"placeholder": model})
     for name in (RAW, "placeholder"):
-        assert b"\\x1b[31m" in output("--inspect", f"{tmp_path / 'a.zip'}::{name}")
+        assert b"\\x1b[31m" in output("--inspect", f"{archive}::{name}")
     x.write_bytes(x.read_bytes().replace(b"'<f4'", b"'\x1b[m'"))
     assert b"\\x1b[m" in output(model, x, plugin=True)
 
