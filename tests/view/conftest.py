@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxexp
 from jaxexp._cli import start
+from kit.archive_files import make
 from kit.corpus import arr, mesh, spec
 from kit.pages import CHROMIUM, HOSTILE_NAME
 
@@ -151,8 +152,7 @@ def folder(tmp_path_factory) -> Path:
 
     jaxexp.export(jax.jit(long))(spec((4,))).save(folder / "long.jaxexp")
     changed(folder / CHECKED)
-    with jaxexp.Archive.create(folder / "fleet.zip") as archive:
-        archive.add("nested/scoped", (folder / "scoped.jaxexp").read_bytes())
+    make(folder / "fleet.zip", {"nested/scoped": folder / "scoped.jaxexp"})
     return folder
 
 
