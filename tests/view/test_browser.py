@@ -176,7 +176,7 @@ def test_nodes_fit_and_do_not_overlap(opened) -> None:
         assert overlaps == []
 
 
-def test_print(opened, tmp_path) -> None:
+def test_print(opened) -> None:
     page = opened("scoped.jaxexp", color_scheme="dark")
     assert page.locator("details:not([open])").count() > 0
     page.evaluate("() => window.dispatchEvent(new Event('beforeprint'))")
