@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxexp
+from kit.archive_files import make
 from kit.corpus import mesh, spec
 from kit.pages import HOSTILE_NAME, Page
 
@@ -54,10 +55,7 @@ def test_repr_says_types_and_sizes(exported, tmp_path) -> None:
     assert repr(exported) == f"Exported(scores: {types} -> float32[batch,3], module of {size})"
     assert repr(jaxexp.deserialize(exported.serialize())) == repr(exported)
     assert repr(jaxexp.export(jax.jit(lambda: ()))()).startswith("Exported(<lambda>: nothing -> nothing, module of ")
-    path = tmp_path / "fleet.zip"
-    with jaxexp.Archive.create(path) as writer:
-        writer.add("a", exported)
-    archive = jaxexp.Archive.open(path)
+    archive = jaxexp.Archive.open(path := make(tmp_path / "fleet.zip", {"a": exported}))
     assert re.fullmatch(rf"Archive\('{path}': 1 artifact, [\d.]+ kB\)", repr(archive))
     assert repr(archive.glob("*")) == f"Archive('{path}': 1 artifact)"
     assert f"scores({types}) -> float32[batch,3] on cpu, " in repr(archive["a"])
@@ -101,11 +99,8 @@ def test_card_draws_shardings() -> None:
 
 
 def test_cards_of_archives(exported, tmp_path) -> None:
-    with jaxexp.Archive.create(tmp_path / "fleet.zip") as writer:
-        for i in range(60):
-            writer.add(f"m{i:02}", exported)
-        writer.add("<script>alert(1)</script>", exported)
-    archive = jaxexp.Archive.open(tmp_path / "fleet.zip")
+    members = dict.fromkeys([*(f"m{i:02}" for i in range(60)), "<script>alert(1)</script>"], exported)
+    archive = jaxexp.Archive.open(make(tmp_path / "fleet.zip", members))
     page = is_static(archive._repr_html_())
     assert "and 11 more" in page.text and "m07" in page.text
     page = is_static(archive["m07"]._repr_html_())
