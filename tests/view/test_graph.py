@@ -23,10 +23,6 @@ def read(function, *args) -> graph.Graph:
     return graph.read(module_of(function, *args))
 
 
-def kinds(found: graph.Graph, block: dict) -> list[str]:
-    return [found.texts[operation[0]] for operation in block["o"]]
-
-
 def test_everything_is_there() -> None:
     """The graph has as many operations of each kind as the bytecode; but for returns and what holds the others."""
 
@@ -46,7 +42,6 @@ def test_everything_is_there() -> None:
             counted[name] = counted.get(name, 0) + 1
             blocks += operation[6]
     contents = _native.contents(module)
-    assert contents is not None
     expected = {kind.removeprefix("vhlo.").rpartition("_v")[0]: count for kind, count in contents[0].items()}
     for kind in ("return", "func", ""):
         expected.pop(kind, None)
@@ -135,10 +130,6 @@ def symbolic(text: str, dtype: str = "float32") -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(jaxexp.symbolic_shape(text, constraints=["s >= 2"] if "s" in text else []), dtype)
 
 
-def graph_of(function, *args) -> graph.Graph:
-    return graph.read(jaxexp.export(jax.jit(function))(*args).mlir_module_serialized)
-
-
 def arguments(found: graph.Graph, name: str) -> list[str]:
     return [found.texts[i] for i in found.functions[name]["a"]]
 
@@ -164,7 +155,7 @@ def test_arguments_and_results_of_the_function_and_of_what_it_wraps() -> None:
         x = jax.lax.while_loop(lambda x: x.sum() < 3, lambda x: x + 1, x)  # values inside of blocks are numbered, too
         return w, jnp.concatenate([x, x])
 
-    old = graph_of(function, jnp.ones(4), symbolic("b, 4"))
+    old = read(function, jnp.ones(4), symbolic("b, 4"))
     wrapped = "_wrapped_jax_export_main"
     assert arguments(old, wrapped)[-2:] == ["float32[4]", "float32[?,4]"]
     found = graph.named(
@@ -180,7 +171,7 @@ def test_arguments_and_results_of_the_function_and_of_what_it_wraps() -> None:
 
 
 def test_what_does_not_fit_is_left() -> None:
-    old = graph_of(lambda x: jnp.sin(x), symbolic("b, 4"))
+    old = read(lambda x: jnp.sin(x), symbolic("b, 4"))
     for dtype, *shape in (("int32", "b", "4"), ("float32", "b", "5"), ("float32", "b"), ("float32", "b", "4", "4")):
         known = SignatureType(dtype, tuple(shape))
         assert arguments(graph.named(old, [known], [known]), "main") == ["float32[?,4]"]
@@ -189,7 +180,7 @@ def test_what_does_not_fit_is_left() -> None:
     assert max(map(len, long.texts)) <= graph.LONGEST, "names are short"
     empty = graph.Graph(("",), {}, ())
     assert graph.named(empty, [BATCH], []) == empty
-    keys = graph_of(lambda keys: keys, jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 3)))
+    keys = read(lambda keys: keys, jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 3)))
     assert arguments(graph.named(keys, [SignatureType("key<fry>", ("3",))], []), "main") == ["key<fry>[3]"]
     assert arguments(graph.named(keys, [SignatureType("key<fry>", ("4",))], []), "main") == ["uint32[3,2]"]
 
