@@ -17,7 +17,6 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxexp._errors import ExportError
-from jaxexp._weights.arrays import weights as of
 from jaxexp._weights.arrays import weights as placing
 from jaxexp._weights.arrays.weights import Weights, source
 from jaxexp._weights.files import reading
@@ -31,7 +30,7 @@ HOST = np.arange(16 * 24 * 8, dtype=np.float32).reshape(16, 24, 8)
 
 
 def joined(array: Any) -> bytes:
-    return b"".join(piece.tobytes() for piece in of.pieces(array))
+    return b"".join(piece.tobytes() for piece in placing.pieces(array))
 
 
 SPECS = [P(), P("a"), P(None, "b"), P(None, None, "b"), P("b", None, "a"), P(("a", "b")), P(None, ("b", "a"))]
@@ -41,12 +40,12 @@ SPECS = [P(), P("a"), P(None, "b"), P(None, None, "b"), P("b", None, "a"), P(("a
 def test_of_many_devices(spec: P, monkeypatch: pytest.MonkeyPatch) -> None:
     array = jax.device_put(HOST, NamedSharding(MESH, spec))
     for piece in (100, 1 << 10, 1 << 24):
-        monkeypatch.setattr(of, "PIECE", piece)
+        monkeypatch.setattr(placing, "PIECE", piece)
         assert joined(array) == HOST.tobytes()
-        assert max(p.nbytes for p in of.pieces(array)) <= piece
+        assert max(p.nbytes for p in placing.pieces(array)) <= piece
         # Places of a tied weight are compared piece by piece, wherever each is.
-        assert [p.nbytes for p in of.pieces(array)] == [p.nbytes for p in of.pieces(HOST)]
-        assert b"".join(p.tobytes() for p in of.source("x", array).pieces()) == HOST.tobytes()
+        assert [p.nbytes for p in placing.pieces(array)] == [p.nbytes for p in placing.pieces(HOST)]
+        assert b"".join(p.tobytes() for p in placing.source("x", array).pieces()) == HOST.tobytes()
 
 
 OF_THE_HOST = [
@@ -59,7 +58,7 @@ OF_THE_HOST = [
 @each("array", OF_THE_HOST)
 def test_of_the_host(array: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for piece in (64, 1 << 24):
-        monkeypatch.setattr(of, "PIECE", piece)
+        monkeypatch.setattr(placing, "PIECE", piece)
         assert joined(array) == np.asarray(array).tobytes()
         assert joined(jnp.asarray(array)) == np.asarray(jnp.asarray(array)).tobytes()
 
@@ -68,7 +67,7 @@ def test_what_no_file_can_hold() -> None:
     with pytest.raises(
         ExportError, match=r"the weight 'x' has dtype key<fry>, which a file of tensors cannot hold: take jax"
     ):
-        of.source("x", jax.random.key(0))
+        placing.source("x", jax.random.key(0))
 
 
 def test_devices_of_other_processes() -> None:
@@ -76,7 +75,7 @@ def test_devices_of_other_processes() -> None:
     sharding = SimpleNamespace(devices_indices_map=lambda shape: parts)
     array = SimpleNamespace(shape=(16,), dtype=np.dtype(np.float32), sharding=sharding)
     array.addressable_shards = [SimpleNamespace(index=parts[0])]
-    assert not of._is_here(array)
+    assert not placing._is_here(array)
 
 
 DEVICES_IN_A_ROW = Mesh(np.array(jax.devices()), ("d",), axis_types=(AxisType.Auto,))
