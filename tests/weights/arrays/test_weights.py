@@ -90,10 +90,6 @@ def test_on_many_devices(tmp_path: Path) -> None:
 def test_hostile_tables(tmp_path: Path) -> None:
     """What a trailer says is as hostile as what a header says."""
     files, tensors, _ = save(tmp_path / "model")
-    wrong = Table.of_trailer(files, [(name, file, size + 1, digest) for name, file, size, digest in tensors], [])
-    said = r"tensor 'layers/0/w': expected a tensor of 1,025 bytes, found F32\[16,16\]"
-    with pytest.raises(WeightsError, match=said):
-        loaded(tmp_path / "model", wrong).arrays()
     missing = Table.of_trailer(files, [("else", *tensor[1:]) for tensor in tensors], [])
     with pytest.raises(WeightsError, match=r"tensor 'else': expected a tensor of .* found none of this name"):
         StoredTensors(tmp_path / "model", missing).check_digests()
