@@ -19,6 +19,7 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, WeightsError
 from jaxexp._kernel.codec import binding
 from kit.each import each
+from kit.flips import flip
 from kit.weighted import X, apply, bound, close, closed, params, squared
 
 
@@ -198,10 +199,7 @@ def test_one_clear_error(tmp_path: Path, damage: Any, message: str) -> None:
 
 
 def test_damage_is_found_where_it_is_looked_for(saved: Path) -> None:
-    weights = saved.with_suffix(".safetensors")
-    content = bytearray(weights.read_bytes())
-    content[-100] ^= 1
-    weights.write_bytes(content)
+    flip(saved.with_suffix(".safetensors"), -100)
     jaxexp.load(saved).call(X)  # not at each load
     with pytest.raises(WeightsError, match=r"tensor 'layers/2/w': expected bytes with the digest"):
         jaxexp.load(saved, verify=True)
