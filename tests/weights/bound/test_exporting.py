@@ -147,7 +147,7 @@ def weights_of(function: Any, weights: Any) -> list[str]:
     return list(jaxexp.export(jax.jit(function), weights=weights)(X).weights)
 
 
-def test_leaves_that_are_no_arrays_are_left_out(tmp_path: Path) -> None:
+def test_leaves_that_are_no_arrays_are_left_out() -> None:
     """Models have functions and numbers as leaves, too."""
     given: dict[str, Any] = {**params(), "activation": jnp.tanh, "rate": 0.5, "name": "model"}
     exported = jaxexp.export(jax.jit(closed(given)), weights=given)(X)
