@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
@@ -26,14 +27,13 @@ from kit import forged
 from kit.each import each
 
 X = np.ones((2, 4), np.float32)
+FAILS = Mock(side_effect=OSError("the disk is full"))
 
 
-def constant(value: float, size: int = 64) -> jaxexp.BoundExported:
+def constant(value: float, size: int = 64) -> Any:
     """Each result is four times the value."""
     weights = {"w": np.full((4, size), value, np.float32)}
-    exported = jaxexp.export(jax.jit(lambda x: x @ jnp.asarray(weights["w"])), weights=weights)(X)
-    assert isinstance(exported, jaxexp.BoundExported)
-    return exported
+    return jaxexp.export(jax.jit(lambda x: x @ jnp.asarray(weights["w"])), weights=weights)(X)
 
 
 def value(path: Path) -> float:
@@ -151,11 +151,9 @@ def test_weights_with_the_name_of_cases(tmp_path: Path) -> None:
         constant(2, 65536).save(tmp_path / "p.jaxexp", weights="p.cases.safetensors", cases=[(X,)])
 
 
-def several(value: float) -> jaxexp.BoundExported:
+def several(value: float) -> Any:
     weights = {name: np.full((4, 64), value, np.float32) for name in "abc"}
-    exported = jaxexp.export(jax.jit(lambda x: x @ sum(map(jnp.asarray, weights.values()))), weights=weights)(X)
-    assert isinstance(exported, jaxexp.BoundExported)
-    return exported
+    return jaxexp.export(jax.jit(lambda x: x @ sum(map(jnp.asarray, weights.values()))), weights=weights)(X)
 
 
 def test_the_index_of_a_neighbour(tmp_path: Path) -> None:
@@ -172,8 +170,7 @@ def test_the_index_of_a_neighbour(tmp_path: Path) -> None:
 def hide(path: Path) -> Path:
     """Leaves the weights of an artifact with their second name only, as a process that died does."""
     file = path.with_suffix(".safetensors")
-    stored = jaxexp.load(path).weights.stored
-    assert stored is not None
+    stored: Any = jaxexp.load(path).weights.stored
     hidden = path.with_name(second_name(file.name, stored.table.files[0].content))
     file.rename(hidden)
     return hidden
@@ -208,8 +205,7 @@ def test_an_error_leaves_what_has_a_second_name(tmp_path: Path, monkeypatch: pyt
     path = tmp_path / "m.jaxexp"
     constant(1).save(path)
     hide(path)
-
-    monkeypatch.setattr(serialize, "save", fails)
+    monkeypatch.setattr(serialize, "save", FAILS)
     with pytest.raises(OSError, match="the disk is full"):
         constant(1).save(path)
     assert value(path) == 1
@@ -297,17 +293,13 @@ def test_the_same_bytes_under_another_name(tmp_path: Path, monkeypatch: pytest.M
     """Nobody takes such a file for the one that is there: no save that fails, and none beside another artifact."""
     renamed("w").save(tmp_path / "m.jaxexp")
     with monkeypatch.context() as patched:
-        patched.setattr(serialize, "save", fails)
+        patched.setattr(serialize, "save", FAILS)
         with pytest.raises(OSError, match="full"):
             renamed("v").save(tmp_path / "m.jaxexp")
     assert value(tmp_path / "m.jaxexp") == 1
     with pytest.raises(jaxexp.ExportError, match="which would be lost"):
         renamed("v").save(tmp_path / "other.jaxexp", weights="m.safetensors")
     assert value(tmp_path / "m.jaxexp") == 1
-
-
-def fails(*args: Any, **options: Any) -> Any:
-    raise OSError("the disk is full")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="Windows has other permissions")
