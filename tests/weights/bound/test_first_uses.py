@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -38,15 +38,13 @@ def program() -> jaxexp.Exported:
 ORIGINS = ["NumPy", "file", "jax.Array"]
 
 
-def made(origin: str, program: jaxexp.Exported, folder: Path) -> jaxexp.BoundExported:
+def made(origin: str, program: jaxexp.Exported, folder: Path) -> Any:
     if origin == "jax.Array":
         return program.bind(jax.tree.map(jnp.asarray, WEIGHTS))
     if origin == "NumPy":
         return program.bind(WEIGHTS)
     program.bind(WEIGHTS).save(folder / "model.jaxexp")
-    loaded = jaxexp.load(folder / "model.jaxexp")
-    assert isinstance(loaded, jaxexp.BoundExported)
-    return loaded
+    return jaxexp.load(folder / "model.jaxexp")
 
 
 Use = Callable[[Any], Any]
@@ -72,9 +70,8 @@ def with_derivative(use: Use) -> None:
 
 
 def in_a_thread(use: Use) -> None:
-    thread = threading.Thread(target=use, args=(X,))
-    thread.start()
-    thread.join()
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(use, X).result()
 
 
 PLACES: dict[str, Callable[[Use], Any]] = {
