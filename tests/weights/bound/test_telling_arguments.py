@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import jaxexp
+from kit.archive_files import make
 from kit.weighted import X, apply, params
 
 KEY = jax.random.key(0)
@@ -25,9 +26,7 @@ def model() -> jaxexp.BoundExported:
     def fun(x: Any, key: Any, *, scale: Any) -> Any:
         return apply(given, x) + scale * jax.random.normal(key)
 
-    exported = jaxexp.export(jax.jit(fun), weights=given)(X, KEY, scale=np.float32(1))
-    assert isinstance(exported, jaxexp.BoundExported)
-    return exported
+    return jaxexp.export(jax.jit(fun), weights=given)(X, KEY, scale=np.float32(1))
 
 
 def test_inspection(model: jaxexp.BoundExported, tmp_path: Path) -> None:
@@ -65,10 +64,8 @@ def test_what_an_old_release_cannot_read(model: jaxexp.BoundExported, tmp_path: 
 
 
 def test_members_of_archives(model: jaxexp.BoundExported, tmp_path: Path) -> None:
-    with jaxexp.Archive.create(tmp_path / "fleet.zip") as writer:
-        writer.add("model", model)
-        writer.add("program", model.unbound)
-    with jaxexp.Archive.open(tmp_path / "fleet.zip") as fleet:
+    path = make(tmp_path / "fleet.zip", {"model": model, "program": model.unbound})
+    with jaxexp.Archive.open(path) as fleet:
         summary = fleet["model"].summary
         assert (summary.weight_count, summary.argument_count) == (7, 3)
         assert summary.arguments == ("float32[4,32]", "key<fry>[]", "float32[]")
