@@ -9,6 +9,7 @@ import sys
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +49,6 @@ def verdict(case: Case, found: Any, index: int = 0, *, measured: bool = True) ->
 def units(case: Case, index: int = 0) -> float:
     """What is allowed of the largest number of a result, in units of the last place."""
     value = case.results[index]
-    assert value.tolerance is not None
     largest = float(np.abs(value.array().astype(np.complex128)).max())
     allowed = value.tolerance.absolute + value.tolerance.relative * largest
     return allowed / largest / float(jnp.finfo(value.array().dtype).eps)
@@ -206,9 +206,6 @@ def test_nothing_is_measured_that_was_given(tmp_path: Path, monkeypatch: pytest.
         assert case.recorded.keys().isdisjoint({"measured", "measured by", "unstable"})
     case = recorded(lambda n: n + 1, np.arange(3, dtype=np.int32), path=tmp_path)
     assert "measured by" not in case.recorded
-    for wrong in ("measure", "1e-3", {"result": "all"}):
-        with pytest.raises(jaxexp.ExportError, match="a tolerance is a number, 'dtype' or 'measured', not"):
-            recorded(jnp.sin, normal(4), path=tmp_path, tolerance=wrong)
 
 
 def test_some_results_are_measured(
@@ -279,15 +276,9 @@ def test_dtypes(tmp_path: Path) -> None:
 
 
 def test_float64_is_compiled_once_for_all_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled, compile_ = [], in_float64.in_float64
-
-    def counted(*arguments: Any) -> Any:
-        compiled.append(arguments)
-        return compile_(*arguments)
-
-    monkeypatch.setattr(in_float64, "in_float64", counted)
+    monkeypatch.setattr(in_float64, "in_float64", compiled := Mock(side_effect=in_float64.in_float64))
     exported = jaxexp.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct(jaxexp.symbolic_shape("n"), np.float32))
     exported.save(tmp_path / "f.jaxexp", cases=[{"args": (normal(n),), "tolerance": "measured"} for n in (3, 4, 3)])
-    assert len(compiled) == 2
+    assert compiled.call_count == 2
     assert jaxexp.load(tmp_path / "f.jaxexp").check().ok
-    assert len(compiled) == 2
+    assert compiled.call_count == 2
