@@ -132,7 +132,7 @@ def test_names() -> None:
         function.serialize(pad="b", trailer=False)
 
 
-def test_the_declaration_goes_along(tmp_path: Path) -> None:
+def test_the_declaration_goes_along() -> None:
     """`tests/fleet/test_companions.py` has the other ways."""
     blob = exported(jnp.sin, "b, t").serialize(pad="b")
     loaded = jaxexp.deserialize(blob)
@@ -140,16 +140,11 @@ def test_the_declaration_goes_along(tmp_path: Path) -> None:
     assert "padded" in str(jaxexp.inspect(blob))
     assert json.loads(json.dumps(jaxexp.inspect(blob).to_dict()))["padded"] == ["b"]
     assert jaxexp.deserialize(_native.with_cases(blob, None)).padded == ("b",)
-    for other in (dataclasses.replace(loaded, fun_name="g"), *jaxexp.load_many([blob])):
-        assert jaxexp.deserialize(other.serialize()).padded == ("b",)
+    assert jaxexp.deserialize(dataclasses.replace(loaded, fun_name="g").serialize()).padded == ("b",)
     assert jaxexp.deserialize(loaded.serialize(pad=("b", "t"))).padded == ("b", "t")
     assert jaxexp.deserialize(loaded.serialize(pad=())).padded == ()
     assert loaded.specialize(jax.ShapeDtypeStruct((2, 3), "float32")).padded == ()
     assert jax_export.deserialize(blob).fun_name == "sin"
-    with jaxexp.Archive.create(tmp_path / "made.zip") as writer:
-        writer.add("f", exported(jnp.sin, "b, t"), pad="t")
-    with jaxexp.Archive.open(tmp_path / "made.zip") as archive:
-        assert archive["f"].load().padded == ("t",)
 
 
 def test_a_batch_dim_is_declared() -> None:
