@@ -17,6 +17,7 @@ import pytest
 import jaxexp
 from jaxexp import runtime
 from kit import without_jax
+from kit.archive_files import make
 from kit.each import each
 
 pytestmark = pytest.mark.jax
@@ -54,12 +55,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     jaxexp.export(jax.jit(lambda x: x * 2))(sized()).save(place / "sized.jaxexp")
     scaled = jaxexp.export(jax.jit(lambda x, *, scale: x * scale))(X, scale=X)
     scaled.save(place / "scaled.jaxexp")
-    with jaxexp.Archive.create(place / "fleet.zip") as archive:
-        for name in ("bert", "resnet/b8"):
-            archive.add(name, f)
-    with jaxexp.Archive.create(place / "large.zip") as archive:
-        for number in range(600):
-            archive.add(f"{'ab'[number % 2]}/m{number}", f)
+    make(place / "fleet.zip", {"bert": f, "resnet/b8": f})
+    make(place / "large.zip", {f"{'ab'[number % 2]}/m{number}": f for number in range(600)})
     bound = jaxexp.export(jax.jit(lambda p, x: p["w"] * x))({"w": X}, X).bind({"w": X})
     (place / "moved").mkdir()
     bound.save(place / "moved" / "bound.jaxexp")
@@ -94,6 +91,7 @@ MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
     # arguments
     ("from_jax", lambda m: jaxexp.Exported.from_jax(3), TypeError, "takes a jax.export.Exported, not <class 'int'>"),
     ("no shapes", lambda m: m.f.specialize(), jaxexp.ExportError, "specializing <lambda>: the arguments have another"),
+    ("a number", lambda m: m.f.specialize(b=4), jaxexp.ExportError, "ShapeDtypeStruct((8, 3), 'float32')), not 4"),
     ("a case", lambda m: m.f.save("new", cases=[{"args": X}]), TypeError, "args is a tuple of positional arguments"),
     ("its tree", lambda m: m.f.save("new", cases=[(X, X)]), jaxexp.ExportError, "recording a case of <lambda>: the ar"),
     ("inputs", lambda m: jaxexp.migrate("f.jaxexp", inputs=(X,)), TypeError, "inputs= takes a pair (args, kwargs)"),
@@ -151,7 +149,6 @@ MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
     # platforms and policies
     ("a platform", lambda m: jaxexp.Policy(platforms=["cpus"]), jaxexp.ExportError,
      "did you mean 'cpu'? JAX's own are cpu, cuda, rocm, tpu"),
-    ("one platform", lambda m: jaxexp.Policy(platforms="cpu"), TypeError, "say platforms=['cpu']"),
     ("gpu", lambda m: jaxexp.from_stablehlo(m.f.mlir_module_serialized, platforms=["gpu"]), RuntimeError,
      "'cuda' for GPUs of NVIDIA, or 'rocm' for those of AMD"),
 ]  # fmt: skip
@@ -160,7 +157,6 @@ OF_SESSIONS: list[tuple[str, Mistake, type[BaseException], str]] = [
     ("a keyword", lambda m: m.session(x=X), jaxexp.RunError,
      "takes 1 positional argument, and not 0; pass 'x' by position, as in the export"),
     ("one more", lambda m: m.session(X, y=X), jaxexp.RunError, "kwargs must be empty, found 'y'"),
-    ("two", lambda m: m.session(X, X), jaxexp.RunError, "takes 1 positional argument, and not 2"),
     ("by position", lambda m: m.scaled(X, X), jaxexp.RunError, "takes 1 positional argument, and not 2"),
     ("another", lambda m: m.scaled(X, scal=X), jaxexp.RunError, "kwargs must have the keys 'scale', found 'scal'"),
     ("no array", lambda m: m.session.put("x"), jaxexp.RunError, "array must be an array, found a str"),
@@ -221,7 +217,7 @@ def test_platforms_that_nobody_knows_are_logged(made: SimpleNamespace, caplog: p
     assert "cpu" in record.getMessage().rpartition("(")[2]
 
 
-def test_a_default_for_a_name_that_is_none(made: SimpleNamespace, tmp_path: Path) -> None:
+def test_a_default_for_a_name_that_is_none(made: SimpleNamespace) -> None:
     archive = jaxexp.Archive.open(made.place / "fleet.zip")
     assert archive.get("brt") is archive.glob("r*").get("bert") is None
     assert archive.get("brt", 3) == 3
