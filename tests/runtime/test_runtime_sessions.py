@@ -503,17 +503,23 @@ def test_without_ml_dtypes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_numbers_of_python(tmp_path: Path) -> None:
-    names = "float32 bool int8 bfloat16 complex64 int4 uint4".split()
+    names = "float32 bool int8 bfloat16 complex64 int4 uint4 float16 float8_e4m3fn".split()
     specs = [jax.ShapeDtypeStruct((), jnp.dtype(name)) for name in names]
     session = Session(saved(tmp_path, lambda *values: values, *specs), plugin="cpu")
-    right = [2, False, -3, 1.5, 1 + 2j, 3, 3]
-    assert [array.item() for array in session(*right)] == right
+    for right in (
+        [2, False, -3, 1.5, 1 + 2j, 3, 3, 65504, 448],
+        [float("inf"), True, 0, 1e38, 0, 0, 0, float("-inf"), 0.5],
+    ):
+        np.testing.assert_allclose([complex(array.item()) for array in session(*right)], right, rtol=1e-2)
     of_four_bits: list[Any] = [300, 1.5, float("nan"), 1 << 70, -9]
     for name, numbers in {
-        "float32": [True, 2j],
+        "float32": [True, 2j, 1e300],
         "bool": [0],
         "int8": [300, 1.5, float("nan")],
-        "bfloat16": [1 << 70],
+        "bfloat16": [1e39],
+        "complex64": [1e300, 1e300j],
+        "float16": [1e6, 70_000, 1 << 2000],
+        "float8_e4m3fn": [1e3],
         "int4": of_four_bits,
         "uint4": of_four_bits,
     }.items():

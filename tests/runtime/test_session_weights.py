@@ -37,6 +37,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         archive.add("model", model)
         archive.add("tuned", model.with_weights(other), cases=[(X,)])
         archive.add("sin", jaxexp.export(jax.jit(jnp.sin))(X))
+        weights = params()
+        archive.add("tanh", jaxexp.export(jax.jit(lambda x: jnp.tanh(apply(weights, x))), weights=weights)(X))
     return folder
 
 
@@ -61,10 +63,21 @@ def test_weights(folder: Path, tmp_path: Path) -> None:
         (Session(unbound, plugin="cpu", weights=other), 7),
     ):
         close([found(X)], [apply(params(seed=seed), X)])
+    with pytest.raises(
+        TypeError, match=r"weights= takes the path of a file \(Session\.with_weights takes arrays\)"
+    ):
+        Session(path, plugin="cpu", weights={"w": X})  # type: ignore[arg-type]
+    for wrong in (None, X, 3):
+        with pytest.raises(TypeError, match="with_weights takes a file, a member of an archive, or arrays by name"):
+            session.with_weights(wrong)
     given = {name: np.asarray(array) for name, array in named(params()).items()}
     close([Session(data, plugin="cpu")(given, X)], [apply(params(), X)])  # bytes take them as an argument
     with pytest.raises(jaxexp.RunError, match="takes no weights: its first argument is no dict of arrays"):
         Session(folder / "fleet.zip::sin", plugin="cpu").with_weights(other)
+    close([Session(folder / "fleet.zip::tanh", plugin="cpu")(X)], [jnp.tanh(apply(params(), X))])
+    for one in (session, session.with_weights(folder / "fleet.zip::tuned")):
+        with pytest.raises(jaxexp.RunError, match=r"has another program than .*::tanh.*: open that by Session"):
+            one.with_weights(folder / "fleet.zip::tanh")
     (tmp_path / "model.jaxexp").write_bytes(data)
     for use in (lambda session: session(X), Session.compile):  # type: ignore[misc, assignment]
         with pytest.raises(jaxexp.WeightsError) as missing:

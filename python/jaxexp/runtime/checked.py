@@ -13,22 +13,22 @@ from jaxexp._kernel.artifact.words import is_text
 T = TypeVar("T")
 
 
-def path(name: str, given: Any) -> str:
+def path(name: str, given: Any, what: str = "a path") -> str:
     """The path of a file.
 
     Raises:
         TypeError: it is no path.
         ValueError: the system has no such paths, as in `open`.
     """
-    found = _taken(name, given, "a path", os.fsencode)
+    found = _taken(name, given, what, os.fsencode)
     if b"\0" in found:
         raise ValueError("embedded null byte")
     return os.fsdecode(found)
 
 
-def file(name: str, given: Any) -> str:
+def file(name: str, given: Any, what: str = "a path") -> str:
     """The path of a file that is there; an OSError if there is none."""
-    found = path(name, given)
+    found = path(name, given, what)
     os.stat(found)
     return found
 

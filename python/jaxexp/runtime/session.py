@@ -209,7 +209,8 @@ class Session:
                 "Leave out one of the two"
             )
         code = "" if executables is None else checked.path("executables", executables)
-        own_weights = "" if weights is None else checked.file("weights", weights)
+        what = "the path of a file (Session.with_weights takes arrays)"
+        own_weights = "" if weights is None else checked.file("weights", weights, what)
         numbers, sets = checked.devices(devices), checked.sets_of_sizes(sizes)
         for flag, value in (("stable", stable), ("pad", pad), ("only_sizes", only_sizes), ("warm_up", warm_up)):
             checked.flag(flag, value)
@@ -352,7 +353,8 @@ class Session:
                 temporary file.
 
         Raises:
-            RunError: the function takes no weights, or a value in place of an array is not an array.
+            RunError: the function takes no weights, a value in place of an array is not an array, or the member has a
+                program with other operations.
             SignatureError: the session has `signed_by`, and a file or an archive is not signed.
             WeightsError: a weight is missing or has another dtype or shape, or the member has no weights. For a file,
                 this is raised when it is opened.
@@ -360,7 +362,7 @@ class Session:
                 without the `signed_by` or `stable` of the session.
             KeyError: the archive has no such member.
             OSError: a file does not exist, or cannot be read or written.
-            TypeError: `rename` is neither a mapping nor a function.
+            TypeError: `weights` is none of these, or `rename` is neither a mapping nor a function.
         """
         from jaxexp._fleet.places.weights import as_file
 
@@ -370,6 +372,9 @@ class Session:
         if handle is None and rename is None and isinstance(weights, (str, os.PathLike)):
             file = checked.file("weights", weights)
             return self._with(self._function.with_weights(file, self._check_file), self._order, repr(file))
+        if handle is None and not isinstance(weights, (str, os.PathLike, Mapping, list, tuple)):
+            what = "a file, a member of an archive, or arrays by name, in dicts, lists and tuples"
+            raise ExportTypeError(f"with_weights takes {what}, not {weights!r:.80}")
         if (names := _names_of_weights(self._program)) is None:
             raise self._refused("takes no weights: its first argument is no dict of arrays")
         tensors, place = _tensors(weights, handle, self._plugin, self._check_file)
@@ -383,6 +388,8 @@ class Session:
                 raise
         if handle is not None:
             made._opened = program_of(handle, self._trust.policy, None, self._trust.stable)
+            if made._opened.program.inventory(0) != self._program.inventory(0):
+                raise self._refused(f"has another program than {made._opened.name}: open that by Session(...)")
             made._from, made._weights_from = made._opened.name, ""
         return made
 

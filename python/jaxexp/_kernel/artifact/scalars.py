@@ -18,10 +18,13 @@ KINDS = {bool: "b", int: "iufcV", float: "fcV", complex: "c"}  # "V": those of m
 def array_of(number: Any, dtype: np.dtype[Any], name: str) -> np.ndarray | None:
     """A number of Python as an array of a dtype, which JAX calls by this name; None if the dtype has no such number."""
     if dtype.kind in KINDS[type(number)]:
-        with contextlib.suppress(OverflowError, TypeError, ValueError):
+        with contextlib.suppress(OverflowError, TypeError, ValueError), np.errstate(over="ignore"):
             array = np.asarray(number, dtype)
             # The integers of ml_dtypes wrap around, and take fractions.
-            if dtype.kind != "V" or "int" not in name or (type(number) is int and int(array) == number):
+            if dtype.kind == "V" and "int" in name:
+                return array if type(number) is int and int(array) == number else None
+            # Larger numbers than a float has become infinite or NaN in it.
+            if np.isfinite(array.astype(np.complex128)) or not np.isfinite(number):
                 return array
     return None
 
