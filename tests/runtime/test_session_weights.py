@@ -63,9 +63,7 @@ def test_weights(folder: Path, tmp_path: Path) -> None:
         (Session(unbound, plugin="cpu", weights=other), 7),
     ):
         close([found(X)], [apply(params(seed=seed), X)])
-    with pytest.raises(
-        TypeError, match=r"weights= takes the path of a file \(Session\.with_weights takes arrays\)"
-    ):
+    with pytest.raises(TypeError, match=r"weights= takes the path of a file \(Session\.with_weights takes arrays\)"):
         Session(path, plugin="cpu", weights={"w": X})  # type: ignore[arg-type]
     for wrong in (None, X, 3):
         with pytest.raises(TypeError, match="with_weights takes a file, a member of an archive, or arrays by name"):
