@@ -223,7 +223,7 @@ def test_no_member_replaces_another(tmp_path, refused) -> None:
     assert (out / "a.jaxexp").read_bytes() == blob(version=0)
     os.unlink(out / "b.jaxexp")
     os.mkfifo(out / "b.jaxexp")
-    refused("is no regular file, and is not replaced", "unpack", fleet, "-d", out, "--force")
+    refused("is not a regular file, so it is not replaced", "unpack", fleet, "-d", out, "--force")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links take privileges there")
@@ -312,7 +312,7 @@ def test_pack_of_a_name_that_is_no_text(folder, tmp_path, good, refused) -> None
     with open(file, "wb") as target:
         target.write((folder / "scores.jaxexp").read_bytes())
     for path in (os.fsdecode(file), tmp_path):
-        said = "is not UTF-8, as the names of members are: say NAME=FILE"
+        said = "is not UTF-8, and the name of a member has to be: pass NAME=FILE"
         refused(said, "pack", tmp_path / "fleet.zip", path)
         assert not (tmp_path / "fleet.zip").exists()
     good("pack", tmp_path / "fleet.zip", f"café={os.fsdecode(file)}")

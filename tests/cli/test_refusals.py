@@ -125,7 +125,7 @@ REFUSED = [
     *((f"check cased.jaxexp --view page.html {more}", 2, "--view is for a check of one artifact in this process")
       for more in ("cased.jaxexp", "--python python", "--plugin cpu", "--workers 2")),
     *((f"check cased.jaxexp {option} cased.jaxexp", 1,
-       "is an artifact, and a report does not take its place") for option in ("--junit", "--view")),
+       "is an artifact, which a report does not replace") for option in ("--junit", "--view")),
     # sizes of symbolic dimensions
     ("inspect --jaxpr scores.jaxexp", 1, "say how large batch is, as in --size batch=4; or --mlir prints the module"),
     ("inspect --jaxpr --size batch=4 one.jaxexp", 1, f"{HAS_NO} batch: it has no symbolic dimensions"),
@@ -185,7 +185,7 @@ REFUSED = [
       for name in ("text", "no_hash", "no_end", "empty")),
     ("run scores.jaxexp b.npy w.npy objects.npy", 1, f"'objects.npy' {NO_ARRAY}: it has Python"),
     ("run scores.jaxexp other.npz", 1,
-     "args[0]['b'], args[0]['w'], args[1]. Name arrays by these paths; or arr_0, arr_1, ..."),
+     "args[0]['b'], args[0]['w'], args[1]; or arr_0, arr_1, ... in this order"),
     ("run scores.jaxexp args[1]=four.npz", 1, "'four.npz' is a .npz file, where one array is expected"),
     ("run several.jaxexp half.npy x 1 1 1", 2, "args[1] (key<fry>[]) takes an integer, or a .npy file, not 'x'"),
     ("run several.jaxexp half.npy 1 1 1.5 1", 2, "args[3] (int8[]) takes an integer, or a .npy file, not '1.5'"),
@@ -197,7 +197,7 @@ REFUSED = [
     ("record plain.jaxexp --random --size b=2 --tolerance -1", 2, "--tolerance takes one number or two"),
     ("record plain.jaxexp --random --size b=2 --vjp-order 1", 1, "has no VJP"),
     ("record cased.jaxexp --random --size b=2 --name given", 1, "a name that no other case has"),
-    ("record fleet.zip::b8 --random", 2, "is a member of an archive, which is not changed"),
+    ("record fleet.zip::b8 --random", 2, "is a member of an archive, and record changes no archive"),
     # files that are none, or are damaged
     *((f"{command} damaged/{name}", 1, f"damaged/{name}") for command in ("inspect --check", "view -o page.html")
       for name in ("cut", "flipped", "empty", "text", "missing")),
@@ -243,15 +243,15 @@ REFUSED = [
       for more in ("", "--force ", "--append ")),
     ("pack new.jaxexp scores.jaxexp", 2, "'new.jaxexp' is the name of an artifact: jaxexp pack fleet.zip"),
     # other files in the place of what is written
-    *((f"{command} --force", 1, "'fleet.zip' is an archive, and an artifact does not take its place")
+    *((f"{command} --force", 1, "'fleet.zip' is an archive, which an artifact does not replace")
       for command in ("migrate one.jaxexp fleet.zip", "from-stablehlo mlp.mlirbc -o fleet.zip")),
     ("specialize model.jaxexp -o w.safetensors --size batch=2 --size length=5 --force", 1,
-     "'w.safetensors' is a file of weights, and an artifact does not take its place"),
+     "'w.safetensors' is a file of weights, which an artifact does not replace"),
     ("specialize model.jaxexp -o w.safetensors --size batch=2 --size length=5", 1, "exists: --force replaces it"),
-    ("pack w.safetensors one.jaxexp --force", 1, "is a file of weights, and an archive does not take its place"),
-    ("view one.jaxexp -o one.jaxexp --force", 1, "is an artifact, and a page does not take its place"),
+    ("pack w.safetensors one.jaxexp --force", 1, "is a file of weights, which an archive does not replace"),
+    ("view one.jaxexp -o one.jaxexp --force", 1, "is an artifact, which a page does not replace"),
     ("migrate one.jaxexp scores.jaxexp new.jaxexp", 2,
-     "several artifacts go to a folder, and 'new.jaxexp' is named as a file"),
+     "several artifacts go to a folder, and 'new.jaxexp' names a file"),
     ("pack a.zip scores.jaxexp -m a=b", 2, "is not JSON"),
     # policies and imports
     ("verify --policy field.toml one.jaxexp", 2,

@@ -217,7 +217,7 @@ def test_functions_of_several_devices(
         np.testing.assert_array_equal(found["result['b']"], x + 1)
         assert found["result['sum']"] == x.sum()
     monkeypatch.setattr(jax, "devices", lambda: [jax.local_devices()[0]])
-    said = "is for 8 devices, here are 1; JAX_NUM_CPU_DEVICES=8 makes as many of a CPU"
+    said = "is for 8 devices, and this process has 1; set JAX_NUM_CPU_DEVICES=8 in the environment"
     refused(said, "run", folder / "sharded.jaxexp", "--random")
 
 
@@ -313,13 +313,13 @@ def test_heads_of_arrays(tmp_path: Path, refused: Any) -> None:
         (_npy("'|O'", "(2,)"), "it has Python objects"),
         (_npy("'<f4'", "(2,)", bytes(7)), "it ends before its last number"),
         (_npy("'<f4'", "(4611686018427387904, 4)"), "it ends before its last number"),
-        (_npy("'<f4'", "(-2,)", bytes(8)), "its head is not one that NumPy writes"),
-        (_npy("'<f4'", "(" + "1, " * 65 + ")", bytes(8)), "its head is not one that NumPy writes"),
-        (_npy("-" * 9000 + "1", "(2,)"), "its head is not one that NumPy writes"),
+        (_npy("'<f4'", "(-2,)", bytes(8)), "NumPy writes no such header"),
+        (_npy("'<f4'", "(" + "1, " * 65 + ")", bytes(8)), "NumPy writes no such header"),
+        (_npy("-" * 9000 + "1", "(2,)"), "NumPy writes no such header"),
         (_npy("'\x1b[31m'", "(2,)"), r"\x1b[31m"),
         (_npy("'<f4'", "(2,)", bytes(8))[:-20], "not a file of numpy.save"),
         (b"\x93NUMPY\x02\x00\xff\xff\xff\xff{" + bytes(20), "expected 4294967295 bytes"),
-        (b"\x93NUMPY\x09\x00" + bytes(20), "it is newer than what is known here"),
+        (b"\x93NUMPY\x09\x00" + bytes(20), "its format is newer than this jaxexp reads"),
         (b"", "expected 8 bytes"),
     ):
         (tmp_path / "x.npy").write_bytes(content)
@@ -333,7 +333,7 @@ def test_members_that_are_refused(tmp_path: Path, refused: Any) -> None:
     jaxexp.export(jax.jit(lambda x: x))(np.ones(2, np.float32)).save(tmp_path / "two.jaxexp")
     good = _npy("'<f4'", "(2,)", bytes(8))
     for members, compression, said in (
-        ([("notes.txt", b"no array")], zipfile.ZIP_DEFLATED, "its member 'notes.txt' is no array"),
+        ([("notes.txt", b"no array")], zipfile.ZIP_DEFLATED, "its member 'notes.txt' is not an array"),
         ([("arr_0.npy", good)] * 2, zipfile.ZIP_DEFLATED, "it has 'arr_0' twice"),
         ([("arr_0.npy", good)], zipfile.ZIP_LZMA, "'arr_0' is compressed in a way that"),
     ):

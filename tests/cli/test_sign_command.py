@@ -121,8 +121,8 @@ def test_commands_that_make_no_sense(models: Path, keys: Path, refused) -> None:
     for arguments, said in (
         (("sign", model), "either --key or --sigstore"),
         (("sign", model, "--key", key, "--sigstore"), "either --key or --sigstore"),
-        (("sign", model, "--key", key, "--ambient"), "goes with --sigstore"),
-        (("sign", model, "--key", key, "--chain", key), "--chain goes with --certificate"),
+        (("sign", model, "--key", key, "--ambient"), "--ambient needs --sigstore"),
+        (("sign", model, "--key", key, "--chain", key), "--chain needs --certificate"),
         (("verify", model, "--signature", key), "--signature needs"),
         (("verify", model, "--signed-by", pub, "--signed-by", pub), "one public key"),
         (("verify", model, "--signed-by", pub, "--identity", "me"), "SignedBy takes one of"),

@@ -41,7 +41,7 @@ UNSUPPORTED = {
     "#stablehlo.bounds<5>>: JAX has no bounds": identity("tensor<?xf32, #stablehlo.bounds<5>>"),
     "the module has math.exp,": identity(body="%0 = math.exp %x : tensor<2xf32>", returned="%0"),
     "the module has a builtin.module at its top": identity(around="module @inner { }"),
-    "the mesh @m says in which order it takes devices": identity(
+    "the mesh @m has an order of devices of its own": identity(
         of_argument='sdy.sharding = #sdy.sharding<@m, [{"x"}]>',
         around='sdy.mesh @m = <["x"=2], device_ids=[1, 0]>',
     ),

@@ -194,7 +194,7 @@ def test_custom_calls_and_nodes() -> None:
     assert "lapack_spotrf_ffi (2, since JAX 0.4.31)" in " ".join(str(report).split())
     assert report.custom_nodes == ("test_readers.Point",)
     assert not report.readable_by("0.4.34")
-    with pytest.raises(jaxexp.ExportError, match=r"'0\.3\.0' names no release that is known here; next to it are JAX"):
+    with pytest.raises(jaxexp.ExportError, match=r"'0\.3\.0' is not a known release of JAX; next to it are JAX"):
         report.readable_by("0.3.0")
     assert report.jax_version == INSTALLED
     assert report.writers == (INSTALLED, INSTALLED)

@@ -290,7 +290,7 @@ def all_reduce(operation: str = "add", groups: str = "[[0, 1, 2, 3], [4, 5, 6, 7
 NEIGHBOURS = "[[0, 1], [2, 3], [4, 6], [5, 7]]"
 ON_BOTH, ON_X = ('"x", "y"', '[{"x"}, {"y"}]', "4x2xf32"), ('"x"', '[{"x", ?}, {?}]', "4x8xf32")
 REFUSED = {
-    "another reduction": (all_reduce("multiply"), ON_BOTH, "whose reduction is none of JAX's: psum, pmax, pmin"),
+    "another reduction": (all_reduce("multiply"), ON_BOTH, "whose reduction is not psum, pmax or pmin"),
     "groups of other numbers": (all_reduce().replace(FLAG, ""), ON_BOTH, "whose groups do not have the numbers of"),
     "replicas": (all_reduce().replace(FLAG, "").replace(CHANNEL, ""), ON_BOTH, "among replicas, of which JAX has one"),
     "an axis that is not manual": (

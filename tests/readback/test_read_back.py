@@ -186,7 +186,7 @@ def test_a_state_of_random_bits_that_jax_has_not() -> None:
         return %b : tensor<5xui32> }"""
     with jax.enable_x64(True):
         exported = from_text(text)
-        with pytest.raises(jaxexp.UnsupportedError, match="a state that JAX has none of"):
+        with pytest.raises(jaxexp.UnsupportedError, match="a state of a type that JAX does not use"):
             exported.make_jaxpr()
 
 

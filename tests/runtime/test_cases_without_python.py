@@ -234,14 +234,14 @@ def test_results_of_something_else(tmp_path: Path, refused: Callable[..., str]) 
     for path, number in ((file, 1), (other, 2)):
         jaxexp.export(jax.jit(lambda x, number=number: x + number))(x).save(path, cases=[(x,)])
     results = called(file)
-    mismatch = "expected results of the cases that are in the artifact, of digest "
+    mismatch = "expected results of the artifact's cases (digest "
     assert mismatch in refused(other, "--results", results)
     jaxexp.record(file, [(x + 1,)])
     assert mismatch in refused(file, "--results", results), "older cases"
     jaxexp.export(jax.jit(lambda x: x))(x).save(other)
     assert mismatch + "none, found" in refused(other, "--results", results)
     np.savez(results, x)
-    assert "expected what 'jaxexp-run --cases' writes" in refused(file, "--results", results)
+    assert "expected a file of 'jaxexp-run --cases'" in refused(file, "--results", results)
     with zipfile.ZipFile(called(file)) as zipped:
         member = zipped.infolist()[0]
     flip(results, member.header_offset + 200)

@@ -128,7 +128,7 @@ def test_a_signature_takes_the_place_of_nothing_else(name: str, signed: Path, ke
     (signed / "key.pem").write_bytes((keys / "release.pem").read_bytes())
     (signed / "notes").write_text('["mediaType"]')
     before = (signed / name).read_bytes()
-    with pytest.raises(jaxexp.ExportError, match="is no signature, and a signature does not take its place"):
+    with pytest.raises(jaxexp.ExportError, match="is not a signature, so a signature does not replace it"):
         jaxexp.sign(signed / "model.jaxexp", key=signed / "key.pem", signature=signed / name)
     assert (signed / name).read_bytes() == before
 

@@ -87,7 +87,9 @@ def export(
         raise ExportError(not_jitted(fun_jit))
     chosen = None if platforms is None else _names(platforms)
     if isinstance(disabled_checks, DisabledSafetyCheck):
-        raise ExportTypeError(f"disabled_checks takes several checks: put this one, {disabled_checks}, into a list")
+        raise ExportTypeError(
+            f"disabled_checks takes a list of checks, found the single check {disabled_checks}: put it into a list"
+        )
     checks = tuple(map(DisabledSafetyCheck.coerce, disabled_checks))
     check_choice(compatibility)
     takes = None if weights is None or weights is False else _chosen(weights)
@@ -126,7 +128,7 @@ def _chosen(weights: Any) -> Callable[[], Taking]:
 
     if isinstance(weights, (str, bytes, os.PathLike)):
         raise ExportTypeError(
-            f"export takes the arrays that the function closes over as weights, not a path ({weights!r:.80}): weights "
-            "in a file are for with_weights of the result, or for bind"
+            f"weights= takes the arrays that the function closes over, not a path ({weights!r:.80}): pass the path to "
+            "with_weights or bind of the exported function"
         )
     return (lambda: Taking(ByContent())) if weights is True else functools.partial(Taking, Named(weights))

@@ -280,8 +280,8 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
         given = {"weights": weights, "max_weights_file_size": max_weights_file_size}
         if (name := next((name for name, value in given.items() if value is not None), None)) is not None:
             raise ExportTypeError(
-                f"{self.fun_name} cannot be saved with {name}=, which is for the file of its weights: it has none. "
-                "Its arrays are in its module; export(..., weights=...) or bind make weights of them"
+                f"{self.fun_name} cannot be saved with {name}=, because it has no weights: its arrays are in its "
+                "module. Export it with weights=..., or make its first argument its weights, with bind"
             )
 
     def _write(self, path: Any, weights: str | None, max_weights_file_size: int | None, how: Writing) -> None:
@@ -504,7 +504,7 @@ class BoundExported(Exported):
         self, weights: Any, *, rename: Rename | None = None, cast: bool = False, stable: bool = False
     ) -> BoundExported:
         """Raises an ExportError: the function has weights already."""
-        raise ExportTypeError(f"{self.fun_name} has weights: use with_weights for others, or unbound.bind")
+        raise ExportTypeError(f"{self.fun_name} has weights already: pass others to with_weights, or to unbound.bind")
 
     def with_weights(
         self, weights: Any, *, rename: Rename | None = None, cast: bool = False, stable: bool = False

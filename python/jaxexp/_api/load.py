@@ -192,8 +192,8 @@ def refuse_both(name: str, policy: Policy | None, executables: str | os.PathLike
     """Raises an ExportError if both are given. The name is the artifact's, for the message, and may be empty."""
     if executables is not None and policy is not None:
         raise ExportError(
-            f"{f'loading {name!r}: ' if name else ''}a policy says what a program may contain, and executables are "
-            "native code, which no policy can check. Leave out one of the two"
+            f"{f'loading {name!r}: ' if name else ''}policy= and executables= exclude each other, because executables "
+            "are native code, which no policy can check. Leave out one of the two"
         )
 
 

@@ -99,7 +99,7 @@ def read_all(path: str, closing: contextlib.ExitStack | None = None) -> dict[str
         for member in zipped.infolist():
             name, suffix, _ = member.filename.rpartition(".npy")
             if not suffix:
-                raise ValueError(f"its member {cut(member.filename)!r} is no array")
+                raise ValueError(f"its member {cut(member.filename)!r} is not an array")
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise ValueError(f"{cut(name)!r} is compressed in a way that numpy.savez_compressed does not know")
             if name in found:
@@ -135,12 +135,12 @@ def _stored(where: str, path: str, file: IO[bytes], size: int, again: Callable[[
             warnings.simplefilter("ignore")  # about heads that Python 2 wrote
             version = np.lib.format.read_magic(head)
             if version not in _READERS:
-                raise ValueError("it is newer than what is known here")
+                raise ValueError("its format is newer than this jaxexp reads")
             shape, _, dtype = _READERS[version](head)
     except (MemoryError, RecursionError):  # brackets in brackets
         shape, dtype = (-1,), np.dtype(np.bool_)
     if len(shape) > _MOST_DIMENSIONS or min(shape, default=0) < 0:
-        raise ValueError("its head is not one that NumPy writes")
+        raise ValueError("NumPy writes no such header")
     if dtype.hasobject:
         raise ValueError("it has Python objects")
     if math.prod(shape) * dtype.itemsize > size - head.tell():
@@ -219,7 +219,7 @@ class Argument:
             is_signed = dtype.name.startswith("int")
             held, least = array.view(np.int8 if is_signed else np.uint8), -(2 ** (bits - 1)) if is_signed else 0
             if array.size and (held.min() < least or held.max() >= 2**bits):
-                raise click.ClickException(f"{self.stored.where}: expected bytes of {dtype}, found others")
+                raise click.ClickException(f"{self.stored.where}: expected numbers of {dtype}, found larger ones")
         found: Array = array.view(dtype)
         return found
 

@@ -100,8 +100,10 @@ def on_devices(file: str, exported: Exported) -> tuple[Exported, list[Any]]:
     if needed == 1:
         return exported, [None] * len(called.in_avals)
     if len(devices) < needed:
-        on_cpu = f"; JAX_NUM_CPU_DEVICES={needed} makes as many of a CPU" if devices[0].platform == "cpu" else ""
-        raise click.ClickException(f"{file!r} is for {counted(needed, 'device')}, here are {len(devices)}{on_cpu}")
+        on_cpu = f"; set JAX_NUM_CPU_DEVICES={needed} in the environment" if devices[0].platform == "cpu" else ""
+        raise click.ClickException(
+            f"{file!r} is for {counted(needed, 'device')}, and this process has {len(devices)}{on_cpu}"
+        )
     mesh = exported.make_mesh()
     return (exported.with_mesh(mesh) if exported.weights else exported), list(meshes.shardings_on(called, mesh))
 
@@ -238,8 +240,9 @@ class CallArguments:
                 index = self._index[name]
             elif numbered is None:
                 raise click.ClickException(
-                    f"{where} is no argument of {self._file!r}: {listed(self._paths, most=8)}. Name arrays by these "
-                    "paths; or arr_0, arr_1, ... in this order, as numpy.savez(FILE, *arrays) names them"
+                    f"{where} is not an argument of {self._file!r}: name arrays by the paths of the arguments, "
+                    f"{listed(self._paths, most=8)}; or arr_0, arr_1, ... in this order, as numpy.savez(FILE, *arrays) "
+                    "names them"
                 )
             elif int(numbered[1]) >= len(left):
                 raise self._one_more(where)

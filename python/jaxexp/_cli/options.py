@@ -369,13 +369,13 @@ class Spread:
 
     def _in_options(self, message: str) -> str:
         """A message of the workers, with options in place of arguments and the command in place of the pass."""
-        kept = "The journal has what is done: run the same command again to go on"
+        kept = "Finished work is in the journal: run the same command again to go on"
         if self.journal is None:
-            kept = "Nothing that was done is kept; --journal FILE keeps it"
+            kept = "Finished work is lost; --journal FILE keeps it"
         return (
             message.replace("compatibility: ", "compat: ", 1)
             .replace("(timeout)", "(--timeout)")
-            .replace("What is done is in the journal, if there is one", kept)
+            .replace("Finished work is in the journal, if there is one", kept)
         )
 
 

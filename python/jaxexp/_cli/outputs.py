@@ -48,7 +48,7 @@ class Several:
         if whose != owner:
             raise click.ClickException(f"{path!r} is the file {other!r}, which was just written: use another folder")
         if not stat.S_ISREG(found.st_mode):
-            raise click.ClickException(f"{path!r} is no regular file, and is not replaced")
+            raise click.ClickException(f"{path!r} is not a regular file, so it is not replaced")
 
     def add(self, path: str, owner: object) -> None:
         found = os.stat(path)

@@ -64,8 +64,8 @@ def migrated(
     except ExportError:
         raise
     except RuntimeError as error:  # of jaxlib's bindings, which make strings of names that are no text
-        found = f"one that jaxlib does not rewrite: {mlir.what_is_wrong(error)}"
-        raise ModuleError("mlir_module_serialized", "a module whose parts can be told", found) from cause(error)
+        found = f"one that it cannot: {mlir.what_is_wrong(error)}"
+        raise ModuleError("mlir_module_serialized", "a module that jaxlib can rewrite", found) from cause(error)
     new: Exported = reader.read(bytes(blob))
     for before, after in zip(vjps.stored_chain(old), vjps.stored_chain(new), strict=True):
         _check_signatures(before, after, named_shardings=to is None)

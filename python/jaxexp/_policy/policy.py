@@ -148,8 +148,8 @@ class Policy:
 
         if not isinstance(exported, data.ExportedData):
             raise ExportTypeError(
-                f"a policy checks a function of jaxexp, found {type(exported)}: Exported.from_jax makes one of "
-                "jax.export's, and load one of a file"
+                f"check takes a jaxexp.Exported, not {type(exported)}: jaxexp.Exported.from_jax makes it from a "
+                "jax.export.Exported, and jaxexp.load from a file"
             )
         limits = Limits(self)
         if (artifact := data.artifact_of(exported)) is not None:

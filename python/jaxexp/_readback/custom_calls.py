@@ -314,7 +314,7 @@ def _rng_bit_generator(operation: Operation) -> Many:
     bits: Any = operation.results[1]
     before = operation.operands[0]
     if (tuple(before.shape), str(before.dtype)) not in (((4,), "uint32"), ((2,), "uint64")):
-        operation.refuse("of a state that JAX has none of")
+        operation.refuse("with a state of a type that JAX does not use")
 
     def generate(state: Any) -> Sequence[Any]:
         return lax.rng_bit_generator(state, bits.shape, bits.dtype, algorithm)

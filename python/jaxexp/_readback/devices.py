@@ -255,7 +255,7 @@ _OF_REPLICAS = "among replicas, of which JAX has one"
 def _reduction(operation: Operation) -> Callable[..., Any]:
     name = operation.closed_region(0).only_operation()
     if name not in _REDUCTIONS:
-        operation.refuse("whose reduction is none of JAX's: psum, pmax, pmin")
+        operation.refuse("whose reduction is not psum, pmax or pmin")
     function, kinds = _REDUCTIONS[name]
     operation.check_kinds(kinds)
     return function

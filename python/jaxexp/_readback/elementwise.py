@@ -235,8 +235,8 @@ def bits(operation: Operation) -> Callable[..., Any]:
 
     def refuse(primals: Any, tangents: Any) -> NoReturn:
         raise UnsupportedError(
-            f"stablehlo.bitcast_convert{place and f' at {place}'} takes the bits of a number apart, and there is no "
-            "derivative through bits. Let the producer keep the function that does so, as an operation of CHLO"
+            f"stablehlo.bitcast_convert{place and f' at {place}'} takes the bits of a number apart, which has no "
+            "derivative. Let the producer keep the function around it as an operation of CHLO"
         )
 
     bitcast.defjvp(refuse)

@@ -268,9 +268,8 @@ def raised(exported: ExportedData) -> Callable[..., Any]:
 
     def refuse(primals: Any, tangents: Any) -> NoReturn:
         raise UnsupportedError(
-            f"differentiating {exported.fun_name}.raised(): its derivatives would not be those of {exported.fun_name}, "
-            "because a module no longer has its stop_gradient and its custom derivatives. Differentiate the function's "
-            "call, which uses its stored VJPs"
+            f"differentiating {exported.fun_name}.raised(): its derivatives would be wrong, because a module does not "
+            "keep stop_gradient and custom derivatives. Differentiate the function's call, which uses its stored VJPs"
         )
 
     flat.defjvp(refuse)

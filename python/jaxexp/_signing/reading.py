@@ -110,7 +110,7 @@ def _found(error: Exception) -> str:
 
 def _content(signature: str) -> bytes:
     if not stat.S_ISREG(os.stat(signature).st_mode):  # opening a pipe would wait for its writer
-        raise SignatureError(signature, "a signature", "no regular file")
+        raise SignatureError(signature, "a signature", "something that is not a regular file")
     with open(signature, "rb") as file:
         content = file.read(_LARGEST + 1)
     if len(content) > _LARGEST:
@@ -223,7 +223,7 @@ class SignedFiles:
             if os.path.isabs(name) or os.path.splitdrive(name)[0] or ".." in name.replace("\\", "/").split("/"):
                 raise SignatureError(statement.signature, "the names of files in its folder", repr(name))
             if not os.path.isfile(file):  # opening a pipe would wait for its writer
-                what = "no regular file" if os.path.lexists(file) else "no such file"
+                what = "something that is not a regular file" if os.path.lexists(file) else "no such file"
                 raise SignatureError(file, f"SHA-256 {digest}{_said_by(statement)}", what)
             with open(file, "rb") as opened:
                 _compare(file, statement, hashlib.file_digest(opened, "sha256").hexdigest())
@@ -245,7 +245,7 @@ class SignedFiles:
                 return statement
         listed = " or ".join(map(repr, looked_at))
         own = "" if self._by.signature is not None or used_by is None else f", or a signature {path + SUFFIX!r}"
-        raise SignatureError(path, f"this file, by its name, in the signature {listed}{own}", "it in none")
+        raise SignatureError(path, f"the name of this file in the signature {listed}{own}", "no such name")
 
     def _signature_of(self, path: str) -> str:
         return path + SUFFIX if self._by.signature is None else os.fsdecode(self._by.signature)

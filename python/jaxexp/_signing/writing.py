@@ -78,9 +78,11 @@ class Signer:
                     "from there: write the signature to a folder above all files"
                 )
         if os.path.islink(signature):
-            raise ExportError(f"{signature!r} is a link: a signature takes the place of no file elsewhere. Remove it")
+            raise ExportError(f"{signature!r} is a link, which a signature does not replace: remove it")
         if os.path.exists(signature) and not _is_signature(signature):
-            raise ExportError(f"{signature!r} is no signature, and a signature does not take its place")
+            raise ExportError(
+                f"{signature!r} is not a signature, so a signature does not replace it: choose another path"
+            )
         with tempfile.TemporaryDirectory() as folder:
             written = os.path.join(folder, "signature")
             config = self._config.set_hashing_config(_Hashed(self._hashed(paths, signature, name)))

@@ -63,12 +63,14 @@ class Array:
         array = to_numpy(self._native, dtype_of(self.dtype))
         if dtype is not None and array.dtype != dtype:
             if copy is False:
-                raise ValueError(f"another dtype than that of {self._native} takes a copy")
+                raise ValueError(f"copy=False cannot change {self._native} to another dtype, which takes a copy")
             return array.astype(dtype)
         return array.copy() if copy else array
 
     def __jax_array__(self) -> Any:
-        raise ExportTypeError("jax.numpy.from_dlpack makes an array of JAX of this one, and numpy.asarray one of NumPy")
+        raise ExportTypeError(
+            "JAX does not take an array of jaxexp.runtime: convert it with jax.numpy.from_dlpack or numpy.asarray"
+        )
 
     def __dlpack__(
         self,
@@ -80,7 +82,7 @@ class Array:
     ) -> Any:
         """A tensor of DLPack. This waits until it is computed, so any stream may read it."""
         if copy:
-            raise BufferError("an Array is shared as it is, and not copied")
+            raise BufferError("an Array is shared through DLPack without a copy: leave out copy=True")
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
             raise BufferError(f"the array is on device {self.__dlpack_device__()} of DLPack, not on {dl_device}")
         return self._native.to_dlpack(max_version is not None and max_version[0] >= 1)

@@ -128,7 +128,7 @@ class _Judge:
                 what = f"has {as_parsed(name)} without dimension variables, whose types are not compared"
                 self._refuse("operations", what, as_parsed(name))
         if found["has_open_sizes"] and not self.limits.allows("operations", name := "tensor<?>"):
-            self._refuse("operations", "has open sizes, which nobody computes without dimension variables", name)
+            self._refuse("operations", "has open sizes, which need dimension variables", name)
 
     def _collectives(self, operations: dict[str, int]) -> None:
         """Devices in different branches would meet in different operations, if these share a channel as JAX's do."""

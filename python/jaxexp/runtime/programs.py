@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jaxexp._signing.reading import SignedFiles
     from jaxexp._signing.signed_by import SignedBy
 
-_REMOTE = "those are read from files on this machine: copy all files into one folder"
+_REMOTE = "weights are read from files on this machine: copy all files into one folder"
 
 
 class OpenedProgram(NamedTuple):

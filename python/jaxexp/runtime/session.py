@@ -205,8 +205,8 @@ class Session:
         """
         if policy is not None and executables is not None:
             raise ExportError(
-                "a policy says what a program may contain, and executables are native code, which no policy can check. "
-                "Leave out one of the two"
+                "policy= and executables= exclude each other, because executables are native code, which no policy can "
+                "check. Leave out one of the two"
             )
         code = "" if executables is None else checked.path("executables", executables)
         what = "the path of a file (Session.with_weights takes arrays)"
@@ -376,7 +376,7 @@ class Session:
             what = "a file, a member of an archive, or arrays by name, in dicts, lists and tuples"
             raise ExportTypeError(f"with_weights takes {what}, not {weights!r:.80}")
         if (names := _names_of_weights(self._program)) is None:
-            raise self._refused("takes no weights: its first argument is no dict of arrays")
+            raise self._refused("takes no weights: its first argument is not a dict of arrays")
         tensors, place = _tensors(weights, handle, self._plugin, self._check_file)
         with as_file(tensors, names, rename) as file:
             other = "arrays" if place is None else repr(place)
@@ -488,7 +488,7 @@ class Session:
 
     def __reduce__(self) -> Any:
         raise ExportTypeError(
-            f"the session of {self.name} is not pickled, because it has code and arrays on devices: make one of the "
+            f"the session of {self.name} cannot be pickled, because it has code and arrays on devices: load the "
             "artifact in each process"
         )
 

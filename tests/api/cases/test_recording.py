@@ -28,10 +28,10 @@ from kit.flips import flip
 from kit.weighted import X, bound
 
 pytestmark = pytest.mark.jax
-_EFFECTS = r"has effects .* a case has results only"
+_EFFECTS = r"has effects .* a case holds only results"
 REFUSED = {
     **dict.fromkeys(("ordered_effect", "unordered_effect", "several_effects", "effects_and_symbolic_shapes"), _EFFECTS),
-    "unreduced_result": "a result is a sum that was not taken",
+    "unreduced_result": "a result is not yet reduced over devices",
 }
 
 
@@ -189,23 +189,23 @@ def test_without_a_trailer(exported: jaxexp.Exported, path: Path) -> None:
     jaxexp.load(path).save(path, trailer=False)
     assert not jaxexp.load(path).cases
     before = path.read_bytes()
-    with pytest.raises(jaxexp.DeserializationError, match="a trailer, which cases are in"):
+    with pytest.raises(jaxexp.DeserializationError, match="a trailer, which holds the cases, found no trailer"):
         jaxexp.record(path, [ARGS])
     assert path.read_bytes() == before
 
 
 def test_what_cannot_be_drawn() -> None:
     for given, options, message in (
-        (((2,), "float0"), {}, "is no array of numbers"),
+        (((2,), "float0"), {}, "is not an array of numbers"),
         (((2,), "text"), {}, "dtypes that artifacts have, not of text"),
-        (((-1,), "float32"), {}, "is no array of numbers"),
+        (((-1,), "float32"), {}, "is not an array of numbers"),
         (((2,), "int8", "normal"), {}, "the distribution of int8 is one of integers"),
-        (((2,), "int8"), {"second": 129}, "int8 has no such integers numbers"),
-        (((2,), "uint8"), {"first": -1}, "uint8 has no such integers numbers"),
+        (((2,), "int8"), {"second": 129}, "have to be whole numbers from -128 to 128, and first below second"),
+        (((2,), "uint8"), {"first": -1}, "have to be whole numbers from 0 to 256, and first"),
         (((2,), "float32", "cauchy"), {}, "is one of normal, uniform, integers"),
-        (((2,), "float32"), {"seed": 1 << 64}, "from 0 to below 2"),
+        (((2,), "float32"), {"seed": 1 << 64}, r"from 0 to 2\^64 - 1"),
         (((2,), "float32"), {"first": float("inf")}, "have to be finite"),
-        (((2,), "float32", "uniform"), {"first": 2}, "has no such uniform numbers"),
+        (((2,), "float32", "uniform"), {"first": 2}, "first must not be larger than second"),
     ):
         with pytest.raises(jaxexp.ExportError, match=message):
             Drawn(*given, **options)

@@ -295,8 +295,8 @@ def test_why_no_operation_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert case.trace is not None
     other = dataclasses.replace(case.results[0], _bytes=np.zeros(4, np.float32).tobytes())
     for trace, why in (
-        (None, "no trace was recorded; 'record --trace'"),
-        (case.trace, "none, when each one is looked at"),
+        (None, "unknown, because no trace was recorded: run 'record --trace'"),
+        (case.trace, "no single one; the compiler"),
         (dataclasses.replace(case.trace, shape=(case.trace.nbytes // 4, 1)), "in another form: record it again"),
     ):
         wrong = dataclasses.replace(case, results=(other,), trace=trace)
@@ -384,7 +384,7 @@ def test_what_was_changed_is_named(name: str, tmp_path: Path) -> None:
     (case,) = other.check().cases
     assert case.culprit is not None
     assert (case.culprit.operation, mutation.names(case.culprit.at)) == (expected, "exact")
-    assert next(case.lines()) == case.changed == "this module is not the one of the recording"
+    assert next(case.lines()) == case.changed == "the module has changed since the recording"
 
 
 # Code inside of operations that has no rows of its own.
@@ -409,7 +409,7 @@ def test_what_was_changed_inside_is_told(name: str, tmp_path: Path) -> None:
     (case,) = other.check().cases
     assert case.culprit is not None
     assert mutation.names(case.culprit.at) == "around"
-    assert case.changed == "this module is not the one of the recording"
+    assert case.changed == "the module has changed since the recording"
     assert case.culprit.why.startswith("the module was changed here")
 
 
@@ -489,7 +489,7 @@ def test_other_weights_are_said_first(trace: bool, tensor: str, tmp_path: Path) 
     (case,) = report.cases
     assert case.culprit is None
     assert next(case.lines()).startswith(
-        f"these weights are not those of the recording: cannot read the weights '{beside}"
+        f"the weights have changed since the recording: cannot read the weights '{beside}"
     )
     assert f"tensor '{tensor}'" in case.changed
     assert jaxexp.CheckReport.from_json(report.to_json()) == report

@@ -192,7 +192,7 @@ def test_forged_digests_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with Archive.create(tmp_path / "x.zip") as archive:
         archive.add("one", _of(jnp.ones(4)))
         archive.add("same", _of(jnp.ones(4)))
-        with pytest.raises(ExportError, match="'w' has the digest of another tensor in the archive"):
+        with pytest.raises(ExportError, match="'w' has the same digest as another tensor in the archive"):
             archive.add("other", _of(jnp.zeros(4)))
 
 

@@ -319,7 +319,7 @@ def test_a_forked_process_has_no_part_in_it(how: str, ending: str, tmp_path: Pat
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
 def test_a_pipe_is_not_replaced(path: Path) -> None:
     os.mkfifo(path)
-    with pytest.raises(OSError, match="not a regular file, so nothing takes its place"), Archive.create(path):
+    with pytest.raises(OSError, match="not a regular file, so it is not replaced"), Archive.create(path):
         pass
     assert path.is_fifo()
 

@@ -206,7 +206,7 @@ def test_what_is_not_there(folder, tmp_path) -> None:
 @each("way, after", [("refuses", 0), ("is shut down", 3), ("cancels", 3), ("returns nonsense", 0), ("raises", 3)])
 def test_executors_that_die(way: str, after: int, folder: Path, expected: dict[str, str], tmp_path: Path) -> None:
     journal = tmp_path / "journal"
-    with pytest.raises(WorkerError, match=r"takes no more work|cannot run jaxexp|not what its worker returned"):
+    with pytest.raises(WorkerError, match=r"takes no more work|cannot run jaxexp|not the result of its worker"):
         jaxexp.verify_many([folder], executor=bulk.Dying(way, after), journal=journal)
     assert len(journal.read_bytes().splitlines()) == 1 + after
     assert bulk.said(jaxexp.verify_many([folder], journal=journal)) == expected
@@ -223,7 +223,7 @@ def test_times_that_are_none(folder, capsys) -> None:
 @pytest.mark.timeout(60)
 def test_an_executor_that_does_nothing(folder: Path, expected: dict[str, str], tmp_path: Path) -> None:
     journal = tmp_path / "journal"
-    with pytest.raises(WorkerError, match=r"no worker has finished anything for 0\.1 seconds"):
+    with pytest.raises(WorkerError, match=r"no worker has finished any work for 0\.1 seconds"):
         jaxexp.verify_many([folder], executor=bulk.Dying("answers nothing", 2), journal=journal, timeout=0.1)
     assert bulk.said(jaxexp.verify_many([folder], journal=journal, timeout=math.inf)) == expected
 
@@ -240,8 +240,8 @@ def test_an_executor_by_its_name(folder, tmp_path, monkeypatch, capsys) -> None:
     idle = ["--executor", "some_executor:idle", "--timeout", "0.1", "--journal", str(tmp_path / "journal"), whole]
     assert start.main(["compat", *idle]) == 75
     err = capsys.readouterr().err
-    assert err.startswith("jaxexp: compat: no worker has finished anything for 0.1 seconds")
-    assert err.endswith("The journal has what is done: run the same command again to go on\n")
+    assert err.startswith("jaxexp: compat: no worker has finished any work for 0.1 seconds")
+    assert err.endswith("Finished work is in the journal: run the same command again to go on\n")
     for name, said in (
         ("some_executor", "expected MODULE:FUNCTION, as in my_cluster:executor, found 'some_executor'"),
         ("some_executor:three", "some_executor has no function 'three'"),

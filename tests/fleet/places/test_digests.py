@@ -134,7 +134,7 @@ def test_the_content_of_weights_is_part_of_it(tmp_path: Path) -> None:
         found.append(jaxexp.digests(tmp_path / f"{name}.jaxexp").meaning)
     assert found[0] == found[1] != found[2]
     assert jaxexp.digests(f"{make(tmp_path / 'all.zip', {'a': tmp_path / 'a.jaxexp'})}::a").meaning == found[0]
-    with pytest.raises(jaxexp.ExportError, match="give the artifact's path"):
+    with pytest.raises(jaxexp.ExportError, match="pass the path of the artifact"):
         jaxexp.digests((tmp_path / "a.jaxexp").read_bytes())
 
 

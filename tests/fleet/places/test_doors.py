@@ -131,5 +131,5 @@ def test_compiled_code_and_digests(world: World) -> None:
         else:
             assert found == (where != "buffer", True, [None]), way
         digests = outcome(jaxexp.digests, make)
-        assert digests == meaning if where != "buffer" else "give the artifact's path" in str(digests), way
+        assert digests == meaning if where != "buffer" else "pass the path of the artifact" in str(digests), way
         assert outcome(jaxexp.inspect, make).weights, way

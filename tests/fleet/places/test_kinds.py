@@ -178,7 +178,7 @@ def test_code_that_was_not_finished(
     assert row(file, capsys)[0] == "damaged" and start.main(["verify", str(file)]) == 1
     capsys.readouterr()
     assert start.main(["inspect", str(file)]) == 0
-    assert f"the last {behind:,} bytes are no whole record, and are not used" in capsys.readouterr().out
+    assert f"{behind:,} bytes of an unfinished record, which is not used" in capsys.readouterr().out
     with caplog.at_level("INFO", logger="jaxexp.executables"):
         jaxexp.load(other_files / "model.jaxexp", executables=file)
     assert f"ends with {behind:,} bytes of a record that was not finished" in caplog.text

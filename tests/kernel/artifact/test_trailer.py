@@ -361,7 +361,7 @@ def test_other_sizes_and_none() -> None:
     scalar, matrix = (jax.ShapeDtypeStruct(shape, "float32") for shape in ((), (2, 4)))
     static = function.specialize({"w": scalar}, matrix)
     assert static.sizes == ()
-    with pytest.raises(jaxexp.ExportError, match=r"has no sizes, because it has no symbolic dimensions, found {'b'"):
+    with pytest.raises(jaxexp.ExportError, match=r"takes no sizes, because it has no symbolic dimensions, found {'b'"):
         static.serialize(sizes=[{"b": 1}])
     with pytest.raises(jaxexp.ExportError, match=r"with sizes and trailer=False: sizes are in the trailer"):
         function.serialize(sizes=SIZES, trailer=False)

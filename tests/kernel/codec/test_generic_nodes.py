@@ -65,7 +65,7 @@ def test_generic_node() -> None:
         (lambda: node[2], IndexError, None),
         (lambda: setattr(node, "right", 3), AttributeError, "immutable"),
         (lambda: jaxexp.GenericNode(described("a:B"), [1]), jaxexp.ExportError, "2 children, not 1"),
-        (lambda: jaxexp.GenericNode(b"{}", []), jaxexp.ExportError, "made of what an artifact says"),
+        (lambda: jaxexp.GenericNode(b"{}", []), jaxexp.ExportError, "made from its description in an artifact"),
     ):
         with pytest.raises(error, match=message):
             use()

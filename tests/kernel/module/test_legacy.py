@@ -254,7 +254,7 @@ def test_calling_conventions_before_9(name: str, convention: int) -> None:
 
 CHANGES = [
     ({"ordered_effects": (FirstOrderedEffect(),)}, r"calling dropped: .* convention 8, in which no tokens are passed"),
-    ({"calling_convention_version": 11}, "calling convention 11, and this jaxexp knows those up to 10"),
+    ({"calling_convention_version": 11}, "calling convention 11, and 10 is the newest that this jaxexp knows"),
 ]
 
 

@@ -112,7 +112,7 @@ def test_indices_that_are_wrong(tmp_path: Path) -> None:
     shard(tmp_path / "2.safetensors", "b", "c")
     both = {"a": "1.safetensors", "b": "1.safetensors"}
     for weight_map, message in [
-        ({"a": "1.safetensors"}, "tensor 'b': expected every tensor of its files in the weight_map"),
+        ({"a": "1.safetensors"}, "tensor 'b': expected an entry for this tensor in the weight_map"),
         ({**both, "d": "1.safetensors"}, "tensor 'd': expected this tensor in '1.safetensors', found none"),
         ({**both, "c": "2.safetensors"}, "tensor 'b': expected a tensor of this name in one file"),
         ({"a": "0.safetensors"}, "0.safetensors': expected a file that 'x.safetensors.index.json' names"),

@@ -50,7 +50,7 @@ INSTEAD_OF_ARTIFACTS = {
     "leaves.eqx": "looks like NumPy's file of arrays.*without a program",
     "weights.npz": "looks like a file of numpy.savez: other libraries keep weights",
     "weights.pt": "looks like a file of torch.save: other libraries keep weights",
-    "some.zip": "jaxexp.Archive.open opens an archive of artifacts. What numpy.savez or torch.save write",
+    "some.zip": "jaxexp.Archive.open opens an archive of artifacts. A file of numpy.savez or torch.save",
     "model.exe": "found a file of executables, which has compiled code but no function",
     "weights.pkl": "looks like a pickle.*: other libraries keep weights or objects in such files",
 }
@@ -88,6 +88,6 @@ def test_one_weight_of_several() -> None:
         model.with_weights({"head": given["head"]})
     other = params(seed=1)["head"]
     assert model.with_weights({**model.weights, "head": other}).weights["head"] is other
-    with pytest.raises(jaxexp.WeightsError, match="none among 1, of which 'heads' is not used") as error:
+    with pytest.raises(jaxexp.WeightsError, match="no such name among 1, of which 'heads' is not used") as error:
         model.with_weights({"heads": other, "name": "tagger", "size": 3, "activation": np.tanh})
     assert "loaded.weights" not in str(error.value)

@@ -107,7 +107,7 @@ def test_other_weights(program: jaxexp.Exported) -> None:
 
 
 CHANGES: list[tuple[Callable[[Any], object], str]] = [
-    (lambda given: given.pop("head"), "tensor 'head': expected an array of this name, found none among 24"),
+    (lambda given: given.pop("head"), "tensor 'head': expected an array of this name, found no such name among 24"),
     (lambda given: given.update(head=X), r"tensor 'head': expected float32\[32,8\], found float32\[4,32\]"),
     (lambda given: given.update(head=given["head"].astype(jnp.bfloat16)), r"float32\[32,8\], found bfloat16\[32,8\]"),
     (
@@ -151,7 +151,7 @@ def test_arrays_that_change_later() -> None:
 
 def test_bound_once(program: jaxexp.Exported) -> None:
     bound = program.bind(params(LAYERS))
-    with pytest.raises(ExportError, match="has weights: use with_weights"):
+    with pytest.raises(ExportError, match="has weights already: pass others to with_weights"):
         bound.bind(params(LAYERS))
     with pytest.raises(TypeError, match=r"use dataclasses\.replace\(bound\.unbound"):
         dataclasses.replace(bound, fun_name="other")
@@ -228,7 +228,7 @@ def test_a_module_of_equinox(tmp_path: Path) -> None:
     loaded = jaxexp.load(tmp_path / "net.jaxexp")
     assert list(loaded.weights) == ["embed/weight"]
 
-    with pytest.warns(UserWarning, match="of the model that stay its own: 'key', 'unused'") as warned:
+    with pytest.warns(UserWarning, match="of the model that stay as they are: 'key', 'unused'") as warned:
         found = loaded.weights_into(net(2))
     assert [one.filename for one in warned] == [__file__]
     assert type(found) is Net
@@ -281,7 +281,7 @@ def test_another_architecture_warns() -> None:
     larger = params(layers=3, seed=1)
     for given in (larger, {**larger, "step": 7}):
         with pytest.warns(
-            UserWarning, match=r"not used of the given arrays: 'layers/2/b', 'layers/2/w'\. They"
+            UserWarning, match=r"given arrays that are not used: 'layers/2/b', 'layers/2/w'\. They"
         ) as warned:
             tuned = model.with_weights(given)
         assert [one.filename for one in warned] == [__file__]

@@ -159,7 +159,7 @@ def test_leaves_that_are_no_arrays_are_left_out() -> None:
 
 def test_many_and_long_names_take_no_time_to_compare() -> None:
     given = {**{f"x{i}": X for i in range(20_000)}, "y" * 100_000: X}
-    with pytest.raises(WeightsError, match=r"found none among 20,001\. Also missing"):
+    with pytest.raises(WeightsError, match=r"found no such name among 20,001\. Also missing"):
         bound()[0].with_weights(given)
 
 

@@ -78,7 +78,7 @@ def test_a_mapping_has_only_names_that_differ(model: jaxexp.BoundExported) -> No
 
 def test_a_pytree_with_another_prefix(model: jaxexp.BoundExported) -> None:
     given = {"params": params(seed=1), "step": np.zeros((), np.int32)}
-    with pytest.warns(UserWarning, match="not used of the given arrays: 'step'") as warned:
+    with pytest.warns(UserWarning, match="given arrays that are not used: 'step'") as warned:
         tuned = model.with_weights(given, rename="params/{}".format)
     assert warned[0].filename == __file__
     close(tuned.call(X), apply(params(seed=1), X))
@@ -118,7 +118,7 @@ def test_what_is_missing_has_the_name_that_was_looked_for(
     with pytest.raises(WeightsError) as error:
         model.with_weights(place(given, tmp_path), rename=lambda name: f"model.{dotted(name)}")
     assert (error.value.path, error.value.expected) == ("model.head", "an array of this name for the weight 'head'")
-    assert error.value.found.startswith("none among 7, of which 'model.heads' ")
+    assert error.value.found.startswith("no such name among 7, of which 'model.heads' ")
     assert "Also missing: 'model.layers.2.b'" in error.value.found
 
 
@@ -223,7 +223,7 @@ def test_what_is_not_cast(place: Any, narrow: Any, tmp_path: Path) -> None:
     ):
         with pytest.raises(WeightsError, match=f"tensor '{name}': expected") as error:
             narrow.with_weights(place({**whole, name: array}, tmp_path), cast=True)
-        why = "cast=True makes floats of floats, complex numbers of complex numbers and integers of integers only"
+        why = "cast=True only casts floats to floats, complex numbers to complex numbers, and integers to integers"
         assert (why in str(error.value)) == (np.shape(array) == whole[name].shape)
     large = place({**whole, "i": np.array([0, 0, 0, 128], np.int16)}, tmp_path)
     with pytest.raises(

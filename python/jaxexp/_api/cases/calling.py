@@ -133,8 +133,8 @@ class Chain:
         if program.ordered_effects or program.unordered_effects:
             effects = (*program.ordered_effects, *program.unordered_effects)
             raise ExportError(
-                f"{described(program)} has effects ({', '.join(map(str, effects))}), and a case has results only: "
-                "nothing is recorded or checked of such a function"
+                f"{described(program)} has effects ({', '.join(map(str, effects))}): its cases can be neither recorded "
+                "nor checked, because a case holds only results"
             )
         avals = program.in_avals[self.weights :]
         if len(arguments) != len(avals):
@@ -173,8 +173,10 @@ class Chain:
 def _devices(count: int) -> list[Any]:
     devices: list[Any] = jax.devices()
     if len(devices) < count:
-        on_cpu = f"; JAX_NUM_CPU_DEVICES={count} makes as many of a CPU" if devices[0].platform == "cpu" else ""
-        raise ExportError(f"the function is for {counted(count, 'device')}, here are {len(devices)}{on_cpu}")
+        on_cpu = f"; set JAX_NUM_CPU_DEVICES={count} in the environment" if devices[0].platform == "cpu" else ""
+        raise ExportError(
+            f"the function is for {counted(count, 'device')}, and this process has {len(devices)}{on_cpu}"
+        )
     return devices[:count]
 
 
@@ -199,13 +201,19 @@ def of_result(result: Any, aval: Any) -> Array:
         UnsupportedError: parts of it are in other processes, or it is a sum that was not taken.
     """
     if not getattr(result, "is_fully_addressable", True):
-        raise UnsupportedError("a result is in several processes, and a case has whole results")
+        raise UnsupportedError(
+            "a result is spread over several processes, and a case holds whole results: record and check such cases in "
+            "one process"
+        )
     name = name_of(aval.dtype)
     if name == FLOAT0:
         return np.zeros(np.shape(result), np.bool_)
     spec = getattr(getattr(result, "sharding", None), "spec", None)
     if spec is not None and spec.unreduced:
-        raise UnsupportedError(f"a result is a sum that was not taken ({spec}), and a case has whole results")
+        raise UnsupportedError(
+            f"a result is not yet reduced over devices ({spec}), and a case holds whole results: reduce it in the "
+            "function"
+        )
     return np.asarray(jax.random.key_data(result) if storage(name).beyond else result)
 
 

@@ -85,7 +85,7 @@ def check(
             checking.along(name, vjp_order, tuple(other for other in padded if other != name))
     except _CannotRunError as error:
         if must:
-            said = f"{where}: whether it may be padded cannot be checked: {error}"
+            said = f"{where}: cannot check that padding keeps the results: {error}"
             raise ExportError(said) from cause(error.__cause__ or error)
         logger.info("%s: its batch_dim is not checked: %s", where, error)
 
@@ -113,9 +113,9 @@ class _Checking:
                 larger = self._padded(order, arguments, call.larger, fill)
                 if worst := self._worst(order, results, self._run(order, larger)):
                     raise ExportError(
-                        f"{self._where}: {name} may not be padded. With {name}={call.larger[name]} in place of "
-                        f"{call.sizes[name]}, and {fill} behind the arguments, {_change(order, worst)}. Save it with "
-                        f"pad={tuple(others)}, or mask what is padded in the function"
+                        f"{self._where}: {name} must not be padded. With {name}={call.larger[name]} in place of "
+                        f"{call.sizes[name]}, and the arguments filled up with {fill}, {_change(order, worst)}. Save "
+                        f"it with pad={tuple(others)}, or mask the padding in the function"
                     )
             order += 1
             if not isinstance(vjp_order, (int, float)) or order > vjp_order or not self._chain.has(order):
@@ -145,7 +145,7 @@ class _Checking:
                 if sizes_fit(self._program, sizes):
                     return _Call(sizes, target, self._drawn(sizes), True)
         example = dict.fromkeys(self._names, 8)
-        raise _CannotRunError(f"no sizes are known for which {name} can grow: give some, as in sizes=[{example}]")
+        raise _CannotRunError(f"found no sizes at which {name} can grow: pass some, as in sizes=[{example}]")
 
     def _larger(self, name: str, sizes: Mapping[str, int]) -> dict[str, int] | None:
         size = sizes[name]
@@ -175,7 +175,7 @@ class _Checking:
         for path, (shape, larger) in zip(paths, shapes, strict=True):
             if any(size > more for size, more in zip(shape, larger, strict=True)):
                 raise ExportError(
-                    f"{self._where}: {name} may not be padded. With {name}={call.larger[name]} in place of "
+                    f"{self._where}: {name} must not be padded. With {name}={call.larger[name]} in place of "
                     f"{call.sizes[name]}, {path} has the smaller shape {larger} in place of {shape}"
                 )
 
@@ -255,8 +255,8 @@ def _change(order: int, worst: Compared) -> str:
     if worst.why:
         return f"{name} has another shape: {worst.why}"
     if others := worst.nans + worst.infinities:
-        return f"{others:,} of {worst.size:,} numbers that are kept of {name} become NaN or infinite, or no longer are"
-    return f"{name} changes by up to {worst.max_absolute:.3g} in what is kept, where {worst.allowed:.3g} is allowed"
+        return f"{others:,} of {worst.size:,} numbers in the kept part of {name} become, or stop being, NaN or infinite"
+    return f"the kept part of {name} changes by up to {worst.max_absolute:.3g}, where {worst.allowed:.3g} is allowed"
 
 
 def _types(arguments: Sequence[Array]) -> str:

@@ -71,7 +71,7 @@ def _changed_weights(weights: Any) -> str:
     try:
         weights.check_digests()
     except WeightsError as error:
-        return f"these weights are not those of the recording: {explained(error)}; 'verify' compares all of them"
+        return f"the weights have changed since the recording: {explained(error)}; 'verify' compares all of them"
     except ExportError:  # they were not loaded
         pass
     return ""
@@ -100,7 +100,7 @@ def _made(chain: Chain, given: Any, names: set[str], here: Mapping[str, str]) ->
     if own is None:
         own = next(text for text in map(str, itertools.count(len(names))) if text not in names)
     if not isinstance(own, str):
-        raise ExportTypeError(f"recording a case of {name}: its name is text, not {own!r:.200}")
+        raise ExportTypeError(f"recording a case of {name}: its name has to be text, found {own!r:.200}")
     if not is_text(own) or own in names:
         raise ExportError(f"recording a case of {name}: expected a name that no other case has, found {own!r:.200}")
     where = f"recording case {own!r} of {name}"

@@ -78,7 +78,8 @@ def replayed(
                 with_exact = tuple(map(_with_exact, checked.results, wide))
                 checked = dataclasses.replace(checked, results=with_exact)
         if changed := changed_weights():
-            return dataclasses.replace(checked, changed=changed, unnamed="not looked for, as the weights are others")
+            why = "not looked for, because the weights have changed"
+            return dataclasses.replace(checked, changed=changed, unnamed=why)
         try:
             return dataclasses.replace(checked, **_first(case, arguments, trace))
         except Exception as error:
@@ -149,20 +150,23 @@ def _with_exact(one: Compared, wide: Array) -> Compared:
 def _first(case: Case, arguments: Sequence[Array], trace: Tracing | None) -> dict[str, Any]:
     """The fields of a report on the first operation at which a case differs, or on why none is named."""
     if case.trace is None:
-        why = "no trace was recorded; 'record --trace', where the results are right, lets later checks name it"
+        why = (
+            "unknown, because no trace was recorded: run 'record --trace' where the results are right, and later "
+            "checks name it"
+        )
         return {"unnamed": why}
     if trace is None:
-        return {"unnamed": "a trace was recorded, which a check by JAX compares"}
+        return {"unnamed": "unknown, because only a check with JAX compares the recorded trace"}
     from . import culprit
 
     if (recorded := culprit.Trace.of_case(case.trace)) is None:
         return {"unnamed": "another release of jaxexp recorded the trace, in another form: record it again"}
     traced, here = trace(case.vjp_order, arguments)
     is_changed = culprit.is_changed(here, recorded)
-    about = {"changed": "this module is not the one of the recording" if is_changed else ""}
+    about = {"changed": "the module has changed since the recording" if is_changed else ""}
     if (named := culprit.find(traced.rows, here, recorded)) is None:
-        why = "the module was changed" if is_changed else "what differs is how the compiler puts them together"
-        return about | {"unnamed": f"none, when each one is looked at: {why}"}
+        why = "the module has changed" if is_changed else "the compiler combines them in another way"
+        return about | {"unnamed": f"no single one; {why}"}
     found = named.culprit
     if found.expected is not None:
         with contextlib.suppress(Exception):  # as of an operation that has no float64

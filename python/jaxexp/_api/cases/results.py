@@ -51,16 +51,16 @@ def check_results(
         returned = [_returned(one, arrays) for one in said["cases"]]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ExportError(
-            f"{file!r}: expected what 'jaxexp-run --cases' writes, with version {_VERSION} of the array {_ABOUT!r}, "
-            "found something else; make the calls again with this release"
+            f"{file!r}: expected a file of 'jaxexp-run --cases' with version {_VERSION} of the array {_ABOUT!r}, found "
+            "another file or version: make the calls again with the 'jaxexp-run' of this release"
         ) from cause(error)
     if _FLAGS in facts:
         facts[_FLAGS] = " ".join(sorted(split(facts[_FLAGS])))
     expected = _native.artifact_digest(artifact).hex() if cases else "none"
     if digest != expected or len(returned) != len(cases):
         raise ExportError(
-            f"{file!r}: expected results of the cases that are in the artifact, of digest {expected}, found those of "
-            f"another artifact, or of other cases, of digest {digest}; make the calls again, with 'jaxexp-run --cases'"
+            f"{file!r}: expected results of the artifact's cases (digest {expected}), found results of another "
+            f"artifact or of other cases (digest {digest}): make the calls again with 'jaxexp-run --cases'"
         )
     return judged(name, cases, returned, facts, explained, tolerance)
 

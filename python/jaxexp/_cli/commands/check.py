@@ -237,7 +237,7 @@ def command(
     if plugin_options and plugin is None:
         raise click.UsageError("--option is for a plugin: give --plugin, too")
     if pythons and (spread.executor or spread.journal):
-        raise click.UsageError("--executor and --journal are for checks here: leave out --python")
+        raise click.UsageError("--executor and --journal are for checks with this Python: leave out --python")
     if page_file is not None and (plugin is not None or pythons or spread.is_asked_for or files[1:]):
         raise click.UsageError(
             "--view is for a check of one artifact in this process: leave out --plugin, --python, options of workers, "

@@ -274,7 +274,7 @@ def _show_executables(page: Page, path: str, given: tuple[tuple[Executable, ...]
     said += f", {others:,} for sessions (jaxexp.runtime)" if others else ""
     page.fields([("size", said)])
     if unfinished:
-        page.fields([("damage", f"the last {counted(unfinished, 'byte')} are no whole record, and are not used")])
+        page.fields([("damage", f"{counted(unfinished, 'byte')} of an unfinished record, which is not used")])
     machines: dict[tuple[tuple[str, str], ...], list[Executable]] = {}
     for one in found:
         machine = tuple((name, text) for name, text in one.conditions.items() if name not in _OF_CALL)

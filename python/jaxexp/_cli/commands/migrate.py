@@ -195,7 +195,7 @@ def _migrate_several(
 ) -> int:
     """Migrates everything that each IN stands for; errors in some do not stop the others."""
     if new.endswith((".jaxexp", ".zip")) and not os.path.isdir(new):
-        raise click.UsageError(f"several artifacts go to a folder, and {new!r} is named as a file: name a folder last")
+        raise click.UsageError(f"several artifacts go to a folder, and {new!r} names a file: name a folder last")
     goes_on = spread.journal is not None and os.path.exists(spread.journal)
     if not force and not goes_on and os.path.lexists(new) and not (os.path.isdir(new) and not os.listdir(new)):
         raise click.ClickException(f"{new!r} exists: --force replaces files in it")

@@ -190,8 +190,8 @@ def _weights(found: Opened, folders: inputs.Folders) -> Tensors | None:
     if not source.is_file:
         if found.names():
             raise click.ClickException(
-                f"{source.name!r} has weights or cases in files beside it, which are not fetched: copy all files into "
-                "a folder"
+                f"{source.name!r} has weights or cases in files beside it, which pack does not fetch from a URL: copy "
+                "all files into a folder"
             )
         return None
     weights = files_beside(source.path, found.artifact)
@@ -223,11 +223,11 @@ def _named(paths: tuple[str, ...], folders: inputs.Folders) -> dict[str, inputs.
         for name, source in _of(path, folders):
             if any("\ud800" <= c <= "\udfff" for c in name):  # bytes that are not text, as Python has them in paths
                 raise click.ClickException(
-                    f"the name of {source.name!r} is not UTF-8, as the names of members are: say NAME=FILE for it"
+                    f"the name of {source.name!r} is not UTF-8, and the name of a member has to be: pass NAME=FILE"
                 )
             if name in found:
                 raise click.ClickException(
-                    f"{found[name].name!r} and {source.name!r} would both be {name!r}: say NAME=FILE for one of them"
+                    f"{found[name].name!r} and {source.name!r} would both be {name!r}: pass NAME=FILE for one of them"
                 )
             found[name] = source
     if not found:
@@ -260,7 +260,7 @@ def _name(source: inputs.Source, given: str) -> str:
         is_in_folder = folder.endswith("/") and place.startswith(folder)
         below = PurePath(place[len(folder) :] if is_in_folder else place.rpartition("/")[2])
         if not below.name:
-            raise click.ClickException(f"{source.name!r} has no name that a member can have: say NAME=FILE for it")
+            raise click.ClickException(f"{source.name!r} does not end in a name for the member: pass NAME=FILE")
         return below.with_suffix("").as_posix()
     path = PurePath(source.path).with_suffix("")
     # A member name is a path inside of the archive. A file elsewhere gets only its last part.

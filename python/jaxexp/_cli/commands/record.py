@@ -84,7 +84,9 @@ def command(
         raise click.UsageError("--size is for random numbers: add --random")
     source = inputs.artifact(file)
     if source.path is None:
-        raise click.UsageError(f"{file!r} is a member of an archive, which is not changed: record before it is packed")
+        raise click.UsageError(
+            f"{file!r} is a member of an archive, and record changes no archive: record the case before you pack"
+        )
     exported = functions.loaded(source)
     arguments = CallArguments(source.name, functions.as_called(exported))
     with functions.with_dtypes_of(exported):

@@ -194,7 +194,7 @@ def _called(
     exported, (args, kwargs) = functions.placed(file, exported, arguments)
     results = jax.tree_util.tree_leaves(exported.call(*args, **kwargs))
     if executables is not None and not any(one.used for one in exported.executables):
-        why = [f"{one.arguments}: {one.why}" for one in exported.executables] or ["none is for this function"]
+        why = [f"{one.arguments}: {one.why}" for one in exported.executables] or ["it has no code of this function"]
         complain(f"no code in {executables!r} was used: {listed(why, most=4, separator='; ')}")
     return [arrays.of_result(result) for result in results]
 

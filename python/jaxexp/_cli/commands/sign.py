@@ -62,11 +62,11 @@ def command(
     from jaxexp._fleet.places.sign import signed, signer
 
     if ambient and not sigstore:
-        raise click.UsageError("--ambient goes with --sigstore")
+        raise click.UsageError("--ambient needs --sigstore")
     if sigstore == (key is not None):
-        raise click.UsageError("either --key or --sigstore says how to sign")
+        raise click.UsageError("pass either --key or --sigstore")
     if certificate is None and chain:
-        raise click.UsageError("--chain goes with --certificate")
+        raise click.UsageError("--chain needs --certificate")
     options = {"use_ambient_credentials": ambient} if sigstore else None
     by = signer(key, _password(password_from), certificate, chain, options)
     for written, files in signed([file for path in paths for file in inputs.files_of(path, folders)], by, output):

@@ -173,7 +173,7 @@ def _signed_by(
     """Who has to have signed the files, if anybody."""
     if not (pem or identity or issuer):
         if signature is not None:
-            raise click.UsageError("--signature needs --signed-by or --identity, which say whose it has to be")
+            raise click.UsageError("--signature needs --signed-by or --identity, which say who has to have signed")
         return None
     from jaxexp._signing.signed_by import SignedBy
 

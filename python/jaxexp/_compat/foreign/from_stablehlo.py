@@ -114,8 +114,8 @@ def _mesh(operation: Any) -> Any:
         return mesh
     if len(_jax.sdy.MeshAttr(operation.attributes["mesh"]).device_ids) > 1:
         raise UnsupportedError(
-            f"the mesh @{operation.attributes['sym_name'].value} says in which order it takes devices, which the "
-            "meshes in an artifact cannot"
+            f"the mesh @{operation.attributes['sym_name'].value} has an order of devices of its own, which an artifact "
+            "cannot store: let its producer leave out device_ids"
         )
     return _jax.AbstractMesh((), ())
 
@@ -128,7 +128,7 @@ def _sharding(meshes: dict[str, Any], attributes: Any, aval: Any, what: str) -> 
     if mesh is None or len(sharding.dimension_shardings) != aval.ndim:
         raise ForeignModuleError("", f"a sharding for {what}, of type {aval}", str(sharding))
     if len(sharding.unreduced_axes):
-        raise UnsupportedError(f"{what} is still to be reduced over devices: {sharding}")
+        raise UnsupportedError(f"{what} is not yet reduced over devices ({sharding}): let its producer reduce it")
     if mesh.size == 1:
         return None
     entries = [_entry(_jax.sdy.DimensionShardingAttr(d), what) for d in sharding.dimension_shardings]
@@ -138,7 +138,7 @@ def _sharding(meshes: dict[str, Any], attributes: Any, aval: Any, what: str) -> 
 def _entry(dimension: Any, what: str) -> Any:
     axes = [_jax.sdy.AxisRefAttr(axis) for axis in dimension.axes]
     if any(axis.sub_axis_info is not None for axis in axes):
-        raise UnsupportedError(f"{what} is sharded over a part of a mesh axis, as no artifact can say")
+        raise UnsupportedError(f"{what} is sharded over a part of a mesh axis, which an artifact cannot store")
     names = tuple(axis.name for axis in axes)
     return (names[0] if len(names) == 1 else names) if names else None
 
@@ -207,7 +207,7 @@ def _given(tree: Any, count: int, option: str, what: str) -> Arrangement:
             else f"{option}: the module has no {what}s, not {len(leaves)}"
         )
     if twice := sorted(leaf for leaf, times in collections.Counter(leaves).items() if times > 1):
-        raise ExportError(f"{option}: the {what} {_list(twice)} is there more than once")
+        raise ExportError(f"{option} has the {what} {_list(twice)} more than once")
     return Arrangement(structure, tuple(leaves))
 
 
@@ -433,7 +433,8 @@ def _serialized(module: Any) -> bytes:
         return mlir.serialize(module)
     except jax.errors.JaxRuntimeError as error:
         raise UnsupportedError(
-            f"the module has something that is not in the StableHLO of four weeks ago: {in_one_line(error)}"
+            f"the module has a part that is newer than the StableHLO of four weeks ago, which artifacts hold: "
+            f"{in_one_line(error)}"
         ) from cause(error)
 
 
@@ -478,9 +479,9 @@ def as_written(exported: E) -> E:
     except UnsupportedError as error:
         raise UnsupportedError(f"differentiable=True: {error}") from cause(error)
     except (ValueError, NotImplementedError, TypeError) as error:
-        raise UnsupportedError(f"differentiable=True: JAX has no derivative of it: {in_one_line(error)}") from cause(
-            error
-        )
+        raise UnsupportedError(
+            f"differentiable=True: JAX cannot differentiate the module: {in_one_line(error)}"
+        ) from cause(error)
 
 
 _Known = tuple[int | None, ...]
@@ -501,7 +502,9 @@ def shapes_of_arguments(known: Sequence[_Known], given: Mapping[int, Any] | None
     """
     given = dict(given or {})
     if wrong := [index for index in given if index not in range(len(known))]:
-        raise ExportError(f"shapes= has the key {wrong[0]!r}, and the module has {len(known)} arguments, from 0")
+        raise ExportError(
+            f"shapes= has the key {wrong[0]!r}, but the module has {len(known)} arguments, numbered from 0"
+        )
     scope = next((dim.scope for shape in given.values() for dim in _symbolic(shape)), None) or _jax.SymbolicScope()
     found = []
     for index, shape in enumerate(known):

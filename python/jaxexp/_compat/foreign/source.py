@@ -128,7 +128,7 @@ def _portable(content: bytes) -> bytes:
     """A module as the bytecode of a portable artifact, if it can be one, made in a process of its own."""
     if not sys.executable:
         raise ExportRuntimeError(
-            "text is parsed in a Python process of its own, and sys.executable does not say which program starts one: "
+            "StableHLO text is parsed in a second Python process, which cannot start, because sys.executable is empty: "
             "pass the module as MLIR bytecode"
         )
     seconds = _SECONDS + len(content) // _BYTES_PER_SECOND

@@ -386,7 +386,7 @@ def opened_signed(source: Any, by: SignedBy) -> OpenArchive:
         raise unnamed(f"{type(source).__name__}")
     path = os.fsdecode(source)
     if "://" in path:
-        raise unnamed("what is behind a URL: copy it here with its signature")
+        raise unnamed("a URL: copy the file here with its signature")
     signed = SignedFiles(by)
     return OpenArchive(_InMemory(path, signed.opened(path)), signed=signed)
 

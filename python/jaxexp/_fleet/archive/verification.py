@@ -175,7 +175,9 @@ def check_seen(opened: OpenArchive, seen: int) -> None:
     """
     if missing := len(opened.index.tensors()) - seen:
         with opened.placed():
-            raise DeserializationError("index.weights", "tensors that are in files of weights", f"{missing:,} others")
+            raise DeserializationError(
+                "index.weights", "only tensors that lie in a file of weights", f"{missing:,} that do not"
+            )
 
 
 def damaged_in_files(opened: OpenArchive, numbers: Iterable[int]) -> InWeights:
@@ -215,7 +217,7 @@ def _look(
         at = position + length + tensor.start
         found, found_crc = _read(opened, at, tensor.size, found_crc)
         if places.pop(digest, None) != [at, tensor.size]:
-            raise WeightsError(tensor.name, "a tensor that is where the index says", "another one")
+            raise WeightsError(tensor.name, "an entry of the index with its place and size", "no such entry")
         if found != digest:
             wrong = True
             bad[digest] = found
@@ -238,7 +240,7 @@ def _digest_in_name(tensor: Tensor) -> bytes:
     try:
         return bytes.fromhex(tensor.name)
     except ValueError:
-        raise WeightsError(tensor.name, "a digest for a name", "another name") from None
+        raise WeightsError(tensor.name, "a digest as its name", "another name") from None
 
 
 # Reading is quick, so a share has to be large: its other costs should not matter.

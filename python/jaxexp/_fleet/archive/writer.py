@@ -138,8 +138,8 @@ def refuse_unknown_rest(opened: OpenArchive) -> None:
         if opened.source.read(position, part).strip(b"\0"):
             raise DeserializationError(
                 "",
-                f"an archive that ends at byte {opened.end}, with nothing behind it but what an append left",
-                f"{opened.unfinished_bytes} bytes of something else; cut them off if nobody needs them",
+                f"an archive that ends at byte {opened.end}, perhaps with the rest of an unfinished append after it",
+                f"{opened.unfinished_bytes} bytes of other data after it; cut them off if you do not need them",
                 opened.source.name,
             )
         position += part
@@ -253,8 +253,8 @@ class _Seen:
 
 def _forged(source: Source) -> ExportError:
     return ExportError(
-        f"the weight {source.name!r} has the digest of another tensor in the archive, and other bytes. That is no "
-        "accident: look where it comes from"
+        f"the weight {source.name!r} has the same digest as another tensor in the archive, but other bytes. This does "
+        "not happen by accident: find out where the weight comes from"
     )
 
 
@@ -308,8 +308,8 @@ class ArchiveWriter:
     def _require_inside(self) -> None:
         if self._process != os.getpid():
             raise ExportError(
-                f"{self._path!r} is being written by another process, from which this one was forked: let that one "
-                "add what this one has exported"
+                f"{self._path!r} is being written by the process that this one was forked from: only that process can "
+                "add artifacts"
             )
         if not self._is_inside:
             how = "append" if self._output.in_place else "create"
@@ -502,7 +502,10 @@ class ArchiveWriter:
 
     def __enter__(self) -> ArchiveWriter:
         if not self._is_pending:
-            raise ExportError(f"the block of this writer has ended: Archive.append({self._path!r}) returns another one")
+            raise ExportError(
+                "the block of this writer has ended: begin another one, "
+                f"`with Archive.append({self._path!r}) as archive:`"
+            )
         self._is_inside = True
         return self
 

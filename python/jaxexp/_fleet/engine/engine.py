@@ -355,7 +355,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 said = self._text(line, number)
                 if said is None:
                     if line.strip(b"\0\n") or lines.read(1):
-                        raise self._wrong(f"line {number}", "what its digest says", "other bytes")
+                        raise self._wrong(f"line {number}", "bytes that match its digest", "other bytes")
                     break
                 if number == 1:
                     self._check_first(said, about)
@@ -615,7 +615,7 @@ class _Running:
             )
         except Exception as error:
             raise WorkerError(
-                f"{self._task.title}: the executor takes no more work ({_said(error)}). What is done is in the "
+                f"{self._task.title}: the executor takes no more work ({_said(error)}). Finished work is in the "
                 "journal, if there is one"
             ) from cause(error)
         self._pending[future] = share
@@ -631,13 +631,13 @@ class _Running:
             return finished.get(timeout=self._timeout)
         except queue.Empty:
             raise WorkerError(
-                f"{self._task.title}: no worker has finished anything for {self._timeout:g} seconds. See whether there "
-                "are any, or wait longer (timeout). What is done is in the journal, if there is one"
+                f"{self._task.title}: no worker has finished any work for {self._timeout:g} seconds. Check that "
+                "workers are running, or wait longer (timeout). Finished work is in the journal, if there is one"
             ) from None
 
     def _receive(self, share: Share, future: Future[Any]) -> None:
         if future.cancelled():
-            self._bury(share, WorkerError("its worker was taken away"))
+            self._bury(share, WorkerError("the executor cancelled its work"))
             return
         error = future.exception()
         if error is None:
@@ -652,7 +652,7 @@ class _Running:
             kind, found = outcome
         except (TypeError, ValueError):
             raise UnfitWorkerError(
-                f"{self._task.title}: the executor returned a {type(outcome).__name__}, not what its worker returned"
+                f"{self._task.title}: the executor returned a {type(outcome).__name__}, not the result of its worker"
             ) from None
         if kind == "raised":
             raise found

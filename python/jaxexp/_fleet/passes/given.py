@@ -92,8 +92,8 @@ def _of(given: GivenToMany, folders: Folders, function: str) -> Iterator[Place |
             yield Unusable(text, error)
     else:
         raise ExportTypeError(
-            f"{function} takes what other processes can find, too: paths, URLs, folders, 'archive.zip{MEMBER}member', "
-            f"Archives and Handles, not {type(given)}"
+            f"{function} takes artifacts that other processes can find, too: paths, URLs, folders, "
+            f"'archive.zip{MEMBER}member', Archives and Handles, not {type(given)}"
         )
 
 

@@ -120,7 +120,8 @@ def _weights(found: Opened) -> Tensors | None:
         return None
     if (weights := found.weights()) is None:
         raise ExportError(
-            "the weights of this artifact are in files beside it, and are part of its meaning: give the artifact's path"
+            "the weights of this artifact are in files beside it, and its digests include them: pass the path of the "
+            "artifact"
         )
     return weights
 

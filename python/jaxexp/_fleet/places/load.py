@@ -247,7 +247,7 @@ def record(path: str | os.PathLike[str], cases: Iterable[Any], *, replace: bool 
         blob = memoryview(files.file_bytes(name, at_once=True))  # type: ignore[arg-type]  # a buffer
         if opened(blob).trailer() is None:
             raise DeserializationError(
-                "trailer", "a trailer, which cases are in", "none: migrate writes an artifact with one"
+                "trailer", "a trailer, which holds the cases", "no trailer: migrate writes an artifact with one"
             )
         made = recorded(load(name), cases, add=not replace)
 

@@ -248,7 +248,7 @@ def source(given: Given, function: str, signed_by: SignedBy | None = None, stabl
         path, member = split(text)
         if member is None:
             if signed_by is not None and is_url(path):
-                raise _unsigned("what is behind a URL: copy it here with its signature")
+                raise _unsigned("a URL: copy the file here with its signature")
             return Source(text, path=text)
         from jaxexp._fleet.archive.archive import Archive
 

@@ -234,7 +234,7 @@ class Drawn:
         assert second is not None
         what = f"Drawn({self.shape}, {self.dtype!r}, {self.distribution!r}, {self.seed}, {first}, {second})"
         if storage(self.dtype).size == 0 or any(size < 0 for size in self.shape) or len(self.shape) > _MOST_RANK:
-            raise ExportError(f"{what} is no array of numbers")
+            raise ExportError(f"{what} is not an array of numbers")
         if self.distribution not in DISTRIBUTIONS or (integers and self.distribution != INTEGERS):
             known = ("integers",) if integers else DISTRIBUTIONS
             raise ExportError(f"{what}: the distribution of {self.dtype} is one of {', '.join(known)}")
@@ -242,18 +242,19 @@ class Drawn:
             if not isinstance(value := getattr(self, name), kinds):
                 raise ExportTypeError(f"{what}: {name} is a number, not {value!r:.80}")
         if not 0 <= self.seed < 1 << 64:
-            raise ExportError(f"{what}: a seed is a number from 0 to below 2^64")
+            raise ExportError(f"{what}: a seed is a number from 0 to 2^64 - 1")
         if not (math.isfinite(first) and math.isfinite(second)):
             raise ExportError(f"{what}: its numbers have to be finite")
         if self.distribution == NORMAL:
-            is_fit = second >= 0
+            is_fit, rule = second >= 0, "the deviation, second, has to be at least 0"
         elif self.distribution == UNIFORM:
-            is_fit = first <= second
+            is_fit, rule = first <= second, "first must not be larger than second"
         else:
             least, most = integers or (-(1 << 53), 1 << 53)
             is_fit = least <= first < second <= most and first == int(first) and second == int(second)
+            rule = f"first and second have to be whole numbers from {least} to {most}, and first below second"
         if not is_fit:
-            raise ExportError(f"{what}: {self.dtype} has no such {self.distribution} numbers")
+            raise ExportError(f"{what}: {rule}")
 
     @property
     def nbytes(self) -> int:
@@ -505,7 +506,7 @@ def _nowhere(names: Iterable[str]) -> Source:
 
     def read(tensor: str) -> Any:
         raise WeightsError(
-            tensor, "an artifact in a file, with the arrays of its cases beside it", f"one without a folder ({files})"
+            tensor, "an artifact in a file, with the arrays of its cases beside it", f"one in memory, without {files}"
         )
 
     return read

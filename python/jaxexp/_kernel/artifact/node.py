@@ -449,7 +449,7 @@ class GenericNode:
         try:
             known = description_of(serialized_name, bytes(description), len(values))
         except ValueError as error:
-            raise ExportError(f"a GenericNode is made of what an artifact says about it: {error}") from cause(error)
+            raise ExportError(f"a GenericNode is made from its description in an artifact: {error}") from cause(error)
         if len(values) != len(known.keys):
             raise ExportError(f"a GenericNode of {known.class_name} has {len(known.keys)} children, not {len(values)}")
         _set(self, known, values)

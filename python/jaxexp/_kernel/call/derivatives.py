@@ -41,8 +41,8 @@ def _jvp(
 
 def _transpose(cotangents: Any, *args: Any, exported: ExportedData, **_: Any) -> Any:
     raise UnsupportedError(
-        f"jax.linear_transpose of {exported.fun_name}: nothing says that an exported function is linear. For one that "
-        "is, jax.vjp at any point gives its transpose"
+        f"jax.linear_transpose of {exported.fun_name}: an exported function is not known to be linear. If this one is, "
+        "jax.vjp at any point gives its transpose"
     )
 
 

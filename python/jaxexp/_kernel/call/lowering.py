@@ -136,15 +136,15 @@ def _check_convention(exported: ExportedData) -> None:
     version = exported.calling_convention_version
     if version > NEWEST_VERSION:
         raise ExportError(
-            f"calling {exported.fun_name}: its module has calling convention {version}, and this jaxexp knows those up "
-            f"to {NEWEST_VERSION}; use a newer jaxexp"
+            f"calling {exported.fun_name}: its module has calling convention {version}, and {NEWEST_VERSION} is the "
+            "newest that this jaxexp knows; use a newer jaxexp"
         )
     # Older modules kept tokens inside. Nothing else about arguments and results has changed.
     if version < OLDEST_VERSION and exported.ordered_effects:
         raise ExportError(
             f"calling {exported.fun_name}: its module has calling convention {version}, in which no tokens are passed, "
             f"so that its ordered effects ({', '.join(map(str, exported.ordered_effects))}) cannot be kept in order "
-            f"with those of the caller; export it with calling convention {OLDEST_VERSION} or newer"
+            f"with the caller's effects; export it with calling convention {OLDEST_VERSION} or newer"
         )
 
 

@@ -29,9 +29,10 @@ def checked_sizes(exported: ExportedData, sizes: Iterable[Mapping[str, int]] | N
         except TypeError as error:
             raise ExportTypeError(f"saving {exported.fun_name}: {error}") from cause(error)
         if not names or list(one) != names or not all(0 < size < 1 << 63 for size in one.values()):
-            expected = f"a size from 1 to 2^63 - 1 for each of {', '.join(names)}" if names else "no sizes"
-            because = "" if names else ", because it has no symbolic dimensions"
-            raise ExportError(f"saving {exported.fun_name}: a set of sizes has {expected}{because}, found {given!r}")
+            expected = "it takes no sizes, because it has no symbolic dimensions"
+            if names:
+                expected = f"a set of sizes has a size from 1 to 2^63 - 1 for each of {', '.join(names)}"
+            raise ExportError(f"saving {exported.fun_name}: {expected}, found {given!r}")
         _check_constraints(exported, one)
         if one not in found:
             found.append(one)
@@ -49,10 +50,10 @@ def padded_names(exported: ExportedData, pad: str | Iterable[str]) -> tuple[str,
             f"saving {exported.fun_name}: pad takes names of symbolic dimensions, as in pad=('batch',), not {pad!r}"
         )
     if unknown := [name for name in found if name not in names]:
-        has = f"it has {', '.join(names)}" if names else "it has none"
-        raise ExportError(
-            f"saving {exported.fun_name}: pad takes names of symbolic dimensions, and {has}, found {unknown[0]!r}"
-        )
+        takes = f"takes names of its symbolic dimensions, {', '.join(names)}"
+        if not names:
+            takes = "is not possible, because it has no symbolic dimensions"
+        raise ExportError(f"saving {exported.fun_name}: pad {takes}, found {unknown[0]!r}")
     return tuple(sorted(set(found)))
 
 

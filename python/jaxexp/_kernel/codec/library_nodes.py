@@ -458,9 +458,9 @@ def describe(nodetype: type, aux: Any, arity: int) -> bytes:
         try:
             Description(found)
         except ValueError as error:
-            raise SerializationError(f"a tree contains {nodetype}, of which no artifact can tell: {error}") from cause(
-                error
-            )
+            raise SerializationError(
+                f"a tree contains {nodetype}, which an artifact cannot describe: {error}"
+            ) from cause(error)
         known[key] = found
     return found
 

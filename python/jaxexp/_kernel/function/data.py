@@ -225,7 +225,7 @@ class ExportedData(Attributes):
 
     def __post_init__(self, _has_named_shardings: bool, _facts: Facts) -> None:
         if not _has_named_shardings:
-            raise ExportError("an Exported is made from NamedShardings; this one says that it has none")
+            raise ExportError("an Exported is made with NamedShardings: _has_named_shardings=False is not supported")
         attributes = attributes_of(self)
         for name in _TUPLES:
             attributes[name] = tuple(attributes[name])

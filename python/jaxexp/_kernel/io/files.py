@@ -209,7 +209,7 @@ def refuse_to_lose(path: str, what: str) -> None:
     of: an artifact, an archive, code or weights.
     """
     if (found := kind_at(path)) and found != what:
-        raise ExportError(f"{path!r} is {found}, and {what} does not take its place")
+        raise ExportError(f"{path!r} is {found}, which {what} does not replace: choose another path")
 
 
 def kind_at(path: str) -> str:
@@ -231,7 +231,7 @@ def replacing(path: str | os.PathLike[str], *, only_new: bool = False, like: str
     old = final if like is None else like
     replaced = os.stat(old) if os.path.exists(old) else None
     if replaced is not None and not stat.S_ISREG(replaced.st_mode) and not stat.S_ISDIR(replaced.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file, so nothing takes its place", os.fsdecode(path))
+        raise OSError(errno.EINVAL, "not a regular file, so it is not replaced", os.fsdecode(path))
     temporary, process = temporary_in(os.path.dirname(final)), os.getpid()
     try:
         with open(temporary, "x+b", opener=None if replaced is None else _private) as file:

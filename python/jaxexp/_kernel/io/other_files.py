@@ -40,13 +40,16 @@ def instead_of_weights(head: bytes) -> str:
         )
     if head[:4] in ZIP:
         return (
-            ", which looks like a ZIP file: an archive of jaxexp, or what numpy.savez or torch.save write. Read it "
-            "with what wrote it, and pass the arrays by their names"
+            ", which looks like a ZIP file: an archive of jaxexp, or a file of numpy.savez or torch.save. Read it with "
+            "the library that wrote it, and pass the arrays by their names"
         )
     if _is_pickle_or_hdf5(head):
-        return ", which looks like a pickle or HDF5. Read it with what wrote it, and pass the arrays by their names"
+        return (
+            ", which looks like a pickle or HDF5. Read it with the library that wrote it, and pass the arrays by their "
+            "names"
+        )
     if head[4:8] == b"jaxe":
-        return ", which looks like an artifact. Pass its file of weights, or the weights of what load returns"
+        return ", which looks like an artifact. Pass its file of weights, or load(path).weights"
     return ""
 
 
@@ -76,8 +79,8 @@ def instead_of_artifact(found: str, where: str, head: bytes) -> str:
         return known
     if head[:4] in ZIP:
         return (
-            f"{found}: jaxexp.Archive.open opens an archive of artifacts. What numpy.savez or torch.save write is a "
-            "ZIP file, too, and has no program"
+            f"{found}: jaxexp.Archive.open opens an archive of artifacts. A file of numpy.savez or torch.save is a ZIP "
+            "file, too, and has no program"
         )
     return found
 

@@ -91,7 +91,7 @@ async def _check_redirect(session: Any, _: Any, redirect: Any) -> None:
         target = answer.url.join(yarl.URL(place, encoded=not session.requote_redirect_url))
         is_elsewhere = _origin(target) != _origin(answer.url)
     if target is None or target.scheme not in _HTTP or not target.host:
-        why = "is no http URL"
+        why = "is not an http URL"
     elif is_elsewhere and any(name.lower() not in _FOR_EVERYONE for name in answer.request_info.headers):
         why = "is on another server, and the headers, cookies or password are for this one: open that URL itself"
     else:

@@ -48,8 +48,8 @@ def check(
             for axis, dim in enumerate(aval.shape):
                 if name in _jax.dim_vars(dim) and (axis or str(dim) != name):
                     raise ExportError(
-                        f"{start}{describe(index)} has shape {_text(aval)}, but a batch dimension may "
-                        f"only be the leading dimension, and {name} itself rather than an expression"
+                        f"{start}{describe(index)} has shape {_text(aval)}, but {name} may only be the whole leading "
+                        "dimension, not another dimension or a part of an expression"
                     )
         return tuple(name in _jax.all_dim_vars([aval]) for aval in avals)
 

@@ -83,8 +83,10 @@ def reader_of(compatibility: Any, parameter: str = "compatibility=", *, or_max: 
     known = readers()
     accepted = (
         f"a release from {known[0].release.version!r} to {known[-1].release.version!r}, or a span of weeks back "
-        'from the installed release such as "4w" or "12w"' + ', or "max" for the oldest reader that can be' * or_max
+        'from the installed release such as "4w" or "12w"'
     )
+    if or_max:
+        accepted += ', or "max" for the oldest release that can read it'
     if not isinstance(compatibility, str):
         raise ExportTypeError(f"{parameter} takes {accepted}; found {compatibility!r}")
     if match := re.fullmatch(r"([0-9]+)w", compatibility):
@@ -97,7 +99,7 @@ def reader_of(compatibility: Any, parameter: str = "compatibility=", *, or_max: 
         older = [reader.name for reader in known if reader.version < version][-1:]
         newer = [reader.name for reader in known if reader.version > version][:1]
         raise ExportError(
-            f"{compatibility!r} names no release that is known here; next to it are {' and '.join(older + newer)}. "
+            f"{compatibility!r} is not a known release of JAX; next to it are {' and '.join(older + newer)}. "
             f"{parameter} takes {accepted}"
         )
     raise ExportError(f"{parameter} takes {accepted}; found {compatibility!r}")

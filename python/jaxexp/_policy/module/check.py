@@ -272,7 +272,8 @@ class _ModuleCheck:
         for _, name, meaning in composites.of_chlo(module, self.budget, is_trusted):
             if meaning is composites.Meaning.TWO:
                 found_here = f"has a composite {name} with another function than StableHLO is known to write for {name}"
-                self._refuse_name("operations", f"{found_here}: XLA computes one, and other readers the other", name)
+                both = f"{found_here}: XLA computes {name}, and other readers the function"
+                self._refuse_name("operations", both, name)
 
     def _operation(self, operation: Any, name: str) -> None:
         if name == "func.func":
@@ -431,7 +432,7 @@ class _ModuleCheck:
         if type_ not in self.array_bytes:
             size = _bytes_of(type_)
             if not self.is_refined and _is_open(type_) and not self.limits.allows("operations", str(type_)):
-                found = f"has {what()} of type {type_}, whose open sizes nobody computes without dimension variables"
+                found = f"has {what()} of type {type_}, whose open sizes need dimension variables"
                 self._refuse_name("operations", found, str(type_))
             if size is None and not self.limits.allows("operations", str(type_)):
                 self._refuse_name("operations", f"has {what()} of type {type_}, which is unknown here", str(type_))

@@ -199,7 +199,7 @@ def _part(data: jax.Array, inside: Sequence[tuple[int, int]]) -> np.ndarray[Any,
 
 
 ADVICE = "; cast=True casts it"
-REFUSED = "; cast=True makes floats of floats, complex numbers of complex numbers and integers of integers only"
+REFUSED = "; cast=True only casts floats to floats, complex numbers to complex numbers, and integers to integers"
 
 _KINDS = (jnp.floating, jnp.complexfloating, jnp.integer)
 
@@ -488,7 +488,7 @@ class Weights(Mapping[str, Any]):
         if isinstance(values, (bytes, bytearray, memoryview)) or callable(getattr(values, "readable", None)):
             raise ExportTypeError(
                 f"weights are arrays by their names, or the path of a file of tensors, not {type(values)}: pass the "
-                "path, or what safetensors.numpy.load makes of the bytes"
+                "path, or the dict that safetensors.numpy.load returns for the bytes"
             )
         given = named_leaves(dict(values) if isinstance(values, Mapping) else values)
         own = {name: names[name] for name in self._types}
@@ -513,10 +513,10 @@ class Weights(Mapping[str, Any]):
             used.update(names.values())
             others = (name for name in arrays if name not in used)
             _warn_of_others(
-                "not used of the given arrays",
+                "given arrays that are not used",
                 [name for name in others if not isinstance(given[name], np.generic)],
-                "they belong to another model, or are part of the program. A dict from names to arrays may have such "
-                "arrays without this warning",
+                "they belong to another model, or are part of the program. To avoid this warning, pass a dict from "
+                "names to arrays",
             )
         return Weights(self._types, found, shardings, self.other_names)
 
@@ -558,7 +558,7 @@ class Weights(Mapping[str, Any]):
             _check_type(place, self._types[name], leaves[place])
         others = [name for name, leaf in leaves.items() if name not in places and is_array(leaf)]
         why = "it does not use them, or they are part of its program"
-        _warn_of_others("arrays of the model that stay its own", others, why)
+        _warn_of_others("arrays of the model that stay as they are", others, why)
         new = (self[places[name]] if name in places else leaf for name, leaf in leaves.items())
         return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(model), new)
 
@@ -653,7 +653,7 @@ def _check_tied(given: Mapping[str, Any], other_names: Mapping[str, str], file: 
         if other not in given or name not in given or given[other] is given[name]:
             continue
         if (found := _difference(given[other], given[name])) is not None:
-            expected = f"the same array as {name!r}, with which it is one weight"
+            expected = f"the same array as {name!r}, because the two are one weight"
             raise WeightsError(other, expected, f"{found}. Leave out one of them", file=file)
 
 

@@ -252,8 +252,8 @@ def _warn(fun_name: str, stay: Iterable[str], in_rules: Iterable[str]) -> None:
     if in_rules := sorted(in_rules):
         said.append(
             f"these weights are used in functions with derivative rules of their own, which close over them: "
-            f"{_listed(in_rules)}. Gradients by these weights do not include these uses; pass them to the functions as "
-            "arguments instead"
+            f"{_listed(in_rules)}. Gradients with respect to these weights do not include these uses; pass the weights "
+            "to the functions as arguments instead"
         )
     if said:
         text = shown(f"exporting {fun_name}: {'. '.join(said)}")

@@ -95,8 +95,8 @@ def save(
     saving.check_is_no_link(path, "weights")
     if name is not None and not isinstance(name, str):
         raise ExportTypeError(
-            f"saving {program.fun_name}: weights= takes the name of the file for its weights, not {type(name)}: other "
-            "weights are for with_weights, whose result is saved"
+            f"saving {program.fun_name}: weights= takes the name of the file for its weights, not {type(name)}: to "
+            "save other weights, pass them to with_weights, and save the result"
         )
     if name is not None and not is_name_beside(name):
         raise ExportError(

@@ -165,7 +165,7 @@ def size_of_header(first_bytes: bytes, file_size: int) -> int:
     """How many bytes the header takes with its length, which is in the first eight bytes; or a WeightsError."""
     length = int.from_bytes(first_bytes[:LENGTH_SIZE], "little")
     if length > MAX_HEADER_SIZE and (other := instead_of_weights(first_bytes)):
-        raise WeightsError("", "a safetensors file", f"one of {file_size:,} bytes{other}")
+        raise WeightsError("", "a safetensors file", f"a file of {file_size:,} bytes{other}")
     return _native.size_of_tensors_header(first_bytes, file_size)
 
 

@@ -59,7 +59,7 @@ def check_names(
     if not missing:
         return
     own, first = next(iter(missing.items()))
-    found = f"none among {len(given):,}"
+    found = f"no such name among {len(given):,}"
     needed_names = set(needed.values())
     unused = dict.fromkeys(name for name in given if name not in needed_names)
     if near := _nearest(first, list(unused)):

@@ -99,7 +99,7 @@ class TensorFiles(Mapping[str, Source]):
         for file in tensor_files:
             for name in file.header.tensors:
                 if name in self._file_of:
-                    found = f"one in {self._file_of[name].name!r}"
+                    found = f"another one in {self._file_of[name].name!r}"
                     raise WeightsError(name, "a tensor of this name in one file", found, file=file.name)
                 self._file_of[name] = file
 
@@ -160,7 +160,7 @@ def _check_map(tensors: TensorFiles, weight_map: Mapping[str, str]) -> None:
     for name in tensors:
         if name not in weight_map:
             file = os.path.basename(tensors[name].file)
-            raise WeightsError(name, "every tensor of its files in the weight_map", f"it only in {file!r}")
+            raise WeightsError(name, "an entry for this tensor in the weight_map", f"it only in {file!r}")
 
 
 def is_of_others(path: str) -> bool:
