@@ -111,7 +111,7 @@ MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
     ("a file as weights", lambda m: m.bound.with_weights(io.BytesIO()), TypeError, "not <class '_io.BytesIO'>"),
     ("no weights to save", lambda m: m.f.save("new", weights="w.safetensors"), TypeError, "Export it with weights="),
     ("weights to save", lambda m: m.bound.save("new", weights={"w": X}), TypeError, "the name of the file for its wei"),
-    ("a file object", lambda m: m.f.save(io.BytesIO()), TypeError, "Write what serialize returns to a file object"),
+    ("a file object", lambda m: m.f.save(io.BytesIO()), TypeError, "write the result of serialize to it"),
     ("a URL to save", lambda m: m.f.save("s3://bucket/f"), jaxexp.ExportError, "on this machine: 's3:"),
     ("nothing to save to", lambda m: m.f.save(""), jaxexp.ExportError, "save takes a path, found an empty one"),
     ("a member to save", lambda m: m.f.save("fleet.zip::new"), jaxexp.ExportError, "archive.add('new', ...) inside it"),
@@ -150,7 +150,7 @@ MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
     ("a platform", lambda m: jaxexp.Policy(platforms=["cpus"]), jaxexp.ExportError,
      "did you mean 'cpu'? JAX's own are cpu, cuda, rocm, tpu"),
     ("gpu", lambda m: jaxexp.from_stablehlo(m.f.mlir_module_serialized, platforms=["gpu"]), RuntimeError,
-     "'cuda' for GPUs of NVIDIA, or 'rocm' for those of AMD"),
+     "'cuda' for GPUs of NVIDIA, or 'rocm' for GPUs of AMD"),
 ]  # fmt: skip
 
 OF_SESSIONS: list[tuple[str, Mistake, type[BaseException], str]] = [

@@ -145,6 +145,6 @@ def test_a_look_at_all_bytes_maps_no_file(tmp_path: Path, monkeypatch: pytest.Mo
         return read(descriptor, targets, position)
 
     monkeypatch.setattr(os, "preadv", cutting)
-    with pytest.raises(jaxexp.WeightsError, match="somebody cut the file while it was read") as caught:
+    with pytest.raises(jaxexp.WeightsError, match="the file was shortened while it was read") as caught:
         look(target)
     assert caught.value.file == str(weights)

@@ -395,8 +395,8 @@ class _Result:
             yield "is NaN or infinite where it is not in float64"
         if self.jump:
             yield (
-                f"jumps by {self.jump:.2g} when {nearby}: a comparison or a rounding decides so. The tolerance leaves "
-                "this out"
+                f"jumps by {self.jump:.2g} when {nearby}, because a comparison or a rounding goes the other way. The "
+                "tolerance does not cover this"
             )
         if tolerance is not None and self._largest:
             left = (tolerance.absolute + tolerance.relative * self._largest) / self._largest

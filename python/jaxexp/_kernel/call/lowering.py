@@ -207,8 +207,8 @@ def _prepare_shardy(callee: Any, exported: ExportedData) -> None:
     if (has_mesh or are_texts) and not _jax.shardy_flag.value:
         raise ExportError(
             f"calling {exported.fun_name}: it was exported with Shardy, which is turned off here. "
-            "If export(..., compatibility=...) does that, for a release without Shardy, export without compatibility=, "
-            "and pass it to save or serialize. Otherwise set jax_use_shardy_partitioner to True"
+            "If you passed compatibility= to export, for a release without Shardy, pass it to save or serialize "
+            "instead. Otherwise set jax_use_shardy_partitioner to True"
         )
     if are_texts and not has_mesh:
         shardy_texts.import_(callee)

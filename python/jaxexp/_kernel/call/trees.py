@@ -317,8 +317,8 @@ def mismatch(
     return Lines.of(
         [
             f"{doing} {data.described(exported)}: the arguments have another tree structure than in export. Pass each "
-            "one by position or by keyword as in export, without those that jit took as static: they are part of the "
-            "function",
+            "one by position or by keyword as in export. Leave out arguments that jit took as static: they are part of "
+            "the function",
             *([f"  {why}"] if why else differences or [f"  {otherwise}"]),
             *([_WITHOUT_WEIGHTS] if _lacks_weights(exported, in_tree) else []),
         ]

@@ -139,8 +139,8 @@ def check_platforms(fun_name: str, platforms: Sequence[Any]) -> None:
             jax.devices("gpu")
         except RuntimeError as error:
             raise ExportRuntimeError(
-                f"exporting {fun_name} for 'gpu': this process has no GPU, which would say what kind. Name the "
-                "platform: 'cuda' for GPUs of NVIDIA, or 'rocm' for those of AMD"
+                f"exporting {fun_name} for 'gpu': this process has no GPU, so the kind of GPU is not known. Name the "
+                "platform: 'cuda' for GPUs of NVIDIA, or 'rocm' for GPUs of AMD"
             ) from cause(error)
     known = _jax.known_platforms()
     if unknown := [platform for platform in platforms if platform not in known]:

@@ -29,7 +29,7 @@ def on_mesh(sharding: Any, mesh: Any, axis_names: Mapping[str, str] | None = Non
         ExportError: `mesh` differs in more than the names, or `axis_names` does not map its axes one to one.
     """
     if mesh is None and axis_names is not None:
-        raise ExportError("axis_names= says what the axes of a mesh are called: pass the mesh too")
+        raise ExportError("axis_names= gives the names of the axes of a mesh: pass the mesh too")
     if mesh is not None and not hasattr(mesh, "abstract_mesh"):
         raise ExportTypeError(
             f"expected a jax.sharding.Mesh or AbstractMesh, such as make_mesh(devices) makes, found {type(mesh)}"
@@ -68,8 +68,8 @@ def _check_renaming(stored: tuple[str, ...], given: tuple[str, ...], axis_names:
     }
     if found := [f"{what} {', '.join(map(repr, which))}" for what, which in problems.items() if which]:
         raise ExportError(
-            f"axis_names={dict(axis_names)} has to map the axes {stored}, which the function was exported with, one "
-            f"to one to those of the given mesh, {given}; it {'; it '.join(found)}"
+            f"axis_names={dict(axis_names)} has to map the axes {stored}, which the function was exported with, "
+            f"one to one to the axes of the given mesh, {given}; it {'; it '.join(found)}"
         )
     order = tuple(axis_names[name] for name in stored)
     # The module counts devices along the axes in the order that they had when it was exported.

@@ -55,7 +55,7 @@ def path_to_save(given: Any) -> str:
         ExportError: it is empty, a URL, or would be taken for a member of an archive.
         ExportTypeError: it is no path.
     """
-    text = path_of(given, "save", ". Write what serialize returns to a file object")
+    text = path_of(given, "save", ". To fill a file object, write the result of serialize to it")
     if "://" in text:
         raise ExportError(f"save takes the path of a file on this machine: {text!r} is a URL")
     archive, mark, member = text.rpartition("::")

@@ -115,8 +115,8 @@ def _list(targets: Iterable[str]) -> str:
 
 def _origin(targets: set[str]) -> str:
     if any(target.startswith(("lapack_", "blas_", "cu", "hip")) for target in targets):
-        return "those of linear algebra come with jaxlib, and need the JAX release that exported the function"
-    return "if jaxlib had them, use the JAX release that exported the function"
+        return "custom calls of linear algebra come with jaxlib, and need the JAX release that exported the function"
+    return "if they came with jaxlib, use the JAX release that exported the function"
 
 
 # Custom calls that are gone when the program runs: the compiler takes them apart.

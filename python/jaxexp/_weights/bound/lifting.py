@@ -247,7 +247,7 @@ def _warn(fun_name: str, stay: Iterable[str], in_rules: Iterable[str]) -> None:
     if stay := sorted(stay):
         said.append(
             f"these arrays stay in its module: {_listed(stay)}. Either they are not leaves of `weights`, or they are "
-            "used inside something that takes its arrays only as constants, or artifacts have no such dtype"
+            "used in a place that takes arrays only as constants, or an artifact cannot store their dtype as a weight"
         )
     if in_rules := sorted(in_rules):
         said.append(

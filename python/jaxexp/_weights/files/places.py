@@ -180,7 +180,7 @@ def _read(descriptor: int, target: memoryview, start: int, size: int) -> None:
     while done < len(target):
         count = os.preadv(descriptor, [target[done : done + _AT_ONCE]], start + done)
         if not count:
-            raise WeightsError("", f"{size:,} bytes", f"{start + done:,}: somebody cut the file while it was read")
+            raise WeightsError("", f"{size:,} bytes", f"{start + done:,}: the file was shortened while it was read")
         done += count
 
 
