@@ -376,7 +376,7 @@ class Session:
             what = "a file, a member of an archive, or arrays by name, in dicts, lists and tuples"
             raise ExportTypeError(f"with_weights takes {what}, not {weights!r:.80}")
         if (names := _names_of_weights(self._program)) is None:
-            raise self._refused("takes no weights: its first argument is not a dict of arrays")
+            raise self._refused("takes no weights: its first argument is no dict of arrays")
         tensors, place = _tensors(weights, handle, self._plugin, self._check_file)
         with as_file(tensors, names, rename) as file:
             other = "arrays" if place is None else repr(place)

@@ -58,9 +58,12 @@ def check_results(
         facts[_FLAGS] = " ".join(sorted(split(facts[_FLAGS])))
     expected = _native.artifact_digest(artifact).hex() if cases else "none"
     if digest != expected or len(returned) != len(cases):
+        wanted = f"results of the artifact's cases (digest {expected})"
+        if not cases:
+            wanted = "no results, because the artifact has no cases"
         raise ExportError(
-            f"{file!r}: expected results of the artifact's cases (digest {expected}), found results of another "
-            f"artifact or of other cases (digest {digest}): make the calls again with 'jaxexp-run --cases'"
+            f"{file!r}: expected {wanted}, found results of another artifact or of other cases (digest {digest}): make "
+            "the calls again with 'jaxexp-run --cases'"
         )
     return judged(name, cases, returned, facts, explained, tolerance)
 
