@@ -12,15 +12,11 @@ from unittest.mock import Mock
 import pytest
 
 import jaxexp
-from jaxexp._cli import inputs
+from jaxexp._cli import app, inputs
 from jaxexp._cli.commands import migrate
 from kit.command_line import started
 from kit.places import ROOT
 
-COMMANDS = (
-    "inspect", "verify", "run", "diff", "compat", "migrate", "specialize", "from-stablehlo", "precompile", "pack", "ls",
-    "unpack", "archive"
-)  # fmt: skip
 MAIN = "from jaxexp._cli.start import main; sys.exit(main())"
 
 
@@ -46,7 +42,7 @@ def test_without_a_command(good) -> None:
 
 
 def test_help_has_an_example(good) -> None:
-    for name in (*COMMANDS, "archive rm", "archive compact"):
+    for name in (*app._COMMANDS, "archive rm", "archive compact"):
         text = good(*name.split(), "--help")
         assert text.startswith(f"Usage: jaxexp {name}")
         examples = [line for line in text.partition("Example:\n")[2].splitlines() if line.strip()]
