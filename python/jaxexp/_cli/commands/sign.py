@@ -15,7 +15,7 @@ _EXAMPLE = """\b
 Example:
   jaxexp sign model.jaxexp fleet.zip --key release.pem
   jaxexp sign model.jaxexp model.exe --key release.pem -o release.sig
-  jaxexp sign models/ --key release.pem --certificate release.crt --chain intermediate.crt"""
+  jaxexp sign models/ --key own.pem --certificate own.crt --chain ca.crt"""
 
 
 @click.command(epilog=_EXAMPLE, short_help="Sign artifacts.")
