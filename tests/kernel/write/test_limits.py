@@ -7,9 +7,7 @@ import dataclasses
 import errno
 import mmap
 import os
-import resource
 import sys
-import warnings
 from typing import Any
 
 import jax
@@ -81,21 +79,17 @@ def test_kept_arguments() -> None:
     refused(with_arguments(2**16 + 1), "module_kept_var_idx: .* the one with index 65536: let it take fewer arrays")
     many = with_arguments(2**16 + 9, (0, 2**16 - 1))
     assert len(jaxexp.deserialize(many.serialize()).in_avals) == 2**16 + 9
-    for kept in ((5,), (0, -1)):
-        with pytest.raises(jaxexp.ExportError, match="module_kept_var_idx has indices of the 3 arguments"):
-            with_arguments(3, kept)
 
 
 def test_mesh_axes() -> None:
-    def with_axes(count: int, *last: Any) -> Any:
+    def with_axes(count: int) -> Any:
         names = tuple(f"axis{i}" for i in range(count))
         mesh = AbstractMesh((1,) * count, names, axis_types=(AxisType.Auto,) * count)
-        return exported(_in_named_shardings=(NamedSharding(mesh, P(*last or names[-1:])),))
+        return exported(_in_named_shardings=(NamedSharding(mesh, P(*names[-1:])),))
 
     loaded = jaxexp.deserialize(with_axes(256).serialize())
     assert loaded._in_named_shardings == with_axes(256)._in_named_shardings
     refused(with_axes(257), "at most 256 mesh axes, found 257")
-    refused(with_axes(1, P.UNCONSTRAINED), "(?i)unconstrained")
 
 
 def test_sizes() -> None:
@@ -207,30 +201,6 @@ def test_unknown_disabled_check() -> None:
     raises_alike(
         lambda library: (theirs if library is jax_export else jaxexp.Exported.from_jax(theirs)).serialize(), match="odd"
     )
-
-
-def test_a_file_stays_if_saving_fails(tmp_path) -> None:
-    path, exported = tmp_path / "f", jaxexp.export(jax.jit(jnp.sin))(arr(2))
-    exported.save(path)
-    before, big = path.read_bytes(), dataclasses.replace(exported, mlir_module_serialized=bytes(100_000))
-    with pytest.raises(jaxexp.SerializationError):
-        jaxexp.export(jax.jit(lambda x: touch(x, "unequal")))(arr(2)).save(path)
-
-    def save() -> int:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-        try:
-            big.save(path)
-        except OSError:
-            return 3
-        return 0
-
-    with warnings.catch_warnings(action="ignore"):  # JAX warns of forks
-        child = os.fork()
-    if child == 0:
-        os._exit(save())
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_save_where_it_cannot(tmp_path, monkeypatch) -> None:
