@@ -1,4 +1,4 @@
-"""Constants that become arguments: the jaxpr computes the same, and has none of them left."""
+"""Constants that become arguments: which of them, by what names; the jaxpr computes the same, and has none left."""
 
 from __future__ import annotations
 
@@ -192,3 +192,80 @@ def test_an_argument_in_the_place_of_a_constant() -> None:
     same(function(W, V, X), [outer(X) @ W + W])
     same(function(2 * W, V, X), [jnp.tanh(X @ (2 * W)) @ (2 * W) + jnp.tanh(X @ V @ (2 * W)) @ (2 * W) + 2 * W])
     assert lifting.with_existing(jaxpr, {}) is jaxpr
+
+
+RNG = np.random.default_rng(0)
+ROWS = RNG.standard_normal((4, 32)).astype(np.float32)
+
+
+def array(*shape: int) -> Any:
+    return jnp.asarray(RNG.standard_normal(shape), jnp.float32)
+
+
+def with_weights(function: Any, named: Any) -> Any:
+    return jaxexp.export(jax.jit(function), weights=named)(ROWS)
+
+
+def test_names_are_paths() -> None:
+    params = {"layers": [{"w": array(32, 32)} for _ in range(2)], "head": (array(32, 8),), "unused": array(3)}
+    first, second = (layer["w"] for layer in params["layers"])
+    model = with_weights(lambda x: jnp.tanh(x @ first) @ second @ params["head"][0], params)
+    assert list(model.weights) == ["head/0", "layers/0/w", "layers/1/w"]
+    w = array(32, 32)
+    for named, name in ((w, "weights"), ({"embed": w, "head": w}, "embed")):  # one array at two places is one weight
+        assert list(with_weights(lambda x: x @ w @ w.T, named).weights) == [name]
+
+
+def test_numpy_arrays() -> None:
+    """Found by their memory; those that JAX converts, by their content."""
+    wide = np.ones((32, 64), np.float32)
+    params = {"a": np.ones((32, 32), np.float32), "b": RNG.standard_normal((32, 32)), "view": wide[:, ::2]}
+    function = lambda x: x @ params["a"] @ jnp.asarray(params["b"]) @ params["view"]  # noqa: E731
+    model = with_weights(function, params)
+    assert list(model.weights) == ["a", "b", "view"]
+    np.testing.assert_allclose(model.call(ROWS), jax.jit(function)(ROWS), rtol=1e-4)
+
+
+def test_arrays_that_cannot_be_told_apart_stay() -> None:
+    """Biases of zeros, copied by JAX: it is not known which one is which, and a swap would mix them up."""
+    params = {"w": array(32, 32), "b0": np.zeros(1 << 18), "b1": np.zeros(1 << 18)}
+    with pytest.warns(UserWarning, match=r"stay in its module: one \(float32\[262144\], 1,048,576 bytes\)"):
+        model = with_weights(lambda x: (x @ params["w"]).sum() + params["b0"], params)
+    assert list(model.weights) == ["w"]
+
+
+def test_shardings_layouts_and_donation_stay() -> None:
+    mesh = Mesh(np.array(jax.devices()), ("d",), axis_types=(AxisType.Auto,))
+    w = jax.device_put(array(32, 32), NamedSharding(mesh, P(None, "d")))
+    rows = NamedSharding(mesh, P())
+    function = jax.jit(lambda x, y: (x @ w, y + 1), in_shardings=rows, out_shardings=(rows, rows), donate_argnums=1)
+    before = function.trace(ROWS, ROWS)
+    new, weights = lifting.with_weights(before, lifting.Named({"w": w}))
+    lowered = new.lower()
+    shardings = lowered.compile().input_shardings[0]
+    assert shardings[0]["w"].is_equivalent_to(w.sharding, 2)
+    assert shardings[1].is_equivalent_to(rows, 2)
+    assert [info.donated for info in jax.tree.leaves(lowered.args_info)] == [False, False, True]
+    assert before.lower().args_info is not None  # which is as it was
+    np.testing.assert_allclose(lowered.compile()(weights, ROWS, jnp.array(ROWS))[0], ROWS @ w, rtol=1e-4, atol=1e-5)
+
+
+def test_what_stays_is_said_once() -> None:
+    w, other = array(32, 32), array(512, 512)
+
+    @jax.custom_jvp
+    def rule(x: Any) -> Any:
+        return x @ w
+
+    rule.defjvp(lambda p, t: (rule(*p), t[0]))
+
+    def solve(x: Any) -> Any:
+        matvec = jax.jit(lambda y: 3 * y + (y @ other) / 100)
+        return jax.lax.custom_linear_solve(matvec, x, lambda mv, b: b / 3, symmetric=True)
+
+    with pytest.warns(UserWarning) as record:
+        with_weights(lambda x: rule(x).sum() + solve(jnp.ones((4, 512))), {"w": w, "other": other})
+    (warning,) = record
+    text = str(warning.message)
+    assert "these arrays stay in its module: other (float32[512,512], 1,048,576 bytes)" in text
+    assert "rules of their own, which close over them: w." in text
