@@ -22,16 +22,14 @@ from jax import export as jax_export
 
 import jaxexp
 from jaxexp import _native
+from jaxexp._api.exported import reader
 from kit import wire
 from kit.compare import assert_same_values
-from kit.corpus import CASES, export_with
 from kit.each import each
+from kit.models import exported_case
+from kit.ways import parts_of
 
 DeserializationError = jaxexp.DeserializationError
-
-
-def exported_case(name: str) -> Any:
-    return export_with(jaxexp, CASES[name].build())
 
 
 pytestmark = pytest.mark.jax
@@ -85,10 +83,13 @@ def damaged(blob: Any, at: int) -> bytes:
     return bytes(changed)
 
 
-def test_damage_to_a_module_shows_when_it_is_read(tmp_path) -> None:
+@each("apart", [False, True])
+def test_damage_to_a_module_shows_when_it_is_read(apart: bool, tmp_path: Path) -> None:
+    """Also if modules are stored apart."""
     blob = exported_case("sin").serialize(2)
     changed = damaged(blob, wire.locate(blob, "vjp.mlir_module_serialized")[0] + 100)
-    loaded = jaxexp.deserialize(changed)
+    image, (module, of_vjp, of_second) = parts_of(bytes(blob))
+    loaded = reader.read(image, [module, damaged(of_vjp, 100), of_second]) if apart else jaxexp.deserialize(changed)
     x = np.ones(4, np.float32)
     assert_same_values([loaded.call(x)], [jnp.sin(x)])
     vjp = loaded.vjp()
@@ -99,6 +100,7 @@ def test_damage_to_a_module_shows_when_it_is_read(tmp_path) -> None:
         lambda: loaded.save(tmp_path / "f", vjp_order=1),
         lambda: loaded.save(tmp_path / "f", vjp_order=1, trailer=False),
         lambda: loaded.to_jax().vjp().mlir_module_serialized, lambda: jaxexp.migrate(changed),
+        lambda: pickle.dumps(loaded),
     ):  # fmt: skip
         with pytest.raises(DeserializationError, match="damaged; get another copy") as error:
             use()
@@ -123,14 +125,14 @@ def test_damage_to_a_large_module_shows_with_the_last_piece(tmp_path) -> None:
     assert list(parts) == []
     (tmp_path / "f").write_bytes(b"earlier")
     os.mkfifo(tmp_path / "pipe")
-    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    pipe = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     try:
         for name in ("f", "pipe"):
             with pytest.raises(DeserializationError, match="damaged; get another copy"):
                 loaded.save(tmp_path / name)
-        assert os.read(reader, 1) == b""
+        assert os.read(pipe, 1) == b""
     finally:
-        os.close(reader)
+        os.close(pipe)
     assert (tmp_path / "f").read_bytes() == b"earlier"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "pipe"]
 
@@ -390,19 +392,20 @@ def test_sizes_that_do_not_fit(sizes: Any, error: type[Exception], message: str)
     assert isinstance(raised.value, jaxexp.ExportError) or error is TypeError
 
 
-@each("padded", [["n", "b"], ["b", "b"]])
-def test_hostile_padded_dimensions(padded: list[str]) -> None:
-    notes = _native.Notes("a test", {}, padded=padded)
-    blob = _native.encode([exported()], jax.__version__, _native.Form(), notes)
-    with pytest.raises(jaxexp.DeserializationError, match=r"trailer\.padded\[1\].* in ascending order"):
-        jaxexp.deserialize(blob)
+NOT_ASCENDING = r"trailer\.padded\[1\].* in ascending order"
+HOSTILE_SIZES = (
+    [[("b", 0)]], [[("b", -1)]], [[("n", 1), ("b", 1)]], [[("b", 1), ("b", 1)]], [[("b", i)] for i in range(1, 66)],
+)  # fmt: skip
 
 
 @each(
-    "sizes",
-    [[[("b", 0)]], [[("b", -1)]], [[("n", 1), ("b", 1)]], [[("b", 1), ("b", 1)]], [[("b", i)] for i in range(1, 66)]],
+    "notes, message",
+    [
+        *(({"padded": padded}, NOT_ASCENDING) for padded in (["n", "b"], ["b", "b"])),
+        *(({"sizes": sizes}, r"trailer\.sizes") for sizes in HOSTILE_SIZES),
+    ],
 )
-def test_hostile_sizes(sizes: Any) -> None:
-    blob = _native.encode([exported()], jax.__version__, _native.Form(), _native.Notes("a test", {}, sizes=sizes))
-    with pytest.raises(jaxexp.DeserializationError, match=r"trailer\.sizes"):
+def test_hostile_sizes(notes: Any, message: str) -> None:
+    blob = _native.encode([exported()], jax.__version__, _native.Form(), _native.Notes("a test", {}, **notes))
+    with pytest.raises(jaxexp.DeserializationError, match=message):
         jaxexp.deserialize(blob)
