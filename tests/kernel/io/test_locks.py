@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,14 @@ def test_a_forked_process_gets_it(by_another: bool) -> None:
             has_it.set()
             ended.wait()
 
-    def fork() -> int:
+    def fork(*first: Callable[[], object]) -> int:
         child = os.fork()
         if not child:
-            os._exit(0 if held.acquire(timeout=10) else 1)
+            try:
+                for step in first:
+                    step()
+            finally:
+                os._exit(0 if held.acquire(timeout=10) else 1)
         return os.waitpid(child, 0)[1]
 
     if by_another:
@@ -57,13 +62,7 @@ def test_a_forked_process_gets_it(by_another: bool) -> None:
         holder.join()
     else:
         with held:
-            child = os.fork()
-            if not child:
-                try:
-                    held.release()
-                finally:
-                    os._exit(0 if held.acquire(timeout=10) else 1)
-            status = os.waitpid(child, 0)[1]
+            status = fork(held.release)
     assert status == 0
 
 
