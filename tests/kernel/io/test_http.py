@@ -54,14 +54,6 @@ def test_a_server_that_refuses(status: int, words: str, data: bytes) -> None:
             assert isinstance(raised.value, FileNotFoundError) == ("find" in words)
 
 
-def test_an_empty_file() -> None:
-    with serving(b"") as server:
-        for read in (load, Archive.open):
-            with pytest.raises(DeserializationError, match="found an empty file") as error:
-                read(server.url)
-            assert error.value.file == server.url
-
-
 def test_there_is_no_server(data: bytes) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound, and not listening
