@@ -25,7 +25,7 @@ from jax import export as jax_export
 
 import jaxexp
 from jaxexp._kernel.releases import table
-from kit import mlir_bytes, wire
+from kit import wire
 from kit.alike import LIBRARIES, raises_alike
 from kit.compare import assert_same_fields
 from kit.corpus import CASES, EFFECTS, arr, export_with, f32
@@ -105,21 +105,11 @@ def test_files_that_are_too_large(tmp_path: Path) -> None:
     assert re.search(message, str(jaxexp.verify_many([path])[str(path)]))
 
 
-def test_not_a_buffer() -> None:
-    for not_bytes in (None, 3, "text", [1, 2], object()):
-        with pytest.raises(TypeError):
-            jaxexp.deserialize(not_bytes)
-    spread = memoryview(bytearray(2000))[::2]  # has gaps
-    with pytest.raises((jaxexp.ExportError, BufferError)):
-        jaxexp.deserialize(spread)
-
-
 @each("case", ["symbolic_batch", "sharded_2d", "nested_containers"])
-@each("library", LIBRARIES)
-def test_flipped_bits(library: str, case: str) -> None:
-    """Damage anywhere gives an error or an artifact that says something else; never a crash or another exception."""
+def test_flipped_bits(case: str) -> None:
+    """Damage where no digest is gives an error or another artifact; never a crash or another exception."""
     source = random.Random(case)
-    original = bytes(export_with(LIBRARIES[library], CASES[case].build()).serialize(vjp_order=1))
+    original = bytes(jax_blob(case, vjp_order=1))
     metadata = [i for i in range(len(original)) if original[i : i + 9] != original[:9]]
     refused = 0
     for _ in range(700):
@@ -305,17 +295,6 @@ def test_metadata_beyond_floats() -> None:
     assert jaxexp.deserialize(with_constraints((), [("k", "[1e308, 0.5]")])).metadata == {"k": [1e308, 0.5]}
 
 
-def test_negative_dtypes() -> None:
-    module = mlir_bytes.module(["builtin"], [(0, [0])], [], b"\1")
-    blob = of_values([aval("2", dtype=-1)], [0], mlir_module_serialized=module)
-    found = jaxexp.compatibility(blob)
-    assert found.dtypes == ("number -1",)
-    assert found.unreadable_here is not None
-    assert not found.readers
-    with pytest.raises(jaxexp.DeserializationError, match="dtype"):
-        jaxexp.deserialize(blob)
-
-
 def test_a_target_that_is_not_utf8(tmp_path: Path) -> None:
     """jaxlib parses it, and cannot say it. A pass over many artifacts goes on."""
     x = np.eye(3, dtype=np.float32)
@@ -417,10 +396,13 @@ def test_unknown_slots_are_ignored(path: str) -> None:
     assert jaxexp.compatibility(blob).unreadable_here is None
 
 
+UNKNOWN_DTYPE = r"at in_avals\[0\]\.dtype: expected a dtype \(0 to 29, or a registered one\)"
+
+
 @each(
     "path, number, expected",
     [
-        ("in_avals.0.dtype", 77, r"at in_avals\[0\]\.dtype: expected a dtype \(0 to 29, or a registered one\)"),
+        *(("in_avals.0.dtype", number, UNKNOWN_DTYPE) for number in (77, -1)),
         ("in_tree.kind", 9, r"at in_tree\.kind: expected a kind of tree node \(0 to 5\)"),
         ("in_avals.0.memory_space", 8, r"\.memory_space: expected a memory space \(0 to 3\)"),
         ("unique_abstract_meshes.0.axis_types.0", 5, r"\.axis_types\[0\]: expected a type of mesh axis \(1 to 3\)"),
