@@ -8,6 +8,7 @@ import itertools
 import pickle
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ import pytest
 from jax import export as jax_export
 
 import jaxexp
-from jaxexp._kernel.codec import library_nodes
+from jaxexp._kernel.codec import binding, library_nodes, treedefs
 from kit.compare import assert_same_values
 from kit.corpus import arr, spec
 from kit.each import each
@@ -25,6 +26,18 @@ from kit.library_nodes import MISSING, VALUES, Node, Pair, described, double, re
 from kit.trees import LIBRARIES
 
 pytestmark = pytest.mark.jax
+
+
+@pytest.fixture(params=["node list", "node by node"])
+def way_of_trees(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tree structures go through their node list where its layout is known, and node by node where it is not."""
+    assert treedefs.state_is_known
+    monkeypatch.setattr(treedefs, "state_is_known", request.param == "node list")
+    binding.bind.cache_clear()
+    yield
+    monkeypatch.undo()
+    binding.bind.cache_clear()
+    binding.bind()
 
 
 @each("name", ["namedtuple in dict", "dataclass", "node"])
