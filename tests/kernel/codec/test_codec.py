@@ -6,9 +6,7 @@ import array
 import dataclasses
 import gc
 import json
-import mmap
 import re
-import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
@@ -24,16 +22,14 @@ from jax.sharding import PartitionSpec as P
 
 import jaxexp
 from jaxexp import _native
-from kit import wire
+from kit import costs, wire
+from kit.command_line import started
 from kit.compare import assert_same_chains, assert_same_fields
-from kit.corpus import CASES, arr, export_with, f32, spec
+from kit.corpus import arr, f32, spec
+from kit.models import exported_case
 
 pytestmark = pytest.mark.jax
 MEGABYTE = 2**20
-
-
-def exported_case(name: str, library=jaxexp):
-    return export_with(library, CASES[name].build())
 
 
 _CHILD = """
@@ -60,10 +56,7 @@ def test_same_bytes_in_every_process(tmp_path, subprocess_env) -> None:
     names = ["mixed_nodes", "several_effects", "reduced_argument", "unicode_keys"]
     outputs = set()
     for seed in ("1", "4242"):
-        done = subprocess.run(
-            [sys.executable, "-c", _CHILD, str(tmp_path / "f"), *names],
-            env=subprocess_env(PYTHONHASHSEED=seed), capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        done = started(_CHILD, tmp_path / "f", *names, env=subprocess_env(PYTHONHASHSEED=seed))
         assert done.returncode == 0, done.stderr
         outputs.add(done.stdout)
     assert len(outputs) == 1
@@ -94,11 +87,7 @@ def test_any_buffer() -> None:
         assert_same_chains(loaded, original, 1, as_written=True)
         assert loaded.serialize(vjp_order=1) == blob
         assert loaded == jaxexp.deserialize(blob)
-    # None is held, as with jax.export, but bytes are as long as they are needed.
-    with mmap.mmap(-1, len(blob)) as mapped:
-        mapped[:] = blob
-        loaded = jaxexp.deserialize(mapped)
-    assert_same_chains(loaded, original, 1, as_written=True)
+    # Bytes are held as long as they are needed; other buffers are not (see test_first_use.py).
     before = sys.getrefcount(blob)
     vjp = jaxexp.deserialize(blob).vjp()
     gc.collect()
@@ -157,17 +146,13 @@ def test_no_module_is_copied(large, tmp_path) -> None:
 def test_reading_a_signature_reads_no_module(large, tmp_path) -> None:
     path = tmp_path / "f"
     large.save(path)
-
-    def resident() -> int:
-        return int(re.search(r"VmRSS:\s+(\d+)", Path("/proc/self/status").read_text())[1])
-
-    before = resident()
+    before = costs.kilobytes("VmRSS")
     loaded = jaxexp.load(path)
     assert loaded.in_avals == large.in_avals
     assert hash(loaded) == hash(dataclasses.replace(large, _get_vjp=None))
-    assert resident() - before < 1024 * 4
+    assert costs.kilobytes("VmRSS") - before < 1024 * 4
     assert len(loaded.mlir_module_serialized) == 16 * MEGABYTE
-    assert resident() - before > 1024 * 12
+    assert costs.kilobytes("VmRSS") - before > 1024 * 12
 
 
 def test_equal_subtables_are_written_once() -> None:
