@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 import itertools
 import json
 import typing
@@ -124,16 +123,6 @@ def test_unregistered_classes_are_stored_by_name(make: Callable[[Any], Any]) -> 
     result = jaxexp.deserialize(exported.serialize()).call(value)
     assert_same_values(jax.tree.leaves(result), jax.tree.leaves(squares(value)))
     assert jax.tree.structure(result) == jax.tree.structure(value) or make is namedtuple  # a local class of no module
-
-
-def test_meta_fields_are_part_of_the_tree() -> None:
-    value = dataclass_of_jax(jaxexp)
-    for writer, reader in PAIRS:
-        loaded = check(value, LIBRARIES[writer], LIBRARIES[reader])
-        result = loaded.call(value)
-        assert (result.units, result.name) == (3, "layer")
-        with pytest.raises(ValueError):
-            loaded.call(dataclasses.replace(value, units=4))
 
 
 register_plain(jaxexp, flax.core.FrozenDict)
@@ -305,21 +294,6 @@ def test_unregistered_node_needs_from_children(library: str) -> None:
 def test_only_namedtuples_register_as_namedtuples(library: str) -> None:
     for other in (tuple, dict, fresh_node().type):
         refused(library, lambda other=other: register(library, Fresh(other, "test_registry.wrong", {})))
-
-
-def test_works_as_a_class_decorator() -> None:
-    @functools.partial(
-        jaxexp.register_pytree_node_serialization,
-        serialized_name="test_registry.Decorated",
-        serialize_auxdata=lambda aux: b"",
-        deserialize_auxdata=lambda data: (),
-    )
-    @jax.tree_util.register_dataclass
-    @dataclasses.dataclass
-    class Decorated:
-        x: typing.Any
-
-    round_trip(Decorated(arr(2)), ("jaxexp", "jax"), ("jax", "jaxexp"))
 
 
 def test_ordered_dict_needs_no_registration() -> None:
