@@ -13,6 +13,7 @@ import pytest
 from jax import export as jax_export
 
 import jaxexp
+from kit.alike import LIBRARIES
 from kit.compare import assert_same_placement, assert_same_values
 from kit.corpus import CASES, arr, export_with, f32, spec, touch
 from kit.derivatives import pull_back
@@ -24,9 +25,6 @@ pytestmark = pytest.mark.jax
 def loaded(fun: Any, *specs: Any, vjp_order: int = 0, platforms: Any = None, **kwspecs: Any) -> jaxexp.Exported:
     exported = jaxexp.export(fun, platforms=platforms)(*specs, **kwspecs)
     return jaxexp.deserialize(exported.serialize(vjp_order=vjp_order))
-
-
-LIBRARIES = {"jaxexp": jaxexp, "jax": jax_export}
 
 
 def is_static(exported: jaxexp.Exported) -> bool:
@@ -112,15 +110,6 @@ def test_to_other_symbolic_dimensions() -> None:
     np.testing.assert_allclose(fixed.call(arr(2, 3), arr(3, 5)), arr(2, 3) @ arr(3, 5), rtol=1e-6)
 
 
-def test_several_platforms() -> None:
-    (b,) = jaxexp.symbolic_shape("b")
-    fun = jax.jit(lambda x: jax.lax.platform_dependent(x, cpu=lambda x: x + 1, default=lambda x: x - 1))
-    fixed = loaded(fun, spec((b,)), platforms=("tpu", "cpu", "cuda")).specialize(spec((3,)))
-    assert fixed.platforms == ("tpu", "cpu", "cuda")
-    for library in LIBRARIES.values():
-        np.testing.assert_allclose(library.deserialize(fixed.serialize()).call(arr(3)), arr(3) + 1)
-
-
 def test_keys_tokens_and_dropped_arguments() -> None:
     (b,) = jaxexp.symbolic_shape("b")
     keys = spec((b,), jax.random.key(0).dtype)
@@ -199,11 +188,3 @@ def test_weak_types_and_scalars() -> None:
     read = jaxexp.deserialize(exported.serialize())
     assert read.specialize(f32(0), spec((3,))).weak_arguments == fixed.weak_arguments == (0,)
     np.testing.assert_allclose(fixed.call(2.0, arr(3)), 2 * arr(3), rtol=1e-6)
-
-
-def test_vjps_keep_what_the_function_was_exported_with() -> None:
-    (b,) = jaxexp.symbolic_shape("b")
-    exported = jaxexp.export(jax.jit(jnp.sin), compatibility="jax-0.6.2")(spec((b,)))
-    fixed = exported.specialize(spec((3,)))
-    for function in (fixed, fixed.vjp()):
-        assert jaxexp.compatibility(bytes(function.serialize())).readable_by("0.6.2")

@@ -243,9 +243,10 @@ def test_choice_is_kept_for_the_function_and_its_vjps(tmp_path: Path) -> None:
         assert stablehlo_of(function) <= table.number("1.1.3")
         assert function.calling_convention_version == 9
         assert wire.read(function.serialize(), "serialization_version") == 2
-    of_one = of_any_size.specialize(spec((3,))).serialize()
-    assert wire.read(of_one, "serialization_version") == 2
-    assert stablehlo_of(jaxexp.deserialize(of_one)) <= table.number("1.1.3")
+    of_one = of_any_size.specialize(spec((3,)))
+    for function in (of_one, of_one.vjp()):
+        assert wire.read(function.serialize(), "serialization_version") == 2
+        assert stablehlo_of(jaxexp.deserialize(function.serialize())) <= table.number("1.1.3")
     blob = exported.serialize(2)
     assert wire.read(blob, "vjp.vjp.serialization_version") == 2
     exported.save(tmp_path / "sin", vjp_order=2)
