@@ -68,20 +68,6 @@ def test_calling_convention_out_of_range(version: int) -> None:
         raises_alike(lambda library: library.export(jax.jit(jnp.sin))(arr(2)), match=f"{version}.*9.*10")
 
 
-def test_wrong_arguments_of_the_function_itself() -> None:
-    """Errors of the function being traced are the user's own and pass through."""
-
-    @jax.jit
-    def broken(x):
-        raise LookupError("mine")
-
-    for library in LIBRARIES.values():
-        with pytest.raises(LookupError, match="mine"):
-            library.export(broken)(arr(2))
-        with pytest.raises(TypeError):
-            library.export(jax.jit(lambda x: x))(arr(2), arr(2))
-
-
 def _function(library: Any) -> Any:
     """float32[a, 2], {"k": float32[2*a], "n": int32[]}, scale=float32[] -> float32[a, 2]."""
     (a,) = library.symbolic_shape("a")
