@@ -91,30 +91,19 @@ def test_artifacts_of_any_age(version: str, name: str) -> None:
 def test_locations_of_all_kinds() -> None:
     """Also those that JAX does not write: fused ones, calls without names, files under a name of their own."""
     with _jax.make_ir_context() as context:
-        ir = _jax.ir
-        file = ir.Location.file("/home/user/f.py", 3, 4)
-        named = [ir.Location.name(name, file) for name in "fgh"]
-        kinds = {
-            "file": (file, ir.Location.unknown()),
-            "name": (ir.Location.name("x"), ir.Location.name("x")),
-            "scope": (ir.Location.name("scope", file), ir.Location.name("scope")),
-            "scopes": (
-                ir.Location.name("a", ir.Location.name("b", ir.Location.name("f", file))),
-                ir.Location.name("a", ir.Location.name("b", ir.Location.name("f"))),
-            ),
-            "calls": (ir.Location.callsite(file, [file, file]), ir.Location.unknown()),
-            "calls in calls": (
-                ir.Location.callsite(ir.Location.callsite(named[0], [file, named[1]]), [named[2], file]),
-                ir.Location.callsite(ir.Location.name("f"), [ir.Location.name("g"), ir.Location.name("h")]),
-            ),
-            "fused": (
-                ir.Location.fused([ir.Location.name("f", file), ir.Location.name("g", file)]),
-                ir.Location.fused([ir.Location.name("f"), ir.Location.name("g")]),
-            ),
-        }
-        text = "module { func.func public @main() { return } }"
-        for before, after in kinds.values():
-            module = ir.Module.parse(text, context)
+        name, calls, fused = _jax.ir.Location.name, _jax.ir.Location.callsite, _jax.ir.Location.fused
+        file, unknown = _jax.ir.Location.file("/home/user/f.py", 3, 4), _jax.ir.Location.unknown()
+        f, g, h = (name(text, file) for text in "fgh")
+        for before, after in (
+            (file, unknown),
+            (name("x"), name("x")),
+            (name("scope", file), name("scope")),
+            (name("a", name("b", f)), name("a", name("b", name("f")))),
+            (calls(file, [file, file]), unknown),
+            (calls(calls(f, [file, g]), [h, file]), calls(name("f"), [name("g"), name("h")])),
+            (fused([f, g]), fused([name("f"), name("g")])),
+        ):
+            module = _jax.ir.Module.parse("module { func.func public @main() { return } }", context)
             list(mlir.iter_operations(module))[-1].location = before
             locations.reduce(module, "names")
             assert list(mlir.iter_operations(module))[-1].location == after
