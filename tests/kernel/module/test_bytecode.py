@@ -14,6 +14,7 @@ from jaxexp._kernel.module import mlir
 from kit import in_forks, mlir_bytes, named_devices
 from kit.corpus import arr
 from kit.each import each
+from kit.mlir_bytes import number
 from kit.operations import OPERATIONS
 from kit.other_modules import context, serialized
 from kit.places import GOLDEN
@@ -102,10 +103,6 @@ def test_every_shortened_module(module) -> None:
         assert error.value.path == "mlir_module_serialized"
     for bad in (b"", b"ML", b"module {}", bytes(100), b"ML\xefR" + b"\xff" * 50):
         refused(bad, "MLIR bytecode")
-
-
-def number(n: int) -> bytes:
-    return bytes([2 * n + 1]) if n < 1 << 7 else b"\0" + n.to_bytes(8, "little")
 
 
 def numbers(*values: int) -> bytes:
