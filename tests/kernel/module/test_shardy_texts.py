@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -16,10 +14,10 @@ from kit import other_modules
 from kit.each import each
 
 pytestmark = pytest.mark.jax
-X = np.ones(4, np.float32)
+X = np.ones(2, np.float32)
 MESH = '{m = #sdy.mesh<["x"=1]>}'
 OF_OPERATION = '#sdy.sharding_per_value<[<@m, [{"x"}]>]>'
-RULE = "#sdy.op_sharding_rule<([i])->([i]) {i=4}, custom>"
+RULE = "#sdy.op_sharding_rule<([i])->([i]) {i=2}, custom>"
 
 
 def _frontend(**texts: str | bytes) -> str:
@@ -34,24 +32,13 @@ def _function(meshes: str | bytes = MESH, argument: str = "", result: str = "", 
     of = {"argument": argument, "result": result}
     argument, result = (_frontend(sharding=text) if text else "" for text in of.values())
     target = "xla.sdy.FuncResultSharding" if "sharding" in operation else "Sharding"
-    return _of_text(
-        f"""module attributes {_frontend(meshes=meshes)} {{
-          func.func @main(%x: tensor<4xf32> {argument}) -> (tensor<4xf32> {result}) {{
-            %0 = stablehlo.custom_call @{target}(%x) {_frontend(**operation)} : (tensor<4xf32>) -> tensor<4xf32>
-            return %0 : tensor<4xf32>
-          }}
-        }}"""
-    )
-
-
-@functools.cache
-def _frame() -> jaxexp.Exported:
-    return jaxexp.export(jax.jit(lambda x: x * 1))(X)
-
-
-def _of_text(text: str) -> jaxexp.Exported:
-    changed = dataclasses.replace(_frame(), mlir_module_serialized=other_modules.serialized(text))
-    return jaxexp.deserialize(changed.serialize())
+    text = f"""module attributes {_frontend(meshes=meshes)} {{
+      func.func @main(%x: tensor<2xf32> {argument}) -> (tensor<2xf32> {result}) {{
+        %0 = stablehlo.custom_call @{target}(%x) {_frontend(**operation)} : (tensor<2xf32>) -> tensor<2xf32>
+        return %0 : tensor<2xf32>
+      }}
+    }}"""
+    return jaxexp.deserialize(other_modules.with_module(text))
 
 
 USES: dict[str, Any] = {
@@ -101,7 +88,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "two shardings": {"sharding": "#sdy.sharding_per_value<[<@m, [{}]>, <@m, [{}]>]>"},
     "of a result": {"result": RULE},
     "a rule of others": {"sharding_rule": RULE.replace("([i])->", "([i], [i])->")},
-    "many factors": {"sharding_rule": "#sdy.op_sharding_rule<([z_99999999999])->([i]) {i=4}, custom>"},
+    "many factors": {"sharding_rule": "#sdy.op_sharding_rule<([z_99999999999])->([i]) {i=2}, custom>"},
     "no rule": {"sharding_rule": OF_OPERATION},
 }
 
@@ -117,11 +104,10 @@ def test_what_is_refused(name: str, use: str, capfd: pytest.CaptureFixture[str])
 
 
 def _with_frontend(frontend: str) -> jaxexp.Exported:
-    return _of_text(
-        f"""module attributes {{mhlo.frontend_attributes = {frontend}}} {{
-          func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {{ return %x : tensor<4xf32> }}
-        }}"""
-    )
+    text = f"""module attributes {{mhlo.frontend_attributes = {frontend}}} {{
+      func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {{ return %x : tensor<2xf32> }}
+    }}"""
+    return jaxexp.deserialize(other_modules.with_module(text))
 
 
 @each("frontend", ['"{}"', "5 : i32", "unit", '["xla.sdy.meshes"]'])
