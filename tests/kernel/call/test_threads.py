@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +16,7 @@ import pytest
 
 import jaxexp
 from kit import starving
+from kit.command_line import started
 from kit.compare import assert_same_values
 from kit.corpus import CASES, arr, export_with
 
@@ -253,9 +252,7 @@ WAYS = {
 
 @pytest.mark.processes(reason="each ends while its threads are in C++")
 @pytest.mark.parametrize("way", WAYS)
-def test_the_end_of_the_interpreter(way: str, tmp_path: Path) -> None:
+def test_the_end_of_the_interpreter(way: str, tmp_path: Path, subprocess_env: Any) -> None:
     """Before 3.14, Python ends threads by unwinding their stacks: C++ must not free objects of Python then."""
-    done = subprocess.run(
-        [sys.executable, "-c", ENDS, tmp_path, WAYS[way]], capture_output=True, text=True, check=False
-    )
+    done = started(ENDS, tmp_path, WAYS[way], env=subprocess_env())
     assert done.returncode == 0, (done.returncode, done.stderr)

@@ -7,7 +7,6 @@ import contextlib
 import gc
 import os
 import struct
-import subprocess
 import sys
 import unittest.mock
 import weakref
@@ -28,6 +27,7 @@ from jaxexp._kernel.codec import nodes
 from jaxexp._kernel.io import sources
 from kit import wire
 from kit.any_modules import with_modules
+from kit.command_line import started
 from kit.compare import assert_same_fields
 from kit.corpus import CASES, arr
 from kit.each import each
@@ -453,10 +453,7 @@ print("forked")
 @pytest.mark.processes(reason="Ctrl-C and forks are for whole processes")
 def test_signals_and_forks(tmp_path: Path, subprocess_env) -> None:
     with_modules(1, 100).save(tmp_path / "one")
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, tmp_path / "one"], env=subprocess_env(),
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    done = started(PROGRAM, tmp_path / "one", env=subprocess_env(), timeout=120)
     assert done.stdout == "interrupted\nforked\n", done.stderr
 
 
