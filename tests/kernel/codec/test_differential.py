@@ -26,11 +26,11 @@ from kit.compare import (
 from kit.corpus import CASES, Program, export_with
 from kit.derivatives import cotangents, pull_back, second_order
 from kit.each import each
+from kit.sharded.case import LIBRARIES
 from kit.ways import assert_apart_as_in_one, assert_inspected_as_loaded
 
 pytestmark = pytest.mark.jax
 
-LIBRARIES = {"jax": jax_export, "ours": jaxexp}
 ROUTES = ("ours to ours", "ours to jax", "jax to ours")  # who writes the bytes, who reads and calls them
 every_case = pytest.mark.parametrize("name", CASES)
 
@@ -115,9 +115,11 @@ def crosses_over(name: str, order: int) -> None:
     assert_same_fields(ours, exported(name, "jax"))
     # jax.export makes a VJP anew each time, with other source locations in the module.
     assert_same_chains(ours, exported(name, "jax"), order, module=False)
-    back = exported(name, "ours").to_jax()
-    assert isinstance(back, jax_export.Exported)
-    assert_same_chains(back, exported(name, "ours"), order)
+    for there in (exported(name, "ours"), loaded(name, "ours to ours")):
+        back = there.to_jax()
+        assert {type(link) for link in chain(back, order)} == {jax_export.Exported}
+        assert_same_chains(back, there, order)
+    assert not chain(back, order)[-1].has_vjp()
 
 
 def jax_export_ignores_the_trailer(name: str, order: int) -> None:
@@ -225,54 +227,6 @@ def has_the_same_second_derivatives(name: str, route: str) -> None:
 def test_values_and_derivatives(name: str, route: str, holds: Callable[[str, str], None]) -> None:
     with CASES[name].context():
         holds(name, route)
-
-
-def test_vjp_of_symbolic_shapes_at_several_sizes() -> None:
-    ours = loaded("symbolic_batch", "ours to ours")
-    p = program("symbolic_batch")
-    for rows in (1, 7):
-        args = (jnp.ones((rows, 4)), p.args[1])
-        assert_same_values(ours.call(*args), p.live(*args))
-        assert_same_values(pull_back(ours.call, args, {}), pull_back(p.live, args, {}))
-
-
-@each("name", ["nested_containers", "symbolic_batch", "custom_vjp", "dropped"])
-def test_forward_mode(name: str) -> None:
-    """Needs the VJP of the VJP: computed from it, on loaded functions too."""
-    p = program(name)
-    fun = jaxexp.deserialize(exported(name, "ours").serialize(vjp_order=2)).call
-
-    def push(f: Any) -> Any:
-        return jax.jit(lambda *args: jax.jvp(f, args, cotangents(args)))(*p.args)
-
-    assert_same_values(push(fun), push(custom_vjp_as_jvp if name == "custom_vjp" else p.live))
-
-
-def custom_vjp_as_jvp(x: Any) -> Any:
-    """What the corpus's custom_vjp computes, with its rule: JAX itself has no forward mode for a custom_vjp."""
-
-    @jax.custom_jvp
-    def clipped(x: Any) -> Any:
-        return jnp.clip(x, -1, 1)
-
-    clipped.defjvp(lambda primals, tangents: (clipped(*primals), tangents[0] * jnp.cos(primals[0]) * 3))
-    return clipped(x * 2)
-
-
-@each("name", ["nested_containers", "multi_platform"])
-def test_vmap(name: str) -> None:
-    p = program(name)
-    stacked = jax.tree.map(lambda x: jnp.stack([x, x]), p.args)
-    found = jax.jit(jax.vmap(loaded(name, "ours to ours").call))(*stacked)
-    assert_same_values(found, jax.jit(jax.vmap(p.live))(*stacked))
-
-
-def test_hessian() -> None:
-    loss = jaxexp.deserialize(exported("remat", "ours").serialize(vjp_order=3)).call
-    p = program("remat")
-    expected = jax.hessian(p.live)(*p.args)
-    assert_same_values(jax.hessian(loss)(*p.args), expected, rtol=1e-4)
-    assert_same_values(jax.jacrev(jax.jacfwd(loss))(*p.args), expected, rtol=1e-4)
 
 
 @pytest.mark.long(

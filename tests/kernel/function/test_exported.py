@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 import jaxexp
 from kit.alike import raises_alike
 from kit.command_line import started
-from kit.compare import assert_same_chains, assert_same_fields, assert_same_values, describe
+from kit.compare import assert_same_fields, assert_same_values
 from kit.corpus import CASES, arr, mesh, spec
 from kit.derivatives import pull_back
 from kit.each import each
@@ -127,45 +127,6 @@ def test_shardings_jax() -> None:
 @each("wrong", [((8,), ("x",)), ((2, 4), ("x", "y")), ((4, 2), ("a", "b"))])
 def test_shardings_jax_needs_a_like_mesh(wrong) -> None:
     raises_alike(lambda library: exported_case("sharded_2d", library).in_shardings_jax(mesh(*wrong)))
-
-
-def test_from_jax_carries_the_vjp() -> None:
-    theirs = exported_case("sin", jax_export)
-    ours = jaxexp.Exported.from_jax(theirs)
-    assert type(ours) is type(ours.vjp()) is jaxexp.Exported
-    assert ours.has_vjp()
-    assert_same_chains(jaxexp.deserialize(ours.serialize(vjp_order=2)), ours, 2, as_written=True)
-    loaded = jaxexp.Exported.from_jax(jax_export.deserialize(theirs.serialize()))
-    assert not loaded.has_vjp()
-    assert jaxexp.Exported.from_jax(jax_export.deserialize(theirs.serialize())) == loaded
-
-
-def test_to_jax_carries_the_vjp() -> None:
-    ours = jaxexp.deserialize(exported_case("sin").serialize(vjp_order=1))
-    theirs = ours.to_jax()
-    assert type(theirs) is type(theirs.vjp()) is jax_export.Exported
-    assert not theirs.vjp().has_vjp()
-    np.testing.assert_allclose(jax.grad(lambda x: theirs.call(x).sum())(arr(4)), np.cos(arr(4)), rtol=1e-5)
-    assert_same_chains(jax_export.deserialize(theirs.serialize(vjp_order=1)), ours, 1)
-    assert describe(jaxexp.Exported.from_jax(theirs)) == describe(ours)
-    there = exported_case("custom_call_allowed").to_jax()
-    for exported, library in ((there, jax_export), (jaxexp.Exported.from_jax(there), jaxexp)):
-        assert exported.disabled_safety_checks
-        assert all(isinstance(check, library.DisabledSafetyCheck) for check in exported.disabled_safety_checks)
-
-
-def test_loaded_function_outlives_its_file(tmp_path) -> None:
-    path = tmp_path / "f.jaxexp"
-    exported_case("sin").save(path)
-    loaded = jaxexp.load(path)
-    exported_case("scalars").save(path)
-    np.testing.assert_allclose(loaded.call(arr(4)), np.sin(arr(4)), rtol=1e-6)
-    assert jaxexp.load(path).fun_name == exported_case("scalars").fun_name
-    path.unlink()
-    assert jaxexp.deserialize(loaded.serialize()) == loaded
-    assert "stablehlo.sine" in loaded.mlir_module()
-    with pytest.raises(FileNotFoundError):
-        jaxexp.load(path)
 
 
 @pytest.mark.processes(reason="the main promise: what one saved, another one that never saw the function runs")
