@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export as jax_export
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxexp
@@ -30,7 +30,7 @@ from kit.corpus import Program, arr, export_with, f32, mesh, spec
 from kit.derivatives import pull_back, second_order
 from kit.each import each
 from kit.sharded.all import CASES, exported, loaded, name_of, program
-from kit.sharded.case import LIBRARIES, Auto, Explicit, Manual, abstract, abstract_mesh_by_default, gspmd
+from kit.sharded.case import LIBRARIES, Auto, Explicit, abstract, abstract_mesh_by_default, gspmd
 
 pytestmark = pytest.mark.jax
 
@@ -192,23 +192,6 @@ def test_unreduced_by_another_operation_is_refused() -> None:
     exported = dataclasses.replace(jaxexp.export(jax.jit(jnp.sin))(arr(4)), _in_named_shardings=(s,))
     with pytest.raises(jaxexp.SerializationError, match="unreduced"):
         exported.serialize()
-
-
-def test_meshes_of_other_device_orders() -> None:
-    one, two = (jax.make_mesh((8,), (n,), devices=d, axis_types=(Auto,))
-                for n, d in (("x", jax.devices()), ("y", jax.devices()[::-1])))  # fmt: skip
-    fun = jax.jit(lambda a, b: a * b, in_shardings=(NamedSharding(one, P("x")), NamedSharding(two, P("y"))))
-    for library in LIBRARIES.values():
-        with pytest.raises(ValueError, match="incompatible devices"):
-            library.export(fun)(spec((8,)), spec((8,)))
-
-
-def test_manual_axes_outside_of_shard_map() -> None:
-    s = NamedSharding(AbstractMesh((8,), ("x",), (Manual,)), P())
-    for fun, of_spec in ((jax.jit(jnp.sin, in_shardings=s), None), (jax.jit(jnp.sin), s)):
-        for library in LIBRARIES.values():
-            with pytest.raises(AssertionError):  # JAX's, while it lowers
-                library.export(fun)(spec((8,), sharding=of_spec))
 
 
 def test_result_whose_sharding_is_left_open() -> None:
