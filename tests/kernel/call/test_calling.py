@@ -16,16 +16,13 @@ from jax import lax
 
 import jaxexp
 from jaxexp import _jax
+from kit.alike import LIBRARIES
+from kit.batches import reload
 from kit.compare import assert_same_values
 from kit.corpus import arr, f32, spec, touch
 from kit.each import each
 
 pytestmark = pytest.mark.jax
-LIBRARIES = {"jaxexp": jaxexp, "jax": jax_export}
-
-
-def reload(exported: Any, vjp_order: int = 0) -> jaxexp.Exported:
-    return jaxexp.deserialize(exported.serialize(vjp_order=vjp_order))
 
 
 def loaded(fun: Any, *specs: Any, vjp_order: int = 0, platforms: Any = None) -> jaxexp.Exported:
@@ -192,11 +189,6 @@ def test_one_platform_inside_several_is_refused_unless_disabled() -> None:
     unchecked = reload(jaxexp.export(jax.jit(lambda x: x + 1), platforms=("tpu",), disabled_checks=[check])(arr(3)))
     outer = reload(jaxexp.export(jax.jit(unchecked.call), platforms=("cpu", "tpu"))(arr(3)))
     np.testing.assert_allclose(outer.call(arr(3)), arr(3) + 1, rtol=1e-6)
-
-
-def test_platform_index_in_derivatives_and_batches() -> None:
-    inner = loaded(_tell_platform, f32(0), platforms=MANY, vjp_order=1)
-    np.testing.assert_allclose(jax.vmap(jax.grad(lambda x: inner.call(x) ** 2))(arr(3)), 2 * (arr(3) + 1), rtol=1e-6)
 
 
 @each("feature, version", [("plain", 9), ("everything", 9), ("plain", 10), ("everything", 10), ("dropped", 10)])

@@ -22,6 +22,7 @@ from jax._src.interpreters.partial_eval import dce_jaxpr
 import jaxexp
 from jaxexp._kernel.call.primitive import call_exported_p, pushforward_p
 from jaxexp._readback.vmap import mapped_p
+from kit.alike import LIBRARIES
 from kit.compare import assert_same_values
 from kit.corpus import CASES, arr, export_with, f32, spec
 from kit.derivatives import cotangents, pull_back
@@ -29,7 +30,6 @@ from kit.each import each
 
 pytestmark = pytest.mark.jax
 
-LIBRARIES = {"jaxexp": jaxexp, "jax": jax_export}
 VECTOR = spec((3,))
 X, V = arr(3), arr(3, seed=1)
 
