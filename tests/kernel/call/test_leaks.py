@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
 import sys
 import weakref
 from typing import Any
@@ -13,28 +12,28 @@ import pytest
 
 import jaxexp
 from jaxexp._kernel.call import shared
+from kit.command_line import started
 
-pytestmark = [pytest.mark.jax, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/statm")]
+pytestmark = [pytest.mark.jax, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")]
 
 # What grows in so many rounds, after a tenth of them: of loading and writing, and of loading and calling.
 ROUNDS = """
-import gc, os, sys
+import gc
 import jax
-from jax import monitoring
 import jaxexp
 from kit.corpus import CASES, export_with
+from kit.costs import kilobytes
+from kit.steps import counted
 
 def grown(what, name, rounds):
     case = CASES[name]
     program, order = case.build(), case.vjp_order
     kept = jaxexp.deserialize(export_with(jaxexp, program).serialize(vjp_order=order))
-    blob, compiled = bytes(kept.serialize(order)), []
-    monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compiled.append(event))
+    blob = bytes(kept.serialize(order))
 
     def resident():
         gc.collect()
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return 1024 * kilobytes("VmRSS")
 
     def reading():
         loaded = jaxexp.deserialize(blob)
@@ -49,11 +48,12 @@ def grown(what, name, rounds):
     def calling():
         jax.block_until_ready(jaxexp.deserialize(blob).call(*program.args, **program.kwargs))
 
-    for done in range(rounds):
-        if done == rounds // 10:
-            before = resident()
-        {"reading": reading, "calling": calling}[what]()
-    return resident() - before, compiled.count("/jax/core/compile/backend_compile_duration")
+    with counted() as steps:
+        for done in range(rounds):
+            if done == rounds // 10:
+                before = resident()
+            {"reading": reading, "calling": calling}[what]()
+        return resident() - before, steps["compiled"]
 """
 
 
@@ -85,7 +85,7 @@ MANY = {
 def test_loading_and_calling_again_and_again(what: str, name: str, subprocess_env) -> None:
     rounds = MANY[what][name]
     code = f"{ROUNDS}\nprint(*grown({what!r}, {name!r}, {rounds}))"
-    done = subprocess.run([sys.executable, "-c", code], env=subprocess_env(), capture_output=True, text=True)
+    done = started(code, env=subprocess_env())
     assert done.returncode == 0, done.stderr
     check(what, rounds, *map(int, done.stdout.split()))
 
