@@ -17,7 +17,7 @@ import pytest
 import jaxexp
 from kit import starving
 from kit.command_line import started
-from kit.compare import assert_same_values
+from kit.compare import assert_same_values, describe
 from kit.corpus import CASES, arr, export_with
 
 THREADS = 8
@@ -46,11 +46,6 @@ def blobs() -> list[bytes]:
     ]
 
 
-def facts(exported: Any) -> tuple[str, ...]:
-    fields = (exported.fun_name, exported.in_tree, exported.in_avals, exported.out_avals, exported.nr_devices)
-    return (*map(str, fields), exported.mlir_module_serialized.hex())
-
-
 def test_read_and_write(blobs: list[bytes]) -> None:
     """Each thread begins with another artifact, so they meet at the same ones and pass each other at others."""
 
@@ -60,7 +55,7 @@ def test_read_and_write(blobs: list[bytes]) -> None:
             which = (thread + round_) % len(blobs)
             order = CASES[NAMES[which]].vjp_order
             exported = jaxexp.deserialize(blobs[which])
-            chain = [facts(exported), *([facts(exported.vjp())] if exported.has_vjp() else [])]
+            chain = [describe(exported), *([describe(exported.vjp())] if exported.has_vjp() else [])]
             found = chain, bytes(exported.serialize(vjp_order=order))
             assert results[which] in (None, found)
             results[which] = found
@@ -126,12 +121,12 @@ def test_a_buffer_whose_owner_lets_go(blobs: list[bytes]) -> None:
             gc.collect(0)
         return all(one.mlir_module_serialized for one in kept)
 
-    expected = facts(jaxexp.deserialize(blobs[1]))
+    expected = describe(jaxexp.deserialize(blobs[1]))
     assert all(at_once(work))
     survivor = jaxexp.deserialize(keep[0])
     keep.clear()
     gc.collect()
-    assert facts(survivor) == expected
+    assert describe(survivor) == expected
 
 
 def test_refusals_and_exports_in_all_threads(blobs: list[bytes]) -> None:

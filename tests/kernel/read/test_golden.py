@@ -25,6 +25,7 @@ from kit.corpus import CASES
 from kit.derivatives import pull_back
 from kit.each import each
 from kit.goldens import ARTIFACTS, RELEASES, arguments, assert_runs, blob_of, release
+from kit.harnesses import numbers
 from kit.places import GOLDEN
 from kit.ways import assert_apart_as_in_one, assert_calls_as_parsed, assert_inspected_as_loaded
 
@@ -161,15 +162,9 @@ def test_what_jaxexp_wrote_runs(folder: str) -> None:
             except jaxexp.DeserializationError:  # it says which JAX is needed
                 assert stablehlo_of(exported) > newest_stablehlo()
                 return
-            is_key = [jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key) for aval in exported.out_avals]
-            expected = [
-                value if key else value.astype(aval.dtype)
-                for value, aval, key in zip(
-                    own_goldens.stored(folder, name, "out"), exported.out_avals, is_key, strict=True
-                )
-            ]
-            found = [jax.random.key_data(x) if key else x for x, key in zip(results, is_key, strict=True)]
-            assert_same_values(found, expected)
+            assert [result.dtype for result in results] == [aval.dtype for aval in exported.out_avals]
+            found, then = numbers(results), own_goldens.stored(folder, name, "out")
+            assert_same_values(found, [value.astype(one.dtype) for value, one in zip(then, found, strict=True)])
 
     runs()
 

@@ -17,6 +17,7 @@ from jaxexp._kernel.releases import table
 from jaxexp._weights.files.dtypes import held_as
 from kit.each import each
 from kit.places import ROOT
+from kit.raising import assert_same_bits
 from kit.tensor_files import in_numpy
 
 pytestmark = pytest.mark.jax
@@ -38,11 +39,6 @@ def array(dtype: str) -> np.ndarray:
 def widened(x: Any) -> Any:
     wide = jnp.complex64 if jnp.issubdtype(x.dtype, jnp.complexfloating) else jnp.float32
     return x.astype(wide) * 2
-
-
-def same(found: Any, expected: Any) -> None:
-    assert found.dtype == expected.dtype
-    assert np.asarray(found).tobytes() == np.asarray(expected).tobytes()
 
 
 def rows() -> list[tuple[set[str], list[str]]]:
@@ -99,9 +95,8 @@ def test_arguments_results_and_states(dtype: str) -> None:
             return {**state, "step": state["step"] + 1}, widened(state["x"])
 
         new, wide = jaxexp.deserialize(jaxexp.export(jax.jit(step))(state).serialize()).call(state)
-        same(new["x"], state["x"])
+        assert_same_bits([new["x"], wide], [state["x"], widened(jnp.asarray(state["x"]))])
         assert new["step"] == 4
-        same(wide, widened(jnp.asarray(state["x"])))
 
 
 @pytest.mark.wide(one_in=7, promise="weights may have each dtype of JAX")
@@ -114,9 +109,8 @@ def test_weights(dtype: str, tmp_path: Path) -> None:
         exported.save(tmp_path / "f.jaxexp")
         loaded = jaxexp.load(tmp_path / "f.jaxexp", verify=True)
         assert isinstance(loaded, jaxexp.BoundExported)
-        same(loaded.weights["w"], weights["w"])
-        for found, expected in zip(loaded.call(np.float32(1)), function(np.float32(1)), strict=True):
-            same(found, expected)
+        found, expected = (call(np.float32(1)) for call in (loaded.call, function))
+        assert_same_bits([loaded.weights["w"], *found], [weights["w"], *expected])
 
 
 @each("key", KEYS.values())
@@ -125,7 +119,7 @@ def test_keys(key: str) -> None:
     loaded = jaxexp.deserialize(jaxexp.export(jax.jit(lambda k: jax.random.fold_in(k, 1)))(given).serialize())
     found = loaded.call(given)
     assert found.dtype == given.dtype
-    same(jax.random.key_data(found), jax.random.key_data(jax.random.fold_in(given, 1)))
+    assert_same_bits([jax.random.key_data(found)], [jax.random.key_data(jax.random.fold_in(given, 1))])
 
 
 @each("dtype", ["int2", "uint2"])
