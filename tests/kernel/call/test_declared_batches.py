@@ -24,13 +24,9 @@ from kit.each import each
 pytestmark = pytest.mark.jax
 
 
-def dims(text: str, **kwargs: Any) -> tuple[Any, ...]:
-    return jaxexp.symbolic_shape(text, **kwargs)
-
-
 @functools.cache
 def rows_bytes(batch_dim: str | None = "b", constraints: tuple[str, ...] = ()) -> bytes:
-    (b,) = dims("b", constraints=constraints)
+    (b,) = jaxexp.symbolic_shape("b", constraints=constraints)
     specs = spec((b, 4)), spec((4, 2)), spec((b,), np.int32)
     return bytes(jaxexp.export(jax.jit(rows), batch_dim=batch_dim)(*specs).serialize(vjp_order=2))
 
@@ -42,7 +38,7 @@ def rows_loaded(**kwargs: Any) -> jaxexp.Exported:
 @functools.cache
 def pointwise_loaded() -> jaxexp.Exported:
     """Every differentiable argument has the batch dimension: so have the VJPs."""
-    (b,) = dims("b")
+    (b,) = jaxexp.symbolic_shape("b")
     exported = jaxexp.export(jax.jit(pointwise), batch_dim="b")(spec((b, 4)), spec((b, 4)), spec((4,), np.int32))
     return reload(exported, 3)
 
@@ -52,7 +48,7 @@ def pointwise(x: Any, y: Any, n: Any) -> Any:
 
 
 def test_the_declaration_is_a_property() -> None:
-    (b,) = dims("b")
+    (b,) = jaxexp.symbolic_shape("b")
     plain = jaxexp.export(jax.jit(jnp.sin))
     assert [one.batch_dim for one in (plain(spec((b,))), plain(spec((3,))), reload(plain(spec((b,)))))] == [None] * 3
     assert jaxexp.export(jax.jit(jnp.sin), batch_dim="b")(spec((b,))).batch_dim == "b"
@@ -90,7 +86,7 @@ def test_the_declaration_survives() -> None:
 
 
 def test_a_caller_does_not_inherit_it() -> None:
-    (b,) = dims("b")
+    (b,) = jaxexp.symbolic_shape("b")
     call = rows_loaded().call
     outer = jaxexp.export(jax.jit(call))(spec((b, 4)), spec((4, 2)), spec((b,), np.int32))
     assert "batch_dim" not in outer.mlir_module()
@@ -140,7 +136,7 @@ def test_a_false_declaration_is_ignored(attribute: str) -> None:
 
 
 def test_a_declaration_that_the_shapes_contradict_is_ignored() -> None:
-    (b,) = dims("b")
+    (b,) = jaxexp.symbolic_shape("b")
     total = jaxexp.export(jax.jit(lambda x: x - x.sum(0)))(spec((2, b)))
     hostile = reload(with_attribute(total, '"b"'))
     assert hostile.batch_dim is None
@@ -205,7 +201,7 @@ def test_constraints_on_the_batch(constraint: str) -> None:
 
 
 def test_constraints_on_several_dimension_variables() -> None:
-    b, k = dims("b, k", constraints=["b <= 2*k", "k >= 2"])
+    b, k = jaxexp.symbolic_shape("b, k", constraints=["b <= 2*k", "k >= 2"])
     exported = jaxexp.export(jax.jit(lambda x, t: x * t.sum()), batch_dim="b")(spec((b,)), spec((k,)))
     for one in (exported, reload(exported)):
         mapped = jax.vmap(one.call, (0, None))
@@ -258,14 +254,14 @@ def test_gradient_of_shared_parameters_is_mapped() -> None:
 
 
 def test_one_call_of_symbolic_size() -> None:
-    m, b = dims("m, b")
+    m, b = jaxexp.symbolic_shape("m, b")
     mapped = jax.vmap(rows_loaded().call, (0, None, None))
     outer = reload(jaxexp.export(jax.jit(mapped))(spec((m, b, 4)), spec((4, 2)), spec((b,), np.int32)))
     assert_same_values(outer.call(*ROWS), jax.vmap(rows, (0, None, None))(*ROWS))
 
 
 def test_keys_and_several_platforms() -> None:
-    b, k = dims("b, k", constraints=["k >= 2"])
+    b, k = jaxexp.symbolic_shape("b, k", constraints=["k >= 2"])
     fun = jax.jit(lambda key, x, table: (jax.vmap(jax.random.uniform)(key) + x.sum(1), table[None, :k] * x))
     keys = jax.ShapeDtypeStruct((b,), jax.random.key(0).dtype)
     exported = jaxexp.export(fun, batch_dim="b", platforms=("cpu", "tpu"))(keys, spec((b, k)), spec((k,)))
@@ -282,15 +278,15 @@ def scaled(x: Any, y: Any) -> Any:
 
 def test_an_argument_that_gets_another_name() -> None:
     """If it gets that of the batch, there is none any more."""
-    b, c = dims("b, c")
+    b, c = jaxexp.symbolic_shape("b, c")
     exported = jaxexp.export(jax.jit(scaled), batch_dim="b")(spec((b,)), spec((c,)))
-    (n,) = dims("b")
+    (n,) = jaxexp.symbolic_shape("b")
     same = exported.specialize(spec((n,)), spec((n,)))
     x, y = arr(2, 3), arr(2, 3) + 1
     assert same.batch_dim is None
     for in_axes, given in (((0, 0), (x, y)), ((0, None), (x, y[0]))):
         assert_same_values(jax.vmap(reload(same).call, in_axes)(*given), jax.vmap(scaled, in_axes)(*given))
-    (n,) = dims("n")
+    (n,) = jaxexp.symbolic_shape("n")
     other = reload(exported.specialize(spec((n,)), spec((4,))))
     assert other.batch_dim == "n"
     assert_same_values(jax.vmap(other.call, (0, None))(x, arr(4)), jax.vmap(scaled, (0, None))(x, arr(4)))
@@ -298,8 +294,8 @@ def test_an_argument_that_gets_another_name() -> None:
 
 def test_a_batch_that_gets_constraints() -> None:
     """One call for both elements would have a batch of 16."""
-    (n,) = dims("b", constraints=["b <= 8"])
-    (b,) = dims("b")
+    (n,) = jaxexp.symbolic_shape("b", constraints=["b <= 8"])
+    (b,) = jaxexp.symbolic_shape("b")
     small = jaxexp.export(jax.jit(lambda x: x * 2), batch_dim="b")(spec((b,))).specialize(spec((n,)))
     for exported in (small, reload(small)):
         assert_same_values(jax.vmap(exported.call)(arr(2, 8)), arr(2, 8) * 2)
