@@ -38,7 +38,7 @@ _EXAMPLE = """\b
 Example:
   jaxexp check model.jaxexp
   jaxexp check models/ fleet.zip --junit results.xml
-  jaxexp check model.jaxexp --python old/bin/python --python new/bin/python --matrix
+  jaxexp check models/ --python old/bin/python --python new/bin/python
   jaxexp check model.jaxexp --plugin cuda
   jaxexp check model.jaxexp --results results.npz
   jaxexp check model.jaxexp --bisect
