@@ -59,8 +59,12 @@ def compare(harness: Any) -> None:
     function = jax.jit(harness.dyn_fun)
     expected = numbers(function(*args))
     blob = jaxexp.export(function)(*args).serialize(compatibility=runtime.READER)
-    for found, wanted in zip(numbers(Session(blob, plugin="cpu")(*args)), expected, strict=True):
-        assert_close(np.asarray(found), np.asarray(wanted))
+    results = [np.asarray(found) for found in numbers(Session(blob, plugin="cpu")(*args))]
+    assert len(results) == len(expected)
+    if harness.group_name.startswith("approx_top_k") and np.unique(expected[0]).size < np.size(expected[0]):
+        expected = expected[:1]  # as of keys in a sort that is not stable: the others are places of equal keys
+    for found, wanted in zip(results, expected, strict=False):
+        assert_close(found, np.asarray(wanted))
 
 
 def as_jax_has_it(array: Any) -> Any:

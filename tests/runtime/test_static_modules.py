@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import jax
 import numpy as np
@@ -118,5 +119,5 @@ def test_operations_of_later_versions_may_have_no_operands() -> None:
     body = """
       %q = stablehlo.custom_call @foo() {api_version = 2 : i32} : () -> tensor<i32>
       %r = stablehlo.add %d, %q : tensor<i32>"""
-    later = of_size(body).replace(b"custom_call_v1", b"dynamic_pad_v2")
+    later = re.sub(rb"custom_call_v\d", b"dynamic_pad_v2", of_size(body))
     assert "vhlo.dynamic_pad_v2" in said(later)

@@ -251,7 +251,7 @@ def test_a_state_of_nnx() -> None:
 def test_what_has_no_place_for_a_weight() -> None:
     model, given = bound()
     for like, said in (
-        (params(layers=2), r"'layers/2/b': expected an array of this name, found none .*'layers/2/w'"),
+        (params(layers=2), r"'layers/2/b': expected an array of this name, found no such name .*'layers/2/w'"),
         ({**given, "head": jnp.zeros((32, 9))}, r"'head': expected float32\[32,8\], found float32\[32,9\]"),
         ({**given, "head": jnp.zeros((32, 8), int)}, r"'head': expected float32\[32,8\], found int32\[32,8\]"),
         ({**given, "head": 3}, r"'head': expected float32\[32,8\], found 3"),
