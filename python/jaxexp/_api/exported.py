@@ -235,8 +235,9 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
         the target files, and are still there, are not written again.
 
         Args:
-            path: the file, which is replaced if it exists. A file of weights or an index is replaced only if jaxexp
-                wrote it and no other artifact in the folder needs it. If the artifact shares its own file of weights,
+            path: the file. An artifact there is replaced, but no file of another kind, such as an archive or weights. A
+                file of weights or an index is replaced only if jaxexp wrote it and no other artifact in the folder
+                needs it. If the artifact shares its own file of weights,
                 the old file stays under a hidden name for the others.
             vjp_order, compatibility, trailer, metadata, strict, locations, sizes, pad: as in `serialize`. With weights,
                 `trailer` must be True, because it names their files.
@@ -254,7 +255,7 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
                 ``NAME-00001-of-00003.safetensors`` and so on, with an index ``NAME.safetensors.index.json``.
 
         Raises:
-            ExportError: as in `serialize`; or the arguments of a case do not fit; or a function with cases has effects
+            ExportError: as in `serialize`; or the path is a file of another kind; or the arguments of a case do not fit; or a function with cases has effects
                 or cannot run here; or cases are given with ``trailer=False``; or a weight has a dtype that the format
                 lacks, or is not completely in this process; or the file of weights or cases to replace is damaged, is
                 needed by another artifact in the folder, or was written by another program; or the path of a function

@@ -14,13 +14,14 @@ from jaxexp._kernel.io.other_files import HEAD, kind_of_ours
 
 def write(path: str, data: Any, *, force: bool) -> None:
     """Writes a file whole or not at all; replaces another one only with `force`, even one that has just appeared."""
-    refuse_to_replace(path, kind_of_ours(bytes(memoryview(data)[:HEAD])) or "another file", force=force)
-    files.replace(path, [data], only_new=not force)
+    if not force and not files.is_stream(path):
+        refuse_existing(path)
+    files.replace(path, [data], kind_of_ours(bytes(memoryview(data)[:HEAD])) or "another file", only_new=not force)
 
 
 def refuse_to_replace(path: str, what: str, *, force: bool) -> None:
-    """Refuses what is there, but for a pipe or a device, which is written to. With `force`, only what models are made
-    of is refused, if `what` is of another kind.
+    """Refuses what is there before `what` is made, but for a pipe or a device, which is written to. With `force`, only
+    a file of another kind is refused, as where the file is written.
     """
     if not force and not files.is_stream(path):
         refuse_existing(path)

@@ -13,7 +13,7 @@ from jaxexp._errors import DeserializationError, ExecutablesError
 from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.io import files
 from jaxexp._kernel.io.lock import locked
-from jaxexp._kernel.io.other_files import HEAD, instead_of_executables
+from jaxexp._kernel.io.other_files import CODE, HEAD, instead_of_executables
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class GrowingFile:
     def _made(self, parts: Sequence[Any]) -> bool:
         """Creates the file, unless another process creates it meanwhile."""
         try:
-            with files.replacing(self.path, only_new=True) as file:
+            with files.replacing(self.path, CODE, only_new=True) as file:
                 _write(file, [_native.executables_head(), *parts])
         except FileExistsError:
             return False

@@ -11,6 +11,7 @@ from typing import Any
 
 from jaxexp._errors import ExportError, cause
 from jaxexp._kernel.io import files
+from jaxexp._kernel.io.other_files import SIGNATURE
 
 from .reading import folder_of, listed_name
 from .signed_by import CURVES, model_signing, said
@@ -93,7 +94,7 @@ class Signer:
             except Exception as error:
                 raise ExportError(f"cannot write the signature {signature!r}: {said(error)}") from cause(error)
             content = Path(written).read_bytes()
-        files.replace(signature, [content])
+        files.replace(signature, [content], SIGNATURE)
 
     def _hashed(self, paths: Sequence[str], signature: str, name: str) -> Any:
         """The digests of files, as the package signs them. It would sign the name of the folder, too."""

@@ -313,14 +313,15 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
 
         Raises:
             ExportError: another process is changing the old archive, or makes one at this path before the block ends;
-                or the path is a URL.
+                or the path is a URL; or it is a file of another kind, such as an artifact or weights, which stays.
             OSError: the file cannot be written.
         """
         from jaxexp._kernel.io.lock import replacing_locked
+        from jaxexp._kernel.io.other_files import ARCHIVE
 
         from .writer import ArchiveWriter, new
 
-        return ArchiveWriter(new(replacing_locked(_on_this_machine(path))), path, share_modules)
+        return ArchiveWriter(new(replacing_locked(_on_this_machine(path), ARCHIVE)), path, share_modules)
 
     @staticmethod
     def append(path: str | os.PathLike[str], *, share_modules: bool = True) -> ArchiveWriter:

@@ -656,7 +656,7 @@ def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
     with lock.locked(path), open_for_writing(path) as old:
         old.check()
         refuse_unknown_rest(old)
-        with ArchiveWriter(new(files.replacing(path)), path, share_modules) as writer:
+        with ArchiveWriter(new(files.replacing(path, None)), path, share_modules) as writer:
             for number, name in enumerate(old.names):
                 with old.placed(name):
                     member = old.index.member(number)

@@ -18,6 +18,7 @@ from jaxexp._fleet.engine.engine import FILE, Input, Means, Unusable
 from jaxexp._fleet.places.source import Source, path_in
 from jaxexp._fleet.places.verify import files_of
 from jaxexp._kernel.io import files
+from jaxexp._kernel.io.other_files import ARTIFACT
 from jaxexp._public import public
 
 from . import one_by_one
@@ -295,6 +296,8 @@ def write(
     """
     from jaxexp._compat.migrate import migrated
 
+    if not only_new:
+        files.refuse_to_lose(path, ARTIFACT)  # before anything is written beside it
     found = source.opened(None if policy is None else policy.check_size)
     with source.named():
         if policy is not None:
@@ -322,7 +325,7 @@ def write(
             make_folder(into, path)
         # First the files beside it, so that no program lacks them.
         beside = [] if stored is None else _write_files(into, path, stored)
-    files.replace(path, [blob], only_new=only_new)
+    files.replace(path, [blob], ARTIFACT, only_new=only_new)
     return found, blob, beside
 
 

@@ -10,6 +10,7 @@ from jaxexp import _native
 from jaxexp._errors import BusyError, DeserializationError, ExportError
 from jaxexp._kernel.artifact.opened import opened
 from jaxexp._kernel.io import files, lock
+from jaxexp._kernel.io.other_files import ARTIFACT
 from jaxexp._public import public
 
 from .source import Opened, is_url, source, split, stored_beside
@@ -252,7 +253,7 @@ def record(path: str | os.PathLike[str], cases: Iterable[Any], *, replace: bool 
         made = recorded(load(name), cases, add=not replace)
 
         def write(placed: Cases) -> None:
-            with files.replacing(name) as file:
+            with files.replacing(name, ARTIFACT) as file:
                 file.write(_native.with_cases(blob, placed.for_trailer()))
                 if not os.path.samestat(os.fstat(read.fileno()), os.stat(name)):
                     raise BusyError(f"{name!r} was saved by another writer meanwhile; record again")

@@ -15,7 +15,7 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, PolicyError
 from jaxexp._version import __version__
 
-from .other_files import HEAD, ZIP, instead_of_artifact, kind_of_ours
+from .other_files import ARTIFACT, HEAD, ZIP, instead_of_artifact, kind_of_ours
 
 RELEASE = __version__
 # What a file says of who wrote it.
@@ -52,7 +52,8 @@ def path_to_save(given: Any) -> str:
     """The path of an artifact that is to be written.
 
     Raises:
-        ExportError: it is empty, a URL, or would be taken for a member of an archive.
+        ExportError: it is empty, a URL, or would be taken for a member of an archive; or there is a file of another
+            kind, as `refuse_to_lose` says.
         ExportTypeError: it is no path.
     """
     text = path_of(given, "save", ". To fill a file object, write the result of serialize to it")
@@ -64,6 +65,7 @@ def path_to_save(given: Any) -> str:
             f"save writes one file, and {text!r} would be taken for a member of an archive: add it with "
             f"`with Archive.append({archive!r}) as archive:`, and archive.add({member!r}, ...) inside it"
         )
+    refuse_to_lose(text, ARTIFACT)
     return text
 
 
@@ -182,16 +184,16 @@ def empty(expected: str) -> DeserializationError:
     return DeserializationError("", expected, "an empty file")
 
 
-def replace(path: str | os.PathLike[str], parts: Iterable[Any], *, only_new: bool = False) -> None:
-    """Writes the parts of a file in order; a pipe or a device is written to, not replaced. `only_new` is as in
-    `replacing`.
+def replace(path: str | os.PathLike[str], parts: Iterable[Any], what: str | None, *, only_new: bool = False) -> None:
+    """Writes the parts of a file in order; a pipe or a device is written to, not replaced. `what` and `only_new` are as
+    in `replacing`.
     """
     if is_stream(path):
         parts = list(parts)  # so that errors in them come before anybody reads the first one
         with open(path, "wb") as file:
             file.writelines(parts)
         return
-    with replacing(path, only_new=only_new) as file:
+    with replacing(path, what, only_new=only_new) as file:
         file.writelines(parts)
 
 
@@ -205,28 +207,38 @@ def is_stream(path: str | os.PathLike[str]) -> bool:
 
 
 def refuse_to_lose(path: str, what: str) -> None:
-    """Raises an ExportError if a file, in whose place `what` is to be written, is another one of what models are made
-    of: an artifact, an archive, code or weights.
+    """Raises an ExportError if a file, in whose place `what` is to be written, is one of another kind that `kind_at`
+    knows.
     """
     if (found := kind_at(path)) and found != what:
-        raise ExportError(f"{path!r} is {found}, which {what} does not replace: choose another path")
+        raise ExportError(
+            f"{path!r} is {found}, which {what} does not replace: choose another path, or remove that file first"
+        )
 
 
 def kind_at(path: str) -> str:
-    """Which of these a file is; empty for anything else, or if there is none."""
-    if not os.path.isfile(path):
+    """Which kind of `kind_of_ours` a file is; empty for anything else, or if it is missing or cannot be read."""
+    try:
+        with regular(path) as file:
+            return kind_of_ours(file.read(HEAD))
+    except OSError:
         return ""
-    with open(path, "rb") as file:
-        return kind_of_ours(file.read(HEAD))
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str], *, only_new: bool = False, like: str | None = None) -> Generator[IO[bytes]]:
+def replacing(
+    path: str | os.PathLike[str], what: str | None, *, only_new: bool = False, like: str | None = None
+) -> Generator[IO[bytes]]:
     """A new file, for writing and reading, that replaces `path` at the end, unless there is an exception.
 
     It is made in the same folder, and has the permissions of the file that it replaces, or of `like`, from the
     beginning. With `only_new`, a file that is there at the end is kept, and a FileExistsError raised.
+
+    `what` is the kind of the new file. A file of another kind is not replaced, as `refuse_to_lose` says; with None, the
+    caller knows the file that it replaces.
     """
+    if what is not None and not only_new:
+        refuse_to_lose(os.fsdecode(path), what)
     final = os.path.realpath(os.fsdecode(path))
     old = final if like is None else like
     replaced = os.stat(old) if os.path.exists(old) else None

@@ -50,12 +50,12 @@ def _leave_to_the_living() -> None:
 
 
 @contextlib.contextmanager
-def replacing_locked(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
+def replacing_locked(path: str | os.PathLike[str], what: str) -> Generator[IO[bytes]]:
     """`files.replacing`, while nobody else may change the file that is replaced, or else a BusyError."""
     final = os.path.realpath(os.fsdecode(path))
     if not os.path.exists(final):
         try:
-            with files.replacing(path, only_new=True) as file:
+            with files.replacing(path, what, only_new=True) as file:
                 yield file
         except FileExistsError as error:
             raise BusyError(f"{os.fsdecode(path)!r} was made by another writer meanwhile; try again") from error
@@ -65,7 +65,7 @@ def replacing_locked(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
             stack.enter_context(locked(final, "rb"))
         if sys.platform == "win32":
             stack.close()  # an open file cannot be replaced there
-        yield stack.enter_context(files.replacing(path))
+        yield stack.enter_context(files.replacing(path, what))
 
 
 _held = threading.local()

@@ -17,7 +17,10 @@ def is_tensors(head: bytes) -> bool:
     return head[4:8] == bytes(4) and head[8:9] == b"{"
 
 
-ARTIFACT, ARCHIVE, WEIGHTS = "an artifact", "an archive", "a file of weights"
+ARTIFACT, ARCHIVE, CODE = "an artifact", "an archive", "a file of executables"
+WEIGHTS, INDEX, SIGNATURE = "a file of weights", "an index of weights", "a signature"
+ARRAY, OTHER_ZIP = "a file of an array", "a ZIP file, but no archive of artifacts"  # such as results in a .npz file
+_FIRST_IN_ARCHIVE = b".jaxexp/section"
 
 
 def kind_of_ours(head: bytes) -> str:
@@ -25,10 +28,18 @@ def kind_of_ours(head: bytes) -> str:
     if head[4:8] == b"jaxe":
         return ARTIFACT
     if head[:4] in ZIP:
-        return ARCHIVE
+        return ARCHIVE if _first_member(head) in (_FIRST_IN_ARCHIVE, b"") else OTHER_ZIP
     if head.startswith(EXECUTABLES):
-        return "a file of executables"
-    return WEIGHTS if is_tensors(head) else ""
+        return CODE
+    if head.startswith(_NUMPY):
+        return ARRAY
+    return WEIGHTS if is_tensors(head) else _kind_of_json(b"".join(head.split()))
+
+
+def _kind_of_json(head: bytes) -> str:
+    if head.startswith(b'{"mediaType":"application/vnd.dev.sigstore.bundle'):
+        return SIGNATURE
+    return INDEX if head.startswith(b'{"metadata":{"total_') else ""
 
 
 def instead_of_weights(head: bytes) -> str:

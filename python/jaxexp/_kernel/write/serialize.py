@@ -20,6 +20,7 @@ from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData, first_writer_of
 from jaxexp._kernel.function.vjps import chain_up_to
 from jaxexp._kernel.io import files
+from jaxexp._kernel.io.other_files import ARTIFACT
 from jaxexp._kernel.module import locations
 
 from . import fitting, retarget
@@ -37,7 +38,7 @@ def serialize(exported: ExportedData, how: Writing) -> bytearray:
 
 def save(exported: ExportedData, path: str | os.PathLike[str], how: Writing) -> None:
     """Replaces a file by the artifact."""
-    files.replace(path, _native.EncodedParts(*_encoder_arguments(exported, how)))
+    files.replace(path, _native.EncodedParts(*_encoder_arguments(exported, how)), ARTIFACT)
 
 
 def _encoder_arguments(exported: ExportedData, how: Writing) -> tuple[Any, ...]:

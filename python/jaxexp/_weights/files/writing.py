@@ -13,6 +13,7 @@ from typing import IO
 from jaxexp import _native
 from jaxexp._errors import ExportError, WeightsError
 from jaxexp._kernel.io import files
+from jaxexp._kernel.io.other_files import INDEX, WEIGHTS
 
 from . import header
 from .header import CONTENT, UNKNOWN, PlannedFile, Source, StoredFile, StoredTensor, Table, content_of, is_content, plan
@@ -64,7 +65,7 @@ def publish(path: str | os.PathLike[str], table: Table) -> None:
         weight_map = {tensor.name: table.files[tensor.file].name for tensor in table.tensors}
         metadata = {"total_size": sum(tensor.size for tensor in table.tensors), "writer": files.WRITER}
         text = {"metadata": metadata, "weight_map": dict(sorted(weight_map.items()))}
-        with files.replacing(os.path.join(folder, index_name(name))) as index:
+        with files.replacing(os.path.join(folder, index_name(name)), INDEX) as index:
             index.write(json.dumps(text, indent=2, ensure_ascii=False).encode())
 
 
@@ -93,7 +94,7 @@ def write_again(path: str, sources: Sequence[Source], size: int, content: bytes)
     else:
         found = content_of(sources, digests).hex()
         raise WeightsError("", f"tensors for a file of {size:,} bytes, content {content.hex()}", f"content {found}")
-    with files.replacing(path) as file:
+    with files.replacing(path, WEIGHTS) as file:
         file.write(head)
         for tensor in planned.tensors:
             _write_tensor(file, tensor)
@@ -102,7 +103,7 @@ def write_again(path: str, sources: Sequence[Source], size: int, content: bytes)
 def _write(path: str, target: str, planned: PlannedFile) -> tuple[StoredFile, dict[str, bytes]]:
     """Writes a file that will replace another one, and returns the digests of its tensors, too."""
     head = planned.head()
-    with files.replacing(path, like=target) as file:
+    with files.replacing(path, WEIGHTS, like=target) as file:
         file.write(head)
         digests = {tensor.name: _write_tensor(file, tensor) for tensor in planned.tensors}
         content = content_of(planned.tensors, digests)
