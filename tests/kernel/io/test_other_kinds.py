@@ -42,7 +42,7 @@ KINDS = {
     "a.jaxexp": "an artifact", "a.zip": "an archive", "empty.zip": "an archive", "a.exe": "a file of executables",
     "a.safetensors": "a file of weights", "b.safetensors.index.json": "an index of weights",
     "other.safetensors.index.json": "an index of weights", "a.sig": "a signature", "pretty.sig": "a signature",
-    "a.npz": "a ZIP file", "a.npy": "a file of an array", "empty": "", "text": "", "text.json": "",
+    "a.npz": "a .npz file", "a.npy": "a .npy file", "empty": "", "text": "", "text.json": "",
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, PolicyError
 from jaxexp._version import __version__
 
-from .other_files import ARTIFACT, HEAD, ZIP, instead_of_artifact, kind_of_ours
+from .other_files import ARTIFACT, HEAD, LONG_HEAD, ZIP, instead_of_artifact, kind_of_ours
 
 RELEASE = __version__
 # What a file says of who wrote it.
@@ -220,7 +220,7 @@ def kind_at(path: str) -> str:
     """Which kind of `kind_of_ours` a file is; empty for anything else, or if it is missing or cannot be read."""
     try:
         with regular(path) as file:
-            return kind_of_ours(file.read(HEAD))
+            return kind_of_ours(file.read(LONG_HEAD))
     except OSError:
         return ""
 

@@ -19,16 +19,19 @@ def is_tensors(head: bytes) -> bool:
 
 ARTIFACT, ARCHIVE, CODE = "an artifact", "an archive", "a file of executables"
 WEIGHTS, INDEX, SIGNATURE = "a file of weights", "an index of weights", "a signature"
-ARRAY, OTHER_ZIP = "a file of an array", "a ZIP file, but no archive of artifacts"  # such as results in a .npz file
-_FIRST_IN_ARCHIVE = b".jaxexp/section"
+ARRAY, ARRAYS = "a .npy file", "a .npz file"
+LONG_HEAD = 1 << 10  # bytes that also have the name of the first member of a ZIP file
 
 
 def kind_of_ours(head: bytes) -> str:
-    """What a file is that people cannot do without, by its first `HEAD` bytes; empty for any other one."""
+    """What a file is that people cannot do without, by its first `HEAD` or `LONG_HEAD` bytes; empty for any other one.
+
+    A ZIP file counts as an archive, unless it is seen to have arrays.
+    """
     if head[4:8] == b"jaxe":
         return ARTIFACT
     if head[:4] in ZIP:
-        return ARCHIVE if _first_member(head) in (_FIRST_IN_ARCHIVE, b"") else OTHER_ZIP
+        return ARRAYS if _first_member(head).endswith(b".npy") else ARCHIVE
     if head.startswith(EXECUTABLES):
         return CODE
     if head.startswith(_NUMPY):
