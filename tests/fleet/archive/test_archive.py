@@ -10,6 +10,7 @@ import random
 import shutil
 import weakref
 import zipfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,65 @@ def test_file_objects(path: Path) -> None:
             assert archive.verify() == {}
     with pytest.raises(ExportError, match="file object cannot be pickled"):
         pickle.dumps(Archive.open(io.BytesIO(data)))
+
+
+def closed_by_close(path: Path) -> tuple[Archive, Any]:
+    archive = Archive.open(path)
+    assert list(archive) == ["a"]  # which it remembers
+    handle = archive["a"]
+    archive.close()
+    return archive, handle
+
+
+def closed_in_memory(path: Path) -> tuple[Archive, Any]:
+    with Archive.open(io.BytesIO(path.read_bytes())) as archive:
+        return archive, archive["a"]
+
+
+def with_a_closed_file(path: Path) -> tuple[Archive, Any]:
+    with open(path, "rb") as file:
+        archive = Archive.open(file)
+        return archive, archive["a"]
+
+
+USES: dict[str, Callable[[Archive, Any], Any]] = {
+    "with": lambda archive, _: archive.__enter__(),
+    "[]": lambda archive, _: archive["a"],
+    "len": lambda archive, _: len(archive),
+    "list": lambda archive, _: list(archive),
+    "in": lambda archive, _: "a" in archive,
+    "glob": lambda archive, _: archive.glob("*"),
+    "load_all": lambda archive, _: archive.load_all(),
+    "load_all of names": lambda archive, _: archive.load_all(["a"]),
+    "verify": lambda archive, _: archive.verify(),
+    "handle.load": lambda _, handle: handle.load(),
+    "handle.read": lambda _, handle: handle.read(),
+    "handle.summary": lambda _, handle: handle.summary,
+    "handle.metadata": lambda _, handle: handle.metadata,
+    "handle.inspect": lambda _, handle: handle.inspect(),
+    "jaxexp.load": lambda _, handle: jaxexp.load(handle),
+}
+
+
+@pytest.mark.parametrize("closed", [closed_by_close, closed_in_memory, with_a_closed_file])
+def test_a_closed_archive(closed: Callable[[Path], tuple[Archive, Any]], path: Path) -> None:
+    archive, handle = closed(make(path, {"a": blob()}))
+    for use in USES.values():
+        with pytest.raises(
+            ExportError, match=r"^the archive '.*' is closed: open it again, with jaxexp\.Archive\.open"
+        ):
+            use(archive, handle)
+    assert "closed" in repr(archive)
+    assert "'a'" in repr(handle)
+    archive.close()
+
+
+def test_a_file_object_that_is_closed_already(path: Path) -> None:
+    make(path, {"a": blob()})
+    with open(path, "rb") as file:
+        pass
+    with pytest.raises(ExportError, match="is closed: open it again"):
+        Archive.open(file)
 
 
 def test_other_sources_are_refused() -> None:

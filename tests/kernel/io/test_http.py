@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import jaxexp
-from jaxexp import Archive, DeserializationError, load
+from jaxexp import Archive, DeserializationError, ExportError, load
 from jaxexp._kernel.io import http, remote, version
 from jaxexp._kernel.io.version import Version, described, facts_of
 from kit.archive_files import make
@@ -88,7 +88,7 @@ def test_a_closed_archive_says_so(data: bytes) -> None:
             archive = Archive.open(source)
             handle = archive["a"]
             archive.close()
-            with pytest.raises(ValueError, match=f"^{re.escape(name)} is closed$"):
+            with pytest.raises(ExportError, match=f"^the archive {re.escape(repr(name))} is closed: open it again"):
                 handle.load()
 
 

@@ -114,6 +114,7 @@ class Handle:
             ExportError: both `policy` and `executables` are given.
             OSError: a file cannot be read.
         """
+        self._opened.source.check_open()
         if executables is not None:
             from jaxexp._api.load import refuse_both
             from jaxexp._executables.executables import attach
@@ -189,7 +190,7 @@ class Handle:
         place = f"{self.name!r} in {self._opened.source.name!r}"
         try:
             return f"Handle({place}: {cut(str(self.summary))}, {bytes_in_words(self.size)})"
-        except (DeserializationError, OSError):  # the index is read when it is needed
+        except (ExportError, OSError):  # the index is read when it is needed; or the archive is closed
             return f"Handle({place})"
 
     def _repr_html_(self) -> str:
@@ -405,9 +406,12 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         return iter(self._listed())
 
     def __len__(self) -> int:
-        return len(self._opened.index) if self._names is None else len(self._names)
+        index = self._opened.index
+        return len(index) if self._names is None else len(self._names)
 
     def __repr__(self) -> str:
+        if self._opened.source.is_closed:
+            return f"Archive({self.name!r}: closed)"
         size = f", {bytes_in_words(self._opened.end)}" if self._names is None else ""
         return f"Archive({self.name!r}: {counted(len(self), 'artifact')}{size})"
 
@@ -556,10 +560,13 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         return verify(self._opened, self._names, Means(executor, workers, journal, timeout))
 
     def close(self) -> None:
-        """Closes the archive. Loaded functions stay usable, and keep the file open as long as they need it."""
+        """Closes the archive. Loaded functions stay usable, and keep the file open as long as they need it. Any other
+        use of the archive, its slices and its handles raises an ExportError from now on.
+        """
         self._opened.close()
 
     def __enter__(self) -> Archive:
+        self._opened.source.check_open()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -580,6 +587,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         return place < len(self._names) and self._names[place] == name
 
     def _listed(self) -> Any:
+        self._opened.source.check_open()
         return self._opened.names if self._names is None else self._names
 
     def _listed_from(self, beginning: str) -> Iterable[str]:

@@ -57,13 +57,18 @@ class OpenArchive:
         self.source = source
         self.signed = signed
         self.stable = stable or source.whole is None
-        self.is_closed = False  # whether the file was released
         self.loaded: weakref.WeakValueDictionary[int, Exported] = weakref.WeakValueDictionary()
         self._open_again = open_again
         with self.placed():
             # The end of the archive in its file; where its last section begins; and whether an append left all that
             # follows.
-            self.end, self.pointer, self.section, self.rest_is_known, self.index = _find_index(source)
+            self.end, self.pointer, self.section, self.rest_is_known, self._index = _find_index(source)
+
+    @property
+    def index(self) -> _native.ArchiveIndex:
+        """The index; an ExportError if the archive is closed."""
+        self.source.check_open()
+        return self._index
 
     @functools.cached_property
     def tensors(self) -> ArchivedTensors:
@@ -125,8 +130,13 @@ class OpenArchive:
         folder = name[: name.rfind("/") + 1] if isinstance(name, str) and is_text(name) else ""
         return self.names_in(folder if len(self.index) > _FEW else "")
 
-    @functools.cached_property
+    @property
     def names(self) -> list[str]:
+        self.source.check_open()
+        return self._names
+
+    @functools.cached_property
+    def _names(self) -> list[str]:
         with self.placed():
             return self.index.names()
 
@@ -220,7 +230,6 @@ class OpenArchive:
 
     def close(self) -> None:
         """Releases the file."""
-        self.is_closed = True
         self.source.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -400,12 +409,12 @@ class _InMemory(Storage):
         self.content = content
 
     def read(self, position: int, size: int) -> bytes:
-        if self.content is None:
-            raise ValueError(f"{self.name} is closed")
+        self.check_open()
         found: bytes = self.content.read(position, size)
         return found
 
     def close(self) -> None:
+        super().close()
         self.content = None
 
 

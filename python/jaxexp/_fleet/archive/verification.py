@@ -82,7 +82,7 @@ def opened_in_worker(path: str, options: dict[str, Any], root_digest: str) -> Ge
     # For a URL, the whole index was read. This process keeps it for the next share, or has had it since the pass began.
     key = _key(path, root_digest)
     known = _opened.get(key)
-    if known is None or known.is_closed or known.source.address != (path, options):
+    if known is None or known.source.is_closed or known.source.address != (path, options):
         known = _opened[key] = _here.kept = _same(OpenArchive(open_source(path, options)), root_digest)
     yield known
 

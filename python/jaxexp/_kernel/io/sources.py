@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from jaxexp._errors import ExportTypeError, cause
+from jaxexp._errors import ExportError, ExportTypeError, cause
 
 from . import http, lock
 from .files import file_bytes
@@ -41,6 +41,7 @@ class Storage:
         content: all of the bytes, if they are in memory.
         takes_requests: whether each range needs a request to another machine.
         address: what another process opens it with, or None.
+        is_closed: whether nothing can be read any more.
     """
 
     name: str
@@ -49,6 +50,12 @@ class Storage:
     content: Any = None
     takes_requests = False
     address: tuple[str, dict[str, Any]] | None = None
+    is_closed = False
+
+    def check_open(self) -> None:
+        """Raises an ExportError if nothing can be read any more."""
+        if self.is_closed:
+            raise ExportError(f"the archive {self.name!r} is closed: open it again, with jaxexp.Archive.open")
 
     def read(self, position: int, size: int) -> bytes:
         """A range of exactly this size, which has to be within the bytes."""
@@ -59,7 +66,7 @@ class Storage:
         return [self.read(*r) for r in ranges]
 
     def close(self) -> None:
-        raise NotImplementedError
+        self.is_closed = True
 
     def _complete(self, data: bytes, position: int, size: int) -> bytes:
         if len(data) == size:
@@ -108,31 +115,31 @@ class _LocalFile(Storage):
         self.size = len(self.whole)
 
     def read(self, position: int, size: int) -> bytes:
-        if self.whole is None:
-            raise ValueError(f"{self.name} is closed")
+        self.check_open()
         data: bytes = self.whole.read(position, size)
         return data
 
     def close(self) -> None:
+        super().close()
         # Functions that were loaded from the file may still use it. It is closed after the last use.
         self.whole = None
 
 
 class _FileObject(Storage):
     def __init__(self, file: Any) -> None:
+        self._file: Any = file
+        self.name = str(getattr(file, "name", type(file).__name__))
+        self.check_open()
         if isinstance(file.read(0), str):
             raise ExportTypeError(
                 f"{file!r} is a text file: an archive is read from a binary file, as from open(path, 'rb')"
             )
-        self._file: Any = file
         self._lock, self._turns = lock.reentrant(), 0
-        self.name = str(getattr(file, "name", type(file).__name__))
         self.size = file.seek(0, os.SEEK_END)
 
     def read(self, position: int, size: int) -> bytes:
         with self._lock:
-            if self._file is None:
-                raise ValueError(f"{self.name} is closed")
+            self.check_open()
             parts, left = [], size
             while left > 0:  # a raw file may give less than it has
                 self._turns += 1
@@ -149,8 +156,12 @@ class _FileObject(Storage):
                 left -= len(part)
         return self._complete(b"".join(parts), position, size)
 
+    @property
+    def is_closed(self) -> bool:  # type: ignore[override]  # whoever opened the file closes it
+        return self._file is None or bool(getattr(self._file, "closed", False))
+
     def close(self) -> None:
-        self._file = None  # whoever opened it closes it
+        self._file = None
 
 
 class _Remote(Storage):
@@ -218,8 +229,7 @@ class _Remote(Storage):
 
     def _fetch(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """The bytes between starts and ends."""
-        if self._fs is None:
-            raise ValueError(f"{self.name} is closed")
+        self.check_open()
         with failures(self.name):
             if http.is_http(self._fs):
                 return http.fetch(self._fs, self._path, ranges, self._version)
@@ -230,6 +240,7 @@ class _Remote(Storage):
             return found
 
     def close(self) -> None:
+        super().close()
         self._fs = None
 
 
