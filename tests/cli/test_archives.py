@@ -17,7 +17,7 @@ from jaxexp import _native
 from jaxexp._cli import inputs
 from jaxexp._cli.commands import ls, pack, view
 from jaxexp._fleet.passes import migrate_many as targets
-from jaxexp._fleet.passes.folders import Folders
+from jaxexp._fleet.places.folders import Folders
 from jaxexp._fleet.places.source import path_in
 from jaxexp._kernel.io import lock
 from kit.archive_files import make

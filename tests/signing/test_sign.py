@@ -45,6 +45,17 @@ def test_weights_on_their_own(signed: Path, keys: Path, by: jaxexp.SignedBy) -> 
     jaxexp.verify(signed / "model.safetensors", signed_by=by)
 
 
+def test_a_folder(signed: Path, keys: Path, by: jaxexp.SignedBy, tmp_path: Path) -> None:
+    for path in signed.glob("*.sig"):
+        path.unlink()
+    written = jaxexp.sign(signed, key=keys / "release.pem")
+    assert {Path(path).name for path in written} == {"fleet.zip.sig", "model.jaxexp.sig"} == set(signatures(signed))
+    jaxexp.load(signed / "model.jaxexp", signed_by=by)
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(jaxexp.ExportError, match=r"there is no artifact in .*nothing"):
+        jaxexp.sign(tmp_path / "nothing", key=keys / "release.pem")
+
+
 def test_a_signature_takes_the_place_of_no_file_elsewhere(signed: Path, keys: Path, tmp_path: Path) -> None:
     other = tmp_path / "precious"
     other.write_text("precious")

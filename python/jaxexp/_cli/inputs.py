@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from jaxexp._errors import DeserializationError, ExportError
-from jaxexp._fleet.passes.folders import Folders
+from jaxexp._fleet.places.folders import Folders
 from jaxexp._fleet.places.source import MEMBER, Kind, Source, is_archive, is_url, split
 from jaxexp._fleet.places.verify import checked
 from jaxexp._kernel.artifact.words import near
@@ -150,18 +150,6 @@ def given(paths: Sequence[str], folders: Folders, command: str) -> tuple[list[Pl
         said = f"there is no artifact in {', '.join(map(repr, paths))}{named}{folders.said()}"
         raise click.ClickException(said)
     return found, sum(1 if isinstance(one, Unusable) or one.archive is None else len(one.archive) for one in found)
-
-
-def files_of(path: str, folders: Folders) -> list[str]:
-    """The artifacts and archives in a folder; or the file.
-
-    Raises:
-        click.ClickException: the folder has none.
-    """
-    found = [str(file) for file, _ in folders.files(path)] if os.path.isdir(path) else [path]
-    if not found:
-        raise click.ClickException(f"there is no artifact in {path!r}{folders.said()}")
-    return found
 
 
 def policy(path: str | None) -> Policy | None:

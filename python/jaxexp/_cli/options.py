@@ -24,8 +24,8 @@ from .page import progress
 
 if TYPE_CHECKING:
     from jaxexp._fleet.engine.engine import Means, Unusable, Workers
-    from jaxexp._fleet.passes.folders import Folders
     from jaxexp._fleet.passes.given import Place
+    from jaxexp._fleet.places.folders import Folders
     from jaxexp._kernel.artifact.cases import Tolerance
 
 _FORM = "'NAME: VALUE', or @FILE with such lines"

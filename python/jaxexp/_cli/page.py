@@ -29,7 +29,7 @@ from jaxexp._errors import shown
 from jaxexp._kernel.artifact.words import counted, listed
 
 if TYPE_CHECKING:
-    from jaxexp._fleet.passes.folders import Folders
+    from jaxexp._fleet.places.folders import Folders
 
 _INDENT = 2
 _GAP = "  "

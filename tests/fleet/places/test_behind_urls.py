@@ -16,8 +16,8 @@ import fsspec
 import pytest
 
 import jaxexp
-from jaxexp._fleet.passes.folders import Folders
 from jaxexp._fleet.passes.given import places
+from jaxexp._fleet.places.folders import Folders
 from jaxexp._fleet.places.source import beside_url
 from jaxexp._weights.files import reading
 from kit.archive_files import make

@@ -69,7 +69,7 @@ def command(
         raise click.UsageError("--chain needs --certificate")
     options = {"use_ambient_credentials": ambient} if sigstore else None
     by = signer(key, _password(password_from), certificate, chain, options)
-    for written, files in signed([file for path in paths for file in inputs.files_of(path, folders)], by, output):
+    for written, files in signed([file for path in paths for file in folders.files_of(path)], by, output):
         names = listed([os.path.basename(file) for file in files], repr, most=4)
         say(f"{written}: {counted(len(files), 'file')} signed ({names})")
     return 0

@@ -225,7 +225,7 @@ def _verified_signed(
     signed = SignedFiles(by)
     for text in paths:
         path, pattern = inputs.split(text)
-        for name in inputs.files_of(path, folders):
+        for name in folders.files_of(path):
             is_archive = pattern is not None or inputs.is_archive(name)
             try:
                 if is_archive:

@@ -15,11 +15,10 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportTypeError
 from jaxexp._fleet.archive.archive import Archive, Handle, matching, only, parts_of
 from jaxexp._fleet.engine.engine import FILE, Input, Unusable
+from jaxexp._fleet.places.folders import Folders
 from jaxexp._fleet.places.source import MEMBER, Kind, is_archive, is_url, path_in, split
 from jaxexp._kernel.artifact.words import meant
 from jaxexp._kernel.io import version as versions
-
-from .folders import Folders
 
 if TYPE_CHECKING:
     from jaxexp._fleet.archive.opened import OpenArchive

@@ -15,6 +15,7 @@ from jaxexp import _native
 from jaxexp._errors import ExportError
 from jaxexp._fleet.archive.archive import Archive, parts_of
 from jaxexp._fleet.engine.engine import FILE, Input, Means, Unusable
+from jaxexp._fleet.places.folders import Folders
 from jaxexp._fleet.places.source import Source, path_in
 from jaxexp._fleet.places.verify import files_of
 from jaxexp._kernel.io import files
@@ -22,7 +23,6 @@ from jaxexp._kernel.io.other_files import ARTIFACT
 from jaxexp._public import public
 
 from . import one_by_one
-from .folders import Folders
 from .given import Place, places
 
 if TYPE_CHECKING:

@@ -39,7 +39,8 @@ def sign(
 
     Args:
         files: the paths of artifacts, archives, files of executables, safetensors files, and indices of safetensors
-            files (``.safetensors.index.json``), with the files that they name.
+            files (``.safetensors.index.json``), with the files that they name. A folder stands for the artifacts and
+            archives in it and in its folders.
         key: a PEM file with the private key of an elliptic curve: NIST P-256, P-384 or P-521.
         password: the password of an encrypted key. It cannot be used with a certificate.
         certificate: a PEM file with the certificate of the key, which becomes a part of the signature.
@@ -53,8 +54,8 @@ def sign(
         The paths of the signatures.
 
     Raises:
-        ExportError: not exactly one of `key` and `sigstore` is given, or it cannot sign; a file is outside of the
-            folder of `signature`; or the path of a signature is another file.
+        ExportError: not exactly one of `key` and `sigstore` is given, or it cannot sign; a folder has no artifact; a
+            file is outside of the folder of `signature`; or the path of a signature is another file.
         DeserializationError: a file is damaged, or of another kind.
         ImportError: ``model-signing`` is not installed.
         OSError: a file cannot be read or written.
@@ -66,7 +67,10 @@ def sign(
     several = isinstance(files, Iterable) and not isinstance(files, (str, bytes, os.PathLike))
     names = [path_of(path, "sign", _SAVED) for path in (files if several else [files])]  # type: ignore[union-attr]
     with_key = signer(key, password, certificate, chain, sigstore)
-    return [written for written, _ in signed(names, with_key, signature)]
+    from .folders import Folders
+
+    found = [file for name in names for file in Folders().files_of(name)]
+    return [written for written, _ in signed(found, with_key, signature)]
 
 
 _SAVED = ": a function is saved before its file is signed"

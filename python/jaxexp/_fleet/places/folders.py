@@ -9,9 +9,11 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from jaxexp._fleet.places.source import SUFFIXES, Kind, is_archive, kind_behind_url, kind_in_folder
+from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.io.http import files_in
+
+from .source import SUFFIXES, Kind, is_archive, kind_behind_url, kind_in_folder
 
 _WEIGHTS = (".safetensors", ".safetensors.index.json")
 # How many files behind URLs are looked into at the same time, and for how many of them the results may wait.
@@ -54,6 +56,17 @@ class Folders:
                     self.skipped.append(str(entry))
                 else:
                     yield entry, kind
+
+    def files_of(self, path: str) -> list[str]:
+        """The artifacts and archives in a folder; or the file.
+
+        Raises:
+            ExportError: the folder has none.
+        """
+        found = [str(file) for file, _ in self.files(path)] if os.path.isdir(path) else [path]
+        if not found:
+            raise ExportError(f"there is no artifact in {path!r}{self.said()}")
+        return found
 
     def files_behind(self, url: str) -> Iterator[tuple[str, Kind, tuple[int, str] | None]]:
         """The same for a folder behind a URL that ends in a slash, and what `files_in` says about each file. A
