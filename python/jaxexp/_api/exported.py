@@ -252,15 +252,16 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
                 the largest go to ``model.cases.safetensors`` beside ``model.jaxexp``.
             weights: the name of the file of weights, ``NAME.safetensors``, in the folder of `path`.
             max_weights_file_size: the largest size of the weights in a file, in bytes. More weights go to files
-                ``NAME-00001-of-00003.safetensors`` and so on, with an index ``NAME.safetensors.index.json``.
+                ``NAME-00001-of-00003.safetensors`` and so on, with an index ``NAME.safetensors.index.json``. A weight
+                is never divided, so a file with one larger weight is larger.
 
         Raises:
-            ExportError: as in `serialize`; or the path is a file of another kind; or the arguments of a case do not fit; or a function with cases has effects
-                or cannot run here; or cases are given with ``trailer=False``; or a weight has a dtype that the format
-                lacks, or is not completely in this process; or the file of weights or cases to replace is damaged, is
-                needed by another artifact in the folder, or was written by another program; or the path of a function
-                with weights is a symbolic link. Nothing is written. If the function has no weights and options for
-                weights are given, the error is also a TypeError.
+            ExportError: as in `serialize`; or the path is a file of another kind; or the arguments of a case do not
+                fit; or a function with cases has effects or cannot run here; or cases are given with ``trailer=False``;
+                or a weight has a dtype that the format lacks, or is not completely in this process; or the file of
+                weights or cases to replace is damaged, is needed by another artifact in the folder, or was written by
+                another program; or the path of a function with weights is a symbolic link. Nothing is written. If the
+                function has no weights and options for weights are given, the error is also a TypeError.
             WeightsError: the files that the weights were loaded from are missing or have changed.
             BusyError: another writer has been saving weights or cases in the folder for a minute. Nothing is written.
             OSError: a file cannot be written. The old files are still there.

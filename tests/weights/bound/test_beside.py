@@ -125,6 +125,10 @@ def test_options_that_cannot_be(tmp_path: Path) -> None:
     for options, said in (
         ({"trailer": False}, "the trailer says where its weights are"),
         ({"max_weights_file_size": 0}, "has to be positive"),
+        *(
+            ({"max_weights_file_size": wrong}, f"takes a number of bytes, an int, not {wrong!r}")
+            for wrong in ("5GB", 5e9, True, b"5")
+        ),
         *(({"weights": name}, no_name) for name in ("a:b.safetensors", "a\nb.safetensors", "\ud800.safetensors")),
         *(({"weights": name}, no_name) for name in ("../a.safetensors", "a.bin")),
     ):

@@ -109,6 +109,10 @@ def save(
             f"saving {program.fun_name}: {program_name!r} would be the file of the weights, too: give the program "
             f"another name, such as {os.path.splitext(program_name)[0] + '.jaxexp'!r}"
         )
+    if max_file_size is not None and (isinstance(max_file_size, bool) or not isinstance(max_file_size, int)):
+        raise ExportTypeError(
+            f"saving {program.fun_name}: max_weights_file_size= takes a number of bytes, an int, not {max_file_size!r}"
+        )
     if max_file_size is not None and max_file_size <= 0:
         raise ExportError(f"saving {program.fun_name}: max_weights_file_size={max_file_size} has to be positive")
 
