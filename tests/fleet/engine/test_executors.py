@@ -360,8 +360,12 @@ def test_any_function_of_one_artifact(folder: Path, tmp_path: Path) -> None:
     assert dict(jaxexp.spread(total_bytes, [folder], journal=journal)).keys() == found.keys()
     with pytest.raises(TypeError, match="workers find by its name"):
         jaxexp.spread(lambda artifact: 0, [folder])
-    with pytest.raises(TypeError, match="not JSON serializable"):
-        list(jaxexp.spread(open_archive, [folder / "fleet.zip"]))
+    wrong = (
+        r"^spread: .*\.open_archive returned .* for '.*fleet\.zip::.*', and has to return a JSON value, .*not JSON ser"
+    )
+    for executor in (None, ThreadPoolExecutor(1)):
+        with pytest.raises(TypeError, match=wrong):
+            list(jaxexp.spread(open_archive, [folder / "fleet.zip"], executor=executor))
 
 
 def not_called(artifact: Any) -> None:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from jaxexp._errors import ChangedArtifactError, DeserializationError, ExportError, ExportTypeError, WeightsError
+from jaxexp._errors import ChangedArtifactError, DeserializationError, ExportError, ExportTypeError, WeightsError, cause
 from jaxexp._fleet.archive.archive import Handle, parts_of
 from jaxexp._fleet.archive.verification import input_of, opened_in_worker
 from jaxexp._fleet.engine.engine import (
@@ -405,4 +405,11 @@ def spread(
 
 def _called(found: Opened, kind: str, name: str, *, function: Callable[[Any], Any]) -> Any:
     said = function(found.source.given)
-    return json.loads(json.dumps(said))  # the same as from a journal; a TypeError says what is no JSON value
+    try:
+        return json.loads(json.dumps(said))  # the same as from a journal
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(  # no ExportError, which would be the result for this artifact
+            f"spread: {function.__module__}.{function.__qualname__} returned {said!r:.200} for {found.source.name!r}, "
+            f"and has to return a JSON value, that is None, a bool, a number of Python, a text, or a list or dict of "
+            f"these: {error}"
+        ) from cause(error)
