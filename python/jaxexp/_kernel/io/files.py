@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import mmap
 import os
 import re
@@ -239,27 +240,52 @@ def replacing(
     """
     if what is not None and not only_new:
         refuse_to_lose(os.fsdecode(path), what)
-    final = os.path.realpath(os.fsdecode(path))
+    final, shown = os.path.realpath(os.fsdecode(path)), os.fsdecode(path) if like is None else like
     old = final if like is None else like
     replaced = os.stat(old) if os.path.exists(old) else None
     if replaced is not None and not stat.S_ISREG(replaced.st_mode) and not stat.S_ISDIR(replaced.st_mode):
         raise OSError(errno.EINVAL, "not a regular file, so it is not replaced", os.fsdecode(path))
     temporary, process = temporary_in(os.path.dirname(final)), os.getpid()
     try:
-        with open(temporary, "x+b", opener=None if replaced is None else _private) as file:
+        opener = None if replaced is None else _private
+        with contextlib.closing(io.BufferedRandom(Written(temporary, "x+", shown, opener))) as file:
             if replaced is not None:
                 os.chmod(temporary, replaced.st_mode & 0o777)
-            yield file
+            yield file  # type: ignore[misc]  # which has all of its methods
         (_move_to_new if only_new else os.replace)(temporary, final)
     except BaseException as error:
         if process == os.getpid():  # else it was forked from the one that writes the file
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
+            remove(temporary)
         if isinstance(error, OSError) and error.filename == temporary:
             # The user does not know the temporary file: name the folder if it is missing, else the file to be written.
-            named = os.path.dirname(final) if isinstance(error, FileNotFoundError) else os.fsdecode(path)
+            named = os.path.dirname(final) if isinstance(error, FileNotFoundError) else shown
             raise OSError(error.errno, error.strerror, named) from None
         raise
+
+
+class Written(io.FileIO):
+    """A file without a buffer. If it cannot be written to, as on a full disk, the error has the name that the user
+    knows.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], mode: str, shown: str, opener: Any = None) -> None:
+        super().__init__(path, mode, opener=opener)  # type: ignore[arg-type]  # a path of any type
+        self._shown = shown
+
+    def write(self, data: Any) -> int:
+        with named_in_os_errors(self._shown):
+            return super().write(data)
+
+
+def remove(path: str) -> None:
+    """Removes a file, if it is there."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if error.errno != errno.EROFS:  # where it was never written
+            raise
 
 
 def _private(path: str, flags: int) -> int:

@@ -151,7 +151,7 @@ def locked(path: str | os.PathLike[str], mode: str = "r+b", *, patience: float =
     """
     last = time.monotonic() + patience
     while True:
-        with open(path, mode, buffering=0) as file, _known(file.fileno()):
+        with files.Written(path, mode.replace("b", ""), os.fsdecode(path)) as file, _known(file.fileno()):
             try:
                 _acquire(file)
             except OSError as error:
@@ -159,7 +159,7 @@ def locked(path: str | os.PathLike[str], mode: str = "r+b", *, patience: float =
                 continue
             # Another file may have taken its place between the two.
             if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
-                yield file
+                yield file  # type: ignore[misc]  # which has all of its methods
                 return
 
 

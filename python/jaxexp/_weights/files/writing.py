@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import json
@@ -72,8 +71,7 @@ def publish(path: str | os.PathLike[str], table: Table) -> None:
 def discard(paths: Iterable[str]) -> None:
     """Removes those of these files that are still there."""
     for path in paths:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+        files.remove(path)
 
 
 def write_again(path: str, sources: Sequence[Source], size: int, content: bytes) -> None:
