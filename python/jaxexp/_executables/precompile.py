@@ -19,6 +19,7 @@ from jaxexp._kernel.call.primitive import abstract_eval
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.paths import argument_paths
+from jaxexp._kernel.function.vjps import chain_up_to
 from jaxexp._kernel.io import compile_cache
 from jaxexp._kernel.io.compile_cache import CompileCache
 from jaxexp._kernel.module import meshes
@@ -60,6 +61,7 @@ def precompile(
     for i, leaf in enumerate(leaves):
         _check_shape(exported, program, i, np.shape(leaf))
 
+    chain_up_to(program, int(vjp_order))  # before the first compilation
     made = [_CallToCompile(program, leaves, None, len(args[0]) if is_apart else 0)]
     for _ in range(vjp_order):
         made.append(made[-1].vjp())

@@ -217,6 +217,11 @@ def test_too_many_random_numbers(path: Path) -> None:
     assert "its random arguments take 72 bytes; max_drawn_bytes allows 71 bytes" in str(report)
 
 
+def test_the_vjp_that_is_asked_for_is_the_one_that_is_needed(path: Path) -> None:
+    with pytest.raises(jaxexp.ExportError, match=r"has no VJP of order 5: .* vjp_order=1\. .* vjp_order=5 or more"):
+        jaxexp.record(path, [{"args": ARGS, "vjp_order": 5}])
+
+
 def test_record_adds_and_replaces(path: Path) -> None:
     before = path.read_bytes()
     assert [case.name for case in jaxexp.record(path, [{"args": ARGS, "name": "new"}])] == ["0", "gradient", "new"]

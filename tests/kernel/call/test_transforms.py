@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -116,10 +117,19 @@ MISSING: list[tuple[Callable[[Any], Any], str]] = [
     (lambda f: f.vjp().vjp(), r"^wave has no VJP of order 2: .* vjp_order=1\. .* from its code, .*vjp_order=2 or more"),
     (lambda f: f.serialize(vjp_order=3), r"^wave cannot .* vjp_order=3: .* order 1\. .*vjp_order=3 or more"),
     (lambda f: f.vjp().serialize(vjp_order=2), r"^the VJP of order 1 of wave cannot .* vjp_order=2: .*vjp_order=3"),
+    (
+        lambda f: f.precompile((X,), into="f.exe", vjp_order=5),
+        r"^wave has no VJP of order 5: .* vjp_order=1\. .* vjp_order=5 or",
+    ),
+    (
+        lambda f: f.vjp().precompile((X, X), into="f.exe", vjp_order=3),
+        r"^wave has no VJP of order 4: .* vjp_order=1\. .*=4 or",
+    ),
 ]
 
 
-def test_missing_vjp_names_the_function() -> None:
+def test_missing_vjp_names_the_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     one = loaded(wave, VECTOR, vjp_order=1)
     from_jax = jaxexp.Exported.from_jax(jax_export.deserialize(bytearray(one.serialize(1))))
     for way in (one, from_jax, jaxexp.Exported.from_jax(one.to_jax())):

@@ -18,6 +18,7 @@ from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.call.call import call_leaves
 from jaxexp._kernel.export.lower import platform_of
 from jaxexp._kernel.function.data import described
+from jaxexp._kernel.function.vjps import chain_up_to
 from jaxexp._kernel.write.fitting import DTYPE_OF_FLOAT0, name_of
 
 from . import machine
@@ -73,8 +74,8 @@ class Chain:
         Raises:
             ExportError: there is no such VJP.
         """
-        while len(self._programs) <= order:
-            self._programs.append(self._programs[-1].vjp())
+        if len(self._programs) <= order:
+            self._programs = chain_up_to(self._programs[0], order)
         return self._programs[order]
 
     def has(self, order: int) -> bool:

@@ -109,6 +109,7 @@ def _made(chain: Chain, given: Any, names: set[str], here: Mapping[str, str]) ->
         raise ExportError(f"{where}: vjp_order is 0 for the function, 1 for its VJP, and so on; found {order!r}")
     if not order and options.get("cotangents") is not None:
         raise ExportError(f"{where}: cotangents are for a call of the VJP: pass vjp_order=1, too, or leave them out")
+    program = chain.program(order)  # before anything is called
     arguments = _arguments(chain, where, options.get("args", ()), options.get("kwargs", {}))
     arrays = [value.array() for value in arguments]
     results = chain.call(0, arrays)
@@ -118,7 +119,6 @@ def _made(chain: Chain, given: Any, names: set[str], here: Mapping[str, str]) ->
         arguments += more
         arrays += [value.array() for value in more]
         results = chain.call(lower + 1, arrays)
-    program = chain.program(order)
     paths = result_paths(program.out_tree)
     asked = _asked(where, options.get("tolerance"), paths)
     found = [None if one is None or isinstance(one, str) else Tolerance.of(one) for one in asked]

@@ -289,11 +289,7 @@ class ExportedData(Attributes):
             ExportError: the function was loaded from an artifact without this VJP.
         """
         if self._get_vjp is None:
-            name, order = origin(self)
-            raise ExportError(
-                f"{name} has no VJP of order {order + 1}: it was serialized with vjp_order={order}. Export it again "
-                f"from its code, and serialize it with vjp_order={order + 1} or more"
-            )
+            raise no_vjp(self, 0, 1)
         return kept(self, "vjp", _vjp)
 
     def has_vjp(self) -> bool:
@@ -347,6 +343,15 @@ def weights_in_trailer(exported: ExportedData) -> Any | None:
 def origin(exported: ExportedData) -> tuple[str, int]:
     """For messages: the name of the original function, and the order of this VJP; 0 for the function itself."""
     return facts_of(exported).name_and_order or (exported.fun_name, 0)
+
+
+def no_vjp(exported: ExportedData, found: int, needed: int) -> ExportError:
+    """The error for a function that has fewer VJPs, one of the other, than somebody needs."""
+    name, order = origin(exported)
+    return ExportError(
+        f"{name} has no VJP of order {order + needed}: it was serialized with vjp_order={order + found}. Export it "
+        f"again from its code, and serialize it with vjp_order={order + needed} or more"
+    )
 
 
 def described(exported: ExportedData) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Self
 from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact.chain import chain
 
-from .data import E, ExportedData, artifact_of
+from .data import E, ExportedData, artifact_of, no_vjp
 
 
 class LaterVjp:
@@ -44,18 +44,18 @@ class DerivedVjp(LaterVjp):
         return hash(self.of)
 
 
-def chain_up_to(exported: E, vjp_order: int, error: Callable[[int], ExportError]) -> list[E]:
+def chain_up_to(exported: E, vjp_order: int, error: Callable[[int], ExportError] | None = None) -> list[E]:
     """A function, its VJP, the VJP of that, and so on.
 
     Args:
         exported: the function.
         vjp_order: how many VJPs; a negative number counts as 0.
-        error: makes the error for a chain that ends early, given how many VJPs it has.
+        error: makes the error for a chain that ends early, given how many VJPs it has; by default `data.no_vjp`.
     """
     chain = [exported]
     for order in range(vjp_order):
         if not exported.has_vjp():
-            raise error(order)
+            raise no_vjp(chain[0], order, vjp_order) if error is None else error(order)
         exported = exported.vjp()
         chain.append(exported)
     return chain
