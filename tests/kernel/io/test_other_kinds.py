@@ -83,7 +83,7 @@ def test_another_kind_stays(writer: str, files: dict[str, bytes], tmp_path: Path
             write(path)
         said = str(caught.value)
         assert f"{str(path)!r} is {there}" in said
-        assert f"{kind} does not take its place: use another path, or remove that file first" in said
+        assert f"which {kind} does not replace: choose another path, or remove that file first" in said
         assert {one.name: one.read_bytes() for one in folder.iterdir()} == {name: files[name]}
 
 
@@ -107,5 +107,5 @@ def test_migrated_artifacts_replace_no_archive(tmp_path: Path) -> None:
     before = (new / "f.jaxexp").read_bytes()
     (found,) = jaxexp.migrate_many([str(old)], into=new).values()
     assert isinstance(found, jaxexp.ExportError)
-    assert "is an archive, and an artifact does not take its place" in str(found)
+    assert "is an archive, which an artifact does not replace" in str(found)
     assert (new / "f.jaxexp").read_bytes() == before
