@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import jax
-
 from jaxexp._errors import ExportError, ExportTypeError
+from jaxexp._kernel.artifact.words import check_flags
 from jaxexp._kernel.export.export import Exporting
-from jaxexp._kernel.export.lower import default_export_platform, is_jitted, not_jitted
+from jaxexp._kernel.export.lower import default_export_platform, is_jitted, not_jitted, platform_names
 from jaxexp._kernel.function.safety_check import DisabledSafetyCheck
 from jaxexp._kernel.module import locations
 from jaxexp._kernel.write.reader import check_choice
@@ -85,19 +84,17 @@ def export(
     """
     if not is_jitted(fun_jit):
         raise ExportError(not_jitted(fun_jit))
-    chosen = None if platforms is None else _names(platforms)
-    if isinstance(disabled_checks, DisabledSafetyCheck):
-        raise ExportTypeError(
-            f"disabled_checks takes a list of checks, found the single check {disabled_checks}: put it into a list"
-        )
-    checks = tuple(map(DisabledSafetyCheck.coerce, disabled_checks))
+    chosen = None if platforms is None else platform_names(platforms)
+    checks = DisabledSafetyCheck.coerce_all(disabled_checks)
+    rules = None if _override_lowering_rules is None else _pairs(_override_lowering_rules)
     check_choice(compatibility)
+    check_flags(reproducible=reproducible)
     takes = None if weights is None or weights is False else _chosen(weights)
 
     def do_export(*args_specs: Any, **kwargs_specs: Any) -> Exported:
         actual_platforms = (default_export_platform(),) if chosen is None else chosen
         how = Exporting(
-            Exported, actual_platforms, checks, _override_lowering_rules, batch_dim, compatibility, reproducible,
+            Exported, actual_platforms, checks, rules, batch_dim, compatibility, reproducible,
             (locations.callers(),) if reproducible else (),
         )  # fmt: skip
         if takes is None:
@@ -114,13 +111,14 @@ def export(
     return do_export
 
 
-def _names(platforms: Any) -> tuple[str, ...]:
-    found = (platforms,) if isinstance(platforms, (str, jax.Device)) else tuple(platforms)
-    if devices := [one for one in found if isinstance(one, jax.Device)]:
-        raise ExportTypeError(
-            f"platforms takes the names of platforms, such as 'cpu', 'cuda' or 'tpu', not the device {devices[0]}"
-        )
-    return found
+def _pairs(rules: Any) -> tuple[tuple[Any, Any], ...]:
+    found = tuple(rules) if isinstance(rules, Iterable) else (rules,)
+    for one in found:
+        if not isinstance(one, Sequence) or isinstance(one, (str, bytes)) or len(one) != 2:
+            raise ExportTypeError(
+                f"_override_lowering_rules takes pairs of a primitive and its lowering rule, not {one!r:.80}"
+            )
+    return tuple((primitive, rule) for primitive, rule in found)
 
 
 def _chosen(weights: Any) -> Callable[[], Taking]:

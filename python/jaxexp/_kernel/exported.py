@@ -16,7 +16,7 @@ from jaxexp._kernel.function import data, sharding, vjps
 from jaxexp._kernel.function.data import NO_FACTS, E, ExportedData, Facts, facts_of
 from jaxexp._kernel.function.vjps import DerivedVjp
 from jaxexp._kernel.module import meshes
-from jaxexp._kernel.write.options import PLAIN, Writing
+from jaxexp._kernel.write.options import PLAIN, Writing, check_types
 
 # --- functions of the two libraries: an `Exported` of `jax.export`, and one of jaxexp ---------------------------------
 
@@ -286,7 +286,7 @@ class Function(ExportedData):
             DeserializationError: the function was loaded, and its module is damaged.
         """
         # Making the record would take a tenth of the time in which a small function is written.
-        plain = vjp_order == 0 and compatibility is None and trailer and metadata is None and not strict
+        plain = vjp_order == 0 and compatibility is None and trailer is True and metadata is None and strict is False
         if plain and locations == "full" and sizes is None and pad is None:
             return _serialize(self, PLAIN)
         how = self._writing(vjp_order, compatibility, trailer, metadata, strict, locations, sizes, pad)
@@ -307,6 +307,7 @@ class Function(ExportedData):
         """The options of `serialize`, with sizes and padded dimensions that were checked. `cases` are those of `save`,
         whose arguments are used for that.
         """
+        check_types(trailer, strict)
         found: Sequence[Mapping[str, int]] | None = None
         padded: tuple[str, ...] | None = None
         if sizes is not None or pad is not None:

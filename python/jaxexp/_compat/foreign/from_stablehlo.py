@@ -16,10 +16,11 @@ import jax
 
 from jaxexp import _jax
 from jaxexp._api.exported import Exported
-from jaxexp._errors import ExportError, ForeignModuleError, UnsupportedError, cause, in_one_line
+from jaxexp._errors import ExportError, ExportTypeError, ForeignModuleError, UnsupportedError, cause, in_one_line
+from jaxexp._kernel.artifact.words import check_flags
 from jaxexp._kernel.codec.dtypes import has_number
 from jaxexp._kernel.export.export import Exporting
-from jaxexp._kernel.export.lower import check_platforms, default_export_platform
+from jaxexp._kernel.export.lower import check_platforms, default_export_platform, platform_names
 from jaxexp._kernel.function import sharding
 from jaxexp._kernel.function.convention import NEWEST_VERSION
 from jaxexp._kernel.function.data import E, ExportedData
@@ -589,6 +590,40 @@ def _one_more(base: Sequence[int]) -> Iterator[list[int]]:
 # --- the public function ----------------------------------------------------------------------------------------------
 
 
+def _check_options(entry: Any, name: Any, shapes: Any, args: Any, kwargs: Any) -> None:
+    """Raises an ExportTypeError for options of other types than `from_stablehlo` says."""
+    for option, value in (("entry", entry), ("name", name)):
+        if value is not None and not isinstance(value, str):
+            raise ExportTypeError(f"{option}= takes the name of a function, not {value!r:.80}")
+    if shapes is not None and not isinstance(shapes, Mapping):
+        raise ExportTypeError(
+            "shapes= takes a dict of shapes by the indices of the module's arguments, such as {0: 'batch, 3'}, not "
+            f"{shapes!r:.80}"
+        )
+    for index, shape in (shapes or {}).items():
+        is_shape = isinstance(shape, str) or (isinstance(shape, Sequence) and all(map(_is_dim, shape)))
+        if not is_shape or isinstance(shape, bytes):
+            raise ExportTypeError(
+                f"shapes= takes the shape of argument {index!r:.80} as a text of names and sizes, such as 'batch, 3', "
+                f"or as a tuple of sizes and symbolic dimensions, not {shape!r:.80}"
+            )
+    if args is not None and (not isinstance(args, Sequence) or isinstance(args, (str, bytes))):
+        raise ExportTypeError(
+            "args= takes the positional arguments of a call in a tuple, with the indices of the module's arguments in "
+            f"place of arrays, such as args=(0, 1), not {args!r:.80}"
+        )
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise ExportTypeError(
+            "kwargs= takes the arguments by keyword in a dict, with the indices of the module's arguments in place of "
+            f"arrays, such as kwargs={{'x': 0}}, not {kwargs!r:.80}"
+        )
+
+
+def _is_dim(given: Any) -> bool:
+    """Whether it is one of the dimensions of a shape."""
+    return _jax.is_symbolic_dim(given) or (hasattr(given, "__index__") and not isinstance(given, bool))
+
+
 @public
 def from_stablehlo(
     module: str | os.PathLike[str] | Buffer,
@@ -645,10 +680,12 @@ def from_stablehlo(
         >>> model = from_stablehlo("model.mlirbc", args=({"weight": 0, "bias": 1}, 2), platforms=["cpu", "cuda"])
         >>> model.save("model.jaxexp")
     """
-    chosen = (platforms,) if isinstance(platforms, str) else platforms
-    checks = tuple(map(DisabledSafetyCheck.coerce, disabled_checks))
+    chosen = () if platforms is None else platform_names(platforms)
+    checks = DisabledSafetyCheck.coerce_all(disabled_checks)
+    check_flags(differentiable=differentiable)
+    _check_options(entry, name, shapes, args, kwargs)
     how = Importing(
-        Exported, entry, name, tuple(chosen or (default_export_platform(),)), shapes, args, kwargs, results, checks,
+        Exported, entry, name, chosen or (default_export_platform(),), shapes, args, kwargs, results, checks,
         differentiable,
     )  # fmt: skip
     content, file = source.contents(module)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
-from jaxexp._kernel.artifact.words import bytes_in_words, counted, cut, derivatives, is_text, lowered_for
+from jaxexp._kernel.artifact.words import bytes_in_words, check_flags, counted, cut, derivatives, is_text, lowered_for
 from jaxexp._kernel.io.files import named_in_errors
 from jaxexp._kernel.io.sources import open_source
 from jaxexp._public import PublicNames, public, public_dir
@@ -296,6 +296,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
                 `signed_by` is given, and ``model-signing`` is not installed.
             TypeError: `source` is something else.
         """
+        check_flags(stable=stable)
         if signed_by is not None:
             from .opened import opened_signed
 

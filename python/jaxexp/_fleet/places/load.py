@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jaxexp import _native
 from jaxexp._errors import BusyError, DeserializationError, ExportError
 from jaxexp._kernel.artifact.opened import opened
+from jaxexp._kernel.artifact.words import check_flags
 from jaxexp._kernel.io import files, lock
 from jaxexp._kernel.io.other_files import ARTIFACT
 from jaxexp._public import public
@@ -237,6 +238,7 @@ def record(path: str | os.PathLike[str], cases: Iterable[Any], *, replace: bool 
     from jaxexp._api.cases import files as beside
     from jaxexp._api.cases.recording import recorded
 
+    check_flags(replace=replace)
     name = files.path_of(path, "record", ". A function that is not saved yet takes cases= in save")
     if is_url(name):
         raise ExportError(f"record writes files on this machine: {name!r} is a URL")

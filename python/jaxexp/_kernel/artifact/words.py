@@ -169,6 +169,17 @@ def listed_cases(given: Any) -> list[Any]:
     raise ExportTypeError(f"cases= takes a list of cases, each a tuple of arguments or a dict, not {type(given)}")
 
 
+def check_flags(**given: Any) -> None:
+    """Refuses options that have to be True or False, by their names, and are something else: "no" would count as True.
+
+    Raises:
+        ExportTypeError: one is neither; NumPy's truth values are taken, too.
+    """
+    for name, value in given.items():
+        if not isinstance(value, bool) and type(value).__name__ not in ("bool_", "bool"):
+            raise ExportTypeError(f"{name}= takes True or False, not {value!r:.80}")
+
+
 def why_no_numbers(array: Any) -> str:
     """Why what looks like an array is not taken for its numbers; empty if it is."""
     if type(array).__name__ == "ShapeDtypeStruct":

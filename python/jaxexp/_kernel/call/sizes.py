@@ -21,6 +21,10 @@ def checked_sizes(exported: ExportedData, sizes: Iterable[Mapping[str, int]] | N
     """`sizes` of `Exported.save`, each set once; None for None."""
     if sizes is None:
         return None
+    if not isinstance(sizes, Iterable):
+        raise ExportTypeError(
+            f"saving {exported.fun_name}: sizes takes a list of sets such as {{'batch': 8}}, not {sizes!r:.80}"
+        )
     names = sorted(dimension_variables(exported))
     found: list[dict[str, int]] = []
     for given in sizes:

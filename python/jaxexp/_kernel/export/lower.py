@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -130,6 +130,23 @@ def lower(
         has_platform_index=shape_poly_state.has_platform_index_argument,
         uses_global_constants=shape_poly_state.uses_dim_vars,
     )
+
+
+def platform_names(given: Any) -> tuple[str, ...]:
+    """The names of platforms that a caller gives: several, or a single one.
+
+    Raises:
+        ExportTypeError: it is something else.
+    """
+    found = (given,) if isinstance(given, (str, bytes)) or not isinstance(given, Iterable) else tuple(given)
+    for one in found:
+        if not isinstance(one, str):
+            what = f"the device {one}" if isinstance(one, jax.Device) else repr(one)[:80]
+            raise ExportTypeError(
+                f"platforms takes the names of platforms, such as 'cpu', 'cuda' or 'tpu', not {what}: say "
+                "platforms=['cpu', 'cuda']"
+            )
+    return found
 
 
 def check_platforms(fun_name: str, platforms: Sequence[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from jaxexp import _jax
@@ -48,6 +49,18 @@ class DisabledSafetyCheck(_jax.DisabledSafetyCheck, metaclass=InPlaceOf):
                 f"a disabled check is made by DisabledSafetyCheck.platform() or .custom_call(target), not {check!r}"
             )
         return check if issubclass(type(check), cls) else cls(str(check))
+
+    @classmethod
+    def coerce_all(cls, checks: Any) -> tuple[DisabledSafetyCheck, ...]:
+        """Converts several checks, as a caller gives them."""
+        if isinstance(checks, DisabledSafetyCheck):
+            raise ExportTypeError(f"disabled_checks takes several checks: put this one, {checks}, into a list")
+        if not isinstance(checks, Iterable):
+            raise ExportTypeError(
+                "disabled_checks takes a list of checks, such as [DisabledSafetyCheck.platform()], not "
+                f"{checks!r:.80}: leave it out, or pass (), for no checks"
+            )
+        return tuple(map(cls.coerce, checks))
 
     def __eq__(self, other: object) -> bool:
         return self._impl == other._impl if isinstance(other, DisabledSafetyCheck) else NotImplemented

@@ -64,7 +64,7 @@ class Reader:
 
 def check_choice(compatibility: Any, parameter: str = "compatibility=") -> None:
     """Raises an ExportError, or an ExportTypeError, for what is not a value of the parameter `compatibility`."""
-    if compatibility is not None and compatibility != MAX:
+    if compatibility is not None and not (isinstance(compatibility, str) and compatibility == MAX):
         reader_of(compatibility, parameter)
 
 
