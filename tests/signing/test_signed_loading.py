@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import json
 import os
 import pickle
 import shutil
@@ -98,7 +99,7 @@ def test_a_flipped_bit_is_refused_before_anything_looks_at_it(
         assert (how, name) != ("load", "model.exe") or not seen, "executables come before the artifact"
         assert Path(caught.value.file).name == name
         assert expected in caught.value.expected
-        assert caught.value.found == f"SHA-256 {digest(signed / name)}"
+        assert caught.value.found.startswith(f"SHA-256 {digest(signed / name)}. It has changed since it was signed")
         flip(signed / name, where)
 
 
@@ -399,6 +400,40 @@ def test_who_is_trusted_is_said_in_full(tmp_path: Path, signed: Path, keys: Path
     for key in (keys / "release.pem", tmp_path / "text.pub", tmp_path / "rsa.pub"):
         with pytest.raises(jaxexp.ExportError, match=r"cannot be verified: expected a public key, in PEM, of an ellip"):
             load(signed, jaxexp.SignedBy(public_key=key))
+    with pytest.raises(jaxexp.ExportError, match=r"found one of another kind, such as RSA$"):
+        load(signed, jaxexp.SignedBy(public_key=tmp_path / "rsa.pub"))
+
+
+def without(signature: bytes, part: str) -> bytes:
+    return json.dumps({name: value for name, value in json.loads(signature).items() if name != part}).encode()
+
+
+# Signatures of another kind, and damaged ones: what is found.
+DAMAGED: list[tuple[str, Callable[[bytes], bytes], str]] = [
+    ("empty", lambda old: b"", "an empty file"),
+    ("blank", lambda old: b" \n", "an empty file"),
+    ("cut", lambda old: old[: len(old) // 2], "a file that is no signature in the expected format"),
+    ("a page", lambda old: b"<html>not found</html>", "a file that is no signature in the expected format"),
+    ("binary", lambda old: b"\xff\0", "a file that is no signature in the expected format"),
+    ("other JSON", lambda old: b'{"name": "model"}', "a file that is no signature in the expected format"),
+    ("a list", lambda old: b"[1, 2]", "a file that is no signature in the expected format"),
+    ("no material", lambda old: without(old, "verificationMaterial"), "a damaged signature"),
+    ("no envelope", lambda old: without(old, "dsseEnvelope"), "a damaged signature"),
+    ("another envelope", lambda old: old.replace(b'"dsseEnvelope"', b'"messageSignature"'), "a damaged signature"),
+]
+
+
+@each("case", DAMAGED)
+def test_damaged_signatures(case: Any, made: Path, tmp_path: Path, by: jaxexp.SignedBy) -> None:
+    _, damage, found = case
+    signed = Path(shutil.copytree(made, tmp_path / "signed"))
+    signature = signed / "model.jaxexp.sig"
+    signature.write_bytes(damage(signature.read_bytes()))
+    with pytest.raises(jaxexp.SignatureError) as caught:
+        load(signed, by)
+    assert caught.value.found.startswith(found)
+    assert caught.value.found.endswith("Copy the signature again, or sign the files again")
+    assert caught.value.file == str(signature)
 
 
 def test_hostile_signatures(signed: Path, by: jaxexp.SignedBy) -> None:

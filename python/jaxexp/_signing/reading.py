@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
+import json
 import os
 import stat
 import tempfile
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
+# What the media types of signatures begin with.
+_BUNDLE = "application/vnd.dev.sigstore.bundle"
+_SIGN_AGAIN = "Copy the signature again, or sign the files again"
+# What says in a signature how it was made.
+_MADE_WITH = {"publicKey": "a key", "x509CertificateChain": "a certificate", "certificate": "an identity"}
+# The modules with errors that say in words why a signature is refused, besides plain errors of values.
+_WITH_WORDS = ("OpenSSL.crypto", "sigstore.errors")
 # What follows the name of a file in the name of its signature.
 SUFFIX = ".sig"
 # A signature takes about 200 bytes for each file, in one text. It has few lists and objects besides. The package would
@@ -90,7 +98,7 @@ def verified(by: SignedBy, config: Any, signature: str) -> Statement:
     except (OSError, MemoryError):
         raise
     except Exception as error:  # of any kind: the package lets errors of its parsers pass
-        raise SignatureError(signature, f"a signature by {by}", _found(error)) from cause(error)
+        raise SignatureError(signature, f"a signature by {by}", _found(error, content, by)) from cause(error)
     if others := sorted({algorithm for _, algorithm, _ in resources if algorithm != "sha256"}) or method != "files":
         what = ", ".join(others) if isinstance(others, list) else method
         raise SignatureError(signature, "the SHA-256 of each file", f"digests of another kind ({what})")
@@ -99,13 +107,33 @@ def verified(by: SignedBy, config: Any, signature: str) -> Statement:
     return Statement(signature, folder_of(signature), digests)
 
 
-def _found(error: Exception) -> str:
+def bundle_of(content: bytes) -> dict[str, Any] | None:
+    """A signature as JSON; None if the content of a file is none."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and str(found.get("mediaType", "")).startswith(_BUNDLE) else None
+
+
+def _found(error: Exception, content: bytes, by: SignedBy) -> str:
     """What the package found in place of a signature by somebody."""
+    if not content.strip():
+        return f"an empty file. {_SIGN_AGAIN}"
+    if (bundle := bundle_of(content)) is None:
+        return f"a file that is no signature in the expected format, a Sigstore bundle in JSON. {_SIGN_AGAIN}"
     if "Key mismatch" in str(error):  # but for those of old releases, signatures name their keys
         return "one that was signed with another key"
     if type(error).__name__ == "InvalidSignature":
         return "one that was signed with another key, or has changed since"
-    return said(error)
+    if isinstance(error, ExportError) or type(error) is ValueError or type(error).__module__ in _WITH_WORDS:
+        return said(error)
+    material = bundle.get("verificationMaterial")
+    made_with = {what for name, what in _MADE_WITH.items() if isinstance(material, dict) and name in material}
+    own = "a key" if by.public_key is not None else "a certificate" if by.certificates is not None else "an identity"
+    if made_with and own not in made_with:
+        return f"one that was made with {' and '.join(sorted(made_with))}"
+    return f"a damaged signature: parts of it are missing or wrong. {_SIGN_AGAIN}"
 
 
 def _content(signature: str) -> bytes:
@@ -279,7 +307,11 @@ def _version(path: str) -> tuple[int, ...] | None:
 def _compare(path: str, statement: Statement, found: str) -> None:
     expected = statement.digest_of(path)
     if found != expected:
-        raise SignatureError(path, f"SHA-256 {expected}{_said_by(statement)}", f"SHA-256 {found}")
+        because = (
+            ". It has changed since it was signed: get the signed file again; or, if you changed it, as record and "
+            "Archive.append do, sign it again"
+        )
+        raise SignatureError(path, f"SHA-256 {expected}{_said_by(statement)}", f"SHA-256 {found}{because}")
 
 
 def _said_by(statement: Statement) -> str:

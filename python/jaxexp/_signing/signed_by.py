@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxexp._errors import ExportError, ExportTypeError, cause
-from jaxexp._kernel.io.files import path_of
+from jaxexp._kernel.artifact.words import check_flags
+from jaxexp._kernel.io.files import path_here
 from jaxexp._public import public
 
 
@@ -80,6 +81,7 @@ class SignedBy:
 
     def __post_init__(self) -> None:
         given = [name for name in ("public_key", "certificates", "identity") if getattr(self, name) is not None]
+        check_flags(staging=self.staging)
         if len(given) != 1:
             raise ExportError(
                 f"SignedBy takes one of public_key, certificates and identity, found {' and '.join(given) or 'none'}"
@@ -116,7 +118,7 @@ def path_of_pem(given: Any, what: str) -> str:
         ExportError: it is the content of a file, or empty.
         ExportTypeError: it is no path.
     """
-    path = path_of(given, what)
+    path = path_here(given, what)
     if "\n" in path:
         raise ExportError(f"{what} takes the path of a file, not its content")
     return path
@@ -155,4 +157,10 @@ def verifier(by: SignedBy) -> Any:
         expected = "" if by.certificates is None else "expected PEM files of certificates, found "
         if by.public_key is not None:
             expected = f"expected a public key, in PEM, of {CURVES}, found "
-        raise ExportError(f"signatures of {by} cannot be verified: {expected}{said(error)}") from cause(error)
+        raise ExportError(f"signatures of {by} cannot be verified: {expected}{of_key(error)}") from cause(error)
+
+
+def of_key(error: Exception) -> str:
+    """What the package found in place of a key that it takes."""
+    # It looks for the curve of a key, which only keys of elliptic curves have.
+    return "one of another kind, such as RSA" if isinstance(error, AttributeError) else said(error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Sequence
@@ -13,10 +12,9 @@ from jaxexp._errors import ExportError, cause
 from jaxexp._kernel.io import files
 from jaxexp._kernel.io.other_files import SIGNATURE
 
-from .reading import folder_of, listed_name
-from .signed_by import CURVES, model_signing, said
+from .reading import bundle_of, folder_of, listed_name
+from .signed_by import CURVES, model_signing, of_key, said
 
-_BUNDLE = "application/vnd.dev.sigstore.bundle"  # what the media types of signatures begin with
 _LARGEST = 1 << 26  # bytes of a signature
 
 
@@ -57,7 +55,7 @@ class Signer:
             expected = "" if key is None else f"expected a private key, in PEM, of {CURVES}, "
             if certificate is not None:
                 expected += "and PEM files of its certificates, "
-            found = "one of another kind, such as RSA" if isinstance(error, AttributeError) else said(error)
+            found = of_key(error)
             if "is encrypted" in found:
                 found += _ENCRYPTED if certificate is None else _WITH_CERTIFICATE
             found = f"found {found}" if expected else found
@@ -120,13 +118,8 @@ class _Hashed:
 
 def _is_signature(path: str) -> bool:
     """Whether a file is a signature in the form of the package, or empty."""
-    try:
-        if os.path.getsize(path) == 0:
-            return True
-        found = json.loads(Path(path).read_bytes()) if os.path.getsize(path) <= _LARGEST else None
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(found, dict) and str(found.get("mediaType", "")).startswith(_BUNDLE)
+    size = os.path.getsize(path)
+    return size == 0 or (size <= _LARGEST and bundle_of(Path(path).read_bytes()) is not None)
 
 
 def _given(key: str | None, certificate: str | None) -> str:

@@ -54,7 +54,9 @@ class DisabledSafetyCheck(_jax.DisabledSafetyCheck, metaclass=InPlaceOf):
     def coerce_all(cls, checks: Any) -> tuple[DisabledSafetyCheck, ...]:
         """Converts several checks, as a caller gives them."""
         if isinstance(checks, DisabledSafetyCheck):
-            raise ExportTypeError(f"disabled_checks takes several checks: put this one, {checks}, into a list")
+            raise ExportTypeError(
+                f"disabled_checks takes a list of checks, found the single check {checks}: put it into a list"
+            )
         if not isinstance(checks, Iterable):
             raise ExportTypeError(
                 "disabled_checks takes a list of checks, such as [DisabledSafetyCheck.platform()], not "

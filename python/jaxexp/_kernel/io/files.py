@@ -49,6 +49,18 @@ def path_of(given: Any, what: str, advice: str = "") -> str:
     return text
 
 
+def path_here(given: Any, what: str, advice: str = "") -> str:
+    """The path of a file on this machine, as `path_of`.
+
+    Raises:
+        ExportError: it is a URL, too.
+    """
+    text = path_of(given, what, advice)
+    if "://" in text:
+        raise ExportError(f"{what} takes the path of a file on this machine: {text!r} is a URL")
+    return text
+
+
 def path_to_save(given: Any) -> str:
     """The path of an artifact that is to be written.
 
@@ -57,9 +69,7 @@ def path_to_save(given: Any) -> str:
             kind, as `refuse_to_lose` says.
         ExportTypeError: it is no path.
     """
-    text = path_of(given, "save", ". To fill a file object, write the result of serialize to it")
-    if "://" in text:
-        raise ExportError(f"save takes the path of a file on this machine: {text!r} is a URL")
+    text = path_here(given, "save", ". To fill a file object, write the result of serialize to it")
     archive, mark, member = text.rpartition("::")
     if mark and archive and (archive.endswith(".zip") or is_zip(archive)):
         raise ExportError(
