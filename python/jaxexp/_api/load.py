@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, PolicyError, SignatureError, WeightsError
+from jaxexp._kernel.artifact.words import check_flags
 from jaxexp._kernel.function import data
+from jaxexp._kernel.io.files import path_here
 from jaxexp._kernel.io.other_files import instead_of_artifact
 from jaxexp._kernel.io.workers import worker_count
 from jaxexp._kernel.read.decode import verified, verify_modules
@@ -108,6 +110,7 @@ class Trust(NamedTuple):
             TypeError: an argument has another type.
         """
         check_policy(policy)
+        check_flags(verify=verify, stable=stable)
         if signed_by is None:
             return cls(policy, None, verify, stable)
         from jaxexp._signing.reading import SignedFiles
@@ -121,7 +124,9 @@ class Trust(NamedTuple):
 
     def executables(self, path: str | os.PathLike[str] | None, used_by: str) -> FileBytes | None:
         """The bytes of a file of executables, if it has to be signed; None otherwise."""
-        return None if self.signed is None or path is None else self.signed.opened(path, used_by)
+        if self.signed is None or path is None:
+            return None
+        return self.signed.opened(path_here(path, "executables="), used_by)
 
     def function(
         self, buffer: Any, executables: str | os.PathLike[str] | None = None, code: FileBytes | None = None
@@ -402,7 +407,7 @@ def _finish(results: list[Any], failed: list[int], name: Callable[[int], str], m
         error = results[i]
         if isinstance(error, (DeserializationError, PolicyError)):
             error.file = name(i)
-            if isinstance(error, DeserializationError) and error.path:
+            if isinstance(error, DeserializationError):
                 error.found = instead_of_artifact(error.found, error.path, b"")
         elif isinstance(error, FileNotFoundError) and ("::" in name(i) or "://" in name(i)):
             results[i] = error = FileNotFoundError(error.errno, f"{error.strerror}. {_OTHER_PLACES}", name(i))

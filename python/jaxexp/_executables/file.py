@@ -37,7 +37,7 @@ class ExecutablesFile:
             ExecutablesError: it is no file of executables, or it is damaged.
             OSError: it cannot be opened.
         """
-        self.name = files.path_of(path, "executables=")
+        self.name = files.path_here(path, "executables=")
         self._file, self.records, end = _records_of(path, file=file)
         self.unfinished_bytes = len(self._file) - end  # of a last record, which does not count and will be replaced
 
@@ -61,7 +61,7 @@ class GrowingFile:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = files.path_of(path, "into=")
+        self.path = files.path_here(path, "into=")
         self._identity: tuple[int, int] | None = None
         self._end = 0
         self._records: dict[frozenset[tuple[str, str]], list[Record]] = {}

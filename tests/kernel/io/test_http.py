@@ -65,6 +65,17 @@ def test_there_is_no_server(data: bytes) -> None:
         Archive.open("http://jaxexp.invalid/fleet.zip")
 
 
+@each("error", [ConnectionRefusedError(111, "Connection refused"), socket.gaierror(-2, "Name not known"), EOFError()])
+def test_errors_of_the_network_name_the_url(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(fsspec.filesystem("memory"), "info", fails)
+    with pytest.raises(OSError, match=r"^memory://host/a: .") as raised:
+        load("memory://host/a")
+    assert isinstance(raised.value, ConnectionError) == isinstance(error, ConnectionError)
+
+
 def test_a_server_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:  # which accepts connections, and says nothing
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/fleet.zip"
@@ -361,7 +372,7 @@ def test_the_same_server_keeps_getting_them(data: bytes) -> None:
 
 def test_redirects_without_end() -> None:
     with raw(to(lambda: "/again")) as server:
-        with pytest.raises(OSError, match=r"fleet\.zip: TooManyRedirects"):
+        with pytest.raises(OSError, match=r"fleet\.zip: the server redirects 10 times, as in a circle"):
             Archive.open(server.url)
         assert len(server.requests) <= 11
 

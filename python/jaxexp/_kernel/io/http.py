@@ -100,6 +100,12 @@ async def _part(
     except TimeoutError as error:
         raise TimeoutError(f"{url}: the server does not answer in time; the storage option timeout says how long "
                            "to wait") from cause(error)  # fmt: skip
+    except aiohttp.TooManyRedirects as error:
+        raise server_error(
+            url,
+            f"the server redirects {len(error.history)} times, as in a circle, and never sends the file: open the URL "
+            "of the file itself",
+        ) from cause(error)
     except aiohttp.ClientConnectorError as error:
         raise server_error(url, f"there is no connection to the server: {error}", ConnectionError) from cause(error)
     if exactly and left <= 0:

@@ -84,14 +84,14 @@ def instead_of_artifact(found: str, where: str, head: bytes) -> str:
     Args:
         found: what the codec says.
         where: the place inside the artifact; empty if not even its beginning is right.
-        head: the first `HEAD` bytes.
+        head: the first `HEAD` bytes; empty if they are not known.
     """
     if where:  # as far as that, it looks like an artifact
         was_cut = found.endswith("leads out of it")
         return f"{found}: the file was cut or damaged; get another copy of it" if was_cut else found
     if known := _known(head):
         return known
-    if head[:4] in ZIP:
+    if head[:4] in ZIP or found.endswith(" a zip archive"):
         return (
             f"{found}: jaxexp.Archive.open opens an archive of artifacts. A file of numpy.savez or torch.save is a ZIP "
             "file, too, and has no program"

@@ -120,10 +120,16 @@ def failures(name: str) -> Generator[None]:
         if not isinstance(error, OSError):
             said = f"{type(error).__name__}: {cut(error)}" if str(error) else type(error).__name__
             raise OSError(shown(f"{name}: {said}")) from cause(error)
+        kind: type[OSError] = next(one for one in type(error).__mro__ if one.__module__ == "builtins")
+        said = str(error)
+        # Some libraries pass errors of the network on, which name nothing.
+        is_named = error.filename is not None or any(shown(link) in shown(said) for link in name.split("::"))
+        is_named |= isinstance(error, FileNotFoundError)  # with the path there
+        if not is_named:
+            raise kind(shown(f"{name}: {said or type(error).__name__}")) from cause(error)
         if _is_printable(error):
             raise
-        kind: type[OSError] = next(one for one in type(error).__mro__ if one.__module__ == "builtins")
-        raise kind(shown(str(error))) from None
+        raise kind(shown(said)) from None
 
 
 def cut(text: object) -> str:
