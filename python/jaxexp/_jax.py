@@ -130,7 +130,8 @@ try:
     ShapeEvaluator = shape_poly.ShapeEvaluator
     all_dim_vars = shape_poly.all_dim_vars
     solve_dim_vars = shape_poly.solve_dim_vars
-    dim_vars_errors = ValueError, shape_poly.UnexpectedDimVar  # also of a constraint on what no argument has
+    UnexpectedDimVar = shape_poly.UnexpectedDimVar  # of a constraint on what no argument has; no ValueError
+    dim_vars_errors = ValueError, UnexpectedDimVar
     describe_argument = shape_poly.pretty_print_dimension_descriptor
     describe_key_path = shape_poly.args_kwargs_path_to_str
     dimension_of_sorted_terms = shape_poly._DimExpr._normalize_sorted_terms

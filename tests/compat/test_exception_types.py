@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import collections
 import dataclasses
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -147,6 +148,23 @@ def test_the_same_except_clause_catches_it(mistake: str) -> None:
     assert built_in(theirs.value) is expected, "what the table says of jax.export"
     with pytest.raises(expected):
         provoke(jaxexp)
+
+
+def test_an_error_that_is_not_built_in() -> None:
+    """A constraint has a name that no shape has."""
+
+    def provoke(library: Any) -> None:
+        shape = library.symbolic_shape("batch, 4", constraints=["bacth >= 2"])
+        library.export(jax.jit(lambda x: x * 2))(jax.ShapeDtypeStruct(shape, np.float32))
+
+    with pytest.raises(Exception, match="bacth") as theirs:
+        provoke(LIBRARIES["jax"])
+    assert not isinstance(theirs.value, ValueError), "then an ExportError is one, too"
+    with pytest.raises(type(theirs.value), match="bacth") as ours:
+        provoke(jaxexp)
+    assert isinstance(ours.value, jaxexp.ExportError)
+    again = pickle.loads(pickle.dumps(ours.value))
+    assert (type(again), str(again)) == (type(ours.value), str(ours.value))
 
 
 def test_messages_of_these_errors() -> None:

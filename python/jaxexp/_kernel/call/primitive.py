@@ -23,7 +23,7 @@ from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportTypeError, cause, in_one_line
 from jaxexp._kernel.artifact.words import cut
 from jaxexp._kernel.codec.dimensions import LoadedScope
-from jaxexp._kernel.function import data
+from jaxexp._kernel.function import data, specs
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.paths import argument_path, taking_placeholders
 from jaxexp._kernel.function.sharding import in_call, meshes_of_call
@@ -154,7 +154,7 @@ def _solve_dim_vars(
         return names, [sizes.evaluate(solution[name]) for name in names]
     except _jax.dim_vars_errors as error:
         reason = broken(error, exported, in_avals)
-        raise ExportError(f"{doing[0]} {data.described(exported)}: {reason}") from cause(error)
+        raise specs.error_of_dims(error, f"{doing[0]} {data.described(exported)}: {reason}") from cause(error)
 
 
 def _has_loaded_scope(exported: ExportedData) -> bool:

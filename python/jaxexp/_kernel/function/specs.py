@@ -1,4 +1,4 @@
-"""The specs that stand for arguments."""
+"""The specs that stand for arguments, and the errors of their symbolic dimensions."""
 
 from __future__ import annotations
 
@@ -12,6 +12,17 @@ from jaxexp import _jax
 from jaxexp._errors import ExportError
 
 from .data import ExportedData
+
+
+class UnexpectedDimError(ExportError, _jax.UnexpectedDimVar):
+    """Symbolic dimensions that JAX refuses with an error of its own, which is no ValueError: a constraint has a name
+    that no shape has.
+    """
+
+
+def error_of_dims(error: Exception, message: str) -> ExportError:
+    """An error of jaxexp that is also an instance of JAX's."""
+    return (UnexpectedDimError if isinstance(error, _jax.UnexpectedDimVar) else ExportError)(message)
 
 
 def check_one_scope(fun_name: str, args_specs: Sequence[Any], kwargs_specs: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError, cause, in_one_line
+from jaxexp._kernel.function import specs
 from jaxexp._kernel.function.convention import Arguments
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.paths import taking_placeholders
@@ -123,9 +124,8 @@ def dim_values_of(module: Any, in_avals: Sequence[Any], in_tree: Any, arrays: Se
     try:
         return lowered_inline(_dim_values(in_avals, in_tree), module, in_avals, arrays)
     except _jax.dim_vars_errors as error:
-        raise ExportError(
-            f"the dimension variables do not follow from the argument shapes: {in_one_line(error)}"
-        ) from cause(error)
+        message = f"the dimension variables do not follow from the argument shapes: {in_one_line(error)}"
+        raise specs.error_of_dims(error, message) from cause(error)
 
 
 class _Sizes(_jax.ShapeEvaluator):
