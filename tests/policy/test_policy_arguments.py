@@ -136,6 +136,8 @@ def test_a_policy_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     path.write_text('platforms = ["cpu"]\nmax_devices = 1\n')
     assert jaxexp.Policy.from_toml(path) == jaxexp.Policy.from_toml(str(path)) == POLICY
+    path.write_bytes(b'\xef\xbb\xbfplatforms = ["cpu"]\r\nmax_devices = 1\r\n')  # as editors on Windows write it
+    assert jaxexp.Policy.from_toml(path) == POLICY
     path.write_text("")
     assert jaxexp.Policy.from_toml(path) == jaxexp.Policy()
 

@@ -117,7 +117,7 @@ class Policy:
         path = os.fsdecode(path)
         try:
             with files.regular(path) as file:
-                fields = tomllib.load(file)
+                fields = tomllib.loads(file.read().decode("utf-8-sig"))  # editors on Windows write a mark first
         except (ValueError, RecursionError) as error:  # also for text that is not UTF-8
             raise ExportError(f"{path!r} is not a TOML file: {error}") from cause(error)
         try:
