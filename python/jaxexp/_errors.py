@@ -67,6 +67,9 @@ def cause(error: BaseException) -> BaseException | None:
 
 _LONGEST_CAUSE = 4000
 
+# The end of the names of files with the arrays of cases, which are read as files of weights are.
+SUFFIX_OF_CASES = ".cases.safetensors"
+
 
 class Lines(str):
     """A message of several lines. Each line is escaped; the breaks between them are jaxexp's own."""
@@ -198,7 +201,10 @@ class WeightsError(DeserializationError):
         file: the file of weights.
     """
 
-    _failed = "cannot read the weights"
+    @property
+    def _failed(self) -> str:  # type: ignore[override]
+        is_of_cases = (self.file or "").endswith(SUFFIX_OF_CASES)
+        return "cannot read the arrays of the cases" if is_of_cases else "cannot read the weights"
 
     def _where(self) -> str:
         name = repr(self.path)  # may be as long as the header of a file

@@ -31,6 +31,11 @@ def adding(name: str, what: Any) -> None:
         archive.add(name, what)
 
 
+def adding_file(path: str) -> None:
+    with jaxexp.Archive.create("new.zip") as archive:
+        archive.add_file("x", path)
+
+
 def again(path: str) -> None:
     with jaxexp.Archive.create(path) as archive:
         pass
@@ -58,12 +63,26 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     make(place / "fleet.zip", {"bert": f, "resnet/b8": f})
     make(place / "large.zip", {f"{'ab'[number % 2]}/m{number}": f for number in range(600)})
     bound = jaxexp.export(jax.jit(lambda p, x: p["w"] * x))({"w": X}, X).bind({"w": X})
+    two = jaxexp.export(jax.jit(lambda p, x: p["w"] * x + p["b"]))({"w": X, "b": X}, X)
     (place / "moved").mkdir()
     bound.save(place / "moved" / "bound.jaxexp")
     (place / "moved" / "bound.safetensors").unlink()
     with_vjp = jaxexp.deserialize(f.serialize(vjp_order=1))
-    return SimpleNamespace(place=place, f=f, bound=bound, with_vjp=with_vjp)
+    return SimpleNamespace(place=place, f=f, bound=bound, two=two, with_vjp=with_vjp, module=f.mlir_module_serialized)
 
+
+# Options that are true or false, each with a text, which would count as true.
+TRUTHS: dict[str, Mistake] = {
+    "reproducible": lambda m: jaxexp.export(jax.jit(lambda x: x), reproducible="no"),
+    "trailer": lambda m: m.f.serialize(trailer="no"),
+    "strict": lambda m: m.f.save("new", strict="no"),
+    "verify": lambda m: jaxexp.load("f.jaxexp", verify="no"),
+    "stable": lambda m: jaxexp.Archive.open("fleet.zip", stable="no"),
+    "cast": lambda m: m.bound.with_weights({"w": X}, cast="no"),
+    "share_modules": lambda m: jaxexp.Archive.append("fleet.zip", share_modules="no"),
+    "differentiable": lambda m: jaxexp.from_stablehlo(m.module, differentiable="no"),
+    "replace": lambda m: jaxexp.record("f.jaxexp", [], replace="no"),
+}
 
 MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
     # members of archives
@@ -129,6 +148,14 @@ MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
     ("a used writer", lambda m: again("new.zip"), jaxexp.ExportError, "begin another one, `with Archive.append('new"),
     ("a name for names", lambda m: jaxexp.Archive.open("fleet.zip").load_all("bert"), TypeError, "as in ['bert']"),
     ("recorded bytes", lambda m: jaxexp.record(b"a\0", []), jaxexp.ExportError, "the path of a file, not its content"),
+    ("one case in no list", lambda m: m.f.save("new", cases=(X,)), TypeError, "cases= takes a list of cases, so a sin"),
+    ("a dict in no list", lambda m: m.f.save("new", cases=({"w": X}, X)), jaxexp.ExportError, "is cases=[(x, y)]"),
+    ("a weight to bind", lambda m: m.two.bind({"w": X}), jaxexp.WeightsError, "'b': expected an array of this name"),
+    ("a name of a weight", lambda m: m.bound.weights["W"], KeyError, "'W' is not a weight of the function"),
+    ("an archive of many", lambda m: jaxexp.load_many(["fleet.zip"]), jaxexp.DeserializationError,
+     "jaxexp.Archive.open opens an archive of artifacts"),
+    ("an archive added", lambda m: adding_file("fleet.zip"), jaxexp.DeserializationError, "jaxexp.Archive.open opens"),
+    ("a long name", lambda m: adding("x" * 2000, m.f), jaxexp.ExportError, "xx… cannot be the name of an archive's"),
     ("a recorded function", lambda m: jaxexp.record(m.f, []), TypeError, "takes cases= in save"),
     ("a recorded member", lambda m: jaxexp.record("fleet.zip::bert", []), jaxexp.ExportError, "ArchiveWriter.add tak"),
     ("a checked function", lambda m: jaxexp.check(m.f), TypeError, "in memory already, call the methods"),
@@ -139,6 +166,39 @@ MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
     ("devices", lambda m: jaxexp.export(jax.jit(lambda x: x), platforms=jax.devices()), TypeError, "not the device"),
     ("one check", lambda m: jaxexp.export(jax.jit(lambda x: x), disabled_checks=jaxexp.DisabledSafetyCheck.platform()),
      TypeError, "the single check platform: put it into a list"),
+    ("a number of platforms", lambda m: jaxexp.export(jax.jit(lambda x: x), platforms=3), TypeError,
+     "platforms takes the names of platforms, such as 'cpu', 'cuda' or 'tpu', not 3"),
+    ("numbers of platforms", lambda m: jaxexp.export(jax.jit(lambda x: x), platforms=["cpu", 3]), TypeError, "not 3"),
+    ("a number of checks", lambda m: jaxexp.export(jax.jit(lambda x: x), disabled_checks=3), TypeError,
+     "disabled_checks takes a list of checks, such as [DisabledSafetyCheck.platform()], not 3"),
+    ("no pairs", lambda m: jaxexp.export(jax.jit(lambda x: x), _override_lowering_rules=[3]), TypeError, "takes pairs"),
+    ("a number of sizes", lambda m: jaxexp.load("sized.jaxexp").save("new", sizes=3), TypeError,
+     "sizes takes a list of sets such as {'batch': 8}, not 3"),
+    *((f"truth of {name}", use, TypeError, f"{name}= takes True or False, not 'no'") for name, use in TRUTHS.items()),
+    ("None as a weight", lambda m: jax.tree.map(lambda w: None, m.bound).call(X), TypeError,
+     "the weight 'w' must be an array, float32[3], to call or save the function, found None"),
+    ("a spec as a weight", lambda m: jax.tree.map(lambda w: SPEC, m.bound).call(X), TypeError,
+     "the weight 'w' must be an array, float32[3], to call or save the function, found a ShapeDtypeStruct, which has"),
+    ("None to save", lambda m: jax.tree.map(lambda w: None, m.bound).save("new"), TypeError, "the weight 'w' must be"),
+    ("shapes in a list", lambda m: jaxexp.from_stablehlo(m.module, shapes=["a, 3"]), TypeError,
+     "shapes= takes a dict of shapes by the indices of the module's arguments, such as {0: 'batch, 3'}, not ['a, 3']"),
+    ("a number as a shape", lambda m: jaxexp.from_stablehlo(m.module, shapes={0: 3}), TypeError,
+     "takes the shape of argument 0 as a text of names and sizes, such as 'batch, 3', or as a tuple"),
+    ("names in a tuple", lambda m: jaxexp.from_stablehlo(m.module, shapes={0: ("a", 3)}), TypeError, "not ('a', 3)"),
+    ("a name of args", lambda m: jaxexp.from_stablehlo(m.module, args=0), TypeError, "such as args=(0, 1), not 0"),
+    ("kwargs in a list", lambda m: jaxexp.from_stablehlo(m.module, kwargs=[0]), TypeError, "not [0]"),
+    ("an entry", lambda m: jaxexp.from_stablehlo(m.module, entry=0), TypeError, "entry= takes the name of a function"),
+    ("the platform of a module", lambda m: jaxexp.from_stablehlo(m.module, platforms=3), TypeError, "takes the names"),
+    ("a URL of executables", lambda m: jaxexp.load("f.jaxexp", executables="http://host/m.exe"), jaxexp.ExportError,
+     "executables= takes the path of a file on this machine: 'http://host/m.exe' is a URL"),
+    ("a URL to compile into", lambda m: m.f.precompile(into="http://host/m.exe"), jaxexp.ExportError, "is a URL"),
+    ("a URL of weights", lambda m: m.bound.with_weights("http://host/w.safetensors"), jaxexp.ExportError,
+     "weights= takes the path of a file on this machine: 'http://host/w.safetensors' is a URL"),
+    ("a URL of a key", lambda m: jaxexp.SignedBy(public_key="http://host/r.pub"), jaxexp.ExportError, "is a URL"),
+    ("a writer", lambda m: jaxexp.ArchiveWriter("fleet.zip"), TypeError,
+     "Archive.create returns a writer for a new archive, and Archive.append returns one that adds to an archive: pass "
+     "'fleet.zip' to one of these"),
+    ("a writer of nothing", lambda m: jaxexp.ArchiveWriter(), TypeError, "pass the path to one of these"),
     ("an artifact imported", lambda m: jaxexp.from_stablehlo("f.jaxexp"), jaxexp.ForeignModuleError, "load reads"),
     ("exported again", lambda m: jaxexp.export(m.f), jaxexp.ExportError, "pass jax.jit(exported.call)"),
     ("a VJP", lambda m: m.with_vjp.vjp().call(X), jaxexp.ExportError, "calling the VJP of order 1 of <lambda>: "),
@@ -229,6 +289,20 @@ def test_dtypes_of_drawn_arrays_may_be_classes() -> None:
     for dtype in (np.float32, np.dtype("float32"), jax.numpy.float32, "float32"):
         assert jaxexp.Drawn((2,), dtype).dtype == "float32"
     assert jaxexp.Drawn((2,), jax.numpy.bfloat16).dtype == "bfloat16"
+
+
+def test_weights_that_are_bound_first_have_no_others(made: SimpleNamespace) -> None:
+    with pytest.raises(jaxexp.WeightsError) as error:
+        made.two.bind({"w": X})
+    assert "loaded.weights" not in str(error.value)
+    with pytest.raises(jaxexp.WeightsError, match=r"pass \{\*\*loaded\.weights"):
+        made.two.bind({"w": X, "b": X}).with_weights({"w": X})
+
+
+def test_trees_of_functions_may_have_anything_in_place_of_weights(made: SimpleNamespace) -> None:
+    """Only calls need arrays."""
+    for leaf in (None, SPEC, "text"):
+        assert jax.tree.leaves(jax.tree.map(lambda w, leaf=leaf: leaf, made.bound)) == ([] if leaf is None else [leaf])
 
 
 def test_a_report_is_true_if_it_is_ok(tmp_path: Path) -> None:

@@ -482,7 +482,7 @@ class BoundExported(Exported):
         from jaxexp._kernel.call.first_argument import Given
 
         bound, fields = object.__new__(cls), data.attributes_of(data.bare(program))
-        given = Given(program, weights.arrays, weights.specs)
+        given = Given(program, weights.for_calls, weights.specs)
         data.attributes_of(bound).update(fields, _weights=weights, _bound=given)
         return bound
 

@@ -260,6 +260,10 @@ def test_large_arrays_are_beside(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "other")) == ["g.cases.safetensors", "g.jaxexp"]
     (found,) = jaxexp.load_many([file])
     assert found.check().verdict == "equal"
+    (tmp_path / "f.cases.safetensors").rename(tmp_path / "elsewhere")
+    with pytest.raises(jaxexp.WeightsError, match=r"^cannot read the arrays of the cases '.*f\.cases\.safetensors': "):
+        jaxexp.verify(file)
+    (tmp_path / "elsewhere").rename(tmp_path / "f.cases.safetensors")
     # Fewer arrays stay inside.
     jaxexp.record(file, [(Drawn((200, 200), "float32"), args[1])], replace=True)
     assert jaxexp.check(file).verdict == "equal"

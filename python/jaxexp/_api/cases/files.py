@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp import _native
+from jaxexp._errors import SUFFIX_OF_CASES
 from jaxexp._kernel.artifact.cases import Case, Cases, Table, Value, values_of, with_values
 from jaxexp._weights.files import header, saving
 from jaxexp._weights.files.dtypes import held_as, size_of, unnamed
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 # How many bytes of arrays a trailer takes; the largest ones go to a file if there are more.
 MOST_INLINE = 1 << 16
-SUFFIX = ".cases.safetensors"
 
 
 def save(path: str | os.PathLike[str], given: Sequence[Case], write: Callable[[Cases], None]) -> None:
@@ -37,7 +37,7 @@ def save(path: str | os.PathLike[str], given: Sequence[Case], write: Callable[[C
         OSError: a file cannot be written.
     """
     if sources := sources_of(given):
-        name = name_beside(os.fsdecode(path), SUFFIX)
+        name = name_beside(os.fsdecode(path), SUFFIX_OF_CASES)
         saving.save(path, name, sources, lambda table: write(with_files(given, table)), role="cases")
     else:
         write(with_files(given))

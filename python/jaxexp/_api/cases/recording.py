@@ -143,17 +143,22 @@ def flat_arguments(chain: Chain, where: str, given: Any) -> list[Value]:
     return _arguments(chain, where, options.get("args", ()), options.get("kwargs", {}))
 
 
+# To somebody who passes the arguments of one case as if they were several cases.
+_ONE_CASE = "cases= takes a list of cases, so a single one with the arguments x and y is cases=[(x, y)]"
+
+
 def _options(name: str, given: Any) -> Mapping[str, Any]:
     if isinstance(given, tuple):
         return {"args": given}
     if not isinstance(given, Mapping):
         raise ExportTypeError(
             f"recording a case of {name}: a case is a tuple of the positional arguments, or a dict with "
-            f"{listed(_OPTIONS)}, not {type(given)}"
+            f"{listed(_OPTIONS)}, not {type(given)}: {_ONE_CASE}"
         )
     if unknown := [key for key in given if key not in _OPTIONS]:
         raise ExportError(
-            f"recording a case of {name}: a dict of a case has {listed(_OPTIONS)}, not {listed(unknown, repr)}"
+            f"recording a case of {name}: a dict of a case has {listed(_OPTIONS)}, not "
+            f"{listed(unknown, repr, most=5)}: {_ONE_CASE}"
         )
     return given
 

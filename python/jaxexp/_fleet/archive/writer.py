@@ -12,11 +12,12 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from jaxexp import _native
-from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, cause
+from jaxexp._errors import SUFFIX_OF_CASES, DeserializationError, ExportError, ExportTypeError, cause
 from jaxexp._kernel.artifact import texts
 from jaxexp._kernel.artifact.metadata import to_json
+from jaxexp._kernel.artifact.opened import opened as artifact_in
 from jaxexp._kernel.artifact.opened import tables_of
-from jaxexp._kernel.artifact.words import is_text, listed_cases, meant
+from jaxexp._kernel.artifact.words import check_flags, cut, is_text, listed_cases, meant
 from jaxexp._kernel.io import files, lock
 from jaxexp._kernel.io.sources import open_source
 from jaxexp._public import public, public_dir
@@ -278,8 +279,18 @@ class ArchiveWriter:
     """
 
     def __init__(
-        self, output: contextlib.AbstractContextManager[Output], path: str | os.PathLike[str], share_modules: bool
+        self,
+        output: contextlib.AbstractContextManager[Output] | None = None,
+        path: str | os.PathLike[str] | None = None,
+        share_modules: bool = True,
     ) -> None:
+        if path is None or not isinstance(output, contextlib.AbstractContextManager):
+            raise ExportTypeError(
+                "Archive.create returns a writer for a new archive, and Archive.append returns one that adds to an "
+                f"archive: pass {'the path' if output is None else f'{output!r:.200}'} to one of these, and not to the "
+                "class"
+            )
+        check_flags(share_modules=share_modules)
         self._path = os.fsdecode(path)
         self._share_modules = share_modules
         self._is_inside = False  # inside of the block, the only place to use it
@@ -394,7 +405,7 @@ class ArchiveWriter:
         self._require_inside()
         with files.named_in_errors(path):
             blob: Any = files.opened(path)  # a buffer, which types can say since Python 3.12
-            artifact = _native.Artifact(blob)
+            artifact = artifact_in(blob)
             weights = files_beside(path, artifact)
         self.add_with_weights(name, blob, artifact, weights, metadata)
 
@@ -450,7 +461,7 @@ class ArchiveWriter:
         except DeserializationError:  # which is a ValueError, too
             raise
         except ValueError as error:
-            raise ExportError(f"{name!r} cannot be the name of an archive's member: {error}") from cause(error)
+            raise ExportError(f"{cut(repr(name))} cannot be the name of an archive's member: {error}") from cause(error)
 
     def remove(self, *names: str) -> None:
         """Removes members from the index. `Archive.compact` frees their bytes.
@@ -685,7 +696,7 @@ def serialized(function: Any, how: Writing, cases: Sequence[Case] | None, store:
         from jaxexp._api.cases import files
 
         sources = files.sources_of(cases)
-        tables = [_table(sources, store, f"weights{files.SUFFIX}")] if sources else []
+        tables = [_table(sources, store, f"weights{SUFFIX_OF_CASES}")] if sources else []
         how = how._replace(cases=files.with_files(cases, *tables), case_files=True)
     if weights := function.weights:
         table = _table(weights.sources(), store, "weights.safetensors")

@@ -20,9 +20,9 @@ from jax.core import Tracer
 
 from jaxexp import _jax, _native
 from jaxexp._errors import ExportError, ExportTypeError, WeightsError, shown
-from jaxexp._kernel.artifact.words import dtype_and_shape, why_no_numbers
+from jaxexp._kernel.artifact.words import check_flags, dtype_and_shape, meant, why_no_numbers
 from jaxexp._kernel.function.paths import key_paths
-from jaxexp._kernel.io import lock
+from jaxexp._kernel.io import files, lock
 from jaxexp._weights.files import reading
 from jaxexp._weights.files.dtypes import dtype_of, held_as, type_of, unnamed
 from jaxexp._weights.files.header import ALIGNMENT, Source, xxh3
@@ -202,6 +202,8 @@ ADVICE = "; cast=True casts it"
 REFUSED = "; cast=True only casts floats to floats, complex numbers to complex numbers, and integers to integers"
 
 _KINDS = (jnp.floating, jnp.complexfloating, jnp.integer)
+
+_NOT_PLACED = object()
 
 logger = logging.getLogger("jaxexp.weights")
 
@@ -391,6 +393,7 @@ class Weights(Mapping[str, Any]):
         self._files = None if isinstance(found, Mapping) else found
         self._arrays: dict[str, Any] = dict(found) if isinstance(found, Mapping) else {}
         self._on_devices = dict(on_devices or {})
+        self._is_checked = on_devices is None  # whether all are known to be arrays
         self._all: tuple[Any, ...] | None = None
         # If the owners of NumPy arrays changed them, the function would be another one. A copy would double the memory,
         # which may not be there. So their first digests are compared when the arrays are used.
@@ -400,14 +403,21 @@ class Weights(Mapping[str, Any]):
         self._lock = lock.reentrant()
 
     def __getitem__(self, name: str) -> Any:
-        on_device = self._on_devices.get(name)
-        if on_device is None:
-            type_ = self._types[name]  # raises KeyError, as mappings do
+        on_device = self._on_devices.get(name, _NOT_PLACED)
+        if on_device is _NOT_PLACED:
+            if (type_ := self._types.get(name)) is None:
+                raise KeyError(f"{name!r} is not a weight of the function{meant(name, self._types)}")
             with self._lock:  # a second thread waits for the array, and does not read it again
-                on_device = self._on_devices.get(name)
-                if on_device is None:
+                on_device = self._on_devices.get(name, _NOT_PLACED)
+                if on_device is _NOT_PLACED:
                     on_device = self._on_devices.setdefault(name, self._placed(name, type_))
         return on_device
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._types
+
+    def get(self, name: str, /, default: Any = None) -> Any:
+        return self[name] if name in self._types else default  # the message of a KeyError takes time
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._types)
@@ -436,6 +446,11 @@ class Weights(Mapping[str, Any]):
             )
 
     @property
+    def _has_arrays(self) -> bool:
+        """Whether the function has weights already, and not only their types."""
+        return self._files is not None or bool(self._arrays)
+
+    @property
     def stored(self) -> StoredTensors | None:
         """The files beside the artifact that these weights were loaded with; None for other weights."""
         return self._files if isinstance(self._files, StoredTensors) else None
@@ -445,6 +460,28 @@ class Weights(Mapping[str, Any]):
         if self._all is None:
             self._all = tuple(self[name] for name in self)
         return self._all
+
+    def for_calls(self) -> tuple[Any, ...]:
+        """The same, as arguments of a call.
+
+        Raises:
+            ExportTypeError: JAX put something else in the place of an array, as for `jax.tree.map(..., bound)`.
+        """
+        if not self._is_checked:
+            for name, leaf in self._on_devices.items():
+                self._check_leaf(name, leaf)
+            self._is_checked = True
+        return self.arrays()
+
+    def _check_leaf(self, name: str, leaf: Any) -> None:
+        if isinstance(leaf, (bool, int, float, complex)) or (is_array(leaf) and not (why_not := why_no_numbers(leaf))):
+            return
+        found = why_not if is_array(leaf) else repr(leaf)[:200]
+        raise ExportTypeError(
+            f"the weight {name!r} must be an array, {type_of(self._types[name])}, to call or save the function, found "
+            f"{found}: this function was made from another one's tree, as by jax.tree.map, whose results take the "
+            "place of the weights"
+        )
 
     def specs(self) -> tuple[Any, ...]:
         """The weights that are on devices, and specs for the others."""
@@ -476,15 +513,17 @@ class Weights(Mapping[str, Any]):
         leaves that are not arrays are part of the program, and never used. Files are also copied to memory if the files
         of these weights were.
         """
+        check_flags(cast=is_cast, stable=stable)
         shardings = list(self._shardings.values())
         is_same = rename is None and isinstance(values, Weights) and values._types == self._types
         if is_same and values._files is not None:
             return Weights(self._types, values._files, shardings, self.other_names)
         names = names_given(list(self._types), self.other_names, rename)
         if isinstance(values, (str, os.PathLike)):
+            files.path_here(values, "weights=")
             stable = stable or (self._files is not None and self._files.stable)
-            files = self._in_files(values, names, is_cast, rename is None, stable)
-            return Weights(self._types, files, shardings, self.other_names)
+            found_files = self._in_files(values, names, is_cast, rename is None, stable)
+            return Weights(self._types, found_files, shardings, self.other_names)
         if isinstance(values, (bytes, bytearray, memoryview)) or callable(getattr(values, "readable", None)):
             raise ExportTypeError(
                 f"weights are arrays by their names, or the path of a file of tensors, not {type(values)}: pass the "
@@ -495,7 +534,7 @@ class Weights(Mapping[str, Any]):
         used = set(own.values())
         arrays = [name for name, leaf in given.items() if name in used or is_array(leaf)]
         is_mapping = isinstance(values, Mapping) and jax.tree_util.all_leaves(values.values())
-        check_names(own, arrays, is_mapping=is_mapping, can_rename=rename is None)
+        check_names(own, arrays, is_mapping=is_mapping and self._has_arrays, can_rename=rename is None)
         found = {}
         for name, type_ in self._types.items():
             leaf, advice = given[own[name]], REFUSED if is_cast else ""
@@ -586,6 +625,8 @@ class Weights(Mapping[str, Any]):
 
     def _array(self, name: str) -> Any:
         array = self._arrays[name]
+        if not self._is_checked:
+            self._check_leaf(name, array)
         if name in self._digests and digest(array) != self._digests[name]:
             raise ExportError(
                 f"the weight {name!r} is a NumPy array that has changed since the function got it. Export, bind or use "
