@@ -261,7 +261,7 @@ def replacing(
         with contextlib.closing(io.BufferedRandom(Written(temporary, "x+", shown, opener))) as file:
             if replaced is not None:
                 os.chmod(temporary, replaced.st_mode & 0o777)
-            yield file  # type: ignore[misc]  # which has all of its methods
+            yield file
         (_move_to_new if only_new else os.replace)(temporary, final)
     except BaseException as error:
         if process == os.getpid():  # else it was forked from the one that writes the file
@@ -279,7 +279,7 @@ class Written(io.FileIO):
     """
 
     def __init__(self, path: str | os.PathLike[str], mode: str, shown: str, opener: Any = None) -> None:
-        super().__init__(path, mode, opener=opener)  # type: ignore[arg-type]  # a path of any type
+        super().__init__(path, mode, opener=opener)
         self._shown = shown
 
     def write(self, data: Any) -> int:

@@ -159,7 +159,7 @@ def locked(path: str | os.PathLike[str], mode: str = "r+b", *, patience: float =
                 continue
             # Another file may have taken its place between the two.
             if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
-                yield file  # type: ignore[misc]  # which has all of its methods
+                yield file
                 return
 
 
