@@ -184,6 +184,8 @@ MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
      "shapes= takes a dict of shapes by the indices of the module's arguments, such as {0: 'batch, 3'}, not ['a, 3']"),
     ("a number as a shape", lambda m: jaxexp.from_stablehlo(m.module, shapes={0: 3}), TypeError,
      "takes the shape of argument 0 as a text of names and sizes, such as 'batch, 3', or as a tuple"),
+    ("no comma", lambda m: jaxexp.from_stablehlo(m.module, shapes={0: "2 3"}), jaxexp.ExportError,
+     "shapes= gives argument 0 '2 3', which is not a shape such as '3': syntax error"),
     ("names in a tuple", lambda m: jaxexp.from_stablehlo(m.module, shapes={0: ("a", 3)}), TypeError, "not ('a', 3)"),
     ("a name of args", lambda m: jaxexp.from_stablehlo(m.module, args=0), TypeError, "such as args=(0, 1), not 0"),
     ("kwargs in a list", lambda m: jaxexp.from_stablehlo(m.module, kwargs=[0]), TypeError, "not [0]"),

@@ -526,7 +526,13 @@ def _symbolic(shape: Any) -> list[Any]:
 
 
 def _agreed(index: int, known: _Known, given: Any, scope: Any) -> Shape:
-    shape = tuple(_jax.symbolic_shape(given, scope=scope) if isinstance(given, str) else given)
+    try:
+        shape = tuple(_jax.symbolic_shape(given, scope=scope) if isinstance(given, str) else given)
+    except ValueError as error:
+        raise ExportError(
+            f"shapes= gives argument {index} {given!r:.80}, which is not a shape such as {_example(known)!r}: "
+            f"{in_one_line(error)}"
+        ) from cause(error)
     if len(shape) != len(known) or any(size not in (None, dim) for size, dim in zip(known, shape, strict=True)):
         raise ExportError(
             f"shapes= gives argument {index} the shape ({_text(shape)}), and in the module it is ({_text(known)})"
