@@ -27,7 +27,7 @@ _SECONDS = 0.3  # for a sample of calls
 
 
 def _can_run_sessions() -> bool:
-    from jaxexp import RunError
+    from jaxexp.errors import RunError
     from jaxexp.runtime import find_plugin
 
     try:

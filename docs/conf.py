@@ -94,6 +94,14 @@ def prepare(app: Any, name: str, source: list[str]) -> None:
     source[0] = re.sub(r"\[[^\]]*\]\((?:\.\./)+((?:cpp|schema|tests|bench|python)/[^)]*)\)", r"`\1`", source[0])
 
 
+def resolve_error(app: Any, env: Any, node: Any, text: Any) -> Any:
+    """Links the name of an error, which stands alone in docstrings and pages, with its class in `jaxexp.errors`."""
+    target = f"jaxexp.errors.{node['reftarget'].rpartition('.')[2]}"
+    if node.get("refdomain") != "py" or target not in env.domains["py"].objects:
+        return None
+    return env.domains["py"].resolve_xref(env, node["refdoc"], app.builder, "obj", target, node, text)
+
+
 def index_sections(app: Any, exception: Exception | None) -> None:
     """Adds the sections of all pages to the index of the search, as if each were a page named `page#anchor`.
 
@@ -133,4 +141,5 @@ def alone(section: nodes.section) -> nodes.document:
 
 def setup(app: Any) -> None:
     app.connect("source-read", prepare)
+    app.connect("missing-reference", resolve_error)
     app.connect("build-finished", index_sections)

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import collections
 import faulthandler
+import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 from kit.devices import DEVICES  # before JAX
 
 # isort: split
 import jax
+import numpy as np
 import pytest
 import pytest_timeout
 from _pytest.faulthandler import fault_handler_stderr_fd_key
@@ -100,6 +103,26 @@ def pytest_timeout_cancel_timer() -> bool:
 
 def pytest_enter_pdb() -> None:
     faulthandler.cancel_dump_traceback_later()
+
+
+@functools.cache
+def float16_compiles() -> bool:
+    try:
+        jax.jit(lambda x: x + x)(np.float16(1))
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, Any, pytest.TestReport]:
+    """XLA compiles no float16 for processors without F16C, and says so in other words: then nobody can run it."""
+    report: pytest.TestReport = yield
+    if report.failed and "Failed to materialize symbols" in str(report.longrepr) and not float16_compiles():
+        report.outcome, report.longrepr = "skipped", (str(item.path), 0, "XLA compiles no float16 on this processor")
+    return report
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -8,61 +8,33 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import warnings
 from types import FrameType
 
 from ._version import __version__ as __version__
 
-# The public names and where each one lives: "module", or "module:name" if it has another name there.
+# The public names and where each one lives: "module", or "module:name" if it has another name there; "" of a module.
 # Type checkers and editors read `__init__.pyi`, which is made from this table: run `make format` after a change.
 _HOMES = {
     "Archive": "_fleet.archive.archive",
     "ArchiveWriter": "_fleet.archive.writer",
     "BoundExported": "_api.exported",
-    "BusyError": "_errors",
     "Case": "_kernel.artifact.cases",
-    "ChangedArtifactError": "_errors",
     "CheckReport": "_api.cases.report",
     "Compatibility": "_compat.compatibility",
-    "DeserializationError": "_errors",
     "Digests": "_fleet.places.inspect",
     "DisabledSafetyCheck": "_kernel.function.safety_check",
     "Drawn": "_kernel.artifact.cases",
     "Executable": "_executables.executables",
-    "ExecutablesError": "_errors",
-    "ExportBufferError": "_errors",
-    "ExportError": "_errors",
-    "ExportPicklingError": "_errors",
-    "ExportRuntimeError": "_errors",
-    "ExportTypeError": "_errors",
     "Exported": "_api.exported",
-    "FatalArtifactError": "_errors",
-    "ForeignModuleError": "_errors",
     "GenericNode": "_kernel.codec.library_nodes",
     "Handle": "_fleet.archive.archive",
     "Inspection": "_kernel.artifact.inspection",
-    "JournalError": "_errors",
-    "ModuleError": "_errors",
     "Policy": "_policy.policy",
-    "PolicyError": "_errors",
-    "RefusedError": "_readback.refused",
-    "RunError": "_errors",
-    "SerializationError": "_errors",
-    "SerializationKeyError": "_errors",
-    "SerializationTypeError": "_errors",
-    "SignatureError": "_errors",
     "SignedBy": "_signing.signed_by",
     "Summary": "_fleet.archive.summary",
     "SymbolicScope": "_jax",
     "Tolerance": "_kernel.artifact.cases",
-    "TooOldReaderError": "_errors",
-    "UnfitWorkerError": "_errors",
-    "UnknownCustomCallError": "_kernel.module.custom_calls",
-    "UnsupportedArtifactError": "_errors",
-    "UnsupportedError": "_errors",
-    "UnsupportedModuleError": "_errors",
-    "UnsupportedSerializationError": "_errors",
-    "WeightsError": "_errors",
-    "WorkerError": "_errors",
     "check": "_fleet.places.load",
     "check_many": "_fleet.passes.one_by_one",
     "compatibility": "_fleet.places.inspect",
@@ -72,6 +44,7 @@ _HOMES = {
     "deserialize": "_api.load",
     "digests": "_fleet.places.inspect",
     "digests_many": "_fleet.passes.one_by_one",
+    "errors": "",
     "export": "_api.export",
     "from_stablehlo": "_compat.foreign.from_stablehlo",
     "inspect": "_fleet.places.inspect",
@@ -114,8 +87,14 @@ def __getattr__(name: str) -> object:
     if name in _WITHOUT_JAX and _is_without_jax():
         home = _WITHOUT_JAX[name]
     if home is None:
+        errors = importlib.import_module(".errors", __name__)
+        if name in errors.__all__:
+            warnings.warn(f"jaxexp.{name} is jaxexp.errors.{name} now", DeprecationWarning, stacklevel=2)
+            return getattr(errors, name)
         advice = f" any more: use {_GONE[name]}" if name in _GONE else ""
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{advice}")
+    if not home:
+        return importlib.import_module(f".{name}", __name__)
     module, _, name_there = home.partition(":")
     value = getattr(importlib.import_module(f".{module}", __name__), name_there or name)
     if "jaxexp._jax" in sys.modules:
@@ -171,8 +150,8 @@ def _user(frame: FrameType) -> str:
     while first is not None and _package(first) in (__name__, _IMPORTING):
         frame, first = (first if _package(first) == __name__ else frame), first.f_back
     module: str = frame.f_globals["__name__"]
-    if frame.f_code is __getattr__.__code__:
-        return f"{__name__}.{frame.f_locals['name']}"
+    if frame.f_code.co_qualname == "__getattr__":
+        return f"{module}.{frame.f_locals['name']}"
     if module.startswith(f"{__name__}._cli.commands."):
         return f"{__name__} {module.rpartition('.')[2].replace('_', '-')}"
     called = frame.f_code.co_qualname

@@ -1,4 +1,5 @@
 # Made from the table in __init__.py: run `make format` after a change there.
+from . import errors as errors
 from ._api.cases.report import CheckReport as CheckReport
 from ._api.export import export as export
 from ._api.exported import BoundExported as BoundExported
@@ -9,33 +10,6 @@ from ._compat.compatibility import Compatibility as Compatibility
 from ._compat.foreign.from_stablehlo import from_stablehlo as from_stablehlo
 from ._compat.install import install as install
 from ._compat.install import uninstall as uninstall
-from ._errors import BusyError as BusyError
-from ._errors import ChangedArtifactError as ChangedArtifactError
-from ._errors import DeserializationError as DeserializationError
-from ._errors import ExecutablesError as ExecutablesError
-from ._errors import ExportBufferError as ExportBufferError
-from ._errors import ExportError as ExportError
-from ._errors import ExportPicklingError as ExportPicklingError
-from ._errors import ExportRuntimeError as ExportRuntimeError
-from ._errors import ExportTypeError as ExportTypeError
-from ._errors import FatalArtifactError as FatalArtifactError
-from ._errors import ForeignModuleError as ForeignModuleError
-from ._errors import JournalError as JournalError
-from ._errors import ModuleError as ModuleError
-from ._errors import PolicyError as PolicyError
-from ._errors import RunError as RunError
-from ._errors import SerializationError as SerializationError
-from ._errors import SerializationKeyError as SerializationKeyError
-from ._errors import SerializationTypeError as SerializationTypeError
-from ._errors import SignatureError as SignatureError
-from ._errors import TooOldReaderError as TooOldReaderError
-from ._errors import UnfitWorkerError as UnfitWorkerError
-from ._errors import UnsupportedArtifactError as UnsupportedArtifactError
-from ._errors import UnsupportedError as UnsupportedError
-from ._errors import UnsupportedModuleError as UnsupportedModuleError
-from ._errors import UnsupportedSerializationError as UnsupportedSerializationError
-from ._errors import WeightsError as WeightsError
-from ._errors import WorkerError as WorkerError
 from ._executables.executables import Executable as Executable
 from ._fleet.archive.archive import Archive as Archive
 from ._fleet.archive.archive import Handle as Handle
@@ -76,9 +50,7 @@ from ._kernel.function.convention import OLDEST_VERSION as minimum_supported_cal
 from ._kernel.function.convention import OLDEST_VERSION as minimum_supported_serialization_version
 from ._kernel.function.safety_check import DisabledSafetyCheck as DisabledSafetyCheck
 from ._kernel.io.compile_cache import compile_cache as compile_cache
-from ._kernel.module.custom_calls import UnknownCustomCallError as UnknownCustomCallError
 from ._policy.policy import Policy as Policy
-from ._readback.refused import RefusedError as RefusedError
 from ._signing.signed_by import SignedBy as SignedBy
 
 __version__: str
@@ -87,51 +59,22 @@ __all__ = [
     "Archive",
     "ArchiveWriter",
     "BoundExported",
-    "BusyError",
     "Case",
-    "ChangedArtifactError",
     "CheckReport",
     "Compatibility",
-    "DeserializationError",
     "Digests",
     "DisabledSafetyCheck",
     "Drawn",
     "Executable",
-    "ExecutablesError",
-    "ExportBufferError",
-    "ExportError",
-    "ExportPicklingError",
-    "ExportRuntimeError",
-    "ExportTypeError",
     "Exported",
-    "FatalArtifactError",
-    "ForeignModuleError",
     "GenericNode",
     "Handle",
     "Inspection",
-    "JournalError",
-    "ModuleError",
     "Policy",
-    "PolicyError",
-    "RefusedError",
-    "RunError",
-    "SerializationError",
-    "SerializationKeyError",
-    "SerializationTypeError",
-    "SignatureError",
     "SignedBy",
     "Summary",
     "SymbolicScope",
     "Tolerance",
-    "TooOldReaderError",
-    "UnfitWorkerError",
-    "UnknownCustomCallError",
-    "UnsupportedArtifactError",
-    "UnsupportedError",
-    "UnsupportedModuleError",
-    "UnsupportedSerializationError",
-    "WeightsError",
-    "WorkerError",
     "check",
     "check_many",
     "compatibility",
@@ -141,6 +84,7 @@ __all__ = [
     "deserialize",
     "digests",
     "digests_many",
+    "errors",
     "export",
     "from_stablehlo",
     "inspect",

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def public(thing: T) -> T:
-    """A class or function that users import from `jaxexp`. Pickles of it find it there."""
+    """A class or function that users import from `jaxexp`, or an error, from `jaxexp.errors`. Pickles find it there."""
     if isinstance(thing, type):
         _make_public(thing)
     else:
@@ -23,7 +23,7 @@ def _make_public(owner: type) -> None:
     if vars(owner).get("__annotations__"):
         # Annotations are text, which `typing.get_type_hints` would look up in `jaxexp`. So they are resolved here.
         owner.__annotations__ = inspect.get_annotations(owner, eval_str=True)
-    owner.__module__ = "jaxexp"
+    owner.__module__ = "jaxexp.errors" if issubclass(owner, Exception) else "jaxexp"
     for member in vars(owner).values():
         if isinstance(member, staticmethod):  # a pickle may name it too
             member.__func__.__module__ = "jaxexp"

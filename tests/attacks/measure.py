@@ -31,7 +31,7 @@ def read(blob: bytes) -> str:
         while exported.has_vjp():
             exported = exported.vjp()
             vars(exported)
-    except jaxexp.DeserializationError as error:
+    except jaxexp.errors.DeserializationError as error:
         return str(error)
     return ""
 

@@ -209,7 +209,7 @@ def test_unpack_stays_inside(fleet, tmp_path, refused) -> None:
             refused("", "unpack", fleet, pattern, "-d", inside, *force)
     assert not list(outside.iterdir())
     for name in ("/etc/passwd", "../up", "a/../../up", "..", ".", "a\0b"):  # archives refuse them: the second wall
-        with pytest.raises(jaxexp.ExportError, match="would not lie inside"):
+        with pytest.raises(jaxexp.errors.ExportError, match="would not lie inside"):
             targets.inside(str(tmp_path), name, ".jaxexp")
 
 
@@ -250,7 +250,7 @@ def test_names_that_mean_something_else_on_windows(tmp_path, monkeypatch) -> Non
         monkeypatch.setattr(targets, "_ON_WINDOWS", False)
         assert targets.inside(str(tmp_path), name, ".jaxexp")
         monkeypatch.setattr(targets, "_ON_WINDOWS", True)
-        with pytest.raises(jaxexp.ExportError, match="would not lie inside"):
+        with pytest.raises(jaxexp.errors.ExportError, match="would not lie inside"):
             targets.inside(str(tmp_path), name, ".jaxexp")
     assert targets.inside(str(tmp_path), "console/null/com10", ".jaxexp")
 

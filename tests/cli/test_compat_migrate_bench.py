@@ -135,11 +135,11 @@ def test_readers_have_the_same_words_everywhere(folder, tmp_path, good, run) -> 
         assert len(written) == 1
     assert not found.readable_by("0.6.2")
     for wrong in ("6", "max", "0.6.3", "jax0.6.2"):
-        with pytest.raises(jaxexp.ExportError, match=r"readable_by takes a release from '0\.4\.22'"):
+        with pytest.raises(jaxexp.errors.ExportError, match=r"readable_by takes a release from '0\.4\.22'"):
             found.readable_by(wrong)
         assert run("compat", "--reader", wrong, scores)[:2] == (2, "")
         if wrong != "max":
-            with pytest.raises(jaxexp.ExportError, match=r"to= takes a release from '0\.4\.22'"):
+            with pytest.raises(jaxexp.errors.ExportError, match=r"to= takes a release from '0\.4\.22'"):
                 jaxexp.migrate(scores, to=wrong)
             assert run("migrate", "--to", wrong, scores, tmp_path / "other")[:2] == (2, "")
 
@@ -291,7 +291,7 @@ def test_what_jaxlib_cannot_write_is_no_remedy(folder, good, monkeypatch) -> Non
     monkeypatch.setattr(migrate, "migrated", Mock(side_effect=RuntimeError("of jaxlib\nand more")))
     text = good("compat", folder / "scores.jaxexp")
     assert "refuses it" in text and "remedy" not in text
-    with pytest.raises(jaxexp.ExportError, match=r"^JAX cannot write its module: of jaxlib$"):
+    with pytest.raises(jaxexp.errors.ExportError, match=r"^JAX cannot write its module: of jaxlib$"):
         migrate.rewritten(b"", None)
 
 

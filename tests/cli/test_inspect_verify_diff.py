@@ -73,7 +73,7 @@ def test_shapes_that_many_values_share_are_written_out_for_none(tmp_path, good, 
     assert "characters, and --json writes at most" in said["error"]
     exported = jaxexp.deserialize(path.read_bytes())
     for args in ((), [np.int16(1)] * len(exported.in_avals)):
-        with pytest.raises(jaxexp.ExportError) as error:
+        with pytest.raises(jaxexp.errors.ExportError) as error:
             exported.call(*args)
         assert len(str(error.value)) < 100_000
 

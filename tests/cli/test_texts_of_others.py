@@ -58,7 +58,7 @@ class Shown:
                     self.add(what, made)
             except Exception as error:
                 made = None
-                if isinstance(error, (jaxexp.ExportError, OSError)):
+                if isinstance(error, (jaxexp.errors.ExportError, OSError)):
                     self.add(f"{what}: str", str(error))
                     self.add(f"{what}: repr", repr(error), lines=False)
         for warning in warned:

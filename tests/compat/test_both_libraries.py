@@ -213,17 +213,17 @@ def test_a_module_of_other_bytecode() -> None:
         edited = dataclasses.replace(with_text(library, lambda x: x * 3), mlir_module_serialized=bytecode)
         for function in (edited, jaxexp.Exported.from_jax(edited), reload(library, edited)):
             assert_same_values(function.call(arr(2, 3)), arr(2, 3) * 4)
-    with pytest.raises(jaxexp.DeserializationError, match=r"func\.func, which no export has"):
+    with pytest.raises(jaxexp.errors.DeserializationError, match=r"func\.func, which no export has"):
         jaxexp.deserialize(edited.serialize()).call(arr(2, 3))
 
 
 def test_text_is_checked_like_bytecode() -> None:
     """The signature has to be that of the fields, and nothing calls back to Python."""
-    with pytest.raises(jaxexp.ExportError, match="mlir_module_serialized"):
+    with pytest.raises(jaxexp.errors.ExportError, match="mlir_module_serialized"):
         with_text(jaxexp, lambda x: (x, x)).call(arr(2, 3))
     target = "xla_ffi_python_cpu_callback"
     calls_back = with_text(jaxexp, lambda x: jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(x.shape, x.dtype))(x))
-    with pytest.raises(jaxexp.ExportError, match=f"calls back to Python.*{target}"):
+    with pytest.raises(jaxexp.errors.ExportError, match=f"calls back to Python.*{target}"):
         calls_back.call(arr(2, 3))
 
 
@@ -231,14 +231,14 @@ def test_text_is_checked_like_bytecode() -> None:
 def test_other_bytes_stay_as_they_are(text: bytes) -> None:
     exported = dataclasses.replace(exported_case("sin"), mlir_module_serialized=text)
     assert exported.mlir_module_serialized == text
-    with pytest.raises(jaxexp.DeserializationError):
+    with pytest.raises(jaxexp.errors.DeserializationError):
         exported.call(arr(4))
 
 
 def test_text_in_an_artifact_is_refused() -> None:
     """jaxlib's parser of text is not made for bytes of others; whoever trusts an artifact can convert it."""
     blob = with_text(jax_export, lambda x: x * 3).serialize()
-    with pytest.raises(jaxexp.DeserializationError, match="expected MLIR bytecode"):
+    with pytest.raises(jaxexp.errors.DeserializationError, match="expected MLIR bytecode"):
         jaxexp.deserialize(blob).call(arr(2, 3))
     converted = jaxexp.Exported.from_jax(jax_export.deserialize(blob))
     assert_same_values(converted.call(arr(2, 3)), arr(2, 3) * 3)

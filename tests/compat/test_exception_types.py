@@ -162,20 +162,20 @@ def test_an_error_that_is_not_built_in() -> None:
     assert not isinstance(theirs.value, ValueError), "then an ExportError is one, too"
     with pytest.raises(type(theirs.value), match="bacth") as ours:
         provoke(jaxexp)
-    assert isinstance(ours.value, jaxexp.ExportError)
+    assert isinstance(ours.value, jaxexp.errors.ExportError)
     again = pickle.loads(pickle.dumps(ours.value))
     assert (type(again), str(again)) == (type(ours.value), str(ours.value))
 
 
 def test_messages_of_these_errors() -> None:
     """Where the built-in type is new in this place, the message is still one sentence that says what to do."""
-    with pytest.raises(jaxexp.ExportError, match=r"there is none.*make_ir_context") as error:
+    with pytest.raises(jaxexp.errors.ExportError, match=r"there is none.*make_ir_context") as error:
         of_sin(jaxexp).mlir_module(serialized=False)
     assert "artifact" not in str(error.value), "nothing is wrong with it"
-    with pytest.raises(jaxexp.SerializationError) as error:
+    with pytest.raises(jaxexp.errors.SerializationError) as error:
         of_dtype(jaxexp, "U3").serialize()
     assert str(error.value).startswith("cannot serialize in_avals[0]: the dtype dtype('<U3')")
-    with pytest.raises(jaxexp.ExportError, match=r"args: expected tuple of length 1, found tuple of length 2.*"):
+    with pytest.raises(jaxexp.errors.ExportError, match=r"args: expected tuple of length 1, found tuple of length 2.*"):
         of_static(jaxexp).call(X, "how")
 
 
@@ -191,7 +191,7 @@ def test_damaged_modules(use: Callable[[Any], Any], damage: Callable[[bytes], by
     for library in LIBRARIES.values():
         with pytest.raises(RuntimeError):
             use(of_module(library, damage))
-    with pytest.raises(jaxexp.DeserializationError, match="mlir_module_serialized"):
+    with pytest.raises(jaxexp.errors.DeserializationError, match="mlir_module_serialized"):
         use(of_module(jaxexp, damage))
 
 
@@ -202,7 +202,7 @@ def test_a_module_of_other_bytes_than_were_written() -> None:
     loaded = jaxexp.deserialize(blob)
     with pytest.raises(RuntimeError, match="mlir_module_serialized") as raised:
         loaded.call(X)
-    assert isinstance(raised.value, jaxexp.DeserializationError)
+    assert isinstance(raised.value, jaxexp.errors.DeserializationError)
 
 
 def test_module_in_the_current_context() -> None:

@@ -17,6 +17,7 @@ import jaxexp
 from jaxexp import _jax
 from jaxexp._kernel.module import mlir
 from jaxexp._readback.read_back import on_any_platform
+from jaxexp.errors import UnsupportedError
 from kit.each import each
 from kit.other_modules import serialized
 from kit.vhlo import bytecode
@@ -292,7 +293,7 @@ BITS = """func.func @main(%x: tensor<2xf32>, %n: tensor<2xui32>) -> tensor<2xf32
 
 def test_bits_of_what_is_differentiated_are_refused() -> None:
     with pytest.raises(
-        jaxexp.UnsupportedError,
+        UnsupportedError,
         match=r"differentiable=True: stablehlo.bitcast_convert at .* takes the bits of a number",
     ):
         jaxexp.from_stablehlo(bytecode(BITS.replace("GIVEN", "x")), differentiable=True)
@@ -366,10 +367,10 @@ def test_regions_of_several_operations_have_derivatives_from_their_neutral_start
     text = REDUCE.replace("REGION", LOG_ADD_EXP)
     exported = jaxexp.from_stablehlo(bytecode(text.replace("START", "0xFF800000")), differentiable=True)
     np.testing.assert_allclose(jax.grad(exported.call)(x), jax.nn.softmax(x), rtol=1e-5)
-    with pytest.raises(jaxexp.UnsupportedError, match="from a start that is not known to be the neutral element"):
+    with pytest.raises(UnsupportedError, match="from a start that is not known to be the neutral element"):
         jaxexp.from_stablehlo(bytecode(text.replace("START", "0.0")), differentiable=True)
     squares = "%q = stablehlo.multiply %b, %b : tensor<f32>\n%r = stablehlo.add %a, %q : tensor<f32>"
-    with pytest.raises(jaxexp.UnsupportedError, match="neutral element"):
+    with pytest.raises(UnsupportedError, match="neutral element"):
         jaxexp.from_stablehlo(bytecode(REDUCE.replace("REGION", squares).replace("START", "0.0")), differentiable=True)
 
 

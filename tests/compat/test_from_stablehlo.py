@@ -142,7 +142,7 @@ def test_trees_of_the_caller() -> None:
     ],
 )
 def test_options_that_do_not_fit(options: Any, message: str) -> None:
-    with pytest.raises(jaxexp.ExportError) as error:
+    with pytest.raises(jaxexp.errors.ExportError) as error:
         jaxexp.from_stablehlo(UNNAMED, **options)
     assert str(error.value).endswith(message)
 
@@ -193,7 +193,7 @@ def test_symbolic_shapes() -> None:
         close(function.call(np.ones((5, 3), np.float32), b)[0].shape, (5, 4))
         close(jax.vmap(function.call, (0, None))(np.stack([a, a]), b)[0], np.stack([a @ b, a @ b]))
     square = jaxexp.from_stablehlo(MATMUL, shapes={0: "n, 3", 1: "3, n"})
-    with pytest.raises(jaxexp.ExportError, match="must have size 2, found size 4"):
+    with pytest.raises(jaxexp.errors.ExportError, match="must have size 2, found size 4"):
         square.call(a, b)
     scope = jaxexp.SymbolicScope(["n >= 8"])
     shapes = {i: jaxexp.symbolic_shape(text, scope=scope) for i, text in enumerate(["2*n, 3", "3, n"])}
@@ -211,10 +211,10 @@ def test_sizes_for_dynamic_shapes() -> None:
 
 def test_dynamic_shapes_without_names() -> None:
     with pytest.raises(
-        jaxexp.ExportError, match=r"argument 0 .* \(\?, 3\): say its dimensions in shapes=.*\{0: 'a, 3'\}"
+        jaxexp.errors.ExportError, match=r"argument 0 .* \(\?, 3\): say its dimensions in shapes=.*\{0: 'a, 3'\}"
     ):
         jaxexp.from_stablehlo(MATMUL)
-    with pytest.raises(jaxexp.UnsupportedError, match="differentiable=True needs constant shapes"):
+    with pytest.raises(jaxexp.errors.UnsupportedError, match="differentiable=True needs constant shapes"):
         jaxexp.from_stablehlo(MATMUL, shapes={0: "a, 3", 1: "3, b"}, differentiable=True)
 
 
@@ -227,7 +227,7 @@ def test_results_that_are_not_linear() -> None:
         %4 = stablehlo.dynamic_reshape %x, %3 : (tensor<?x?xf32>, tensor<1xi32>) -> tensor<?xf32>
         return %4 : tensor<?xf32> }"""
     module = bytecode(text)
-    with pytest.raises(jaxexp.UnsupportedError, match="dimension 0 of result 0 is not linear in a, b"):
+    with pytest.raises(jaxexp.errors.UnsupportedError, match="dimension 0 of result 0 is not linear in a, b"):
         jaxexp.from_stablehlo(module, shapes={0: "a, b"})
     assert str(jaxexp.from_stablehlo(module, shapes={0: "a, 5"}).out_avals[0]) == "float32[5*a]"
     assert jaxexp.from_stablehlo(module, shapes={0: (2, 5)}).out_avals[0].shape == (10,)
@@ -238,7 +238,7 @@ def test_shapes_that_depend_on_values() -> None:
         %0 = stablehlo.dynamic_reshape %x, %n : (tensor<4xf32>, tensor<1xi32>) -> tensor<?xf32>
         return %0 : tensor<?xf32> }"""
     with pytest.raises(
-        jaxexp.UnsupportedError, match=r"arguments of the shapes \(4\), \(1\), the module's other shapes"
+        jaxexp.errors.UnsupportedError, match=r"arguments of the shapes \(4\), \(1\), the module's other shapes"
     ):
         jaxexp.from_stablehlo(bytecode(text))
 
@@ -260,7 +260,7 @@ def test_entries() -> None:
     close(named.call(x), x)
     public = text.replace("private ", "")
     close(jaxexp.from_stablehlo(bytecode(public)).call(x), -x)  # @main, whatever else is public
-    with pytest.raises(jaxexp.DeserializationError, match="2 of them, @f, @g: choose one with entry="):
+    with pytest.raises(jaxexp.errors.DeserializationError, match="2 of them, @f, @g: choose one with entry="):
         jaxexp.from_stablehlo(
             bytecode(public.replace("@main", "@g").replace("func.func @unused", "func.func private @unused"))
         )
@@ -327,7 +327,7 @@ def test_older_forms_of_operations() -> None:
 def test_custom_calls_are_allowed_by_name() -> None:
     call = "%0 = stablehlo.custom_call @mine(%x) {has_side_effect = true} : (tensor<2xf32>) -> tensor<2xf32>"
     module = bytecode(identity(body=call))
-    with pytest.raises(jaxexp.ExportError, match="custom calls that may change with any release of JAX: mine"):
+    with pytest.raises(jaxexp.errors.ExportError, match="custom calls that may change with any release of JAX: mine"):
         jaxexp.from_stablehlo(module)
     allowed = [jaxexp.DisabledSafetyCheck.custom_call("mine")]
     exported = jaxexp.from_stablehlo(module, disabled_checks=allowed)
@@ -398,5 +398,5 @@ def test_a_long_attribute_of_another_dialect() -> None:
         f'%0 = "stablehlo.slice"(%a) <{{start_indices=array<i64: 0>}}> {{a="{attribute}"}} : '
         "(tensor<2xf32>) -> tensor<2xf32>\n return %0 : tensor<2xf32> } }"
     )
-    with pytest.raises(jaxexp.ExportError, match="cannot import the module"):  # not after an hour
+    with pytest.raises(jaxexp.errors.ExportError, match="cannot import the module"):  # not after an hour
         jaxexp.from_stablehlo(text)

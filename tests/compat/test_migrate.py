@@ -15,6 +15,7 @@ from jaxexp._compat import migrate as _migrate
 from jaxexp._compat import rounding
 from jaxexp._kernel.releases import table
 from jaxexp._kernel.releases.table import number
+from jaxexp.errors import DeserializationError, ExportError, TooOldReaderError, UnsupportedError
 from kit import wire
 from kit.compare import assert_same_values
 from kit.corpus import CASES, export_with
@@ -36,7 +37,7 @@ def parses_here(version: str, name: str) -> bool:
 def test_jax_export_reads_what_was_migrated(version: str, name: str) -> None:
     if not parses_here(version, name):
         assert INSTALLED.number < number(version)
-        with pytest.raises(jaxexp.DeserializationError, match=r"newer read"):
+        with pytest.raises(DeserializationError, match=r"newer read"):
             jaxexp.migrate(blob_of(version, name))
         return
     old = jaxexp.deserialize(blob_of(version, name))
@@ -84,7 +85,7 @@ def ordered(convention: int) -> bytearray:
 
 def test_an_old_calling_convention_with_tokens_is_refused() -> None:
     assert jaxexp.migrate(ordered(9))
-    with pytest.raises(jaxexp.UnsupportedError, match=r"ordered effects .* calling convention 8.* export it again"):
+    with pytest.raises(UnsupportedError, match=r"ordered effects .* calling convention 8.* export it again"):
         jaxexp.migrate(ordered(8))
 
 
@@ -97,7 +98,7 @@ def test_a_changed_signature_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         return exported
 
     monkeypatch.setattr(_migrate, "_up_to_date", broken)
-    with pytest.raises(jaxexp.ExportError, match=r"sin would not be .* platforms was \('cpu',\), and is \('tpu',\)"):
+    with pytest.raises(ExportError, match=r"sin would not be .* platforms was \('cpu',\), and is \('tpu',\)"):
         jaxexp.migrate(blob_of("0.6.2", "sin"))
 
 
@@ -107,7 +108,7 @@ def test_changed_results_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     other = jaxexp.export(jax.jit(lambda x: jnp.sin(x) * 1.001))(x)
     monkeypatch.setattr(_migrate, "_module_up_to_date", lambda old: other.mlir_module_serialized)
     assert jaxexp.migrate(sin.serialize())  # nobody has looked
-    with pytest.raises(jaxexp.ExportError, match="with the given inputs, result 0 was"):
+    with pytest.raises(ExportError, match="with the given inputs, result 0 was"):
         jaxexp.migrate(sin.serialize(), inputs=((x,), {}))
 
 
@@ -139,7 +140,7 @@ class Out(NamedTuple):
 def test_what_an_old_reader_needs_is_said_as_a_line_of_python() -> None:
     function = jaxexp.export(jax.jit(lambda x: Out(x)))(1.0)
     for write in (lambda to: function.serialize(compatibility=to), lambda to: jaxexp.migrate(function.serialize(), to)):
-        with pytest.raises(jaxexp.TooOldReaderError) as error:
+        with pytest.raises(TooOldReaderError) as error:
             write("0.8.1")
         assert "jaxexp.register_namedtuple_serialization(" in str(error.value)
         assert ", serialized_name=" in str(error.value)

@@ -95,7 +95,7 @@ def test_second_derivatives() -> None:
 def test_a_loop_of_unknown_length_has_no_gradient() -> None:
     of = module(WITHOUT_GRADIENT)
     with pytest.raises(
-        jaxexp.UnsupportedError, match=r"importing '.*recurrent.mlirbc': differentiable=True: JAX cannot"
+        jaxexp.errors.UnsupportedError, match=r"importing '.*recurrent.mlirbc': differentiable=True: JAX cannot"
     ):
         read(of, differentiable=True)
 

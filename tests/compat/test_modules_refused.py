@@ -11,6 +11,7 @@ import pytest
 
 import jaxexp
 from jaxexp._compat.foreign import source
+from jaxexp.errors import DeserializationError, ExportError, UnsupportedError
 from kit.each import each
 from kit.named_devices import bytecode as portable
 from kit.producers import identity, module
@@ -82,12 +83,12 @@ DAMAGED = {
 @each("message", UNSUPPORTED)
 def test_what_no_artifact_can_hold(message: str) -> None:
     for given in (UNSUPPORTED[message], bytecode(UNSUPPORTED[message])):
-        with pytest.raises(jaxexp.UnsupportedError, match=re.escape(message)):
+        with pytest.raises(UnsupportedError, match=re.escape(message)):
             jaxexp.from_stablehlo(given)
 
 
 def test_a_portable_artifact_with_a_type_of_stablehlo_that_no_artifact_can_hold() -> None:
-    with pytest.raises(jaxexp.UnsupportedError, match=r"has the type !vhlo\.unranked_tensor_v1<"):
+    with pytest.raises(UnsupportedError, match=r"has the type !vhlo\.unranked_tensor_v1<"):
         jaxexp.from_stablehlo(portable(identity("tensor<*xf32>")))
 
 
@@ -95,7 +96,7 @@ def test_a_portable_artifact_with_a_type_of_stablehlo_that_no_artifact_can_hold(
 def test_what_is_no_function(message: str, tmp_path: Path) -> None:
     path = tmp_path / "m.mlirbc"
     path.write_bytes(bytecode(DAMAGED[message]))
-    with pytest.raises(jaxexp.DeserializationError) as error:
+    with pytest.raises(DeserializationError) as error:
         jaxexp.from_stablehlo(path)
     assert str(error.value).startswith(f"cannot import the module {str(path)!r}: expected ")
     assert message in str(error.value)
@@ -104,14 +105,14 @@ def test_what_is_no_function(message: str, tmp_path: Path) -> None:
 @each(
     "text, kind, message",
     [
-        (identity(body='%0 = "tf.Neg"(%x) : (tensor<2xf32>) -> tensor<2xf32>'), jaxexp.UnsupportedError, "has tf.Neg,"),
-        (identity(body="%0 = linalg.x %x : tensor<2xf32>"), jaxexp.UnsupportedError, "the module has linalg.*,"),
+        (identity(body='%0 = "tf.Neg"(%x) : (tensor<2xf32>) -> tensor<2xf32>'), UnsupportedError, "has tf.Neg,"),
+        (identity(body="%0 = linalg.x %x : tensor<2xf32>"), UnsupportedError, "the module has linalg.*,"),
         (
             identity(body="%0 = arith.addf %x, %x : tensor<2xf32>", returned="%0"),
-            jaxexp.UnsupportedError,
+            UnsupportedError,
             "the module has arith.addf,",
         ),
-        ("module {\n  hello\n}", jaxexp.DeserializationError, "text that jaxlib does not parse: \"-\":2:3: "),
+        ("module {\n  hello\n}", DeserializationError, "text that jaxlib does not parse: \"-\":2:3: "),
     ],
 )  # fmt: skip
 def test_text(text: str, kind: Any, message: str) -> None:
@@ -121,10 +122,10 @@ def test_text(text: str, kind: Any, message: str) -> None:
 
 @pytest.mark.processes(reason="text is parsed in a process of its own")
 def test_text_that_ends_or_stops_a_parser() -> None:
-    with pytest.raises(jaxexp.DeserializationError, match="text that ends the process that parses it"):
+    with pytest.raises(DeserializationError, match="text that ends the process that parses it"):
         jaxexp.from_stablehlo("module {" * 50_000 + "}" * 50_000)
     assert "stablehlo.negate" in jaxexp.from_stablehlo(MHLO).mlir_module()
-    with pytest.raises(jaxexp.UnsupportedError, match=r"the module has quant\.\*,"):
+    with pytest.raises(UnsupportedError, match=r"the module has quant\.\*,"):
         jaxexp.from_stablehlo(identity("tensor<2x!quant.uniform<i8:f32, 1.0>>"))
 
 
@@ -139,7 +140,7 @@ def test_mhlo_becomes_stablehlo() -> None:
 def test_a_newer_stablehlo() -> None:
     newer = module("torch_xla-2.9.0/mlp.mlirbc").path.read_bytes().replace(b"StableHLO_v1.13.0", b"StableHLO_v9.13.0")
     newer = newer.replace(b"vhlo", b"vhlp")
-    with pytest.raises(jaxexp.ExportError):
+    with pytest.raises(ExportError):
         jaxexp.from_stablehlo(newer)
 
 
@@ -149,7 +150,7 @@ def test_names_of_any_bytes(tmp_path: Path) -> None:
         assert exported.out_tree.num_leaves == 1
     whole = bytecode(identity(of_module="name.of_it", around="func.func private @unused() { return }"))
     for old in (b"name.of_it", b"main", b"unused"):
-        with pytest.raises(jaxexp.DeserializationError, match="UTF-8"):
+        with pytest.raises(DeserializationError, match="UTF-8"):
             jaxexp.from_stablehlo(whole.replace(old, b"\xff\xfe" + old[2:]))
     for given in (5, None, [1]):
         with pytest.raises(TypeError, match=r"a module is StableHLO text, MLIR bytecode or the path"):
@@ -168,13 +169,13 @@ def test_names_of_any_bytes(tmp_path: Path) -> None:
     ],
 )
 def test_bytes_that_are_none(content: bytes, found: str) -> None:
-    with pytest.raises(jaxexp.DeserializationError, match=found):
+    with pytest.raises(DeserializationError, match=found):
         jaxexp.from_stablehlo(content)
 
 
 def test_text_where_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source.sys, "executable", "")
-    with pytest.raises(jaxexp.ExportError, match="pass the module as MLIR bytecode"):
+    with pytest.raises(ExportError, match="pass the module as MLIR bytecode"):
         jaxexp.from_stablehlo("module { }")
 
 
@@ -189,6 +190,6 @@ def test_damaged_modules_are_refused(name: str, monkeypatch: pytest.MonkeyPatch)
         damaged[rng.randrange(len(whole))] = rng.randrange(256)
         try:
             jaxexp.from_stablehlo(bytes(damaged))
-        except jaxexp.ExportError:
+        except ExportError:
             refused += 1
     assert refused > 15

@@ -194,7 +194,7 @@ def test_custom_calls_and_nodes() -> None:
     assert "lapack_spotrf_ffi (2, since JAX 0.4.31)" in " ".join(str(report).split())
     assert report.custom_nodes == ("test_readers.Point",)
     assert not report.readable_by("0.4.34")
-    with pytest.raises(jaxexp.ExportError, match=r"'0\.3\.0' is not a known release of JAX; next to it are JAX"):
+    with pytest.raises(jaxexp.errors.ExportError, match=r"'0\.3\.0' is not a known release of JAX; next to it are JAX"):
         report.readable_by("0.3.0")
     assert report.jax_version == INSTALLED
     assert report.writers == (INSTALLED, INSTALLED)
@@ -248,7 +248,7 @@ def test_a_module_that_is_no_bytecode() -> None:
     blob = bytearray(exported.serialize(trailer=False))
     at = bytes(blob).index(b"ML\xefR")
     blob[at] = 0
-    with pytest.raises(jaxexp.DeserializationError, match="expected MLIR bytecode, found another first word"):
+    with pytest.raises(jaxexp.errors.DeserializationError, match="expected MLIR bytecode, found another first word"):
         jaxexp.compatibility(blob)
     with pytest.raises(FileNotFoundError):  # a str is a path
         jaxexp.compatibility("text")
@@ -276,7 +276,7 @@ def test_damage_in_any_module_is_found(order: int, trailer: bool) -> None:
     blob[start : start + 40] = b"\xff" * 40
     said = set()
     for read in (jaxexp.verify, jaxexp.compatibility):
-        with pytest.raises(jaxexp.DeserializationError) as error:
+        with pytest.raises(jaxexp.errors.DeserializationError) as error:
             read(bytes(blob))
         assert error.value.path == f"{'vjp.' * order}mlir_module_serialized"
         said.add(str(error.value))
@@ -290,5 +290,5 @@ def test_without_the_node_type() -> None:
     assert report.unreadable_here is None
     assert report.vjp_order == 2
     wire.write(blob, "in_tree.children.0.children.0.kind", 5)  # a custom node called "nobody"
-    with pytest.raises(jaxexp.DeserializationError, match="custom_name"):
+    with pytest.raises(jaxexp.errors.DeserializationError, match="custom_name"):
         jaxexp.compatibility(blob)

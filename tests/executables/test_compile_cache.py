@@ -24,6 +24,7 @@ import jaxexp
 from jaxexp import _native
 from jaxexp._executables import conditions
 from jaxexp._kernel.io import compile_cache
+from jaxexp.errors import ExportError
 from kit.archive_files import make
 from kit.corpus import mesh, touch
 from kit.saved import saved
@@ -284,7 +285,7 @@ def test_folders(cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) 
         finally:
             cache.chmod(0o700)
     cache.chmod(0o777)
-    with pytest.raises(jaxexp.ExportError, match=r"every user of this machine may write to the folder .*chmod o-w"):
+    with pytest.raises(ExportError, match=r"every user of this machine may write to the folder .*chmod o-w"):
         jaxexp.compile_cache(cache)
     cache.chmod(0o755)
     jaxexp.compile_cache(cache)
@@ -296,9 +297,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for given, options, kind, message in (
         (tmp_path / "file", {}, OSError, "file"),
-        ("https://cdn.example/code", {}, jaxexp.ExportError, "is a URL: mount it, or copy its files"),
-        (tmp_path.as_uri(), {}, jaxexp.ExportError, "is a URL: mount it, or copy its files"),
-        (tmp_path, {"max_bytes": 0}, jaxexp.ExportError, "max_bytes"),
+        ("https://cdn.example/code", {}, ExportError, "is a URL: mount it, or copy its files"),
+        (tmp_path.as_uri(), {}, ExportError, "is a URL: mount it, or copy its files"),
+        (tmp_path, {"max_bytes": 0}, ExportError, "max_bytes"),
         (3, {}, TypeError, "is a folder, not <class 'int'>"),
     ):
         with pytest.raises(kind, match=message):
@@ -436,7 +437,7 @@ def test_what_was_precompiled_is_what_calls_use(cache: Path, tmp_path: Path) -> 
 @pytest.mark.jax
 def test_sizes_and_places(cache: Path, tmp_path: Path) -> None:
     model = jaxexp.load(saved(tmp_path, jnp.sin, ANY))
-    with pytest.raises(jaxexp.ExportError, match=r"args\[0\] has the symbolic shape \(n, 8\).*precompile\(args"):
+    with pytest.raises(ExportError, match=r"args\[0\] has the symbolic shape \(n, 8\).*precompile\(args"):
         model.precompile()
     for n in (1, 8):
         model.precompile((jax.ShapeDtypeStruct((n, 8), np.float32),))
@@ -477,7 +478,7 @@ def test_members_of_an_archive(cache: Path, tmp_path: Path) -> None:
 
 def test_no_place_for_code(tmp_path: Path) -> None:
     function = jaxexp.export(jax.jit(jnp.sin))(X)
-    with pytest.raises(jaxexp.ExportError, match=r"no place for the code.*or first call jaxexp.compile_cache\(folder"):
+    with pytest.raises(ExportError, match=r"no place for the code.*or first call jaxexp.compile_cache\(folder"):
         function.precompile()
     jaxexp.compile_cache(tmp_path / "small", max_bytes=10)
     try:

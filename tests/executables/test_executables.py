@@ -18,6 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import jaxexp
 from jaxexp._executables import conditions
 from jaxexp._executables.file import ExecutablesFile, GrowingFile
+from jaxexp.errors import ExportError, UnsupportedError
 from kit import weighted
 from kit.archive_files import make
 from kit.corpus import mesh
@@ -261,7 +262,7 @@ def test_whatever_the_reason_it_is_logged_once(
     model = jaxexp.load(path, executables=exe)
     np.testing.assert_array_equal(model.call(X), X + 1)
     assert model.executables[0].why == "this JAX has no jax.gone"
-    with pytest.raises(jaxexp.UnsupportedError, match="this JAX has no"):
+    with pytest.raises(UnsupportedError, match="this JAX has no"):
         model.precompile(into=exe)
     messages = [message.replace(repr(str(exe)), "FILE") for message in said.messages if "uses code" not in message]
     assert messages == [
@@ -355,14 +356,14 @@ def test_a_mode_that_looks_at_results_is_respected(plus_one: Path, exe: Path, is
 def test_what_is_refused(tmp_path: Path, exe: Path) -> None:
     model = jaxexp.load(saved(tmp_path, jnp.sin, X))
     for order in (-1, 1.5, None):
-        with pytest.raises(jaxexp.ExportError, match="vjp_order is the number of VJPs to compile") as caught:
+        with pytest.raises(ExportError, match="vjp_order is the number of VJPs to compile") as caught:
             model.precompile(into=exe, vjp_order=order)  # type: ignore[arg-type]
         assert isinstance(caught.value, TypeError)
-    with pytest.raises(jaxexp.ExportError, match=r"has no VJP of order 1: it was serialized with vjp_order=0\."):
+    with pytest.raises(ExportError, match=r"has no VJP of order 1: it was serialized with vjp_order=0\."):
         model.precompile(into=exe, vjp_order=1)
     tied = jaxexp.DisabledSafetyCheck.custom_call("xla_ffi_python_cpu_callback")
     printing = jax.jit(lambda x: jax.debug.print("{}", x[0, 0], ordered=False))
-    with pytest.raises((jaxexp.ExportError, NotImplementedError)):  # what is tied to the process
+    with pytest.raises((ExportError, NotImplementedError)):  # what is tied to the process
         jaxexp.export(printing, disabled_checks=[tied])(X).precompile(into=exe)
     assert not exe.exists()
 
@@ -398,7 +399,7 @@ def test_one_file_has_the_code_of_all_members(archive: Path, exe: Path, tmp_path
         with pytest.raises(KeyError):
             opened.precompile(["missing"], into=tmp_path / "none.exe")
         assert not (tmp_path / "none.exe").exists()
-        with pytest.raises(jaxexp.ExportError, match=r"fleet\.zip::any'.*symbolic dimensions n.*\{'any': args\}"):
+        with pytest.raises(ExportError, match=r"fleet\.zip::any'.*symbolic dimensions n.*\{'any': args\}"):
             opened.precompile(into=exe)
         sizes = {"any": (jax.ShapeDtypeStruct((3, 8), np.float32),), "double": None, "model": None}
         assert list(opened.precompile(sizes, into=exe)) == ["any", "double", "model"]
@@ -426,6 +427,6 @@ def test_never_with_a_policy(archive: Path, tmp_path: Path) -> None:
             (lambda: jaxexp.load(handle.read(), **how), r"executables are native code"),
             (lambda: jaxexp.load(tmp_path / "missing", **how), "native code"),
         ):
-            with pytest.raises(jaxexp.ExportError, match=message) as caught:
+            with pytest.raises(ExportError, match=message) as caught:
                 load()
             assert isinstance(caught.value, ValueError)

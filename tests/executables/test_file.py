@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-import jaxexp
 from jaxexp import _native
 from jaxexp._executables.file import ExecutablesFile, GrowingFile, Record
 from jaxexp._kernel.io.lock import locked
+from jaxexp.errors import DeserializationError, ExportError
 
 CONDITIONS = {"module": "12ab", "arguments": "float32[8,8]\nint32[]", "XLA_FLAGS": ""}
 CALL = {"jax": '{"kept": [0]}', "custom calls": ""}
@@ -25,7 +25,7 @@ CALL = {"jax": '{"kept": [0]}', "custom calls": ""}
 def is_intact(found: ExecutablesFile, record: Record) -> bool:
     try:
         return len(found.code(record)) == record.size
-    except jaxexp.DeserializationError:
+    except DeserializationError:
         return False
 
 
@@ -67,7 +67,7 @@ def test_every_changed_byte_is_noticed(path: Path) -> None:
         path.write_bytes(written[:place] + bytes([written[place] ^ 1]) + written[place + 1 :])
         try:
             found = ExecutablesFile(path)
-        except jaxexp.DeserializationError as error:
+        except DeserializationError as error:
             assert error.file == str(path)
             assert str(error).startswith("cannot read the executables")
             continue
@@ -85,10 +85,10 @@ def test_something_else_is_refused(tmp_path: Path) -> None:
     other = tmp_path / "other"
     for content in (b"", b"PK\3\4", b"JAXEXPEX", bytes(64)):
         other.write_bytes(content)
-        with pytest.raises(jaxexp.DeserializationError, match="expected a file of executables"):
+        with pytest.raises(DeserializationError, match="expected a file of executables"):
             ExecutablesFile(other)
         if content:
-            with pytest.raises(jaxexp.DeserializationError, match="expected a file of executables"):
+            with pytest.raises(DeserializationError, match="expected a file of executables"):
                 GrowingFile(other).append(CONDITIONS, CALL, b"")
         assert other.read_bytes() == content
     with pytest.raises(FileNotFoundError, match=r"missing\.exe"):
@@ -149,7 +149,7 @@ def test_whoever_adds_waits_while_another_adds(path: Path) -> None:
 
 def test_whoever_waits_in_vain_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jaxexp._executables.file.PATIENCE", 0.02)
-    with locked(path), pytest.raises(jaxexp.ExportError, match=r"model\.exe' is being changed by another writer"):
+    with locked(path), pytest.raises(ExportError, match=r"model\.exe' is being changed by another writer"):
         GrowingFile(path).append(CONDITIONS, CALL, b"late")
 
 

@@ -35,8 +35,13 @@ def test_every_name_is_there() -> None:
         assert getattr(jaxexp, name) == theirs
     assert jaxexp.default_export_platform() == jax_export.default_export_platform() == "cpu"
     assert [name for name in jaxexp.__all__ if getattr(jaxexp, name, None) is None] == []
-    with pytest.raises(AttributeError, match="no_such_name"):
-        jaxexp.no_such_name  # noqa: B018
+    for name in ("no_such_name", "NoSuchError"):
+        with pytest.raises(AttributeError, match=f"'{name}'$"):
+            getattr(jaxexp, name)
+    with pytest.warns(DeprecationWarning, match=r"^jaxexp[.]PolicyError is jaxexp[.]errors[.]PolicyError now$"):
+        assert getattr(jaxexp, "PolicyError") is jaxexp.errors.PolicyError  # noqa: B009
+    with pytest.raises(AttributeError, match=r"has no attribute 'NoSuchError'$"):
+        jaxexp.errors.NoSuchError  # noqa: B018
 
 
 def signatures_of(library) -> dict[str, inspect.Signature]:
@@ -95,10 +100,10 @@ def test_types_are_our_own() -> None:
 
 
 def test_public_functions_are_documented() -> None:
-    for name in jaxexp.__all__:
-        value = getattr(jaxexp, name)
-        if callable(value):
-            assert value.__doc__, name
+    for owner in (jaxexp, jaxexp.errors):
+        for name in owner.__all__:
+            value = getattr(owner, name)
+            assert value.__doc__ or not callable(value), name
     for name in (*METHODS, "save", "from_jax", "to_jax"):
         assert getattr(jaxexp.Exported, name).__doc__, name
 

@@ -99,7 +99,7 @@ def test_mutable_arrays() -> None:
 
 def test_other_lowerings() -> None:
     """What no public function brings about in this JAX, and another JAX might."""
-    with pytest.raises(jaxexp.UnsupportedError, match="jit"):
+    with pytest.raises(jaxexp.errors.UnsupportedError, match="jit"):
         lower._check_lowering(object(), None)
     for facts, match in (({"auto_spmd_lowering": True}, "AUTO"), ({"new_in_2030": 1}, "new_in_2030")):
         computation = jax.jit(jnp.sin).lower(arr(3))._lowering
@@ -107,7 +107,7 @@ def test_other_lowerings() -> None:
         before = dict(computation.compile_args)
         try:
             computation.compile_args.update(facts)
-            with pytest.raises(jaxexp.UnsupportedError, match=match):
+            with pytest.raises(jaxexp.errors.UnsupportedError, match=match):
                 lower._check_lowering(computation, None)
             with pytest.raises(NotImplementedError):
                 _jax.jax_exporter._check_lowering(computation)
@@ -132,7 +132,7 @@ def test_shardings_without_a_mesh() -> None:
         sharding = _jax.GSPMDSharding(devices, hlo)
         with pytest.raises(TypeError):
             _jax.jax_exporter.to_named_sharding_with_abstract_mesh(sharding, aval, None)
-        with pytest.raises(jaxexp.ExportError) as error:
+        with pytest.raises(jaxexp.errors.ExportError) as error:
             to_named(sharding, aval, None)
         assert isinstance(error.value, TypeError), name
 
@@ -159,7 +159,7 @@ def test_shardy_turned_off() -> None:
 def test_unknown_axis_context() -> None:
     """Such as that of pmap, before it was built on jit."""
     exported = jaxexp.export(jax.jit(jnp.sin))(arr(3))
-    with pytest.raises(jaxexp.UnsupportedError, match="SimpleNamespace"):
+    with pytest.raises(jaxexp.errors.UnsupportedError, match="SimpleNamespace"):
         lowering.check_device_count(types.SimpleNamespace(), exported)
 
 
@@ -168,7 +168,7 @@ def test_without_named_shardings() -> None:
     assert exported._has_named_shardings
     fields = {field.name: getattr(exported, field.name) for field in dataclasses.fields(exported)}
     jaxexp.Exported(**fields)
-    with pytest.raises(jaxexp.ExportError, match="NamedSharding"):
+    with pytest.raises(jaxexp.errors.ExportError, match="NamedSharding"):
         jaxexp.Exported(**fields, _has_named_shardings=False)
 
 
@@ -199,7 +199,7 @@ def test_unknown_kind_of_device() -> None:
     assert device.platform == "cpu"
     for table in tables:
         wire.write(blob, f"{table}.device_kind", "xpu")
-    with pytest.raises(jaxexp.DeserializationError, match="xpu") as error:
+    with pytest.raises(jaxexp.errors.DeserializationError, match="xpu") as error:
         jaxexp.deserialize(bytes(blob))
     assert "device_kind" in error.value.path
 

@@ -84,7 +84,7 @@ def test_a_custom_call_that_nobody_knows() -> None:
     checks = [jaxexp.DisabledSafetyCheck.custom_call(target)]
     x = np.ones(3, np.float32)
     exported = jaxexp.deserialize(jaxexp.export(call, disabled_checks=checks)(x).serialize())
-    with pytest.raises(jaxexp.ExportError) as error:
+    with pytest.raises(jaxexp.errors.ExportError) as error:
         exported.call(x)
     assert isinstance(error.value, jax.errors.JaxRuntimeError)
     assert error.value.__cause__ is not None or error.value.__suppress_context__
@@ -103,7 +103,7 @@ def test_what_a_registered_function_says() -> None:
         Node, serialized_name="test_causes.Node", serialize_auxdata=str.encode, deserialize_auxdata=refuse
     )
     artifact = jaxexp.export(jax.jit(lambda x, node: x))(np.ones(3, np.float32), Node()).serialize()
-    with pytest.raises(jaxexp.DeserializationError) as error:
+    with pytest.raises(jaxexp.errors.DeserializationError) as error:
         jaxexp.deserialize(artifact)
     assert isinstance(error.value.__cause__, ValueError)
     assert_harmless(error.value)

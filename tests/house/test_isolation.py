@@ -97,7 +97,7 @@ def test_errors_and_files_never_enter_jax_export(tmp_path) -> None:
         exported.save(tmp_path / "f", vjp_order=1)
         loaded = jaxexp.load(tmp_path / "f")
         for wrong in (lambda: loaded.call(), lambda: jaxexp.deserialize(b"x"), lambda: jaxexp.export(3)):
-            with pytest.raises(jaxexp.ExportError):
+            with pytest.raises(jaxexp.errors.ExportError):
                 wrong()
         with jaxexp.install():
             jax_export.deserialize(jax_export.export(p.fun)(*p.specs).serialize()).call(*p.args)

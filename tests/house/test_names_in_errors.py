@@ -82,7 +82,7 @@ def ways(files: Files) -> Iterator[tuple[str, Failing]]:
 
 def test_every_error_escapes_names(files: Files) -> None:
     for way, fail in ways(files):
-        with pytest.raises((jaxexp.ExportError, KeyError)) as raised:
+        with pytest.raises((jaxexp.errors.ExportError, KeyError)) as raised:
             fail()
         text = str(raised.value)
         own = isinstance(raised.value.args[0], Lines) if raised.value.args else False
@@ -92,12 +92,12 @@ def test_every_error_escapes_names(files: Files) -> None:
         assert r"\x1b[31m" in text, (way, text)
         assert text.count("\n") == 0 or all(line.startswith("  ") for line in lines[1:]), (way, text)
     # Attributes have names as they are; own lines stay.
-    with pytest.raises(jaxexp.PolicyError) as raised:
+    with pytest.raises(jaxexp.errors.PolicyError) as raised:
         jaxexp.load(files.program, policy=jaxexp.Policy(max_module_bytes=1))
     assert HOSTILE in raised.value.where
     assert ESCAPED in str(raised.value)
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
-    with pytest.raises(jaxexp.UnsupportedError) as raised:
+    with pytest.raises(jaxexp.errors.UnsupportedError) as raised:
         jaxexp.export(jax.jit(lambda x: jax.debug.print("{}", x)))(1.0)
     assert str(raised.value).count("\n") == 2
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)

@@ -92,7 +92,7 @@ SOUGHT = {
     "S3": "guide/archive.html#from-a-url",
     "cold start": "guide/serving.html#where-a-cold-start-goes",
     "gpu": "guide/platforms.html",
-    "PolicyError": "reference/errors.html#jaxexp.PolicyError",
+    "PolicyError": "reference/errors.html#jaxexp.errors.PolicyError",
     "deserialize unsupported version": "troubleshooting.html#deserialize-unsupported-version-12",
 }
 

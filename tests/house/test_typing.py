@@ -22,8 +22,10 @@ Found = dict[tuple[str, int], list[str]]
 
 
 def test_the_stub_is_what_the_table_says() -> None:
-    assert Path(jaxexp.__file__).with_name("__init__.pyi").read_text() == public_names.stub(jaxexp._HOMES)
-    assert public_names.table() == jaxexp._HOMES
+    for module in (jaxexp, jaxexp.errors):
+        source = Path(module.__file__)
+        assert source.with_suffix(".pyi").read_text() == public_names.stub(source)
+        assert public_names.table(source) == module._HOMES
 
 
 def run(*arguments: str, **environment: str) -> str:
@@ -78,4 +80,6 @@ def test_type_checkers_find_every_mistake_and_nothing_else(tmp_path: Path) -> No
 
 
 def test_the_correct_code_uses_every_name() -> None:
-    assert set(re.findall(r"jaxexp\.(\w+)", CORRECT.read_text())) - {"__version__", "runtime"} == set(jaxexp.__all__)
+    text = CORRECT.read_text()
+    assert set(re.findall(r"jaxexp\.(\w+)", text)) - {"__version__", "runtime"} == set(jaxexp.__all__)
+    assert set(re.findall(r"jaxexp\.errors\.(\w+)", text)) == set(jaxexp.errors.__all__)

@@ -52,7 +52,7 @@ def migrate_all(target: str, folder: Path) -> collections.Counter[str]:
     for version, name in ARTIFACTS:
         try:
             blob = jaxexp.migrate(blob_of(version, name), f"jax-{target}")
-        except jaxexp.ExportError as error:
+        except jaxexp.errors.ExportError as error:
             refused[f"not written: {error}"] += 1
             continue
         (folder / f"{version}-{name}.bin").write_bytes(blob)

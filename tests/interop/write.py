@@ -83,11 +83,11 @@ def write(name: str, folder: Path, releases: list[str]) -> dict[str, dict[str, A
             blobs = {}
             try:
                 blobs["bin"] = export_with(_Export(choice), case.build()).serialize(vjp_order=order)
-            except jaxexp.ExportError as error:
+            except jaxexp.errors.ExportError as error:
                 entry["refused"] = str(error)
             try:
                 blobs["later.bin"] = later.serialize(order, compatibility=choice)
-            except jaxexp.ExportError as error:
+            except jaxexp.errors.ExportError as error:
                 entry["later_refused"] = str(error)
             if blobs.get("bin") == blobs.get("later.bin"):
                 blobs.pop("later.bin", None)

@@ -14,11 +14,11 @@ import jaxexp
 LIBRARIES = {"jaxexp": jaxexp, "jax": jax_export}
 
 
-def raises_alike(provoke: Callable[[Any], Any], match: str = "") -> jaxexp.ExportError:
+def raises_alike(provoke: Callable[[Any], Any], match: str = "") -> jaxexp.errors.ExportError:
     """Provokes an error with both: jaxexp's is an ExportError, and an instance of the built-in type of jax.export's."""
     with pytest.raises(Exception) as theirs:
         provoke(jax_export)
-    with pytest.raises(jaxexp.ExportError) as ours:
+    with pytest.raises(jaxexp.errors.ExportError) as ours:
         provoke(jaxexp)
     for builtin in (ValueError, TypeError, NotImplementedError):
         if isinstance(theirs.value, builtin):

@@ -66,7 +66,7 @@ def census(blobs: Iterable[bytes], look: Callable[[bytes], Any] = read_bytes) ->
         try:
             look(blob)
             found["silent"] += 1
-        except jaxexp.DeserializationError:
+        except jaxexp.errors.DeserializationError:
             found["refused"] += 1
         except Exception as error:
             found[type(error).__name__] += 1

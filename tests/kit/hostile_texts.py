@@ -95,7 +95,7 @@ def _written(exported: jaxexp.Exported, compatibility: str | None) -> bytes:
     """For this release, or today's if this one is too old."""
     try:
         return bytes(exported.serialize(trailer=False, compatibility=compatibility))
-    except jaxexp.TooOldReaderError:
+    except jaxexp.errors.TooOldReaderError:
         return bytes(exported.serialize(trailer=False))
 
 

@@ -23,9 +23,9 @@ def module(body: str, attributes: str = "", more: str = "", result: str = "%arg0
     }}"""
 
 
-def refusal(blob: Any, **fields: Any) -> jaxexp.PolicyError:
+def refusal(blob: Any, **fields: Any) -> jaxexp.errors.PolicyError:
     """The error of a policy with these fields, which says all that it knows."""
-    with pytest.raises(jaxexp.PolicyError) as error:
+    with pytest.raises(jaxexp.errors.PolicyError) as error:
         jaxexp.deserialize(blob, policy=Policy(**fields))
     for part in (error.value.field, error.value.found, error.value.where):
         assert part in str(error.value)
@@ -42,6 +42,6 @@ def refused(data: bytes, policy: Policy) -> tuple[str | None, str | None]:
     for number, check in enumerate(checks):
         try:
             check()
-        except jaxexp.PolicyError as error:
+        except jaxexp.errors.PolicyError as error:
             found[number] = error.field
     return found[0], found[1]

@@ -76,7 +76,7 @@ def assert_calls_as_parsed(blob: bytes, found: jaxexp.Inspection) -> None:
         with _jax.make_ir_context() as context:
             try:
                 module = mlir.parse(bytes(link.module()), context)
-            except jaxexp.DeserializationError as error:
+            except jaxexp.errors.DeserializationError as error:
                 assert "StableHLO up to" in str(error)  # written by a newer JAX
                 return
             counted.append(dict(collections.Counter(target for target, _ in mlir.custom_calls(module))))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import jaxexp
+from jaxexp.errors import ExportError
 from kit import in_forks, stories
 
 pytestmark = pytest.mark.jax
@@ -105,10 +106,10 @@ def equinox_go_on(folder: Path) -> None:
     assert net(INPUTS[0]).shape == (1,)
     loaded = jaxexp.load(folder / "step.jaxexp")
     _, other = equinox_training(jnp.sin)
-    with pytest.raises(jaxexp.ExportError, match=r"auxiliary data of story\.Net is .*tanh.* in export and .*sin"):
+    with pytest.raises(ExportError, match=r"auxiliary data of story\.Net is .*tanh.* in export and .*sin"):
         loaded.call(other)
     _, other = equinox_training(width=5)
-    with pytest.raises(jaxexp.ExportError):
+    with pytest.raises(ExportError):
         loaded.call(other)
 
 
@@ -169,7 +170,7 @@ def linalg_go_on(folder: Path) -> None:
     np.testing.assert_array_equal(result, 5 * MATRIX)
     assert function.func is scaled
     assert function.args == (5,)
-    with pytest.raises(jaxexp.ExportError, match=r"scaled in export and .*decomposed in the call"):
+    with pytest.raises(ExportError, match=r"scaled in export and .*decomposed in the call"):
         loaded.call(jax.tree_util.Partial(decomposed, jnp.float32(5)), MATRIX)
 
 
@@ -197,9 +198,9 @@ def test_wrong_arguments_are_named() -> None:
     nnx = pytest.importorskip("flax.nnx", reason="comes with the group 'test', where its releases fit this JAX")
     state = nnx.state(nnx.Linear(2, 1, rngs=nnx.Rngs(0)))
     loaded = jaxexp.deserialize(of_any_batch().serialize())
-    with pytest.raises(jaxexp.ExportError, match=r"args\[1\].shape\[1\] must have size 2, found size 1 "):
+    with pytest.raises(ExportError, match=r"args\[1\].shape\[1\] must have size 2, found size 1 "):
         loaded.call(state, INPUTS[:, :1])
-    with pytest.raises(jaxexp.ExportError, match=r"args\[0\]\['kernel'\].*must have size 2, found size 3 "):
+    with pytest.raises(ExportError, match=r"args\[0\]\['kernel'\].*must have size 2, found size 3 "):
         loaded.call(nnx.state(nnx.Linear(3, 1, rngs=nnx.Rngs(0))), INPUTS)
 
 
@@ -260,7 +261,7 @@ def optax_without(folder: Path) -> None:
     loaded = jaxexp.load(folder / "step.jaxexp")
     plain = (*state[:1], ({"nu": adam.nu, "mu": adam.mu, "count": adam.count}, *state[1][1:]), *state[2:])
     stories.assert_equal(loaded.call(params, plain), loaded.call(params, state))
-    with pytest.raises(jaxexp.ExportError, match="has the children count, mu, nu"):
+    with pytest.raises(ExportError, match="has the children count, mu, nu"):
         loaded.call(params, (*state[:1], ({"nu": adam.nu, "mu": adam.mu}, *state[1][1:]), *state[2:]))
 
     assert ".jaxexp" not in str(jaxexp.inspect(folder / "step.jaxexp"))

@@ -198,7 +198,7 @@ def test_wrong_arrays_are_refused(policy: jaxexp.Policy) -> None:
         "float32[...,m,n], int32[...,min(m, n)], int32[...], and are float32[2000,2000] -> float32[2,1], "
         "int32[1], int32[]. No release of JAX writes that. To allow any custom call, pass Policy(custom_calls=None)"
     )
-    with pytest.raises(jaxexp.PolicyError, match=re.escape(expected)) as error:
+    with pytest.raises(jaxexp.errors.PolicyError, match=re.escape(expected)) as error:
         jaxexp.deserialize(with_module(WRONG), policy=policy)
     assert error.value.field == "custom_calls"
     for allowing in (None, jaxexp.Policy(custom_calls=None)):
@@ -227,7 +227,7 @@ def test_wrong_arrays_of_an_old_call_are_refused() -> None:
         return %s : tensor<2xf32>
     }} }}"""
     )
-    with pytest.raises(jaxexp.PolicyError, match=r"'lapack_sgetrf_ffi' .* float32\[2,1\]"):
+    with pytest.raises(jaxexp.errors.PolicyError, match=r"'lapack_sgetrf_ffi' .* float32\[2,1\]"):
         jaxexp.deserialize(with_module(text), policy=jaxexp.Policy())
 
 
@@ -270,7 +270,7 @@ SAID = "The custom call lapack_sgetrf_ffi has arrays of other sizes than its cod
 def test_open_sizes_that_differ(size: str) -> None:
     exported, x = open_call(size), np.ones(6, np.float32)
     for use in (lambda: exported.call(x), lambda: exported.specialize(arr(6))):
-        with pytest.raises(jaxexp.ExportError, match=SAID):
+        with pytest.raises(jaxexp.errors.ExportError, match=SAID):
             use()
     for call in (jax.jit(exported.call), exported.to_jax().call):
         with pytest.raises(ValueError, match="Error refining shapes") as error:  # of JAX

@@ -68,7 +68,7 @@ def test_the_guide_lists_what_stays_allowed() -> None:
 
 @each("given, meant", [("cpus", "'cpu'"), ("CUDA", "'cuda'"), ("gpu", "'cuda' or 'rocm'")])
 def test_misspelt_platforms(given: str, meant: str) -> None:
-    with pytest.raises(jaxexp.ExportError, match=f"no platform '{given}'; did you mean {meant}"):
+    with pytest.raises(jaxexp.errors.ExportError, match=f"no platform '{given}'; did you mean {meant}"):
         jaxexp.Policy(platforms=("cpu", given))
     assert jaxexp.Policy(platforms=("metal", "cpu")).platforms == ("metal", "cpu"), "plugins have names of their own"
 
@@ -207,7 +207,7 @@ def test_sizes(tmp_path) -> None:
     }
     for field, size in limits.items():
         assert refusal(blob, **{field: size - 1}).field == field
-        with pytest.raises(jaxexp.PolicyError, match=field) as named:
+        with pytest.raises(jaxexp.errors.PolicyError, match=field) as named:
             jaxexp.load(path, policy=jaxexp.Policy(**{field: size - 1}))
         assert str(path) in str(named.value)
     primal = jaxexp.export(jax.jit(lambda x, y: (x @ y, jnp.outer(x, y))))(arr(5), arr(5)).serialize()
@@ -234,7 +234,7 @@ def test_sizes(tmp_path) -> None:
     ],
 )
 def test_fields_of_other_types_and_names(fields, message) -> None:
-    with pytest.raises(jaxexp.ExportError, match=message) as error:
+    with pytest.raises(jaxexp.errors.ExportError, match=message) as error:
         jaxexp.Policy(**fields)
     assert isinstance(error.value, TypeError) or fields == {"max_devices": -1}
 
@@ -271,9 +271,9 @@ def test_a_module_that_is_damaged() -> None:
     good = exported.mlir_module_serialized
     for bad in (b"no module at all", good[:-7], good[:40] + bytes(20) + good[60:]):
         blob = dataclasses.replace(exported, mlir_module_serialized=bad).serialize(trailer=False)
-        with pytest.raises(jaxexp.DeserializationError, match="mlir_module_serialized"):
+        with pytest.raises(jaxexp.errors.DeserializationError, match="mlir_module_serialized"):
             jaxexp.deserialize(blob, policy=jaxexp.Policy())
-        with pytest.raises(jaxexp.DeserializationError, match="mlir_module_serialized"):
+        with pytest.raises(jaxexp.errors.DeserializationError, match="mlir_module_serialized"):
             jaxexp.deserialize(blob).call(np.ones(2, f32))
 
 

@@ -68,7 +68,7 @@ def test_what_is_no_policy(folder: Path, taker: str) -> None:
     ):
         with pytest.raises(TypeError, match=rf"policy= takes a jaxexp\.Policy or None, .*{advice}") as raised:
             take(folder, given)
-        assert isinstance(raised.value, jaxexp.ExportError)
+        assert isinstance(raised.value, jaxexp.errors.ExportError)
 
 
 def _takers() -> Iterator[str]:
@@ -91,7 +91,7 @@ def outcome(taker: str, folder: Path, policy: jaxexp.Policy) -> Any:
     take: Any = TAKERS[taker]
     try:
         found = take(folder, policy)
-    except jaxexp.PolicyError as error:
+    except jaxexp.errors.PolicyError as error:
         return error
     return next(iter(found.values()), None) if isinstance(found, dict) else None
 
@@ -107,7 +107,7 @@ def test_no_road_loses_a_policy(taker: str, tmp_path: Path, monkeypatch: pytest.
     with jaxexp.Archive.create(tmp_path / "fleet.zip") as archive:
         archive.add("sin", exported)
     error = outcome(taker, tmp_path, jaxexp.Policy())
-    assert isinstance(error, jaxexp.PolicyError)
+    assert isinstance(error, jaxexp.errors.PolicyError)
     assert error.field == "custom_calls"
     if taker.startswith(("Archive", "Handle")):
         assert error.file == jaxexp.Archive.open(tmp_path / "fleet.zip")["sin"].label
@@ -126,9 +126,9 @@ def test_no_road_loses_a_policy(taker: str, tmp_path: Path, monkeypatch: pytest.
         ("max_weight_bytes", jaxexp.Policy(max_weight_bytes=1, **allowing)),
     ):
         error = outcome(taker, tmp_path, policy)
-        assert isinstance(error, jaxexp.PolicyError), field
+        assert isinstance(error, jaxexp.errors.PolicyError), field
         assert (error.field, (tmp_path / "code").exists()) == (field, False)
-    with pytest.raises(jaxexp.DeserializationError, match="MLIR gets bytes"):
+    with pytest.raises(jaxexp.errors.DeserializationError, match="MLIR gets bytes"):
         jaxexp.load(tmp_path / "sin.jaxexp", policy=jaxexp.Policy(**allowing))
 
 
@@ -156,7 +156,7 @@ def test_a_policy_in_a_file(tmp_path: Path) -> None:
 def test_files_that_are_no_policy(tmp_path: Path, text: str, said: str, kind: type[Exception]) -> None:
     path = tmp_path / "policy.toml"
     path.write_text(text)
-    with pytest.raises(jaxexp.ExportError) as raised:
+    with pytest.raises(jaxexp.errors.ExportError) as raised:
         jaxexp.Policy.from_toml(path)
     assert isinstance(raised.value, kind)
     assert said in str(raised.value)
@@ -190,7 +190,7 @@ def test_a_policy_refuses_before_auxiliary_data_become_objects(tmp_path: Path, m
         if name.split()[0] in ("load", "load_many", "deserialize", "Handle.load", "Archive.load_all")
     ]:
         error = outcome(taker, tmp_path, jaxexp.Policy(unregistered_nodes=False))
-        assert isinstance(error, jaxexp.PolicyError), taker
+        assert isinstance(error, jaxexp.errors.PolicyError), taker
         assert "unregistered classes: kit.library_nodes.Node" in str(error), taker
         assert not made, taker
     jaxexp.deserialize(blob)
@@ -204,7 +204,7 @@ def test_a_policy_allows_nodes_of_registered_classes() -> None:
     jax.tree_util.register_pytree_node(Registered, lambda _: ((), 1), lambda _, __: Registered())
     exported = jaxexp.export(jax.jit(lambda: Registered()))()
     blob, policy = bytes(exported.serialize()), jaxexp.Policy(unregistered_nodes=False)
-    with pytest.raises(jaxexp.PolicyError, match="Registered"):
+    with pytest.raises(jaxexp.errors.PolicyError, match="Registered"):
         jaxexp.deserialize(blob, policy=policy)
     name = f"{__name__}.Registered"
     jaxexp.register_pytree_node_serialization(

@@ -14,6 +14,7 @@ import pytest
 import jaxexp
 from jaxexp import _jax
 from jaxexp._kernel.module import mlir, runnable
+from jaxexp.errors import DeserializationError, ExportError, PolicyError
 from kit.compare import assert_same_values
 from kit.corpus import arr, mesh
 from kit.each import each
@@ -106,9 +107,9 @@ def test_sorts_compare_elements_alone(name: str) -> None:
     exported = jaxexp.export(jax.jit(lambda x: x))(arr(33))
     blob = with_module(exported, COMPARED_BY_OTHERS.replace("OTHER", OTHERS[name])).serialize()
     message = "a sort that (may compare the same elements with different results|compares by more than numbers)"
-    with pytest.raises(jaxexp.DeserializationError, match=message):
+    with pytest.raises(DeserializationError, match=message):
         jaxexp.deserialize(blob, policy=jaxexp.Policy(custom_calls=None, effects=None))
-    with pytest.raises(jaxexp.DeserializationError, match=message):
+    with pytest.raises(DeserializationError, match=message):
         jaxexp.deserialize(blob).call(arr(33))
 
 
@@ -130,7 +131,7 @@ def test_comparators_of_approximate_top_k(symbolic: bool, function: Any) -> None
     assert_same_values(allowed(exported).call(x), exported.call(x))
     (direction,) = {"GT", "LT"} & set(exported.mlir_module().replace(",", " ").split())
     changed = with_text(f"compare {direction}, %arg0", "compare GE, %arg0", lambda x: function(x, 3), spec)
-    with pytest.raises(jaxexp.PolicyError, match="is not the order of its first two arguments"):
+    with pytest.raises(PolicyError, match="is not the order of its first two arguments"):
         allowed(changed)
     jaxexp.deserialize(changed.serialize(), policy=jaxexp.Policy(custom_calls=None))
 
@@ -246,10 +247,10 @@ def test_matrices_that_may_be_empty() -> None:
     x = np.ones((9, 5), F32) + np.eye(9, 5, 1, dtype=F32)
     assert_same_values(allowed(exported).call(x), exported.call(x))
     assert exported.call(x[:, :3]).shape == (9, 0)
-    with pytest.raises(jaxexp.ExportError, match="The custom call lapack_sgtsv_ffi has empty matrices"):
+    with pytest.raises(ExportError, match="The custom call lapack_sgtsv_ffi has empty matrices"):
         allowed(exported).call(x[:, :3])
     batches = jaxexp.export(jax.jit(solve))(jax.ShapeDtypeStruct((b, 9, 3), F32))
-    with pytest.raises(jaxexp.PolicyError, match="not empty if one of their sizes is open"):
+    with pytest.raises(PolicyError, match="not empty if one of their sizes is open"):
         jaxexp.Policy().check(batches)
 
 
@@ -287,7 +288,7 @@ def test_golden_artifacts_compute_the_same(path: Any) -> None:
     try:
         plain = jaxexp.load(path)
         checked = jaxexp.load(path, policy=jaxexp.Policy(custom_calls=("*",), effects=("*",)))
-    except jaxexp.ExportError:
+    except ExportError:
         pytest.skip("an artifact that is refused on purpose")
     args = [np.asarray(arr(*[s if isinstance(s, int) else 4 for s in a.shape]), a.dtype) for a in plain.in_avals]
     args, _ = jax.tree.unflatten(plain.in_tree, args)
@@ -333,7 +334,7 @@ UNTYPED = {
 def test_operations_whose_types_xla_does_not_compare(name: str) -> None:
     function = f"func.func public @main(%x: tensor<300xf32>) -> tensor<4x4xf32> {{ {UNTYPED[name]}"
     exported = from_text(f"module @f {{ {function}\n return %r : tensor<4x4xf32> }} }}")
-    with pytest.raises(jaxexp.PolicyError, match="types that XLA does not check") as caught:
+    with pytest.raises(PolicyError, match="types that XLA does not check") as caught:
         allowed(exported)
     assert name in str(caught.value)
     jaxexp.deserialize(exported.serialize(), policy=jaxexp.Policy(operations=[f"stablehlo.{name}"]))
@@ -347,10 +348,10 @@ def test_open_sizes_without_dimension_variables() -> None:
       %r = "stablehlo.negate"(%y) : (tensor<?xf32>) -> tensor<4xf32>
       return %r : tensor<4xf32> } }"""
     lying = with_module(exported, text)
-    with pytest.raises(jaxexp.PolicyError, match="whose open sizes need dimension variables"):
+    with pytest.raises(PolicyError, match="whose open sizes need dimension variables"):
         allowed(lying)
     computed = dataclasses.replace(lying, uses_global_constants=True)
-    with pytest.raises(jaxexp.ExportError, match="its module refuses these shapes"):
+    with pytest.raises(ExportError, match="its module refuses these shapes"):
         allowed(computed).call(arr(9))
 
 
@@ -383,7 +384,7 @@ def test_devices_meet_in_the_same_operation_only() -> None:
     assert len(channels[0]) == len(set(channels[1])) == 3 > len(set(channels[0]))
 
     open_ = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("2*b"), F32, sharding=x.sharding)
-    with pytest.raises(jaxexp.PolicyError, match=r"has branches and \S+ of open sizes"):
+    with pytest.raises(PolicyError, match=r"has branches and \S+ of open sizes"):
         allowed(jaxexp.export(function)(open_))
     straight = jax.shard_map(
         lambda x: jax.lax.psum(x, "x"), mesh=devices, in_specs=spec, out_specs=spec, check_vma=False
@@ -422,7 +423,7 @@ def test_sizes_of_groups_of_one_device(how: dict[str, str], groups: str) -> None
     """XLA takes a larger result of these for one that others write to, and returns what was in memory."""
     small, large = "3x100xf32", "3x200xf32"
     blob = resized(how, groups, *((small, large) if how is GATHERING else (large, small)))
-    with pytest.raises(jaxexp.PolicyError, match="which are not the sizes for its groups of devices"):
+    with pytest.raises(PolicyError, match="which are not the sizes for its groups of devices"):
         jaxexp.deserialize(blob, policy=jaxexp.Policy())
     jaxexp.deserialize(blob, policy=jaxexp.Policy(operations=[f"stablehlo.{how['NAME']}"]))
 
@@ -472,7 +473,7 @@ def test_division_of_sizes_by_zero() -> None:
     (n,) = jaxexp.symbolic_shape("n")
     spec = jax.ShapeDtypeStruct((n, 4), F32)
     changed = with_text("dense<2> : tensor<i32>", "dense<0> : tensor<i32>", lambda x: x[x.shape[0] // 2 :], spec)
-    with pytest.raises(jaxexp.ExportError, match="refuses these shapes"):
+    with pytest.raises(ExportError, match="refuses these shapes"):
         allowed(changed).call(np.ones((5, 4), F32))
 
 
@@ -518,7 +519,7 @@ def test_assertions_say_something(what: str, doubled: tuple[jaxexp.Exported, str
     if message is None:
         assert_same_values(loaded.call(np.ones(5, F32)), np.full(5, 2, F32))
         return
-    with pytest.raises(jaxexp.DeserializationError, match=message):
+    with pytest.raises(DeserializationError, match=message):
         loaded.call(np.ones(3, F32))
 
 
@@ -527,7 +528,7 @@ def test_integers_are_compared_as_integers(how: str, doubled: tuple[jaxexp.Expor
     exported, text = doubled
     assert ", SIGNED :" in text
     changed = with_module(exported, text.replace(", SIGNED :", f", {how} :"))
-    with pytest.raises(jaxexp.DeserializationError, match="compare_v1"):
+    with pytest.raises(DeserializationError, match="compare_v1"):
         jaxexp.deserialize(changed.serialize()).call(np.ones(3, F32))
 
 
@@ -539,7 +540,7 @@ def test_top_k_has_a_number(k: str) -> None:
     if "composite_attributes = {k = 2 : i64}" not in text:
         pytest.skip("this release of JAX writes top_k in another way")
     changed = with_module(exported, text.replace("k = 2 : i64", k))
-    with pytest.raises(jaxexp.DeserializationError, match=r"chlo\.top_k without a number"):
+    with pytest.raises(DeserializationError, match=r"chlo\.top_k without a number"):
         jaxexp.deserialize(changed.serialize()).call(np.ones((3, 8), F32))
 
 
@@ -572,7 +573,7 @@ LARGE = {
 @each("what", LARGE)
 def test_convolutions_that_read_outside_are_refused(what: str) -> None:
     exported = from_text(convolution(**LARGE[what]))
-    with pytest.raises(jaxexp.PolicyError, match=f"(?s)stablehlo.convolution in its function @main with .*{what}"):
+    with pytest.raises(PolicyError, match=f"(?s)stablehlo.convolution in its function @main with .*{what}"):
         allowed(exported)
     named = jaxexp.Policy(operations=("stablehlo.convolution",))
     assert jaxexp.deserialize(exported.serialize(), policy=named).fun_name
@@ -584,7 +585,7 @@ def test_the_largest_convolution() -> None:
     exported = from_text(convolution(5, high=FAR - 6, stride=FAR - 4))
     found = np.asarray(allowed(exported).call(x, k))
     np.testing.assert_array_equal(found[0, :, :, 0], [[1] * 5, [0] * 5])
-    with pytest.raises(jaxexp.PolicyError, match="16,777,216 places"):
+    with pytest.raises(PolicyError, match="16,777,216 places"):
         allowed(from_text(convolution(5, high=FAR - 5, stride=FAR - 4)))
 
 
@@ -601,7 +602,7 @@ def test_convolutions_of_open_sizes(padding: Any, dilation: int | None, rows: in
     loaded, x = allowed(exported), arr(1, 4, 1, 1)
     assert_same_values(loaded.call(x, k), exported.call(x, k))
     for use in (lambda x: loaded.call(x, k), lambda x: loaded.specialize(x, k)):
-        with pytest.raises(jaxexp.ExportError, match="A convolution has 2\\^24 places or more in a dimension, or"):
+        with pytest.raises(ExportError, match="A convolution has 2\\^24 places or more in a dimension, or"):
             use(np.zeros((1, rows, 1, 1), F32))
 
 
@@ -638,7 +639,7 @@ def test_convolutions_that_take_away(name: str, rows: Any) -> None:
     places = places[:, max(0, -padding[0]) : places.shape[1] - max(0, -padding[1])]
     expected = np.stack([np.einsum("bwi,wio->bo", places[:, i : i + 3], k) for i in range(places.shape[1] - 2)], 1)
     if name == "all" and rows != 9:
-        with pytest.raises(jaxexp.ExportError, match=r"takes away more than it has|negative size"):
+        with pytest.raises(ExportError, match=r"takes away more than it has|negative size"):
             allowed(exported).call(x[:, :8], k)
     found = jax.vmap(allowed(exported).call, (0, None))(x[None], k)[0]
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)

@@ -78,7 +78,7 @@ def test_portable_artifacts_are_understood() -> None:
     for path in sorted(GOLDEN.rglob("*.bin")):
         try:
             found = jaxexp.inspect(path)
-        except jaxexp.DeserializationError:
+        except jaxexp.errors.DeserializationError:
             continue  # one that was damaged on purpose, or an image
         assert found.unknown_operations == (), path
         looked_at += found.operation_counts[0] is not None
@@ -121,7 +121,7 @@ def test_what_is_not_understood_is_refused(name: str) -> None:
     for fields in ({}, {"custom_calls": None, "effects": None, "callbacks": None}):
         policy = jaxexp.Policy(**fields)
         assert refused(blob, policy) == ("operations", "operations")
-        with pytest.raises(jaxexp.PolicyError, match=r"Policy\(operations=\("):
+        with pytest.raises(jaxexp.errors.PolicyError, match=r"Policy\(operations=\("):
             jaxexp.deserialize(blob, policy=policy)
     for policy in (jaxexp.Policy(operations=None), jaxexp.Policy(operations=("*",)), None):
         jaxexp.deserialize(blob, policy=policy)
@@ -140,7 +140,7 @@ def test_other_dialects_are_refused_by_each_policy(name: str) -> None:
         lambda: jaxexp.deserialize(blob).mlir_module(),
         lambda: judge(jaxexp.Policy(), _runtime.Program.of_bytes(blob)),
     ):
-        with pytest.raises(jaxexp.DeserializationError, match="which no export has"):
+        with pytest.raises(jaxexp.errors.DeserializationError, match="which no export has"):
             use()
 
 
@@ -215,7 +215,7 @@ def test_inspect_names_them() -> None:
 def test_export_refuses_them() -> None:
     with _jax.make_ir_context():
         parsed = _jax.ir.Module.parse(OTHER_DIALECTS["mhlo.custom_call"])
-        with pytest.raises(jaxexp.ExportError, match=r"mhlo\.custom_call"):
+        with pytest.raises(jaxexp.errors.ExportError, match=r"mhlo\.custom_call"):
             custom_calls.check_stable(parsed, ())
         custom_calls.check_stable(parsed, ("mhlo.custom_call",))
         custom_calls.check_stable(parsed, ("ALL",))
@@ -238,7 +238,7 @@ CONTRADICTIONS = {
 @each("name", CONTRADICTIONS)
 def test_modules_that_contradict_themselves(name: str) -> None:
     blob = with_module(CONTRADICTIONS[name])
-    with pytest.raises(jaxexp.DeserializationError, match="mlir_module_serialized"):
+    with pytest.raises(jaxexp.errors.DeserializationError, match="mlir_module_serialized"):
         jaxexp.deserialize(blob, policy=jaxexp.Policy(custom_calls=("mine",), max_devices=1))
 
 
@@ -275,7 +275,7 @@ def test_what_is_stated_is_checked_before_anything_is_made(monkeypatch: pytest.M
     assert refusal(blob, platforms=("tpu",)).field == "platforms"
     monkeypatch.undo()
     for item in jaxexp.load_many([blob], policy=jaxexp.Policy(max_devices=0), on_error="return"):
-        assert isinstance(item, jaxexp.PolicyError)
+        assert isinstance(item, jaxexp.errors.PolicyError)
     np.testing.assert_array_equal(jaxexp.deserialize(blob).call(np.ones(2, "f"), np.ones(2, "f"))[0], np.ones(2))
 
 
@@ -285,7 +285,7 @@ def test_what_is_stated_is_checked_before_anything_is_made(monkeypatch: pytest.M
 def is_allowed(module: bytes, policy: jaxexp.Policy) -> bool:
     try:
         Limits(policy).of_elements(_native.in_bodies(module), "f")
-    except (jaxexp.PolicyError, jaxexp.DeserializationError):
+    except (jaxexp.errors.PolicyError, jaxexp.errors.DeserializationError):
         return False
     return True
 
@@ -323,7 +323,7 @@ def test_bodies_are_refused_with_and_without_jax(holder: str) -> None:
         body = bodies.Body(operation)
         for one in (body, body.in_function()):
             blob = bytes(from_text(bodies.HOLDERS[holder].module(one)).serialize())
-            with pytest.raises(jaxexp.PolicyError, match="combines or compares elements by") as error:
+            with pytest.raises(jaxexp.errors.PolicyError, match="combines or compares elements by") as error:
                 jaxexp.deserialize(blob, policy=policy)
             assert error.value.field == "operations"
             assert refused(blob, policy)[1] == "operations"

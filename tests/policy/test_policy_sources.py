@@ -20,7 +20,7 @@ pytestmark = pytest.mark.jax
 
 SECRET = "password of this machine"
 W, X = np.ones(4, np.float32), np.ones((2, 4), np.float32)
-REFUSED = (jaxexp.ExportError, ValueError)  # of `jax.jit`, for what XLA says
+REFUSED = (jaxexp.errors.ExportError, ValueError)  # of `jax.jit`, for what XLA says
 
 # Ways to make something compile a function that takes W and X.
 WAYS: dict[str, Callable[[jaxexp.Exported, Path], Any]] = {

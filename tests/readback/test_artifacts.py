@@ -30,7 +30,7 @@ def runs_here(exported: Any, version: str) -> bool:
     try:
         with _jax.make_ir_context() as context:
             runnable.parse(exported, context)
-    except jaxexp.DeserializationError:
+    except jaxexp.errors.DeserializationError:
         assert release(RELEASES[version]) > jax.__version_info__
         return False
     return True
@@ -73,7 +73,7 @@ def test_corpus(name: str) -> None:
         exported = jaxexp.deserialize(bytes(export_with(jaxexp, program).serialize(vjp_order=min(case.vjp_order, 1))))
         results = exported.call(*program.args, **program.kwargs)
         if exported.ordered_effects or name in REFUSED:
-            with pytest.raises(jaxexp.UnsupportedError, match=REFUSED.get(name, "ordered effect")):
+            with pytest.raises(jaxexp.errors.UnsupportedError, match=REFUSED.get(name, "ordered effect")):
                 exported.raised()(*program.args, **program.kwargs)
             return
         found = jax.jit(exported.raised())(*program.args, **program.kwargs)

@@ -101,7 +101,7 @@ def test_pushforwards_of_each_element() -> None:
         return jax.jit(jax.vmap(lambda x: jax.jvp(fun, (x,), (2 * x,))[1]))
 
     exported = jaxexp.export(jax.jit(f))(X)
-    with pytest.raises(jaxexp.ExportError, match="vjp_order=2"):
+    with pytest.raises(jaxexp.errors.ExportError, match="vjp_order=2"):
         pushed(reload(exported, 1).call)(BATCH)
     with no_loops():
         np.testing.assert_allclose(pushed(reload(exported, 2).call)(BATCH), pushed(f)(BATCH), rtol=1e-5, atol=1e-6)

@@ -169,7 +169,7 @@ def test_artifacts_of_releases(name: str) -> None:
         args = list(map(jax.device_put, values, function.in_shardings_jax(function.make_mesh())))
         flat = function.in_tree.unflatten(args)
         if name.endswith(NOT_EXPRESSIBLE):
-            with pytest.raises(jaxexp.UnsupportedError, match=r"mhlo\.sharding"):
+            with pytest.raises(jaxexp.errors.UnsupportedError, match=r"mhlo\.sharding"):
                 function.raised()(*flat[0])
             return
         found = jax.jit(function.raised())(*flat[0])
@@ -213,7 +213,7 @@ def test_over_one_axis_where_the_caller_has_set_a_mesh() -> None:
     with jax.set_mesh(OTHER):
         x = jax.device_put(X, NamedSharding(OTHER, P("a")))
         with pytest.raises(
-            jaxexp.UnsupportedError, match=r"over some axes, where jax.set_mesh has set a mesh of other"
+            jaxexp.errors.UnsupportedError, match=r"over some axes, where jax.set_mesh has set a mesh of other"
         ):
             jax.jit(exported.raised())(x)
         with no_loops():
@@ -224,7 +224,7 @@ def test_over_one_axis_where_the_caller_has_set_a_mesh() -> None:
 def test_on_too_few_devices() -> None:
     exported = loaded(FUNCTIONS["sums"])
     for run in (exported.raised(), jax.jit(exported.raised()), lambda x: jax.vmap(exported.raised())(x[None])):
-        with pytest.raises(jaxexp.ExportError, match="exported for 8 devices, and is called on 1"):
+        with pytest.raises(jaxexp.errors.ExportError, match="exported for 8 devices, and is called on 1"):
             run(X)
 
 
@@ -233,7 +233,7 @@ def test_inside_another(axes: set[str]) -> None:
     exported = loaded(FUNCTIONS["sums"])
     for run in (exported.call, exported.raised()):
         inside = jax.shard_map(run, mesh=MESH, in_specs=P(), out_specs=P(), axis_names=axes, check_vma=False)
-        with pytest.raises(jaxexp.ExportError, match=r"inside jax\.shard_map.*Call it outside"):
+        with pytest.raises(jaxexp.errors.ExportError, match=r"inside jax\.shard_map.*Call it outside"):
             jax.jit(inside)(*placed(X))
 
 
@@ -334,5 +334,5 @@ def test_what_is_refused(name: str) -> None:
 def test_collectives_outside_are_refused() -> None:
     body = all_reduce().replace("%s", "%r").replace("%a)", "%0)")
     snippet = Snippet(("4x2xf32",), ("4x2xf32",), body, devices=8)
-    with pytest.raises(jaxexp.UnsupportedError, match=r"all_reduce \(outside of a jax.shard_map"):
+    with pytest.raises(jaxexp.errors.UnsupportedError, match=r"all_reduce \(outside of a jax.shard_map"):
         snippet.exported().make_jaxpr()

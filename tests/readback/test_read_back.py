@@ -15,6 +15,7 @@ import jaxexp
 from jaxexp import _jax
 from jaxexp._kernel.module import mlir
 from jaxexp._readback.read_back import OPERATIONS
+from jaxexp.errors import ExportError, UnsupportedError
 from kit.batches import reload
 from kit.compiled import compiling
 from kit.corpus import arr, spec
@@ -58,7 +59,7 @@ def test_no_derivatives(how: Any) -> None:
     """stop_gradient is not in a module: the gradient of what was read back would be another one."""
     exported = loaded(lambda x: (jax.lax.stop_gradient(x) * x).sum(), X)
     np.testing.assert_allclose(jax.grad(exported.call)(X), X)
-    with pytest.raises(jaxexp.UnsupportedError, match=r"stop_gradient.*stored VJPs"):
+    with pytest.raises(UnsupportedError, match=r"stop_gradient.*stored VJPs"):
         how(exported.raised())(X) if how is not jax.linearize else how(exported.raised(), X)
 
 
@@ -76,7 +77,7 @@ def test_foreign_functions_stay_on_their_platform() -> None:
     batch = np.stack([matrix, 3 * matrix])
     assert_same_bits([jax.vmap(exported.raised())(batch)], [np.stack(list(map(exported.call, batch)))])
     message = r"lowering cholesky.raised\(\) for tpu: it calls lapack_spotrf_ffi, available only on cpu"
-    with pytest.raises(jaxexp.UnsupportedError, match=message):
+    with pytest.raises(UnsupportedError, match=message):
         jaxexp.export(jax.jit(exported.raised()), platforms=["tpu"])(matrix)
 
 
@@ -93,18 +94,18 @@ def test_jaxpr() -> None:
 def test_jaxpr_of_symbolic_shapes() -> None:
     (b,) = jaxexp.symbolic_shape("b")
     exported = loaded(lambda x: x.sum(0), spec((b, 3)))
-    with pytest.raises(jaxexp.ExportError, match=r"symbolic shapes.*ShapeDtypeStruct"):
+    with pytest.raises(ExportError, match=r"symbolic shapes.*ShapeDtypeStruct"):
         exported.make_jaxpr()
     assert [str(v.aval) for v in exported.make_jaxpr(spec((7, 3))).jaxpr.invars] == ["float32[7,3]"]
-    with pytest.raises(jaxexp.ExportError, match="tree structure"):
+    with pytest.raises(ExportError, match="tree structure"):
         exported.make_jaxpr(spec((7, 3)), spec(()))
-    with pytest.raises(jaxexp.ExportError, match="rank 2"):
+    with pytest.raises(ExportError, match="rank 2"):
         exported.make_jaxpr(spec((7,)))
 
 
 def test_what_cannot_be_read_back_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPERATIONS, "stablehlo.cosine", lambda operation: operation.refuse("in this test"))
-    with pytest.raises(jaxexp.UnsupportedError, match=r"stablehlo.cosine \(in this test\) at jit\(<lambda>\)/cos"):
+    with pytest.raises(UnsupportedError, match=r"stablehlo.cosine \(in this test\) at jit\(<lambda>\)/cos"):
         loaded(lambda x: jax.lax.cos(x), X).make_jaxpr()
 
 
@@ -139,7 +140,7 @@ def test_regions_that_use_values_from_around_them(name: str) -> None:
         %i = stablehlo.iota dim = 0 : tensor<4x1xi32>
         %r = "stablehlo.{name}"{rest} -> {result}
         return %r : {result} }}''')
-    with pytest.raises(jaxexp.UnsupportedError, match=rf"{name} \(whose region uses values from around it\)"):
+    with pytest.raises(UnsupportedError, match=rf"{name} \(whose region uses values from around it\)"):
         exported.make_jaxpr()
     with compiling(), pytest.raises(Exception, match="in the parent region"):
         exported.call(X, np.float32(2))
@@ -163,7 +164,7 @@ def test_approximate_top_k_is_that_of_jax(what: str) -> None:
         text = str(mlir.parse(exported.mlir_module_serialized, context))
     assert old in text
     changed = dataclasses.replace(exported, mlir_module_serialized=serialized(text.replace(old, new.format(old), 1)))
-    with pytest.raises(jaxexp.UnsupportedError, match=message):
+    with pytest.raises(UnsupportedError, match=message):
         jaxexp.deserialize(changed.serialize()).make_jaxpr()
 
 
@@ -186,7 +187,7 @@ def test_a_state_of_random_bits_that_jax_has_not() -> None:
         return %b : tensor<5xui32> }"""
     with jax.enable_x64(True):
         exported = from_text(text)
-        with pytest.raises(jaxexp.UnsupportedError, match="a state of a type that JAX does not use"):
+        with pytest.raises(UnsupportedError, match="a state of a type that JAX does not use"):
             exported.make_jaxpr()
 
 

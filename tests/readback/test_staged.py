@@ -138,5 +138,5 @@ def test_functions_of_the_module(steps: list[str]) -> None:
 def test_what_jax_does_not_map_is_named() -> None:
     snippet = SNIPPETS["reduce from an argument"]
     batches = [np.stack([array, array]) for array in snippet.arguments()]
-    with pytest.raises(jaxexp.UnsupportedError, match=r"stablehlo\.reduce \(NotImplementedError"):
+    with pytest.raises(jaxexp.errors.UnsupportedError, match=r"stablehlo\.reduce \(NotImplementedError"):
         jax.vmap(snippet.exported().raised())(*batches)

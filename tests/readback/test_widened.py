@@ -160,5 +160,5 @@ def test_turns_of_a_loop_have_errors_of_their_own() -> None:
 
 def test_too_many_equations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_float64, "MOST_EQUATIONS", 2)
-    with pytest.raises(jaxexp.UnsupportedError, match="more than 2 equations"):
+    with pytest.raises(jaxexp.errors.UnsupportedError, match="more than 2 equations"):
         wide(lambda x: jnp.sin(jnp.cos(jnp.exp(x))), X)

@@ -18,6 +18,7 @@ from jaxexp import _jax
 from jaxexp._cli import start
 from jaxexp._kernel.module import mlir
 from jaxexp._readback import read_back, reader
+from jaxexp.errors import UnsupportedError
 from kit.corpus import arr
 from kit.each import each
 from kit.other_modules import serialized, with_module
@@ -72,7 +73,7 @@ def traced(exported: jaxexp.Exported) -> object:
 def test_what_doubles_at_each_call_is_refused(operation: str, use: Any, caplog: pytest.LogCaptureFixture) -> None:
     """JAX follows each call to print a jaxpr or to lower it, so this would take 2**40 steps."""
     exported = jaxexp.deserialize(with_module(calling(40, operation, 2)))
-    with pytest.raises(jaxexp.UnsupportedError, match=r"more than 2\*\*41 operations; mlir_module\(\) or"):
+    with pytest.raises(UnsupportedError, match=r"more than 2\*\*41 operations; mlir_module\(\) or"):
         use(exported)
     assert len(exported.mlir_module()) < 30_000
     jax.jit(jax.vmap(exported.call)).lower(np.ones((3, 2), np.float32))
@@ -83,7 +84,7 @@ def test_what_doubles_at_each_call_is_refused(operation: str, use: Any, caplog: 
 def test_the_limit_is_on_what_calls_add() -> None:
     assert len(shown(jaxexp.deserialize(with_module(calling(10, CALL, 3))))) < 3_000  # 3**10 sines, each call once
     too_many = jaxexp.deserialize(with_module(calling(13, CALL, 3)))
-    with pytest.raises(jaxexp.UnsupportedError, match="has 3,985,806 operations"):
+    with pytest.raises(UnsupportedError, match="has 3,985,806 operations"):
         too_many.make_jaxpr()
 
 
@@ -101,7 +102,7 @@ def usual_recursion_limit() -> Iterator[None]:
 def test_what_is_nested_too_deeply_is_one_error(text: str, use: Any) -> None:
     assert "sin" in shown(jaxexp.deserialize(with_module(nested(30) if "if" in text else calling(30, CALL, 1))))
     exported = jaxexp.deserialize(with_module(text))
-    with pytest.raises(jaxexp.UnsupportedError, match="nested too deeply for Python's recursion limit of") as error:
+    with pytest.raises(UnsupportedError, match="nested too deeply for Python's recursion limit of") as error:
         use(exported)
     assert "RecursionError" not in str(error.value)
 

@@ -17,6 +17,7 @@ from jaxexp import Policy
 from jaxexp._errors import UnsupportedModuleError
 from jaxexp._kernel.artifact.operations import STABLE_CUSTOM_CALLS, TRUSTING
 from jaxexp._kernel.module import call_arrays
+from jaxexp.errors import DeserializationError, PolicyError
 from jaxexp.runtime import Session
 from kit import goldens, without_jax
 from kit.archive_files import make
@@ -109,7 +110,7 @@ def test_modules_for_no_number_of_devices() -> None:
         data = with_module(f"""module @f attributes {{mhlo.num_partitions = {count}}} {{
           func.func public @main(%x: tensor<2xf32>) -> tensor<2xf32> {{ return %x : tensor<2xf32> }} }}""")
         for check in (jaxexp.deserialize, Session):
-            with pytest.raises(jaxexp.DeserializationError, match=r"a positive number as mhlo\.num_partitions, found"):
+            with pytest.raises(DeserializationError, match=r"a positive number as mhlo\.num_partitions, found"):
                 check(data, policy=Policy())
 
 
@@ -171,7 +172,8 @@ def test_a_session_takes_a_policy(tmp_path: Path, subprocess_env: Any) -> None:
     make(tmp_path / "fleet.zip", {"f": tmp_path / "f.jaxexp"})
     code = """
     import sys
-    from jaxexp import Policy, PolicyError
+    from jaxexp import Policy
+    from jaxexp.errors import PolicyError
     from jaxexp.runtime import Session
     for name in sys.argv[1:]:
         for policy in (Policy(), Policy(max_artifact_bytes=10), Policy(custom_calls=("kernel",))):
@@ -188,7 +190,7 @@ def test_a_session_takes_a_policy(tmp_path: Path, subprocess_env: Any) -> None:
     printed = without_jax.run(code, subprocess_env(), *names).splitlines()
     assert printed[:-1] == ["custom_calls True", "max_artifact_bytes True", "<lambda>"] * 2
     assert printed[-1].startswith("policy= takes a jaxexp.Policy or None")
-    with pytest.raises(jaxexp.PolicyError, match="is for the platform 'cpu'"):
+    with pytest.raises(PolicyError, match="is for the platform 'cpu'"):
         Session(names[0], plugin="cpu", policy=Policy(platforms=("tpu",)))
 
 

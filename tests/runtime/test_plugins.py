@@ -54,7 +54,7 @@ def test_known_packages_and_entry_points(site: Path) -> None:
     assert find_plugin() == tpu
     metal = package(site, "their_plugins", "pjrt_plugin_metal_14.dylib", entry="metal")
     assert find_plugin("metal") == metal
-    with pytest.raises(jaxexp.RunError) as missing:
+    with pytest.raises(jaxexp.errors.RunError) as missing:
         find_plugin("rocm")
     assert missing.value.reason == "argument"
     assert str(missing.value).startswith("there is no PJRT plugin for rocm: ")
@@ -76,7 +76,7 @@ def test_how_a_plugin_is_named(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_
     for plugin in (None, "cpu", file, str(file)):
         np.testing.assert_allclose(Session(path, plugin=plugin)(X), np.sin(X), rtol=1e-6)
     monkeypatch.setenv("JAXEXP_PLUGIN", str(tmp_path / "other.so"))
-    with pytest.raises(jaxexp.RunError, match=r"the plugin .*other\.so cannot be loaded"):
+    with pytest.raises(jaxexp.errors.RunError, match=r"the plugin .*other\.so cannot be loaded"):
         Session(path)
     assert Session(path, plugin="cpu").platform == "cpu"
 
@@ -85,7 +85,7 @@ def test_a_plugin_starts_once_in_a_process(path: Path, subprocess_env: Any) -> N
     """With its options and devices; and not in the children of the process."""
     one, other = Session(path, plugin="cpu"), Session(path, plugin=built.plugin())
     assert one._plugin is other._plugin
-    with pytest.raises(jaxexp.RunError, match=r"was started with the options \{\}, and cannot take others"):
+    with pytest.raises(jaxexp.errors.RunError, match=r"was started with the options \{\}, and cannot take others"):
         Session(path, plugin="cpu", options={"cpu_device_count": 3})
     code = """
     import os, sys
@@ -131,7 +131,7 @@ def test_the_lapack_of_the_environment(subprocess_env: Any, tmp_path: Path) -> N
     assert without_jax.run(code, env, tmp_path / "e.jaxexp") == "found False\n"
     refused = without_jax.run(code, {**env, "JAXEXP_LAPACK": ""}, tmp_path / "e.jaxexp")
     assert "LAPACK is in jaxlib, and none was found here ($JAXEXP_LAPACK says that none is to be used)" in refused
-    with pytest.raises(jaxexp.RunError, match=r"the LAPACK .*(none\.so|is in use)"):
+    with pytest.raises(jaxexp.errors.RunError, match=r"the LAPACK .*(none\.so|is in use)"):
         use_lapack(tmp_path / "none.so")
 
 
@@ -142,5 +142,5 @@ def test_what_is_no_handler() -> None:
     never = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(lambda frame: 0)
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    with pytest.raises(jaxexp.RunError):
+    with pytest.raises(jaxexp.errors.RunError):
         register_ffi("test_plugins.never", new(ctypes.cast(never, ctypes.c_void_p), None, None))

@@ -26,6 +26,7 @@ from jax.sharding import SingleDeviceSharding
 import jaxexp
 from jaxexp import _jax, _native, _runtime
 from jaxexp._kernel.module import mlir
+from jaxexp.errors import DeserializationError, ExecutablesError, ExportError, RunError
 from jaxexp.runtime import Array, Session, Value
 from jaxexp.runtime.arrays import dtype_of
 from kit import costs, layout, starving, without_jax
@@ -102,9 +103,9 @@ def test_a_call_by_paths(session: Session) -> None:
     given = {"args[0]": X, "args[1]['b']": D["b"], "args[1]['w']": D["w"], "kwargs['k']['n']": 3}
     same(session.call_by_path(given), function(X, D, k={"n": np.int32(3)}))
     del given["args[0]"]
-    with pytest.raises(jaxexp.RunError, match=r"^function lacks the argument args\[0\]$"):
+    with pytest.raises(RunError, match=r"^function lacks the argument args\[0\]$"):
         session.call_by_path(given)
-    with pytest.raises(jaxexp.RunError, match=r"^function has no argument nobody; it has args\[0\], args\[1\]\['b'\]"):
+    with pytest.raises(RunError, match=r"^function has no argument nobody; it has args\[0\], args\[1\]\['b'\]"):
         session.call_by_path({**given, "nobody": X})
 
 
@@ -122,12 +123,12 @@ def test_nodes_of_other_classes(tmp_path: Path) -> None:
     again, *_ = session(node, X)
     same(again.a, 2 * X)
     for wrong, found in ((D, "a dict"), ((X, X), "a tuple"), (None, "None")):
-        with pytest.raises(jaxexp.RunError, match=rf"^calling swapped: args\[0\] must be a .*\.Pair, found {found}"):
+        with pytest.raises(RunError, match=rf"^calling swapped: args\[0\] must be a .*\.Pair, found {found}"):
             session(wrong, X)
-    with pytest.raises(jaxexp.RunError, match=r"args\[0\] must have the fields 'a', 'b', found 'a'$"):
+    with pytest.raises(RunError, match=r"args\[0\] must have the fields 'a', 'b', found 'a'$"):
         session(collections.namedtuple("short", "a")(X), X)
     session = Session(saved(tmp_path, lambda w: w.inner + 1, Wrapper(X)), plugin="cpu")
-    with pytest.raises(jaxexp.RunError, match=r"give arrays by their paths \(Session\.call_by_path\)"):
+    with pytest.raises(RunError, match=r"give arrays by their paths \(Session\.call_by_path\)"):
         session(Wrapper(X))
     same(session.call_by_path({session.arguments[0].path: X}), X + 1)
 
@@ -148,7 +149,7 @@ def test_what_does_not_fit(session: Session) -> None:
         ((X, D), {"k": {"n": 1.5}}, f"{of_n} 1.5 (exported with int32[])"),
         ((X, D), {"k": {"n": 1 << 40}}, f"{of_n} 1099511627776 (exported with int32[])"),
     ):  # fmt: skip
-        with pytest.raises(jaxexp.RunError) as caught:
+        with pytest.raises(RunError) as caught:
             session(*args, **kwargs)
         assert str(caught.value).removeprefix("calling function: ") == message
         assert caught.value.reason == "argument"
@@ -231,7 +232,7 @@ def test_errors_show_no_file_that_a_location_names(kind: str, tmp_path: Path) ->
             os.mkfifo(source)
         # Not newer than the plugin, so that all that it says is shown.
         blob = re.sub(rb"StableHLO_v1\.\d\d", b"StableHLO_v1.13", blob)
-        with pytest.raises(jaxexp.RunError) as error:
+        with pytest.raises(RunError) as error:
             Session(blob, plugin="cpu").compile()
         assert "secret" not in str(error.value)
 
@@ -272,7 +273,7 @@ def test_modules_of_other_functions() -> None:
         with jax.enable_x64(True):
             module = exported(taken).mlir_module_serialized
             blob = dataclasses.replace(exported(said), mlir_module_serialized=module).serialize()
-        with pytest.raises(jaxexp.DeserializationError, match=message):
+        with pytest.raises(DeserializationError, match=message):
             Session(blob, plugin="cpu")
 
 
@@ -286,13 +287,13 @@ def test_arrays_of_others(session: Session, tmp_path: Path) -> None:
     for x in (jnp.asarray(X), fortran, big):
         same(session(session.put(x), D, k={"n": 3}), expected)
     with pytest.raises(
-        jaxexp.RunError,
+        RunError,
         match="must be an array, found a OnDevice: a DLPack tensor has to be in host memory or on a device of",
     ):
         session(OnDevice(X), D, k={"n": 3})
-    with pytest.raises(jaxexp.RunError, match="must have dtype int32, found dtype int64"):
+    with pytest.raises(RunError, match="must have dtype int32, found dtype int64"):
         session(X, D, k={"n": np.int64(3)})
-    with pytest.raises(jaxexp.RunError, match="must be an array, found a masked array, whose mask would be lost"):
+    with pytest.raises(RunError, match="must be an array, found a masked array, whose mask would be lost"):
         session(np.ma.array(X, mask=X > 2), D, k={"n": 3})
 
 
@@ -400,7 +401,7 @@ def test_convolutions_that_xla_counts_wrong(tmp_path: Path) -> None:
     for rows in (4097, B):
         path = saved(tmp_path, convolved, jax.ShapeDtypeStruct((1, rows, 1, 1), np.float32), k)
         named = r"convolution at 'jit\(convolved\)/conv.*test_runtime_sessions.py:\d+\) has 16777217 places in a dimen"
-        with pytest.raises(jaxexp.RunError, match=named):
+        with pytest.raises(RunError, match=named):
             Session(path, plugin="cpu")(x, k)
     found = Session(saved(tmp_path, convolved, x[:, :4096], k), plugin="cpu")(x[:, :4096], k)
     assert found.sum() == 2 * 4094 + 1 + 1  # the first and the last row are in one window, the others in two
@@ -442,7 +443,7 @@ def test_paddings_that_take_away_too_much(tmp_path: Path) -> None:
     for size in (9, B):
         shape = jax.ShapeDtypeStruct((1, size, 2), np.float32)
         path = saved(tmp_path, lambda x, k: one_dimensional(x, k, (-10, 14)), shape, k)
-        with pytest.raises(jaxexp.RunError, match="has padding that takes away 10 places of 9: on CPUs"):
+        with pytest.raises(RunError, match="has padding that takes away 10 places of 9: on CPUs"):
             Session(path, plugin="cpu")(x, k)
 
 
@@ -483,7 +484,7 @@ def test_custom_calls_in_a_newer_stablehlo(tmp_path: Path) -> None:
     exported = jaxexp.export(fun, disabled_checks=[jaxexp.DisabledSafetyCheck.custom_call(target)])(X)
     for reader, is_newer in ((None, True), (READER, False)):
         exported.save(tmp_path / "f.jaxexp", compatibility=reader)
-        with pytest.raises(jaxexp.RunError, match=f"the plugin does not compile: {target} .*register_ffi") as refused:
+        with pytest.raises(RunError, match=f"the plugin does not compile: {target} .*register_ffi") as refused:
             Session(tmp_path / "f.jaxexp", plugin="cpu")(X)
         assert ("or export the function with compatibility=" in str(refused.value)) == is_newer
 
@@ -525,7 +526,7 @@ def test_numbers_of_python(tmp_path: Path) -> None:
     }.items():
         for number in numbers:
             wrong = [number if other == name else one for other, one in zip(names, right, strict=True)]
-            with pytest.raises(jaxexp.RunError, match=rf"must have dtype {name}, found the number "):
+            with pytest.raises(RunError, match=rf"must have dtype {name}, found the number "):
                 session(*wrong)
 
 
@@ -549,7 +550,7 @@ def test_arrays_on_the_device(session: Session) -> None:
     with pytest.raises(BufferError, match="not on"):
         y.__dlpack__(dl_device=(2, 0))
     same(session(X, D, k={"n": tree["z"][0]}), expected)
-    with pytest.raises(jaxexp.RunError, match="there is no device 99"):
+    with pytest.raises(RunError, match="there is no device 99"):
         session.put(X, 99)
 
 
@@ -576,7 +577,7 @@ def test_vjps(tmp_path: Path, cache: Path) -> None:
         assert len(list(cache.glob("*.exe"))) == 3
     second = session.vjp()
     assert len(second.arguments) == 8
-    with pytest.raises(jaxexp.RunError, match=r"has no VJP of order 3: it was saved with vjp_order=2$"):
+    with pytest.raises(RunError, match=r"has no VJP of order 3: it was saved with vjp_order=2$"):
         second.vjp()
 
 
@@ -589,16 +590,16 @@ def test_errors_are_those_of_jaxexp(tmp_path: Path, path: Path) -> None:
     jaxexp.export(jax.jit(jnp.sin), platforms=["tpu"])(X).save(tpu)
     devices, variables = "devices are chosen by their numbers, from 0 on, and not by", "sizes are given by the names of"
     sized = [
-        ({"sizes": [{"b": size}]}, jaxexp.RunError, rf"the size of b is a number from 1 to 2\^63 - 1, not {size}")
+        ({"sizes": [{"b": size}]}, RunError, rf"the size of b is a number from 1 to 2\^63 - 1, not {size}")
         for size in (0, -1, 1 << 63)
     ]
     for given, options, kind, message in (
         (none, {}, FileNotFoundError, "none"),
-        (damaged, {}, jaxexp.DeserializationError, "expected"),
+        (damaged, {}, DeserializationError, "expected"),
         (3, {}, TypeError, "Session takes an artifact as a path"),
-        (path, {"policy": jaxexp.Policy(), "executables": "f.exe"}, jaxexp.ExportError, "executables are native code"),
-        (path, {"devices": [-1]}, jaxexp.RunError, devices),
-        (path, {"devices": [1 << 40]}, jaxexp.RunError, devices),
+        (path, {"policy": jaxexp.Policy(), "executables": "f.exe"}, ExportError, "executables are native code"),
+        (path, {"devices": [-1]}, RunError, devices),
+        (path, {"devices": [1 << 40]}, RunError, devices),
         *((path, *case) for case in sized),
     ):
         with pytest.raises(kind, match=message) as error:
@@ -606,9 +607,9 @@ def test_errors_are_those_of_jaxexp(tmp_path: Path, path: Path) -> None:
         named = getattr(error.value, "filename", None) or getattr(error.value, "file", None)
         assert named == (given if given in (none, damaged) else None)
     for name in (1, "\ud800"):
-        with pytest.raises(jaxexp.RunError, match=f"{variables} dimension variables, not by"):
+        with pytest.raises(RunError, match=f"{variables} dimension variables, not by"):
             Session(path, plugin="cpu").compile({name: 2})  # type: ignore[dict-item]
-    with pytest.raises(jaxexp.RunError, match=r"tpu\.jaxexp: .* was exported for tpu, and the plugin is for cpu") as of:
+    with pytest.raises(RunError, match=r"tpu\.jaxexp: .* was exported for tpu, and the plugin is for cpu") as of:
         Session(tpu, plugin="cpu")
     assert of.value.reason == "unsupported"
     again = pickle.loads(pickle.dumps(of.value))
@@ -795,7 +796,7 @@ def test_code_that_is_kept(tmp_path: Path, cache: Path) -> None:
     with pytest.raises(FileNotFoundError) as missing:
         session.save_executable(none)
     assert missing.value.filename == str(none)
-    with pytest.raises(jaxexp.ExecutablesError) as wrong:
+    with pytest.raises(ExecutablesError) as wrong:
         session.save_executable(sine)
     assert wrong.value.file == str(sine)
 
@@ -811,7 +812,7 @@ def test_no_file_of_executables(name: str, tmp_path: Path) -> None:
     file.write_bytes(contents.get(name, other))
     said = []
     for use in (jaxexp.load, lambda path, executables: Session(path, plugin="cpu", executables=executables)):
-        with pytest.raises(jaxexp.ExecutablesError) as error:
+        with pytest.raises(ExecutablesError) as error:
             use(sine, executables=file)
         said.append((str(error.value), error.value.file))
     assert said[0] == said[1]

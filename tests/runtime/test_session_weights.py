@@ -16,6 +16,7 @@ import safetensors.numpy
 
 import jaxexp
 from jaxexp import Drawn
+from jaxexp.errors import DeserializationError, ExportError, PolicyError, RunError, WeightsError
 from jaxexp.runtime import Session
 from kit import without_jax
 from kit.archive_files import make
@@ -52,7 +53,7 @@ def test_weights(folder: Path, tmp_path: Path) -> None:
     session = Session(path, plugin="cpu")
     assert [value.path for value in session.arguments] == ["args[0]"]
     close([np.asarray(array) for _, array in sorted(session.weights.items())], in_order(params()))
-    with pytest.raises(jaxexp.RunError, match="takes 1 positional argument beside its weights, and not 2"):
+    with pytest.raises(RunError, match="takes 1 positional argument beside its weights, and not 2"):
         session(X, X)
     data, unbound = path.read_bytes(), jaxexp.load(path).unbound.serialize()
     for found, seed in (
@@ -70,22 +71,22 @@ def test_weights(folder: Path, tmp_path: Path) -> None:
             session.with_weights(wrong)
     given = {name: np.asarray(array) for name, array in named(params()).items()}
     close([Session(data, plugin="cpu")(given, X)], [apply(params(), X)])  # bytes take them as an argument
-    with pytest.raises(jaxexp.RunError, match="takes no weights: its first argument is no dict of arrays"):
+    with pytest.raises(RunError, match="takes no weights: its first argument is no dict of arrays"):
         Session(folder / "fleet.zip::sin", plugin="cpu").with_weights(other)
     close([Session(folder / "fleet.zip::tanh", plugin="cpu")(X)], [jnp.tanh(apply(params(), X))])
     for one in (session, session.with_weights(folder / "fleet.zip::tuned")):
-        with pytest.raises(jaxexp.RunError, match=r"has another program than .*::tanh.*: open that by Session"):
+        with pytest.raises(RunError, match=r"has another program than .*::tanh.*: open that by Session"):
             one.with_weights(folder / "fleet.zip::tanh")
     (tmp_path / "model.jaxexp").write_bytes(data)
     for use in (lambda session: session(X), Session.compile):  # type: ignore[misc, assignment]
-        with pytest.raises(jaxexp.WeightsError) as missing:
+        with pytest.raises(WeightsError) as missing:
             use(Session(tmp_path / "model.jaxexp", plugin="cpu"))
         assert missing.value.file == str(tmp_path / "model.safetensors")
     expected, pullback = jax.vjp(apply, params(), X)
     of_weights, of_x = pullback(jnp.ones_like(expected))
     vjp = session.vjp()
     close(list(vjp(X, np.ones_like(expected))), [*in_order(of_weights), of_x])
-    with pytest.raises(jaxexp.RunError, match=rf"args\[{len(given)}\] must have dtype float32"):
+    with pytest.raises(RunError, match=rf"args\[{len(given)}\] must have dtype float32"):
         vjp(X.astype(np.int32), np.ones_like(expected))
 
 
@@ -112,7 +113,7 @@ def test_weights_from_anywhere(what: str, folder: Path) -> None:
         else:
             place = repr(str(given)) if what == "a file" else "arrays"
             assert f"fleet.zip::model' with weights from {place} on cpu" in repr(found)
-            with pytest.raises(jaxexp.RunError, match="has no cases of its own"):
+            with pytest.raises(RunError, match="has no cases of its own"):
                 found.check()
     close([session(X)], [apply(params(), X)])
 
@@ -122,20 +123,20 @@ def test_weights_that_do_not_fit(folder: Path) -> None:
     other = {f"m.{name}": array for name, array in arrays.items()}
     close([session.with_weights(other, rename=lambda name: f"m.{name}")(X)], [apply(params(seed=7), X)])
     wrong: list[tuple[Any, type[Exception], str]] = [
-        (other, jaxexp.WeightsError, "'head': expected an array of this name, .* pass rename="),
-        (f"{folder / 'fleet.zip'}::sin", jaxexp.WeightsError, r"fleet\.zip::sin': expected a member with weights"),
+        (other, WeightsError, "'head': expected an array of this name, .* pass rename="),
+        (f"{folder / 'fleet.zip'}::sin", WeightsError, r"fleet\.zip::sin': expected a member with weights"),
         (f"{folder / 'fleet.zip'}::none", KeyError, "none"),
         (folder / "missing.safetensors", FileNotFoundError, "missing"),
-        ({**arrays, "head": np.zeros(3, np.float32)}, jaxexp.WeightsError, r"the weights: tensor 'head': expected F32"),
-        ({**arrays, "head": "x"}, jaxexp.RunError, "the weight 'head' must be an array, found a str"),
-        ({**arrays, "layers": {"0": {"w": X}}}, jaxexp.ExportError, "two of the given weights would be called"),
+        ({**arrays, "head": np.zeros(3, np.float32)}, WeightsError, r"the weights: tensor 'head': expected F32"),
+        ({**arrays, "head": "x"}, RunError, "the weight 'head' must be an array, found a str"),
+        ({**arrays, "layers": {"0": {"w": X}}}, ExportError, "two of the given weights would be called"),
     ]
     for given, error, message in wrong:
         with pytest.raises(error, match=message):
             session.with_weights(given)
     with pytest.raises(FileNotFoundError, match="missing"):
         Session(folder / "model.jaxexp", plugin="cpu", weights=folder / "missing.safetensors")
-    with pytest.raises(jaxexp.ExportError, match=r"rename= maps 'heads', .* did you mean 'head'"):
+    with pytest.raises(ExportError, match=r"rename= maps 'heads', .* did you mean 'head'"):
         session.with_weights(arrays, rename={"heads": "x"})
 
 
@@ -154,7 +155,7 @@ def test_members_of_archives(folder: Path, tmp_path: Path) -> None:
     close([Session(f"{copy}::sin", plugin="cpu")(X)], [np.sin(X)])
     with pytest.raises(KeyError, match="nobody"):
         Session(f"{copy}::nobody", plugin="cpu")
-    with pytest.raises(jaxexp.DeserializationError, match=r"name one of them, as in '.*fleet\.zip::NAME'"):
+    with pytest.raises(DeserializationError, match=r"name one of them, as in '.*fleet\.zip::NAME'"):
         Session(copy, plugin="cpu")
     weights = Session(name, plugin="cpu", stable=True).weights
     copy.unlink()
@@ -220,17 +221,17 @@ def test_what_a_session_says_of_cases(tmp_path: Path, monkeypatch: pytest.Monkey
     function.save(path, vjp_order=1, cases=cases)
     session = Session(path, plugin="cpu")
     assert "allows 10 bytes" in str(session.check(max_drawn_bytes=10))
-    with pytest.raises(jaxexp.RunError, match="has no cases of its own: check the session that was loaded"):
+    with pytest.raises(RunError, match="has no cases of its own: check the session that was loaded"):
         session.vjp().check()
     for artifact in (path, path.read_bytes()):
-        with pytest.raises(jaxexp.PolicyError, match="bytes of cases"):
+        with pytest.raises(PolicyError, match="bytes of cases"):
             Session(artifact, plugin="cpu", policy=jaxexp.Policy(max_case_bytes=8))
     assert Session(path.read_bytes(), plugin="cpu").check().ok
     monkeypatch.chdir("/")
     assert len(session.check().cases) == 2, "the folder does not matter"
     monkeypatch.chdir(tmp_path)
     jaxexp.record(path, [{"args": cases[0], "trace": True, "tolerance": 0}], replace=True)
-    with pytest.raises(jaxexp.DeserializationError, match="the file that the session was loaded from, found another"):
+    with pytest.raises(DeserializationError, match="the file that the session was loaded from, found another"):
         session.check()
     text = jaxexp.load(path).mlir_module().replace("stablehlo.add", "stablehlo.subtract")
     dataclasses.replace(jaxexp.load(path), mlir_module_serialized=text.encode()).save(path, vjp_order=1)

@@ -22,7 +22,7 @@ def said(module: bytes, size: int = 3) -> str:
     blob = dataclasses.replace(exported, mlir_module_serialized=module).serialize()
     try:
         Session(blob, plugin="cpu")(np.zeros(size, np.float32))
-    except (jaxexp.RunError, jaxexp.DeserializationError) as error:
+    except (jaxexp.errors.RunError, jaxexp.errors.DeserializationError) as error:
         return str(error)
     return ""
 

@@ -160,12 +160,14 @@ def test_golden_artifacts_with_sizes(folder: str, plugin: Path) -> None:
     session = Session(blob, plugin=plugin, pad=True, only_sizes=True)
     arguments = own_goldens.stored(folder, "sized", "in")  # 3 rows, padded to 4
     if jaxexp.inspect(blob).padded != ("batch",):
-        with pytest.raises(jaxexp.RunError, match="the artifact does not declare that batch may be padded"):
+        with pytest.raises(jaxexp.errors.RunError, match="the artifact does not declare that batch may be padded"):
             session(*arguments)
         return
     for ours, theirs in zip(session(*arguments).values(), own_goldens.stored(folder, "sized", "out"), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
-    with pytest.raises(jaxexp.RunError, match="runs for batch=4,n=8; batch=16,n=8 only, and not for batch=17,n=8"):
+    with pytest.raises(
+        jaxexp.errors.RunError, match="runs for batch=4,n=8; batch=16,n=8 only, and not for batch=17,n=8"
+    ):
         session(np.ones((17, 8), np.float32))
 
 
@@ -262,7 +264,7 @@ def test_shapes_that_do_not_fit(load: Any, call: Call) -> None:
         (((4, 3), (7,)), "args[0].shape[1] must be a multiple of 2, found 3 (exported with the constraint "),
     ) * 2:
         assert message(*shapes).startswith("calling <lambda>: " + words)
-        with pytest.raises(jaxexp.ExportError) as refused:
+        with pytest.raises(jaxexp.errors.ExportError) as refused:
             exported.call(*(np.ones(shape, np.float32) for shape in shapes))
         assert str(refused.value) == message(*shapes)
     assert call(function, np.ones((3, 2), np.float32), np.ones(5, np.float32))[0] == 11
@@ -390,14 +392,16 @@ def test_sessions(saved: Path, plugin: Path) -> None:
     np.testing.assert_allclose(found["tanh"], np.tanh(x @ W), rtol=1e-5, atol=1e-5)
     again = session.on_device(session.on_device(x)["rows"])["rows"]  # what was cut is on the device
     assert np.asarray(again).tobytes() == (4 * x).tobytes()
-    with pytest.raises(jaxexp.RunError, match="runs for b=2; b=8 only, and not for b=9, which is larger") as error:
+    with pytest.raises(
+        jaxexp.errors.RunError, match="runs for b=2; b=8 only, and not for b=9, which is larger"
+    ) as error:
         session(numbers((9, 4)))
     assert error.value.reason == "argument"
     more = Session(saved, plugin=plugin, sizes=[{"b": 16}], only_sizes=True)
     assert more(numbers((16, 4)))["rows"].shape == (16, 4)
-    with pytest.raises(jaxexp.RunError, match=r"runs for b=2; b=8; b=16 only, and not for b=9$"):
+    with pytest.raises(jaxexp.errors.RunError, match=r"runs for b=2; b=8; b=16 only, and not for b=9$"):
         more(numbers((9, 4)))
-    with pytest.raises(jaxexp.RunError, match="takes sets of sizes of at least 1 of b"):
+    with pytest.raises(jaxexp.errors.RunError, match="takes sets of sizes of at least 1 of b"):
         Session(saved, plugin=plugin, sizes=[{"n": 16}])
 
 

@@ -24,7 +24,7 @@ class _AnyWords(unittest.case._AssertRaisesContext):  # type: ignore[type-arg]
         try:
             return bool(super().__exit__(kind, value, traceback))
         except AssertionError:
-            if not (isinstance(value, jaxexp.ExportError) and isinstance(value, self.expected)):
+            if not (isinstance(value, jaxexp.errors.ExportError) and isinstance(value, self.expected)):
                 raise
             _reworded.append(str(value))
             return True

@@ -12,6 +12,7 @@ import pytest
 
 import jaxexp
 from jaxexp._signing.signed_by import model_signing as package
+from jaxexp.errors import ExportError, SignatureError
 from kit.signing import Pair
 
 pytest.importorskip("model_signing", reason="comes with the extra 'sign'")
@@ -96,7 +97,7 @@ def test_jaxexp_verifies_what_the_package_signs(signed: Path, keys: Path, by: ja
     jaxexp.Archive.open(signed / "fleet.zip", signed_by=by)
     for suffix in ("", ".sig"):
         shutil.copy(signed / f"fleet.zip{suffix}", signed / f"renamed.zip{suffix}")
-    with pytest.raises(jaxexp.SignatureError, match="expected the name of this file in the signature"):
+    with pytest.raises(SignatureError, match="expected the name of this file in the signature"):
         jaxexp.Archive.open(signed / "renamed.zip", signed_by=by)
 
 
@@ -108,9 +109,9 @@ def test_certificates_in_both_directions(signed: Path, chain: Path) -> None:
     jaxexp.sign(model, key=chain / "signer.pem", certificate=chain / "signer.crt", chain=[chain / "middle.crt"])
     jaxexp.load(model, signed_by=trusted)
     jaxexp.load(model, signed_by=jaxexp.SignedBy(certificates=[chain / "other.crt", chain / "root.crt"]))
-    with pytest.raises(jaxexp.SignatureError, match="unable to get local issuer certificate"):
+    with pytest.raises(SignatureError, match="unable to get local issuer certificate"):
         jaxexp.load(model, signed_by=others)
-    with pytest.raises(jaxexp.SignatureError, match=r"the public key .*, found one that was made with a certificate$"):
+    with pytest.raises(SignatureError, match=r"the public key .*, found one that was made with a certificate$"):
         jaxexp.load(model, signed_by=jaxexp.SignedBy(public_key=chain / "signer.pub"))
     folder = alone(signed, "model.jaxexp")
     arguments = "certificate", folder, "--signature", folder / "model.jaxexp.sig", "--certificate_chain"
@@ -123,7 +124,7 @@ def test_certificates_in_both_directions(signed: Path, chain: Path) -> None:
     # One that the root issued.
     jaxexp.sign(model, key=chain / "direct.pem", certificate=chain / "direct.crt")
     jaxexp.load(model, signed_by=trusted)
-    with pytest.raises(jaxexp.SignatureError):
+    with pytest.raises(SignatureError):
         jaxexp.load(model, signed_by=others)
 
 
@@ -133,9 +134,9 @@ def test_certificates_that_do_not_count(signed: Path, chain: Path) -> None:
     for name, why in (("stranger", "certificate"), ("unfit", "cannot be used for signing")):
         files = {"key": chain / f"{name}.pem", "certificate": chain / f"{name}.crt", "chain": chain / "middle.crt"}
         jaxexp.sign(model, **files)
-        with pytest.raises(jaxexp.SignatureError, match=why):
+        with pytest.raises(SignatureError, match=why):
             jaxexp.load(model, signed_by=trusted)
-    with pytest.raises(jaxexp.ExportError, match="does not match"):
+    with pytest.raises(ExportError, match="does not match"):
         jaxexp.sign(model, key=chain / "signer.pem", certificate=chain / "stranger.crt")
 
 
@@ -161,7 +162,7 @@ def test_digests_of_other_kinds_are_refused(signed: Path, keys: Path, by: jaxexp
         config.set_ignored_paths(paths=[signed / "model.sig"])
         signer = signing.Config().use_elliptic_key_signer(private_key=keys / "release.pem")
         signer.set_hashing_config(config).sign(signed, signed / "model.sig")
-        with pytest.raises(jaxexp.SignatureError, match=f"the SHA-256 of each file, found .*({kind})"):
+        with pytest.raises(SignatureError, match=f"the SHA-256 of each file, found .*({kind})"):
             jaxexp.load(
                 signed / "model.jaxexp",
                 signed_by=jaxexp.SignedBy(public_key=keys / "release.pub", signature=signed / "model.sig"),
@@ -186,7 +187,7 @@ def test_names_that_lead_out_of_the_folder(signed: Path, keys: Path) -> None:
     for name in ("../outside", "/etc/passwd", "a/../../b", "a\\..\\b"):
         signer = signing.Config().use_elliptic_key_signer(private_key=keys / "release.pem")
         signer.set_hashing_config(Hashed(name)).sign(signed, signed / "model.jaxexp.sig")
-        with pytest.raises(jaxexp.SignatureError, match="the names of files in its folder") as caught:
+        with pytest.raises(SignatureError, match="the names of files in its folder") as caught:
             jaxexp.verify(signed / "model.jaxexp", signed_by=jaxexp.SignedBy(public_key=keys / "release.pub"))
         assert caught.value.found == repr(name)
 
@@ -206,7 +207,7 @@ def test_the_options_of_sigstore_arrive(signed: Path, monkeypatch: pytest.Monkey
     trust = tmp_path / "trust.json"
     for more in ({}, {"staging": True}, {"trust_config": trust}):
         by = jaxexp.SignedBy(identity="me@example.org", issuer="https://accounts.example.org", **more)
-        with pytest.raises(jaxexp.ExportError, match=r"signatures of 'me@example\.org', confirmed by 'https://acc"):
+        with pytest.raises(ExportError, match=r"signatures of 'me@example\.org', confirmed by 'https://acc"):
             jaxexp.load(signed / "model.jaxexp", signed_by=by)
     assert [one.pop("identity") for one in found] == ["me@example.org"] * 3
     assert [one.pop("oidc_issuer") for one in found] == ["https://accounts.example.org"] * 3
@@ -216,7 +217,7 @@ def test_the_options_of_sigstore_arrive(signed: Path, monkeypatch: pytest.Monkey
         {"use_staging": False, "trust_config": trust},
     ]
     found.clear()
-    with pytest.raises(jaxexp.ExportError, match="cannot sign with Sigstore: ValueError: the end of the test"):
+    with pytest.raises(ExportError, match="cannot sign with Sigstore: ValueError: the end of the test"):
         jaxexp.sign(signed / "model.jaxexp", sigstore={"identity_token": "abc", "trust_config": str(trust)})
     assert found == [{"identity_token": "abc", "trust_config": trust}]
 
@@ -232,7 +233,7 @@ def test_a_signature_by_a_key_is_none_of_sigstore(signed: Path, monkeypatch: pyt
         return self
 
     monkeypatch.setattr(verifying.Config, "use_sigstore_verifier", offline)
-    with pytest.raises(jaxexp.SignatureError, match="confirmed by 'https://accounts"):
+    with pytest.raises(SignatureError, match="confirmed by 'https://accounts"):
         jaxexp.load(
             signed / "model.jaxexp",
             signed_by=jaxexp.SignedBy(identity="me@example.org", issuer="https://accounts.example.org"),

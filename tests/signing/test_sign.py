@@ -28,11 +28,11 @@ def test_damaged_files_are_not_signed(signed: Path, keys: Path) -> None:
     before = signatures(signed)
     for name in ("model.jaxexp", "model.exe", "fleet.zip", "model.safetensors"):
         flip(signed / name, -100 if name != "fleet.zip" else 2000)
-        with pytest.raises(jaxexp.DeserializationError):
+        with pytest.raises(jaxexp.errors.DeserializationError):
             jaxexp.sign([signed / "model.jaxexp", signed / name], key=keys / "release.pem")
         flip(signed / name, -100 if name != "fleet.zip" else 2000)
     (signed / "text").write_text("this is text, and nothing of jaxexp's")
-    with pytest.raises(jaxexp.DeserializationError):
+    with pytest.raises(jaxexp.errors.DeserializationError):
         jaxexp.sign([signed / "model.jaxexp", signed / "text"], key=keys / "release.pem")
     assert signatures(signed) == before
     assert not list(signed.glob(".*"))
@@ -52,7 +52,7 @@ def test_a_folder(signed: Path, keys: Path, by: jaxexp.SignedBy, tmp_path: Path)
     assert {Path(path).name for path in written} == {"fleet.zip.sig", "model.jaxexp.sig"} == set(signatures(signed))
     jaxexp.load(signed / "model.jaxexp", signed_by=by)
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(jaxexp.ExportError, match=r"there is no artifact in .*nothing"):
+    with pytest.raises(jaxexp.errors.ExportError, match=r"there is no artifact in .*nothing"):
         jaxexp.sign(tmp_path / "nothing", key=keys / "release.pem")
 
 
@@ -61,7 +61,7 @@ def test_a_signature_takes_the_place_of_no_file_elsewhere(signed: Path, keys: Pa
     other.write_text("precious")
     (signed / "model.jaxexp.sig").unlink()
     (signed / "model.jaxexp.sig").symlink_to(other)
-    with pytest.raises(jaxexp.ExportError, match="is a link"):
+    with pytest.raises(jaxexp.errors.ExportError, match="is a link"):
         jaxexp.sign(signed / "model.jaxexp", key=keys / "release.pem")
     assert other.read_text() == "precious"
 
@@ -95,7 +95,7 @@ def test_an_encrypted_key(signed: Path, tmp_path: Path) -> None:
         jaxexp.sign(signed / "model.jaxexp", key=key, password=password)
         jaxexp.load(signed / "model.jaxexp", signed_by=jaxexp.SignedBy(public_key=tmp_path / "secret.pub"))
     for password in (None, "another"):
-        with pytest.raises(jaxexp.ExportError, match="cannot sign with"):
+        with pytest.raises(jaxexp.errors.ExportError, match="cannot sign with"):
             jaxexp.sign(signed / "model.jaxexp", key=key, password=password)
 
 
@@ -108,17 +108,17 @@ def test_what_does_not_go_together(signed: Path, keys: Path) -> None:
         {"key": key, "certificate": key, "password": "x"},
         {"certificate": key, "sigstore": {}},
     ):
-        with pytest.raises(jaxexp.ExportError, match="sign takes"):
+        with pytest.raises(jaxexp.errors.ExportError, match="sign takes"):
             jaxexp.sign(model, **options)
-    with pytest.raises(jaxexp.ExportError, match="no file to sign"):
+    with pytest.raises(jaxexp.errors.ExportError, match="no file to sign"):
         jaxexp.sign([], key=key)
-    with pytest.raises(jaxexp.ExportError, match="is a URL"):
+    with pytest.raises(jaxexp.errors.ExportError, match="is a URL"):
         jaxexp.sign("https://host/model.jaxexp", key=key)
     with pytest.raises(FileNotFoundError):
         jaxexp.sign(model, key=keys / "missing.pem")
     with pytest.raises(FileNotFoundError):
         jaxexp.sign(signed / "missing", key=key)
-    with pytest.raises(jaxexp.ExportError, match=r"cannot sign with .*: expected a private key, in PEM"):
+    with pytest.raises(jaxexp.errors.ExportError, match=r"cannot sign with .*: expected a private key, in PEM"):
         jaxexp.sign(model, key=keys / "release.pub")
 
 
@@ -139,7 +139,7 @@ def test_a_signature_takes_the_place_of_nothing_else(name: str, signed: Path, ke
     (signed / "key.pem").write_bytes((keys / "release.pem").read_bytes())
     (signed / "notes").write_text('["mediaType"]')
     before = (signed / name).read_bytes()
-    with pytest.raises(jaxexp.ExportError, match="is not a signature, so a signature does not replace it"):
+    with pytest.raises(jaxexp.errors.ExportError, match="is not a signature, so a signature does not replace it"):
         jaxexp.sign(signed / "model.jaxexp", key=signed / "key.pem", signature=signed / name)
     assert (signed / name).read_bytes() == before
 
@@ -157,10 +157,10 @@ def test_a_key_in_place_of_its_path_is_in_no_message(signed: Path, keys: Path) -
     ]
     for secret in (pem, pem.encode(), pem.replace("\n", "\\n"), pem.partition("\n")[2]):
         for use in uses:
-            with pytest.raises(jaxexp.ExportError, match="= takes the path of a file, not its content") as error:
+            with pytest.raises(jaxexp.errors.ExportError, match="= takes the path of a file, not its content") as error:
                 use(secret)
             assert pem.splitlines()[1] not in "".join(traceback.format_exception(error.value))
-    with pytest.raises(jaxexp.ExportTypeError, match="text or bytes as password") as refused:
+    with pytest.raises(jaxexp.errors.ExportTypeError, match="text or bytes as password") as refused:
         jaxexp.sign(model, key=keys / "release.pem", password=["secret"])
     assert "secret" not in str(refused.value)
 
@@ -181,5 +181,5 @@ def test_what_cannot_sign_or_be_signed(signed: Path, keys: Path, tmp_path: Path)
         ),
         (lambda: jaxexp.load(pem, signed_by=jaxexp.SignedBy(certificates=public)), "expected PEM files of certif"),
     ):
-        with pytest.raises(jaxexp.ExportError, match=said):
+        with pytest.raises(jaxexp.errors.ExportError, match=said):
             use()

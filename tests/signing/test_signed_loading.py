@@ -29,6 +29,7 @@ import jaxexp
 from jaxexp import _native
 from jaxexp._signing import reading
 from jaxexp._weights.files.places import second_name
+from jaxexp.errors import ExportError, PolicyError, SignatureError, WeightsError
 from kit.each import each
 from kit.signing import RESULT, X, digest, flip, seen_by_decoders
 
@@ -92,7 +93,7 @@ def test_a_flipped_bit_is_refused_before_anything_looks_at_it(
     expected = digest(signed / name)
     for where in (0, 100, -1):
         flip(signed / name, where)
-        with seen_by_decoders() as seen, pytest.raises(jaxexp.SignatureError) as caught:
+        with seen_by_decoders() as seen, pytest.raises(SignatureError) as caught:
             ALL[how][0](signed, by)
         assert digest(signed / name) not in seen
         assert name not in ("model.jaxexp", "fleet.zip") or not seen - {digest(signed / "model.exe")}
@@ -116,20 +117,20 @@ def test_a_changed_signature_says_the_same_or_is_refused(name: str, signed: Path
         with seen_by_decoders() as seen:
             try:
                 use(signed, by)
-            except jaxexp.SignatureError as error:
+            except SignatureError as error:
                 assert error.file == str(signature)
                 assert not seen
                 refused += 1
         signature.write_bytes(content)
     assert refused > 0.9 * len(places)
     signature.write_bytes(content[:-1])
-    with pytest.raises(jaxexp.SignatureError):
+    with pytest.raises(SignatureError):
         use(signed, by)
 
 
 @each("how", ALL)
 def test_another_key(how: str, signed: Path, keys: Path) -> None:
-    with seen_by_decoders() as seen, pytest.raises(jaxexp.SignatureError, match=r"signed with another key$") as caught:
+    with seen_by_decoders() as seen, pytest.raises(SignatureError, match=r"signed with another key$") as caught:
         ALL[how][0](signed, jaxexp.SignedBy(public_key=keys / "other.pub"))
     assert not seen
     assert "other.pub" in caught.value.expected
@@ -143,7 +144,7 @@ def test_another_key_that_claims_to_be_this_one(signed: Path, by: jaxexp.SignedB
     hints = [text.split('"hint":')[1].split('"')[1] for text in (mine, theirs)]
     assert hints[0] != hints[1]
     (signed / "model.jaxexp.sig").write_text(theirs.replace(hints[1], hints[0]))
-    with pytest.raises(jaxexp.SignatureError, match="was signed with another key, or has changed since"):
+    with pytest.raises(SignatureError, match="was signed with another key, or has changed since"):
         load(signed, by)
 
 
@@ -153,24 +154,24 @@ def test_a_signature_of_another_file(signed: Path, by: jaxexp.SignedBy) -> None:
         shutil.copy(signed / f"model.jaxexp{suffix}", signed / f"better.jaxexp{suffix}")
     for name in ("model.exe.sig", "fleet.zip.sig"):
         shutil.copy(signed / name, signed / "model.jaxexp.sig")
-        with seen_by_decoders() as seen, pytest.raises(jaxexp.SignatureError, match="the name of this file"):
+        with seen_by_decoders() as seen, pytest.raises(SignatureError, match="the name of this file"):
             load_many(signed, by)
         assert not seen
-    with seen_by_decoders() as seen, pytest.raises(jaxexp.SignatureError, match="file in the signature"):
+    with seen_by_decoders() as seen, pytest.raises(SignatureError, match="file in the signature"):
         jaxexp.load(signed / "better.jaxexp", signed_by=by)
     assert not seen
 
 
 def test_a_missing_signature(signed: Path, by: jaxexp.SignedBy) -> None:
     (signed / "model.exe.sig").unlink()
-    with seen_by_decoders() as seen, pytest.raises(jaxexp.SignatureError) as caught:
+    with seen_by_decoders() as seen, pytest.raises(SignatureError) as caught:
         load(signed, by)
     assert not seen
     assert caught.value.file.endswith("model.exe")
     assert "model.jaxexp.sig" in caught.value.expected
     assert "or a signature" in caught.value.expected
     (signed / "model.jaxexp.sig").unlink()
-    with seen_by_decoders() as seen, pytest.raises(jaxexp.SignatureError) as caught:
+    with seen_by_decoders() as seen, pytest.raises(SignatureError) as caught:
         load_many(signed, by)
     assert not seen
     assert caught.value.found == "no such file"
@@ -179,9 +180,9 @@ def test_a_missing_signature(signed: Path, by: jaxexp.SignedBy) -> None:
 
 def test_missing_files(signed: Path, by: jaxexp.SignedBy) -> None:
     (signed / "model.safetensors").unlink()
-    with pytest.raises(jaxexp.WeightsError, match="none of this name"):
+    with pytest.raises(WeightsError, match="none of this name"):
         load(signed, by)
-    with pytest.raises(jaxexp.SignatureError, match="no such file"):
+    with pytest.raises(SignatureError, match="no such file"):
         jaxexp.verify(signed / "model.jaxexp", signed_by=by)
     (signed / "model.jaxexp").unlink()
     with pytest.raises(FileNotFoundError):
@@ -192,10 +193,10 @@ def test_missing_files(signed: Path, by: jaxexp.SignedBy) -> None:
 def test_pipes_in_place_of_files(signed: Path, by: jaxexp.SignedBy) -> None:
     """Nobody writes to them, so opening one as usual would wait for ever."""
     for name, error in (
-        ("model.safetensors", (jaxexp.WeightsError, jaxexp.SignatureError)),
-        ("model.exe", jaxexp.SignatureError),
-        ("model.jaxexp", jaxexp.SignatureError),
-        ("model.jaxexp.sig", jaxexp.SignatureError),
+        ("model.safetensors", (WeightsError, SignatureError)),
+        ("model.exe", SignatureError),
+        ("model.jaxexp", SignatureError),
+        ("model.jaxexp.sig", SignatureError),
     ):
         (signed / name).unlink()
         os.mkfifo(signed / name)
@@ -251,7 +252,7 @@ def test_what_is_in_use_is_read_once(signed: Path, by: jaxexp.SignedBy, keys: Pa
     again = load_member(signed, by)
     assert reads.count("fleet.zip") == 1
     (memory,) = {memory_of(one) for one in archives}
-    with pytest.raises(jaxexp.SignatureError, match="another key"):
+    with pytest.raises(SignatureError, match="another key"):
         jaxexp.Archive.open(path, signed_by=jaxexp.SignedBy(public_key=keys / "other.pub"))
     equal = shutil.copytree(signed, signed / "copy") / "fleet.zip"
     archives.append(jaxexp.Archive.open(equal, signed_by=by))
@@ -281,7 +282,7 @@ def test_a_file_that_changed_is_not_what_is_in_use(
     archive = jaxexp.Archive.open(path, signed_by=by)
     write(path, content[:-1] + bytes([content[-1] ^ 1]))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    with pytest.raises(jaxexp.SignatureError, match=r"fleet\.zip"):
+    with pytest.raises(SignatureError, match=r"fleet\.zip"):
         jaxexp.Archive.open(path, signed_by=by)
     np.testing.assert_allclose(archive["models/one"].load().call(X), RESULT, rtol=1e-6)
     write(path, content)
@@ -314,7 +315,7 @@ def test_one_signature_for_all(signed: Path, keys: Path) -> None:
         use(signed, by)
     (signed / "fleet.zip").unlink()
     load(signed, by)
-    with pytest.raises(jaxexp.SignatureError, match=r"fleet\.zip.*no such file"):
+    with pytest.raises(SignatureError, match=r"fleet\.zip.*no such file"):
         verify(signed, by)
 
 
@@ -323,9 +324,9 @@ def test_files_in_folders_below_the_signature(signed: Path, keys: Path, tmp_path
     by = jaxexp.SignedBy(public_key=keys / "release.pub", signature=tmp_path / "all.sig")
     load_many(signed, by)
     moved = shutil.copytree(signed, tmp_path / "elsewhere")
-    with pytest.raises(jaxexp.SignatureError, match="the name of this file"):
+    with pytest.raises(SignatureError, match="the name of this file"):
         load_many(moved, by)
-    with pytest.raises(jaxexp.ExportError, match="not in the folder of the signature"):
+    with pytest.raises(ExportError, match="not in the folder of the signature"):
         jaxexp.sign(signed / "model.jaxexp", key=keys / "release.pem", signature=moved / "all.sig")
 
 
@@ -333,12 +334,12 @@ def test_a_policy_is_checked_too(signed: Path, by: jaxexp.SignedBy) -> None:
     path = signed / "model.jaxexp"
     jaxexp.load(path, signed_by=by, policy=jaxexp.Policy(), verify=True)
     for policy in (jaxexp.Policy(platforms=("tpu",)), jaxexp.Policy(max_artifact_bytes=10)):
-        with pytest.raises(jaxexp.PolicyError) as caught:
+        with pytest.raises(PolicyError) as caught:
             jaxexp.load(path, signed_by=by, policy=policy)
         assert caught.value.file == str(path)
         (found,) = jaxexp.load_many([path], signed_by=by, policy=policy, on_error="return")
-        assert isinstance(found, jaxexp.PolicyError)
-    with pytest.raises(jaxexp.ExportError, match="native code"):
+        assert isinstance(found, PolicyError)
+    with pytest.raises(ExportError, match="native code"):
         load(signed, by, policy=jaxexp.Policy())
 
 
@@ -348,10 +349,10 @@ def test_errors_of_many(signed: Path, by: jaxexp.SignedBy) -> None:
     paths = [signed / f"{name}.jaxexp" for name in ("model", "unsigned", "model", "cut", "missing")]
     first, *others = jaxexp.load_many(paths, signed_by=by, on_error="return")
     assert isinstance(first, jaxexp.BoundExported)
-    assert [type(one) for one in others[:3]] == [jaxexp.SignatureError, jaxexp.BoundExported, jaxexp.SignatureError]
+    assert [type(one) for one in others[:3]] == [SignatureError, jaxexp.BoundExported, SignatureError]
     assert Path(others[0].file).name == "unsigned.jaxexp.sig"
-    assert isinstance(others[3], (OSError, jaxexp.SignatureError))
-    with pytest.raises(jaxexp.SignatureError, match="unsigned"):
+    assert isinstance(others[3], (OSError, SignatureError))
+    with pytest.raises(SignatureError, match="unsigned"):
         jaxexp.load_many(paths, signed_by=by)
 
 
@@ -360,16 +361,16 @@ def test_what_has_no_signature_beside_it(signed: Path, by: jaxexp.SignedBy) -> N
     handle = jaxexp.Archive.open(signed / "fleet.zip")["models/one"]
     for given in (content, (signed / "model.jaxexp").open("rb"), handle, "https://host/model.jaxexp"):
         for use in (jaxexp.load, jaxexp.verify):
-            with pytest.raises(jaxexp.ExportError, match="signed_by is for files on this machine"):
+            with pytest.raises(ExportError, match="signed_by is for files on this machine"):
                 use(given, signed_by=by)
         if hasattr(given, "close"):
             given.close()
     for given in ("https://host/fleet.zip", (signed / "fleet.zip").open("rb")):
-        with pytest.raises(jaxexp.ExportError, match="signed_by is for files on this machine"):
+        with pytest.raises(ExportError, match="signed_by is for files on this machine"):
             jaxexp.Archive.open(given, signed_by=by)
         if hasattr(given, "close"):
             given.close()
-    with pytest.raises(jaxexp.ExportError, match="not for a buffer"):
+    with pytest.raises(ExportError, match="not for a buffer"):
         jaxexp.load_many([content], signed_by=by)
 
 
@@ -383,7 +384,7 @@ def test_who_is_trusted_is_said_in_full(tmp_path: Path, signed: Path, keys: Path
         {"public_key": "a", "staging": True},
         {"certificates": []},
     ):
-        with pytest.raises(jaxexp.ExportError, match="SignedBy takes"):
+        with pytest.raises(ExportError, match="SignedBy takes"):
             jaxexp.SignedBy(**wrong)
     with pytest.raises(TypeError, match="public_key= takes a path"):
         jaxexp.SignedBy(public_key=1)
@@ -398,9 +399,9 @@ def test_who_is_trusted_is_said_in_full(tmp_path: Path, signed: Path, keys: Path
     other = rsa.generate_private_key(65537, 2048).public_key()
     (tmp_path / "rsa.pub").write_bytes(other.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     for key in (keys / "release.pem", tmp_path / "text.pub", tmp_path / "rsa.pub"):
-        with pytest.raises(jaxexp.ExportError, match=r"cannot be verified: expected a public key, in PEM, of an ellip"):
+        with pytest.raises(ExportError, match=r"cannot be verified: expected a public key, in PEM, of an ellip"):
             load(signed, jaxexp.SignedBy(public_key=key))
-    with pytest.raises(jaxexp.ExportError, match=r"found one of another kind, such as RSA$"):
+    with pytest.raises(ExportError, match=r"found one of another kind, such as RSA$"):
         load(signed, jaxexp.SignedBy(public_key=tmp_path / "rsa.pub"))
 
 
@@ -429,7 +430,7 @@ def test_damaged_signatures(case: Any, made: Path, tmp_path: Path, by: jaxexp.Si
     signed = Path(shutil.copytree(made, tmp_path / "signed"))
     signature = signed / "model.jaxexp.sig"
     signature.write_bytes(damage(signature.read_bytes()))
-    with pytest.raises(jaxexp.SignatureError) as caught:
+    with pytest.raises(SignatureError) as caught:
         load(signed, by)
     assert caught.value.found.startswith(found)
     assert caught.value.found.endswith("Copy the signature again, or sign the files again")
@@ -441,24 +442,24 @@ def test_hostile_signatures(signed: Path, by: jaxexp.SignedBy) -> None:
     texts = (b"", b"[]", b"{}", b"null", b"\xff", b"[" * 100_000, b'{"verificationMaterial": 1}', bytes(1 << 22))
     for hostile in texts:
         signature.write_bytes(hostile)
-        with pytest.raises(jaxexp.SignatureError):
+        with pytest.raises(SignatureError):
             load_many(signed, by)
     # A million empty objects would cost the package's parser 40 s and 9 GB.
     signature.write_text('{"verificationMaterial": {"tlogEntries": [' + "{}," * 1_000_000 + "{}]}}")
-    with pytest.raises(jaxexp.SignatureError, match=r"at most 4,096 parts, found JSON of 2,000,00\d"):
+    with pytest.raises(SignatureError, match=r"at most 4,096 parts, found JSON of 2,000,00\d"):
         load_many(signed, by)
     signature.write_bytes(bytes((1 << 22) + 1))
-    with pytest.raises(jaxexp.SignatureError, match="at most"):
+    with pytest.raises(SignatureError, match="at most"):
         load_many(signed, by)
     signature.unlink()
     signature.mkdir()
-    with pytest.raises(jaxexp.SignatureError, match="something that is not a regular file"):
+    with pytest.raises(SignatureError, match="something that is not a regular file"):
         load_many(signed, by)
 
 
 def test_an_archive_in_memory_stays_in_its_process(signed: Path, by: jaxexp.SignedBy) -> None:
     archive = jaxexp.Archive.open(signed / "fleet.zip", signed_by=by)
-    with pytest.raises(jaxexp.ExportError, match="opened with signed_by"):
+    with pytest.raises(ExportError, match="opened with signed_by"):
         pickle.dumps(archive)
     assert pickle.loads(pickle.dumps(by)) == by
     loaded = archive["models/one"].load()
@@ -486,7 +487,7 @@ def test_the_file_of_cases_is_signed(cases: Path, by: jaxexp.SignedBy) -> None:
         lambda: jaxexp.verify(cases, signed_by=by),
         lambda: jaxexp.load_many([cases], signed_by=by),
     ):
-        with pytest.raises(jaxexp.SignatureError, match=r"model\.cases\.safetensors"):
+        with pytest.raises(SignatureError, match=r"model\.cases\.safetensors"):
             use()
 
 
@@ -500,7 +501,7 @@ def test_what_a_killed_process_left_is_not_signed(cases: Path, keys: Path) -> No
     beside.write_bytes(before)
     cases.with_name("model.jaxexp.sig").unlink()
     assert jaxexp.check(cases).ok
-    with pytest.raises(jaxexp.WeightsError, match="a process that died while it saved"):
+    with pytest.raises(WeightsError, match="a process that died while it saved"):
         jaxexp.sign(cases, key=keys / "release.pem")
     assert not cases.with_name("model.jaxexp.sig").exists()
     jaxexp.record(cases, [(np.ones((200, 200), np.float32),)])

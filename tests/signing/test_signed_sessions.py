@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import jaxexp
+from jaxexp.errors import ExportError, SignatureError, WeightsError
 from jaxexp.runtime import Session
 from kit import without_jax
 from kit.signing import RESULT, X, flip
@@ -38,15 +39,15 @@ def test_signed_artifacts(keys: Path, by: jaxexp.SignedBy, tmp_path: Path) -> No
         archive.add("sin", exported)
     names: list[Any] = [tmp_path / "sin.jaxexp", f"{tmp_path / 'fleet.zip'}::sin"]
     for name in names:
-        with pytest.raises(jaxexp.SignatureError):
+        with pytest.raises(SignatureError):
             session(name, by)
     jaxexp.sign([tmp_path / "sin.jaxexp", tmp_path / "fleet.zip"], key=keys / "release.pem")
     for name in names:
         np.testing.assert_allclose(session(name, by)(X), np.sin(X), rtol=1e-5)
-        with pytest.raises(jaxexp.SignatureError):
+        with pytest.raises(SignatureError):
             session(name, jaxexp.SignedBy(public_key=keys / "other.pub"))
     (tmp_path / "sin.jaxexp").write_bytes((tmp_path / "sin.jaxexp").read_bytes() + b"more")
-    with pytest.raises(jaxexp.SignatureError):
+    with pytest.raises(SignatureError):
         session(tmp_path / "sin.jaxexp", by)
 
 
@@ -75,7 +76,7 @@ def test_a_changed_bit(signed: Path, by: jaxexp.SignedBy) -> None:
         before = (signed / name).read_bytes()
         for wrong in (before[:-1] + bytes([before[-1] ^ 1]), b""):
             (signed / name).write_bytes(wrong)
-            with pytest.raises(jaxexp.SignatureError, match=name):
+            with pytest.raises(SignatureError, match=name):
                 use()
         (signed / name).write_bytes(before)
 
@@ -86,7 +87,7 @@ def test_other_weights(signed: Path, by: jaxexp.SignedBy, keys: Path) -> None:
     shutil.copy(signed / "model.safetensors", other)
     model = session(signed / "model.jaxexp", by)
     for use in (lambda: session(signed / "model.jaxexp", by, weights=other), lambda: model.with_weights(other)):
-        with pytest.raises(jaxexp.SignatureError, match=r"other\.safetensors"):
+        with pytest.raises(SignatureError, match=r"other\.safetensors"):
             use()
     jaxexp.sign([other], key=keys / "release.pem")
     for use in (lambda: session(signed / "model.jaxexp", by, weights=other), lambda: model.with_weights(other)):
@@ -102,11 +103,11 @@ def test_weights_of_a_member(signed: Path, by: jaxexp.SignedBy, keys: Path, tmp_
     other = f"{tmp_path / 'others.zip'}::model"
     for model in models:
         np.testing.assert_allclose(model.with_weights(member(signed))(X), RESULT, rtol=1e-5)
-        with pytest.raises(jaxexp.SignatureError, match=r"others\.zip"):
+        with pytest.raises(SignatureError, match=r"others\.zip"):
             model.with_weights(other)
-        with pytest.raises(jaxexp.ExportError, match=r"open its archive with Archive\.open\(path, signed_by=\.\.\.\)"):
+        with pytest.raises(ExportError, match=r"open its archive with Archive\.open\(path, signed_by=\.\.\.\)"):
             model.with_weights(jaxexp.Archive.open(tmp_path / "others.zip")["model"])
-        with pytest.raises(jaxexp.SignatureError):
+        with pytest.raises(SignatureError):
             model.with_weights(signed / "other.safetensors", rename={})
     jaxexp.sign([tmp_path / "others.zip"], key=keys / "release.pem")
     np.testing.assert_allclose(models[0].with_weights(other)(X), RESULT, rtol=1e-5)
@@ -117,7 +118,7 @@ def test_executables(signed: Path, by: jaxexp.SignedBy, keys: Path, tmp_path: Pa
     compiled = session(signed / "model.jaxexp", by)
     compiled(X)
     compiled.save_executable(code)
-    with pytest.raises(jaxexp.SignatureError, match=r"session\.exe"):
+    with pytest.raises(SignatureError, match=r"session\.exe"):
         session(signed / "model.jaxexp", by, executables=code)
     jaxexp.sign([code], key=keys / "release.pem")
     model = session(signed / "model.jaxexp", by, executables=code)
@@ -126,10 +127,10 @@ def test_executables(signed: Path, by: jaxexp.SignedBy, keys: Path, tmp_path: Pa
 
 
 def test_without_files(signed: Path, by: jaxexp.SignedBy) -> None:
-    with pytest.raises(jaxexp.ExportError, match="signed_by is for files on this machine"):
+    with pytest.raises(ExportError, match="signed_by is for files on this machine"):
         session((signed / "model.jaxexp").read_bytes(), by)
     (signed / "model.safetensors").unlink()
-    with pytest.raises(jaxexp.WeightsError, match=r"model\.safetensors"):
+    with pytest.raises(WeightsError, match=r"model\.safetensors"):
         session(signed / "model.jaxexp", by)
 
 
@@ -141,9 +142,9 @@ def test_an_index_of_weights(signed: Path, by: jaxexp.SignedBy, keys: Path) -> N
     jaxexp.sign(index, key=keys / "release.pem")
     np.testing.assert_allclose(session(signed / "model.jaxexp", by, weights=index)(X), RESULT, rtol=1e-5)
     flip(part, -1)
-    with pytest.raises(jaxexp.SignatureError, match=part.name):
+    with pytest.raises(SignatureError, match=part.name):
         session(signed / "model.jaxexp", by, weights=index)
-    with pytest.raises(jaxexp.WeightsError, match=part.name):
+    with pytest.raises(WeightsError, match=part.name):
         jaxexp.sign(index, key=keys / "release.pem")
 
 
@@ -157,7 +158,7 @@ def test_cases(by: jaxexp.SignedBy, keys: Path, tmp_path: Path) -> None:
     assert all(model.check().ok for model in models)
     beside = tmp_path / "sin.cases.safetensors"
     flip(beside, -1)
-    with pytest.raises(jaxexp.SignatureError, match=beside.name):
+    with pytest.raises(SignatureError, match=beside.name):
         models[0].check()
 
 

@@ -43,7 +43,7 @@ def classify(read: Callable[[bytes], Any], original: bytes, blobs: Iterable[byte
     for blob in blobs:
         try:
             seen = meaning(read(blob))
-        except jaxexp.DeserializationError:
+        except jaxexp.errors.DeserializationError:
             found["refused"] += 1
         except Exception:
             found["another exception"] += 1

@@ -98,7 +98,7 @@ def look_at(blob: bytes) -> str:
     """
     try:
         exported = jaxexp.deserialize(blob)
-    except jaxexp.DeserializationError as error:
+    except jaxexp.errors.DeserializationError as error:
         assert error.expected, repr(error)
         assert error.found, repr(error)
         str(error).encode()
@@ -107,14 +107,14 @@ def look_at(blob: bytes) -> str:
     while chain[-1].has_vjp():
         try:
             chain.append(chain[-1].vjp())
-        except jaxexp.DeserializationError:  # a VJP's dtypes and node types are looked up when it is asked for
+        except jaxexp.errors.DeserializationError:  # a VJP's dtypes and node types are looked up when it is asked for
             break
     for function in chain:
         touch(function)
     order = len(chain) - 1
     try:
         written = bytes(exported.serialize(vjp_order=order))
-    except jaxexp.SerializationError as error:
+    except jaxexp.errors.SerializationError as error:
         # A directive of 2023 that is read, and that no reader of today knows.
         assert "shape_assertions" in str(error), repr(error)
         return "read"
@@ -129,10 +129,10 @@ POLICIES = (jaxexp.Policy(), jaxexp.Policy(max_devices=1, platforms=("cpu",), ma
 def look_in_other_ways(blob: bytes) -> None:
     """`inspect`, `compatibility` and policies: a result, or the one error that each has."""
     for read in (jaxexp.inspect, jaxexp.compatibility):
-        with contextlib.suppress(jaxexp.DeserializationError):
+        with contextlib.suppress(jaxexp.errors.DeserializationError):
             str(read(blob))
     for policy in POLICIES:
-        with contextlib.suppress(jaxexp.DeserializationError, jaxexp.PolicyError):
+        with contextlib.suppress(jaxexp.errors.DeserializationError, jaxexp.errors.PolicyError):
             jaxexp.deserialize(blob, policy=policy)
 
 

@@ -79,7 +79,7 @@ def look_at(given: Input) -> str:
     policy = jaxexp.Policy(custom_calls=("mine",), max_devices=given.limit)
     try:
         jaxexp.deserialize(given.blob, policy=policy)
-    except (jaxexp.PolicyError, jaxexp.DeserializationError) as error:
+    except (jaxexp.errors.PolicyError, jaxexp.errors.DeserializationError) as error:
         check_text(str(error))
         return "refused"
     assert max(said(given.name, given.value), default=0) <= given.limit, "a mesh that the policy does not allow"

@@ -69,7 +69,7 @@ def look_at(blob: bytes) -> str:
         exported = jaxexp.deserialize(blob)
         kept = {keep: bytes(exported.serialize(locations=keep)) for keep in ("names", "none")}
         meaning = jaxexp.digests(blob).meaning
-    except jaxexp.ExportError as error:
+    except jaxexp.errors.ExportError as error:
         check_text(str(error))
         return "refused"
     for keep, written in kept.items():

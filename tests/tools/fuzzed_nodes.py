@@ -161,12 +161,12 @@ def look_at(blob: bytes) -> str:
     for policy in (None, STRICT):
         try:
             one = jaxexp.deserialize(blob, policy=policy)
-        except jaxexp.PolicyError as error:
+        except jaxexp.errors.PolicyError as error:
             check_text(str(error))
-        except jaxexp.DeserializationError as error:
+        except jaxexp.errors.DeserializationError as error:
             check_text(str(error))
             if policy is None:
-                with contextlib.suppress(jaxexp.DeserializationError):  # it makes nothing of the data
+                with contextlib.suppress(jaxexp.errors.DeserializationError):  # it makes nothing of the data
                     check_text(str(jaxexp.inspect(blob)))
                 return "refused"
     tree, other = one.out_tree, jaxexp.deserialize(blob).out_tree
@@ -177,7 +177,7 @@ def look_at(blob: bytes) -> str:
     one._repr_html_().encode()
     try:
         written = bytes(one.serialize())
-    except jaxexp.SerializationError as error:  # keys that are all strings are written as JAX does it
+    except jaxexp.errors.SerializationError as error:  # keys that are all strings are written as JAX does it
         assert "the key of a dict has to be a string of Unicode characters" in str(error), repr(error)
         return "read"
     again = jaxexp.deserialize(written)

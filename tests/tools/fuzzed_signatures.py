@@ -101,7 +101,7 @@ def look_at(data: bytes) -> str:
     with seen_by_decoders() as seen, contextlib.redirect_stdout(io.StringIO()):
         try:
             jaxexp.load(signed().path, signed_by=signed().by[which])
-        except jaxexp.SignatureError as error:
+        except jaxexp.errors.SignatureError as error:
             check_text(str(error))
             assert not seen, "what is not signed is not parsed"
             return "refused"

@@ -86,7 +86,7 @@ def look_at_scope(data: bytes) -> str:
     for read in (jaxexp.deserialize, jaxexp.inspect, jaxexp.compatibility):
         try:
             result = read(data)
-        except jaxexp.DeserializationError as error:
+        except jaxexp.errors.DeserializationError as error:
             str(error).encode()
         else:
             str(result)
@@ -196,10 +196,10 @@ def read_archive(where: object) -> Found | None:
             for name in names:
                 try:
                     loaded.append(f"{name} {opened[name].load(verify=True).fun_name}")
-                except jaxexp.DeserializationError:
+                except jaxexp.errors.DeserializationError:
                     assert name in damaged, f"{name} was verified and cannot be loaded"
             return Found(names, damaged, loaded, opened._opened.end)
-    except jaxexp.DeserializationError as error:
+    except jaxexp.errors.DeserializationError as error:
         str(error).encode()
         return None
 

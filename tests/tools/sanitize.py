@@ -70,7 +70,7 @@ for _ in range(300):
         for damaged in (blob[:-8], blob[: len(blob) // 2], blob[:40] + b"!" + blob[41:]):
             try:
                 jaxexp.deserialize(damaged)
-            except jaxexp.DeserializationError:
+            except jaxexp.errors.DeserializationError:
                 pass
 del loaded
 gc.collect()

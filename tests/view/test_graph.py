@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import pytest
 
 import jaxexp
-from jaxexp import DeserializationError, _native
+from jaxexp import _native
 from jaxexp._view import graph
 from jaxexp._view.graph import SignatureType
+from jaxexp.errors import DeserializationError
 from kit.corpus import spec
 
 pytestmark = pytest.mark.jax

@@ -8,10 +8,11 @@ import sys
 import pytest
 
 import jaxexp
-from jaxexp import DeserializationError, _jax
+from jaxexp import _jax
 from jaxexp._cli.commands.view import page_of
 from jaxexp._cli.inputs import Source
 from jaxexp._kernel.module import mlir
+from jaxexp.errors import DeserializationError
 from kit import costs, hostile
 
 pytestmark = pytest.mark.jax

@@ -26,7 +26,7 @@ def main(path: str) -> None:
         raise AssertionError("load works without JAX")
     try:
         find_plugin("cpu")
-    except jaxexp.RunError:
+    except jaxexp.errors.RunError:
         print("there is no plugin for this platform, so nothing was run")
         return
     weights = {"w": np.arange(12, dtype=np.float32).reshape(4, 3) / 10, "b": np.ones(3, np.float32)}

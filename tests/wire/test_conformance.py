@@ -75,7 +75,7 @@ def facts_of(inspection: jaxexp.Inspection) -> dict[str, Any]:
 def test_python_passes(name: str) -> None:
     path, says = FOLDER / name, VECTORS[name]
     if says is None:
-        with pytest.raises(jaxexp.DeserializationError):
+        with pytest.raises(jaxexp.errors.DeserializationError):
             jaxexp.Archive.open(path).verify() if path.suffix == ".zip" else jaxexp.verify(path)
         return
     if path.suffix == ".zip":

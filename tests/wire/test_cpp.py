@@ -133,7 +133,7 @@ def test_it_refuses_what_python_refuses(program: Path, tmp_path: Path) -> None:
     flipped, damaged = (blob[:i] + bytes([blob[i] ^ 1]) + blob[i + 1 :] for i in (100, at))
     for bad in (blob[:-20], flipped, b"no artifact at all", b"", damaged):
         path.write_bytes(bad)
-        with pytest.raises(jaxexp.DeserializationError) as error:
+        with pytest.raises(jaxexp.errors.DeserializationError) as error:
             _ = jaxexp.deserialize(bad).mlir_module_serialized
         done = subprocess.run([program, path], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (1, f"{path}: {error.value}\n")
@@ -178,7 +178,7 @@ def test_archives(program: Path, tmp_path: Path) -> None:
     assert run(fleet, path) == "".join(lines)
     for position in places:
         path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
-        with pytest.raises(jaxexp.DeserializationError) as error:
+        with pytest.raises(jaxexp.errors.DeserializationError) as error:
             jaxexp.Archive.open(path).load_all()
         done = subprocess.run([fleet, path], capture_output=True, text=True, check=False)
         assert done.returncode == 1

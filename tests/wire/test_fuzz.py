@@ -137,7 +137,7 @@ def test_shared_parts_stay_shared() -> None:
     root["in_tree"] = node
     blob = put_together(root)
     assert len(blob) < 10_000
-    with pytest.raises(jaxexp.DeserializationError):
+    with pytest.raises(jaxexp.errors.DeserializationError):
         jaxexp.deserialize(blob)
 
 

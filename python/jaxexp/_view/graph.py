@@ -616,16 +616,15 @@ class _Naming:
                 }
                 if (found := self._elements(operation, known, elements)) is not None:
                     elements[made[0]] = found
-            operation = [*operation[:4], list(operation[4]), *operation[5:]]
-            self._name(operation[4], made, known)
-            operation[6] = list(operation[6])
-            for place, inner in enumerate(operation[6]):
+            types_made, blocks = list(operation[4]), list(operation[6])
+            self._name(types_made, made, known)
+            for place, inner in enumerate(blocks):
                 if self.texts[operation[0]] == "while":
                     carried = zip(range(first, first + len(inner["a"])), operation[3], strict=False)
                     known |= {value: known[given] for value, given in carried if given in known}
-                operation[6][place] = self._block(inner, first, known, elements)
+                blocks[place] = self._block(inner, first, known, elements)
                 first += values_in(inner)
-            operations.append(operation)
+            operations.append([*operation[:4], types_made, operation[5], blocks, *operation[7:]])
         return {**block, "a": types, "o": operations}
 
     def _name(self, types: list[int], values: range, known: dict[int, SignatureType]) -> None:

@@ -160,7 +160,7 @@ def test_other_flags_are_said(loaded: jaxexp.Exported, monkeypatch: pytest.Monke
     before = os.environ.get("XLA_FLAGS", "")
     monkeypatch.setenv("XLA_FLAGS", "--xla_other=true")
     recorded, checked = str(changed.check()).splitlines()[-2:]
-    assert recorded.endswith(f", XLA_FLAGS {' '.join(sorted(before.split()))}")
+    assert f", XLA_FLAGS {' '.join(sorted(before.split()))}"[:100] in recorded  # long texts are cut
     assert checked.endswith(", XLA_FLAGS --xla_other=true")
 
 

@@ -20,6 +20,7 @@ from jax import lax
 
 import jaxexp
 from jaxexp import _native
+from jaxexp.errors import ExportError
 from kit.each import each
 
 pytestmark = pytest.mark.jax
@@ -106,13 +107,13 @@ def test_what_mixes_is_refused(name: str) -> None:
     function, shapes, dimension, said = MAY_NOT[name]
     constraints = ["b <= 19"] if "20" in shapes else []
     start = rf"^saving .*: {dimension} must not be padded\. With {dimension}=[0-9]+ in place of [0-9]+, "
-    with pytest.raises(jaxexp.ExportError, match=f"{start}.*{said}"):
+    with pytest.raises(ExportError, match=f"{start}.*{said}"):
         exported(function, shapes, constraints=constraints).serialize(pad=dimension)
 
 
 def test_one_dimension_of_two() -> None:
     function = exported(lambda x: attended(x, None), "b, t, 4")
-    with pytest.raises(jaxexp.ExportError, match=r"pad=\('b', 't'\): t must not be padded.* Save it with pad=\('b',\)"):
+    with pytest.raises(ExportError, match=r"pad=\('b', 't'\): t must not be padded.* Save it with pad=\('b',\)"):
         function.serialize(pad=["t", "b"])
 
 
@@ -128,7 +129,7 @@ def test_names() -> None:
             function.serialize(pad=pad)
     with pytest.raises(ValueError, match="pad is not possible, because it has no symbolic dimensions, found 'b'"):
         static.serialize(pad="b")
-    with pytest.raises(jaxexp.ExportError, match="with pad and trailer=False: pad is in the trailer"):
+    with pytest.raises(ExportError, match="with pad and trailer=False: pad is in the trailer"):
         function.serialize(pad="b", trailer=False)
 
 
@@ -156,7 +157,7 @@ def test_a_batch_dim_is_declared() -> None:
     assert jaxexp.deserialize(function.serialize(pad=())).padded == ()
     broken = exported(lambda x: x - x.mean(0), "b, 4", batch_dim="b")
     assert jaxexp.deserialize(broken.serialize()).padded == ("b",)
-    with pytest.raises(jaxexp.ExportError, match="b must not be padded"):
+    with pytest.raises(ExportError, match="b must not be padded"):
         broken.serialize(sizes=[{"b": 8}])
     assert jaxexp.deserialize(broken.serialize(sizes=[{"b": 8}], pad=())).sizes == ({"b": 8},)
 
@@ -164,7 +165,7 @@ def test_a_batch_dim_is_declared() -> None:
 def test_what_cannot_run_here(caplog: pytest.LogCaptureFixture) -> None:
     """A declaration of `pad` needs a check. A `batch_dim` was promised before."""
     function = exported(jnp.sin, "b, 4", platforms=["tpu"], batch_dim="b")
-    with pytest.raises(jaxexp.ExportError, match=r"cannot check that padding keeps the results: it does not run here"):
+    with pytest.raises(ExportError, match=r"cannot check that padding keeps the results: it does not run here"):
         function.serialize(pad="b")
     with caplog.at_level(logging.INFO, "jaxexp"):
         assert jaxexp.deserialize(function.serialize(sizes=[{"b": 8}])).padded == ("b",)
@@ -176,14 +177,14 @@ def test_sizes_that_are_tried() -> None:
     function = exported(jnp.sin, "b, t", constraints=["mod(b, 128) == 0", "t >= 200", "b >= t + 1"])
     for sizes in ([{"b": 512, "t": 300}], [{"b": 384, "t": 201}, {"b": 1280, "t": 1000}]):
         assert jaxexp.deserialize(function.serialize(pad="b", sizes=sizes)).padded == ("b",)
-    with pytest.raises(jaxexp.ExportError, match=r"found no sizes at which b can grow: pass some, as in sizes="):
+    with pytest.raises(ExportError, match=r"found no sizes at which b can grow: pass some, as in sizes="):
         function.serialize(pad="b")
 
 
 def test_arguments_of_cases(tmp_path: Path) -> None:
     """Random arguments may have no result that could be compared."""
     function = exported(lambda x: jnp.sqrt(x - 100), "b, 4")
-    with pytest.raises(jaxexp.ExportError, match=r"result has no finite number .*: give a case .* cases=\[\(x,\)\]"):
+    with pytest.raises(ExportError, match=r"result has no finite number .*: give a case .* cases=\[\(x,\)\]"):
         function.save(tmp_path / "f.jaxexp", pad="b")
     x = np.linspace(200, 300, 12, dtype=np.float32).reshape(3, 4)
     function.save(tmp_path / "f.jaxexp", pad="b", cases=iter([(x,)]))
@@ -191,7 +192,7 @@ def test_arguments_of_cases(tmp_path: Path) -> None:
     assert [case.name for case in again.cases] == ["0"]
     again.save(tmp_path / "g.jaxexp", pad=["b"])  # with the case that was recorded
     worse = exported(lambda x: jnp.sqrt(x - 100) - jnp.sqrt(x.max(0) - 100), "b, 4")
-    with pytest.raises(jaxexp.ExportError, match=r"b must not be padded\. With b=6 in place of 3"):
+    with pytest.raises(ExportError, match=r"b must not be padded\. With b=6 in place of 3"):
         worse.save(tmp_path / "h.jaxexp", pad="b", cases=[{"args": (x,), "name": "real"}])
 
 
@@ -201,7 +202,7 @@ def test_vjps_are_checked() -> None:
     assert jaxexp.deserialize(fine.serialize(2, pad="b")).padded == ("b",)
     nan = exported(lambda x, w: (x @ w) / jnp.linalg.norm(x @ w, axis=-1, keepdims=True), "b, 4;4, 4")
     nan.serialize(pad="b")
-    with pytest.raises(jaxexp.ExportError, match=r"b must not be padded.*zeros, .*result\[1\] of the VJP of order 1"):
+    with pytest.raises(ExportError, match=r"b must not be padded.*zeros, .*result\[1\] of the VJP of order 1"):
         nan.serialize(1, pad="b")
 
 
@@ -219,5 +220,5 @@ def test_several_devices() -> None:
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "a"))
     spec = jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b, 4"), np.float32)
     function = jaxexp.export(jax.jit(jnp.sin, in_shardings=sharding))(spec)
-    with pytest.raises(jaxexp.ExportError, match="a function for several devices is never padded"):
+    with pytest.raises(ExportError, match="a function for several devices is never padded"):
         function.serialize(pad="b")

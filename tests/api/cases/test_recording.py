@@ -22,6 +22,7 @@ from jaxexp._api.cases.calling import Chain
 from jaxexp._cli import start
 from jaxexp._readback.traced import RETURN
 from jaxexp._view import graph
+from jaxexp.errors import BusyError, DeserializationError, ExportError, WeightsError
 from kit.archive_files import make
 from kit.corpus import CASES, export_with
 from kit.flips import flip
@@ -68,7 +69,7 @@ def test_every_kind(name: str, tmp_path: Path) -> None:
         given = [{"args": program.args, "kwargs": program.kwargs, "vjp_order": order, "name": f"order {order}",
                   "trace": True} for order in orders]  # fmt: skip
         if refused := REFUSED.get(name):
-            with pytest.raises(jaxexp.ExportError, match=refused):
+            with pytest.raises(ExportError, match=refused):
                 exported.save(file, cases=given)
             assert not file.exists()
             return
@@ -178,18 +179,18 @@ def test_cases_that_are_none(exported: jaxexp.Exported, tmp_path: Path) -> None:
         ),
     ]
     for given, message in wrong:
-        with pytest.raises(jaxexp.ExportError, match=message):
+        with pytest.raises(ExportError, match=message):
             exported.save(tmp_path / "f.jaxexp", cases=given)
         assert not list(tmp_path.iterdir())
 
 
 def test_without_a_trailer(exported: jaxexp.Exported, path: Path) -> None:
-    with pytest.raises(jaxexp.ExportError, match="cases are in the trailer"):
+    with pytest.raises(ExportError, match="cases are in the trailer"):
         exported.save(path, cases=[ARGS], trailer=False)
     jaxexp.load(path).save(path, trailer=False)
     assert not jaxexp.load(path).cases
     before = path.read_bytes()
-    with pytest.raises(jaxexp.DeserializationError, match="a trailer, which holds the cases, found no trailer"):
+    with pytest.raises(DeserializationError, match="a trailer, which holds the cases, found no trailer"):
         jaxexp.record(path, [ARGS])
     assert path.read_bytes() == before
 
@@ -207,7 +208,7 @@ def test_what_cannot_be_drawn() -> None:
         (((2,), "float32"), {"first": float("inf")}, "have to be finite"),
         (((2,), "float32", "uniform"), {"first": 2}, "first must not be larger than second"),
     ):
-        with pytest.raises(jaxexp.ExportError, match=message):
+        with pytest.raises(ExportError, match=message):
             Drawn(*given, **options)
 
 
@@ -218,7 +219,7 @@ def test_too_many_random_numbers(path: Path) -> None:
 
 
 def test_the_vjp_that_is_asked_for_is_the_one_that_is_needed(path: Path) -> None:
-    with pytest.raises(jaxexp.ExportError, match=r"has no VJP of order 5: .* vjp_order=1\. .* vjp_order=5 or more"):
+    with pytest.raises(ExportError, match=r"has no VJP of order 5: .* vjp_order=1\. .* vjp_order=5 or more"):
         jaxexp.record(path, [{"args": ARGS, "vjp_order": 5}])
 
 
@@ -231,7 +232,7 @@ def test_record_adds_and_replaces(path: Path) -> None:
     assert jaxexp.check(path).verdict == "equal"
     assert [case.name for case in jaxexp.record(path, [ARGS], replace=True)] == ["0"]
     assert [case.name for case in jaxexp.load(path).cases] == ["0"]
-    with pytest.raises(jaxexp.ExportError, match="is a URL"):
+    with pytest.raises(ExportError, match="is a URL"):
         jaxexp.record("http://localhost/f.jaxexp", [ARGS])
 
 
@@ -261,7 +262,7 @@ def test_large_arrays_are_beside(tmp_path: Path) -> None:
     (found,) = jaxexp.load_many([file])
     assert found.check().verdict == "equal"
     (tmp_path / "f.cases.safetensors").rename(tmp_path / "elsewhere")
-    with pytest.raises(jaxexp.WeightsError, match=r"^cannot read the arrays of the cases '.*f\.cases\.safetensors': "):
+    with pytest.raises(WeightsError, match=r"^cannot read the arrays of the cases '.*f\.cases\.safetensors': "):
         jaxexp.verify(file)
     (tmp_path / "elsewhere").rename(tmp_path / "f.cases.safetensors")
     # Fewer arrays stay inside.
@@ -304,7 +305,7 @@ def test_damage_beside_and_in_an_archive_is_found(tmp_path: Path) -> None:
     assert list(jaxexp.Archive.open(path).verify()) == ["f"]
     assert list(jaxexp.verify_many([path, tmp_path / "f.jaxexp"])) == [f"{path}::f", str(tmp_path / "f.jaxexp")]
     for name in (f"{path}::f", tmp_path / "f.jaxexp"):
-        with pytest.raises(jaxexp.WeightsError, match="found the digest"):
+        with pytest.raises(WeightsError, match="found the digest"):
             jaxexp.load(name, verify=True)
 
 
@@ -325,7 +326,7 @@ def test_a_file_that_is_saved_meanwhile_stays(
         return made
 
     monkeypatch.setattr(module, step, meanwhile)
-    with pytest.raises(jaxexp.BusyError, match="was saved by another writer meanwhile; record again"):
+    with pytest.raises(BusyError, match="was saved by another writer meanwhile; record again"):
         jaxexp.record(file, [(X,)])
     jaxexp.verify(file)
     assert jaxexp.load(file).cases == ()
@@ -394,7 +395,7 @@ def test_tolerances(exported: jaxexp.Exported, tmp_path: Path) -> None:
     whose = [[one.tolerance_of for one in case.results] for case in jaxexp.check(file).cases]
     assert whose == [["case", "recording"], ["case", "case"], ["dtype", "dtype"]]
     assert jaxexp.check(file, tolerance=(1e-3, 0)).cases[0].results[0].tolerance_of == "check"
-    with pytest.raises(jaxexp.ExportError, match="not negative"):
+    with pytest.raises(ExportError, match="not negative"):
         jaxexp.check(file, tolerance=-1)
 
 
@@ -406,13 +407,13 @@ def test_arrays_of_64_bits_are_taken_as_calls_take_them(tmp_path: Path) -> None:
     assert jaxexp.check(tmp_path / "f.jaxexp").verdict == "equal"
     assert exported.make_jaxpr(i, x).in_avals == list(exported.in_avals)
     assert exported.specialize(i, x).in_avals == exported.in_avals
-    with jax.enable_x64(True), pytest.raises(jaxexp.ExportError, match="found int64"):
+    with jax.enable_x64(True), pytest.raises(ExportError, match="found int64"):
         jaxexp.record(tmp_path / "f.jaxexp", [(i, x)])
 
 
 def test_numbers_that_a_dtype_has_not(tmp_path: Path) -> None:
     for dtype, number in (("int32", 1.5), ("bool", 7), ("int4", 9), ("int8", 300), ("float32", 1j), ("int32", True)):
         exported = jaxexp.export(jax.jit(lambda x: x))(jax.ShapeDtypeStruct((), dtype))
-        with pytest.raises(jaxexp.ExportError, match=f"of dtype {dtype}, found the number"):
+        with pytest.raises(ExportError, match=f"of dtype {dtype}, found the number"):
             exported.save(tmp_path / "f.jaxexp", cases=[(number,)])
         assert not (tmp_path / "f.jaxexp").exists()

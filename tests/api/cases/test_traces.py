@@ -172,7 +172,7 @@ def test_too_many_operations(monkeypatch: pytest.MonkeyPatch) -> None:
         return %r : tensor<f32> }} }}"""
     exported = dataclasses.replace(jaxexp.export(jax.jit(jnp.sin))(np.float32(1)), mlir_module_serialized=text.encode())
     monkeypatch.setattr(tracing, "_MOST_ROWS", 100)
-    with pytest.raises(jaxexp.UnsupportedError, match="more than 100 operations"):
+    with pytest.raises(jaxexp.errors.UnsupportedError, match="more than 100 operations"):
         Chain(exported).trace(0, [np.ones((), np.float32)])
 
 
@@ -227,7 +227,7 @@ def test_operations_in_float64(kind: str) -> None:
     if not at:
         assert kind == "cholesky"  # which LAPACK does, in one precision
         (at,) = [row.at for row in plain.rows if row.operation == "stablehlo.custom_call"][:1]
-        with pytest.raises(jaxexp.UnsupportedError, match="custom_call in float64"):
+        with pytest.raises(jaxexp.errors.UnsupportedError, match="custom_call in float64"):
             chain.trace(0, [x], at)
         return
     (row,) = [index for index, row in enumerate(plain.rows) if row.at == at[0]]

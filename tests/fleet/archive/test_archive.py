@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 
 import jaxexp
-from jaxexp import Archive, DeserializationError, ExportError
+from jaxexp import Archive
+from jaxexp.errors import DeserializationError, ExportError
 from kit.archive_files import X, assert_sound, make, metadata_in_the_index
 from kit.archives import blob, exported, plain, unzip
 from kit.wire import trailer_of
@@ -200,7 +201,7 @@ def test_load_all(path: Path) -> None:
         archive.load_all(["m3", "absent"])
     assert bytes(archive["m3"].load(policy=jaxexp.Policy()).serialize()) == members["m3"]
     errors = archive.load_all(policy=jaxexp.Policy(max_artifact_bytes=10), on_error="return")
-    assert {type(error) for error in errors} == {jaxexp.PolicyError}
+    assert {type(error) for error in errors} == {jaxexp.errors.PolicyError}
 
 
 def test_file_objects(path: Path) -> None:

@@ -17,7 +17,8 @@ import pytest
 import xxhash
 
 import jaxexp
-from jaxexp import Archive, DeserializationError, _native
+from jaxexp import Archive, _native
+from jaxexp.errors import DeserializationError
 from kit import costs, hostile_archives
 from kit.archive_files import make, of_one_section, with_index
 from kit.archives import blob, plain

@@ -16,7 +16,8 @@ from typing import Any
 import flatbuffers
 import pytest
 
-from jaxexp import Archive, DeserializationError, ExportError, _native, _runtime
+from jaxexp import Archive, _native, _runtime
+from jaxexp.errors import DeserializationError, ExportError
 from kit.archive_files import assert_sound, metadata_in_the_index
 from kit.archives import blob, exported, unzip
 from kit.flips import flip

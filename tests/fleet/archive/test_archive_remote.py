@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 
 import jaxexp
-from jaxexp import Archive, DeserializationError, _native
+from jaxexp import Archive, _native
+from jaxexp.errors import DeserializationError
 from kit.archive_files import make
 from kit.archives import blob, exported, plain
 from kit.each import each

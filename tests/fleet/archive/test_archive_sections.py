@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 import jaxexp
-from jaxexp import Archive, DeserializationError, ExportError, _native
+from jaxexp import Archive, _native
 from jaxexp._fleet.archive.writer import refuse_unknown_rest
+from jaxexp.errors import DeserializationError, ExportError
 from kit.archive_files import assert_sound, make, of_one_section, with_index
 from kit.archives import blob
 from kit.flips import flipped

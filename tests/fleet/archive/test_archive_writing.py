@@ -21,8 +21,9 @@ import numpy as np
 import pytest
 
 import jaxexp
-from jaxexp import Archive, DeserializationError, ExportError, _native
+from jaxexp import Archive, _native
 from jaxexp._fleet.archive.writer import Output
+from jaxexp.errors import DeserializationError, ExportError
 from kit import forged
 from kit.archive_files import X, assert_sound, make
 from kit.archives import blob, plain

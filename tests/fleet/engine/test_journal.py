@@ -166,7 +166,7 @@ def test_the_journal_of_another_pass(path) -> None:
 
 
 def test_one_pass_at_a_time(path) -> None:
-    with Journal(path, ABOUT), pytest.raises(jaxexp.ExportError, match="is being changed by another writer"):
+    with Journal(path, ABOUT), pytest.raises(jaxexp.errors.ExportError, match="is being changed by another writer"):
         Journal(path, ABOUT)
 
 
@@ -310,7 +310,7 @@ def test_migrated_files_that_are_not_there_any_more(tmp_path) -> None:
     (new / "inner/1.jaxexp").write_bytes(b"overwritten")
     assert jaxexp.migrate_many([old], new, journal=journal) == {}
     assert jaxexp.load(new / "inner/1.jaxexp") == jaxexp.deserialize(blob(version=1))
-    with pytest.raises(jaxexp.DeserializationError, match=r"with options .*0\.6\.2.*, found options"):
+    with pytest.raises(jaxexp.errors.DeserializationError, match=r"with options .*0\.6\.2.*, found options"):
         jaxexp.migrate_many([old], new, "0.6.2", journal=journal)
 
 
@@ -343,7 +343,7 @@ def test_a_journal_cannot_name_weights_elsewhere(tmp_path, monkeypatch) -> None:
     for other in (str(tmp_path / "m.safetensors"), "https://evil.example/m.safetensors", "/etc/passwd"):
         said = [size, digests, [[other, *stamp]], *others]
         journal.write_bytes(head + line({"done": [[*place, said]]}))
-        with pytest.raises(jaxexp.DeserializationError, match="the result of this pass"):
+        with pytest.raises(jaxexp.errors.DeserializationError, match="the result of this pass"):
             jaxexp.verify_many([folder], journal=journal)
     assert asked == []
     journal.write_bytes(head + did)
@@ -424,7 +424,7 @@ def test_weights_that_come_later(model: Path) -> None:
     journal, weights = model.parent / "journal", model.parent / "f.safetensors"
     weights.rename(model.parent / "later")
     (error,) = jaxexp.verify_many([model], journal=journal).values()
-    assert isinstance(error, jaxexp.WeightsError)
+    assert isinstance(error, jaxexp.errors.WeightsError)
     (model.parent / "later").rename(weights)
     assert jaxexp.verify_many([model], journal=journal) == {}
 

@@ -32,7 +32,7 @@ def test_what_a_reader_cannot_read_is_the_outcome_of_one_artifact(tmp_path: Path
             how: Any = {"executor": executor, "journal": tmp_path / "journal"}
             ((name, error),) = jaxexp.migrate_many([fleet], tmp_path / "new", "0.4.30", **how).items()
         assert name == f"{fleet}::b"
-        assert isinstance(error, jaxexp.TooOldReaderError)
+        assert isinstance(error, jaxexp.errors.TooOldReaderError)
         assert error.since == (0, 5, 1)
         assert "float8_e8m0fnu" in str(error)
         assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["a.jaxexp", "c.jaxexp"]

@@ -20,6 +20,7 @@ from jaxexp._fleet.passes.given import places
 from jaxexp._fleet.places.folders import Folders
 from jaxexp._fleet.places.source import beside_url
 from jaxexp._weights.files import reading
+from jaxexp.errors import ExportError, WeightsError
 from kit.archive_files import make
 from kit.archives import blob
 from kit.flips import flipped
@@ -61,10 +62,10 @@ def test_they_are_fetched_in_pieces(files: dict[str, bytes], monkeypatch: pytest
         assert sum(pieces) == len(files["model.safetensors"])
         assert max(pieces[2:]) == 1000, "after the length of the header, and the header"
         server.others["/models/model.safetensors"] = files["model.safetensors"][:1500]
-        with pytest.raises(jaxexp.WeightsError, match=r"up to the end of the file|as its header says"):
+        with pytest.raises(WeightsError, match=r"up to the end of the file|as its header says"):
             jaxexp.verify(url)
         del server.others["/models/model.safetensors"]
-        with pytest.raises(jaxexp.WeightsError, match=r"a file that 'model.jaxexp' names, found none of this name"):
+        with pytest.raises(WeightsError, match=r"a file that 'model.jaxexp' names, found none of this name"):
             jaxexp.verify(url)
 
 
@@ -80,7 +81,7 @@ def test_a_server_that_refuses_them_is_no_damage(files: dict[str, bytes]) -> Non
         server.RequestHandlerClass = type("Forbidding", (server.RequestHandlerClass,), {"send_error": forbidden})
         with pytest.raises(OSError, match=r"model.safetensors: the server answers 403") as error:
             jaxexp.verify(url)
-        assert not isinstance(error.value, jaxexp.ExportError)
+        assert not isinstance(error.value, ExportError)
 
 
 def test_a_journal_looks_at_weights_again(tmp_path: Path, files: dict[str, bytes], put: Put) -> None:
@@ -89,7 +90,7 @@ def test_a_journal_looks_at_weights_again(tmp_path: Path, files: dict[str, bytes
     journal = tmp_path / "verify.journal"
     assert jaxexp.verify_many([url], journal=journal) == {}
     put("model.safetensors", flipped(files["model.safetensors"], -1))
-    assert [type(e) for e in jaxexp.verify_many([url], journal=journal).values()] == [jaxexp.WeightsError]
+    assert [type(e) for e in jaxexp.verify_many([url], journal=journal).values()] == [WeightsError]
 
 
 def test_the_url_of_a_file_beside() -> None:
@@ -109,7 +110,7 @@ def test_a_name_that_would_be_another_url(tmp_path: Path, put: Put) -> None:
     bound()[0].save(tmp_path / "model.jaxexp", weights="aa::b.safetensors")
     jaxexp.verify(tmp_path / "model.jaxexp")
     url = put("model.jaxexp", (tmp_path / "model.jaxexp").read_bytes())
-    with pytest.raises(jaxexp.WeightsError, match="expected a name without '::', which joins URLs, found 'aa::b"):
+    with pytest.raises(WeightsError, match="expected a name without '::', which joins URLs, found 'aa::b"):
         jaxexp.verify(url)
 
 

@@ -134,7 +134,7 @@ def test_the_content_of_weights_is_part_of_it(tmp_path: Path) -> None:
         found.append(jaxexp.digests(tmp_path / f"{name}.jaxexp").meaning)
     assert found[0] == found[1] != found[2]
     assert jaxexp.digests(f"{make(tmp_path / 'all.zip', {'a': tmp_path / 'a.jaxexp'})}::a").meaning == found[0]
-    with pytest.raises(jaxexp.ExportError, match="pass the path of the artifact"):
+    with pytest.raises(jaxexp.errors.ExportError, match="pass the path of the artifact"):
         jaxexp.digests((tmp_path / "a.jaxexp").read_bytes())
 
 
@@ -169,5 +169,5 @@ def test_every_kind_of_function(name: str) -> None:
 
 def test_names_of_functions_that_are_no_text() -> None:
     text = named_devices.module(before=r'func.func private @"\FF"() { return }')
-    with pytest.raises(jaxexp.DeserializationError, match="functions whose names are text"):
+    with pytest.raises(jaxexp.errors.DeserializationError, match="functions whose names are text"):
         jaxexp.digests(named_devices.artifact(text))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jaxexp
-from jaxexp import DeserializationError, WeightsError
+from jaxexp.errors import DeserializationError, WeightsError
 from kit.doors import DOORS, SAID, WRONG, Taken, W, World, X, outcome, sources
 
 

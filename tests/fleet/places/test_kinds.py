@@ -19,6 +19,7 @@ import pytest
 import jaxexp
 from jaxexp._cli import start
 from jaxexp._fleet.places.source import Kind, kind_in_folder, kind_of_file
+from jaxexp.errors import DeserializationError
 from kit.archive_files import make
 from kit.archives import blob, plain
 from kit.each import each
@@ -145,7 +146,7 @@ def test_whole(other_files: Path, name: str, what: str, capsys: pytest.CaptureFi
 def test_damaged(other_files: Path, name: str, place: int, where: str, capsys: pytest.CaptureFixture[str]) -> None:
     file = Path(shutil.copy(other_files / name, other_files / f"changed_{name}"))
     flip(file, place)
-    with pytest.raises(jaxexp.DeserializationError, match=where) as caught:
+    with pytest.raises(DeserializationError, match=where) as caught:
         jaxexp.verify(file)
     assert caught.value.file == str(file)
     assert list(jaxexp.verify_many([file])) == [str(file)]
@@ -173,7 +174,7 @@ def test_code_that_was_not_finished(
     file = other_files / "cut.exe"
     file.write_bytes(whole + bytes(end) if end > 0 else whole[:end])
     behind = file.stat().st_size - 64 if behind is None else behind
-    with pytest.raises(jaxexp.DeserializationError, match=rf"a whole record, found {behind:,} bytes of one: the file"):
+    with pytest.raises(DeserializationError, match=rf"a whole record, found {behind:,} bytes of one: the file"):
         jaxexp.verify(file)
     assert row(file, capsys)[0] == "damaged" and start.main(["verify", str(file)]) == 1
     capsys.readouterr()

@@ -156,7 +156,7 @@ def test_servers_that_lie(how: str, files: dict[str, bytes], archive: bytes) -> 
             sent.append(counting.sent)
 
     with raw(answer) as server:
-        with pytest.raises((OSError, jaxexp.DeserializationError)) as error:
+        with pytest.raises((OSError, jaxexp.errors.DeserializationError)) as error:
             jaxexp.verify(f"{server.origin}/model.jaxexp")
         assert "model.safetensors" in str(error.value)
         assert str(error.value).isprintable()
@@ -195,7 +195,7 @@ def test_a_file_of_a_hundred_gigabytes(read: Callable[[str], object]) -> None:
             sent.append(1 << 16)
             assert sum(sent) < 1 << 28
 
-    with raw(answer) as server, pytest.raises(jaxexp.DeserializationError, match=r"at most 4 GiB|an artifact"):
+    with raw(answer) as server, pytest.raises(jaxexp.errors.DeserializationError, match=r"at most 4 GiB|an artifact"):
         read(f"{server.origin}/f.jaxexp")
     assert sum(sent) < 1 << 26
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 import jaxexp
-from jaxexp import Archive, DeserializationError, ExportError, PolicyError
+from jaxexp import Archive
 from jaxexp._cli import start
+from jaxexp.errors import DeserializationError, ExportError, PolicyError
 from kit.archive_files import make
 from kit.archives import blob
 from kit.doors import DOORS, World, given
@@ -118,7 +119,7 @@ def test_many_are_loaded_from_files() -> None:
 def test_archives_are_not_written_to_urls() -> None:
     url = "http://127.0.0.1:1/fleet.zip"
     for use in (jaxexp.Archive.create, jaxexp.Archive.append, jaxexp.Archive.compact):
-        with pytest.raises(jaxexp.ExportError, match=f"^{re.escape(url)} is a URL, from which archives are only read"):
+        with pytest.raises(ExportError, match=f"^{re.escape(url)} is a URL, from which archives are only read"):
             use(url)
 
 
@@ -141,7 +142,7 @@ def test_what_is_there_in_place_of_an_archive(tmp_path: Path, data: bytes, said:
     (tmp_path / "fleet.zip").write_bytes(data)
     with serving(data) as server:
         for place in (tmp_path / "fleet.zip", server.url):
-            with pytest.raises(jaxexp.DeserializationError, match=f"expected an archive .*, found {said}"):
+            with pytest.raises(DeserializationError, match=f"expected an archive .*, found {said}"):
                 jaxexp.Archive.open(place)
 
 
@@ -151,7 +152,7 @@ def test_a_pass_in_this_thread_opens_what_is_behind_a_url_once(tmp_path: Path) -
         assert [size for _, size in server.requests].count(1) == 1, "the size comes with a byte"
         with jaxexp.Archive.open(server.url) as archive:
             assert jaxexp.verify_many([archive]) == {}
-        assert [name for name, _ in jaxexp.compatibility_many([archive])] == [f"{server.url}::model"]
+            assert [name for name, _ in jaxexp.compatibility_many([archive])] == [f"{server.url}::model"]
 
 
 def test_a_url_that_cannot_be_read_says_why_beside_what_can(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def archives(exported: jaxexp.Exported, path: Path) -> None:
         assert_type(handle.load(), jaxexp.Exported)
         assert_type(archive.load_all(), list[jaxexp.Exported])
         assert_type(archive.load_all(["model"], on_error="return"), list[jaxexp.Exported | Exception])
-        assert_type(jaxexp.Archive.open(file).verify(), dict[str, jaxexp.DeserializationError])
+        assert_type(jaxexp.Archive.open(file).verify(), dict[str, jaxexp.errors.DeserializationError])
         archive.precompile({"model": (np.zeros(4),)})
 
 
@@ -136,26 +136,45 @@ def errors(path: Path) -> str | None:
     try:
         jaxexp.load(path).serialize()
     except (
-        *(jaxexp.WeightsError, jaxexp.ExecutablesError, jaxexp.JournalError, jaxexp.ModuleError),
-        *(jaxexp.ChangedArtifactError, jaxexp.FatalArtifactError, jaxexp.ForeignModuleError),
-        *(jaxexp.UnsupportedArtifactError, jaxexp.UnsupportedModuleError),
+        *(
+            jaxexp.errors.WeightsError,
+            jaxexp.errors.ExecutablesError,
+            jaxexp.errors.JournalError,
+            jaxexp.errors.ModuleError,
+        ),
+        *(jaxexp.errors.ChangedArtifactError, jaxexp.errors.FatalArtifactError, jaxexp.errors.ForeignModuleError),
+        *(jaxexp.errors.UnsupportedArtifactError, jaxexp.errors.UnsupportedModuleError),
     ) as error:
         return error.path
-    except (jaxexp.DeserializationError, jaxexp.PolicyError, jaxexp.SignatureError) as error:
+    except (jaxexp.errors.DeserializationError, jaxexp.errors.PolicyError, jaxexp.errors.SignatureError) as error:
         return error.file
-    except jaxexp.TooOldReaderError as error:
+    except jaxexp.errors.TooOldReaderError as error:
         return str(error.since)
-    except jaxexp.RefusedError as error:
+    except jaxexp.errors.RefusedError as error:
         return error.operation
     except (
-        *(jaxexp.SerializationTypeError, jaxexp.SerializationKeyError, jaxexp.UnsupportedSerializationError),
-        *(jaxexp.ExportTypeError, jaxexp.ExportBufferError, jaxexp.ExportRuntimeError, jaxexp.ExportPicklingError),
-        *(jaxexp.WorkerError, jaxexp.UnfitWorkerError, jaxexp.UnknownCustomCallError),
+        *(
+            jaxexp.errors.SerializationTypeError,
+            jaxexp.errors.SerializationKeyError,
+            jaxexp.errors.UnsupportedSerializationError,
+        ),
+        *(
+            jaxexp.errors.ExportTypeError,
+            jaxexp.errors.ExportBufferError,
+            jaxexp.errors.ExportRuntimeError,
+            jaxexp.errors.ExportPicklingError,
+        ),
+        *(
+            jaxexp.errors.WorkerError,
+            jaxexp.errors.UnfitWorkerError,
+            jaxexp.errors.UnknownCustomCallError,
+            jaxexp.errors.UnexpectedDimError,
+        ),
     ):
         raise
-    except (jaxexp.SerializationError, jaxexp.UnsupportedError):
+    except (jaxexp.errors.SerializationError, jaxexp.errors.UnsupportedError):
         return None
-    except jaxexp.ExportError as error:
+    except jaxexp.errors.ExportError as error:
         return str(error)
     return jaxexp.__version__
 
@@ -191,7 +210,7 @@ def without_jax(path: Path) -> None:
         session.call_by_path({"args[0]": 3})
         session.compile()
         session.save_executable(path)
-    except jaxexp.BusyError:
+    except jaxexp.errors.BusyError:
         pass
-    except jaxexp.RunError as error:
+    except jaxexp.errors.RunError as error:
         assert_type(error.reason, str)

@@ -29,7 +29,7 @@ from kit.corpus import CASES, export_with
 from kit.each import each
 from kit.ways import assert_apart_as_in_one, parts_of
 
-DeserializationError = jaxexp.DeserializationError
+DeserializationError = jaxexp.errors.DeserializationError
 
 
 def exported_case(name: str, vjp_order: int = 1, **options: Any) -> bytes:

@@ -24,9 +24,9 @@ def outcome(action: Callable[[], object]) -> str:
     """ "read", or the error that refuses it."""
     try:
         action()
-    except jaxexp.DeserializationError as error:
+    except jaxexp.errors.DeserializationError as error:
         return str(error)
-    except jaxexp.ExportError as error:
+    except jaxexp.errors.ExportError as error:
         assert "cannot be stored in the archive" in str(error)
         return str(error)
     return "read"

@@ -57,7 +57,7 @@ def test_fields(blob) -> None:
     damaged[blob.index(loaded.mlir_module_serialized) + 99] ^= 1
     assert len(found.module_digests) == 3
     assert jaxexp.inspect(bytes(damaged)).module_digests == found.module_digests
-    with pytest.raises(jaxexp.DeserializationError, match="mlir_module_serialized"):
+    with pytest.raises(jaxexp.errors.DeserializationError, match="mlir_module_serialized"):
         jaxexp.inspect(bytes(damaged), check_modules=True)
     with pytest.raises(TypeError, match="path"):
         jaxexp.inspect(None)

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import jaxexp
-from jaxexp import Archive, DeserializationError, _native
+from jaxexp import Archive, _native
 from jaxexp._fleet.archive import writer
+from jaxexp.errors import DeserializationError
 from jaxexp.runtime.trees import tree_of
 from kit import library_nodes
 from kit.archives import blob

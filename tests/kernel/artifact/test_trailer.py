@@ -23,13 +23,14 @@ from jax import export as jax_export
 import jaxexp
 from jaxexp import _native
 from jaxexp._api.exported import reader
+from jaxexp.errors import DeserializationError, ExportError
 from kit import wire
 from kit.compare import assert_same_values
 from kit.each import each
 from kit.models import exported_case
 from kit.ways import parts_of
 
-DeserializationError = jaxexp.DeserializationError
+DeserializationError = DeserializationError
 
 
 pytestmark = pytest.mark.jax
@@ -73,7 +74,7 @@ def test_an_artifact_without_one_is_as_good() -> None:
     assert loaded.metadata == {}
     assert jaxexp.symbolic_dim_bounds(loaded.in_avals[0].shape[0]) == (1, np.inf), "constraints are in the trailer"
     assert jaxexp.deserialize(bytes(loaded.serialize(1))).vjp().mlir_module_serialized
-    with pytest.raises(jaxexp.ExportError, match="metadata is in the trailer"):
+    with pytest.raises(ExportError, match="metadata is in the trailer"):
         loaded.serialize(trailer=False, metadata={"a": 1})
 
 
@@ -180,7 +181,7 @@ def test_a_loaded_function_has_the_constraints_of_the_original() -> None:
         assert_same_values([exported.call(*fits)], [np.concatenate([2 * fits[0], fits[1]])])
         for sizes, named in [((2, 1), "b >= 4"), ((4, 5), "c <= b"), ((5, 1), "floordiv(b, 2) == b")]:
             args = [np.ones(size, np.float32) for size in sizes]
-            with pytest.raises(jaxexp.ExportError, match=re.escape(named)):
+            with pytest.raises(ExportError, match=re.escape(named)):
                 exported.call(*args)
 
 
@@ -207,7 +208,7 @@ def test_too_many_constraints() -> None:
     (b,) = jaxexp.symbolic_shape("b", constraints=[f"b >= {i}" for i in range(1, 1030)])
     avals = [jax.core.ShapedArray((b,), np.float32)]
     exported = dataclasses.replace(exported, in_avals=avals, out_avals=avals)
-    with pytest.raises(jaxexp.ExportError, match="found 1029"):
+    with pytest.raises(ExportError, match="found 1029"):
         exported.serialize()
     assert exported.serialize(trailer=False)
 
@@ -304,9 +305,9 @@ def test_what_is_no_metadata() -> None:
         ({1: "a"}, TypeError, "the keys of metadata have to be strings, found 1"),
         ({"\ud800": 1}, ValueError, "is not Unicode text"),
         ([("a", 1)], TypeError, "metadata has to be a mapping"),
-        ({"deep": deep}, jaxexp.ExportError, "metadata"),
+        ({"deep": deep}, ExportError, "metadata"),
     ):
-        with pytest.raises(jaxexp.ExportError, match=message) as raised:
+        with pytest.raises(ExportError, match=message) as raised:
             exported_case("sin").serialize(metadata=metadata)
         assert isinstance(raised.value, error)
     while deep:  # taken apart in a loop: dropping it whole is deep, too
@@ -363,9 +364,9 @@ def test_other_sizes_and_none() -> None:
     scalar, matrix = (jax.ShapeDtypeStruct(shape, "float32") for shape in ((), (2, 4)))
     static = function.specialize({"w": scalar}, matrix)
     assert static.sizes == ()
-    with pytest.raises(jaxexp.ExportError, match=r"takes no sizes, because it has no symbolic dimensions, found {'b'"):
+    with pytest.raises(ExportError, match=r"takes no sizes, because it has no symbolic dimensions, found {'b'"):
         static.serialize(sizes=[{"b": 1}])
-    with pytest.raises(jaxexp.ExportError, match=r"with sizes and trailer=False: sizes are in the trailer"):
+    with pytest.raises(ExportError, match=r"with sizes and trailer=False: sizes are in the trailer"):
         function.serialize(sizes=SIZES, trailer=False)
 
 
@@ -389,7 +390,7 @@ NOT_SIZES = r"saving <lambda>: a set of sizes is a dict of integers such as {'ba
 def test_sizes_that_do_not_fit(sizes: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message) as raised:
         exported("mod(b, 2) == 0").serialize(sizes=sizes)
-    assert isinstance(raised.value, jaxexp.ExportError) or error is TypeError
+    assert isinstance(raised.value, ExportError) or error is TypeError
 
 
 NOT_ASCENDING = r"trailer\.padded\[1\].* in ascending order"
@@ -407,5 +408,5 @@ HOSTILE_SIZES = (
 )
 def test_hostile_sizes(notes: Any, message: str) -> None:
     blob = _native.encode([exported()], jax.__version__, _native.Form(), _native.Notes("a test", {}, **notes))
-    with pytest.raises(jaxexp.DeserializationError, match=message):
+    with pytest.raises(DeserializationError, match=message):
         jaxexp.deserialize(blob)

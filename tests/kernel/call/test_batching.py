@@ -140,7 +140,7 @@ def test_symbolic_sizes() -> None:
 def test_ordered_effects() -> None:
     call = reload(jaxexp.export(jax.jit(lambda x, y: touch(touch(x, "first"), "second") + y))(arr(3), arr(3))).call
     for how in (eager, jax.jit):
-        with pytest.raises(jaxexp.ExportError, match=r"vmap of .*ordered effects.*First.*Second.*scan") as error:
+        with pytest.raises(jaxexp.errors.ExportError, match=r"vmap of .*ordered effects.*First.*Second.*scan") as error:
             how(jax.vmap(call, (0, None)))(arr(2, 3), arr(3))
         assert isinstance(error.value, NotImplementedError)
     # A call that is not part of the batch runs once.

@@ -39,7 +39,7 @@ def test_an_array_for_a_list() -> None:
     error = raises_alike(lambda library: of(library, lambda xs: xs[0], (arr(2), arr(2))).call({"a": arr(2)}))
     assert "expected <class 'tuple'>, found <class 'dict'>; their Python types differ" in str(error)
     exported = jaxexp.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct(jaxexp.symbolic_shape("b"), np.float32))
-    with pytest.raises(jaxexp.ExportError, match=r"expected an array, float32\[b\], found <class 'list'>"):
+    with pytest.raises(jaxexp.errors.ExportError, match=r"expected an array, float32\[b\], found <class 'list'>"):
         exported.specialize([arr(2)])
 
 
@@ -70,7 +70,7 @@ def test_a_class_that_checks_its_children(what: str) -> None:
     """What differs in a call is told without instances of it."""
     use, message = CHECKED[what]
     function = jaxexp.export(jax.jit(lambda node, d: node.array + d["k"]))(OfArrays(arr(2)), {"k": arr(2)})
-    with pytest.raises(jaxexp.ExportError, match=message):
+    with pytest.raises(jaxexp.errors.ExportError, match=message):
         use(function)
 
 
@@ -96,15 +96,15 @@ def test_64_bits_in_a_process_of_32(dtype: str) -> None:
         blob = jaxexp.export(jax.jit(lambda x: x * 2))(np.ones(2, dtype)).serialize()
     for how in (lambda call: call, jax.jit):
         with pytest.raises(
-            jaxexp.ExportError, match=f"must have dtype {dtype}.*jax_enable_x64.*arrays of dtype {dtype}"
+            jaxexp.errors.ExportError, match=f"must have dtype {dtype}.*jax_enable_x64.*arrays of dtype {dtype}"
         ):
             how(jaxexp.deserialize(blob).call)(np.ones(2, dtype))
-    with pytest.raises(jaxexp.ExportError, match="jax_enable_x64"):
+    with pytest.raises(jaxexp.errors.ExportError, match="jax_enable_x64"):
         jaxexp.deserialize(blob).specialize(jax.ShapeDtypeStruct((2,), np.float32))
     jax.config.update("jax_enable_x64", True)  # what the advice says
     try:
         assert jaxexp.deserialize(blob).call(np.ones(2, dtype)).dtype == dtype
-        with pytest.raises(jaxexp.ExportError) as error:
+        with pytest.raises(jaxexp.errors.ExportError) as error:
             jaxexp.deserialize(blob).call(np.ones(2, np.int8))
     finally:
         jax.config.update("jax_enable_x64", False)
@@ -114,11 +114,11 @@ def test_64_bits_in_a_process_of_32(dtype: str) -> None:
 def test_keys_and_their_numbers() -> None:
     of_key = of(jaxexp, jax.random.key_data, jax.random.key(0))
     of_numbers = of(jaxexp, lambda x: x, jax.random.PRNGKey(0))
-    with pytest.raises(jaxexp.ExportError, match="wrap_key_data"):
+    with pytest.raises(jaxexp.errors.ExportError, match="wrap_key_data"):
         of_key.call(np.uint32(3))
-    with pytest.raises(jaxexp.ExportError, match=r"wrap_key_data"):
+    with pytest.raises(jaxexp.errors.ExportError, match=r"wrap_key_data"):
         of_key.call(jax.random.PRNGKey(0))
-    with pytest.raises(jaxexp.ExportError, match=r"jax\.random\.key_data\(key\)"):
+    with pytest.raises(jaxexp.errors.ExportError, match=r"jax\.random\.key_data\(key\)"):
         of_numbers.call(jax.random.key(0))
     key = jax.random.wrap_key_data(jax.random.PRNGKey(0))
     assert (of_key.call(key) == of_numbers.call(jax.random.key_data(key))).all()
@@ -138,7 +138,7 @@ def test_fewer_devices_than_the_function_needs(monkeypatch: pytest.MonkeyPatch) 
     exported = jaxexp.export(jax.jit(jnp.sin, in_shardings=NamedSharding(mesh, P("x"))))(arr(8))
     loaded = jaxexp.deserialize(exported.serialize())
     monkeypatch.setattr(jax, "device_count", lambda: 1)
-    with pytest.raises(jaxexp.ExportError, match="exported for 8 devices, and is called on 1") as error:
+    with pytest.raises(jaxexp.errors.ExportError, match="exported for 8 devices, and is called on 1") as error:
         loaded.call(arr(8))
     assert "This process has 1 cpu device: call it where there are 8." in str(error.value)
     assert 'jax.config.update("jax_num_cpu_devices", 8)' in str(error.value)
@@ -154,7 +154,7 @@ def test_explicit_axes_and_arguments_that_are_not_placed(transform: Any) -> None
     exported = jaxexp.export(jax.jit(jnp.sin, in_shardings=NamedSharding(mesh, P("x"))))(arr(8))
     loaded = jaxexp.deserialize(exported.serialize(vjp_order=2))
     x = arr(2, 8) if transform is jax.vmap else arr(8)
-    with pytest.raises(jaxexp.ExportError, match="exported for 8 devices, and is called on 1") as error:
+    with pytest.raises(jaxexp.errors.ExportError, match="exported for 8 devices, and is called on 1") as error:
         transform(loaded.call)(x)
     assert "axis_types=(jax.sharding.AxisType.Explicit,))" in str(error.value)
 
@@ -188,7 +188,7 @@ def test_a_broken_constraint(dims: str, constraint: str, sizes: str, message: st
         ("calling", jax.jit(fresh.call)),
         ("specializing", loaded.specialize),
     ):
-        with pytest.raises(jaxexp.ExportError) as caught:
+        with pytest.raises(jaxexp.errors.ExportError) as caught:
             use(x)
         assert str(caught.value).startswith(f"{doing} <lambda>: {message}"), str(caught.value)
         assert isinstance(caught.value, ValueError), "as in jax.export"
@@ -199,5 +199,5 @@ def test_paths_are_those_of_the_call() -> None:
     weights = {"w": np.ones((3, 3), np.float32)}
     exported = jaxexp.export(jax.jit(lambda x: x["a key"] @ weights["w"]), weights=weights)
     model = exported({"a key": jax.ShapeDtypeStruct((b, 3), np.float32)})
-    with pytest.raises(jaxexp.ExportError, match=r"args\[0\]\['a key'\].shape\[0\] must be at most 4, found 5"):
+    with pytest.raises(jaxexp.errors.ExportError, match=r"args\[0\]\['a key'\].shape\[0\] must be at most 4, found 5"):
         model.call({"a key": np.ones((5, 3), np.float32)})

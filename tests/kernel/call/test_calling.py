@@ -183,7 +183,7 @@ def test_several_platforms_inside_some_of_them(outer_platforms) -> None:
 
 def test_one_platform_inside_several_is_refused_unless_disabled() -> None:
     inner = loaded(lambda x: x + 1, arr(3), platforms=("cpu",))
-    with pytest.raises(jaxexp.ExportError, match="tpu"):
+    with pytest.raises(jaxexp.errors.ExportError, match="tpu"):
         jaxexp.export(jax.jit(inner.call), platforms=("cpu", "tpu"))(arr(3))
     check = jaxexp.DisabledSafetyCheck.platform()
     unchecked = reload(jaxexp.export(jax.jit(lambda x: x + 1), platforms=("tpu",), disabled_checks=[check])(arr(3)))

@@ -58,7 +58,7 @@ def test_the_declaration_is_a_property() -> None:
     with pytest.raises(AttributeError):
         rows_loaded().batch_dim = "c"
     for wrong in (3, ["b"], b):
-        with pytest.raises(jaxexp.ExportError, match=r"batch_dim.*str"):
+        with pytest.raises(jaxexp.errors.ExportError, match=r"batch_dim.*str"):
             jaxexp.export(jax.jit(jnp.sin), batch_dim=wrong)(spec((b,)))
 
 
@@ -110,7 +110,7 @@ def test_what_the_shapes_contradict(mistake: str) -> None:
     scope = jaxexp.SymbolicScope()
     specs = [spec(jaxexp.symbolic_shape(", ".join(map(str, shape)) + ",", scope=scope)) for shape in shapes]
     named = (lambda x: fun(x)) if len(specs) == 1 else (lambda x, y: fun(x, y))
-    with pytest.raises(jaxexp.ExportError, match=message):
+    with pytest.raises(jaxexp.errors.ExportError, match=message):
         jaxexp.export(jax.jit(named), batch_dim=batch_dim)(*specs)
     assert jaxexp.export(jax.jit(named))(*specs).batch_dim is None
 
@@ -209,7 +209,7 @@ def test_constraints_on_several_dimension_variables() -> None:
             args = arr(5, 3), arr(length)
             assert operations(mapped, *args) == expected
             assert_same_values(mapped(*args), args[0] * args[1].sum())
-    with pytest.raises(jaxexp.ExportError, match=r"b <= 2\*k"):
+    with pytest.raises(jaxexp.errors.ExportError, match=r"b <= 2\*k"):
         jax.vmap(exported.call, (0, None))(arr(5, 3), arr(1))
 
 

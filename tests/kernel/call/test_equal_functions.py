@@ -155,7 +155,7 @@ def test_with_symbolic_dimensions_too(count: Any) -> None:
             for n in (2, 4):
                 assert jaxexp.deserialize(blob).call(arr(n, 3)).shape == (n, 3)
         assert count["compiled"] <= 2
-        with pytest.raises(jaxexp.ExportError, match="b >= 2") if constraints else contextlib.nullcontext():
+        with pytest.raises(jaxexp.errors.ExportError, match="b >= 2") if constraints else contextlib.nullcontext():
             jaxexp.deserialize(blob).call(arr(1, 3))
 
 
@@ -268,7 +268,7 @@ def test_damage_is_found_where_a_good_copy_was_called() -> None:
     module = jaxexp.deserialize(blob).mlir_module_serialized
     at = blob.index(module) + len(module) // 2
     damaged = blob[:at] + bytes([blob[at] ^ 1]) + blob[at + 1 :]
-    with pytest.raises(jaxexp.DeserializationError):
+    with pytest.raises(jaxexp.errors.DeserializationError):
         jaxexp.deserialize(damaged).call(arr(3))
 
 

@@ -42,7 +42,7 @@ def grown(what, name, rounds):
             loaded.vjp().in_avals
         try:
             jaxexp.deserialize(blob[:-8])
-        except jaxexp.DeserializationError:
+        except jaxexp.errors.DeserializationError:
             pass
 
     def calling():

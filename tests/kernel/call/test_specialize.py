@@ -162,7 +162,7 @@ def constrained() -> list[jaxexp.Exported]:
 def test_wrong_specs(mistake: str, constrained: list[jaxexp.Exported]) -> None:
     provoke, match = WRONG[mistake]
     for one in constrained:
-        with pytest.raises(jaxexp.ExportError, match=match):
+        with pytest.raises(jaxexp.errors.ExportError, match=match):
             provoke(one)
 
 
@@ -176,7 +176,7 @@ def test_a_constraint_on_a_variable_that_no_argument_has(constraint: str) -> Non
     loaded = jaxexp.deserialize(made.serialize())
     uses = [lambda e: e.call(arr(9)), lambda e: e.make_jaxpr(arr(9)), lambda e: e.specialize(spec((9,)))]
     for one, use in [(exported, lambda e: e.specialize(spec(shape))), *itertools.product((made, loaded), uses)]:
-        with pytest.raises(jaxexp.ExportError, match="'z' that is not appearing"):
+        with pytest.raises(jaxexp.errors.ExportError, match="'z' that is not appearing"):
             use(one)
 
 

@@ -135,7 +135,7 @@ def test_refusals_and_exports_in_all_threads(blobs: list[bytes]) -> None:
     def work(thread: int) -> list[Any]:
         found: list[Any] = []
         for end in range(8, 400, 8):
-            with pytest.raises(jaxexp.DeserializationError) as error:
+            with pytest.raises(jaxexp.errors.DeserializationError) as error:
                 jaxexp.deserialize(blobs[thread % len(blobs)][:end])
             found.append(str(error.value))
         written = jaxexp.export(jax.jit(lambda x: jnp.cos(x) + 1))(arr(4)).serialize(vjp_order=1)

@@ -104,7 +104,7 @@ def test_one_order_fewer(name: str) -> None:
     for fewer in {order - 1, 0}:
         differentiate = compose(loaded(wave, VECTOR, vjp_order=fewer).call)
         for how in (jax.jit, eager) if name in EAGER else (jax.jit,):
-            with pytest.raises(jaxexp.ExportError) as error:
+            with pytest.raises(jaxexp.errors.ExportError) as error:
                 how(differentiate)(X)
             message = str(error.value)
             assert ("wave needs its VJPs up to order 2" if (name, fewer) == ("jvp", 0) else "wave ") in message
@@ -134,12 +134,12 @@ def test_missing_vjp_names_the_function(tmp_path: Path, monkeypatch: pytest.Monk
     from_jax = jaxexp.Exported.from_jax(jax_export.deserialize(bytearray(one.serialize(1))))
     for way in (one, from_jax, jaxexp.Exported.from_jax(one.to_jax())):
         for provoke, message in MISSING:
-            with pytest.raises(jaxexp.ExportError, match=message):
+            with pytest.raises(jaxexp.errors.ExportError, match=message):
                 provoke(way)
-    with pytest.raises(jaxexp.ExportError, match=r"^wave has no VJP of order 1: .* vjp_order=0"):
+    with pytest.raises(jaxexp.errors.ExportError, match=r"^wave has no VJP of order 1: .* vjp_order=0"):
         loaded(wave, VECTOR, vjp_order=0).vjp()
     fresh = jaxexp.export(jax.jit(wave))(VECTOR)
-    with pytest.raises(jaxexp.ExportError, match=r"^the VJP of order 2 of wave cannot .* vjp_order=None"):
+    with pytest.raises(jaxexp.errors.ExportError, match=r"^the VJP of order 2 of wave cannot .* vjp_order=None"):
         fresh.vjp().vjp().serialize(vjp_order=None)
     alone = jaxexp.deserialize(one.vjp().serialize())  # where it comes from does not tell equal functions apart
     assert one.vjp() == alone
@@ -149,10 +149,10 @@ def test_missing_vjp_names_the_function(tmp_path: Path, monkeypatch: pytest.Monk
 @each("wrong", ["1", None, 1j, math.inf, math.nan])
 def test_vjp_order_is_no_integer(wrong: Any, tmp_path) -> None:
     one = loaded(wave, VECTOR, vjp_order=1)
-    with pytest.raises(jaxexp.ExportError, match=r"wave.*vjp_order=.*number of VJPs.*an int") as error:
+    with pytest.raises(jaxexp.errors.ExportError, match=r"wave.*vjp_order=.*number of VJPs.*an int") as error:
         one.serialize(wrong)
     assert isinstance(error.value, TypeError)
-    with pytest.raises(jaxexp.ExportError, match="vjp_order"):
+    with pytest.raises(jaxexp.errors.ExportError, match="vjp_order"):
         one.save(tmp_path / "f", vjp_order=wrong)
     assert not list(tmp_path.iterdir())
 
@@ -302,7 +302,7 @@ def test_linear_transpose_is_refused() -> None:
     """Nothing in an artifact says that its function is linear; VJPs do the same."""
     matrix = arr(2, 3)
     linear = loaded(lambda x: matrix @ x, VECTOR, vjp_order=1).call
-    with pytest.raises(jaxexp.ExportError, match=r"linear_transpose.*jax\.vjp") as error:
+    with pytest.raises(jaxexp.errors.ExportError, match=r"linear_transpose.*jax\.vjp") as error:
         jax.linear_transpose(linear, X)(arr(2))
     assert isinstance(error.value, NotImplementedError)
 

@@ -245,7 +245,7 @@ def test_children_in_another_order_are_noticed(monkeypatch: Any) -> None:
     assert_same_values(jaxexp.deserialize(blob).call(given), arr(2) - arr(2, seed=1))
     order.reverse()
     message = r"Swapped has the children b, a in this process, and a, b in the artif"
-    with pytest.raises(jaxexp.ExportError, match=message):
+    with pytest.raises(jaxexp.errors.ExportError, match=message):
         jaxexp.deserialize(blob).call(given)
 
 
@@ -409,7 +409,7 @@ def test_nan_is_the_same_nan(nan: Any) -> None:
         assert type(found) is Node
         assert_same_values(found.children["x"], 2 * arr(3))
         assert library_nodes.to_json(found.aux) == library_nodes.to_json(given.aux)
-    with pytest.raises(jaxexp.ExportError, match="auxiliary data"):
+    with pytest.raises(jaxexp.errors.ExportError, match="auxiliary data"):
         loaded.call(Node({"x": arr(3)}, 1.0))
 
 
@@ -426,6 +426,6 @@ def test_another_configuration_is_refused() -> None:
     blob = written(Node({"x": arr(3)}, Config((1, 2))))
     loaded = jaxexp.deserialize(blob)
     assert_same_values(jax.tree.leaves(loaded.call(Node({"x": arr(3)}, Config((1, 2))))), [2 * arr(3)])
-    with pytest.raises(jaxexp.ExportError, match="another tree structure"):
+    with pytest.raises(jaxexp.errors.ExportError, match="another tree structure"):
         loaded.call(Node({"x": arr(3)}, Config((1, 3))))
     assert "rate=0.5" in repr(jaxexp.deserialize(replaced_name(blob)).in_tree)

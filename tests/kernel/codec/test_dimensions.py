@@ -74,7 +74,7 @@ NONSENSE = (
 
 @each("text", NONSENSE)
 def test_what_nobody_prints(text: str) -> None:
-    with pytest.raises(jaxexp.DeserializationError) as error:
+    with pytest.raises(jaxexp.errors.DeserializationError) as error:
         read(text)
     assert error.value.path in ("in_avals[0].shape[0]", "unique_avals[0].shape[0]")
 
@@ -146,5 +146,5 @@ def test_large_numbers() -> None:
     (dimension,) = read(text)
     assert str(dimension) == text
     assert dimension == symbolic_shape(text, scope=dimension.scope)[0]
-    with pytest.raises(jaxexp.DeserializationError, match="twice"):
+    with pytest.raises(jaxexp.errors.DeserializationError, match="twice"):
         read("a*b + b*a")

@@ -19,6 +19,7 @@ from jax import export as jax_export
 
 import jaxexp
 from jaxexp._kernel.codec import binding, library_nodes, treedefs
+from jaxexp.errors import DeserializationError, ExportError, PolicyError, SerializationError
 from kit.compare import assert_same_values
 from kit.corpus import arr, spec
 from kit.each import each
@@ -77,8 +78,8 @@ def test_generic_node() -> None:
         (lambda: node["middle"], KeyError, "has no 'middle'"),
         (lambda: node[2], IndexError, None),
         (lambda: setattr(node, "right", 3), AttributeError, "immutable"),
-        (lambda: jaxexp.GenericNode(described("a:B"), [1]), jaxexp.ExportError, "2 children, not 1"),
-        (lambda: jaxexp.GenericNode(b"{}", []), jaxexp.ExportError, "made from its description in an artifact"),
+        (lambda: jaxexp.GenericNode(described("a:B"), [1]), ExportError, "2 children, not 1"),
+        (lambda: jaxexp.GenericNode(b"{}", []), ExportError, "made from its description in an artifact"),
     ):
         with pytest.raises(error, match=message):
             use()
@@ -104,7 +105,7 @@ def test_arguments_for_generic_nodes() -> None:
         collections.OrderedDict(left=arr(2), right=arr(1)), Node({"left": arr(2), "right": arr(1)}, None),
         Pair(arr(1), (arr(2),)),
     ):  # fmt: skip
-        with pytest.raises(jaxexp.ExportError, match="another tree structure") as error:
+        with pytest.raises(ExportError, match="another tree structure") as error:
             loaded.call(wrong)
         assert "right, left" in str(error.value) or isinstance(wrong, Pair)
 
@@ -116,7 +117,7 @@ def test_errors_leave_out_what_would_fit() -> None:
         ((Pair(arr(1), arr(2)), [arr(1)]), "args[0][1]: expected <class 'dict'>, found <class 'list'>"),
         ((Pair(arr(1), [arr(2)]), {"step": arr(1)}), "expected one array, found <class 'list'> of 1"),
     ):
-        with pytest.raises(jaxexp.ExportError, match="another tree structure") as error:
+        with pytest.raises(ExportError, match="another tree structure") as error:
             loaded.call(wrong)
         assert len(str(error.value).splitlines()) == 2
         assert line in str(error.value)
@@ -141,9 +142,7 @@ def test_functions_in_static_data_are_compared() -> None:
     result = loaded.call(value)["same"]
     assert type(result) is Node
     assert result.aux is jnp.sin
-    with pytest.raises(
-        jaxexp.ExportError, match=r"auxiliary data of .*Node is .*sin.* in export and .*cos.* in the call"
-    ):
+    with pytest.raises(ExportError, match=r"auxiliary data of .*Node is .*sin.* in export and .*cos.* in the call"):
         loaded.call(Node({"x": arr(2)}, jnp.cos))
     generic = loaded.in_tree.unflatten([arr(2)])[0][0]
     assert "sin" in generic._static
@@ -197,7 +196,7 @@ def test_strict_names_all_types_and_how_to_register_them() -> None:
     Local = collections.namedtuple("Local", "x")
     value = {"a": Pair(arr(1), Local(arr(1))), "b": Node({"x": arr(1)}, 3), "c": Pair(arr(1), None)}
     exported = jaxexp.export(jax.jit(lambda t: (MISSING, t)))(value)
-    with pytest.raises(jaxexp.SerializationError) as error:
+    with pytest.raises(SerializationError) as error:
         exported.serialize(strict=True)
     lines = str(error.value).split("\n  ")
     assert "4 pytree node types" in lines[0]
@@ -208,12 +207,12 @@ def test_strict_names_all_types_and_how_to_register_them() -> None:
     assert "register_pytree_node_serialization(Node, " in lines[3]
     assert "auxiliary data is of <class 'tuple'>" in lines[3]
     assert "serialize_auxdata=lambda _: b'', deserialize_auxdata=lambda _: None)" in lines[4]
-    with pytest.raises(jaxexp.SerializationError, match="4 pytree node types"):
+    with pytest.raises(SerializationError, match="4 pytree node types"):
         exported.save("never", strict=True)
     assert written({"x": arr(1)}, strict=True) == written({"x": arr(1)})
     # The line does what the message says.
     exec(line, {"jaxexp": jaxexp, "Local": Local})
-    with pytest.raises(jaxexp.SerializationError, match="3 pytree node types") as error:
+    with pytest.raises(SerializationError, match="3 pytree node types") as error:
         exported.serialize(strict=True)
     assert "Local" not in str(error.value)
 
@@ -221,7 +220,7 @@ def test_strict_names_all_types_and_how_to_register_them() -> None:
 def test_strict_refuses_keys_that_are_not_strings() -> None:
     for kind in (dict, collections.OrderedDict):
         exported = jaxexp.export(jax.jit(lambda t: t[1]))(kind({1: arr(1)}))
-        with pytest.raises(jaxexp.SerializationError, match=r"with strict=True: .* keys that are not strings") as error:
+        with pytest.raises(SerializationError, match=r"with strict=True: .* keys that are not strings") as error:
             exported.serialize(strict=True)
         assert isinstance(error.value, TypeError)
         exported.serialize()
@@ -229,13 +228,13 @@ def test_strict_refuses_keys_that_are_not_strings() -> None:
 
 def test_a_tuple_with_other_values_than_fields() -> None:
     odd = type("Odd", (tuple,), {"_fields": ("one", "two")})
-    with pytest.raises(jaxexp.SerializationError, match=r"Odd.* with 1 values, which is not a namedtuple of as many"):
+    with pytest.raises(SerializationError, match=r"Odd.* with 1 values, which is not a namedtuple of as many"):
         library_nodes.describe(odd, None, 1)  # JAX refuses such a tuple where it asks for keys
 
 
 def test_old_readers_are_refused() -> None:
     exported = jaxexp.export(jax.jit(double))(Pair(arr(1), arr(1)))
-    with pytest.raises(jaxexp.ExportError, match=r"Pair.*0\.10\.2"):
+    with pytest.raises(ExportError, match=r"Pair.*0\.10\.2"):
         exported.serialize(compatibility="jax-0.6.2")
     exported.serialize(compatibility="jax-0.10.2")
 
@@ -290,7 +289,7 @@ def test_generic_nodes_of_names(library: str, way_of_trees: None) -> None:
     assert type(loaded.call(node)) is jaxexp.GenericNode
     assert jaxexp.deserialize(blob).in_tree == loaded.in_tree
     assert jaxexp.deserialize(registered(new_name())).in_tree != loaded.in_tree
-    with pytest.raises(jaxexp.ExportError, match=f"{name} has the children x, y, and .*Q y, x"):
+    with pytest.raises(ExportError, match=f"{name} has the children x, y, and .*Q y, x"):
         loaded.call(collections.namedtuple("Q", "y x")(arr(2), arr(1)))
     with pytest.raises(ValueError, match="unregistered type"):
         jax_export.deserialize(bytearray(blob))  # as before
@@ -312,7 +311,7 @@ def test_they_are_written_as_they_were() -> None:
     }
     assert jaxexp.compatibility(blob).custom_nodes == (name,)
     assert jaxexp.compatibility(on_the_way["strict"]).readable_by(jax.__version__)
-    with pytest.raises(jaxexp.ExportError, match=f"nodes of {name}; write for JAX 0.4.35 or newer"):
+    with pytest.raises(ExportError, match=f"nodes of {name}; write for JAX 0.4.35 or newer"):
         loaded.serialize(compatibility="jax-0.4.34")
     Here = collections.namedtuple("Here", "x y")
     jax_export.register_namedtuple_serialization(Here, serialized_name=name)
@@ -346,7 +345,7 @@ def test_a_class_with_other_fields_is_no_substitute() -> None:
     loaded = jaxexp.deserialize(registered(name))
     Swapped = collections.namedtuple("Swapped", "y x")
     jaxexp.register_namedtuple_serialization(Swapped, serialized_name=name)
-    with pytest.raises(jaxexp.ExportError, match=f"{name} has the children x, y, and {name} y, x"):
+    with pytest.raises(ExportError, match=f"{name} has the children x, y, and {name} y, x"):
         loaded.call(Swapped(arr(2), arr(1)))
     result = loaded.call({"x": arr(1), "y": arr(2)})
     assert type(result) is jaxexp.GenericNode  # whose fields are in the artifact's order
@@ -367,13 +366,13 @@ def test_auxiliary_data_of_registered_functions() -> None:
         pass
 
     jax.tree_util.register_pytree_node(Here, lambda n: ((n.child,), n.tag), lambda tag, children: Here(*children, tag))
-    with pytest.raises(jaxexp.ExportError, match=rf"{name} has the children 0, and .*Here child"):
+    with pytest.raises(ExportError, match=rf"{name} has the children 0, and .*Here child"):
         loaded.call(Here(arr(2), "red"))
     jaxexp.register_pytree_node_serialization(
         Here, serialized_name=name, serialize_auxdata=str.encode, deserialize_auxdata=bytes.decode
     )
     assert loaded.call(node).tag == "red"
-    with pytest.raises(jaxexp.ExportError, match=f"of {name} is b'red' in export and b'blue' in the call"):
+    with pytest.raises(ExportError, match=f"of {name} is b'red' in export and b'blue' in the call"):
         loaded.call(Here(arr(2), "blue"))
 
 
@@ -388,17 +387,17 @@ def test_names_of_fields() -> None:
 
 def test_names_of_newer_versions_are_refused() -> None:
     name = new_name()
-    with pytest.raises(jaxexp.DeserializationError, match=r"'jaxexp\.\w+', which is unknown here: a newer jaxexp"):
+    with pytest.raises(DeserializationError, match=r"'jaxexp\.\w+', which is unknown here: a newer jaxexp"):
         jaxexp.deserialize(registered(name).replace(name.encode(), b"jaxexp.".ljust(len(name), b"x")))
-    with pytest.raises(jaxexp.ExportError, match="a newer jaxexp may know it"):
+    with pytest.raises(ExportError, match="a newer jaxexp may know it"):
         jaxexp.GenericNode(b"", [], "jaxexp.other")
 
 
 def test_a_policy_can_refuse_them() -> None:
     strict, name = jaxexp.Policy(unregistered_nodes=False), new_name()
     jaxexp.deserialize(registered(name), policy=jaxexp.Policy())
-    with pytest.raises(jaxexp.PolicyError, match=f"unregistered classes: {name}. Register the classes"):
+    with pytest.raises(PolicyError, match=f"unregistered classes: {name}. Register the classes"):
         jaxexp.deserialize(registered(name), policy=strict)
     decomposed = jaxexp.export(jax.jit(jnp.linalg.qr))(spec((3, 3))).serialize()
-    with pytest.raises(jaxexp.PolicyError, match=r"QRResult\. These classes are JAX's own, .* tuples or dicts"):
+    with pytest.raises(PolicyError, match=r"QRResult\. These classes are JAX's own, .* tuples or dicts"):
         jaxexp.deserialize(decomposed, policy=strict)

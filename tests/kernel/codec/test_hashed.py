@@ -23,6 +23,7 @@ from jaxexp._errors import SerializationTypeError
 from jaxexp._kernel.artifact import dict_keys
 from jaxexp._kernel.artifact.node import Description
 from jaxexp._kernel.codec import library_nodes
+from jaxexp.errors import DeserializationError, ExportError
 from kit import costs, hostile
 from kit.each import each
 from kit.layout import CUSTOM, DICT, LEAF, LIST, NONE, TUPLE, aval, function, node, of_values, repeated, table
@@ -130,7 +131,7 @@ def test_keys_of_dicts() -> None:
             assert jaxexp.deserialize(artifact(64, name, tagged(make, 64))).out_tree.num_leaves == 0
             refused.append(artifact(65, name, tagged(make, 65)))
     for blob in refused:
-        with pytest.raises(jaxexp.DeserializationError, match="65 keys or elements with the hash"):
+        with pytest.raises(DeserializationError, match="65 keys or elements with the hash"):
             jaxexp.deserialize(blob)
     # Keys that are no numbers, as JAX would write them; jaxexp writes such keys in its own encoding.
     loaded = jaxexp.deserialize(artifact(2, "collections.OrderedDict", [math.nan, -math.inf]))
@@ -155,7 +156,7 @@ def test_keys_that_have_no_text_are_positions(key: Any) -> None:
 def test_a_class_whose_name_has_no_text() -> None:
     odd = type("Odd", (), {"__qualname__": "\ud800"})
     jax.tree_util.register_pytree_node(odd, lambda _: ((), None), lambda _, __: odd())
-    with pytest.raises(jaxexp.ExportError, match="surrogate"):
+    with pytest.raises(ExportError, match="surrogate"):
         jaxexp.export(jax.jit(lambda x: 0))(odd()).serialize()
 
 
@@ -221,7 +222,7 @@ def test_cost_of_auxiliary_data(family: str) -> None:
     jaxexp.deserialize(aux(None))
     for read in (jaxexp.deserialize, jaxexp.inspect, lambda blob: jaxexp.deserialize(blob, policy=STRICT)):
         start = time.process_time()
-        with contextlib.suppress(jaxexp.ExportError):
+        with contextlib.suppress(ExportError):
             read(blob)
         spent = time.process_time() - start
         if spent > costs.allowed_seconds(len(blob), 1):
@@ -247,7 +248,7 @@ def test_shapes_of_one_hash(is_sharded: bool) -> None:
         if count == 64:
             assert len(jaxexp.deserialize(blob).in_avals) == 3 * count
             continue
-        with pytest.raises(jaxexp.DeserializationError, match="of different hashes, found more than 64") as error:
+        with pytest.raises(DeserializationError, match="of different hashes, found more than 64") as error:
             jaxexp.deserialize(blob)
         assert error.value.path == "in_avals[192].shape"
     avals = [aval(str(i), "2") for i in range(1, 1000)]
@@ -316,7 +317,7 @@ def with_node(description: bytes, children: int = 2) -> bytes:
 def test_hostile_descriptions(description: bytes, match: str) -> None:
     blob = with_node(description)
     for read in (jaxexp.deserialize, jaxexp.inspect):
-        with pytest.raises(jaxexp.DeserializationError, match=match) as error:
+        with pytest.raises(DeserializationError, match=match) as error:
             read(blob)
         assert error.value.path == "in_tree.children[0].children[0].children[0]"
         assert len(str(error.value)) < 600
@@ -348,9 +349,9 @@ def test_what_is_never_described() -> None:
 
 def test_wrong_number_of_children() -> None:
     blob = with_node(described("a:B"), children=3)
-    with pytest.raises(jaxexp.DeserializationError, match=r"3 children, on which .*a\.B has 2 children"):
+    with pytest.raises(DeserializationError, match=r"3 children, on which .*a\.B has 2 children"):
         jaxexp.deserialize(blob)
-    with pytest.raises(jaxexp.DeserializationError, match=r"a\.B has 2 children"):
+    with pytest.raises(DeserializationError, match=r"a\.B has 2 children"):
         jaxexp.inspect(blob)
 
 

@@ -102,7 +102,7 @@ def test_a_call_with_other_keys_is_refused() -> None:
     ):
         loaded = jaxexp.deserialize(jaxexp.export(jax.jit(squares))(value).serialize())
         for wrong in others:
-            with pytest.raises(jaxexp.ExportError):
+            with pytest.raises(jaxexp.errors.ExportError):
                 loaded.call(wrong)
 
 
@@ -110,9 +110,9 @@ def test_nan_is_one_object() -> None:
     """In Python NaN equals nothing but the very object that it is, so it has to be math.nan."""
     loaded = jaxexp.deserialize(jaxexp.export(jax.jit(squares))(of(math.nan)).serialize())
     assert next(iter(loaded.call(of(math.nan)))) is math.nan
-    with pytest.raises(jaxexp.ExportError):
+    with pytest.raises(jaxexp.errors.ExportError):
         loaded.call(of(float("nan")))
-    with pytest.raises(jaxexp.SerializationError, match="NaN"):
+    with pytest.raises(jaxexp.errors.SerializationError, match="NaN"):
         jaxexp.export(jax.jit(lambda t: 0))(of(float("nan"), float("nan"))).serialize()
 
 
@@ -149,7 +149,7 @@ def test_keys_that_cannot_be_serialized(key: Any, make: Any) -> None:
     for refused in (make(1), value):
         with pytest.raises((TypeError, NotImplementedError)) as theirs:
             jax_export.export(jax.jit(lambda t: 0))(refused).serialize()
-    with pytest.raises(jaxexp.SerializationError) as ours:
+    with pytest.raises(jaxexp.errors.SerializationError) as ours:
         jaxexp.export(jax.jit(lambda t: 0))(value).serialize()
     assert isinstance(ours.value, NotImplementedError if isinstance(theirs.value, NotImplementedError) else TypeError)
     text = str(ours.value)
@@ -166,7 +166,7 @@ def test_keys_that_are_too_deep() -> None:
             key = (key,)
         if depth == 64:
             check(of(key), jaxexp, jaxexp)
-    with pytest.raises(jaxexp.SerializationError, match="64 levels"):
+    with pytest.raises(jaxexp.errors.SerializationError, match="64 levels"):
         jaxexp.export(jax.jit(lambda t: 0))(of(key)).serialize()
 
 
@@ -219,7 +219,7 @@ def test_hostile_auxdata(name: str, auxdata: bytes, match: str) -> None:
     if name == "jaxexp.OrderedDict" and match in ("ascending", "not supported between"):
         assert jaxexp.deserialize(blob).out_tree.num_leaves == 0  # an OrderedDict may have its keys in any order
         return
-    with pytest.raises(jaxexp.DeserializationError, match=match) as error:
+    with pytest.raises(jaxexp.errors.DeserializationError, match=match) as error:
         jaxexp.deserialize(blob)
     assert error.value.path == "out_tree.children[1]"
     assert name in error.value.expected
@@ -272,7 +272,7 @@ def test_defaultdict() -> None:
     """What makes the missing values is a function; `list` is a name that every process has."""
     value = collections.defaultdict(list, of("b", "a"))
     exported = jaxexp.export(jax.jit(squares))(value)
-    with pytest.raises(jaxexp.SerializationError, match=r"defaultdict.*register_pytree_node_serialization"):
+    with pytest.raises(jaxexp.errors.SerializationError, match=r"defaultdict.*register_pytree_node_serialization"):
         exported.serialize(strict=True)
     result = jaxexp.deserialize(exported.serialize()).call(value)
     assert type(result) is collections.defaultdict
@@ -345,7 +345,7 @@ def test_the_collector_is_as_it_was() -> None:
         for switch, is_on in ((gc.enable, True), (gc.disable, False)):
             switch()
             function.serialize()
-            with pytest.raises(jaxexp.SerializationError):
+            with pytest.raises(jaxexp.errors.SerializationError):
                 odd.serialize()
             assert gc.isenabled() == is_on
     finally:

@@ -118,7 +118,7 @@ def test_registered_classes(make: Callable[[Any], Any]) -> None:
 def test_unregistered_classes_are_stored_by_name(make: Callable[[Any], Any]) -> None:
     value = make(unittest.mock.Mock())  # in place of a library that registers
     exported = jaxexp.export(jax.jit(squares))(value)
-    with pytest.raises(jaxexp.SerializationError, match=type(value).__name__):
+    with pytest.raises(jaxexp.errors.SerializationError, match=type(value).__name__):
         exported.serialize(strict=True)
     result = jaxexp.deserialize(exported.serialize()).call(value)
     assert_same_values(jax.tree.leaves(result), jax.tree.leaves(squares(value)))
@@ -231,7 +231,7 @@ each_kind = each("fresh", [fresh_node, fresh_namedtuple])
 
 def refused(library: str, action: Callable[[], object], match: str = ".") -> ValueError:
     """By jaxexp with its own class of errors."""
-    with pytest.raises(jaxexp.ExportError if library == "jaxexp" else ValueError, match=match) as error:
+    with pytest.raises(jaxexp.errors.ExportError if library == "jaxexp" else ValueError, match=match) as error:
         action()
     assert isinstance(error.value, ValueError)
     return error.value

@@ -14,6 +14,7 @@ from jax.experimental import io_callback
 
 import jaxexp
 from jaxexp import _jax
+from jaxexp.errors import ExportError
 from kit.alike import LIBRARIES, raises_alike, reload
 from kit.corpus import Tagged, arr, f32, spec
 from kit.each import each
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.jax
 @each("not_jitted", [lambda x: x, Tagged, 3, None, "f"])
 def test_not_jitted(not_jitted) -> None:
     raises_alike(lambda library: library.export(not_jitted)(f32(1)), match="jit")
-    with pytest.raises(jaxexp.ExportError, match=r"not an object of <class '.*ArrayImpl'>: pass jax\.jit\(function\)"):
+    with pytest.raises(ExportError, match=r"not an object of <class '.*ArrayImpl'>: pass jax\.jit\(function\)"):
         jaxexp.export(jnp.ones((50, 50)))
 
 
@@ -119,14 +120,14 @@ def test_wrong_call_after_a_right_one() -> None:
     for _ in range(2):
         loaded.call(X, {"k": K, "n": N}, scale=f32(1))
         for args, kwargs, _match in WRONG_CALLS.values():
-            with pytest.raises(jaxexp.ExportError):
+            with pytest.raises(ExportError):
                 loaded.call(*args, **kwargs)
 
 
 def test_errors_name_the_argument() -> None:
     for mistake, where in {"dtype in tree": r"\[1\]\['n'\]|d\['n'\]|'n'", "rank of scalar": "scale"}.items():
         args, kwargs, _ = WRONG_CALLS[mistake]
-        with pytest.raises(jaxexp.ExportError, match=where):
+        with pytest.raises(ExportError, match=where):
             _function(jaxexp).call(*args, **kwargs)
 
 
@@ -175,7 +176,7 @@ def test_missing_vjp(order: int) -> None:
 @each("order", [1, 2])
 def test_serialize_without_vjp(order: int, tmp_path) -> None:
     raises_alike(lambda library: _loaded_sin(library, order - 1).serialize(vjp_order=order), match=r"(?i)vjp")
-    with pytest.raises(jaxexp.ExportError, match=r"(?i)vjp"):
+    with pytest.raises(ExportError, match=r"(?i)vjp"):
         _loaded_sin(jaxexp, order - 1).save(tmp_path / "f", vjp_order=order)
     assert list(tmp_path.iterdir()) == []
 
@@ -186,7 +187,7 @@ ONES = np.ones(3, np.float32)
 @pytest.mark.skipif(jax.devices()[0].platform == "gpu", reason="here it stands for the kind of GPU")
 @each("platforms", [["gpu"], ["cpu", "gpu"], "gpu"])
 def test_gpu_without_one(platforms: Any) -> None:
-    with pytest.raises(jaxexp.ExportError, match="'cuda' for GPUs of NVIDIA, or 'rocm'") as caught:
+    with pytest.raises(ExportError, match="'cuda' for GPUs of NVIDIA, or 'rocm'") as caught:
         jaxexp.export(jax.jit(jnp.sin), platforms=platforms)(ONES)
     with pytest.raises(RuntimeError) as of_jax:
         jax_export.export(jax.jit(jnp.sin), platforms=["gpu"])(ONES)
@@ -204,7 +205,7 @@ def test_names_that_jax_does_not_know(platforms: Any, caplog: pytest.LogCaptureF
     assert repr(next(p for p in platforms if p not in ("cpu", "tpu"))) in said
     assert all(name in said for name in ("cpu", "cuda", "rocm", "tpu"))
     if platforms == [3]:
-        with pytest.raises(jaxexp.ExportError, match="it was exported for 3, and is called on"):
+        with pytest.raises(ExportError, match="it was exported for 3, and is called on"):
             exported.call(ONES)
     caplog.clear()
     jaxexp.export(jax.jit(jnp.sin), platforms=["cpu", "cuda", "rocm", "tpu"])(ONES)

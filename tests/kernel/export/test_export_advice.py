@@ -147,7 +147,7 @@ def test_state_that_a_model_of_flax_changes(layer: Any, weights: bool) -> None:
 
 def test_other_things_are_shown() -> None:
     for other in (jnp.sin.__wrapped__, jax.jit(jnp.sin).lower(arr(2)), 3, "text"):
-        with pytest.raises(jaxexp.ExportError, match=r"made by jax\.jit, not .*: pass jax\.jit\(function\)"):
+        with pytest.raises(jaxexp.errors.ExportError, match=r"made by jax\.jit, not .*: pass jax\.jit\(function\)"):
             jaxexp.export(other)
 
 

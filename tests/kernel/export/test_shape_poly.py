@@ -119,11 +119,11 @@ def test_shapes_that_do_not_fit(name: str) -> None:
     for number, shapes in enumerate(function.bad):
         args = arguments(shapes)
         for call in (ours.call, read.call) if number else (ours.call, read.call, jax.jit(ours.call), of_theirs.call):
-            with pytest.raises(jaxexp.ExportError, match="calling"):
+            with pytest.raises(jaxexp.errors.ExportError, match="calling"):
                 call(*args)
         with pytest.raises(ValueError):
             theirs.call(*args)
-    with pytest.raises(jaxexp.ExportError, match="calling"):
+    with pytest.raises(jaxexp.errors.ExportError, match="calling"):
         jax.vmap(ours.call)(*(x[None] for x in args))
     for call in (jax.jit(read.call), *([jax_export.deserialize(ours.serialize()).call] if "bound" in name else [])):
         with pytest.raises(ValueError):  # JAX's own, where JAX compiles
@@ -170,7 +170,7 @@ def test_called_with_symbolic_shapes(shapes: str) -> None:
             gradient = jax.jit(jax.grad(lambda x, call=again.call: call(x, y)[0].sum()))(x)
             np.testing.assert_allclose(gradient, np.broadcast_to(y, x.shape), rtol=1e-6)
     for wrong in (["n, m", "n"], ["2*n, n", "n + 1"], ["n, m", "k"]):
-        with pytest.raises(jaxexp.ExportError, match="calling"):
+        with pytest.raises(jaxexp.errors.ExportError, match="calling"):
             jaxexp.export(jax.jit(callee.call))(*specs_of(jaxexp, wrong))
 
 
@@ -181,7 +181,7 @@ def test_callers_constraints_satisfy_the_callee() -> None:
     exported = jaxexp.export(jax.jit(callee.call))(spec((2 * n,)))
     np.testing.assert_allclose(exported.call(arr(6)), arr(6)[:4].reshape(2, 2))
     (m,) = jaxexp.symbolic_shape("m")
-    with pytest.raises(jaxexp.ExportError, match="calling"):
+    with pytest.raises(jaxexp.errors.ExportError, match="calling"):
         jaxexp.export(jax.jit(callee.call))(spec((2 * m,)))
 
 
@@ -246,11 +246,11 @@ def test_constraints_of_what_is_made_of_a_loaded_function() -> None:
     caller = jaxexp.export(jax.jit(jax.vmap(bound.call)))(spec((1, *x.shape)))
     np.testing.assert_allclose(caller.call(arr(1, 4, 2)), jax.vmap(bound.call)(arr(1, 4, 2)), rtol=1e-6)
     for call, shape in ((caller.call, (1, 3, 2)), (jax.vmap(bound.call), (1, 3, 2)), (bound.raised(), (3, 2))):
-        with pytest.raises(jaxexp.ExportError, match=r"calling .*b >= 4"):
+        with pytest.raises(jaxexp.errors.ExportError, match=r"calling .*b >= 4"):
             call(arr(*shape))
-    with pytest.raises(jaxexp.ExportError, match=r"specializing .*b >= 4"):
+    with pytest.raises(jaxexp.errors.ExportError, match=r"specializing .*b >= 4"):
         bound.specialize(x)
-    with pytest.raises(jaxexp.ExportError, match=r"saving .*b >= 4"):
+    with pytest.raises(jaxexp.errors.ExportError, match=r"saving .*b >= 4"):
         bound.serialize(sizes=[{"b": 3}])
 
 

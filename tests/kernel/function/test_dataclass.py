@@ -21,6 +21,7 @@ from jax import export as jax_export
 
 import jaxexp
 from jaxexp._kernel.function.data import attributes_of
+from jaxexp.errors import ExportError
 from kit.alike import LIBRARIES, reload
 from kit.compare import assert_same_fields, assert_same_values
 from kit.corpus import CASES, arr
@@ -117,7 +118,7 @@ def test_arguments_that_the_module_takes(kept: Any) -> None:
 
 def test_an_argument_that_does_not_exist() -> None:
     for index in (-1, 1, "0"):
-        with pytest.raises(jaxexp.ExportError, match=f"module_kept_var_idx has indices of the 1 arg.*found {index!r}"):
+        with pytest.raises(ExportError, match=f"module_kept_var_idx has indices of the 1 arg.*found {index!r}"):
             dataclasses.replace(exported_case("sin"), module_kept_var_idx=(0, index))
 
 
@@ -161,7 +162,7 @@ def test_functions_with_a_vjp_cannot_be_pickled() -> None:
     """jax.export cannot do it either. A function that was changed after loading has its VJP only in this process."""
     loaded = jaxexp.deserialize(exported_case("sin").serialize(vjp_order=1))
     for exported in (exported_case("sin"), dataclasses.replace(loaded, fun_name="other")):
-        with pytest.raises(jaxexp.ExportError, match=r"serialize\(vjp_order=.*_get_vjp=None") as error:
+        with pytest.raises(ExportError, match=r"serialize\(vjp_order=.*_get_vjp=None") as error:
             pickle.dumps(exported)
         assert isinstance(error.value, TypeError)
         assert isinstance(error.value, AttributeError), "as in jax.export"

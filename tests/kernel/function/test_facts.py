@@ -214,7 +214,7 @@ def swapped(pair: Any) -> Iterator[tuple[jaxexp.Exported, Any]]:
 def test_no_way_swaps_results(way: str, swapped: tuple[jaxexp.Exported, Any], tmp_path: Path) -> None:
     """`call` refuses it, whatever was done to the function before."""
     function, args = swapped
-    with pytest.raises(jaxexp.ExportError, match=r"library_of_facts\.Pair"):
+    with pytest.raises(jaxexp.errors.ExportError, match=r"library_of_facts\.Pair"):
         made = WAYS[way](function, tmp_path)
         made.call(*args[1:] if isinstance(made, jaxexp.BoundExported) else args)
 
@@ -239,5 +239,5 @@ def test_no_way_writes_other_names(way: str, pair: Any, tmp_path: Path) -> None:
 def test_jax_export_gets_no_swapped_function(swapped: tuple[jaxexp.Exported, Any]) -> None:
     """Its objects have no place for what the artifact says of the class."""
     function, _ = swapped
-    with pytest.raises(jaxexp.ExportError, match=r"library_of_facts\.Pair"):
+    with pytest.raises(jaxexp.errors.ExportError, match=r"library_of_facts\.Pair"):
         function.to_jax()

@@ -138,13 +138,13 @@ def test_a_mesh_like_that_of_the_export(golden: str) -> None:
     results = [exported.call(*map(jax.device_put, arguments, exported.in_shardings_jax(mesh))) for mesh in (m, made)]
     assert_same_values(*results)
     for wrong in (jax.devices()[:1], [*jax.devices(), *jax.devices()]):
-        with pytest.raises(jaxexp.ExportError, match=f"for {exported.nr_devices} devices, found {len(wrong)}"):
+        with pytest.raises(jaxexp.errors.ExportError, match=f"for {exported.nr_devices} devices, found {len(wrong)}"):
             exported.make_mesh(wrong)
 
 
 def made_by(exported: jaxexp.Exported, provoke: Any, said: str = r"make_mesh\(\), or jax\.make_mesh") -> Mesh:
     """The mesh that the line makes which an error has."""
-    with pytest.raises(jaxexp.ExportError, match=said) as error:
+    with pytest.raises(jaxexp.errors.ExportError, match=said) as error:
         provoke()
     line = re.search(r"jax\.make_mesh\(.*\)", str(error.value))
     assert line is not None
@@ -219,7 +219,7 @@ def test_called_inside_shard_map(name: str, axis_names: str) -> None:
 @each("name, axis_names", [("shardings", "uv"), ("shard_map", "u"), ("constraint", "u"), ("size one", "uv")])
 def test_refused_inside_shard_map(name: str, axis_names: str) -> None:
     """What jax.export hands to the compiler, which raises errors of several types or ends the process."""
-    with pytest.raises(jaxexp.ExportError, match=r"inside jax\.shard_map.*'u'.*exported with shardings"):
+    with pytest.raises(jaxexp.errors.ExportError, match=r"inside jax\.shard_map.*'u'.*exported with shardings"):
         _in_shard_map(jaxexp, name, set(axis_names))
 
 
@@ -320,7 +320,7 @@ def test_wrong_axis_names() -> None:
     m = mesh((4, 2), ("data", "model"))
     for match, names in WRONG_NAMES.items():
         for shardings in exported.in_shardings_jax, exported.out_shardings_jax:
-            with pytest.raises(jaxexp.ExportError, match=match):
+            with pytest.raises(jaxexp.errors.ExportError, match=match):
                 shardings(m, axis_names=names)
     for match, other in (  # they do not excuse another mesh
         (r"axis_sizes \(4, 2\).*\(2, 4\)", mesh((2, 4), ("data", "model"))),
@@ -328,9 +328,9 @@ def test_wrong_axis_names() -> None:
         (r"leaves out.*'more'", mesh((4, 2, 1), ("data", "model", "more"))),
         ("pass the mesh", None),
     ):
-        with pytest.raises(jaxexp.ExportError, match=match):
+        with pytest.raises(jaxexp.errors.ExportError, match=match):
             exported.in_shardings_jax(other, axis_names=NAMES)
-    with pytest.raises(jaxexp.ExportError, match=r"axis_names=.*exported: given"):
+    with pytest.raises(jaxexp.errors.ExportError, match=r"axis_names=.*exported: given"):
         exported.in_shardings_jax(m)
 
 

@@ -125,7 +125,7 @@ def test_second_derivatives(name: str) -> None:
     assert any(jnp.any(x != 0) for x in expected)
     for route in ("ours to jax", "jax to ours"):
         if c.shared_order < 2 and route == "jax to ours":
-            with pytest.raises(jaxexp.ExportError, match="vjp_order"):
+            with pytest.raises(jaxexp.errors.ExportError, match="vjp_order"):
                 second_order(loaded(route, name).call, p.args, {})
         else:
             assert_same_values(second_order(loaded(route, name).call, p.args, {}), expected)
@@ -190,7 +190,7 @@ def test_unreduced_by_another_operation_is_refused() -> None:
         return
     s = NamedSharding(abstract(Explicit), P("x", unreduced={"y"}, unreduced_kind=kinds.max))
     exported = dataclasses.replace(jaxexp.export(jax.jit(jnp.sin))(arr(4)), _in_named_shardings=(s,))
-    with pytest.raises(jaxexp.SerializationError, match="unreduced"):
+    with pytest.raises(jaxexp.errors.SerializationError, match="unreduced"):
         exported.serialize()
 
 
@@ -204,7 +204,7 @@ def test_result_whose_sharding_is_left_open() -> None:
     assert P.UNCONSTRAINED in ours._out_named_shardings[0].spec
     assert_same_values(ours.call(x), fun(x))
     assert_same_placement(ours.call(x), theirs.call(x))
-    with pytest.raises(jaxexp.SerializationError, match=r"_out_named_shardings\[0\].*UNCONSTRAINED"):
+    with pytest.raises(jaxexp.errors.SerializationError, match=r"_out_named_shardings\[0\].*UNCONSTRAINED"):
         ours.serialize()
     with pytest.raises(TypeError):
         theirs.serialize()

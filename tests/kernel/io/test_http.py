@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 
 import jaxexp
-from jaxexp import Archive, DeserializationError, ExportError, load
+from jaxexp import Archive, load
 from jaxexp._kernel.io import http, remote, version
 from jaxexp._kernel.io.version import Version, described, facts_of
+from jaxexp.errors import DeserializationError, ExportError
 from kit.archive_files import make
 from kit.archives import blob
 from kit.each import each
@@ -139,7 +140,7 @@ def test_whatever_storage_says(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert (size, text) == described("memory://file") == (3, f"{name} first")
     said[name] = "second"
     assert described("memory://file") != (3, text)
-    with pytest.raises(jaxexp.DeserializationError, match="the file has changed since it was opened"):
+    with pytest.raises(jaxexp.errors.DeserializationError, match="the file has changed since it was opened"):
         version.check(facts_of(said))
     del said[name]  # then no two states are known to be the same
     assert described("memory://file") != described("memory://file")

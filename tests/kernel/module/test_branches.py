@@ -223,5 +223,5 @@ def test_callbacks_in_branches_of_data_are_refused() -> None:
         return jax.lax.cond(x[0, 0] > 0, named(CALLBACK), choose(cpu=jnp.sin, default=jnp.cos), x)
 
     exported = exported_with(function, CALLBACK, platforms=("cpu", "tpu"))
-    with pytest.raises(jaxexp.ExportError, match="calls back to Python"):
+    with pytest.raises(jaxexp.errors.ExportError, match="calls back to Python"):
         jaxexp.deserialize(exported.serialize()).call(x)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.jax
 
 
 def refused(module: bytes, match: str) -> None:
-    with pytest.raises(jaxexp.DeserializationError, match=match):
+    with pytest.raises(jaxexp.errors.DeserializationError, match=match):
         _native.check_bytecode(module)
 
 
@@ -44,7 +44,7 @@ def test_genuine_modules_pass() -> None:
     for name, module in found.items():
         try:
             _native.check_bytecode(module)
-        except jaxexp.DeserializationError as error:
+        except jaxexp.errors.DeserializationError as error:
             pytest.fail(f"{name}: {error}")
 
 
@@ -98,7 +98,7 @@ def module() -> bytes:
 
 def test_every_shortened_module(module) -> None:
     for end in range(len(module)):
-        with pytest.raises(jaxexp.DeserializationError) as error:
+        with pytest.raises(jaxexp.errors.DeserializationError) as error:
             _native.check_bytecode(module[:end])
         assert error.value.path == "mlir_module_serialized"
     for bad in (b"", b"ML", b"module {}", bytes(100), b"ML\xefR" + b"\xff" * 50):
@@ -277,7 +277,7 @@ def test_harmless(what: str) -> None:
 @each("what", HARMFUL)
 def test_harmful(what: str) -> None:
     refused(HARMFUL[what], "MLIR bytecode")
-    with pytest.raises(jaxexp.DeserializationError):
+    with pytest.raises(jaxexp.errors.DeserializationError):
         mlir.parse(HARMFUL[what], context())
 
 
@@ -301,7 +301,7 @@ def test_names_that_are_not_utf_8(what: str) -> None:
         lambda: jaxexp.deserialize(blob, policy=jaxexp.Policy(max_devices=1)),
         lambda: jaxexp.deserialize(blob).serialize(locations="names"),
     ):
-        with pytest.raises(jaxexp.DeserializationError, match="a name that is not UTF-8"):
+        with pytest.raises(jaxexp.errors.DeserializationError, match="a name that is not UTF-8"):
             use()
     values = named_devices.module(argument=r'jax.x = "\FF", mhlo.sharding = "\FF"')  # which may be anything
     _native.check_bytecode(named_devices.bytecode(values))
@@ -397,7 +397,7 @@ with _jax.make_ir_context() as context:
         try:
             mlir.parse(bytes.fromhex(line), context)
             parsed += 1
-        except jaxexp.DeserializationError:
+        except jaxexp.errors.DeserializationError:
             refused += 1
 print(refused, parsed)
 """

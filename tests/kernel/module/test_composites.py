@@ -16,6 +16,7 @@ from jaxexp import _jax
 from jaxexp._kernel.module import composites, mlir
 from jaxexp._kernel.module.composites import Meaning
 from jaxexp._readback.refused import RefusedError
+from jaxexp.errors import DeserializationError, PolicyError
 from kit import other_modules
 from kit.corpus import spec
 from kit.each import each
@@ -132,11 +133,11 @@ def test_two_meanings_are_refused(name: str, caplog: pytest.LogCaptureFixture) -
     np.testing.assert_allclose(jax.vmap(exported.call)(X[None])[0], exported.call(X), rtol=1e-6)
     assert f"chlo.{name}" in caplog.text
     for to in (None, "0.4.30"):
-        with pytest.raises(jaxexp.DeserializationError, match=expected):
+        with pytest.raises(DeserializationError, match=expected):
             jaxexp.migrate(exported.serialize(), to=to)
-    with pytest.raises(jaxexp.DeserializationError, match=expected):
+    with pytest.raises(DeserializationError, match=expected):
         exported.serialize(compatibility="0.4.30")
-    with pytest.raises(jaxexp.PolicyError, match=rf"has a composite chlo.{name} with another function"):
+    with pytest.raises(PolicyError, match=rf"has a composite chlo.{name} with another function"):
         jaxexp.Policy().check(exported)
     jaxexp.Policy(operations=[f"chlo.{name}"]).check(exported)
 
@@ -159,14 +160,14 @@ def test_comparing_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         with _jax.make_ir_context():
             found = [meaning for *_, meaning in composites.of_chlo(many_composites(most, name, version))]
             assert found == [Meaning.FUNCTION if name == "lgamma" else Meaning.TWO] * most
-            with pytest.raises(jaxexp.DeserializationError, match=f"expected at most {most} kinds of composites"):
+            with pytest.raises(DeserializationError, match=f"expected at most {most} kinds of composites"):
                 list(composites.of_chlo(many_composites(most + 1, name, version)))
             assert len(list(composites.of_chlo(many_composites(most + 1, "erf", 9)))) == most + 1, "XLA knows no such"
             trusted = composites.of_chlo(many_composites(most + 1, name, version), is_trusted=lambda name: True)
             assert list(trusted) == []
             budget = composites.Budget()
             list(composites.of_chlo(many_composites(most, name, version), budget))
-            with pytest.raises(jaxexp.DeserializationError, match="kinds of composites"):
+            with pytest.raises(DeserializationError, match="kinds of composites"):
                 list(composites.of_chlo(many_composites(1, name, version, said="y = {i} : i64"), budget))
 
 

@@ -49,7 +49,7 @@ def test_unknown_targets_are_named(api_version: int, tmp_path: Path) -> None:
     exported = calling("jaxexp_nowhere", api_version=api_version)
     message = r"calling function: .* on cpu: jaxexp_nowhere\. Register each with jax\.ffi\.register_ffi_target"
     for call in (exported.call, lambda x: exported.precompile(into=tmp_path / "f.exe")):
-        with pytest.raises(jaxexp.ExportError, match=message) as error:
+        with pytest.raises(jaxexp.errors.ExportError, match=message) as error:
             call(X)
         assert isinstance(error.value, jax.errors.JaxRuntimeError), "as in jax.export"
         assert isinstance(error.value.__cause__, jax.errors.JaxRuntimeError)
@@ -86,7 +86,7 @@ def test_other_names_are_explained() -> None:
         ("lapack_sgone", r"lapack_sgone\. .* need the JAX release that exported the function"),
         ("xla_python_cpu_callback", r"calls back to Python \(xla_python_cpu_callback\)"),
     ):
-        with pytest.raises(jaxexp.ExportError, match=message):
+        with pytest.raises(jaxexp.errors.ExportError, match=message):
             calling(target, api_version=2).call(X)
 
 
@@ -123,7 +123,7 @@ def test_old_calls_that_no_release_wrote(count: int, message: str) -> None:
         lambda: loaded.specialize(X),
         lambda: loaded.call(X),
     ):
-        with pytest.raises(jaxexp.ExportError, match=message):
+        with pytest.raises(jaxexp.errors.ExportError, match=message):
             use()
 
 
@@ -138,7 +138,7 @@ def test_registered_targets_are_called() -> None:
     capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
     untyped = capsule(ctypes.cast(double, ctypes.c_void_p), b"xla._CUSTOM_CALL_TARGET", None)
     exported = calling("jaxexp_double", api_version=2)
-    with pytest.raises(jaxexp.ExportError, match="jaxexp_double"):
+    with pytest.raises(jaxexp.errors.ExportError, match="jaxexp_double"):
         exported.call(X)
     jax.ffi.register_ffi_target("jaxexp_double", untyped, platform="cpu", api_version=0)
     KEPT.append(double)
@@ -160,7 +160,7 @@ def test_registered_typed_targets_are_called() -> None:
         return a, jax.ffi.ffi_call("jaxexp_potrf", shapes)(a, uplo=np.uint8(ord("L")))[0]
 
     exported = reread(factor, "jaxexp_potrf")
-    with pytest.raises(jaxexp.ExportError, match="jaxexp_potrf"):
+    with pytest.raises(jaxexp.errors.ExportError, match="jaxexp_potrf"):
         exported.call(X)
     jax.ffi.register_ffi_target("jaxexp_potrf", _lapack.registrations()["lapack_spotrf_ffi"], platform="cpu")
     _, found = exported.call(X)

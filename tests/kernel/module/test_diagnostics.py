@@ -61,7 +61,7 @@ def test_a_producer_is_text(use: str) -> None:
     """MLIR quotes it, too."""
     blob = bytearray(jaxexp.export(jax.jit(lambda x: x * 1))(X).serialize(trailer=False))
     blob[blob.index(b"StableHLO_v")] = 0xFF
-    with pytest.raises(jaxexp.DeserializationError, match="a producer that is not UTF-8"):
+    with pytest.raises(jaxexp.errors.DeserializationError, match="a producer that is not UTF-8"):
         USES[use](jaxexp.deserialize(blob))
 
 
@@ -80,7 +80,7 @@ def test_nothing_is_printed(use: str, names: tuple[bytes, ...], said: str, capfd
     try:
         found = str(USES[use](exported))
         assert use == "compatibility"
-    except jaxexp.DeserializationError as error:
+    except jaxexp.errors.DeserializationError as error:
         found = str(error)
     assert capfd.readouterr() == ("", "")
     assert said in found
@@ -102,7 +102,7 @@ def test_a_diagnostic_that_is_no_text(capfd: pytest.CaptureFixture[str]) -> None
         with _jax.make_ir_context() as context:
             try:
                 mlir.parse(bytes(changed), context)
-            except jaxexp.DeserializationError as error:
+            except jaxexp.errors.DeserializationError as error:
                 outcomes.add("is not UTF-8" in str(error) or "TensorMapping" in str(error))
     assert True in outcomes
     assert capfd.readouterr() == ("", "")

@@ -214,7 +214,7 @@ def test_a_call_that_no_release_wrote(policy: jaxexp.Policy | None) -> None:
       return %y : tensor<2xf32> } }"""
     )
     with pytest.raises(
-        jaxexp.DeserializationError, match=r"a call of lapack_sgetrf as .* found one that has no operand_l"
+        jaxexp.errors.DeserializationError, match=r"a call of lapack_sgetrf as .* found one that has no operand_l"
     ):
         jaxexp.deserialize(data, policy=policy).call(np.ones(2, np.float32))
 
@@ -242,7 +242,7 @@ def test_calling_conventions_before_9(name: str, convention: int) -> None:
         close(grad, (1 - np.tanh(args[0]) ** 2) * args[1].sum(axis=1))
     if name == "symbolic":
         # Below 7 the module does not assert that its first dimension is even: the call does.
-        with pytest.raises(jaxexp.ExportError, match=r"b must be a whole number, found 2\*b = 3"):
+        with pytest.raises(jaxexp.errors.ExportError, match=r"b must be a whole number, found 2\*b = 3"):
             exported.call(args[0][:3], args[1])
         specialized = exported.specialize(*args)
         assert specialized.calling_convention_version == 9
@@ -262,5 +262,5 @@ CHANGES = [
 def test_what_a_convention_has_not_is_refused(changes: dict[str, Any], message: str) -> None:
     exported = jaxexp.deserialize((CONVENTIONS / "dropped_8.bin").read_bytes())
     args = exported.in_tree.unflatten(exported.in_avals)[0]
-    with pytest.raises(jaxexp.ExportError, match=message):
+    with pytest.raises(jaxexp.errors.ExportError, match=message):
         jax.jit(dataclasses.replace(exported, **changes).call).lower(*args)

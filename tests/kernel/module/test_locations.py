@@ -13,6 +13,7 @@ import jaxexp
 from jaxexp import _jax
 from jaxexp._kernel.module import locations, mlir
 from jaxexp._kernel.releases.table import number
+from jaxexp.errors import ExportError
 from kit import goldens, named_devices
 from kit.compare import assert_same_values
 from kit.each import each
@@ -70,7 +71,7 @@ def test_no_path_and_no_line(exported: jaxexp.Exported, keep: str, tmp_path: Pat
 
 def test_another_choice_is_an_error(exported: jaxexp.Exported) -> None:
     for call in (exported.serialize, lambda **how: jaxexp.migrate(exported.serialize(), **how)):
-        with pytest.raises(jaxexp.ExportError, match="locations='some' has to be one of 'full', 'names', 'none'"):
+        with pytest.raises(ExportError, match="locations='some' has to be one of 'full', 'names', 'none'"):
             call(locations="some")
 
 

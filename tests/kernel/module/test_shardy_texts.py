@@ -96,7 +96,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 @each("name, use", [("junk", "older"), *((name, "call") for name in REFUSED)])
 def test_what_is_refused(name: str, use: str, capfd: pytest.CaptureFixture[str]) -> None:
     exported = _function(**REFUSED[name])
-    with pytest.raises(jaxexp.DeserializationError, match="as XLA writes them for Shardy") as error:
+    with pytest.raises(jaxexp.errors.DeserializationError, match="as XLA writes them for Shardy") as error:
         USES[use](exported)
     assert len(str(error.value)) < 1000
     assert str(error.value).isprintable()
@@ -112,7 +112,7 @@ def _with_frontend(frontend: str) -> jaxexp.Exported:
 
 @each("frontend", ['"{}"', "5 : i32", "unit", '["xla.sdy.meshes"]'])
 def test_what_is_no_dictionary(frontend: str) -> None:
-    with pytest.raises(jaxexp.DeserializationError, match="that is no dictionary"):
+    with pytest.raises(jaxexp.errors.DeserializationError, match="that is no dictionary"):
         USES["call"](_with_frontend(frontend))
 
 
@@ -120,16 +120,16 @@ def test_what_is_no_dictionary(frontend: str) -> None:
 def test_what_is_no_text(frontend: str) -> None:
     exported = _with_frontend(frontend)
     for use in USES.values():
-        with pytest.raises(jaxexp.DeserializationError, match="that is no text"):
+        with pytest.raises(jaxexp.errors.DeserializationError, match="that is no text"):
             use(exported)
 
 
 @each("name", [b"ax\xffsx", b"ax\\sx", "ax\u00fcx".encode()])
 def test_names_of_axes_at_which_xla_would_end_the_process(name: bytes) -> None:
     exported, x = _on_a_mesh(name)
-    with pytest.raises(jaxexp.DeserializationError, match="axes of meshes"):
+    with pytest.raises(jaxexp.errors.DeserializationError, match="axes of meshes"):
         exported.call(x)
-    with pytest.raises(jaxexp.ExportError):
+    with pytest.raises(jaxexp.errors.ExportError):
         jaxexp.migrate(exported.serialize(), "0.6.2")
     exported, x = _on_a_mesh(b'a" x.')
     assert exported.call(x).sum() == 16

@@ -14,6 +14,7 @@ import pytest
 import jaxexp
 from jaxexp import _native
 from jaxexp._kernel.module import mlir
+from jaxexp.errors import DeserializationError
 from kit import other_modules, vhlo
 from kit.compare import assert_same_values
 from kit.corpus import arr, mesh
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.jax
 
 
 def refused(module: bytes, match: str) -> None:
-    with pytest.raises(jaxexp.DeserializationError, match=match):
+    with pytest.raises(DeserializationError, match=match):
         _native.check_bytecode(module)
 
 
@@ -159,7 +160,7 @@ def test_other_values_and_numbers(what: str) -> None:
     for old, new in changes:
         text, count = re.subn(old, new, text, count=1)
         assert count == 1, text
-    with pytest.raises(jaxexp.DeserializationError, match=message):
+    with pytest.raises(DeserializationError, match=message):
         mlir.parse(vhlo.bytecode(text), other_modules.context())
 
 
@@ -213,7 +214,7 @@ def test_casts_change_nothing() -> None:
 
     check(THERE_AND_BACK.replace("OTHER", "4xf32"))
     for wrong in WRONG_CASTS:
-        with pytest.raises(jaxexp.DeserializationError, match="unrealized_conversion_cast with operands or results"):
+        with pytest.raises(DeserializationError, match="unrealized_conversion_cast with operands or results"):
             check(wrong)
 
 

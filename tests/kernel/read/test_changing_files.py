@@ -21,9 +21,10 @@ import numpy as np
 import pytest
 
 import jaxexp
-from jaxexp import Archive, DeserializationError, _native
+from jaxexp import Archive, _native
 from jaxexp._api.exported import reader
 from jaxexp._kernel.io import files
+from jaxexp.errors import DeserializationError
 from kit.any_modules import with_modules
 from kit.archives import plain
 from kit.compare import assert_same_fields, chain

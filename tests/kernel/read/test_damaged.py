@@ -25,6 +25,7 @@ from jax import export as jax_export
 
 import jaxexp
 from jaxexp._kernel.releases import table
+from jaxexp.errors import DeserializationError, ExportError
 from kit import wire
 from kit.alike import LIBRARIES, raises_alike
 from kit.compare import assert_same_fields
@@ -44,7 +45,7 @@ def test_truncated(library: str) -> None:
     """But for the few bytes of padding that may end a buffer."""
     blob = bytes(export_with(LIBRARIES[library], CASES["namedtuples"].build()).serialize(vjp_order=1))
     for end in range(len(blob) - 8):
-        with pytest.raises(jaxexp.DeserializationError) as error:
+        with pytest.raises(DeserializationError) as error:
             jaxexp.deserialize(blob[:end])
         assert end < 12 or "looks like" not in error.value.found
 
@@ -79,7 +80,7 @@ def _foreign() -> dict[str, tuple[bytes, str]]:
 @each("name, foreign", _foreign().items())
 def test_foreign_bytes(name: str, foreign: tuple[bytes, str]) -> None:
     data, called = foreign
-    with pytest.raises(jaxexp.DeserializationError) as error:
+    with pytest.raises(DeserializationError) as error:
         jaxexp.deserialize(data)
     assert isinstance(error.value, ValueError)
     assert error.value.found in str(error.value)
@@ -100,7 +101,7 @@ def test_files_that_are_too_large(tmp_path: Path) -> None:
         jaxexp.load, jaxexp.verify, lambda path: jaxexp.load(path, policy=jaxexp.Policy()),
         lambda path: jaxexp.load_many([path]),
     ):  # fmt: skip
-        with pytest.raises(jaxexp.DeserializationError, match=message):
+        with pytest.raises(DeserializationError, match=message):
             read(path)
     assert re.search(message, str(jaxexp.verify_many([path])[str(path)]))
 
@@ -121,7 +122,7 @@ def test_flipped_bits(case: str) -> None:
             assert isinstance(loaded.mlir_module_serialized, bytes)
             _ = loaded.vjp() if loaded.has_vjp() else None
             hash(loaded)
-        except jaxexp.ExportError:
+        except ExportError:
             refused += 1
     assert refused > 10, "flips that are never noticed are no test"
 
@@ -161,7 +162,7 @@ def test_unknown_value(what: str) -> None:
     jaxexp.deserialize(blob)
     for path in paths:
         wire.write(blob, path, value)
-    with pytest.raises(jaxexp.DeserializationError) as error:
+    with pytest.raises(DeserializationError) as error:
         jaxexp.deserialize(bytes(blob))
     assert re.search(where, error.value.path), error.value
     assert found in error.value.found, error.value
@@ -180,7 +181,7 @@ def test_unknown_value(what: str) -> None:
 def test_required_field_missing(field: str) -> None:
     blob = jax_blob("sin")
     wire.remove(blob, field)
-    with pytest.raises(jaxexp.DeserializationError, match=field):
+    with pytest.raises(DeserializationError, match=field):
         jaxexp.deserialize(bytes(blob))
 
 
@@ -189,7 +190,7 @@ def test_error_inside_the_vjp() -> None:
     for path in ("vjp", "vjp.vjp"):
         blob = jax_blob("sin", vjp_order=2)
         wire.write(blob, f"{path}.unique_avals.0.memory_space", 99)
-        with pytest.raises(jaxexp.DeserializationError) as error:
+        with pytest.raises(DeserializationError) as error:
             jaxexp.deserialize(bytes(blob))
         assert error.value.path.startswith(path)
     # What the dtype is may be known as late as somebody asks; that the primal has another one is known at once.
@@ -197,7 +198,7 @@ def test_error_inside_the_vjp() -> None:
     for values in ("unique_avals", "in_avals", "out_avals"):
         for i in range(wire.length(blob, f"vjp.{values}")):
             wire.write(blob, f"vjp.{values}.{i}.dtype", 99)
-    with pytest.raises(jaxexp.DeserializationError, match=r"at vjp\..*found .*99"):
+    with pytest.raises(DeserializationError, match=r"at vjp\..*found .*99"):
         jaxexp.deserialize(bytes(blob))
 
 
@@ -208,7 +209,7 @@ def test_unknown_effect() -> None:
     wire.write(blob, "ordered_effects.0.type_name", name.replace("First", "Thrsd"))
     error = raises_alike(lambda library: library.deserialize(blob), match="Thrsd")
     assert error.path == "ordered_effects[0]"
-    assert isinstance(error, jaxexp.DeserializationError)
+    assert isinstance(error, DeserializationError)
     assert isinstance(error, NotImplementedError)
 
 
@@ -244,7 +245,7 @@ def damaged(text: bytes, other: bytes) -> Iterator[str]:
     assert len(other) == len(written)
     for found in re.finditer(re.escape(written), artifact()):
         blob = artifact()[: found.start()] + other + artifact()[found.end() :]
-        with pytest.raises(jaxexp.DeserializationError) as caught:
+        with pytest.raises(DeserializationError) as caught:
             jaxexp.deserialize(blob)
         yield str(caught.value)
 
@@ -283,14 +284,14 @@ def test_variables_named_by_digits_of_other_scripts() -> None:
     for name in ("\u0663" * 2, "\u0663" * 4301):
         blob = of_values([aval(name)], [0])
         assert jaxexp.inspect(blob).arguments[0].shape == (name,)
-        with pytest.raises(jaxexp.DeserializationError):
+        with pytest.raises(DeserializationError):
             jaxexp.deserialize(blob)
 
 
 def test_metadata_beyond_floats() -> None:
     for number in ("1e400", "-1e400", '[1, {"a": 1e999}]'):
         for read in (jaxexp.deserialize, jaxexp.inspect):
-            with pytest.raises(jaxexp.DeserializationError, match="finite"):
+            with pytest.raises(DeserializationError, match="finite"):
                 read(with_constraints((), [("k", number)]))
     assert jaxexp.deserialize(with_constraints((), [("k", "[1e308, 0.5]")])).metadata == {"k": [1e308, 0.5]}
 
@@ -302,7 +303,7 @@ def test_a_target_that_is_not_utf8(tmp_path: Path) -> None:
     blob[blob.index(b"lapack_spotrf_ffi")] = 0xE8
     (tmp_path / "bad").write_bytes(blob)
     (tmp_path / "good").write_bytes(jaxexp.export(jax.jit(jnp.sin))(x).serialize())
-    with pytest.raises(jaxexp.DeserializationError, match="UTF-8"):
+    with pytest.raises(DeserializationError, match="UTF-8"):
         jaxexp.deserialize(blob).call(x)
     reports: dict[str, Any] = dict(jaxexp.compatibility_many([tmp_path / "bad", tmp_path / "good"]))
     bad, good = (reports[str(tmp_path / name)] for name in ("bad", "good"))
@@ -354,7 +355,7 @@ def uses(exported: jaxexp.Exported, x: Any) -> list[Callable[[], object]]:
 def test_the_module_of_another_function(text: str, found: str) -> None:
     exported = jaxexp.deserialize(with_module(f"module @jit_f {{ {text} }}"))
     for use in uses(exported, np.ones(2, f32)):
-        with pytest.raises(jaxexp.DeserializationError, match=found) as error:
+        with pytest.raises(DeserializationError, match=found) as error:
             use()
         assert error.value.path == "mlir_module_serialized"
 
@@ -368,7 +369,7 @@ def test_swapped_modules() -> None:
         if one is other:
             jaxexp.deserialize(mixed, policy=policy)
             continue
-        with pytest.raises(jaxexp.DeserializationError, match="main function"):
+        with pytest.raises(DeserializationError, match="main function"):
             jaxexp.deserialize(mixed, policy=policy)
 
 
@@ -420,20 +421,20 @@ def test_unknown_numbers_are_named(path: str, number: int, expected: str) -> Non
         assert report.readers == ()
         assert f"found {number}, which is unknown here" in (report.unreadable_here or "")
     found = f", found {number}, which is unknown here: the artifact was written by JAX"
-    with pytest.raises(jaxexp.DeserializationError, match=f"{expected}{found} {jax.__version__}; read it with"):
+    with pytest.raises(DeserializationError, match=f"{expected}{found} {jax.__version__}; read it with"):
         jaxexp.deserialize(blob)
     wire.write(blob, "jax_version", NEWER)
-    with pytest.raises(jaxexp.DeserializationError, match=f"{found} {NEWER}; read it with a jaxexp that knows it"):
+    with pytest.raises(DeserializationError, match=f"{found} {NEWER}; read it with a jaxexp that knows it"):
         jaxexp.deserialize(blob) if is_dtype else jaxexp.compatibility(blob)
     wire.remove(blob, "jax_version")
-    with pytest.raises(jaxexp.DeserializationError, match="damaged, or was written by a newer JAX or jaxexp"):
+    with pytest.raises(DeserializationError, match="damaged, or was written by a newer JAX or jaxexp"):
         jaxexp.deserialize(blob)
 
 
 def test_an_unknown_kind_of_sharding() -> None:
     blob = bytearray(blob_of("0.4.30", "sharded"))
     wire.write(blob, "in_shardings.0.kind", 6)
-    with pytest.raises(jaxexp.DeserializationError, match=r"kind of sharding \(0 to 2\), found 6, which is unknown"):
+    with pytest.raises(DeserializationError, match=r"kind of sharding \(0 to 2\), found 6, which is unknown"):
         jaxexp.deserialize(blob)
 
 
@@ -449,7 +450,7 @@ def test_a_module_that_is_too_new() -> None:
     )
     args = CASES["sin"].build().args
     for use in (exported.mlir_module, lambda: exported.call(*args), lambda: jaxexp.migrate(blob)):
-        with pytest.raises(jaxexp.DeserializationError, match=message) as raised:
+        with pytest.raises(DeserializationError, match=message) as raised:
             use()
         assert isinstance(raised.value, RuntimeError)  # as in jax.export
     report = jaxexp.compatibility(blob)
@@ -473,7 +474,7 @@ def test_errors_of_calls_name_the_file(tmp_path: Path) -> None:
         (jaxexp.Archive.open(archive)["sin"].load(), member),
         (jaxexp.deserialize(blob), None),  # equal to the others, whose compiled code it shares
     ):
-        with pytest.raises(jaxexp.DeserializationError) as raised:
+        with pytest.raises(DeserializationError) as raised:
             exported.call(*CASES["sin"].build().args)
         assert raised.value.file == name
 
@@ -499,8 +500,6 @@ def test_results_have_the_variables_of_arguments(results: str, wrong: str | None
         assert str(jaxexp.deserialize(blob).out_avals[0].shape[0]) == results
         return
     for door in (jaxexp.deserialize, jaxexp.inspect, jaxexp.verify):
-        with pytest.raises(
-            jaxexp.DeserializationError, match=rf"expected dimension variables .* found '{name}'"
-        ) as error:
+        with pytest.raises(DeserializationError, match=rf"expected dimension variables .* found '{name}'") as error:
             door(blob)
         assert error.value.path == "out_avals[0].shape[0]"

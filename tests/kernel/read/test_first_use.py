@@ -116,17 +116,17 @@ def test_what_may_be_refused_is_decoded_at_once(blobs: dict[str, bytes]) -> None
 
 def test_errors_come_up_where_the_artifact_is_opened(blobs: dict[str, bytes], bound_with: Any) -> None:
     def unknown(*_: Any) -> Any:
-        raise jaxexp.DeserializationError("", "a class that is registered", "another one")
+        raise jaxexp.errors.DeserializationError("", "a class that is registered", "another one")
 
     for function, name, path in (
         ("build_custom_node", "custom_node", "in_tree"), ("effect_of_name", "ordered_effect", "ordered_effects[0]"),
     ):  # fmt: skip
         with bound_with(**{function: unknown}):
-            with pytest.raises(jaxexp.DeserializationError) as alone:
+            with pytest.raises(jaxexp.errors.DeserializationError) as alone:
                 jaxexp.deserialize(blobs[name])
             (found,) = jaxexp.load_many([blobs[name]], on_error="return")
         assert alone.value.path.startswith(path)
-        assert isinstance(found, jaxexp.DeserializationError)
+        assert isinstance(found, jaxexp.errors.DeserializationError)
         assert found.path == alone.value.path
 
 

@@ -19,6 +19,7 @@ from jaxexp._api.cases.calling import Chain
 from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.releases import table
 from jaxexp._kernel.write import reader as readers
+from jaxexp.errors import DeserializationError, ExportError
 from kit import own_goldens, wire
 from kit.compare import assert_same_chains, assert_same_fields, assert_same_values
 from kit.corpus import CASES
@@ -36,7 +37,7 @@ NAMES = {version: [name for v, name in ARTIFACTS if v == version] for version in
 
 def read(library: Any, blob: bytes) -> Any:
     """The artifact; None where the library refuses it, for which jaxexp has one class of exceptions."""
-    refusal = jaxexp.ExportError if library is jaxexp else Exception
+    refusal = ExportError if library is jaxexp else Exception
     try:
         return library.deserialize(blob)
     except refusal:
@@ -93,7 +94,7 @@ def test_what_a_release_wrote_runs(version: str) -> None:
         exported = jaxexp.deserialize(blob_of(version, name))
         try:
             assert_runs(exported, version, name)
-        except jaxexp.DeserializationError as error:
+        except DeserializationError as error:
             assert "for StableHLO" in str(error)
             assert stablehlo_of(exported) > newest_stablehlo()
 
@@ -140,7 +141,7 @@ def test_what_jaxexp_wrote(folder: str, monkeypatch: pytest.MonkeyPatch) -> None
             if wire.has_trailer(blob):
                 assert_apart_as_in_one(blob)
             else:
-                with pytest.raises(jaxexp.DeserializationError, match="expected a trailer, without which no module"):
+                with pytest.raises(DeserializationError, match="expected a trailer, without which no module"):
                     _native.cut(blob)
             monkeypatch.setattr(jax, "__version__", folder.rpartition("_jax-")[2])
             # The first ones were written before there were trailers.
@@ -159,7 +160,7 @@ def test_what_jaxexp_wrote_runs(folder: str) -> None:
             args, kwargs = own_goldens.arguments(exported, folder, name)
             try:
                 results = jax.tree.leaves(exported.call(*args, **kwargs))
-            except jaxexp.DeserializationError:  # it says which JAX is needed
+            except DeserializationError:  # it says which JAX is needed
                 assert stablehlo_of(exported) > newest_stablehlo()
                 return
             assert [result.dtype for result in results] == [aval.dtype for aval in exported.out_avals]

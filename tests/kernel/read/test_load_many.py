@@ -54,7 +54,7 @@ def assert_alike(found: Any, expected: Any, file: str | None) -> None:
         # `load` keeps the name of the file.
         assert vars(found).keys() - {"_kept"} == vars(expected).keys() - {"_kept"}
         return
-    if isinstance(expected, jaxexp.DeserializationError):
+    if isinstance(expected, jaxexp.errors.DeserializationError):
         assert found.file == file
         expected.file = file
     assert str(found) == str(expected)
@@ -158,7 +158,7 @@ def test_an_item_that_is_no_artifact(tmp_path: Path, blobs: dict[str, bytes]) ->
         assert_alike(found[2 * place], alone(jaxexp.load, bad[place]), str(bad[place]))
     assert_alike(found[10], alone(jaxexp.deserialize, b""), "item 10")
     assert "'item 12'" in str(found[12])
-    assert isinstance(found[14], jaxexp.ExportError) and isinstance(found[14], TypeError)
+    assert isinstance(found[14], jaxexp.errors.ExportError) and isinstance(found[14], TypeError)
     assert "not <class 'int'>" in str(found[14])
     assert found[14].__notes__ == ["This is about item 14."]
     assert types[9] is ValueError
@@ -169,7 +169,7 @@ def test_an_item_that_is_no_artifact(tmp_path: Path, blobs: dict[str, bytes]) ->
 def test_the_first_error_in_order_is_raised(workers: int, blobs: dict[str, bytes], tmp_path: Path) -> None:
     given: list[Any] = [blobs["sin"]] * 200
     given[150], given[61] = blobs["mixed_nodes"][:50], blobs["mixed_nodes"][:-1]
-    with pytest.raises(jaxexp.DeserializationError, match="'item 61'"):
+    with pytest.raises(jaxexp.errors.DeserializationError, match="'item 61'"):
         jaxexp.load_many(given, workers=workers)
     given[60] = tmp_path / "missing"
     with pytest.raises(FileNotFoundError, match="missing"):
@@ -182,10 +182,10 @@ def test_the_first_error_in_order_is_raised(workers: int, blobs: dict[str, bytes
         ("model.jaxexp", {}, TypeError, r"many artifacts.*use load or deserialize"),
         (bytearray(3), {}, TypeError, r"many artifacts.*use load or deserialize"),
         (Path("model.jaxexp"), {}, TypeError, r"many artifacts.*use load or deserialize"),
-        ([], {"workers": 0}, jaxexp.ExportError, "at least 1, found"),
+        ([], {"workers": 0}, jaxexp.errors.ExportError, "at least 1, found"),
         ([], {"workers": 1.5}, TypeError, "workers has to be a number"),
         ([], {"workers": True}, TypeError, "workers has to be a number"),
-        ([], {"on_error": "ignore"}, jaxexp.ExportError, "found 'ignore'"),
+        ([], {"on_error": "ignore"}, jaxexp.errors.ExportError, "found 'ignore'"),
     ],
 )
 def test_arguments(items: Any, how: Any, error: type[Exception], message: str) -> None:
@@ -202,12 +202,12 @@ def test_policy(tmp_path: Path) -> None:
     plain.save(paths[1])
     given: list[Any] = [blobs[0], *paths, blobs[1], b"damaged"]
     found = jaxexp.load_many(given, policy=jaxexp.Policy(), on_error="return", workers=2)
-    assert [type(one) for one in found[1:4:2]] == [jaxexp.PolicyError] * 2
+    assert [type(one) for one in found[1:4:2]] == [jaxexp.errors.PolicyError] * 2
     assert [found[1].file, found[3].file] == [str(paths[0]), "item 3"]
-    assert isinstance(found[4], jaxexp.DeserializationError)
+    assert isinstance(found[4], jaxexp.errors.DeserializationError)
     # The first in order: what is refused for its policy is known later than what is damaged.
     for items, file in ((given, str(paths[0])), ([*blobs, b"damaged"], "item 1")):
-        with pytest.raises(jaxexp.PolicyError, match="my_kernel") as raised:
+        with pytest.raises(jaxexp.errors.PolicyError, match="my_kernel") as raised:
             jaxexp.load_many(items, policy=jaxexp.Policy())
         assert raised.value.file == file
     sizes = jaxexp.load_many(given[:3], policy=jaxexp.Policy(max_artifact_bytes=100), on_error="return")
@@ -241,8 +241,8 @@ def test_images_and_their_modules() -> None:
     wrong = [extents[0], (position, size, ()), (position, size, modules[:1]), (position, size, extents[2][2])]
     first, *errors = load_slices(bytes(owner), wrong, "abcd".__getitem__, Manner(on_error="return"))
     assert first.in_avals
-    assert [type(e) for e in errors[:2]] == [jaxexp.DeserializationError] * 2
-    with pytest.raises(jaxexp.DeserializationError, match="at mlir_module_serialized"):
+    assert [type(e) for e in errors[:2]] == [jaxexp.errors.DeserializationError] * 2
+    with pytest.raises(jaxexp.errors.DeserializationError, match="at mlir_module_serialized"):
         _ = errors[2].mlir_module_serialized
 
 
@@ -262,7 +262,7 @@ def test_versions_share_what_was_decoded_and_keep_what_is_theirs() -> None:
     damaged = bytearray(made[1])
     damaged[wire.locate(made[1], "mlir_module_serialized")[0] + 40] ^= 1
     _, late = jaxexp.load_many([made[0], bytes(damaged)])
-    with pytest.raises(jaxexp.DeserializationError, match="at mlir_module_serialized: expected the bytes"):
+    with pytest.raises(jaxexp.errors.DeserializationError, match="at mlir_module_serialized: expected the bytes"):
         _ = late.mlir_module_serialized
 
 
@@ -338,7 +338,7 @@ def test_known_metadata_do_not_hide_where_modules_are() -> None:
         copy = bytearray(blob[:metadata_size] + blob[metadata_size + cut :])
         struct.pack_into("<I", copy, 12, len(copy))
         hostile.append(bytes(wire.seal(copy)))
-    assert all(isinstance(one, jaxexp.DeserializationError) for one in assert_no_help_from(blob, hostile))
+    assert all(isinstance(one, jaxexp.errors.DeserializationError) for one in assert_no_help_from(blob, hostile))
 
 
 def test_parts_of_one_buffer(blobs: dict[str, bytes]) -> None:
@@ -354,7 +354,7 @@ def test_parts_of_one_buffer(blobs: dict[str, bytes]) -> None:
             assert_same_fields(one, jaxexp.deserialize(blob))
     short = [(start, size - 1, ()) for start, size, _ in extents]
     errors = load_slices(owner, short, names.__getitem__, Manner(on_error="return"))
-    assert {error.file for error in errors if isinstance(error, jaxexp.DeserializationError)} == set(names)
+    assert {error.file for error in errors if isinstance(error, jaxexp.errors.DeserializationError)} == set(names)
     for wrong in [(0, len(owner) + 1, ()), (len(owner) + 1, 0, ()), (2**63, 2**63, ())]:
         with pytest.raises(ValueError, match="inside the buffer"):
             load_slices(owner, [wrong], str, Manner())
@@ -386,7 +386,7 @@ def test_many_callers_at_once(blobs: dict[str, bytes], tmp_path: Path) -> None:
         found = jaxexp.load_many(paths if number % 2 else made, workers=1 + number % 4)
         assert [e.mlir_module_serialized for e in found] == expected
         broken = jaxexp.load_many([*made, b""], workers=2, on_error="return")
-        assert isinstance(broken[-1], jaxexp.DeserializationError)
+        assert isinstance(broken[-1], jaxexp.errors.DeserializationError)
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(16)))

@@ -63,7 +63,7 @@ def test_look_up() -> None:
     """0.8.3 came out after 0.9.0."""
     assert release("0.4.30").date == datetime.date(2024, 6, 18)
     with pytest.raises(
-        jaxexp.ExportError, match=r"'0\.4\.21' is not a known release of JAX: .* one of 0\.4\.22, .*0\.12\.0\.1"
+        jaxexp.errors.ExportError, match=r"'0\.4\.21' is not a known release of JAX: .* one of 0\.4\.22, .*0\.12\.0\.1"
     ):
         release("0.4.21")
     for date, version in ((datetime.date(2024, 6, 17), "0.4.29"), (release("0.4.30").date, "0.4.30")):
@@ -150,7 +150,7 @@ def test_truncated_and_damaged() -> None:
     """Any byte of the head may be anything: an answer, or one kind of error."""
     module = bytearray(export_with(jaxexp, CASES["sin"].build()).mlir_module_serialized)
     for size in (0, 3, 4, 5, 10, 40, 120, 300):
-        with pytest.raises(jaxexp.DeserializationError, match="at mlir_module_serialized: expected"):
+        with pytest.raises(jaxexp.errors.DeserializationError, match="at mlir_module_serialized: expected"):
             module_head.read(bytes(module[:size]))
     refused = 0
     for at in range(len(module)):
@@ -159,7 +159,7 @@ def test_truncated_and_damaged() -> None:
             try:
                 module_head.read(bytes(module))
                 module_head.producer(bytes(module))
-            except jaxexp.DeserializationError:
+            except jaxexp.errors.DeserializationError:
                 refused += 1
             module[at] = before
     assert refused > 100

@@ -22,6 +22,7 @@ from jax.sharding import PartitionSpec as P
 import jaxexp
 from jaxexp._kernel.releases import table
 from jaxexp._kernel.write import reader as readers
+from jaxexp.errors import ExportError, SerializationError
 from kit import wire
 from kit.compare import assert_same_values
 from kit.corpus import CASES, arr, export_with, mesh, spec
@@ -143,7 +144,7 @@ def test_partly_manual_shard_map_has_to_be_exported_for_its_reader() -> None:
     m = mesh((4, 2), ("x", "y"))
     body = jax.shard_map(lambda v: v * 2, mesh=m, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
     fun, args = jax.jit(body), (spec((8, 2)),)
-    with pytest.raises(jaxexp.ExportError, match=r"shard_map that leaves the mesh axes y automatic; .*jax-0\.6\.2"):
+    with pytest.raises(ExportError, match=r"shard_map that leaves the mesh axes y automatic; .*jax-0\.6\.2"):
         jaxexp.export(fun)(*args).serialize(compatibility="jax-0.6.2")
     assert b"sdy" not in jaxexp.export(fun, compatibility="jax-0.6.2")(*args).mlir_module_serialized
 
@@ -182,11 +183,11 @@ REFUSED: list[tuple[Any, Any, str, str, str]] = [
 def test_features_that_a_reader_does_not_know(fun: Any, make_spec: Any, release: str, what: str, since: str) -> None:
     message = rf"cannot be written for JAX {re.escape(release)}: .*{what}.*; write for JAX {re.escape(since)} or"
     arg = make_spec()
-    with pytest.raises(jaxexp.SerializationError, match=message) as raised:
+    with pytest.raises(SerializationError, match=message) as raised:
         jaxexp.export(jax.jit(fun), compatibility=f"jax-{release}")(arg)
     assert isinstance(raised.value, NotImplementedError)
     exported = jaxexp.export(jax.jit(fun))(arg)
-    with pytest.raises(jaxexp.SerializationError, match=message):
+    with pytest.raises(SerializationError, match=message):
         exported.serialize(compatibility=f"jax-{release}")
     # And the release that the message names can be written for.
     read = jaxexp.deserialize(exported.serialize(compatibility=f"jax-{since}"))
@@ -194,7 +195,7 @@ def test_features_that_a_reader_does_not_know(fun: Any, make_spec: Any, release:
 
 
 def test_an_error_about_a_key_says_what_to_take() -> None:
-    with pytest.raises(jaxexp.SerializationError, match=r"0\.6\.0 or newer, or export .*wrap_key_data"):
+    with pytest.raises(SerializationError, match=r"0\.6\.0 or newer, or export .*wrap_key_data"):
         jaxexp.export(jax.jit(jax.random.normal), compatibility="jax-0.5.3")(jax.random.key(1))
     data = jax.random.key_data(jax.random.key(1))
     exported = jaxexp.export(
@@ -207,7 +208,7 @@ def test_a_function_that_calls_one_with_shardy_says_where_to_convert() -> None:
     loaded = jaxexp.deserialize(jaxexp.export(jax.jit(jax.random.normal))(jax.random.key(0)).serialize())
     function = jax.jit(lambda data: loaded.call(jax.random.wrap_key_data(data)))
     data = jax.random.key_data(jax.random.key(1))
-    with pytest.raises(jaxexp.ExportError, match="pass it to save or serialize instead"):
+    with pytest.raises(ExportError, match="pass it to save or serialize instead"):
         jaxexp.export(function, compatibility="jax-0.5.0")(data)
     written = jaxexp.export(function)(data).serialize(compatibility="jax-0.5.0")
     assert jaxexp.compatibility(written).readable_by("0.5.0")
@@ -221,7 +222,7 @@ def test_shardings_that_a_reader_does_not_know() -> None:
         (unreduced, "0.8.3", r"unreduced or reduced over mesh axes .*; write for JAX 0\.9\.0 or"),
         (cholesky, "0.7.2", r"calls cusolver_potrf_ffi, .*; write for JAX 0\.8\.0 or"),
     ):
-        with pytest.raises(jaxexp.SerializationError, match=message):
+        with pytest.raises(SerializationError, match=message):
             exported.serialize(compatibility=f"jax-{release}")
     assert cholesky.serialize(compatibility="jax-0.8.0")
 
@@ -285,7 +286,7 @@ def test_max_is_the_oldest_reader_that_can_be(args: Any, order: int, oldest: str
     assert wire.read(chosen.serialize(order), "serialization_version") < 12
     if oldest != "0.4.22":
         whose = "fun_vjp_jax cannot be written for.*float0.*" if order else ""
-        with pytest.raises(jaxexp.SerializationError, match=f"{whose}write for JAX {re.escape(oldest)}"):
+        with pytest.raises(SerializationError, match=f"{whose}write for JAX {re.escape(oldest)}"):
             exported.serialize(order, compatibility="jax-0.4.22")
 
 
@@ -306,7 +307,7 @@ def test_what_is_no_choice(choice: Any, message: str) -> None:
         lambda: jaxexp.export(jax.jit(jnp.sin), compatibility=choice),
         lambda: exported.serialize(compatibility=choice),
     ):
-        with pytest.raises(jaxexp.ExportError, match=message) as raised:
+        with pytest.raises(ExportError, match=message) as raised:
             attempt()
         assert isinstance(raised.value, TypeError) == (not isinstance(choice, str))
         if "found" in message or "known release" in message:

@@ -127,7 +127,7 @@ def test_what_no_artifact_has(dtype: str) -> None:
     """Inside of a function it stays possible."""
     assert dtype in WITHOUT
     exported = jaxexp.export(jax.jit(lambda x: x))(array(dtype))
-    with pytest.raises(jaxexp.SerializationError, match=dtype) as error:
+    with pytest.raises(jaxexp.errors.SerializationError, match=dtype) as error:
         exported.serialize()
     assert isinstance(error.value, KeyError)  # as in jax.export
     inside = jaxexp.export(jax.jit(lambda x: x.astype(dtype).astype(jnp.int8)))(np.ones(2, np.int8))

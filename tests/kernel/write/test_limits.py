@@ -35,7 +35,7 @@ def exported(**changes: Any) -> Any:
 
 
 def refused(changed: Any, limit: str) -> None:
-    with pytest.raises(jaxexp.SerializationError, match=limit):
+    with pytest.raises(jaxexp.errors.SerializationError, match=limit):
         changed.serialize()
 
 
@@ -59,7 +59,7 @@ def test_numbers_and_names() -> None:
     for change in ({"platforms": ("cpu", "tpu")}, {"in_avals": of_shape(*jaxexp.symbolic_shape("a")).in_avals}):
         refused(exported(**change), "uses_global_constants: the format holds true")
     binding.bind()  # the encoder is called directly, perhaps before anything else
-    with pytest.raises(jaxexp.SerializationError, match="1 to 65 functions"):
+    with pytest.raises(jaxexp.errors.SerializationError, match="1 to 65 functions"):
         _native.encode([exported()] * 66, jax.__version__, _native.Form(), None)
 
 
@@ -144,7 +144,7 @@ def test_modules_of_two_gigabytes(size: int, tmp_path: Any) -> None:
             large = dataclasses.replace(large, fun_name="n" * 2**16)  # neither is too large by itself
             del parts
         refused(large, "2 GiB or more, beyond the format")
-        with pytest.raises(jaxexp.SerializationError, match="2 GiB or more"):
+        with pytest.raises(jaxexp.errors.SerializationError, match="2 GiB or more"):
             large.save(tmp_path / "f")
         assert list(tmp_path.iterdir()) == []
         del large
@@ -155,7 +155,7 @@ def test_modules_of_vjps_count_together() -> None:
         one = exported()
         vjp = dataclasses.replace(one.vjp(), mlir_module_serialized=memoryview(module))
         one = dataclasses.replace(one, mlir_module_serialized=memoryview(module))
-        with pytest.raises(jaxexp.SerializationError, match="2 GiB or more"):
+        with pytest.raises(jaxexp.errors.SerializationError, match="2 GiB or more"):
             _native.EncodedParts([one, vjp], jax.__version__, _native.Form(), None)
         del one, vjp
 
@@ -165,7 +165,7 @@ def test_unserializable_effect() -> None:
         fun = jax.jit(lambda x, effect=effect: touch(x, effect))
         error = raises_alike(lambda library, fun=fun: library.export(fun)(arr(2)).serialize(), match=name)
         assert isinstance(error, NotImplementedError)
-        assert isinstance(error, jaxexp.SerializationError)
+        assert isinstance(error, jaxexp.errors.SerializationError)
 
 
 def strictly(exported: Any) -> Any:
@@ -183,7 +183,7 @@ def test_unregistered_pytree_type() -> None:
     for tree in (node, {"a": [node]}):
         exports = {library: library.export(jax.jit(lambda t: t))(tree) for library in LIBRARIES.values()}
         error = raises_alike(lambda library, exports=exports: strictly(exports[library]), match="Unregistered")
-        assert isinstance(error, jaxexp.SerializationError)
+        assert isinstance(error, jaxexp.errors.SerializationError)
     assert jaxexp.export(fun)(arr(2)).serialize(), "inside the function any type will do"
 
 
@@ -227,7 +227,7 @@ def test_save_where_it_cannot(tmp_path, monkeypatch) -> None:
 
 @each("checks", ([42], "ALL", ["platform"]))
 def test_disabled_checks_of_another_kind(checks: Any) -> None:
-    with pytest.raises(jaxexp.ExportError, match="DisabledSafetyCheck") as error:
+    with pytest.raises(jaxexp.errors.ExportError, match="DisabledSafetyCheck") as error:
         jaxexp.export(jax.jit(jnp.sin), disabled_checks=checks)(f32(1))
     assert isinstance(error.value, TypeError)
 

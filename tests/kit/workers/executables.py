@@ -139,7 +139,7 @@ def damage(folder: Path, seed: int = 0, count: int = 0) -> dict[str, int]:
         changed.write_bytes(data)
         try:
             exported = jaxexp.load(artifact, executables=changed)
-        except jaxexp.DeserializationError:
+        except jaxexp.errors.DeserializationError:
             outcomes["refused"] += 1
             continue
         _compare("plain", exported, folder)

@@ -269,7 +269,7 @@ def test_a_file_of_another_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         forged = said[:size] + written.read_bytes()[size:]  # it says that it has the content of ours
         path = tmp_path / "out" / ours["model"].stored_weights().table.files[0].name
         path.write_bytes(forged)
-        with pytest.raises(jaxexp.WeightsError, match="one of the same digest with other bytes"):
+        with pytest.raises(jaxexp.errors.WeightsError, match="one of the same digest with other bytes"):
             unpack(ours, tmp_path / "out")
         assert path.read_bytes() == forged
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import jaxexp
+from jaxexp.errors import DeserializationError, WeightsError
 from kit.each import each
 from kit.weighted import bound, params
 
@@ -40,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 @each("name", OTHERS)
 def test_in_the_place_of_weights(folder: Path, name: str) -> None:
     model = jaxexp.load(folder / "model.jaxexp")
-    with pytest.raises(jaxexp.WeightsError, match=f"expected a safetensors file, found .*{OTHERS[name]}") as error:
+    with pytest.raises(WeightsError, match=f"expected a safetensors file, found .*{OTHERS[name]}") as error:
         model.with_weights(folder / name)
     assert str(folder / name) in str(error.value)
 
@@ -61,11 +62,11 @@ def test_in_the_place_of_an_artifact(folder: Path, name: str) -> None:
     for function in (jaxexp.load, jaxexp.inspect, jaxexp.verify, jaxexp.compatibility):
         if name in ("model.safetensors", "model.exe") and function is jaxexp.verify:
             continue  # which verifies them as what they are
-        with pytest.raises(jaxexp.DeserializationError, match=INSTEAD_OF_ARTIFACTS[name]) as error:
+        with pytest.raises(DeserializationError, match=INSTEAD_OF_ARTIFACTS[name]) as error:
             function(folder / name)
         assert error.value.file == str(folder / name)
         assert "root table" not in str(error.value), "what is known to be something else is not damaged"
-        with pytest.raises(jaxexp.DeserializationError, match=INSTEAD_OF_ARTIFACTS[name]):
+        with pytest.raises(DeserializationError, match=INSTEAD_OF_ARTIFACTS[name]):
             function((folder / name).read_bytes())
 
 
@@ -76,7 +77,7 @@ def test_a_plain_artifact_that_was_cut(tmp_path: Path) -> None:
     for part in (0.3, 0.5, 0.8, 0.95):
         (tmp_path / "cut.bin").write_bytes(blob[: int(len(blob) * part)])
         for use in (jaxexp.load, jaxexp.verify, jaxexp.inspect):
-            with pytest.raises(jaxexp.DeserializationError, match=f"{said}$"):
+            with pytest.raises(DeserializationError, match=f"{said}$"):
                 use(tmp_path / "cut.bin")
         (error,) = jaxexp.verify_many([tmp_path / "cut.bin"]).values()
         assert str(error).endswith(said)
@@ -84,10 +85,10 @@ def test_a_plain_artifact_that_was_cut(tmp_path: Path) -> None:
 
 def test_one_weight_of_several() -> None:
     model, given = bound()
-    with pytest.raises(jaxexp.WeightsError, match=r"pass \{\*\*loaded\.weights, \.\.\.\}$"):
+    with pytest.raises(WeightsError, match=r"pass \{\*\*loaded\.weights, \.\.\.\}$"):
         model.with_weights({"head": given["head"]})
     other = params(seed=1)["head"]
     assert model.with_weights({**model.weights, "head": other}).weights["head"] is other
-    with pytest.raises(jaxexp.WeightsError, match="no such name among 1, of which 'heads' is not used") as error:
+    with pytest.raises(WeightsError, match="no such name among 1, of which 'heads' is not used") as error:
         model.with_weights({"heads": other, "name": "tagger", "size": 3, "activation": np.tanh})
     assert "loaded.weights" not in str(error.value)

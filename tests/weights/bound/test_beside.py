@@ -18,6 +18,7 @@ import jaxexp
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, WeightsError
 from jaxexp._kernel.codec import binding
+from jaxexp.errors import PolicyError
 from kit.each import each
 from kit.flips import flip
 from kit.weighted import X, apply, bound, close, closed, params, squared
@@ -263,9 +264,9 @@ def test_many(saved: Path) -> None:
 def test_a_policy_limits_weights(saved: Path) -> None:
     enough = jaxexp.Policy(max_weights=7, max_weight_bytes=20_000)
     works(jaxexp.load(saved, policy=enough))
-    with pytest.raises(jaxexp.PolicyError, match=r"has 7 weights. At most 6 are allowed.*Policy\(max_weights=7\)"):
+    with pytest.raises(PolicyError, match=r"has 7 weights. At most 6 are allowed.*Policy\(max_weights=7\)"):
         jaxexp.load(saved, policy=jaxexp.Policy(max_weights=6))
-    with pytest.raises(jaxexp.PolicyError, match=r"has 13,696 bytes of weights. At most 1,000"):
+    with pytest.raises(PolicyError, match=r"has 13,696 bytes of weights. At most 1,000"):
         jaxexp.load_many([saved], policy=jaxexp.Policy(max_weight_bytes=1000))
 
 

@@ -273,7 +273,7 @@ def test_a_function_in_the_place_of_its_weights() -> None:
     model, _ = bound()
     with pytest.raises(TypeError, match=r"takes arrays, not the function .*: pass its \.weights") as raised:
         model.with_weights(model)
-    assert isinstance(raised.value, jaxexp.ExportError)
+    assert isinstance(raised.value, jaxexp.errors.ExportError)
 
 
 def test_another_architecture_warns() -> None:

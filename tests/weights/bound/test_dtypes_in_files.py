@@ -82,13 +82,13 @@ def test_no_bits_become_other_numbers(file: str, needed: str, tmp_path: Path) ->
     other = bound(file, values)
     other.save(tmp_path / "f.jaxexp")
     function = bound(needed, (0, 0, 0, 0))
-    with pytest.raises(jaxexp.WeightsError, match=rf"expected {needed}\[4\]") as refused:
+    with pytest.raises(jaxexp.errors.WeightsError, match=rf"expected {needed}\[4\]") as refused:
         function.with_weights(tmp_path / "f.safetensors")
     assert (", held as " in str(refused.value)) == (needed in UNNAMED)
     try:
         expected = function.with_weights(dict(other.weights), cast=True).call()
-    except jaxexp.WeightsError:
-        with pytest.raises(jaxexp.WeightsError):
+    except jaxexp.errors.WeightsError:
+        with pytest.raises(jaxexp.errors.WeightsError):
             function.with_weights(tmp_path / "f.safetensors", cast=True)
     else:
         cast = function.with_weights(tmp_path / "f.safetensors", cast=True)
@@ -100,7 +100,7 @@ def test_no_bits_become_other_numbers(file: str, needed: str, tmp_path: Path) ->
 def test_integers_that_do_not_fit(tmp_path: Path) -> None:
     bound("int8", (100, -3, 9, 7)).save(tmp_path / "f.jaxexp")
     cast = bound("int4").with_weights(tmp_path / "f.safetensors", cast=True)
-    with pytest.raises(jaxexp.WeightsError, match=r"integers that fit into int4, found int8.* from -3 to 100"):
+    with pytest.raises(jaxexp.errors.WeightsError, match=r"integers that fit into int4, found int8.* from -3 to 100"):
         cast.call()
 
 
@@ -114,7 +114,7 @@ def test_files_from_before(dtype: str, tmp_path: Path) -> None:
     assert_same_values(loaded.call(), function.call())
     loaded.save(tmp_path / "again.jaxexp")
     assert_same_values(jaxexp.load(tmp_path / "again.jaxexp").call(), function.call())
-    with pytest.raises(jaxexp.WeightsError, match=r"found [IU]8\[4\] of u?int8"):
+    with pytest.raises(jaxexp.errors.WeightsError, match=r"found [IU]8\[4\] of u?int8"):
         function.with_weights(tmp_path / "f.safetensors")
 
 
@@ -151,7 +151,7 @@ def test_complex_numbers(tmp_path: Path) -> None:
         function.save(tmp_path / "f.jaxexp")
         assert metadata_of(tmp_path / "f.safetensors")["dtype:w"] == "complex128"
         real = jaxexp.export(jax.jit(lambda p: p["w"] * 2))({"w": w.view(np.float64).reshape(2, 2)})
-        with pytest.raises(jaxexp.WeightsError, match="of complex128"):
+        with pytest.raises(jaxexp.errors.WeightsError, match="of complex128"):
             real.bind(tmp_path / "f.safetensors")
         without_dtypes(tmp_path / "f.safetensors")
         assert_same_values(function.with_weights(tmp_path / "f.safetensors").call(), w.conj())

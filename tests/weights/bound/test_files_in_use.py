@@ -23,6 +23,7 @@ from jaxexp._fleet.places.verify import files_of
 from jaxexp._kernel.io import lock
 from jaxexp._kernel.write import serialize
 from jaxexp._weights.files.places import second_name
+from jaxexp.errors import BusyError, ExportError
 from kit import forged
 from kit.each import each
 
@@ -72,7 +73,7 @@ def test_what_was_not_read_in_time_is_an_error(how: str, tmp_path: Path) -> None
     constant(1).save(path)
     loaded = jaxexp.load(path)
     CHANGES[how](tmp_path)
-    with pytest.raises(jaxexp.ExportError):
+    with pytest.raises(ExportError):
         loaded.save(path)
     if how == "other weights":
         assert value(path) == 2
@@ -80,7 +81,7 @@ def test_what_was_not_read_in_time_is_an_error(how: str, tmp_path: Path) -> None
 
 def test_weights_of_a_neighbour(tmp_path: Path) -> None:
     constant(1).save(tmp_path / "a.jaxexp")
-    with pytest.raises(jaxexp.ExportError, match=r"found the weights of 'a\.jaxexp', which would be lost: .* weights="):
+    with pytest.raises(ExportError, match=r"found the weights of 'a\.jaxexp', which would be lost: .* weights="):
         constant(2).save(tmp_path / "a.bin")
     assert sorted(os.listdir(tmp_path)) == ["a.jaxexp", "a.safetensors"]
     constant(2).save(tmp_path / "a.bin", weights="b.safetensors")
@@ -127,7 +128,7 @@ def test_weights_of_one_digest_are_not_equal(tmp_path: Path) -> None:
     assert _native.digest(ours.tobytes()) == _native.digest(theirs.tobytes())
     path = saved(ours, "a.jaxexp")
     saved(ours, "a.same")
-    with pytest.raises(jaxexp.ExportError, match=r"found the weights of 'a\.jaxexp', which would be lost"):
+    with pytest.raises(ExportError, match=r"found the weights of 'a\.jaxexp', which would be lost"):
         saved(theirs, "a.other")
     np.testing.assert_array_equal(jaxexp.load(path).call(np.zeros(4096, np.uint32)), ours)
 
@@ -139,15 +140,15 @@ def large(path: Path) -> None:
 
 def test_weights_with_the_name_of_cases(tmp_path: Path) -> None:
     constant(1).save(tmp_path / "m.cases.jaxexp")
-    with pytest.raises(jaxexp.ExportError, match=r"found the weights of 'm\.cases\.jaxexp', which would be lost"):
+    with pytest.raises(ExportError, match=r"found the weights of 'm\.cases\.jaxexp', which would be lost"):
         large(tmp_path / "m.jaxexp")
     assert value(tmp_path / "m.cases.jaxexp") == 1
     path = tmp_path / "o.jaxexp"
     constant(1, 65536).save(path, weights="o.cases.safetensors")
-    with pytest.raises(jaxexp.ExportError, match="save it with its weights in another file first"):
+    with pytest.raises(ExportError, match="save it with its weights in another file first"):
         jaxexp.record(path, [(X,)])
     assert value(path) == 1
-    with pytest.raises(jaxexp.ExportError, match="weights="):
+    with pytest.raises(ExportError, match="weights="):
         constant(2, 65536).save(tmp_path / "p.jaxexp", weights="p.cases.safetensors", cases=[(X,)])
 
 
@@ -160,7 +161,7 @@ def test_the_index_of_a_neighbour(tmp_path: Path) -> None:
     """The files of the two have different names, and one index would be for both."""
     several(1).save(tmp_path / "a.jaxexp", max_weights_file_size=1024)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(jaxexp.ExportError, match=r"a\.safetensors\.index\.json.* the weights of 'a\.jaxexp'"):
+    with pytest.raises(ExportError, match=r"a\.safetensors\.index\.json.* the weights of 'a\.jaxexp'"):
         several(2).save(tmp_path / "a.bin", max_weights_file_size=2048)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     several(2).save(tmp_path / "a.jaxexp", max_weights_file_size=2048)
@@ -239,7 +240,7 @@ def test_a_writer_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(lock, "PATIENCE", 0.1)
 
     def other() -> None:
-        with pytest.raises(jaxexp.BusyError, match="another writer is saving files in"):
+        with pytest.raises(BusyError, match="another writer is saving files in"):
             constant(2).save(path)
 
     with lock.folder_locked(str(tmp_path)), ThreadPoolExecutor(1) as threads:
@@ -273,11 +274,11 @@ def test_links_are_not_saved_through(tmp_path: Path) -> None:
     path.parent.mkdir()
     constant(1).save(path)
     link.symlink_to(path)
-    with pytest.raises(jaxexp.ExportError, match=r"found a symbolic link to '.*m\.jaxexp'.*: save under that path"):
+    with pytest.raises(ExportError, match=r"found a symbolic link to '.*m\.jaxexp'.*: save under that path"):
         constant(2).save(link)
     x = np.ones((200, 200), np.float32)
     exported = jaxexp.export(jax.jit(jnp.sin))(x)
-    with pytest.raises(jaxexp.ExportError, match="found a symbolic link"):
+    with pytest.raises(ExportError, match="found a symbolic link"):
         exported.save(link, cases=[(x,)])
     assert value(path) == 1
     exported.save(link)  # what needs no other file
@@ -297,7 +298,7 @@ def test_the_same_bytes_under_another_name(tmp_path: Path, monkeypatch: pytest.M
         with pytest.raises(OSError, match="full"):
             renamed("v").save(tmp_path / "m.jaxexp")
     assert value(tmp_path / "m.jaxexp") == 1
-    with pytest.raises(jaxexp.ExportError, match="which would be lost"):
+    with pytest.raises(ExportError, match="which would be lost"):
         renamed("v").save(tmp_path / "other.jaxexp", weights="m.safetensors")
     assert value(tmp_path / "m.jaxexp") == 1
 

@@ -140,7 +140,7 @@ def test_rename_that_makes_no_sense() -> None:
         (lambda name: None, "has to give the name of an array for 'head', found None"),
         ({"head": 3}, "found 3"),
     ):
-        with pytest.raises(jaxexp.ExportError, match=said):
+        with pytest.raises(jaxexp.errors.ExportError, match=said):
             model.with_weights(given, rename=rename)  # type: ignore[arg-type]
 
 

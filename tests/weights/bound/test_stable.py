@@ -113,7 +113,7 @@ def test_an_archive_that_changes_before_a_weight_is_read(folder: Path) -> None:
     with (folder / "f.zip").open("r+b") as file:
         file.seek(content.index(weight) + len(weight))
         file.write(bytes(100))
-    with pytest.raises(jaxexp.WeightsError, match="the file has changed since it was opened"):
+    with pytest.raises(jaxexp.errors.WeightsError, match="the file has changed since it was opened"):
         function.weights["b"]
 
 
@@ -122,7 +122,7 @@ def test_archives_stay_stable(folder: Path) -> None:
     for one in (archive, archive["m"], pickle.loads(pickle.dumps(archive))["m"]):
         handle = one if isinstance(one, jaxexp.Handle) else one["m"]
         jaxexp.load(handle, stable=True)
-    with pytest.raises(jaxexp.ExportError, match=r"open its archive with Archive\.open\(path, stable=True\)"):
+    with pytest.raises(jaxexp.errors.ExportError, match=r"open its archive with Archive\.open\(path, stable=True\)"):
         jaxexp.load(jaxexp.Archive.open(folder / "f.zip")["m"], stable=True)
 
 
@@ -145,6 +145,6 @@ def test_a_look_at_all_bytes_maps_no_file(tmp_path: Path, monkeypatch: pytest.Mo
         return read(descriptor, targets, position)
 
     monkeypatch.setattr(os, "preadv", cutting)
-    with pytest.raises(jaxexp.WeightsError, match="the file was shortened while it was read") as caught:
+    with pytest.raises(jaxexp.errors.WeightsError, match="the file was shortened while it was read") as caught:
         look(target)
     assert caught.value.file == str(weights)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import jaxexp
+from jaxexp.errors import SerializationError
 from kit.archive_files import make
 from kit.weighted import X, apply, params
 
@@ -55,11 +56,11 @@ def test_cards(model: jaxexp.BoundExported) -> None:
 
 
 def test_what_an_old_release_cannot_read(model: jaxexp.BoundExported, tmp_path: Path) -> None:
-    with pytest.raises(jaxexp.SerializationError, match=r"args\[1\] has dtype key<fry>; .*jax\.random\.wrap_key_data$"):
+    with pytest.raises(SerializationError, match=r"args\[1\] has dtype key<fry>; .*jax\.random\.wrap_key_data$"):
         model.save(tmp_path / "model.jaxexp", compatibility="0.5.0")
     given = params()
     taking = jax.jit(lambda x, key: apply(given, x) + jax.random.normal(key))
-    with pytest.raises(jaxexp.SerializationError, match=r"args\[1\] has dtype key<fry>"):
+    with pytest.raises(SerializationError, match=r"args\[1\] has dtype key<fry>"):
         jaxexp.export(taking, weights=given, compatibility="0.5.0")(X, KEY)
 
 

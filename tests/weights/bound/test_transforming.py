@@ -194,7 +194,7 @@ def test_read_back_it_takes_what_a_call_takes() -> None:
     for jaxpr in (exported.make_jaxpr(X), exported.make_jaxpr()):
         assert [aval.shape for aval in jaxpr.in_avals] == [w.shape for w in exported.weights.values()] + [X.shape]
     for use in (exported.make_jaxpr, read_back):
-        with pytest.raises(jaxexp.ExportError, match="expected tuple of length 1, found tuple of length 2"):
+        with pytest.raises(jaxexp.errors.ExportError, match="expected tuple of length 1, found tuple of length 2"):
             use(exported.weights, X)
 
 
@@ -241,7 +241,7 @@ def test_a_copy_of_an_exported_function() -> None:
     """As for any function that was exported here, and not loaded, pickling would need its VJPs."""
     model, given = bound()
     close(copy.copy(model).call(X), apply(given, X))
-    with pytest.raises(jaxexp.ExportError, match=r"its VJPs are made when they are needed"):
+    with pytest.raises(jaxexp.errors.ExportError, match=r"its VJPs are made when they are needed"):
         pickle.dumps(model)
 
 

@@ -138,9 +138,10 @@ def platform_names(given: Any) -> tuple[str, ...]:
     Raises:
         ExportTypeError: it is something else.
     """
-    found = (given,) if isinstance(given, (str, bytes)) or not isinstance(given, Iterable) else tuple(given)
+    is_one = isinstance(given, (str, bytes)) or not isinstance(given, Iterable)
+    found: tuple[Any, ...] = (given,) if is_one else tuple(given)
     for one in found:
-        if not isinstance(one, str):
+        if (is_one and not isinstance(one, str)) or isinstance(one, (bytes, jax.Device)):
             what = f"the device {one}" if isinstance(one, jax.Device) else repr(one)[:80]
             raise ExportTypeError(
                 f"platforms takes the names of platforms, such as 'cpu', 'cuda' or 'tpu', not {what}: say "

@@ -10,10 +10,12 @@ import numpy as np
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError
+from jaxexp._public import public
 
 from .data import ExportedData
 
 
+@public
 class UnexpectedDimError(ExportError, _jax.UnexpectedDimVar):
     """Symbolic dimensions that JAX refuses with an error of its own, which is no ValueError: a constraint has a name
     that no shape has.

@@ -474,9 +474,9 @@ class Weights(Mapping[str, Any]):
         return self.arrays()
 
     def _check_leaf(self, name: str, leaf: Any) -> None:
-        if isinstance(leaf, (bool, int, float, complex)) or (is_array(leaf) and not (why_not := why_no_numbers(leaf))):
+        found = why_no_numbers(leaf) if is_array(leaf) else repr(leaf)[:200]
+        if isinstance(leaf, (bool, int, float, complex)) or not found:
             return
-        found = why_not if is_array(leaf) else repr(leaf)[:200]
         raise ExportTypeError(
             f"the weight {name!r} must be an array, {type_of(self._types[name])}, to call or save the function, found "
             f"{found}: this function was made from another one's tree, as by jax.tree.map, whose results take the "

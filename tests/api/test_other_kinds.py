@@ -79,7 +79,7 @@ def test_another_kind_stays(writer: str, files: dict[str, bytes], tmp_path: Path
             write(path)
             assert path.read_bytes() != files[name]
             continue
-        with pytest.raises(jaxexp.ExportError) as caught:
+        with pytest.raises(jaxexp.errors.ExportError) as caught:
             write(path)
         said = str(caught.value)
         assert f"{str(path)!r} is {there}" in said
@@ -93,7 +93,7 @@ def test_the_weights_of_another_artifact_stay(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "link").symlink_to("m.safetensors")
     for path in ("m.safetensors", "link"):
         for _, write in WRITERS.values():
-            with pytest.raises(jaxexp.ExportError):
+            with pytest.raises(jaxexp.errors.ExportError):
                 write(Path(path))
     assert jaxexp.load("m.jaxexp", verify=True).call(X).shape == X.shape
 
@@ -106,6 +106,6 @@ def test_migrated_artifacts_replace_no_archive(tmp_path: Path) -> None:
     archive(new / "f.jaxexp")
     before = (new / "f.jaxexp").read_bytes()
     (found,) = jaxexp.migrate_many([str(old)], into=new).values()
-    assert isinstance(found, jaxexp.ExportError)
+    assert isinstance(found, jaxexp.errors.ExportError)
     assert "is an archive, which an artifact does not replace" in str(found)
     assert (new / "f.jaxexp").read_bytes() == before
