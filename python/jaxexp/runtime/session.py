@@ -372,9 +372,6 @@ class Session:
         if handle is None and rename is None and isinstance(weights, (str, os.PathLike)):
             file = checked.file("weights", weights)
             return self._with(self._function.with_weights(file, self._check_file), self._order, repr(file))
-        if handle is None and not isinstance(weights, (str, os.PathLike, Mapping, list, tuple)):
-            what = "a file, a member of an archive, or arrays by name, in dicts, lists and tuples"
-            raise ExportTypeError(f"with_weights takes {what}, not {weights!r:.80}")
         if (names := _names_of_weights(self._program)) is None:
             raise self._refused("takes no weights: its first argument is no dict of arrays")
         tensors, place = _tensors(weights, handle, self._plugin, self._check_file)

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jaxexp._errors import ExportError, WeightsError
+from jaxexp._errors import ExportError, ExportTypeError, WeightsError
 from jaxexp._weights.files import reading
 from jaxexp._weights.files.dtypes import held_as, unnamed
 from jaxexp._weights.files.header import Source as Source
@@ -74,9 +74,13 @@ def in_arrays(given: Any, to_numpy: Callable[[str, Any], np.ndarray]) -> dict[st
 
     Raises:
         ExportError: two have one path.
+        ExportTypeError: `given` is neither a dict nor a list nor a tuple.
         WeightsError: files have no place for a dtype.
         Exception: what `to_numpy` raises.
     """
+    if not isinstance(given, (Mapping, list, tuple)):
+        what = "a file, a member of an archive, or arrays by name, in dicts, lists and tuples"
+        raise ExportTypeError(f"with_weights takes {what}, not {given!r:.80}")
     found: dict[str, Source] = {}
     pending = [("", given)]
     while pending:
