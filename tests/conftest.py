@@ -115,9 +115,7 @@ def float16_compiles() -> bool:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, Any, pytest.TestReport]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, pytest.TestReport]:
     """XLA compiles no float16 for processors without F16C, and says so in other words: then nobody can run it."""
     report: pytest.TestReport = yield
     if report.failed and "Failed to materialize symbols" in str(report.longrepr) and not float16_compiles():

@@ -26,7 +26,7 @@ import numpy as np
 from jaxexp._errors import cause
 from jaxexp._kernel.artifact.words import cut, listed
 from jaxexp._kernel.io import files
-from jaxexp._kernel.io.other_files import ARRAY, ARRAYS, HEAD, WEIGHTS, kind_of_ours
+from jaxexp._kernel.io.other_files import ARRAY, HEAD, WEIGHTS, kind_of_arrays, kind_of_ours
 
 Array = np.ndarray[Any, Any]
 
@@ -362,7 +362,7 @@ def of_result(result: Any) -> Array:
 def write(path: str, arrays: Mapping[str, Array]) -> None:
     """Writes arrays to a .npz file by their names, or the only one to a .npy file. It appears complete, or not at
     all."""
-    with files.replacing(path, ARRAY if path.endswith(".npy") else ARRAYS) as file:
+    with files.replacing(path, kind_of_arrays(path)) as file:
         if path.endswith(".npy"):
             (array,) = arrays.values()
             np.lib.format.write_array(file, _as_held(array), allow_pickle=False)

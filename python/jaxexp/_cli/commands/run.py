@@ -17,7 +17,7 @@ from jaxexp._cli.functions import CallArguments
 from jaxexp._cli.page import Column, Page, say
 from jaxexp._errors import WeightsError
 from jaxexp._kernel.artifact.words import counted, dtype_and_shape, listed
-from jaxexp._kernel.io.other_files import ARRAY, ARRAYS
+from jaxexp._kernel.io.other_files import kind_of_arrays
 
 if TYPE_CHECKING:
     from jaxexp._api.exported import Exported
@@ -125,7 +125,7 @@ def command(
     if output is not None:
         if not output.endswith((".npy", ".npz")):
             raise click.UsageError(f"-o takes a file .npy or .npz, not {output!r}")
-        outputs.refuse_to_replace(output, ARRAY if output.endswith(".npy") else ARRAYS, force=force)
+        outputs.refuse_to_replace(output, kind_of_arrays(output), force=force)
     chosen = options.parsed_sizes(sized)
     from jaxexp._kernel.function.paths import result_paths  # imports JAX
 

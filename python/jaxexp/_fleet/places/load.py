@@ -14,7 +14,7 @@ from jaxexp._kernel.io import files, lock
 from jaxexp._kernel.io.other_files import ARTIFACT
 from jaxexp._public import public
 
-from .source import Opened, is_url, source, split, stored_beside
+from .source import Opened, source, split, stored_beside
 
 if TYPE_CHECKING:
     from jaxexp._api.cases.report import CheckReport as CheckReport
@@ -239,9 +239,7 @@ def record(path: str | os.PathLike[str], cases: Iterable[Any], *, replace: bool 
     from jaxexp._api.cases.recording import recorded
 
     check_flags(replace=replace)
-    name = files.path_of(path, "record", ". A function that is not saved yet takes cases= in save")
-    if is_url(name):
-        raise ExportError(f"record writes files on this machine: {name!r} is a URL")
+    name = files.path_here(path, "record", ". A function that is not saved yet takes cases= in save")
     if split(name)[1] is not None:
         raise ExportError(
             f"record writes files, and {name!r} is a member of an archive: ArchiveWriter.add takes cases="

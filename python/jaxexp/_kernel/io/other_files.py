@@ -23,6 +23,11 @@ ARRAY, ARRAYS = "a .npy file", "a .npz file"
 LONG_HEAD = 1 << 10  # bytes that also have the name of the first member of a ZIP file
 
 
+def kind_of_arrays(path: str) -> str:
+    """What a file becomes to which arrays are written, by its name."""
+    return ARRAY if path.endswith(".npy") else ARRAYS
+
+
 def kind_of_ours(head: bytes) -> str:
     """What a file is that people cannot do without, by its first `HEAD` or `LONG_HEAD` bytes; empty for any other one.
 
