@@ -111,6 +111,24 @@ def test_another_place_and_another_history() -> None:
     assert written[0] == written[1]
 
 
+def test_sizes_that_are_computed_have_no_history() -> None:
+    """Checks of constraints, and sizes of results, are traced after the function: in JAX's own jitted functions."""
+    (n,) = jaxexp.symbolic_shape("n", constraints=["n >= 4", "mod(n, 2) == 0"])
+    spec = jax.ShapeDtypeStruct((n,), np.float32)
+
+    @jax.jit
+    def halves(x: jax.Array) -> jax.Array:
+        return x.reshape(x.shape[0] // 2, 2)
+
+    written = []
+    for has_history in (False, True):
+        with _jax.jit_cache(_jax.JitCache(capacity=64)):  # nothing has been traced in it
+            if has_history:
+                jaxexp.export(halves)(spec)
+            written.append(bytes(jaxexp.export(halves, reproducible=True)(spec).serialize(vjp_order=1)))
+    assert written[0] == written[1]
+
+
 @jax.jit
 def layer(w: jax.Array, x: jax.Array) -> jax.Array:
     with jax.named_scope("dense"):

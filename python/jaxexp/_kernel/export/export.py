@@ -54,13 +54,16 @@ class Exporting:
         """Exports a jitted function for arguments of these specs."""
         version = _calling_convention_version()
         check_one_scope(_jax.function_name(fun_jit), args_specs, kwargs_specs)
-        caches = exporting_anew() if self.reproducible else contextlib.nullcontext()
-        with retarget.lowering_context(self.compatibility), advising_on_tracing(), caches:
-            lowering = lower(fun_jit, args_specs, kwargs_specs, self.platforms, self.override_lowering_rules, lifting)
-        if self.batch_dim is not None:
-            facts = lowering.in_avals, lowering.in_tree, lowering.out_avals, lowering.out_tree
-            batch_dims.check(self.batch_dim, lowering.fun_name, *facts)
-        exported = self._exported(lowering, version, None if lifting is None else lifting.of_vjp())
+        # Sizes that are computed from dimension variables are traced when the module is wrapped, after the lowering.
+        with exporting_anew() if self.reproducible else contextlib.nullcontext():
+            with retarget.lowering_context(self.compatibility), advising_on_tracing():
+                lowering = lower(
+                    fun_jit, args_specs, kwargs_specs, self.platforms, self.override_lowering_rules, lifting
+                )
+            if self.batch_dim is not None:
+                facts = lowering.in_avals, lowering.in_tree, lowering.out_avals, lowering.out_tree
+                batch_dims.check(self.batch_dim, lowering.fun_name, *facts)
+            exported = self._exported(lowering, version, None if lifting is None else lifting.of_vjp())
         if self.batch_dim is not None:
             data.note(exported, padded=(self.batch_dim,))
         if self.compatibility is None:
