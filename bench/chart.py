@@ -50,11 +50,6 @@ class _Svg:
             f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke-width="{width}"/>'
         )
 
-    def rect(self, x: float, y: float, width: float, height: float, kind: str, radius: float = 0) -> None:
-        self.parts.append(
-            f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{radius}"/>'
-        )
-
     def path(self, points: Sequence[tuple[float, float]], series: int, *, dashed: bool) -> None:
         steps = "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
         dashes = ' stroke-dasharray="5 4"' if dashed else ""
@@ -145,22 +140,6 @@ def dots(title: str, note: str, rows: Sequence[str], series: Mapping[str, Mappin
         for i, points in enumerate(series.values()):
             if row in points:
                 svg.mark(axis(points[row]), y, i)
-    return svg.finish(bottom + 18)
-
-
-def bars(title: str, note: str, values: Mapping[str, float]) -> str:
-    """A bar per ratio, from 1 to the left or to the right, on a logarithmic axis."""
-    svg = _Svg(title)
-    left, right, top, step = 230.0, WIDTH - _MARGIN - 60.0, _head(svg, note) + 16, 26
-    bottom = top + step * len(values)
-    axis = _Log.around([1.0, *values.values()], left, right, room=1.15)
-    _ratio_axis(svg, axis, top, bottom)
-    for number, (name, value) in enumerate(values.items()):
-        y = top + step * (number + 0.5)
-        start, end = sorted((axis(1.0), axis(value)))
-        svg.rect(start, y - 8, max(end - start, 1.5), 16, "s0" if value >= 1 else "s1", 2)
-        svg.text(left - 12, y + 4, name, "ink", "end")
-        svg.text(end + 7, y + 4, times(value), "ink bold")
     return svg.finish(bottom + 18)
 
 

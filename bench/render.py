@@ -8,98 +8,19 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bench import chart, disk, memory
-from bench.bench_cold import CACHED_ORACLE
+from bench import chart, disk, memory, waits
 from bench.cases import CASES
 from bench.compare import GONE, IMPROVEMENT, REGRESSION, SAME, THRESHOLD, changes
-from bench.goals import GOALS, JAX, MOST_SPREAD, Goal
 from bench.measure import FULL
 from bench.question import Question
 from bench.questions import QUESTIONS
 from bench.report import amount, pair, peaks_of, percent, shown, times
-from bench.results import ORACLE, SUBJECT, Cell, Results, over
+from bench.results import ORACLE, SUBJECT, Cell, Results
 
 START, END = "<!-- benchmarks: start -->", "<!-- benchmarks: end -->"
-
-
-@dataclass(frozen=True)
-class Wait:
-    """A row of the page's first table: what people wait for, the cell that tells how long, the rivals that it compares,
-    the name of the one in whose place the other comes, and the question that tells the same of the next times.
-    """
-
-    text: str
-    question: str
-    case: str
-    rival: str = SUBJECT
-    than: str = ORACLE
-    in_place_of: str = "jax.export"
-    again: str = ""
-    front: bool = False  # in the README, too
-
-
-_LOADED = "a model with 512 MiB of weights is loaded and called"
-_STARTED = "a process starts, loads a convnet and calls it"
-WAITS = (
-    Wait(
-        "a function of 2,000 arrays becomes bytes", "serialize, first time", "2,000 parameters", again="serialize again"
-    ),
-    Wait("these bytes become a function", "deserialize, first time", "2,000 parameters", again="deserialize again"),
-    Wait(
-        "10,000 functions are read from disk",
-        "load all, first time",
-        "10,000 versions",
-        again="load all again",
-        front=True,
-    ),
-    Wait(_LOADED, "load weights, first call", "512 MiB of weights", in_place_of="jax.export, weights in the module"),
-    Wait(
-        _LOADED,
-        "load weights, first call",
-        "512 MiB of weights",
-        than="arguments, warm cache",
-        in_place_of="jax.export with JAX's compilation cache, weights from safetensors as an argument",
-        front=True,
-    ),
-    Wait(_STARTED, "cold start", "convnet"),
-    Wait(
-        f"{_STARTED}, with compiled code in a file",
-        "cold start",
-        "convnet",
-        rival="executables",
-        than=CACHED_ORACLE,
-        in_place_of="jax.export, JAX's compilation cache",
-    ),
-    Wait(
-        f"{_STARTED}, from C++, with compiled code in a file",
-        "cold start",
-        "convnet",
-        rival="C++, executables",
-        than=CACHED_ORACLE,
-        in_place_of="Python with jax.export and JAX's compilation cache",
-        front=True,
-    ),
-)
-HEADLINES = (
-    ("serialize, first time", "tiny"),
-    ("serialize, first time", "2,000 parameters"),
-    ("serialize, first time", "2,000 sharded"),
-    ("deserialize, first time", "tiny"),
-    ("deserialize, first time", "2,000 parameters"),
-    ("deserialize, first time", "2,000 sharded"),
-    ("save", "512 MiB constant"),
-    ("load", "512 MiB constant"),
-    ("load all, first time", "10,000 versions"),
-    ("load all, first time", "10,000 distinct"),
-    ("call", "tiny"),
-    ("trace", "2,000 parameters"),
-    ("export", "2,000 parameters"),
-    ("export", "512 MiB constant"),
-)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -132,7 +53,7 @@ def render(result: Path, root: Path = disk.ROOT, again: Path | None = None) -> N
 
 
 def with_numbers(readme: str, results: Results) -> str:
-    """A README whose text between the two markers, if it has them, has the rows of `WAITS` for the front."""
+    """A README whose text between the two markers, if it has them, has its rows of the first table."""
     before, start, rest = readme.partition(START)
     _, end, after = rest.partition(END)
     if not (start and end):
@@ -140,7 +61,7 @@ def with_numbers(readme: str, results: Results) -> str:
     versions = results.about["versions"]
     machine = results.about["machine"].partition(", Linux")[0]
     measured = f"Measured with {versions}, on {machine}: [all numbers](docs/benchmarks.md)."
-    numbers = f"{_waits(results, front=True)}\n\n{measured}\n"
+    numbers = f"{_table(*waits.front(results))}\n\n{measured}\n"
     return f"{before}{START}\n{numbers}{END}{after}"
 
 
@@ -200,10 +121,6 @@ def charts(results: Results) -> dict[str, str]:
     ]
     if any(line.points for panel in modules for line in panel.lines):
         drawn["module"] = chart.panels("Time against the size of the module", medians, modules, "MiB of constants")
-    found = {place: results.cells[place].ratio for place in HEADLINES if place in results.cells}
-    headlines = {", ".join(place): ratio for place, ratio in found.items() if ratio is not None}
-    if headlines:
-        drawn["headline"] = chart.bars(_title(results), note, headlines)
     return drawn
 
 
@@ -219,11 +136,9 @@ def page(results: Results, again: Results | None = None) -> str:
     parts = [
         "<!-- Written by `python -m bench render`: change bench/, not this page. -->",
         f"# {about['subject']} beside jax.export",
-        _first(results),
-        *([f"![{_title(results)}](benchmarks/headline.svg)"] if "headline" in drawn else []),
+        _first(results, again),
         f"## How it is measured\n\n{_how(results)}",
-        f"## Goals\n\n{_goals(results, again)}",
-        "## Charts",
+        "## Appendix: every question, case by case",
         *(f"![{caption}](benchmarks/{name}.svg)" for name, caption in captions.items() if name in drawn),
         *(section for question in QUESTIONS if (section := _section(question, results))),
         *([f"## Measured again\n\n{_again(results, again)}"] if again else []),
@@ -234,34 +149,22 @@ def page(results: Results, again: Results | None = None) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _first(results: Results) -> str:
+def _first(results: Results, again: Results | None) -> str:
     """What somebody needs who wonders whether to switch."""
+    head, rows = waits.table(results, again)
+    verdicts = Counter(row[-1].partition(": ")[2] for row in rows)
     subject = results.about["subject"]
-    after = (
-        f"The ratio is how many times faster {subject} is the first time; the last column has it for the next times in "
-        "the same process. XLA compiles the same code from both, so calls of a large model gain nothing. `export` "
-        "gains nothing either: it waits for JAX's tracing and lowering."
+    both = " in both runs" if again else ""
+    left = f", {verdicts['not measured']} are not measured" if verdicts["not measured"] else ""
+    return (
+        "Each row is something that people wait for, the first time: not again and again. `jax.export` is set up as "
+        "its users can make it fastest; another package that they might take instead stands beside it, where there is "
+        f"one. The limit is what no library can avoid. A goal is what each release has to keep: of {len(rows)}, {verdicts['met']} are met{both}{left}: "
+        f"a row is not measured if its packages are not installed, or if its samples spread by more than "
+        f"{waits.MOST_SPREAD:.0%}. Accelerators are not measured yet.\n\n{_table(head, rows)}\n\n"
+        f"XLA compiles the same code from both, so calls of a large model gain nothing from {subject}. `export` gains "
+        "little: it waits for JAX's tracing and lowering."
     )
-    return f"{_waits(results)}\n\n{after}"
-
-
-def _waits(results: Results, front: bool = False) -> str:
-    """A table of what people wait for; for the README, of the rows for the front, without how it is the next times."""
-    rows = []
-    for wait in WAITS:
-        cell = results.cell(wait.question, wait.case)
-        if cell is None or (ours := cell.median(wait.rival)) is None or (theirs := cell.median(wait.than)) is None:
-            continue
-        if front and not wait.front:
-            continue
-        next_times = results.cell(wait.again, wait.case)
-        again = "" if next_times is None else times(next_times.ratio)
-        took = shown(cell, wait.than), shown(cell, wait.rival)
-        rows.append((wait.text, wait.in_place_of, *took, times(over(theirs, ours)), again))
-    first, subject = "what you wait for, the first time", results.about["subject"]
-    header = (first, "compared with", "it takes", f"{subject} takes", "ratio", "next times")
-    columns = len(header) - front
-    return _table(header[:columns], [row[:columns] for row in rows], left=2)
 
 
 def _how(results: Results) -> str:
@@ -293,32 +196,6 @@ def _how(results: Results) -> str:
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
     rule = [":--" if i < left else "--:" for i in range(len(head))]
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rows))
-
-
-def _goals(results: Results, again: Results | None) -> str:
-    def verdict(goal: Goal, measured: Sequence[float | None]) -> str:
-        met = [goal.met(value) for value in measured if value is not None]
-        if not met:
-            return "not measured"
-        if not all(map(goal.is_clear, runs)):
-            return "unclear"
-        if all(met) and len(met) == len(measured):
-            return "met"
-        return "met once" if any(met) else "**missed**"
-
-    runs = [results] if again is None else [results, again]
-    rows = []
-    for goal in GOALS:
-        measured = [goal.measured(run) for run in runs]
-        values = ("" if value is None else goal.show(value) for value in measured)
-        rows.append((goal.about, goal.bound(), *values, verdict(goal, measured)))
-    verdicts = Counter(row[-1] for row in rows)
-    both = f" in both runs, and {verdicts['met once']} in one of them" if again else ""
-    if verdicts["unclear"]:
-        both += f". {verdicts['unclear']} are unclear: samples have an IQR above {MOST_SPREAD:.0%}"
-    other = "" if results.about["jax"] == JAX else f" They are for JAX {JAX}; this run used {results.about['jax']}."
-    head = ("goal", "limit", "measured", *(["again"] if again else []), "")
-    return f"Of {len(rows)} goals, {verdicts['met']} are met{both}.{other}\n\n{_table(head, rows)}"
 
 
 def _again(results: Results, again: Results) -> str:

@@ -10,7 +10,7 @@ import xml.etree.ElementTree
 
 import pytest
 
-from bench import compare, counts, goals, measure, render, report
+from bench import compare, counts, measure, render, waits
 from bench.cases import CASES
 from bench.questions import QUESTIONS
 from bench.results import ORACLE, PEAK, SUBJECT, Results
@@ -98,44 +98,42 @@ def test_the_page_and_its_charts(tmp_path):
             assert xml.etree.ElementTree.fromstring(content).tag.endswith("svg")
             assert f"benchmarks/{name})".encode() in first["benchmarks.md"]
     page, readme = first["benchmarks.md"].decode(), first["README.md"].decode()
-    assert all(f"| {wait.text} | {wait.in_place_of} |" in page.partition("\n## ")[0] for wait in render.WAITS)
-    assert all(f"| {goal.about} | {goal.bound()} |" in page for goal in goals.GOALS)
+    first_table = page.partition("\n## ")[0]
+    assert all(f"| {wait.text} | " in first_table for wait in waits.WAITS)
     assert all(f"| {case.name} |" in page for case in CASES)
     assert "1.00 MB / 500 MB" in page
-    assert sum(f"| {wait.text} | {wait.in_place_of} |" in readme for wait in render.WAITS) == 3
+    assert [wait for wait in waits.WAITS if f"| {wait.text} |" in readme] == [w for w in waits.WAITS if w.front]
     assert readme.startswith("before\n") and readme.endswith("\nafter\n") and "old" not in readme
     two = written("--again", str(tmp_path / "second.json"))
-    (goal,) = (goal for goal in goals.GOALS if goal.about.startswith("serialize again, tiny:"))
-    page = two["benchmarks.md"].decode()
-    assert f"| {goal.about} | {goal.bound()} | {report.times(100)} | {report.times(50)} | met once |" in page
+    assert b": not measured |" not in first["benchmarks.md"]
+    assert b": not measured |" in two["benchmarks.md"]
     assert Results.load(tmp_path / "docs/benchmarks/again.json").about["date"] == "2027-01-02"
     written()
     assert not (tmp_path / "docs/benchmarks/again.json").exists()  # of another page
 
 
 def test_goals_are_honest():
+    """Every row can be measured; it is met, missed, met once or not measured, as its samples say."""
     results = everything()
-    verdicts = {}
-    for goal in goals.GOALS:
-        measured = goal.measured(results)
-        verdicts[goal.about] = goal.met(measured)
-        # The goal of another name of a question or a case would never be measured.
-        question = QUESTION[goal.question.removeprefix(PEAK)]
-        is_peak = goal.question.startswith(PEAK)
-        assert not is_peak or question.peak
-        assert {*goal.cases, *filter(None, [goal.over])} <= {
-            case.name for case in CASES if question.applies(case) and (case.large or not is_peak)
-        }
-    assert verdicts["serialize again, tiny: times faster than jax.export"]  # 100 of 60
-    assert verdicts["deserialize again, 2,000 parameters: times faster than jax.export"]  # 100 of 100
-    assert not verdicts["serialize, first time, 2,000 parameters: times faster than jax.export"]  # 100 of 120
-    assert verdicts["save, 512 MiB constant: divided by write(2) of the same bytes"]  # 1.11 of 1.15
-    workers = "load all again, 10,000 distinct, opened, 2 workers: divided by 1 worker without half of the verification"
-    assert not verdicts[workers]  # 0.9 / (0.9 - 0.9 / 2)
-    assert not verdicts["vjp(), every case: first time divided by second"]  # 0.9 of 100
-    page = render.page(results)
-    assert page.count("| met |") == sum(verdicts.values())
-    assert page.count("| **missed** |") == len(verdicts) - sum(verdicts.values())
+    for wait in waits.WAITS:
+        question = QUESTION[wait.question]
+        assert wait.case in {case.name for case in filter(question.applies, CASES)}
+        others = {wait.ours, wait.theirs, wait.other, wait.bound} - {SUBJECT, ORACLE, ""}
+        assert others <= question.beside.keys()
+        assert wait.cell(results)
+    fast = waits.WAITS[0]
+    place = fast.question, fast.case
+
+    def ratio(ours, theirs=1.0):
+        return fast.ratio(results_of({place: {fast.ours: [ours] * 3, fast.theirs: [theirs] * 3}}))
+
+    assert fast.verdict([ratio(0.5)]) == fast.verdict([ratio(0.5), ratio(0.9)]) == "met"
+    assert fast.verdict([ratio(1.0)]) == "**missed**"
+    assert fast.verdict([ratio(1.0), ratio(0.5)]) == "met once"
+    spread = results_of({place: {fast.ours: [0.1, 0.5, 0.9], fast.theirs: [1.0] * 3}})
+    assert (
+        fast.verdict([fast.ratio(spread)]) == fast.verdict([ratio(0.5), fast.ratio(results_of({}))]) == "not measured"
+    )
 
 
 def test_a_small_loss_is_seen_and_noise_is_not():

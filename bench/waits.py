@@ -1,0 +1,330 @@
+"""What people wait for: the rows of the first table of docs/benchmarks.md, each with its goal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bench.bench_cold import CACHED_ORACLE
+from bench.measure import spread
+from bench.report import amount, times
+from bench.results import ORACLE, SUBJECT, Cell, Results, over
+
+MOST_SPREAD = 0.25  # samples that spread more, relative to their median, measure nothing
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What somebody waits for, and how long it takes in several ways: rivals of one cell.
+
+    Attributes:
+        text: what it is, as its user would say it.
+        question: the cell's question.
+        case: the cell's case.
+        ours: how jaxexp does it.
+        theirs: the fastest way with jax.export.
+        setup: what jax.export needs for it, besides itself.
+        other: another package that a user might take, or none.
+        bound: what no library can be faster than, or none.
+        meaning: what the bound is.
+        goal: how many times faster jaxexp has to be than jax.export.
+        front: whether the README has this row, too.
+    """
+
+    text: str
+    question: str
+    case: str
+    goal: float
+    ours: str = SUBJECT
+    theirs: str = ORACLE
+    setup: str = ""
+    other: str = ""
+    bound: str = ""
+    meaning: str = ""
+    front: bool = False
+
+    def cell(self, results: Results) -> Cell | None:
+        """The cell, if it tells how long both take."""
+        found = results.cell(self.question, self.case)
+        return found if found is not None and {self.ours, self.theirs} <= found.rivals.keys() else None
+
+    def ratio(self, results: Results) -> float | None:
+        """How many times faster jaxexp is; None if this was not measured, or if its samples spread too much."""
+        cell = self.cell(results)
+        if cell is None or any(spread(cell.rivals[name]) > MOST_SPREAD for name in (self.ours, self.theirs)):
+            return None
+        return over(cell.median(self.theirs), cell.median(self.ours))
+
+    def verdict(self, ratios: list[float | None]) -> str:
+        """Whether each run meets the goal."""
+        met = [ratio >= self.goal for ratio in ratios if ratio is not None]
+        if len(met) < len(ratios):
+            return "not measured"
+        return "met" if all(met) else "met once" if any(met) else "**missed**"
+
+    def took(self, cell: Cell, rival: str, name: str = "") -> str:
+        """A time, and in parentheses what it is of."""
+        if rival not in cell.rivals:
+            return ""
+        time = amount(cell.rivals[rival].median(), cell.rivals[rival].get_unit())
+        return f"{time} ({name})" if name else time
+
+
+_CACHE = "JAX's compilation cache"
+_AS_ARGUMENT = f"{_CACHE}, weights as an argument"
+_ZIP = "a zip file"
+_WITHOUT_JAX = "without JAX, compiled code in a file"
+_VERIFICATION = "verification"
+_PYTHON = "Python and JAX"
+
+WAITS = (
+    Wait(
+        "a process starts, loads a convnet and calls it",
+        "cold start",
+        "convnet",
+        goal=1.05,
+        bound="no function",
+        meaning=_PYTHON,
+    ),
+    Wait(
+        "the same, with compiled code in a file",
+        "cold start",
+        "convnet",
+        goal=1.1,
+        ours="executables",
+        theirs=CACHED_ORACLE,
+        setup=_CACHE,
+        bound="no function",
+        meaning=_PYTHON,
+    ),
+    Wait(
+        "the same, a transformer",
+        "cold start",
+        "transformer",
+        goal=1.08,
+        ours="executables",
+        theirs=CACHED_ORACLE,
+        setup=_CACHE,
+        bound="no function",
+        meaning=_PYTHON,
+    ),
+    Wait(
+        "the same, a training step",
+        "cold start",
+        "train step",
+        goal=1.08,
+        ours="executables",
+        theirs=CACHED_ORACLE,
+        setup=_CACHE,
+        bound="no function",
+        meaning=_PYTHON,
+    ),
+    Wait(
+        f"a server in Python answers its first request to a convnet, {_WITHOUT_JAX}",
+        "served, cold start",
+        "served convnet",
+        goal=4.0,
+        ours="session, executables",
+        other="ONNX Runtime",
+        bound="C++, executables",
+        meaning="C++",
+    ),
+    Wait(
+        "the same, a transformer",
+        "served, cold start",
+        "served transformer",
+        goal=2.0,
+        ours="session, executables",
+        other="ONNX Runtime",
+        bound="C++, executables",
+        meaning="C++",
+    ),
+    Wait(
+        f"a program in C++ loads a convnet and calls it, {_WITHOUT_JAX}",
+        "cold start",
+        "convnet",
+        goal=8.0,
+        ours="C++, executables",
+        theirs=CACHED_ORACLE,
+        setup=f"in Python, {_CACHE}",
+        front=True,
+    ),
+    Wait(
+        "the same, a transformer",
+        "cold start",
+        "transformer",
+        goal=4.0,
+        ours="C++, executables",
+        theirs=CACHED_ORACLE,
+        setup=f"in Python, {_CACHE}",
+    ),
+    Wait(
+        "a model with 512 MiB of weights is loaded and called",
+        "load weights, first call",
+        "512 MiB of weights",
+        goal=8.0,
+        theirs="arguments, warm cache",
+        setup=_AS_ARGUMENT,
+        front=True,
+    ),
+    Wait(
+        "the same, and its gradient",
+        "load weights, first call",
+        "512 MiB, VJP order 1",
+        goal=3.0,
+        theirs="arguments, warm cache",
+        setup=_AS_ARGUMENT,
+    ),
+    Wait(
+        "a model with 512 MiB of weights is saved",
+        "save weights",
+        "512 MiB of weights",
+        goal=0.9,
+        theirs="arguments",
+        setup="weights in safetensors",
+    ),
+    Wait(
+        "a file with 512 MiB of constants is opened, and its signature read",
+        "load",
+        "512 MiB constant",
+        goal=1000.0,
+        bound="mmap",
+        meaning="open and mmap",
+    ),
+    Wait("a function with 512 MiB of constants becomes bytes", "serialize, first time", "512 MiB constant", goal=1.1),
+    Wait(
+        "10,000 functions are read when a server starts: 50 versions of 200",
+        "load all, first time",
+        "10,000 versions",
+        goal=45.0,
+        bound="verify",
+        meaning=_VERIFICATION,
+        front=True,
+    ),
+    Wait(
+        "the same, each with its own signature",
+        "load all, first time",
+        "10,000 distinct",
+        goal=18.0,
+        bound="verify",
+        meaning=_VERIFICATION,
+    ),
+    Wait(
+        "one of 10,000 functions is found, and its signature read",
+        "cold signature",
+        "10,000 distinct",
+        goal=200.0,
+        setup=_ZIP,
+        bound="load",
+        meaning="`load` of its own file",
+    ),
+    Wait(
+        "10,000 functions are checked for damage",
+        "verify",
+        "10,000 versions",
+        goal=5.0,
+        setup=f"{_ZIP}, its checksums only",
+        bound="read and digest",
+        meaning="reading and digesting",
+    ),
+    Wait(
+        "a function of 2,000 arrays becomes bytes",
+        "serialize, first time",
+        "2,000 parameters",
+        goal=100.0,
+        bound="trees",
+        meaning="JAX's description of its trees",
+    ),
+    Wait(
+        "these bytes become a function",
+        "deserialize, first time",
+        "2,000 parameters",
+        goal=80.0,
+        bound="objects",
+        meaning="making the objects",
+    ),
+    Wait(
+        "a function of 20 sharded arrays is read",
+        "deserialize, first time",
+        "20 sharded",
+        goal=3.0,
+        bound="objects",
+        meaning="making the objects",
+    ),
+    Wait(
+        "a function with 50 symbolic sizes is read",
+        "deserialize, first time",
+        "50 symbolic",
+        goal=3.0,
+        bound="objects",
+        meaning="making the objects",
+    ),
+    Wait(
+        "a server answers one request after another: 16 numbers",
+        "served, 1 thread",
+        "served 16 numbers",
+        goal=15.0,
+        ours="session",
+        other="ONNX Runtime",
+        bound="PJRT by hand",
+        meaning="PJRT by hand",
+    ),
+    Wait(
+        "the same, a convnet",
+        "served, 1 thread",
+        "served convnet",
+        goal=1.3,
+        ours="session",
+        other="ONNX Runtime",
+        bound="PJRT by hand",
+        meaning="PJRT by hand",
+    ),
+    Wait(
+        "a loaded convnet is called for a batch of 16 by `vmap`, the first time",
+        "first vmap",
+        "small convnet, 16",
+        goal=1.3,
+        setup="a call for each row",
+        bound="live",
+        meaning="the function's own code",
+    ),
+    Wait(
+        "a function of 2,000 arrays is exported",
+        "export",
+        "2,000 parameters",
+        goal=1.0,
+        bound="jit",
+        meaning="tracing and lowering",
+    ),
+)
+
+
+def table(results: Results, again: Results | None) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The head and the rows: how long each takes, and whether the goal is met in one run, or in both."""
+    runs = [results] if again is None else [results, again]
+    rows = []
+    for wait in WAITS:
+        cell = wait.cell(results)
+        ratios = [wait.ratio(run) for run in runs]
+        took = ("", "", "", "")
+        if cell is not None:
+            took = (
+                wait.took(cell, wait.theirs, wait.setup),
+                wait.took(cell, wait.other, wait.other),
+                wait.took(cell, wait.bound, wait.meaning),
+                wait.took(cell, wait.ours),
+            )
+        rows.append((wait.text, *took, *map(times, ratios), f"{times(wait.goal)}: {wait.verdict(ratios)}"))
+    again_too = ("again",) if again is not None else ()
+    subject = results.about["subject"]
+    head = ("what you wait for", "jax.export", "another package", "limit", subject, "times faster", *again_too, "goal")
+    return head, rows
+
+
+def front(results: Results) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The head and the rows for the README."""
+    rows = [
+        (wait.text, wait.took(cell, wait.theirs, wait.setup), wait.took(cell, wait.ours), times(wait.ratio(results)))
+        for wait in WAITS
+        if wait.front and (cell := wait.cell(results)) is not None
+    ]
+    return ("what you wait for", "jax.export", results.about["subject"], "times faster"), rows
