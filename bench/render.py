@@ -155,13 +155,16 @@ def _first(results: Results, again: Results | None) -> str:
     verdicts = Counter(row[-1].partition(": ")[2] for row in rows)
     subject = results.about["subject"]
     both = " in both runs" if again else ""
-    left = f", {verdicts['not measured']} are not measured" if verdicts["not measured"] else ""
+    left = (
+        f" {verdicts['not measured']} are not measured: a package was not installed, or samples spread by more than "
+        f"{waits.MOST_SPREAD:.0%}."
+    )
     return (
         "Each row is something that people wait for, the first time: not again and again. `jax.export` is set up as "
         "its users can make it fastest; another package that they might take instead stands beside it, where there is "
-        f"one. The limit is what no library can avoid. A goal is what each release has to keep: of {len(rows)}, {verdicts['met']} are met{both}{left}: "
-        f"a row is not measured if its packages are not installed, or if its samples spread by more than "
-        f"{waits.MOST_SPREAD:.0%}. Accelerators are not measured yet.\n\n{_table(head, rows)}\n\n"
+        "one. The limit is what no library can avoid. A goal is what each release has to keep. "
+        f"Of {len(rows)}, {verdicts['met']} are met{both}.{left if verdicts['not measured'] else ''} Accelerators are "
+        f"not measured yet.\n\n{_table(head, rows)}\n\n"
         f"XLA compiles the same code from both, so calls of a large model gain nothing from {subject}. `export` gains "
         "little: it waits for JAX's tracing and lowering."
     )
