@@ -547,6 +547,14 @@ def examine(path: Path, one_in: int = 1, most: int | None = None) -> dict[str, l
     return found
 
 
+def test_numbers_whose_squares_are_0(tmp_path: Path) -> None:
+    exported = saved(lambda x: (x * 1e-30) + 2e-30, random(3), path=tmp_path / "f.jaxexp")
+    (case,) = changed(exported, "stablehlo.multiply", "stablehlo.divide").cases
+    assert case.culprit.operation == "stablehlo.divide"
+    (case,) = changed(exported, "stablehlo.add", "stablehlo.subtract").cases
+    assert case.culprit.operation == "stablehlo.subtract"
+
+
 def test_a_changed_operation_is_named(tmp_path: Path) -> None:
     saved(*PERCEPTRON, path=tmp_path / "f.jaxexp")
     found = examine(tmp_path / "f.jaxexp", 8)

@@ -171,6 +171,7 @@ class _Comparison:
         is_to_blame: of the same shape: whether neither what the operation takes nor rounding explains that.
     """
 
+    @np.errstate(divide="ignore")  # by the sizes of numbers so small that their squares are 0
     def __init__(self, rows: Sequence[Row], here: Trace, recorded: Trace) -> None:
         self._rows, self._here, self._recorded = rows, here, recorded.for_rows_of(here)
         self._is_changed, self._more = is_changed(here, recorded), len(recorded.identities) - len(rows)
