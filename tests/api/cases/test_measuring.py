@@ -109,9 +109,11 @@ def test_other_flags(flags: str, tmp_path: Path) -> None:
         check=True,
     )
     verdicts = {Path(path).parent.name: one for path, one in json.loads(found.stdout).items()}
-    assert {name for name, one in verdicts.items() if one == "differs" and name.endswith("None")} == set()
+    assert {name for name, one in verdicts.items() if one == "differs" and name.endswith("measured")} == set()
     if "algsimp" in flags:
-        assert (verdicts["simplified dtype"], verdicts["variance dtype"]) == ("differs", "differs")
+        assert verdicts["variance dtype"] == "differs"
+        if jax.__version_info__ < (0, 12):  # since then, XLA does not take 1e8 away from both
+            assert verdicts["simplified dtype"] == "differs"
 
 
 def test_formula() -> None:
