@@ -181,9 +181,9 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
         leaves out cases with arrays in files. `bind`, `with_weights` and JAX's transformations of a `BoundExported`
         drop them, because other weights give other results.
         """
-        from jaxexp._api.cases.recording import cases_of
+        from jaxexp._api.cases.calling import Chain
 
-        return cases_of(self)
+        return Chain(self).cases()
 
     def check(self, *, tolerance: Any = None, max_drawn_bytes: int = 1 << 32) -> CheckReport:
         """Repeats the recorded calls, and compares the results with the recorded ones.

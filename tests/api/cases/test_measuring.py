@@ -123,7 +123,7 @@ def test_formula() -> None:
         exact=[[np.array([1.0 + 2.0**-20, 8.0])], [np.array([1.0 + 2.0**-21, 8.0])]],
         noisy=lambda _: [[np.array([1.0 + 2.0**-20, 8.0 + 2.0**-18])]],
     )
-    found = measuring._Result(0, "float32", np.array([1.0, 8.0], np.float32), samples).tolerance()
+    found = measuring._Result(0, np.array([1.0, 8.0], np.float32), samples).tolerance()
     assert found.absolute == pytest.approx(float(jnp.finfo(np.float32).smallest_normal), rel=0.1)
     assert 4 * 2.0**-20 + 4 * 2.0**-23 <= found.relative <= 1.15 * (4 * 2.0**-20 + 4 * 2.0**-23)
     samples = measuring._Samples(
@@ -131,7 +131,7 @@ def test_formula() -> None:
         exact=samples.exact,
         noisy=lambda power: [[np.array([1.0 + 2.0**-20 + 2.0 ** (power - 8), 8.0])]],
     )
-    found = measuring._Result(0, "float32", np.array([1.0, 8.0], np.float32), samples).tolerance()
+    found = measuring._Result(0, np.array([1.0, 8.0], np.float32), samples).tolerance()
     exact = 4 * (2.0**-20 + 2.0**-8) + 4 * 2.0**-23
     assert exact <= found.relative + found.absolute <= 1.15 * exact + 32 * 2.0**-23
 
@@ -202,7 +202,7 @@ def test_nothing_to_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_nothing_is_measured_that_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "_samples", None)
+    monkeypatch.setattr(measuring, "_Call", None)
     for tolerance in (None, "dtype", 1e-3, {"result": 1e-3}, {}, {"result": "dtype"}):
         case = recorded(jnp.sin, normal(4), path=tmp_path, tolerance=tolerance)
         assert case.recorded.keys().isdisjoint({"measured", "measured by", "unstable"})

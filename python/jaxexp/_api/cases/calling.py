@@ -13,13 +13,14 @@ import numpy as np
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError, UnsupportedError
-from jaxexp._kernel.artifact.cases import FLOAT0, Array, storage
+from jaxexp._kernel.artifact.cases import FLOAT0, Array, Case, storage
 from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.call.call import call_leaves
 from jaxexp._kernel.export.lower import platform_of
+from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import described
 from jaxexp._kernel.function.vjps import chain_up_to
-from jaxexp._kernel.write.fitting import DTYPE_OF_FLOAT0, name_of
+from jaxexp._kernel.write.fitting import DTYPE_OF_FLOAT0, fits, name_of
 
 from . import machine
 
@@ -65,8 +66,6 @@ class Chain:
         self._programs: list[Any] = [exported.unbound]
         self._traced: dict[Any, Traced] = {}
         self._in_float64: dict[Any, InFloat64] = {}
-        self._mesh: Any = None
-        self._arrays: Sequence[Any] = ()
 
     def program(self, order: int) -> Any:
         """The function or its VJP of this order, which takes the weights, too.
@@ -85,6 +84,15 @@ class Chain:
         except ExportError:
             return False
         return True
+
+    def cases(self) -> tuple[Case, ...]:
+        """The cases of the function that fit it and its VJPs."""
+        found = data.cases_of(self.exported.unbound)
+        return tuple(
+            case
+            for case in (() if found is None else found.all)
+            if self.has(case.vjp_order) and fits(case, self.program(case.vjp_order), self.weights)
+        )
 
     def call(self, order: int, arguments: Sequence[Array], weights: Sequence[Array] | None = None) -> list[Array]:
         """The results of a call with arrays of the host; with other weights than those of the function, if there are.
@@ -131,8 +139,7 @@ class Chain:
         return self._in_float64[key]
 
     def _called(self, program: Any, arguments: Sequence[Array], weights: Sequence[Array] | None = None) -> list[Array]:
-        if program.ordered_effects or program.unordered_effects:
-            effects = (*program.ordered_effects, *program.unordered_effects)
+        if effects := [*program.ordered_effects, *program.unordered_effects]:
             raise ExportError(
                 f"{described(program)} has effects ({', '.join(map(str, effects))}): its cases can be neither recorded "
                 "nor checked, because a case holds only results"
@@ -142,47 +149,40 @@ class Chain:
             raise ExportError(
                 f"{described(program)} takes {counted(len(avals), 'array')} besides weights, not {len(arguments)}"
             )
-        with _with_dtypes_of(program):
-            shardings = self._shardings(program)
-            given = [
-                _placed(for_jax(array, aval), sharding)
-                for array, aval, sharding in zip(arguments, avals, shardings[self.weights :], strict=True)
-            ]
-            results = call_leaves(program, [*(self.arrays() if weights is None else weights), *given])
-            return [of_result(result, aval) for result, aval in zip(results, program.out_avals, strict=True)]
+        is_wide = any(name_of(aval.dtype) in _WIDE for aval in (*program.in_avals, *program.out_avals))
+        with jax.enable_x64(True) if is_wide else contextlib.nullcontext():
+            given = list(map(for_jax, arguments, avals))
+            if self._mesh is not None:
+                whole = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
+                shardings = program.in_shardings_jax(self._mesh)[self.weights :]
+                given = [
+                    jax.device_put(array, whole if one is None else one)
+                    for array, one in zip(given, shardings, strict=True)
+                ]
+            results = call_leaves(program, [*(self.arrays if weights is None else weights), *given])
+            return list(map(of_result, results, program.out_avals))
 
-    def _shardings(self, program: Any) -> Sequence[Any]:
-        count = len(program.in_avals)
-        if program.nr_devices == 1:
-            return [None] * count
-        if self._mesh is None:
-            self._mesh = self.exported.make_mesh(_devices(self.exported.nr_devices))
-        found = program.in_shardings_jax(self._mesh)
-        whole = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
-        return [whole if one is None else one for one in found]
+    @functools.cached_property
+    def _mesh(self) -> Any:
+        """The devices of a function for several."""
+        if (count := self.exported.nr_devices) == 1:
+            return None
+        devices: list[Any] = jax.devices()
+        if len(devices) < count:
+            on_cpu = f"; set JAX_NUM_CPU_DEVICES={count} in the environment" if devices[0].platform == "cpu" else ""
+            raise ExportError(
+                f"the function is for {counted(count, 'device')}, and this process has {len(devices)}{on_cpu}"
+            )
+        return self.exported.make_mesh(devices[:count])
 
+    @functools.cached_property
     def arrays(self) -> Sequence[Any]:
         """The weights, on the devices of the export."""
         if not self.weights:
             return ()
-        if not self._arrays:
-            on_mesh = self.exported if self._mesh is None else self.exported.with_mesh(self._mesh)
-            self._arrays = on_mesh.weights.arrays()
-        return self._arrays
-
-
-def _devices(count: int) -> list[Any]:
-    devices: list[Any] = jax.devices()
-    if len(devices) < count:
-        on_cpu = f"; set JAX_NUM_CPU_DEVICES={count} in the environment" if devices[0].platform == "cpu" else ""
-        raise ExportError(
-            f"the function is for {counted(count, 'device')}, and this process has {len(devices)}{on_cpu}"
-        )
-    return devices[:count]
-
-
-def _placed(array: Any, sharding: Any) -> Any:
-    return array if sharding is None else jax.device_put(array, sharding)
+        placed = self.exported if self._mesh is None else self.exported.with_mesh(self._mesh)
+        found: Sequence[Any] = placed.weights.arrays()
+        return found
 
 
 def for_jax(array: Array, aval: Any) -> Any:
@@ -216,9 +216,3 @@ def of_result(result: Any, aval: Any) -> Array:
             "function"
         )
     return np.asarray(jax.random.key_data(result) if storage(name).beyond else result)
-
-
-def _with_dtypes_of(program: Any) -> contextlib.AbstractContextManager[Any]:
-    """A context in which JAX has arrays of 64-bit dtypes if the function has some."""
-    is_wide = any(name_of(aval.dtype) in _WIDE for aval in (*program.in_avals, *program.out_avals))
-    return jax.enable_x64(True) if is_wide else contextlib.nullcontext()

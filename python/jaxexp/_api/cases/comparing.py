@@ -84,8 +84,7 @@ def _integers(about: dict[str, Any], expected: Array, found: Array) -> Compared:
 
 def _floats(about: dict[str, Any], expected: Array, found: Array) -> Compared:
     is_complex = expected.dtype.kind == "c"
-    wide = np.complex128 if is_complex else np.float64
-    before, after = expected.astype(wide).reshape(-1), found.astype(wide).reshape(-1)
+    before, after = wide(expected).reshape(-1), wide(found).reshape(-1)
     parts = before.view(np.float64), after.view(np.float64)  # a complex number has two
     both_nan = np.isnan(parts[0]) & np.isnan(parts[1])
     for part in parts:
@@ -129,6 +128,11 @@ def _floats(about: dict[str, Any], expected: Array, found: Array) -> Compared:
     )
 
 
+def wide(array: Array) -> Array:
+    """Floats as float64, complex numbers as complex128: a copy."""
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
 def rounding(dtype: np.dtype[Any]) -> float:
     """How far floats may differ without a tolerance, as a part of the largest number."""
     unit = epsilon(dtype)
@@ -137,15 +141,10 @@ def rounding(dtype: np.dtype[Any]) -> float:
 
 def epsilon(dtype: np.dtype[Any]) -> float:
     """The distance from 1 to the next float."""
-    return float(_finfo(dtype).eps)
+    return float(finfo(dtype).eps)
 
 
-def highest(dtype: np.dtype[Any]) -> float:
-    """The largest float."""
-    return float(_finfo(dtype).max)
-
-
-def _finfo(dtype: np.dtype[Any]) -> Any:
+def finfo(dtype: np.dtype[Any]) -> Any:
     if dtype.isbuiltin != 2:  # which is for dtypes of packages
         return np.finfo(dtype)
     import ml_dtypes  # whose dtype it is

@@ -6,15 +6,14 @@ it is and with rounding errors at random. docs/guide/check.md has the formula.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from jaxexp._errors import UnsupportedError
@@ -24,7 +23,7 @@ from jaxexp._kernel.artifact.words import bytes_in_words, counted, cut
 from jaxexp._kernel.write.fitting import name_of
 
 from .calling import Chain, for_jax, of_result
-from .comparing import ULPS, epsilon, rounding
+from .comparing import ULPS, epsilon, finfo, rounding, wide
 from .machine import explained
 
 logger = logging.getLogger("jaxexp.cases")
@@ -52,63 +51,6 @@ _FLOATS = "float16", "bfloat16", "float32", "complex64", *_WIDEST
 _OF_ERRORS = (1 << 32) - 1
 
 
-class Measured(NamedTuple):
-    """Tolerances for results, None where there is none; and what a case says of them."""
-
-    tolerances: list[Tolerance | None]
-    facts: dict[str, str]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Call:
-    """A call that was recorded.
-
-    Attributes:
-        chain: the function.
-        order: which VJP of it.
-        weights, arguments: what it was called with, in host memory.
-        results: what it returned.
-        done: called after each run.
-    """
-
-    chain: Chain
-    order: int
-    weights: Sequence[Array]
-    arguments: Sequence[Array]
-    results: Sequence[Array]
-    done: Callable[[], None] = lambda: None
-
-    @property
-    def operands(self) -> Sequence[Array]:
-        return *self.weights, *self.arguments
-
-    def near(self, run: int) -> list[Array]:
-        """The operands, one unit in the last place away."""
-        return [perturbed(array, (run << 32) + index) for index, array in enumerate(self.operands)]
-
-    def again(self, operands: Sequence[Array]) -> list[Array]:
-        count = len(self.weights)
-        results = self.chain.call(self.order, operands[count:], operands[:count] or None)
-        self.done()
-        return results
-
-
-class _Progress:
-    """Says what a recording waits for, once that takes long: most of the time is the compiler's, in the first runs."""
-
-    def __init__(self, what: str) -> None:
-        self._what, self._runs, self._said = what, 0, time.monotonic()
-
-    def __call__(self) -> None:
-        self._runs += 1
-        if (now := time.monotonic()) - self._said >= PATIENCE:
-            self._said = now
-            logger.warning(
-                "%s: measuring tolerances, as asked for: run %d of about %d is done",
-                self._what, self._runs, max(3 * RUNS + 1, self._runs),
-            )  # fmt: skip
-
-
 @np.errstate(all="ignore")  # of NaN, infinity and zero, which are expected
 def measured(
     chain: Chain,
@@ -117,68 +59,53 @@ def measured(
     results: Sequence[Array],
     paths: Sequence[str],
     wanted: Sequence[bool],
-    what: str = "",
-) -> Measured:
-    """Tolerances of the float results of a call, as far as they are wanted. `what` names the case in progress."""
-    avals = chain.program(order).out_avals
-    dtypes = [name_of(aval.dtype) for aval in avals]
-    chosen = [is_wanted and _is_float(dtype) for is_wanted, dtype in zip(wanted, dtypes, strict=True)]
-    nothing = Measured([None] * len(results), {})
-    if not any(chosen) and not (any(wanted) and any(map(_moves, arguments))):
-        return nothing
+    what: str,
+) -> tuple[list[Tolerance | None], dict[str, str]]:
+    """Tolerances of the float results of a call, as far as they are wanted, None where there is none; and what a case
+    says of them. `what` names the case in progress.
+    """
+    dtypes = [name_of(aval.dtype) for aval in chain.program(order).out_avals]
+    chosen = [index for index, dtype in enumerate(dtypes) if wanted[index] and dtype in _FLOATS]
+    tolerances: list[Tolerance | None] = [None] * len(results)
+    if not chosen and not (any(wanted) and any(map(_moves, arguments))):
+        return tolerances, {}
+    samples = _Samples((), (), lambda _: ())
     try:
-        weights, done = _weights(chain), _Progress(what)
-        call = _Call(chain=chain, order=order, weights=weights, arguments=arguments, results=results, done=done)
-        samples, how = _samples(call, [dtype for dtype, is_chosen in zip(dtypes, chosen, strict=True) if is_chosen])
+        samples, how = _Call(chain, order, arguments, results, what).samples([dtypes[index] for index in chosen])
     except Exception as error:  # of whatever runs the function
-        return nothing._replace(facts={MEASURED_BY: f"nothing: {cut(explained(error), _LONGEST)}"})
+        how = cut(explained(error), _LONGEST)
     if not samples.near and not samples.exact:
-        return nothing._replace(facts={MEASURED_BY: f"nothing: {how}"})
-    tolerances: list[Tolerance | None] = []
+        return tolerances, {MEASURED_BY: f"nothing: {how}"}
     unstable: list[str] = []
-    for index, (path, dtype) in enumerate(zip(paths, dtypes, strict=True)):
-        found = _Result(index, dtype, results[index], samples)
-        tolerances.append(found.tolerance() if chosen[index] else None)
-        if wanted[index]:
-            unstable += [f"{path} {note}" for note in found.notes(tolerances[-1])]
-    which = " ".join(str(index) for index, is_chosen in enumerate(chosen) if is_chosen)
-    facts = {MEASURED: which, MEASURED_BY: how, UNSTABLE: "; ".join(unstable[:_MOST_NOTES])}
-    return Measured(tolerances, {key: text for key, text in facts.items() if text})
+    for index, (path, dtype, recorded) in enumerate(zip(paths, dtypes, results, strict=True)):
+        notes: Iterable[str] = ()
+        if index in chosen:
+            found = _Result(index, recorded, samples)
+            tolerances[index] = tolerance = found.tolerance()
+            notes = found.notes(tolerance)
+        elif wanted[index] and integers_of(dtype) is not None:
+            notes = _changes(index, recorded, samples)
+        unstable += [f"{path} {note}" for note in notes]
+    facts = {MEASURED: " ".join(map(str, chosen)), MEASURED_BY: how, UNSTABLE: "; ".join(unstable[:_MOST_NOTES])}
+    return tolerances, {key: text for key, text in facts.items() if text}
 
 
 def exact(chain: Chain, order: int, arguments: Sequence[Array], results: Sequence[Array]) -> list[Array]:
-    """The results of a call in float64; those that were returned say how large they are.
+    """The results of a call in float64; those that were recorded say how large they are.
 
     Raises:
         UnsupportedError: the function cannot be read back, is too large, or has nothing to widen.
         Exception: whatever JAX raises.
     """
-    call = _Call(chain=chain, order=order, weights=_weights(chain), arguments=arguments, results=results)
+    call = _Call(chain, order, arguments, results)
     dtypes = [name_of(aval.dtype) for aval in chain.program(order).out_avals]
-    return _in_float64(call, [dtype for dtype in dtypes if _is_float(dtype)])(call.operands)
-
-
-def _is_float(dtype: str) -> bool:
-    return dtype in _FLOATS
-
-
-def _weights(chain: Chain) -> list[Array]:
-    """The weights in host memory, where they can be perturbed; none if they are large, or on several devices."""
-    avals = chain.exported.unbound.in_avals[: chain.weights]
-    if chain.exported.nr_devices > 1 or sum(map(_nbytes, avals)) > MOST_BYTES:
-        return []
-    return [of_result(array, aval) for array, aval in zip(chain.arrays(), avals, strict=True)]
-
-
-def _nbytes(aval: Any) -> int:
-    return math.prod(aval.shape) * int(getattr(aval.dtype, "itemsize", 8))
+    return call.in_float64([dtype for dtype in dtypes if dtype in _FLOATS])(call.operands)
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Samples:
+class _Samples(NamedTuple):
     """Results of several runs.
 
     Attributes:
@@ -193,58 +120,96 @@ class _Samples:
     noisy: Callable[[int], Sequence[Sequence[Array]]]
 
 
-def _samples(call: _Call, dtypes: Sequence[str]) -> tuple[_Samples, str]:
-    others = [call.near(run) for run in range(RUNS)]
-    near = [call.again(operands) for operands in others] if any(map(_moves, call.operands)) else []
-    try:
-        run = _in_float64(call, dtypes)
-        exact = [run(operands) for operands in (call.operands, *others[: len(near)])]
+class _Call:
+    """A call that was recorded, with what it took and returned in host memory.
 
-        def noisy(power: int) -> Sequence[Sequence[Array]]:
-            part = 2.0**power
-            return [run(_between(call.operands, other, part), seed, part) for seed, other in enumerate(others)]
-
-        noisy(0)
-        how = f"float64, {counted(RUNS, 'run')} with rounding errors, {counted(len(near), 'perturbed run')}"
-        return _Samples(near=near, exact=exact, noisy=functools.cache(noisy)), how
-    except Exception as error:  # of whatever runs the function
-        how = f"{counted(len(near), 'perturbed run')}, not float64: {cut(explained(error), _LONGEST)}"
-        return _Samples(near=near, exact=(), noisy=lambda _: ()), how
-
-
-def _in_float64(call: _Call, dtypes: Sequence[str]) -> Callable[..., list[Array]]:
-    """The function in float64: of operands of any float dtype, flat with weights.
-
-    Raises:
-        UnsupportedError: it cannot be read back, is too large, or has nothing to widen.
-        Exception: whatever JAX raises.
+    Attributes:
+        operands: its arguments, and in front the weights; without these if they are large, or on several devices.
     """
-    program = call.chain.program(call.order)
-    if dtypes and all(dtype in _WIDEST for dtype in dtypes):
-        raise UnsupportedError("the results are float64")
-    if program.nr_devices > 1:
-        raise UnsupportedError(f"the function is for {program.nr_devices} devices")
-    if call.chain.weights != len(call.weights):
-        raise UnsupportedError("the weights are large")
-    held = sum(array.nbytes for array in (*call.operands, *call.results))
-    _check_bytes("arguments and results", held)
-    leaves = [for_jax(array, aval) for array, aval in zip(call.operands, program.in_avals, strict=True)]
-    function = call.chain.in_float64(call.order, leaves)
-    _check_bytes("its numbers in between", function.nbytes)
-    exact = function.errors(lambda count: np.zeros(count, bool), 0.0)
 
-    def run(operands: Sequence[Array], seed: int = 0, size: float = 0.0) -> list[Array]:
-        signs = functools.partial(_bools, (seed << 32) | _OF_ERRORS)
-        given = [_wide(x) if _part(x) is not None else leaf for x, leaf in zip(operands, leaves, strict=True)]
-        results = function(given, function.errors(signs, size) if size else exact)
-        arrays = [
-            np.zeros(0) if result is None else of_result(result, aval)
-            for result, aval in zip(results, program.out_avals, strict=True)
+    def __init__(
+        self, chain: Chain, order: int, arguments: Sequence[Array], results: Sequence[Array], what: str = ""
+    ) -> None:
+        self._chain, self._order, self._what = chain, order, what
+        avals, weights = chain.exported.unbound.in_avals[: chain.weights], []
+        if chain.exported.nr_devices == 1 and sum(map(_nbytes, avals)) <= MOST_BYTES:
+            weights = list(map(of_result, chain.arrays, avals))
+        self._weights, self.operands = len(weights), [*weights, *arguments]
+        self._held = sum(array.nbytes for array in (*self.operands, *results))
+        self._runs, self._said = 0, time.monotonic()
+
+    def samples(self, dtypes: Sequence[str]) -> tuple[_Samples, str]:
+        """The runs from which results of some dtypes get tolerances, and what they are in words."""
+        others = [
+            [perturbed(array, (run << 32) + index) for index, array in enumerate(self.operands)] for run in range(RUNS)
         ]
-        call.done()
-        return arrays
+        near = list(map(self._again, others)) if any(map(_moves, self.operands)) else []
+        try:
+            run = self.in_float64(dtypes)
+            exact = [run(operands) for operands in (self.operands, *others[: len(near)])]
 
-    return run
+            def noisy(power: int) -> Sequence[Sequence[Array]]:
+                part = 2.0**power
+                return [run(_between(self.operands, other, part), seed, part) for seed, other in enumerate(others)]
+
+            noisy(0)
+            how = f"float64, {counted(RUNS, 'run')} with rounding errors, {counted(len(near), 'perturbed run')}"
+            return _Samples(near, exact, functools.cache(noisy)), how
+        except Exception as error:  # of whatever runs the function
+            how = f"{counted(len(near), 'perturbed run')}, not float64: {cut(explained(error), _LONGEST)}"
+            return _Samples(near, (), lambda _: ()), how
+
+    def _again(self, operands: Sequence[Array]) -> list[Array]:
+        weights = operands[: self._weights] or None
+        return self._done(self._chain.call(self._order, operands[self._weights :], weights))
+
+    def in_float64(self, dtypes: Sequence[str]) -> Callable[..., list[Array]]:
+        """The function in float64: of operands of any float dtype, flat with weights.
+
+        Raises:
+            UnsupportedError: it cannot be read back, is too large, or has nothing to widen.
+            Exception: whatever JAX raises.
+        """
+        program = self._chain.program(self._order)
+        if dtypes and all(dtype in _WIDEST for dtype in dtypes):
+            raise UnsupportedError("the results are float64")
+        if program.nr_devices > 1:
+            raise UnsupportedError(f"the function is for {program.nr_devices} devices")
+        if self._chain.weights != self._weights:
+            raise UnsupportedError("the weights are large")
+        _check_bytes("arguments and results", self._held)
+        leaves = list(map(for_jax, self.operands, program.in_avals))
+        function = self._chain.in_float64(self._order, leaves)
+        _check_bytes("its numbers in between", function.nbytes)
+        exact = function.errors(lambda count: np.zeros(count, bool), 0.0)
+
+        def run(operands: Sequence[Array], seed: int = 0, size: float = 0.0) -> list[Array]:
+            signs = functools.partial(_bools, (seed << 32) | _OF_ERRORS)
+            given = [wide(x) if _part(x) is not None else leaf for x, leaf in zip(operands, leaves, strict=True)]
+            results = function(given, function.errors(signs, size) if size else exact)
+            return self._done(
+                np.zeros(0) if result is None else of_result(result, aval)
+                for result, aval in zip(results, program.out_avals, strict=True)
+            )
+
+        return run
+
+    def _done(self, results: Iterable[Array]) -> list[Array]:
+        """Says what a recording waits for, once that takes long: most of the time is the compiler's, in the first
+        runs.
+        """
+        made = list(results)
+        self._runs += 1
+        if self._what and (now := time.monotonic()) - self._said >= PATIENCE:
+            self._said = now
+            most = max(3 * RUNS + 1, self._runs)
+            said = "%s: measuring tolerances, as asked for: run %d of about %d is done"
+            logger.warning(said, self._what, self._runs, most)
+        return made
+
+
+def _nbytes(aval: Any) -> int:
+    return math.prod(aval.shape) * int(getattr(aval.dtype, "itemsize", 8))
 
 
 def _check_bytes(what: str, size: int) -> None:
@@ -257,7 +222,7 @@ def _check_bytes(what: str, size: int) -> None:
 
 def _part(array: Array) -> np.dtype[Any] | None:
     """The integers with the bits of a float, or of the parts of a complex number; None for other arrays."""
-    if not _is_float(array.dtype.name):
+    if array.dtype.name not in _FLOATS:
         return None
     return np.dtype(f"u{array.dtype.itemsize // (2 if array.dtype.kind == 'c' else 1)}")
 
@@ -296,118 +261,104 @@ def _between(operands: Sequence[Array], near: Sequence[Array], part: float) -> l
     def moved(array: Array, other: Array) -> Array:
         if _part(array) is None:
             return array
-        start = _wide(array)
-        return np.where(array == other, start, start + (_wide(other) - start) * part)
+        start = wide(array)
+        return np.where(array == other, start, start + (wide(other) - start) * part)
 
-    return [moved(array, other) for array, other in zip(operands, near, strict=True)]
+    return list(map(moved, operands, near))
 
 
 # --- one result -------------------------------------------------------------------------------------------------------
 
 
+_NEARBY = "arguments change by one unit in the last place"
+
+
+def _changes(index: int, recorded: Array, samples: _Samples) -> Iterator[str]:
+    """What a reader has to know of a result of integers."""
+    others = [run[index] for run in (*samples.near, *samples.exact, *samples.noisy(0))]
+    if changed := max((np.count_nonzero(other != recorded) for other in others), default=0):
+        yield f"may change ({changed:,} of {recorded.size:,} numbers) when {_NEARBY}"
+
+
 class _Result:
-    """One result in all runs.
+    """A result of floats in all runs.
 
     Attributes:
         errors: how far each run is from its run in float64; empty without float64.
         shifts: how far each run nearby is from the call itself: both in float64 if there is one.
+        jump: the least change that does not follow the arguments; 0 if all do.
     """
 
-    def __init__(self, index: int, dtype: str, recorded: Array, samples: _Samples) -> None:
-        self._index, self._dtype, self._samples = index, dtype, samples
-        self._recorded = recorded
-        self._near, self._exact = [[run[index] for run in runs] for runs in (samples.near, samples.exact)]
-        self._is_float = _is_float(dtype)
-        self.jump = 0.0
-        if self._is_float:
-            self._measure()
-
-    def _measure(self) -> None:
-        recorded = _wide(self._recorded)
-        self._is_finite = np.isfinite(recorded)
-        self._sizes = np.where(self._is_finite, np.abs(recorded), 0.0)
+    def __init__(self, index: int, recorded: Array, samples: _Samples) -> None:
+        self._index, self._dtype, self._samples = index, recorded.dtype, samples
+        held = wide(recorded)
+        self._is_finite = np.isfinite(held)
+        self._sizes = np.where(self._is_finite, np.abs(held), 0.0)
         self._largest = float(self._sizes.max(initial=0.0))
-        runs = [recorded, *map(_wide, self._near)]
-        if not self._exact or self._dtype in _WIDEST:
-            self.errors: list[Array] = []
-            self.shifts = [self._distance(run, recorded) for run in runs[1:]]
-            return
-        self.errors = [self._distance(run, wide) for run, wide in zip(runs, self._exact, strict=True)]
-        self.shifts = self._shifts(0)
-        self._drop_jumps()
+        self._smallest = float(finfo(recorded.dtype).smallest_normal)
+        self._near, self._exact = [wide(run[index]) for run in samples.near], [run[index] for run in samples.exact]
+        self.errors: list[Array] = []
+        self.jump = 0.0
+        if self._exact and recorded.dtype.name not in _WIDEST:
+            self.errors = list(map(self._distance, (held, *self._near), self._exact))
+            self.shifts = self._shifts(0)
+            self._drop_jumps()
+        else:
+            self.shifts = [self._distance(run, held) for run in self._near]
 
     def _distance(self, one: Array, other: Array) -> Array:
         """How far finite numbers are apart; what only underflows is not."""
         apart = np.abs(one - other)
         return np.where(np.isfinite(apart) & self._is_finite & (apart > self._smallest), apart, 0.0)
 
-    @functools.cached_property
-    def _smallest(self) -> float:
-        return float(jax.numpy.finfo(self._recorded.dtype).smallest_normal)
-
     def _shifts(self, power: int) -> list[Array]:
         return [self._distance(run[self._index], self._exact[0]) for run in self._samples.noisy(power)]
 
     def _drop_jumps(self) -> None:
         """Leaves out runs in which the result does not follow the arguments: there, it depends on a decision."""
-        loose = rounding(self._recorded.dtype) * self._largest
-        if all(shift.max(initial=0.0) <= loose for shift in self.shifts):
+        loose = rounding(self._dtype) * self._largest
+        most = [float(shift.max(initial=0.0)) for shift in self.shifts]
+        if max(most) <= loose:
             return
         tiny = [[float(shift.max(initial=0.0)) for shift in self._shifts(-power)] for power in _SMALLER]
-        jumps = [
-            shift.max() > loose and not _is_smooth(float(shift.max()), *of_run)
-            for shift, *of_run in zip(self.shifts, *tiny, strict=True)
-        ]
+        jumps = [whole > loose and not _is_smooth(whole, *of_run) for whole, *of_run in zip(most, *tiny, strict=True)]
         if any(jumps):
-            self.jump = min(float(shift.max()) for shift, is_jump in zip(self.shifts, jumps, strict=True) if is_jump)
+            self.jump = min(itertools.compress(most, jumps))
             self.shifts = [shift for shift, is_jump in zip(self.shifts, jumps, strict=True) if not is_jump]
-            of_jump = [error.max(initial=0.0) >= self.jump / 2 for error in self.errors]
-            self.errors = [np.where(is_jump, 0.0, e) for e, is_jump in zip(self.errors, of_jump, strict=True)]
+            self.errors = [np.where(e.max(initial=0.0) >= self.jump / 2, 0.0, e) for e in self.errors]
 
     def tolerance(self) -> Tolerance:
         """The tolerance: relative, or absolute if that is much tighter for the largest number."""
         zero = np.zeros(self._sizes.shape)
         spread = functools.reduce(np.maximum, self.errors, zero) + functools.reduce(np.maximum, self.shifts, zero)
-        ulp = epsilon(self._recorded.dtype)
+        largest = FACTOR * float(spread.max(initial=0.0))
         if not self.errors:
-            by_default = rounding(self._recorded.dtype) * self._largest
-            return Tolerance(0.0, _rounded(FACTOR * float(spread.max(initial=0.0)) + by_default))
-        absolute = FACTOR * float(spread.max(initial=0.0)) + FLOOR * ulp * self._largest
+            return Tolerance(0.0, _rounded(largest + rounding(self._dtype) * self._largest))
+        ulp = epsilon(self._dtype)
+        absolute = largest + FLOOR * ulp * self._largest
         parts = np.where(spread > 0, spread / self._sizes, 0.0)
         relative = FACTOR * float(parts.max(initial=0.0)) + FLOOR * ulp
         if relative < _MOST_RELATIVE and relative * self._largest <= FLOOR * absolute:
             return Tolerance(_rounded(relative), _rounded(self._smallest))
         return Tolerance(0.0, _rounded(absolute))
 
-    def notes(self, tolerance: Tolerance | None) -> Iterator[str]:
+    def notes(self, tolerance: Tolerance) -> Iterator[str]:
         """What a reader of the tolerance has to know."""
-        nearby = "arguments change by one unit in the last place"
-        if not self._is_float:
-            if integers_of(self._dtype) is not None:
-                others = [*self._near, *self._exact, *(run[self._index] for run in self._samples.noisy(0))]
-                changed = max((np.count_nonzero(other != self._recorded) for other in others), default=0)
-                if changed:
-                    yield f"may change ({changed:,} of {self._recorded.size:,} numbers) when {nearby}"
-            return
-        if any(np.any(self._is_finite & ~np.isfinite(run)) for run in map(_wide, self._near)):
-            yield f"becomes NaN or infinite when {nearby}"
+        if any(np.any(self._is_finite & ~np.isfinite(run)) for run in self._near):
+            yield f"becomes NaN or infinite when {_NEARBY}"
         if self._exact and np.any(~self._is_finite & np.isfinite(self._exact[0])):
             yield "is NaN or infinite where it is not in float64"
         if self.jump:
             yield (
-                f"jumps by {self.jump:.2g} when {nearby}, because a comparison or a rounding goes the other way. The "
+                f"jumps by {self.jump:.2g} when {_NEARBY}, because a comparison or a rounding goes the other way. The "
                 "tolerance does not cover this"
             )
-        if tolerance is not None and self._largest:
+        if self._largest:
             left = (tolerance.absolute + tolerance.relative * self._largest) / self._largest
-            unit = epsilon(self._recorded.dtype)
+            unit = epsilon(self._dtype)
             if left > max(math.sqrt(unit), ULPS * unit):
                 digits, every = (max(0, math.floor(-math.log10(part))) for part in (left, unit))
                 yield f"keeps {digits} of {every} digits: rounding errors take the others"
-
-
-def _wide(array: Array) -> Array:
-    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
 def _is_smooth(whole: float, closer: float, closest: float) -> bool:

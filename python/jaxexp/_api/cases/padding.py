@@ -6,7 +6,7 @@ import itertools
 import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,9 +22,9 @@ from jaxexp._kernel.function.specs import dimension_variables
 from jaxexp._kernel.write.fitting import name_of
 
 from .calling import Chain
-from .comparing import compared, highest
+from .comparing import compared, finfo, wide
 from .machine import explained
-from .recording import cases_of, cotangents_of, flat_arguments
+from .recording import cotangents_of, flat_arguments, options_of
 from .report import DIFFERS, OF_DTYPE, Compared
 
 logger = logging.getLogger(__name__)
@@ -40,15 +40,6 @@ _ZEROS, _OF_NOISE = "zeros", "random numbers"
 
 class _CannotRunError(Exception):
     """The function does not run here, or nothing is known to run it with."""
-
-
-class _Call(NamedTuple):
-    """Arguments without padding, and sizes with it."""
-
-    sizes: Mapping[str, int]
-    larger: Mapping[str, int]
-    arguments: Sequence[Array]
-    is_drawn: bool
 
 
 def check(
@@ -96,54 +87,55 @@ class _Checking:
         self._program, self._weights = self._chain.program(0), self._chain.weights
         self._names = dimension_variables(self._program)
         self._avals = self._program.in_avals[self._weights :]
-        self._calls = [*self._recorded(given)]
+        self._calls = list(self._recorded(given))
 
     def along(self, name: str, vjp_order: Any, others: Sequence[str]) -> None:
         """Raises an ExportError if the function may not be padded along this dimension."""
         if name not in self._names:  # of an artifact, which may declare anything
             return
-        call = self._call_for(name)
-        self._check_shapes(name, call)
-        arguments, order = list(call.arguments), 0
-        while True:
+        sizes, larger, arguments, is_drawn = self._call_for(name)
+        must_not = f"{self._where}: {name} must not be padded. With {name}={larger[name]} in place of {sizes[name]}, "
+        self._check_shapes(sizes, larger, must_not)
+        for order in itertools.count():
             results = self._run(order, arguments)
-            if call.is_drawn:
+            if is_drawn:
                 self._check_numbers(order, results)
             for fill in (_ZEROS, _OF_NOISE):
-                larger = self._padded(order, arguments, call.larger, fill)
-                if worst := self._worst(order, results, self._run(order, larger)):
+                padded = self._padded(order, arguments, larger, fill)
+                if worst := self._worst(order, results, self._run(order, padded)):
                     raise ExportError(
-                        f"{self._where}: {name} must not be padded. With {name}={call.larger[name]} in place of "
-                        f"{call.sizes[name]}, and the arguments filled up with {fill}, {_change(order, worst)}. Save "
-                        f"it with pad={tuple(others)}, or mask the padding in the function"
+                        f"{must_not}and the arguments filled up with {fill}, {_change(order, worst)}. Save it with "
+                        f"pad={tuple(others)}, or mask the padding in the function"
                     )
-            order += 1
-            if not isinstance(vjp_order, (int, float)) or order > vjp_order or not self._chain.has(order):
+            if not isinstance(vjp_order, (int, float)) or order + 1 > vjp_order or not self._chain.has(order + 1):
                 return
-            arguments += [one.array() for one in cotangents_of(self._chain, self._where, order - 1, results, None)]
+            cotangents = cotangents_of(self._chain, self._where, order, results)
+            arguments = [*arguments, *(one.array() for one in cotangents)]
 
     def _recorded(self, given: Iterable[Any]) -> Iterator[tuple[dict[str, int], list[Array]]]:
         """The arguments of cases, with their sizes."""
-        exported = self._chain.exported
-        new = (flat_arguments(self._chain, self._where, one) for one in given)
-        old = (case.arguments[: len(self._avals)] for case in cases_of(exported))
+        name, chain = self._chain.exported.fun_name, self._chain
+        new = (flat_arguments(chain, self._where, options_of(name, one)) for one in given)
+        old = (case.arguments[: len(self._avals)] for case in chain.cases())
         for values in (*new, *old):
             arrays = [value.array() for value in values]
-            shapes = [array.shape[: len(aval.shape)] for array, aval in zip(arrays, self._avals, strict=True)]
-            avals = [_jax.ShapedArray(shape, aval.dtype) for shape, aval in zip(shapes, self._avals, strict=True)]
+            avals = [
+                _jax.ShapedArray(array.shape[: len(aval.shape)], aval.dtype)
+                for array, aval in zip(arrays, self._avals, strict=True)
+            ]
             names, found = check_types(self._program, [*self._program.in_avals[: self._weights], *avals])
             yield dict(zip(names, found, strict=True)), arrays
 
-    def _call_for(self, name: str) -> _Call:
-        """Arguments of a case, or else random ones."""
+    def _call_for(self, name: str) -> tuple[Mapping[str, int], Mapping[str, int], Sequence[Array], bool]:
+        """Sizes without padding and with it, and the arguments without it: those of a case, or else random ones."""
         for sizes, arrays in self._calls:
             if (larger := self._larger(name, sizes)) is not None:
-                return _Call(sizes, larger, arrays, False)
+                return sizes, larger, arrays, False
         listed = sorted(self._sizes, key=lambda one: math.prod(one.values()))
         for target in itertools.chain(listed, self._small()):
             for sizes in ({**target, name: size} for size in _parts(target[name])):
                 if sizes_fit(self._program, sizes):
-                    return _Call(sizes, target, self._drawn(sizes), True)
+                    return sizes, target, self._drawn(sizes), True
         example = dict.fromkeys(self._names, 8)
         raise _CannotRunError(f"found no sizes at which {name} can grow: pass some, as in sizes=[{example}]")
 
@@ -169,26 +161,23 @@ class _Checking:
         values: list[Any] = [*sizes.values()]
         return [tuple(map(int, _jax.evaluate_shape(aval.shape, tuple(sizes), *values))) for aval in avals]
 
-    def _check_shapes(self, name: str, call: _Call) -> None:
-        shapes = zip(self._shapes(self._avals, call.sizes), self._shapes(self._avals, call.larger), strict=True)
+    def _check_shapes(self, sizes: Mapping[str, int], larger: Mapping[str, int], must_not: str) -> None:
+        shapes = (self._shapes(self._avals, one) for one in (sizes, larger))
         paths = argument_paths(self._program.in_tree, self._weights)[self._weights :]
-        for path, (shape, larger) in zip(paths, shapes, strict=True):
-            if any(size > more for size, more in zip(shape, larger, strict=True)):
-                raise ExportError(
-                    f"{self._where}: {name} must not be padded. With {name}={call.larger[name]} in place of "
-                    f"{call.sizes[name]}, {path} has the smaller shape {larger} in place of {shape}"
-                )
+        for path, small, large in zip(paths, *shapes, strict=True):
+            if any(size > more for size, more in zip(small, large, strict=True)):
+                raise ExportError(f"{must_not}{path} has the smaller shape {large} in place of {small}")
 
     def _padded(self, order: int, arguments: Sequence[Array], sizes: Mapping[str, int], fill: str) -> list[Array]:
         avals = self._chain.program(order).in_avals[self._weights :]
         rng = np.random.default_rng(order)
         made = []
-        for index, (array, shape) in enumerate(zip(arguments, self._shapes(avals, sizes), strict=True)):
-            beyond = array.shape[len(shape) :]
-            if fill == _ZEROS or index >= len(self._avals) or name_of(avals[index].dtype) == FLOAT0:
-                larger = np.zeros((*shape, *beyond), array.dtype)
+        for index, (array, aval, shape) in enumerate(zip(arguments, avals, self._shapes(avals, sizes), strict=True)):
+            shape, dtype = (*shape, *array.shape[len(shape) :]), name_of(aval.dtype)
+            if fill == _ZEROS or index >= len(self._avals) or dtype == FLOAT0:
+                larger = np.zeros(shape, array.dtype)
             else:
-                larger = _noise(rng, array, (*shape, *beyond), name_of(avals[index].dtype))
+                larger = _noise(rng, array, shape, dtype)
             larger[tuple(map(slice, array.shape))] = array
             made.append(larger)
         return made
@@ -197,17 +186,17 @@ class _Checking:
         try:
             return self._chain.call(order, arguments)
         except Exception as error:  # whatever JAX raises
-            raise _CannotRunError(f"it does not run here, with {_types(arguments)}: {explained(error)}") from cause(
-                error
-            )
+            types = ", ".join(dtype_and_shape(array.dtype, array.shape) for array in arguments[:4]) or "no arguments"
+            raise _CannotRunError(f"it does not run here, with {types}: {explained(error)}") from cause(error)
 
     def _check_numbers(self, order: int, results: Sequence[Array]) -> None:
         """NaN is equal to NaN, so a function that returns nothing else would pass."""
         program = self._chain.program(order)
         for path, aval, result in zip(result_paths(program.out_tree), program.out_avals, results, strict=True):
-            if integers_of(name_of(aval.dtype)) is not None or name_of(aval.dtype) == FLOAT0 or not result.size:
+            dtype = name_of(aval.dtype)
+            if integers_of(dtype) is not None or dtype == FLOAT0 or not result.size:
                 continue
-            if not np.isfinite(result.astype(np.complex128 if result.dtype.kind == "c" else np.float64)).any():
+            if not np.isfinite(wide(result)).any():
                 raise _CannotRunError(
                     f"for random arguments, {_name(order, path)} has no finite number to compare: give a case with "
                     "real arguments, as in cases=[(x,)]"
@@ -216,11 +205,12 @@ class _Checking:
     def _worst(self, order: int, expected: Sequence[Array], found: Sequence[Array]) -> Compared | None:
         """The result that differs most in what is kept; None if none does."""
         program = self._chain.program(order)
-        paths, dtypes = result_paths(program.out_tree), (name_of(aval.dtype) for aval in program.out_avals)
-        all_compared = [
-            compared(path, dtype, one, other[tuple(map(slice, one.shape))], None, OF_DTYPE)
-            for path, dtype, one, other in zip(paths, dtypes, expected, found, strict=True)
-        ]
+        all_compared = (
+            compared(path, name_of(aval.dtype), one, other[tuple(map(slice, one.shape))], None, OF_DTYPE)
+            for path, aval, one, other in zip(
+                result_paths(program.out_tree), program.out_avals, expected, found, strict=True
+            )
+        )
         wrong = [one for one in all_compared if one.verdict == DIFFERS]
         return max(wrong, key=lambda one: (bool(one.why or one.nans or one.infinities), one.max_absolute), default=None)
 
@@ -238,9 +228,9 @@ def _noise(rng: np.random.Generator, array: Array, shape: tuple[int, ...], dtype
         whole = array if array.dtype.kind in "biu" else array.astype(np.int64)
         least, most = (int(whole.min()), int(whole.max())) if whole.size else (0, 0)
         return rng.integers(least, most, shape, np.uint64 if least >= 0 else np.int64, endpoint=True).astype(kind)
-    magnitudes = np.abs(array.astype(np.complex128 if kind.kind == "c" else np.float64))
+    magnitudes = np.abs(wide(array))
     size = max(1.0, float(np.max(magnitudes, initial=0.0, where=np.isfinite(magnitudes))))
-    largest = highest(kind)
+    largest = float(finfo(kind).max)
     scale = min(_NOISE * size, largest ** (1 / 3)) if largest > _NOISE**3 else min(_NARROW_NOISE * size, largest / 8)
     drawn = rng.uniform(-scale, scale, shape)
     return (drawn + 1j * rng.uniform(-scale, scale, shape) if kind.kind == "c" else drawn).astype(kind)
@@ -257,7 +247,3 @@ def _change(order: int, worst: Compared) -> str:
     if others := worst.nans + worst.infinities:
         return f"{others:,} of {worst.size:,} numbers in the kept part of {name} become, or stop being, NaN or infinite"
     return f"the kept part of {name} changes by up to {worst.max_absolute:.3g}, where {worst.allowed:.3g} is allowed"
-
-
-def _types(arguments: Sequence[Array]) -> str:
-    return ", ".join(dtype_and_shape(array.dtype, array.shape) for array in arguments[:4]) or "no arguments"

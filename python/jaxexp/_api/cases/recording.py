@@ -1,7 +1,9 @@
-"""Makes calls, and keeps what they took and returned as cases."""
+"""Makes calls: keeps what they took and returned as cases, and checks cases."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,69 +14,94 @@ import numpy as np
 
 from jaxexp._errors import ExportError, ExportTypeError, WeightsError
 from jaxexp._kernel.artifact import scalars
-from jaxexp._kernel.artifact.cases import FLOAT0, MEASURED, Array, Case, Drawn, Tolerance, Value, storage
+from jaxexp._kernel.artifact.cases import FLOAT0, MEASURED, Array, Case, Drawn, Tolerance, Value, integers_of, storage
 from jaxexp._kernel.artifact.words import dtype_and_shape, is_text, listed, listed_cases, why_no_numbers
 from jaxexp._kernel.call import first_argument, trees
-from jaxexp._kernel.function import data
 from jaxexp._kernel.function.paths import argument_paths, result_paths
 from jaxexp._kernel.function.specs import is_taken_as
-from jaxexp._kernel.write.fitting import fits, fits_aval, name_of
+from jaxexp._kernel.write.fitting import fits_aval, name_of
 
 from . import measuring
 from .calling import Chain, environment
 from .machine import explained
-from .replaying import MOST_DRAWN, replayed
-from .report import OF_DTYPE, CheckReport
+from .replaying import MOST_DRAWN, UNRECORDED, replayed
+from .report import DIFFERS, OF_DTYPE, Checked, CheckReport, Compared, Differences
 
 _OPTIONS = ("args", "kwargs", "name", "tolerance", "vjp_order", "cotangents", "trace")
 
-
-def cases_of(exported: Any) -> tuple[Case, ...]:
-    """The cases of a function that fit it and its VJPs."""
-    return _fitting(Chain(exported))
-
-
-def _fitting(chain: Chain) -> tuple[Case, ...]:
-    found = data.cases_of(chain.exported.unbound)
-    return tuple(
-        case
-        for case in (() if found is None else found.all)
-        if chain.has(case.vjp_order) and fits(case, chain.program(case.vjp_order), chain.weights)
-    )
+# --- cases that are checked -------------------------------------------------------------------------------------------
 
 
 def check(exported: Any, tolerance: Any, max_drawn_bytes: int = MOST_DRAWN) -> CheckReport:
     """`Exported.check`."""
     chain = Chain(exported)
-    cases = _fitting(chain)
     paths = functools.cache(lambda order: result_paths(chain.program(order).out_tree))
-    here = environment()
-    exact = functools.partial(measuring.exact, chain)
+    changed = functools.cache(lambda: _changed_weights(exported.weights))
+
+    def more(case: Case, found: Checked) -> Checked:
+        with contextlib.suppress(Exception):  # as of a function that cannot be read back
+            wide = measuring.exact(chain, case.vjp_order, _arrays(case.arguments), _arrays(case.results))
+            found = dataclasses.replace(found, results=tuple(map(_with_exact, found.results, wide)))
+        if changed():
+            why = "not looked for, because the weights have changed"
+            return dataclasses.replace(found, changed=changed(), unnamed=why)
+        try:
+            return dataclasses.replace(found, **_first(chain, case))
+        except Exception as error:
+            return dataclasses.replace(found, unnamed=f"tracing failed: {explained(error)}")
+
     return replayed(
-        exported.fun_name,
-        cases,
-        chain.call,
-        paths,
-        here,
-        explained,
-        tolerance,
-        max_drawn_bytes,
-        chain.trace,
-        exact,
-        functools.cache(lambda: _changed_weights(exported.weights)),
+        exported.fun_name, chain.cases(), chain.call, paths, environment(), tolerance, max_drawn_bytes, more
     )
 
 
 def _changed_weights(weights: Any) -> str:
-    if not weights:
-        return ""
+    """How the weights differ from those that the function was saved with; empty if they do not."""
     try:
-        weights.check_digests()
+        if weights:
+            weights.check_digests()
     except WeightsError as error:
         return f"the weights have changed since the recording: {explained(error)}; 'verify' compares all of them"
     except ExportError:  # they were not loaded
         pass
     return ""
+
+
+def _with_exact(one: Compared, wide: Array) -> Compared:
+    """A comparison that also has the worst number in float64, if it differs."""
+    if one.verdict != DIFFERS or one.at is None or one.dtype == FLOAT0 or integers_of(one.dtype) is not None:
+        return one
+    return dataclasses.replace(one, in_float64=f"{wide[one.at]:.9g}")
+
+
+def _first(chain: Chain, case: Case) -> dict[str, Any]:
+    """The fields of a report on the first operation at which a case differs, or on why none is named."""
+    if case.trace is None:
+        return {"unnamed": UNRECORDED}
+    from . import culprit
+
+    if (recorded := culprit.Trace.of_case(case.trace)) is None:
+        return {"unnamed": "another release of jaxexp recorded the trace, in another form: record it again"}
+    arguments = _arrays(case.arguments)
+    traced, here = chain.trace(case.vjp_order, arguments)
+    is_changed = culprit.is_changed(here, recorded)
+    about = {"changed": "the module has changed since the recording" if is_changed else ""}
+    if (named := culprit.find(traced.rows, here, recorded)) is None:
+        why = "the module has changed" if is_changed else "the compiler combines them in another way"
+        return about | {"unnamed": f"no single one; {why}"}
+    found = named.culprit
+    if found.expected is not None:
+        with contextlib.suppress(Exception):  # as of an operation that has no float64
+            found = culprit.with_exact(named, *chain.trace(case.vjp_order, arguments, found.at), recorded)
+    operations = culprit.differences(traced.rows, here, recorded, found)
+    return about | {"culprit": found, "differences": Differences(traced.module, operations)}
+
+
+def _arrays(values: Iterable[Value]) -> list[Array]:
+    return [value.array() for value in values]
+
+
+# --- cases that are recorded ------------------------------------------------------------------------------------------
 
 
 def recorded(exported: Any, given: Iterable[Any], *, add: bool = True) -> tuple[Case, ...]:
@@ -86,7 +113,7 @@ def recorded(exported: Any, given: Iterable[Any], *, add: bool = True) -> tuple[
         TypeError: a case is neither a tuple nor a dict.
     """
     chain = Chain(exported)
-    made = list(_fitting(chain)) if add else []
+    made = list(chain.cases()) if add else []
     here = functools.cache(environment)
     for one in listed_cases(given):
         made.append(_made(chain, one, {case.name for case in made}, here()))
@@ -95,7 +122,7 @@ def recorded(exported: Any, given: Iterable[Any], *, add: bool = True) -> tuple[
 
 def _made(chain: Chain, given: Any, names: set[str], here: Mapping[str, str]) -> Case:
     name = chain.exported.fun_name
-    options = _options(name, given)
+    options = options_of(name, given)
     own = options.get("name")
     if own is None:
         own = next(text for text in map(str, itertools.count(len(names))) if text not in names)
@@ -110,25 +137,25 @@ def _made(chain: Chain, given: Any, names: set[str], here: Mapping[str, str]) ->
     if not order and options.get("cotangents") is not None:
         raise ExportError(f"{where}: cotangents are for a call of the VJP: pass vjp_order=1, too, or leave them out")
     program = chain.program(order)  # before anything is called
-    arguments = _arguments(chain, where, options.get("args", ()), options.get("kwargs", {}))
-    arrays = [value.array() for value in arguments]
+    arguments = flat_arguments(chain, where, options)
+    arrays = _arrays(arguments)
     results = chain.call(0, arrays)
     for lower in range(order):
         cotangents = options.get("cotangents") if lower == order - 1 else None
         more = cotangents_of(chain, where, lower, results, cotangents)
         arguments += more
-        arrays += [value.array() for value in more]
+        arrays += _arrays(more)
         results = chain.call(lower + 1, arrays)
     paths = result_paths(program.out_tree)
     asked = _asked(where, options.get("tolerance"), paths)
-    found = [None if one is None or isinstance(one, str) else Tolerance.of(one) for one in asked]
+    tolerances = [None if one is None or isinstance(one, str) else Tolerance.of(one) for one in asked]
     if any(wanted := [isinstance(one, str) and one == MEASURED for one in asked]):
-        measured = measuring.measured(chain, order, arrays, results, paths, wanted, where)
-        found = [one or other for one, other in zip(found, measured.tolerances, strict=True)]
-        here = {**here, **measured.facts}
+        measured, facts = measuring.measured(chain, order, arrays, results, paths, wanted, where)
+        tolerances = [one or other for one, other in zip(tolerances, measured, strict=True)]
+        here = {**here, **facts}
     kept = [
         _value(result, name_of(aval.dtype), tolerance)
-        for result, aval, tolerance in zip(results, program.out_avals, found, strict=True)
+        for result, aval, tolerance in zip(results, program.out_avals, tolerances, strict=True)
     ]
     trace = None
     if options.get("trace", False):
@@ -137,17 +164,12 @@ def _made(chain: Chain, given: Any, names: set[str], here: Mapping[str, str]) ->
     return Case(own, order, tuple(arguments), tuple(kept), here, trace)
 
 
-def flat_arguments(chain: Chain, where: str, given: Any) -> list[Value]:
-    """The flat arguments of a case that a user gave to `save`."""
-    options = _options(chain.exported.fun_name, given)
-    return _arguments(chain, where, options.get("args", ()), options.get("kwargs", {}))
-
-
 # To somebody who passes the arguments of one case as if they were several cases.
 _ONE_CASE = "cases= takes a list of cases, so a single one with the arguments x and y is cases=[(x, y)]"
 
 
-def _options(name: str, given: Any) -> Mapping[str, Any]:
+def options_of(name: str, given: Any) -> Mapping[str, Any]:
+    """What a user gave to `save` for a case of a function."""
     if isinstance(given, tuple):
         return {"args": given}
     if not isinstance(given, Mapping):
@@ -163,15 +185,16 @@ def _options(name: str, given: Any) -> Mapping[str, Any]:
     return given
 
 
-def _arguments(chain: Chain, where: str, args: Any, kwargs: Any) -> list[Value]:
-    """The flat arguments that a user gave, in the order of the signature."""
+def flat_arguments(chain: Chain, where: str, options: Mapping[str, Any]) -> list[Value]:
+    """The flat arguments of a case, in the order of the signature."""
+    args, kwargs = options.get("args", ()), options.get("kwargs", {})
     if not isinstance(args, (tuple, list)) or not isinstance(kwargs, Mapping):
         found = f"{type(args)} and {type(kwargs)}"
         raise ExportTypeError(f"{where}: args is a tuple of positional arguments, and kwargs a dict, found {found}")
     called = first_argument.as_called(chain.exported)
     leaves, in_tree = jax.tree_util.tree_flatten((tuple(args), dict(kwargs)))
     arranged = trees.fit(called, in_tree, leaves, "recording a case of").arranged(leaves)
-    made = [_argument(leaf, aval) for leaf, aval in zip(arranged, called.in_avals, strict=True)]
+    made = list(map(_argument, arranged, called.in_avals))
     for value, aval, path in zip(made, called.in_avals, argument_paths(called.in_tree), strict=True):
         if not fits_aval(value, aval):
             expected = dtype_and_shape(name_of(aval.dtype), aval.shape)
@@ -186,13 +209,13 @@ def _argument(leaf: Any, aval: Any) -> Value:
         raise ExportError(
             f"recording a case: expected an array, found {why_not}. Drawn(shape, dtype) stands for random numbers"
         )
-    dtype = getattr(leaf, "dtype", None)
-    if dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
-        return _value(np.asarray(jax.random.key_data(leaf)), name_of(dtype))
+    dtype, wanted = getattr(leaf, "dtype", None), name_of(aval.dtype)
     if dtype is None:
-        return _value(_of_python(leaf, name_of(aval.dtype)), name_of(aval.dtype))
+        return _value(_of_python(leaf, wanted), wanted)
+    if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+        return _value(np.asarray(jax.random.key_data(leaf)), name_of(dtype))
     if is_taken_as(dtype, aval.dtype):
-        return _value(np.asarray(leaf, aval.dtype), name_of(aval.dtype))
+        return _value(np.asarray(leaf, aval.dtype), wanted)
     return _value(np.asarray(leaf), name_of(dtype))
 
 
@@ -207,20 +230,19 @@ def _of_python(leaf: Any, dtype: str) -> Array:
 
 def _value(array: Array, dtype: str, tolerance: Tolerance | None = None) -> Value:
     """An array of the host as a part of a case, which has no copy of it."""
-    beyond = storage(dtype).beyond
-    shape = array.shape[: array.ndim - len(beyond)]
+    shape = array.shape[: array.ndim - len(storage(dtype).beyond)]
     data = b"" if dtype == FLOAT0 else np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
     return Value(dtype, tuple(map(int, shape)), None, tolerance, data)
 
 
-def cotangents_of(chain: Chain, where: str, order: int, results: Sequence[Array], given: Any) -> list[Value]:
+def cotangents_of(chain: Chain, where: str, order: int, results: Sequence[Array], given: Any = None) -> list[Value]:
     """The cotangents for the results of a function: those that were given, or random ones."""
     avals = chain.program(order + 1).in_avals[-len(results) :] if results else ()
     if given is not None:
         leaves = list(given)
         if len(leaves) != len(results):
             raise ExportError(f"{where}: expected {len(results)} cotangents, one for each result, found {len(leaves)}")
-        return [_argument(leaf, aval) for leaf, aval in zip(leaves, avals, strict=True)]
+        return list(map(_argument, leaves, avals))
     made = []
     for index, (aval, result) in enumerate(zip(avals, results, strict=True)):
         dtype, shape = name_of(aval.dtype), result.shape[: len(aval.shape)]

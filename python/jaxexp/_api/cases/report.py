@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from types import UnionType
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
 
 from jaxexp._errors import shown
 from jaxexp._kernel.artifact.cases import OF_TOLERANCES, UNSTABLE, Tolerance
 from jaxexp._kernel.artifact.words import counted, cut, dtype_and_shape
 from jaxexp._public import part_of, public
+
+if TYPE_CHECKING:
+    from jaxexp._view.sides import Check
 
 # Of a result, a case and all cases: the worst one counts.
 EQUAL, CLOSE, DIFFERS, FAILED, NONE = "equal", "close", "differs", "failed", "no cases"
@@ -198,9 +203,9 @@ class Checked:
     name: str
     vjp_order: int
     recorded: Mapping[str, str]
-    results: tuple[Compared, ...] = ()
     error: str | None = None
     changed: str = ""
+    results: tuple[Compared, ...] = ()
     culprit: Culprit | None = None
     unnamed: str = ""
     differences: Differences | None = dataclasses.field(default=None, compare=False, repr=False)
@@ -217,7 +222,16 @@ class Checked:
     @property
     def summary(self) -> str:
         """How it went, in words."""
-        return _summary(self.results, self.verdict) if self.error is None else self.error
+        if self.error is not None:
+            return self.error
+        if self.verdict == EQUAL:
+            return f"{counted(len(self.results), 'result')} with the same bits"
+        if self.verdict == DIFFERS:
+            wrong = sum(one.verdict == DIFFERS for one in self.results)
+            return f"{wrong:,} of {counted(len(self.results), 'result')} {'differs' if wrong == 1 else 'differ'}"
+        largest = max(self.results, key=lambda one: one.max_absolute)
+        ulps = f", {largest.max_ulps:,} ulps" if largest.max_ulps else ""
+        return f"within the tolerance; {largest.path} by at most {largest.max_absolute:.3g}{ulps}"
 
     def lines(self) -> Iterator[str]:
         """What is not that of the recording; what differs, a line for each result; what rounding may change; and which
@@ -232,17 +246,6 @@ class Checked:
             if said := self.recorded.get(UNSTABLE):
                 yield shown(f"unstable when it was recorded: {said}")
             yield shown(f"the first operation that differs: {self.culprit or self.unnamed}")
-
-
-def _summary(results: tuple[Compared, ...], verdict: str) -> str:
-    if verdict == EQUAL:
-        return f"{counted(len(results), 'result')} with the same bits"
-    if verdict == DIFFERS:
-        wrong = sum(one.verdict == DIFFERS for one in results)
-        return f"{wrong:,} of {counted(len(results), 'result')} {'differs' if wrong == 1 else 'differ'}"
-    largest = max(results, key=lambda one: one.max_absolute)
-    ulps = f", {largest.max_ulps:,} ulps" if largest.max_ulps else ""
-    return f"within the tolerance; {largest.path} by at most {largest.max_absolute:.3g}{ulps}"
 
 
 def worst(verdicts: Iterator[str]) -> str:
@@ -306,24 +309,14 @@ class CheckReport:
     def _repr_html_(self) -> str:
         from jaxexp._view import card
 
-        lines = [line for case in self.cases for line in table_lines(case)]
+        lines = [line for case in self.cases for line in _table_lines(case)]
         title = f"{self.name}: {self.verdict}, checked with {in_short(self.checked)}"
-        return card.table_card(title, HEADS, lines[:MOST_LINES], len(lines) - MOST_LINES)
+        return card.table_card(title, _HEADS, lines[:_MOST_LINES], len(lines) - _MOST_LINES)
 
     def to_json(self) -> dict[str, Any]:
         """The report, with the verdicts, as a value that `json.dumps` accepts."""
         cases = [
-            {
-                "name": case.name,
-                "vjp_order": case.vjp_order,
-                "verdict": case.verdict,
-                "recorded": dict(case.recorded),
-                "error": case.error,
-                "changed": case.changed,
-                "results": [_to_json(one) for one in case.results],
-                "culprit": None if case.culprit is None else _plain(case.culprit),
-                "unnamed": case.unnamed,
-            }
+            {"name": case.name, "vjp_order": case.vjp_order, "verdict": case.verdict} | _plain(case)
             for case in self.cases
         ]
         return {"name": self.name, "verdict": self.verdict, "checked": dict(self.checked), "cases": cases}
@@ -335,20 +328,8 @@ class CheckReport:
         Raises:
             LookupError, TypeError, ValueError: `said` is not such a result.
         """
-        cases = tuple(
-            Checked(
-                name=str(case["name"]),
-                vjp_order=int(case["vjp_order"]),
-                recorded=_texts(case["recorded"]),
-                results=tuple(map(_of_json, case["results"])),
-                error=None if case["error"] is None else str(case["error"]),
-                culprit=None if case["culprit"] is None else _culprit_of_json(case["culprit"]),
-                changed=str(case["changed"]),
-                unnamed=str(case["unnamed"]),
-            )
-            for case in said["cases"]
-        )
-        return cls(name=str(said["name"]), cases=cases, checked=_texts(said["checked"]))
+        found: CheckReport = _of_json(cls, said)
+        return found
 
 
 part_of(CheckReport, Checked)
@@ -356,11 +337,11 @@ part_of(CheckReport, Compared)
 part_of(CheckReport, Culprit)
 
 # Of a table about cases: what its columns are called, and how many lines are shown.
-HEADS = "case", "result", "verdict", "largest difference", "worst number"
-MOST_LINES = 200
+_HEADS = "case", "result", "verdict", "largest difference", "worst number"
+_MOST_LINES = 200
 
 
-def table_lines(case: Checked) -> Iterator[tuple[str, ...]]:
+def _table_lines(case: Checked) -> Iterator[tuple[str, ...]]:
     """Texts for each result of a case, and for the operation that is named."""
     if case.error is not None:
         yield case.name, "", FAILED, "", case.error
@@ -381,50 +362,53 @@ def in_short(environment: Mapping[str, str], other: Mapping[str, str] | None = N
     return shown(", ".join(f"{key} {cut(environment.get(key) or 'none', 240)}" for key in keys))
 
 
-def _texts(said: Mapping[str, Any]) -> dict[str, str]:
-    return {str(key): str(value) for key, value in said.items()}
+def of_report(found: CheckReport) -> Check:
+    """What a page about the artifact shows of a report. The first case that differs gives the module of its VJP the
+    colours.
+    """
+    from jaxexp._view.sides import Check, Errors
+
+    errors: dict[int, Errors] = {}
+    words = []
+    for case in found.cases:
+        words += [f"{case.name}: {line}" for line in case.lines()]
+        if case.differences is not None and case.culprit is not None:
+            errors.setdefault(case.vjp_order, Errors(*case.differences, case.culprit.at))
+    lines = [line for case in found.cases for line in _table_lines(case)]
+    if len(lines) > _MOST_LINES:
+        words.insert(0, f"and {len(lines) - _MOST_LINES:,} more")
+    title = f"{found.verdict}, checked with {in_short(found.checked)}"
+    return Check(title, _HEADS, lines[:_MOST_LINES], words, errors)
 
 
-def _plain(one: Compared | Culprit) -> dict[str, Any]:
-    said = dataclasses.asdict(one)
-    for key, value in said.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            said[key] = str(value)  # which JSON has no number for
-    return said
+# --- JSON -------------------------------------------------------------------------------------------------------------
 
 
-def _to_json(one: Compared) -> dict[str, Any]:
-    return _plain(one) | {"tolerance": None if one.tolerance is None else list(one.tolerance)}
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if dataclasses.is_dataclass(value):
+        return {one.name: _plain(getattr(value, one.name)) for one in dataclasses.fields(value) if one.compare}
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, tuple):
+        return list(map(_plain, value))
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-_FLOATS = ("max_absolute", "max_relative", "allowed")
-
-
-def _of_json(said: Mapping[str, Any]) -> Compared:
-    values = {field.name: said[field.name] for field in dataclasses.fields(Compared)}
-    values |= {key: float(values[key]) for key in _FLOATS}
-    values["shape"] = tuple(map(int, values["shape"]))
-    values["at"] = None if values["at"] is None else tuple(map(int, values["at"]))
-    values["tolerance"] = None if values["tolerance"] is None else Tolerance(*map(float, values["tolerance"]))
-    if values["verdict"] not in _BADNESS or values["tolerance_of"] not in _WHOSE:
-        raise ValueError(values["verdict"])
-    return Compared(**values)
-
-
-def _culprit_of_json(said: Mapping[str, Any]) -> Culprit:
-    return Culprit(
-        operation=str(said["operation"]),
-        place=str(said["place"]),
-        where=tuple(map(str, said["where"])),
-        at=(str(said["at"][0]), int(said["at"][1])),
-        type=str(said["type"]),
-        why=str(said["why"]),
-        error=float(said["error"]),
-        operands_error=float(said["operands_error"]),
-        run=int(said["run"]),
-        runs=int(said["runs"]),
-        **{name: None if said[name] is None else float(said[name]) for name in _OPTIONAL},
-    )
-
-
-_OPTIONAL = "expected", "found", "expected_error", "found_error"
+def _of_json(kind: Any, said: Any) -> Any:
+    """The value of a field of this type, or a record with such fields."""
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        fields = [one.name for one in dataclasses.fields(kind) if one.compare]
+        made: Any = kind(**{name: _of_json(kind.__annotations__[name], said[name]) for name in fields})
+        if kind is Compared and (made.verdict not in _BADNESS or made.tolerance_of not in _WHOSE):
+            raise ValueError(made.verdict)
+        return made
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is UnionType:  # with None
+        return None if said is None else _of_json(parts[0], said)
+    if origin is tuple:
+        types = itertools.repeat(parts[0], len(said)) if parts[-1] is Ellipsis else parts
+        return tuple(map(_of_json, types, said))
+    if origin is Mapping:
+        return {str(key): str(value) for key, value in said.items()}
+    return Tolerance(*map(float, said)) if kind is Tolerance else kind(said)

@@ -318,7 +318,7 @@ def _tried(source: inputs.Source, where: str, check: Callable[[inputs.Source], C
 
 def _viewed(file: str, page_file: str, how: _How) -> Outcome:
     """Checks an artifact, and writes a page about it and what was found."""
-    from jaxexp._api.cases.page import of_report
+    from jaxexp._api.cases.report import of_report
     from jaxexp._fleet.places.load import check
 
     def written(source: inputs.Source) -> CheckReport:
@@ -331,7 +331,7 @@ def _viewed(file: str, page_file: str, how: _How) -> Outcome:
 
 def _of_results(file: str, results_file: str, tolerance: Tolerance | None) -> Outcome:
     """Compares what the calls returned elsewhere."""
-    from jaxexp._api.cases.results import check_results
+    from jaxexp._api.cases.replaying import check_results
     from jaxexp._cli import arrays
     from jaxexp._fleet.places.load import cases_in
 

@@ -170,7 +170,7 @@ def check_by(
     from jaxexp._api.cases.replaying import replayed
 
     here = machine.described(facts)
-    return replayed(name, cases, call, paths, here, machine.explained, tolerance, max_drawn_bytes)
+    return replayed(name, cases, call, paths, here, tolerance, max_drawn_bytes)
 
 
 @public
