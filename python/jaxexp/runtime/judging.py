@@ -92,8 +92,12 @@ class _Judge:
         if self.policy.max_devices is not None:
             self._devices(found)
 
-    def _refuse(self, field: str, found: str, name: str) -> NoReturn:
-        self.limits.refuse_name(field, found, self.where, name)
+    def _refuse(self, what: str, name: str) -> NoReturn:
+        self.limits.refuse_name("operations", f"has {what}", self.where, name)
+
+    def _refuse_unless_allowed(self, what: str, *names: str) -> None:
+        if not self.limits.allows("operations", *names):
+            self._refuse(what, names[-1])
 
     def _custom_nodes(self) -> set[str]:
         nodes = [node for tree in self.program.trees(self.order) for node in tree if is_custom(node)]
@@ -103,32 +107,30 @@ class _Judge:
         self.limits.at_most("max_operations", sum(found["operations"].values()) - 1, "operations", self.where)
         for name in found["operations"]:
             parsed = as_parsed(name)
-            if not is_understood(name) and not self.limits.allows("operations", name, parsed):
-                self._refuse("operations", f"has the operation {parsed}, which is unknown here", parsed)
-            if (parsed in RESIZING or parsed in UNTYPED) and not self.limits.allows("operations", name, parsed):
-                self._refuse("operations", f"has {parsed}, whose types are not compared without JAX", parsed)
-            if name in found["unchecked"] and not self.limits.allows("operations", name, parsed):
-                what = f"has {parsed} of types that XLA does not check"
-                self._refuse("operations", what, parsed)
+            if not is_understood(name):
+                self._refuse_unless_allowed(f"the operation {parsed}, which is unknown here", name, parsed)
+            if parsed in RESIZING or parsed in UNTYPED:
+                self._refuse_unless_allowed(f"{parsed}, whose types are not compared without JAX", name, parsed)
+            if name in found["unchecked"]:
+                self._refuse_unless_allowed(f"{parsed} of types that XLA does not check", name, parsed)
             self.limits.transfer(parsed, self.where)
         self.limits.of_elements(found["in_bodies"], self.where)
         if found["operations"].get(_MODULE, 0) > 1:  # one inside has symbols of its own
-            self._refuse("operations", f"has the operation {_MODULE} in its module, which is unknown here", _MODULE)
+            self._refuse(f"the operation {_MODULE} in its module, which is unknown here", _MODULE)
         for name in found["unreadable"]:
-            if not self.limits.allows("operations", name):
-                self._refuse("operations", f"has the operation {name}, whose attributes cannot be read here", name)
+            self._refuse_unless_allowed(f"the operation {name}, whose attributes cannot be read here", name)
         for name in found["attributes"]:
-            if not is_attribute_understood(name) and not self.limits.allows("operations", name):
-                self._refuse("operations", f"has the attribute {name}, which is unknown here", name)
+            if not is_attribute_understood(name):
+                self._refuse_unless_allowed(f"the attribute {name}, which is unknown here", name)
 
     def _constant_sizes(self, found: dict[str, Any]) -> None:
         """Only where sizes are open, and the artifact says so, are they computed for each call, and types compared."""
-        for name in filter(lambda name: as_parsed(name) in UNTYPED_IF_CONSTANT, found["operations"]):
-            if not self.limits.allows("operations", name, as_parsed(name)):
-                what = f"has {as_parsed(name)} without dimension variables, whose types are not compared"
-                self._refuse("operations", what, as_parsed(name))
-        if found["has_open_sizes"] and not self.limits.allows("operations", name := "tensor<?>"):
-            self._refuse("operations", "has open sizes, which need dimension variables", name)
+        for name in found["operations"]:
+            if (parsed := as_parsed(name)) in UNTYPED_IF_CONSTANT:
+                what = f"{parsed} without dimension variables, whose types are not compared"
+                self._refuse_unless_allowed(what, name, parsed)
+        if found["has_open_sizes"]:
+            self._refuse_unless_allowed("open sizes, which need dimension variables", "tensor<?>")
 
     def _collectives(self, operations: dict[str, int]) -> None:
         """Devices in different branches would meet in different operations, if these share a channel as JAX's do."""
@@ -136,8 +138,7 @@ class _Judge:
         met = [one for one in named if one[0] in COLLECTIVES and not self.limits.allows("operations", one[0])]
         if sum(count for _, count in met) > 1 and any(name in BRANCHES for name, _ in named):
             name = min(met)[0]
-            what = f"has {name} and branches, where devices may meet with arrays of other sizes"
-            self._refuse("operations", what, name)
+            self._refuse(f"{name} and branches, where devices may meet with arrays of other sizes", name)
 
     def _custom_calls(self, targets: dict[str, bool] | None) -> None:
         if targets is None:
@@ -152,8 +153,7 @@ class _Judge:
 
     def _arrays(self, found: dict[str, Any]) -> None:
         for name in found["unknown_types"]:
-            if not self.limits.allows("operations", name):
-                self._refuse("operations", f"has a value of the type {name}, which is unknown here", name)
+            self._refuse_unless_allowed(f"a value of the type {name}, which is unknown here", name)
         if self.policy.max_array_bytes is None:
             return
         if (largest := found["largest_array"]) is None:

@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 _REMOTE = "weights are read from files on this machine: copy all files into one folder"
 
 
+class Trust(NamedTuple):
+    """What a session asks of the files that it uses, as `Session` says."""
+
+    policy: Policy | None
+    signed_by: SignedBy | None
+    stable: bool
+
+
 class OpenedProgram(NamedTuple):
     """An artifact for the runtime.
 
@@ -31,7 +39,6 @@ class OpenedProgram(NamedTuple):
         program: what plugins get.
         source: where it is.
         buffer: its bytes, if they cannot be read again.
-        policy: what its cases may have.
         check_file: refuses files that are not signed, if they have to be.
         version: which state of its file it is.
     """
@@ -39,7 +46,6 @@ class OpenedProgram(NamedTuple):
     program: _runtime.Program
     source: Source
     buffer: Any
-    policy: Policy | None
     check_file: Check | None
     version: tuple[int, int | str] | None
 
@@ -54,15 +60,7 @@ class OpenedProgram(NamedTuple):
         return self.source.name
 
 
-class Trust(NamedTuple):
-    """What a session asks of the files that it uses, as `Session` says."""
-
-    policy: Policy | None
-    signed_by: SignedBy | None
-    stable: bool
-
-
-def program_of(artifact: Given, policy: Policy | None, signed_by: SignedBy | None, stable: bool) -> OpenedProgram:
+def program_of(artifact: Given, trust: Trust) -> OpenedProgram:
     """The artifact, which the policy allows.
 
     Raises:
@@ -74,15 +72,22 @@ def program_of(artifact: Given, policy: Policy | None, signed_by: SignedBy | Non
         KeyError: the archive has no such member.
         TypeError: it is no artifact.
     """
+    policy, signed_by, stable = trust
     if policy is not None:
         from jaxexp._policy.policy import check_is_policy  # most sessions have no policy
 
         check_is_policy(policy)
     found = source(artifact, "Session", signed_by, stable)
     version = _version_of(found)
-    signed = _signed(found, signed_by)
+    signed, used_by = None, found.path
+    if found.handle is not None:
+        signed, used_by = found.handle._opened.signed, found.handle._opened.source.name
+    elif signed_by is not None:
+        from jaxexp._signing.reading import SignedFiles
+
+        signed = SignedFiles(signed_by)
     with found.named():
-        program, buffer = _opened(found, signed, stable, policy)
+        program, buffer = _opened(found, signed, trust)
         if policy is not None:
             from jaxexp._policy.limits.limits import Limits  # most programs are not judged
 
@@ -93,13 +98,10 @@ def program_of(artifact: Given, policy: Policy | None, signed_by: SignedBy | Non
                 Limits(policy).cases(
                     opened(found.read() if buffer is None else buffer), f"the artifact of {program.name}"
                 )
-    check_file = None
-    if signed is not None:
-        used_by = found.path if found.handle is None else found.handle._opened.source.name
-        check_file = partial(signed.check, used_by=used_by)
+    check_file = None if signed is None else partial(signed.check, used_by=used_by)
     if found.is_file and found.path is not None:  # which is read again, perhaps from another folder
         found = Source(found.name, path=os.path.abspath(found.path))
-    return OpenedProgram(program, found, buffer, policy, check_file, version if buffer is None else None)
+    return OpenedProgram(program, found, buffer, check_file, version if buffer is None else None)
 
 
 def _version_of(found: Source) -> tuple[int, int | str] | None:
@@ -110,22 +112,9 @@ def _version_of(found: Source) -> tuple[int, int | str] | None:
         return None
 
 
-def _signed(found: Source, signed_by: SignedBy | None) -> SignedFiles | None:
-    """The files that may be used with an artifact; None for all."""
-    if found.handle is not None:
-        return found.handle._opened.signed
-    if signed_by is None:
-        return None
-    from jaxexp._signing.reading import SignedFiles
-
-    return SignedFiles(signed_by)
-
-
-def _opened(
-    found: Source, signed: SignedFiles | None, stable: bool, policy: Policy | None
-) -> tuple[_runtime.Program, Any]:
+def _opened(found: Source, signed: SignedFiles | None, trust: Trust) -> tuple[_runtime.Program, Any]:
     """The program, and its bytes if they cannot be read again."""
-    check_size = None if policy is None else policy.check_size
+    check_size = None if trust.policy is None else trust.policy.check_size
     if found.handle is not None:
         if check_size is not None:
             check_size(found.handle.size)
@@ -135,7 +124,7 @@ def _opened(
             content: Any = archive.content  # types can say since Python 3.12 that it is a buffer
             return _runtime.Program.of_bytes(content, content.memory(), member=found.handle.name), buffer
         if archive.whole is not None and archive.address is not None:  # a file on this machine
-            return _runtime.Program.of_archive(archive.address[0], found.handle.name, stable), None
+            return _runtime.Program.of_archive(archive.address[0], found.handle.name, trust.stable), None
     if found.is_file:
         assert found.path is not None
         if signed is not None:

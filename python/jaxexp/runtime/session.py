@@ -20,20 +20,17 @@ from jaxexp._kernel.io import compile_cache, files
 from . import checked, plugins
 from .arrays import Argument, Array, dtype_of, to_numpy
 from .programs import Trust, program_of
-from .trees import Dict, MismatchError, Tree, tree_of
+from .trees import MismatchError, Tree, tree_of
 
 if TYPE_CHECKING:
     from jaxexp._fleet.archive.archive import Handle
     from jaxexp._fleet.places.load import Check, CheckReport
     from jaxexp._fleet.places.source import Given
-    from jaxexp._fleet.places.weights import Rename, Source
+    from jaxexp._fleet.places.weights import Rename
     from jaxexp._policy.policy import Policy
     from jaxexp._signing.signed_by import SignedBy
 
     from .programs import OpenedProgram
-
-
-# --- weights that a session is given in place of its own, wherever they are -------------------------------------------
 
 
 def _member(given: Any, trust: Trust, *, is_signed: bool) -> Handle | None:
@@ -56,43 +53,12 @@ def _member(given: Any, trust: Trust, *, is_signed: bool) -> Handle | None:
     return found
 
 
-def _tensors(
-    given: Any, handle: Handle | None, plugin: _runtime.Plugin, check_file: Check | None
-) -> tuple[Mapping[str, Source], str | None]:
-    """The weights by the names that they have there, and what errors call the place; None for arrays.
-
-    Raises:
-        RunError: something in the place of an array is none.
-        WeightsError: a file cannot be read, or the member has no weights.
-        ExportError: two arrays have one path.
-        OSError: a file cannot be opened.
-    """
-    from jaxexp._fleet.places import weights  # most sessions keep theirs
-
-    if handle is not None:
-        return weights.in_member(handle), handle.label
-    if isinstance(given, (str, os.PathLike)):
-        return weights.in_file(os.fsdecode(given), check_file), os.fsdecode(given)
-    return weights.in_arrays(given, functools.partial(_array, plugin)), None
-
-
-def _names_of_weights(program: _runtime.Program) -> list[str] | None:
-    """The names of a function's weights; None if its first argument is no dict."""
-    in_nodes, _ = program.trees(0)
-    args, _ = tree_of(in_nodes, "in_tree").children
-    first = args.children[0] if args.children else None
-    return list(map(str, first.keys)) if isinstance(first, Dict) else None
-
-
 def _array(plugin: _runtime.Plugin, name: str, value: Any) -> np.ndarray:
     if type(value) is not np.ndarray:
         value = Argument(plugin, f"the weight {name!r}", "", "any array").foreign(value)
     if isinstance(value, _runtime.Array):
         value = to_numpy(value, dtype_of(value.dtype))
     return np.asarray(value, value.dtype.newbyteorder("="), order="C")
-
-
-# --- the session ------------------------------------------------------------------------------------------------------
 
 
 class Value(NamedTuple):
@@ -214,7 +180,8 @@ class Session:
         numbers, sets = checked.devices(devices), checked.sets_of_sizes(sizes)
         for flag, value in (("stable", stable), ("pad", pad), ("only_sizes", only_sizes), ("warm_up", warm_up)):
             checked.flag(flag, value)
-        opened = program_of(artifact, policy, signed_by, stable)
+        self._trust = Trust(policy, signed_by, stable)
+        opened = program_of(artifact, self._trust)
         program, name = opened.program, opened.name
         native = plugins.start(plugin, program.platforms, options)
         if program.calls_lapack() and native.platform == "cpu":
@@ -232,7 +199,6 @@ class Session:
         except RunError as error:
             raise error if not name else RunError(f"{name}: {error}", error.reason) from None
         self._opened: OpenedProgram | None = opened
-        self._trust = Trust(policy, signed_by, stable)
         self._from, self._weights_from = opened.name, repr(own_weights) if own_weights else ""
         self._set(native, program, function, 0, opened.check_file)
 
@@ -254,7 +220,6 @@ class Session:
         skipped = len(args.children) - len(function.arguments) if order else 1
         self._args: Sequence[Tree] = args.children[skipped:] if function.has_weights else args.children
         self._first = skipped if function.has_weights and order else 0
-        assert isinstance(kwargs, Dict)
         self._kwargs = kwargs
         self._results = tree_of(out_nodes, "out_tree")
 
@@ -364,7 +329,7 @@ class Session:
             OSError: a file does not exist, or cannot be read or written.
             TypeError: `weights` is none of these, or `rename` is neither a mapping nor a function.
         """
-        from jaxexp._fleet.places.weights import as_file
+        from jaxexp._fleet.places.weights import as_file, in_arrays, in_file, in_member  # most sessions keep theirs
 
         if isinstance(weights, Session):
             raise ExportTypeError("with_weights takes arrays or a file, not a session: pass its weights")
@@ -372,10 +337,17 @@ class Session:
         if handle is None and rename is None and isinstance(weights, (str, os.PathLike)):
             file = checked.file("weights", weights)
             return self._with(self._function.with_weights(file, self._check_file), self._order, repr(file))
-        if (names := _names_of_weights(self._program)) is None:
+        args, _ = tree_of(self._program.trees(0)[0], "in_tree").children
+        if not args.children or (names := args.children[0].keys) is None:
             raise self._refused("takes no weights: its first argument is no dict of arrays")
-        tensors, place = _tensors(weights, handle, self._plugin, self._check_file)
-        with as_file(tensors, names, rename) as file:
+        place: str | None = None  # what errors call it
+        if handle is not None:
+            tensors, place = in_member(handle), handle.label
+        elif isinstance(weights, (str, os.PathLike)):
+            tensors, place = in_file(os.fsdecode(weights), self._check_file), os.fsdecode(weights)
+        else:
+            tensors = in_arrays(weights, functools.partial(_array, self._plugin))
+        with as_file(tensors, list(map(str, names)), rename) as file:
             other = "arrays" if place is None else repr(place)
             made = self._with(self._function.with_weights(file, None), self._order, other)
             try:
@@ -384,7 +356,7 @@ class Session:
                 error.file = place
                 raise
         if handle is not None:
-            made._opened = program_of(handle, self._trust.policy, None, self._trust.stable)
+            made._opened = program_of(handle, self._trust._replace(signed_by=None))
             if made._opened.program.inventory(0) != self._program.inventory(0):
                 raise self._refused(f"has another program than {made._opened.name}: open that by Session(...)")
             made._from, made._weights_from = made._opened.name, ""
@@ -428,7 +400,7 @@ class Session:
             raise self._refused("has no cases of its own: check the session that was loaded")
         opened = self._opened
         opened.check_is_same()
-        cases = cases_in(opened.source, opened.buffer, opened.policy, opened.check_file)
+        cases = cases_in(opened.source, opened.buffer, self._trust.policy, opened.check_file)
         chain: list[Session] = [self]
 
         def session(order: int) -> Session:
@@ -502,7 +474,7 @@ class Session:
         if len(args) != len(self._args):
             beside = " beside its weights" if self._function.has_weights else ""
             expected = counted(len(self._args), "positional argument")
-            others = [name for name in kwargs if name not in self._kwargs.keys]
+            others = [name for name in kwargs if name not in (self._kwargs.keys or ())]
             by_position = f"; pass {listed(others, repr, most=5)} by position, as in the export" if others else ""
             raise self._refused(f"takes {expected}{beside}, and not {len(args)}{by_position}")
         leaves: list[Any] = []

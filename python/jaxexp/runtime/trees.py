@@ -8,7 +8,8 @@ itself, if it is there, or a `GenericNode`.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from types import NoneType
 from typing import Any
 
 from jaxexp._errors import cause
@@ -16,7 +17,9 @@ from jaxexp._kernel.artifact import texts
 from jaxexp._kernel.artifact.node import Description, GenericNode, Key, description_of, generic_node
 from jaxexp._kernel.artifact.words import counted, listed
 
-_LEAF, _NONE, _TUPLE, _LIST, _DICT, _CUSTOM = range(6)
+# The kinds of nodes by their numbers; that of a leaf comes first, and that of all other classes last.
+_TYPES = None, NoneType, tuple, list, dict
+_CUSTOM = len(_TYPES)
 # Dicts with keys that are not texts, and OrderedDicts, by their names in artifacts.
 _DICTS: dict[str, type[Any]] = {
     "jaxexp.dict": dict,
@@ -34,12 +37,20 @@ class Tree:
 
     Attributes:
         children: the children, in the order of their leaves.
+        keys: of a dict, the keys in the order of the children; None for other nodes.
     """
 
-    __slots__ = ("children",)
+    __slots__ = ("_description", "_type", "children", "keys")
 
-    def __init__(self, children: Sequence[Tree]) -> None:
-        self.children = children
+    def __init__(
+        self,
+        children: Sequence[Tree],
+        type_: type[Any],
+        keys: Sequence[Any] | None = None,
+        description: Description | None = None,
+    ) -> None:
+        """`description` is that of a node of another class than `type_`."""
+        self.children, self._type, self.keys, self._description = children, type_, keys, description
 
     def flatten(self, value: Any, path: str, leaves: list[Any]) -> None:
         """Adds the leaves of a value.
@@ -47,143 +58,77 @@ class Tree:
         Raises:
             MismatchError: the value has another structure.
         """
+        if self is _LEAF:
+            leaves.append(value)
+            return
         found = self._children_of(value, path)
         for index, (child, part) in enumerate(zip(self.children, found, strict=True)):
-            if type(child) is Leaf:
+            if child is _LEAF:
                 leaves.append(part)
             else:
-                child.flatten(part, path + self.step(index), leaves)
+                child.flatten(part, path + self._step(index), leaves)
 
     def build(self, leaves: Iterator[Any]) -> Any:
         """The tree with the next leaves."""
-        return self._made([next(leaves) if type(child) is Leaf else child.build(leaves) for child in self.children])
+        if self is _LEAF:
+            return next(leaves)
+        children = [next(leaves) if child is _LEAF else child.build(leaves) for child in self.children]
+        if self._description is not None:
+            return generic_node(self._description, children)
+        if self.keys is not None:
+            return self._type(zip(self.keys, children, strict=True))
+        return None if self._type is NoneType else self._type(children)
 
-    def step(self, index: int) -> str:
+    def _step(self, index: int) -> str:
         """The step to a child, as in ``"['w']"``."""
-        return f"[{index}]"
+        if self._description is not None:
+            return str(self._description.keys[index])
+        return f"[{index}]" if self.keys is None else f"[{self.keys[index]!r}]"
 
     def _children_of(self, value: Any, path: str) -> Iterable[Any]:
-        raise NotImplementedError
-
-    def _made(self, children: list[Any]) -> Any:
-        raise NotImplementedError
-
-    def _check_count(self, value: Any, path: str) -> None:
+        if self._description is not None:
+            return _children_of_node(self._description, value, path)
+        if type(value) is not self._type:  # a namedtuple is another kind of node
+            must = "None" if self._type is NoneType else f"a {self._type.__name__}"
+            raise MismatchError(f"{path} must be {must}, found {_described(value)}")
+        if self.keys is not None:
+            self._check_keys(value, path, self.keys)
+            return map(value.__getitem__, self.keys)
+        if value is None:
+            return ()
         if len(value) != len(self.children):
             expected = counted(len(self.children), "element")
             raise MismatchError(f"{path} must be a {type(value).__name__} of {expected}, found {len(value)}")
-
-
-class Leaf(Tree):
-    """An array."""
-
-    __slots__ = ()
-
-    def flatten(self, value: Any, path: str, leaves: list[Any]) -> None:
-        leaves.append(value)
-
-    def build(self, leaves: Iterator[Any]) -> Any:
-        return next(leaves)
-
-
-class _None(Tree):
-    __slots__ = ()
-
-    def _children_of(self, value: Any, path: str) -> Iterable[Any]:
-        if value is not None:
-            raise MismatchError(f"{path} must be None, found {_described(value)}")
-        return ()
-
-    def _made(self, children: list[Any]) -> Any:
-        return None
-
-
-class _Sequence(Tree):
-    """A tuple or a list."""
-
-    __slots__ = ("_type",)
-
-    def __init__(self, children: Sequence[Tree], type_: type[Any]) -> None:
-        super().__init__(children)
-        self._type = type_
-
-    def _children_of(self, value: Any, path: str) -> Iterable[Any]:
-        if type(value) is not self._type:  # a namedtuple is another kind of node
-            raise MismatchError(f"{path} must be a {self._type.__name__}, found {_described(value)}")
-        self._check_count(value, path)
         return value
 
-    def _made(self, children: list[Any]) -> Any:
-        return self._type(children)
-
-
-class Dict(Tree):
-    """A dict.
-
-    Attributes:
-        keys: the keys, in the order of the children.
-    """
-
-    __slots__ = ("_type", "keys")
-
-    def __init__(self, children: Sequence[Tree], keys: Sequence[Any], type_: type[Any] = dict) -> None:
-        super().__init__(children)
-        self.keys = keys
-        self._type = type_
-
-    def step(self, index: int) -> str:
-        return f"[{self.keys[index]!r}]"
-
-    def _children_of(self, value: Any, path: str) -> Iterable[Any]:
-        if type(value) is not self._type:
-            raise MismatchError(f"{path} must be a {self._type.__name__}, found {_described(value)}")
-        self.check_keys(value, path)
-        return map(value.__getitem__, self.keys)
-
-    def check_keys(self, value: dict[Any, Any], path: str) -> None:
-        """Raises a MismatchError if a dict does not have these keys."""
+    def _check_keys(self, value: dict[Any, Any], path: str, keys: Sequence[Any]) -> None:
         ordered = self._type is not dict
-        if list(value) == list(self.keys) if ordered else value.keys() == set(self.keys):
+        if list(value) == list(keys) if ordered else value.keys() == set(keys):
             return
         what = "the keys in this order" if ordered else "the keys"
-        must = f"must have {what} {_names(self.keys)}" if self.keys else "must be empty"
+        must = f"must have {what} {_names(keys)}" if keys else "must be empty"
         raise MismatchError(f"{path} {must}, found {_names(value)}")
 
-    def _made(self, children: list[Any]) -> Any:
-        return self._type(zip(self.keys, children, strict=True))
+
+_LEAF = Tree((), object)
 
 
-class _Custom(Tree):
-    """A node of another class."""
-
-    __slots__ = ("_description",)
-
-    def __init__(self, children: Sequence[Tree], description: Description) -> None:
-        super().__init__(children)
-        self._description = description
-
-    def step(self, index: int) -> str:
-        return str(self._description.keys[index])
-
-    def _children_of(self, value: Any, path: str) -> Iterable[Any]:
-        keys, name = self._description.keys, self._description.class_name
-        if type(value) is GenericNode:
-            if value._class_name != name or value._names != self._description.names:
-                raise MismatchError(f"{path} must be a node of {name}, found one of {value._class_name}")
-            return value._children
-        fields: tuple[str, ...] | None = getattr(type(value), "_fields", None)
-        if self._description.is_namedtuple and isinstance(value, tuple) and fields is not None:
-            if sorted(fields) != sorted(map(str, self._description.names)):
-                expected = _names(self._description.names)
-                raise MismatchError(f"{path} must have the fields {expected}, found {_names(fields)}")
-        elif isinstance(value, (tuple, list, dict)) or value is None or any(key.kind == "position" for key in keys):
-            raise MismatchError(
-                f"{path} must be a {name}, found {_described(value)}: give arrays by their paths (Session.call_by_path)"
-            )
-        return [_child(value, key, path) for key in keys]
-
-    def _made(self, children: list[Any]) -> Any:
-        return generic_node(self._description, children)
+def _children_of_node(description: Description, value: Any, path: str) -> Iterable[Any]:
+    """The children of a node of another class."""
+    keys, name = description.keys, description.class_name
+    if type(value) is GenericNode:
+        if value._class_name != name or value._names != description.names:
+            raise MismatchError(f"{path} must be a node of {name}, found one of {value._class_name}")
+        return value._children
+    fields: tuple[str, ...] | None = getattr(type(value), "_fields", None)
+    if description.is_namedtuple and isinstance(value, tuple) and fields is not None:
+        if sorted(fields) != sorted(map(str, description.names)):
+            raise MismatchError(f"{path} must have the fields {_names(description.names)}, found {_names(fields)}")
+    elif isinstance(value, (tuple, list, dict)) or value is None or any(key.kind == "position" for key in keys):
+        raise MismatchError(
+            f"{path} must be a {name}, found {_described(value)}: give arrays by their paths (Session.call_by_path)"
+        )
+    return [_child(value, key, path) for key in keys]
 
 
 def _child(value: Any, key: Key, path: str) -> Any:
@@ -201,17 +146,6 @@ def _names(names: Iterable[Any]) -> str:
     return listed([repr(name) for name in names], most=10) or "none"
 
 
-_THE_LEAF = Leaf(())
-_Nodes = Sequence[tuple[Any, ...]]
-_MAKERS: dict[int, Callable[..., Tree]] = {
-    _LEAF: lambda children: _THE_LEAF,
-    _NONE: _None,
-    _TUPLE: lambda children: _Sequence(children, tuple),
-    _LIST: lambda children: _Sequence(children, list),
-    _DICT: Dict,
-}
-
-
 def is_custom(node: tuple[Any, ...]) -> bool:
     """Whether a node is of a class that JAX does not have as a container."""
     return node[0] == _CUSTOM and node[2] not in _DICTS
@@ -225,7 +159,7 @@ def class_name(name: str, data: bytes) -> str:
         return name
 
 
-def tree_of(nodes: _Nodes, where: str) -> Tree:
+def tree_of(nodes: Sequence[tuple[Any, ...]], where: str) -> Tree:
     """The tree in what `_runtime.Program.trees` returns: nodes, each before its children.
 
     Raises:
@@ -234,15 +168,15 @@ def tree_of(nodes: _Nodes, where: str) -> Tree:
     stack: list[Tree] = []
     for kind, count, *more in reversed(nodes):
         children = [stack.pop() for _ in range(count)]
-        if kind == _CUSTOM:
-            name, data = more
-            stack.append(_custom(children, name, data, where))
+        if kind != _CUSTOM:
+            type_ = _TYPES[kind]
+            stack.append(_LEAF if type_ is None else Tree(children, type_, *more))
+            continue
+        name, data = more
+        said = texts.node(where, name, data, count)
+        if isinstance(said, Description):
+            stack.append(Tree(children, object, None, said))
         else:
-            stack.append(_MAKERS[kind](children, *more))
+            stack.append(Tree(children, _DICTS[name], said))
     (tree,) = stack
     return tree
-
-
-def _custom(children: Sequence[Tree], name: str, data: bytes, where: str) -> Tree:
-    said = texts.node(where, name, data, len(children))
-    return _Custom(children, said) if isinstance(said, Description) else Dict(children, said, _DICTS[name])
