@@ -332,12 +332,15 @@ def load_many(
     most = None if policy is None or trust.signed is not None else policy.max_artifact_bytes
     results, failed = reader.items(given, given is items, most)
     for i in failed:
-        if i in refused:
-            results[i] = refused[i]
-        elif policy is not None and isinstance(results[i], int):
-            results[i] = _size_error(policy, results[i])
-    failed = _with_files(items, results, _without_refused(results, failed, manner), trust)
-    return _finish(results, failed, lambda i: _place(items[i], i), manner)
+        results[i] = refused.get(i, results[i])
+
+    def name(i: int) -> str:
+        return os.fsdecode(items[i]) if isinstance(items[i], (str, os.PathLike)) else f"item {i}"
+
+    def with_files(i: int, exported: Exported) -> Exported:
+        return trust.with_files(exported, items[i]) if isinstance(items[i], (str, os.PathLike)) else exported
+
+    return _finished(results, failed, name, manner, with_files)
 
 
 def _admitted(item: Any, trust: Trust) -> Any:
@@ -358,85 +361,63 @@ def _admitted(item: Any, trust: Trust) -> Any:
 def load_slices(
     owner: Any, extents: Sequence[tuple[int, int, Any]], name: Callable[[int], str], manner: Manner
 ) -> list[Any]:
-    """The functions in parts of one buffer, which they share. Otherwise as `load_many`.
+    """The functions in parts of one buffer, which they share, and which is copied if it may change. As `load_many`.
 
     Args:
-        owner: the buffer. It is copied if it may change.
         extents: (offset, size, modules) of each artifact, where `modules` are the (offset, size) of modules that are
             stored apart from their artifact, the function's first; empty if there are none.
         name: the name of an artifact for errors, by its place.
-        manner: how they are read.
-
-    Returns:
-        As `load_many`.
     """
     results, failed = manner.reader().slices(owner, list(extents))
-    return _finish(results, _without_refused(results, failed, manner), name, manner)
+    return _finished(results, failed, name, manner)
 
 
-def _with_files(items: Sequence[Any], results: list[Any], failed: list[int], trust: Trust) -> list[int]:
-    """Gives programs from files their weights, or puts errors in their place; returns the indices of all errors."""
-    without = set(failed)
-    for i, (item, program) in enumerate(zip(items, results, strict=False)):  # an error may have ended the work
-        if isinstance(program, Exception) or not isinstance(item, (str, os.PathLike)):
-            continue
-        try:
-            results[i] = trust.with_files(program, item)
-        except (DeserializationError, SignatureError) as error:
-            results[i] = error
-            without.add(i)
-    return sorted(without)
+def _finished(
+    results: list[Any],
+    failed: Sequence[int],
+    name: Callable[[int], str],
+    manner: Manner,
+    complete: Callable[[int, Any], Exported] | None = None,
+) -> list[Any]:
+    """The functions, which the policy allows, each completed; or errors that name the file, or the first of them.
 
-
-def _place(item: Any, index: int) -> str:
-    """The name of an item for errors."""
-    return os.fsdecode(item) if isinstance(item, (str, os.PathLike)) else f"item {index}"
-
-
-def _size_error(policy: Policy, size: int) -> PolicyError | None:
-    try:
-        policy.check_size(size)
-    except PolicyError as error:
-        return error
-    return None
-
-
-def _finish(results: list[Any], failed: list[int], name: Callable[[int], str], manner: Manner) -> list[Any]:
-    """Adds file names to errors, and raises the first error if `on_error` says so."""
-    for i in failed:
-        error = results[i]
-        if isinstance(error, (DeserializationError, PolicyError)):
-            error.file = name(i)
-            if isinstance(error, DeserializationError):
-                error.found = instead_of_artifact(error.found, error.path, b"")
-        elif isinstance(error, FileNotFoundError) and ("::" in name(i) or "://" in name(i)):
-            results[i] = error = FileNotFoundError(error.errno, f"{error.strerror}. {_OTHER_PLACES}", name(i))
-        elif isinstance(error, IsADirectoryError):
-            advice = f"load_many takes the files in it, as in sorted(pathlib.Path({name(i)!r}).glob('*.jaxexp'))"
-            results[i] = error = IsADirectoryError(error.errno, f"{error.strerror}. {advice}", name(i))
-        elif not isinstance(error, (OSError, SignatureError)):  # which name the file
-            error.add_note(f"This is about {name(i)}.")
+    Args:
+        results: functions; and in the places `failed` errors, and sizes that the policy does not allow.
+        name: the name of an artifact for errors, by its place.
+        complete: gives a program its files.
+    """
+    policy, wrong = manner.policy, set(failed)
+    for i in failed if policy is None and complete is None else range(len(results)):
+        error = found = results[i]
+        if not isinstance(found, Exception):
+            try:
+                if policy is not None:
+                    (policy.check_size if i in wrong else policy.check)(found)
+                if complete is not None:
+                    results[i] = complete(i, found)
+                continue
+            except ExportError as refused:
+                error = refused
+        results[i] = error = _about(error, name(i))
         if manner.raises:
             raise error
     return results
 
 
+def _about(error: Exception, name: str) -> Exception:
+    """The error about an artifact of this name."""
+    if isinstance(error, (DeserializationError, PolicyError)):
+        error.file = name
+        if isinstance(error, DeserializationError):
+            error.found = instead_of_artifact(error.found, error.path, b"")
+    elif isinstance(error, FileNotFoundError) and ("::" in name or "://" in name):
+        return FileNotFoundError(error.errno, f"{error.strerror}. {_OTHER_PLACES}", name)
+    elif isinstance(error, IsADirectoryError):
+        advice = f"load_many takes the files in it, as in sorted(pathlib.Path({name!r}).glob('*.jaxexp'))"
+        return IsADirectoryError(error.errno, f"{error.strerror}. {advice}", name)
+    elif not isinstance(error, (OSError, SignatureError)):  # which name the file
+        error.add_note(f"This is about {name}.")
+    return error
+
+
 _OTHER_PLACES = "load_many reads files and buffers; Archive.load_all loads members of an archive, and load from a URL"
-
-
-def _without_refused(results: list[Any], failed: list[int], manner: Manner) -> list[int]:
-    """Replaces functions that the policy does not allow with errors; returns the indices of all errors."""
-    if manner.policy is None:
-        return failed
-    refused = set(failed)
-    for i, exported in enumerate(results):
-        if i in refused:
-            continue
-        try:
-            manner.policy.check(exported)
-        except ExportError as error:
-            results[i] = error
-            refused.add(i)
-            if manner.raises:
-                break
-    return sorted(refused)

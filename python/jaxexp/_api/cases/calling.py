@@ -68,11 +68,7 @@ class Chain:
         self._in_float64: dict[Any, InFloat64] = {}
 
     def program(self, order: int) -> Any:
-        """The function or its VJP of this order, which takes the weights, too.
-
-        Raises:
-            ExportError: there is no such VJP.
-        """
+        """The function or its VJP of this order, which takes the weights, too. An ExportError if there is none."""
         if len(self._programs) <= order:
             self._programs = chain_up_to(self._programs[0], order)
         return self._programs[order]
@@ -99,18 +95,12 @@ class Chain:
 
         Raises:
             ExportError: they do not fit; the function has effects; there are not enough devices; or it cannot run here.
-            Exception: whatever JAX raises.
         """
         return self._called(self.program(order), arguments, weights)
 
     def trace(self, order: int, arguments: Sequence[Array], at: tuple[str, int] | None = None) -> tuple[Traced, Trace]:
-        """The function that was called, with what each row of a trace is about; and the trace of a call.
-
-        `at` is as `traced` takes it.
-
-        Raises:
-            ExportError: as for `call`; or there are too many operations.
-            Exception: whatever JAX raises.
+        """The function that was called, with what each row of a trace is about; and the trace of a call. `at` is as
+        `traced` takes it.
         """
         from jaxexp._readback.traced import traced
 
@@ -126,11 +116,7 @@ class Chain:
         return found, Trace.of(program.mlir_module_serialized, found.rows, table)
 
     def in_float64(self, order: int, leaves: Sequence[Any]) -> InFloat64:
-        """The program for flat arguments like these in float64, which is compiled once for their shapes.
-
-        Raises:
-            Exception: as `jaxexp._readback.in_float64.in_float64` does.
-        """
+        """The program for flat arguments like these in float64, which is compiled once for their shapes."""
         from jaxexp._readback.in_float64 import in_float64
 
         key = order, tuple(map(np.shape, leaves))

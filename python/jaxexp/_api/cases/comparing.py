@@ -17,15 +17,8 @@ ULPS, MOST = 64, 1 / 64
 
 
 def compared(path: str, dtype: str, expected: Array, found: Array, tolerance: Tolerance | None, whose: str) -> Compared:
-    """Compares a result with the recorded one.
-
-    Args:
-        path: where the result is.
-        dtype: the name of its dtype.
-        expected: what was recorded.
-        found: what was returned.
-        tolerance: what may differ; None for the default of the dtype.
-        whose: who gave the tolerance, for the report.
+    """Compares a result with the recorded one. `tolerance` is None for the default of the dtype; `whose` says who gave
+    it.
     """
     about: dict[str, Any] = {
         "path": path,
@@ -35,8 +28,8 @@ def compared(path: str, dtype: str, expected: Array, found: Array, tolerance: To
         "tolerance_of": whose,
     }
     if expected.shape != found.shape or expected.dtype != found.dtype:
-        said = f"recorded {_type(expected)}, found {_type(found)}"
-        return Compared(**about, verdict=DIFFERS, why=said)
+        before, after = (dtype_and_shape(one.dtype, one.shape) for one in (expected, found))
+        return Compared(**about, verdict=DIFFERS, why=f"recorded {before}, found {after}")
     if dtype == FLOAT0 or np.array_equal(_words(expected), _words(found)):
         return Compared(**about, verdict=EQUAL, size=expected.size)
     if integers_of(dtype) is not None:
@@ -48,10 +41,6 @@ def _words(array: Array) -> Array:
     """Its bits in as few numbers as they fit."""
     raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return raw if raw.size % 8 else raw.view(np.uint64)
-
-
-def _type(array: Array) -> str:
-    return dtype_and_shape(array.dtype, array.shape)
 
 
 def _place(array: Array, index: int) -> tuple[int, ...]:

@@ -143,12 +143,8 @@ def is_changed(here: Trace, recorded: Trace) -> bool:
 
 
 def with_exact(named: Named, traced: Traced, run: Trace, recorded: Trace) -> Culprit:
-    """The operation that `find` named, with how far its results are from float64.
-
-    Args:
-        named: what `find` returned, of one run of the operation.
-        traced, run: of a run that has rows of this operation in float64, too.
-        recorded: the recorded run.
+    """The operation that `find` named, with how far its results are from float64, by a run that has rows of this
+    operation in float64, too.
     """
     plain = [index for index, row in enumerate(traced.rows) if row.operation != EXACT]
     at, row = plain[named.row], named.row

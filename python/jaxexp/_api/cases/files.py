@@ -24,12 +24,8 @@ MOST_INLINE = 1 << 16
 
 
 def save(path: str | os.PathLike[str], given: Sequence[Case], write: Callable[[Cases], None]) -> None:
-    """Saves cases, and the program that they were recorded of.
-
-    Args:
-        path: the file of the program.
-        given: the cases.
-        write: writes the program, given the cases for its trailer.
+    """Saves cases, and the program in a file that they were recorded of: `write` writes it, given the cases for its
+    trailer.
 
     Raises:
         ExportError: another program wrote the file that arrays would go to, or an artifact has its weights or cases

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Mapping
 
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, in_one_line
 from jaxexp._kernel.io import files
 
 _LONGEST = 1000
@@ -43,7 +43,7 @@ def _processor() -> str:
 
 def explained(error: Exception) -> str:
     """The message of an error of a call, in one line."""
-    text = " ".join(map(str.strip, str(error).split("\n")))
+    text = in_one_line(error)
     name = "" if isinstance(error, ExportError) else f"{type(error).__name__}: "
     return f"{name}{text if len(text) <= _LONGEST else f'{text[:_LONGEST]}...'}"
 

@@ -91,11 +91,8 @@ def measured(
 
 
 def exact(chain: Chain, order: int, arguments: Sequence[Array], results: Sequence[Array]) -> list[Array]:
-    """The results of a call in float64; those that were recorded say how large they are.
-
-    Raises:
-        UnsupportedError: the function cannot be read back, is too large, or has nothing to widen.
-        Exception: whatever JAX raises.
+    """The results of a call in float64; those that were recorded say how large they are. Raises as `_Call.in_float64`
+    does.
     """
     call = _Call(chain, order, arguments, results)
     dtypes = [name_of(aval.dtype) for aval in chain.program(order).out_avals]
@@ -164,11 +161,8 @@ class _Call:
         return self._done(self._chain.call(self._order, operands[self._weights :], weights))
 
     def in_float64(self, dtypes: Sequence[str]) -> Callable[..., list[Array]]:
-        """The function in float64: of operands of any float dtype, flat with weights.
-
-        Raises:
-            UnsupportedError: it cannot be read back, is too large, or has nothing to widen.
-            Exception: whatever JAX raises.
+        """The function in float64: of operands of any float dtype, flat with weights. An UnsupportedError if it cannot
+        be read back, is too large, or has nothing to widen.
         """
         program = self._chain.program(self._order)
         if dtypes and all(dtype in _WIDEST for dtype in dtypes):

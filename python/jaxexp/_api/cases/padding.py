@@ -57,9 +57,7 @@ def check(
     padded.
 
     Args:
-        exported: the function.
-        padded: the dimensions.
-        sizes: the sets of sizes that are saved with it, which are tried first.
+        sizes: the sets of sizes that are saved with the function, which are tried first.
         vjp_order: up to which order its VJPs are saved.
         given: the `cases` of `save`, whose arguments are used.
         must: whether it is an error if the function cannot run here.

@@ -45,20 +45,10 @@ def replayed(
     max_drawn_bytes: int = MOST_DRAWN,
     more: Callable[[Case, Checked], Checked] | None = None,
 ) -> CheckReport:
-    """Checks the cases of a function.
+    """Checks the cases of a function, which the report calls `name`; `checked` says where.
 
-    Args:
-        name: what the report calls the function.
-        cases: the cases.
-        call: calls the VJP of an order (0 for the function itself) with flat arguments, and returns its flat results.
-        paths: the paths of the results of this VJP.
-        checked: where this is.
-        tolerance: for all results, in place of theirs.
-        max_drawn_bytes: the most that the random arguments of a case may take.
-        more: adds what is known of a case that differs.
-
-    Raises:
-        ExportError, TypeError: the tolerance is none.
+    `call` calls the VJP of an order (0 for the function itself) with flat arguments, and returns its flat results;
+    `paths` are those of its results. `more` adds what is known of a case that differs.
     """
 
     def returned(case: Case) -> Returned:
@@ -133,19 +123,16 @@ def check_results(
     artifact: Any,
     tolerance: Any = None,
 ) -> CheckReport:
-    """Compares the results that `jaxexp-run --cases` wrote to a file with those that an artifact has.
+    """Compares the results that `jaxexp-run --cases` wrote to a file with those of the cases of an artifact.
 
     Args:
         file: its name, for messages.
         arrays: what makes its arrays, by their names.
-        cases: those of the artifact.
-        artifact: its bytes, which were verified.
+        artifact: the bytes of the artifact, which were verified.
         tolerance: for all results, in place of theirs.
 
     Raises:
-        ExportError: the file says something else; or it is about another artifact, or other cases; or the tolerance is
-            negative, or not finite. It is also a TypeError if that is no number.
-        ImportError: an array has a dtype of `ml_dtypes`, which is not installed.
+        ExportError: the file says something else; or it is about another artifact, or other cases.
         Exception: as making an array does.
     """
     try:
