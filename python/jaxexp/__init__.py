@@ -123,11 +123,13 @@ class _MissingJax:
         if name not in ("jax", "jaxlib"):
             return
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and _package(frame) == _IMPORTING:
+        user = None  # the outermost frame of jaxexp, if it is jaxexp that imports
+        while frame is not None and (package := _package(frame)) in (__name__, _IMPORTING):
+            user = frame if package == __name__ else user
             frame = frame.f_back
-        if frame is not None and _package(frame) == __name__:
+        if user is not None:
             raise ModuleNotFoundError(
-                f"{_user(frame)} needs JAX, which is not installed: pip install 'jaxexp[jax]'. "
+                f"{_name(user)} needs JAX, which is not installed: pip install 'jaxexp[jax]'. "
                 "(jaxexp.runtime runs functions without it.)",
                 name=name,
             )
@@ -144,11 +146,8 @@ def _package(frame: FrameType) -> str:
     return name.partition(".")[0]
 
 
-def _user(frame: FrameType) -> str:
+def _name(frame: FrameType) -> str:
     """The public name that a user called or looked up, or the command."""
-    first: FrameType | None = frame
-    while first is not None and _package(first) in (__name__, _IMPORTING):
-        frame, first = (first if _package(first) == __name__ else frame), first.f_back
     module: str = frame.f_globals["__name__"]
     if frame.f_code.co_qualname == "__getattr__":
         return f"{module}.{frame.f_locals['name']}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
@@ -78,7 +78,8 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
         """The executables for this function in the file that was passed to `load` as `executables`; empty without a
         file.
         """
-        return () if (found := vars(self._kept).get("executables")) is None else found.listed(self)
+        program = self.unbound
+        return () if (found := vars(program._kept).get("executables")) is None else found.listed(program)
 
     @property
     def unbound(self) -> Exported:
@@ -411,13 +412,8 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
         return callable_with_cache(self.fun_name, jitted, flattened, code_of)
 
 
-def cases_to_write(exported: Any, how: Writing, given: Iterable[Any]) -> list[Case] | None:
-    """The cases of a function for a new artifact, and new ones for what was given; None if there are none.
-
-    Raises:
-        ExportError: as in `Exported.save`.
-    """
-    given = list(given)
+def cases_to_write(exported: Any, how: Writing, given: Sequence[Any]) -> list[Case] | None:
+    """The cases of a function for a new artifact, and new ones for what was given; None if there are none."""
     if not how.trailer or (not given and data.cases_of(exported.unbound) is None):
         if given:
             raise ExportError(
@@ -427,14 +423,13 @@ def cases_to_write(exported: Any, how: Writing, given: Iterable[Any]) -> list[Ca
     from jaxexp._api.cases import recording
 
     cases = recording.recorded(exported, given)
-    kept = [case for case in cases if case.vjp_order <= how.vjp_order]
     for case in cases[len(cases) - len(given) :]:
-        if case not in kept:
+        if case.vjp_order > how.vjp_order:
             raise ExportError(
                 f"{exported.fun_name} cannot be saved with vjp_order={how.vjp_order!r}: case {case.name!r} calls the "
                 f"VJP of order {case.vjp_order}"
             )
-    return kept
+    return [case for case in cases if case.vjp_order <= how.vjp_order]
 
 
 def _refuse_without_weights(exported: Exported) -> NoReturn:
@@ -493,10 +488,6 @@ class BoundExported(Exported):
     @property
     def unbound(self) -> Exported:
         return self._bound.program
-
-    @property
-    def executables(self) -> tuple[Executable, ...]:
-        return self.unbound.executables
 
     @property
     def batch_dim(self) -> str | None:
@@ -567,25 +558,20 @@ def _bound_again(program: Exported, arrays: dict[str, Any], other_names: dict[st
 _Unflattened = tuple[Exported, tuple[tuple[str, str], ...]]  # the program, and other names of its weights
 
 
-def _flatten(bound: BoundExported) -> tuple[tuple[dict[str, Any]], _Unflattened]:
+def _flatten(bound: BoundExported) -> tuple[tuple[tuple[Any, dict[str, Any]]], _Unflattened]:
     weights = bound.weights
-    return (dict(zip(weights, weights.arrays(), strict=True)),), (bound.unbound, tuple(weights.other_names.items()))
-
-
-def _flatten_with_keys(bound: BoundExported) -> tuple[tuple[tuple[Any, dict[str, Any]]], _Unflattened]:
-    (weights,), rest = _flatten(bound)
-    return ((jax.tree_util.GetAttrKey("weights"), weights),), rest
+    arrays = dict(zip(weights, weights.arrays(), strict=True))
+    return ((jax.tree_util.GetAttrKey("weights"), arrays),), (bound.unbound, tuple(weights.other_names.items()))
 
 
 def _unflatten(rest: _Unflattened, children: Iterable[Any]) -> BoundExported:
     from jaxexp._weights.bound.program import of_leaves
 
-    (leaves,) = children
-    program, other_names = rest
+    (leaves,), (program, other_names) = children, rest
     return BoundExported.of(data.without_cases(program), of_leaves(program, leaves, dict(other_names)))
 
 
-jax.tree_util.register_pytree_with_keys(BoundExported, _flatten_with_keys, _unflatten, _flatten)
+jax.tree_util.register_pytree_with_keys(BoundExported, _flatten, _unflatten)
 
 #: Makes functions of artifacts.
 reader = reader_of(Exported)

@@ -101,14 +101,7 @@ class Trust(NamedTuple):
     def of(
         cls, policy: Policy | None, signed_by: SignedBy | None = None, verify: bool = False, stable: bool = False
     ) -> Trust:
-        """What the arguments of `load` say.
-
-        Raises:
-            ExportError: a key or a certificate is not what it should be.
-            ImportError: the package for signatures is not installed.
-            OSError: a key or a certificate cannot be read.
-            TypeError: an argument has another type.
-        """
+        """What the arguments of `load` say."""
         check_policy(policy)
         check_flags(verify=verify, stable=stable)
         if signed_by is None:
@@ -146,10 +139,6 @@ class Trust(NamedTuple):
     def with_files(self, exported: Exported, path: str | os.PathLike[str]) -> Exported:
         """A function from a file with its weights and cases, which are in files beside it. They are opened when they
         are needed; now, if they have to be signed or verified.
-
-        Raises:
-            DeserializationError: they do not fit the program, or are damaged.
-            SignatureError: they are not signed.
         """
         give_cases(exported, functools.partial(self._tensors, path, "in pieces"), verify=self.verify)
         if data.weights_in_trailer(exported) is None:

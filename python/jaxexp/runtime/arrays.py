@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from typing import Any
 
 import numpy as np
@@ -102,12 +101,7 @@ def to_numpy(native: _runtime.Array, dtype: np.dtype[Any]) -> np.ndarray:
 
 @functools.cache
 def dtype_of(name: str) -> np.dtype[Any]:
-    """NumPy's dtype for arrays of a dtype of JAX.
-
-    Raises:
-        ImportError: it is one of `ml_dtypes`, which is not installed.
-        ExportError: NumPy has none.
-    """
+    """NumPy's dtype for arrays of a dtype of JAX."""
     if name.startswith("key<"):
         return np.dtype(np.uint32)
     if name == "float0":
@@ -115,14 +109,14 @@ def dtype_of(name: str) -> np.dtype[Any]:
     if name in _OF_NUMPY:
         return np.dtype(name)
     try:
-        types = importlib.import_module("ml_dtypes")
+        import ml_dtypes
     except ModuleNotFoundError as error:
         raise ImportError(
             f"arrays of dtype {name} need the package ml_dtypes, which is not installed: pip install ml_dtypes"
         ) from cause(error)
-    if not hasattr(types, name):
+    if not hasattr(ml_dtypes, name):
         raise ExportError(f"NumPy has no arrays of dtype {name}")
-    return np.dtype(getattr(types, name))
+    return np.dtype(getattr(ml_dtypes, name))
 
 
 class Argument:
@@ -133,51 +127,36 @@ class Argument:
         name: the name of the dtype, as the plugin has arrays of it.
     """
 
-    __slots__ = ("_dtype", "_plugin", "_text", "name", "path")
+    __slots__ = ("_plugin", "_text", "name", "path")
 
     def __init__(self, plugin: _runtime.Plugin, path: str, dtype: str, text: str) -> None:
         self._plugin, self.path, self._text = plugin, path, text
         self.name = "uint32" if dtype.startswith("key<") else "bool" if dtype == "float0" else dtype
-        self._dtype: np.dtype[Any] | None = None
 
     def taken(self, value: Any) -> Any:
-        """The value as `_runtime.Function.call` takes it.
-
-        Raises:
-            RunError: it is no array of this dtype.
-            ImportError: the dtype is one of `ml_dtypes`, which is not installed.
-        """
+        """The value as `_runtime.Function.call` takes it; a RunError if it is no array of this dtype."""
         if type(value) is Array:
             return value._native
-        dtype = self._dtype
-        if dtype is None:
-            dtype = self._dtype = dtype_of(self.name)
+        dtype = dtype_of(self.name)
         if type(value) is not np.ndarray:
-            value = self._number(value, dtype) if type(value) in scalars.KINDS else self.foreign(value)
-            if isinstance(value, _runtime.Array):
+            if type(value) in scalars.KINDS:
+                if (array := scalars.array_of(value, dtype, self.name)) is None:
+                    raise self._refused(f"must have dtype {self.name}", f"the number {value!r:.40}")
+                value = array
+            elif isinstance(value := self.foreign(value), _runtime.Array):
                 return value
         if value.dtype != dtype:
             if value.dtype.newbyteorder("=") != dtype:
-                raise self._refused(f"dtype {self.name}", f"dtype {value.dtype.name}", value)
+                raise self._refused(f"must have dtype {self.name}", f"dtype {value.dtype.name}", value)
             value = value.astype(dtype)
         if not value.flags.c_contiguous:
             value = np.ascontiguousarray(value)
         return value if dtype.isbuiltin == 1 else value.view(f"u{value.itemsize}")  # which has a buffer
 
-    def _number(self, value: Any, dtype: np.dtype[Any]) -> np.ndarray:
-        """A number of Python's."""
-        if (array := scalars.array_of(value, dtype, self.name)) is not None:
-            return array
-        raise self._refused(f"dtype {self.name}", f"the number {value!r:.40}", None)
-
     def foreign(self, value: Any) -> Any:
-        """An array of another library, or a scalar of NumPy's, as an array of NumPy or of the plugin.
-
-        Raises:
-            RunError: it is no array.
-        """
+        """An array of another library, or a scalar of NumPy's, as an array of NumPy or of the plugin."""
         if why_not := why_no_numbers(value):
-            raise self._refused("an array", why_not, None)
+            raise self._refused("must be an array", why_not)
         try:
             if callable(is_neg := getattr(value, "is_neg", None)) and is_neg():
                 value = value.resolve_neg()  # a view of PyTorch, which DLPack has as what is viewed
@@ -193,17 +172,10 @@ class Argument:
             if hasattr(value, "__array__"):
                 return np.asarray(value)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
-            raise self._refused("an array", f"a {_type(value)}: {error}", None) from cause(error)
-        raise self._refused("an array", f"a {_type(value)}", None)
+            raise self._refused("must be an array", f"a {type(value).__qualname__}: {error}") from cause(error)
+        raise self._refused("must be an array", f"a {type(value).__qualname__}")
 
-    def _refused(self, expected: str, found: str, called_with: np.ndarray | None) -> RunError:
-        called = (
-            "" if called_with is None else f", called with {dtype_and_shape(called_with.dtype.name, called_with.shape)}"
-        )
-        must = "must have" if expected.startswith("dtype") else "must be"
+    def _refused(self, must: str, found: str, given: np.ndarray | None = None) -> RunError:
+        called = "" if given is None else f", called with {dtype_and_shape(given.dtype.name, given.shape)}"
         exported = f" (exported with {self._text}{called})" if self._text else ""
-        return RunError(f"{self.path} {must} {expected}, found {found}{exported}", "argument")
-
-
-def _type(value: object) -> str:
-    return type(value).__qualname__
+        return RunError(f"{self.path} {must}, found {found}{exported}", "argument")

@@ -14,12 +14,7 @@ T = TypeVar("T")
 
 
 def path(name: str, given: Any, what: str = "a path") -> str:
-    """The path of a file.
-
-    Raises:
-        TypeError: it is no path.
-        ValueError: the system has no such paths, as in `open`.
-    """
+    """The path of a file; a ValueError if the system has no such paths, as in `open`."""
     found = _taken(name, given, what, os.fsencode)
     if b"\0" in found:
         raise ValueError("embedded null byte")
@@ -74,12 +69,7 @@ def handler(given: object) -> None:
 
 
 def sizes(given: Any) -> dict[str, int]:
-    """The size of each dimension variable.
-
-    Raises:
-        RunError: a name or a size is none.
-        TypeError: it is no mapping of names to numbers.
-    """
+    """The size of each dimension variable."""
     found = sizes_by_name(given)
     for name, size in found.items():
         if not isinstance(name, str) or not is_text(name):

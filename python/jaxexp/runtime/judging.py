@@ -43,11 +43,8 @@ _NAME_DEVICES = re.compile(
 
 
 def judge(policy: Policy, program: _runtime.Program) -> None:
-    """Raises an error if an artifact, or a VJP in it, has what is not allowed. The size of the artifact is not checked.
-
-    Raises:
-        PolicyError: says what was found, where, and which field would allow it.
-        DeserializationError: a module is damaged.
+    """Raises a PolicyError if an artifact, or a VJP in it, has what is not allowed. The size of the artifact is not
+    checked.
     """
     limits, name = Limits(policy), program.name
     where = f"the artifact of {name}"

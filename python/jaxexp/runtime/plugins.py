@@ -9,6 +9,7 @@ import contextlib
 import glob
 import importlib.metadata
 import importlib.util
+import itertools
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -80,8 +81,10 @@ def find_plugin(*platforms: str) -> str:
     for entry in importlib.metadata.entry_points(group=_GROUP):
         names.append(entry.name)
         if not platforms or any(platform in entry.name for platform in platforms):
-            for path in _libraries(entry.module):
-                return path
+            for path in _found(entry.module, "*"):
+                name = os.path.basename(path)
+                if name.endswith(_SUFFIXES) and ("pjrt" in name or "plugin" in name):
+                    return path
     wanted = listed(platforms, most=5) if platforms else "any platform"
     if known:
         packages = listed([one.install for one in known], separator=" or ")
@@ -100,17 +103,12 @@ def find_plugin(*platforms: str) -> str:
 def start(
     plugin: str | os.PathLike[str] | None, platforms: tuple[str, ...], options: Options | None
 ) -> _runtime.Plugin:
-    """The plugin that a user names by a path or by a platform, or else one for these platforms. It is started once.
-
-    Raises:
-        RunError: there is none, it does not start, or it was started with other options.
-    """
+    """The plugin that a user names by a path or by a platform, or else one for these platforms. It is started once."""
     path, wanted = _path(plugin, platforms), checked.options(options)
     with _lock:
-        found = _started.get(path)
-        if found is None:
-            found = _started.setdefault(path, (_runtime.Plugin(path, wanted), wanted))
-    native, given = found
+        if path not in _started:
+            _started.setdefault(path, (_runtime.Plugin(path, wanted), wanted))
+    native, given = _started[path]
     if options is not None and wanted != given:
         raise RunError(
             f"the plugin {path} was started with the options {given}, and cannot take others ({wanted}): a process "
@@ -169,24 +167,16 @@ def provide_lapack() -> None:
     """Names a LAPACK that is in this environment, unless one was named."""
     if "JAXEXP_LAPACK" in os.environ:
         return
-    for path in _lapacks():
+    for path in itertools.chain.from_iterable(itertools.starmap(_found, _LAPACKS)):
         with contextlib.suppress(RunError):  # it is something else, or one is in use
             _runtime.use_lapack(path)
             return
 
 
-def _lapacks() -> Iterator[str]:
-    for module, pattern in _LAPACKS:
-        for folder in _folders(module):
-            yield from sorted(glob.glob(os.path.join(glob.escape(folder), pattern)))
-
-
-def _libraries(module: str) -> Iterator[str]:
-    """The plugins in the folder of a package."""
+def _found(module: str, pattern: str) -> Iterator[str]:
+    """The files in the folder of a package."""
     for folder in _folders(module):
-        for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*"))):
-            if path.endswith(_SUFFIXES) and ("pjrt" in os.path.basename(path) or "plugin" in os.path.basename(path)):
-                yield path
+        yield from sorted(glob.glob(os.path.join(glob.escape(folder), pattern)))
 
 
 def _folders(module: str) -> list[str]:

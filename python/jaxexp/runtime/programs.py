@@ -52,26 +52,11 @@ class OpenedProgram(NamedTuple):
     def check_is_same(self) -> None:
         """Raises a DeserializationError if the file, which is read again, is another one now."""
         if self.version is not None and self.version != _version_of(self.source):
-            raise DeserializationError("", "the file that the session was loaded from", "another one", self.name)
-
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-        return self.source.name
+            raise DeserializationError("", "the file that the session was loaded from", "another one", self.source.name)
 
 
 def program_of(artifact: Given, trust: Trust) -> OpenedProgram:
-    """The artifact, which the policy allows.
-
-    Raises:
-        DeserializationError: it is damaged. The error names the file.
-        PolicyError: it has what the policy does not allow.
-        SignatureError: it is not signed.
-        ExportError: as in `Session`.
-        OSError: the file cannot be opened.
-        KeyError: the archive has no such member.
-        TypeError: it is no artifact.
-    """
+    """The artifact, which the policy allows. Errors are those of `Session`."""
     policy, signed_by, stable = trust
     if policy is not None:
         from jaxexp._policy.policy import check_is_policy  # most sessions have no policy

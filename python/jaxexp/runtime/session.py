@@ -34,20 +34,13 @@ if TYPE_CHECKING:
 
 
 def _member(given: Any, trust: Trust, *, is_signed: bool) -> Handle | None:
-    """The member of an archive that was given, which has to be signed if the session's own files are; None for others.
-
-    Raises:
-        ExportError: its archive was not opened as it has to be.
-        Exception: as in `source`.
-    """
+    """The member of an archive that was given, if it is one; it has to be signed if the session's own files are."""
     from jaxexp._fleet.archive.archive import Handle
 
-    if isinstance(given, (str, os.PathLike)) and split(os.fsdecode(given))[1] is not None:
-        found = source(given, "with_weights", trust.signed_by, trust.stable).handle
-    elif isinstance(given, Handle):
-        found = source(given, "with_weights", None, trust.stable).handle
-    else:
+    is_path = isinstance(given, (str, os.PathLike)) and split(os.fsdecode(given))[1] is not None
+    if not is_path and not isinstance(given, Handle):
         return None
+    found = source(given, "with_weights", trust.signed_by if is_path else None, trust.stable).handle
     if is_signed and found is not None and found._opened.signed is None:
         raise ExportError(f"{found.label!r}: open its archive with Archive.open(path, signed_by=...)")
     return found
@@ -182,7 +175,7 @@ class Session:
             checked.flag(flag, value)
         self._trust = Trust(policy, signed_by, stable)
         opened = program_of(artifact, self._trust)
-        program, name = opened.program, opened.name
+        program, name = opened.program, opened.source.name
         native = plugins.start(plugin, program.platforms, options)
         if program.calls_lapack() and native.platform == "cpu":
             plugins.provide_lapack()
@@ -199,7 +192,7 @@ class Session:
         except RunError as error:
             raise error if not name else RunError(f"{name}: {error}", error.reason) from None
         self._opened: OpenedProgram | None = opened
-        self._from, self._weights_from = opened.name, repr(own_weights) if own_weights else ""
+        self._from, self._weights_from = name, repr(own_weights) if own_weights else ""
         self._set(native, program, function, 0, opened.check_file)
 
     def _set(
@@ -239,7 +232,7 @@ class Session:
             ImportError: an argument or a result has a dtype of `ml_dtypes`, which is not installed.
         """
         dtypes = self._result_dtypes  # an error comes before the work
-        return self._built(map(to_numpy, self._call(self._flat(args, kwargs)), dtypes))
+        return self._results.build(map(to_numpy, self._call(self._flat(args, kwargs)), dtypes))
 
     def on_device(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function, and returns an `Array` on the device for each result, which may still be computed. The
@@ -255,7 +248,7 @@ class Session:
             >>> for x in batches:
             ...     state = step.on_device(state, x)
         """
-        return self._built(map(Array, self._call(self._flat(args, kwargs))))
+        return self._results.build(map(Array, self._call(self._flat(args, kwargs))))
 
     def call_by_path(self, arguments: Mapping[str, Any]) -> Any:
         """Calls the function with its arguments by their paths, such as ``{"args[0]['x']": x}``. The attribute
@@ -279,7 +272,7 @@ class Session:
         if missing := [path for path in paths if path not in given]:
             raise self._refused(f"lacks the argument {missing[0]}")
         dtypes = self._result_dtypes
-        return self._built(map(to_numpy, self._call([given[path] for path in paths]), dtypes))
+        return self._results.build(map(to_numpy, self._call([given[path] for path in paths]), dtypes))
 
     def put(self, array: Any, device: int = 0) -> Array:
         """Copies an array to a device of the plugin, for any number of calls.
@@ -357,9 +350,9 @@ class Session:
                 raise
         if handle is not None:
             made._opened = program_of(handle, self._trust._replace(signed_by=None))
+            made._from, made._weights_from = made._opened.source.name, ""
             if made._opened.program.inventory(0) != self._program.inventory(0):
-                raise self._refused(f"has another program than {made._opened.name}: open that by Session(...)")
-            made._from, made._weights_from = made._opened.name, ""
+                raise self._refused(f"has another program than {made._from}: open that by Session(...)")
         return made
 
     def vjp(self) -> Session:
@@ -493,9 +486,6 @@ class Session:
         except RunError as error:
             raise RunError(f"calling {self.name}: {error}", error.reason) from None
         return self._function.call(given, self._dtypes)
-
-    def _built(self, leaves: Iterable[Any]) -> Any:
-        return self._results.build(iter(leaves))
 
     def _refused(self, what: str) -> RunError:
         return RunError(f"{self.name} {what}", "argument")

@@ -86,7 +86,7 @@ def test_every_kind(name: str, tmp_path: Path) -> None:
     for one in loaded.cases:
         traced, here = chain.trace(one.vjp_order, [value.array() for value in one.arguments])
         np.testing.assert_array_equal(here.words, one.trace.array())
-        assert culprit.find(traced.rows, here, culprit.Trace.of_case(one.trace)) is None
+        assert culprit.Comparison(traced.rows, here, culprit.Trace.of_case(one.trace)).first() is None
         drawn = kinds(graph.read(traced.module))
         numbered = [row for row in traced.rows if row.operation != RETURN]
         assert all(row.operation == drawn[row.at[0]][row.at[1]] for row in numbered)

@@ -44,7 +44,7 @@ def trace(exported: jaxexp.Exported, *args: Any) -> tuple[list[Any], Any, culpri
 
 
 def find(of: Sequence[tracing.Row], here: culprit.Trace, recorded: culprit.Trace) -> jaxexp.CheckReport.Culprit:
-    named = culprit.find(of, here, recorded)
+    named = culprit.Comparison(of, here, recorded).first()
     assert named is not None
     assert of[named.row].at == named.culprit.at
     return named.culprit
@@ -310,8 +310,8 @@ def test_what_differs_when_run_again_is_not_recorded() -> None:
     traced, one = Chain(jaxexp.export(jax.jit(jnp.sin))(random(4))).trace(0, [random(4)])
     other = dataclasses.replace(one, numbers=one.numbers.copy())
     other.numbers[0, 0, 3] ^= 1
-    assert culprit.find(traced.rows, other, one) is not None
-    assert culprit.find(traced.rows, other, one.where_as(other)) is None
+    assert culprit.Comparison(traced.rows, other, one).first() is not None
+    assert culprit.Comparison(traced.rows, other, one.where_as(other)).first() is None
 
 
 def test_large_traces_are_in_the_file_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -534,11 +534,11 @@ def examine(path: Path, one_in: int = 1, most: int | None = None) -> dict[str, l
         except jax.errors.JaxRuntimeError:  # such as a sum across devices that is a difference
             continue
         if different(expected, results):
-            named = culprit.find(traced.rows, here, recorded)
+            named = culprit.Comparison(traced.rows, here, recorded).first()
             how = "wrong" if named is None else mutation.names(named.culprit.at)
             found[how].append(f"{mutation}: {named}")
             if mutation.is_in_place and len(traced.rows) == len(plain.rows):
-                named = culprit.find(plain.rows, as_compiled(here, recorded), recorded)
+                named = culprit.Comparison(plain.rows, as_compiled(here, recorded), recorded).first()
                 is_wrong = named is None or mutation.names(named.culprit.at) == "wrong"
                 found["compiled wrong" if is_wrong else "compiled"].append(f"{mutation}: {named}")
         jax.clear_caches()  # compiled code takes places in memory, of which a process has only so many

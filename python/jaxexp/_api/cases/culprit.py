@@ -119,31 +119,8 @@ class Named(NamedTuple):
     culprit: Culprit
 
 
-def find(rows: Sequence[Row], here: Trace, recorded: Trace) -> Named | None:
-    """The first of the rows at which a run differs from the recorded one; None if they make the same."""
-    return next(_Comparison(rows, here, recorded).suspects(), None)
-
-
-def differences(rows: Sequence[Row], here: Trace, recorded: Trace, named: Culprit) -> dict[tuple[str, int], Difference]:
-    """By how much the result of each operation differs, if it does: the most in all runs. `named` is what `find`
-    returned.
-    """
-    compared = _Comparison(rows, here, recorded)
-    own = np.where(compared.is_to_blame, compared.errors, 0.0).max(axis=0)
-    found: dict[tuple[str, int], Difference] = {}
-    for row, *error in zip(rows, compared.errors.max(axis=0), own, strict=False):
-        if error[0] > 0:
-            found[row.at] = Difference(*map(max, error, found.get(row.at, (0.0, 0.0))))
-    return found | {named.at: Difference(named.error, named.error)}
-
-
-def is_changed(here: Trace, recorded: Trace) -> bool:
-    """Whether the module has other operations than the recorded one."""
-    return here.module != recorded.module and not np.array_equal(here.identities, recorded.identities)
-
-
 def with_exact(named: Named, traced: Traced, run: Trace, recorded: Trace) -> Culprit:
-    """The operation that `find` named, with how far its results are from float64, by a run that has rows of this
+    """The operation that was named, with how far its results are from float64, by a run that has rows of this
     operation in float64, too.
     """
     plain = [index for index, row in enumerate(traced.rows) if row.operation != EXACT]
@@ -154,14 +131,15 @@ def with_exact(named: Named, traced: Traced, run: Trace, recorded: Trace) -> Cul
     here = dataclasses.replace(run, identities=recorded.identities, numbers=run.numbers[:, plain])
     exact = dataclasses.replace(here, numbers=here.numbers.copy())
     exact.numbers[:, row] = run.numbers[:, at + 1]
-    expected, found = (float(_Comparison(rows, exact, one).errors[named.trip, row]) for one in (recorded, here))
+    expected, found = (float(Comparison(rows, exact, one).errors[named.trip, row]) for one in (recorded, here))
     return dataclasses.replace(named.culprit, expected_error=expected, found_error=found)
 
 
-class _Comparison:
-    """Two runs, as far as their rows are about the same operations.
+class Comparison:
+    """A run and the recorded one, as far as their rows are about the same operations.
 
     Attributes:
+        is_changed: whether the module has other operations than the recorded one.
         errors: float64[TRIPS,rows]: in each trip, by how much of its size a result differs; infinite for other
             integers, and other infinities and NaNs.
         is_to_blame: of the same shape: whether neither what the operation takes nor rounding explains that.
@@ -170,7 +148,8 @@ class _Comparison:
     @np.errstate(divide="ignore")  # by the sizes of numbers so small that their squares are 0
     def __init__(self, rows: Sequence[Row], here: Trace, recorded: Trace) -> None:
         self._rows, self._here, self._recorded = rows, here, recorded.for_rows_of(here)
-        self._is_changed, self._more = is_changed(here, recorded), len(recorded.identities) - len(rows)
+        is_same = here.module == recorded.module or np.array_equal(here.identities, recorded.identities)
+        self.is_changed, self._more = not is_same, len(recorded.identities) - len(rows)
         both = here, self._recorded
         is_float = np.array([[row.is_float] for row in rows], bool)
         differ = both[0].numbers != both[1].numbers
@@ -212,9 +191,22 @@ class _Comparison:
         trips = trips - ago if loops else np.zeros(TRIPS, int)
         return np.where(trips >= 0, own[np.clip(trips, 0, TRIPS - 1)], 0.0)
 
-    def suspects(self) -> Iterator[Named]:
+    def first(self) -> Named | None:
+        """The first of the rows at which the run differs from the recorded one; None if they make the same."""
+        return next(self._suspects(), None)
+
+    def differences(self, named: Culprit) -> dict[tuple[str, int], Difference]:
+        """By how much the result of each operation differs, if it does: the most in all runs. `named` is of `first`."""
+        own = np.where(self.is_to_blame, self.errors, 0.0).max(axis=0)
+        found: dict[tuple[str, int], Difference] = {}
+        for row, *error in zip(self._rows, self.errors.max(axis=0), own, strict=False):
+            if error[0] > 0:
+                found[row.at] = Difference(*map(max, error, found.get(row.at, (0.0, 0.0))))
+        return found | {named.at: Difference(named.error, named.error)}
+
+    def _suspects(self) -> Iterator[Named]:
         """The operations that may be the first to differ, the most likely one in front."""
-        if self._is_changed:
+        if self.is_changed:
             yield from self._changed()
         # A comparison makes other integers of operands that differ as rounding; then what only rounds otherwise.
         for is_it in (self.is_to_blame, self._turns_over, self._rounds):

@@ -24,7 +24,7 @@ from jaxexp._kernel.write.fitting import fits_aval, name_of
 from . import measuring
 from .calling import Chain, environment
 from .machine import explained
-from .replaying import MOST_DRAWN, UNRECORDED, replayed
+from .replaying import UNRECORDED, replayed
 from .report import DIFFERS, OF_DTYPE, Checked, CheckReport, Compared, Differences
 
 _OPTIONS = ("args", "kwargs", "name", "tolerance", "vjp_order", "cotangents", "trace")
@@ -32,7 +32,7 @@ _OPTIONS = ("args", "kwargs", "name", "tolerance", "vjp_order", "cotangents", "t
 # --- cases that are checked -------------------------------------------------------------------------------------------
 
 
-def check(exported: Any, tolerance: Any, max_drawn_bytes: int = MOST_DRAWN) -> CheckReport:
+def check(exported: Any, tolerance: Any, max_drawn_bytes: int) -> CheckReport:
     """`Exported.check`."""
     chain = Chain(exported)
     paths = functools.cache(lambda order: result_paths(chain.program(order).out_tree))
@@ -84,17 +84,16 @@ def _first(chain: Chain, case: Case) -> dict[str, Any]:
         return {"unnamed": "another release of jaxexp recorded the trace, in another form: record it again"}
     arguments = _arrays(case.arguments)
     traced, here = chain.trace(case.vjp_order, arguments)
-    is_changed = culprit.is_changed(here, recorded)
-    about = {"changed": "the module has changed since the recording" if is_changed else ""}
-    if (named := culprit.find(traced.rows, here, recorded)) is None:
-        why = "the module has changed" if is_changed else "the compiler combines them in another way"
+    compared = culprit.Comparison(traced.rows, here, recorded)
+    about = {"changed": "the module has changed since the recording" if compared.is_changed else ""}
+    if (named := compared.first()) is None:
+        why = "the module has changed" if compared.is_changed else "the compiler combines them in another way"
         return about | {"unnamed": f"no single one; {why}"}
     found = named.culprit
     if found.expected is not None:
         with contextlib.suppress(Exception):  # as of an operation that has no float64
             found = culprit.with_exact(named, *chain.trace(case.vjp_order, arguments, found.at), recorded)
-    operations = culprit.differences(traced.rows, here, recorded, found)
-    return about | {"culprit": found, "differences": Differences(traced.module, operations)}
+    return about | {"culprit": found, "differences": Differences(traced.module, compared.differences(found))}
 
 
 def _arrays(values: Iterable[Value]) -> list[Array]:
@@ -211,21 +210,17 @@ def _argument(leaf: Any, aval: Any) -> Value:
         )
     dtype, wanted = getattr(leaf, "dtype", None), name_of(aval.dtype)
     if dtype is None:
-        return _value(_of_python(leaf, wanted), wanted)
+        stored = storage(wanted).dtype
+        is_number = type(leaf) in scalars.KINDS
+        array = scalars.array_of(leaf, stored, wanted) if is_number else np.asarray(leaf, stored)
+        if array is None:
+            raise ExportError(f"recording a case: expected an array of dtype {wanted}, found the number {leaf!r:.40}")
+        return _value(array, wanted)
     if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
         return _value(np.asarray(jax.random.key_data(leaf)), name_of(dtype))
     if is_taken_as(dtype, aval.dtype):
         return _value(np.asarray(leaf, aval.dtype), wanted)
     return _value(np.asarray(leaf), name_of(dtype))
-
-
-def _of_python(leaf: Any, dtype: str) -> Array:
-    stored = storage(dtype).dtype
-    if type(leaf) not in scalars.KINDS:
-        return np.asarray(leaf, stored)
-    if (array := scalars.array_of(leaf, stored, dtype)) is None:
-        raise ExportError(f"recording a case: expected an array of dtype {dtype}, found the number {leaf!r:.40}")
-    return array
 
 
 def _value(array: Array, dtype: str, tolerance: Tolerance | None = None) -> Value:

@@ -19,9 +19,6 @@ from .comparing import compared
 from .machine import explained, split
 from .report import DIFFERS, OF_CASE, OF_CHECK, OF_DTYPE, OF_RECORDING, Checked, CheckReport, Compared
 
-# How many bytes of random numbers a case may draw, unless the caller says so: a few bytes describe any number of them.
-MOST_DRAWN = 1 << 32
-
 # In a file of `jaxexp-run`: the array with a text in JSON that says what the others are, and the version of that text.
 _ABOUT, _VERSION = "about", 1
 _FLAGS = "XLA_FLAGS"
@@ -41,8 +38,8 @@ def replayed(
     call: Callable[[int, Sequence[Array]], Sequence[Array]],
     paths: Callable[[int], Sequence[str]],
     checked: Mapping[str, str],
-    tolerance: Any = None,
-    max_drawn_bytes: int = MOST_DRAWN,
+    tolerance: Any,
+    max_drawn_bytes: int,  # of random numbers, of which a few bytes describe any number
     more: Callable[[Case, Checked], Checked] | None = None,
 ) -> CheckReport:
     """Checks the cases of a function, which the report calls `name`; `checked` says where.
@@ -121,7 +118,7 @@ def check_results(
     arrays: Mapping[str, Callable[[], Array]],
     cases: Sequence[Case],
     artifact: Any,
-    tolerance: Any = None,
+    tolerance: Any,
 ) -> CheckReport:
     """Compares the results that `jaxexp-run --cases` wrote to a file with those of the cases of an artifact.
 

@@ -147,19 +147,14 @@ class Culprit:
     def __str__(self) -> str:
         place = f" ({self.place})" if self.place else ""
         inside = "".join(f" in {name}" for name in reversed(self.where))
-        runs = ""
-        if self.runs > 1:
-            runs = f", in run {self.run:,} of {self.runs:,}"
+        runs = f", in run {self.run:,} of {self.runs:,}" if self.runs > 1 else ""
         largest = ""
         if self.expected != self.found:
             largest = f"; its largest number was {self.expected:.6g}, and is {self.found:.6g}"
         exact = ""
         if self.expected_error is not None and self.found_error is not None:
-            sides = (
-                f"{side} is {_off(error)}"
-                for side, error in (("the recorded result", self.expected_error), ("this one", self.found_error))
-            )
-            exact = f"; beside the same operation in float64, {' and '.join(sides)}"
+            recorded, here = _off(self.expected_error), _off(self.found_error)
+            exact = f"; beside the same operation in float64, the recorded result is {recorded} and this one is {here}"
         of_type = f" {self.type}" if self.type else ""
         return shown(f"{self.operation}{of_type}{place}{inside}{runs}: {self.why}{largest}{exact}")
 
@@ -213,7 +208,7 @@ class Checked:
     @property
     def verdict(self) -> str:
         """That of the worst result; ``"failed"`` if there is none."""
-        return FAILED if self.error is not None else worst(one.verdict for one in self.results)
+        return FAILED if self.error is not None else _worst(one.verdict for one in self.results)
 
     def __str__(self) -> str:
         name = f"{self.name} (VJP of order {self.vjp_order})" if self.vjp_order else self.name
@@ -248,8 +243,7 @@ class Checked:
             yield shown(f"the first operation that differs: {self.culprit or self.unnamed}")
 
 
-def worst(verdicts: Iterator[str]) -> str:
-    """The worst of some verdicts; `EQUAL` if there are none."""
+def _worst(verdicts: Iterator[str]) -> str:
     return max(verdicts, key=_BADNESS.index, default=EQUAL)
 
 
@@ -275,7 +269,7 @@ class CheckReport:
         """``"equal"``: all results have the same bits. ``"close"``: all are within their tolerances. ``"differs"``: at
         least one is not. ``"failed"``: a case cannot be called here. ``"no cases"``: there are no cases.
         """
-        return worst(one.verdict for one in self.cases) if self.cases else NONE
+        return _worst(one.verdict for one in self.cases) if self.cases else NONE
 
     @property
     def ok(self) -> bool:
