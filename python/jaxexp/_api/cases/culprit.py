@@ -16,7 +16,7 @@ from jaxexp._kernel.artifact.words import counted
 from jaxexp._readback.traced import EXACT, RETURN, TRIPS, Row, Traced
 
 from .comparing import ULPS, epsilon
-from .report import Culprit, Difference
+from .report import Culprit
 
 # How much more an operation may differ than what it takes: rounding grows by less in nearly all operations. And which
 # part of its size at most if it takes the same: rounding of narrow floats makes less.
@@ -195,14 +195,17 @@ class Comparison:
         """The first of the rows at which the run differs from the recorded one; None if they make the same."""
         return next(self._suspects(), None)
 
-    def differences(self, named: Culprit) -> dict[tuple[str, int], Difference]:
-        """By how much the result of each operation differs, if it does: the most in all runs. `named` is of `first`."""
+    def differences(self, named: Culprit) -> dict[tuple[str, int], tuple[float, float]]:
+        """For each operation whose result differs, by how much, and how much of that neither its operands nor rounding
+        explain: the most in all runs. `named` is of `first`.
+        """
         own = np.where(self.is_to_blame, self.errors, 0.0).max(axis=0)
-        found: dict[tuple[str, int], Difference] = {}
-        for row, *error in zip(self._rows, self.errors.max(axis=0), own, strict=False):
-            if error[0] > 0:
-                found[row.at] = Difference(*map(max, error, found.get(row.at, (0.0, 0.0))))
-        return found | {named.at: Difference(named.error, named.error)}
+        found: dict[tuple[str, int], tuple[float, float]] = {}
+        for row, *both in zip(self._rows, self.errors.max(axis=0), own, strict=False):
+            if both[0] > 0:
+                error, of_its_own = map(max, both, found.get(row.at, (0.0, 0.0)))
+                found[row.at] = error, of_its_own
+        return found | {named.at: (named.error, named.error)}
 
     def _suspects(self) -> Iterator[Named]:
         """The operations that may be the first to differ, the most likely one in front."""

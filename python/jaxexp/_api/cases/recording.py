@@ -25,7 +25,7 @@ from . import measuring
 from .calling import Chain, environment
 from .machine import explained
 from .replaying import UNRECORDED, replayed
-from .report import DIFFERS, OF_DTYPE, Checked, CheckReport, Compared, Differences
+from .report import DIFFERS, OF_DTYPE, Checked, CheckReport, Compared
 
 _OPTIONS = ("args", "kwargs", "name", "tolerance", "vjp_order", "cotangents", "trace")
 
@@ -78,6 +78,8 @@ def _first(chain: Chain, case: Case) -> dict[str, Any]:
     """The fields of a report on the first operation at which a case differs, or on why none is named."""
     if case.trace is None:
         return {"unnamed": UNRECORDED}
+    from jaxexp._view.sides import Errors
+
     from . import culprit
 
     if (recorded := culprit.Trace.of_case(case.trace)) is None:
@@ -93,7 +95,7 @@ def _first(chain: Chain, case: Case) -> dict[str, Any]:
     if found.expected is not None:
         with contextlib.suppress(Exception):  # as of an operation that has no float64
             found = culprit.with_exact(named, *chain.trace(case.vjp_order, arguments, found.at), recorded)
-    return about | {"culprit": found, "differences": Differences(traced.module, compared.differences(found))}
+    return about | {"culprit": found, "differences": Errors(traced.module, compared.differences(found), found.at)}
 
 
 def _arrays(values: Iterable[Value]) -> list[Array]:

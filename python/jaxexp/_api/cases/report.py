@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from types import UnionType
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from jaxexp._errors import shown
 from jaxexp._kernel.artifact.cases import OF_TOLERANCES, UNSTABLE, Tolerance
@@ -163,22 +163,6 @@ def _off(error: float) -> str:
     return f"off by {error:.2g} of its size" if math.isfinite(error) else "other numbers"
 
 
-class Difference(NamedTuple):
-    """By how much the result of an operation differs from the recorded run, relative to its size; and how much of that
-    neither its operands nor rounding explain.
-    """
-
-    error: float
-    own: float
-
-
-class Differences(NamedTuple):
-    """A module, and the operations of it whose results differ, by their functions and their numbers there."""
-
-    module: bytes
-    operations: Mapping[tuple[str, int], Difference]
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
     """The outcome of one case.
@@ -192,7 +176,7 @@ class Checked:
         changed: if a result differs, which of the weights and the module have changed since the recording; else empty.
         culprit: the operation that differs first, if a result differs and a trace was recorded; else None.
         unnamed: if a result differs, why no culprit is known; else empty.
-        differences: if there is a culprit, all operations that differ. JSON leaves them out.
+        differences: if there is a culprit, all operations that differ, as a page shows them. JSON leaves them out.
     """
 
     name: str
@@ -203,7 +187,7 @@ class Checked:
     results: tuple[Compared, ...] = ()
     culprit: Culprit | None = None
     unnamed: str = ""
-    differences: Differences | None = dataclasses.field(default=None, compare=False, repr=False)
+    differences: Any = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
     def verdict(self) -> str:
@@ -360,14 +344,14 @@ def of_report(found: CheckReport) -> Check:
     """What a page about the artifact shows of a report. The first case that differs gives the module of its VJP the
     colours.
     """
-    from jaxexp._view.sides import Check, Errors
+    from jaxexp._view.sides import Check
 
-    errors: dict[int, Errors] = {}
+    errors: dict[int, Any] = {}
     words = []
     for case in found.cases:
         words += [f"{case.name}: {line}" for line in case.lines()]
-        if case.differences is not None and case.culprit is not None:
-            errors.setdefault(case.vjp_order, Errors(*case.differences, case.culprit.at))
+        if case.differences is not None:
+            errors.setdefault(case.vjp_order, case.differences)
     lines = [line for case in found.cases for line in _table_lines(case)]
     if len(lines) > _MOST_LINES:
         words.insert(0, f"and {len(lines) - _MOST_LINES:,} more")
