@@ -133,11 +133,11 @@ def test_code_of_the_runtime(tmp_path: Path, good: Any) -> None:
 
     conditions = {"function": "f", "module": "00", "plugin": "a plugin", "platform": "cpu"}
     file = GrowingFile(tmp_path / "runtime.exe")
-    file.append({**conditions, "processor": _native.cpu_features()}, {}, b"code")
+    file.put({**conditions, "processor": _native.cpu_features()}, {}, b"code")
     out = good("inspect", tmp_path / "runtime.exe")
     assert "1 executable, 1 for sessions (jaxexp.runtime)\n" in out
     assert "for sessions (jaxexp.runtime) on this processor" in out
-    file.append({**conditions, "processor": "x86 1.c=0"}, {}, b"code")
+    file.put({**conditions, "processor": "x86 1.c=0"}, {}, b"code")
     exported = jaxexp.export(jax.jit(lambda x: x))(X)
     exported.precompile(into=file)
     out = good("inspect", tmp_path / "runtime.exe")

@@ -264,9 +264,9 @@ def test_texts_of_executables(shown: Shown, tmp_path: Path) -> None:
     for field in record.conditions:
         changed = tmp_path / "changed"
         changed.unlink(missing_ok=True)
-        GrowingFile(changed).append({**record.conditions, field: EVIL}, dict(record.call), b"code")
-        GrowingFile(changed).append({**record.conditions, EVIL: "1"}, {**record.call, "jax": EVIL}, b"code")
-        GrowingFile(changed).append(dict(record.conditions), {**record.call, "arguments": EVIL, EVIL: EVIL}, b"code")
+        GrowingFile(changed).put({**record.conditions, field: EVIL}, dict(record.call), b"code")
+        GrowingFile(changed).put({**record.conditions, EVIL: "1"}, {**record.call, "jax": EVIL}, b"code")
+        GrowingFile(changed).put(dict(record.conditions), {**record.call, "arguments": EVIL, EVIL: EVIL}, b"code")
         for command in ("inspect", "verify"):
             shown.command(command, changed)
             shown.command(command, changed, "--json")

@@ -204,7 +204,7 @@ def test_mistakes_raise_the_same_errors(plus_one: Path, exe: Path) -> None:
 OTHER = {
     "processor": ("jaxexp._native.cpu_features", lambda: "x86 1.c=0"),
     "build of jaxlib": ("jaxexp._executables.conditions._build", lambda: "00"),
-    "target": ("jaxexp._executables.reuse.compilation_for", lambda _: ("00", "00")),
+    "target": ("jaxexp._executables.conditions.compilation_for", lambda _: ("00", "00")),
     "jaxexp": ("jaxexp._executables.conditions.__version__", "0.0.0"),
     "processes": ("jax.process_count", lambda: 2),
 }
@@ -285,7 +285,7 @@ def test_another_function_of_the_name_is_listed_and_not_used(tmp_path: Path, plu
 def test_code_of_a_session_is_listed_and_not_used(plus_one: Path, exe: Path, said: Any) -> None:
     code = jaxexp.load(plus_one, executables=exe).executables[0].conditions
     own = {name: code[name] for name in ("function", "module", "processor")}
-    GrowingFile(exe).append({**own, "plugin": "one"}, {}, b"code")
+    GrowingFile(exe).put({**own, "plugin": "one"}, {}, b"code")
     model = jaxexp.load(plus_one, executables=exe)
     np.testing.assert_array_equal(model.call(X), X + 1)
     assert [(one.used, one.why) for one in model.executables] == [
@@ -321,7 +321,7 @@ def test_a_record_that_says_something_else_is_not_used(plus_one: Path, exe: Path
     more = '{"kept": [7], "committed": true, "arguments": [null], "results": [null]}'
     for call in ("", "[]", "{}", '{"kept": 1}', more):
         exe.unlink()
-        GrowingFile(exe).append(record.conditions, {**record.call, "jax": call}, code)
+        GrowingFile(exe).put(record.conditions, {**record.call, "jax": call}, code)
         model = jaxexp.load(plus_one, executables=exe)
         np.testing.assert_array_equal(model.call(X), X + 1)
         assert str(model.executables[0].why).startswith("it cannot be loaded: "), call

@@ -33,8 +33,8 @@ def is_intact(found: ExecutablesFile, record: Record) -> bool:
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "model.exe"
     file = GrowingFile(path)
-    file.append(CONDITIONS, CALL, b"one" * 100)
-    file.append({**CONDITIONS, "module": "zwölf"}, CALL, b"")
+    file.put(CONDITIONS, CALL, b"one" * 100)
+    file.put({**CONDITIONS, "module": "zwölf"}, CALL, b"")
     return path
 
 
@@ -48,13 +48,13 @@ def test_what_was_written_is_read(path: Path) -> None:
 
 def test_a_record_that_was_not_finished_does_not_count_and_is_replaced(path: Path) -> None:
     complete = path.read_bytes()
-    GrowingFile(path).append(CONDITIONS, CALL, b"three")
+    GrowingFile(path).put(CONDITIONS, CALL, b"three")
     longer = path.read_bytes()
     for size in range(len(complete), len(longer)):
         path.write_bytes(longer[:size])
         assert len(ExecutablesFile(path).records) == 2
     reader = ExecutablesFile(path)
-    GrowingFile(path).append(CONDITIONS, CALL, b"three")
+    GrowingFile(path).put(CONDITIONS, CALL, b"three")
     assert path.read_bytes() == longer
     assert [len(reader.code(record)) for record in reader.records] == [300, 0], "readers keep their records"
 
@@ -89,7 +89,7 @@ def test_something_else_is_refused(tmp_path: Path) -> None:
             ExecutablesFile(other)
         if content:
             with pytest.raises(DeserializationError, match="expected a file of executables"):
-                GrowingFile(other).append(CONDITIONS, CALL, b"")
+                GrowingFile(other).put(CONDITIONS, CALL, b"")
         assert other.read_bytes() == content
     with pytest.raises(FileNotFoundError, match=r"missing\.exe"):
         ExecutablesFile(tmp_path / "missing.exe")
@@ -111,14 +111,15 @@ def test_a_growing_file_has_what_everybody_adds(tmp_path: Path, monkeypatch: pyt
         patch.setattr(_native, "read_executables", counting)
         for number in range(20):
             file = other if number % 2 else mine
-            file.append({**CONDITIONS, "module": str(number)}, CALL, bytes(number))
-            assert (mine if number % 2 else other).size_of({**CONDITIONS, "module": str(number)}) == number
+            file.put({**CONDITIONS, "module": str(number)}, CALL, bytes(number))
+            found = (mine if number % 2 else other).find({**CONDITIONS, "module": str(number)})
+            assert found == (CALL, bytes(number))
         assert sum(read) < 2 * 20
     assert [record.size for record in ExecutablesFile(path).records] == list(range(20))
     path.unlink()
-    assert mine.size_of(CONDITIONS) is None
-    mine.append(CONDITIONS, CALL, b"again")
-    assert mine.size_of(CONDITIONS) == 5
+    assert mine.find(CONDITIONS) is None
+    mine.put(CONDITIONS, CALL, b"again")
+    assert mine.find(CONDITIONS) == (CALL, b"again")
     assert len(ExecutablesFile(path).records) == 1
 
 
@@ -128,20 +129,20 @@ def test_an_empty_file_is_as_good_as_none(tmp_path: Path) -> None:
         path = Path(made.name)
     mode = path.stat().st_mode
     growing = GrowingFile(path)
-    assert growing.size_of(CONDITIONS) is None
-    growing.append(CONDITIONS, {}, b"code")
-    assert growing.size_of(CONDITIONS) == 4
+    assert growing.find(CONDITIONS) is None
+    growing.put(CONDITIONS, {}, b"code")
+    assert growing.find(CONDITIONS) == ({}, b"code")
     assert [r.size for r in ExecutablesFile(path).records] == [4]
     assert path.stat().st_mode == mode
     path.write_bytes(b"")  # once more, under a file that was known
-    growing.append(CONDITIONS, {}, b"other")
+    growing.put(CONDITIONS, {}, b"other")
     assert [r.size for r in ExecutablesFile(path).records] == [5]
 
 
 def test_whoever_adds_waits_while_another_adds(path: Path) -> None:
     with concurrent.futures.ThreadPoolExecutor() as pool:
         with locked(path):
-            waiting = pool.submit(GrowingFile(path).append, CONDITIONS, CALL, b"late")
+            waiting = pool.submit(GrowingFile(path).put, CONDITIONS, CALL, b"late")
             assert not concurrent.futures.wait([waiting], 0.05).done
         waiting.result()
     assert [record.size for record in ExecutablesFile(path).records] == [300, 0, 4]
@@ -150,7 +151,7 @@ def test_whoever_adds_waits_while_another_adds(path: Path) -> None:
 def test_whoever_waits_in_vain_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jaxexp._executables.file.PATIENCE", 0.02)
     with locked(path), pytest.raises(ExportError, match=r"model\.exe' is being changed by another writer"):
-        GrowingFile(path).append(CONDITIONS, CALL, b"late")
+        GrowingFile(path).put(CONDITIONS, CALL, b"late")
 
 
 # --- many processes at once -----------------------------------------------------------------------------------------
@@ -159,7 +160,7 @@ ADDING = """
 import sys
 from jaxexp._executables.file import GrowingFile
 for _ in range(10):
-    GrowingFile(sys.argv[1]).append({"name": sys.argv[2]}, {}, bytes([len(sys.argv[2])]) * 200_000)
+    GrowingFile(sys.argv[1]).put({"name": sys.argv[2]}, {}, bytes([len(sys.argv[2])]) * 200_000)
 """
 
 

@@ -130,7 +130,7 @@ def test_files_of_others(model: Path, tmp_path: Path) -> None:
     assert b"compiled, because" not in output(model, x, "--executables", code, plugin=True)
     record = ExecutablesFile(code).records[0]
     for name in record.conditions.keys() - {"function", "module"}:  # which are other functions
-        GrowingFile(tmp_path / name).append({**record.conditions, name: RAW}, {RAW: RAW}, b"code")
+        GrowingFile(tmp_path / name).put({**record.conditions, name: RAW}, {RAW: RAW}, b"code")
         said = output(model, x, "--executables", tmp_path / name, plugin=True)
         assert f"{name}: compiled for {shown(RAW)}".encode() in said
     np.savez(tmp_path / "x.npz", **{RAW: X})

@@ -151,7 +151,7 @@ def write_executables(folder: Path) -> None:
     for count in (1, 2, len(records)):
         file = GrowingFile(folder / f"of_{count}")
         for number, (conditions, call) in enumerate(records[-count:]):
-            file.append(conditions, call, bytes(range(CODE * (number % 3))))
+            file.put(conditions, call, bytes(range(CODE * (number % 3))))
     whole = (folder / "of_1").read_bytes()
     (folder / "of_0").write_bytes(whole[:64])
     (folder / "not_finished").write_bytes(whole[:-64])

@@ -6,6 +6,7 @@ compute something else or end the process.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -23,8 +24,6 @@ from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._version import __version__
 
-from . import reuse
-
 # --- where arrays are, as text: the placement that code was compiled for, and the placement of its results ------------
 
 
@@ -37,7 +36,7 @@ def described(sharding: Any) -> list[Any]:
     kind = sharding.memory_kind
     if isinstance(sharding, _jax.SingleDeviceSharding):
         (device,) = sharding.device_set
-        return ["device", _id(device), kind]
+        return ["device", device.id, kind]
     if isinstance(sharding, _jax.NamedSharding) and isinstance(sharding.mesh, _jax.Mesh):
         mesh, spec = sharding.mesh, sharding.spec
         if _jax.has_logical_devices(sharding):
@@ -49,20 +48,15 @@ def described(sharding: Any) -> list[Any]:
             list(mesh.axis_sizes),
             list(mesh.axis_names),
             [type_.name for type_ in mesh.axis_types],
-            list(map(_id, mesh.devices.flat)),
+            [device.id for device in mesh.devices.flat],
             partitions,
             sorted(spec.unreduced),
             sorted(spec.reduced),
         ]
     if isinstance(sharding, _jax.GSPMDSharding):
         proto = _jax.proto_of_hlo_sharding(_jax.hlo_of_gspmd_sharding(sharding)).hex()
-        return ["hlo", kind, proto, list(map(_id, _jax.device_assignment(sharding)))]
+        return ["hlo", kind, proto, [device.id for device in _jax.device_assignment(sharding)]]
     raise UnknownPlacementError(f"a {type(sharding).__name__}")
-
-
-def _id(device: Any) -> int:
-    number: int = device.id
-    return number
 
 
 def _name(entry: Any) -> str | None:
@@ -116,7 +110,11 @@ def placement_of(leaves: Sequence[Any]) -> Placement:
     placed = [_sharding_of(leaf) for leaf in leaves]
     known = [sharding for sharding in placed if sharding is not None]
     if not known:
-        return Placement("", [_default_device()], False)
+        config: Any = jax.config  # its types lack its attributes
+        device = config.jax_default_device
+        if device is None or isinstance(device, str):
+            device = jax.local_devices(backend=device)[0]
+        return Placement("", [device], False)
     devices = _jax.device_assignment(known[0])
     if any(set(sharding.device_set) != set(devices) for sharding in known):
         raise UnknownPlacementError("arguments on different devices")
@@ -142,14 +140,6 @@ def _has_default_memory(sharding: Any) -> bool:
     (device,) = sharding.device_set
     kind = sharding.memory_kind
     return kind is None or kind == device.default_memory().kind
-
-
-def _default_device() -> Any:
-    config: Any = jax.config  # its types lack its attributes
-    device = config.jax_default_device
-    if isinstance(device, str):
-        return jax.local_devices(backend=device)[0]
-    return jax.local_devices()[0] if device is None else device
 
 
 # --- the conditions ---------------------------------------------------------------------------------------------------
@@ -197,7 +187,7 @@ def of(exported: ExportedData, placement: Placement, call: Mapping[str, str]) ->
 def of_machine(devices: Sequence[Any]) -> dict[str, str]:
     """The conditions that a process sets: releases, settings, and the machine to compile for."""
     client = devices[0].client
-    target, options = reuse.compilation_for(devices)
+    target, options = compilation_for(devices)
     return {
         "jaxexp": __version__,
         "jax": jax.__version__,
@@ -214,6 +204,19 @@ def of_machine(devices: Sequence[Any]) -> dict[str, str]:
         "partitioner": "Shardy" if _jax.shardy_flag.value else "GSPMD",
         "processes": _processes(),
     }
+
+
+def compilation_for(devices: Sequence[Any]) -> tuple[str, str]:
+    """Digests of what the code for some devices depends on: the target in detail, and the compiler's options."""
+    assignment = np.array(devices, object).reshape(1, -1)
+    options = _jax.compile_options(1, len(devices), assignment, backend=devices[0].client)
+    # Where JAX's own cache is does not change the code.
+    for place in ("xla_gpu_per_fusion_autotune_cache_dir", "xla_gpu_kernel_cache_file"):
+        with contextlib.suppress(AttributeError):  # as in another release of XLA
+            setattr(options.executable_build_options.debug_options, place, "")
+    hashed = hashlib.sha256()
+    _jax.hash_options(hashed, options)
+    return f"{_jax.topology_of(list(devices)).fingerprint():016x}", hashed.hexdigest()[:32]
 
 
 def _processes() -> str:

@@ -1,7 +1,10 @@
-"""`Executables`: code from a file for the calls of a function, used if every condition is met."""
+"""`Executables`: code from a file for the calls of a function, used if every condition is met; and the same for code in
+the compile cache. JAX's objects for compiled code are taken apart here, and put together again without a trace.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -9,10 +12,11 @@ import logging
 import os
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 from jaxexp import _jax, _native
 from jaxexp._errors import shown
@@ -24,13 +28,33 @@ from jaxexp._kernel.io import compile_cache, lock
 from jaxexp._kernel.io.compile_cache import CompileCache
 from jaxexp._public import public
 
-from . import conditions, reuse
+from . import conditions
 from .file import ExecutablesFile, Record
-from .reuse import Code, CodeOf, Flattened
 
 logger = logging.getLogger("jaxexp.executables")
 
 NOT_CALLED = "no call with these arguments so far"
+# A reason why code is not used may hold for each of a million calls, and is logged once.
+_once = functools.lru_cache(1024)
+
+Flattened = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Sequence[Any], Any]]
+# Given flat arguments, and what compiles the call to a `jax.stages.Compiled`.
+CodeOf = Callable[[Sequence[Any], Callable[[], Any]], "Code | None"]
+
+
+class Code(NamedTuple):
+    """The code of a call.
+
+    Attributes:
+        executable: JAX's object, as `_jax.executable_of` returns it.
+        give_up: called with the reason if the code fails to run; None if this process compiled it.
+    """
+
+    executable: Any
+    give_up: Callable[[str], None] | None
+
+    def unsafe_call(self, *leaves: Any) -> Any:
+        return self.executable.unsafe_call(*leaves)
 
 
 @public
@@ -67,30 +91,21 @@ class Executables:
 
     def __init__(self, path: str | os.PathLike[str], file: _native.FileBytes | None = None) -> None:
         self._file = ExecutablesFile(path, file)
+        self.name, self.unfinished_bytes = self._file.name, self._file.unfinished_bytes
         self._lock = lock.reentrant()
         self._functions: dict[str, list[Record]] = {}
         for record in self._file.records:
-            if conditions.of_sessions(record.conditions) is not None:
-                continue
-            self._functions.setdefault(record.conditions.get("module", ""), []).append(record)
-        self._machines: dict[tuple[Any, ...], dict[str, str]] = {}
-        self._made: dict[tuple[Any, ...], tuple[Any, Record] | None] = {}
-        self._why: dict[int, str] = {}  # by the position of the code
+            if conditions.of_sessions(record.conditions) is None:
+                self._functions.setdefault(record.conditions.get("module", ""), []).append(record)
+        # These include settings that may change while a process runs, but code stays as it was when it was first used.
+        self._machine = functools.cache(lambda *devices: conditions.of_machine(devices))
+        self._made: dict[tuple[Any, ...], Code | None] = {}
+        self._why: dict[int, str | None] = {}  # why code is not used, by its position; None for code that is
         self._calls: dict[int, str] = {}  # of another call: how the last one differed
-        self._used: set[int] = set()
-        self._said: set[str] = set()
+        self._say = _once(_log)
         if self.unfinished_bytes:
             behind = f"{counted(self.unfinished_bytes, 'byte')} of a record that was not finished"
             self._say(f"{self.name!r} ends with {behind}: the file was cut, or is being written")
-
-    @property
-    def unfinished_bytes(self) -> int:
-        """How many bytes are behind the last whole record."""
-        return self._file.unfinished_bytes
-
-    @property
-    def name(self) -> str:
-        return self._file.name
 
     def find(
         self,
@@ -119,38 +134,27 @@ class Executables:
             return None
         call = conditions.of_call(leaves, placement, results)
         key = (placement.devices[0].client, placement.is_committed, conditions.module_of(exported), *call.values())
+
+        def give_up(record: Record, why: str) -> None:
+            with self._lock:
+                self._made[key], self._why[record.position] = None, why
+                self._say(f"{record.conditions['function']}: code in {self.name!r} is not used: {why}")
+
         with self._lock:
             if key not in self._made:
-                self._made[key] = self._first_that_fits(exported, candidates, call, placement, in_avals, out_avals)
-            made = self._made[key]
-            return None if made is None else Code(made[0], functools.partial(self._give_up, made[0]))
+                made = self._first_that_fits(exported, candidates, call, placement, in_avals, out_avals)
+                self._made[key] = None if made is None else Code(made[0], functools.partial(give_up, made[1]))
+            return self._made[key]
 
     def callable_of(self, name: str, jitted: Callable[[], Any], flattened: Flattened, code_of: CodeOf) -> Any:
-        """What `calls.callable_of` returns, which says why code from the file is not used."""
-        return reuse.callable_of(self._say_why_not, name, jitted, flattened, code_of)
-
-    def _give_up(self, code: Any, why: str) -> None:
-        """Stops using code that `find` returned."""
-        with self._lock:
-            for key, made in self._made.items():
-                if made is not None and made[0] is code:
-                    self._made[key] = None
-                    self._used.discard(made[1].position)
-                    self._note([made[1]], why)
-                    self._say(f"{made[1].conditions['function']}: code in {self.name!r} is not used: {why}")
+        """What `callable_of` returns, which says why code from the file is not used."""
+        return callable_of(self._say_why_not, name, jitted, flattened, code_of)
 
     def _say_why_not(self, name: str) -> str | None:
         """Why no code can be used at the moment, which is logged; None if it can."""
-        if (why := reuse.why_not_reusable()) is not None:
+        if (why := why_not_reusable()) is not None:
             self._say(f"{name}: code in {self.name!r} is not used: {why}")
         return why
-
-    def _say(self, message: str) -> None:
-        """Logs why code is not used: once, because a reason may hold for each of a million calls."""
-        with self._lock:
-            if message not in self._said:
-                self._said.add(message)
-                logger.info("%s", shown(message))
 
     def listed(self, exported: ExportedData) -> tuple[Executable, ...]:
         """The records for a function, or for another one of its name, and whether they are used."""
@@ -172,49 +176,30 @@ class Executables:
         if check:
             for record in self._file.records:
                 self._file.code(record)
-        return tuple(
-            Executable(types.MappingProxyType(dict(one.conditions)), one.size, False, self._why_not_usable(one))
-            for one in self._file.records
-        )
+        return tuple(_as_listed(one, False, self._why_not_usable(one)) for one in self._file.records)
 
     def _why_not_usable(self, record: Record) -> str | None:
-        if (why := conditions.of_sessions(record.conditions) or self._why_not_here(record)) is not None:
+        if (why := self._mismatch(record, {})) is not None:
             return why
         return lacking(record.call, _devices_by_id()[record.conditions["devices"].split(",")[0]])
 
     def _state(self, record: Record, own: Mapping[str, str], weights: int) -> Executable:
-        recorded = types.MappingProxyType(dict(record.conditions))
-        if record.position in self._used:
-            return Executable(recorded, record.size, True, None, weights)
-        why = (
-            self._why.get(record.position)
-            or self._mismatch(record, own)
-            or self._calls.get(record.position, NOT_CALLED)
-        )
-        return Executable(recorded, record.size, False, why, weights)
+        why = self._why.get(record.position, "")
+        if why == "":
+            why = self._mismatch(record, own) or self._calls.get(record.position, NOT_CALLED)
+        return _as_listed(record, why is None, why, weights)
 
     def _mismatch(self, record: Record, own: Mapping[str, str]) -> str | None:
-        """The first difference in the function or the machine, whatever the arguments are."""
+        """The first difference in the function's own conditions or the machine, whatever the arguments are."""
         why = conditions.of_sessions(record.conditions) or conditions.difference(record.conditions, own)
-        return why or self._why_not_here(record)
-
-    def _why_not_here(self, record: Record) -> str | None:
-        """The first difference in the machine."""
-        if (why := reuse.why_not_reusable()) is not None:
+        if (why := why or why_not_reusable()) is not None:
             return why
         by_id = _devices_by_id()
         ids = record.conditions.get("devices", "")
         devices = [by_id.get(number) for number in ids.split(",")]
         if None in devices:
             return f"devices: compiled for {ids}, here there are {','.join(by_id)}"
-        return conditions.difference(record.conditions, self._machine(devices))
-
-    def _machine(self, devices: Sequence[Any]) -> dict[str, str]:
-        # These include settings that may change while a process runs, but code stays as it was when it was first used.
-        key = (devices[0].client, *(device.id for device in devices))
-        if key not in self._machines:
-            self._machines[key] = conditions.of_machine(devices)
-        return self._machines[key]
+        return conditions.difference(record.conditions, self._machine(*devices))
 
     def _first_that_fits(
         self,
@@ -244,8 +229,7 @@ class Executables:
                 except Exception as error:  # of any kind: the function can still be compiled
                     why = f"it cannot be loaded: {error}"
                 else:
-                    self._used.add(record.position)
-                    self._why.pop(record.position, None)
+                    self._why[record.position] = None
                     logger.info("%s: uses code from %r for %s", name, self.name, arguments)
                     return made, record
             self._note([record], why)
@@ -256,7 +240,15 @@ class Executables:
 
     def _note(self, records: Sequence[Record], why: str) -> None:
         with self._lock:
-            self._why.update((record.position, why) for record in records if record.position not in self._used)
+            self._why.update((r.position, why) for r in records if self._why.get(r.position, "") is not None)
+
+
+def _as_listed(record: Record, used: bool, why: str | None, weights: int = 0) -> Executable:
+    return Executable(types.MappingProxyType(dict(record.conditions)), record.size, used, why, weights)
+
+
+def _log(message: str) -> None:
+    logger.info("%s", shown(message))
 
 
 def attach(exported: ExportedData, path: str | os.PathLike[str], file: _native.FileBytes | None = None) -> None:
@@ -312,13 +304,16 @@ def made_of(
     in_avals: Sequence[Any],
     out_avals: Sequence[Any],
 ) -> Any:
-    """JAX's object for code of a function of this name, given what a call needs."""
+    """JAX's object for code of a function of this name, given what a call needs. All layouts are the default ones."""
     call: dict[str, Any] = json.loads(needed["jax"])
     by_id = {device.id: device for device in jax.devices()}
     kept: list[int] = call["kept"]
-    return reuse.executable_from(
-        code,
-        placement.devices,
+    devices, client = _jax.DeviceList(tuple(placement.devices)), placement.devices[0].client
+    in_layouts = [None] * len(kept)
+    return _jax.UnloadedMeshExecutable(
+        xla_executable=client.deserialize_executable(code, executable_devices=devices),
+        device_list=devices,
+        backend=client,
         name=name,
         committed=placement.is_committed or call["committed"],
         kept_var_idx=set(kept),
@@ -326,11 +321,21 @@ def made_of(
         input_shardings=[conditions.restored(s, by_id) for s in call["arguments"]],
         output_avals=list(out_avals),
         output_shardings=[conditions.restored(s, by_id) for s in call["results"]],
-    )
+        unordered_effects=[],
+        ordered_effects=[],
+        keepalive=(),
+        host_callbacks=[],
+        mut=None,
+        xla_in_layouts=in_layouts,
+        dispatch_in_layouts=in_layouts,
+        xla_out_layouts=[None] * len(out_avals),
+        all_args_info=None,
+        pgle_profiler=None,
+    ).load()
 
 
-def for_record(executable: Any, exported: ExportedData, devices: Sequence[Any]) -> tuple[bytes, dict[str, str]]:
-    """The code of JAX's object for a function on some devices, and what a call needs: `made_of` reads both. An
+def for_record(executable: Any, exported: ExportedData, devices: Sequence[Any]) -> tuple[dict[str, str], bytes]:
+    """What a call needs, and the code of JAX's object for a function on some devices: `made_of` reads both. An
     UnknownPlacementError if a placement has no text.
     """
     from jaxexp._kernel.module import custom_calls
@@ -349,16 +354,16 @@ def for_record(executable: Any, exported: ExportedData, devices: Sequence[Any]) 
         "results": [conditions.described(s) for s in parts.output_shardings],
     }
     targets = custom_calls.targets_on(exported, devices[0].client.platform)
-    return parts.xla_executable.serialize(), {"jax": json.dumps(call), "custom calls": " ".join(sorted(targets))}
+    return {"jax": json.dumps(call), "custom calls": " ".join(sorted(targets))}, parts.xla_executable.serialize()
 
 
 # --- the compile cache for calls: code that another process compiled, or else that this one compiles and adds ---------
 
 
-logger = logging.getLogger("jaxexp.executables")
-
 # Codes of one function that are kept for gradients, which have no dispatch of their own.
 _MOST_KEPT = 64
+
+_say = _once(_log)
 
 
 def code_in_cache(
@@ -372,100 +377,185 @@ def code_in_cache(
     """The code of a call, as `Executables.find` returns it. If the compile cache has none, `compiled` makes it. None if
     this call cannot use the cache, or if there is none.
     """
-    cache = compile_cache.current()
-    if cache is None or _say_why_not(data.described(exported)) is not None:
+    cache, name = compile_cache.current(), data.described(exported)
+    if cache is None or _say_why_not(name) is not None:
         return None
     if exported.ordered_effects or exported.unordered_effects:  # they need the process that compiles the call
         return None
     try:
         placement = conditions.placement_of(leaves)
     except conditions.UnknownPlacementError as error:
-        _say(f"{data.described(exported)}: not in the compile cache: the call has {error}")
+        _say(f"{name}: not in the compile cache: the call has {error}")
         return None
     if placement.devices[0].platform != "cpu" and len({device.process_index for device in placement.devices}) > 1:
         # XLA divides autotuning among the processes, and whoever compiles would wait for those that found their code.
-        _say(f"{data.described(exported)}: not in the compile cache: it runs in several processes")
+        _say(f"{name}: not in the compile cache: it runs in several processes")
         return None
     call = conditions.of_call(leaves, placement, results)
     kept: OrderedDict[Any, Code] = data.kept(exported, "stored_code", lambda _: OrderedDict())
     key = (placement.devices[0].client, placement.is_committed, *call.values())
     code = kept.get(key)
     if code is None:
-        code = kept[key] = _Wanted(cache, exported, call, placement, in_avals, out_avals).code(compiled)
+        code = kept[key] = _found_or_added(cache, exported, call, placement, in_avals, out_avals, compiled)
         if len(kept) > _MOST_KEPT:
             kept.popitem(last=False)
     return code
 
 
 def callable_with_cache(name: str, jitted: Callable[[], Any], flattened: Flattened, code_of: CodeOf) -> Any:
-    """What `calls.callable_of` returns."""
-    return reuse.callable_of(_say_why_not, name, jitted, flattened, code_of)
-
-
-class _Wanted:
-    """The code of a call that this process has not used yet."""
-
-    def __init__(
-        self,
-        cache: CompileCache,
-        exported: ExportedData,
-        call: Mapping[str, str],
-        placement: conditions.Placement,
-        in_avals: Sequence[Any],
-        out_avals: Sequence[Any],
-    ) -> None:
-        self._cache, self._exported, self._placement = cache, exported, placement
-        self._avals = in_avals, out_avals
-        self._name = data.described(exported)
-        self._conditions = conditions.of(exported, placement, call)
-
-    def code(self, compiled: Callable[[], Any]) -> Code:
-        with self._cache.finding(self._conditions) as entry:
-            code = None if entry is None else self._loaded(*entry)
-            return self._added(compiled) if code is None else code
-
-    def _loaded(self, call: Mapping[str, str], code: bytes) -> Code | None:
-        if (why := lacking(call, self._placement.devices[0])) is not None:  # others may have them
-            self._log(f"code in {self._cache.folder!r} is not used: {why}")
-            return None
-        try:
-            made = made_of(code, self._name, call, self._placement, *self._avals)
-        except Exception as error:  # of any kind: the function can still be compiled
-            self._give_up(f"it cannot be loaded: {error}")
-            return None
-        self._log(f"uses code from {self._cache.folder!r}")
-        return Code(made, self._give_up)
-
-    def _added(self, compiled: Callable[[], Any]) -> Code:
-        with reuse.compiling_anew():
-            executable = _jax.executable_of(compiled())
-        try:
-            code, call = for_record(executable, self._exported, self._placement.devices)
-            self._cache.add(self._conditions, call, code)
-        except Exception as error:  # of any kind: it was compiled, and can be called
-            self._log(f"was compiled, and is not added to {self._cache.folder!r}: the call has {error}")
-        else:
-            self._log(f"was compiled, and is added to {self._cache.folder!r}")
-        return Code(executable, None)
-
-    def _give_up(self, why: str) -> None:
-        """Stops using code of the cache."""
-        vars(data.kept_by(self._exported)).pop("stored_code", None)
-        self._cache.remove(self._conditions)
-        self._log(f"code in {self._cache.folder!r} is not used: {why}")
-
-    def _log(self, what: str) -> None:
-        arguments = shown_arguments(self._conditions["arguments"], weights_of(self._exported), 200)
-        logger.info("%s", shown(f"{self._name} of {arguments}: {what}"))
+    """What `callable_of` returns."""
+    return callable_of(_say_why_not, name, jitted, flattened, code_of)
 
 
 def _say_why_not(name: str) -> str | None:
-    if (why := reuse.why_not_reusable()) is not None:
+    if (why := why_not_reusable()) is not None:
         _say(f"{name}: the compile cache is not used: {why}")
     return why
 
 
-@functools.lru_cache(1024)
-def _say(message: str) -> None:
-    """Logs why calls cannot use the cache: once, because a reason may hold for each of a million calls."""
-    logger.info("%s", shown(message))
+def _found_or_added(
+    cache: CompileCache,
+    exported: ExportedData,
+    call: Mapping[str, str],
+    placement: conditions.Placement,
+    in_avals: Sequence[Any],
+    out_avals: Sequence[Any],
+    compiled: Callable[[], Any],
+) -> Code:
+    """The code of a call that this process has not used yet."""
+    name, key = data.described(exported), conditions.of(exported, placement, call)
+    arguments = shown_arguments(call["arguments"], weights_of(exported), 200)
+
+    def log(what: str) -> None:
+        _log(f"{name} of {arguments}: {what}")
+
+    def give_up(why: str) -> None:
+        vars(data.kept_by(exported)).pop("stored_code", None)
+        cache.remove(key)
+        log(f"code in {cache.folder!r} is not used: {why}")
+
+    with cache.finding(key) as entry:
+        if entry is not None and (why := lacking(entry[0], placement.devices[0])) is not None:  # others may have them
+            log(f"code in {cache.folder!r} is not used: {why}")
+        elif entry is not None:
+            try:
+                made = made_of(entry[1], name, entry[0], placement, in_avals, out_avals)
+            except Exception as error:  # of any kind: the function can still be compiled
+                give_up(f"it cannot be loaded: {error}")
+            else:
+                log(f"uses code from {cache.folder!r}")
+                return Code(made, give_up)
+        with compiling_anew():
+            executable = _jax.executable_of(compiled())
+        try:
+            cache.add(key, *for_record(executable, exported, placement.devices))
+        except Exception as error:  # of any kind: it was compiled, and can be called
+            log(f"was compiled, and is not added to {cache.folder!r}: the call has {error}")
+        else:
+            log(f"was compiled, and is added to {cache.folder!r}")
+        return Code(executable, None)
+
+
+# --- calls with code that was compiled earlier, and the dispatch of `jax.jit` -----------------------------------------
+
+
+def why_not_reusable() -> str | None:
+    """Why code that was compiled earlier cannot be used in this JAX, or in its current mode; None if it can."""
+    if _jax.missing_for_reuse is not None:
+        return f"this JAX has no {_jax.missing_for_reuse}"
+    for mode in _jax.modes:
+        if mode.value:
+            return f"{_jax.name_of_mode(mode)} is set"
+    if not (_jax.thread_resources.env.physical_mesh.empty and jax.sharding.get_abstract_mesh().empty):
+        return "there is a mesh in context"
+    return None
+
+
+_anew = lock.reentrant()  # the setting is one for all threads
+
+
+@contextlib.contextmanager
+def compiling_anew() -> Generator[None]:
+    """A context without JAX's persistent cache. Code from the cache, or from a file of executables, runs here, but
+    if XLA serializes it again, the result does not run anywhere.
+    """
+    config: Any = jax.config  # its types lack its attributes
+    if config.jax_compilation_cache_dir is None:
+        yield
+        return
+    with _anew:
+        if not config.jax_enable_compilation_cache:
+            yield
+            return
+        _set_cache(False)
+        try:
+            yield
+        finally:
+            _set_cache(True)
+
+
+def _set_cache(enabled: bool) -> None:
+    jax.config.update("jax_enable_compilation_cache", enabled)
+    # Otherwise it remembers whether it is in use (https://github.com/jax-ml/jax/issues/25768).
+    compilation_cache.reset_cache()
+
+
+def lowered(jitted: Any, *args: Any, **kwargs: Any) -> Any:
+    """What `jitted.lower` returns, without the places of callers: code goes to others, who have no use for paths."""
+    with _jax.callers_in_locations(0):
+        return jitted.lower(*args, **kwargs)
+
+
+def callable_of(
+    why_not: Callable[[str], str | None],
+    name: str,
+    jitted: Callable[[], Any],
+    flattened: Flattened,
+    code_of: CodeOf,
+) -> Any:
+    """A callable whose first call with arguments of some types looks for code, without a trace. Later calls use the
+    dispatch of `jax.jit`.
+
+    Args:
+        why_not: why no code can be used at the moment, given the function's name; None if it can.
+        name: of the function.
+        jitted: makes the function's jitted callable, for calls that have no code.
+        flattened: returns the flat arguments of a call, and the structure of its results.
+        code_of: returns the code of a call; None if there is none.
+    """
+
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        why_not(name)
+        return jitted()(*args, **kwargs)
+
+    def miss(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        if why_not_reusable() is not None:
+            return plain(*args, **kwargs), None
+        leaves, out_tree = flattened(args, kwargs)
+
+        def compiled() -> Any:
+            return lowered(jitted(), *args, **kwargs).compile()
+
+        try:
+            code = code_of(leaves, compiled)
+        except (TypeError, ValueError):  # the call itself explains these
+            code = None
+        flat = None
+        if code is not None:
+            try:
+                flat = code.unsafe_call(*leaves)
+            except jax.errors.JaxRuntimeError as error:
+                if code.give_up is None:
+                    raise
+                code.give_up(f"it does not run: {error}")
+        if code is None or flat is None:
+            code = Code(_jax.executable_of(compiled()), None)
+            flat = code.unsafe_call(*leaves)
+        results = jax.tree_util.tree_unflatten(out_tree, flat)
+        # None if the dispatch cannot keep what calls the code again.
+        return results, _jax.for_dispatch(code.executable, out_tree, leaves, flat, (), (), None, [])
+
+    if _jax.missing_for_reuse is None:
+        return _jax.dispatched(name, plain, miss)
+    why_not(name)
+    return jitted()

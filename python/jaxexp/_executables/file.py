@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExecutablesError
@@ -25,6 +25,9 @@ class Record:
     position: int
     size: int
     digest: bytes
+
+
+Entry: TypeAlias = tuple[Mapping[str, str], bytes]  # what a call needs, and the code
 
 
 class ExecutablesFile:
@@ -69,18 +72,21 @@ class GrowingFile:
     def __fspath__(self) -> str:
         return self.path
 
-    def size_of(self, conditions: Mapping[str, str]) -> int | None:
-        """The size of the code for these conditions; None if there is no intact code."""
+    def finding(self, conditions: Mapping[str, str]) -> contextlib.AbstractContextManager[Entry | None]:
+        """As `CompileCache.finding`, but nobody waits for this process to compile code."""
+        return contextlib.nullcontext(self.find(conditions))
+
+    def find(self, conditions: Mapping[str, str]) -> Entry | None:
+        """What a call needs, with the code for these conditions; None if there is no intact code."""
         if _has_nothing(self.path):
             return None
         file = self._read_what_is_new()
         for record in reversed(self._records.get(_key(conditions), [])):
             with contextlib.suppress(ExecutablesError, OSError):
-                _code_of(file, record, self.path)
-                return record.size
+                return record.call, _code_of(file, record, self.path)
         return None
 
-    def append(self, conditions: Mapping[str, str], call: Mapping[str, str], code: bytes) -> None:
+    def put(self, conditions: Mapping[str, str], call: Mapping[str, str], code: bytes) -> None:
         """Adds a record, or creates the file; an empty file counts as none.
 
         Nothing in the file is overwritten. If the process dies meanwhile, the file keeps its records. An ExportError if
@@ -91,8 +97,11 @@ class GrowingFile:
             code,
             bytes(_native.executable_padding(len(code))),
         ]
-        if not os.path.exists(self.path) and self._made(parts):
-            return
+        if not os.path.exists(self.path):
+            with contextlib.suppress(FileExistsError):  # another process creates it meanwhile
+                with files.replacing(self.path, CODE, only_new=True) as file:
+                    _write(file, [_native.executables_head(), *parts])
+                return
         with locked(self.path, patience=PATIENCE) as file:
             if _has_nothing(self.path):  # such as a new temporary file
                 self._identity, self._end = None, 0
@@ -102,15 +111,6 @@ class GrowingFile:
             file.truncate(self._end)  # anything behind it was not finished
             file.seek(self._end)
             _write(file, parts)
-
-    def _made(self, parts: Sequence[Any]) -> bool:
-        """Creates the file, unless another process creates it meanwhile."""
-        try:
-            with files.replacing(self.path, CODE, only_new=True) as file:
-                _write(file, [_native.executables_head(), *parts])
-        except FileExistsError:
-            return False
-        return True
 
     def _read_what_is_new(self) -> _native.FileBytes:
         status = os.stat(self.path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -24,8 +24,8 @@ from jaxexp._kernel.io import compile_cache
 from jaxexp._kernel.io.compile_cache import CompileCache
 from jaxexp._kernel.module import meshes
 
-from . import conditions, executables, reuse
-from .executables import Executable
+from . import conditions, executables
+from .executables import Executable, compiling_anew, lowered, why_not_reusable
 from .file import GrowingFile
 
 
@@ -38,7 +38,7 @@ def precompile(
     vjp_order: int,
 ) -> tuple[Executable, ...]:
     """`Exported.precompile`."""
-    if (missing := reuse.why_not_reusable()) is not None:
+    if (missing := why_not_reusable()) is not None:
         raise UnsupportedError(f"precompiling {exported.fun_name}: {missing}")
     place = compile_cache.current() if into is None else into if isinstance(into, GrowingFile) else GrowingFile(into)
     if place is None:
@@ -107,9 +107,20 @@ class _CallToCompile:
     def vjp(self) -> _CallToCompile:
         """The call of the VJP that an eager gradient with respect to all arguments makes."""
         vjp = self.exported.vjp()
-        avals = [_aval_of(leaf) for leaf in self.leaves]
+        avals = [
+            _jax.ShapedArray(tuple(leaf.shape), leaf.dtype)
+            if isinstance(leaf, jax.ShapeDtypeStruct)
+            else jax.typeof(leaf)
+            for leaf in self.leaves
+        ]
         out_avals, _ = abstract_eval(*avals, exported=self.exported)
-        leaves = [*self.leaves, *map(_spec_of, (aval.to_ct_aval() for aval in out_avals))]
+        leaves = [
+            np.zeros(aval.shape, aval.dtype)
+            if aval.dtype == _jax.float0
+            else jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+            for aval in (aval.to_ct_aval() for aval in out_avals)
+        ]
+        leaves = [*self.leaves, *leaves]
         wanted = [i for i, aval in enumerate(self.exported.in_avals) if is_differentiable(aval)]
         results = None if len(wanted) == len(vjp.out_avals) else wanted
         return _CallToCompile(vjp, leaves, results, self.weights)
@@ -120,29 +131,17 @@ class _CallToCompile:
         try:
             placement = conditions.placement_of(self.leaves)
             found = conditions.of(self.exported, placement, conditions.of_call(self.leaves, placement, self.results))
-            size: int | None
-            if isinstance(into, CompileCache):
-                size = self._in_cache(into, found, placement.devices)
-            elif (size := into.size_of(found)) is None:
-                code, call = self._compile(placement.devices)
-                into.append(found, call, code)
-                size = len(code)
+            with into.finding(found) as entry:
+                if entry is None:
+                    entry = self._compile(placement.devices)
+                    into.put(found, *entry)
         except conditions.UnknownPlacementError as error:
             raise UnsupportedError(
                 f"precompiling {name}: it has {error}, which a file of executables cannot express"
             ) from cause(error)
-        return Executable(found, size, False, executables.NOT_CALLED, self.weights)
+        return Executable(found, len(entry[1]), False, executables.NOT_CALLED, self.weights)
 
-    def _in_cache(self, cache: CompileCache, found: Mapping[str, str], devices: Sequence[Any]) -> int:
-        """The size of the code in the compile cache, which has it then."""
-        with cache.finding(found) as entry:
-            if entry is not None:
-                return len(entry[1])
-            code, call = self._compile(devices)
-            cache.put(found, call, code)
-            return len(code)
-
-    def _compile(self, devices: Sequence[Any]) -> tuple[bytes, dict[str, str]]:
+    def _compile(self, devices: Sequence[Any]) -> tuple[dict[str, str], bytes]:
         if effects := (*self.exported.ordered_effects, *self.exported.unordered_effects):
             raise UnsupportedError(
                 f"precompiling {self.exported.fun_name}: it has effects ({', '.join(map(str, effects))}), which need "
@@ -150,18 +149,6 @@ class _CallToCompile:
             )
         # A new function, so that JAX really compiles it.
         called = jitted_leaves(self.exported, self.results)
-        with reuse.compiling_anew():
-            executable = _jax.executable_of(compiled(self.exported, reuse.lowered(called, *self.leaves)))
+        with compiling_anew():
+            executable = _jax.executable_of(compiled(self.exported, lowered(called, *self.leaves)))
         return executables.for_record(executable, self.exported, devices)
-
-
-def _aval_of(leaf: Any) -> Any:
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        return _jax.ShapedArray(tuple(leaf.shape), leaf.dtype)
-    return jax.typeof(leaf)
-
-
-def _spec_of(aval: Any) -> Any:
-    if aval.dtype == _jax.float0:
-        return np.zeros(aval.shape, _jax.float0)
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)

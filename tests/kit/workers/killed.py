@@ -174,7 +174,7 @@ class AddingCode(Writer):
             self.append("old")
 
     def append(self, name: str) -> None:
-        GrowingFile(Path("f.exe")).append({"name": name}, {"call": "x" * 1000}, bytes([len(name)]) * self.size)
+        GrowingFile(Path("f.exe")).put({"name": name}, {"call": "x" * 1000}, bytes([len(name)]) * self.size)
 
     def change(self) -> None:
         if self.program is None:
