@@ -109,10 +109,14 @@ class Limits:
             raise PolicyError("operations", what, where, "A newer release of jaxexp may know it")
         for name, has_arrays in found.items():
             parsed = as_parsed(name)
-            if (may_be_of_elements(name) and not has_arrays) or self.allows("operations", name, parsed):
-                continue
-            what = f"combines or compares elements by {parsed}{' of arrays' if has_arrays else ''}"
-            self.refuse_name("operations", f"{what}, at which XLA may end the process", where, parsed)
+            if not may_be_of_elements(name) or has_arrays:
+                what = f"combines or compares elements by {parsed}{' of arrays' if has_arrays else ''}"
+                self.operation(f"{what}, at which XLA may end the process", where, name, parsed)
+
+    def operation(self, found: str, where: str, *names: str) -> None:
+        """An operation, an attribute or a type that is not understood, unless one of its names is allowed."""
+        if not self.allows("operations", *names):
+            self.refuse_name("operations", found, where, names[-1])
 
     def custom_call(self, target: str, is_stable: bool, where: str, inside: str = "") -> None:
         """A custom call, but for its side effects."""

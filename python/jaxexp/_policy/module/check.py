@@ -69,7 +69,8 @@ def of_attribute(name: str, attribute: Any) -> int:
     if name in _WITHOUT_DEVICES or isinstance(attribute, ir.UnitAttr):
         return 0
     if name == _FRONTEND and isinstance(attribute, ir.DictAttr):
-        return _largest(_of_frontend(one.name, one.attr) for one in attribute if _FRONTEND_NAMES.search(one.name))
+        counts = (_of_frontend(one.name, one.attr) for one in attribute if _FRONTEND_NAMES.search(one.name))
+        return max(counts, default=0)
     if name == _OF_XLA and isinstance(attribute, ir.StringAttr):
         return of_hlo(attribute.value_bytes)
     if name in _OF_COLLECTIVES:
@@ -79,7 +80,7 @@ def of_attribute(name: str, attribute: Any) -> int:
             return 0  # that mesh is counted
         raise NotUnderstoodError(name)
     if any(one.isinstance(attribute) for one in (sdy.MeshAttr, sdy.TensorShardingAttr, sdy.TensorShardingPerValueAttr)):
-        return _largest(map(_of_mesh, meshes_in(attribute)))  # a mesh of the module is counted there
+        return max(map(_of_mesh, meshes_in(attribute)), default=0)  # a mesh of the module is counted there
     if isinstance(attribute, ir.StringAttr):
         return of_shardy(name, attribute.value_bytes)
     return of_shardy(name, str(attribute).encode())
@@ -88,10 +89,6 @@ def of_attribute(name: str, attribute: Any) -> int:
 def _of_mesh(mesh: Any) -> int:
     size = size_of(_jax.sdy.MeshAxisAttr(axis).size for axis in mesh.axes)
     return max(size, *(device + 1 for device in mesh.device_ids), 0)
-
-
-def _largest(numbers: Iterable[int]) -> int:
-    return max(numbers, default=0)
 
 
 def _of_frontend(name: str, attribute: Any) -> int:
@@ -104,7 +101,7 @@ def _of_frontend(name: str, attribute: Any) -> int:
         return of_shardy(name, text)
     if not re.fullmatch(rb"[\d{},\s]*", text):  # such as _xla_send_recv_source_target_pairs
         raise NotUnderstoodError(name)
-    return _largest(device + 1 for device in _numbers(name, text.decode()))
+    return max(_numbers(name, text.decode()), default=-1) + 1
 
 
 # --- texts of Shardy --------------------------------------------------------------------------------------------------
@@ -253,7 +250,7 @@ class _ModuleCheck:
         """`is_refined` says whether open sizes are computed for each call, where all types are compared."""
         self.limits, self.policy, self.where, self.budget = limits, limits.policy, where, budget
         self.is_refined = is_refined
-        self.function = "main"
+        self.inside = "in its function @main"
         self.array_bytes: dict[Any, int] = {}  # by type
         self.attributes_with_devices: set[tuple[str, Any]] = set()  # that were looked at
 
@@ -272,98 +269,75 @@ class _ModuleCheck:
         for _, name, meaning in composites.of_chlo(module, self.budget, is_trusted):
             if meaning is composites.Meaning.TWO:
                 found_here = f"has a composite {name} with another function than StableHLO is known to write for {name}"
-                both = f"{found_here}: XLA computes {name}, and other readers the function"
-                self._refuse_name("operations", both, name)
+                self._refuse(f"{found_here}: XLA computes {name}, and other readers the function", name)
 
     def _operation(self, operation: Any, name: str) -> None:
         if name == "func.func":
-            self.function = _jax.ir.StringAttr(operation.attributes["sym_name"]).value
+            function = _jax.ir.StringAttr(operation.attributes["sym_name"]).value
+            self.inside = f"in its function @{function}"
             if not len(operation.regions[0].blocks):
-                raise DeserializationError(_MODULE, "functions with their bodies", f"@{self.function} without one")
+                raise DeserializationError(_MODULE, "functions with their bodies", f"@{function} without one")
         # A module inside the module has its own symbols, which nothing here looks up.
         if name not in operations.OPERATIONS or name == "builtin.module":
-            if not self.limits.allows("operations", name):
-                self._refuse_name(
-                    "operations", f"has the operation {name} {self._inside()}, which is unknown here", name
-                )
+            self._refuse(f"has the operation {name} {self.inside}, which is unknown here", name)
             return
         if name == _CUSTOM_CALL:
             self._custom_call(operation)
         else:
             self._attributes(operation)
-        self._types(operation, name)
-        if name in confined.CONVOLUTIONS:
-            self._convolution(operation, name)
-        self.limits.transfer(name, self.where, f" {self._inside()}")
+        if wrong := why_types_are_wrong(operation, is_refined=self.is_refined):
+            self._refuse(f"has {wrong} {self.inside}, of types that XLA does not check", name)
+        if name in confined.CONVOLUTIONS and (wrong := confined.why_convolution_is_wrong(operation)):
+            what = f"has the operation {name} {self.inside} with {wrong}"
+            self._refuse(f"{what}, for which XLA reads outside of its arrays on a CPU", name)
+        self.limits.transfer(name, self.where, f" {self.inside}")
         if self.policy.max_devices is not None:
             self._devices(operation, name)
         self._arrays(operation, name)
 
-    def _inside(self) -> str:
-        return f"in its function @{self.function}"
-
-    def _refuse_name(self, field: str, found: str, name: str) -> NoReturn:
-        self.limits.refuse_name(field, found, self.where, name)
+    def _refuse(self, found: str, name: str) -> None:
+        """Refuses an operation, an attribute or a type, unless the policy allows its name."""
+        self.limits.operation(found, self.where, name)
 
     # --- attributes ---
 
     def _attributes(self, operation: Any) -> None:
-        attributes = operation.attributes
+        attributes, place = operation.attributes, f"{operation.name} {self.inside}"
         for name in map(_name_of, attributes):
-            if not operations.is_attribute_understood(name):
-                self._unknown_attribute(name, f"{operation.name} {self._inside()}")
+            self._attribute(name, place)
         for group in ("arg_attrs", "res_attrs"):
-            if group in attributes:
-                for one in _jax.ir.ArrayAttr(attributes[group]):
-                    for named in _jax.ir.DictAttr(one):
-                        if not operations.is_attribute_understood(named.name):
-                            self._unknown_attribute(named.name, f"{operation.name} {self._inside()}")
-                        if may_name_devices(named.name, of_custom_call=False):
-                            self._devices_of(named.name, named.attr, f"{operation.name} {self._inside()}")
+            for one in _jax.ir.ArrayAttr(attributes[group]) if group in attributes else ():
+                for named in _jax.ir.DictAttr(one):
+                    self._attribute(named.name, place)
+                    if may_name_devices(named.name, of_custom_call=False):
+                        self._devices_of(named.name, named.attr, place)
 
-    def _unknown_attribute(self, name: str, place: str) -> None:
-        if not self.limits.allows("operations", name):
-            self._refuse_name("operations", f"has the attribute {name} in {place}, which is unknown here", name)
+    def _attribute(self, name: str, place: str) -> None:
+        if not operations.is_attribute_understood(name):
+            self._refuse(f"has the attribute {name} in {place}, which is unknown here", name)
 
     def _custom_call(self, operation: Any) -> None:
         target, attributes = mlir.target_of(operation), operation.attributes
-        inside = f" {self._inside()}"
+        inside = f" {self.inside}"
         self.limits.custom_call(target, target in KNOWN_CUSTOM_CALLS, self.where, inside)
         if self.policy.custom_calls is not None and (wrong := call_arrays.why_wrong(operation, target)):
             self._refuse_call(f"has the custom call {target!r}{inside}, whose {wrong}")
         if "called_computations" in attributes:
             for called in _jax.ir.ArrayAttr(attributes["called_computations"]):
                 name = _jax.ir.FlatSymbolRefAttr(called).value
-                self._known_symbol(name, target)
+                if name not in self.symbols:
+                    expected = f"functions that a custom call ({target!r}{inside}) may call"
+                    raise DeserializationError(_MODULE, expected, f"no @{name}")
                 if target in _APPROXIMATE and self.policy.custom_calls is not None:
                     self._comparator(name, f"the custom call {target!r}{inside}")
         if "has_side_effect" in attributes and _jax.ir.BoolAttr(attributes["has_side_effect"]).value:
             self.limits.side_effect(target, target in STABLE_CUSTOM_CALLS, self.where, inside)
 
-    def _types(self, operation: Any, name: str) -> None:
-        wrong = why_types_are_wrong(operation, is_refined=self.is_refined)
-        if wrong and not self.limits.allows("operations", name):
-            what = f"has {wrong} {self._inside()}, of types that XLA does not check"
-            self._refuse_name("operations", what, name)
-
-    def _convolution(self, operation: Any, name: str) -> None:
-        wrong = confined.why_convolution_is_wrong(operation)
-        if wrong and not self.limits.allows("operations", name):
-            found = f"has the operation {name} {self._inside()} with {wrong}"
-            self._refuse_name("operations", f"{found}, for which XLA reads outside of its arrays on a CPU", name)
-
     def _collectives(self, found: Sequence[Any]) -> None:
         has_branches = any(operation.name in operations.BRANCHES for operation in found)
         for operation in found:
-            wrong = why_sizes_are_wrong(operation, self.symbols, has_branches=has_branches)
-            if wrong and not self.limits.allows("operations", operation.name):
-                self._refuse_name("operations", f"has {wrong}", operation.name)
-
-    def _known_symbol(self, name: str, target: str) -> None:
-        if name not in self.symbols:
-            raise DeserializationError(
-                _MODULE, f"functions that a custom call ({target!r} {self._inside()}) may call", f"no @{name}"
-            )
+            if wrong := why_sizes_are_wrong(operation, self.symbols, has_branches=has_branches):
+                self._refuse(f"has {wrong}", operation.name)
 
     def _comparator(self, name: str, what: str) -> None:
         """XLA sorts with the function, and leaves the array if it is no order."""
@@ -399,7 +373,7 @@ class _ModuleCheck:
 
     def _devices(self, operation: Any, name: str) -> None:
         """Counts the devices of meshes and shardings, and the devices that collective operations name."""
-        place = "its module" if name == "builtin.module" else f"{name} {self._inside()}"
+        place = "its module" if name == "builtin.module" else f"{name} {self.inside}"
         of_custom_call = name == _CUSTOM_CALL
         for attribute in operation.attributes:
             if may_name_devices(attribute_name := _name_of(attribute), of_custom_call=of_custom_call):
@@ -422,30 +396,36 @@ class _ModuleCheck:
 
     def _arrays(self, operation: Any, name: str) -> None:
         for value in operation.results:
-            self._array(value.type, lambda: f"the result of {name} {self._inside()}")
+            self._array(value.type, lambda: f"the result of {name} {self.inside}")
         for region in operation.regions:
             for block in region:
                 for argument in block.arguments:
-                    self._array(argument.type, lambda: f"an argument {self._inside()}")
+                    self._array(argument.type, lambda: f"an argument {self.inside}")
 
     def _array(self, type_: Any, what: Callable[[], str]) -> None:
         if type_ not in self.array_bytes:
             size = _bytes_of(type_)
-            if not self.is_refined and _is_open(type_) and not self.limits.allows("operations", str(type_)):
+            if not self.is_refined and _is_open(type_):
                 found = f"has {what()} of type {type_}, whose open sizes need dimension variables"
-                self._refuse_name("operations", found, str(type_))
-            if size is None and not self.limits.allows("operations", str(type_)):
-                self._refuse_name("operations", f"has {what()} of type {type_}, which is unknown here", str(type_))
+                self._refuse(found, str(type_))
+            if size is None:
+                self._refuse(f"has {what()} of type {type_}, which is unknown here", str(type_))
             self.array_bytes[type_] = size or 0
         self.limits.at_most("max_array_bytes", self.array_bytes[type_], f"bytes in {what()}", self.where)
 
 
+def _parts(type_: Any) -> Iterator[Any]:
+    """The types in a tuple; of what is no tuple, its type."""
+    if not isinstance(type_, _jax.ir.TupleType):
+        yield type_
+        return
+    for i in range(type_.num_types):
+        yield from _parts(type_.get_type(i))
+
+
 def _is_open(type_: Any) -> bool:
     """Whether a size of an array is open, or of one in a tuple."""
-    ir = _jax.ir
-    if isinstance(type_, ir.TupleType):
-        return any(_is_open(ir.TupleType(type_).get_type(i)) for i in range(ir.TupleType(type_).num_types))
-    return isinstance(type_, ir.RankedTensorType) and not ir.RankedTensorType(type_).has_static_shape
+    return any(isinstance(one, _jax.ir.RankedTensorType) and not one.has_static_shape for one in _parts(type_))
 
 
 def _name_of(attribute: Any) -> str:
@@ -455,24 +435,19 @@ def _name_of(attribute: Any) -> str:
 
 def _bytes_of(type_: Any) -> int | None:
     """The size of an array of a type, the largest one in a tuple; None for a type that is not understood."""
-    ir = _jax.ir
-    if isinstance(type_, ir.RankedTensorType):
-        tensor = ir.RankedTensorType(type_)
-        if tensor.encoding is not None:  # bounds of sizes that change while it runs: XLA believes what a module says
+    largest = 0
+    for one in _parts(type_):
+        if one == _jax.token_type():
+            continue
+        if not isinstance(one, _jax.ir.RankedTensorType):
             return None
-        bits = bits_of(tensor.element_type)
+        # An encoding has bounds of sizes that change while it runs: XLA believes what a module says.
+        if one.encoding is not None or (bits := bits_of(one.element_type)) is None:
+            return None
         # XLA takes whole bytes for each element, also for booleans and int4.
-        return None if bits is None else math.prod(_sizes(tensor)) * ((bits + 7) // 8)
-    if isinstance(type_, ir.TupleType):
-        tuple_ = ir.TupleType(type_)
-        sizes = [_bytes_of(tuple_.get_type(i)) for i in range(tuple_.num_types)]
-        return None if None in sizes else max((size for size in sizes if size is not None), default=0)
-    return 0 if type_ == _jax.token_type() else None
-
-
-def _sizes(tensor: Any) -> list[int]:
-    """The dimensions of a tensor type, a dynamic one as 1."""
-    return [1 if tensor.is_dynamic_dim(axis) else tensor.get_dim_size(axis) for axis in range(tensor.rank)]
+        elements = math.prod(1 if size is None else size for size in _shape(one))
+        largest = max(largest, elements * ((bits + 7) // 8))
+    return largest
 
 
 # Custom calls that become operations when sizes are known. Sizes are their last operands.
