@@ -509,7 +509,7 @@ def test_what_a_killed_process_left_is_not_signed(cases: Path, keys: Path) -> No
     assert not list(cases.parent.glob(".*"))
 
 
-@each("step", [(reading, "_content"), (reading.files, "file_bytes"), (reading, "_compare")])
+@each("step", [(reading, "_content"), (reading.files, "file_bytes"), (reading.Statement, "compare")])
 def test_a_signal_handler_loads_what_is_being_loaded(
     step: tuple[Any, str], made: Path, by: jaxexp.SignedBy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,9 +58,20 @@ class Statement:
         """The digest of a file, by its name and its place beside the signature; None if it is not listed."""
         return self.digests.get(listed_name(path, self.folder))
 
+    def compare(self, path: str, digest: str) -> None:
+        """Raises a SignatureError if the SHA-256 of a file is not the one that was signed."""
+        if digest != (expected := self.digest_of(path)):
+            because = (
+                ". It has changed since it was signed: get the signed file again; or, if you changed it, as record and "
+                "Archive.append do, sign it again"
+            )
+            raise SignatureError(path, self.said(expected), f"SHA-256 {digest}{because}")
+
+    def said(self, digest: str | None) -> str:
+        return f"SHA-256 {digest}, as {self.signature!r} says"
+
 
 def folder_of(signature: str) -> str:
-    """The folder of a signature, as an absolute path."""
     return os.path.dirname(os.path.abspath(signature))
 
 
@@ -77,24 +88,27 @@ def listed_name(path: str, folder: str) -> str:
 def verified(by: SignedBy, config: Any, signature: str) -> Statement:
     """The statement in a signature, if it was signed by somebody. `config` is their `verifier`.
 
-    Raises:
-        SignatureError: it was not, or there is none.
-        OSError: the file cannot be read.
+    A SignatureError if it was not, or if there is none.
     """
     try:
         content = _content(signature)
     except FileNotFoundError:
         raise SignatureError(signature, f"a signature by {by}", "no such file") from None
-    signed = _Signed()
+    signed = Hashed()
     try:
         with tempfile.TemporaryDirectory() as folder:  # the package takes paths, and what it sees was looked at here
             looked_at = os.path.join(folder, "signature")
             Path(looked_at).write_bytes(content)
             # Of a copy, which nobody else sets up meanwhile.
             copy.copy(config).set_hashing_config(signed).verify(folder, looked_at)
-        manifest = signed.manifest
+        manifest: Any = signed.manifest
+        if manifest is None:
+            raise ExportError("this release of model-signing compares digests in a way that jaxexp does not know")
         method = manifest.serialization_type["method"]
-        resources = [(one.identifier, str(one.digest.algorithm), one.digest.digest_hex) for one in _resources(manifest)]
+        resources = [
+            (one.identifier, str(one.digest.algorithm), one.digest.digest_hex)
+            for one in manifest.resource_descriptors()
+        ]
     except (OSError, MemoryError):
         raise
     except Exception as error:  # of any kind: the package lets errors of its parsers pass
@@ -149,23 +163,18 @@ def _content(signature: str) -> bytes:
     return content
 
 
-def _resources(manifest: Any) -> Any:
-    if manifest is None:
-        raise ExportError("this release of model-signing compares digests in a way that jaxexp does not know")
-    return manifest.resource_descriptors()
-
-
-class _Signed:
-    """Stands in for the digests of files on the disk, which the package compares with the signed ones: it keeps the
-    signed ones.
+class Hashed:
+    """Stands in for the package's configuration of how to hash files on the disk: it has the digests already, or keeps
+    the signed ones, which the package compares with it.
     """
 
-    manifest: Any = None
+    def __init__(self, manifest: Any = None) -> None:
+        self.manifest = manifest
 
     def add_ignored_paths(self, **_: Any) -> None: ...
 
-    def hash(self, *_: Any, **__: Any) -> _Signed:
-        return self
+    def hash(self, *_: Any, **__: Any) -> Any:
+        return self if self.manifest is None else self.manifest
 
     def __ne__(self, manifest: object) -> bool:
         self.manifest = manifest
@@ -185,14 +194,7 @@ class SignedFiles:
     """Files, as far as somebody signed them. Each signature is verified once."""
 
     def __init__(self, by: SignedBy) -> None:
-        """Reads the keys or certificates.
-
-        Raises:
-            ExportError: a file is not what it should be.
-            ImportError: the package `model-signing` is not installed.
-            OSError: a file cannot be read.
-            TypeError: it is not a SignedBy.
-        """
+        """Reads the keys or certificates; errors as of `verifier`, and an ExportTypeError for what is no SignedBy."""
         self._by = checked(by)
         self._verifier = verifier(by)
         self._statements: dict[str, Statement] = {}
@@ -214,7 +216,6 @@ class SignedFiles:
 
         Raises:
             SignatureError: the file is not signed, or not these bytes.
-            OSError: it cannot be read.
         """
         name = os.fsdecode(path)
         statement = self._about(name, used_by)
@@ -227,7 +228,7 @@ class SignedFiles:
                 return found
             found = files.file_bytes(name, at_once=True)
             buffer: Any = found  # which types can say since Python 3.12
-            _compare(name, statement, hashlib.sha256(buffer).hexdigest())
+            statement.compare(name, hashlib.sha256(buffer).hexdigest())
             found = _in_use.setdefault(signed, found)
             if version is not None and version == _version(name):
                 _in_use[signed, version] = found
@@ -235,26 +236,20 @@ class SignedFiles:
 
     def check(self, path: str, content: Buffer, used_by: str | None = None) -> None:
         """Raises a SignatureError if the content of a file, which was read already, is not what was signed."""
-        _compare(path, self._about(path, used_by), hashlib.sha256(content).hexdigest())
+        self._about(path, used_by).compare(path, hashlib.sha256(content).hexdigest())
 
     def check_listed(self, path: str) -> None:
-        """Reads every file in the signature of a file.
-
-        Raises:
-            SignatureError: one of them is missing, or not what was signed.
-            OSError: one cannot be read.
-        """
+        """Reads every file in the signature of a file; a SignatureError if one is missing, or not what was signed."""
         statement = self._statement(self._signature_of(path))
-        folder = os.path.dirname(statement.signature)
         for name, digest in statement.digests.items():
-            file = os.path.join(folder, *name.split("/"))
+            file = os.path.join(os.path.dirname(statement.signature), *name.split("/"))
             if os.path.isabs(name) or os.path.splitdrive(name)[0] or ".." in name.replace("\\", "/").split("/"):
                 raise SignatureError(statement.signature, "the names of files in its folder", repr(name))
             if not os.path.isfile(file):  # opening a pipe would wait for its writer
                 what = "something that is not a regular file" if os.path.lexists(file) else "no such file"
-                raise SignatureError(file, f"SHA-256 {digest}{_said_by(statement)}", what)
+                raise SignatureError(file, statement.said(digest), what)
             with open(file, "rb") as opened:
-                _compare(file, statement, hashlib.file_digest(opened, "sha256").hexdigest())
+                statement.compare(file, hashlib.file_digest(opened, "sha256").hexdigest())
 
     def _about(self, path: str, used_by: str | None) -> Statement:
         """The statement that has the digest of a file."""
@@ -302,17 +297,3 @@ def _version(path: str) -> tuple[int, ...] | None:
     if time.time_ns() - found.st_ctime_ns < _SETTLED:
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
-def _compare(path: str, statement: Statement, found: str) -> None:
-    expected = statement.digest_of(path)
-    if found != expected:
-        because = (
-            ". It has changed since it was signed: get the signed file again; or, if you changed it, as record and "
-            "Archive.append do, sign it again"
-        )
-        raise SignatureError(path, f"SHA-256 {expected}{_said_by(statement)}", f"SHA-256 {found}{because}")
-
-
-def _said_by(statement: Statement) -> str:
-    return f", as {statement.signature!r} says"

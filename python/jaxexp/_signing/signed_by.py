@@ -15,11 +15,7 @@ from jaxexp._public import public
 
 
 def model_signing() -> Any:
-    """The package, with its modules for signing, verifying, hashing and manifests.
-
-    Raises:
-        ImportError: it is not installed.
-    """
+    """The package, with its modules for signing, verifying, hashing and manifests; ImportError if it is missing."""
     try:
         import model_signing as package
         import model_signing.hashing
@@ -33,12 +29,9 @@ def model_signing() -> Any:
 
 def said(error: Exception) -> str:
     """What an error of the package says, in one line. Some have only a type, and some repeat what was signed."""
-    text = " ".join(str(error).split())
+    text, most = " ".join(str(error).split()), 300
     name = type(error).__name__
-    return f"{name}: {text[:_MOST]}{'...' if len(text) > _MOST else ''}" if text else name
-
-
-_MOST = 300
+    return f"{name}: {text[:most]}{'...' if len(text) > most else ''}" if text else name
 
 
 CURVES = "an elliptic curve (NIST P-256, P-384 or P-521)"
@@ -112,12 +105,7 @@ class SignedBy:
 
 
 def path_of_pem(given: Any, what: str) -> str:
-    """The path of a PEM file. A message never has its content, which people pass by mistake.
-
-    Raises:
-        ExportError: it is the content of a file, or empty.
-        ExportTypeError: it is no path.
-    """
+    """The path of a PEM file. A message never has its content, which people pass by mistake."""
     path = path_here(given, what)
     if "\n" in path:
         raise ExportError(f"{what} takes the path of a file, not its content")

@@ -12,14 +12,10 @@ from jaxexp._errors import ExportError, cause
 from jaxexp._kernel.io import files
 from jaxexp._kernel.io.other_files import SIGNATURE
 
-from .reading import bundle_of, folder_of, listed_name
+from .reading import Hashed, bundle_of, folder_of, listed_name
 from .signed_by import CURVES, model_signing, of_key, said
 
 _LARGEST = 1 << 26  # bytes of a signature
-
-
-_ENCRYPTED = ": pass password=, or --password-from on the command line"
-_WITH_CERTIFICATE = ": with a certificate, the key has to be in a file without a password"
 
 
 class Signer:
@@ -27,13 +23,7 @@ class Signer:
 
     def __init__(self, key: str | None, password: str | bytes | None, certificate: str | None, chain: Sequence[str],
                  sigstore: dict[str, Any] | None) -> None:  # fmt: skip
-        """Reads the key and the certificates.
-
-        Raises:
-            ExportError: they are not what they should be.
-            ImportError: the package `model-signing` is not installed.
-            OSError: a file cannot be read.
-        """
+        """Reads the key and the certificates; an ExportError if they are not what they should be."""
         self._package = model_signing()
         self._config = self._package.signing.Config()
         try:
@@ -57,9 +47,14 @@ class Signer:
                 expected += "and PEM files of its certificates, "
             found = of_key(error)
             if "is encrypted" in found:
-                found += _ENCRYPTED if certificate is None else _WITH_CERTIFICATE
+                found += (
+                    ": pass password=, or --password-from on the command line"
+                    if certificate is None
+                    else ": with a certificate, the key has to be in a file without a password"
+                )
             found = f"found {found}" if expected else found
-            raise ExportError(f"cannot sign with {_given(key, certificate)}: {expected}{found}") from cause(error)
+            given = " and ".join(repr(name) for name in (key, certificate) if name is not None) or "Sigstore"
+            raise ExportError(f"cannot sign with {given}: {expected}{found}") from cause(error)
 
     def sign(self, paths: Sequence[str], signature: str, name: str) -> None:
         """Writes the signature of some files, which have to be in its folder or below it. Another signature in its
@@ -84,7 +79,7 @@ class Signer:
             )
         with tempfile.TemporaryDirectory() as folder:
             written = os.path.join(folder, "signature")
-            config = self._config.set_hashing_config(_Hashed(self._hashed(paths, signature, name)))
+            config = self._config.set_hashing_config(Hashed(self._hashed(paths, signature, name)))
             try:
                 config.sign(folder, written)
             except (OSError, MemoryError):
@@ -106,22 +101,7 @@ class Signer:
         return manifest.Manifest(name, items, kind)
 
 
-class _Hashed:
-    """The digests of files, in the place of the package's configuration of how to find them."""
-
-    def __init__(self, manifest: Any) -> None:
-        self._manifest = manifest
-
-    def hash(self, *_: Any, **__: Any) -> Any:
-        return self._manifest
-
-
 def _is_signature(path: str) -> bool:
     """Whether a file is a signature in the form of the package, or empty."""
     size = os.path.getsize(path)
     return size == 0 or (size <= _LARGEST and bundle_of(Path(path).read_bytes()) is not None)
-
-
-def _given(key: str | None, certificate: str | None) -> str:
-    names: list[str] = [repr(name) for name in (key, certificate) if name is not None]
-    return " and ".join(names) or "Sigstore"
