@@ -9,15 +9,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from jaxexp._weights.files import dtypes, writing
+from jaxexp._weights.files import dtypes, saving
 from jaxexp._weights.files.header import Source, Table
 
 
 def write(path: str | os.PathLike[str], sources: Sequence[Source], *, max_file_size: int | None = None) -> Table:
-    table, temporary = writing.write_apart(path, sources, max_file_size=max_file_size)
+    table, temporary = saving.write_apart(path, sources, max_file_size=max_file_size)
     for file, now in zip(table.files, temporary, strict=True):
         os.replace(now, os.path.join(os.path.dirname(path), file.second_name))
-    writing.publish(path, table)
+    saving.publish(path, table)
     return table
 
 

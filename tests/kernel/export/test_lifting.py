@@ -185,7 +185,7 @@ def test_what_is_not_known_here_stays() -> None:
 def test_an_argument_in_the_place_of_a_constant() -> None:
     """As in the rules of a function that closes over what is already an argument of the whole."""
     jaxpr = jax.jit(lambda w, v, x: outer(x) @ w + W).trace(W, V, X).jaxpr
-    constants = [c.value for c in lifting.constants(jaxpr) if np.shape(c.value) == (16, 16)]
+    constants = [value for value, _ in lifting.constants(jaxpr) if np.shape(value) == (16, 16)]
     without = lifting.with_existing(jaxpr, {id(value): 0 if np.array_equal(value, W) else 1 for value in constants})
     assert without.in_avals == jaxpr.in_avals
     function = _jax.jaxpr_as_fun(without)
@@ -240,14 +240,16 @@ def test_shardings_layouts_and_donation_stay() -> None:
     rows = NamedSharding(mesh, P())
     function = jax.jit(lambda x, y: (x @ w, y + 1), in_shardings=rows, out_shardings=(rows, rows), donate_argnums=1)
     before = function.trace(ROWS, ROWS)
-    new, weights = lifting.with_weights(before, lifting.Named({"w": w}))
-    lowered = new.lower()
+    taking = lifting.Taking(lifting.Named({"w": w}))
+    lowered = taking.rewritten(before).lower()
     shardings = lowered.compile().input_shardings[0]
     assert shardings[0]["w"].is_equivalent_to(w.sharding, 2)
     assert shardings[1].is_equivalent_to(rows, 2)
     assert [info.donated for info in jax.tree.leaves(lowered.args_info)] == [False, False, True]
     assert before.lower().args_info is not None  # which is as it was
-    np.testing.assert_allclose(lowered.compile()(weights, ROWS, jnp.array(ROWS))[0], ROWS @ w, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        lowered.compile()(taking.weights, ROWS, jnp.array(ROWS))[0], ROWS @ w, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_what_stays_is_said_once() -> None:

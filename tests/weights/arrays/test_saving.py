@@ -24,7 +24,7 @@ from jaxexp import _native
 from jaxexp._errors import ExportError, WeightsError
 from jaxexp._kernel.io import files as io_files
 from jaxexp._weights.arrays.weights import Weights
-from jaxexp._weights.files import dtypes, header, reading, saving, writing
+from jaxexp._weights.files import dtypes, header, reading, saving
 from jaxexp._weights.files.header import ALIGNMENT, Source, Table
 from jaxexp._weights.files.reading import StoredTensors
 from jaxexp._weights.files.saving import Unpacking
@@ -233,10 +233,10 @@ def test_files_of_the_first_content(tmp_path: Path) -> None:
     assert written.content != first
     path.write_bytes(path.read_bytes().replace(written.content.hex().encode(), first.hex().encode()))
     jaxexp.verify(path)
-    writing.write_again(os.fspath(tmp_path / "again.safetensors"), tensors, written.size, first)
+    saving.write_again(os.fspath(tmp_path / "again.safetensors"), tensors, written.size, first)
     assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
     with pytest.raises(WeightsError, match="content"):
-        writing.write_again(os.fspath(path), tensors[:1], written.size, first)
+        saving.write_again(os.fspath(path), tensors[:1], written.size, first)
 
 
 X = np.ones(4, np.float32)

@@ -14,7 +14,7 @@ from jaxexp._weights.files import reading
 from jaxexp._weights.files.dtypes import held_as, unnamed
 from jaxexp._weights.files.header import Source as Source
 from jaxexp._weights.files.names import check_names, names_given
-from jaxexp._weights.files.writing import publish, write_apart
+from jaxexp._weights.files.saving import publish, write_apart
 
 if TYPE_CHECKING:
     import numpy as np

@@ -125,13 +125,8 @@ def unpacked(held: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _is_here(array: Any) -> bool:
     """Whether every element of a `jax.Array` is on some device of this process."""
-    here = {_as_tuple(shard.index) for shard in array.addressable_shards}
-    return {_as_tuple(index) for index in array.sharding.devices_indices_map(array.shape).values()} <= here
-
-
-def _as_tuple(index: Sequence[slice]) -> tuple[tuple[int | None, int | None], ...]:
-    """Slices that can be hashed; Python's own cannot before 3.12."""
-    return tuple((part.start, part.stop) for part in index)
+    here = {str(shard.index) for shard in array.addressable_shards}  # slices have no hash before Python 3.12
+    return here.issuperset(map(str, array.sharding.devices_indices_map(array.shape).values()))
 
 
 def _is_host_memory(array: jax.Array) -> bool:
@@ -145,54 +140,42 @@ def _blocks(shape: Sequence[int], most: int) -> Iterator[tuple[slice, ...]]:
 
     Leading dimensions are taken index by index, the next one in parts, and the rest as a whole.
     """
-    if 0 in shape:
-        return
-    sizes = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    split = next((axis for axis, size in enumerate(sizes) if size <= most), len(shape))
-    if split == len(shape):  # a scalar
+    if not shape:
         yield ()
         return
-    step = most // sizes[split]
-    step -= step % 2 if step > 1 else 0  # an even number of elements stays one in each part
-    for leading in itertools.product(*(range(size) for size in shape[:split])):
-        for start in range(0, shape[split], step):
-            stop = min(start + step, shape[split])
-            yield (
-                *(slice(i, i + 1) for i in leading),
-                slice(start, stop),
-                *(slice(0, size) for size in shape[split + 1 :]),
-            )
+    rest = math.prod(shape[1:])
+    if rest > most:
+        for i in range(shape[0]):
+            yield from ((slice(i, i + 1), *inner) for inner in _blocks(shape[1:], most))
+    elif rest:
+        step = most // rest
+        step -= step % 2 if step > 1 else 0  # an even number of elements stays one in each part
+        for start in range(0, shape[0], step):
+            yield slice(start, min(start + step, shape[0])), *(slice(0, size) for size in shape[1:])
 
 
 def _fetched(array: jax.Array, index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
     """A block of an array on the host, put together from the shards that have parts of it."""
     block = np.empty([part.stop - part.start for part in index], array.dtype)
     left = block.size
-    seen = set()
-    for shard in array.addressable_shards:
-        place = _as_tuple(shard.index)
-        if place in seen:  # another copy of the same part
-            continue
-        seen.add(place)
-        inside, target = [], []
+    for shard in {str(shard.index): shard for shard in array.addressable_shards}.values():  # one of equal parts
+        starts, sizes, target = [], [], []
         for part, whole, size in zip(index, shard.index, array.shape, strict=True):
             first, last, _ = whole.indices(size)
             start, stop = max(part.start, first), min(part.stop, last)
-            inside.append((start - first, stop - start))
+            starts.append(start - first)
+            sizes.append(stop - start)
             target.append(slice(start - part.start, stop - part.start))
-        if all(size > 0 for _, size in inside):
-            found = _part(shard.data, inside)
+        if all(size > 0 for size in sizes):
+            if _is_host_memory(shard.data):
+                inside = zip(starts, sizes, strict=True)
+                found = np.asarray(shard.data)[tuple(slice(start, start + size) for start, size in inside)]
+            else:  # compiled once for each size, not for each place
+                found = np.asarray(jax.lax.dynamic_slice(shard.data, starts, sizes))
             block[tuple(target)] = found
             left -= found.size
     assert left == 0
     return block
-
-
-def _part(data: jax.Array, inside: Sequence[tuple[int, int]]) -> np.ndarray[Any, Any]:
-    if _is_host_memory(data):
-        return np.asarray(data)[tuple(slice(start, start + size) for start, size in inside)]
-    starts, sizes = zip(*inside, strict=True) if inside else ((), ())
-    return np.asarray(jax.lax.dynamic_slice(data, starts, sizes))  # compiled once for each size, not for each place
 
 
 # --- tensors as arrays on devices: on a CPU without a copy, elsewhere by the parts that each device needs -------------
@@ -202,8 +185,6 @@ ADVICE = "; cast=True casts it"
 REFUSED = "; cast=True only casts floats to floats, complex numbers to complex numbers, and integers to integers"
 
 _KINDS = (jnp.floating, jnp.complexfloating, jnp.integer)
-
-_NOT_PLACED = object()
 
 logger = logging.getLogger("jaxexp.weights")
 
@@ -394,7 +375,6 @@ class Weights(Mapping[str, Any]):
         self._arrays: dict[str, Any] = dict(found) if isinstance(found, Mapping) else {}
         self._on_devices = dict(on_devices or {})
         self._is_checked = on_devices is None  # whether all are known to be arrays
-        self._all: tuple[Any, ...] | None = None
         # If the owners of NumPy arrays changed them, the function would be another one. A copy would double the memory,
         # which may not be there. So their first digests are compared when the arrays are used.
         if digests is None:
@@ -403,15 +383,13 @@ class Weights(Mapping[str, Any]):
         self._lock = lock.reentrant()
 
     def __getitem__(self, name: str) -> Any:
-        on_device = self._on_devices.get(name, _NOT_PLACED)
-        if on_device is _NOT_PLACED:
+        if name not in self._on_devices:
             if (type_ := self._types.get(name)) is None:
                 raise KeyError(f"{name!r} is not a weight of the function{meant(name, self._types)}")
             with self._lock:  # a second thread waits for the array, and does not read it again
-                on_device = self._on_devices.get(name, _NOT_PLACED)
-                if on_device is _NOT_PLACED:
-                    on_device = self._on_devices.setdefault(name, self._placed(name, type_))
-        return on_device
+                if name not in self._on_devices:
+                    self._on_devices.setdefault(name, self._placed(name, type_))
+        return self._on_devices[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self._types
@@ -446,26 +424,17 @@ class Weights(Mapping[str, Any]):
             )
 
     @property
-    def _has_arrays(self) -> bool:
-        """Whether the function has weights already, and not only their types."""
-        return self._files is not None or bool(self._arrays)
-
-    @property
     def stored(self) -> StoredTensors | None:
         """The files beside the artifact that these weights were loaded with; None for other weights."""
         return self._files if isinstance(self._files, StoredTensors) else None
 
     def arrays(self) -> tuple[Any, ...]:
         """All weights on their devices, in the order of the arguments."""
-        if self._all is None:
-            self._all = tuple(self[name] for name in self)
-        return self._all
+        return tuple(self[name] for name in self)
 
     def for_calls(self) -> tuple[Any, ...]:
-        """The same, as arguments of a call.
-
-        Raises:
-            ExportTypeError: JAX put something else in the place of an array, as for `jax.tree.map(..., bound)`.
+        """The same, as arguments of a call; an ExportTypeError if JAX put something else in the place of an array, as
+        for `jax.tree.map(..., bound)`.
         """
         if not self._is_checked:
             for name, leaf in self._on_devices.items():
@@ -534,7 +503,8 @@ class Weights(Mapping[str, Any]):
         used = set(own.values())
         arrays = [name for name, leaf in given.items() if name in used or is_array(leaf)]
         is_mapping = isinstance(values, Mapping) and jax.tree_util.all_leaves(values.values())
-        check_names(own, arrays, is_mapping=is_mapping and self._has_arrays, can_rename=rename is None)
+        has_arrays = self._files is not None or bool(self._arrays)  # and not only types
+        check_names(own, arrays, is_mapping=is_mapping and has_arrays, can_rename=rename is None)
         found = {}
         for name, type_ in self._types.items():
             leaf, advice = given[own[name]], REFUSED if is_cast else ""
@@ -606,12 +576,7 @@ class Weights(Mapping[str, Any]):
         return [source(name, self._array(name)) if self._files is None else self._tensor(name) for name in self]
 
     def check_digests(self) -> None:
-        """Compares the files beside an artifact with the digests in its trailer.
-
-        Raises:
-            WeightsError: a tensor is damaged.
-            ExportError: the weights come from elsewhere, so there is nothing to compare with.
-        """
+        """Compares the files beside an artifact with the digests in its trailer; a WeightsError if one is damaged."""
         if self._files is None or not self._files.table.tensors:
             raise ExportError("these weights were not loaded with an artifact, so there are no digests to compare with")
         self._files.check_digests()

@@ -14,7 +14,7 @@ import operator
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -117,18 +117,60 @@ class ByContent:
 class Taking:
     """Takes the chosen arrays out of a traced function, and keeps them."""
 
-    count = 0
-
     def __init__(self, chosen: Named | ByContent) -> None:
         self._chosen = chosen
         self.weights: dict[str, Any] = {}
 
+    @property
+    def count(self) -> int:
+        return len(self.weights)
+
     def rewritten(self, traced: Any) -> Any:
-        """The traced function, with its weights as its first argument."""
-        rewritten, found = with_weights(traced, self._chosen)
-        self.weights.update(found)
-        self.count = len(self.weights)
-        return rewritten
+        """The traced function, with its weights as its first argument, a dict by names.
+
+        Everything else stays as it was traced: the other arguments, shardings, layouts, donation, effects. It is the
+        same function if no constant is chosen by its content; if none is found by name, there is an ExportError.
+        """
+        names: dict[int, str] = {}
+        weights: dict[str, Any] = {}
+        stay: dict[int, str] = {}
+        keys: dict[int, str] = {}
+        others: dict[int, Any] = {}
+        for value, is_liftable in constants(traced.jaxpr):
+            if not isinstance(value.dtype, np.dtype):  # random keys, which stay in the modules of many models
+                if isinstance(self._chosen, Named) and (name := self._chosen.name(value)) is not None:
+                    keys[id(value)] = f"{name} ({type_of(value)}: {NUMBERS_OF_KEYS})"
+                continue
+            name = names.get(id(value)) or self._chosen.name(value)
+            # An artifact can have an argument of its dtype, and a file can hold its bytes.
+            is_possible = has_number(value.dtype) and held_as(value.dtype.name, value.shape) is not None
+            if name is not None and is_liftable and is_possible:
+                names[id(value)] = name
+                weights.setdefault(name, value)
+            elif name is not None or size_of(value) >= _WORTH_A_WARNING:
+                stay[id(value)] = _staying(value, name, self._chosen)
+            else:
+                others[id(value)] = value
+        if not weights and isinstance(self._chosen, Named):
+            seen = [*keys.values(), *stay.values(), *(_staying(value, None, self._chosen) for value in others.values())]
+            raise ExportError(
+                f"{traced.fun_name} closes over no array that could be a weight: pass the pytree whose arrays it uses "
+                "as `weights`, the same objects and not copies of them; or True for all large arrays. If they are the "
+                "first argument, export without `weights`, and call `bind` of the result with them. The function "
+                f"closes over {f'these arrays: {_listed(seen)}' if seen else 'no array'}"
+            )
+        if not weights:
+            _warn(traced.fun_name, stay.values(), [])
+            return traced
+        weights = dict(sorted(weights.items()))  # as JAX flattens a dict
+        order = {name: position for position, name in enumerate(weights)}
+        positions = {key: order[name] for key, name in names.items()}
+        jaxpr, in_rules = lifted(traced.jaxpr, positions, len(order))
+        _warn(traced.fun_name, stay.values(), [name for name, position in order.items() if position in in_rules])
+        specs = {name: _spec(weight) for name, weight in weights.items()}
+        in_front = functools.partial(_add_in_front, values=_OF_OPERANDS)
+        self.weights = weights
+        return _jax.with_first_argument(traced, jaxpr, specs, in_front)
 
     def of_vjp(self) -> StillThere | None:
         """For the VJP of that function."""
@@ -166,60 +208,12 @@ class StillThere:
         named = Named({name: array for name, array in there.items() if array is not None})
         order = {name: position for position, name in enumerate(there)}
         positions = {}
-        for constant in constants(traced.jaxpr):
-            if isinstance(constant.value.dtype, np.dtype) and (name := named.name(constant.value)) is not None:
-                positions[id(constant.value)] = order[name]
+        for value, _ in constants(traced.jaxpr):
+            if isinstance(value.dtype, np.dtype) and (name := named.name(value)) is not None:
+                positions[id(value)] = order[name]
         if not positions:
             return traced
         return _jax.with_jaxpr(traced, with_existing(traced.jaxpr, positions))
-
-
-def with_weights(traced: Any, chosen: Named | ByContent) -> tuple[Any, dict[str, Any]]:
-    """A traced function that takes constants as its first argument, a dict by names, and these constants.
-
-    Everything else stays as it was traced: the other arguments, shardings, layouts, donation, effects. It is the same
-    function if no constant is chosen by its content; if none is found by name, there is an ExportError.
-    """
-    names: dict[int, str] = {}
-    weights: dict[str, Any] = {}
-    stay: dict[int, str] = {}
-    keys: dict[int, str] = {}
-    others: dict[int, Any] = {}
-    for constant in constants(traced.jaxpr):
-        value = constant.value
-        if not isinstance(value.dtype, np.dtype):  # random keys, which stay in the modules of many models
-            if isinstance(chosen, Named) and (name := chosen.name(value)) is not None:
-                keys[id(value)] = f"{name} ({type_of(value)}: {NUMBERS_OF_KEYS})"
-            continue
-        name = names.get(id(value)) or chosen.name(value)
-        # An artifact can have an argument of its dtype, and a file can hold its bytes.
-        is_possible = has_number(value.dtype) and held_as(value.dtype.name, value.shape) is not None
-        if name is not None and constant.is_liftable and is_possible:
-            names[id(value)] = name
-            weights.setdefault(name, value)
-        elif name is not None or size_of(value) >= _WORTH_A_WARNING:
-            stay[id(value)] = _staying(value, name, chosen)
-        else:
-            others[id(value)] = value
-    if not weights and isinstance(chosen, Named):
-        seen = [*keys.values(), *stay.values(), *(_staying(value, None, chosen) for value in others.values())]
-        raise ExportError(
-            f"{traced.fun_name} closes over no array that could be a weight: pass the pytree whose arrays it uses as "
-            "`weights`, the same objects and not copies of them; or True for all large arrays. If they are the first "
-            "argument, export without `weights`, and call `bind` of the result with them. The function closes over "
-            + (f"these arrays: {_listed(seen)}" if seen else "no array")
-        )
-    if not weights:
-        _warn(traced.fun_name, stay.values(), [])
-        return traced, {}
-    weights = dict(sorted(weights.items()))  # as JAX flattens a dict
-    order = {name: position for position, name in enumerate(weights)}
-    positions = {key: order[name] for key, name in names.items()}
-    jaxpr, in_rules = lifted(traced.jaxpr, positions, len(order))
-    _warn(traced.fun_name, stay.values(), [name for name, position in order.items() if position in in_rules])
-    specs = {name: _spec(weight) for name, weight in weights.items()}
-    in_front = functools.partial(_add_in_front, values=_OF_OPERANDS)
-    return _jax.with_first_argument(traced, jaxpr, specs, in_front), weights
 
 
 def _spec(weight: Any) -> Any:
@@ -257,26 +251,22 @@ def _warn(fun_name: str, stay: Iterable[str], in_rules: Iterable[str]) -> None:
         )
     if said:
         text = shown(f"exporting {fun_name}: {'. '.join(said)}")
-        warnings.warn(text, UserWarning, stacklevel=7)  # the call of what `export` returned
+        warnings.warn(text, UserWarning, stacklevel=6)  # the call of what `export` returned
 
 
 def size_of(array: Any) -> int:
-    """How many bytes the elements of an array take in memory."""
     return int(math.prod(array.shape) * np.dtype(array.dtype).itemsize)
 
 
 # --- constants of jaxprs ---------------------------------------------------------------------------------------------
 
 
-class Constant(NamedTuple):
-    """An array that a jaxpr has as a constant."""
-
-    value: Any
-    is_liftable: bool  # whether it can become an argument, which needs all equations around it to be known here
-
-
-def constants(jaxpr: Any, is_liftable: bool = True, seen: set[tuple[int, bool]] | None = None) -> Iterator[Constant]:
-    """All constants of a jaxpr and of the jaxprs inside it, once for each use."""
+def constants(
+    jaxpr: Any, is_liftable: bool = True, seen: set[tuple[int, bool]] | None = None
+) -> Iterator[tuple[Any, bool]]:
+    """All constants of a jaxpr and of the jaxprs inside it, once for each use; and whether each can become an argument,
+    which needs all equations around it to be known here.
+    """
     seen = set() if seen is None else seen
     key = (id(jaxpr), is_liftable)  # many equations may share a jaxpr, such as layers of a model
     if key in seen:
@@ -284,12 +274,12 @@ def constants(jaxpr: Any, is_liftable: bool = True, seen: set[tuple[int, bool]] 
     seen.add(key)
     is_liftable = is_liftable and not any(isinstance(effect, _jax.JaxprInputEffect) for effect in jaxpr.effects)
     for _, value in _constant_variables(jaxpr):
-        yield Constant(value, is_liftable)
+        yield value, is_liftable
     for literal in _literals(jaxpr.outvars):
-        yield Constant(literal.val, is_liftable)
+        yield literal.val, is_liftable
     for equation in jaxpr.eqns:
         for literal in _literals(equation.invars):
-            yield Constant(literal.val, is_liftable)
+            yield literal.val, is_liftable
         for body in _bodies(equation.params):
             yield from constants(body, is_liftable and equation.primitive.name in _LIFTING, seen)
 
@@ -300,7 +290,7 @@ def lifted(jaxpr: Any, positions: Mapping[int, int], count: int) -> tuple[Any, s
 
     `positions` says which argument takes the place of each constant, by its `id`; each constant must be liftable.
     """
-    types = {positions[id(c.value)]: jax.typeof(c.value) for c in constants(jaxpr) if id(c.value) in positions}
+    types = {positions[id(value)]: jax.typeof(value) for value, _ in constants(jaxpr) if id(value) in positions}
     lifting = _Lifting(positions, types, {}, set())
     wanted = {position: types[position] for position in range(count)}
     return lifting.jaxpr(jaxpr, [None] * len(jaxpr.invars), wanted)[0], lifting.in_rules
@@ -308,7 +298,7 @@ def lifted(jaxpr: Any, positions: Mapping[int, int], count: int) -> tuple[Any, s
 
 def with_existing(jaxpr: Any, positions: Mapping[int, int]) -> Any:
     """The jaxpr without constants: by the `id` of each, the position of the argument that has the same value."""
-    found = {id(c.value): c.value for c in constants(jaxpr) if c.is_liftable and id(c.value) in positions}
+    found = {id(value) for value, is_liftable in constants(jaxpr) if is_liftable and id(value) in positions}
     if not found:
         return jaxpr
     order = sorted(set(map(positions.__getitem__, found)))
@@ -335,13 +325,13 @@ class _Lifting:
 
     positions: Mapping[int, int]
     types: Mapping[int, Any]  # of the arguments, outside of all bodies
-    made: dict[tuple[Any, ...], tuple[Any, list[int]]]
+    made: dict[tuple[Any, ...], tuple[Any, dict[int, Any]]]
     in_rules: set[int]  # positions of constants that functions with derivative rules close over
 
     def jaxpr(
         self, jaxpr: Any, origins: Sequence[_Origin], wanted: Mapping[int, Any] | None = None
-    ) -> tuple[Any, list[int]]:
-        """A jaxpr with arguments in front, and their positions: the wanted ones, with their types, or the ones that it
+    ) -> tuple[Any, dict[int, Any]]:
+        """A jaxpr with arguments in front, and their types by their positions: the wanted ones, or the ones that it
         uses. `origins` are for its own arguments.
         """
         key = (id(jaxpr), tuple(origins), None if wanted is None else tuple(wanted.items()))
@@ -349,7 +339,9 @@ class _Lifting:
             self.made[key] = self._jaxpr(jaxpr, origins, wanted)
         return self.made[key]
 
-    def _jaxpr(self, jaxpr: Any, origins: Sequence[_Origin], wanted: Mapping[int, Any] | None) -> tuple[Any, list[int]]:
+    def _jaxpr(
+        self, jaxpr: Any, origins: Sequence[_Origin], wanted: Mapping[int, Any] | None
+    ) -> tuple[Any, dict[int, Any]]:
         arguments: dict[int, Any] = {}
         renamed: dict[Any, Any] = {}
         origin_of: dict[Any, _Origin] = dict(zip(jaxpr.invars, origins, strict=True))
@@ -387,8 +379,8 @@ class _Lifting:
                 for i in range(equation.params["num_consts"] if in_rule else 0):
                     if of_operands[i]:  # from weights alone: without them it would be a constant
                         operands[i] = self._without_derivative(operands[i], of_operands[i], equation, equations)
-                for place, positions, types in reversed(more):
-                    new = [argument(p, type_) for p, type_ in zip(positions, types, strict=True)]
+                for place, types in reversed(more):
+                    new = [argument(position, type_) for position, type_ in types.items()]
                     if in_rule:
                         new = [self._without_derivative(v, origin_of[v], equation, equations) for v in new]
                     operands[place:place] = new
@@ -401,14 +393,14 @@ class _Lifting:
                 equations.append(equation.replace(invars=operands, params=params))
         results = converted(jaxpr.outvars)
         if not arguments and not wanted and all(map(operator.is_, equations, jaxpr.eqns)):
-            return jaxpr, []
+            return jaxpr, {}
         if wanted is None:
             wanted = {position: arguments[position].aval for position in sorted(arguments)}
         front = [argument(position, type_) for position, type_ in wanted.items()]
         names = jaxpr.debug_info.arg_names
         if names is not None:
             names = ("",) * len(front) + tuple(names)
-        return _jaxpr_of(jaxpr, [*front, *jaxpr.invars], kept, equations, results, names), list(wanted)
+        return _jaxpr_of(jaxpr, [*front, *jaxpr.invars], kept, equations, results, names), dict(wanted)
 
     def _without_derivative(self, variable: Any, origin: _Origin, equation: Any, equations: list[Any]) -> Any:
         """An operand that stops derivatives, which an added equation makes."""
@@ -420,20 +412,16 @@ class _Lifting:
         return result
 
 
-# How an equation takes more operands: its new parameters, and the place, the positions and the types of the operands.
-_More = list[tuple[int, Sequence[int], Sequence[Any]]]
-_Rule = Callable[[dict[str, Any], Sequence[_Origin], _Lifting], tuple[dict[str, Any], _More]]
-
-
-def _types(jaxpr: Any, count: int) -> list[Any]:
-    return [variable.aval for variable in jaxpr.invars[:count]]
+# How an equation takes more operands: its new parameters; and the place of the operands, and their types by positions.
+_More = tuple[dict[str, Any], list[tuple[int, Mapping[int, Any]]]]
+_Rule = Callable[[dict[str, Any], Sequence[_Origin], _Lifting], _More]
 
 
 def _body(
     name: str, params: dict[str, Any], origins: Sequence[_Origin], lifting: _Lifting
-) -> tuple[dict[str, Any], list[int], list[Any]]:
-    body, positions = lifting.jaxpr(params[name], origins)
-    return {**params, name: body}, positions, _types(body, len(positions))
+) -> tuple[dict[str, Any], dict[int, Any]]:
+    body, types = lifting.jaxpr(params[name], origins)
+    return {**params, name: body}, types
 
 
 # What parameters say of each operand of `jit` and `checkpoint`, and what they say of an operand that is added.
@@ -446,59 +434,54 @@ def _add_in_front(params: dict[str, Any], count: int, values: Mapping[str, Any])
             params[name] = (value,) * count + tuple(params[name])
 
 
-def _call(params: dict[str, Any], origins: Sequence[_Origin], lifting: _Lifting) -> tuple[dict[str, Any], _More]:
-    params, positions, types = _body("jaxpr", params, origins, lifting)
-    _add_in_front(params, len(positions), _OF_OPERANDS)
-    return params, [(0, positions, types)]
+def _call(params: dict[str, Any], origins: Sequence[_Origin], lifting: _Lifting) -> _More:
+    params, types = _body("jaxpr", params, origins, lifting)
+    _add_in_front(params, len(types), _OF_OPERANDS)
+    return params, [(0, types)]
 
 
-def _scan(params: dict[str, Any], origins: Sequence[_Origin], lifting: _Lifting) -> tuple[dict[str, Any], _More]:
+def _scan(params: dict[str, Any], origins: Sequence[_Origin], lifting: _Lifting) -> _More:
     if "num_consts" in params:
         constants, carried = params["num_consts"], params["num_carry"]
     else:  # since JAX 0.11
         constants, carried, _ = map(len, params["ft_in"].unpack())
     last = constants + carried  # carried values change after the first step
     inside = [*origins[:constants], *[None] * carried, *origins[last:]]
-    params, positions, types = _body("jaxpr", params, inside, lifting)
-    return _jax.with_more_scan_constants(params, len(positions)), [(0, positions, types)]
+    params, types = _body("jaxpr", params, inside, lifting)
+    return _jax.with_more_scan_constants(params, len(types)), [(0, types)]
 
 
-def _while(params: dict[str, Any], origins: Sequence[_Origin], lifting: _Lifting) -> tuple[dict[str, Any], _More]:
+def _while(params: dict[str, Any], origins: Sequence[_Origin], lifting: _Lifting) -> _More:
     end_of_condition = params["cond_nconsts"]
     end_of_body = end_of_condition + params["body_nconsts"]
     carried: list[_Origin] = [None] * (len(origins) - end_of_body)
-    inside = [*origins[:end_of_condition], *carried]
-    params, of_condition, condition_types = _body("cond_jaxpr", params, inside, lifting)
-    inside = [*origins[end_of_condition:end_of_body], *carried]
-    params, of_body, body_types = _body("body_jaxpr", params, inside, lifting)
+    params, of_condition = _body("cond_jaxpr", params, [*origins[:end_of_condition], *carried], lifting)
+    params, of_body = _body("body_jaxpr", params, [*origins[end_of_condition:end_of_body], *carried], lifting)
     params["cond_nconsts"] += len(of_condition)
     params["body_nconsts"] += len(of_body)
-    return params, [(0, of_condition, condition_types), (end_of_condition, of_body, body_types)]
+    return params, [(0, of_condition), (end_of_condition, of_body)]
 
 
-def _cond(params: dict[str, Any], origins: Sequence[_Origin], lifting: _Lifting) -> tuple[dict[str, Any], _More]:
+def _cond(params: dict[str, Any], origins: Sequence[_Origin], lifting: _Lifting) -> _More:
     used: dict[int, Any] = {}
     for branch in params["branches"]:
-        new, positions = lifting.jaxpr(branch, origins[1:])
-        used.update(zip(positions, _types(new, len(positions)), strict=True))
+        used.update(lifting.jaxpr(branch, origins[1:])[1])
     branches = tuple(lifting.jaxpr(branch, origins[1:], used)[0] for branch in params["branches"])
-    return {**params, "branches": branches}, [(1, list(used), list(used.values()))]
+    return {**params, "branches": branches}, [(1, used)]
 
 
-def _shard_map(params: dict[str, Any], origins: Sequence[_Origin], lifting: _Lifting) -> tuple[dict[str, Any], _More]:
-    params, positions, _ = _body("jaxpr", params, origins, lifting)
-    _add_in_front(params, len(positions), {"in_specs": _jax.PartitionSpec()})
-    return params, [(0, positions, [lifting.types[position] for position in positions])]  # inside, types are of shards
+def _shard_map(params: dict[str, Any], origins: Sequence[_Origin], lifting: _Lifting) -> _More:
+    params, types = _body("jaxpr", params, origins, lifting)
+    _add_in_front(params, len(types), {"in_specs": _jax.PartitionSpec()})
+    return params, [(0, {position: lifting.types[position] for position in types})]  # inside, types are of shards
 
 
-def _custom_derivative(
-    params: dict[str, Any], origins: Sequence[_Origin], lifting: _Lifting
-) -> tuple[dict[str, Any], _More]:
-    params, positions, types = _body("call_jaxpr", params, origins, lifting)
-    params["num_consts"] += len(positions)
-    if "out_trees" in params and positions:
-        params["out_trees"] = _ForwardedFarther(params["out_trees"], len(positions))
-    return params, [(0, positions, types)]
+def _custom_derivative(params: dict[str, Any], origins: Sequence[_Origin], lifting: _Lifting) -> _More:
+    params, types = _body("call_jaxpr", params, origins, lifting)
+    params["num_consts"] += len(types)
+    if "out_trees" in params and types:
+        params["out_trees"] = _ForwardedFarther(params["out_trees"], len(types))
+    return params, [(0, types)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -561,7 +544,6 @@ def _jaxpr_of(
     results: Sequence[Any],
     argument_names: Sequence[str] | None,
 ) -> Any:
-    """A jaxpr like another one."""
     variables, values = [variable for variable, _ in constant_variables], [value for _, value in constant_variables]
     names = jaxpr.debug_info._replace(arg_names=argument_names)
     parts = (variables, arguments, results, equations, jaxpr.effects, names, jaxpr.is_high)

@@ -65,18 +65,14 @@ def held_as(dtype: str, shape: Sequence[int]) -> tuple[str, tuple[int, ...]] | N
     return None
 
 
-def dtype_of(name: str) -> str | None:
-    """The JAX dtype that the format has this name for; None if there is none."""
-    return _OF_NAMES.get(name)
-
-
 def unnamed(dtype: str, shape: Sequence[int]) -> str | None:
     """A JAX dtype if a file holds it under the name of another one; None if the name says what it is."""
     held = held_as(dtype, shape)
     return None if held is None or dtype in _NAMES or held[0] == "F4" else dtype
 
 
-_OF_NAMES = {name: dtype for dtype, name in _NAMES.items()}
+# The JAX dtype that the format has a name for; None if there is none.
+dtype_of = {name: dtype for dtype, name in _NAMES.items()}.get
 
 
 def size_of(dtype: str, shape: Sequence[int]) -> int | None:

@@ -99,7 +99,6 @@ class Source:
 
 
 def damaged(file: str, name: str, expected: bytes, found: bytes) -> WeightsError:
-    """The error for a tensor with a wrong digest."""
     said = f"bytes with the digest {expected.hex()}", f"the digest {found.hex()}"
     return WeightsError(name, *said, file=file or None)
 
@@ -117,8 +116,6 @@ class StoredFile(NamedTuple):
 
 
 class StoredTensor(NamedTuple):
-    """A tensor in one of the files."""
-
     name: str
     file: int
     size: int

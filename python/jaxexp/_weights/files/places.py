@@ -34,7 +34,6 @@ def second_name(name: str, content: bytes) -> str:
 
 
 def index_name(name: str) -> str:
-    """The name of the index of several files."""
     return name.removesuffix(SUFFIX) + INDEX_SUFFIX
 
 
@@ -128,20 +127,16 @@ def taken(descriptor: int, take: Take, size: int | None = None) -> Bytes | FileI
         check_size(found)
         if take == "mapped" or size not in (None, found):
             return mapped(descriptor)
-        memory = mmap.mmap(-1, found)  # begins at a page, too
-        with memoryview(memory) as target:
-            _read(descriptor, target, 0, found)
-        return _in_memory(memory, None)
+        memory = _memory(found)
+        _read(descriptor, memory, 0, found)
+        return Bytes(found, lambda start, end: memory[start:end].toreadonly())
     finally:
         os.close(descriptor)
 
 
 def mapped(descriptor: int) -> Bytes:
-    return _in_memory(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), identity_of(os.fstat(descriptor)))
-
-
-def _in_memory(memory: mmap.mmap, identity: tuple[int, ...] | None) -> Bytes:
-    return Bytes(len(memory), lambda start, end: memoryview(memory)[start:end].toreadonly(), identity)
+    memory = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+    return Bytes(len(memory), lambda start, end: memory[start:end], identity_of(os.fstat(descriptor)))
 
 
 class FileInPieces:
@@ -159,7 +154,8 @@ class FileInPieces:
 
     def read(self, start: int, end: int) -> memoryview:
         """A part of the file, as a copy."""
-        target = _memory(end - start)
+        size = end - start
+        target = memoryview(bytearray(size)) if size < _LARGE else _memory(size)
         _read(self._descriptor, target, start, self.size)
         return target.toreadonly()
 
@@ -188,11 +184,9 @@ _AT_ONCE = 1 << 30  # some systems read no more at once
 
 
 def _memory(size: int) -> memoryview:
-    """Memory to be filled. That of a large array is aligned as JAX wants it, which copies others; and NumPy asks for
-    large pages, because the first use of small ones takes longer than reading.
+    """Memory to be filled. It is aligned as JAX wants it, which copies other memory; and for a large array, NumPy asks
+    for large pages, because the first use of small ones takes longer than reading.
     """
-    if size < _LARGE:
-        return memoryview(bytearray(size))
     import numpy as np
 
     found = np.empty(size + _ALIGNMENT, np.uint8)

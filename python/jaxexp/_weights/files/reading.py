@@ -90,27 +90,18 @@ def check_digest(source: Source) -> None:
 # --- files that the user names --------------------------------------------------------------------------------------
 
 
-class TensorFiles(Mapping[str, Source]):
+class TensorFiles(dict[str, Source]):
     """The tensors of one or several files, by their names."""
 
     def __init__(self, tensor_files: list[TensorFile]) -> None:
+        super().__init__()
         self.files = tensor_files
-        self._file_of: dict[str, TensorFile] = {}
         for file in tensor_files:
             for name in file.header.tensors:
-                if name in self._file_of:
-                    found = f"another one in {self._file_of[name].name!r}"
+                if name in self:
+                    found = f"another one in {self[name].file!r}"
                     raise WeightsError(name, "a tensor of this name in one file", found, file=file.name)
-                self._file_of[name] = file
-
-    def __getitem__(self, name: str) -> Source:
-        return self._file_of[name].source(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._file_of)
-
-    def __len__(self) -> int:
-        return len(self._file_of)
+                self[name] = file.source(name)
 
 
 def open_tensors(path: str | os.PathLike[str], take: Take = "mapped", check: Check | None = None) -> TensorFiles:

@@ -17,20 +17,23 @@ elsewhere, such as in an archive (`Unpacking`).
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import filecmp
+import itertools
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import IO, Any, Literal, TypeAlias
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, WeightsError
 from jaxexp._kernel.io import files
 from jaxexp._kernel.io.lock import folder_locked
-from jaxexp._kernel.io.other_files import MARK, MARK_AT
+from jaxexp._kernel.io.other_files import INDEX, MARK, MARK_AT, WEIGHTS
 
-from . import header, places, reading, writing
-from .header import Source, StoredFile, Table
+from . import header, places, reading
+from .header import CONTENT, UNKNOWN, PlannedFile, Source, StoredFile, StoredTensor, Table, content_of, is_content, plan
+from .places import index_name
 from .reading import TensorFile, Tensors
 
 # What an artifact has a file for.
@@ -49,7 +52,7 @@ def save(
 ) -> None:
     """Saves weights, in the order of the program's arguments, and the program that needs them; or arrays of its cases.
 
-    `name` is that of the file in the folder of the program; it and `max_file_size` are as in `writing.write_apart`.
+    `name` is that of the file in the folder of the program; it and `max_file_size` are as in `write_apart`.
     `write_program` saves the program, given the table for its trailer.
 
     Raises:
@@ -70,13 +73,13 @@ def save(
                 + (", or name another file with weights=" if role == "weights" else "")
             )
 
-    table, temporary = writing.write_apart(path, sources, max_file_size=max_file_size, check_target=check_target)
+    table, temporary = write_apart(path, sources, max_file_size=max_file_size, check_target=check_target)
     written = dict(zip(table.files, temporary, strict=True))
     try:
         with folder_locked(folder):
             _replace(program, path, table, written, role, lambda: write_program(table))
     finally:
-        writing.discard(temporary)
+        discard(temporary)
 
 
 def check_is_no_link(program: str | os.PathLike[str], role: Role) -> None:
@@ -95,8 +98,8 @@ def _replace(
     """Steps 2 to 5."""
     folder, name = os.path.split(path)
     own = used_by(program)
-    index = os.path.join(folder, places.index_name(name)) if len(written) > 1 else None
-    check_unused(program, own, role, written, index)
+    index = os.path.join(folder, index_name(name)) if len(written) > 1 else None
+    _check_unused(program, own, role, written, index)
     # The second names of the old files: a process may have died while it saved them.
     old = {file.second_name for of, file in own if of == role}
     old = {second for second in old if os.path.lexists(os.path.join(folder, second))}
@@ -111,12 +114,12 @@ def _replace(
     except BaseException:
         # An interruption may come when the new program is there already.
         if not any(of == role and file in written for of, file in used_by(program)):
-            writing.discard(new)
+            discard(new)
         raise
-    writing.publish(path, table)
+    publish(path, table)
     if old := old - {file.second_name for file in written}:  # they have their own names
         needed = {file.second_name for _, _, file in _used_in(folder)}
-        writing.discard(os.path.join(folder, second) for second in old - needed)
+        discard(os.path.join(folder, second) for second in old - needed)
 
 
 def _with_second_name(folder: str, name: str) -> set[str]:
@@ -143,6 +146,112 @@ def _there(path: str) -> StoredFile | None:
         return None
 
 
+# --- files of tensors, written piece by piece, so that no tensor must be in memory as a whole -------------------------
+
+
+def write_apart(
+    path: str | os.PathLike[str],
+    sources: Sequence[Source],
+    *,
+    max_file_size: int | None = None,
+    check_target: Callable[[str], None] = lambda path: None,
+) -> tuple[Table, list[str]]:
+    """Writes tensors to files that have temporary names, until they get their second ones, and `publish` renames them.
+    Returns a table of the files, and of the tensors in the order of their sources; and the temporary paths.
+
+    If a limit on the bytes of tensors in a file makes several of ``NAME.safetensors``, they are called
+    ``NAME-00001-of-00003.safetensors`` and so on, and ``NAME.safetensors.index.json``. They take the tensors, of which
+    no two have one name, in their order. `check_target` is called with each path that `publish` will replace, before
+    anything is written, and may raise. An ExportError if a name cannot stand in a file, or if a source makes another
+    number of bytes. Existing files are unchanged then.
+    """
+    folder, name = os.path.split(os.fsdecode(path))
+    planned = plan(name, sources, max_file_size)
+    for target in [*(file.name for file in planned), *([index_name(name)] if len(planned) > 1 else [])]:
+        check_target(os.path.join(folder, target))
+    stored: list[StoredFile] = []
+    temporary: list[str] = []
+    tensors: dict[str, StoredTensor] = {}
+    try:
+        for number, file in enumerate(planned):
+            temporary.append(files.temporary_in(folder))
+            found, digests = _write(temporary[-1], os.path.join(folder, file.name), file)
+            stored.append(found)
+            for tensor in file.tensors:
+                tensors[tensor.name] = StoredTensor(tensor.name, number, tensor.size, digests[tensor.name])
+    except BaseException:
+        discard(temporary)
+        raise
+    return Table(tuple(stored), tuple(tensors[source.name] for source in sources)), temporary
+
+
+def publish(path: str | os.PathLike[str], table: Table) -> None:
+    """Gives their own names to files that have their second ones, and then writes their index."""
+    folder, name = os.path.split(os.fsdecode(path))
+    for file in table.files:
+        os.replace(os.path.join(folder, file.second_name), os.path.join(folder, file.name))
+    if len(table.files) > 1:
+        weight_map = {tensor.name: table.files[tensor.file].name for tensor in table.tensors}
+        metadata = {"total_size": sum(tensor.size for tensor in table.tensors), "writer": files.WRITER}
+        text = {"metadata": metadata, "weight_map": dict(sorted(weight_map.items()))}
+        with files.replacing(os.path.join(folder, index_name(name)), INDEX) as index:
+            index.write(json.dumps(text, indent=2, ensure_ascii=False).encode())
+
+
+def discard(paths: Iterable[str]) -> None:
+    """Removes those of these files that are still there."""
+    for path in paths:
+        files.remove(path)
+
+
+def write_again(path: str, sources: Sequence[Source], size: int, content: bytes) -> None:
+    """Replaces a file by one of the same size and content, made from tensors whose digests are known.
+
+    A WeightsError if these tensors do not make such a file, or if one of them is damaged.
+    """
+    (planned,) = plan(os.path.basename(path), sources)
+    digests = {source.name: source.digest or b"" for source in sources}
+    is_right = is_content(content.hex(), sources, digests)
+    # Another version may have written another name for itself, which is not needed, and no dtypes.
+    metadata = ({"writer": files.WRITER, CONTENT: content.hex()}, {CONTENT: content.hex()})
+    without_dtypes = [dataclasses.replace(tensor, of=None) for tensor in planned.tensors]
+    for tensors, said in itertools.product((planned.tensors, without_dtypes), metadata):
+        head = header.compose(tensors, said, size - planned.data_size)
+        if is_right and len(head) + planned.data_size == size:
+            break
+    else:
+        found = content_of(sources, digests).hex()
+        raise WeightsError("", f"tensors for a file of {size:,} bytes, content {content.hex()}", f"content {found}")
+    with files.replacing(path, WEIGHTS) as file:
+        file.write(head)
+        for tensor in planned.tensors:
+            _write_tensor(file, tensor)
+
+
+def _write(path: str, target: str, planned: PlannedFile) -> tuple[StoredFile, dict[str, bytes]]:
+    """Writes a file that will replace another one, and returns the digests of its tensors, too."""
+    head = planned.head()
+    with files.replacing(path, WEIGHTS, like=target) as file:
+        file.write(head)
+        digests = {tensor.name: _write_tensor(file, tensor) for tensor in planned.tensors}
+        content = content_of(planned.tensors, digests)
+        file.seek(head.index(UNKNOWN.encode()))  # the metadata come first
+        file.write(content.hex().encode())
+    return StoredFile(planned.name, len(head) + planned.data_size, content), digests
+
+
+def _write_tensor(file: IO[bytes], source: Source) -> bytes:
+    """Writes the pieces of a tensor, and returns the digest of all of them."""
+    digester = _native.Digester()
+    written = 0
+    for piece in source.pieces():
+        digester.update(piece)
+        written += file.write(piece)
+    if written != source.size:
+        raise ExportError(f"writing the tensor {source.name!r}: expected {source.size:,} bytes, found {written:,}")
+    return source.checked(digester.digest())
+
+
 # --- files that artifacts use ---------------------------------------------------------------------------------------
 
 
@@ -167,55 +276,42 @@ def _used_in(folder: str) -> list[tuple[str, Role, StoredFile]]:
     return [(name, role, file) for name in names for role, file in used_by(os.path.join(folder, name))]
 
 
-def check_unused(
-    program: str,
-    own: Used,
-    role: Role,
-    written: Mapping[StoredFile, str | None],
-    index: str | None,
-    advice: str = "",
-) -> None:
+def _check_unused(program: str, own: Used, role: Role, written: Mapping[StoredFile, str], index: str | None) -> None:
     """Raises an ExportError if artifacts need files as they are that a program at this path would replace.
 
     It may replace the files that it had for the same role (`own` is what `used_by` says of the program that is there),
     whoever else uses them, and files that no artifact in its folder uses. `written` has the new files, and where they
-    are now, if they are written already; `index` is the path of the index that would be replaced, if there are several.
-    By default, the advice is what `save` allows.
+    are now; `index` is the path of the index that would be replaced, if there are several.
     """
     folder, name = os.path.split(program)
     all_used = None
     new = {file.name: (file, path) for file, path in written.items()}
-    for target in [*new, *(shard for shard in (_shards(index) if index else ()) if shard not in new)]:
+
+    def in_use(target: str, other_role: Role, user: str) -> ExportError:
+        advice = f"save under another path{', or name another file with weights=' if role == 'weights' else ''}"
+        if role == "cases" and user == name:
+            advice = "save it with its weights in another file first, with weights="
         path = os.path.join(folder, target) if target in new else index
+        return ExportError(
+            f"saving {role} of {name!r}: expected {path!r} to be missing, or a file that no artifact needs, found the "
+            f"{other_role} of {user!r}, which would be lost: {advice}"
+        )
+
+    for target in dict.fromkeys([*new, *(_shards(index) if index else ())]):
         for other_role, file in own:
             if other_role != role and _are_one(file.name, target):
-                raise _in_use(role, path, other_role, name, name, advice)
+                raise in_use(target, other_role, name)
         found = _there(os.path.join(folder, target))
-        if found is None or (role, found) in own or _is_equal(folder, found, *new.get(target, (None, None))):
+        if found is None or (role, found) in own:
+            continue
+        file, path = new.get(target, (None, ""))
+        # Equal digests can be forged.
+        if file is not None and file[1:] == found[1:] and filecmp.cmp(os.path.join(folder, target), path, False):
             continue
         all_used = _used_in(folder) if all_used is None else all_used
         for user, other_role, file in all_used:
             if file[1:] == found[1:] and _are_one(file.name, target):
-                raise _in_use(role, path, other_role, user, name, advice)
-
-
-def _is_equal(folder: str, found: StoredFile, new: StoredFile | None, path: str | None) -> bool:
-    """Whether a file that is there is the same as a new one. One that is written already is compared with it byte for
-    byte, because equal digests can be forged.
-    """
-    is_equal = new is not None and found[1:] == new[1:]
-    return is_equal and (path is None or filecmp.cmp(os.path.join(folder, found.name), path, shallow=False))
-
-
-def _in_use(role: Role, path: str | None, other_role: Role, user: str, name: str, advice: str) -> ExportError:
-    if not advice and role == "cases" and user == name:
-        advice = "save it with its weights in another file first, with weights="
-    elif not advice:
-        advice = f"save under another path{', or name another file with weights=' if role == 'weights' else ''}"
-    return ExportError(
-        f"saving {role} of {name!r}: expected {path!r} to be missing, or a file that no artifact needs, found the "
-        f"{other_role} of {user!r}, which would be lost: {advice}"
-    )
+                raise in_use(target, other_role, user)
 
 
 def _are_one(name: str, other: str) -> bool:
@@ -261,7 +357,7 @@ class Unpacking:
                 path = os.path.join(folder, file.second_name)
             if path not in self._planned:
                 self._planned[path] = file
-                if not _says_so(path, file):
+                if (there := _there(path)) is None or there[1:] != file[1:]:
                     refuse_existing(path)
             found.append((path, number))
         return found
@@ -274,17 +370,10 @@ class Unpacking:
             file = tensors.table.files[number]
             own = [s for s, t in zip(sources, tensors.table.tensors, strict=True) if t.file == number]
             if not _is_whole(path, file, own):
-                writing.write_again(path, own, file.size, file.content)
+                write_again(path, own, file.size, file.content)
                 _whole.add(_identity(reading.open_file(path), own))
                 written += file.size
         return written
-
-
-def _says_so(path: str, file: StoredFile) -> bool:
-    """Whether there is a file that says that it is this one."""
-    with contextlib.suppress(WeightsError, OSError):
-        return reading.open_file(path).is_same(file)
-    return False
 
 
 def _is_whole(path: str, file: StoredFile, tensors: list[Source]) -> bool:
