@@ -159,7 +159,7 @@ def _explained(path: str) -> Generator[None]:
 
 def difference(expected: Stored, found: Array) -> str | None:
     """How a result differs from the expected one by more than rounding; None if it does not."""
-    from jaxexp._compat.rounding import differing
+    from jaxexp._compat.migrate import differing
 
     if expected.shape != found.shape:
         return f"expected shape {cut(str(expected.shape))}, found {found.shape}"

@@ -256,7 +256,8 @@ def compatibility_of(buffer: Any) -> Compatibility:
         vjp_order=sum(1 for _ in chain(artifact)) - 1,
         readers=_readers(reasons),
         refusals=tuple(Refusal(first, last, reason) for first, last, reason in _runs(reasons) if reason is not None),
-        jaxexp_readers=_read_by_jaxexp(facts),
+        # jaxexp reads every layout, if jaxlib parses the module.
+        jaxexp_readers=_readers([(r, _too_new(r, facts)) for r in RELEASES if r.number >= _jax.OLDEST_JAX]),
         loaded_here=loaded,
         unreadable_here=unreadable,
         jax_export_version=jax.__version__,
@@ -331,20 +332,13 @@ def _why_not(release: Release, facts: _Facts, expired: bool = False) -> str | No
             return "an expired layout (of JAX 0.8.1 or older)"
     if not facts.listed and release.number < table.INDICES:
         return "a newer layout (types and shardings only by index)"
-    if too_new := _too_new(release, facts):
-        return f"the module contains {listed(too_new)}"
-    return None
+    return _too_new(release, facts)
 
 
-def _too_new(release: Release, facts: _Facts) -> list[str]:
-    """The parts of a module that are newer than a release can read, with jaxexp or without."""
-    return [what for first, what in stablehlo.needs(facts.head) if first.number > release.number]
-
-
-def _read_by_jaxexp(facts: _Facts) -> tuple[tuple[str, str], ...]:
-    """The releases on which jaxexp, which reads every layout, has a jaxlib that parses the module."""
-    supported = [release for release in RELEASES if release.number >= _jax.OLDEST_JAX]
-    return _readers([(release, "a newer module" if _too_new(release, facts) else None) for release in supported])
+def _too_new(release: Release, facts: _Facts) -> str | None:
+    """Why a release cannot read the module, with jaxexp or without; None if it can."""
+    parts = [what for first, what in stablehlo.needs(facts.head) if first.number > release.number]
+    return f"the module contains {listed(parts)}" if parts else None
 
 
 def _readers(reasons: list[tuple[Release, str | None]]) -> tuple[tuple[str, str], ...]:

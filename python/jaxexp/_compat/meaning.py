@@ -15,7 +15,6 @@ import jax
 from jaxexp import _jax, _native
 from jaxexp._kernel.codec import binding
 from jaxexp._kernel.function import vjps
-from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.module import locations, mlir
 from jaxexp._kernel.releases.table import RELEASES, number
 
@@ -26,7 +25,16 @@ _CALLING_CONVENTION = 10  # one for all: it only says which readers an artifact 
 def meaning_of(exported: Any, weights: Sequence[bytes]) -> str:
     """The SHA-256 digest of a function with its VJPs, and of its weights' digests, as a hexadecimal number."""
     binding.bind()
-    chain = [_without_names(function) for function in vjps.stored_chain(exported)]
+    chain = [
+        dataclasses.replace(
+            function,
+            fun_name="",
+            calling_convention_version=_CALLING_CONVENTION,
+            mlir_module_serialized=canonical(bytes(function.mlir_module_serialized)),
+            _get_vjp=None,
+        )
+        for function in vjps.stored_chain(exported)
+    ]
     found = hashlib.sha256(_FIRST_BYTES)
     parts: list[bytes | bytearray] = [_native.encode(chain, "", _native.Form(), None), *weights]
     for part in parts:
@@ -35,26 +43,12 @@ def meaning_of(exported: Any, weights: Sequence[bytes]) -> str:
     return found.hexdigest()
 
 
-def _without_names(function: ExportedData) -> ExportedData:
-    return dataclasses.replace(
-        function,
-        fun_name="",
-        calling_convention_version=_CALLING_CONVENTION,
-        mlir_module_serialized=canonical(bytes(function.mlir_module_serialized)),
-        _get_vjp=None,
-    )
-
-
 # What the names of the user's arguments are written as.
 _NAMES_OF_VALUES = ("jax.result_info", "jax.arg_info")
 
 
 def canonical(serialized: bytes) -> bytes:
-    """A serialized module without names, in the oldest version of StableHLO that can express it.
-
-    Raises:
-        ModuleError: the bytes are not a module.
-    """
+    """A serialized module without names, in the oldest version of StableHLO that can express it."""
     with mlir.reading(), _jax.make_ir_context() as context:
         module = mlir.parse(serialized, context)
         locations.reduce(module, "none")

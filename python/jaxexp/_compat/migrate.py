@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from jaxexp import _jax
+from jaxexp._api.cases.comparing import rounding
 from jaxexp._api.exported import Exported, reader
 from jaxexp._errors import ExportError, ExportTypeError, ModuleError, UnsupportedError, cause
 from jaxexp._kernel.call.sizes import checked_sizes
@@ -22,7 +23,6 @@ from jaxexp._kernel.write.reader import check_choice
 from jaxexp._kernel.write.serialize import serialize
 
 from .compatibility import Compatibility, compatibility_of
-from .rounding import differing
 
 
 def migrated(
@@ -82,10 +82,17 @@ def _renamed(
 
 def _up_to_date(old: Exported) -> Exported:
     """The same function and VJPs, with all outdated parts replaced."""
+    module, version = _module_up_to_date(old), old.calling_convention_version
+    if version < OLDEST_VERSION and old.ordered_effects:
+        raise UnsupportedError(
+            f"{old.fun_name} has ordered effects {old.ordered_effects} and calling convention {version}, which passes "
+            f"their tokens in another way than version {OLDEST_VERSION}, the oldest that is read today: "
+            "export it again"
+        )
     return dataclasses.replace(
         old,
-        mlir_module_serialized=_module_up_to_date(old),
-        calling_convention_version=_convention_up_to_date(old),
+        mlir_module_serialized=module,
+        calling_convention_version=max(version, OLDEST_VERSION),  # without tokens it is the same
         _get_vjp=(lambda _: _up_to_date(old.vjp())) if old.has_vjp() else None,
     )
 
@@ -96,19 +103,6 @@ def _module_up_to_date(old: Exported) -> bytes:
         module = runnable.parse(old, context)
         composites.check(module)
         return mlir.serialize(module)
-
-
-def _convention_up_to_date(old: Exported) -> int:
-    version = old.calling_convention_version
-    if version >= OLDEST_VERSION:
-        return version
-    if old.ordered_effects:
-        raise UnsupportedError(
-            f"{old.fun_name} has ordered effects {old.ordered_effects} and calling convention {version}, which passes "
-            f"their tokens in another way than version {OLDEST_VERSION}, the oldest that is read today: "
-            "export it again"
-        )
-    return OLDEST_VERSION  # without tokens it is the same
 
 
 def _check_signatures(old: Exported, migrated: Exported, named_shardings: bool) -> None:
@@ -158,6 +152,16 @@ def _check_results(old: Exported, migrated: Exported, args: Sequence[Any], kwarg
                 f"{old.fun_name} would not be the same function after migration: with the given inputs, result {i} "
                 f"was {expected}, and is {found}"
             )
+
+
+def differing(expected: Any, found: Any) -> Any:
+    """Which numbers of two arrays of one shape differ by more than rounding to the dtype of the first one."""
+    if not _jax.issubdtype(expected.dtype, np.inexact):
+        return expected != found
+    wide = np.complex128 if _jax.issubdtype(expected.dtype, np.complexfloating) else np.float64
+    largest = np.max(np.abs(expected), initial=0, where=np.isfinite(expected))
+    tolerance = rounding(expected.dtype) * float(largest)
+    return ~np.isclose(found.astype(wide), expected.astype(wide), rtol=0, atol=tolerance, equal_nan=True)
 
 
 def _jax_leaves(results: Any) -> list[Any]:

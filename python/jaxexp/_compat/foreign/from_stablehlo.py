@@ -6,27 +6,44 @@ import ast
 import collections
 import contextlib
 import dataclasses
+import functools
+import graphlib
 import itertools
+import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
 from jaxexp import _jax
 from jaxexp._api.exported import Exported
-from jaxexp._errors import ExportError, ExportTypeError, ForeignModuleError, UnsupportedError, cause, in_one_line
-from jaxexp._kernel.artifact.words import check_flags
+from jaxexp._errors import (
+    ExportError,
+    ExportTypeError,
+    ForeignModuleError,
+    ModuleError,
+    UnsupportedError,
+    UnsupportedModuleError,
+    cause,
+    in_one_line,
+)
+from jaxexp._kernel.artifact import module_head
+from jaxexp._kernel.artifact.operations import OPERATIONS
+from jaxexp._kernel.artifact.words import check_flags, listed
 from jaxexp._kernel.codec.dtypes import has_number
 from jaxexp._kernel.export.export import Exporting
 from jaxexp._kernel.export.lower import check_platforms, default_export_platform, platform_names
 from jaxexp._kernel.function import sharding
 from jaxexp._kernel.function.convention import NEWEST_VERSION
-from jaxexp._kernel.function.data import E, ExportedData
+from jaxexp._kernel.function.data import E
 from jaxexp._kernel.function.safety_check import DisabledSafetyCheck
 from jaxexp._kernel.function.vjps import DerivedVjp
-from jaxexp._kernel.module import locations, mlir
+from jaxexp._kernel.module import from_gspmd, locations, mlir
 from jaxexp._kernel.module import main as mains
 from jaxexp._kernel.module.custom_calls import check_stable
 from jaxexp._kernel.module.meshes import of_operation
@@ -34,12 +51,367 @@ from jaxexp._public import public
 from jaxexp._readback.array_type import DTYPES, is_wide
 from jaxexp._readback.read_back import on_any_platform
 
-from . import module as modules
 from . import source
-from .module import INDEX, entry_of, name_of, names_of, parse, partitions_of, tidy, with_results_at
+from .source import DIALECTS, other_dialects
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+
+# --- the module: parsed, refused if it is not all StableHLO, and tidied until only `main` is public -------------------
+
+
+# What tools that convert HLO leave at operations: layouts, and remarks of TensorFlow. They do not change what is
+# computed. Neither does any attribute of another dialect, which compilers may drop.
+_REMARKS = {"xla_shape", "result_layout", "mhlo.frontend_attributes"}
+_OF_OPERATIONS = ("mhlo.", "sdy.", "stablehlo.", "chlo.")
+_ALIAS = "tf.aliasing_output"
+_OF_VALUES = {_ALIAS, "jax.buffer_donor", "sdy.sharding", "mhlo.sharding"}
+_OF_FUNCTIONS = {"sym_name", "function_type", "sym_visibility", "arg_attrs", "res_attrs"}
+_NAMES = "jax.arg_info", "jax.result_info"  # of values of main
+_MOST_DEVICES = 2**20
+_SYMBOL = "@{}".format
+INDEX = "jax.global_constant"  # of an argument of main that is not one of the function
+
+
+def parse(bytecode: bytes, context: Any) -> Any:
+    """A module, in an MLIR context that is entered."""
+    try:
+        head = module_head.read(bytecode)
+        others = [name for name in head.operations if name.partition(".")[0] not in DIALECTS]
+        if others := others or [f"{name}.*" for name in head.dialects - DIALECTS]:
+            raise UnsupportedError(other_dialects(sorted(others)))
+        if module_head.stablehlo_of(module_head.producer(bytecode)) is None:
+            raise UnsupportedError("the module has types or attributes that StableHLO's portable artifacts cannot hold")
+        return mlir.parse(bytecode, context)
+    except UnsupportedModuleError as error:
+        raise UnsupportedError(
+            f"the module is {error.found.partition('; ')[0]}, and the installed jaxlib knows StableHLO "
+            f"{_jax.newest_stablehlo()}: let its producer write it for that version, or use a newer JAX"
+        ) from error
+    except ModuleError as error:
+        raise ForeignModuleError("", error.expected, error.found) from error
+
+
+def entry_of(module: Any, name: str | None) -> str:
+    """The name of the function that a module is called by: the given one, `main`, or the only public one."""
+    functions = {_symbol(f): f for f in _functions(module)}
+    public = [n for n, f in functions.items() if _text(f.attributes, "sym_visibility") in (None, "public")]
+    if name is not None:
+        if name not in functions:
+            raise ForeignModuleError(
+                "", f"a function @{name}, as entry= says", f"functions {listed(functions, _SYMBOL)}"
+            )
+        return name
+    if "main" in public:
+        return "main"
+    if len(public) != 1:
+        found = f"{len(public)} of them, {listed(public, _SYMBOL)}: choose one with entry=" if public else "none"
+        raise ForeignModuleError("", "a module with one public function, or one that is @main", found)
+    return public[0]
+
+
+def tidy(module: Any, entry: str) -> int:
+    """Makes one function the public `main` and drops everything that is not computed or called. Shardings become
+    those of Shardy. Returns the number of devices.
+    """
+    ir = _jax.ir
+    symbols = ir.SymbolTable(module.operation)
+    for function in _functions(module):
+        name = _symbol(function)
+        function.attributes["sym_visibility"] = ir.StringAttr.get("public" if name == entry else "private")
+    if entry != "main":
+        if "main" in symbols:
+            _rename(symbols, "main", mlir.free_name("main_0", symbols))
+        _rename(symbols, entry, "main")
+    mlir.run_passes(module, "symbol-dce")
+    for name in (operation.operation.name for operation in module.body.operations):
+        if name not in ("func.func", "sdy.mesh"):
+            raise UnsupportedError(f"the module has a {name} at its top, where an artifact has only functions")
+    _check_calls(module)
+    bring_up_to_date(module)
+    frontend = module.operation.attributes.get("mhlo.frontend_attributes")
+    if isinstance(frontend, ir.DictAttr) and "xla.sdy.meshes" in frontend:
+        raise UnsupportedError(
+            "the module has Shardy's meshes as mhlo.frontend_attributes: let its producer write the dialect sdy"
+        )
+    partitions = _partitions(module)
+    for operation in mlir.iter_operations(module):
+        if operation.name not in ("builtin.module", "func.func"):
+            _drop(operation, {n for n in map(str, operation.attributes) if _is_remark(operation, n)})
+    for function in _functions(module):
+        _drop(function.operation, {*map(str, function.attributes)} - _OF_FUNCTIONS)
+        _keep_of_values(function, is_main=_symbol(function) == "main")
+    attributes = module.operation.attributes
+    _drop(module.operation, {*map(str, attributes)} - {"sym_name"})
+    number = ir.IntegerType.get_signless(32)
+    attributes["mhlo.num_partitions"] = ir.IntegerAttr.get(number, partitions)
+    attributes["mhlo.num_replicas"] = ir.IntegerAttr.get(number, 1)
+    _to_shardy(module, partitions)
+    return partitions
+
+
+def names_of(module: Any) -> tuple[list[str | None], list[str | None]]:
+    """The names of main's arguments and results, where its attributes or locations have them."""
+    main = _jax.ir.SymbolTable(module.operation)["main"]
+    places = (argument.location for argument in main.arguments)
+    arguments = [
+        _text(_jax.ir.DictAttr(attributes), _NAMES[0]) or _place(at)
+        for attributes, at in zip(mlir.argument_attributes(module), places, strict=True)
+    ]
+    return arguments, [_text(_jax.ir.DictAttr(entry), _NAMES[1]) for entry in mlir.result_attributes(main)]
+
+
+def with_results_at(attributes: Any, places: Mapping[int, int]) -> Any:
+    """The attributes of an argument, for a function whose results have another order: its memory goes to the same
+    result, if that is still there: `places` has where each result is now."""
+    ir = _jax.ir
+    entry = ir.DictAttr(attributes)
+    if _ALIAS not in entry:
+        return attributes
+    known = dict(mlir.items(entry))
+    index = known.pop(_ALIAS).value
+    if index in places:
+        known[_ALIAS] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), places[index])
+    return ir.DictAttr.get(known)
+
+
+@contextlib.contextmanager
+def named(file: str | None) -> Generator[None]:
+    """A context that adds the name of a file to errors about the module in it."""
+    try:
+        yield
+    except ForeignModuleError as error:
+        error.file = file
+        raise
+    except UnsupportedError as error:
+        where = "importing a module" if file is None else f"importing {file!r}"
+        raise UnsupportedError(f"{where}: {error}") from cause(error.__cause__ or error)
+
+
+def _functions(module: Any) -> list[Any]:
+    return [operation for operation in module.body.operations if isinstance(operation, _jax.func_op)]
+
+
+def _rename(symbols: Any, old: str, new: str) -> None:
+    symbol = symbols[old]
+    _jax.ir.SymbolTable.replace_all_symbol_uses(old, new, symbol.operation.parent)
+    symbols.set_symbol_name(symbol, new)
+
+
+def _check_calls(module: Any) -> None:
+    """Refuses functions that call themselves, also by others: compilers would follow them until their stack ends."""
+    callees = {
+        _symbol(function): {
+            called.value
+            for operation in mlir.iter_operations(function)
+            for called in (operation.attributes.get("callee"), operation.attributes.get("decomposition"))
+            if isinstance(called, _jax.ir.FlatSymbolRefAttr)
+        }
+        for function in _functions(module)
+    }
+    try:
+        graphlib.TopologicalSorter(callees).prepare()
+    except graphlib.CycleError as error:
+        raise ForeignModuleError(
+            "", "functions that do not call themselves", listed(error.args[1], _SYMBOL)
+        ) from cause(error)
+
+
+def _partitions(module: Any) -> int:
+    replicas = _count(module, "mhlo.num_replicas")
+    if replicas != 1:
+        raise UnsupportedError(
+            f"the module is for {replicas} replicas, which exported functions do not have: let its producer partition "
+            "it (num_partitions) instead"
+        )
+    sizes = [_count(module, "mhlo.num_partitions")]
+    for mesh in (o for o in module.body.operations if o.operation.name == "sdy.mesh"):
+        axes = _jax.sdy.MeshAttr(mesh.attributes["mesh"]).axes
+        sizes.append(math.prod(_jax.sdy.MeshAxisAttr(axis).size for axis in axes))
+    if max(sizes) > _MOST_DEVICES:
+        raise ForeignModuleError("", f"a module for at most {_MOST_DEVICES:,} devices", f"one for {max(sizes):,}")
+    return max(sizes)
+
+
+def _count(module: Any, name: str) -> int:
+    attribute = module.operation.attributes.get(name)
+    if attribute is None:
+        return 1
+    if not isinstance(attribute, _jax.ir.IntegerAttr) or attribute.value < 1:
+        raise ForeignModuleError("", f"a number of devices as {name}", str(attribute))
+    return int(attribute.value)
+
+
+def _to_shardy(module: Any, partitions: int) -> None:
+    for operation in mlir.iter_operations(module):
+        for attributes in (operation.attributes, *_of_values(operation)):
+            sharding = _get(attributes, "mhlo.sharding")
+            if sharding is not None and not (_text(attributes, "mhlo.sharding") or "").startswith("{"):
+                raise ForeignModuleError("", "shardings as text, such as {replicated}", str(sharding))
+    try:
+        from_gspmd.to_shardy(module, partitions)
+    except from_gspmd.NotExpressibleError as error:
+        raise UnsupportedError(f"the module has {error}, which no mesh of Shardy's expresses") from cause(error)
+
+
+def _is_remark(operation: Any, name: str) -> bool:
+    if operation.name == "stablehlo.custom_call":  # its target may read them
+        return False
+    return name in _REMARKS or ("." in name and not name.startswith(_OF_OPERATIONS))
+
+
+def _drop(operation: Any, names: set[str]) -> None:
+    for name in names:
+        del operation.attributes[name]
+
+
+def _keep_of_values(function: Any, *, is_main: bool) -> None:
+    """Drops what the attributes of a function's arguments and results say beside donation, shardings and names."""
+    ir = _jax.ir
+    results = len(function.type.results)
+    for group in ("arg_attrs", "res_attrs"):
+        if group not in function.attributes:
+            continue
+        kept = []
+        for entry in map(ir.DictAttr, ir.ArrayAttr(function.attributes[group])):
+            known = dict(mlir.items(entry))
+            if is_main:
+                _check_argument(known, results)
+            kept.append(
+                ir.DictAttr.get({n: a for n, a in known.items() if n in _OF_VALUES or (is_main and n in _NAMES)})
+            )
+        function.attributes[group] = ir.ArrayAttr.get(kept)
+
+
+def _check_argument(attributes: dict[str, Any], results: int) -> None:
+    if INDEX in attributes:
+        raise UnsupportedError(
+            "the module takes a platform or dimensions as arguments, as the modules of jax.export do: load the "
+            "artifact that it is from"
+        )
+    memory = attributes.get("mhlo.memory_kind")
+    if memory is not None and memory != _jax.ir.StringAttr.get("device"):
+        raise UnsupportedError(f"the module has an argument or a result in the memory {memory}")
+    aliased = attributes.get(_ALIAS)
+    if aliased is not None and not (isinstance(aliased, _jax.ir.IntegerAttr) and 0 <= aliased.value < results):
+        raise ForeignModuleError(
+            "", f"arguments that give their memory to one of {results} results", f"{_ALIAS} = {aliased}"
+        )
+
+
+def _of_values(operation: Any) -> list[Any]:
+    """The attributes of the arguments and results of a function; nothing for other operations."""
+    groups = (operation.attributes.get(group) for group in ("arg_attrs", "res_attrs"))
+    return [_jax.ir.DictAttr(entry) for group in groups if group is not None for entry in _jax.ir.ArrayAttr(group)]
+
+
+def _text(attributes: Any, name: str) -> str | None:
+    """An attribute that is text; None if there is none, or no text."""
+    attribute = _get(attributes, name)
+    with contextlib.suppress(UnicodeDecodeError):
+        return attribute.value_bytes.decode() if isinstance(attribute, _jax.ir.StringAttr) else None
+    return None
+
+
+def _get(attributes: Any, name: str) -> Any:
+    """An attribute of an operation or in a dictionary, whose `get` makes dictionaries; None if there is none."""
+    return attributes[name] if name in attributes else None  # noqa: SIM401
+
+
+def _symbol(operation: Any) -> str:
+    """The name of a function; a ForeignModuleError if it is not UTF-8."""
+    name = _text(operation.attributes, "sym_name")
+    if name is None:
+        raise ForeignModuleError("", "functions whose names are UTF-8", str(operation.attributes["sym_name"]))
+    return name
+
+
+def _place(location: Any) -> str | None:
+    """The name in a location."""
+    try:
+        return location.name_str if isinstance(location, _jax.ir.NameLoc) else None
+    except RuntimeError:  # it is not UTF-8
+        return None
+
+
+def name_of(module: Any) -> str | None:
+    """The name of a module, if it has one."""
+    return _text(module.operation.attributes, "sym_name")
+
+
+def bring_up_to_date(module: Any) -> None:
+    """Replaces what has a newer form, in place; the module's MLIR context is entered."""
+    _jax.hlo.register_stablehlo_passes()
+    mlir.run_passes(module, "func.func(stablehlo-legalize-deprecated-ops{fail-on-unused=false})")
+    for target, call in mlir.custom_calls(module):
+        # What a translation from HLO makes of operations that StableHLO does not have.
+        if target.startswith("mhlo.") and "mhlo.attributes" in call.attributes:
+            said = call.attributes["mhlo.attributes"]
+            if isinstance(said, _jax.ir.DictAttr):
+                _to_chlo(call, target.removeprefix("mhlo."), said)
+    for operation in mlir.iter_operations(module, innermost_first=True):
+        if operation.name in _BATCH_NORM:
+            _write_out(module, operation)
+        elif operation.name in ("stablehlo.reshape", "stablehlo.transpose") and _changes_nothing(operation):
+            mlir.replace(operation, operation.operands)
+
+
+def _to_chlo(call: Any, name: str, said: Any) -> None:
+    attributes: dict[str, Any] = {}
+    if name == "topk":
+        if {name for name, _ in mlir.items(said)} != {"k", "largest"} or str(said["largest"]) != "true":
+            return
+        name, attributes = "top_k", {"k": said["k"]}
+    elif len(said):
+        return
+    if f"chlo.{name}" not in OPERATIONS:
+        return
+    with _jax.ir.InsertionPoint(call), call.location:
+        types = [result.type for result in call.results]
+        made = _jax.ir.Operation.create(
+            f"chlo.{name}", results=types, operands=list(call.operands), attributes=attributes
+        )
+    try:
+        made.verify()
+    except _jax.ir.MLIRError:  # the call has other operands or results: `check_stable` refuses it
+        made.erase()
+    else:
+        mlir.replace(call, made.results)
+
+
+def _changes_nothing(operation: Any) -> bool:
+    """Whether a reshape or a transposition returns what it gets. HLO marks arguments and results with such."""
+    if operation.operands[0].type != operation.results[0].type:
+        return False
+    if operation.name == "stablehlo.reshape":
+        return bool(operation.results[0].type.has_static_shape)
+    return [*operation.attributes["permutation"]] == [*range(operation.results[0].type.rank)]
+
+
+def _batch_norm(feature: int, epsilon: float, x: Any, scale: Any, offset: Any, *given: Any) -> Sequence[Any]:
+    """Batch normalization: by a given mean and variance, or by those of the batch, which it returns then."""
+    axes = tuple(axis for axis in range(x.ndim) if axis != feature)
+    mean, variance = given or (jnp.mean(x, axes), jnp.var(x, axes))
+    of_all = [lax.broadcast_in_dim(array, x.shape, (feature,)) for array in (scale, offset, mean, variance)]
+    scale, offset, center, spread = of_all
+    normalized = scale * (x - center) * lax.rsqrt(spread + np.asarray(epsilon, x.dtype)) + offset
+    return [normalized] if given else [normalized, mean, variance]
+
+
+_BATCH_NORM = "stablehlo.batch_norm_training", "stablehlo.batch_norm_inference"
+
+
+def _write_out(module: Any, operation: Any) -> None:
+    """Replaces a batch normalization, which JAX does not lower anything to. One of unknown shapes stays."""
+    types = [operand.type for operand in operation.operands]
+    if not all(type_.has_static_shape for type_ in types):
+        return
+    avals = [_jax.ShapedArray(tuple(type_.shape), DTYPES[str(type_.element_type)]) for type_ in types]
+    feature, epsilon = (operation.attributes[name].value for name in ("feature_index", "epsilon"))
+    function = functools.partial(_batch_norm, feature, epsilon)
+    with jax.enable_x64(True), _jax.ir.InsertionPoint(operation), operation.location:
+        mlir.replace(operation, mains.lowered_inline(function, module, avals, list(operation.operands)))
 
 
 # --- the signature of `main`: abstract values and shardings, from its types and attributes ----------------------------
@@ -49,15 +421,7 @@ Shape = tuple[Any, ...]
 
 
 def check_signature(types: Sequence[Any], what: str) -> None:
-    """Compares types of `main` with what an artifact can have.
-
-    Args:
-        types: the types.
-        what: "argument" or "result", for the message.
-
-    Raises:
-        UnsupportedError: a value is no array, or JAX has no such array.
-    """
+    """Raises an UnsupportedError if a value of `main`, a `what` in messages, is no array, or one that JAX lacks."""
     for index, type_ in enumerate(types):
         value = f"{what} {index} of the module"
         if not isinstance(type_, _jax.ir.RankedTensorType):
@@ -155,12 +519,7 @@ _RESULT = re.compile(rf"(?:result)?((?:{_STEP_OF_PATH}){{0,64}})")
 
 
 class Arrangement(NamedTuple):
-    """A tree, and for each leaf the index of the module's argument or result.
-
-    Attributes:
-        tree: the tree of the call.
-        order: the indices.
-    """
+    """The tree of a call, and for each leaf the index of the module's argument or result."""
 
     tree: Any
     order: tuple[int, ...]
@@ -174,21 +533,14 @@ class Arrangement(NamedTuple):
 def of_arguments(
     names: Sequence[str | None], args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
 ) -> Arrangement:
-    """The tree of the arguments.
-
-    Args:
-        names: the names that the module has for them.
-        args, kwargs: what the caller passes in a call, with indices in the place of arrays; None for both if the
-            module decides.
-
-    Raises:
-        ExportError: an index is not one of an argument, or not all of them are there once.
+    """The tree of the arguments: what a call passes, with indices in the place of arrays; if both are None, the names
+    that the module has for them decide.
     """
     if args is None and kwargs is None:
         return Arrangement(jax.tree_util.tree_structure((_named_arguments(names), {})), tuple(range(len(names))))
     found = _given(((*(args or ()),), dict(kwargs or {})), len(names), "args and kwargs", "argument")
     if missing := sorted({*range(len(names))} - {*found.order}):
-        raise ExportError(f"args and kwargs have to name each argument of the module; {_list(missing)} is missing")
+        raise ExportError(f"args and kwargs have to name each argument of the module; {listed(missing)} is missing")
     return found
 
 
@@ -208,18 +560,14 @@ def _given(tree: Any, count: int, option: str, what: str) -> Arrangement:
             else f"{option}: the module has no {what}s, not {len(leaves)}"
         )
     if twice := sorted(leaf for leaf, times in collections.Counter(leaves).items() if times > 1):
-        raise ExportError(f"{option} has the {what} {_list(twice)} more than once")
+        raise ExportError(f"{option} has the {what} {listed(twice)} more than once")
     return Arrangement(structure, tuple(leaves))
-
-
-def _list(indices: Sequence[int]) -> str:
-    return ", ".join(map(str, indices))
 
 
 def _named_arguments(names: Sequence[str | None]) -> tuple[Any, ...]:
     """The arguments as JAX's names say; one after the other if these do not say it."""
     matches = [_ARGUMENT.fullmatch(name or "") for name in names]
-    found = _nested([(match[1], *_steps(match[2])) for match in matches if match is not None])
+    found = _nested({(match[1], *_steps(match[2])): i for i, match in enumerate(matches) if match is not None})
     top = tuple(found.values()) if isinstance(found, dict) else None
     return top if top is not None and _is_in_order(top, len(names)) else tuple(range(len(names)))
 
@@ -227,8 +575,8 @@ def _named_arguments(names: Sequence[str | None]) -> tuple[Any, ...]:
 def _named_results(names: Sequence[str | None]) -> Any:
     flat: Any = tuple(range(len(names))) if len(names) != 1 else 0
     matches = [None if name is None else _RESULT.fullmatch(name) for name in names]
-    found = _nested([_steps(match[1]) for match in matches if match is not None])
-    return found if found is not None and _is_in_order(found, len(names)) else flat
+    found = _nested({_steps(match[1]): i for i, match in enumerate(matches) if match is not None})
+    return found if found and _is_in_order(found, len(names)) else flat
 
 
 def _steps(text: str) -> tuple[str | int, ...]:
@@ -238,31 +586,19 @@ def _steps(text: str) -> tuple[str | int, ...]:
         return (text,)
 
 
-def _nested(paths: Sequence[tuple[str | int, ...]]) -> Any | None:
-    """The tree with leaf i at paths[i], of dicts and tuples; None if there is none."""
-    root: dict[Any, Any] = {}
-    for leaf, path in enumerate(paths):
-        node = root
-        for step in (None, *path[:-1]) if path else ():
-            node = node.setdefault(step, {})
-            if not isinstance(node, dict):
-                return None
-        last = path[-1] if path else None
-        if last in node:
-            return None
-        node[last] = leaf
-    return _as_tree(root.get(None))
-
-
-def _as_tree(node: Any) -> Any | None:
-    if not isinstance(node, dict):
-        return node
-    children = {key: _as_tree(child) for key, child in node.items()}
-    if None in children.values():
+def _nested(leaves: Mapping[tuple[str | int, ...], int]) -> Any | None:
+    """The tree with these leaves at their paths, of dicts and tuples; None if there is none."""
+    if () in leaves:
+        return leaves[()] if len(leaves) == 1 else None
+    inside: dict[str | int, dict[tuple[str | int, ...], int]] = {}
+    for path, leaf in leaves.items():
+        inside.setdefault(path[0], {})[path[1:]] = leaf
+    tree: dict[Any, Any] = {step: _nested(part) for step, part in inside.items()}
+    if None in tree.values():
         return None
-    if all(isinstance(key, str) for key in children):
-        return children
-    return tuple(children[i] for i in range(len(children))) if {*children} == {*range(len(children))} else None
+    if all(isinstance(step, str) for step in tree):
+        return tree
+    return tuple(tree[i] for i in range(len(tree))) if {*tree} == {*range(len(tree))} else None
 
 
 def _is_in_order(tree: Any, count: int) -> bool:
@@ -272,72 +608,48 @@ def _is_in_order(tree: Any, count: int) -> bool:
 # --- makes a function of a module: puts its parts together ------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Importing:
-    """The options of `from_stablehlo`, and the class of the function that it makes."""
-
-    made: type[ExportedData]
-    entry: str | None
-    name: str | None
-    platforms: tuple[str, ...]
-    shapes: Mapping[int, Any] | None
-    args: Sequence[Any] | None
-    kwargs: Mapping[str, Any] | None
-    results: Any
-    checks: Sequence[DisabledSafetyCheck]
-    differentiable: bool
-
-    def function(self, bytecode: bytes) -> Any:
-        """The function of a module.
-
-        Raises:
-            ForeignModuleError, UnsupportedError, ExportError: as `from_stablehlo` says.
-        """
-        with _jax.make_ir_context() as context, _jax.ir.Location.unknown(context):
-            module = parse(bytecode, context)
-            entry = entry_of(module, self.entry)
-            tidy(module, entry)
-            check_stable(module, {target for check in self.checks if (target := check.is_custom_call())})
-            types, result_types = _types(module)
-            check_signature(types, "argument")
-            check_signature(result_types, "result")
-            names, result_names = names_of(module)
-            arguments = of_arguments(names, self.args, self.kwargs)
-            results = of_results(result_names, self.results)
-            in_shapes = shapes_of_arguments([shape_of(type_) for type_ in types], self.shapes)
-            is_symbolic = any(map(_jax.is_symbolic_dim, (dim for shape in in_shapes for dim in shape)))
-            out_shapes = None
-            if is_symbolic:
-                out_shapes = shapes_of_results(in_shapes, lambda sizes: _result_shapes(_refined(module, sizes)))
-            elif _is_dynamic(module):
-                module = _refined(module, in_shapes)
-        with module.context as context, _jax.ir.Location.unknown(context):
-            if out_shapes is None:
-                out_shapes = _result_shapes(module)
-            exported = self._exported(module, entry, arguments, results, in_shapes, out_shapes, is_symbolic)
-        return as_written(exported) if self.differentiable else exported
-
-    def _exported(
-        self,
-        module: Any,
-        entry: str,
-        arguments: Arrangement,
-        results: Arrangement,
-        in_shapes: Sequence[Shape],
-        out_shapes: Sequence[Shape],
-        is_symbolic: bool,
-    ) -> Any:
+def _imported(
+    bytecode: bytes,
+    entry: str | None,
+    name: str | None,
+    platforms: tuple[str, ...],
+    shapes: Mapping[int, Any] | None,
+    args: Sequence[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+    wanted: Any,
+    checks: Sequence[DisabledSafetyCheck],
+) -> Exported:
+    """The function of a module, given the options of `from_stablehlo`."""
+    with _jax.make_ir_context() as context, _jax.ir.Location.unknown(context):
+        module = parse(bytecode, context)
+        entry = entry_of(module, entry)
+        nr_devices = tidy(module, entry)
+        check_stable(module, {target for check in checks if (target := check.is_custom_call())})
+        types, result_types = _types(module)
+        check_signature(types, "argument")
+        check_signature(result_types, "result")
+        names, result_names = names_of(module)
+        arguments = of_arguments(names, args, kwargs)
+        results = of_results(result_names, wanted)
+        in_shapes = shapes_of_arguments([shape_of(type_) for type_ in types], shapes)
+        is_symbolic = any(map(_jax.is_symbolic_dim, (dim for shape in in_shapes for dim in shape)))
+        out_shapes = None
+        if is_symbolic:
+            out_shapes = shapes_of_results(in_shapes, lambda sizes: _result_shapes(_refined(module, sizes)))
+        elif _is_dynamic(module):
+            module = _refined(module, in_shapes)
+    with module.context as context, _jax.ir.Location.unknown(context):
         types, result_types = _types(module)
         in_avals = avals(types, in_shapes)
-        out_avals = avals(result_types, out_shapes)
+        out_avals = avals(result_types, out_shapes or _result_shapes(module))
         shardings, result_shardings = shardings_of(module, in_avals, out_avals)
         chosen_avals = tuple(in_avals[i] for i in arguments.order)
-        is_specialized = is_symbolic or len(self.platforms) > 1
+        is_specialized = is_symbolic or len(platforms) > 1
         if is_specialized or not (arguments.is_flat and results.is_flat and len(results.order) == len(result_types)):
-            self._surround(module, arguments, results, chosen_avals if is_symbolic else None)
+            _surround(module, arguments, results, len(platforms) > 1, chosen_avals if is_symbolic else None)
         mains.say_whether_polymorphic(module, is_specialized)
-        return self.made(
-            fun_name=self.name or name_of(module) or entry,
+        return Exported(
+            fun_name=name or name_of(module) or entry,
             in_tree=arguments.tree,
             in_avals=chosen_avals,
             out_tree=results.tree,
@@ -346,11 +658,11 @@ class Importing:
             _out_named_shardings=tuple(result_shardings[i] for i in results.order),
             in_shardings_hlo=(None,) * len(arguments.order),
             out_shardings_hlo=(None,) * len(results.order),
-            nr_devices=partitions_of(module),
-            platforms=self.platforms,
+            nr_devices=nr_devices,
+            platforms=platforms,
             ordered_effects=(),
             unordered_effects=(),
-            disabled_safety_checks=self.checks,
+            disabled_safety_checks=checks,
             mlir_module_serialized=_serialized(module),
             calling_convention_version=NEWEST_VERSION,
             module_kept_var_idx=tuple(range(len(arguments.order))),
@@ -358,33 +670,33 @@ class Importing:
             _get_vjp=None,
         )
 
-    def _surround(
-        self, module: Any, arguments: Arrangement, results: Arrangement, symbolic: Sequence[Any] | None
-    ) -> None:
-        """Makes `main` take its arguments, and return its results, in the order of the call; before them, it takes the
-        platform, if there are several. `symbolic` are the abstract values of arguments with symbolic shapes."""
-        ir = _jax.ir
-        types, result_types = _types(module)
-        attributes = mlir.argument_attributes(module)
-        new_types = [types[i] for i in arguments.order]
-        places = {old: new for new, old in enumerate(results.order)}
-        new_attributes = [with_results_at(attributes[i], places) for i in arguments.order]
-        prefix = int(len(self.platforms) > 1)
-        if prefix:
-            new_types.insert(0, ir.RankedTensorType.get([], ir.IntegerType.get_signless(32)))
-            new_attributes.insert(0, ir.DictAttr.get({INDEX: ir.StringAttr.get("_platform_index")}))
-        back = sorted(range(len(types)), key=arguments.order.__getitem__)
 
-        def operands(given: Sequence[Any]) -> Sequence[Any]:
-            arrays = given[prefix:]
-            if symbolic is not None:  # for the assertions
-                mains.dim_values_of(module, symbolic, arguments.tree, arrays)
-            return [arrays[i] for i in back]
+def _surround(
+    module: Any, arguments: Arrangement, results: Arrangement, takes_platform: bool, symbolic: Sequence[Any] | None
+) -> None:
+    """Makes `main` take its arguments, and return its results, in the order of the call; before them, it takes the
+    platform, if there are several. `symbolic` are the abstract values of arguments with symbolic shapes."""
+    ir = _jax.ir
+    types, result_types = _types(module)
+    attributes = mlir.argument_attributes(module)
+    new_types = [types[i] for i in arguments.order]
+    places = {old: new for new, old in enumerate(results.order)}
+    new_attributes = [with_results_at(attributes[i], places) for i in arguments.order]
+    if takes_platform:
+        new_types.insert(0, ir.RankedTensorType.get([], ir.IntegerType.get_signless(32)))
+        new_attributes.insert(0, ir.DictAttr.get({INDEX: ir.StringAttr.get("_platform_index")}))
+    back = sorted(range(len(types)), key=arguments.order.__getitem__)
 
-        new_results = [result_types[i] for i in results.order]
-        mains.surround_main(
-            module, new_types, new_results, operands, argument_attributes=new_attributes, results=results.order
-        )
+    def operands(given: Sequence[Any]) -> Sequence[Any]:
+        arrays = given[takes_platform:]
+        if symbolic is not None:  # for the assertions
+            mains.dim_values_of(module, symbolic, arguments.tree, arrays)
+        return [arrays[i] for i in back]
+
+    new_results = [result_types[i] for i in results.order]
+    mains.surround_main(
+        module, new_types, new_results, operands, argument_attributes=new_attributes, results=results.order
+    )
 
 
 def _types(module: Any) -> tuple[list[Any], list[Any]]:
@@ -401,11 +713,7 @@ def _is_dynamic(module: Any) -> bool:
 
 
 def _refined(module: Any, in_shapes: Sequence[Shape]) -> Any:
-    """A copy of a module for these constant shapes, in a context of its own.
-
-    Raises:
-        UnsupportedError: the module refuses them, or they do not determine all other shapes.
-    """
+    """A copy of a module for these constant shapes, in a context of its own."""
     copied = mlir.copy(module)
     with copied.context as context, _jax.ir.Location.unknown(context):
         types, result_types = _types(copied)
@@ -450,11 +758,7 @@ class _ReadBackVjp(DerivedVjp):
 
 
 def as_written(exported: E) -> E:
-    """The function with VJPs of any order. The first is made now, so that a function without one is refused here.
-
-    Raises:
-        UnsupportedError: an operation has no derivative, or cannot be read back.
-    """
+    """The function with VJPs of any order. The first is made now, so that a function without one is refused here."""
     if _jax.any_symbolic(exported.in_avals):
         raise UnsupportedError("differentiable=True needs constant shapes: give sizes in shapes=, or leave it out")
 
@@ -492,37 +796,28 @@ _FIRST, _STEP = 6, 5
 
 
 def shapes_of_arguments(known: Sequence[_Known], given: Mapping[int, Any] | None) -> list[Shape]:
-    """The shapes of all arguments; the dimensions of the given ones may be symbolic.
-
-    Args:
-        known: the shapes in the module.
-        given: shapes by the index of the argument: texts such as "batch, 3", or tuples.
-
-    Raises:
-        ExportError: a shape is missing, or contradicts the module.
+    """The shapes of all arguments: those that are known in the module, and those that were given by the index of the
+    argument, as texts such as "batch, 3", or as tuples with symbolic dimensions.
     """
     given = dict(given or {})
     if wrong := [index for index in given if index not in range(len(known))]:
         raise ExportError(
             f"shapes= has the key {wrong[0]!r}, but the module has {len(known)} arguments, numbered from 0"
         )
-    scope = next((dim.scope for shape in given.values() for dim in _symbolic(shape)), None) or _jax.SymbolicScope()
+    dims = (dim for shape in given.values() if not isinstance(shape, str) for dim in shape)
+    scope = next((dim.scope for dim in dims if _jax.is_symbolic_dim(dim)), None) or _jax.SymbolicScope()
     found = []
     for index, shape in enumerate(known):
         if index in given:
             found.append(_agreed(index, shape, given[index], scope))
         elif None in shape:
             raise ExportError(
-                f"argument {index} of the module has the shape ({_text(shape)}): say its dimensions in shapes=, as "
+                f"argument {index} of the module has the shape ({_dims(shape)}): say its dimensions in shapes=, as "
                 f"names or sizes, such as shapes={{{index}: {_example(shape)!r}}}"
             )
         else:
             found.append(shape)
     return found
-
-
-def _symbolic(shape: Any) -> list[Any]:
-    return [] if isinstance(shape, str) else [dim for dim in shape if _jax.is_symbolic_dim(dim)]
 
 
 def _agreed(index: int, known: _Known, given: Any, scope: Any) -> Shape:
@@ -535,12 +830,12 @@ def _agreed(index: int, known: _Known, given: Any, scope: Any) -> Shape:
         ) from cause(error)
     if len(shape) != len(known) or any(size not in (None, dim) for size, dim in zip(known, shape, strict=True)):
         raise ExportError(
-            f"shapes= gives argument {index} the shape ({_text(shape)}), and in the module it is ({_text(known)})"
+            f"shapes= gives argument {index} the shape ({_dims(shape)}), and in the module it is ({_dims(known)})"
         )
     return shape
 
 
-def _text(shape: Sequence[Any]) -> str:
+def _dims(shape: Sequence[Any]) -> str:
     return ", ".join("?" if dim is None else str(dim) for dim in shape)
 
 
@@ -551,14 +846,7 @@ def _example(shape: _Known) -> str:
 
 def shapes_of_results(shapes: Sequence[Shape], refined: Callable[[Sequence[Shape]], Sequence[Shape]]) -> list[Shape]:
     """The shapes of the results for symbolic shapes of the arguments: what StableHLO's own inference finds for several
-    sizes, as linear expressions of the dimension variables.
-
-    Args:
-        shapes: the shapes of the arguments.
-        refined: finds the shapes of the results for constant shapes of the arguments.
-
-    Raises:
-        UnsupportedError: they are not linear.
+    sizes (`refined`, given constant shapes), as linear expressions of the dimension variables.
     """
     dims = {name: dim for shape in shapes for dim in shape for name in _jax.dim_vars(dim)}
     names = sorted(dims)
@@ -569,7 +857,7 @@ def shapes_of_results(shapes: Sequence[Shape], refined: Callable[[Sequence[Shape
 
     base = [_FIRST + _STEP * i for i in range(len(names))]
     first = at(base)
-    slopes = [at(sizes) for sizes in _one_more(base)]
+    slopes = [at([size + (i == j) for j, size in enumerate(base)]) for i in range(len(base))]
     other = [size + _FIRST + i for i, size in enumerate(base)]
     expected = at(other)
     found = []
@@ -586,11 +874,6 @@ def shapes_of_results(shapes: Sequence[Shape], refined: Callable[[Sequence[Shape
             expressions.append(sum((f * v for f, v in zip(factors, variables, strict=True) if f), start=constant))
         found.append(tuple(expressions))
     return found
-
-
-def _one_more(base: Sequence[int]) -> Iterator[list[int]]:
-    for i in range(len(base)):
-        yield [size + (i == j) for j, size in enumerate(base)]
 
 
 # --- the public function ----------------------------------------------------------------------------------------------
@@ -690,12 +973,12 @@ def from_stablehlo(
     checks = DisabledSafetyCheck.coerce_all(disabled_checks)
     check_flags(differentiable=differentiable)
     _check_options(entry, name, shapes, args, kwargs)
-    how = Importing(
-        Exported, entry, name, chosen or (default_export_platform(),), shapes, args, kwargs, results, checks,
-        differentiable,
-    )  # fmt: skip
+    chosen = chosen or (default_export_platform(),)
     content, file = source.contents(module)
-    with modules.named(file):
-        exported: Exported = how.function(source.bytecode(content))
+    with named(file):
+        bytecode = source.bytecode(content)
+        exported = _imported(bytecode, entry, name, chosen, shapes, args, kwargs, results, checks)
+        if differentiable:
+            exported = as_written(exported)
         check_platforms(exported.fun_name, exported.platforms)
         return exported

@@ -57,12 +57,7 @@ class _UnheldError(UnsupportedError):
 
 
 def contents(module: Any) -> tuple[bytes, str | None]:
-    """The bytes of a module, text or bytecode, and the name of its file.
-
-    Raises:
-        ExportTypeError: it is neither text, bytes nor a path.
-        OSError: the file cannot be read.
-    """
+    """The bytes of a module, text or bytecode, and the name of its file."""
     if isinstance(module, str) and ("\n" in module or "{" in module):
         return module.encode(), None
     if isinstance(module, (str, os.PathLike)):
@@ -78,13 +73,7 @@ def contents(module: Any) -> tuple[bytes, str | None]:
 
 
 def bytecode(content: bytes) -> bytes:
-    """A module as MLIR bytecode, which may still be refused.
-
-    Raises:
-        ForeignModuleError: it is text that is not a module.
-        UnsupportedError: it is text with operations or types of a dialect that jaxlib does not have; or it has types or
-            constants that no artifact can hold.
-    """
+    """A module as MLIR bytecode, which may still be refused."""
     if content[4:8] == b"jaxe" or content[MARK_AT] == MARK:
         raise ForeignModuleError(
             "",
@@ -92,23 +81,19 @@ def bytecode(content: bytes) -> bytes:
             "an artifact, which load reads: its module is mlir_module_serialized of the result",
         )
     if content[:4] == BYTECODE:
-        if _is_plain(content):
+        # What only portable artifacts and JAX's modules have is parsed here.
+        if _is_taken(content) and module_head.read(content).dialects <= DIALECTS:
             return content
         try:
             made = _portable(content)
         except _UnheldError:
             raise
         except (ForeignModuleError, UnsupportedError):
-            return content  # `module.parse` says what is wrong
+            return content  # `parse` says what is wrong
         return content if _is_portable(content) else made  # a portable artifact that is refused is not mended
     if not content.strip():
         raise ForeignModuleError("", "a StableHLO module", "nothing" if not content else "only white space")
     return _portable(content)
-
-
-def _is_plain(bytecode: bytes) -> bool:
-    """Whether bytecode has only what portable artifacts and JAX's modules have, so that it is parsed here."""
-    return _is_taken(bytecode) and module_head.read(bytecode).dialects <= DIALECTS
 
 
 def _is_taken(bytecode: bytes) -> bool:
@@ -227,7 +212,7 @@ def _attribute(operation: Any, name: str) -> Any:
     not looked at: their names may be no text, which ends the process.
     """
     with contextlib.suppress(TypeError):
-        return operation.attributes[name] if name in operation.attributes else None  # noqa: SIM401  (it is no dict)
+        return operation.attributes.get(name)
     return None
 
 
