@@ -146,7 +146,6 @@ def _has_default_memory(sharding: Any) -> bool:
 
 
 def of_function(exported: ExportedData) -> dict[str, str]:
-    """The conditions that a function sets."""
     signature = data.signature(exported, without_scope=True, weak_types=False)
     described = [str(part) for i, part in enumerate(signature) if i not in (1, 3)]  # the trees only arrange arguments
     conditions = {
@@ -180,13 +179,12 @@ def _type_of(leaf: Any) -> str:
 
 
 def of(exported: ExportedData, placement: Placement, call: Mapping[str, str]) -> dict[str, str]:
-    """All conditions of a call, whose own ones are known."""
     return {**of_function(exported), **of_machine(placement.devices), **call}
 
 
 def of_machine(devices: Sequence[Any]) -> dict[str, str]:
     """The conditions that a process sets: releases, settings, and the machine to compile for."""
-    client = devices[0].client
+    client, processes = devices[0].client, jax.process_count()
     target, options = compilation_for(devices)
     return {
         "jaxexp": __version__,
@@ -202,7 +200,8 @@ def of_machine(devices: Sequence[Any]) -> dict[str, str]:
         "target": target,
         "compile options": options,
         "partitioner": "Shardy" if _jax.shardy_flag.value else "GSPMD",
-        "processes": _processes(),
+        # Of several processes, each has code for its own devices.
+        "processes": "1" if processes == 1 else f"{jax.process_index()} of {processes}",
     }
 
 
@@ -219,12 +218,6 @@ def compilation_for(devices: Sequence[Any]) -> tuple[str, str]:
     return f"{_jax.topology_of(list(devices)).fingerprint():016x}", hashed.hexdigest()[:32]
 
 
-def _processes() -> str:
-    """How many there are; of several, also which one this is, because each has code for its own devices."""
-    count = jax.process_count()
-    return "1" if count == 1 else f"{jax.process_index()} of {count}"
-
-
 def _flags(name: str) -> str:
     return " ".join(os.environ.get(name, "").split())  # of two flags of one name, the last one counts
 
@@ -232,27 +225,18 @@ def _flags(name: str) -> str:
 @functools.cache
 def _build() -> str:
     """A digest of jaxlib's libraries: builds of one version may differ."""
-    folder = Path(_jax.jaxlib_folder)
+    folder, ends = Path(_jax.jaxlib_folder), (".so", ".dylib", ".dll", ".pyd")
     hashed = hashlib.sha256()
-    if listed := _listed_libraries(folder):
+    try:  # a wheel lists its files with their digests
+        lines = (folder.parent / f"jaxlib-{_jax.jaxlib_release}.dist-info" / "RECORD").read_text().splitlines()
+    except OSError:
+        lines = []
+    if listed := sorted(line for line in lines if "sha256=" in line and any(f"{end}," in line for end in ends)):
         hashed.update("\n".join(listed).encode())
     else:
-        for library in sorted(p for p in folder.rglob("*") if p.suffix in (".so", ".dylib", ".dll", ".pyd")):
+        for library in sorted(path for path in folder.rglob("*") if path.suffix in ends):
             hashed.update(library.read_bytes())
     return hashed.hexdigest()[:32]
-
-
-def _listed_libraries(folder: Path) -> list[str]:
-    """The lines with digests of libraries in a wheel's list of files; none if it was not a wheel."""
-    try:
-        text = (folder.parent / f"jaxlib-{_jax.jaxlib_release}.dist-info" / "RECORD").read_text()
-    except OSError:
-        return []
-    libraries = (".so,", ".dylib,", ".dll,", ".pyd,")
-    return sorted(line for line in text.splitlines() if "sha256=" in line and any(end in line for end in libraries))
-
-
-SESSIONS = "for sessions (jaxexp.runtime)"
 
 
 def of_sessions(record: Mapping[str, str]) -> str | None:
@@ -262,7 +246,7 @@ def of_sessions(record: Mapping[str, str]) -> str | None:
     if "jaxlib" in record:
         return None
     why = difference(record, {"processor": _native.cpu_features()})
-    return f"{SESSIONS} on this processor" if why is None else f"{SESSIONS} elsewhere: {why}"
+    return f"for sessions (jaxexp.runtime) {'on this processor' if why is None else f'elsewhere: {why}'}"
 
 
 def difference(

@@ -257,7 +257,6 @@ def attach(exported: ExportedData, path: str | os.PathLike[str], file: _native.F
 
 
 def weights_of(exported: ExportedData) -> int:
-    """How many of the first arguments of a loaded function are weights."""
     found = data.weights_in_trailer(exported)
     return 0 if found is None else len(found[1])
 
@@ -403,7 +402,6 @@ def code_in_cache(
 
 
 def callable_with_cache(name: str, jitted: Callable[[], Any], flattened: Flattened, code_of: CodeOf) -> Any:
-    """What `callable_of` returns."""
     return callable_of(_say_why_not, name, jitted, flattened, code_of)
 
 

@@ -34,12 +34,7 @@ class ExecutablesFile:
     """The records of a file. Their code is read when it is needed."""
 
     def __init__(self, path: str | os.PathLike[str], file: _native.FileBytes | None = None) -> None:
-        """Reads all records but their code; from `file`, if the file was read already.
-
-        Raises:
-            ExecutablesError: it is no file of executables, or it is damaged.
-            OSError: it cannot be opened.
-        """
+        """Reads all records but their code; from `file`, if the file was read already."""
         self.name = files.path_here(path, "executables=")
         self._file, self.records, end = _records_of(path, file=file)
         self.unfinished_bytes = len(self._file) - end  # of a last record, which does not count and will be replaced
