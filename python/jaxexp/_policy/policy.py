@@ -189,7 +189,6 @@ class Policy:
 
 
 def _check_files(limits: Limits, artifact: Artifact) -> None:
-    """Compares what an artifact says of its weights and cases."""
     where = f"the artifact of {artifact.fun_name}"
     limits.cases(artifact, where)
     if (found := artifact.weights()) is not None:
@@ -217,7 +216,6 @@ Policy.__init__ = _with_known_fields(Policy.__init__)  # type: ignore[method-ass
 
 
 def check_is_policy(given: object) -> None:
-    """Raises ExportTypeError if an object is not a Policy."""
     if isinstance(given, Policy):
         return
     advice = "such as Policy(platforms=('cpu',))"
@@ -229,7 +227,6 @@ def check_is_policy(given: object) -> None:
 
 
 def _checked(name: str, value: Any) -> Any:
-    """The value of a field that is not None, or an ExportError."""
     said = f"Policy({name}={value!r})"
     if name in ("callbacks", "stable_custom_calls", "unregistered_nodes"):
         if not isinstance(value, bool):

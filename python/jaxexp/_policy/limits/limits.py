@@ -131,7 +131,6 @@ class Limits:
             self.refuse_name("custom_calls", f"has the custom call {target!r}{inside}", where, target)
 
     def side_effect(self, target: str, is_stable: bool, where: str, inside: str = "") -> None:
-        """A custom call that has a side effect."""
         if not is_stable and not self.allows("effects", target):
             self.refuse_name("effects", f"has the custom call {target!r} with side effects{inside}", where, target)
 

@@ -60,10 +60,8 @@ def may_name_devices(name: str, *, of_custom_call: bool) -> bool:
 
 
 def of_attribute(name: str, attribute: Any) -> int:
-    """The size of the largest mesh in an attribute, or one more than the largest device in it; 0 if it has neither.
-
-    Raises:
-        NotUnderstoodError: it is in a form that is unknown here.
+    """The size of the largest mesh in an attribute, or one more than the largest device in it; 0 if it has neither. A
+    NotUnderstoodError if it is in a form that is unknown here.
     """
     ir, sdy = _jax.ir, _jax.sdy
     if name in _WITHOUT_DEVICES or isinstance(attribute, ir.UnitAttr):
@@ -124,10 +122,8 @@ _SHARDY = re.compile(
 
 
 def of_shardy(name: str, text: bytes) -> int:
-    """The same for attributes of Shardy as text, which refer to meshes by name or have them inside.
-
-    Raises:
-        NotUnderstoodError: a number may be a size, but is not in a mesh.
+    """The same for attributes of Shardy as text, which refer to meshes by name or have them inside. A number that may
+    be a size, but is not in a mesh, is not understood.
     """
     largest = 0
     # XLA undoes escapes before it reads the text.
@@ -155,9 +151,6 @@ def of_hlo(sharding: bytes) -> int:
 
     XLA tries the bytes first. A text in braces is no message: "{" begins a group of fields, and none of these texts
     has the character that ends it.
-
-    Raises:
-        NotUnderstoodError: it is neither, or its sizes contradict each other.
     """
     if not sharding.startswith(b"{"):
         try:
@@ -259,9 +252,7 @@ class _ModuleCheck:
         self.limits.at_most("max_operations", len(found) - 1, "operations", self.where)  # the module is one, too
         self.symbols = _jax.ir.SymbolTable(module.operation)
         self._devices_of_module(found[0].attributes)
-        self._attributes(found[0])
-        if self.policy.max_devices is not None:
-            self._devices(found[0], found[0].name)
+        self._attributes(found[0], found[0].name)
         for operation in found[1:]:
             self._operation(operation, operation.name)
         self._collectives(found[1:])
@@ -283,16 +274,13 @@ class _ModuleCheck:
             return
         if name == _CUSTOM_CALL:
             self._custom_call(operation)
-        else:
-            self._attributes(operation)
+        self._attributes(operation, name)
         if wrong := why_types_are_wrong(operation, is_refined=self.is_refined):
             self._refuse(f"has {wrong} {self.inside}, of types that XLA does not check", name)
         if name in confined.CONVOLUTIONS and (wrong := confined.why_convolution_is_wrong(operation)):
             what = f"has the operation {name} {self.inside} with {wrong}"
             self._refuse(f"{what}, for which XLA reads outside of its arrays on a CPU", name)
         self.limits.transfer(name, self.where, f" {self.inside}")
-        if self.policy.max_devices is not None:
-            self._devices(operation, name)
         self._arrays(operation, name)
 
     def _refuse(self, found: str, name: str) -> None:
@@ -301,11 +289,16 @@ class _ModuleCheck:
 
     # --- attributes ---
 
-    def _attributes(self, operation: Any) -> None:
-        attributes, place = operation.attributes, f"{operation.name} {self.inside}"
-        for name in map(_name_of, attributes):
-            self._attribute(name, place)
-        for group in ("arg_attrs", "res_attrs"):
+    def _attributes(self, operation: Any, name: str) -> None:
+        """Those of a custom call are up to its target, but for the devices that they name."""
+        attributes, is_call = operation.attributes, name == _CUSTOM_CALL
+        place = "its module" if name == "builtin.module" else f"{name} {self.inside}"
+        for attribute in attributes:
+            if not is_call:
+                self._attribute(attribute, place)
+            if self.policy.max_devices is not None and may_name_devices(attribute, of_custom_call=is_call):
+                self._devices_of(attribute, attributes[attribute], place)
+        for group in () if is_call else ("arg_attrs", "res_attrs"):
             for one in _jax.ir.ArrayAttr(attributes[group]) if group in attributes else ():
                 for named in _jax.ir.DictAttr(one):
                     self._attribute(named.name, place)
@@ -371,14 +364,6 @@ class _ModuleCheck:
             total *= count
         self.limits.devices(total, "devices in its module's attributes", self.where)
 
-    def _devices(self, operation: Any, name: str) -> None:
-        """Counts the devices of meshes and shardings, and the devices that collective operations name."""
-        place = "its module" if name == "builtin.module" else f"{name} {self.inside}"
-        of_custom_call = name == _CUSTOM_CALL
-        for attribute in operation.attributes:
-            if may_name_devices(attribute_name := _name_of(attribute), of_custom_call=of_custom_call):
-                self._devices_of(attribute_name, operation.attributes[attribute_name], place)
-
     def _devices_of(self, name: str, attribute: Any, place: str) -> None:
         limit = self.policy.max_devices
         if limit is None or (name, attribute) in self.attributes_with_devices:
@@ -428,11 +413,6 @@ def _is_open(type_: Any) -> bool:
     return any(isinstance(one, _jax.ir.RankedTensorType) and not one.has_static_shape for one in _parts(type_))
 
 
-def _name_of(attribute: Any) -> str:
-    """The name of an attribute: maps of attributes give names, or in older releases attributes with names."""
-    return attribute if isinstance(attribute, str) else str(attribute.name)
-
-
 def _bytes_of(type_: Any) -> int | None:
     """The size of an array of a type, the largest one in a tuple; None for a type that is not understood."""
     largest = 0
@@ -459,10 +439,7 @@ _EXPANDING = ("known_expanding_dimensions", "known_nonexpanding_dimensions")
 
 def why_types_are_wrong(operation: Any, *, is_refined: bool) -> str | None:
     """What of an operation has types that XLA does not compare, in words; None if it has such types as JAX writes.
-
-    Args:
-        operation: any operation.
-        is_refined: whether open sizes are computed for each call, where all types are compared.
+    `is_refined` says whether open sizes are computed for each call, where all types are compared.
     """
     name = operation.name
     if name == "stablehlo.custom_call":
@@ -487,7 +464,6 @@ def why_types_are_wrong(operation: Any, *, is_refined: bool) -> str | None:
 
 
 def _element_of(type_: Any) -> Any:
-    """The type of an array's elements."""
     return _jax.ir.RankedTensorType(type_).element_type
 
 
@@ -555,12 +531,8 @@ _AXIS = re.compile(r'#stablehlo\.axis_ref<name = "(\w+)">')
 
 
 def why_sizes_are_wrong(operation: Any, symbols: Any, *, has_branches: bool) -> str | None:
-    """What of an operation may differ between the devices that meet in it, in words; None if nothing may.
-
-    Args:
-        operation: any operation.
-        symbols: the symbol table of its module.
-        has_branches: whether the module has branches or loops.
+    """What of an operation may differ between the devices that meet in it, in words; None if nothing may. The module
+    has these symbols, and may have branches or loops.
     """
     name = operation.name
     if name not in COLLECTIVES:
