@@ -32,7 +32,7 @@ from jaxexp._kernel.io.lock import folder_locked
 from jaxexp._kernel.io.other_files import INDEX, MARK, MARK_AT, WEIGHTS
 
 from . import header, places, reading
-from .header import CONTENT, UNKNOWN, PlannedFile, Source, StoredFile, StoredTensor, Table, content_of, is_content, plan
+from .header import CONTENT, UNKNOWN, Source, StoredFile, StoredTensor, Table, content_of, is_content, plan
 from .places import index_name
 from .reading import TensorFile, Tensors
 
@@ -175,8 +175,14 @@ def write_apart(
     try:
         for number, file in enumerate(planned):
             temporary.append(files.temporary_in(folder))
-            found, digests = _write(temporary[-1], os.path.join(folder, file.name), file)
-            stored.append(found)
+            head = file.head()
+            with files.replacing(temporary[-1], WEIGHTS, like=os.path.join(folder, file.name)) as output:
+                output.write(head)
+                digests = {tensor.name: _write_tensor(output, tensor) for tensor in file.tensors}
+                content = content_of(file.tensors, digests)
+                output.seek(head.index(UNKNOWN.encode()))  # the metadata come first
+                output.write(content.hex().encode())
+            stored.append(StoredFile(file.name, len(head) + file.data_size, content))
             for tensor in file.tensors:
                 tensors[tensor.name] = StoredTensor(tensor.name, number, tensor.size, digests[tensor.name])
     except BaseException:
@@ -226,18 +232,6 @@ def write_again(path: str, sources: Sequence[Source], size: int, content: bytes)
         file.write(head)
         for tensor in planned.tensors:
             _write_tensor(file, tensor)
-
-
-def _write(path: str, target: str, planned: PlannedFile) -> tuple[StoredFile, dict[str, bytes]]:
-    """Writes a file that will replace another one, and returns the digests of its tensors, too."""
-    head = planned.head()
-    with files.replacing(path, WEIGHTS, like=target) as file:
-        file.write(head)
-        digests = {tensor.name: _write_tensor(file, tensor) for tensor in planned.tensors}
-        content = content_of(planned.tensors, digests)
-        file.seek(head.index(UNKNOWN.encode()))  # the metadata come first
-        file.write(content.hex().encode())
-    return StoredFile(planned.name, len(head) + planned.data_size, content), digests
 
 
 def _write_tensor(file: IO[bytes], source: Source) -> bytes:
