@@ -27,7 +27,7 @@ _HOMES = {
     "Drawn": "_kernel.artifact.cases",
     "Executable": "_executables.executables",
     "Exported": "_api.exported",
-    "GenericNode": "_kernel.codec.library_nodes",
+    "GenericNode": "_kernel.codec.nodes",
     "Handle": "_fleet.archive.archive",
     "Inspection": "_kernel.artifact.inspection",
     "Policy": "_policy.policy",

@@ -40,7 +40,7 @@ from ._kernel.artifact.cases import Case as Case
 from ._kernel.artifact.cases import Drawn as Drawn
 from ._kernel.artifact.cases import Tolerance as Tolerance
 from ._kernel.artifact.inspection import Inspection as Inspection
-from ._kernel.codec.library_nodes import GenericNode as GenericNode
+from ._kernel.codec.nodes import GenericNode as GenericNode
 from ._kernel.codec.nodes import register_namedtuple_serialization as register_namedtuple_serialization
 from ._kernel.codec.nodes import register_pytree_node_serialization as register_pytree_node_serialization
 from ._kernel.export.lower import default_export_platform as default_export_platform

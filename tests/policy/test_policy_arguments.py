@@ -14,7 +14,7 @@ import pytest
 
 import jaxexp
 from jaxexp import _jax
-from jaxexp._kernel.codec import library_nodes
+from jaxexp._kernel.codec import nodes as library_nodes
 from jaxexp._kernel.module import mlir
 from kit.corpus import arr
 from kit.each import each

@@ -21,7 +21,7 @@ import pytest
 
 import jaxexp
 from jaxexp._kernel.artifact.node import Description, shown
-from jaxexp._kernel.codec import library_nodes
+from jaxexp._kernel.codec import nodes as library_nodes
 from kit.compare import assert_same_values
 from kit.corpus import arr
 from kit.each import each

@@ -18,7 +18,8 @@ import pytest
 from jax import export as jax_export
 
 import jaxexp
-from jaxexp._kernel.codec import binding, library_nodes, treedefs
+from jaxexp._kernel.codec import binding, treedefs
+from jaxexp._kernel.codec import nodes as library_nodes
 from jaxexp.errors import DeserializationError, ExportError, PolicyError, SerializationError
 from kit.compare import assert_same_values
 from kit.corpus import arr, spec

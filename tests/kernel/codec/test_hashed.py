@@ -22,7 +22,7 @@ import jaxexp
 from jaxexp._errors import SerializationTypeError
 from jaxexp._kernel.artifact import dict_keys
 from jaxexp._kernel.artifact.node import Description
-from jaxexp._kernel.codec import library_nodes
+from jaxexp._kernel.codec import nodes as library_nodes
 from jaxexp.errors import DeserializationError, ExportError
 from kit import costs, hostile
 from kit.each import each

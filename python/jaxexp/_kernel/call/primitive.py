@@ -22,7 +22,7 @@ import numpy as np
 from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportTypeError, cause, in_one_line
 from jaxexp._kernel.artifact.words import cut
-from jaxexp._kernel.codec.dimensions import LoadedScope
+from jaxexp._kernel.codec.binding import LoadedScope
 from jaxexp._kernel.function import data, specs
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.paths import argument_path, taking_placeholders

@@ -14,10 +14,9 @@ import numpy as np
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError, Lines
-from jaxexp._kernel.artifact.node import Description, shown
+from jaxexp._kernel.artifact.node import Description, GenericNode, shown
 from jaxexp._kernel.artifact.words import cut, where_they_differ
-from jaxexp._kernel.codec import library_nodes, treedefs
-from jaxexp._kernel.codec.library_nodes import GenericNode
+from jaxexp._kernel.codec import nodes, treedefs
 from jaxexp._kernel.codec.treedefs import Node
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
@@ -134,7 +133,7 @@ def _has_generic_nodes(exported: ExportedData) -> bool:
             if node.type is not GenericNode or found.type in (None, GenericNode) or node.data in seen:
                 continue
             seen.add(node.data)
-            if (why := library_nodes.disagreement(node.data, found.type, found.data)) is not None:
+            if (why := nodes.disagreement(node.data, found.type, found.data)) is not None:
                 raise ExportError(
                     f"calling {data.described(exported)}: {why}. Use the release of the library that wrote it"
                 )
@@ -162,7 +161,7 @@ def fit(exported: ExportedData, in_tree: Any, leaves: Sequence[Any], doing: str 
         return Fit(None, exported.out_tree, ())
     kept: dict[Any, Fit] = data.kept(exported, "fits", lambda _: {})
     found = kept.get(in_tree)
-    if found is None or any(library_nodes.node_data(description) for description in found.pending):
+    if found is None or any(nodes.node_data(description) for description in found.pending):
         if len(kept) >= _MOST_KEPT:
             kept.clear()
         found = kept[in_tree] = _Fitting(exported, in_tree, leaves, doing).fit()
@@ -215,7 +214,7 @@ class _Fitting:
         in_order = order == list(range(len(order)))
         out_tree = treedefs.replace(self.exported.out_tree, GenericNode, self.of_result)
         stays = {node.data: None for node in treedefs.nodes_of(out_tree) if node.type is GenericNode}
-        pending = [d for d in stays if not d.is_opaque and library_nodes.node_data(d) is None]
+        pending = [d for d in stays if not d.is_opaque and nodes.node_data(d) is None]
         return Fit(None if in_order else tuple(order), out_tree, tuple(pending))
 
     def places(self, expected: Node, given: Node) -> Sequence[int]:
@@ -232,7 +231,7 @@ class _Fitting:
                 return [positions[name] for name in description.names]
         if given.type is None or given.type in treedefs.BUILTIN or expected.arity != given.arity:
             self.refuse(f"{description!r} has the children {_listed(description.names)}")
-        found = self.describe_like(description, given)
+        found = nodes.registered_as(description, given.type, given.data, given.arity) or self.describe(given)
         if found.names != description.names:
             theirs, ours = _listed(description.names), _listed(found.names)
             self.refuse(f"{description.class_name} has the children {theirs}, and {found.class_name} {ours}")
@@ -248,22 +247,15 @@ class _Fitting:
         if node.type is GenericNode:
             return node.data
         assert node.type is not None
-        encoded = library_nodes.describe(node.type, node.data, node.arity)
+        encoded = nodes.describe(node.type, node.data, node.arity)
         if encoded not in self.read:
             self.read[encoded] = Description(encoded)
         return self.read[encoded]
 
-    def describe_like(self, description: Description, node: Node) -> Description:
-        """The description of a node that stands where another one was described: by the same serialized name, if both
-        have it."""
-        assert node.type is not None
-        found = library_nodes.registered_as(description, node.type, node.data, node.arity)
-        return self.describe(node) if found is None else found
-
     def of_result(self, description: Description, arity: int) -> tuple[type, Any] | None:
         """The class of a result's node: the loaded class, or the class of an argument with the same description."""
-        known = library_nodes.made(description)
-        if known is not None and library_nodes.disagreement(description, *known) is None:
+        known = nodes.made(description)
+        if known is not None and nodes.disagreement(description, *known) is None:
             return known
         self.describe_arguments()
         node = self.described.get(description)

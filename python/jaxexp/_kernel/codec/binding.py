@@ -1,9 +1,12 @@
-"""The functions with which the native codec builds JAX's objects; effects and safety checks as bytes."""
+"""The functions with which the native codec builds JAX's objects: effects, safety checks, symbolic dimensions."""
 
 from __future__ import annotations
 
 import functools
+import itertools
+import operator
 import types
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,7 +16,7 @@ from jaxexp._errors import UnsupportedArtifactError, UnsupportedSerializationErr
 from jaxexp._kernel.function.safety_check import DisabledSafetyCheck
 from jaxexp._kernel.function.sharding import from_proto
 
-from . import dimensions, dtypes, library_nodes, nodes, treedefs
+from . import dtypes, nodes, treedefs
 
 
 @functools.cache
@@ -25,10 +28,10 @@ def bind() -> None:
             create_aval=_jax.create_aval,
             plain_avals=_jax.plain_avals,
             with_sharding=_jax.with_sharding,
-            SymbolicScope=dimensions.LoadedScope,
+            SymbolicScope=LoadedScope,
             constraints_of=_jax.constraints_of,
             add_constraint=_jax.add_constraint,
-            dimension_of_terms=dimensions.from_terms,
+            dimension_of_terms=_from_terms,
             dimension_layout=_jax.dimension_layout,
             dimension_variable=_jax.dimension_variable,
             dimension_operation=_jax.dimension_operation,
@@ -47,7 +50,7 @@ def bind() -> None:
             tree_structure=jax.tree_util.tree_structure,
             custom_node_name=nodes.custom_node_name,
             build_custom_node=nodes.build_custom_node,
-            resolve_library_nodes=library_nodes.resolved,
+            resolve_library_nodes=nodes.resolved,
             effect_name=_effect_name,
             effect_of_name=_effect_of_name,
             safety_check_target=_safety_check_target,
@@ -101,3 +104,56 @@ def _safety_check(kind: int, target: str | None) -> Any:
         return DisabledSafetyCheck.platform()
     # Kind 2 was a switch for shape assertions, retired in 2024; its readers treat it as any other directive.
     return DisabledSafetyCheck.custom_call(target or "") if kind == 1 else DisabledSafetyCheck("shape_assertions")
+
+
+# --- symbolic dimensions from their terms, without JAX's arithmetic ---------------------------------------------------
+# Multiplying factors and adding terms one by one takes some ten microseconds each. The terms of a printed dimension
+# only have to be put in JAX's order. The native codec does that and fills the slots of JAX's objects, if it knows them.
+
+
+# A factor: a variable's name, or an operation's name with its operands; then its exponent.
+Factor = tuple[str, Sequence["Terms"], int]
+Terms = Sequence[tuple[int, Sequence[Factor]]]
+
+
+class LoadedScope(_jax.SymbolicScope):
+    """The scope of dimensions that were read from an artifact.
+
+    `jax.export` reads no constraints. So they bound dimensions here, but a traced call leaves them to the assertions in
+    the module, which check the sizes of what runs.
+    """
+
+
+def _from_terms(terms: Terms, scope: Any) -> Any:
+    """The symbolic dimension that is the sum of these terms, or an int.
+
+    Args:
+        terms: the coefficient and the factors of each.
+        scope: its symbolic scope, in which no equality substitutes anything.
+
+    Raises:
+        ValueError: two terms, or two factors of a term, are equal. All releases print such terms as one.
+    """
+    pairs = [(_jax.DimTerm(tuple(_sorted([_factor(f, scope) for f in factors]))), number) for number, factors in terms]
+    if len(pairs) == 1 and not terms[0][1]:
+        return terms[0][0]
+    return _jax.dimension_of_sorted_terms(tuple(_sorted(pairs)), scope)
+
+
+def _factor(factor: Factor, scope: Any) -> tuple[Any, int]:
+    name, operands, exponent = factor
+    if not operands:
+        return _jax.DimFactor.from_var(name), exponent
+    return _jax.DimFactor.from_operation(name, *(_from_terms(o, scope) for o in operands), scope=scope), exponent
+
+
+def _sorted(pairs: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
+    if len(pairs) < 2:
+        return pairs
+    pairs.sort(
+        key=operator.itemgetter(0), reverse=True
+    )  # in linear time for the order in which today's releases print them
+    for one, other in itertools.pairwise(pairs):
+        if one[0] == other[0]:
+            raise ValueError(f"{one[0]} twice")
+    return pairs

@@ -11,9 +11,9 @@ from typing import Any
 
 from jaxexp import _jax, _native
 from jaxexp._errors import ExportError, ExportTypeError, TooOldReaderError
+from jaxexp._kernel.artifact.node import GenericNode
 from jaxexp._kernel.codec import nodes, treedefs
 from jaxexp._kernel.codec.dtypes import DTYPES
-from jaxexp._kernel.codec.library_nodes import GenericNode
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.paths import argument_paths, result_paths
 from jaxexp._kernel.releases import table
