@@ -17,7 +17,7 @@ from jax._src.lib import xla_client
 
 import jaxexp
 from jaxexp import _jax
-from jaxexp._kernel.call import lowering
+from jaxexp._kernel.call import primitive
 from jaxexp._kernel.export import lower
 from jaxexp._kernel.function.sharding import to_named
 from kit import wire
@@ -160,7 +160,7 @@ def test_unknown_axis_context() -> None:
     """Such as that of pmap, before it was built on jit."""
     exported = jaxexp.export(jax.jit(jnp.sin))(arr(3))
     with pytest.raises(jaxexp.errors.UnsupportedError, match="SimpleNamespace"):
-        lowering.check_device_count(types.SimpleNamespace(), exported)
+        primitive.check_device_count(types.SimpleNamespace(), exported)
 
 
 def test_without_named_shardings() -> None:

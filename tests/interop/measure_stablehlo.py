@@ -1,4 +1,4 @@
-"""Measures what `_kernel/releases/stablehlo.py` lists: the names of VHLO operations, types and attributes in jaxlibs.
+"""Measures what `_kernel/releases/table.py` lists: the names of VHLO operations, types and attributes in jaxlibs.
 
     python tests/interop/measure_stablehlo.py --python 3.11=python3.11 --python 3.13=python3.13
 

@@ -14,8 +14,8 @@ from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, P
 from jaxexp._kernel.artifact.words import check_flags
 from jaxexp._kernel.function import data
 from jaxexp._kernel.io.files import path_here
+from jaxexp._kernel.io.lock import worker_count
 from jaxexp._kernel.io.other_files import instead_of_artifact
-from jaxexp._kernel.io.workers import worker_count
 from jaxexp._kernel.read.decode import verified, verify_modules
 from jaxexp._public import public
 

@@ -25,7 +25,7 @@ from jaxexp._kernel.codec import nodes
 from jaxexp._kernel.codec.dtypes import DTYPES
 from jaxexp._kernel.module import mlir
 from jaxexp._kernel.read.decode import verified
-from jaxexp._kernel.releases import stablehlo, table
+from jaxexp._kernel.releases import table
 from jaxexp._kernel.releases.table import RELEASES, Release, number
 from jaxexp._kernel.write.reader import reader_of
 from jaxexp._native import Artifact
@@ -337,7 +337,7 @@ def _why_not(release: Release, facts: _Facts, expired: bool = False) -> str | No
 
 def _too_new(release: Release, facts: _Facts) -> str | None:
     """Why a release cannot read the module, with jaxexp or without; None if it can."""
-    parts = [what for first, what in stablehlo.needs(facts.head) if first.number > release.number]
+    parts = [what for first, what in table.needs(facts.head) if first.number > release.number]
     return f"the module contains {listed(parts)}" if parts else None
 
 
@@ -359,7 +359,7 @@ def _writers(artifact: Artifact, facts: _Facts) -> tuple[str, str]:
     first, _, last = artifact.writer.partition(" to ")  # a range without an end comes with a jax_version
     last = last or first
     # A release writes only what it reads.
-    needed = [release for release, _ in stablehlo.needs(facts.head)]
+    needed = [release for release, _ in table.needs(facts.head)]
     if facts.head.stablehlo is not None and (release := table.first_to_read(facts.head.stablehlo)):
         needed.append(release)
     needed += [r for r in RELEASES if r.dtypes > max(facts.dtypes, default=0)][:1]

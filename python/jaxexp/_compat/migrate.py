@@ -17,7 +17,7 @@ from jaxexp._kernel.call.sizes import checked_sizes
 from jaxexp._kernel.function import data, vjps
 from jaxexp._kernel.function.convention import OLDEST_VERSION
 from jaxexp._kernel.module import composites, mlir, runnable
-from jaxexp._kernel.write import retarget
+from jaxexp._kernel.write import reader as readers
 from jaxexp._kernel.write.options import Writing
 from jaxexp._kernel.write.reader import check_choice
 from jaxexp._kernel.write.serialize import serialize
@@ -180,7 +180,7 @@ def rewritten(buffer: Any, to: str | None) -> Compatibility:
 
 def rewritten_for_oldest(buffer: Any) -> tuple[str, Compatibility]:
     """The oldest release that an artifact can be written for, and its compatibility then; or an ExportError."""
-    reader, blob = _tried(lambda: retarget.oldest(lambda reader: migrated(buffer, reader.release.version)))
+    reader, blob = _tried(lambda: readers.oldest(lambda reader: migrated(buffer, reader.release.version)))
     return reader.release.version, compatibility_of(blob)
 
 

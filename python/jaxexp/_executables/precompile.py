@@ -13,9 +13,8 @@ from jax.sharding import Mesh, SingleDeviceSharding
 from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportTypeError, UnsupportedError, cause
 from jaxexp._kernel.call.call import compiled, jitted_leaves
-from jaxexp._kernel.call.derivatives import is_differentiable
 from jaxexp._kernel.call.first_argument import apart, as_called, flattened
-from jaxexp._kernel.call.primitive import abstract_eval
+from jaxexp._kernel.call.primitive import abstract_eval, is_differentiable
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.paths import argument_paths

@@ -16,8 +16,7 @@ import numpy as np
 from jaxexp import _jax
 from jaxexp._errors import ExportError, ModuleError, UnsupportedError, cause
 from jaxexp._kernel.call.first_argument import apart, flattened, program_of
-from jaxexp._kernel.call.lowering import check_device_count
-from jaxexp._kernel.call.primitive import abstract_eval, check
+from jaxexp._kernel.call.primitive import abstract_eval, check, check_device_count
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.specs import is_taken_as

@@ -20,9 +20,19 @@ from jax import lax
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError, UnsupportedError, cause, shown
-from jaxexp._kernel.call.derivatives import as_type, cotangents_of, is_differentiable, pushforward_call
-from jaxexp._kernel.call.lowering import check_call, explaining_devices
-from jaxexp._kernel.call.primitive import abstract_eval, call, call_exported_p, check, pushforward_p
+from jaxexp._kernel.call.primitive import (
+    abstract_eval,
+    as_type,
+    call,
+    call_exported_p,
+    check,
+    check_call,
+    cotangents_of,
+    explaining_devices,
+    is_differentiable,
+    pushforward_call,
+    pushforward_p,
+)
 from jaxexp._kernel.call.shared import first_of_equals
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData

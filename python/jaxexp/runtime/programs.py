@@ -12,7 +12,7 @@ from jaxexp._fleet.places.source import Source, source
 from jaxexp._kernel.artifact.opened import opened
 from jaxexp._kernel.artifact.words import listed
 from jaxexp._kernel.io import files
-from jaxexp._kernel.io.version import stamp
+from jaxexp._kernel.io.remote import stamp
 
 if TYPE_CHECKING:
     from jaxexp._fleet.places.load import Check

@@ -20,7 +20,7 @@ import pytest
 
 import jaxexp
 from jaxexp._errors import SerializationTypeError
-from jaxexp._kernel.artifact import dict_keys
+from jaxexp._kernel.artifact import node as dict_keys
 from jaxexp._kernel.artifact.node import Description
 from jaxexp._kernel.codec import nodes as library_nodes
 from jaxexp.errors import DeserializationError, ExportError

@@ -20,8 +20,8 @@ import pytest
 
 import jaxexp
 from jaxexp import Archive, load
-from jaxexp._kernel.io import http, remote, version
-from jaxexp._kernel.io.version import Version, described, facts_of
+from jaxexp._kernel.io import remote, sources
+from jaxexp._kernel.io.remote import Version, described, facts_of
 from jaxexp.errors import DeserializationError, ExportError
 from kit.archive_files import make
 from kit.archives import blob
@@ -82,7 +82,7 @@ def test_a_server_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/fleet.zip"
         with pytest.raises(TimeoutError, match=f"^{re.escape(url)}: .*the storage option timeout"):
             Archive.open(url, timeout=aiohttp.ClientTimeout(sock_read=0.1))
-        monkeypatch.setattr("jaxexp._kernel.io.http._SILENCE", 0.1)
+        monkeypatch.setattr("jaxexp._kernel.io.sources._SILENCE", 0.1)
         with pytest.raises(TimeoutError, match="does not answer in time"):
             Archive.open(url)
 
@@ -180,7 +180,7 @@ def found(
 ) -> tuple[list[str], list[str]]:
     with raw(pages(page_of)) as server:
         url = f"{before}{server.origin}/models/"
-        files = [file.removeprefix(url) for file, described in http.files_in(url, recursive) if described is None]
+        files = [file.removeprefix(url) for file, described in sources.files_in(url, recursive) if described is None]
         return files, [head.split()[1].decode() for head in server.requests]
 
 
@@ -219,7 +219,7 @@ def test_only_what_is_below_the_folder_is_in_it() -> None:
 
     with raw(pages(page_of)) as server:
         url = f"{server.origin}/models/"
-        assert [file for file, _ in http.files_in(url)] == [f"{url}one"]
+        assert [file for file, _ in sources.files_in(url)] == [f"{url}one"]
     assert asked == ["/models/"]
 
 
@@ -240,7 +240,7 @@ ENDLESS: list[tuple[Callable[[str], str], str]] = [
 def test_a_listing_ends(page_of: Callable[[str], str], what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     most = {"_MOST_FOLDERS": 20, "_MOST_FILES": 50, "_MOST_BYTES": 100_000, "_MOST_LINKS": 100}
     for name, number in most.items() if what != "32 levels of folders" else ():
-        monkeypatch.setattr(http, name, number)
+        monkeypatch.setattr(sources, name, number)
     with pytest.raises(OSError, match=f"/: the server lists more than {what}"):
         found(page_of)
     assert found({"/models/": link("b/") + link("a") * 50, "/models/b/": link("c") * 49}.get)[0] == ["a", "b/c"]
@@ -262,9 +262,9 @@ def test_folders_of_other_file_systems(tmp_path: Path) -> None:
     (tmp_path / "a" / "one").write_bytes(b"1")
     (tmp_path / "two").write_bytes(b"22")
     url = f"file://{tmp_path}/"
-    found = [(file, described and described[0]) for file, described in http.files_in(url)]
+    found = [(file, described and described[0]) for file, described in sources.files_in(url)]
     assert found == [(f"{url}a/one", 1), (f"{url}two", 2)]
-    assert [file for file, _ in http.files_in(url, recursive=False)] == [f"{url}two"]
+    assert [file for file, _ in sources.files_in(url, recursive=False)] == [f"{url}two"]
 
 
 HEADERS = {"Authorization": "Bearer SECRET1", "X-Api-Key": "SECRET2", "Cookie": "a=SECRET3", "PRIVATE-TOKEN": "SECRET4"}
@@ -320,7 +320,7 @@ def test_another_server_gets_no_headers(url: str, options: Any, data: bytes, tmp
 def test_nor_does_it_in_a_listing_or_a_stamp(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(fsspec.config.conf, "http", {"headers": HEADERS})
     with redirecting(data) as (first, other):
-        for read in (version.stamp, lambda url: list(http.files_in(url + "/"))):
+        for read in (remote.stamp, lambda url: list(sources.files_in(url + "/"))):
             with pytest.raises(OSError, match=ELSEWHERE):
                 read(first.url)
         assert set(secrets(first)) == {COUNT}

@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 import jaxexp
 from jaxexp import _jax
 from jaxexp._kernel.module import from_gspmd, runnable
-from jaxexp._kernel.write import retarget
+from jaxexp._kernel.write import reader
 from kit import other_modules
 from kit.compare import assert_same_values
 from kit.compiled import compiling
@@ -199,7 +199,7 @@ def test_hints_on_any_operation_become_words_of_gspmd() -> None:
         }"""
     with other_modules.context():
         module = _jax.ir.Module.parse(text)
-        retarget.without_shardy(module, pytest.fail)
+        reader.without_shardy(module, pytest.fail)
         written = str(module)
     assert "sdy" not in written
     assert 'stablehlo.sine %arg0 {mhlo.sharding = "{devices=[4]<=[4]}"}' in written

@@ -19,8 +19,7 @@ from jaxlib.mlir.dialects import stablehlo
 import jaxexp
 from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.releases import table
-from jaxexp._kernel.releases.stablehlo import needs, why_too_new
-from jaxexp._kernel.releases.table import RELEASES, number, release
+from jaxexp._kernel.releases.table import RELEASES, needs, number, release, why_too_new
 from kit.corpus import CASES, export_with
 from kit.each import each
 from kit.goldens import blob_of

@@ -19,7 +19,7 @@ from jaxexp._fleet.places.source import Opened, is_url, path_in
 from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.io import files
 from jaxexp._kernel.io.other_files import ARCHIVE, ARTIFACT
-from jaxexp._kernel.io.version import stamp
+from jaxexp._kernel.io.remote import stamp
 
 if TYPE_CHECKING:
     from jaxexp._weights.files.reading import Tensors

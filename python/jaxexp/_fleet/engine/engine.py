@@ -30,8 +30,7 @@ from jaxexp._errors import (
     cause,
 )
 from jaxexp._kernel.artifact.words import cut as shortened
-from jaxexp._kernel.io.lock import locked
-from jaxexp._kernel.io.workers import worker_count
+from jaxexp._kernel.io.lock import locked, worker_count
 
 from . import worker
 from .worker import unpacked

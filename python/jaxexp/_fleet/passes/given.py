@@ -8,6 +8,7 @@ import errno
 import itertools
 import os
 import stat
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,7 +19,7 @@ from jaxexp._fleet.engine.engine import FILE, Input, Unusable
 from jaxexp._fleet.places.folders import Folders
 from jaxexp._fleet.places.source import MEMBER, Kind, is_archive, is_url, path_in, split
 from jaxexp._kernel.artifact.words import meant
-from jaxexp._kernel.io import version as versions
+from jaxexp._kernel.io import remote as versions
 
 if TYPE_CHECKING:
     from jaxexp._fleet.archive.opened import OpenArchive
@@ -121,7 +122,7 @@ def _remote(url: str, inside: str, described: tuple[int, str] | None = None) -> 
     try:
         size, version = described or versions.described(url)
     except OSError:
-        size, version = 0, versions.unknown()
+        size, version = 0, uuid.uuid4().hex
     return Place(url, 0, inside, size=size, version=version)
 
 

@@ -30,7 +30,7 @@ from jaxexp._fleet.engine.worker import packed, unpacked
 from jaxexp._fleet.places.inspect import Digests, digests_of
 from jaxexp._fleet.places.load import loaded
 from jaxexp._fleet.places.source import Opened, Source, beside
-from jaxexp._kernel.io.version import stamp
+from jaxexp._kernel.io.remote import stamp
 from jaxexp._public import public
 
 from .given import Place, places

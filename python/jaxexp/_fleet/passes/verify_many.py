@@ -21,7 +21,7 @@ from jaxexp._kernel.artifact import texts
 from jaxexp._kernel.artifact.chain import chain
 from jaxexp._kernel.io import files
 from jaxexp._kernel.io.other_files import HEAD, instead_of_artifact
-from jaxexp._kernel.io.version import stamp
+from jaxexp._kernel.io.remote import stamp
 from jaxexp._public import public
 
 from .given import Place, inputs, places

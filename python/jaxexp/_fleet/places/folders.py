@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact.words import counted
-from jaxexp._kernel.io.http import files_in
+from jaxexp._kernel.io.sources import files_in
 
 from .source import SUFFIXES, Kind, is_archive, kind_behind_url, kind_in_folder
 

@@ -55,14 +55,6 @@ def _blocks(seed: int, start: int, count: int) -> list[np.ndarray]:
     return philox((number & _LOW, number >> _32, zero, zero), (seed & 0xFFFFFFFF, seed >> 32))
 
 
-def _wide(seed: int, start: int, count: int) -> np.ndarray:
-    """Numbers of 64 bits, of which a block has two."""
-    first = start // 2
-    a, b, c, d = _blocks(seed, first, (start + count + 1) // 2 - first)
-    wide: np.ndarray = np.stack((a | (b << _32), c | (d << _32)), axis=1).reshape(-1)[start % 2 :][:count]
-    return wide
-
-
 def _some(distribution: str, seed: int, first: float, second: float, start: int, count: int) -> np.ndarray:
     """The numbers from `start` on: float64, or int64 for integers."""
     if distribution == NORMAL:
@@ -70,7 +62,9 @@ def _some(distribution: str, seed: int, first: float, second: float, start: int,
         total = sum(halves[1:], start=halves[0]).astype(np.int64) + (4 - (1 << 18))
         standard: np.ndarray = total.astype(np.float64) * 2.0**-16 * _SCALE
         return first + second * standard
-    wide = _wide(seed, start, count)
+    block = start // 2  # which has two numbers of 64 bits
+    a, b, c, d = _blocks(seed, block, (start + count + 1) // 2 - block)
+    wide = np.stack((a | (b << _32), c | (d << _32)), axis=1).reshape(-1)[start % 2 :][:count]
     if distribution == UNIFORM:
         return first + (second - first) * ((wide >> np.uint64(11)).astype(np.float64) * 2.0**-53)
     low, high = int(first), int(second)
@@ -227,11 +221,7 @@ class Drawn:
                 second = float(integers[1]) if dtype in _KEY_WORDS else min(second, float(integers[1]))
         for name, value in (("shape", shape), ("dtype", dtype), ("distribution", distribution), ("second", second)):
             object.__setattr__(self, name, value)
-        self._check(integers)
-
-    def _check(self, integers: tuple[int, int] | None) -> None:
-        first, second = self.first, self.second
-        assert second is not None
+        first = self.first
         what = f"Drawn({self.shape}, {self.dtype!r}, {self.distribution!r}, {self.seed}, {first}, {second})"
         if storage(self.dtype).size == 0 or any(size < 0 for size in self.shape) or len(self.shape) > _MOST_RANK:
             raise ExportError(f"{what} is not an array of numbers")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError
@@ -18,6 +20,8 @@ from .operations import not_understood
 
 if TYPE_CHECKING:
     from .cases import Case as RecordedCase
+
+T = TypeVar("T")
 
 # Artifacts from before memory spaces have 0.
 _MEMORY_SPACES = ("device", "device", "host", "any")
@@ -45,7 +49,8 @@ def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = (
         del facts[key]
     # The functions of a hostile artifact may all share one large module.
     modules_of = dict(zip(places, modules, strict=True))
-    contents_of = {place: _contents(module) for place, module in modules_of.items()}
+    contents_of = {p: _if_readable(_native.contents, m) or (None, None) for p, m in modules_of.items()}
+    paths_of = [_if_readable(_native.absolute_paths, module) or () for module in modules_of.values()]
     contents = [contents_of[place] for place in places]
     checks = facts.pop("disabled_checks")
     return Inspection(
@@ -59,7 +64,7 @@ def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = (
         **_head(modules[0]),
         operation_counts=tuple(operations for operations, _ in contents),
         custom_calls=tuple(calls for _, calls in contents),
-        absolute_paths=tuple(sorted({path for module in modules_of.values() for path in _absolute_paths(module)})),
+        absolute_paths=tuple(sorted({path for paths in paths_of for path in paths})),
         unknown_operations=not_understood(name for operations, _ in contents_of.values() for name in operations or ()),
         trailer=None if trailer["writer"] is None else writer_in(trailer["writer"]),
         first_writer=recorded(artifact),
@@ -87,15 +92,29 @@ def values_of(
         for key in ("weak_arguments", "weak_results")
     )
     kept = frozenset(facts["kept"])
-    texts = _Texts()
+    shape = _once(lambda dims: tuple(int(dim) if dim.isascii() and dim.isdecimal() else dim for dim in dims))
+    sharding = _once(functools.partial(_sharding, _once(words.spec), _once(words.mesh)))
+
+    def value(described: Any, is_kept: bool, weak: frozenset[int] | None, index: int, path: str) -> Value:
+        dtype, dims, memory_space, stored = described
+        return Value(
+            dtype=dtype,
+            weak_type=None if weak is None else index in weak,
+            shape=shape(dims),
+            memory_space=_MEMORY_SPACES[memory_space],
+            sharding=sharding(stored),
+            kept=is_kept,
+            path=path,
+        )
+
     arguments = zip(facts["arguments"][:most], facts["in_leaves"], strict=False)
     results = zip(facts["results"][:most], facts["out_leaves"], strict=False)
     return (
         tuple(
-            _value(v, i in kept, _is_in(weak_arguments, i), _argument_path(path, i, weights), texts)
-            for i, (v, path) in enumerate(arguments)
+            value(said, i in kept, weak_arguments, i, _argument_path(path, i, weights))
+            for i, (said, path) in enumerate(arguments)
         ),
-        tuple(_value(v, True, _is_in(weak_results, i), f"result{path}", texts) for i, (v, path) in enumerate(results)),
+        tuple(value(said, True, weak_results, i, f"result{path}") for i, (said, path) in enumerate(results)),
     )
 
 
@@ -157,9 +176,7 @@ def _cases(artifact: _native.Artifact) -> tuple[Case, ...]:
 
 def _head(module: memoryview) -> dict[str, Any]:
     """The facts in the head of a module. A damaged module is described as far as possible."""
-    try:
-        head = module_head.read(module)
-    except DeserializationError:
+    if (head := _if_readable(module_head.read, module)) is None:
         return {"producer": module_head.producer(module), "stablehlo": None, "dialects": (), "operations": ()}
     return {
         "producer": head.producer,
@@ -169,18 +186,10 @@ def _head(module: memoryview) -> dict[str, Any]:
     }
 
 
-def _contents(module: memoryview) -> tuple[dict[str, int] | None, dict[str, int] | None]:
-    try:
-        return _native.contents(module) or (None, None)
-    except DeserializationError:
-        return None, None
-
-
-def _absolute_paths(module: memoryview) -> tuple[str, ...]:
-    try:
-        return _native.absolute_paths(module)
-    except DeserializationError:
-        return ()
+def _if_readable(read: Callable[[memoryview], T], module: memoryview) -> T | None:
+    with contextlib.suppress(DeserializationError):
+        return read(module)
+    return None
 
 
 # The number of a positional argument in `in_tree`, the tree of the pair (args, kwargs).
@@ -199,61 +208,30 @@ def _argument_path(path: str, index: int, weights: Sequence[str]) -> str:
     return path
 
 
-def _is_in(indices: frozenset[int] | None, index: int) -> bool | None:
-    return None if indices is None else index in indices
-
-
 # The text of a sharding has two parts: a mesh and a spec.
 _LONGEST = 256
 
 
-class _Texts:
-    """Shapes and shardings, which many values share. Each is made once for each object that describes it."""
+def _once(make: Callable[[Any], T]) -> Callable[[Any], T]:
+    """`make` for objects that many values share, called once for each."""
+    made: dict[int, T] = {}
 
-    def __init__(self) -> None:
-        self._shapes: dict[int, tuple[int | str, ...]] = {}
-        self._texts: dict[int, str | None] = {id(None): None}
+    def found(described: Any) -> T:
+        if id(described) not in made:
+            made[id(described)] = make(described)
+        return made[id(described)]
 
-    def shape(self, dims: tuple[str, ...]) -> tuple[int | str, ...]:
-        if id(dims) not in self._shapes:
-            self._shapes[id(dims)] = tuple(int(dim) if dim.isascii() and dim.isdecimal() else dim for dim in dims)
-        return self._shapes[id(dims)]
-
-    def sharding(self, sharding: tuple[Any, Any, str | None] | bytes | None) -> str | None:
-        if id(sharding) not in self._texts:
-            self._texts[id(sharding)] = self._sharding(sharding)
-        return self._texts[id(sharding)]
-
-    def _sharding(self, sharding: tuple[Any, Any, str | None] | bytes | None) -> str | None:
-        if not isinstance(sharding, tuple):
-            return None if sharding is None else op_sharding.text(sharding)
-        mesh, spec, memory_kind = sharding
-        if not mesh and memory_kind in (None, "device"):  # a mesh without axes, as `migrate` writes it for one device
-            return None
-        text = f"P({self._once(spec, words.spec)}) on Mesh({self._once(mesh, words.mesh)})"
-        return text if memory_kind is None else f"{text} in {memory_kind:.{_LONGEST}}"
-
-    def _once(self, described: Any, make: Callable[[Any], str]) -> str:
-        text = self._texts.get(id(described))
-        if text is None:
-            text = make(described)
-            self._texts[id(described)] = text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-        return text
+    return found
 
 
-def _value(
-    described: tuple[str, tuple[str, ...], int, Any], kept: bool, weak_type: bool | None, path: str, texts: _Texts
-) -> Value:
-    dtype, dims, memory_space, sharding = described
-    return Value(
-        dtype=dtype,
-        weak_type=weak_type,
-        shape=texts.shape(dims),
-        memory_space=_MEMORY_SPACES[memory_space],
-        sharding=texts.sharding(sharding),
-        kept=kept,
-        path=path,
-    )
+def _sharding(spec: Callable[[Any], str], mesh: Callable[[Any], str], described: Any) -> str | None:
+    if not isinstance(described, tuple):
+        return None if described is None else op_sharding.text(described)
+    axes, dims, memory_kind = described
+    if not axes and memory_kind in (None, "device"):  # a mesh without axes, as `migrate` writes it for one device
+        return None
+    said, on = (text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..." for text in (spec(dims), mesh(axes)))
+    return f"P({said}) on Mesh({on})" + ("" if memory_kind is None else f" in {memory_kind:.{_LONGEST}}")
 
 
 def _check(kind: int, target: str | None) -> str:

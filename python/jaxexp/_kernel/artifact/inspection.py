@@ -214,6 +214,7 @@ def facts_of(found: Inspection, most: int | None = None) -> Facts:
     counts = f"{words.operations(kinds)}, " if kinds else ""
     by = f" with {found.trailer}" if found.trailer else ""
     by += f" from an artifact of {found.first_writer}" if found.first_writer else ""
+    sizes = [" ".join(f"{name}={size}" for name, size in one.items()) for one in found.sizes]
     facts = [
         ("platforms", words.lowered_for(found.platforms, found.nr_devices, most)),
         (
@@ -232,7 +233,7 @@ def facts_of(found: Inspection, most: int | None = None) -> Facts:
         ("effects", words.effects(found.ordered_effects, found.unordered_effects, most)),
         ("not checked", listed(found.disabled_checks, most=most) if found.disabled_checks else ""),
         ("constraints", listed(found.constraints, most=most) if found.constraints else ""),
-        ("sizes", listed([*map(_set_of_sizes, found.sizes)], most=most) if found.sizes else ""),
+        ("sizes", listed(sizes, most=most) if sizes else ""),
         ("padded", listed(found.padded, most=most) if found.padded else ""),
         ("metadata", _metadata(found.metadata, most) if found.metadata else ""),
         ("digests", _digests(found)),
@@ -289,10 +290,6 @@ def _metadata(metadata: dict[str, Any], most: int | None) -> str:
     import json  # slow to import, and few artifacts have metadata
 
     return listed(metadata, lambda key: f"{key} = {json.dumps(metadata[key], ensure_ascii=False)}", most=most)
-
-
-def _set_of_sizes(sizes: dict[str, int]) -> str:
-    return " ".join(f"{name}={size}" for name, size in sizes.items())
 
 
 def _digests(found: Inspection) -> str:

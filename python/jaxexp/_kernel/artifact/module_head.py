@@ -35,9 +35,11 @@ class Bytecode(NamedTuple):
     type_codes: frozenset[tuple[str, int]]
 
 
-def producer(module: bytes | memoryview) -> str | None:
-    """Who wrote a module; None if the bytes are not MLIR bytecode."""
-    return _native.module_producer(module)
+# Who wrote a module; None if the bytes are not MLIR bytecode.
+producer = _native.module_producer
+# Whether a module may use one of some names for an operation, an attribute or a symbol. Names have a section of their
+# own, so large constants slow down parsing, but not this.
+may_name = _native.module_may_name
 
 
 def stablehlo_of(producer: str | None) -> str | None:
@@ -49,19 +51,8 @@ def stablehlo_of(producer: str | None) -> str | None:
 def is_for_newer(module: bytes | memoryview, stablehlo: str) -> bool:
     """Whether a module names a newer version of StableHLO than this one."""
     version = stablehlo_of(producer(module))
-    return version is not None and _number(version) > _number(stablehlo)
-
-
-def _number(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))
-
-
-def may_name(module: bytes | memoryview, *names: str) -> bool:
-    """Whether a module may use one of these names for an operation, an attribute or a symbol.
-
-    Names have a section of their own, so large constants slow down parsing, but not this.
-    """
-    return _native.module_may_name(module, *names)
+    numbers = [tuple(map(int, one.split("."))) for one in (version or "0", stablehlo)]
+    return numbers[0] > numbers[1]
 
 
 def in_text(module: bytes) -> bytes | None:
@@ -97,11 +88,7 @@ def lengths_of_strings(module: bytes) -> list[int]:
 
 
 def _is_text(string: bytes) -> bool:
-    try:
-        str(string, "utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
+    return str(string, "utf-8", "ignore").encode() == string
 
 
 def _strings(module: bytes) -> tuple[list[int], int, int]:

@@ -6,7 +6,6 @@ may run code of its author.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable
 
@@ -154,28 +153,17 @@ def is_attribute_understood(name: str) -> bool:
 # LAPACK routines that lower to a custom call on CPU, and the names of some in complex arithmetic.
 _LAPACK = "potrf geqrf orgqr syevd geev gesdd getrf sytrd gehrd gees trsm gtsv".split()
 _COMPLEX_LAPACK = {"orgqr": "ungqr", "syevd": "heevd", "sytrd": "hetrd"}
-
-
-def _lapack_targets() -> set[str]:
-    names = {f"lapack_{precision}{routine}_ffi" for precision in "sd" for routine in _LAPACK}
-    return names | {
-        f"lapack_{precision}{_COMPLEX_LAPACK.get(name, name)}_ffi" for precision in "cz" for name in _LAPACK
-    }
-
-
-def _gpu_targets() -> set[str]:
-    solver = "getrf geqrf orgqr potrf syevd gesvd gesvdj sytrd".split()
-    names = {f"{vendor}solver_{routine}_ffi" for vendor, routine in itertools.product(("cu", "hip"), solver)}
-    names |= {f"{vendor}_lu_pivots_to_permutation" for vendor in ("cu", "hip")}
-    names |= {f"{vendor}_threefry2x32_ffi" for vendor in ("cu", "hip")}
-    return names | {"hipsolver_gesdd_ffi", "cusparse_gtsv2_ffi"}
+_SOLVER = "getrf geqrf orgqr potrf syevd gesvd gesvdj sytrd".split()
 
 
 # Custom calls that JAX promises to keep stable ("Compatibility guarantees for custom calls" in
 # https://docs.jax.dev/en/latest/export/export.html).
 STABLE_CUSTOM_CALLS = frozenset(
-    _lapack_targets()
-    | _gpu_targets()
+    {f"lapack_{precision}{routine}_ffi" for precision in "sd" for routine in _LAPACK}
+    | {f"lapack_{precision}{_COMPLEX_LAPACK.get(name, name)}_ffi" for precision in "cz" for name in _LAPACK}
+    | {f"{vendor}solver_{routine}_ffi" for vendor in ("cu", "hip") for routine in _SOLVER}
+    | {f"{vendor}_{name}" for vendor in ("cu", "hip") for name in ("lu_pivots_to_permutation", "threefry2x32_ffi")}
+    | {"hipsolver_gesdd_ffi", "cusparse_gtsv2_ffi"}
     | {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement"}
     | {"Eigh", "Qr", "ProductOfElementaryHouseholderReflectors", "LuDecomposition", "ApproxTopK"}  # TPU
     | {"tpu_custom_call", "mosaic_gpu_v2"}  # Pallas

@@ -11,15 +11,15 @@ from typing import Any
 
 from jaxexp._errors import DeserializationError, cause
 
-from . import dict_keys
+from . import node as nodes
 from .metadata import from_json
-from .node import Description, description_of
+from .node import Description
 
 _OF_JAX = "collections.OrderedDict"
 _DICTS: dict[str, Callable[..., Any]] = {
-    "jaxexp.dict": dict_keys.dict_from_children,
-    "jaxexp.OrderedDict": dict_keys.ordered_dict_from_children,
-    _OF_JAX: dict_keys.ordered_dict_from_children,
+    "jaxexp.dict": nodes.dict_from_children,
+    "jaxexp.OrderedDict": nodes.ordered_dict_from_children,
+    _OF_JAX: nodes.ordered_dict_from_children,
 }
 Node = tuple[str, str, bytes, int]  # where it is, its serialized name, its auxiliary data, how many children it has
 
@@ -50,10 +50,10 @@ def node(where: str, name: str, data: bytes, count: int) -> Description | tuple[
 @functools.lru_cache(maxsize=16)  # members of an archive say the same
 def _read(name: str, data: bytes, count: int) -> Description | tuple[Any, ...]:
     if (made := _DICTS.get(name)) is not None:
-        keys = tuple(dict_keys.keys_of_jax(data) if name == _OF_JAX else dict_keys.keys_from_bytes(data))
+        keys = tuple(nodes.keys_of_jax(data) if name == _OF_JAX else nodes.keys_from_bytes(data))
         made(keys, range(count))
         return keys
-    description = description_of(name, data, count)
+    description = nodes.description_of(name, data, count)
     if len(description.keys) != count:
         raise ValueError(f"{description.class_name:.100} has {len(description.keys)} children")
     return description

@@ -17,14 +17,18 @@ from jaxexp._kernel.function.paths import argument_path
 from jaxexp._kernel.io import compile_cache
 from jaxexp._kernel.module import custom_calls, mlir
 
-from . import (
-    derivatives,  # noqa: F401  (these register rules)
-    first_argument,
-    lowering,
-    trees,
-)
+from . import first_argument, trees
 from .first_argument import apart, as_called, flattened, program_of
-from .primitive import call, call_exported_p, check, code_of, executables_of, pushforward_p
+from .primitive import (
+    call,
+    call_exported_p,
+    check,
+    code_of,
+    executables_of,
+    explain_devices,
+    explaining_devices,
+    pushforward_p,
+)
 from .shared import MAKING, first_of_equals, have_same_nodes
 
 # --- the callables behind calls: made once for a function, and shared by equal functions ------------------------------
@@ -186,7 +190,7 @@ class _OfLeaves:
 
 def _run(*args: Any, exported: ExportedData, **results: tuple[int, ...]) -> Any:
     """Runs the primitive outside of jit, as a gradient does: with the code of eager calls, if possible."""
-    with lowering.explaining_devices(exported):
+    with explaining_devices(exported):
         return _ran(args, exported, results)
 
 
@@ -282,7 +286,7 @@ def _explain(exported: ExportedData, error: Exception) -> None:
     if isinstance(error, DeserializationError):
         error.file = error.file or exported._kept.file
     elif isinstance(error, ValueError):
-        lowering.explain_devices(exported, error)
+        explain_devices(exported, error)
         if (reason := mlir.why_not_refined(error)) is not None:
             raise ExportError(
                 f"calling {data.described(exported)}: its module refuses these shapes: {reason}"
@@ -308,14 +312,10 @@ def _refuse_misread(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[
             raise
 
 
-def _batching_rule(primitive: Any) -> Callable[..., Any]:
+def _batch(primitive: Any, *mapped: Any, exported: Any, **params: Any) -> Any:
     """The rule of `jax.vmap`: a method of the function's class."""
-
-    def rule(*mapped: Any, exported: Any, **params: Any) -> Any:
-        return exported._batch(primitive, *mapped, exported=exported, **params)
-
-    return rule
+    return exported._batch(primitive, *mapped, exported=exported, **params)
 
 
 for _primitive in (call_exported_p, pushforward_p):
-    _jax.fancy_primitive_batchers[_primitive] = _batching_rule(_primitive)
+    _jax.fancy_primitive_batchers[_primitive] = functools.partial(_batch, _primitive)

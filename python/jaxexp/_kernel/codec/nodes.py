@@ -34,7 +34,6 @@ from jaxexp._errors import (
     UnsupportedSerializationError,
     cause,
 )
-from jaxexp._kernel.artifact import dict_keys
 from jaxexp._kernel.artifact.node import (
     LARGEST_NUMBER,
     MAX_DEPTH,
@@ -45,9 +44,16 @@ from jaxexp._kernel.artifact.node import (
     GenericNode,
     Key,
     RegisteredDescription,
+    all_strings,
     canonical,
+    dict_from_children,
     generic_node,
     is_printable,
+    keys_from_bytes,
+    keys_of_jax,
+    keys_to_bytes,
+    most_of_one_hash,
+    ordered_dict_from_children,
 )
 from jaxexp._kernel.artifact.words import is_text
 from jaxexp._public import public
@@ -278,7 +284,7 @@ class _Reading:
         """Values that a set or a dict may hash."""
         outside, self._most = self._most, 1
         made = self.values(stored)
-        self._most = max(outside, dict_keys.most_of_one_hash(made, inside=self._most))
+        self._most = max(outside, most_of_one_hash(made, inside=self._most))
         return made
 
 
@@ -825,8 +831,8 @@ by_type[collections.OrderedDict] = by_name["collections.OrderedDict"] = Register
     collections.OrderedDict,
     "collections.OrderedDict",
     lambda keys: json.dumps(tuple(keys)).encode(),  # only strings
-    dict_keys.keys_of_jax,
-    dict_keys.ordered_dict_from_children,
+    keys_of_jax,
+    ordered_dict_from_children,
     parse_once=True,
 )
 
@@ -846,15 +852,15 @@ _KEYED = {
         RegisteredNode(
             nodetype,
             f"jaxexp.{nodetype.__name__}",
-            functools.partial(dict_keys.keys_to_bytes, refusal=refusal),
-            dict_keys.keys_from_bytes,
+            functools.partial(keys_to_bytes, refusal=refusal),
+            keys_from_bytes,
             from_children,
             parse_once=True,
         )
     )
     for nodetype, refusal, from_children in (
-        (dict, SerializationTypeError, dict_keys.dict_from_children),
-        (collections.OrderedDict, UnsupportedSerializationError, dict_keys.ordered_dict_from_children),
+        (dict, SerializationTypeError, dict_from_children),
+        (collections.OrderedDict, UnsupportedSerializationError, ordered_dict_from_children),
     )
 }
 
@@ -879,7 +885,7 @@ def custom_node_name(nodetype: type, auxdata: Any, arity: int) -> tuple[str, byt
     """
     if nodetype is GenericNode:
         return auxdata.serialized_name, auxdata.encoded
-    if nodetype in _KEYED and not dict_keys.all_strings(auxdata):
+    if nodetype in _KEYED and not all_strings(auxdata):
         return _serialized_by(*_KEYED[nodetype][:3], auxdata)
     found = _serialized(nodetype, auxdata)
     return (NAME, describe(nodetype, auxdata, arity)) if found is None else found
@@ -927,7 +933,7 @@ def generic(treedefs_: Iterable[Any]) -> set[str]:
 def has_other_keys(treedefs_: Iterable[Any]) -> bool:
     """Whether trees have dicts with keys that are not strings, which have no place in the format of `jax.export`."""
     found = (node for treedef in treedefs_ for node in treedefs.nodes_of(treedef))
-    return any(node.type in _KEYED and not dict_keys.all_strings(node.data) for node in found)
+    return any(node.type in _KEYED and not all_strings(node.data) for node in found)
 
 
 def registration_line(name: str, nodetype: type, auxdata: Any) -> str:

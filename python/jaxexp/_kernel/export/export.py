@@ -23,7 +23,7 @@ from jaxexp._kernel.function.vjps import LaterVjp
 from jaxexp._kernel.module import batch_dim as batch_dims
 from jaxexp._kernel.module import locations, main, mlir
 from jaxexp._kernel.module.custom_calls import check_stable
-from jaxexp._kernel.write import retarget
+from jaxexp._kernel.write.reader import for_choice, lowering_context
 
 from .lower import Lifting, Lowering, lower
 
@@ -56,7 +56,7 @@ class Exporting:
         check_one_scope(_jax.function_name(fun_jit), args_specs, kwargs_specs)
         # Sizes that are computed from dimension variables are traced when the module is wrapped, after the lowering.
         with exporting_anew() if self.reproducible else contextlib.nullcontext():
-            with retarget.lowering_context(self.compatibility), advising_on_tracing():
+            with lowering_context(self.compatibility), advising_on_tracing():
                 lowering = lower(
                     fun_jit, args_specs, kwargs_specs, self.platforms, self.override_lowering_rules, lifting
                 )
@@ -69,7 +69,7 @@ class Exporting:
         if self.compatibility is None:
             return exported
         # In the form for the chosen reader. The function remembers the choice.
-        _, (written,) = retarget.for_choice([exported], self.compatibility, 0 if lifting is None else lifting.count)
+        _, (written,) = for_choice([exported], self.compatibility, 0 if lifting is None else lifting.count)
         return data.note(written, compatibility=self.compatibility)
 
     def _exported(self, lowering: Lowering, version: int, lifting_of_vjp: Lifting | None) -> Any:

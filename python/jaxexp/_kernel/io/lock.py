@@ -1,4 +1,4 @@
-"""Locks: of threads, and of files that only one process at a time may change."""
+"""Threads: how many work at once, and their locks; locks of files that only one process at a time may change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Generator
 from typing import IO, Any
 
-from jaxexp._errors import BusyError
+from jaxexp._errors import BusyError, ExportError, ExportTypeError
 
 from . import files
 
@@ -168,3 +168,23 @@ def _wait(last: float, busy: str, error: OSError) -> None:
     if time.monotonic() >= last:
         raise BusyError(f"{busy}; try again later") from error
     time.sleep(0.005)
+
+
+_MOST = 2**31 - 1  # that the native module can be asked for
+
+
+def worker_count(workers: int | None) -> int:
+    """The number of threads for a `workers` argument: None means one for each CPU that the process may use.
+
+    Raises:
+        ExportError: it is not a number of threads. The error is also a TypeError if it is not an int.
+    """
+    if workers is None:
+        with contextlib.suppress(AttributeError):  # not on every system
+            return max(1, len(os.sched_getaffinity(0)))
+        return os.cpu_count() or 1
+    if isinstance(workers, bool) or not isinstance(workers, int):
+        raise ExportTypeError(f"workers has to be a number of threads, or None, found {workers!r}")
+    if workers < 1:
+        raise ExportError(f"workers has to be a number of threads, at least 1, found {workers}")
+    return min(workers, _MOST)

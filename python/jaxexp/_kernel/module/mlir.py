@@ -37,9 +37,9 @@ def parse(serialized: bytes, context: Any) -> Any:
     too_new, certain = "", False
     why: BaseException | None = None
     if module_head.is_for_newer(serialized, newest):
-        from jaxexp._kernel.releases import stablehlo
+        from jaxexp._kernel.releases import table
 
-        too_new, certain = stablehlo.why_too_new(serialized, newest)
+        too_new, certain = table.why_too_new(serialized, newest)
     if not certain:  # a module for a newer version may not use anything new
         try:
             return _deserialized(serialized, context)

@@ -23,8 +23,9 @@ from jaxexp._kernel.io import files
 from jaxexp._kernel.io.other_files import ARTIFACT
 from jaxexp._kernel.module import locations
 
-from . import fitting, retarget
+from . import fitting
 from .options import PLAIN, Writing
+from .reader import for_choice
 
 # The options of most artifacts.
 _TODAY = _native.Form()
@@ -55,7 +56,7 @@ def _encoder_arguments(exported: ExportedData, how: Writing) -> tuple[Any, ...]:
         compatibility = data.compatibility_of(exported)
     form = _TODAY
     if compatibility is not None:
-        reader, chain = retarget.for_choice(chain, compatibility, 0 if how.weights is None else len(how.weights[1]))
+        reader, chain = for_choice(chain, compatibility, 0 if how.weights is None else len(how.weights[1]))
         form = reader.form
     if how.locations != "full":
         chain = [_with_less(exported, how.locations) for exported in chain]
